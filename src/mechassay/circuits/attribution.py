@@ -1,0 +1,335 @@
+"""Edge attribution without split inputs: gradients at q, k, v, pulled back by hand, contracted as GEMMs.
+
+For a writer u and a reader v, attribution patching estimates the drop in the objective m when
+u -> v carries the counterfactual activation (Syed et al. 2024; Mueller et al. 2025, eq. 3):
+
+    S[u, v] = - sum_{positions} <a'_u - a_u, dm/dx_v>,   averaged over examples.
+
+A head's q, k and v readers all see the stream x through one norm, so autograd is asked only
+for the gradients at the projected q, k, v (per query head), and these are pulled back:
+
+    dm/dx_{h,q} = J^T W_{q,h}^T dq_h,    J^T y = s (w*y - [mean(w*y)] - xhat mean(w*y*xhat))
+
+(the bracket only for LayerNorm). With W' = W_{q,h} diag(w), the two means are W'1/d . dq and
+(q - c) . dq / d, where c is the projection's constant part: both are sums over d_head alone.
+MLP and logits readers are views of the stream, whose gradients autograd gives directly.
+
+Integrated gradients differ only in where gradients are taken: at stacked interpolations of the
+input, in one batch. What depends on the step is summed BEFORE the contraction, so any number
+of steps costs one. With a post-norm P (Gemma), a head's change reaches the stream as J_P times
+it, and J_P depends on the step: there the steps stay separate in the contraction.
+
+Before the first column in which a pair differs, activations are equal and contribute nothing;
+everything here runs on the columns from there on, with the clean run's keys and values as past.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+import torch.nn.functional as F
+from jaxtyping import Float
+from torch import Tensor
+
+from mechassay.circuits.objectives import Objective, signed
+from mechassay.models.capture import Contrast
+from mechassay.models.decoder import Attention, Decoder, NormStatistics, Readout, at_least_fp32
+from mechassay.models.model import Model
+from mechassay.pairs import Batch
+
+CONTRACTION_BYTES = 96 * 2**20
+
+
+@dataclass(frozen=True)
+class Taps:
+    """Where a forward pass is to be differentiated, layer by layer, and what the pull-back needs.
+
+    Lists are indexed by layer; None where the pass did not run that part. The leading axis is
+    steps times batch. In the last layer q, the MLP and the logits have the last column only.
+    """
+
+    qkv: list[tuple[Tensor, Tensor, Tensor] | None]
+    norm: list[NormStatistics | None]
+    mlp: list[Tensor | None]
+    post: list[NormStatistics | None]
+    final: Tensor
+    readout: Readout
+
+
+def tapped_forward(
+    decoder: Decoder,
+    x: Float[Tensor, "stack pos d_model"],
+    contrast: Contrast,
+    *,
+    times: int,
+    layer: int = 0,
+    at_mlp: bool = False,
+) -> Taps:
+    """Run layers from `layer` on (from its MLP if `at_mlp`), keeping the points of differentiation.
+
+    Args:
+        x: the stream entering there, `times` copies of the batch stacked along the first axis,
+            at the columns from `contrast.start` on.
+    """
+    n_layers = len(decoder.layers)
+    ctx, start, past = contrast.ctx.repeat(times), contrast.start, contrast.clean
+    qkv: list[tuple[Tensor, Tensor, Tensor] | None] = [None] * n_layers
+    norm: list[NormStatistics | None] = [None] * n_layers
+    mlp: list[Tensor | None] = [None] * n_layers
+    post: list[NormStatistics | None] = [None] * n_layers
+    for index in range(layer, n_layers):
+        part = decoder.layers[index]
+        attention = part.attention
+        last = index == n_layers - 1
+        if last:
+            n_columns = x.shape[1]
+        wrote = None
+        if index > layer or not at_mlp:
+            with torch.no_grad():
+                norm[index] = attention.norm.statistics(x)
+            y = attention.norm(x)
+            q = attention.q(y[:, -1:] if last else y)
+            # One key and value reader per query head: the copies are made before norm and rotary, so that each has its own gradient.
+            k = attention.k(y).repeat_interleave(attention.group, dim=2)
+            v = attention.v(y).repeat_interleave(attention.group, dim=2)
+            qkv[index] = (q, k, v)
+            q_ready = decoder.rotate(index, q, ctx, is_key=False, start=start + x.shape[1] - q.shape[1])
+            keys = decoder.rotate(index, k, ctx, is_key=True, start=start)
+            values = v.transpose(1, 2)
+            if start:
+                keys = torch.cat((_past(past.layers[index].k, start, times, attention.group), keys), dim=2)
+                values = torch.cat((_past(past.layers[index].v, start, times, attention.group), values), dim=2)
+            wrote = decoder.attention_sum(index, decoder.attend(index, q_ready, keys, values, ctx))
+            if attention.post_norm is not None:
+                with torch.no_grad():
+                    post[index] = attention.post_norm.statistics(wrote)
+                wrote = attention.post_norm(wrote)
+        if last:
+            x = x[:, -1:]
+        before = x
+        if wrote is not None:
+            x = x + wrote
+        if part.mlp is not None:
+            read = before if decoder.parallel else x
+            tap = read.view_as(read)
+            mlp[index] = tap
+            x = x + part.mlp(tap)
+        if last:
+            post[index] = _pad_statistics(post[index], n_columns)
+    final = x[:, -1].view_as(x[:, -1])
+    return Taps(qkv, norm, mlp, post, final, decoder.readout(final))
+
+
+def _past(cached: Tensor, start: int, times: int, group: int) -> Tensor:
+    return cached[:, :, :start].repeat_interleave(group, dim=1).repeat(times, 1, 1, 1)
+
+
+def _pad_statistics(at: NormStatistics | None, columns: int) -> NormStatistics | None:
+    # Only the last column of the last layer is read; the others have no gradient and any value does.
+    if at is None:
+        return None
+    missing = columns - at.xhat.shape[1]
+    return NormStatistics(F.pad(at.xhat, (0, 0, missing, 0)), F.pad(at.rscale, (0, 0, missing, 0)))
+
+
+@dataclass(frozen=True)
+class ReaderGradients:
+    """Gradients of the objective at every reader of a tapped pass, before the pull-back.
+
+    Leading axes [steps, tokens] where steps stay separate, tokens = batch x columns from `start`.
+    """
+
+    decoder: Decoder
+    taps: Taps
+    qkv: list[tuple[Tensor, Tensor, Tensor] | None]
+    mlp: list[Tensor | None]
+    final: Tensor
+    times: int
+    columns: int
+
+    @staticmethod
+    def of(decoder: Decoder, taps: Taps, total: Tensor, *, times: int, columns: int) -> ReaderGradients:
+        """Differentiate `total` (a sum over stacked examples) at all taps."""
+        wanted = [t for part in taps.qkv if part is not None for t in part] + [t for t in taps.mlp if t is not None] + [taps.final]
+        found = iter(torch.autograd.grad(total, wanted))
+        qkv = [None if part is None else (next(found), next(found), next(found)) for part in taps.qkv]
+        mlp = [None if part is None else next(found) for part in taps.mlp]
+        return ReaderGradients(decoder, taps, qkv, mlp, next(found), times, columns)
+
+    def heads(self, layer: int, block: slice, keep_steps: bool, out: Float[Tensor, "slots tokens d_model"]) -> None:
+        """Write the gradients at a layer's q, k and v readers (in graph order) for a block of tokens into `out`."""
+        tapped, grads, at = self.taps.qkv[layer], self.qkv[layer], self.taps.norm[layer]
+        if tapped is None or grads is None or at is None:
+            out.zero_()
+            return
+        attention = self.decoder.layers[layer].attention
+        norm, n_heads = attention.norm, attention.n_heads
+        d_model = out.shape[-1]
+        xhat, rscale = (self._tokens(part, block) for part in at)
+        weights = norm.weight.to(out.dtype)
+        for slot, (value, grad) in enumerate(zip(tapped, grads, strict=True)):
+            projection = (attention.q, attention.k, attention.v)[slot]
+            folded = at_least_fp32(projection.weight) * weights
+            constant = _constant(projection.weight, projection.bias, norm.bias)
+            if slot:
+                folded = folded.repeat_interleave(attention.group, dim=0)
+                constant = constant.repeat_interleave(attention.group, dim=0) if constant is not None else None
+            value, grad = (self._tokens(_columns(part.detach(), self.columns), block) for part in (value, grad))
+            grad = grad * rscale[..., None]
+            centred = value if constant is None else value - constant
+            along = (centred * grad).sum(-1) / d_model  # [steps, tokens, heads]
+            summed = grad if keep_steps else grad.sum(0, keepdim=True)
+            target = out[slot * n_heads : (slot + 1) * n_heads]
+            torch.bmm(summed.flatten(0, 1).transpose(0, 1), folded, out=target)
+            if norm.centred:
+                target -= torch.einsum("sthe,he->hst", summed, folded.mean(-1)).flatten(1)[..., None]
+            if keep_steps:
+                target.transpose(0, 1).sub_(along.flatten(0, 1)[..., None] * xhat.flatten(0, 1)[:, None])
+            else:
+                target.transpose(0, 1).baddbmm_(along.permute(1, 2, 0), xhat.transpose(0, 1), alpha=-1)
+
+    def mlp_at(self, layer: int, block: slice, keep_steps: bool) -> Tensor | None:
+        """Gradient at a layer's MLP reader for a block of tokens, or None where it was not run."""
+        grad = self.mlp[layer]
+        return None if grad is None else self._stream(_columns(grad, self.columns), block, keep_steps)
+
+    def final_at(self, block: slice, keep_steps: bool) -> Tensor:
+        """Gradient at the logits reader for a block of tokens."""
+        return self._stream(_columns(self.final[:, None], self.columns), block, keep_steps)
+
+    def post_at(self, layer: int, block: slice) -> NormStatistics | None:
+        """Statistics of a layer's post-norm, steps kept, for a block of tokens."""
+        at = self.taps.post[layer]
+        return None if at is None else NormStatistics(*(self._tokens(part, block).flatten(0, 1) for part in at))
+
+    def _tokens(self, x: Tensor, block: slice) -> Tensor:
+        return at_least_fp32(x.unflatten(0, (self.times, -1)).flatten(1, 2)[:, block])
+
+    def _stream(self, x: Tensor, block: slice, keep_steps: bool) -> Tensor:
+        tokens = self._tokens(x, block)
+        return tokens.flatten(0, 1) if keep_steps else tokens.sum(0)
+
+
+def _constant(weight: Tensor, bias: Tensor | None, norm_bias: Tensor | None) -> Tensor | None:
+    from_norm = None if norm_bias is None else at_least_fp32(weight) @ at_least_fp32(norm_bias)
+    if bias is None:
+        return from_norm
+    return at_least_fp32(bias) if from_norm is None else from_norm + bias
+
+
+def _columns(x: Tensor, columns: int) -> Tensor:
+    """Zero columns in front, where a tensor holds only the last ones."""
+    missing = columns - x.shape[1]
+    return x if missing == 0 else F.pad(x, (0, 0) * (x.ndim - 2) + (missing, 0))
+
+
+def contract(
+    model: Model, contrast: Contrast, gradients: ReaderGradients, into: Float[Tensor, "writers readers"], *, writers: slice | None = None
+) -> None:
+    """Add -sum <a'_u - a_u, gradient at v> to `into[u, v]`, in blocks of tokens, one GEMM a layer.
+
+    Args:
+        into: places without an edge receive garbage.
+        writers: only these rows (one layer's heads, one MLP, or the input), all by default.
+    """
+    decoder, graph = model.decoder, model.graph
+    keep_steps = decoder.has_post_norm
+    n_tokens = contrast.other.embed.shape[0] * gradients.columns
+    per_token = (graph.n_writers + graph.readers_per_layer + 1) * decoder.d_model * 4 * (gradients.times if keep_steps else 1)
+    size = max(1, CONTRACTION_BYTES // per_token)
+    for begin in range(0, n_tokens, size):
+        block = slice(begin, min(begin + size, n_tokens))
+        _contract_block(model, contrast, gradients, into, block, keep_steps, writers)
+
+
+def _contract_block(
+    model: Model, contrast: Contrast, gradients: ReaderGradients, into: Tensor, block: slice, keep_steps: bool, writers: slice | None
+) -> None:
+    decoder, graph = model.decoder, model.graph
+    rows = (block.stop - block.start) * (gradients.times if keep_steps else 1)
+    columns, first = gradients.columns, writers.start if writers is not None else 0
+    changes = into.new_zeros((graph.n_writers if writers is None else writers.stop - writers.start, rows, decoder.d_model))
+    readers = into.new_empty((graph.readers_per_layer, rows, decoder.d_model))
+    repeat = gradients.times if keep_steps else 1
+
+    def wanted(rows: slice) -> bool:
+        return writers is None or rows == writers
+
+    def change(clean: Tensor, other: Tensor) -> Tensor:
+        delta = at_least_fp32(other - clean[:, -columns:])
+        return delta.flatten(0, 1)[block].repeat(repeat, 1)
+
+    def read(n_seen: int, targets: slice, gradient: Tensor) -> None:
+        n = n_seen - first
+        if n > 0:
+            seen = changes[:n]
+            into[first : first + len(seen), targets] -= seen.flatten(1) @ gradient.flatten(1).T
+
+    if wanted(slice(0, 1)):
+        changes[0] = change(contrast.clean.embed, contrast.other.embed)
+    gradients.heads(0, block, keep_steps, readers[: 3 * graph.n_heads])
+    read(1, graph.slots(0), readers[: 3 * graph.n_heads])
+    for layer in range(graph.n_layers):
+        clean, other = contrast.clean.layers[layer], contrast.other.layers[layer]
+        heads = graph.heads(layer)
+        if wanted(heads):
+            attention = decoder.layers[layer].attention
+            local = slice(heads.start - first, heads.stop - first)
+            _head_changes(attention, clean.z[:, :, -columns:], other.z, block, repeat, changes[local])
+            at = gradients.post_at(layer, block)
+            if at is not None and attention.post_norm is not None:
+                changes[local] = attention.post_norm.push_forward(changes[local], at)
+        used = 0
+        if graph.mlp:
+            row = graph.mlp_writer(layer)
+            if wanted(slice(row, row + 1)) and clean.mlp is not None and other.mlp is not None:
+                changes[row - first] = change(clean.mlp, other.mlp)
+            gradient = gradients.mlp_at(layer, block, keep_steps)
+            used = 1
+            readers[0] = 0 if gradient is None else gradient
+        # The MLP's reader and the next layer's share one GEMM; m_l -> m_l is among its garbage.
+        begin = graph.slot(layer + 1, 0, 0) - used
+        if layer + 1 < graph.n_layers:
+            gradients.heads(layer + 1, block, keep_steps, readers[used:] if used else readers)
+            read(graph.seen_by_heads(layer + 1), slice(begin, graph.slots(layer + 1).stop), readers)
+        else:
+            readers[used] = gradients.final_at(block, keep_steps)
+            read(graph.n_writers, slice(begin, graph.n_readers), readers[: used + 1])
+
+
+def _head_changes(attention: Attention, clean: Tensor, other: Tensor, block: slice, repeat: int, out: Tensor) -> None:
+    delta = at_least_fp32(other - clean).transpose(0, 1).flatten(1, 2)[:, block].repeat(1, repeat, 1)
+    torch.bmm(delta, at_least_fp32(attention.out), out=out)
+
+
+def interpolated_scores(
+    model: Model, batch: Batch, objective: Objective, alphas: Sequence[float], weights: Sequence[float], into: Float[Tensor, "writers readers"]
+) -> None:
+    """Add one batch's summed scores, with gradients at inputs a' + alpha (a - a'), to `into`.
+
+    alphas (1,) is EAP; k/Z for k < Z is MIB's EAP-IG-inputs; (0, 1) is clean-corrupted.
+    """
+    decoder = model.decoder
+    contrast = Contrast.run(decoder, batch)
+    times = len(alphas)
+    clean, other = contrast.clean.embed[:, contrast.start :], contrast.other.embed
+    points = torch.cat([other + alpha * (clean - other) for alpha in alphas])
+    with torch.enable_grad():
+        x = decoder.add_positions(points.detach().requires_grad_(), contrast.ctx.repeat(times), contrast.start)
+        taps = tapped_forward(decoder, x, contrast, times=times)
+        total = objective_total(decoder, objective, taps.readout, contrast, weights)
+        gradients = ReaderGradients.of(decoder, taps, total, times=times, columns=clean.shape[1])
+    contract(model, contrast, gradients, into)
+
+
+def objective_total(decoder: Decoder, objective: Objective, readout: Readout, contrast: Contrast, weights: Sequence[float]) -> Tensor:
+    """The weighted sum of the objective over stacked copies of a batch, higher being better."""
+    times, batch = len(weights), contrast.batch
+    total = torch.zeros((), dtype=torch.float32, device=batch.clean.device)
+    with torch.no_grad():
+        clean = contrast.clean.readout(decoder) if objective.needs_clean else None
+    for weight, hidden in zip(weights, readout.hidden.unflatten(0, (times, len(batch))), strict=True):
+        total = total + weight * signed(objective, Readout(hidden, decoder), batch, clean).sum()
+    return total

@@ -1,0 +1,54 @@
+"""Safetensors files with a JSON header: written atomically, read as data.
+
+The header is one JSON object under the key `mechassay` of the file's metadata; `FORMAT` in it
+rises when the meaning of a field changes, and a reader refuses numbers it does not know.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from safetensors import SafetensorError, safe_open
+from safetensors.torch import save_file
+from torch import Tensor
+
+from mechassay.errors import BadFile
+
+FORMAT = 1
+
+
+def write_tensors(path: Path, tensors: Mapping[str, Tensor], header: Mapping[str, Any]) -> None:
+    """Write tensors and a header; a reader never sees half a file."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    partial = path.with_name(f"{path.name}.partial-{os.getpid()}")
+    meta = {"mechassay": json.dumps({"format": FORMAT, **header}, sort_keys=True)}
+    save_file({name: tensor.contiguous() for name, tensor in tensors.items()}, partial, metadata=meta)
+    os.replace(partial, path)
+
+
+def read_tensors(path: Path, kind: str) -> tuple[dict[str, Tensor], dict[str, Any]]:
+    """Read a file written by `write_tensors`.
+
+    Raises:
+        BadFile: missing, truncated, not ours, of another kind, or of an unknown format.
+    """
+    if not path.is_file():
+        raise BadFile(f"{path}: there is no such file.")
+    try:
+        with safe_open(path, framework="pt") as file:
+            meta = file.metadata() or {}
+            tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 - not a dict
+        header = json.loads(meta["mechassay"])
+    except (SafetensorError, OSError, ValueError) as error:
+        raise BadFile(f"{path}: not a readable safetensors file ({str(error).splitlines()[0]}).") from None
+    except KeyError:
+        raise BadFile(f"{path}: a safetensors file that mechassay did not write (no mechassay header).") from None
+    if header.get("kind") != kind:
+        raise BadFile(f"{path}: holds {header.get('kind')!r}; expected {kind!r}.")
+    if header.get("format") != FORMAT:
+        raise BadFile(f"{path}: format {header.get('format')!r}; this version reads format {FORMAT}.")
+    return tensors, header

@@ -1,0 +1,161 @@
+"""What a circuit is asked to preserve: one number per example, read off the logits at the last token.
+
+    logit_diff      mean logit of the answers - mean logit of the foils     (MIB, eq. 1's m)
+    prob_diff       probability of the answers - probability of the foils
+    cross_entropy   -log probability of the answers                          (lower is better)
+    kl              KL(P_clean || P), summed over the vocabulary, in nats    (lower is better)
+    js              Jensen-Shannon divergence of P_clean and P, in nats      (lower is better)
+    accuracy        1 where the best answer beats every foil, else 0         (not differentiable)
+
+`kl` and `js` compare with the clean run. MIB's code averages them over the vocabulary, which
+makes models with different vocabularies incomparable; here they are the sums of their
+definitions. A "drop" of an objective is always in the direction of worse: `signed` turns a
+lower-is-better objective around.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import ClassVar, Literal, Protocol
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from mechassay.models.decoder import Readout
+from mechassay.pairs import NO_TOKEN, Batch
+from mechassay.registry import Registry
+
+Direction = Literal["up", "down"]
+
+
+class Objective(Protocol):
+    """One number per example. Differentiable ones can drive attribution."""
+
+    name: ClassVar[str]
+    direction: ClassVar[Direction]
+    needs_clean: ClassVar[bool]
+    differentiable: ClassVar[bool]
+
+    def __call__(self, readout: Readout, batch: Batch, clean: Readout | None = None) -> Float[Tensor, "batch"]:
+        """Values for a batch, given its logits and, where `needs_clean`, those of the clean run."""
+        ...
+
+
+def signed(objective: Objective, readout: Readout, batch: Batch, clean: Readout | None = None) -> Float[Tensor, "batch"]:
+    """The objective with higher always better."""
+    values = objective(readout, batch, clean)
+    return values if objective.direction == "up" else -values
+
+
+@dataclass(frozen=True)
+class LogitDiff:
+    """Mean logit of the answers minus mean logit of the foils; only those rows of W_U are read."""
+
+    name: ClassVar[str] = "logit_diff"
+    direction: ClassVar[Direction] = "up"
+    needs_clean: ClassVar[bool] = False
+    differentiable: ClassVar[bool] = True
+
+    def __call__(self, readout: Readout, batch: Batch, clean: Readout | None = None) -> Float[Tensor, "batch"]:
+        tokens = torch.cat((batch.answers, batch.foils), dim=1)
+        logits = readout.at(tokens.clamp(min=0))
+        right, wrong = logits.split([batch.answers.shape[1], batch.foils.shape[1]], dim=1)
+        return _mean(right, batch.answers) - _mean(wrong, batch.foils)
+
+
+@dataclass(frozen=True)
+class ProbDiff:
+    """Total probability of the answers minus total probability of the foils."""
+
+    name: ClassVar[str] = "prob_diff"
+    direction: ClassVar[Direction] = "up"
+    needs_clean: ClassVar[bool] = False
+    differentiable: ClassVar[bool] = True
+
+    def __call__(self, readout: Readout, batch: Batch, clean: Readout | None = None) -> Float[Tensor, "batch"]:
+        probabilities = readout.all().softmax(dim=-1)
+        return _total(probabilities, batch.answers) - _total(probabilities, batch.foils)
+
+
+@dataclass(frozen=True)
+class CrossEntropy:
+    """Minus the log of the answers' total probability, in nats."""
+
+    name: ClassVar[str] = "cross_entropy"
+    direction: ClassVar[Direction] = "down"
+    needs_clean: ClassVar[bool] = False
+    differentiable: ClassVar[bool] = True
+
+    def __call__(self, readout: Readout, batch: Batch, clean: Readout | None = None) -> Float[Tensor, "batch"]:
+        logits = readout.all()
+        answers = logits.gather(1, batch.answers.clamp(min=0)).masked_fill(batch.answers == NO_TOKEN, float("-inf"))
+        return logits.logsumexp(dim=-1) - answers.logsumexp(dim=-1)
+
+
+@dataclass(frozen=True)
+class Kl:
+    """KL(P_clean || P) at the last token, in nats."""
+
+    name: ClassVar[str] = "kl"
+    direction: ClassVar[Direction] = "down"
+    needs_clean: ClassVar[bool] = True
+    differentiable: ClassVar[bool] = True
+
+    def __call__(self, readout: Readout, batch: Batch, clean: Readout | None = None) -> Float[Tensor, "batch"]:
+        assert clean is not None
+        reference = clean.all().log_softmax(dim=-1)
+        return (reference.exp() * (reference - readout.all().log_softmax(dim=-1))).sum(dim=-1)
+
+
+@dataclass(frozen=True)
+class Js:
+    """Jensen-Shannon divergence of the clean run's and this distribution, in nats; at most ln 2."""
+
+    name: ClassVar[str] = "js"
+    direction: ClassVar[Direction] = "down"
+    needs_clean: ClassVar[bool] = True
+    differentiable: ClassVar[bool] = True
+
+    def __call__(self, readout: Readout, batch: Batch, clean: Readout | None = None) -> Float[Tensor, "batch"]:
+        assert clean is not None
+        p, q = clean.all().log_softmax(dim=-1), readout.all().log_softmax(dim=-1)
+        middle = torch.logaddexp(p, q) - math.log(2)
+        return 0.5 * ((p.exp() * (p - middle)).sum(dim=-1) + (q.exp() * (q - middle)).sum(dim=-1))
+
+
+@dataclass(frozen=True)
+class Accuracy:
+    """1 where the best answer's logit exceeds every foil's, else 0."""
+
+    name: ClassVar[str] = "accuracy"
+    direction: ClassVar[Direction] = "up"
+    needs_clean: ClassVar[bool] = False
+    differentiable: ClassVar[bool] = False
+
+    def __call__(self, readout: Readout, batch: Batch, clean: Readout | None = None) -> Float[Tensor, "batch"]:
+        right = readout.at(batch.answers.clamp(min=0)).masked_fill(batch.answers == NO_TOKEN, float("-inf"))
+        wrong = readout.at(batch.foils.clamp(min=0)).masked_fill(batch.foils == NO_TOKEN, float("-inf"))
+        return (right.amax(dim=1) > wrong.amax(dim=1)).to(right.dtype)
+
+
+OBJECTIVES = Registry("objective", {cls.name: f"{__name__}:{cls.__name__}" for cls in (LogitDiff, ProbDiff, CrossEntropy, Kl, Js, Accuracy)})
+
+
+def load_objective(objective: str | Objective) -> Objective:
+    """An objective by name; an objective passes through.
+
+    Raises:
+        UnknownName: no such objective.
+    """
+    return OBJECTIVES.load(objective)() if isinstance(objective, str) else objective
+
+
+def _mean(logits: Tensor, tokens: Tensor) -> Tensor:
+    real = (tokens != NO_TOKEN).to(logits.dtype)
+    return (logits * real).sum(dim=1) / real.sum(dim=1)
+
+
+def _total(probabilities: Tensor, tokens: Tensor) -> Tensor:
+    return (probabilities.gather(1, tokens.clamp(min=0)) * (tokens != NO_TOKEN)).sum(dim=1)

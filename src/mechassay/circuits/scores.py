@@ -1,0 +1,232 @@
+"""Edge scores and the circuits cut from them.
+
+A score is the mean over examples of the drop in the objective when the edge is ablated:
+positive means that the edge helps. A circuit is a set of edges. Both are tensors over a
+`Graph`, both are frozen: every operation returns a new object.
+
+Ties are broken by edge index (writer-major), so that a ranking is the same on every machine.
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+import torch
+from jaxtyping import Bool, Float
+from torch import Tensor
+
+from mechassay.circuits.files import read_tensors, write_tensors
+from mechassay.errors import BadFile, BadUsage, GraphMismatch, NonFinite, UnknownName
+from mechassay.graph import Graph
+
+By = Literal["value", "magnitude"]
+
+
+@dataclass(frozen=True)
+class Circuit:
+    """A set of edges.
+
+    Attributes:
+        graph: what the edges belong to.
+        edges: True at edges of the circuit; never True where the graph has no edge.
+    """
+
+    graph: Graph
+    edges: Bool[Tensor, "writers readers"]
+
+    def __post_init__(self) -> None:
+        shape = (self.graph.n_writers, self.graph.n_readers)
+        if tuple(self.edges.shape) != shape:
+            raise GraphMismatch(f"A circuit on this graph needs a mask of shape {shape}; got {tuple(self.edges.shape)}.")
+        if bool((self.edges & ~self.graph.legal).any()):
+            writer, reader = (self.edges & ~self.graph.legal).nonzero()[0].tolist()
+            raise GraphMismatch(f"The circuit has an edge that the graph does not: {self.graph.edge_name(writer, reader)}.")
+
+    @staticmethod
+    def empty(graph: Graph) -> Circuit:
+        """No edges."""
+        return Circuit(graph, torch.zeros(graph.n_writers, graph.n_readers, dtype=torch.bool))
+
+    @staticmethod
+    def full(graph: Graph) -> Circuit:
+        """All edges."""
+        return Circuit(graph, graph.legal.clone())
+
+    @staticmethod
+    def from_names(graph: Graph, names: Iterator[str] | list[str]) -> Circuit:
+        """The circuit of the named edges.
+
+        Raises:
+            UnknownName: a name is not an edge of the graph.
+        """
+        mask = torch.zeros(graph.n_writers, graph.n_readers, dtype=torch.bool)
+        for name in names:
+            mask[graph.index(name)] = True
+        return Circuit(graph, mask)
+
+    def __len__(self) -> int:
+        return int(self.edges.sum())
+
+    def names(self) -> list[str]:
+        """Names of the edges, in index order."""
+        return [self.graph.edge_name(u, v) for u, v in self.edges.nonzero().tolist()]
+
+    def pruned(self) -> Circuit:
+        """Only the edges on some path from `input` to `logits` within the circuit."""
+        return Circuit(self.graph, self.edges & self.graph.on_paths(self.edges))
+
+    def live(self) -> Bool[Tensor, "writers"]:
+        """Writers on some path from `input` to `logits` within the circuit."""
+        return self.pruned().edges.any(dim=1)
+
+    def weighted_edge_count(self) -> float:
+        """Edges counted by the share of their writer that is in the circuit (here: whole writers)."""
+        return float(len(self))
+
+
+@dataclass(frozen=True)
+class EdgeScores:
+    """One score per edge.
+
+    Attributes:
+        graph: what was scored.
+        values: fp32 [writers, readers]; NaN = not scored, and at places without an edge.
+        provenance: how the scores came about (method, model, task, objective, n, ...).
+    """
+
+    graph: Graph
+    values: Float[Tensor, "writers readers"]
+    provenance: Mapping[str, Any] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        shape = (self.graph.n_writers, self.graph.n_readers)
+        if tuple(self.values.shape) != shape:
+            raise GraphMismatch(f"Scores on this graph need shape {shape}; got {tuple(self.values.shape)}.")
+
+    @staticmethod
+    def of(graph: Graph, values: Tensor, provenance: Mapping[str, Any] | None = None) -> EdgeScores:
+        """Scores from a tensor that may hold anything where the graph has no edge.
+
+        Raises:
+            NonFinite: an edge's score is infinite or NaN.
+        """
+        if not bool(torch.isfinite(values[graph.legal.to(values.device)]).all()):
+            bad = (~torch.isfinite(values.cpu()) & graph.legal).nonzero()
+            name = graph.edge_name(*bad[0].tolist())
+            raise NonFinite(f"{len(bad)} of {graph.n_edges} edge scores are not finite, the first is {name}: the activations overflow or hold NaN.")
+        clean = torch.where(graph.legal, values.detach().float().cpu(), torch.tensor(float("nan")))
+        return EdgeScores(graph, clean, dict(provenance or {}))
+
+    def scored(self) -> Bool[Tensor, "writers readers"]:
+        """True at edges that have a score."""
+        return self.graph.legal & ~self.values.isnan()
+
+    def ranking(self, by: By = "value") -> np.ndarray:
+        """Flat indices (writer * n_readers + reader) of scored edges, best first; ties by index."""
+        if by not in ("value", "magnitude"):
+            raise UnknownName("ranking", by, ("value", "magnitude"))
+        flat = self.values.flatten().numpy()
+        index = np.flatnonzero(self.scored().flatten().numpy())
+        keys = np.abs(flat[index]) if by == "magnitude" else flat[index]
+        return index[np.argsort(-keys, kind="stable")]
+
+    def size(self, n: int | float) -> int:
+        """How many edges `n` means: a number, or a fraction (a float in [0, 1]) of the graph's, rounded down.
+
+        Raises:
+            BadUsage: a negative number, more edges than scored, or a fraction outside [0, 1].
+        """
+        if isinstance(n, float):
+            if not 0 <= n <= 1:
+                raise BadUsage(f"A circuit's size as a fraction must be in [0, 1]; got {n}.")
+            # MIB: int(p * n). The tiny lift keeps e.g. .29 * 100 from rounding down to 28.
+            return int(n * self.graph.n_edges + 1e-9)
+        if not 0 <= n <= self.graph.n_edges:
+            raise BadUsage(f"A circuit's size must be between 0 and {self.graph.n_edges} edges; got {n}.")
+        return n
+
+    def top(self, n: int | float, *, by: By = "value") -> Circuit:
+        """The n best edges (not pruned: `.pruned()` removes those on no path).
+
+        Args:
+            n: a number of edges, or a fraction of all edges as a float.
+            by: "value" (signed; MIB uses it for CPR) or "magnitude" (for CMD).
+        """
+        mask = torch.zeros(self.values.numel(), dtype=torch.bool)
+        mask[torch.from_numpy(self.ranking(by)[: self.size(n)].copy())] = True
+        return Circuit(self.graph, mask.view_as(self.values))
+
+    def greedy(self, n: int | float, *, by: By = "value") -> Circuit:
+        """Grow n edges from the logits: always the best edge into a node already in (MIB, appendix E.1).
+
+        One heap over rankings of whole columns: each reader's in-edges are sorted once, and the
+        heap holds the best unused edge of each reader in the circuit.
+        """
+        graph, count = self.graph, self.size(n)
+        values = self.values.numpy()
+        keys = np.abs(values) if by == "magnitude" else values
+        keys = np.where(np.isnan(keys), -np.inf, keys)
+        owner = graph.reader_owner.numpy()
+        readers_of: dict[int, np.ndarray] = {}
+        order: dict[int, np.ndarray] = {}
+        heap: list[tuple[float, int, int]] = []
+
+        def offer(reader: int, place: int) -> None:
+            writers = order[reader]
+            if place < len(writers) and keys[writers[place], reader] > -np.inf:
+                heapq.heappush(heap, (-float(keys[writers[place], reader]), reader, place))
+
+        def open_reader(reader: int) -> None:
+            order[reader] = np.argsort(-keys[: int(graph.visible[reader]), reader], kind="stable")
+            offer(reader, 0)
+
+        mask = torch.zeros(graph.n_writers, graph.n_readers, dtype=torch.bool)
+        open_reader(graph.logits)
+        for _ in range(count):
+            if not heap:
+                break
+            _, reader, place = heapq.heappop(heap)
+            writer = int(order[reader][place])
+            mask[writer, reader] = True
+            offer(reader, place + 1)
+            if writer not in readers_of:
+                readers_of[writer] = np.flatnonzero(owner == writer)
+                for opened in readers_of[writer]:
+                    open_reader(int(opened))
+        return Circuit(graph, mask)
+
+    def save(self, path: str | Path) -> None:
+        """Write the scores as safetensors with a JSON header; atomic."""
+        graph = self.graph
+        header = {
+            "kind": "edge_scores",
+            "fingerprint": graph.fingerprint,
+            "graph": {"n_layers": graph.n_layers, "n_heads": graph.n_heads, "parallel": graph.parallel, "mlp": graph.mlp},
+            "provenance": dict(self.provenance),
+        }
+        write_tensors(Path(path), {"values": self.values}, header)
+
+    @staticmethod
+    def load(path: str | Path, graph: Graph | None = None) -> EdgeScores:
+        """Read scores written by `save`; nothing in the file is executed.
+
+        Raises:
+            BadFile: missing, truncated or foreign.
+            GraphMismatch: `graph` is given and the scores were made on another.
+        """
+        tensors, header = read_tensors(Path(path), "edge_scores")
+        try:
+            stored = Graph(**header["graph"])
+            values = tensors["values"]
+        except (KeyError, TypeError) as error:
+            raise BadFile(f"{path}: the header of the scores lacks a valid {error}.") from None
+        if stored.fingerprint != header.get("fingerprint"):
+            raise BadFile(f"{path}: the graph in the header does not match its fingerprint.")
+        if graph is not None and stored != graph:
+            raise GraphMismatch(f"{path}: the scores were made on {stored} ({stored.n_edges} edges); the model's graph is {graph} ({graph.n_edges} edges).")
+        return EdgeScores(stored, values, header.get("provenance", {}))

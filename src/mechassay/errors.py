@@ -1,0 +1,96 @@
+"""The exception tree. Every message says who refused, what was allowed and what was given.
+
+    MechassayError
+    ├── UnknownName          a model, task, method, objective or file kind nobody registered
+    ├── UnsupportedModel     a model whose architecture the engine cannot decode
+    ├── ModelNotFetched      a packaged model that is not on this machine yet
+    ├── SelfCheckFailed      a model whose decoded logits differ from the original's
+    ├── BadPairs             pairs that cannot be compared: lengths, answers, empty splits
+    ├── GraphMismatch        scores or circuits made on another graph
+    ├── BadFile              a truncated, foreign or unsafe file
+    ├── NonFinite            NaN or infinite activations, metrics or scores
+    ├── OutOfMemory          not enough memory for even one example
+    ├── MissingExtra         an optional dependency that is not installed
+    └── BadUsage             an argument outside its allowed range
+
+The command line prints the message on one line and exits with 2 for wrong usage
+(`usage = True`), else with 1.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from difflib import get_close_matches
+
+
+class MechassayError(Exception):
+    """Base of all errors raised on purpose; its text is one line for the person who typed the call."""
+
+    usage = False
+
+
+class BadUsage(MechassayError):
+    """An argument outside its allowed range."""
+
+    usage = True
+
+
+class UnknownName(BadUsage):
+    """A name nobody registered. The message carries the nearest valid one."""
+
+    def __init__(self, kind: str, name: str, allowed: Iterable[str]) -> None:
+        known = sorted(allowed)
+        close = get_close_matches(name, known, n=1, cutoff=0.5)
+        hint = f" Did you mean {close[0]!r}?" if close else ""
+        super().__init__(f"Unknown {kind} {name!r}.{hint} Known: {', '.join(known) or 'none'}.")
+
+
+class UnsupportedModel(MechassayError):
+    """A model whose architecture the engine cannot decode."""
+
+    usage = True
+
+
+class ModelNotFetched(MechassayError):
+    """A packaged model that is not on this machine yet."""
+
+    usage = True
+
+
+class SelfCheckFailed(MechassayError):
+    """The decoded model and the original differ; the message says which part."""
+
+
+class BadPairs(MechassayError):
+    """Pairs that cannot be compared: unequal lengths, coinciding answers, an empty split."""
+
+    usage = True
+
+
+class GraphMismatch(MechassayError):
+    """Scores or circuits made on another graph than the model's."""
+
+    usage = True
+
+
+class BadFile(MechassayError):
+    """A truncated, foreign or unsafe file."""
+
+    usage = True
+
+
+class NonFinite(MechassayError):
+    """NaN or infinite activations, metrics or scores."""
+
+
+class OutOfMemory(MechassayError):
+    """Not enough memory for even one example."""
+
+
+class MissingExtra(MechassayError):
+    """An optional dependency that is not installed."""
+
+    usage = True
+
+    def __init__(self, feature: str, package: str, extra: str) -> None:
+        super().__init__(f"{feature} needs the package {package!r}: pip install 'mechassay[{extra}]'.")

@@ -1,0 +1,116 @@
+"""Running the decoder and keeping what its nodes wrote and read.
+
+A `Trace` is one forward pass taken apart: what every writer wrote (heads as their mixes z,
+d_head wide, expanded through W_O only where needed), the stream every reader saw, and the
+queries, keys and values. Two runs that agree before some column share it: the second starts
+there, with the first one's keys and values as its past (attention is causal).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from mechassay.models.decoder import Context, Decoder, Readout
+from mechassay.pairs import Batch
+
+
+@dataclass(frozen=True)
+class LayerTrace:
+    """One layer of a trace. Positions run from the trace's `start`, except in k and v, which have all.
+
+    Attributes:
+        before: stream read by the heads.
+        middle: stream read by the MLP (`before` itself in parallel blocks).
+        q, k, v: ready to attend (normed, rotated); k and v per key/value head.
+        z: each head's mix of values.
+        attended: sum of heads and output bias before a post-norm; None where there is none.
+        mlp: what the MLP wrote; None in attention-only models.
+    """
+
+    before: Float[Tensor, "batch pos d_model"]
+    middle: Float[Tensor, "batch pos d_model"]
+    q: Float[Tensor, "batch heads pos d_head"]
+    k: Float[Tensor, "batch kv_heads all_pos d_head"]
+    v: Float[Tensor, "batch kv_heads all_pos d_head"]
+    z: Float[Tensor, "batch heads pos d_head"]
+    attended: Float[Tensor, "batch pos d_model"] | None
+    mlp: Float[Tensor, "batch pos d_model"] | None
+
+
+@dataclass(frozen=True)
+class Trace:
+    """One forward pass, taken apart. `start` is the first column it holds."""
+
+    embed: Float[Tensor, "batch pos d_model"]
+    layers: tuple[LayerTrace, ...]
+    final: Float[Tensor, "batch pos d_model"]
+    start: int = 0
+
+    def readout(self, decoder: Decoder) -> Readout:
+        """Logits at the last column."""
+        return decoder.readout(self.final[:, -1])
+
+
+def trace(
+    decoder: Decoder, embeds: Float[Tensor, "batch pos d_model"], ctx: Context, *, past: Trace | None = None, start: int = 0
+) -> Trace:
+    """Run the decoder from token embeddings of the columns from `start` on.
+
+    Args:
+        embeds: what the `input` node writes at columns `start` to the end.
+        ctx: context of the whole batch, all columns.
+        past: a trace that agrees before `start`; needed where `start` > 0.
+    """
+    x = decoder.add_positions(embeds, ctx, start)
+    layers: list[LayerTrace] = []
+    for index, layer in enumerate(decoder.layers):
+        attention = layer.attention
+        y = attention.norm(x)
+        q = decoder.rotate(index, attention.q(y), ctx, is_key=False, start=start)
+        k = decoder.rotate(index, attention.k(y), ctx, is_key=True, start=start)
+        v = attention.v(y).transpose(1, 2)
+        if start:
+            assert past is not None
+            k = torch.cat((past.layers[index].k[:, :, :start], k), dim=2)
+            v = torch.cat((past.layers[index].v[:, :, :start], v), dim=2)
+        z = decoder.attend(index, q, k, v, ctx)
+        attended = decoder.attention_sum(index, z)
+        wrote = attended if attention.post_norm is None else attention.post_norm(attended)
+        middle = x if decoder.parallel else x + wrote
+        mlp = None if layer.mlp is None else layer.mlp(middle)
+        layers.append(LayerTrace(x, middle, q, k, v, z, attended if attention.post_norm is not None else None, mlp))
+        x = x + wrote
+        if mlp is not None:
+            x = x + mlp
+    return Trace(embeds, tuple(layers), x, start)
+
+
+@dataclass(frozen=True)
+class Contrast:
+    """A clean and a reference run of one batch, the reference from the first column that differs.
+
+    Attributes:
+        start: columns before it are the same in both runs.
+        clean: the run of the clean prompts, all columns.
+        other: what ablated edges carry: the run of the counterfactual prompts, columns from `start` on.
+    """
+
+    batch: Batch
+    ctx: Context
+    start: int
+    clean: Trace
+    other: Trace
+
+    @staticmethod
+    @torch.no_grad()
+    def run(decoder: Decoder, batch: Batch) -> Contrast:
+        """Two forwards, the second only over the columns that differ."""
+        ctx = decoder.context(batch.mask)
+        start = min(batch.first_difference(), batch.n_tokens - 1)
+        clean = trace(decoder, decoder.embed(batch.clean), ctx)
+        other = trace(decoder, decoder.embed(batch.counterfactual[:, start:]), ctx, past=clean, start=start)
+        return Contrast(batch, ctx, start, clean, other)

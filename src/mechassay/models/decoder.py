@@ -1,0 +1,319 @@
+"""A functional decoder over the weights of an unmodified Hugging Face causal LM.
+
+    embed -> for each layer: norm, q/k/v per head, rotary, attention mix, W_O, [post-norm],
+             norm, MLP, [post-norm] -> final norm -> unembed
+
+Families differ by data alone: which norm, which rotary table, gated MLP or not, blocks in
+parallel or in sequence, post-norms, soft-caps, windows. The functions here are the pieces
+that attribution and circuit evaluation put together in their own order; biases of W_O belong
+to no writer and are constants. Weights are views of the original parameters, never copies
+(except where a fused layout forbids it).
+
+Batches are left-padded: every prompt ends in the last column (see `pairs.Batch`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import torch
+import torch.nn.functional as F
+from jaxtyping import Bool, Float, Int
+from torch import Tensor
+
+Rotary = Callable[[Tensor, Tensor], tuple[Tensor, Tensor]]
+"""(a tensor giving dtype and device, position ids [batch, pos]) -> cos, sin [batch, pos, rotary dims]."""
+
+
+def at_least_fp32(x: Tensor) -> Tensor:
+    """`x` in fp32, or in its own dtype where that is wider."""
+    return x if x.dtype in (torch.float32, torch.float64) else x.float()
+
+
+class NormStatistics(NamedTuple):
+    """What a norm's Jacobian needs: the normalised input and the reciprocal scale."""
+
+    xhat: Float[Tensor, "... d_model"]
+    rscale: Float[Tensor, "... 1"]
+
+
+@dataclass(frozen=True)
+class Norm:
+    """LayerNorm (`centred`) or RMSNorm; computed in fp32 at least, returned in the input's dtype.
+
+    `weight` is what the normalised vector is multiplied with (Gemma's stored w enters as 1 + w).
+    """
+
+    weight: Float[Tensor, "d"]
+    bias: Float[Tensor, "d"] | None
+    eps: float
+    centred: bool
+
+    def __call__(self, x: Float[Tensor, "*lead d"]) -> Float[Tensor, "*lead d"]:
+        return self.scaled(self.normalise(x)).to(x.dtype)
+
+    def normalise(self, x: Float[Tensor, "*lead d"]) -> Float[Tensor, "*lead d"]:
+        """The input without its scale (and mean), before weight and bias."""
+        wide = at_least_fp32(x)
+        if self.centred:
+            return F.layer_norm(wide, wide.shape[-1:], None, None, self.eps)
+        return wide * torch.rsqrt(wide.square().mean(-1, keepdim=True) + self.eps)
+
+    def scaled(self, xhat: Float[Tensor, "*lead d"]) -> Float[Tensor, "*lead d"]:
+        """Weight and bias on a normalised input."""
+        scaled = xhat * self.weight.to(xhat.dtype)
+        return scaled if self.bias is None else scaled + self.bias.to(xhat.dtype)
+
+    def statistics(self, x: Float[Tensor, "*lead d"]) -> NormStatistics:
+        """Normalised input and reciprocal scale, for Jacobians."""
+        wide = at_least_fp32(x)
+        if self.centred:
+            wide = wide - wide.mean(-1, keepdim=True)
+        rscale = torch.rsqrt(wide.square().mean(-1, keepdim=True) + self.eps)
+        return NormStatistics(wide * rscale, rscale)
+
+    def push_forward(self, delta: Float[Tensor, "*lead d"], at: NormStatistics) -> Float[Tensor, "*lead d"]:
+        """J delta: the first-order change of the norm's output.
+
+        With s = 1/scale: J = diag(w) s (I - [11^T/d] - xhat xhat^T/d); the bracket only for LayerNorm.
+        """
+        flat = delta - at.xhat * (delta * at.xhat).mean(-1, keepdim=True)
+        if self.centred:
+            flat = flat - delta.mean(-1, keepdim=True)
+        return flat * at.rscale * self.weight.to(flat.dtype)
+
+
+@dataclass(frozen=True)
+class Projection:
+    """A linear map into heads: weight [heads, d_head, d_model], bias [heads, d_head] or None."""
+
+    weight: Float[Tensor, "heads d_head d_model"]
+    bias: Float[Tensor, "heads d_head"] | None
+
+    def __call__(self, x: Float[Tensor, "batch pos d_model"]) -> Float[Tensor, "batch pos heads d_head"]:
+        heads, width, _ = self.weight.shape
+        bias = None if self.bias is None else self.bias.reshape(-1)
+        return F.linear(x, self.weight.reshape(heads * width, -1), bias).unflatten(-1, (heads, width))
+
+
+@dataclass(frozen=True)
+class Attention:
+    """One layer's attention. `out` maps head h's mix z_h to z_h @ out[h]; `out_bias` belongs to no head."""
+
+    norm: Norm
+    q: Projection
+    k: Projection
+    v: Projection
+    out: Float[Tensor, "heads d_head d_model"]
+    out_bias: Float[Tensor, "d_model"] | None
+    scale: float
+    softcap: float | None = None
+    window: int | None = None
+    rotary: str | None = None
+    q_norm: Norm | None = None
+    k_norm: Norm | None = None
+    post_norm: Norm | None = None
+
+    @property
+    def n_heads(self) -> int:
+        return self.q.weight.shape[0]
+
+    @property
+    def group(self) -> int:
+        """Query heads that share one key/value head."""
+        return self.n_heads // self.k.weight.shape[0]
+
+
+@dataclass(frozen=True)
+class Mlp:
+    """One layer's MLP: down(act(up(x))), or down(act(gate(x)) * up(x)) where gated; weights [out, in]."""
+
+    norm: Norm
+    up: Float[Tensor, "d_mlp d_model"]
+    down: Float[Tensor, "d_model d_mlp"]
+    act: Callable[[Tensor], Tensor]
+    gate: Float[Tensor, "d_mlp d_model"] | None = None
+    up_bias: Float[Tensor, "d_mlp"] | None = None
+    gate_bias: Float[Tensor, "d_mlp"] | None = None
+    down_bias: Float[Tensor, "d_model"] | None = None
+    post_norm: Norm | None = None
+
+    def __call__(self, x: Float[Tensor, "*lead d_model"]) -> Float[Tensor, "*lead d_model"]:
+        """What the MLP writes, given the residual stream (its norms included)."""
+        y = self.norm(x)
+        up = F.linear(y, self.up, self.up_bias)
+        inner = self.act(up) if self.gate is None else self.act(F.linear(y, self.gate, self.gate_bias)) * up
+        out = F.linear(inner, self.down, self.down_bias)
+        return out if self.post_norm is None else self.post_norm(out)
+
+
+@dataclass(frozen=True)
+class Layer:
+    """Attention and MLP; `mlp` is None in attention-only models."""
+
+    attention: Attention
+    mlp: Mlp | None
+
+
+@dataclass(frozen=True)
+class Context:
+    """What depends on padding alone: positions, rotary tables and attention masks of a batch."""
+
+    position_ids: Int[Tensor, "batch pos"]
+    rotary: Mapping[str, tuple[Tensor, Tensor]]
+    allowed: Mapping[int | None, Bool[Tensor, "batch 1 pos pos"] | None]
+
+    def repeat(self, times: int) -> Context:
+        """The context of the batch repeated `times` times along its first axis."""
+        return Context(
+            self.position_ids.repeat(times, 1),
+            {kind: (cos.repeat(times, 1, 1), sin.repeat(times, 1, 1)) for kind, (cos, sin) in self.rotary.items()},
+            {window: None if mask is None else mask.repeat(times, 1, 1, 1) for window, mask in self.allowed.items()},
+        )
+
+
+@dataclass(frozen=True)
+class Decoder:
+    """All weights of a causal LM and the pieces of its forward pass."""
+
+    embedding: Float[Tensor, "vocab d_model"]
+    embed_scale: float | None
+    positions: Float[Tensor, "n_positions d_model"] | None
+    layers: tuple[Layer, ...]
+    final_norm: Norm
+    unembedding: Float[Tensor, "vocab d_model"]
+    rotaries: Mapping[str, Rotary]
+    parallel: bool = False
+    unembed_bias: Float[Tensor, "vocab"] | None = None
+    logit_softcap: float | None = None
+
+    @property
+    def d_model(self) -> int:
+        return self.embedding.shape[1]
+
+    @property
+    def n_heads(self) -> int:
+        return self.layers[0].attention.n_heads
+
+    @property
+    def has_post_norm(self) -> bool:
+        """A layer's heads are summed and normed before they enter the stream (Gemma-2, Gemma-3)."""
+        return any(layer.attention.post_norm is not None for layer in self.layers)
+
+    def embed(self, tokens: Int[Tensor, "batch pos"]) -> Float[Tensor, "batch pos d_model"]:
+        """What the `input` node writes: token embeddings."""
+        rows = F.embedding(tokens, self.embedding)
+        return rows if self.embed_scale is None else rows * torch.tensor(self.embed_scale, dtype=rows.dtype, device=rows.device)
+
+    def context(self, mask: Bool[Tensor, "batch pos"]) -> Context:
+        """Positions, rotary tables and masks for a left-padded batch."""
+        n = mask.shape[1]
+        position_ids = (mask.long().cumsum(1) - 1).clamp(min=0)
+        rotary = {kind: table(self.embedding[:1], position_ids) for kind, table in self.rotaries.items()}
+        distance = torch.arange(n, device=mask.device)[:, None] - torch.arange(n, device=mask.device)[None, :]
+        padded = not bool(mask.all())
+        allowed: dict[int | None, Tensor | None] = {}
+        for window in {layer.attention.window for layer in self.layers}:
+            if not padded and (window is None or n <= window):
+                allowed[window] = None
+                continue
+            seen = (distance >= 0) if window is None else (distance >= 0) & (distance < window)
+            # Padding sees itself, so that no row of the softmax is empty; nothing sees padding.
+            allowed[window] = ((seen & mask[:, None, :]) | (distance == 0))[:, None]
+        return Context(position_ids, rotary, allowed)
+
+    def add_positions(self, embeds: Float[Tensor, "batch pos d_model"], ctx: Context, start: int = 0) -> Float[Tensor, "batch pos d_model"]:
+        """The residual stream entering layer 0; learned positions belong to no writer."""
+        return embeds if self.positions is None else embeds + F.embedding(ctx.position_ids[:, start:], self.positions)
+
+    def rotate(self, layer: int, raw: Tensor, ctx: Context, *, is_key: bool, start: int = 0) -> Float[Tensor, "batch heads pos d_head"]:
+        """Projected queries or keys [batch, pos, heads, d_head] made ready to attend: q/k norm, rotary."""
+        attention = self.layers[layer].attention
+        norm = attention.k_norm if is_key else attention.q_norm
+        x = (raw if norm is None else norm(raw)).transpose(1, 2)
+        if attention.rotary is None:
+            return x
+        cos, sin = (table[:, None, start : start + x.shape[2]] for table in ctx.rotary[attention.rotary])
+        width = cos.shape[-1]
+        turned = x[..., :width]
+        first, second = turned.chunk(2, dim=-1)
+        turned = turned * cos + torch.cat((-second, first), dim=-1) * sin
+        return turned if width == x.shape[-1] else torch.cat((turned, x[..., width:]), dim=-1)
+
+    def attend(
+        self,
+        layer: int,
+        q: Float[Tensor, "batch heads query d_head"],
+        k: Float[Tensor, "batch kv_heads pos d_head"],
+        v: Float[Tensor, "batch kv_heads pos d_head"],
+        ctx: Context,
+    ) -> Float[Tensor, "batch heads query d_head"]:
+        """Each head's mix of values. Queries are those of the last columns; keys are of all columns."""
+        attention = self.layers[layer].attention
+        n_query, n_key = q.shape[2], k.shape[2]
+        mask = ctx.allowed[attention.window]
+        if mask is not None:
+            mask = mask[:, :, n_key - n_query :]
+        elif 1 < n_query < n_key:
+            rows = torch.arange(n_key - n_query, n_key, device=q.device)
+            mask = (rows[:, None] >= torch.arange(n_key, device=q.device)[None, :])[None, None]
+        repeats = q.shape[1] // k.shape[1]
+        if repeats > 1:
+            k, v = k.repeat_interleave(repeats, dim=1), v.repeat_interleave(repeats, dim=1)
+        if attention.softcap is None:
+            causal = mask is None and n_query > 1
+            return F.scaled_dot_product_attention(q, k, v, attn_mask=mask, is_causal=causal, scale=attention.scale)
+        scores = attention.softcap * torch.tanh(q @ k.transpose(2, 3) * (attention.scale / attention.softcap))
+        if mask is None and n_query > 1:
+            mask = torch.ones(n_query, n_key, dtype=torch.bool, device=q.device).tril(n_key - n_query)
+        if mask is not None:
+            scores = scores.masked_fill(~mask, float("-inf"))
+        return torch.softmax(at_least_fp32(scores), dim=-1).to(v.dtype) @ v
+
+    def head_outputs(
+        self, layer: int, z: Float[Tensor, "batch n pos d_head"], heads: slice | Tensor = slice(None)
+    ) -> Float[Tensor, "n batch pos d_model"]:
+        """What each of the chosen heads writes, before any post-norm."""
+        out = self.layers[layer].attention.out[heads]
+        n_batch, n_heads, n_pos, width = z.shape
+        flat = z.transpose(0, 1).reshape(n_heads, n_batch * n_pos, width)
+        return torch.bmm(flat, out).view(n_heads, n_batch, n_pos, self.d_model)
+
+    def attention_sum(self, layer: int, z: Float[Tensor, "batch heads pos d_head"]) -> Float[Tensor, "batch pos d_model"]:
+        """The sum of all heads and the output bias, before any post-norm."""
+        attention = self.layers[layer].attention
+        heads, width, d_model = attention.out.shape
+        return F.linear(z.transpose(1, 2).flatten(2), attention.out.reshape(heads * width, d_model).t(), attention.out_bias)
+
+    def readout(self, stream: Float[Tensor, "batch d_model"]) -> Readout:
+        """Logits, on demand, of final residual-stream vectors."""
+        return Readout(self.final_norm(stream), self)
+
+
+@dataclass(frozen=True)
+class Readout:
+    """The logits of some normed final vectors, computed only where asked for, in fp32 at least.
+
+    For a logit difference only the rows of the unembedding that are needed are touched.
+    """
+
+    hidden: Float[Tensor, "batch d_model"]
+    decoder: Decoder
+
+    def at(self, tokens: Int[Tensor, "batch n"]) -> Float[Tensor, "batch n"]:
+        """Logits of the given tokens."""
+        rows = at_least_fp32(F.embedding(tokens, self.decoder.unembedding))
+        logits = (rows @ at_least_fp32(self.hidden)[:, :, None]).squeeze(-1)
+        if self.decoder.unembed_bias is not None:
+            logits = logits + self.decoder.unembed_bias[tokens]
+        return self._capped(logits)
+
+    def all(self) -> Float[Tensor, "batch vocab"]:
+        """Logits of the whole vocabulary."""
+        return self._capped(at_least_fp32(F.linear(self.hidden, self.decoder.unembedding, self.decoder.unembed_bias)))
+
+    def _capped(self, logits: Tensor) -> Tensor:
+        cap = self.decoder.logit_softcap
+        return logits if cap is None else cap * torch.tanh(logits / cap)

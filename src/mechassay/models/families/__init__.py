@@ -1,0 +1,48 @@
+"""How each family's weights are found. One function a file: a Hugging Face model in, a `Decoder` out.
+
+A model type that no file names is tried with the Llama layout, the most common one; the check
+that every model passes when it is loaded then shows whether that reading is right.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from mechassay.errors import UnsupportedModel
+from mechassay.models.decoder import Decoder
+from mechassay.registry import Registry
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedModel
+
+FAMILIES = Registry(
+    "model family",
+    {
+        "gpt2": "mechassay.models.families.gpt2:decode",
+        "gpt_neox": "mechassay.models.families.neox:decode",
+        "llama": "mechassay.models.families.llama:decode",
+        "mistral": "mechassay.models.families.llama:decode",
+        "qwen2": "mechassay.models.families.llama:decode",
+        "qwen3": "mechassay.models.families.llama:decode",
+        "gemma2": "mechassay.models.families.gemma:decode",
+        "gemma3_text": "mechassay.models.families.gemma:decode",
+    },
+    plural="families",
+)
+
+
+def decode(hf: PreTrainedModel) -> Decoder:
+    """The decoder of a Hugging Face model.
+
+    Raises:
+        UnsupportedModel: a module that the family needs was not found; the message names it.
+    """
+    kind = hf.config.model_type
+    known = FAMILIES.targets()
+    if kind in known:
+        return FAMILIES.load(kind)(hf)
+    try:
+        return FAMILIES.load("llama")(hf)
+    except UnsupportedModel as error:
+        names = ", ".join(sorted(known))
+        raise UnsupportedModel(f"Model type {kind!r} is not supported (known: {names}) and does not have the Llama layout: {error}") from None

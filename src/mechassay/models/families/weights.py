@@ -1,0 +1,78 @@
+"""Finding modules by name and reading their weights; shared by all families."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from mechassay.errors import UnsupportedModel
+from mechassay.models.decoder import Norm, Projection
+
+
+def find(root: nn.Module, path: str) -> Any:
+    """The sub-module or parameter at a dotted path.
+
+    Raises:
+        UnsupportedModel: there is none; the message says which part of the path was not found.
+    """
+    node: Any = root
+    for depth, name in enumerate(path.split(".")):
+        following = getattr(node, name, None)
+        if following is None:
+            missing = ".".join(path.split(".")[: depth + 1])
+            raise UnsupportedModel(f"{type(root).__name__} has no module {missing!r}.")
+        node = following
+    return node
+
+
+def layer_norm(module: nn.Module) -> Norm:
+    """A LayerNorm's data."""
+    return Norm(find(module, "weight").data, find(module, "bias").data, float(find(module, "eps")), centred=True)
+
+
+def rms_norm(module: nn.Module, *, offset: float = 0.0) -> Norm:
+    """An RMSNorm's data; `offset` is added to the stored weight (Gemma: 1)."""
+    eps = getattr(module, "variance_epsilon", None)
+    weight = find(module, "weight").data
+    return Norm(weight + offset if offset else weight, None, float(find(module, "eps") if eps is None else eps), centred=False)
+
+
+def projection(weight: Tensor, bias: Tensor | None, d_head: int) -> Projection:
+    """A projection into heads from a [heads * d_head, d_model] weight."""
+    heads = weight.shape[0] // d_head
+    return Projection(weight.unflatten(0, (heads, d_head)), None if bias is None else bias.view(heads, d_head))
+
+
+def optional(module: nn.Module, name: str) -> Tensor | None:
+    """A parameter that may be absent or None."""
+    value = getattr(module, name, None)
+    return None if value is None else value.data
+
+
+def _gelu_tanh(x: Tensor) -> Tensor:
+    return F.gelu(x, approximate="tanh")
+
+
+_FUSED: dict[str, Callable[[Tensor], Tensor]] = {
+    "gelu_new": _gelu_tanh,
+    "gelu_pytorch_tanh": _gelu_tanh,
+    "gelu_fast": _gelu_tanh,
+    "gelu": F.gelu,
+    "silu": F.silu,
+    "swish": F.silu,
+    "relu": F.relu,
+}
+
+
+def activation(name: str) -> Callable[[Tensor], Tensor]:
+    """An activation by its Hugging Face name; the common ones are one fused kernel."""
+    if name in _FUSED:
+        return _FUSED[name]
+    from transformers.activations import ACT2FN
+
+    if name not in ACT2FN:
+        raise UnsupportedModel(f"The activation {name!r} is not known to transformers.")
+    return ACT2FN[name]

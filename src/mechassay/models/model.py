@@ -1,0 +1,225 @@
+"""A causal LM ready to be taken apart: the original, its decoder, its graph, its tokenizer.
+
+On load a model proves itself on a few tokens (`check`): the decoder's logits equal those of
+the unmodified Hugging Face model, with and without padding, and the writers' outputs sum to
+the residual stream. A failure says which part differs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from mechassay.errors import BadPairs, BadUsage, SelfCheckFailed
+from mechassay.graph import Graph
+from mechassay.models.capture import Trace, trace
+from mechassay.models.decoder import Context, Decoder, at_least_fp32
+from mechassay.models.families import decode
+from mechassay.pairs import Batch, Pair
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedModel, PreTrainedTokenizerBase
+
+TOLERANCE = {torch.float64: 1e-4, torch.float32: 1e-4, torch.bfloat16: 0.1, torch.float16: 2e-2}
+"""Largest allowed difference of logits, relative to their spread. In fp64 Hugging Face models still
+round their RMSNorms to fp32, so agreement there is no closer than in fp32."""
+
+DTYPES = {"float32": torch.float32, "float64": torch.float64, "bfloat16": torch.bfloat16, "float16": torch.float16}
+
+
+@dataclass(frozen=True)
+class SelfCheck:
+    """What a model proved when it was loaded; differences are relative to the spread of the values."""
+
+    logits: float
+    logits_left_padded: float
+    writers_sum: float
+    tolerance: float
+
+    @property
+    def passed(self) -> bool:
+        return max(self.logits, self.logits_left_padded, self.writers_sum) <= self.tolerance
+
+
+@dataclass(frozen=True)
+class Model:
+    """A causal LM, its decoder and its graph.
+
+    Attributes:
+        name: what it was loaded from.
+        hf: the unmodified Hugging Face model.
+        tokenizer: None for models without one; then only `Batch.from_tokens` batches can be run.
+        prepend: token ids put before every prompt, after which the tokenizer's own special tokens come.
+    """
+
+    name: str
+    hf: PreTrainedModel
+    tokenizer: PreTrainedTokenizerBase | None
+    decoder: Decoder
+    graph: Graph
+    prepend: tuple[int, ...] = ()
+    self_check: SelfCheck | None = field(default=None, compare=False)
+
+    @property
+    def dtype(self) -> torch.dtype:
+        return self.decoder.embedding.dtype
+
+    @property
+    def device(self) -> torch.device:
+        return self.decoder.embedding.device
+
+    @property
+    def family(self) -> str:
+        return str(self.hf.config.model_type)
+
+    @property
+    def accumulator(self) -> torch.dtype:
+        """What sums over examples are kept in: fp32, or fp64 for an fp64 model."""
+        return torch.float64 if self.dtype == torch.float64 else torch.float32
+
+    def batch(self, pairs: Sequence[Pair] | Batch) -> Batch:
+        """Pairs as an aligned batch on the model's device.
+
+        Raises:
+            BadPairs: see `Batch.from_pairs`; or text pairs for a model without tokenizer.
+        """
+        if isinstance(pairs, Batch):
+            return pairs.to(self.device)
+        if self.tokenizer is None:
+            raise BadPairs(f"{self.name} has no tokenizer; pass Batch.from_tokens(...) instead of text pairs.")
+        return Batch.from_pairs(pairs, self.tokenizer, prepend=self.prepend).to(self.device)
+
+    @torch.no_grad()
+    def run(self, batch: Batch, *, counterfactual: bool = False) -> tuple[Trace, Context]:
+        """A forward pass of a batch's clean (or counterfactual) prompts, taken apart."""
+        ctx = self.decoder.context(batch.mask)
+        tokens = batch.counterfactual if counterfactual else batch.clean
+        return trace(self.decoder, self.decoder.embed(tokens), ctx), ctx
+
+    def check(self, n_tokens: int = 6) -> SelfCheck:
+        """Compare the decoder with the original on a few tokens.
+
+        Raises:
+            SelfCheckFailed: they differ by more than rounding; the message says which part.
+        """
+        result = _self_check(self, n_tokens)
+        if not result.passed:
+            part = (
+                "the writers do not sum to the residual stream"
+                if result.writers_sum > result.tolerance
+                else "the logits differ" if result.logits > result.tolerance else "the logits differ under left padding"
+            )
+            raise SelfCheckFailed(
+                f"{self.name} ({self.family}): {part}: {max(result.logits, result.logits_left_padded, result.writers_sum):.2g} "
+                f"relative to their spread, allowed {result.tolerance:.2g}. The decoder does not describe this model."
+            )
+        return result
+
+
+def make_model(
+    hf: PreTrainedModel, tokenizer: PreTrainedTokenizerBase | None = None, *, name: str | None = None, prepend: Sequence[int] = (), check: bool = True
+) -> Model:
+    """A `Model` around a Hugging Face model in memory, which is put in eval mode; its weights are shared.
+
+    Raises:
+        UnsupportedModel: no family fits; the message names the module that was not found.
+        SelfCheckFailed: the decoder does not describe this model.
+    """
+    hf.eval()
+    decoder = decode(hf)
+    graph = Graph(len(decoder.layers), decoder.n_heads, parallel=decoder.parallel, mlp=decoder.layers[0].mlp is not None)
+    label = name or getattr(hf.config, "_name_or_path", "") or type(hf).__name__
+    model = Model(label, hf, tokenizer, decoder, graph, tuple(prepend))
+    if not check:
+        return model
+    return Model(label, hf, tokenizer, decoder, graph, tuple(prepend), self_check=model.check())
+
+
+def load_model(
+    source: str | PreTrainedModel,
+    *,
+    dtype: str | torch.dtype = "float32",
+    device: str | torch.device = "cpu",
+    tokenizer: Any = None,
+    prepend_bos: bool = False,
+) -> Model:
+    """Load a causal LM and let it prove itself.
+
+    Args:
+        source: a packaged model ("smollm2-135m", "gemma3-270m"), a local folder, a .gguf file, a
+            hub id, or a Hugging Face model in memory (whose dtype and device are kept).
+        dtype: "float32", "float64", "bfloat16" or "float16".
+        device: where to put it.
+        tokenizer: for a model in memory; otherwise the source's own.
+        prepend_bos: put the tokenizer's BOS token before every prompt where the tokenizer does not
+            (TransformerLens, and with it MIB's code, does so for GPT-2).
+
+    Raises:
+        UnknownName, ModelNotFetched, BadFile, MissingExtra, UnsupportedModel, SelfCheckFailed.
+    """
+    if not isinstance(source, str):
+        return make_model(source, tokenizer, prepend=_bos(tokenizer, prepend_bos))
+    from mechassay.models.sources import load_hf, resolve
+
+    if isinstance(dtype, str):
+        if dtype not in DTYPES:
+            raise BadUsage(f"dtype must be one of {', '.join(DTYPES)}; got {dtype!r}.")
+        dtype = DTYPES[dtype]
+    resolved = resolve(source)
+    hf, own = load_hf(resolved, dtype=dtype, device=device)
+    tokenizer = tokenizer or own
+    return make_model(hf, tokenizer, name=resolved.name, prepend=_bos(tokenizer, prepend_bos))
+
+
+def _bos(tokenizer: Any, wanted: bool) -> tuple[int, ...]:
+    if not wanted:
+        return ()
+    if tokenizer is None or tokenizer.bos_token_id is None:
+        raise BadUsage("prepend_bos needs a tokenizer with a BOS token.")
+    adds_it = tokenizer("a")["input_ids"][0] == tokenizer.bos_token_id
+    return () if adds_it else (int(tokenizer.bos_token_id),)
+
+
+@torch.no_grad()
+def _self_check(model: Model, n_tokens: int) -> SelfCheck:
+    decoder = model.decoder
+    vocabulary = decoder.embedding.shape[0]
+    # Fixed, spread-out ids: no randomness is needed to tell two models apart.
+    tokens = (torch.arange(2 * n_tokens) * 7919 % vocabulary).view(2, n_tokens).to(model.device)
+    full = torch.ones_like(tokens, dtype=torch.bool)
+    ctx = decoder.context(full)
+    taken = trace(decoder, decoder.embed(tokens), ctx)
+    logits = _relative(taken.readout(decoder).all(), model.hf(tokens, use_cache=False).logits[:, -1])
+    writers_sum = _relative(sum_of_writers(decoder, taken, ctx), taken.final)
+    # The padded prompt is compared with the original run without its padding: that is what padding must not change.
+    mask = full.clone()
+    mask[0, :2] = False
+    padded = trace(decoder, decoder.embed(tokens), decoder.context(mask)).readout(decoder).all()[:1]
+    bare = _relative(padded, model.hf(tokens[:1, 2:], use_cache=False).logits[:, -1])
+    return SelfCheck(logits, bare, writers_sum, TOLERANCE.get(model.dtype, 0.1))
+
+
+def sum_of_writers(decoder: Decoder, taken: Trace, ctx: Context) -> Float[Tensor, "batch pos d_model"]:
+    """The final residual stream, rebuilt from what every writer wrote and the constants."""
+    stream = decoder.add_positions(taken.embed, ctx, taken.start)
+    for index, layer in enumerate(taken.layers):
+        attention = decoder.layers[index].attention
+        heads = decoder.head_outputs(index, layer.z).sum(0)
+        if attention.out_bias is not None:
+            heads = heads + attention.out_bias
+        stream = stream + (heads if attention.post_norm is None else attention.post_norm(heads))
+        if layer.mlp is not None:
+            stream = stream + layer.mlp
+    return stream
+
+
+def _relative(ours: Tensor, theirs: Tensor) -> float:
+    ours, theirs = at_least_fp32(ours), at_least_fp32(theirs)
+    if not bool(torch.isfinite(theirs).all()):
+        return float("inf")
+    return float((ours - theirs).abs().max() / theirs.std().clamp(min=1e-6))

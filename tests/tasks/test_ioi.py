@@ -1,0 +1,349 @@
+"""The IOI task: its words, its stream of rows, its counterfactuals, and what a tokenizer changes."""
+
+from __future__ import annotations
+
+import json
+import random
+import re
+import string
+import time
+from importlib.resources import files
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
+from transformers import PreTrainedTokenizerFast
+
+from mechassay.errors import BadPairs, BadUsage, UnknownName
+from mechassay.pairs import Batch, content_hash
+from mechassay.tasks import SPLITS, Task, load_task
+from mechassay.tasks.ioi import ABC, CHANGES, IOI
+
+WORDS: dict[str, dict[str, list[str]]] = json.loads(files("mechassay.tasks").joinpath("data/ioi.json").read_text(encoding="utf-8"))
+NAMES = {split: set(words["names"]) for split, words in WORDS.items()}
+ALL_NAMES = set().union(*NAMES.values())
+PRIVATE = 987
+FIELDS = ["name_A", "name_B", "name_C", "object", "place"]
+
+
+def mentions(prompt: str) -> list[str]:
+    """The names in a prompt, in order: A, B, C."""
+    return [word for word in re.findall(r"\w+", prompt) if word in ALL_NAMES]
+
+
+def solve(prompt: str) -> str | None:
+    """The name of the first clause that the second does not repeat; None if it repeats neither."""
+    a, b, c = mentions(prompt)
+    return {a: b, b: a}.get(c)
+
+
+def word_level(words: set[str]) -> PreTrainedTokenizerFast:
+    """One token a word; words it has not are [UNK]."""
+    tokenizer = Tokenizer(models.WordLevel({word: i for i, word in enumerate(["[UNK]", *sorted(words)])}, unk_token="[UNK]"))
+    tokenizer.pre_tokenizer = pre_tokenizers.Whitespace()
+    return PreTrainedTokenizerFast(tokenizer_object=tokenizer, unk_token="[UNK]")
+
+
+def byte_level(texts: list[str], size: int = 600) -> PreTrainedTokenizerFast:
+    """A GPT-2-like tokenizer, trained in a moment."""
+    tokenizer = Tokenizer(models.BPE())
+    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    tokenizer.decoder = decoders.ByteLevel()
+    trainer = trainers.BpeTrainer(vocab_size=size, show_progress=False, initial_alphabet=pre_tokenizers.ByteLevel.alphabet())
+    tokenizer.train_from_iterator(texts, trainer)
+    return PreTrainedTokenizerFast(tokenizer_object=tokenizer)
+
+
+def all_words(split: str) -> set[str]:
+    return {w for words in WORDS[split].values() for text in words for w in re.findall(r"\w+", text)} | {"I", "am"}
+
+
+@pytest.mark.parametrize("kind", ["templates", "names", "objects", "places"])
+def test_words_are_many_different_and_split(kind: str) -> None:
+    words = [word for split in SPLITS for word in WORDS[split][kind]]
+    assert len(words) == len(set(words)) >= {"templates": 43, "names": 166, "objects": 319, "places": 247}[kind]
+
+
+def test_words_of_one_kind_are_not_of_another() -> None:
+    everything = [word for split in SPLITS for kind in ("names", "objects", "places") for word in WORDS[split][kind]]
+    assert len(everything) == len(set(everything))
+
+
+@pytest.mark.parametrize("template", [t for split in SPLITS for t in WORDS[split]["templates"]])
+def test_templates_are_grammatical_by_construction(template: str) -> None:
+    fields = [field for _, field, _, _ in string.Formatter().parse(template) if field]
+    assert sorted(fields) == FIELDS
+    assert [f for f in fields if f.startswith("name")] == ["name_A", "name_B", "name_C"]
+    assert fields[-2:] == ["name_C", "object"], "the second clause has the last name, then the object"
+    assert "{name_A} and {name_B}" in template
+    assert "the {place}" in template
+    assert " a {object} " in template
+    assert all(f" {{name_{n}}}" in template for n in "ABC"), "a space before each name, so none begins the prompt"
+    assert template.endswith(" to")
+    assert template[0].isupper()
+    assert not ALL_NAMES & set(re.findall(r"\w+", template))
+    assert re.fullmatch(r"[\w ,.{}]+", template) and "  " not in template
+
+
+def test_objects_take_the_article_a() -> None:
+    assert not [
+        w for split in SPLITS for w in WORDS[split]["objects"] if w[0].lower() in "aeiou" or w.startswith(("hour", "heir", "honor"))
+    ]
+
+
+def test_words_are_clean() -> None:
+    assert all(re.fullmatch(r"[A-Z][a-z]{1,10}", name) for name in ALL_NAMES)
+    assert all(re.fullmatch(r"[a-z][a-z -]*[a-z]", w) for split in SPLITS for kind in ("objects", "places") for w in WORDS[split][kind])
+
+
+@pytest.mark.parametrize("split", SPLITS)
+def test_rows_solve(split: str) -> None:
+    for row in IOI().examples(split, limit=300, private_seed=PRIVATE):
+        people = row["metadata"]
+        assert solve(row["prompt"]) == people["indirect_object"] == row["choices"][row["answerKey"]]
+        assert mentions(row["prompt"])[2] == people["subject"]
+        five = [people[key] for key in ("subject", "indirect_object", "random_a", "random_b", "random_c")]
+        assert len(set(five)) == 5 and set(five) <= NAMES[split]
+        for kind in CHANGES:
+            column = row[kind]
+            if kind == ABC:
+                assert solve(column["prompt"]) is None
+                assert column["choices"] == [people["indirect_object"], people["subject"], people["random_c"]]
+                assert column["answerKey"] == 1
+            else:
+                assert column["choices"][column["answerKey"]] == solve(column["prompt"])
+
+
+def test_counterfactuals_are_those_of_table_6() -> None:
+    table = {
+        "s1_io_flip_counterfactual": "John Nick Nick",
+        "s2_io_flip_counterfactual": "Nick John John",
+        "s1_ioi_flip_s2_ioi_flip_counterfactual": "John Nick John",
+        "abc_counterfactual": "Nick John Bob",
+        "random_names_counterfactual": "Max Fred Max",
+        "random_names_s1_ioi_flip_counterfactual": "Fred Max Max",
+        "random_names_s2_ioi_flip_counterfactual": "Max Fred Fred",
+        "random_names_s1_ioi_flip_s2_ioi_flip_counterfactual": "Fred Max Fred",
+    }
+    pairs = IOI().pairs("test", limit=50)
+    for pair, row in zip(pairs, IOI().examples("test", limit=50), strict=True):
+        assert tuple(table) == tuple(CHANGES)
+        people = row["metadata"]
+        cast = dict(zip(["Nick", "John", "Max", "Fred", "Bob"], list(people.values())[:2] + list(people.values())[4:], strict=True))
+        if pair.tags["order"] == "BABA":
+            assert mentions(pair.clean) == [cast["Nick"], cast["John"], cast["Nick"]]
+            swap = (0, 1, 2)
+        else:
+            assert mentions(pair.clean) == [cast["John"], cast["Nick"], cast["Nick"]]
+            swap = (1, 0, 2)
+        for kind, names in table.items():
+            people_there = [cast[names.split()[i]] for i in swap]
+            assert mentions(row[kind]["prompt"]) == people_there
+            # Nothing but the names changes.
+            template = row["template"].format(
+                name_A=people_there[0], name_B=people_there[1], name_C=people_there[2], place=people["place"], object=people["object"]
+            )
+            assert row[kind]["prompt"] == template
+
+
+def test_schema_is_mibs() -> None:
+    (row,) = IOI().examples("train", limit=1)
+    assert list(row) == ["prompt", "template", "metadata", "choices", "answerKey", *CHANGES]
+    assert list(row["metadata"]) == ["subject", "indirect_object", "object", "place", "random_a", "random_b", "random_c"]
+    assert all(list(row[kind]) == ["prompt", "choices", "answerKey"] for kind in CHANGES)
+    assert json.loads(json.dumps(row)) == row
+
+
+def test_pair_fields() -> None:
+    task = IOI()
+    pairs, rows = task.pairs("test", limit=20), task.examples("test", limit=20)
+    assert pairs[17].id == "ioi-test-000017"
+    for pair, row in zip(pairs, rows, strict=True):
+        people = row["metadata"]
+        assert pair.clean == row["prompt"] and pair.counterfactual == row["s2_io_flip_counterfactual"]["prompt"]
+        assert pair.answers == (" " + people["indirect_object"],) and pair.foils == (" " + people["subject"],)
+        assert pair.group is None
+        assert WORDS["test"]["templates"][int(pair.tags["template"])] == row["template"]
+        a, b, c = mentions(pair.clean)
+        assert (pair.tags["order"] == "BABA") == (a == c) == (b != c)
+        assert {k: v for k, v in pair.tags.items() if k not in ("template", "order")} == {
+            k: people[k] for k in ("subject", "indirect_object", "place", "object")
+        }
+
+
+@pytest.mark.parametrize("kind", CHANGES)
+def test_the_counterfactual_changes_nothing_else(kind: str) -> None:
+    for default, other in zip(IOI().pairs("test", limit=40), IOI().pairs("test", limit=40, counterfactual=kind), strict=True):
+        assert (default.id, default.clean, default.answers, default.foils, default.tags) == (
+            other.id, other.clean, other.answers, other.foils, other.tags,
+        )  # fmt: skip
+        assert other.counterfactual != other.clean
+
+
+def test_the_stream_is_pinned() -> None:
+    """A change of this hash changes every result on IOI: raise IOI.version."""
+    assert IOI.version == 1
+    assert content_hash(IOI().pairs("test")) == "94c06d9ad96d310002722fa62d72967bdd1fedb1281a55b5e1969b82d7844f3e"
+
+
+@settings(max_examples=25, deadline=None)
+@given(
+    split=st.sampled_from(SPLITS),
+    seed=st.integers(0, 2**70),
+    n=st.integers(1, 60),
+    more=st.integers(0, 60),
+    kind=st.sampled_from(list(CHANGES)),
+)
+def test_stream_properties(split: str, seed: int, n: int, more: int, kind: str) -> None:
+    task = IOI()
+    call: dict[str, Any] = {"seed": seed, "private_seed": seed, "counterfactual": kind}
+    short, long = task.pairs(split, limit=n, **call), task.pairs(split, limit=n + more, **call)
+    assert len(short) == n and len(long) == n + more
+    assert content_hash(short) == content_hash(long[:n])
+    assert len({pair.clean for pair in long}) == len({pair.id for pair in long}) == len(long)
+    call |= {"seed": seed + 1, "private_seed": seed + 1}
+    assert content_hash(task.pairs(split, limit=n, **call)) != content_hash(short)
+
+
+def test_prefix_holds_across_blocks() -> None:
+    long = IOI().pairs("train", limit=2500)
+    assert IOI().pairs("train", limit=1500) == long[:1500]
+
+
+def test_whole_splits() -> None:
+    start = time.process_time()
+    splits = {split: IOI().pairs(split, private_seed=PRIVATE) for split in SPLITS}
+    assert time.process_time() - start < 10
+    assert {split: len(pairs) for split, pairs in splits.items()} == {
+        "train": 10_000,
+        "validation": 10_000,
+        "test": 1_000,
+        "private": 1_000,
+    }
+    prompts = [pair.clean for pairs in splits.values() for pair in pairs]
+    assert len(set(prompts)) == len(prompts)
+    for split, pairs in splits.items():
+        # A fair coin: 5 sigma of 1,000 flips is 7.9 points.
+        assert abs(np.mean([pair.tags["order"] == "ABBA" for pair in pairs]) - 0.5) < 0.08
+        for tag, kind in (("subject", "names"), ("indirect_object", "names"), ("object", "objects"), ("place", "places")):
+            assert {pair.tags[tag] for pair in pairs} == set(WORDS[split][kind])
+        assert {int(pair.tags["template"]) for pair in pairs} == set(range(len(WORDS[split]["templates"])))
+
+
+def test_nothing_global_is_seeded() -> None:
+    random.seed(1)
+    np.random.seed(1)
+    before = random.getstate(), np.random.get_state()[1].tolist()  # pyright: ignore[reportArgumentType]
+    IOI().pairs("test", limit=10)
+    assert (random.getstate(), np.random.get_state()[1].tolist()) == before  # pyright: ignore[reportArgumentType]
+
+
+def test_private_rows_follow_the_private_seed_only() -> None:
+    task = IOI()
+    a = task.pairs("private", limit=5, private_seed=1)
+    assert a == task.pairs("private", limit=5, private_seed=1, seed=9)
+    assert a != task.pairs("private", limit=5, private_seed=2)
+    with pytest.raises(BadUsage, match="private_seed"):
+        task.pairs("private")
+    with pytest.raises(BadUsage, match="private_seed"):
+        task.examples("private", seed=3)
+
+
+def test_wrong_arguments() -> None:
+    task = IOI()
+    with pytest.raises(UnknownName, match=r"split 'tset'.*Did you mean 'test'"):
+        task.pairs("tset")
+    with pytest.raises(UnknownName, match=r"counterfactual 'abc'.*abc_counterfactual"):
+        task.pairs("test", counterfactual="abc")
+    for limit in (0, -1, 10**12):
+        with pytest.raises(BadUsage, match="limit"):
+            task.pairs("test", limit=limit)
+        with pytest.raises(BadUsage, match="limit"):
+            task.examples("test", limit=limit)
+    with pytest.raises(BadUsage, match="seed"):
+        task.pairs("test", seed=-1)
+    for thing in (SimpleNamespace(tokenizer=None), object(), len):
+        with pytest.raises(BadUsage, match="tokenizer"):
+            task.pairs("test", thing)
+
+
+def test_a_tokenizer_that_knows_all_names_changes_nothing() -> None:
+    tokenizer = word_level(all_words("test"))
+    plain = IOI().pairs("test", limit=100)
+    assert IOI().pairs("test", tokenizer, limit=100) == plain
+    assert IOI().pairs("test", SimpleNamespace(tokenizer=tokenizer), limit=100) == plain
+    assert IOI().examples("test", tokenizer, limit=30) == IOI().examples("test", limit=30)
+
+
+def test_unknown_names_are_left_out() -> None:
+    known = set(sorted(NAMES["test"])[:9])
+    tokenizer = word_level(all_words("test") - NAMES["test"] | known)
+    used = {name for row in IOI().examples("test", tokenizer) for name in [*mentions(row["prompt"]), row["metadata"]["random_c"]]}
+    assert used == known
+
+
+def test_too_few_names() -> None:
+    tokenizer = word_level(all_words("test") - NAMES["test"] | set(sorted(NAMES["test"])[:5]))
+    tokenizer.name_or_path = "tiny-words"
+    with pytest.raises(BadPairs, match=r"'tiny-words' has 5 of"):
+        IOI().pairs("test", tokenizer)
+
+
+@pytest.mark.parametrize("kind", CHANGES)
+def test_byte_level_tokenizer(kind: str) -> None:
+    names = sorted(NAMES["train"])
+    # Half of the names are frequent enough to become one token; the rest stay in pieces.
+    tokenizer = byte_level([f"I am {name} and {name}, {name}" for name in names[::2] for _ in range(20)])
+    whole = {name for name in names if len(tokenizer(" " + name)["input_ids"]) == 1}
+    assert 6 <= len(whole) < len(names)
+    pairs = IOI().pairs("train", tokenizer, limit=200, counterfactual=kind)
+    used = {name for pair in pairs for name in mentions(pair.clean) + mentions(pair.counterfactual)}
+    assert used <= whole and len(used) > len(whole) / 2
+    batch = Batch.from_pairs(pairs, tokenizer)
+    assert tokenizer.batch_decode(batch.answers) == [pair.answers[0] for pair in pairs]
+    assert tokenizer.batch_decode(batch.foils) == [pair.foils[0] for pair in pairs]
+
+
+class AndSplitter:
+    """One token a word, but two for a name A that begins with a letter before "M"."""
+
+    unk_token_id = None
+
+    def __call__(self, texts: list[str], **_: Any) -> dict[str, list[list[int]]]:
+        return {"input_ids": [[0] * (len(text.split()) + len(re.findall(r" [A-L]\w+ and ", text))) for text in texts]}
+
+
+def test_unequal_lengths_are_refused() -> None:
+    tokenizer = AndSplitter()
+    assert IOI().pairs("test", tokenizer, limit=50) == IOI().pairs("test", limit=50), "the S2 flip leaves the first clause alone"
+    with pytest.raises(BadPairs, match=r"Row ioi-test-\d{6}: clean has \d+ tokens, s1_io_flip_counterfactual has \d+"):
+        IOI().pairs("test", tokenizer, limit=50, counterfactual="s1_io_flip_counterfactual")
+    with pytest.raises(BadPairs, match=r"Row ioi-test-\d{6}"):
+        IOI().examples("test", tokenizer, limit=50)
+
+
+def test_tokenizer_is_called_in_batches() -> None:
+    class Counting(AndSplitter):
+        calls = 0
+
+        def __call__(self, texts: list[str], **kwargs: Any) -> dict[str, list[list[int]]]:
+            self.calls += 1
+            return super().__call__(texts, **kwargs)
+
+    tokenizer = Counting()
+    IOI().pairs("test", tokenizer, limit=500)
+    assert tokenizer.calls == 3
+
+
+def test_load_task() -> None:
+    built: Task = IOI()
+    task = load_task("ioi")
+    assert task == built and (task.name, task.version) == ("ioi", 1)
+    assert task.default_counterfactual in task.counterfactuals and len(task.counterfactuals) == 8
+    assert len(task.pairs("validation", limit=3)) == 3
+    with pytest.raises(UnknownName, match="Did you mean 'ioi'"):
+        load_task("ioo")
