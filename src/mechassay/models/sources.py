@@ -338,8 +338,9 @@ def _workbench() -> Generator[Path]:
     try:
         root.mkdir(parents=True, exist_ok=True)
         for left in root.iterdir():  # by a killed process; a younger folder may be another process at work
-            if time.time() - left.stat().st_mtime > _DAY:
-                shutil.rmtree(left, ignore_errors=True)
+            with contextlib.suppress(FileNotFoundError):
+                if time.time() - left.stat().st_mtime > _DAY:
+                    shutil.rmtree(left, ignore_errors=True)
         with TemporaryDirectory(dir=root) as folder:
             yield Path(folder)
     except (OSError, SafetensorError) as error:

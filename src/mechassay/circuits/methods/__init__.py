@@ -1,0 +1,18 @@
+"""Circuit localization methods: one a file, each a frozen dataclass whose fields are its configuration."""
+
+from __future__ import annotations
+
+from mechassay.registry import Registry
+
+_HERE = "mechassay.circuits.methods"
+METHODS = Registry(
+    "method",
+    {
+        "clean-corrupted": f"{_HERE}.clean_corrupted:CleanCorrupted",
+        "eap": f"{_HERE}.eap:EAP",
+        "eap-ig-activations": f"{_HERE}.eap_ig_activations:EAPIGActivations",
+        "eap-ig-inputs": f"{_HERE}.eap_ig_inputs:EAPIGInputs",
+        "exact": f"{_HERE}.exact:ExactPatching",
+        "random": f"{_HERE}.random:Random",
+    },
+)

@@ -1,0 +1,38 @@
+"""Edge attribution patching: one linear estimate at the clean input.
+
+    S[u, v] = - mean_examples <a'_u - a_u, dm/dx_v at the clean run>
+
+Syed et al. 2024; Mueller et al. 2025, eq. 3. Two forwards and one backward for all edges; see
+`circuits.attribution` for how. In post-norm models (Gemma) a head's change is taken through the
+post-norm's Jacobian, which MIB's code leaves out.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import ClassVar
+
+from mechassay.circuits.attribution import interpolated_scores
+from mechassay.circuits.methods.method import mean_over_examples
+from mechassay.circuits.objectives import Objective
+from mechassay.circuits.scores import EdgeScores
+from mechassay.models.model import Model
+from mechassay.pairs import Batch, Pair
+from mechassay.progress import BAR, Progress
+
+
+@dataclass(frozen=True)
+class EAP:
+    """Edge attribution patching."""
+
+    name: ClassVar[str] = "eap"
+    version: ClassVar[int] = 1
+
+    def score(
+        self, model: Model, pairs: Sequence[Pair] | Batch, objective: str | Objective = "logit_diff", *, progress: Progress = BAR
+    ) -> EdgeScores:
+        """See `Method.score`. A divergence from the clean run (kl, js) has no gradient there: its scores are 0."""
+        return mean_over_examples(
+            self, model, pairs, objective, lambda chunk, m, into: interpolated_scores(model, chunk, m, (1.0,), (1.0,), into), copies=1, progress=progress
+        )

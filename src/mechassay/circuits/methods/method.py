@@ -1,0 +1,91 @@
+"""What every circuit localization method is, and the loop over examples they share."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Sequence
+from typing import Any, ClassVar, Protocol
+
+import torch
+from torch import Tensor
+
+from mechassay.circuits.objectives import Objective, load_objective
+from mechassay.circuits.scores import EdgeScores
+from mechassay.errors import BadUsage
+from mechassay.models.memory import out_of_memory_is_an_error, token_budget
+from mechassay.models.model import Model
+from mechassay.pairs import Batch, Pair
+from mechassay.progress import BAR, Progress
+
+
+class Method(Protocol):
+    """Scores every edge of a model's graph on a task. Implementations are frozen dataclasses."""
+
+    name: ClassVar[str]
+    version: ClassVar[int]
+
+    def score(
+        self, model: Model, pairs: Sequence[Pair] | Batch, objective: str | Objective = "logit_diff", *, progress: Progress = BAR
+    ) -> EdgeScores:
+        """Mean drop of the objective when an edge is ablated, for every edge: positive = the edge helps.
+
+        Raises:
+            BadPairs, NonFinite, OutOfMemory; BadUsage for an objective the method cannot use.
+        """
+        ...
+
+
+def settings(method: Any) -> dict[str, Any]:
+    """A method's configuration: its dataclass fields."""
+    return dataclasses.asdict(method)
+
+
+def describe(method: Method, model: Model, batch: Batch, objective: Objective) -> dict[str, Any]:
+    """Provenance of scores."""
+    return {
+        "method": method.name,
+        "method_version": method.version,
+        "settings": settings(method),
+        "model": model.name,
+        "objective": objective.name,
+        "n_examples": len(batch),
+        "data_hash": batch.content,
+        "dtype": str(model.dtype).removeprefix("torch."),
+    }
+
+
+def mean_over_examples(
+    method: Method,
+    model: Model,
+    pairs: Sequence[Pair] | Batch,
+    objective: str | Objective,
+    add: Callable[[Batch, Objective, Tensor], None],
+    *,
+    copies: int,
+    progress: Progress,
+) -> EdgeScores:
+    """Sum `add(chunk, objective, into)` over chunks of examples and divide by their number.
+
+    Args:
+        copies: forward passes with gradients that are alive at once for one example.
+    """
+    chosen, batch = load_objective(objective), model.batch(pairs)
+    if not chosen.differentiable:
+        raise BadUsage(f"{method.name} needs a differentiable objective; {chosen.name!r} is not.")
+    graph = model.graph
+    total = torch.zeros(graph.n_writers, graph.n_readers, dtype=model.accumulator, device=model.device)
+    budget = token_budget(_bytes_per_token(model, copies), batch.n_tokens, model.device)
+    with progress.track(method.name, len(batch)) as advance, out_of_memory_is_an_error(method.name):
+        for rows, chunk in batch.chunks(budget):
+            add(chunk, chosen, total)
+            advance(len(rows))
+    return EdgeScores.of(graph, total / len(batch), describe(method, model, batch, chosen))
+
+
+def _bytes_per_token(model: Model, copies: int) -> int:
+    """Activations that autograd keeps, and the two runs whose difference is contracted."""
+    decoder = model.decoder
+    mlp = decoder.layers[0].mlp
+    hidden = 0 if mlp is None else mlp.up.shape[0] * (2 if mlp.gate is None else 4)
+    kept = len(decoder.layers) * (14 * decoder.d_model + hidden)
+    return (copies * kept + 2 * 9 * len(decoder.layers) * decoder.d_model) * decoder.embedding.element_size()
