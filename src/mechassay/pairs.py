@@ -137,6 +137,11 @@ class Batch:
             content=self.content,
         )
 
+    def repeat(self, times: int) -> Batch:
+        """The batch `times` times over, copy after copy."""
+        tensors = {name: getattr(self, name).repeat(times, 1) for name in ("clean", "counterfactual", "mask", "answers", "foils")}
+        return replace(self, **tensors, ids=self.ids * times, groups=self.groups * times)
+
     def chunks(self, max_tokens: int) -> Iterator[tuple[list[int], Batch]]:
         """Split into batches of at most `max_tokens` columns times rows (always at least one row).
 
@@ -199,7 +204,9 @@ class Batch:
         clash = (right[:, :, None] == wrong[:, None, :]) & (right[:, :, None] != NO_TOKEN)
         if clash.any():
             row = int(clash.flatten(1).any(dim=1).nonzero()[0])
-            raise BadPairs(f"Pair {names[row]}: an answer and a foil begin with the same token (id {int(right[row][clash[row].any(1)][0])}).")
+            raise BadPairs(
+                f"Pair {names[row]}: an answer and a foil begin with the same token (id {int(right[row][clash[row].any(1)][0])})."
+            )
         width = max(map(len, cleans))
         if groups is None:
             units = names
@@ -273,7 +280,9 @@ def _table(tokens: Sequence[Any] | Tensor) -> Int[Tensor, "batch width"]:
     rows = tokens.tolist() if isinstance(tokens, Tensor) else list(tokens)
     lists = [list(row) if isinstance(row, Sequence | Tensor) else [row] for row in rows]
     width = max((len(row) for row in lists), default=0)
-    return torch.tensor([[int(t) for t in row] + [NO_TOKEN] * (width - len(row)) for row in lists], dtype=torch.long).reshape(len(lists), width)
+    return torch.tensor([[int(t) for t in row] + [NO_TOKEN] * (width - len(row)) for row in lists], dtype=torch.long).reshape(
+        len(lists), width
+    )
 
 
 def _pad(rows: Sequence[list[int]], width: int, pad: int) -> Int[Tensor, "batch pos"]:

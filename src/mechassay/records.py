@@ -14,14 +14,13 @@ from __future__ import annotations
 import platform
 import subprocess
 import sys
-from collections.abc import Mapping
 from datetime import UTC, datetime
 from functools import cache
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Annotated, Any
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, WithJsonSchema
 
 FORMAT = 1
 PACKAGES = ("mechassay", "torch", "transformers", "tokenizers", "safetensors", "numpy", "scipy")
@@ -31,7 +30,7 @@ def _nan_for_null(value: Any) -> Any:
     return float("nan") if value is None else value
 
 
-Number = Annotated[float, BeforeValidator(_nan_for_null)]
+Number = Annotated[float, BeforeValidator(_nan_for_null), WithJsonSchema({"type": ["number", "null"]})]
 
 
 class Stored(BaseModel):
@@ -145,7 +144,7 @@ def _commit() -> tuple[str | None, bool | None]:
 
 
 @cache
-def _versions() -> Mapping[str, str]:
+def _versions() -> dict[str, str]:
     found: dict[str, str] = {}
     for name in PACKAGES:
         try:

@@ -46,6 +46,9 @@ CONTRACTION_BYTES = 96 * 2**20
 class Taps:
     """Where a forward pass is to be differentiated, layer by layer, and what the pull-back needs.
 
+    `before` and `middle` are the streams entering a layer and after its heads, `mlp_out` what its
+    MLP wrote: further points at which cotangents may be put in.
+
     Lists are indexed by layer; None where the pass did not run that part. The leading axis is
     steps times batch. In the last layer q, the MLP and the logits have the last column only.
     """
@@ -56,6 +59,9 @@ class Taps:
     post: list[NormStatistics | None]
     final: Tensor
     readout: Readout
+    before: list[Tensor | None]
+    middle: list[Tensor | None]
+    mlp_out: list[Tensor | None]
 
 
 def tapped_forward(
@@ -79,6 +85,9 @@ def tapped_forward(
     norm: list[NormStatistics | None] = [None] * n_layers
     mlp: list[Tensor | None] = [None] * n_layers
     post: list[NormStatistics | None] = [None] * n_layers
+    streams: list[Tensor | None] = [None] * n_layers
+    middles: list[Tensor | None] = [None] * n_layers
+    mlp_out: list[Tensor | None] = [None] * n_layers
     for index in range(layer, n_layers):
         part = decoder.layers[index]
         attention = part.attention
@@ -86,6 +95,7 @@ def tapped_forward(
         if last:
             n_columns = x.shape[1]
         wrote = None
+        streams[index] = x
         if index > layer or not at_mlp:
             with torch.no_grad():
                 norm[index] = attention.norm.statistics(x)
@@ -111,15 +121,17 @@ def tapped_forward(
         before = x
         if wrote is not None:
             x = x + wrote
+        middles[index] = x
         if part.mlp is not None:
             read = before if decoder.parallel else x
             tap = read.view_as(read)
             mlp[index] = tap
-            x = x + part.mlp(tap)
+            mlp_out[index] = part.mlp(tap)
+            x = x + mlp_out[index]
         if last:
             post[index] = _pad_statistics(post[index], n_columns)
     final = x[:, -1].view_as(x[:, -1])
-    return Taps(qkv, norm, mlp, post, final, decoder.readout(final))
+    return Taps(qkv, norm, mlp, post, final, decoder.readout(final), streams, middles, mlp_out)
 
 
 def _past(cached: Tensor, start: int, times: int, group: int) -> Tensor:
@@ -146,17 +158,20 @@ class ReaderGradients:
     qkv: list[tuple[Tensor, Tensor, Tensor] | None]
     mlp: list[Tensor | None]
     final: Tensor
+    entry: Tensor | None
     times: int
     columns: int
 
     @staticmethod
-    def of(decoder: Decoder, taps: Taps, total: Tensor, *, times: int, columns: int) -> ReaderGradients:
-        """Differentiate `total` (a sum over stacked examples) at all taps."""
+    def of(decoder: Decoder, taps: Taps, total: Tensor, *, times: int, columns: int, entry: Tensor | None = None) -> ReaderGradients:
+        """Differentiate `total` (a sum over stacked examples) at all taps, and at `entry` where given."""
         wanted = [t for part in taps.qkv if part is not None for t in part] + [t for t in taps.mlp if t is not None] + [taps.final]
-        found = iter(torch.autograd.grad(total, wanted))
+        wanted += [] if entry is None else [entry]
+        # A cotangent put in below the top leaves what is above it without a gradient: zeros.
+        found = iter(torch.autograd.grad(total, wanted, allow_unused=True, materialize_grads=True))
         qkv = [None if part is None else (next(found), next(found), next(found)) for part in taps.qkv]
         mlp = [None if part is None else next(found) for part in taps.mlp]
-        return ReaderGradients(decoder, taps, qkv, mlp, next(found), times, columns)
+        return ReaderGradients(decoder, taps, qkv, mlp, next(found), next(found, None), times, columns)
 
     def heads(self, layer: int, block: slice, keep_steps: bool, out: Float[Tensor, "slots tokens d_model"]) -> None:
         """Write the gradients at a layer's q, k and v readers (in graph order) for a block of tokens into `out`."""
@@ -327,9 +342,7 @@ def interpolated_scores(
 def objective_total(decoder: Decoder, objective: Objective, readout: Readout, contrast: Contrast, weights: Sequence[float]) -> Tensor:
     """The weighted sum of the objective over stacked copies of a batch, higher being better."""
     times, batch = len(weights), contrast.batch
-    total = torch.zeros((), dtype=torch.float32, device=batch.clean.device)
     with torch.no_grad():
-        clean = contrast.clean.readout(decoder) if objective.needs_clean else None
-    for weight, hidden in zip(weights, readout.hidden.unflatten(0, (times, len(batch))), strict=True):
-        total = total + weight * signed(objective, Readout(hidden, decoder), batch, clean).sum()
-    return total
+        clean = contrast.clean.readout(decoder).repeat(times) if objective.needs_clean else None
+    values = signed(objective, readout, batch.repeat(times), clean).unflatten(0, (times, len(batch)))
+    return (values * values.new_tensor(weights)[:, None]).sum()

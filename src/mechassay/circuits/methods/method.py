@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import Any, ClassVar, Protocol
 
 import torch
 from torch import Tensor
 
+from mechassay.circuits.checkpoint import checkpointed, key_of
 from mechassay.circuits.objectives import Objective, load_objective
 from mechassay.circuits.scores import EdgeScores
 from mechassay.errors import BadUsage
@@ -25,9 +27,18 @@ class Method(Protocol):
     version: ClassVar[int]
 
     def score(
-        self, model: Model, pairs: Sequence[Pair] | Batch, objective: str | Objective = "logit_diff", *, progress: Progress = BAR
+        self,
+        model: Model,
+        pairs: Sequence[Pair] | Batch,
+        objective: str | Objective = "logit_diff",
+        *,
+        progress: Progress = BAR,
+        checkpoint: Path | None = None,
     ) -> EdgeScores:
         """Mean drop of the objective when an edge is ablated, for every edge: positive = the edge helps.
+
+        Args:
+            checkpoint: a file that keeps what is done, so that a killed job can go on.
 
         Raises:
             BadPairs, NonFinite, OutOfMemory; BadUsage for an objective the method cannot use.
@@ -63,6 +74,7 @@ def mean_over_examples(
     *,
     copies: int,
     progress: Progress,
+    checkpoint: Path | None = None,
 ) -> EdgeScores:
     """Sum `add(chunk, objective, into)` over chunks of examples and divide by their number.
 
@@ -75,11 +87,20 @@ def mean_over_examples(
     graph = model.graph
     total = torch.zeros(graph.n_writers, graph.n_readers, dtype=model.accumulator, device=model.device)
     budget = token_budget(_bytes_per_token(model, copies), batch.n_tokens, model.device)
-    with progress.track(method.name, len(batch)) as advance, out_of_memory_is_an_error(method.name):
-        for rows, chunk in batch.chunks(budget):
-            add(chunk, chosen, total)
+    about = describe(method, model, batch, chosen)
+    key = key_of({**about, "budget": budget, "graph": graph.fingerprint})
+    with (
+        progress.track(method.name, len(batch)) as advance,
+        out_of_memory_is_an_error(method.name),
+        checkpointed(checkpoint, key, {"total": total}) as state,
+    ):
+        done = state.cursor
+        for number, (rows, chunk) in enumerate(batch.chunks(budget)):
+            if number >= done:
+                add(chunk, chosen, total)
+                state.done(number + 1)
             advance(len(rows))
-    return EdgeScores.of(graph, total / len(batch), describe(method, model, batch, chosen))
+    return EdgeScores.of(graph, total / len(batch), about)
 
 
 def _bytes_per_token(model: Model, copies: int) -> int:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import ClassVar
 
 import torch
@@ -26,7 +27,13 @@ class Random:
     version: ClassVar[int] = 1
 
     def score(
-        self, model: Model, pairs: Sequence[Pair] | Batch, objective: str | Objective = "logit_diff", *, progress: Progress = BAR
+        self,
+        model: Model,
+        pairs: Sequence[Pair] | Batch,
+        objective: str | Objective = "logit_diff",
+        *,
+        progress: Progress = BAR,
+        checkpoint: Path | None = None,
     ) -> EdgeScores:
         """See `Method.score`; the pairs only enter the provenance."""
         drawn = self.draw(model.graph)

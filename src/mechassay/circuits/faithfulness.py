@@ -265,7 +265,7 @@ def faithfulness_curve(
         ids=batch.ids,
         groups=batch.groups,
         denominator=rule.denominator,
-        n_undefined=0 if rule.defined else len(fractions),
+        n_undefined=len(fractions) if profile == "strict" and not rule.defined else 0,
         warnings=_warnings(model, scores, batch, rule, found["value"].kept),
         notes={str(key): str(value) for key, value in scores.provenance.items()},
     )

@@ -1,0 +1,48 @@
+# Each target sets up what it needs: on a fresh machine with Python 3.11, `make demo` or `make test` is all there is to do.
+
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+INSTALLED := $(VENV)/.installed
+MODEL := smollm2-135m
+PIP := $(BIN)/python -m pip --disable-pip-version-check -qq
+
+.DEFAULT_GOAL := help
+.PHONY: help venv demo test check bench docs clean
+
+help: ## Show this list.
+	@sed -n 's/^\([a-z]*\):.*## \(.*\)/make \1	\2/p' Makefile
+
+# Redone only when what it installs changes.
+venv: $(INSTALLED)
+
+$(INSTALLED): pyproject.toml constraints.txt
+	@test -x $(BIN)/python || $(PYTHON) -c 'import sys; sys.version_info < (3, 11) and sys.exit("mechassay needs Python 3.11 or newer: make PYTHON=/path/to/python3.11")'
+	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	@echo "Installing into $(VENV)."
+	@$(PIP) install -c constraints.txt -e '.[gguf,dev]'
+	@touch $@
+
+demo: venv ## Fetch SmolLM2-135M, find its IOI circuit with three methods, and write demo/report.html.
+	@$(BIN)/mechassay models fetch $(MODEL)
+	@$(BIN)/mechassay circuits run -m $(MODEL) -t ioi --method eap --method eap-ig-inputs --method random --train-limit 100 --limit 100 -o demo
+	@echo "The report is $(CURDIR)/demo/report.html"
+
+test: venv ## Run the tests, those on a real model too.
+	@$(BIN)/mechassay models fetch $(MODEL) || echo "$(MODEL) could not be fetched: the tests that need it are skipped."
+	@$(BIN)/python -m pytest -q
+
+check: venv ## Check format, lint and types.
+	@$(BIN)/ruff format --check
+	@$(BIN)/ruff check
+	@$(BIN)/basedpyright
+
+bench: venv ## Print the benchmark table.
+	@$(BIN)/python benchmarks/bench.py
+
+docs: venv ## Build the documentation in site/, with warnings as errors.
+	@$(BIN)/mkdocs build --strict --quiet
+
+clean: ## Remove everything that make and the tools write here.
+	@rm -rf $(VENV) demo site dist .pytest_cache .ruff_cache .hypothesis
+	@find src tests -name __pycache__ -type d -prune -exec rm -rf {} +

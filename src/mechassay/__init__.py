@@ -1,0 +1,67 @@
+"""mechassay assays claims about how language models work inside.
+
+    import mechassay as ma
+
+    model = ma.load_model("smollm2-135m")
+    task = ma.load_task("ioi")
+    train, test = task.pairs("train", model, limit=100), task.pairs("test", model, limit=100)
+    scores = ma.circuits.EAPIGInputs(steps=5).score(model, train)
+    curve = ma.circuits.faithfulness_curve(model, scores, test)
+    curve.cpr, curve.cmd, curve.to_html("report.html")
+
+Names are loaded at first use: importing the package imports nothing heavy and has no effect.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+from mechassay.version import __version__
+
+if TYPE_CHECKING:
+    from mechassay import circuits
+    from mechassay.errors import MechassayError
+    from mechassay.graph import Graph
+    from mechassay.models.model import Model, load_model
+    from mechassay.pairs import Batch, Pair
+    from mechassay.records import Failure, Record
+    from mechassay.tasks import load_task
+
+__all__ = [
+    "Batch",
+    "Failure",
+    "Graph",
+    "MechassayError",
+    "Model",
+    "Pair",
+    "Record",
+    "__version__",
+    "circuits",
+    "load_model",
+    "load_task",
+]
+
+_LAZY = {
+    "Batch": "mechassay.pairs",
+    "Failure": "mechassay.records",
+    "Graph": "mechassay.graph",
+    "MechassayError": "mechassay.errors",
+    "Model": "mechassay.models.model",
+    "Pair": "mechassay.pairs",
+    "Record": "mechassay.records",
+    "load_model": "mechassay.models.model",
+    "load_task": "mechassay.tasks",
+}
+
+
+def __getattr__(name: str) -> Any:
+    if name == "circuits":
+        return import_module("mechassay.circuits")
+    if name not in _LAZY:
+        raise AttributeError(f"module 'mechassay' has no attribute {name!r}")
+    return getattr(import_module(_LAZY[name]), name)
+
+
+def __dir__() -> list[str]:
+    return __all__

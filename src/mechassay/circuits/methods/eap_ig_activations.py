@@ -1,0 +1,196 @@
+"""EAP with integrated gradients at the activations.
+
+Instead of the input, the output of one sublayer s (the embedding, a layer's attention, an MLP)
+is set to a'_s + alpha_k (a_s - a'_s), everything before it being clean; gradients are taken in the
+network that follows. 2L + 1 sublayers times Z points. Two readings of "averaged over the points":
+
+`paper`     Marks et al. 2025; Mueller et al. 2025, eq. 4: a writer's edges use the gradients of the
+            runs in which its own sublayer was interpolated. A layer's heads move together, which is
+            what gives the O(Z L) cost that the paper states.
+`mib-2025`  their code: every edge averages over the runs of ALL sublayers, 1 / (Z (2L + 1)).
+
+The forward pass resumes at the interpolated sublayer, so that no prefix is computed twice. In the
+second reading, readers before the sublayer also receive gradients, through the skip connection
+alone. All those runs share the clean prefix, and a backward pass is linear in its cotangents: the
+cotangents of all runs are put into ONE clean pass, each where its sublayer writes, and differentiated once.
+
+MIB's code takes k/Z for k = 1..Z (`points="right"`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import ClassVar, Literal, NamedTuple
+
+import torch
+from torch import Tensor
+
+from mechassay.circuits.attribution import ReaderGradients, Taps, contract, objective_total, tapped_forward
+from mechassay.circuits.methods.eap_ig_inputs import Points, quadrature
+from mechassay.circuits.methods.method import mean_over_examples
+from mechassay.circuits.objectives import Objective
+from mechassay.circuits.scores import EdgeScores
+from mechassay.errors import UnknownName
+from mechassay.models.capture import Contrast
+from mechassay.models.decoder import Decoder, NormStatistics
+from mechassay.models.model import Model
+from mechassay.pairs import Batch, Pair
+from mechassay.progress import BAR, Progress
+
+READINGS = ("paper", "mib-2025")
+
+
+@dataclass(frozen=True)
+class EAPIGActivations:
+    """Edge attribution patching with gradients integrated along each sublayer's output.
+
+    Attributes:
+        steps: gradient evaluations along each path.
+        reading: which runs an edge averages over.
+        points: where the gradients are taken.
+    """
+
+    steps: int = 5
+    reading: Literal["paper", "mib-2025"] = "paper"
+    points: Points = "right"
+    name: ClassVar[str] = "eap-ig-activations"
+    version: ClassVar[int] = 1
+
+    def __post_init__(self) -> None:
+        quadrature(self.points, self.steps)
+        if self.reading not in READINGS:
+            raise UnknownName("reading", self.reading, READINGS)
+
+    def score(
+        self,
+        model: Model,
+        pairs: Sequence[Pair] | Batch,
+        objective: str | Objective = "logit_diff",
+        *,
+        progress: Progress = BAR,
+        checkpoint: Path | None = None,
+    ) -> EdgeScores:
+        """See `Method.score`."""
+        alphas, weights = quadrature(self.points, self.steps)
+
+        def add(chunk: Batch, chosen: Objective, into: Tensor) -> None:
+            contrast = Contrast.run(model.decoder, chunk)
+            if self.reading == "paper":
+                _own_runs(model, contrast, chosen, alphas, weights, into)
+            else:
+                _all_runs(model, contrast, chosen, alphas, weights, into)
+
+        return mean_over_examples(self, model, pairs, objective, add, copies=self.steps, progress=progress, checkpoint=checkpoint)
+
+
+class Sublayer(NamedTuple):
+    """One interpolated output: where it is, its clean and counterfactual values, and the stream without it."""
+
+    kind: Literal["input", "heads", "mlp"]
+    layer: int
+    writers: slice
+    clean: Tensor
+    other: Tensor
+    rest: Tensor
+
+
+def _sublayers(model: Model, contrast: Contrast) -> Iterator[Sublayer]:
+    decoder, graph, start = model.decoder, model.graph, contrast.start
+    yield Sublayer("input", 0, slice(0, 1), contrast.clean.embed[:, start:], contrast.other.embed, torch.zeros(()))
+    for layer in range(graph.n_layers):
+        clean, other = contrast.clean.layers[layer], contrast.other.layers[layer]
+        before, z = clean.before[:, start:], clean.z[:, :, start:]
+        heads, other_heads = decoder.attention_sum(layer, z), decoder.attention_sum(layer, other.z)
+        mlp = None if clean.mlp is None else clean.mlp[:, start:]
+        beside = before + mlp if decoder.parallel and mlp is not None else before
+        yield Sublayer("heads", layer, graph.heads(layer), heads, other_heads, beside)
+        if mlp is not None and other.mlp is not None:
+            post = decoder.layers[layer].attention.post_norm
+            row = graph.mlp_writer(layer)
+            yield Sublayer("mlp", layer, slice(row, row + 1), mlp, other.mlp, before + (heads if post is None else post(heads)))
+
+
+@dataclass(frozen=True)
+class _Run:
+    """The runs of one sublayer, stacked over the points."""
+
+    sublayer: Sublayer
+    gradients: ReaderGradients
+
+
+@torch.no_grad()
+def _runs(model: Model, contrast: Contrast, objective: Objective, alphas: Sequence[float], weights: Sequence[float]) -> Iterator[_Run]:
+    decoder = model.decoder
+    times, columns = len(alphas), contrast.other.embed.shape[1]
+    for sublayer in _sublayers(model, contrast):
+        points = torch.cat([sublayer.other + alpha * (sublayer.clean - sublayer.other) for alpha in alphas])
+        post = decoder.layers[sublayer.layer].attention.post_norm if sublayer.kind == "heads" else None
+        at_mlp = sublayer.kind == "heads" and not decoder.parallel and model.graph.mlp
+        layer = sublayer.layer + (sublayer.kind != "input" and not at_mlp)
+        with torch.enable_grad():
+            if sublayer.kind == "input":
+                entry = points.requires_grad_()
+                x = decoder.add_positions(entry, contrast.ctx.repeat(times), contrast.start)
+            else:
+                entry = (sublayer.rest.repeat(times, 1, 1) + (points if post is None else post(points))).requires_grad_()
+                x = entry
+            taps = tapped_forward(decoder, x, contrast, times=times, layer=layer, at_mlp=at_mlp)
+            total = objective_total(decoder, objective, taps.readout, contrast, weights)
+            gradients = ReaderGradients.of(decoder, taps, total, times=times, columns=columns, entry=entry)
+        at = None if post is None else post.statistics(points)
+        yield _Run(sublayer, replace(gradients, taps=_with_post_norms(decoder, contrast, taps, times, sublayer.layer, at)))
+
+
+def _with_post_norms(decoder: Decoder, contrast: Contrast, taps: Taps, times: int, layer: int, at: NormStatistics | None) -> Taps:
+    """Post-norms of layers that were not run: clean, except the interpolated one's own (`at`)."""
+    post = list(taps.post)
+    for index, part in enumerate(decoder.layers):
+        norm, attended = part.attention.post_norm, contrast.clean.layers[index].attended
+        if norm is None or attended is None or post[index] is not None:
+            continue
+        if index == layer and at is not None:
+            post[index] = at
+        else:
+            clean = norm.statistics(attended[:, contrast.start :])
+            post[index] = NormStatistics(clean.xhat.repeat(times, 1, 1), clean.rscale.repeat(times, 1, 1))
+    return replace(taps, post=post)
+
+
+def _own_runs(model: Model, contrast: Contrast, objective: Objective, alphas: Sequence[float], weights: Sequence[float], into: Tensor) -> None:
+    for run in _runs(model, contrast, objective, alphas, weights):
+        contract(model, contrast, run.gradients, into, writers=run.sublayer.writers)
+
+
+def _all_runs(model: Model, contrast: Contrast, objective: Objective, alphas: Sequence[float], weights: Sequence[float], into: Tensor) -> None:
+    decoder = model.decoder
+    share = 1 / (1 + model.graph.n_layers * (1 + model.graph.mlp))
+    columns = contrast.other.embed.shape[1]
+    cotangents: list[tuple[Sublayer, Tensor]] = []
+    for run in _runs(model, contrast, objective, alphas, [weight * share for weight in weights]):
+        contract(model, contrast, run.gradients, into)
+        if run.sublayer.kind != "input":
+            assert run.gradients.entry is not None
+            cotangents.append((run.sublayer, run.gradients.entry.unflatten(0, (len(alphas), -1)).sum(0)))
+    with torch.enable_grad():
+        embeds = contrast.clean.embed[:, contrast.start :].detach().requires_grad_()
+        taps = tapped_forward(decoder, decoder.add_positions(embeds, contrast.ctx, contrast.start), contrast, times=1)
+        total = torch.stack([(_around(decoder, taps, sublayer)[:, -c.shape[1] :] * c).sum() for sublayer, c in _fit(taps, decoder, cotangents)]).sum()
+        gradients = ReaderGradients.of(decoder, taps, total, times=1, columns=columns)
+    contract(model, contrast, gradients, into)
+
+
+def _around(decoder: Decoder, taps: Taps, sublayer: Sublayer) -> Tensor:
+    """The stream after a sublayer without what it wrote, in a pass that is being differentiated."""
+    before, middle, mlp = taps.before[sublayer.layer], taps.middle[sublayer.layer], taps.mlp_out[sublayer.layer]
+    assert before is not None and middle is not None
+    if sublayer.kind == "mlp":
+        return middle
+    return before[:, -mlp.shape[1] :] + mlp if decoder.parallel and mlp is not None else before
+
+
+def _fit(taps: Taps, decoder: Decoder, cotangents: list[tuple[Sublayer, Tensor]]) -> Iterator[tuple[Sublayer, Tensor]]:
+    """Cotangents cut to the columns that the pass has there (the last layer's are zero elsewhere)."""
+    for sublayer, cotangent in cotangents:
+        yield sublayer, cotangent[:, -_around(decoder, taps, sublayer).shape[1] :]

@@ -1,0 +1,191 @@
+"""`mechassay circuits`: find circuits, measure how faithful they are, or both in one go."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from mechassay.cli.options import BosOption, DeviceOption, DtypeOption, ModelOption, OutputOption, SeedOption, TaskOption, load
+
+if TYPE_CHECKING:
+    from mechassay.runs.circuits import CircuitJob, CircuitRun
+
+app = typer.Typer(help="Localize and evaluate circuits.", no_args_is_help=True)
+
+MethodOption = Annotated[
+    list[str],
+    typer.Option("--method", "-M", help="Method, with settings if wanted: eap-ig-inputs:steps=10,points=midpoint. Repeat for several."),
+]
+ObjectiveOption = Annotated[str, typer.Option(help="What a circuit is to preserve: logit_diff, prob_diff, kl, js, cross_entropy, accuracy.")]
+ProfileOption = Annotated[str, typer.Option(help="strict, or mib-2025 (exactly the benchmark's code).")]
+CounterfactualOption = Annotated[str | None, typer.Option(help="Kind of counterfactual; the task's default if not given.")]
+TrainLimit = Annotated[int, typer.Option("--train-limit", help="Pairs to find circuits on.")]
+TestLimit = Annotated[int, typer.Option("--limit", help="Pairs to evaluate circuits on.")]
+TrainSplit = Annotated[str, typer.Option("--train-split", help="Split to find circuits on.")]
+TestSplit = Annotated[str, typer.Option("--split", help="Split to evaluate circuits on.")]
+PrivateSeed = Annotated[int | None, typer.Option(help="Seed of the private split; never stored.")]
+
+METHODS = ["eap", "eap-ig-inputs", "random"]
+
+
+@app.command("run")
+def run_circuits(
+    model: ModelOption,
+    task: TaskOption,
+    output: OutputOption = Path("runs/circuits"),
+    method: MethodOption = METHODS,
+    counterfactual: CounterfactualOption = None,
+    objective: ObjectiveOption = "logit_diff",
+    train_split: TrainSplit = "train",
+    train_limit: TrainLimit = 100,
+    split: TestSplit = "test",
+    limit: TestLimit = 100,
+    profile: ProfileOption = "strict",
+    device: DeviceOption = "cpu",
+    dtype: DtypeOption = "float32",
+    seed: SeedOption = 0,
+    private_seed: PrivateSeed = None,
+    prepend_bos: BosOption = False,
+) -> None:
+    """Find circuits with every method and measure them: scores, records, one HTML report."""
+    plan = _plan(model, task, method, counterfactual, objective, train_split, train_limit, split, limit, profile, dtype, seed, private_seed, prepend_bos)
+    job = _job(plan, output, device)
+    scores = job.localize()
+    _finish(job, job.evaluate(scores), scores)
+
+
+@app.command("localize")
+def localize(
+    model: ModelOption,
+    task: TaskOption,
+    output: OutputOption = Path("runs/circuits"),
+    method: MethodOption = METHODS,
+    counterfactual: CounterfactualOption = None,
+    objective: ObjectiveOption = "logit_diff",
+    train_split: TrainSplit = "train",
+    train_limit: TrainLimit = 100,
+    device: DeviceOption = "cpu",
+    dtype: DtypeOption = "float32",
+    seed: SeedOption = 0,
+    private_seed: PrivateSeed = None,
+    prepend_bos: BosOption = False,
+) -> None:
+    """Score all edges with every method; `evaluate` then takes the folder."""
+    plan = _plan(model, task, method, counterfactual, objective, train_split, train_limit, "test", 100, "strict", dtype, seed, private_seed, prepend_bos)
+    job = _job(plan, output, device)
+    for name, scores in job.localize().items():
+        best = scores.ranking("magnitude")[:3]
+        names = ", ".join(scores.graph.edge_name(*divmod(int(flat), scores.graph.n_readers)) for flat in best)
+        typer.echo(f"{name}: {scores.graph.n_edges:,} edges in {job.folder.scores_file(name)}; strongest: {names}")
+    _exit(job)
+
+
+@app.command("evaluate")
+def evaluate(
+    scores: Annotated[list[Path], typer.Argument(help="Score files (.safetensors), or the folder of `circuits localize`.")],
+    model: ModelOption,
+    task: TaskOption,
+    output: OutputOption = Path("runs/evaluation"),
+    counterfactual: CounterfactualOption = None,
+    objective: ObjectiveOption = "logit_diff",
+    split: TestSplit = "test",
+    limit: TestLimit = 100,
+    profile: ProfileOption = "strict",
+    device: DeviceOption = "cpu",
+    dtype: DtypeOption = "float32",
+    seed: SeedOption = 0,
+    private_seed: PrivateSeed = None,
+    prepend_bos: BosOption = False,
+) -> None:
+    """Measure the faithfulness of circuits cut from score files."""
+    from mechassay.circuits.scores import EdgeScores
+
+    files = _score_files(scores)
+    # Read before the model is loaded: a bad file is then found at once.
+    loaded = {file.stem: EdgeScores.load(file) for file in files}
+    plan = _plan(model, task, [], counterfactual, objective, "train", 100, split, limit, profile, dtype, seed, private_seed, prepend_bos, tuple(map(str, files)))
+    job = _job(plan, output, device)
+    _finish(job, job.evaluate(loaded), loaded)
+
+
+def _plan(
+    model: str,
+    task: str,
+    methods: list[str],
+    counterfactual: str | None,
+    objective: str,
+    train_split: str,
+    train_limit: int,
+    split: str,
+    limit: int,
+    profile: str,
+    dtype: str,
+    seed: int,
+    private_seed: int | None,
+    prepend_bos: bool,
+    scores: tuple[str, ...] = (),
+) -> CircuitRun:
+    from mechassay.circuits.faithfulness import PROFILES
+    from mechassay.errors import UnknownName
+    from mechassay.runs.circuits import CircuitRun
+
+    if profile not in PROFILES:
+        raise UnknownName("profile", profile, PROFILES)
+    return CircuitRun(
+        model=model,
+        task=task,
+        methods=tuple(methods),
+        scores=scores,
+        counterfactual=counterfactual,
+        objective=objective,
+        train_split=train_split,
+        train_limit=train_limit,
+        test_split=split,
+        test_limit=limit,
+        profile="strict" if profile == "strict" else "mib-2025",
+        dtype=dtype,
+        prepend_bos=prepend_bos,
+        seed=seed,
+        private_seed=private_seed,
+    )
+
+
+def _job(plan: CircuitRun, output: Path, device: str) -> CircuitJob:
+    from mechassay.runs.circuits import CircuitJob
+
+    return CircuitJob(plan, output, lambda: load(plan.model, plan.dtype, device, plan.prepend_bos))
+
+
+def _score_files(given: list[Path]) -> list[Path]:
+    from mechassay.errors import BadFile
+
+    files: list[Path] = []
+    for path in given:
+        folder = path / "scores" if (path / "scores").is_dir() else path
+        files += sorted(folder.glob("*.safetensors")) if folder.is_dir() else [path]
+    if not files:
+        raise BadFile(f"{', '.join(map(str, given))}: no score files (.safetensors) there.")
+    return files
+
+
+def _finish(job: CircuitJob, records: list, scores: dict) -> None:  # pyright: ignore[reportMissingTypeArgument]
+    from rich.console import Console
+
+    from mechassay.report.table import print_table
+    from mechassay.runs.circuits import write_report
+
+    console = Console()
+    print_table(records, job.failures, console)
+    page = write_report(job.folder, records, scores)
+    console.print(f"Report: {page}", soft_wrap=True)
+    console.print(f"Records: {job.folder.path / 'records'}", soft_wrap=True)
+    _exit(job)
+
+
+def _exit(job: CircuitJob) -> None:
+    for failure in job.failures:
+        typer.echo(f"mechassay: {failure.cell.get('method', '')}: {failure.message}", err=True)
+    if job.failures:
+        raise typer.Exit(1)

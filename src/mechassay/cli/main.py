@@ -1,0 +1,55 @@
+"""`mechassay`: the command groups, and how errors reach the person who typed.
+
+Exit codes: 0 done · 1 a cell failed, or a computation did · 2 wrong usage · 130 interrupted.
+"""
+
+from __future__ import annotations
+
+import sys
+from typing import Annotated
+
+import typer
+
+from mechassay.cli import circuits, models, report, tasks
+from mechassay.errors import MechassayError
+from mechassay.version import __version__
+
+app = typer.Typer(
+    help="Assay claims about how language models work inside.", no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False
+)
+app.add_typer(models.app, name="models")
+app.add_typer(tasks.app, name="tasks")
+app.add_typer(circuits.app, name="circuits")
+app.command("report")(report.report)
+
+
+def _version(wanted: bool) -> None:
+    if wanted:
+        typer.echo(f"mechassay {__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def _options(
+    debug: Annotated[bool, typer.Option("--debug", help="Show the trace of an error.")] = False,
+    version: Annotated[bool, typer.Option("--version", callback=_version, is_eager=True, help="Show the version and stop.")] = False,
+) -> None:
+    """Options that stand before the command; `main` reads --debug itself."""
+
+
+def main(arguments: list[str] | None = None) -> None:
+    """Run the command line. An error of ours is one line on standard error; `--debug` shows its trace."""
+    given = sys.argv[1:] if arguments is None else arguments
+    debug = "--debug" in given
+    try:
+        app(["--debug", *(word for word in given if word != "--debug")] if debug else given)
+    except MechassayError as error:
+        if debug:
+            raise
+        typer.echo(f"mechassay: {error}", err=True)
+        sys.exit(2 if error.usage else 1)
+    except KeyboardInterrupt:
+        if debug:
+            raise
+        typer.echo("mechassay: interrupted; what was done is kept, the same command goes on from there.", err=True)
+        sys.exit(130)

@@ -1,0 +1,26 @@
+"""Options that several commands share, and how they load a model."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+if TYPE_CHECKING:
+    from mechassay.models.model import Model
+
+ModelOption = Annotated[str, typer.Option("--model", "-m", help="Packaged model, hub id, local folder or .gguf file.")]
+TaskOption = Annotated[str, typer.Option("--task", "-t", help="Task, see `mechassay tasks list`.")]
+OutputOption = Annotated[Path, typer.Option("--output", "-o", help="Folder for results; the same command again goes on there.")]
+DeviceOption = Annotated[str, typer.Option("--device", help="cpu, cuda, cuda:1, mps.")]
+DtypeOption = Annotated[str, typer.Option("--dtype", help="float32, float64, bfloat16 or float16.")]
+SeedOption = Annotated[int, typer.Option("--seed", help="Seed of the task's examples and of the bootstrap.")]
+BosOption = Annotated[bool, typer.Option("--prepend-bos", help="Put BOS before every prompt where the tokenizer does not (as TransformerLens does for GPT-2).")]
+
+
+def load(model: str, dtype: str, device: str, prepend_bos: bool = False) -> Model:
+    """Load a model for a command."""
+    from mechassay.models.model import load_model
+
+    return load_model(model, dtype=dtype, device=device, prepend_bos=prepend_bos)

@@ -1,0 +1,29 @@
+"""`mechassay report DIR`: write a run's report again from its records."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+
+def report(folder: Annotated[Path, typer.Argument(help="The folder of a run.")]) -> None:
+    """Print a run's table and write its report again from the stored records and scores."""
+    from rich.console import Console
+
+    from mechassay.circuits.scores import EdgeScores
+    from mechassay.errors import BadFile
+    from mechassay.report.table import print_table
+    from mechassay.runs.circuits import write_report
+    from mechassay.runs.folder import RunFolder
+
+    run = RunFolder.existing(folder)
+    found = [run.record(file.stem) for file in sorted((folder / "records").glob("*.json"))]
+    records = [record for record in found if record is not None]
+    if not records:
+        raise BadFile(f"{folder}: the run has no finished cells yet.")
+    scores = {file.stem: EdgeScores.load(file) for file in sorted((folder / "scores").glob("*.safetensors"))}
+    console = Console()
+    print_table(records, run.failures(), console)
+    console.print(f"Report: {write_report(run, records, scores)}", soft_wrap=True)

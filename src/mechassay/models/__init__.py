@@ -1,0 +1,1 @@
+"""Models: loading them, taking their forward pass apart, running circuits in them."""

@@ -1,0 +1,1 @@
+"""Results for people: figures, tables, circuit drawings, and one self-contained HTML page."""

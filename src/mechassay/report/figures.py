@@ -1,0 +1,296 @@
+"""Faithfulness against circuit size, and the areas CPR and CMD, as SVG.
+
+`faithfulness_figure`: f at every circuit size, one panel for each ranking of the edges. The
+empty circuit is f = 0, the full one f = 1; a band is the interval over examples; the dashed grey
+line is the mean of the random rankings, its band their range. Sizes are shares of the model's
+edges on a log axis; empty circuits stand left of the break, at 0. Where a method leaves the panel,
+a triangle at its edge carries the value. Undefined values (NaN) are gaps.
+
+`areas_figure`: CPR and CMD of every method with their intervals; grey is the random control.
+
+Figures are made with matplotlib's object interface: nothing global is set, nothing is shown.
+Text in the SVG is text, in the colour of the page (`currentColor`).
+"""
+
+from __future__ import annotations
+
+import hashlib
+import io
+import math
+import re
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+from matplotlib import rc_context
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.lines import Line2D
+from matplotlib.patches import Patch
+from matplotlib.text import Text
+from matplotlib.ticker import FuncFormatter, NullLocator
+
+from mechassay.records import Record
+from mechassay.report.words import Line, is_random, labels, measure, random_range, random_seeds, share
+
+# Okabe and Ito's colours, in an order in which neighbours differ most; yellow is left out, it vanishes on white.
+PALETTE = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#56b4e9", "#e69f00")
+MARKERS = ("o", "s", "D", "^", "v", "P")
+GREY = "#8a8a8a"
+INK = "#1f2328"
+SIZE = 10.5
+SETTINGS: dict[Any, Any] = {"svg.fonttype": "none", "font.family": ["sans-serif"], "font.size": SIZE}
+PANELS: tuple[tuple[Literal["value", "magnitude"], str], ...] = (
+    ("value", "edges ranked by value (CPR)"),
+    ("magnitude", "edges ranked by magnitude (CMD)"),
+)
+
+
+def faithfulness_figure(records: Sequence[Record]) -> str:
+    """Faithfulness at every size, by value and by magnitude, as SVG."""
+    return _svg(draw_faithfulness(records))
+
+
+def areas_figure(records: Sequence[Record]) -> str:
+    """CPR and CMD with intervals, as SVG."""
+    return _svg(draw_areas(records))
+
+
+def save_png(figure: Figure, path: str | Path, *, dpi: int = 200) -> Path:
+    """Write a figure as PNG on white: `save_png(draw_faithfulness(records), "figure.png")`."""
+    path = Path(path)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with rc_context(SETTINGS):
+        figure.savefig(path, format="png", dpi=dpi, facecolor="white")
+    return path
+
+
+def colours(records: Sequence[Record]) -> list[str]:
+    """The colour of every record in figures, and beside its name in tables; random scores are grey."""
+    tried = [number for number, record in enumerate(records) if not is_random(record)]
+    return [PALETTE[tried.index(number) % len(PALETTE)] if number in tried else GREY for number in range(len(records))]
+
+
+# Faithfulness
+
+
+def draw_faithfulness(records: Sequence[Record]) -> Figure:
+    """The figure of `faithfulness_figure`, to save or change."""
+    with rc_context(SETTINGS):
+        n_rows = math.ceil((len(records) + 3) / 3)
+        figure = Figure(figsize=(9.2, 3.9 + 0.24 * n_rows), layout="constrained")
+        axes = figure.subplots(1, 2, sharex=True)
+        zero = _zero_place(records)
+        for ax, (by, title) in zip(axes, PANELS, strict=True):
+            _panel(ax, records, by, zero)
+            ax.set_title(title, fontsize=SIZE + 1, loc="left", color=INK)
+        axes[0].set_ylabel("faithfulness f", color=INK)
+        _legend(figure, records)
+        return figure
+
+
+def _zero_place(records: Sequence[Record]) -> float:
+    """Where empty circuits stand on the log axis: a little left of the smallest circuit drawn."""
+    lines = [Line.of(record, record.curves[by]) for record in records for by, _ in PANELS]
+    lines += [Line.of(record, seed) for record in records for seed in random_seeds(record).values()]
+    x = np.concatenate([line.x[(line.x > 0) & (line.kept > 0)] for line in lines] or [np.empty(0)])
+    return float(min(x.min(), 0.01)) / 2.5 if len(x) else 0.001
+
+
+def _panel(ax: Axes, records: Sequence[Record], by: Literal["value", "magnitude"], zero: float) -> None:
+    lines = [Line.of(record, record.curves[by]) for record in records]
+    bottom, top = _limits(lines)
+    for y, style in ((0.0, ":"), (1.0, "-")):
+        ax.axhline(y, color=INK, lw=0.9, ls=style, alpha=0.55, zorder=1)
+    for control in _distinct_controls(records):
+        _control(ax, control, zero)
+    clipped = False
+    for line, colour, marker in zip(lines, colours(records), _markers(len(lines)), strict=True):
+        x = _on_axis(line, zero)
+        ax.fill_between(x, line.low, line.high, color=colour, alpha=0.16, lw=0, zorder=2)
+        ax.plot(x, line.f, color=colour, marker=marker, ms=4.6, lw=1.9, zorder=3)
+        clipped |= _mark_clipped(ax, x, line.f, colour, bottom, top)
+    ax.set_ylim(bottom, top)
+    _axis(ax, zero, "circuit size, share of edges" + (" (triangles: f outside of the panel)" if clipped else ""))
+
+
+def _markers(count: int) -> list[str]:
+    return [MARKERS[number % len(MARKERS)] for number in range(count)]
+
+
+def _on_axis(line: Line, zero: float) -> np.ndarray:
+    """Circuit sizes with empty circuits at the place of zero, whatever size they were asked to have."""
+    return np.where((line.kept > 0) & (line.x > 0), line.x, zero)
+
+
+def _distinct_controls(records: Sequence[Record]) -> list[list[Line]]:
+    """The random rankings of every record, those that records share only once."""
+    found = {repr(random_seeds(record)): [Line.of(record, seed) for seed in random_seeds(record).values()] for record in records}
+    return [control for control in found.values() if control]
+
+
+def _control(ax: Axes, seeds: list[Line], zero: float) -> None:
+    # Seeds keep slightly different numbers of edges: their mean f stands at their mean size.
+    x = np.mean([_on_axis(line, zero) for line in seeds], axis=0)
+    f = np.array([line.f for line in seeds])
+    ax.fill_between(x, f.min(axis=0), f.max(axis=0), color=GREY, alpha=0.22, lw=0, zorder=1)
+    ax.plot(x, f.mean(axis=0), color=GREY, ls=(0, (5, 2)), lw=1.6, zorder=2)
+
+
+def _limits(lines: Sequence[Line]) -> tuple[float, float]:
+    """y limits that hold 0, 1 and all values, but not those of a method that explodes."""
+    f = np.concatenate([line.f for line in lines] or [np.empty(0)])
+    f = f[np.isfinite(f)]
+    # Three times what most values reach.
+    cap = max(3.0, 3 * float(np.quantile(np.abs(f), 0.75))) if len(f) else 3.0
+    bands = np.concatenate([f, *(line.low for line in lines), *(line.high for line in lines)])
+    bands = np.clip(bands[np.isfinite(bands)], -cap, cap)
+    low, high = min(0.0, *bands, 0.0), max(1.0, *bands, 1.0)
+    pad = 0.06 * (high - low)
+    return low - pad, high + pad
+
+
+def _mark_clipped(ax: Axes, x: np.ndarray, f: np.ndarray, colour: str, bottom: float, top: float) -> bool:
+    """A triangle and the value at the edge of the panel, for points beyond it."""
+    for place, value in zip(x, f, strict=True):
+        if bottom <= value <= top or math.isnan(value):
+            continue
+        up = value > top
+        edge, way = (top, -1) if up else (bottom, 1)
+        ax.plot([place], [edge], marker="^" if up else "v", color=colour, ms=9, clip_on=False, zorder=5)
+        ax.annotate(
+            f"{value:.3g}",
+            (place, edge),
+            (8, 9 * way),
+            textcoords="offset points",
+            fontsize=SIZE - 1.5,
+            color=colour,
+            va="center",
+            zorder=5,
+        )
+    outside = (f > top) | (f < bottom)
+    return bool(outside.any())
+
+
+def _axis(ax: Axes, zero: float, label: str) -> None:
+    """A log axis in per cent, with a break between the place of the empty circuit and the sizes."""
+    ax.set_xscale("log")
+    ax.set_xlim(zero / 1.5, 1.25)
+    first = math.floor(math.log10(zero * 2.5) + 1e-9)
+    ticks = [10.0**power for power in range(first, 1) if 10.0**power >= zero * 2]
+    ax.set_xticks([zero, *ticks])
+    ax.xaxis.set_major_formatter(FuncFormatter(lambda x, _: "0" if x < zero * 1.01 else share(x)))
+    ax.xaxis.set_minor_locator(NullLocator())
+    ax.plot(
+        [zero * 1.6],
+        [0],
+        marker=[(-1, -1.6), (1, 1.6)],
+        ms=9,
+        color=INK,
+        mew=1.1,
+        clip_on=False,
+        transform=ax.get_xaxis_transform(),
+        zorder=6,
+    )
+    ax.plot(
+        [zero * 1.72],
+        [0],
+        marker=[(-1, -1.6), (1, 1.6)],
+        ms=9,
+        color=INK,
+        mew=1.1,
+        clip_on=False,
+        transform=ax.get_xaxis_transform(),
+        zorder=6,
+    )
+    ax.set_xlabel(label, color=INK)
+    _plain(ax)
+    ax.grid(axis="y", color=INK, alpha=0.1, lw=0.7)
+
+
+def _plain(ax: Axes) -> None:
+    ax.patch.set_alpha(0)
+    ax.spines[["top", "right"]].set_visible(False)
+    ax.spines[["left", "bottom"]].set_color(INK)
+    ax.tick_params(colors=INK)
+
+
+def _legend(figure: Figure, records: Sequence[Record]) -> None:
+    names, drawn, marks = labels(records), colours(records), _markers(len(records))
+    handles: list[Line2D | Patch] = [
+        Line2D([], [], color=colour, marker=marker, ms=5, lw=1.9) for colour, marker in zip(drawn, marks, strict=True)
+    ]
+    if _distinct_controls(records):
+        handles.append(Line2D([], [], color=GREY, ls=(0, (5, 2)), lw=1.6))
+        names.append("random control (mean and range of seeds)")
+    handles += [Line2D([], [], color=INK, lw=0.9, alpha=0.55), Line2D([], [], color=INK, lw=0.9, ls=":", alpha=0.55)]
+    names += ["full circuit, f = 1", "empty circuit, f = 0"]
+    level = {m.level for record in records for m in record.measures}
+    if len(level) == 1:
+        handles.append(Patch(color=INK, alpha=0.16, lw=0))
+        names.append(f"{share(level.pop())} interval over examples")
+    # A name that begins with an underscore would be left out.
+    legend = figure.legend(handles, [f" {name}" for name in names], loc="outside lower center", ncols=3, frameon=False, fontsize=SIZE - 0.5)
+    for text in legend.get_texts():
+        _literal(text)
+
+
+def _literal(text: Text) -> None:
+    """Show a name as it is: dollar signs are no formula."""
+    text.set_parse_math(False)
+    text.set_color(INK)
+
+
+# Areas
+
+
+def draw_areas(records: Sequence[Record]) -> Figure:
+    """The figure of `areas_figure`, to save or change."""
+    with rc_context(SETTINGS):
+        controls = {repr(random_seeds(record)): record for record in records if random_seeds(record)}
+        n_rows = len(records) + len(controls)
+        figure = Figure(figsize=(9.2, 1.15 + 0.34 * max(n_rows, 1)), layout="constrained")
+        axes = figure.subplots(1, 2, sharey=True)
+        for ax, name, ideal, note in zip(axes, ("cpr", "cmd"), (1.0, 0.0), ("higher is better", "lower is better"), strict=True):
+            _forest(ax, records, list(controls.values()), name)
+            ax.axvline(ideal, color=INK, lw=0.9, alpha=0.55, zorder=1)
+            ax.set_xlabel(f"{name.upper()} ({note}; line: f = 1 at every size)", color=INK)
+        axes[0].set_yticks(range(n_rows), [*labels(records), *["random control"] * len(controls)])
+        for tick in axes[0].get_yticklabels():
+            _literal(tick)
+        axes[0].set_ylim(n_rows - 0.4, -0.6)
+        return figure
+
+
+def _forest(ax: Axes, records: Sequence[Record], controls: Sequence[Record], name: Literal["cpr", "cmd"]) -> None:
+    found = [measure(record, name) for record in records]
+    for y, (each, colour, marker) in enumerate(zip(found, colours(records), _markers(len(records)), strict=True)):
+        if each is None or math.isnan(each.value):
+            ax.annotate("undefined", (0.02, y), xycoords=("axes fraction", "data"), color=INK, alpha=0.7, va="center", fontsize=SIZE - 1)
+            continue
+        ax.plot([each.low, each.high], [y, y], color=colour, lw=2.2, solid_capstyle="butt", zorder=2)
+        ax.plot([each.value], [y], color=colour, marker=marker, ms=7, zorder=3)
+    for y, record in enumerate(controls, start=len(records)):
+        mean, low, high = random_range(record, name)
+        ax.plot([low, high], [y, y], color=GREY, lw=2.2, zorder=2)
+        ax.plot([mean], [y], color=GREY, marker="o", ms=7, zorder=3)
+        ax.axvline(mean, color=GREY, lw=1, ls=(0, (5, 2)), zorder=1)
+    _plain(ax)
+    ax.grid(axis="x", color=INK, alpha=0.1, lw=0.7)
+
+
+# Files
+
+
+def _svg(figure: Figure) -> str:
+    """The figure as an SVG element that can stand in a page beside others: no prolog, own ids, the page's text colour."""
+    buffer = io.StringIO()
+    with rc_context({**SETTINGS, "svg.hashsalt": "mechassay"}):
+        figure.savefig(buffer, format="svg", transparent=True, metadata=dict.fromkeys(("Date", "Creator", "Format", "Type")))
+    text = buffer.getvalue()
+    text = text[text.index("<svg") :].strip()
+    text = re.sub(r"<metadata>.*?</metadata>\s*", "", text, flags=re.DOTALL)
+    prefix = f"f{hashlib.sha256(text.encode()).hexdigest()[:8]}-"
+    text = re.sub(r'(\bid="|\burl\(#|href="#)', rf"\g<1>{prefix}", text)
+    return text.replace(INK, "currentColor")

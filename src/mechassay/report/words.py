@@ -1,0 +1,276 @@
+"""Numbers, names and findings of records in words: what tables, figures and pages have in common.
+
+A number is rounded to what its interval supports: two digits of the interval's half-width if it
+begins with 1, 2 or 3, else one (the rule of the Particle Data Group).
+The verdict claims no more than the intervals do: "more than random" means that the interval
+lies above everything the random rankings reached.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from mechassay.records import Measure, Record, Spec
+
+UNDEFINED = "undefined"
+SMALL = 0.2
+"""Circuits up to this share of the edges count as small in the verdict."""
+
+OBJECTIVES = {
+    "logit_diff": "logit difference",
+    "prob_diff": "probability difference",
+    "cross_entropy": "cross-entropy",
+    "kl": "KL divergence",
+    "js": "Jensen-Shannon divergence",
+}
+
+
+# Numbers
+
+
+def number(value: float, low: float = math.nan, high: float = math.nan) -> str:
+    """A value to the precision its interval supports; two decimals where there is no interval."""
+    if not math.isfinite(value):
+        return UNDEFINED if math.isnan(value) else f"{value}"
+    return _fixed(value, _decimals(low, high))
+
+
+def interval(value: float, low: float, high: float) -> str:
+    """A value and its interval: `1.97 [1.71, 2.20]`."""
+    shown = number(value, low, high)
+    if not (math.isfinite(low) and math.isfinite(high)) or shown == UNDEFINED:
+        return shown
+    decimals = _decimals(low, high)
+    return f"{shown} [{_fixed(low, decimals)}, {_fixed(high, decimals)}]"
+
+
+def share(fraction: float) -> str:
+    """A fraction as a percentage: `0.1 %`, in which lines do not break."""
+    return f"{100 * fraction:.3g}\u00a0%"
+
+
+def _decimals(low: float, high: float) -> int:
+    half = (high - low) / 2
+    if not math.isfinite(half) or half <= 0:
+        return 2
+    power = math.floor(math.log10(half))
+    digits = 2 if half / 10**power < 3.55 else 1
+    return min(max(digits - 1 - power, 0), 3)
+
+
+def _fixed(value: float, decimals: int) -> str:
+    text = f"{value:.{decimals}f}"
+    return text.lstrip("-") if float(text) == 0 else text
+
+
+# Parts of records
+
+
+def measure(record: Record, name: str) -> Measure | None:
+    """The measure of that name, if the record has it."""
+    return next((each for each in record.measures if each.name == name), None)
+
+
+def measure_text(record: Record, name: str) -> str:
+    """A measure and its interval; empty if the record does not have it."""
+    found = measure(record, name)
+    return "" if found is None else interval(found.value, found.low, found.high)
+
+
+def value_of(record: Record, name: str) -> float:
+    """A measure's value; NaN if the record does not have it."""
+    found = measure(record, name)
+    return math.nan if found is None else found.value
+
+
+def is_random(record: Record) -> bool:
+    """Whether the record is of random scores, run as a method."""
+    return record.method.name.split(":")[0] == "random"
+
+
+def seconds(record: Record) -> float:
+    """All time spent on the record; NaN if none was noted."""
+    found = [value for key, value in record.realised.items() if key.endswith("seconds") and not math.isnan(value)]
+    return math.fsum(found) if found else math.nan
+
+
+def kept_at(record: Record, fraction: float = 0.01) -> str:
+    """Edges left after pruning, of those asked for, at one of the record's sizes; empty if it has no such size."""
+    fractions, line = record.curves.get("fractions", []), record.curves.get("value", {})
+    if fraction not in fractions:
+        return ""
+    place = fractions.index(fraction)
+    return f"{line['kept'][place]:,} of {line['asked'][place]:,}"
+
+
+@dataclass(frozen=True)
+class Line:
+    """One ranking's faithfulness at all sizes, as arrays; NaN is undefined.
+
+    Attributes:
+        x: circuit size as a share of the edges: after pruning in the profile `strict`, else as asked for.
+    """
+
+    x: np.ndarray
+    f: np.ndarray
+    low: np.ndarray
+    high: np.ndarray
+    kept: np.ndarray
+
+    @staticmethod
+    def of(record: Record, stored: dict[str, Any]) -> Line:
+        """From a part of `record.curves`, or of a random seed's in `record.controls`."""
+        arrays = {key: np.array(stored[key], dtype=float) for key in ("faithfulness", "low", "high", "kept")}
+        nominal = record.metric.args.get("profile") == "mib-2025"
+        x = np.array(record.curves["fractions"], dtype=float) if nominal else arrays["kept"] / n_edges(record)
+        return Line(x, arrays["faithfulness"], arrays["low"], arrays["high"], arrays["kept"])
+
+
+def n_edges(record: Record) -> int:
+    """Edges of the model's graph: the largest circuit there can be."""
+    return int(record.model.args.get("n_edges") or max(record.curves["value"]["asked"]))
+
+
+def random_seeds(record: Record) -> dict[str, dict[str, Any]]:
+    """The random rankings that the record was compared with, by seed."""
+    return record.controls.get("random", {}).get("seeds", {})
+
+
+def random_range(record: Record, name: str) -> tuple[float, float, float]:
+    """Mean, lowest and highest CPR or CMD of the random rankings; NaN without any."""
+    found = [math.nan if seed.get(name) is None else float(seed[name]) for seed in random_seeds(record).values()]
+    if not found or any(map(math.isnan, found)):
+        return math.nan, math.nan, math.nan
+    return float(np.mean(found)), min(found), max(found)
+
+
+# Names
+
+
+def settings(records: Sequence[Record]) -> list[list[Record]]:
+    """Records that can be compared, together: those of one model, task, objective and profile."""
+    groups: dict[str, list[Record]] = {}
+    for record in records:
+        key = json.dumps([spec.model_dump(mode="json") for spec in (record.model, record.task, record.metric)], sort_keys=True)
+        groups.setdefault(key, []).append(record)
+    return list(groups.values())
+
+
+def setting_name(record: Record) -> str:
+    """What a group of `settings` is called."""
+    task = " ".join(filter(None, (record.task.name, str(record.task.args.get("split", "")))))
+    return f"{record.model.name}, {task}, {objective(record)} ({record.metric.args.get('profile', 'strict')})"
+
+
+def objective(record: Record) -> str:
+    """The objective in words."""
+    return OBJECTIVES.get(record.metric.name, record.metric.name)
+
+
+def labels(records: Sequence[Record]) -> list[str]:
+    """A name for every record: its method, and whatever else tells it from the others."""
+    found = [record.method.name for record in records]
+    for get in (lambda r: r.model, lambda r: r.task, lambda r: r.metric):
+        names = [get(record).name for record in records]
+        if len(set(names)) > 1:
+            found = [f"{label}, {name}" for label, name in zip(found, names, strict=True)]
+    found = _told_apart(found, [_arguments(record) for record in records])
+    return _told_apart(found, [f"#{number}" for number in range(1, len(found) + 1)])
+
+
+def _told_apart(names: list[str], more: list[str]) -> list[str]:
+    count = Counter(names)
+    return [f"{name}, {extra}" if count[name] > 1 and extra else name for name, extra in zip(names, more, strict=True)]
+
+
+def _arguments(record: Record) -> str:
+    specs = (record.method, record.task, record.metric)
+    return ", ".join(arguments(spec) for spec in specs if spec.args)
+
+
+def arguments(spec: Spec) -> str:
+    """A plug-in's arguments: `steps=5, points=left`."""
+    return ", ".join(f"{key}={value}" for key, value in spec.args.items())
+
+
+# The verdict
+
+
+def verdict(records: Sequence[Record]) -> str:
+    """One sentence on records of one setting: is the best method's circuit better than random ones?"""
+    tried = [record for record in records if not is_random(record)] or list(records)
+    defined = [record for record in tried if not math.isnan(value_of(record, "cpr"))]
+    if not defined:
+        return _undefined(tried[0])
+    best = max(defined, key=lambda record: value_of(record, "cpr"))
+    name = labels(records)[list(records).index(best)]
+    among = f" (the best of {len(tried)} methods by CPR)" if len(tried) > 1 else ""
+    subject = f"{_data(best)}, circuits found by {name}{among}"
+    return f"{subject} {_compared(best)}{_caution(best)}"
+
+
+def _data(record: Record) -> str:
+    split = record.task.args.get("split")
+    return f"On {len(record.example_ids):,} {f'{split} ' if split else ''}pairs{f' of {record.task.name}' if record.task.name else ''}"
+
+
+def _whose(record: Record) -> str:
+    return f"{record.model.name}'s {objective(record)}" if record.model.name else f"the {objective(record)}"
+
+
+def _compared(record: Record) -> str:
+    """What the best method's CPR is worth beside the random rankings'."""
+    mean, lowest, highest = random_range(record, "cpr")
+    found = measure(record, "cpr")
+    own, what = f"CPR {measure_text(record, 'cpr')}", f"of {_whose(record)}"
+    if found is None or math.isnan(mean):
+        return f"recover {what} with {own}; there is no random control to compare with."
+    seeds = len(random_seeds(record))
+    at_random, least, most = (number(value, lowest, highest) for value in (mean, lowest, highest))
+    control = f"{at_random} at random ({seeds} seed{'s' * (seeds != 1)}: {least} to {most})"
+    if math.isnan(found.low):
+        return f"reach {own} {what}, without an interval, against {control}."
+    if found.low > highest:
+        return f"recover more {what} than random ones{_where(record)}: {own} against {control}."
+    if found.high < lowest:
+        return f"recover less {what} than random ones: {own} against {control}."
+    return f"cannot be told from random ones in how much {what} they recover: {own}, whose interval overlaps {control}."
+
+
+def _where(record: Record) -> str:
+    """At which small sizes the interval of f lies above the random rankings' intervals."""
+    line = Line.of(record, record.curves["value"])
+    controls = [Line.of(record, stored) for stored in random_seeds(record).values()]
+    highest = np.max([control.high for control in controls], axis=0)
+    small = np.array(record.curves["fractions"]) <= SMALL
+    above, n_small = int((line.low > highest)[small].sum()), int(small.sum())
+    if n_small == 0:
+        return ""
+    if above == n_small:
+        return f" at every size up to {share(SMALL)}"
+    return f" overall{f' and at {above}' if above else ', but at none'} of the {n_small} sizes up to {share(SMALL)}"
+
+
+def _denominator(record: Record) -> tuple[float, float]:
+    low, high, *_ = [*record.controls.get("denominator", []), None, None]
+    return (math.nan if low is None else float(low), math.nan if high is None else float(high))
+
+
+def _caution(record: Record) -> str:
+    low, high = _denominator(record)
+    if not low <= 0 <= high:
+        return ""
+    return f" These numbers mean little: the full model cannot be told from the empty circuit (difference [{low:.3g}, {high:.3g}])."
+
+
+def _undefined(record: Record) -> str:
+    low, high = _denominator(record)
+    why = f" (difference [{low:.3g}, {high:.3g}])" if not math.isnan(low) else ""
+    return f"{_data(record)}, faithfulness is undefined: {_whose(record)} cannot be told from that of the empty circuit{why}."

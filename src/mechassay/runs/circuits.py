@@ -1,0 +1,238 @@
+"""Localize and evaluate circuits with several methods on one task and model, cell by cell.
+
+A cell is one method. Its scores, then its record, are written when they are done; running the
+same plan again goes on with what is missing. A method that fails becomes a failed row and does
+not stop the others. The controls are run once and shared.
+"""
+
+from __future__ import annotations
+
+import ast
+import dataclasses
+import re
+import resource
+import sys
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, TypeVar
+
+from mechassay.circuits.faithfulness import Controls, Profile, faithfulness_curve, run_controls
+from mechassay.circuits.methods import METHODS
+from mechassay.circuits.methods.method import Method, settings
+from mechassay.circuits.objectives import load_objective
+from mechassay.circuits.record import load_controls, record_of, save_controls
+from mechassay.circuits.scores import Circuit, EdgeScores
+from mechassay.errors import BadUsage, MechassayError, UnknownName
+from mechassay.models.model import Model
+from mechassay.pairs import Batch, content_hash
+from mechassay.progress import BAR, Progress
+from mechassay.records import Failure, Record, Spec
+from mechassay.report.drawing import draw_circuit
+from mechassay.report.page import write_page
+from mechassay.runs.folder import RunFolder
+from mechassay.tasks import load_task
+
+T = TypeVar("T")
+DRAWN_EDGES = 60
+_SPELLING = re.compile(r"(?P<name>[\w.-]+)(?::(?P<args>.+))?")
+
+
+def parse_method(text: str) -> Method:
+    """A method as typed: `eap-ig-inputs` or `eap-ig-inputs:steps=10,points=midpoint`.
+
+    Raises:
+        UnknownName: no such method or setting. BadUsage: a setting without a value.
+    """
+    found = _SPELLING.fullmatch(text.strip())
+    if found is None:
+        raise UnknownName("method", text, METHODS.names())
+    kind = METHODS.load(found["name"])
+    fields = {field.name for field in dataclasses.fields(kind)}
+    given: dict[str, Any] = {}
+    for part in (found["args"] or "").split(",") if found["args"] else ():
+        key, equals, value = part.partition("=")
+        if key not in fields:
+            raise UnknownName(f"setting of {found['name']}", key, fields)
+        if not equals:
+            raise BadUsage(f"A setting is written {key}=VALUE; got {part!r}.")
+        given[key] = _value(value)
+    return kind(**given)
+
+
+def _value(text: str) -> Any:
+    try:
+        return ast.literal_eval(text)
+    except (ValueError, SyntaxError):
+        return text
+
+
+def method_name(method: Method) -> str:
+    """What a method is called in files and tables: its name, and the settings that are not the default."""
+    changed = [
+        f"{field.name}={getattr(method, field.name)}"
+        for field in dataclasses.fields(method)  # pyright: ignore[reportArgumentType] - methods are dataclasses by contract
+        if getattr(method, field.name) != field.default
+    ]
+    return ":".join([method.name, *([",".join(changed)] if changed else [])])
+
+
+@dataclass(frozen=True)
+class CircuitRun:
+    """What to run. The fields are the plan that is stored with the results."""
+
+    model: str
+    task: str
+    methods: tuple[str, ...] = ()
+    scores: tuple[str, ...] = ()
+    counterfactual: str | None = None
+    objective: str = "logit_diff"
+    train_split: str = "train"
+    train_limit: int = 100
+    test_split: str = "test"
+    test_limit: int = 100
+    profile: Profile = "strict"
+    dtype: str = "float32"
+    prepend_bos: bool = False
+    seed: int = 0
+    private_seed: int | None = None
+
+    def plan(self) -> dict[str, Any]:
+        """The plan as plain values; the private seed is never stored."""
+        return {key: list(value) if isinstance(value, tuple) else value for key, value in dataclasses.asdict(self).items() if key != "private_seed"}
+
+
+class CircuitJob:
+    """A plan, its folder, its model, and the cells that are to be done."""
+
+    def __init__(self, run: CircuitRun, output: Path, load: Callable[[], Model], *, progress: Progress = BAR) -> None:
+        # Everything that can be wrong with what was typed is found before the model is loaded.
+        self.run, self.progress = run, progress
+        self.methods = {method_name(method): method for method in map(parse_method, run.methods)}
+        self.task = load_task(run.task)
+        self.objective = load_objective(run.objective)
+        self.folder = RunFolder.open(output, run.plan())
+        self.model = load()
+        self.failures: list[Failure] = []
+
+    def pairs(self, split: str, limit: int) -> tuple[Batch, str]:
+        """Pairs of a split as a batch, and the hash of their content."""
+        run = self.run
+        pairs = self.task.pairs(
+            split, self.model, limit=limit, counterfactual=run.counterfactual, seed=run.seed, private_seed=run.private_seed
+        )
+        return self.model.batch(pairs), content_hash(pairs)
+
+    def localize(self) -> dict[str, EdgeScores]:
+        """Scores of all methods; those already in the folder are read."""
+        found: dict[str, EdgeScores] = {}
+        missing = [name for name in self.methods if not self.folder.scores_file(name).is_file()]
+        train = self.pairs(self.run.train_split, self.run.train_limit)[0] if missing else None
+        for name, method in self.methods.items():
+            file = self.folder.scores_file(name)
+            if train is None or name not in missing:
+                found[name] = EdgeScores.load(file, self.model.graph)
+                continue
+            scores = self._cell(name, lambda method=method, name=name: self._score(method, name, train))
+            if scores is not None:
+                scores.save(file)
+                found[name] = scores
+        self.folder.save_failures(self.failures)
+        return found
+
+    def _score(self, method: Method, name: str, train: Batch) -> EdgeScores:
+        begin = time.perf_counter()
+        scores = method.score(self.model, train, self.objective, progress=self.progress, checkpoint=self.folder.checkpoint_file(name))
+        about = {**scores.provenance, "seconds": round(time.perf_counter() - begin, 3), "task": self.run.task, "split": self.run.train_split}
+        return EdgeScores(scores.graph, scores.values, about)
+
+    def evaluate(self, scores: dict[str, EdgeScores]) -> list[Record]:
+        """Records of all scores; those already in the folder are read."""
+        records: list[Record] = []
+        missing = [name for name in scores if self.folder.record(name) is None]
+        if missing:
+            test, data_hash = self.pairs(self.run.test_split, self.run.test_limit)
+            controls = self._controls(test)
+        for name, each in scores.items():
+            record = self.folder.record(name)
+            if record is None:
+                record = self._cell(name, lambda name=name, each=each: self._record(name, each, test, data_hash, controls))
+                if record is None:
+                    continue
+                self.folder.save_record(name, record)
+            records.append(record)
+        self.folder.save_failures(self.failures)
+        return records
+
+    def _controls(self, test: Batch) -> Controls:
+        file = self.folder.path / "controls.safetensors"
+        if file.is_file():
+            stored = load_controls(file)
+            if stored.ids == test.ids:
+                return stored
+        controls = run_controls(self.model, test, self.objective, progress=self.progress)
+        save_controls(controls, file)
+        return controls
+
+    def _record(self, name: str, scores: EdgeScores, test: Batch, data_hash: str, controls: Controls) -> Record:
+        begin, run = time.perf_counter(), self.run
+        curve = faithfulness_curve(
+            self.model, scores, test, self.objective, profile=run.profile, controls=controls, label=name, seed=run.seed, progress=self.progress
+        )
+        realised = {
+            "localize_seconds": float(scores.provenance.get("seconds", float("nan"))),
+            "evaluate_seconds": round(time.perf_counter() - begin, 3),
+            "peak_memory_gb": round(_peak_memory() / 2**30, 3),
+        }
+        about = {
+            "counterfactual": run.counterfactual or self.task.default_counterfactual,
+            "split": run.test_split,
+            "limit": run.test_limit,
+            "train_split": run.train_split,
+            "train_limit": run.train_limit,
+        }
+        method = self.methods.get(name)
+        spec = Spec(name=name) if method is None else Spec(name=name, version=method.version, args=settings(method))
+        return record_of(
+            curve,
+            self.model,
+            task=Spec(name=self.task.name, version=self.task.version, args=about),
+            method=spec,
+            seed=run.seed,
+            data_hash=data_hash,
+            realised=realised,
+        )
+
+    def _cell(self, name: str, work: Callable[[], T]) -> T | None:
+        """One cell; what goes wrong in it is kept as a failed row."""
+        try:
+            return work()
+        except MechassayError as error:
+            self.failures.append(Failure(cell={"method": name, "task": self.run.task, "model": self.run.model}, error=type(error).__name__, message=str(error)))
+            return None
+
+
+def legible(scores: EdgeScores, n_edges: int = DRAWN_EDGES) -> Circuit:
+    """The largest circuit of top edges by magnitude that has at most `n_edges` left after pruning."""
+    low, high = 0, min(len(scores.ranking("magnitude")), scores.graph.n_edges)
+    while low < high:
+        middle = (low + high + 1) // 2
+        if len(scores.top(middle, by="magnitude").pruned()) <= n_edges:
+            low = middle
+        else:
+            high = middle - 1
+    return scores.top(low, by="magnitude").pruned()
+
+
+def write_report(folder: RunFolder, records: Sequence[Record], scores: dict[str, EdgeScores]) -> Path:
+    """The run's report: one HTML file."""
+    drawings = [
+        draw_circuit(each, legible(each), title=f"{name}: the strongest connected edges") for name, each in scores.items() if not name.startswith("random")
+    ]
+    return write_page(folder.path / "report.html", records, drawings=drawings, failures=folder.failures())
+
+
+def _peak_memory() -> int:
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    return peak if sys.platform == "darwin" else peak * 1024

@@ -1,0 +1,97 @@
+"""The compiled circuit forward against the dense reference, in fp64, for every family."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import pytest
+import torch
+from tiny import FAMILIES, Subject, subject
+from torch import Tensor
+
+from mechassay.circuits.scores import Circuit
+from mechassay.models.capture import Contrast
+from mechassay.models.circuit_forward import compile_circuit, run_circuit
+from mechassay.models.reference import ReferenceModel, exact_precision
+
+DENSITIES = (0.02, 0.06, 0.15, 0.4, 0.7, 0.95)
+
+
+@dataclass(frozen=True)
+class Case:
+    """A family's logits for many circuits, by the compiled forward and by the reference."""
+
+    subject: Subject
+    masks: dict[str, Tensor]
+    fast: dict[str, Tensor]
+    slow: dict[str, Tensor]
+
+
+@pytest.fixture(scope="module", params=FAMILIES)
+def case(request: pytest.FixtureRequest) -> Case:
+    tiny = subject(request.param, dtype=torch.float64)
+    model, batch = tiny.model, tiny.batch
+    masks = {**random_masks(tiny), **special_masks(tiny)}
+    contrast = Contrast.run(model.decoder, batch)
+    fast = {
+        name: run_circuit(model.decoder, contrast, compile_circuit(model.graph, mask, post_norm=model.decoder.has_post_norm)).all()
+        for name, mask in masks.items()
+    }
+    with exact_precision(model.hf), torch.no_grad():
+        reference = ReferenceModel(model.hf, model.graph)
+        recorded = reference.record(batch.counterfactual, batch.mask)
+        slow = {name: reference.run(batch.clean, batch.mask, recorded, mask.double()) for name, mask in masks.items()}
+    return Case(tiny, masks, fast, slow)
+
+
+def random_masks(tiny: Subject) -> dict[str, Tensor]:
+    graph, generator = tiny.model.graph, torch.Generator().manual_seed(3)
+    return {f"random {p}": (torch.rand(graph.legal.shape, generator=generator) < p) & graph.legal for p in DENSITIES}
+
+
+def special_masks(tiny: Subject) -> dict[str, Tensor]:
+    graph = tiny.model.graph
+
+    def edges(*names: str) -> Tensor:
+        return Circuit.from_names(graph, list(names)).edges
+
+    all_but_one, heads_only = graph.legal.clone(), graph.legal.clone()
+    all_but_one[graph.index("a1.h0->a2.h3<q>")] = False
+    heads_only[:, [graph.mlp_reader(layer) for layer in range(graph.n_layers)]] = False
+    return {
+        "empty": torch.zeros_like(graph.legal),
+        "full": graph.legal,
+        "one edge": edges("input->logits"),
+        "disconnected": edges("a0.h1->m1", "m1->a2.h0<k>"),
+        "chain": edges("input->a0.h2<v>", "a0.h2->a1.h1<k>", "a1.h1->m2", "m2->logits"),
+        "all but one": all_but_one,
+        "heads only": heads_only,
+    }
+
+
+def test_compiled_equals_reference(case: Case) -> None:
+    for name, slow in case.slow.items():
+        torch.testing.assert_close(case.fast[name], slow, rtol=0, atol=1e-9, msg=lambda text, name=name: f"{name}: {text}")
+
+
+def test_empty_is_the_counterfactual_run_and_full_the_clean_run(case: Case) -> None:
+    model, batch = case.subject.model, case.subject.batch
+    with exact_precision(model.hf), torch.no_grad():
+        ctx = model.decoder.context(batch.mask)
+        for name, tokens in (("empty", batch.counterfactual), ("disconnected", batch.counterfactual), ("full", batch.clean)):
+            original = model.hf(tokens, attention_mask=batch.mask.long(), position_ids=ctx.position_ids, use_cache=False).logits[:, -1]
+            torch.testing.assert_close(case.fast[name], original, rtol=0, atol=1e-9)
+
+
+def test_circuits_differ_from_each_other(case: Case) -> None:
+    """The agreement above would be empty if circuits made no difference."""
+    first = [float(logits[0, 0]) for name, logits in case.fast.items() if name != "disconnected"]
+    assert min(abs(a - b) for i, a in enumerate(first) for b in first[:i]) > 1e-6
+
+
+def test_only_live_nodes_are_compiled(case: Case) -> None:
+    graph, post_norm = case.subject.model.graph, case.subject.model.decoder.has_post_norm
+    plan = compile_circuit(graph, case.masks["chain"], post_norm=post_norm)
+    assert (plan.n_live_heads, plan.n_live_mlps) == (2, 1)
+    assert compile_circuit(graph, graph.legal, post_norm=post_norm).final is None
+    assert compile_circuit(graph, case.masks["disconnected"], post_norm=post_norm).rows_last == 0

@@ -1,0 +1,170 @@
+"""Every code block of the documentation and the readme works.
+
+Python blocks of a page run in order in one namespace, in an empty folder. A comment before a block
+says more about it:
+
+    <!-- setup: tiny -->   `model` is a tiny random model that can do the IOI task's text
+    <!-- real -->          runs only where smollm2-135m is fetched; such blocks share a namespace of their own
+
+Of bash blocks, every `mechassay` command is looked up: its subcommands and options must exist.
+"""
+
+from __future__ import annotations
+
+import re
+import shlex
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import click
+import pytest
+import tiny
+from typer.main import get_command
+
+from mechassay.cli.main import app
+from mechassay.models.model import make_model
+from mechassay.models.sources import is_fetched
+
+ROOT = Path(__file__).parents[2]
+PAGES = [page for page in [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))] if page.is_file()]
+MARKS = {"real", "setup: tiny"}
+REAL_MODEL = "smollm2-135m"
+
+_BLOCK = re.compile(
+    r"(?P<marks>(?:<!--[^\n]*-->[ \t]*\n\s*)*)^(?P<indent>[ \t]*)```(?P<language>\w+)[^\n]*\n(?P<code>.*?)^(?P=indent)```", re.M | re.S
+)
+
+
+@dataclass(frozen=True)
+class Block:
+    """One fenced block: its language, the comments before it, its code, and the line it begins on."""
+
+    language: str
+    marks: frozenset[str]
+    code: str
+    line: int
+
+
+def blocks(text: str) -> list[Block]:
+    """The fenced blocks of a page that name a language."""
+    found: list[Block] = []
+    for match in _BLOCK.finditer(text):
+        marks = frozenset(mark.strip() for mark in re.findall(r"<!--(.*?)-->", match["marks"])) & MARKS
+        code = re.sub(rf"^{match['indent']}", "", match["code"], flags=re.M)
+        found.append(Block(match["language"], marks, code, text.count("\n", 0, match.start("code"))))
+    return found
+
+
+def run(page: Path, wanted: list[Block], names: dict[str, Any]) -> None:
+    """Execute blocks in order; a failure shows the page and its line."""
+    for block in wanted:
+        code = compile("\n" * block.line + block.code, str(page), "exec", dont_inherit=True)
+        exec(code, names)
+
+
+def python_blocks(page: Path, *, real: bool) -> list[Block]:
+    return [block for block in blocks(page.read_text("utf-8")) if block.language == "python" and ("real" in block.marks) == real]
+
+
+def with_python(*, real: bool) -> list[Any]:
+    return [pytest.param(page, id=page.name) for page in PAGES if python_blocks(page, real=real)]
+
+
+@pytest.mark.parametrize("page", with_python(real=False))
+def test_the_code_of_a_page_runs(page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    wanted = python_blocks(page, real=False)
+    names: dict[str, Any] = {}
+    if any("setup: tiny" in block.marks for block in wanted):
+        names["model"] = make_model(*tiny.with_words(), name="tiny")
+    run(page, wanted, names)
+
+
+@pytest.mark.real
+@pytest.mark.skipif(not is_fetched(REAL_MODEL), reason=f"{REAL_MODEL} is not fetched: mechassay models fetch {REAL_MODEL}")
+@pytest.mark.parametrize("page", with_python(real=True))
+def test_the_code_of_a_page_runs_on_a_real_model(page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    run(page, python_blocks(page, real=True), {})
+
+
+# --- commands ----------------------------------------------------------------------------------------
+
+
+def commands(page: Path) -> list[str]:
+    """The `mechassay` commands in a page's bash blocks, continued lines joined."""
+    text = "\n".join(block.code for block in blocks(page.read_text("utf-8")) if block.language == "bash")
+    lines = [re.sub(r"^\s*(?:\w+=\S+ )*", "", line) for line in re.sub(r"\\\n\s*", " ", text).splitlines()]
+    return [line for line in lines if line.startswith("mechassay ")]
+
+
+def mistakes(line: str) -> str | None:
+    """What is wrong with a command, or None: unknown subcommands and options, missing and superfluous arguments."""
+    command: click.Command = get_command(app)
+    words = shlex.split(line, comments=True)[1:]
+    positional: list[str] = []
+    while words:
+        word = words.pop(0)
+        if word.startswith("-") and word != "-":
+            name, equals, _ = word.partition("=")
+            options = {
+                spelling: option for option in command.params for spelling in (*option.opts, *option.secondary_opts) if spelling[0] == "-"
+            }
+            if name == "--help":
+                continue
+            if name not in options:
+                return f"{command.name} has no option {name}"
+            if not equals and not getattr(options[name], "is_flag", False):
+                if not words:
+                    return f"{name} needs a value"
+                words.pop(0)
+        elif isinstance(command, click.Group) and not positional:
+            found = command.commands.get(word)
+            if found is None:
+                return f"{command.name or 'mechassay'} has no command {word}"
+            command = found
+        else:
+            positional.append(word)
+    slots = [parameter for parameter in command.params if isinstance(parameter, click.Argument)]
+    if len(positional) < sum(slot.required for slot in slots):
+        return f"{command.name} needs {len(slots)} arguments"
+    if len(positional) > len(slots) and all(slot.nargs == 1 for slot in slots):
+        return f"{command.name} takes no {positional[-1]!r}"
+    return None
+
+
+@pytest.mark.parametrize("line", sorted({line for page in PAGES for line in commands(page)}))
+def test_the_commands_of_the_documentation_exist(line: str) -> None:
+    assert mistakes(line) is None
+
+
+@pytest.mark.parametrize(
+    ("line", "wrong"),
+    [
+        ("mechassay circuit run", "no command circuit"),
+        ("mechassay circuits ruin", "no command ruin"),
+        ("mechassay circuits run --modle x", "no option --modle"),
+        ("mechassay circuits run --model", "needs a value"),
+        ("mechassay models fetch", "needs 1 arguments"),
+        ("mechassay models fetch a b", "takes no 'b'"),
+    ],
+)
+def test_a_wrong_command_is_found(line: str, wrong: str) -> None:
+    assert wrong in (mistakes(line) or "")
+
+
+# --- the readers of pages ----------------------------------------------------------------------------
+
+
+def test_blocks_are_found_with_their_marks_and_lines() -> None:
+    text = "one\n\n<!-- real -->\n<!-- setup: tiny -->\n```python\na = 1\n```\n\n- item\n  ```bash\n  mechassay x \\\n    -y\n  ```\n```\nplain\n```\n"
+    assert blocks(text) == [
+        Block("python", frozenset({"real", "setup: tiny"}), "a = 1\n", 5),
+        Block("bash", frozenset(), "mechassay x \\\n  -y\n", 10),
+    ]
+
+
+def test_the_documentation_has_code() -> None:
+    assert sum(len(python_blocks(page, real=False)) for page in PAGES) >= 10
+    assert sum(len(commands(page)) for page in PAGES) >= 8

@@ -1,0 +1,93 @@
+"""The table: rounding, undefined values, control and failures as rows, hostile text."""
+
+from __future__ import annotations
+
+import io
+import math
+from collections.abc import Callable
+
+import pytest
+from rich.console import Console
+
+from mechassay.records import Failure, Record, Spec
+from mechassay.report.table import print_table, table_rows
+from mechassay.report.words import interval, kept_at, labels, number, seconds, settings
+
+Make = Callable[..., Record]
+FAILURE = Failure(cell={"method": "exact", "task": "ioi"}, error="OutOfMemory", message="One example [bold]needs[/bold] 20 GB.")
+
+
+@pytest.mark.parametrize(
+    ("value", "low", "high", "expected"),
+    [
+        (1.9671, 1.7122, 2.2049, "1.97 [1.71, 2.20]"),
+        (0.5, 0.44, 0.56, "0.50 [0.44, 0.56]"),
+        (0.50049, 0.4991, 0.5019, "0.500 [0.499, 0.502]"),
+        (-2.1, -17.3, 21.2, "-2 [-17, 21]"),
+        (-0.001, -0.4, 0.4, "0.0 [-0.4, 0.4]"),
+        (1.234, math.nan, math.nan, "1.23"),
+        (1.234, 1.234, 1.234, "1.23 [1.23, 1.23]"),
+        (math.nan, math.nan, math.nan, "undefined"),
+        (math.nan, 0.0, 1.0, "undefined"),
+        (math.inf, math.nan, math.nan, "inf"),
+    ],
+)
+def test_numbers_are_rounded_to_their_interval(value: float, low: float, high: float, expected: str) -> None:
+    assert interval(value, low, high) == expected
+    assert number(value, low, high) == expected.split(" [")[0]
+
+
+def test_rows(make_record: Make) -> None:
+    rows = table_rows([make_record("eap"), make_record("exact")], [FAILURE])
+    assert [(row["kind"], row["method"]) for row in rows] == [
+        ("method", "eap"),
+        ("method", "exact"),
+        ("control", "random control"),
+        ("failure", "exact"),
+    ]
+    assert rows[0]["cpr"] == "0.90 [0.80, 1.00]"
+    assert rows[0]["kept"] == "8 of 10" and rows[0]["seconds"] == "3.5" and rows[0]["n"] == "5"
+    assert rows[2]["cpr"] == "0.210 [0.200, 0.220]" and rows[2]["notes"] == "mean and range of 3 seeds"
+    assert rows[3]["notes"] == f"failed (ioi): OutOfMemory: {FAILURE.message}"
+
+
+def test_undefined_is_said(undefined: Record) -> None:
+    row = table_rows([undefined])[0]
+    assert row["cpr"] == row["cmd"] == "undefined"
+    assert "undefined at 4 sizes" in row["notes"]
+
+
+def test_each_setting_has_its_control(make_record: Make) -> None:
+    records = [make_record("eap"), make_record("eap", model="other")]
+    assert len(settings(records)) == 2
+    rows = table_rows(records)
+    assert [row["kind"] for row in rows] == ["method", "control"] * 2
+    assert rows[0]["method"] != rows[2]["method"]
+
+
+def test_labels_tell_records_apart(make_record: Make) -> None:
+    assert labels([make_record("eap"), make_record("exact")]) == ["eap", "exact"]
+    steps = [make_record().model_copy(update={"method": Spec(name="ig", args={"steps": n})}) for n in (5, 10)]
+    assert all(f"steps={n}" in label for n, label in zip((5, 10), labels(steps), strict=True))
+    assert len(set(labels([make_record("eap"), make_record("eap")]))) == 2
+
+
+def test_missing_parts_are_blank(make_record: Make) -> None:
+    record = make_record(realised={"peak_memory_gb": 1.0})
+    assert math.isnan(seconds(record)) and table_rows([record])[0]["seconds"] == ""
+    assert kept_at(record, 0.33) == ""
+
+
+@pytest.mark.parametrize("width", [80, 200])
+def test_printing(make_record: Make, undefined: Record, width: int) -> None:
+    """Markup in messages is text; failures and the control are there at any width."""
+    console = Console(width=width, file=io.StringIO(), record=True)
+    print_table([make_record("eap"), undefined.model_copy(update={"method": Spec(name="[red]x")})], [FAILURE], console)
+    text = console.export_text()
+    for part in ("eap", "undefined", "random control", "[red]x", "0.90", "[0.80, 1.00]", "[bold]"):
+        assert part in text
+
+
+def test_nothing_to_print() -> None:
+    assert table_rows([]) == []
+    print_table([], [], Console(quiet=True))

@@ -1,0 +1,48 @@
+"""Errors: one tree, messages for the person who typed the call."""
+
+from __future__ import annotations
+
+import inspect
+import re
+
+import pytest
+
+from mechassay import errors
+from mechassay.errors import BadUsage, MechassayError, MissingExtra, UnknownName
+
+CLASSES = {name: value for name, value in vars(errors).items() if inspect.isclass(value) and issubclass(value, Exception)}
+
+
+def test_the_docstring_lists_exactly_the_tree() -> None:
+    listed = re.findall(r"[├└]── (\w+)", errors.__doc__ or "")
+    assert set(listed) == set(CLASSES) - {"MechassayError"}
+    assert len(listed) == len(set(listed))
+
+
+@pytest.mark.parametrize("name", sorted(CLASSES))
+def test_all_come_from_one_root(name: str) -> None:
+    assert issubclass(CLASSES[name], MechassayError)
+    assert isinstance(CLASSES[name].usage, bool)
+
+
+def test_which_errors_are_the_caller_s() -> None:
+    machine = {name for name, value in CLASSES.items() if not value.usage}
+    assert machine == {"MechassayError", "SelfCheckFailed", "NonFinite", "OutOfMemory"}
+
+
+def test_an_unknown_name_suggests_the_nearest() -> None:
+    error = UnknownName("method", "eap-ig-input", ["random", "eap-ig-inputs", "eap"])
+    assert str(error) == "Unknown method 'eap-ig-input'. Did you mean 'eap-ig-inputs'? Known: eap, eap-ig-inputs, random."
+    assert isinstance(error, BadUsage)
+
+
+def test_a_name_like_no_other_has_no_suggestion() -> None:
+    assert str(UnknownName("task", "zzzzzz", iter(["ioi"]))) == "Unknown task 'zzzzzz'. Known: ioi."
+    assert str(UnknownName("task", "ioi", [])) == "Unknown task 'ioi'. Known: none."
+
+
+def test_a_missing_extra_has_the_install_command() -> None:
+    assert (
+        str(MissingExtra("Reading a GGUF file", "gguf", "gguf"))
+        == "Reading a GGUF file needs the package 'gguf': pip install 'mechassay[gguf]'."
+    )

@@ -1,0 +1,53 @@
+"""The public names: sorted, all there, and cheap to import."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import mechassay
+from mechassay import version
+
+SOURCE = Path(version.__file__).parents[1]
+HEAVY = ["matplotlib", "sklearn", "transformers", "typer"]
+
+
+def run(code: str) -> str:
+    """What a fresh interpreter prints."""
+    path = os.pathsep.join([str(SOURCE), *filter(None, [os.environ.get("PYTHONPATH")])])
+    done = subprocess.run([sys.executable, "-c", code], env={**os.environ, "PYTHONPATH": path}, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+def test_the_list_of_names_is_sorted_and_has_none_twice() -> None:
+    assert mechassay.__all__ == sorted(set(mechassay.__all__))
+
+
+def test_every_name_in_the_list_is_there() -> None:
+    assert not [name for name in mechassay.__all__ if getattr(mechassay, name, None) is None]
+    assert set(mechassay.__all__) <= set(dir(mechassay))
+
+
+def test_nothing_of_ours_is_exported_that_is_not_in_the_list() -> None:
+    ours = {
+        name
+        for name, value in vars(mechassay).items()
+        if not name.startswith("_") and str(getattr(value, "__module__", "")).partition(".")[0] == "mechassay"
+    }
+    assert ours <= set(mechassay.__all__)
+
+
+def test_the_names_that_programs_are_written_against() -> None:
+    assert {"Batch", "Graph", "Pair", "circuits", "load_model", "load_task"} <= set(mechassay.__all__)
+    assert mechassay.__version__ == version.__version__
+
+
+def test_importing_mechassay_is_light() -> None:
+    assert run(f"import mechassay, sys; print(sorted(set(sys.modules) & set({HEAVY})))").strip() == "[]"
+
+
+def test_an_unknown_attribute_is_an_attribute_error() -> None:
+    assert not hasattr(mechassay, "no_such_name")

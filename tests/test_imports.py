@@ -1,0 +1,106 @@
+"""Imports run one way: a module knows those to its left, never those to its right.
+
+errors, version, registry, progress -> graph, pairs, records, stats -> models -> tasks -> circuits
+-> report -> runs -> cli. Only imports that run when a module is imported count: those inside functions and
+under TYPE_CHECKING do not make one part of the package depend on another at import time.
+"""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from mechassay import version
+
+PACKAGE = Path(version.__file__).parent
+ORDER = [
+    "errors",
+    "version",
+    "registry",
+    "progress",
+    "graph",
+    "pairs",
+    "records",
+    "stats",
+    "models",
+    "tasks",
+    "circuits",
+    "report",
+    "runs",
+    "cli",
+]
+TOP = len(ORDER)
+MODULES = sorted(PACKAGE.rglob("*.py"))
+
+
+def place(part: str) -> int:
+    """Where a part of the package stands in the order; the package itself stands above all its parts."""
+    return ORDER.index(part) if part else TOP
+
+
+def imports_at_module_level(tree: ast.Module) -> Iterator[ast.Import | ast.ImportFrom]:
+    """Imports that run when the module is imported, in classes, `if` and `try` too."""
+    waiting: list[ast.AST] = list(tree.body)
+    while waiting:
+        node = waiting.pop()
+        if isinstance(node, ast.Import | ast.ImportFrom):
+            yield node
+        elif isinstance(node, ast.If) and "TYPE_CHECKING" in ast.unparse(node.test):
+            waiting.extend(node.orelse)
+        elif not isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda):
+            waiting.extend(ast.iter_child_nodes(node))
+
+
+def parts_imported(source: str, module: tuple[str, ...]) -> list[str]:
+    """The parts of the package that `source` imports at module level; "" for the package itself.
+
+    Args:
+        module: the dotted name of the module's package, as a tuple.
+    """
+    found: list[str] = []
+    for node in imports_at_module_level(ast.parse(source)):
+        if isinstance(node, ast.Import):
+            names = [tuple(alias.name.split(".")) for alias in node.names]
+        else:
+            base = (*module[: len(module) - node.level + 1],) if node.level else ()
+            whole = base + (tuple(node.module.split(".")) if node.module else ())
+            # `from mechassay import graph` imports a part, not the package's own names.
+            names = [(*whole, alias.name) if whole == ("mechassay",) and alias.name in ORDER else whole for alias in node.names]
+        found.extend(name[1] if len(name) > 1 else "" for name in names if name[0] == "mechassay")
+    return found
+
+
+@pytest.mark.parametrize("path", MODULES, ids=lambda path: str(path.relative_to(PACKAGE)))
+def test_a_module_imports_only_what_is_left_of_it(path: Path) -> None:
+    inside = path.relative_to(PACKAGE).with_suffix("").parts
+    part = "" if inside in (("__init__",), ("__main__",)) else inside[0]
+    assert not part or part in ORDER, f"{part} has no place in the order of imports"
+    wrong = [other for other in parts_imported(path.read_text("utf-8"), ("mechassay", *inside[:-1])) if place(other) > place(part)]
+    assert not wrong, f"{'/'.join(inside)} imports {', '.join(sorted(set(wrong)))}, which stands to its right"
+
+
+def test_the_check_sees_every_way_of_importing() -> None:
+    source = """
+import numpy, mechassay.graph
+from mechassay import pairs, load_model
+from mechassay.circuits.methods import METHODS
+from ..models.model import Model
+from . import evaluate
+if TYPE_CHECKING:
+    from mechassay.cli import main
+else:
+    import mechassay.stats
+try:
+    from mechassay.records import Record
+except ImportError:
+    pass
+class A:
+    from mechassay.tasks import Task
+def f():
+    import mechassay.report
+"""
+    found = parts_imported(source, ("mechassay", "circuits"))
+    assert sorted(found) == sorted(["graph", "pairs", "", "circuits", "models", "circuits", "stats", "records", "tasks"])

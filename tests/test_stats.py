@@ -1,0 +1,95 @@
+"""Intervals that cover, groups that count, areas worked by hand."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+
+from mechassay import stats
+from mechassay.stats import Interval, mean_interval, percentile_interval, resampled_means, trapezoid
+
+
+def test_intervals_cover_the_truth_as_often_as_they_say() -> None:
+    """300 samples of 40: a right 95 % percentile bootstrap covers about 93 %, give or take 1.5 (one standard error)."""
+    rng = np.random.default_rng(0)
+    own = [str(i) for i in range(40)]
+    covered = [mean_interval(rng.normal(3.0, 2.0, 40), own, rng).contains(3.0) for _ in range(300)]
+    assert 0.86 < np.mean(covered) < 0.995
+
+
+def test_an_interval_is_as_wide_as_theory_says() -> None:
+    values = np.random.default_rng(1).normal(size=400)
+    low, high, level = mean_interval(values, [str(i) for i in range(400)], np.random.default_rng(2))
+    assert level == 0.95
+    assert low < values.mean() < high
+    assert (high - low) / (2 * 1.96 * values.std() / math.sqrt(400)) == pytest.approx(1, abs=0.1)
+
+
+def test_resampling_groups_widens_the_interval_of_clustered_values() -> None:
+    """Ten copies of each of 30 values are worth 30 values, not 300: the interval is sqrt(10) = 3.2 times as wide."""
+    values = np.repeat(np.random.default_rng(3).normal(size=30), 10)
+    each = mean_interval(values, [str(i) for i in range(300)], np.random.default_rng(4))
+    grouped = mean_interval(values, [str(i // 10) for i in range(300)], np.random.default_rng(4))
+    assert 2.6 < (grouped.high - grouped.low) / (each.high - each.low) < 3.8
+
+
+def test_a_mean_divides_by_the_examples_it_drew() -> None:
+    """Groups a (one value, 4) and b (0, 0, 0): two draws give aa: 4, ab: 4 of 4 = 1, bb: 0."""
+    means = resampled_means(np.array([[4.0, 0.0, 0.0, 0.0]]), ["a", "b", "b", "b"], np.random.default_rng(5), 4000)[:, 0]
+    assert set(means.tolist()) == {0.0, 1.0, 4.0}
+    shares = [float((means == value).mean()) for value in (0.0, 1.0, 4.0)]
+    assert shares == pytest.approx([0.25, 0.5, 0.25], abs=0.05)
+
+
+def test_rows_are_resampled_together() -> None:
+    values = np.random.default_rng(6).normal(size=50)
+    means = resampled_means(np.stack((values, 2 * values + 1)), [str(i) for i in range(50)], np.random.default_rng(7), 100)
+    np.testing.assert_allclose(means[:, 1], 2 * means[:, 0] + 1)
+
+
+def test_one_group_has_no_spread() -> None:
+    assert mean_interval(np.array([1.0, 2.0, 6.0]), ["g"] * 3, np.random.default_rng(8))[:2] == pytest.approx((3.0, 3.0))
+
+
+def test_the_order_of_examples_and_the_names_of_groups_are_irrelevant() -> None:
+    values, groups = np.arange(12.0), [str(i % 5) for i in range(12)]
+    turned = resampled_means(values[None, ::-1], groups[::-1], np.random.default_rng(9), 50)
+    np.testing.assert_allclose(turned, resampled_means(values[None], groups, np.random.default_rng(9), 50))
+    renamed = resampled_means(values[None], [f"group {name}" for name in groups], np.random.default_rng(9), 50)
+    np.testing.assert_allclose(renamed, turned)
+
+
+def test_blocks_of_resamples_do_not_show(monkeypatch: pytest.MonkeyPatch) -> None:
+    values, own = np.random.default_rng(10).normal(size=(2, 9)), [str(i) for i in range(9)]
+    whole = resampled_means(values, own, np.random.default_rng(11), 100)
+    monkeypatch.setattr(stats, "BLOCK", 9 * 7)
+    np.testing.assert_allclose(resampled_means(values, own, np.random.default_rng(11), 100), whole)
+
+
+def test_percentiles_by_hand() -> None:
+    assert percentile_interval(np.arange(101.0), 0.9) == pytest.approx((5.0, 95.0, 0.9))
+    assert percentile_interval(np.array([7.0])) == (7.0, 7.0, 0.95)
+
+
+def test_an_undefined_draw_makes_the_interval_undefined() -> None:
+    low, high, _ = percentile_interval(np.array([1.0, float("nan"), 2.0]))
+    assert math.isnan(low)
+    assert math.isnan(high)
+
+
+def test_an_interval_contains_its_ends() -> None:
+    interval = Interval(-1.0, 2.0)
+    assert interval.contains(-1.0)
+    assert interval.contains(2.0)
+    assert not interval.contains(2.1)
+    assert not Interval(float("nan"), float("nan")).contains(0.0)
+
+
+def test_the_trapezoid_by_hand() -> None:
+    # Over [0, 1] the mean height is 1/2, over [1, 3] it is 2.
+    np.testing.assert_allclose(trapezoid(np.array([[0.0, 1.0, 3.0]]), np.array([0.0, 1.0, 3.0])), [0.5 + 4.0])
+    np.testing.assert_allclose(trapezoid(np.array([[1.0, 1.0, 1.0], [0.0, 2.0, 0.0]]), np.array([0.0, 0.5, 1.0])), [1.0, 1.0])
+    assert trapezoid(np.array([[5.0, 5.0]]), np.array([0.3, 0.3])).tolist() == [0.0]
+    assert np.isnan(trapezoid(np.array([[1.0, float("nan")]]), np.array([0.0, 1.0]))).all()

@@ -1,0 +1,158 @@
+"""Tiny random models of every supported family, made in code: three layers, four heads, 97 tokens.
+
+Each differs from the others in something that the decoder must get right: parallel blocks, grouped
+queries, biases, sliding windows, scaled rotary positions, query and key norms, post-norms, soft-caps.
+All parameters are random, norms and biases too, so that a part that is left out shows.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import warnings
+from dataclasses import dataclass
+from importlib.resources import files
+from typing import Any
+
+import torch
+import transformers
+from tokenizers import Tokenizer
+from tokenizers.models import WordLevel
+from tokenizers.pre_tokenizers import Whitespace
+
+from mechassay.models.model import Model, make_model
+from mechassay.pairs import Batch
+
+VOCABULARY = 97
+FAMILIES = [
+    "gpt2",
+    "gpt2_scaled",
+    "neox",
+    "neox_seq",
+    "llama",
+    "llama31",
+    "mistral",
+    "qwen2",
+    "qwen3",
+    "gemma2",
+    "gemma3",
+]
+
+
+def configs() -> dict[str, Any]:
+    """The configuration of every model, by the names in `FAMILIES`."""
+    # Special tokens inside the vocabulary: transformers would warn about its own defaults.
+    special = {"bos_token_id": 0, "eos_token_id": 0, "pad_token_id": None}
+    gpt2 = {**special, "vocab_size": VOCABULARY, "n_embd": 32, "n_layer": 3, "n_head": 4, "n_positions": 64}
+    common = {
+        **special,
+        "vocab_size": VOCABULARY,
+        "hidden_size": 32,
+        "num_hidden_layers": 3,
+        "num_attention_heads": 4,
+        "intermediate_size": 48,
+        "max_position_embeddings": 64,
+    }
+    grouped = {**common, "num_key_value_heads": 2}
+    # Low, middle and high frequencies all occur with these numbers.
+    llama31_rope = {
+        "rope_type": "llama3",
+        "factor": 8.0,
+        "low_freq_factor": 1.0,
+        "high_freq_factor": 4.0,
+        "original_max_position_embeddings": 16,
+        "rope_theta": 10000.0,
+    }
+    softcaps = {"attn_logit_softcapping": 2.0, "final_logit_softcapping": 3.0}
+    alternating = ["sliding_attention", "full_attention", "sliding_attention"]
+    return {
+        "gpt2": transformers.GPT2Config(**gpt2),
+        "gpt2_scaled": transformers.GPT2Config(**gpt2, scale_attn_by_inverse_layer_idx=True),
+        "neox": transformers.GPTNeoXConfig(**common, rotary_pct=0.25),
+        "neox_seq": transformers.GPTNeoXConfig(**common, use_parallel_residual=False),
+        "llama": transformers.LlamaConfig(**grouped, tie_word_embeddings=True),
+        "llama31": transformers.LlamaConfig(
+            **{**grouped, "max_position_embeddings": 512}, attention_bias=True, mlp_bias=True, rope_parameters=llama31_rope
+        ),
+        "mistral": transformers.MistralConfig(**grouped, sliding_window=4),
+        "qwen2": transformers.Qwen2Config(**grouped, use_sliding_window=True, sliding_window=4, max_window_layers=1),
+        "qwen3": transformers.Qwen3Config(**grouped, head_dim=16),
+        "gemma2": transformers.Gemma2Config(**grouped, head_dim=16, sliding_window=4, query_pre_attn_scalar=10, **softcaps),
+        "gemma3": transformers.Gemma3TextConfig(
+            **{**common, "num_key_value_heads": 1}, head_dim=16, sliding_window=4, query_pre_attn_scalar=10, layer_types=alternating
+        ),
+    }
+
+
+def build(name: str, dtype: torch.dtype = torch.float32, seed: int = 0) -> transformers.PreTrainedModel:
+    """The Hugging Face model `name` with random weights, frozen, with the attention of its own modelling file."""
+    return _random(configs()[name], name, dtype, seed)
+
+
+def _random(config: Any, name: str, dtype: torch.dtype, seed: int) -> transformers.PreTrainedModel:
+    with warnings.catch_warnings(), torch.random.fork_rng(devices=[]):
+        warnings.simplefilter("ignore")
+        model = transformers.AutoModelForCausalLM.from_config(config, attn_implementation="eager").eval().to(dtype)
+    generator = torch.Generator().manual_seed(seed)
+    with torch.no_grad():
+        for path, parameter in model.named_parameters():
+            noise = torch.randn(parameter.shape, generator=generator, dtype=torch.float64) * 0.3
+            parameter.copy_(noise + _centre(name, path, parameter))
+    return model.requires_grad_(False)
+
+
+def _centre(name: str, path: str, parameter: torch.Tensor) -> float:
+    """Scales of norms are around 1; Gemma stores them less 1."""
+    is_scale = parameter.ndim == 1 and path.endswith("weight") and ("norm" in path or "ln_" in path)
+    return 1.0 if is_scale and not name.startswith("gemma") else 0.0
+
+
+def quiet_model(kind: type, config: Any) -> Any:
+    """A model from a config, without transformers' remarks about special tokens beyond a tiny vocabulary."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        return kind(config).eval()
+
+
+@dataclass(frozen=True)
+class Subject:
+    """A tiny model and a batch to try things on."""
+
+    model: Model
+    batch: Batch
+
+
+def subject(name: str, dtype: torch.dtype = torch.float32, n_pairs: int = 3, seed: int = 0) -> Subject:
+    """A tiny model of a family with pairs of seven tokens that differ at two places; the first pair is shorter by two."""
+    generator = torch.Generator().manual_seed(seed + 1)
+    clean = torch.randint(0, VOCABULARY, (n_pairs, 7), generator=generator)
+    other = clean.clone()
+    for column in (3, 5):
+        other[:, column] = (clean[:, column] + torch.randint(1, VOCABULARY, (n_pairs,), generator=generator)) % VOCABULARY
+    answers, foils = torch.randperm(VOCABULARY, generator=generator)[: 2 * n_pairs].view(2, -1)
+    mask = torch.ones_like(clean, dtype=torch.bool)
+    mask[0, :2] = False
+    return Subject(make_model(build(name, dtype, seed)), Batch.from_tokens(clean, other, answers, foils, mask=mask))
+
+
+def with_words(seed: int = 0) -> tuple[transformers.PreTrainedModel, transformers.PreTrainedTokenizerFast]:
+    """A tiny Llama whose tokenizer knows every word of the IOI task, so that text pairs run on it."""
+    words = json.loads(files("mechassay.tasks").joinpath("data/ioi.json").read_text(encoding="utf-8"))
+    texts = [text for split in words.values() for group in split.values() for text in group]
+    found = sorted({word for text in texts for word in re.findall(r"\w+|[^\w\s]+", re.sub(r"\{\w+\}", " ", text))} - {"[UNK]"})
+    tokenizer = Tokenizer(WordLevel({word: number for number, word in enumerate(["[UNK]", *found])}, unk_token="[UNK]"))
+    tokenizer.pre_tokenizer = Whitespace()  # pyright: ignore[reportAttributeAccessIssue]
+    config = transformers.LlamaConfig(
+        vocab_size=tokenizer.get_vocab_size(),
+        hidden_size=32,
+        num_hidden_layers=3,
+        num_attention_heads=4,
+        num_key_value_heads=2,
+        intermediate_size=48,
+        max_position_embeddings=64,
+        bos_token_id=0,
+        eos_token_id=0,
+    )
+    return _random(config, "llama", torch.float32, seed), transformers.PreTrainedTokenizerFast(
+        tokenizer_object=tokenizer, unk_token="[UNK]"
+    )
