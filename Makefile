@@ -30,7 +30,7 @@ demo: venv ## Fetch SmolLM2-135M, find its IOI circuit with three methods, and w
 
 test: venv ## Run the tests, those on a real model too.
 	@$(BIN)/mechassay models fetch $(MODEL) || echo "$(MODEL) could not be fetched: the tests that need it are skipped."
-	@$(BIN)/python -m pytest -q
+	@$(BIN)/python -m pytest -q -n logical --maxprocesses 4
 
 check: venv ## Check format, lint and types.
 	@$(BIN)/ruff format --check
@@ -41,7 +41,7 @@ bench: venv ## Print the benchmark table.
 	@$(BIN)/python benchmarks/bench.py
 
 docs: venv ## Build the documentation in site/, with warnings as errors.
-	@$(BIN)/mkdocs build --strict --quiet
+	@NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
 
 clean: ## Remove everything that make and the tools write here.
 	@rm -rf $(VENV) demo site dist .pytest_cache .ruff_cache .hypothesis

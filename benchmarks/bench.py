@@ -24,7 +24,7 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 
-from mechassay.circuits.faithfulness import FRACTIONS, evaluate, faithfulness_curve, run_controls
+from mechassay.circuits.faithfulness import FRACTIONS, evaluate
 from mechassay.circuits.methods.eap import EAP
 from mechassay.circuits.methods.eap_ig_inputs import EAPIGInputs
 from mechassay.circuits.methods.exact import ExactPatching
@@ -73,7 +73,8 @@ def jobs(model: Model, batch: Batch, exact_layer: int) -> list[Job]:
     scores = EAPIGInputs(steps=5).score(model, batch, progress=SILENT)
     contrast = Contrast.run(model.decoder, batch)
     plans = {
-        p: compile_circuit(model.graph, scores.top(p, by="magnitude").pruned().edges, post_norm=model.decoder.has_post_norm) for p in (0.01, 0.5)
+        p: compile_circuit(model.graph, scores.top(p, by="magnitude").pruned().edges, post_norm=model.decoder.has_post_norm)
+        for p in (0.01, 0.5)
     }
     circuits = [scores.top(p, by="magnitude").pruned() for p in FRACTIONS]
     objective = LogitDiff()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -51,3 +52,10 @@ def test_importing_mechassay_is_light() -> None:
 
 def test_an_unknown_attribute_is_an_attribute_error() -> None:
     assert not hasattr(mechassay, "no_such_name")
+
+
+def test_the_version_is_the_same_everywhere() -> None:
+    number, root = version.__version__, Path(__file__).parents[1]
+    assert re.fullmatch(r"\d+\.\d+\.\d+", number)
+    assert f"\nversion: {number}\n" in (root / "CITATION.cff").read_text("utf-8")
+    assert f"\n## [{number}] - " in (root / "CHANGELOG.md").read_text("utf-8")

@@ -74,7 +74,7 @@ def content_hash(pairs: Sequence[Pair]) -> str:
     return digest.hexdigest()
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Batch:
     """Pairs as token ids, left-padded: column -1 is the last token of every prompt.
 
@@ -93,7 +93,7 @@ class Batch:
     foils: Int[Tensor, "batch n_foils"]
     ids: tuple[str, ...]
     groups: tuple[str, ...]
-    content: str = field(default="", compare=False)
+    content: str = ""
 
     def __len__(self) -> int:
         return self.clean.shape[0]

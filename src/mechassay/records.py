@@ -102,7 +102,7 @@ class Record(Stored):
     groups: list[str]
     curves: dict[str, Any] = Field(default_factory=dict)
     controls: dict[str, Any] = Field(default_factory=dict)
-    realised: dict[str, float] = Field(default_factory=dict)
+    realised: dict[str, Number] = Field(default_factory=dict)
     warnings: list[str] = Field(default_factory=list)
     provenance: Provenance
 

@@ -6,7 +6,6 @@ from collections.abc import Sequence
 
 import pytest
 import torch
-from tiny import FAMILIES, Subject, subject
 from torch import Tensor
 
 from mechassay.circuits.attribution import interpolated_scores
@@ -15,6 +14,7 @@ from mechassay.circuits.methods.exact import ExactPatching
 from mechassay.circuits.objectives import CrossEntropy, LogitDiff
 from mechassay.models.reference import Recording, ReferenceModel, exact_precision
 from mechassay.pairs import Batch
+from tiny import FAMILIES, Subject, subject
 
 
 @pytest.fixture(scope="module", params=FAMILIES)
@@ -51,7 +51,9 @@ def test_integrated_gradients_are_derivatives_at_interpolated_inputs(case: Subje
         clean, other = reference.record(batch.clean, batch.mask), reference.record(batch.counterfactual, batch.mask)
         for alpha, weight in zip(alphas, weights, strict=True):
             embeds = other.writers[0] + alpha * (clean.writers[0] - other.writers[0])
-            expected -= weight * _derivative(reference, case, reference.record(batch.clean, batch.mask, embeds), embeds, other.writers - clean.writers)
+            expected -= weight * _derivative(
+                reference, case, reference.record(batch.clean, batch.mask, embeds), embeds, other.writers - clean.writers
+            )
     torch.testing.assert_close(fast_scores(case, alphas, weights), expected, rtol=1e-9, atol=1e-9)
 
 
@@ -66,7 +68,17 @@ def _derivative(reference: ReferenceModel, case: Subject, at: Recording, embeds:
 def test_exact_patching_removes_one_edge_at_a_time(case: Subject) -> None:
     model, batch, graph = case.model, case.batch, case.model.graph
     scores = ExactPatching().score(model, batch)
-    edges = ["input->a0.h1<k>", "input->m1", "a0.h3->a1.h2<q>", "m0->a2.h0<v>", "a1.h1->m1", "a1.h1->a2.h1<k>", "a2.h2->logits", "m2->logits", "input->logits"]
+    edges = [
+        "input->a0.h1<k>",
+        "input->m1",
+        "a0.h3->a1.h2<q>",
+        "m0->a2.h0<v>",
+        "a1.h1->m1",
+        "a1.h1->a2.h1<k>",
+        "a2.h2->logits",
+        "m2->logits",
+        "input->logits",
+    ]
     edges = [edge for edge in edges if not (graph.parallel and edge == "a1.h1->m1")]
     with exact_precision(model.hf), torch.no_grad():
         reference = ReferenceModel(model.hf, graph)
@@ -81,7 +93,10 @@ def test_exact_patching_removes_one_edge_at_a_time(case: Subject) -> None:
 
 def test_exact_patching_of_some_layers_is_part_of_all(case: Subject) -> None:
     graph = case.model.graph
-    everything, some = ExactPatching().score(case.model, case.batch).values, ExactPatching(layers=(1, -1)).score(case.model, case.batch).values
+    everything, some = (
+        ExactPatching().score(case.model, case.batch).values,
+        ExactPatching(layers=(1, -1)).score(case.model, case.batch).values,
+    )
     wanted = torch.zeros(graph.n_readers, dtype=torch.bool)
     wanted[graph.slots(1)] = wanted[graph.mlp_reader(1)] = wanted[graph.logits] = True
     assert bool(some[:, ~wanted].isnan().all())
@@ -94,7 +109,10 @@ def test_a_small_step_along_all_edges_is_predicted(case: Subject) -> None:
     with exact_precision(model.hf), torch.no_grad():
         reference = ReferenceModel(model.hf, graph)
         recorded = reference.record(batch.counterfactual, batch.mask)
-        values = [logit_diff(reference.run(batch.clean, batch.mask, recorded, graph.legal.double() * (1 + sign * step)), batch) for sign in (-1, 1)]
+        values = [
+            logit_diff(reference.run(batch.clean, batch.mask, recorded, graph.legal.double() * (1 + sign * step)), batch)
+            for sign in (-1, 1)
+        ]
     slope = float(values[1] - values[0]) / (2 * step)
     assert float(fast_scores(case, (1.0,), (1.0,)).sum()) == pytest.approx(slope, rel=1e-4)
 
@@ -151,17 +169,24 @@ def _hooked(
         leaf(reference._part(layer, layout.mlp_norm), graph.mlp_reader(layer))
         if layout.post_attention:
             handles.append(
-                reference._part(layer, layout.post_attention).register_forward_pre_hook(lambda m, a, layer=layer: seen.__setitem__(layer, a[0].detach()))
+                reference._part(layer, layout.post_attention).register_forward_pre_hook(
+                    lambda m, a, layer=layer: seen.__setitem__(layer, a[0].detach())
+                )
             )
     leaf(hf.get_submodule(layout.final_norm), graph.logits)
     layer, kind = divmod(source - 1, 2)
     if source == 0:
         replaced(hf.get_submodule(layout.embed), other.writers[0] + alpha * (clean.writers[0] - other.writers[0]))
     elif kind == 0:
-        replaced(reference._part(layer, f"{layout.attention}.{layout.out}"), other.attended[layer] + alpha * (clean.attended[layer] - other.attended[layer]))
+        replaced(
+            reference._part(layer, f"{layout.attention}.{layout.out}"),
+            other.attended[layer] + alpha * (clean.attended[layer] - other.attended[layer]),
+        )
     else:
         row = graph.mlp_writer(layer)
-        replaced(reference._part(layer, layout.post_mlp or layout.mlp), other.writers[row] + alpha * (clean.writers[row] - other.writers[row]))
+        replaced(
+            reference._part(layer, layout.post_mlp or layout.mlp), other.writers[row] + alpha * (clean.writers[row] - other.writers[row])
+        )
     position_ids = case.model.decoder.context(batch.mask).position_ids
     logits = hf(batch.clean, attention_mask=batch.mask.long(), position_ids=position_ids, use_cache=False).logits[:, -1]
     grads = torch.autograd.grad(logit_diff(logits, batch), list(leaves.values()), allow_unused=True, materialize_grads=True)
@@ -192,6 +217,7 @@ def test_cross_entropy_scores_have_the_sign_of_help(case: Subject) -> None:
         without = graph.legal.double()
         without[graph.index(edge)] = 0
         losses = [
-            -reference.run(batch.clean, batch.mask, recorded, m).log_softmax(-1).gather(1, batch.answers).mean() for m in (graph.legal.double(), without)
+            -reference.run(batch.clean, batch.mask, recorded, m).log_softmax(-1).gather(1, batch.answers).mean()
+            for m in (graph.legal.double(), without)
         ]
     assert float(exact.values[graph.index(edge)]) == pytest.approx(float(losses[1] - losses[0]), rel=1e-5)

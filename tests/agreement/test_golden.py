@@ -10,7 +10,6 @@ import numpy as np
 import pytest
 import torch
 from safetensors.torch import load_file
-from tiny import quiet_model
 from transformers import GPT2Config, GPT2LMHeadModel
 
 import mechassay as ma
@@ -18,6 +17,7 @@ from mechassay.circuits import EdgeScores, evaluate, faithfulness_curve
 from mechassay.circuits.methods.method import Method
 from mechassay.models.model import Model, make_model
 from mechassay.pairs import Batch
+from tiny import quiet_model
 
 GOLDEN = Path(__file__).parents[1] / "golden"
 

@@ -17,11 +17,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import click
 import pytest
-import tiny
 from typer.main import get_command
 
+import tiny
 from mechassay.cli.main import app
 from mechassay.models.model import make_model
 from mechassay.models.sources import is_fetched
@@ -101,7 +100,7 @@ def commands(page: Path) -> list[str]:
 
 def mistakes(line: str) -> str | None:
     """What is wrong with a command, or None: unknown subcommands and options, missing and superfluous arguments."""
-    command: click.Command = get_command(app)
+    command: Any = get_command(app)
     words = shlex.split(line, comments=True)[1:]
     positional: list[str] = []
     while words:
@@ -119,14 +118,13 @@ def mistakes(line: str) -> str | None:
                 if not words:
                     return f"{name} needs a value"
                 words.pop(0)
-        elif isinstance(command, click.Group) and not positional:
-            found = command.commands.get(word)
-            if found is None:
+        elif hasattr(command, "commands"):  # a group; typer brings its own click, so that its classes are not click's
+            if word not in command.commands:
                 return f"{command.name or 'mechassay'} has no command {word}"
-            command = found
+            command = command.commands[word]
         else:
             positional.append(word)
-    slots = [parameter for parameter in command.params if isinstance(parameter, click.Argument)]
+    slots = [parameter for parameter in command.params if parameter.param_type_name == "argument"]
     if len(positional) < sum(slot.required for slot in slots):
         return f"{command.name} needs {len(slots)} arguments"
     if len(positional) > len(slots) and all(slot.nargs == 1 for slot in slots):
@@ -158,7 +156,23 @@ def test_a_wrong_command_is_found(line: str, wrong: str) -> None:
 
 
 def test_blocks_are_found_with_their_marks_and_lines() -> None:
-    text = "one\n\n<!-- real -->\n<!-- setup: tiny -->\n```python\na = 1\n```\n\n- item\n  ```bash\n  mechassay x \\\n    -y\n  ```\n```\nplain\n```\n"
+    text = """one
+
+<!-- real -->
+<!-- setup: tiny -->
+```python
+a = 1
+```
+
+- item
+  ```bash
+  mechassay x \\
+    -y
+  ```
+```
+plain
+```
+"""
     assert blocks(text) == [
         Block("python", frozenset({"real", "setup: tiny"}), "a = 1\n", 5),
         Block("bash", frozenset(), "mechassay x \\\n  -y\n", 10),

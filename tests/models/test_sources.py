@@ -138,7 +138,7 @@ def shelf(gguf_bytes: bytes, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
         return Path(shutil.copy(folder / f"{package}-{version}-py3-none-any.whl", target))
 
     monkeypatch.setattr(sources, "_pip_download", download)
-    monkeypatch.setattr(sources, "_packaged_models", lambda: models)
+    monkeypatch.setattr(sources, "packaged_models", lambda: models)
     return models
 
 
@@ -250,9 +250,9 @@ def test_an_unwritable_cache_names_the_variable(shelf: dict[str, sources.Package
         sources.fetch("tiny", say=lambda _: None)
 
 
-def test_the_packaged_models_are_pinned_and_have_terms() -> None:
+def test_thepackaged_models_are_pinned_and_have_terms() -> None:
     assert sources.packaged_names() == ["gemma3-270m", "smollm2-135m"]
-    for model in sources._packaged_models().values():
+    for model in sources.packaged_models().values():
         assert model.licence and model.notice and model.terms_url.startswith("https://")
         assert all(len(pin) == 64 for pin in (model.gguf_sha256, *(wheel.sha256 for wheel in model.wheels)))
 

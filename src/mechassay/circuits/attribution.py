@@ -42,7 +42,7 @@ from mechassay.pairs import Batch
 CONTRACTION_BYTES = 96 * 2**20
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Taps:
     """Where a forward pass is to be differentiated, layer by layer, and what the pull-back needs.
 
@@ -92,8 +92,7 @@ def tapped_forward(
         part = decoder.layers[index]
         attention = part.attention
         last = index == n_layers - 1
-        if last:
-            n_columns = x.shape[1]
+        n_columns = x.shape[1]
         wrote = None
         streams[index] = x
         if index > layer or not at_mlp:
@@ -125,9 +124,9 @@ def tapped_forward(
         if part.mlp is not None:
             read = before if decoder.parallel else x
             tap = read.view_as(read)
-            mlp[index] = tap
-            mlp_out[index] = part.mlp(tap)
-            x = x + mlp_out[index]
+            written = part.mlp(tap)
+            mlp[index], mlp_out[index] = tap, written
+            x = x + written
         if last:
             post[index] = _pad_statistics(post[index], n_columns)
     final = x[:, -1].view_as(x[:, -1])
@@ -146,7 +145,7 @@ def _pad_statistics(at: NormStatistics | None, columns: int) -> NormStatistics |
     return NormStatistics(F.pad(at.xhat, (0, 0, missing, 0)), F.pad(at.rscale, (0, 0, missing, 0)))
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class ReaderGradients:
     """Gradients of the objective at every reader of a tapped pass, before the pull-back.
 
@@ -320,7 +319,12 @@ def _head_changes(attention: Attention, clean: Tensor, other: Tensor, block: sli
 
 
 def interpolated_scores(
-    model: Model, batch: Batch, objective: Objective, alphas: Sequence[float], weights: Sequence[float], into: Float[Tensor, "writers readers"]
+    model: Model,
+    batch: Batch,
+    objective: Objective,
+    alphas: Sequence[float],
+    weights: Sequence[float],
+    into: Float[Tensor, "writers readers"],
 ) -> None:
     """Add one batch's summed scores, with gradients at inputs a' + alpha (a - a'), to `into`.
 

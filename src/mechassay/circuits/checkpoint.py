@@ -49,7 +49,11 @@ class State:
     def save(self) -> None:
         """Write the state now."""
         if self.path is not None:
-            write_tensors(self.path, {name: tensor.cpu() for name, tensor in self.tensors.items()}, {"kind": "checkpoint", "key": self.key, "cursor": self.cursor})
+            write_tensors(
+                self.path,
+                {name: tensor.cpu() for name, tensor in self.tensors.items()},
+                {"kind": "checkpoint", "key": self.key, "cursor": self.cursor},
+            )
         self.saved = time.monotonic()
 
 

@@ -78,7 +78,10 @@ def evaluate(
     plans = [compile_circuit(model.graph, each.edges, post_norm=model.decoder.has_post_norm) for each in circuits]
     values = np.full((len(plans), len(batch)), np.nan)
     budget = token_budget(_bytes_per_token(model), batch.n_tokens, model.device)
-    with progress.track(f"running {len(plans)} circuits", len(batch) * len(plans)) as advance, out_of_memory_is_an_error("Evaluating circuits"):
+    with (
+        progress.track(f"running {len(plans)} circuits", len(batch) * len(plans)) as advance,
+        out_of_memory_is_an_error("Evaluating circuits"),
+    ):
         for rows, chunk in batch.chunks(budget):
             contrast = Contrast.run(model.decoder, chunk)
             clean = contrast.clean.readout(model.decoder) if chosen.needs_clean else None
@@ -88,7 +91,9 @@ def evaluate(
                     advance(len(rows))
     if not np.isfinite(values).all():
         number, row = np.argwhere(~np.isfinite(values))[0]
-        raise NonFinite(f"{chosen.name} of example {batch.ids[row]} is {values[number, row]} in circuit {number}: the activations overflow or hold NaN.")
+        raise NonFinite(
+            f"{chosen.name} of example {batch.ids[row]} is {values[number, row]} in circuit {number}: the activations overflow or hold NaN."
+        )
     return values[0] if isinstance(circuit, Circuit) else values
 
 
@@ -295,10 +300,12 @@ def run_controls(
     return Controls(chosen.name, batch.ids, values[0], values[1], random)
 
 
-def _evaluate_distinct(model: Model, circuits: list[Circuit], batch: Batch, objective: Objective, progress: Progress) -> Float[np.ndarray, "circuits n"]:
+def _evaluate_distinct(
+    model: Model, circuits: list[Circuit], batch: Batch, objective: Objective, progress: Progress
+) -> Float[np.ndarray, "circuits n"]:
     """`evaluate`, running equal circuits once: after pruning, several small sizes are often the same."""
-    places: dict[bytes, int] = {}
-    which = [places.setdefault(np.packbits(circuit.edges.numpy()).tobytes(), len(places)) for circuit in circuits]
+    places: dict[Circuit, int] = {}
+    which = [places.setdefault(circuit, len(places)) for circuit in circuits]
     first = [which.index(number) for number in range(len(places))]
     return evaluate(model, [circuits[i] for i in first], batch, objective, progress=progress)[which]
 
@@ -306,7 +313,9 @@ def _evaluate_distinct(model: Model, circuits: list[Circuit], batch: Batch, obje
 class _Rule:
     """A profile's arithmetic: from per-example values to f and its areas, with intervals."""
 
-    def __init__(self, profile: Profile, fractions: tuple[float, ...], n_edges: int, controls: Controls, groups: tuple[str, ...], seed: int) -> None:
+    def __init__(
+        self, profile: Profile, fractions: tuple[float, ...], n_edges: int, controls: Controls, groups: tuple[str, ...], seed: int
+    ) -> None:
         self.profile, self.fractions, self.n_edges, self.seed = profile, fractions, n_edges, seed
         self.groups = groups
         self.ends = np.stack((controls.empty, controls.full))

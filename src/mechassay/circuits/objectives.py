@@ -140,7 +140,9 @@ class Accuracy:
         return (right.amax(dim=1) > wrong.amax(dim=1)).to(right.dtype)
 
 
-OBJECTIVES = Registry("objective", {cls.name: f"{__name__}:{cls.__name__}" for cls in (LogitDiff, ProbDiff, CrossEntropy, Kl, Js, Accuracy)})
+OBJECTIVES = Registry(
+    "objective", {cls.name: f"{__name__}:{cls.__name__}" for cls in (LogitDiff, ProbDiff, CrossEntropy, Kl, Js, Accuracy)}
+)
 
 
 def load_objective(objective: str | Objective) -> Objective:

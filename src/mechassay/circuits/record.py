@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -10,24 +11,34 @@ import torch
 
 from mechassay.circuits.faithfulness import Area, Controls, FaithfulnessCurve, Sweep
 from mechassay.circuits.files import read_tensors, write_tensors
-from mechassay.models.model import Model
 from mechassay.records import Measure, Record, Spec, provenance
 
 
 def record_of(
-    curve: FaithfulnessCurve, model: Model, *, task: Spec, method: Spec, seed: int = 0, data_hash: str = "", realised: dict[str, float] | None = None
+    curve: FaithfulnessCurve,
+    *,
+    model: Spec,
+    task: Spec,
+    method: Spec,
+    device: str = "",
+    dtype: str = "",
+    seed: int = 0,
+    data_hash: str = "",
+    realised: Mapping[str, float] | None = None,
 ) -> Record:
     """Everything needed to show, recompute and compare the curve, as plain data."""
     n = len(curve.ids)
     value, magnitude = curve.sweeps["value"], curve.sweeps["magnitude"]
     measures = [_measure("cpr", value.cpr, n, curve), _measure("cmd", magnitude.cmd, n, curve)]
-    measures += [_measure(name, area, n, curve) for name, area in (("log_cpr", value.log_cpr), ("log_cmd", magnitude.log_cmd)) if area is not None]
+    measures += [
+        _measure(name, area, n, curve) for name, area in (("log_cpr", value.log_cpr), ("log_cmd", magnitude.log_cmd)) if area is not None
+    ]
     per_example = {"clean": curve.controls.full.tolist(), "empty": curve.controls.empty.tolist()}
     for by, sweep in curve.sweeps.items():
         per_example |= {f"{by}@{p:g}": row.tolist() for p, row in zip(curve.fractions, sweep.per_example, strict=True)}
     return Record(
         kind="faithfulness",
-        model=Spec(name=model.name, args={"family": model.family, "n_edges": curve.n_edges}),
+        model=Spec(name=model.name, version=model.version, args={**model.args, "n_edges": curve.n_edges}),
         task=task,
         method=method,
         metric=Spec(name=curve.objective, args={"profile": curve.profile}),
@@ -43,12 +54,14 @@ def record_of(
             "random": {
                 "cpr": curve.random_cpr,
                 "cmd": curve.random_cmd,
-                "seeds": {str(seed): {"cpr": sweep.cpr.value, "cmd": sweep.cmd.value, **_line(sweep)} for seed, sweep in curve.random.items()},
+                "seeds": {
+                    str(seed): {"cpr": sweep.cpr.value, "cmd": sweep.cmd.value, **_line(sweep)} for seed, sweep in curve.random.items()
+                },
             },
         },
-        realised=realised or {},
+        realised=dict(realised or {}),
         warnings=list(curve.warnings),
-        provenance=provenance(device=str(model.device), dtype=str(model.dtype).removeprefix("torch."), seed=seed, data_hash=data_hash),
+        provenance=provenance(device=device, dtype=dtype, seed=seed, data_hash=data_hash),
     )
 
 

@@ -27,7 +27,7 @@ from mechassay.graph import Graph
 By = Literal["value", "magnitude"]
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Circuit:
     """A set of edges.
 
@@ -72,6 +72,12 @@ class Circuit:
     def __len__(self) -> int:
         return int(self.edges.sum())
 
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Circuit) and self.graph == other.graph and torch.equal(self.edges, other.edges)
+
+    def __hash__(self) -> int:
+        return hash((self.graph, np.packbits(self.edges.numpy()).tobytes()))
+
     def names(self) -> list[str]:
         """Names of the edges, in index order."""
         return [self.graph.edge_name(u, v) for u, v in self.edges.nonzero().tolist()]
@@ -89,7 +95,7 @@ class Circuit:
         return float(len(self))
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class EdgeScores:
     """One score per edge.
 
@@ -118,7 +124,9 @@ class EdgeScores:
         if not bool(torch.isfinite(values[graph.legal.to(values.device)]).all()):
             bad = (~torch.isfinite(values.cpu()) & graph.legal).nonzero()
             name = graph.edge_name(*bad[0].tolist())
-            raise NonFinite(f"{len(bad)} of {graph.n_edges} edge scores are not finite, the first is {name}: the activations overflow or hold NaN.")
+            raise NonFinite(
+                f"{len(bad)} of {graph.n_edges} edge scores are not finite, the first is {name}: the activations overflow or hold NaN."
+            )
         clean = torch.where(graph.legal, values.detach().float().cpu(), torch.tensor(float("nan")))
         return EdgeScores(graph, clean, dict(provenance or {}))
 
@@ -228,5 +236,7 @@ class EdgeScores:
         if stored.fingerprint != header.get("fingerprint"):
             raise BadFile(f"{path}: the graph in the header does not match its fingerprint.")
         if graph is not None and stored != graph:
-            raise GraphMismatch(f"{path}: the scores were made on {stored} ({stored.n_edges} edges); the model's graph is {graph} ({graph.n_edges} edges).")
+            raise GraphMismatch(
+                f"{path}: the scores were made on {stored} ({stored.n_edges} edges); the model's graph is {graph} ({graph.n_edges} edges)."
+            )
         return EdgeScores(stored, values, header.get("provenance", {}))

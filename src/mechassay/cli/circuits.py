@@ -10,6 +10,8 @@ import typer
 from mechassay.cli.options import BosOption, DeviceOption, DtypeOption, ModelOption, OutputOption, SeedOption, TaskOption, load
 
 if TYPE_CHECKING:
+    from mechassay.circuits.scores import EdgeScores
+    from mechassay.records import Record
     from mechassay.runs.circuits import CircuitJob, CircuitRun
 
 app = typer.Typer(help="Localize and evaluate circuits.", no_args_is_help=True)
@@ -18,7 +20,9 @@ MethodOption = Annotated[
     list[str],
     typer.Option("--method", "-M", help="Method, with settings if wanted: eap-ig-inputs:steps=10,points=midpoint. Repeat for several."),
 ]
-ObjectiveOption = Annotated[str, typer.Option(help="What a circuit is to preserve: logit_diff, prob_diff, kl, js, cross_entropy, accuracy.")]
+ObjectiveOption = Annotated[
+    str, typer.Option(help="What a circuit is to preserve: logit_diff, prob_diff, kl, js, cross_entropy, accuracy.")
+]
 ProfileOption = Annotated[str, typer.Option(help="strict, or mib-2025 (exactly the benchmark's code).")]
 CounterfactualOption = Annotated[str | None, typer.Option(help="Kind of counterfactual; the task's default if not given.")]
 TrainLimit = Annotated[int, typer.Option("--train-limit", help="Pairs to find circuits on.")]
@@ -50,7 +54,22 @@ def run_circuits(
     prepend_bos: BosOption = False,
 ) -> None:
     """Find circuits with every method and measure them: scores, records, one HTML report."""
-    plan = _plan(model, task, method, counterfactual, objective, train_split, train_limit, split, limit, profile, dtype, seed, private_seed, prepend_bos)
+    plan = _plan(
+        model,
+        task,
+        method,
+        counterfactual,
+        objective,
+        train_split,
+        train_limit,
+        split,
+        limit,
+        profile,
+        dtype,
+        seed,
+        private_seed,
+        prepend_bos,
+    )
     job = _job(plan, output, device)
     scores = job.localize()
     _finish(job, job.evaluate(scores), scores)
@@ -73,7 +92,22 @@ def localize(
     prepend_bos: BosOption = False,
 ) -> None:
     """Score all edges with every method; `evaluate` then takes the folder."""
-    plan = _plan(model, task, method, counterfactual, objective, train_split, train_limit, "test", 100, "strict", dtype, seed, private_seed, prepend_bos)
+    plan = _plan(
+        model,
+        task,
+        method,
+        counterfactual,
+        objective,
+        train_split,
+        train_limit,
+        "test",
+        100,
+        "strict",
+        dtype,
+        seed,
+        private_seed,
+        prepend_bos,
+    )
     job = _job(plan, output, device)
     for name, scores in job.localize().items():
         best = scores.ranking("magnitude")[:3]
@@ -105,7 +139,23 @@ def evaluate(
     files = _score_files(scores)
     # Read before the model is loaded: a bad file is then found at once.
     loaded = {file.stem: EdgeScores.load(file) for file in files}
-    plan = _plan(model, task, [], counterfactual, objective, "train", 100, split, limit, profile, dtype, seed, private_seed, prepend_bos, tuple(map(str, files)))
+    plan = _plan(
+        model,
+        task,
+        [],
+        counterfactual,
+        objective,
+        "train",
+        100,
+        split,
+        limit,
+        profile,
+        dtype,
+        seed,
+        private_seed,
+        prepend_bos,
+        tuple(map(str, files)),
+    )
     job = _job(plan, output, device)
     _finish(job, job.evaluate(loaded), loaded)
 
@@ -170,7 +220,7 @@ def _score_files(given: list[Path]) -> list[Path]:
     return files
 
 
-def _finish(job: CircuitJob, records: list, scores: dict) -> None:  # pyright: ignore[reportMissingTypeArgument]
+def _finish(job: CircuitJob, records: list[Record], scores: dict[str, EdgeScores]) -> None:
     from rich.console import Console
 
     from mechassay.report.table import print_table

@@ -16,7 +16,10 @@ OutputOption = Annotated[Path, typer.Option("--output", "-o", help="Folder for r
 DeviceOption = Annotated[str, typer.Option("--device", help="cpu, cuda, cuda:1, mps.")]
 DtypeOption = Annotated[str, typer.Option("--dtype", help="float32, float64, bfloat16 or float16.")]
 SeedOption = Annotated[int, typer.Option("--seed", help="Seed of the task's examples and of the bootstrap.")]
-BosOption = Annotated[bool, typer.Option("--prepend-bos", help="Put BOS before every prompt where the tokenizer does not (as TransformerLens does for GPT-2).")]
+BosOption = Annotated[
+    bool,
+    typer.Option("--prepend-bos", help="Put BOS before every prompt where the tokenizer does not (as TransformerLens does for GPT-2)."),
+]
 
 
 def load(model: str, dtype: str, device: str, prepend_bos: bool = False) -> Model:

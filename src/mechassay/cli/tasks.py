@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from mechassay.cli.options import SeedOption
+
+if TYPE_CHECKING:
+    from mechassay.models.model import Model
 
 app = typer.Typer(help="List tasks and show their pairs.", no_args_is_help=True)
 
@@ -33,7 +36,9 @@ def show_task(
     split: Annotated[str, typer.Option(help="train, validation, test or private.")] = "train",
     limit: Annotated[int, typer.Option(help="How many pairs.")] = 5,
     counterfactual: Annotated[str | None, typer.Option(help="Kind of counterfactual; the task's default if not given.")] = None,
-    model: Annotated[str | None, typer.Option("--model", "-m", help="Filter to what this model's tokenizer can compare, and show tokens.")] = None,
+    model: Annotated[
+        str | None, typer.Option("--model", "-m", help="Filter to what this model's tokenizer can compare, and show tokens.")
+    ] = None,
     seed: SeedOption = 0,
     private_seed: Annotated[int | None, typer.Option(help="Seed of the private split, which its keeper alone knows.")] = None,
 ) -> None:
@@ -50,12 +55,19 @@ def show_task(
     batch = loaded.batch(pairs) if loaded else None
     for row, pair in enumerate(pairs):
         console.print(f"[bold]{escape(pair.id)}[/bold]  answer {escape(repr(pair.answers))}  foil {escape(repr(pair.foils))}")
-        if batch is None or loaded is None or loaded.tokenizer is None:
-            console.print(f"  clean           {escape(pair.clean)}\n  counterfactual  {escape(pair.counterfactual)}")
-            continue
-        tokens = loaded.tokenizer
-        real = batch.mask[row]
-        for label, ids in (("clean", batch.clean[row][real]), ("counterfactual", batch.counterfactual[row][real])):
-            other = (batch.counterfactual if label == "clean" else batch.clean)[row][real]
-            shown = [f"[reverse]{escape(tokens.decode([a]))}[/reverse]" if a != b else escape(tokens.decode([a])) for a, b in zip(ids.tolist(), other.tolist(), strict=True)]
-            console.print(f"  {label:15} {'|'.join(shown)}")
+        texts = (escape(pair.clean), escape(pair.counterfactual))
+        if batch is not None and loaded is not None:
+            real = batch.mask[row]
+            texts = _side_by_side(loaded, batch.clean[row][real].tolist(), batch.counterfactual[row][real].tolist())
+        console.print(f"  clean           {texts[0]}\n  counterfactual  {texts[1]}")
+
+
+def _side_by_side(model: Model, clean: list[int], other: list[int]) -> tuple[str, str]:
+    """Both prompts as tokens with a bar between, those that differ shown in reverse."""
+    from rich.markup import escape
+
+    tokenizer = model.tokenizer
+    assert tokenizer is not None
+    shown = [[escape(str(tokenizer.decode([token]))) for token in tokens] for tokens in (clean, other)]
+    marked = [[text if a == b else f"[reverse]{text}[/reverse]" for text, a, b in zip(line, clean, other, strict=True)] for line in shown]
+    return "|".join(marked[0]), "|".join(marked[1])

@@ -18,7 +18,7 @@ from mechassay.models.decoder import Context, Decoder, Readout
 from mechassay.pairs import Batch
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class LayerTrace:
     """One layer of a trace. Positions run from the trace's `start`, except in k and v, which have all.
 
@@ -41,7 +41,7 @@ class LayerTrace:
     mlp: Float[Tensor, "batch pos d_model"] | None
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Trace:
     """One forward pass, taken apart. `start` is the first column it holds."""
 
@@ -138,7 +138,7 @@ def resume(
     return decoder.readout(x[:, -1])
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Contrast:
     """A clean and a reference run of one batch, the reference from the first column that differs.
 

@@ -43,7 +43,7 @@ GATHER_BELOW = 0.15
 """Share of non-zero coefficients under which a gather beats a GEMM."""
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Mix:
     """Sums of rows of a buffer: one sum per distinct set of in-edges."""
 
@@ -69,7 +69,7 @@ class Mix:
         return Mix(len(rows), torch.from_numpy(np.nonzero(rows)[1].astype(np.int64)), offsets, dense)
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class SlotPlan:
     """Where the queries (keys, values) of a group of heads come from; the rest are the reference's.
 
@@ -83,7 +83,7 @@ class SlotPlan:
     row: Tensor
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class HeadGroup:
     """Heads of one layer that are read at the same columns."""
 
@@ -92,7 +92,7 @@ class HeadGroup:
     slots: tuple[SlotPlan, SlotPlan, SlotPlan]
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class LayerPlan:
     """What one layer has to do.
 
@@ -121,7 +121,7 @@ class LayerPlan:
     mlp: Mix | None
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Plan:
     """A compiled circuit. `final` is None where the logits are the clean run's."""
 
@@ -252,7 +252,9 @@ def _plan_layer(
             here = np.isin(readers, from_sums(slot, group))
             slots.append(
                 SlotPlan(
-                    _index(np.flatnonzero(clean_reader[readers])), _index(np.flatnonzero(here)), _index(np.array([row[r] for r in readers[here]]))
+                    _index(np.flatnonzero(clean_reader[readers])),
+                    _index(np.flatnonzero(here)),
+                    _index(np.array([row[r] for r in readers[here]])),
                 )
             )
         groups.append(HeadGroup(_index(group), bool(last), (slots[0], slots[1], slots[2])))
@@ -402,7 +404,10 @@ class _Run:
             return
         assert reference.attended is not None and layer.wide_patterns is not None and layer.last_patterns is not None
         last_changes = torch.cat((changes[0][:, :, -1:], changes[1]))
-        for patterns, change, columns in ((layer.wide_patterns, changes[0], slice(None)), (layer.last_patterns, last_changes, slice(-1, None))):
+        for patterns, change, columns in (
+            (layer.wide_patterns, changes[0], slice(None)),
+            (layer.last_patterns, last_changes, slice(-1, None)),
+        ):
             if len(patterns):
                 base = reference.attended[:, columns]
                 mixed = torch.einsum("ph,hbtd->pbtd", patterns.to(change), change) + base

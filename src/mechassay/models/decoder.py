@@ -39,7 +39,7 @@ class NormStatistics(NamedTuple):
     rscale: Float[Tensor, "... 1"]
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Norm:
     """LayerNorm (`centred`) or RMSNorm; computed in fp32 at least, returned in the input's dtype.
 
@@ -85,7 +85,7 @@ class Norm:
         return flat * at.rscale * self.weight.to(flat.dtype)
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Projection:
     """A linear map into heads: weight [heads, d_head, d_model], bias [heads, d_head] or None."""
 
@@ -98,7 +98,7 @@ class Projection:
         return F.linear(x, self.weight.reshape(heads * width, -1), bias).unflatten(-1, (heads, width))
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Attention:
     """One layer's attention. `out` maps head h's mix z_h to z_h @ out[h]; `out_bias` belongs to no head."""
 
@@ -126,7 +126,7 @@ class Attention:
         return self.n_heads // self.k.weight.shape[0]
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Mlp:
     """One layer's MLP: down(act(up(x))), or down(act(gate(x)) * up(x)) where gated; weights [out, in]."""
 
@@ -149,7 +149,7 @@ class Mlp:
         return out if self.post_norm is None else self.post_norm(out)
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Layer:
     """Attention and MLP; `mlp` is None in attention-only models."""
 
@@ -157,7 +157,7 @@ class Layer:
     mlp: Mlp | None
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Context:
     """What depends on padding alone: positions, rotary tables and attention masks of a batch."""
 
@@ -174,7 +174,7 @@ class Context:
         )
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Decoder:
     """All weights of a causal LM and the pieces of its forward pass."""
 
@@ -292,7 +292,7 @@ class Decoder:
         return Readout(self.final_norm(stream), self)
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Readout:
     """The logits of some normed final vectors, computed only where asked for, in fp32 at least.
 

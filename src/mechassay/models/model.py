@@ -8,7 +8,7 @@ the residual stream. A failure says which part differs.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -46,7 +46,7 @@ class SelfCheck:
         return max(self.logits, self.logits_left_padded, self.writers_sum) <= self.tolerance
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Model:
     """A causal LM, its decoder and its graph.
 
@@ -63,7 +63,7 @@ class Model:
     decoder: Decoder
     graph: Graph
     prepend: tuple[int, ...] = ()
-    self_check: SelfCheck | None = field(default=None, compare=False)
+    self_check: SelfCheck | None = None
 
     @property
     def dtype(self) -> torch.dtype:
@@ -112,7 +112,9 @@ class Model:
             part = (
                 "the writers do not sum to the residual stream"
                 if result.writers_sum > result.tolerance
-                else "the logits differ" if result.logits > result.tolerance else "the logits differ under left padding"
+                else "the logits differ"
+                if result.logits > result.tolerance
+                else "the logits differ under left padding"
             )
             raise SelfCheckFailed(
                 f"{self.name} ({self.family}): {part}: {max(result.logits, result.logits_left_padded, result.writers_sum):.2g} "
@@ -122,7 +124,12 @@ class Model:
 
 
 def make_model(
-    hf: PreTrainedModel, tokenizer: PreTrainedTokenizerBase | None = None, *, name: str | None = None, prepend: Sequence[int] = (), check: bool = True
+    hf: PreTrainedModel,
+    tokenizer: PreTrainedTokenizerBase | None = None,
+    *,
+    name: str | None = None,
+    prepend: Sequence[int] = (),
+    check: bool = True,
 ) -> Model:
     """A `Model` around a Hugging Face model in memory, which is put in eval mode; its weights are shared.
 

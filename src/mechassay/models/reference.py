@@ -20,7 +20,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -59,13 +59,8 @@ _LLAMA = Layout(
     "o_proj",
     "mlp",
 )
-_GEMMA = Layout(
-    **{
-        **_LLAMA.__dict__,
-        "mlp_norm": "pre_feedforward_layernorm",
-        "post_attention": "post_attention_layernorm",
-        "post_mlp": "post_feedforward_layernorm",
-    }
+_GEMMA = replace(
+    _LLAMA, mlp_norm="pre_feedforward_layernorm", post_attention="post_attention_layernorm", post_mlp="post_feedforward_layernorm"
 )
 LAYOUTS = {
     "gpt2": Layout("transformer.wte", "transformer.h", "transformer.ln_f", "ln_1", "ln_2", "attn", ("c_attn",), "c_proj", "mlp"),
@@ -116,7 +111,14 @@ def _exact_rms_norm(module: Any, args: tuple[Tensor, ...], output: Tensor) -> Te
 
 
 def _exact_attention(
-    module: Any, query: Tensor, key: Tensor, value: Tensor, attention_mask: Tensor | None, scaling: float, softcap: float | None = None, **_: Any
+    module: Any,
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    attention_mask: Tensor | None,
+    scaling: float,
+    softcap: float | None = None,
+    **_: Any,
 ) -> tuple[Tensor, None]:
     groups = query.shape[1] // key.shape[1]
     scores = query @ key.repeat_interleave(groups, 1).transpose(2, 3) * scaling
@@ -127,7 +129,7 @@ def _exact_attention(
     return (scores.softmax(-1) @ value.repeat_interleave(groups, 1)).transpose(1, 2), None
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Recording:
     """A plain run: what every writer wrote [writers, batch, pos, d], and each norm's input stream."""
 
@@ -224,7 +226,9 @@ class ReferenceModel:
         attention = self._part(layer, self.layout.attention)
         caught: dict[str, Tensor] = {}
         with ExitStack() as stack:
-            for name, inputs in zip(self.layout.projections, ((k,), (v,)) if len(self.layout.projections) == 1 else ((), (k,), (v,)), strict=False):
+            for name, inputs in zip(
+                self.layout.projections, ((k,), (v,)) if len(self.layout.projections) == 1 else ((), (k,), (v,)), strict=False
+            ):
                 module = attention.get_submodule(name)
                 if len(self.layout.projections) == 1:
                     hook = self._fused_hook(module, k, v)

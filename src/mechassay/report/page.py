@@ -20,8 +20,8 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 
 from mechassay.circuits.faithfulness import FaithfulnessCurve
-from mechassay.circuits.record import _line, _measure  # pyright: ignore[reportPrivateUsage] - see as_record
-from mechassay.records import Failure, Record, Spec, provenance
+from mechassay.circuits.record import record_of
+from mechassay.records import Failure, Record, Spec
 from mechassay.report.figures import areas_figure, colours, faithfulness_figure
 from mechassay.report.table import NUMERIC, shown_columns, table_rows
 from mechassay.report.words import arguments, labels, measure, number, objective, random_seeds, setting_name, settings, share, verdict
@@ -88,31 +88,16 @@ def _title(records: Sequence[Record]) -> str:
 
 
 def as_record(result: Record | FaithfulnessCurve) -> Record:
-    """A record as it is; a curve as a record of what the curve itself knows.
-
-    `circuits.record.record_of` makes the full record, and needs the model for it.
-    """
+    """A record as it is; a curve as a record of what the curve itself knows."""
     if isinstance(result, Record):
         return result
-    curve, notes = result, dict(result.notes)
-    value, magnitude, n = curve.sweeps["value"], curve.sweeps["magnitude"], len(curve.ids)
-    areas = {"cpr": value.cpr, "cmd": magnitude.cmd, "log_cpr": value.log_cpr, "log_cmd": magnitude.log_cmd}
-    seeds = {str(seed): {"cpr": sweep.cpr.value, "cmd": sweep.cmd.value, **_line(sweep)} for seed, sweep in curve.random.items()}
-    return Record(
-        kind="faithfulness",
-        model=Spec(name=notes.pop("model", ""), args={"n_edges": curve.n_edges}),
+    notes = dict(result.notes)
+    return record_of(
+        result,
+        model=Spec(name=notes.pop("model", "")),
         task=Spec(name=notes.pop("task", "")),
-        method=Spec(name=curve.label, args={f"scores' {key}": text for key, text in notes.items() if key != "method"}),
-        metric=Spec(name=curve.objective, args={"profile": curve.profile}),
-        measures=[_measure(name, area, n, curve) for name, area in areas.items() if area is not None],
-        per_example={"clean": curve.controls.full.tolist(), "empty": curve.controls.empty.tolist()}
-        | {f"value@{p:g}": row.tolist() for p, row in zip(curve.fractions, value.per_example, strict=True)},
-        example_ids=list(curve.ids),
-        groups=list(curve.groups),
-        curves={"fractions": list(curve.fractions), "value": _line(value), "magnitude": _line(magnitude)},
-        controls={"denominator": list(curve.denominator), "random": {"seeds": seeds}},
-        warnings=list(curve.warnings),
-        provenance=provenance(device="", dtype=notes.get("dtype", ""), seed=0),
+        method=Spec(name=result.label, args={f"scores' {key}": text for key, text in notes.items() if key != "method"}),
+        dtype=notes.get("dtype", ""),
     )
 
 

@@ -100,7 +100,11 @@ class CircuitRun:
 
     def plan(self) -> dict[str, Any]:
         """The plan as plain values; the private seed is never stored."""
-        return {key: list(value) if isinstance(value, tuple) else value for key, value in dataclasses.asdict(self).items() if key != "private_seed"}
+        return {
+            key: list(value) if isinstance(value, tuple) else value
+            for key, value in dataclasses.asdict(self).items()
+            if key != "private_seed"
+        }
 
 
 class CircuitJob:
@@ -144,26 +148,25 @@ class CircuitJob:
     def _score(self, method: Method, name: str, train: Batch) -> EdgeScores:
         begin = time.perf_counter()
         scores = method.score(self.model, train, self.objective, progress=self.progress, checkpoint=self.folder.checkpoint_file(name))
-        about = {**scores.provenance, "seconds": round(time.perf_counter() - begin, 3), "task": self.run.task, "split": self.run.train_split}
+        about = {
+            **scores.provenance,
+            "seconds": round(time.perf_counter() - begin, 3),
+            "task": self.run.task,
+            "split": self.run.train_split,
+        }
         return EdgeScores(scores.graph, scores.values, about)
 
     def evaluate(self, scores: dict[str, EdgeScores]) -> list[Record]:
         """Records of all scores; those already in the folder are read."""
-        records: list[Record] = []
-        missing = [name for name in scores if self.folder.record(name) is None]
+        found = {name: self.folder.record(name) for name in scores}
+        missing = [name for name, record in found.items() if record is None]
         if missing:
             test, data_hash = self.pairs(self.run.test_split, self.run.test_limit)
             controls = self._controls(test)
-        for name, each in scores.items():
-            record = self.folder.record(name)
-            if record is None:
-                record = self._cell(name, lambda name=name, each=each: self._record(name, each, test, data_hash, controls))
-                if record is None:
-                    continue
-                self.folder.save_record(name, record)
-            records.append(record)
+            for name in missing:
+                found[name] = self._cell(name, lambda name=name: self._record(name, scores[name], test, data_hash, controls))
         self.folder.save_failures(self.failures)
-        return records
+        return [record for record in found.values() if record is not None]
 
     def _controls(self, test: Batch) -> Controls:
         file = self.folder.path / "controls.safetensors"
@@ -178,7 +181,15 @@ class CircuitJob:
     def _record(self, name: str, scores: EdgeScores, test: Batch, data_hash: str, controls: Controls) -> Record:
         begin, run = time.perf_counter(), self.run
         curve = faithfulness_curve(
-            self.model, scores, test, self.objective, profile=run.profile, controls=controls, label=name, seed=run.seed, progress=self.progress
+            self.model,
+            scores,
+            test,
+            self.objective,
+            profile=run.profile,
+            controls=controls,
+            label=name,
+            seed=run.seed,
+            progress=self.progress,
         )
         realised = {
             "localize_seconds": float(scores.provenance.get("seconds", float("nan"))),
@@ -194,27 +205,38 @@ class CircuitJob:
         }
         method = self.methods.get(name)
         spec = Spec(name=name) if method is None else Spec(name=name, version=method.version, args=settings(method))
-        return record_of(
+        record = record_of(
             curve,
-            self.model,
+            model=Spec(name=self.model.name, args={"family": self.model.family}),
+            device=str(self.model.device),
+            dtype=str(self.model.dtype).removeprefix("torch."),
             task=Spec(name=self.task.name, version=self.task.version, args=about),
             method=spec,
             seed=run.seed,
             data_hash=data_hash,
             realised=realised,
         )
+        self.folder.save_record(name, record)
+        return record
 
     def _cell(self, name: str, work: Callable[[], T]) -> T | None:
         """One cell; what goes wrong in it is kept as a failed row."""
         try:
             return work()
         except MechassayError as error:
-            self.failures.append(Failure(cell={"method": name, "task": self.run.task, "model": self.run.model}, error=type(error).__name__, message=str(error)))
+            self.failures.append(
+                Failure(
+                    cell={"method": name, "task": self.run.task, "model": self.run.model}, error=type(error).__name__, message=str(error)
+                )
+            )
             return None
 
 
 def legible(scores: EdgeScores, n_edges: int = DRAWN_EDGES) -> Circuit:
-    """The largest circuit of top edges by magnitude that has at most `n_edges` left after pruning."""
+    """The largest circuit of top edges by magnitude that has at most `n_edges` left after pruning.
+
+    Where the first connected one is already larger, the edges are grown from the logits instead.
+    """
     low, high = 0, min(len(scores.ranking("magnitude")), scores.graph.n_edges)
     while low < high:
         middle = (low + high + 1) // 2
@@ -222,13 +244,16 @@ def legible(scores: EdgeScores, n_edges: int = DRAWN_EDGES) -> Circuit:
             low = middle
         else:
             high = middle - 1
-    return scores.top(low, by="magnitude").pruned()
+    found = scores.top(low, by="magnitude").pruned()
+    return found if len(found) else scores.greedy(min(n_edges, scores.graph.n_edges), by="magnitude").pruned()
 
 
 def write_report(folder: RunFolder, records: Sequence[Record], scores: dict[str, EdgeScores]) -> Path:
     """The run's report: one HTML file."""
     drawings = [
-        draw_circuit(each, legible(each), title=f"{name}: the strongest connected edges") for name, each in scores.items() if not name.startswith("random")
+        draw_circuit(each, legible(each), title=f"{name}: the strongest connected edges")
+        for name, each in scores.items()
+        if not name.startswith("random")
     ]
     return write_page(folder.path / "report.html", records, drawings=drawings, failures=folder.failures())
 

@@ -39,5 +39,12 @@ class CleanCorrupted:
     ) -> EdgeScores:
         """See `Method.score`."""
         return mean_over_examples(
-            self, model, pairs, objective, lambda chunk, m, into: interpolated_scores(model, chunk, m, (0.0, 1.0), (0.5, 0.5), into), copies=2, progress=progress, checkpoint=checkpoint
+            self,
+            model,
+            pairs,
+            objective,
+            lambda chunk, m, into: interpolated_scores(model, chunk, m, (0.0, 1.0), (0.5, 0.5), into),
+            copies=2,
+            progress=progress,
+            checkpoint=checkpoint,
         )

@@ -41,5 +41,12 @@ class EAP:
     ) -> EdgeScores:
         """See `Method.score`. A divergence from the clean run (kl, js) has no gradient there: its scores are 0."""
         return mean_over_examples(
-            self, model, pairs, objective, lambda chunk, m, into: interpolated_scores(model, chunk, m, (1.0,), (1.0,), into), copies=1, progress=progress, checkpoint=checkpoint
+            self,
+            model,
+            pairs,
+            objective,
+            lambda chunk, m, into: interpolated_scores(model, chunk, m, (1.0,), (1.0,), into),
+            copies=1,
+            progress=progress,
+            checkpoint=checkpoint,
         )

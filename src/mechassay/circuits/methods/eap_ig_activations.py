@@ -158,12 +158,16 @@ def _with_post_norms(decoder: Decoder, contrast: Contrast, taps: Taps, times: in
     return replace(taps, post=post)
 
 
-def _own_runs(model: Model, contrast: Contrast, objective: Objective, alphas: Sequence[float], weights: Sequence[float], into: Tensor) -> None:
+def _own_runs(
+    model: Model, contrast: Contrast, objective: Objective, alphas: Sequence[float], weights: Sequence[float], into: Tensor
+) -> None:
     for run in _runs(model, contrast, objective, alphas, weights):
         contract(model, contrast, run.gradients, into, writers=run.sublayer.writers)
 
 
-def _all_runs(model: Model, contrast: Contrast, objective: Objective, alphas: Sequence[float], weights: Sequence[float], into: Tensor) -> None:
+def _all_runs(
+    model: Model, contrast: Contrast, objective: Objective, alphas: Sequence[float], weights: Sequence[float], into: Tensor
+) -> None:
     decoder = model.decoder
     share = 1 / (1 + model.graph.n_layers * (1 + model.graph.mlp))
     columns = contrast.other.embed.shape[1]
@@ -176,7 +180,9 @@ def _all_runs(model: Model, contrast: Contrast, objective: Objective, alphas: Se
     with torch.enable_grad():
         embeds = contrast.clean.embed[:, contrast.start :].detach().requires_grad_()
         taps = tapped_forward(decoder, decoder.add_positions(embeds, contrast.ctx, contrast.start), contrast, times=1)
-        total = torch.stack([(_around(decoder, taps, sublayer)[:, -c.shape[1] :] * c).sum() for sublayer, c in _fit(taps, decoder, cotangents)]).sum()
+        total = torch.stack(
+            [(_around(decoder, taps, sublayer)[:, -c.shape[1] :] * c).sum() for sublayer, c in _fit(taps, decoder, cotangents)]
+        ).sum()
         gradients = ReaderGradients.of(decoder, taps, total, times=1, columns=columns)
     contract(model, contrast, gradients, into)
 

@@ -79,18 +79,21 @@ class ExactPatching:
             out_of_memory_is_an_error(self.name),
             checkpointed(checkpoint, key, {"total": total}) as state,
         ):
-            skip, contrast, held = state.cursor, None, -1
+            skip, edges, held = state.cursor, None, -1
             for number, block in enumerate(blocks):
                 if number >= skip:
-                    if contrast is None or held != block.rows[0]:
-                        contrast, held = Contrast.run(model.decoder, batch.select(block.rows)), block.rows[0]
-                        edges = _Edges(model, contrast, chosen)
+                    if edges is None or held != block.rows[0]:
+                        edges, held = _Edges(model, Contrast.run(model.decoder, batch.select(block.rows)), chosen), block.rows[0]
                     edges.add(block, total)
                     state.done(number + 1)
                 advance(block.n_edges)
         scored = torch.full_like(total, float("nan"))
         for layer in wanted:
-            readers = slice(graph.logits, graph.logits + 1) if layer == -1 else slice(graph.slots(layer).start, graph.slots(layer).start + graph.readers_per_layer)
+            readers = (
+                slice(graph.logits, graph.logits + 1)
+                if layer == -1
+                else slice(graph.slots(layer).start, graph.slots(layer).start + graph.readers_per_layer)
+            )
             scored[:, readers] = total[:, readers] / len(batch)
         if self.layers is None:
             return EdgeScores.of(graph, scored, about)

@@ -45,4 +45,6 @@ def decode(hf: PreTrainedModel) -> Decoder:
         return FAMILIES.load("llama")(hf)
     except UnsupportedModel as error:
         names = ", ".join(sorted(known))
-        raise UnsupportedModel(f"Model type {kind!r} is not supported (known: {names}) and does not have the Llama layout: {error}") from None
+        raise UnsupportedModel(
+            f"Model type {kind!r} is not supported (known: {names}) and does not have the Llama layout: {error}"
+        ) from None

@@ -52,4 +52,3 @@ def _layer(block: nn.Module, config: Any) -> Layer:
             act=activation(config.activation_function),
         ),
     )
-

@@ -1,0 +1,186 @@
+"""Answers worked by hand."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+import torch
+
+from mechassay.circuits import Circuit, EdgeScores
+from mechassay.circuits.faithfulness import FRACTIONS, Controls, _Rule
+from mechassay.circuits.methods.eap_ig_inputs import quadrature
+from mechassay.circuits.objectives import Accuracy, CrossEntropy, Js, Kl, LogitDiff, ProbDiff
+from mechassay.graph import Graph
+from mechassay.models.decoder import Decoder, Norm, Readout
+from mechassay.pairs import NO_TOKEN, Batch
+from tiny import subject
+
+
+def readout(logits: list[list[float]]) -> Readout:
+    """A readout with given logits: the identity unembeds them."""
+    wide = torch.tensor(logits)
+    eye = torch.eye(wide.shape[1])
+    norm = Norm(torch.ones(wide.shape[1]), None, 1e-6, centred=False)
+    return Readout(wide, Decoder(eye, None, None, (), norm, eye, {}))
+
+
+def batch(answers: list[list[int]], foils: list[list[int]]) -> Batch:
+    tokens = [[0]] * len(answers)
+    return Batch.from_tokens(tokens, tokens, answers, foils)
+
+
+def test_logit_diff_takes_means_over_answers_and_foils() -> None:
+    values = LogitDiff()(readout([[1.0, 2.0, 4.0, 9.0]]), batch([[3]], [[0, 2]]))
+    assert values.tolist() == [9.0 - 2.5]
+
+
+def test_logit_diff_with_fewer_answers_in_one_row() -> None:
+    values = LogitDiff()(readout([[1.0, 2.0, 4.0], [1.0, 2.0, 4.0]]), batch([[1, 2], [1, NO_TOKEN]], [[0], [0]]))
+    assert values.tolist() == [2.0, 1.0]
+
+
+def test_probabilities() -> None:
+    # Logits log 1, log 2, log 5: probabilities 1/8, 2/8, 5/8.
+    given, pairs = readout([[0.0, math.log(2), math.log(5)]]), batch([[2]], [[1]])
+    assert ProbDiff()(given, pairs).item() == pytest.approx(3 / 8)
+    assert CrossEntropy()(given, pairs).item() == pytest.approx(math.log(8 / 5))
+    assert Accuracy()(given, pairs).item() == 1.0
+    assert Accuracy()(given, batch([[0]], [[1]])).item() == 0.0
+
+
+def test_divergences_of_two_tokens() -> None:
+    # P = (1/4, 3/4), Q = (1/2, 1/2), M = (3/8, 5/8).
+    clean, other, pairs = readout([[0.0, math.log(3)]]), readout([[0.0, 0.0]]), batch([[0]], [[1]])
+    kl = 1 / 4 * math.log(1 / 2) + 3 / 4 * math.log(3 / 2)
+    js = 0.5 * (1 / 4 * math.log(2 / 3) + 3 / 4 * math.log(6 / 5)) + 0.5 * (1 / 2 * math.log(4 / 3) + 1 / 2 * math.log(4 / 5))
+    assert Kl()(other, pairs, clean).item() == pytest.approx(kl, rel=1e-5)
+    assert Js()(other, pairs, clean).item() == pytest.approx(js, rel=1e-5)
+    assert Js()(clean, pairs, other).item() == pytest.approx(js, rel=1e-5)
+    assert Kl()(clean, pairs, clean).item() == pytest.approx(0.0, abs=1e-7)
+
+
+def controls(empty: float, full: float, n: int) -> Controls:
+    ids = tuple(map(str, range(n)))
+    return Controls("logit_diff", ids, np.full(n, empty), np.full(n, full), {})
+
+
+def test_mib_weights_of_faithfulness_in_cpr() -> None:
+    """CPR is linear in f; the trapezoidal rule on MIB's sizes gives these weights (they sum to .999)."""
+    expected = [0.0005, 0.002, 0.004, 0.0075, 0.02, 0.04, 0.075, 0.2, 0.4, 0.25]
+    rule = _Rule("mib-2025", FRACTIONS, 1000, controls(0.0, 1.0, 4), tuple("abcd"), seed=0)
+    kept = tuple(int(1000 * p) for p in FRACTIONS)
+    for place, weight in enumerate(expected):
+        values = np.zeros((10, 4))
+        values[place] = 1.0
+        assert rule.sweep("value", kept, kept, values).cpr.value == pytest.approx(weight, abs=1e-12)
+    perfect = rule.sweep("value", kept, kept, np.ones((10, 4)))
+    assert perfect.cpr.value == pytest.approx(0.999)
+    assert perfect.cmd.value == pytest.approx(0.0)
+
+
+def test_strict_areas() -> None:
+    """Two sizes, 10 and 100 of 100 edges, with f = .5 and 1: triangle .1 * .5 / 2 and trapezoid .9 * .75."""
+    rule = _Rule("strict", (0.2, 1.0), 100, controls(2.0, 4.0, 4), tuple("abcd"), seed=0)
+    sweep = rule.sweep("value", (20, 100), (10, 100), np.array([[3.0] * 4, [4.0] * 4]))
+    assert sweep.faithfulness.tolist() == [0.5, 1.0]
+    assert sweep.cpr.value == pytest.approx(0.025 + 0.675)
+    assert sweep.cmd.value == pytest.approx(0.1 * 0.75 + 0.9 * 0.25)
+    # Over log size, one edge -> 10 -> 100 are two equal halves.
+    assert sweep.log_cpr is not None
+    assert sweep.log_cpr.value == pytest.approx(0.5 * 0.25 + 0.5 * 0.75)
+
+
+def test_faithfulness_is_a_ratio_of_means_not_a_mean_of_ratios() -> None:
+    given = Controls("logit_diff", ("a", "b"), np.array([0.0, 0.0]), np.array([1.0, 3.0]), {})
+    rule = _Rule("mib-2025", (0.5, 1.0), 10, given, ("a", "b"), seed=0)
+    sweep = rule.sweep("value", (5, 10), (5, 10), np.array([[1.0, 0.0], [1.0, 3.0]]))
+    assert sweep.faithfulness[0] == pytest.approx(1 / 4)
+
+
+def test_a_harmless_useless_ranking_has_cpr_of_one_quarter() -> None:
+    rule = _Rule("mib-2025", FRACTIONS, 1000, controls(0.0, 1.0, 4), tuple("abcd"), seed=0)
+    kept = tuple(int(1000 * p) for p in FRACTIONS)
+    values = np.zeros((10, 4))
+    values[-1] = 1.0
+    sweep = rule.sweep("value", kept, kept, values)
+    assert sweep.cpr.value == pytest.approx(0.25)
+    assert sweep.cmd.value == pytest.approx(0.749)
+
+
+def test_denominator_whose_interval_contains_zero_is_undefined_in_strict() -> None:
+    noisy = Controls("logit_diff", tuple("abcd"), np.zeros(4), np.array([1.0, -1.0, 1.0, -0.9]), {})
+    rule = _Rule("strict", (0.5, 1.0), 10, noisy, tuple("abcd"), seed=0)
+    assert not rule.defined
+    sweep = rule.sweep("value", (5, 10), (5, 10), np.ones((2, 4)))
+    assert np.isnan(sweep.cpr.value)
+    assert np.isnan(sweep.faithfulness).all()
+    assert all(np.isnan(interval.low) for interval in sweep.intervals)
+
+
+GRAPH = Graph(2, 1)
+
+
+def scored(values: dict[str, float]) -> EdgeScores:
+    table = torch.zeros(GRAPH.n_writers, GRAPH.n_readers)
+    for name, value in values.items():
+        table[GRAPH.index(name)] = value
+    return EdgeScores.of(GRAPH, table)
+
+
+def test_top_by_value_and_by_magnitude() -> None:
+    scores = scored({"input->m0": 0.5, "m0->logits": -0.9, "input->logits": 0.2})
+    assert scores.top(2).names() == ["input->m0", "input->logits"]
+    assert scores.top(2, by="magnitude").names() == ["input->m0", "m0->logits"]
+    assert len(scores.top(0)) == 0
+    assert len(scores.top(1.0)) == GRAPH.n_edges
+
+
+def test_ties_go_to_the_lower_index() -> None:
+    scores = scored({"input->m1": 1.0, "input->m0": 1.0, "a0.h0->m0": 1.0})
+    assert scores.top(1).names() == ["input->m0"]
+    assert scores.top(2).names() == ["input->m0", "input->m1"]
+
+
+def test_greedy_grows_from_the_logits() -> None:
+    # The best edge of all, input->a0.h0<q>, is not connected to the logits before a0.h0 is.
+    scores = scored({"input->a0.h0<q>": 9.0, "m1->logits": 3.0, "a0.h0->m1": 2.0, "input->logits": 1.0})
+    assert scores.greedy(1).names() == ["m1->logits"]
+    assert set(scores.greedy(2).names()) == {"m1->logits", "a0.h0->m1"}
+    assert set(scores.greedy(3).names()) == {"m1->logits", "a0.h0->m1", "input->a0.h0<q>"}
+    assert set(scores.greedy(4).names()) == {"m1->logits", "a0.h0->m1", "input->a0.h0<q>", "input->logits"}
+
+
+def test_pruning_removes_what_is_on_no_path() -> None:
+    circuit = Circuit.from_names(GRAPH, ["input->m0", "m0->logits", "input->a0.h0<q>", "a1.h0->logits", "m0->a1.h0<k>"])
+    # a0.h0 leads nowhere; a1.h0 is reached through its key alone, which is enough to move it.
+    assert circuit.pruned().names() == ["input->m0", "m0->a1.h0<k>", "m0->logits", "a1.h0->logits"]
+    assert circuit.weighted_edge_count() == 5.0
+    assert circuit.live().sum() == 3
+
+
+def test_quadrature_points_and_weights() -> None:
+    assert quadrature("left", 5)[0] == (0.0, 0.2, 0.4, 0.6, 0.8)
+    assert quadrature("right", 2)[0] == (0.5, 1.0)
+    assert quadrature("midpoint", 2)[0] == (0.25, 0.75)
+    nodes, weights = quadrature("gauss-legendre", 2)
+    assert nodes == pytest.approx((0.5 - 0.5 / math.sqrt(3), 0.5 + 0.5 / math.sqrt(3)))
+    assert weights == pytest.approx((0.5, 0.5))
+    for rule in ("left", "right", "midpoint", "gauss-legendre"):
+        assert sum(quadrature(rule, 7)[1]) == pytest.approx(1.0)
+
+
+def test_exact_patching_and_attribution_agree_where_the_model_is_linear() -> None:
+    """Only edges into the logits of one pair, with the final norm's scale held by a huge eps: the objective is linear in the stream."""
+    from dataclasses import replace
+
+    from mechassay.circuits import EAP, ExactPatching
+
+    tiny = subject("gpt2", dtype=torch.float64)
+    linear = replace(tiny.model.decoder, final_norm=replace(tiny.model.decoder.final_norm, eps=1e12))
+    model = replace(tiny.model, decoder=linear)
+    logits = model.graph.logits
+    exact, linearised = (method.score(model, tiny.batch).values[:, logits] for method in (ExactPatching(), EAP()))
+    torch.testing.assert_close(exact, linearised, rtol=1e-6, atol=1e-12)
+    assert float(exact.abs().max()) > 0
