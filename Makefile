@@ -37,7 +37,8 @@ check: venv ## Check format, lint and types.
 	@$(BIN)/ruff check
 	@$(BIN)/basedpyright
 
-bench: venv ## Print the benchmark table.
+bench: venv ## Print the benchmark tables, for GPT-2 small's shape and SmolLM2-135M.
+	@$(BIN)/mechassay models fetch $(MODEL)
 	@$(BIN)/python benchmarks/bench.py
 
 docs: venv ## Build the documentation in site/, with warnings as errors.

@@ -4,7 +4,10 @@ Absolute times are not stable from machine to machine; ratios measured in one pr
 job is timed several times, alternating with the plain forward, and the median ratio is printed
 beside what it must reach. Memory is the peak of the process above the loaded model's.
 
-    python benchmarks/bench.py [--model gpt2-small-random|smollm2-135m] [--pairs 10] [--tokens 20]
+    python benchmarks/bench.py [--model NAME ...] [--pairs 10] [--tokens 20] [--repeats 5]
+
+Exact patching is timed on a systematic sample of all edges: every twentieth block of edges, over all
+layers, examples and kinds of reader.
 """
 
 from __future__ import annotations
@@ -27,13 +30,16 @@ import torch
 from mechassay.circuits.faithfulness import FRACTIONS, evaluate
 from mechassay.circuits.methods.eap import EAP
 from mechassay.circuits.methods.eap_ig_inputs import EAPIGInputs
-from mechassay.circuits.methods.exact import ExactPatching
+from mechassay.circuits.methods.exact import STACK_TOKENS, _blocks, _Edges
 from mechassay.circuits.objectives import LogitDiff
 from mechassay.models.capture import Contrast
 from mechassay.models.circuit_forward import compile_circuit, run_circuit
 from mechassay.models.model import Model, load_model, make_model
 from mechassay.pairs import Batch
 from mechassay.progress import SILENT
+
+
+EVERY = 20
 
 
 @dataclass(frozen=True)
@@ -68,7 +74,7 @@ def random_pairs(model: Model, n_pairs: int, n_tokens: int) -> Batch:
     return Batch.from_tokens(clean, other, answers, foils)
 
 
-def jobs(model: Model, batch: Batch, exact_layer: int) -> list[Job]:
+def jobs(model: Model, batch: Batch) -> list[Job]:
     """The table's rows."""
     scores = EAPIGInputs(steps=5).score(model, batch, progress=SILENT)
     contrast = Contrast.run(model.decoder, batch)
@@ -86,24 +92,30 @@ def jobs(model: Model, batch: Batch, exact_layer: int) -> list[Job]:
 
         return run
 
-    graph = model.graph
-    layers = sorted({0, exact_layer, graph.n_layers - 1})
-    n_edges = sum(graph.seen_by_heads(layer) * 3 * graph.n_heads + graph.seen_by_mlp(layer) for layer in layers)
+    exact, n_edges = sampled_exact_patching(model, batch)
     return [
-        Job(f"EAP, all {graph.n_edges:,} edges", lambda: EAP().score(model, batch, progress=SILENT), 5, 4, "42"),
+        Job(f"EAP, all {model.graph.n_edges:,} edges", lambda: EAP().score(model, batch, progress=SILENT), 5, 4, "42"),
         Job("EAP-IG-inputs, 5 steps", lambda: EAPIGInputs(steps=5).score(model, batch, progress=SILENT), 15, 12, "150"),
         Job("one circuit of 1 % of edges, caches warm", circuit(0.01), 0.7, 0.2, "12-19"),
         Job("one circuit of 50 % of edges, caches warm", circuit(0.5), 2.5, 1.8, "13"),
         Job("ten sizes of one ranking, caches included", lambda: evaluate(model, circuits, batch, progress=SILENT), 14, 10, "about 150"),
-        Job(
-            f"exact patching, per edge (layers {layers})",
-            lambda: ExactPatching(layers=tuple(layers)).score(model, batch, progress=SILENT),
-            0.6,
-            0.4,
-            "about 26",
-            divide_by=n_edges,
-        ),
+        Job("exact patching, per edge", exact, 0.6, 0.4, "about 26", divide_by=n_edges),
     ]
+
+
+def sampled_exact_patching(model: Model, batch: Batch) -> tuple[Callable[[], object], float]:
+    """Exact patching of every twentieth block of edges, and how many edges (of the whole batch) that is."""
+    everything = [*range(model.graph.n_layers), -1]
+    blocks = list(_blocks(model, everything, STACK_TOKENS, batch))[10::EVERY]
+    total = torch.zeros(model.graph.n_writers, model.graph.n_readers)
+
+    @torch.no_grad()
+    def run() -> object:
+        for block in blocks:
+            _Edges(model, Contrast.run(model.decoder, batch.select(block.rows)), LogitDiff()).add(block, total)
+        return total
+
+    return run, sum(block.n_edges for block in blocks) / len(batch)
 
 
 def timed(run: Callable[[], object]) -> float:
@@ -161,29 +173,16 @@ def forward_gflop(model: Model, batch: Batch) -> float:
     return 2 * (weights + (model.decoder.unembedding.numel() if tied else 0)) * batch.clean.numel() / 1e9
 
 
-def memory_in_new_process(args: argparse.Namespace) -> float:
+def memory_in_new_process(name: str, args: argparse.Namespace) -> float:
     """Peak memory of EAP-IG, in a process of its own so that nothing is left over from other jobs."""
-    command = [sys.executable, __file__, "--model", args.model, "--pairs", str(args.pairs), "--tokens", str(args.tokens), "--memory"]
+    command = [sys.executable, __file__, "--model", name, "--pairs", str(args.pairs), "--tokens", str(args.tokens), "--memory"]
     return float(subprocess.run(command, capture_output=True, text=True, check=True).stdout.strip().splitlines()[-1])
 
 
-def main() -> None:
-    """Print the table."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--model", default="gpt2-small-random")
-    parser.add_argument("--pairs", type=int, default=10)
-    parser.add_argument("--tokens", type=int, default=20)
-    parser.add_argument("--repeats", type=int, default=5)
-    parser.add_argument("--memory", action="store_true", help="print the peak memory of EAP-IG and stop")
-    parser.add_argument("--no-exact", action="store_true", help="skip exact patching, the longest row")
-    args = parser.parse_args()
-    model = plain_model(args.model)
+def print_table(name: str, args: argparse.Namespace) -> None:
+    """One model's table, row by row as it is measured."""
+    model = plain_model(name)
     batch = random_pairs(model, args.pairs, args.tokens)
-    if args.memory:
-        with torch.no_grad():
-            model.hf(batch.clean)
-        sys.stdout.write(f"{peak_memory(lambda: EAPIGInputs(steps=5).score(model, batch, progress=SILENT))}\n")
-        return
 
     def forward() -> object:
         with torch.no_grad():
@@ -193,18 +192,35 @@ def main() -> None:
     seconds = min(timed(forward) for _ in range(5))
     share = forward_gflop(model, batch) / seconds / gemm
     out = sys.stdout.write
-    out(f"{args.model}: {args.pairs} pairs of {args.tokens} tokens, fp32, {torch.get_num_threads()} threads, {os.cpu_count()} cores, ")
-    out(f"{platform.machine()}, torch {torch.__version__}\n")
-    out(f"one plain forward: {seconds * 1000:.0f} ms, {100 * share:.0f} % of the machine's GEMM speed ({gemm:.0f} GFLOP/s)\n\n")
+    out(f"\n{name}: {args.pairs} pairs of {args.tokens} tokens, fp32, {torch.get_num_threads()} threads, {os.cpu_count()} cores, ")
+    out(f"{platform.machine()}, torch {torch.__version__}; one plain forward: {seconds * 1000:.0f} ms, ")
+    out(f"{100 * share:.0f} % of the machine's GEMM speed ({gemm:.0f} GFLOP/s)\n\n")
     out("| job | public code | must reach | stretch | measured |\n| --- | --- | --- | --- | --- |\n")
-    for job in jobs(model, batch, exact_layer=2 * model.graph.n_layers // 3):
-        if args.no_exact and job.name.startswith("exact"):
-            continue
-        repeats = 1 if job.divide_by > 1 else args.repeats
-        measured = ratio(job.run, forward, repeats) / job.divide_by
+    for job in jobs(model, batch):
+        measured = ratio(job.run, forward, 1 if job.divide_by > 1 else args.repeats) / job.divide_by
         out(f"| {job.name} | {job.public}x | {job.must}x | {job.stretch}x | **{measured:.2f}x** |\n")
         sys.stdout.flush()
-    out(f"| peak memory over the model's own, EAP-IG | 3.8 GB | 0.8 GB | 0.4 GB | **{memory_in_new_process(args) / 2**30:.2f} GB** |\n")
+    out(f"| peak memory over the model's own, EAP-IG | 3.8 GB | 0.8 GB | 0.4 GB | **{memory_in_new_process(name, args) / 2**30:.2f} GB** |\n")
+
+
+def main() -> None:
+    """Print the tables."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--model", nargs="+", default=["gpt2-small-random", "smollm2-135m"])
+    parser.add_argument("--pairs", type=int, default=10)
+    parser.add_argument("--tokens", type=int, default=20)
+    parser.add_argument("--repeats", type=int, default=5)
+    parser.add_argument("--memory", action="store_true", help="print the peak memory of EAP-IG in bytes and stop")
+    args = parser.parse_args()
+    for name in args.model:
+        if args.memory:
+            model = plain_model(name)
+            batch = random_pairs(model, args.pairs, args.tokens)
+            with torch.no_grad():
+                model.hf(batch.clean)
+            sys.stdout.write(f"{peak_memory(lambda: EAPIGInputs(steps=5).score(model, batch, progress=SILENT))}\n")
+        else:
+            print_table(name, args)
 
 
 if __name__ == "__main__":

@@ -16,7 +16,7 @@ from __future__ import annotations
 import sys
 import types
 from collections.abc import Callable
-from typing import Any, Literal, Union, get_args, get_origin
+from typing import Annotated, Any, Literal, Union, get_args, get_origin
 
 from beartype import beartype
 
@@ -41,12 +41,14 @@ def _evaluated(hint: Any, names: dict[str, Any]) -> Any:
 def _shallow(hint: Any) -> Any:
     """The hint without what cannot be checked; `Any` where nothing is left."""
     origin, parts = get_origin(hint), get_args(hint)
+    if origin in (Annotated, Literal):  # options, which typer checks; names, which the package refuses itself
+        return Any
     if origin in (Union, types.UnionType):
         kept = [_shallow(part) for part in parts]
         return Any if Any in kept else Union[tuple(kept)]  # noqa: UP007 - made of values
     if origin is tuple and Ellipsis not in parts:
         return tuple[tuple(_shallow(part) for part in parts)]
-    if origin is Literal or hint is None:
+    if hint is None:
         return hint
     if isinstance(origin, type):
         return origin

@@ -158,6 +158,6 @@ def test_scores_of_a_writers_edges_sum_to_its_first_order_change(name: str) -> N
 def test_integrated_gradients_converge_to_the_whole_change(case: Subject) -> None:
     """Completeness: the input's scores, integrated finely, sum to m(clean) - m(counterfactual)."""
     model, batch = case.model, case.batch
-    scores = ma.circuits.EAPIGInputs(steps=40, points="gauss-legendre").score(model, batch).values[0]
+    scores = ma.circuits.EAPIGInputs(steps=300, points="gauss-legendre").score(model, batch).values[0]
     ends = [evaluate(model, circuit, batch).mean() for circuit in (Circuit.full(model.graph), Circuit.empty(model.graph))]
     assert float(scores.nansum()) == pytest.approx(ends[0] - ends[1], rel=1e-3)

@@ -14,6 +14,11 @@ from mechassay.cli import circuits, models, report, tasks
 from mechassay.errors import MechassayError
 from mechassay.version import __version__
 
+INTERRUPTED = 130
+
+# Wrong options and arguments, as typer's own (possibly bundled) copy of click raises them.
+_USAGE = next(kind for kind in typer.BadParameter.__mro__ if kind.__name__ == "ClickException")
+
 app = typer.Typer(
     help="Assay claims about how language models work inside.", no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False
 )
@@ -38,18 +43,24 @@ def _options(
 
 
 def main(arguments: list[str] | None = None) -> None:
-    """Run the command line. An error of ours is one line on standard error; `--debug` shows its trace."""
+    """Run the command line and exit. An error of ours is one line on standard error; `--debug` shows its trace."""
     given = sys.argv[1:] if arguments is None else arguments
     debug = "--debug" in given
+    words = ["--debug", *(word for word in given if word != "--debug")] if debug else given
     try:
-        app(["--debug", *(word for word in given if word != "--debug")] if debug else given)
+        # Not standalone: typer would end the process on Ctrl-C before it could be said that nothing is lost.
+        # It turns Ctrl-C into this exit code by itself, or into an exception, by version.
+        code = app(words, standalone_mode=False)
     except MechassayError as error:
         if debug:
             raise
         typer.echo(f"mechassay: {error}", err=True)
         sys.exit(2 if error.usage else 1)
-    except KeyboardInterrupt:
-        if debug:
-            raise
+    except _USAGE as error:
+        error.show()
+        sys.exit(error.exit_code)
+    except (KeyboardInterrupt, typer.Abort):
+        code = INTERRUPTED
+    if code == INTERRUPTED:
         typer.echo("mechassay: interrupted; what was done is kept, the same command goes on from there.", err=True)
-        sys.exit(130)
+    sys.exit(code if isinstance(code, int) else 0)

@@ -34,6 +34,10 @@ COLUMNS = {
 WIDE = 160
 """Characters from which intervals stand beside their numbers."""
 
+MIDDLING = 110
+ESSENTIAL = ("method", "cpr", "cmd", "seconds")
+"""What is shown on fewer characters than `MIDDLING`; the report has the rest."""
+
 NUMERIC = ("cpr", "cmd", "log_cpr", "log_cmd", "n", "kept", "seconds")
 
 
@@ -58,6 +62,8 @@ def print_table(records: Sequence[Record], failures: Sequence[Failure] = (), con
     rows = table_rows(records, failures)
     columns = shown_columns(rows)
     narrow = console.width < WIDE
+    if console.width < MIDDLING:
+        columns = {key: heading for key, heading in columns.items() if key in ESSENTIAL}
     table = Table(caption="CPR: higher is better. CMD: lower is better. Brackets: 95 % interval; for the random control, range over seeds.")
     for key, heading in columns.items():
         table.add_column(heading, justify="right" if key in NUMERIC else "left", no_wrap=key in NUMERIC or key == "method", overflow="fold")

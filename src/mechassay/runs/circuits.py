@@ -36,6 +36,7 @@ from mechassay.tasks import load_task
 
 T = TypeVar("T")
 DRAWN_EDGES = 60
+_BETWEEN_SETTINGS = re.compile(r",(?![^()]*\))")
 _SPELLING = re.compile(r"(?P<name>[\w.-]+)(?::(?P<args>.+))?")
 
 
@@ -49,15 +50,18 @@ def parse_method(text: str) -> Method:
     if found is None:
         raise UnknownName("method", text, METHODS.names())
     kind = METHODS.load(found["name"])
-    fields = {field.name for field in dataclasses.fields(kind)}
+    defaults = {field.name: field.default for field in dataclasses.fields(kind)}
     given: dict[str, Any] = {}
-    for part in (found["args"] or "").split(",") if found["args"] else ():
-        key, equals, value = part.partition("=")
-        if key not in fields:
-            raise UnknownName(f"setting of {found['name']}", key, fields)
+    for part in _BETWEEN_SETTINGS.split(found["args"]) if found["args"] else ():
+        key, equals, text = part.partition("=")
+        if key not in defaults:
+            raise UnknownName(f"setting of {found['name']}", key, defaults)
         if not equals:
             raise BadUsage(f"A setting is written {key}=VALUE; got {part!r}.")
-        given[key] = _value(value)
+        given[key] = _value(text)
+        wanted = type(defaults[key])
+        if defaults[key] is not None and not isinstance(given[key], wanted):
+            raise BadUsage(f"The setting {key} of {found['name']} is of type {wanted.__name__}; got {text!r}.")
     return kind(**given)
 
 
@@ -75,7 +79,7 @@ def method_name(method: Method) -> str:
         for field in dataclasses.fields(method)  # pyright: ignore[reportArgumentType] - methods are dataclasses by contract
         if getattr(method, field.name) != field.default
     ]
-    return ":".join([method.name, *([",".join(changed)] if changed else [])])
+    return " ".join([method.name, *([",".join(changed)] if changed else [])])
 
 
 @dataclass(frozen=True)

@@ -1,0 +1,115 @@
+"""The commands on a tiny model: what they write, print and resume."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from mechassay.circuits import EdgeScores
+from mechassay.records import Record
+
+Run = Callable[..., Any]
+
+
+def small(folder: Path, out: Path, *more: str) -> list[str]:
+    return ["circuits", "run", "-m", str(folder), "-t", "ioi", "--train-limit", "8", "--limit", "12", "-o", str(out), *more]
+
+
+def test_run_writes_scores_records_and_a_report(folder: Path, tmp_path: Path, run: Run) -> None:
+    done = run(*small(folder, tmp_path / "out", "--method", "eap", "--method", "eap-ig-inputs:steps=2,points=midpoint", "--method", "random"))
+    assert done.code == 0, done.err
+    out = tmp_path / "out"
+    names = ["eap", "eap-ig-inputs steps=2,points=midpoint", "random"]
+    assert sorted(file.stem for file in (out / "records").glob("*.json")) == sorted(names)
+    record = Record.model_validate_json((out / "records" / f"{names[1]}.json").read_text())
+    assert record.method.args["points"] == "midpoint"
+    assert len(record.example_ids) == len(record.per_example["clean"]) == 12
+    assert set(record.controls["random"]["seeds"]) == {"0", "1", "2"}
+    assert EdgeScores.load(out / "scores" / "eap.safetensors").provenance["n_examples"] == 8
+    assert "<svg" in (out / "report.html").read_text()
+    for name in ("eap", "random"):
+        assert name in done.out
+
+
+def test_train_and_test_pairs_differ(folder: Path, tmp_path: Path, run: Run) -> None:
+    run(*small(folder, tmp_path / "out", "--method", "eap"))
+    record = Record.model_validate_json((tmp_path / "out/records/eap.json").read_text())
+    assert all(name.startswith("ioi-test-") for name in record.example_ids)
+    assert not any("in-sample" in warning for warning in record.warnings)
+
+
+def test_a_second_call_reads_what_is_there(folder: Path, tmp_path: Path, run: Run) -> None:
+    words = small(folder, tmp_path / "out", "--method", "eap")
+    run(*words)
+    files = [tmp_path / "out/scores/eap.safetensors", tmp_path / "out/records/eap.json", tmp_path / "out/controls.safetensors"]
+    before = [os.stat(file).st_mtime_ns for file in files]
+    assert run(*words).code == 0
+    assert [os.stat(file).st_mtime_ns for file in files] == before
+
+
+def test_a_lost_cell_is_made_again_and_is_the_same(folder: Path, tmp_path: Path, run: Run) -> None:
+    words = small(folder, tmp_path / "out", "--method", "eap", "--method", "clean-corrupted")
+    run(*words)
+    file = tmp_path / "out/scores/eap.safetensors"
+    first = EdgeScores.load(file).values
+    file.unlink()
+    (tmp_path / "out/records/eap.json").unlink()
+    run(*words)
+    assert EdgeScores.load(file).values.equal(first) or EdgeScores.load(file).values.nan_to_num().equal(first.nan_to_num())
+
+
+def test_localize_then_evaluate(folder: Path, tmp_path: Path, run: Run) -> None:
+    done = run("circuits", "localize", "-m", folder, "-t", "ioi", "--train-limit", "6", "--method", "eap", "-o", tmp_path / "a")
+    assert done.code == 0, done.err
+    assert "strongest" in done.out
+    done = run("circuits", "evaluate", tmp_path / "a", "-m", folder, "-t", "ioi", "--limit", "8", "--profile", "mib-2025", "-o", tmp_path / "b")
+    assert done.code == 0, done.err
+    assert Record.model_validate_json((tmp_path / "b/records/eap.json").read_text()).metric.args == {"profile": "mib-2025"}
+
+
+def test_report_is_written_again_from_records(folder: Path, tmp_path: Path, run: Run) -> None:
+    run(*small(folder, tmp_path / "out", "--method", "eap"))
+    page = tmp_path / "out/report.html"
+    first = page.read_text()
+    page.unlink()
+    assert run("report", tmp_path / "out").code == 0
+    assert page.read_text() == first
+
+
+def test_models_list_and_check(folder: Path, run: Run) -> None:
+    assert "smollm2-135m" in run("models", "list").out
+    done = run("models", "check", folder)
+    assert done.code == 0
+    assert "llama" in done.out
+    assert "describes itself correctly" in done.out
+
+
+def test_tasks_list_and_show(folder: Path, run: Run) -> None:
+    assert "s2_io_flip_counterfactual *" in run("tasks", "list").out
+    plain = run("tasks", "show", "ioi", "--split", "test", "--limit", "2")
+    assert plain.out.count("counterfactual") == 2
+    tokens = run("tasks", "show", "ioi", "--split", "test", "--limit", "2", "--model", folder)
+    assert tokens.out.count("|") > 20
+
+
+def test_version(run: Run) -> None:
+    assert run("--version").out.startswith("mechassay ")
+
+
+@pytest.mark.parametrize("objective", ["prob_diff", "kl", "js", "cross_entropy"])
+def test_other_objectives_run(folder: Path, tmp_path: Path, run: Run, objective: str) -> None:
+    done = run(*small(folder, tmp_path / "out", "--method", "eap-ig-inputs", "--objective", objective))
+    assert done.code == 0, done.err
+    assert Record.model_validate_json((tmp_path / "out/records/eap-ig-inputs.json").read_text()).metric.name == objective
+
+
+def test_the_plan_never_holds_the_private_seed(folder: Path, tmp_path: Path, run: Run) -> None:
+    done = run(*small(folder, tmp_path / "out", "--method", "eap", "--split", "private", "--private-seed", "774411"))
+    assert done.code == 0, done.err
+    assert "774411" not in (tmp_path / "out/plan.json").read_text()
+    assert json.loads((tmp_path / "out/plan.json").read_text())["test_split"] == "private"

@@ -1,0 +1,90 @@
+"""A run that is killed, by force or by Ctrl-C, goes on where it was and ends bit for bit the same."""
+
+from __future__ import annotations
+
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+import torch
+from tiny import with_words
+
+from mechassay.circuits import EdgeScores
+from mechassay.circuits.files import read_tensors
+
+SLOW = """
+import sys, time
+from mechassay.circuits import checkpoint
+from mechassay.circuits.methods import exact
+from mechassay.cli.main import main
+
+# Many small blocks, a checkpoint after each, and time to be killed in between.
+exact.STACK_TOKENS = 64
+checkpoint.EVERY_SECONDS = 0.0
+pause = float(sys.argv.pop(1))
+done = checkpoint.State.done
+checkpoint.State.done = lambda state, cursor: (done(state, cursor), time.sleep(pause))[0]
+main(sys.argv[1:])
+"""
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("model")
+    model, tokenizer = with_words()
+    model.save_pretrained(path)
+    tokenizer.save_pretrained(path)
+    return path
+
+
+def start(folder: Path, out: Path, pause: float) -> subprocess.Popen[str]:
+    words = ["circuits", "run", "-m", str(folder), "-t", "ioi", "--train-limit", "3", "--limit", "4", "-o", str(out)]
+    methods = ["--method", "eap", "--method", "exact"]
+    return subprocess.Popen([sys.executable, "-c", SLOW, str(pause), *words, *methods], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+
+
+def wait_for_checkpoint(out: Path, cursor: int, process: subprocess.Popen[str]) -> None:
+    file = out / "scores" / "exact.checkpoint"
+    deadline = time.monotonic() + 120
+    while time.monotonic() < deadline:
+        assert process.poll() is None, process.communicate()
+        if file.is_file() and read_tensors(file, "checkpoint")[1]["cursor"] >= cursor:
+            return
+        time.sleep(0.05)
+    raise AssertionError("the run wrote no checkpoint in time")
+
+
+@pytest.fixture(scope="module")
+def undisturbed(folder: Path, tmp_path_factory: pytest.TempPathFactory) -> torch.Tensor:
+    out = tmp_path_factory.mktemp("runs") / "undisturbed"
+    process = start(folder, out, 0.0)
+    shown = process.communicate(timeout=300)
+    assert process.returncode == 0, shown
+    return EdgeScores.load(out / "scores" / "exact.safetensors").values
+
+
+@pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGINT])
+def test_a_killed_run_is_taken_up(how: signal.Signals, folder: Path, tmp_path: Path, undisturbed: torch.Tensor) -> None:
+    out = tmp_path / "out"
+    process = start(folder, out, 0.05)
+    wait_for_checkpoint(out, 3, process)
+    process.send_signal(how)
+    _, err = process.communicate(timeout=60)
+    if how == signal.SIGINT:
+        assert process.returncode == 130
+        assert "goes on from there" in err
+    assert (out / "scores" / "eap.safetensors").is_file()
+    assert not (out / "scores" / "exact.safetensors").exists()
+    kept = read_tensors(out / "scores" / "exact.checkpoint", "checkpoint")[1]["cursor"]
+    assert kept >= 3
+
+    again = start(folder, out, 0.0)
+    shown = again.communicate(timeout=300)
+    assert again.returncode == 0, shown
+    values = EdgeScores.load(out / "scores" / "exact.safetensors").values
+    assert torch.equal(values.nan_to_num(7.0), undisturbed.nan_to_num(7.0))
+    assert not (out / "scores" / "exact.checkpoint").exists()
+    assert (out / "report.html").is_file()
