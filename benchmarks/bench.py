@@ -38,7 +38,6 @@ from mechassay.models.model import Model, load_model, make_model
 from mechassay.pairs import Batch
 from mechassay.progress import SILENT
 
-
 EVERY = 20
 
 
@@ -200,7 +199,18 @@ def print_table(name: str, args: argparse.Namespace) -> None:
         measured = ratio(job.run, forward, 1 if job.divide_by > 1 else args.repeats) / job.divide_by
         out(f"| {job.name} | {job.public}x | {job.must}x | {job.stretch}x | **{measured:.2f}x** |\n")
         sys.stdout.flush()
-    out(f"| peak memory over the model's own, EAP-IG | 3.8 GB | 0.8 GB | 0.4 GB | **{memory_in_new_process(name, args) / 2**30:.2f} GB** |\n")
+    out(
+        f"| peak memory over the model's own, EAP-IG | 3.8 GB | 0.8 GB | 0.4 GB | **{memory_in_new_process(name, args) / 2**30:.2f} GB** |\n"
+    )
+
+
+def print_memory(name: str, args: argparse.Namespace) -> None:
+    """Peak memory of EAP-IG in bytes, after a plain forward."""
+    model = plain_model(name)
+    batch = random_pairs(model, args.pairs, args.tokens)
+    with torch.no_grad():
+        model.hf(batch.clean)
+    sys.stdout.write(f"{peak_memory(lambda: EAPIGInputs(steps=5).score(model, batch, progress=SILENT))}\n")
 
 
 def main() -> None:
@@ -214,11 +224,7 @@ def main() -> None:
     args = parser.parse_args()
     for name in args.model:
         if args.memory:
-            model = plain_model(name)
-            batch = random_pairs(model, args.pairs, args.tokens)
-            with torch.no_grad():
-                model.hf(batch.clean)
-            sys.stdout.write(f"{peak_memory(lambda: EAPIGInputs(steps=5).score(model, batch, progress=SILENT))}\n")
+            print_memory(name, args)
         else:
             print_table(name, args)
 

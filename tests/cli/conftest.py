@@ -7,9 +7,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
-from tiny import with_words
 
 from mechassay.cli.main import main
+from tiny import with_words
 
 
 @pytest.fixture(scope="session")

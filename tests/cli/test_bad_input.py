@@ -9,11 +9,11 @@ from typing import Any
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
-from tiny import quiet_model
 from transformers import LlamaConfig, LlamaForCausalLM, OPTConfig, OPTForCausalLM
 
 from mechassay.circuits import EdgeScores, Random
 from mechassay.graph import Graph
+from tiny import quiet_model
 
 Run = Callable[..., Any]
 

@@ -21,7 +21,9 @@ def small(folder: Path, out: Path, *more: str) -> list[str]:
 
 
 def test_run_writes_scores_records_and_a_report(folder: Path, tmp_path: Path, run: Run) -> None:
-    done = run(*small(folder, tmp_path / "out", "--method", "eap", "--method", "eap-ig-inputs:steps=2,points=midpoint", "--method", "random"))
+    done = run(
+        *small(folder, tmp_path / "out", "--method", "eap", "--method", "eap-ig-inputs:steps=2,points=midpoint", "--method", "random")
+    )
     assert done.code == 0, done.err
     out = tmp_path / "out"
     names = ["eap", "eap-ig-inputs steps=2,points=midpoint", "random"]
@@ -67,7 +69,9 @@ def test_localize_then_evaluate(folder: Path, tmp_path: Path, run: Run) -> None:
     done = run("circuits", "localize", "-m", folder, "-t", "ioi", "--train-limit", "6", "--method", "eap", "-o", tmp_path / "a")
     assert done.code == 0, done.err
     assert "strongest" in done.out
-    done = run("circuits", "evaluate", tmp_path / "a", "-m", folder, "-t", "ioi", "--limit", "8", "--profile", "mib-2025", "-o", tmp_path / "b")
+    done = run(
+        "circuits", "evaluate", tmp_path / "a", "-m", folder, "-t", "ioi", "--limit", "8", "--profile", "mib-2025", "-o", tmp_path / "b"
+    )
     assert done.code == 0, done.err
     assert Record.model_validate_json((tmp_path / "b/records/eap.json").read_text()).metric.args == {"profile": "mib-2025"}
 

@@ -10,10 +10,10 @@ from pathlib import Path
 
 import pytest
 import torch
-from tiny import with_words
 
 from mechassay.circuits import EdgeScores
 from mechassay.circuits.files import read_tensors
+from tiny import with_words
 
 SLOW = """
 import sys, time
@@ -43,7 +43,9 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def start(folder: Path, out: Path, pause: float) -> subprocess.Popen[str]:
     words = ["circuits", "run", "-m", str(folder), "-t", "ioi", "--train-limit", "3", "--limit", "4", "-o", str(out)]
     methods = ["--method", "eap", "--method", "exact"]
-    return subprocess.Popen([sys.executable, "-c", SLOW, str(pause), *words, *methods], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    return subprocess.Popen(
+        [sys.executable, "-c", SLOW, str(pause), *words, *methods], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    )
 
 
 def wait_for_checkpoint(out: Path, cursor: int, process: subprocess.Popen[str]) -> None:

@@ -1,0 +1,31 @@
+"""Every registered method keeps the contract, on sequential, parallel and post-norm models."""
+
+from __future__ import annotations
+
+import pytest
+
+from contracts.method import check_method
+from mechassay.circuits import EdgeScores, Random
+from mechassay.circuits.methods import METHODS
+from tiny import subject
+
+
+@pytest.mark.parametrize("family", ["gpt2", "neox", "gemma2"])
+@pytest.mark.parametrize("name", METHODS.names())
+def test_method(name: str, family: str) -> None:
+    tiny = subject(family)
+    check_method(METHODS.load(name)(), tiny.model, tiny.batch)
+
+
+class Careless(Random):
+    """Draws from the global generator."""
+
+    def score(self, *args: Any, **kwargs: Any) -> EdgeScores:
+        torch.rand(1)
+        return super().score(*args, **kwargs)
+
+
+def test_the_contract_can_fail() -> None:
+    tiny = subject("gpt2")
+    with pytest.raises(AssertionError, match="global generator"):
+        check_method(Careless(), tiny.model, tiny.batch)

@@ -1,0 +1,55 @@
+"""What every circuit localization method has to satisfy; method authors may run it on their own.
+
+from contracts.method import check_method
+check_method(MyMethod(), model, batch)
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any
+
+import torch
+
+from mechassay.circuits import EdgeScores
+from mechassay.circuits.methods.method import Method, settings
+from mechassay.models.model import Model
+from mechassay.pairs import Batch
+
+
+def check_method(method: Method, model: Model, batch: Batch) -> None:
+    """Raise AssertionError at the first promise that the method breaks."""
+    check_configuration(method)
+    before = {name: getattr(batch, name).clone() for name in ("clean", "counterfactual", "mask", "answers", "foils")}
+    weights = {name: value.clone() for name, value in model.hf.state_dict().items()}
+    state = torch.random.get_rng_state()
+    scores = method.score(model, batch)
+    assert torch.equal(torch.random.get_rng_state(), state), "the global generator was used or seeded"
+    for name, value in before.items():
+        assert torch.equal(getattr(batch, name), value), f"the batch's {name} was changed"
+    for name, value in model.hf.state_dict().items():
+        assert torch.equal(value, weights[name]), f"the weight {name} was changed"
+    check_scores(scores, model)
+    again = method.score(model, batch)
+    assert torch.equal(again.values.nan_to_num(9.0), scores.values.nan_to_num(9.0)), "two calls gave different scores"
+    assert scores.provenance["method"] == method.name
+    assert scores.provenance["n_examples"] == len(batch)
+
+
+def check_configuration(method: Method) -> None:
+    """A frozen dataclass whose repr gives it back, with a name and a version."""
+    assert isinstance(method.name, str)
+    assert isinstance(method.version, int)
+    kind: Any = type(method)
+    assert dataclasses.is_dataclass(kind)
+    assert kind.__dataclass_params__.frozen, "methods are values: frozen dataclasses"
+    assert eval(repr(method), {kind.__name__: kind}) == method
+    assert kind(**settings(method)) == method
+
+
+def check_scores(scores: EdgeScores, model: Model) -> None:
+    """One finite fp32 score for every edge, NaN where there is no edge."""
+    assert scores.graph == model.graph
+    assert scores.values.dtype == torch.float32
+    assert bool(torch.isfinite(scores.values[model.graph.legal]).all())
+    assert bool(scores.values[~model.graph.legal].isnan().all())

@@ -1,0 +1,76 @@
+"""Real weights: the decoder is exact, and the IOI circuit is found."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+
+import mechassay as ma
+from mechassay.models.model import Model
+from mechassay.models.sources import is_fetched
+from mechassay.progress import SILENT
+
+pytestmark = pytest.mark.real
+
+
+@pytest.fixture(scope="module", params=["smollm2-135m", "gemma3-270m"])
+def model(request: pytest.FixtureRequest) -> Model:
+    if not is_fetched(request.param):
+        pytest.skip(f"{request.param} is not fetched: mechassay models fetch {request.param}")
+    return ma.load_model(request.param)
+
+
+@pytest.fixture(scope="module")
+def smollm() -> Model:
+    if not is_fetched("smollm2-135m"):
+        pytest.skip("smollm2-135m is not fetched: mechassay models fetch smollm2-135m")
+    return ma.load_model("smollm2-135m")
+
+
+def test_logits_equal_the_original(model: Model) -> None:
+    assert model.tokenizer is not None
+    ids = model.tokenizer("When Mary and John went to the store, John gave a drink to", return_tensors="pt")["input_ids"]
+    with torch.no_grad():
+        theirs = model.hf(ids).logits[0, -1]
+    batch = ma.Batch.from_tokens(ids, ids, [0], [1])
+    ours = model.run(batch)[0].readout(model.decoder).all()[0]
+    torch.testing.assert_close(ours, theirs, rtol=1e-5, atol=1e-5 * float(theirs.abs().max()))
+    assert model.tokenizer.decode([int(ours.argmax())]) == " Mary"
+
+
+def test_ioi_is_solved_and_empty_and_full_circuits_are_the_two_runs(model: Model) -> None:
+    pairs = ma.load_task("ioi").pairs("test", model, limit=20)
+    full, empty = ma.circuits.Circuit.full(model.graph), ma.circuits.Circuit.empty(model.graph)
+    assert ma.circuits.evaluate(model, full, pairs, "accuracy", progress=SILENT).mean() > 0.9
+    differences = ma.circuits.evaluate(model, [full, empty], pairs, progress=SILENT).mean(axis=1)
+    # The counterfactual swaps which name is right.
+    assert differences[0] > 1
+    assert differences[1] < -1
+
+
+def test_ioi_circuit_of_smollm2(smollm: Model) -> None:
+    """Integrated gradients find a small circuit that does the task; a random one of that size does nothing."""
+    task = ma.load_task("ioi")
+    train, test = task.pairs("train", smollm, limit=12), task.pairs("test", smollm, limit=12)
+    scores = ma.circuits.EAPIGInputs(steps=5).score(smollm, train, progress=SILENT)
+    circuits = [
+        ma.circuits.Circuit.empty(smollm.graph),
+        ma.circuits.Circuit.full(smollm.graph),
+        scores.top(0.02),
+        scores.top(0.1, by="magnitude"),
+        ma.circuits.Random().draw(smollm.graph).top(0.1),
+    ]
+    values = ma.circuits.evaluate(smollm, circuits, test, progress=SILENT).mean(axis=1)
+    faithfulness = (values - values[0]) / (values[1] - values[0])
+    assert faithfulness[2] > 1.5
+    assert faithfulness[3] == pytest.approx(1.0, abs=0.1)
+    assert np.abs(faithfulness[4]) < 0.1
+
+
+def test_attribution_agrees_with_patching_on_the_strongest_edges(smollm: Model) -> None:
+    """Verified by intervening: the edges into the logits, exactly patched one by one."""
+    pairs = ma.load_task("ioi").pairs("train", smollm, limit=6)
+    exact = ma.circuits.ExactPatching(layers=(-1,)).score(smollm, pairs, progress=SILENT).values[:, smollm.graph.logits]
+    estimated = ma.circuits.EAPIGInputs(steps=5, points="midpoint").score(smollm, pairs, progress=SILENT).values[:, smollm.graph.logits]
+    assert float(torch.corrcoef(torch.stack((exact, estimated)))[0, 1]) > 0.8
