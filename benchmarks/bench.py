@@ -199,9 +199,8 @@ def print_table(name: str, args: argparse.Namespace) -> None:
         measured = ratio(job.run, forward, 1 if job.divide_by > 1 else args.repeats) / job.divide_by
         out(f"| {job.name} | {job.public}x | {job.must}x | {job.stretch}x | **{measured:.2f}x** |\n")
         sys.stdout.flush()
-    out(
-        f"| peak memory over the model's own, EAP-IG | 3.8 GB | 0.8 GB | 0.4 GB | **{memory_in_new_process(name, args) / 2**30:.2f} GB** |\n"
-    )
+    gigabytes = memory_in_new_process(name, args) / 2**30
+    out(f"| peak memory over the model's own, EAP-IG | 3.8 GB | 0.8 GB | 0.4 GB | **{gigabytes:.2f} GB** |\n")
 
 
 def print_memory(name: str, args: argparse.Namespace) -> None:

@@ -81,4 +81,4 @@ def test_unknown_dtype(tmp_path: Path) -> None:
 
 def test_token_budget_holds_at_least_one_example() -> None:
     assert token_budget(per_token=10**6, longest=700, device=torch.device("cpu")) == 700
-    assert token_budget(per_token=10**6, longest=7, device=torch.device("cpu")) == 268
+    assert token_budget(per_token=10**6, longest=7, device=torch.device("cpu")) == 402

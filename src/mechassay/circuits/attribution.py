@@ -39,7 +39,8 @@ from mechassay.models.decoder import Attention, Decoder, NormStatistics, Readout
 from mechassay.models.model import Model
 from mechassay.pairs import Batch
 
-CONTRACTION_BYTES = 96 * 2**20
+CONTRACTION_BYTES = 128 * 2**20
+GROUPED_LAYERS = 4
 
 
 @dataclass(frozen=True, eq=False)
@@ -251,22 +252,64 @@ def contract(
     decoder, graph = model.decoder, model.graph
     keep_steps = decoder.has_post_norm
     n_tokens = contrast.other.embed.shape[0] * gradients.columns
-    per_token = (graph.n_writers + graph.readers_per_layer + 1) * decoder.d_model * 4 * (gradients.times if keep_steps else 1)
+    per_token = (graph.n_writers + GROUPED_LAYERS * graph.readers_per_layer) * decoder.d_model * 4 * (gradients.times if keep_steps else 1)
     size = max(1, CONTRACTION_BYTES // per_token)
     for begin in range(0, n_tokens, size):
         block = slice(begin, min(begin + size, n_tokens))
         _contract_block(model, contrast, gradients, into, block, keep_steps, writers)
 
 
+class _Products:
+    """Changes of writers times gradients of readers, as few large GEMMs.
+
+    Readers come in order, each with the writers it sees, a prefix that grows. Writers from before
+    a group of layers are multiplied with all of the group's readers at once; only the few written
+    within the group are multiplied layer by layer. Reading the changes once for several layers is
+    what makes the product fast: it has few rows on one side and is bound by memory.
+    """
+
+    def __init__(self, into: Tensor, changes: Float[Tensor, "writers tokens d_model"], first: int, group: int) -> None:
+        self.into, self.changes, self.first = into, changes, first
+        self.held = changes.new_empty((group, *changes.shape[1:]))
+        self.begin = self.filled = self.older = 0
+
+    def place(self, n: int) -> Float[Tensor, "n tokens d_model"]:
+        """Where to write the gradients of the next `n` readers, before `read`."""
+        if self.filled + n > len(self.held):
+            self.flush()
+        return self.held[self.filled : self.filled + n]
+
+    def read(self, n_seen: int, n: int) -> None:
+        """The next `n` readers see the first `n_seen` writers."""
+        seen = min(max(n_seen - self.first, 0), len(self.changes))
+        if self.filled == 0:
+            self.older = seen
+        columns = slice(self.begin + self.filled, self.begin + self.filled + n)
+        self._multiply(slice(self.older, seen), columns, self.held[self.filled : self.filled + n])
+        self.filled += n
+
+    def flush(self) -> None:
+        """Multiply the group's readers with the writers from before it."""
+        self._multiply(slice(0, self.older), slice(self.begin, self.begin + self.filled), self.held[: self.filled])
+        self.begin += self.filled
+        self.filled = 0
+
+    def _multiply(self, rows: slice, columns: slice, gradients: Tensor) -> None:
+        if rows.stop > rows.start:
+            target = self.into[self.first + rows.start : self.first + rows.stop, columns]
+            target -= self.changes[rows].flatten(1) @ gradients.flatten(1).T
+
+
 def _contract_block(
     model: Model, contrast: Contrast, gradients: ReaderGradients, into: Tensor, block: slice, keep_steps: bool, writers: slice | None
 ) -> None:
     decoder, graph = model.decoder, model.graph
-    rows = (block.stop - block.start) * (gradients.times if keep_steps else 1)
-    columns, first = gradients.columns, writers.start if writers is not None else 0
-    changes = into.new_zeros((graph.n_writers if writers is None else writers.stop - writers.start, rows, decoder.d_model))
-    readers = into.new_empty((graph.readers_per_layer, rows, decoder.d_model))
     repeat = gradients.times if keep_steps else 1
+    rows = (block.stop - block.start) * repeat
+    columns, first = gradients.columns, writers.start if writers is not None else 0
+    n_slots, used = 3 * graph.n_heads, int(graph.mlp)
+    changes = into.new_zeros((graph.n_writers if writers is None else writers.stop - writers.start, rows, decoder.d_model))
+    products = _Products(into, changes, first, GROUPED_LAYERS * graph.readers_per_layer)
 
     def wanted(rows: slice) -> bool:
         return writers is None or rows == writers
@@ -275,16 +318,10 @@ def _contract_block(
         delta = at_least_fp32(other - clean[:, -columns:])
         return delta.flatten(0, 1)[block].repeat(repeat, 1)
 
-    def read(n_seen: int, targets: slice, gradient: Tensor) -> None:
-        n = n_seen - first
-        if n > 0:
-            seen = changes[:n]
-            into[first : first + len(seen), targets] -= seen.flatten(1) @ gradient.flatten(1).T
-
     if wanted(slice(0, 1)):
         changes[0] = change(contrast.clean.embed, contrast.other.embed)
-    gradients.heads(0, block, keep_steps, readers[: 3 * graph.n_heads])
-    read(1, graph.slots(0), readers[: 3 * graph.n_heads])
+    gradients.heads(0, block, keep_steps, products.place(n_slots))
+    products.read(1, n_slots)
     for layer in range(graph.n_layers):
         clean, other = contrast.clean.layers[layer], contrast.other.layers[layer]
         heads = graph.heads(layer)
@@ -295,22 +332,23 @@ def _contract_block(
             at = gradients.post_at(layer, block)
             if at is not None and attention.post_norm is not None:
                 changes[local] = attention.post_norm.push_forward(changes[local], at)
-        used = 0
+        # The MLP's reader and what reads next share their products; m_l -> m_l is among the garbage.
+        last = layer + 1 == graph.n_layers
+        n = used + (1 if last else n_slots)
+        place = products.place(n)
         if graph.mlp:
             row = graph.mlp_writer(layer)
             if wanted(slice(row, row + 1)) and clean.mlp is not None and other.mlp is not None:
                 changes[row - first] = change(clean.mlp, other.mlp)
             gradient = gradients.mlp_at(layer, block, keep_steps)
-            used = 1
-            readers[0] = 0 if gradient is None else gradient
-        # The MLP's reader and the next layer's share one GEMM; m_l -> m_l is among its garbage.
-        begin = graph.slot(layer + 1, 0, 0) - used
-        if layer + 1 < graph.n_layers:
-            gradients.heads(layer + 1, block, keep_steps, readers[used:] if used else readers)
-            read(graph.seen_by_heads(layer + 1), slice(begin, graph.slots(layer + 1).stop), readers)
+            place[0] = 0 if gradient is None else gradient
+        if last:
+            place[used] = gradients.final_at(block, keep_steps)
+            products.read(graph.n_writers, n)
         else:
-            readers[used] = gradients.final_at(block, keep_steps)
-            read(graph.n_writers, slice(begin, graph.n_readers), readers[: used + 1])
+            gradients.heads(layer + 1, block, keep_steps, place[used:])
+            products.read(graph.seen_by_heads(layer + 1), n)
+    products.flush()
 
 
 def _head_changes(attention: Attention, clean: Tensor, other: Tensor, block: slice, repeat: int, out: Tensor) -> None:

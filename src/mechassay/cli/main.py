@@ -16,9 +16,6 @@ from mechassay.version import __version__
 
 INTERRUPTED = 130
 
-# Wrong options and arguments, as typer's own (possibly bundled) copy of click raises them.
-_USAGE = next(kind for kind in typer.BadParameter.__mro__ if kind.__name__ == "ClickException")
-
 app = typer.Typer(
     help="Assay claims about how language models work inside.", no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False
 )
@@ -56,11 +53,14 @@ def main(arguments: list[str] | None = None) -> None:
             raise
         typer.echo(f"mechassay: {error}", err=True)
         sys.exit(2 if error.usage else 1)
-    except _USAGE as error:
-        error.show()
-        sys.exit(error.exit_code)
     except (KeyboardInterrupt, typer.Abort):
         code = INTERRUPTED
+    except Exception as error:
+        # Wrong options and arguments: typer's bundled copy of click has no public name for them.
+        show, code = getattr(error, "show", None), getattr(error, "exit_code", None)
+        if show is None or code is None:
+            raise
+        show()
     if code == INTERRUPTED:
         typer.echo("mechassay: interrupted; what was done is kept, the same command goes on from there.", err=True)
     sys.exit(code if isinstance(code, int) else 0)

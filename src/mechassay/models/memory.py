@@ -15,7 +15,7 @@ import torch
 
 from mechassay.errors import OutOfMemory
 
-CPU_BUDGET = 256 * 2**20
+CPU_BUDGET = 384 * 2**20
 GPU_SHARE = 0.25
 
 

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
+import torch
 
 from contracts.method import check_method
 from mechassay.circuits import EdgeScores, Random
