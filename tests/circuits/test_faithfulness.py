@@ -90,9 +90,10 @@ def test_greedy_circuits_are_connected(case: Subject, scores: EdgeScores) -> Non
     curve = faithfulness_curve(case.model, scores, case.batch, greedy=True, profile="mib-2025")
     assert curve.sweeps["value"].faithfulness[-1] == pytest.approx(1.0)
     grown = scores.greedy(40)
-    leads = grown.graph.on_paths(grown.edges | (torch.arange(grown.graph.n_writers) == 0)[:, None] & grown.graph.legal)
-    assert bool((~grown.edges | leads | True).all())
     assert len(grown) == 40
+    # With every edge from the input added, each grown edge is on a path: its reader leads to the logits.
+    from_input = grown.graph.legal & (torch.arange(grown.graph.n_writers) == 0)[:, None]
+    assert bool(grown.graph.on_paths(grown.edges | from_input)[grown.edges].all())
 
 
 def test_scores_and_circuits_of_another_graph(case: Subject) -> None:
@@ -153,6 +154,14 @@ def test_the_allocators_failure_is_one_line(case: Subject, monkeypatch: pytest.M
     monkeypatch.setattr("mechassay.circuits.faithfulness.Contrast.run", fail)
     with pytest.raises(OutOfMemory, match="ran out of memory"):
         evaluate(case.model, Circuit.full(case.model.graph), case.batch)
+
+
+@pytest.mark.parametrize("objective", ["kl", "js"])
+def test_eap_refuses_an_objective_without_gradient_at_the_clean_run(case: Subject, objective: str) -> None:
+    with pytest.raises(BadUsage, match="use eap-ig-inputs"):
+        EAP().score(case.model, case.batch, objective)
+    values = EAPIGInputs(steps=2).score(case.model, case.batch, objective).values
+    assert float(values.nan_to_num().abs().max()) > 0
 
 
 def test_a_file_of_another_kind(case: Subject, tmp_path: Path) -> None:

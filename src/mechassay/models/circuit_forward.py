@@ -85,9 +85,10 @@ class SlotPlan:
 
 @dataclass(frozen=True, eq=False)
 class HeadGroup:
-    """Heads of one layer that are read at the same columns."""
+    """Heads of one layer that are read at the same columns; `places` are theirs among all such heads."""
 
     heads: Tensor
+    places: Tensor
     last: bool
     slots: tuple[SlotPlan, SlotPlan, SlotPlan]
 
@@ -230,8 +231,9 @@ def _plan_layer(
     by_slot = np.arange(graph.slots(layer).start, graph.slots(layer).stop).reshape(3, -1)
     order = np.concatenate((np.flatnonzero(level[heads] == ALL), np.flatnonzero(level[heads] == LAST)))
     n_wide = int((level[heads] == ALL).sum())
-    computed = [order[:n_wide], order[n_wide:]]
-    computed = [group[~clean_writer[heads[group]]] for group in computed]
+    halves = [order[:n_wide], order[n_wide:]]
+    places = [np.flatnonzero(~clean_writer[heads[half]]) for half in halves]
+    computed = [half[place] for half, place in zip(halves, places, strict=True)]
 
     def from_sums(slot: int, group: np.ndarray) -> np.ndarray:
         readers = by_slot[slot, group]
@@ -257,7 +259,7 @@ def _plan_layer(
                     _index(np.array([row[r] for r in readers[here]])),
                 )
             )
-        groups.append(HeadGroup(_index(group), bool(last), (slots[0], slots[1], slots[2])))
+        groups.append(HeadGroup(_index(group), _index(places[last]), bool(last), (slots[0], slots[1], slots[2])))
 
     wide_patterns = last_patterns = None
     if rows.post_norm:
@@ -392,9 +394,8 @@ class _Run:
             change = (self._suffix(clean.z)[:, heads] - reference.z[:, heads])[:, :, columns]
             for group in layer.groups:
                 if group.last is last:
-                    place = torch.isin(heads, group.heads.to(heads.device))
                     z = self._attend(index, group, wide, narrow)
-                    change[:, place] = z - reference.z[:, group.heads.to(heads.device)][:, :, columns]
+                    change[:, group.places.to(heads.device)] = z - reference.z[:, group.heads.to(heads.device)][:, :, columns]
             changes.append(self.decoder.head_outputs(index, change, heads))
         if attention.post_norm is None:
             if n_wide:

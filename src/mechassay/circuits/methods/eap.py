@@ -16,8 +16,9 @@ from typing import ClassVar
 
 from mechassay.circuits.attribution import interpolated_scores
 from mechassay.circuits.methods.method import mean_over_examples
-from mechassay.circuits.objectives import Objective
+from mechassay.circuits.objectives import Objective, load_objective
 from mechassay.circuits.scores import EdgeScores
+from mechassay.errors import BadUsage
 from mechassay.models.model import Model
 from mechassay.pairs import Batch, Pair
 from mechassay.progress import BAR, Progress
@@ -39,7 +40,15 @@ class EAP:
         progress: Progress = BAR,
         checkpoint: Path | None = None,
     ) -> EdgeScores:
-        """See `Method.score`. A divergence from the clean run (kl, js) has no gradient there: its scores are 0."""
+        """See `Method.score`.
+
+        Raises:
+            BadUsage: also for a divergence from the clean run (kl, js): it is smallest there and has no gradient.
+        """
+        if load_objective(objective).needs_clean:
+            raise BadUsage(
+                f"{self.name} takes gradients at the clean run, where {load_objective(objective).name!r} has none; use eap-ig-inputs."
+            )
         return mean_over_examples(
             self,
             model,
