@@ -6,7 +6,7 @@ beside what it must reach. Memory is the peak of the process above the loaded mo
 
     python benchmarks/bench.py [--model NAME ...] [--pairs 10] [--tokens 20] [--repeats 5]
 
-Exact patching is timed on a systematic sample of all edges: every twentieth block of edges, over all
+Exact patching is timed on a systematic sample of all edges: sixty blocks of edges, evenly spread over
 layers, examples and kinds of reader.
 """
 
@@ -38,7 +38,7 @@ from mechassay.models.model import Model, load_model, make_model
 from mechassay.pairs import Batch
 from mechassay.progress import SILENT
 
-EVERY = 20
+SAMPLED_BLOCKS = 60
 
 
 @dataclass(frozen=True)
@@ -103,9 +103,11 @@ def jobs(model: Model, batch: Batch) -> list[Job]:
 
 
 def sampled_exact_patching(model: Model, batch: Batch) -> tuple[Callable[[], object], float]:
-    """Exact patching of every twentieth block of edges, and how many edges (of the whole batch) that is."""
+    """Exact patching of evenly spread blocks of edges, and how many edges (of the whole batch) that is."""
     everything = [*range(model.graph.n_layers), -1]
-    blocks = list(_blocks(model, everything, STACK_TOKENS, batch))[10::EVERY]
+    blocks = list(_blocks(model, everything, STACK_TOKENS, batch))
+    step = max(1, len(blocks) // SAMPLED_BLOCKS)
+    blocks = blocks[step // 2 :: step]
     total = torch.zeros(model.graph.n_writers, model.graph.n_readers)
 
     @torch.no_grad()
