@@ -33,7 +33,8 @@ from mechassay.circuits.methods.eap_ig_inputs import EAPIGInputs
 from mechassay.circuits.methods.exact import STACK_TOKENS, _blocks, _Edges
 from mechassay.circuits.objectives import LogitDiff
 from mechassay.models.capture import Contrast
-from mechassay.models.circuit_forward import compile_circuit, run_circuit
+from mechassay.models.circuit_forward import run_circuit
+from mechassay.models.circuit_plan import compile_circuit
 from mechassay.models.model import Model, load_model, make_model
 from mechassay.pairs import Batch
 from mechassay.progress import SILENT

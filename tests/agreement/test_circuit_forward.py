@@ -10,7 +10,8 @@ from torch import Tensor
 
 from mechassay.circuits.scores import Circuit
 from mechassay.models.capture import Contrast
-from mechassay.models.circuit_forward import compile_circuit, run_circuit
+from mechassay.models.circuit_forward import run_circuit
+from mechassay.models.circuit_plan import compile_circuit
 from mechassay.models.reference import ReferenceModel, exact_precision
 from tiny import FAMILIES, Subject, subject
 

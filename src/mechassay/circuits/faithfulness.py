@@ -37,7 +37,8 @@ from mechassay.circuits.objectives import Objective, load_objective
 from mechassay.circuits.scores import By, Circuit, EdgeScores
 from mechassay.errors import BadUsage, GraphMismatch, NonFinite, UnknownName
 from mechassay.models.capture import Contrast
-from mechassay.models.circuit_forward import compile_circuit, run_circuit
+from mechassay.models.circuit_forward import run_circuit
+from mechassay.models.circuit_plan import compile_circuit
 from mechassay.models.memory import out_of_memory_is_an_error, token_budget
 from mechassay.models.model import Model
 from mechassay.pairs import Batch, Pair

@@ -1,0 +1,325 @@
+"""Compiling a circuit: what has to be computed, at which columns, from which sums.
+
+In a circuit C every reader v sees
+
+    x_v = R'_v + sum over in-circuit edges (u, v) of (a^C_u - a'_u),
+
+where R' is the stream of the reference run (which ablated edges carry) and a' what was written
+in it. So only what differs from the reference has to be computed:
+
+  * a writer on no in-circuit path from `input` to `logits` keeps its reference value;
+  * a head's query, key or value without live in-edges comes from the reference run's cache;
+  * a reader that sees every writer at its clean value comes from the clean run's cache (the full
+    circuit costs nothing);
+  * what only the last column reads is computed at the last column;
+  * readers with the same in-edges share one stream;
+  * a sum over few writers is a gather, over many a GEMM.
+
+All that is decided here once per circuit; `circuit_forward.run_circuit` executes the plan on a batch.
+With a post-norm P (Gemma) the heads of a layer enter the stream as P(sum). Each distinct set p
+of a layer's heads that some reader sees becomes one virtual writer,
+P(o' + sum_{h in p} (a_h - a'_h)) - P(o'), and the rest is unchanged.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from jaxtyping import Bool, Float
+from torch import Tensor
+
+from mechassay.graph import Graph
+
+NONE, LAST, ALL = 0, 1, 2
+"""At which columns a node's output is read."""
+
+GATHER_BELOW = 0.15
+"""Share of non-zero coefficients under which a gather beats a GEMM."""
+
+
+@dataclass(frozen=True, eq=False)
+class Mix:
+    """Sums of rows of a buffer: one sum per distinct set of in-edges."""
+
+    n: int
+    index: Tensor
+    offsets: Tensor
+    dense: Float[Tensor, "sums rows"] | None
+
+    def __call__(self, buffer: Float[Tensor, "rows width"]) -> Float[Tensor, "sums width"]:
+        if self.dense is not None:
+            dense = self.dense.to(dtype=buffer.dtype, device=buffer.device)
+            return dense @ buffer[: dense.shape[1]]
+        return F.embedding_bag(self.index.to(buffer.device), buffer, self.offsets.to(buffer.device), mode="sum")
+
+    @staticmethod
+    def of(rows: np.ndarray) -> Mix:
+        """From coefficients [sums, buffer rows] in {0, 1}."""
+        used = int(np.flatnonzero(rows.any(axis=0)).max(initial=-1)) + 1
+        rows = rows[:, :used]
+        counts = rows.sum(axis=1)
+        dense = torch.from_numpy(rows.astype(np.float32)) if rows.size and rows.mean() > GATHER_BELOW else None
+        offsets = torch.from_numpy(np.concatenate(([0], np.cumsum(counts)[:-1])).astype(np.int64))
+        return Mix(len(rows), torch.from_numpy(np.nonzero(rows)[1].astype(np.int64)), offsets, dense)
+
+
+@dataclass(frozen=True, eq=False)
+class SlotPlan:
+    """Where the queries (keys, values) of a group of heads come from; the rest are the reference's.
+
+    Attributes:
+        clean: places in the group taken from the clean run.
+        computed: places in the group computed here, and `row`, the sum each is projected from.
+    """
+
+    clean: Tensor
+    computed: Tensor
+    row: Tensor
+
+
+@dataclass(frozen=True, eq=False)
+class HeadGroup:
+    """Heads of one layer that are read at the same columns; `places` are theirs among all such heads."""
+
+    heads: Tensor
+    places: Tensor
+    last: bool
+    slots: tuple[SlotPlan, SlotPlan, SlotPlan]
+
+
+@dataclass(frozen=True, eq=False)
+class LayerPlan:
+    """What one layer has to do.
+
+    Attributes:
+        wide, narrow: sums for all columns and for the last one.
+        groups: heads to compute.
+        clean_heads: heads copied from the clean run, with the same two column choices.
+        patterns: for post-norm layers, sets of heads (rows over `order`) seen as one; wide ones
+            cover the leading heads of `order`. None elsewhere: each head is its own writer.
+        order: heads in buffer order, those read at all columns first; `n_wide` of them.
+        mlp_from_clean: the MLP's output is the clean run's.
+        mlp_level: columns at which the MLP is read.
+        mlp: the sum the MLP reads.
+    """
+
+    wide: Mix | None
+    narrow: Mix | None
+    groups: tuple[HeadGroup, ...]
+    order: Tensor
+    n_wide: int
+    clean_places: Tensor
+    wide_patterns: Float[Tensor, "wide_sets wide_heads"] | None
+    last_patterns: Float[Tensor, "last_sets heads"] | None
+    mlp_level: int
+    mlp_from_clean: bool
+    mlp: Mix | None
+
+
+@dataclass(frozen=True, eq=False)
+class Plan:
+    """A compiled circuit. `final` is None where the logits are the clean run's."""
+
+    input_level: int
+    layers: tuple[LayerPlan, ...]
+    final: Mix | None
+    rows_wide: int
+    rows_last: int
+    n_live_heads: int
+    n_live_mlps: int
+
+
+def compile_circuit(graph: Graph, edges: Bool[Tensor, "writers readers"], *, post_norm: bool = False) -> Plan:
+    """Decide what running the circuit `edges` takes. Edges on no path are ignored."""
+    mask = (edges.cpu() & graph.on_paths(edges)).numpy()
+    clean_reader, clean_writer = _clean(graph, mask)
+    level = _levels(graph, mask, clean_reader, clean_writer)
+    rows = _BufferRows(graph.n_writers, post_norm)
+    input_level = int(level[0])
+    rows.add(np.array([0]), level)
+    layers = [_plan_layer(graph, layer, mask, level, clean_reader, clean_writer, rows) for layer in range(graph.n_layers)]
+    final = None if clean_reader[graph.logits] else Mix.of(rows.combine(mask[:, [graph.logits]], LAST))
+    computed = (level > NONE) & ~clean_writer
+    mlps = np.array([graph.mlp_writer(layer) for layer in range(graph.n_layers)]) if graph.mlp else np.array([], dtype=int)
+    n_mlps = int(computed[mlps].sum())
+    return Plan(input_level, tuple(layers), final, rows.n_wide, rows.n_last, int(computed[1:].sum()) - n_mlps, n_mlps)
+
+
+def _clean(graph: Graph, mask: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Readers and writers that have their clean values: those which see only clean writers, and all of them."""
+    readers = np.zeros(graph.n_readers, dtype=bool)
+    writers = np.zeros(graph.n_writers + 1, dtype=bool)
+    writers[0] = True
+    visible, owner = graph.visible.numpy(), graph.reader_owner.numpy()
+    for stage in graph.stages():
+        seen = int(visible[stage.start])
+        if not writers[:seen].all():
+            break
+        readers[stage] = mask[:seen, stage].all(axis=0)
+        for writer in np.unique(owner[stage]):
+            writers[writer] = readers[stage][owner[stage] == writer].all()
+    return readers, writers[:-1]
+
+
+def _levels(graph: Graph, mask: np.ndarray, clean_reader: np.ndarray, clean_writer: np.ndarray) -> np.ndarray:
+    """At which columns each writer's difference is read, from the logits down."""
+    level = np.zeros(graph.n_writers + 1, dtype=np.int8)
+    level[-1] = LAST
+    owner = graph.reader_owner.numpy()
+    for stage in reversed(graph.stages()):
+        wanted = level[owner[stage]].copy()
+        wanted[clean_reader[stage]] = NONE
+        wanted[np.append(clean_writer, False)[owner[stage]]] = NONE
+        if stage.stop - stage.start > 1:
+            keys_values = wanted[graph.n_heads :]
+            keys_values[keys_values > NONE] = ALL
+        level[:-1] = np.maximum(level[:-1], (mask[:, stage] * wanted).max(axis=1))
+    return level[:-1]
+
+
+class _BufferRows:
+    """Which row of the wide and of the last-column buffer holds what each writer adds."""
+
+    def __init__(self, n_writers: int, post_norm: bool) -> None:
+        self.post_norm = post_norm
+        self.wide_of = np.full(n_writers, -1)
+        self.last_of = np.full(n_writers, -1)
+        self.patterns: list[tuple[np.ndarray, dict[bytes, int], dict[bytes, int]]] = []
+        self.n_wide = 0
+        self.n_last = 0
+
+    def add(self, writers: np.ndarray, level: np.ndarray) -> None:
+        """Give rows to writers, in the order given; those not read get none."""
+        wide, last = writers[level[writers] == ALL], writers[level[writers] > NONE]
+        self.wide_of[wide] = self.n_wide + np.arange(len(wide))
+        self.last_of[last] = self.n_last + np.arange(len(last))
+        self.n_wide += len(wide)
+        self.n_last += len(last)
+
+    def add_patterns(self, writers: np.ndarray, n_wide: int, wide_sets: np.ndarray, last_sets: np.ndarray) -> None:
+        """Give rows to the distinct sets of a post-norm layer's heads (rows over `writers`)."""
+        wide = {row.tobytes(): self.n_wide + i for i, row in enumerate(wide_sets)}
+        last = {row.tobytes(): self.n_last + i for i, row in enumerate(last_sets)}
+        self.patterns.append((writers, wide, last))
+        self.n_wide += len(wide_sets)
+        self.n_last += len(last_sets)
+
+    def combine(self, columns: np.ndarray, level: int) -> np.ndarray:
+        """Coefficients [readers, buffer rows] of readers given as mask columns [writers, readers]."""
+        place = self.wide_of if level == ALL else self.last_of
+        out = np.zeros((columns.shape[1], self.n_wide if level == ALL else self.n_last), dtype=bool)
+        plain = np.flatnonzero(place >= 0)
+        out[:, place[plain]] = columns[plain].T
+        for writers, wide, last in self.patterns:
+            rows = wide if level == ALL else last
+            for reader, seen in enumerate(columns[writers].T):
+                if seen.any():
+                    out[reader, rows[np.ascontiguousarray(seen).tobytes()]] = True
+        return out
+
+
+def _plan_layer(
+    graph: Graph, layer: int, mask: np.ndarray, level: np.ndarray, clean_reader: np.ndarray, clean_writer: np.ndarray, rows: _BufferRows
+) -> LayerPlan:
+    heads = np.arange(graph.heads(layer).start, graph.heads(layer).stop)
+    by_slot = np.arange(graph.slots(layer).start, graph.slots(layer).stop).reshape(3, -1)
+    order = np.concatenate((np.flatnonzero(level[heads] == ALL), np.flatnonzero(level[heads] == LAST)))
+    n_wide = int((level[heads] == ALL).sum())
+    halves = [order[:n_wide], order[n_wide:]]
+    places = [np.flatnonzero(~clean_writer[heads[half]]) for half in halves]
+    computed = [half[place] for half, place in zip(halves, places, strict=True)]
+
+    def from_sums(slot: int, group: np.ndarray) -> np.ndarray:
+        readers = by_slot[slot, group]
+        return readers[mask[:, readers].any(axis=0) & ~clean_reader[readers]]
+
+    wide_readers = np.concatenate([from_sums(0, computed[0])] + [from_sums(slot, group) for slot in (1, 2) for group in computed])
+    last_readers = from_sums(0, computed[1])
+    wide, wide_row = _unique(rows, mask, wide_readers, ALL)
+    narrow, narrow_row = _unique(rows, mask, last_readers, LAST)
+    groups: list[HeadGroup] = []
+    for last, group in enumerate(computed):
+        if not len(group):
+            continue
+        slots: list[SlotPlan] = []
+        for slot in range(3):
+            readers = by_slot[slot, group]
+            row = narrow_row if slot == 0 and last else wide_row
+            here = np.isin(readers, from_sums(slot, group))
+            slots.append(
+                SlotPlan(
+                    _index(np.flatnonzero(clean_reader[readers])),
+                    _index(np.flatnonzero(here)),
+                    _index(np.array([row[r] for r in readers[here]])),
+                )
+            )
+        groups.append(HeadGroup(_index(group), _index(places[last]), bool(last), (slots[0], slots[1], slots[2])))
+
+    wide_patterns = last_patterns = None
+    if rows.post_norm:
+        below = _readers_below(graph, layer, level, clean_reader, clean_writer)
+        writers = heads[order]
+        wide_sets, last_sets = (_sets(mask, writers, below[kind]) for kind in (ALL, LAST))
+        rows.add_patterns(writers, n_wide, wide_sets, last_sets)
+        wide_patterns, last_patterns = _coefficients(wide_sets[:, :n_wide]), _coefficients(last_sets)
+    else:
+        rows.add(heads[order], level)
+
+    mlp_level, mlp_from_clean, mlp = NONE, False, None
+    if graph.mlp:
+        writer, reader = graph.mlp_writer(layer), graph.mlp_reader(layer)
+        mlp_level, mlp_from_clean = int(level[writer]), bool(clean_writer[writer])
+        if mlp_level and not mlp_from_clean:
+            mlp = Mix.of(rows.combine(mask[:, [reader]], mlp_level))
+        rows.add(np.array([writer]), level)
+    return LayerPlan(
+        wide,
+        narrow,
+        tuple(groups),
+        _index(order),
+        n_wide,
+        _index(np.flatnonzero(clean_writer[heads[order]])),
+        wide_patterns,
+        last_patterns,
+        mlp_level,
+        mlp_from_clean,
+        mlp,
+    )
+
+
+def _readers_below(
+    graph: Graph, layer: int, level: np.ndarray, clean_reader: np.ndarray, clean_writer: np.ndarray
+) -> dict[int, np.ndarray]:
+    """Readers after a layer's heads that will sum writers, by the columns at which they do."""
+    below = np.arange(graph.mlp_reader(layer) if graph.mlp else graph.slots(layer).stop, graph.n_readers)
+    owner = graph.reader_owner.numpy()[below]
+    wanted = np.append(level, LAST)[owner]
+    wanted[clean_reader[below] | np.append(clean_writer, False)[owner]] = NONE
+    place = (below % graph.readers_per_layer) // graph.n_heads
+    wanted[(wanted > NONE) & ((place == 1) | (place == 2)) & (below != graph.logits)] = ALL
+    return {kind: below[wanted == kind] for kind in (ALL, LAST)}
+
+
+def _sets(mask: np.ndarray, writers: np.ndarray, readers: np.ndarray) -> np.ndarray:
+    if not len(readers) or not len(writers):
+        return np.zeros((0, len(writers)), dtype=bool)
+    sets = np.unique(mask[np.ix_(writers, readers)].T, axis=0)
+    return sets[sets.any(axis=1)]
+
+
+def _coefficients(sets: np.ndarray) -> Tensor:
+    return torch.from_numpy(sets.astype(np.float32))
+
+
+def _unique(rows: _BufferRows, mask: np.ndarray, readers: np.ndarray, level: int) -> tuple[Mix | None, dict[int, int]]:
+    if not len(readers):
+        return None, {}
+    distinct, place = np.unique(rows.combine(mask[:, readers], level), axis=0, return_inverse=True)
+    return Mix.of(distinct), dict(zip(readers.tolist(), place.flatten().tolist(), strict=True))
+
+
+def _index(values: np.ndarray) -> Tensor:
+    return torch.from_numpy(np.asarray(values, dtype=np.int64))
