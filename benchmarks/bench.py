@@ -6,7 +6,7 @@ beside what it must reach. Memory is the peak of the process above the loaded mo
 
     python benchmarks/bench.py [--model NAME ...] [--pairs 10] [--tokens 20] [--repeats 5]
 
-Exact patching is timed on a systematic sample of all edges: sixty blocks of edges, evenly spread over
+Exact patching is timed on a systematic sample of all edges: twelve blocks of edges, evenly spread over
 layers, examples and kinds of reader.
 """
 
@@ -39,7 +39,7 @@ from mechassay.models.model import Model, load_model, make_model
 from mechassay.pairs import Batch
 from mechassay.progress import SILENT
 
-SAMPLED_BLOCKS = 60
+SAMPLED_BLOCKS = 12
 
 
 @dataclass(frozen=True)

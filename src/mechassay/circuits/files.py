@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from safetensors import SafetensorError, safe_open
-from safetensors.torch import save_file
+from safetensors.torch import save
 from torch import Tensor
 
 from mechassay.errors import BadFile
@@ -26,7 +26,8 @@ def write_tensors(path: Path, tensors: Mapping[str, Tensor], header: Mapping[str
     path.parent.mkdir(parents=True, exist_ok=True)
     partial = path.with_name(f"{path.name}.partial-{os.getpid()}")
     meta = {"mechassay": json.dumps({"format": FORMAT, **header}, sort_keys=True)}
-    save_file({name: tensor.contiguous() for name, tensor in tensors.items()}, partial, metadata=meta)
+    # Not save_file: its files can be read by their owner alone.
+    partial.write_bytes(save({name: tensor.contiguous() for name, tensor in tensors.items()}, metadata=meta))
     os.replace(partial, path)
 
 
