@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from mechassay.circuits.attribution import interpolated_scores
+from mechassay.circuits.attribution import clean_scores, interpolated_scores
 from mechassay.circuits.methods.eap_ig_activations import EAPIGActivations
 from mechassay.circuits.methods.exact import ExactPatching
 from mechassay.circuits.objectives import CrossEntropy, LogitDiff
@@ -41,6 +41,9 @@ def test_eap_is_the_derivative_by_each_edge(case: Subject) -> None:
         recorded = reference.record(batch.counterfactual, batch.mask)
         (gradient,) = torch.autograd.grad(logit_diff(reference.run(batch.clean, batch.mask, recorded, m), batch), m)
     torch.testing.assert_close(fast_scores(case, (1.0,), (1.0,)), gradient * model.graph.legal, rtol=1e-9, atol=1e-9)
+    total = torch.zeros_like(gradient)
+    clean_scores(model, batch, LogitDiff(), total)
+    torch.testing.assert_close(torch.where(model.graph.legal, total, 0.0), gradient * model.graph.legal, rtol=1e-9, atol=1e-9)
 
 
 def test_integrated_gradients_are_derivatives_at_interpolated_inputs(case: Subject) -> None:

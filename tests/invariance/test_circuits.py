@@ -142,7 +142,8 @@ def test_scores_of_a_writers_edges_sum_to_its_first_order_change(name: str) -> N
     contrast = Contrast.run(model.decoder, batch)
     change = contrast.other.embed - contrast.clean.embed[:, contrast.start :]
     embeds = contrast.clean.embed[:, contrast.start :].clone().requires_grad_()
-    taps = tapped_forward(model.decoder, model.decoder.add_positions(embeds, contrast.ctx, contrast.start), contrast, times=1)
+    x = model.decoder.add_positions(embeds, contrast.ctx, contrast.start)
+    taps = tapped_forward(model.decoder, x, contrast.ctx, start=contrast.start, past=contrast.clean)
     total = LogitDiff()(taps.readout, batch).sum()
     outputs = [out for out in taps.mlp_out if out is not None]
     at_input, *at_mlps = torch.autograd.grad(total, [embeds, *outputs])

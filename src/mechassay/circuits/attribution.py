@@ -34,8 +34,8 @@ from jaxtyping import Float
 from torch import Tensor
 
 from mechassay.circuits.objectives import Objective, signed
-from mechassay.models.capture import Contrast
-from mechassay.models.decoder import Attention, Decoder, NormStatistics, Readout, at_least_fp32
+from mechassay.models.capture import Contrast, LayerTrace, Trace, trace
+from mechassay.models.decoder import Attention, Context, Decoder, NormStatistics, Readout, at_least_fp32
 from mechassay.models.model import Model
 from mechassay.pairs import Batch
 
@@ -47,8 +47,9 @@ GROUPED_LAYERS = 4
 class Taps:
     """Where a forward pass is to be differentiated, layer by layer, and what the pull-back needs.
 
-    `before` and `middle` are the streams entering a layer and after its heads, `mlp_out` what its
-    MLP wrote: further points at which cotangents may be put in.
+    `stream` is the residual stream at the end. `before` and `middle` are the streams entering a
+    layer and after its heads, `mlp_out` what its MLP wrote: further points at which cotangents
+    may be put in.
 
     Lists are indexed by layer; None where the pass did not run that part. The leading axis is
     steps times batch. In the last layer q, the MLP and the logits have the last column only.
@@ -60,6 +61,7 @@ class Taps:
     post: list[NormStatistics | None]
     final: Tensor
     readout: Readout
+    stream: Tensor
     before: list[Tensor | None]
     middle: list[Tensor | None]
     mlp_out: list[Tensor | None]
@@ -68,20 +70,24 @@ class Taps:
 def tapped_forward(
     decoder: Decoder,
     x: Float[Tensor, "stack pos d_model"],
-    contrast: Contrast,
+    ctx: Context,
     *,
-    times: int,
+    start: int = 0,
+    past: Trace | None = None,
     layer: int = 0,
     at_mlp: bool = False,
+    keep: list[LayerTrace] | None = None,
 ) -> Taps:
     """Run layers from `layer` on (from its MLP if `at_mlp`), keeping the points of differentiation.
 
     Args:
-        x: the stream entering there, `times` copies of the batch stacked along the first axis,
-            at the columns from `contrast.start` on.
+        x: the stream entering there, at the columns from `start` on; copies of a batch may be
+            stacked along the first axis.
+        ctx: context of the whole stack, all columns.
+        past: the run whose keys and values stand before `start`, of one copy of the batch.
+        keep: filled with the run's trace, for which the last layer is computed at all columns.
     """
     n_layers = len(decoder.layers)
-    ctx, start, past = contrast.ctx.repeat(times), contrast.start, contrast.clean
     qkv: list[tuple[Tensor, Tensor, Tensor] | None] = [None] * n_layers
     norm: list[NormStatistics | None] = [None] * n_layers
     mlp: list[Tensor | None] = [None] * n_layers
@@ -92,9 +98,9 @@ def tapped_forward(
     for index in range(layer, n_layers):
         part = decoder.layers[index]
         attention = part.attention
-        last = index == n_layers - 1
+        last = index == n_layers - 1 and keep is None
         n_columns = x.shape[1]
-        wrote = None
+        wrote = mixed = None
         streams[index] = x
         if index > layer or not at_mlp:
             with torch.no_grad():
@@ -109,9 +115,12 @@ def tapped_forward(
             keys = decoder.rotate(index, k, ctx, is_key=True, start=start)
             values = v.transpose(1, 2)
             if start:
-                keys = torch.cat((_past(past.layers[index].k, start, times, attention.group), keys), dim=2)
-                values = torch.cat((_past(past.layers[index].v, start, times, attention.group), values), dim=2)
-            wrote = decoder.attention_sum(index, decoder.attend(index, q_ready, keys, values, ctx))
+                assert past is not None
+                keys = torch.cat((_past(past.layers[index].k, start, len(x), attention.group), keys), dim=2)
+                values = torch.cat((_past(past.layers[index].v, start, len(x), attention.group), values), dim=2)
+            z = decoder.attend(index, q_ready, keys, values, ctx)
+            wrote = decoder.attention_sum(index, z)
+            mixed = (q_ready, keys, values, z, wrote)
             if attention.post_norm is not None:
                 with torch.no_grad():
                     post[index] = attention.post_norm.statistics(wrote)
@@ -122,20 +131,30 @@ def tapped_forward(
         if wrote is not None:
             x = x + wrote
         middles[index] = x
+        read = before if decoder.parallel else x
         if part.mlp is not None:
-            read = before if decoder.parallel else x
             tap = read.view_as(read)
             written = part.mlp(tap)
             mlp[index], mlp_out[index] = tap, written
             x = x + written
         if last:
             post[index] = _pad_statistics(post[index], n_columns)
+        if keep is not None and mixed is not None:
+            keep.append(_layer_trace(attention, before, read, mixed, mlp_out[index]))
     final = x[:, -1].view_as(x[:, -1])
-    return Taps(qkv, norm, mlp, post, final, decoder.readout(final), streams, middles, mlp_out)
+    return Taps(qkv, norm, mlp, post, final, decoder.readout(final), x, streams, middles, mlp_out)
 
 
-def _past(cached: Tensor, start: int, times: int, group: int) -> Tensor:
-    return cached[:, :, :start].repeat_interleave(group, dim=1).repeat(times, 1, 1, 1)
+def _past(cached: Tensor, start: int, stack: int, group: int) -> Tensor:
+    return cached[:, :, :start].repeat_interleave(group, dim=1).repeat(stack // len(cached), 1, 1, 1)
+
+
+def _layer_trace(attention: Attention, before: Tensor, read: Tensor, mixed: tuple[Tensor, ...], mlp: Tensor | None) -> LayerTrace:
+    """A layer of a differentiated run as a trace: detached, one key and value per key/value head."""
+    q, k, v, z, attended = (part.detach() for part in mixed)
+    shared = slice(None, None, attention.group)
+    kept = attended if attention.post_norm is not None else None
+    return LayerTrace(before.detach(), read.detach(), q, k[:, shared], v[:, shared], z, kept, None if mlp is None else mlp.detach())
 
 
 def _pad_statistics(at: NormStatistics | None, columns: int) -> NormStatistics | None:
@@ -182,7 +201,7 @@ class ReaderGradients:
         attention = self.decoder.layers[layer].attention
         norm, n_heads = attention.norm, attention.n_heads
         d_model = out.shape[-1]
-        xhat, rscale = (self._tokens(part, block) for part in at)
+        xhat, rscale = (self._tokens(_columns(part, self.columns), block) for part in at)
         weights = norm.weight.to(out.dtype)
         for slot, (value, grad) in enumerate(zip(tapped, grads, strict=True)):
             projection = (attention.q, attention.k, attention.v)[slot]
@@ -217,7 +236,7 @@ class ReaderGradients:
     def post_at(self, layer: int, block: slice) -> NormStatistics | None:
         """Statistics of a layer's post-norm, steps kept, for a block of tokens."""
         at = self.taps.post[layer]
-        return None if at is None else NormStatistics(*(self._tokens(part, block).flatten(0, 1) for part in at))
+        return None if at is None else NormStatistics(*(self._tokens(_columns(part, self.columns), block).flatten(0, 1) for part in at))
 
     def _tokens(self, x: Tensor, block: slice) -> Tensor:
         return at_least_fp32(x.unflatten(0, (self.times, -1)).flatten(1, 2)[:, block])
@@ -235,9 +254,9 @@ def _constant(weight: Tensor, bias: Tensor | None, norm_bias: Tensor | None) -> 
 
 
 def _columns(x: Tensor, columns: int) -> Tensor:
-    """Zero columns in front, where a tensor holds only the last ones."""
+    """The last `columns` columns, with zeros in front where a tensor holds fewer."""
     missing = columns - x.shape[1]
-    return x if missing == 0 else F.pad(x, (0, 0) * (x.ndim - 2) + (missing, 0))
+    return x[:, -columns:] if missing <= 0 else F.pad(x, (0, 0) * (x.ndim - 2) + (missing, 0))
 
 
 def contract(
@@ -356,6 +375,27 @@ def _head_changes(attention: Attention, clean: Tensor, other: Tensor, block: sli
     torch.bmm(delta, at_least_fp32(attention.out), out=out)
 
 
+def clean_scores(model: Model, batch: Batch, objective: Objective, into: Float[Tensor, "writers readers"]) -> None:
+    """Add one batch's summed scores, with gradients at the clean run, to `into`: EAP.
+
+    `interpolated_scores` at alpha 1 gives the same; here the differentiated run also serves as the
+    clean run that the changes are taken from, which saves a forward.
+    """
+    decoder = model.decoder
+    ctx = decoder.context(batch.mask)
+    layers: list[LayerTrace] = []
+    with torch.enable_grad():
+        embeds = decoder.embed(batch.clean).detach().requires_grad_()
+        taps = tapped_forward(decoder, decoder.add_positions(embeds, ctx), ctx, keep=layers)
+        total = signed(objective, taps.readout, batch).sum()
+        start = min(batch.first_difference(), batch.n_tokens - 1)
+        gradients = ReaderGradients.of(decoder, taps, total, times=1, columns=batch.n_tokens - start)
+    with torch.no_grad():
+        clean = Trace(embeds.detach(), tuple(layers), taps.stream.detach())
+        other = trace(decoder, decoder.embed(batch.counterfactual[:, start:]), ctx, past=clean, start=start)
+        contract(model, Contrast(batch, ctx, start, clean, other), gradients, into)
+
+
 def interpolated_scores(
     model: Model,
     batch: Batch,
@@ -374,8 +414,9 @@ def interpolated_scores(
     clean, other = contrast.clean.embed[:, contrast.start :], contrast.other.embed
     points = torch.cat([other + alpha * (clean - other) for alpha in alphas])
     with torch.enable_grad():
-        x = decoder.add_positions(points.detach().requires_grad_(), contrast.ctx.repeat(times), contrast.start)
-        taps = tapped_forward(decoder, x, contrast, times=times)
+        ctx = contrast.ctx.repeat(times)
+        x = decoder.add_positions(points.detach().requires_grad_(), ctx, contrast.start)
+        taps = tapped_forward(decoder, x, ctx, start=contrast.start, past=contrast.clean)
         total = objective_total(decoder, objective, taps.readout, contrast, weights)
         gradients = ReaderGradients.of(decoder, taps, total, times=times, columns=clean.shape[1])
     contract(model, contrast, gradients, into)

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import ClassVar
 
-from mechassay.circuits.attribution import interpolated_scores
+from mechassay.circuits.attribution import clean_scores
 from mechassay.circuits.methods.method import mean_over_examples
 from mechassay.circuits.objectives import Objective, load_objective
 from mechassay.circuits.scores import EdgeScores
@@ -54,7 +54,7 @@ class EAP:
             model,
             pairs,
             objective,
-            lambda chunk, m, into: interpolated_scores(model, chunk, m, (1.0,), (1.0,), into),
+            lambda chunk, m, into: clean_scores(model, chunk, m, into),
             copies=1,
             progress=progress,
             checkpoint=checkpoint,

@@ -124,6 +124,7 @@ class _Run:
 def _runs(model: Model, contrast: Contrast, objective: Objective, alphas: Sequence[float], weights: Sequence[float]) -> Iterator[_Run]:
     decoder = model.decoder
     times, columns = len(alphas), contrast.other.embed.shape[1]
+    ctx = contrast.ctx.repeat(times)
     for sublayer in _sublayers(model, contrast):
         points = torch.cat([sublayer.other + alpha * (sublayer.clean - sublayer.other) for alpha in alphas])
         post = decoder.layers[sublayer.layer].attention.post_norm if sublayer.kind == "heads" else None
@@ -132,11 +133,11 @@ def _runs(model: Model, contrast: Contrast, objective: Objective, alphas: Sequen
         with torch.enable_grad():
             if sublayer.kind == "input":
                 entry = points.requires_grad_()
-                x = decoder.add_positions(entry, contrast.ctx.repeat(times), contrast.start)
+                x = decoder.add_positions(entry, ctx, contrast.start)
             else:
                 entry = (sublayer.rest.repeat(times, 1, 1) + (points if post is None else post(points))).requires_grad_()
                 x = entry
-            taps = tapped_forward(decoder, x, contrast, times=times, layer=layer, at_mlp=at_mlp)
+            taps = tapped_forward(decoder, x, ctx, start=contrast.start, past=contrast.clean, layer=layer, at_mlp=at_mlp)
             total = objective_total(decoder, objective, taps.readout, contrast, weights)
             gradients = ReaderGradients.of(decoder, taps, total, times=times, columns=columns, entry=entry)
         at = None if post is None else post.statistics(points)
@@ -179,7 +180,8 @@ def _all_runs(
             cotangents.append((run.sublayer, run.gradients.entry.unflatten(0, (len(alphas), -1)).sum(0)))
     with torch.enable_grad():
         embeds = contrast.clean.embed[:, contrast.start :].detach().requires_grad_()
-        taps = tapped_forward(decoder, decoder.add_positions(embeds, contrast.ctx, contrast.start), contrast, times=1)
+        x = decoder.add_positions(embeds, contrast.ctx, contrast.start)
+        taps = tapped_forward(decoder, x, contrast.ctx, start=contrast.start, past=contrast.clean)
         total = torch.stack(
             [(_around(decoder, taps, sublayer)[:, -c.shape[1] :] * c).sum() for sublayer, c in _fit(taps, decoder, cotangents)]
         ).sum()
