@@ -1,17 +1,18 @@
 """Pairs of prompts and the token batches made of them.
 
 A `Pair` is one example: a clean prompt, a counterfactual prompt, and the answers and foils
-that the objective compares. A `Batch` holds many pairs as token ids, aligned and checked
-once, when it is made: both prompts of a pair have equally many tokens, and no answer
-begins with the same token as a foil. Batches are left-padded, so that the last token of
-every prompt stands in the last column; padding never changes a result.
+that the objective compares. `Pairs` are chosen together: they know what was dropped on the way, and why. A
+`Batch` holds many pairs as token ids, aligned and checked once, when it is made: both prompts
+of a pair have equally many tokens, and end where the first token comes that tells answers from
+foils (`mechassay.alignment`). Batches are left-padded, so that this place is the last column of
+every prompt; padding never changes a result.
 """
 
 from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
@@ -20,12 +21,15 @@ import torch
 from jaxtyping import Bool, Int
 from torch import Tensor
 
+from mechassay.alignment import Aligned, Misaligned, Span, align
 from mechassay.errors import BadPairs
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
 
 EMPTY: Mapping[str, str] = MappingProxyType({})
+NO_SPANS: Mapping[str, Span] = MappingProxyType({})
+NO_COUNTS: Mapping[str, int] = MappingProxyType({})
 NO_TOKEN = -1
 
 
@@ -42,6 +46,8 @@ class Pair:
         group: the unit that error bars respect; pairs of one group are resampled together.
             None: the pair is its own group.
         tags: template fields, for group-by.
+        counterfactual_answers: right continuations of `counterfactual`; empty where it has none.
+        spans, counterfactual_spans: where the parts of each prompt are, in characters, by name.
     """
 
     id: str
@@ -51,6 +57,9 @@ class Pair:
     foils: tuple[str, ...]
     group: str | None = None
     tags: Mapping[str, str] = field(default_factory=lambda: EMPTY)
+    counterfactual_answers: tuple[str, ...] = ()
+    spans: Mapping[str, Span] = field(default_factory=lambda: NO_SPANS)
+    counterfactual_spans: Mapping[str, Span] = field(default_factory=lambda: NO_SPANS)
 
     def as_dict(self) -> dict[str, Any]:
         """The pair as plain JSON values."""
@@ -62,6 +71,9 @@ class Pair:
             "foils": list(self.foils),
             "group": self.group,
             "tags": dict(self.tags),
+            "counterfactual_answers": list(self.counterfactual_answers),
+            "spans": {name: list(span) for name, span in self.spans.items()},
+            "counterfactual_spans": {name: list(span) for name, span in self.counterfactual_spans.items()},
         }
 
 
@@ -74,6 +86,32 @@ def content_hash(pairs: Sequence[Pair]) -> str:
     return digest.hexdigest()
 
 
+class Pairs(tuple[Pair, ...]):
+    """Pairs as a task chose them: a tuple that knows where it comes from.
+
+    Attributes:
+        source: task, version, split, counterfactual, seed and whatever else they were made with.
+        dropped: how many examples were looked at and left out, by reason.
+    """
+
+    source: Mapping[str, Any]
+    dropped: Mapping[str, int]
+
+    def __new__(cls, pairs: Iterable[Pair], *, source: Mapping[str, Any] | None = None, dropped: Mapping[str, int] | None = None) -> Pairs:
+        made = super().__new__(cls, pairs)
+        made.source, made.dropped = MappingProxyType(dict(source or {})), MappingProxyType(dict(dropped or {}))
+        return made
+
+    @property
+    def content_hash(self) -> str:
+        """SHA-256 of the pairs, see `content_hash`."""
+        return content_hash(self)
+
+    def selection(self) -> dict[str, Any]:
+        """What was chosen and what was dropped, as plain values for a record."""
+        return {**self.source, "kept": len(self), "dropped": dict(self.dropped), "hash": self.content_hash}
+
+
 @dataclass(frozen=True, eq=False)
 class Batch:
     """Pairs as token ids, left-padded: column -1 is the last token of every prompt.
@@ -84,6 +122,8 @@ class Batch:
         answers, foils: first token of each continuation, `NO_TOKEN` where a pair has fewer.
         ids: one name a pair.
         groups: the unit that error bars respect.
+        alignment: how many pairs had tokens cut from or forced after their prompts, and how many
+            are compared by the first of several tokens (see `mechassay.alignment`).
     """
 
     clean: Int[Tensor, "batch pos"]
@@ -94,6 +134,7 @@ class Batch:
     ids: tuple[str, ...]
     groups: tuple[str, ...]
     content: str = ""
+    alignment: Mapping[str, int] = field(default_factory=lambda: NO_COUNTS)
 
     def __len__(self) -> int:
         return self.clean.shape[0]
@@ -227,45 +268,44 @@ class Batch:
     def from_pairs(pairs: Sequence[Pair], tokenizer: PreTrainedTokenizerBase, *, prepend: Sequence[int] = ()) -> Batch:
         """Tokenize pairs. Special tokens are those the tokenizer adds by itself, after `prepend`.
 
-        An answer's token is the first one it adds when written after the clean prompt, so
-        that tokenizers which merge or prefix spaces are handled.
+        Answers and foils are compared by the first token that tells them apart, see
+        `mechassay.alignment`.
 
         Raises:
-            BadPairs: no pairs; unequal lengths; an answer that changes the prompt's own
-                tokens; an answer and a foil that begin with the same token.
+            BadPairs: no pairs; a pair that cannot be aligned, by its id.
         """
         if not pairs:
             raise BadPairs("A batch needs at least one pair; got none.")
+        found = align_pairs(pairs, tokenizer)
+        for pair, each in zip(pairs, found, strict=True):
+            if isinstance(each, Misaligned):
+                raise BadPairs(f"Pair {pair.id}: {each.message}.")
+        rows = [each for each in found if isinstance(each, Aligned)]
         head = list(prepend)
-        cleans = [head + ids for ids in _encode(tokenizer, [pair.clean for pair in pairs])]
-        others = [head + ids for ids in _encode(tokenizer, [pair.counterfactual for pair in pairs])]
-        return Batch.from_tokens(
-            cleans,
-            others,
-            _first_tokens(pairs, cleans, "answers", tokenizer, head),
-            _first_tokens(pairs, cleans, "foils", tokenizer, head),
+        batch = Batch.from_tokens(
+            [head + row.clean for row in rows],
+            [head + row.counterfactual for row in rows],
+            [row.answers for row in rows],
+            [row.foils for row in rows],
             ids=[pair.id for pair in pairs],
             groups=[pair.group for pair in pairs],
         )
+        counts = {
+            "cut": sum(row.cut > 0 for row in rows),
+            "forced": sum(row.forced > 0 for row in rows),
+            "partial": sum(row.partial for row in rows),
+        }
+        return replace(batch, alignment=MappingProxyType(counts))
 
 
-def _encode(tokenizer: PreTrainedTokenizerBase, texts: Sequence[str]) -> list[list[int]]:
-    return [list(ids) for ids in tokenizer(list(texts), padding=False, return_attention_mask=False)["input_ids"]]
-
-
-def _first_tokens(
-    pairs: Sequence[Pair], prompts: Sequence[list[int]], which: str, tokenizer: PreTrainedTokenizerBase, head: list[int]
-) -> list[list[int]]:
-    texts = [(row, text) for row, pair in enumerate(pairs) for text in getattr(pair, which)]
-    encoded = _encode(tokenizer, [pairs[row].clean + text for row, text in texts])
-    found: list[list[int]] = [[] for _ in pairs]
-    for (row, text), ids in zip(texts, encoded, strict=True):
-        ids, prompt = head + ids, prompts[row]
-        # Some tokenizers end every text with a special token (T5-like); it is not part of the prompt.
-        if ids[: len(prompt)] != prompt or len(ids) == len(prompt):
-            raise BadPairs(f"Pair {pairs[row].id}: {text!r} written after the prompt changes the prompt's tokens or adds none.")
-        found[row].append(ids[len(prompt)])
-    return found
+def align_pairs(pairs: Sequence[Pair], tokenizer: PreTrainedTokenizerBase) -> list[Aligned | Misaligned]:
+    """The tokens of each pair, or why it has none."""
+    return align(
+        [(pair.clean, pair.counterfactual) for pair in pairs],
+        [pair.answers for pair in pairs],
+        [pair.foils for pair in pairs],
+        tokenizer,
+    )
 
 
 def _rows(tokens: Sequence[Sequence[int]] | Tensor, mask: Tensor | None) -> list[list[int]]:

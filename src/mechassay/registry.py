@@ -3,17 +3,24 @@
 A registry holds strings, so it knows nothing of the modules above it. Other packages
 add entries through entry points in the group `mechassay.<kind>s`, for example
 `[project.entry-points."mechassay.methods"]`; a built-in name cannot be replaced that way.
+
+A plug-in is a frozen dataclass, so it can be typed with its settings: "name:field=value,field=value".
 """
 
 from __future__ import annotations
 
+import ast
+import re
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields, is_dataclass
 from importlib import import_module
 from importlib.metadata import entry_points
 from typing import Any
 
-from mechassay.errors import UnknownName
+from mechassay.errors import BadUsage, UnknownName
+
+_BETWEEN_SETTINGS = re.compile(r",(?![^()]*\))")
+_SPELLING = re.compile(r"(?P<name>[\w.-]+)(?::(?P<args>.+))?")
 
 
 @dataclass(frozen=True)
@@ -44,3 +51,38 @@ class Registry:
             raise UnknownName(self.kind, name, targets)
         module, _, attribute = targets[name].partition(":")
         return getattr(import_module(module), attribute)
+
+    def make(self, text: str, **settings: Any) -> Any:
+        """The plug-in `text` names, made with the settings written there and those given by keyword.
+
+        Raises:
+            UnknownName: no such plug-in or setting.
+            BadUsage: a setting without a value, or of another type than its default.
+        """
+        found = _SPELLING.fullmatch(text.strip())
+        if found is None:
+            raise UnknownName(self.kind, text, self.names())
+        kind, name = self.load(found["name"]), found["name"]
+        defaults = {each.name: each.default for each in fields(kind) if each.init} if is_dataclass(kind) else {}
+        given: dict[str, Any] = {}
+        for part in _BETWEEN_SETTINGS.split(found["args"]) if found["args"] else ():
+            key, equals, value = part.partition("=")
+            if key in defaults and not equals:
+                raise BadUsage(f"A setting is written {key}=VALUE; got {part!r}.")
+            given[key] = _value(value, defaults.get(key))
+        for key, value in {**given, **settings}.items():
+            if key not in defaults:
+                raise UnknownName(f"setting of {name}", key, defaults)
+            wanted = type(defaults[key])
+            if defaults[key] is not None and not isinstance(value, wanted):
+                raise BadUsage(f"The setting {key} of {name} is of type {wanted.__name__}; got {value!r}.")
+        return kind(**{**given, **settings})
+
+
+def _value(text: str, default: Any) -> Any:
+    if isinstance(default, str):
+        return text
+    try:
+        return ast.literal_eval(text)
+    except (ValueError, SyntaxError):
+        return text

@@ -7,9 +7,7 @@ not stop the others. The controls are run once and shared.
 
 from __future__ import annotations
 
-import ast
 import dataclasses
-import re
 import resource
 import sys
 import time
@@ -24,7 +22,7 @@ from mechassay.circuits.methods.method import Method, settings
 from mechassay.circuits.objectives import load_objective
 from mechassay.circuits.record import load_controls, record_of, save_controls
 from mechassay.circuits.scores import Circuit, EdgeScores
-from mechassay.errors import BadUsage, MechassayError, UnknownName
+from mechassay.errors import MechassayError
 from mechassay.models.model import Model
 from mechassay.pairs import Batch, content_hash
 from mechassay.progress import BAR, Progress
@@ -36,40 +34,6 @@ from mechassay.tasks import load_task
 
 T = TypeVar("T")
 DRAWN_EDGES = 60
-_BETWEEN_SETTINGS = re.compile(r",(?![^()]*\))")
-_SPELLING = re.compile(r"(?P<name>[\w.-]+)(?::(?P<args>.+))?")
-
-
-def parse_method(text: str) -> Method:
-    """A method as typed: `eap-ig-inputs` or `eap-ig-inputs:steps=10,points=midpoint`.
-
-    Raises:
-        UnknownName: no such method or setting. BadUsage: a setting without a value.
-    """
-    found = _SPELLING.fullmatch(text.strip())
-    if found is None:
-        raise UnknownName("method", text, METHODS.names())
-    kind = METHODS.load(found["name"])
-    defaults = {field.name: field.default for field in dataclasses.fields(kind)}
-    given: dict[str, Any] = {}
-    for part in _BETWEEN_SETTINGS.split(found["args"]) if found["args"] else ():
-        key, equals, text = part.partition("=")
-        if key not in defaults:
-            raise UnknownName(f"setting of {found['name']}", key, defaults)
-        if not equals:
-            raise BadUsage(f"A setting is written {key}=VALUE; got {part!r}.")
-        given[key] = _value(text)
-        wanted = type(defaults[key])
-        if defaults[key] is not None and not isinstance(given[key], wanted):
-            raise BadUsage(f"The setting {key} of {found['name']} is of type {wanted.__name__}; got {text!r}.")
-    return kind(**given)
-
-
-def _value(text: str) -> Any:
-    try:
-        return ast.literal_eval(text)
-    except (ValueError, SyntaxError):
-        return text
 
 
 def method_name(method: Method) -> str:
@@ -117,7 +81,7 @@ class CircuitJob:
     def __init__(self, run: CircuitRun, output: Path, load: Callable[[], Model], *, progress: Progress = BAR) -> None:
         # Everything that can be wrong with what was typed is found before the model is loaded.
         self.run, self.progress = run, progress
-        self.methods = {method_name(method): method for method in map(parse_method, run.methods)}
+        self.methods = {method_name(method): method for method in map(METHODS.make, run.methods)}
         self.task = load_task(run.task)
         self.objective = load_objective(run.objective)
         self.folder = RunFolder.open(output, run.plan())

@@ -1,44 +1,106 @@
 """What a task is, and how one is found by name.
 
-A task makes pairs. Whatever it is about, it must be
+A task generates examples; everything else is the same for all of them. Whatever it is about, it is
 
-- deterministic: the same arguments give the same pairs on any machine, nothing global is
-  seeded, and `limit` takes the first pairs of one fixed stream;
-- split: train, validation, test and private share no pair, nor the words the pairs are made of;
-- aligned: with a model given, the clean and the counterfactual prompt of every pair have
-  equally many tokens under its tokenizer;
+- deterministic: the same arguments give the same examples on any machine, nothing global is
+  seeded, and `limit` takes the first of one fixed stream;
+- split: train, validation, test and private share no example, no counterfactual prompt, nor the
+  words they are made of (a task whose words do not suffice says so);
+- aligned: with a model given, both prompts of every pair have equally many tokens under its
+  tokenizer, and a token tells their answers from their foils; what cannot be aligned is dropped
+  and counted by reason;
 - private where it says so: the split "private" depends on a seed that only its keeper knows.
+
+A split never comes out smaller in silence: where fewer pairs are left than asked for, that is an
+error with the counts, and a split taken whole carries them (`Pairs.dropped`).
+
+A name may carry settings, as in "mcqa:n_choices=6", or be a file of pairs (`mechassay.tasks.files`).
 """
 
 from __future__ import annotations
 
-from typing import Any, Protocol
+from abc import ABC, abstractmethod
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import fields
+from itertools import islice
+from typing import TYPE_CHECKING, Any, Literal
 
-from mechassay.pairs import Pair
+import numpy as np
+
+from mechassay.alignment import Misaligned
+from mechassay.errors import BadPairs, BadUsage, UnknownName
+from mechassay.examples import Example
+from mechassay.pairs import Pairs, align_pairs
 from mechassay.registry import Registry
 
+if TYPE_CHECKING:
+    from mechassay.models.model import Model
+
+Keep = Literal["all", "base", "counterfactual", "both"]
+KEEP: tuple[Keep, ...] = ("all", "base", "counterfactual", "both")
 SPLITS = ("train", "validation", "test", "private")
-TASKS = Registry("task", {"ioi": "mechassay.tasks.ioi:IOI"})
+TASKS = Registry(
+    "task",
+    {
+        "arc-challenge": "mechassay.tasks.arc:ARCChallenge",
+        "arc-easy": "mechassay.tasks.arc:ARCEasy",
+        "arithmetic-addition": "mechassay.tasks.arithmetic:Addition",
+        "arithmetic-subtraction": "mechassay.tasks.arithmetic:Subtraction",
+        "docstring": "mechassay.tasks.docstring:Docstring",
+        "greater-than": "mechassay.tasks.greater_than:GreaterThan",
+        "ioi": "mechassay.tasks.ioi:IOI",
+        "mcqa": "mechassay.tasks.mcqa:MCQA",
+        "ravel": "mechassay.tasks.ravel:Ravel",
+    },
+)
+CHUNK = 256
+# Examples looked at for each one wanted, before a tokenizer or a model is found unfit for the task.
+PATIENCE = 50
+ABSENT = "no such counterfactual"
 
 
-class Task(Protocol):
-    """A maker of pairs.
+class Task(ABC):
+    """A maker of examples: a frozen dataclass whose fields are its settings.
 
     Attributes:
         name: the name the task is registered under.
-        version: grows whenever the same arguments would give other pairs.
+        version: grows whenever the same arguments would give other examples.
         counterfactuals: the kinds of counterfactual prompt it can make.
         default_counterfactual: the kind used when none is asked for.
+        objective: the objective that fits its answers.
+        sizes: examples of each split when no limit is given; a split that is not there is empty.
     """
 
-    @property
-    def name(self) -> str: ...
-    @property
-    def version(self) -> int: ...
-    @property
-    def counterfactuals(self) -> tuple[str, ...]: ...
-    @property
-    def default_counterfactual(self) -> str: ...
+    name: str
+    version: int = 1
+    counterfactuals: tuple[str, ...]
+    default_counterfactual: str
+    objective: str = "logit_diff"
+    sizes: Mapping[str, int]
+
+    @abstractmethod
+    def generate(self, split: str, seed: int, tokenizer: Any = None) -> Iterator[Example]:
+        """The stream of different examples of one split, endless or not.
+
+        Args:
+            split: one of `SPLITS`, checked.
+            seed: 0 or more; for the private split, the private seed.
+            tokenizer: for tasks that choose their words by it; most do not look at it.
+        """
+
+    def examples(
+        self, split: str, model: Any = None, *, limit: int | None = None, seed: int = 0, private_seed: int | None = None
+    ) -> list[Example]:
+        """The examples of one split with all their counterfactuals, not filtered by length.
+
+        Arguments and errors are those of `pairs`.
+        """
+        size = self._size(split, limit)
+        found = list(islice(self._stream(split, _tokenizer(self.name, model), seed, private_seed), size))
+        if limit is not None and len(found) < limit:
+            raise BadUsage(f"Split {split!r} of {self.name} has {len(found)} examples; asked for {limit}.")
+        return found
 
     def pairs(
         self,
@@ -47,32 +109,159 @@ class Task(Protocol):
         *,
         limit: int | None = None,
         counterfactual: str | None = None,
+        keep: Keep = "all",
         seed: int = 0,
         private_seed: int | None = None,
-    ) -> list[Pair]:
+    ) -> Pairs:
         """The pairs of one split.
 
         Args:
             split: one of `SPLITS`.
             model: a model with a `tokenizer`, or a tokenizer: only pairs that it can compare
                 token by token. None: no filtering.
-            limit: how many pairs, the first of the stream. None: the task's own size of the split.
+            limit: how many pairs, the first of the stream. None: the task's own size of the split,
+                or as many as there are.
             counterfactual: one of `counterfactuals`. None: the default one.
+            keep: "base", "counterfactual" or "both": only examples whose prompts of that kind the
+                model completes greedily with a right answer. Needs a model.
             seed: another seed, other pairs. The private split does not use it.
             private_seed: takes the place of `seed` for the split "private", where it is required.
 
         Raises:
-            UnknownName: no such split or counterfactual.
-            BadUsage: a limit below 1, a negative seed, or no seed for the private split.
-            BadPairs: the tokenizer leaves too little to make pairs of, or breaks their alignment.
+            UnknownName: no such split, counterfactual or filter.
+            BadUsage: a limit below 1 or above what the split has, a negative seed, or no seed for
+                the private split.
+            BadPairs: the tokenizer or the filter leaves too little; the message has the counts.
         """
-        ...
+        kind = self.default_counterfactual if counterfactual is None else counterfactual
+        if kind not in self.counterfactuals:
+            raise UnknownName("counterfactual", kind, self.counterfactuals)
+        if keep not in KEEP:
+            raise UnknownName("filter", keep, KEEP)
+        size = self._size(split, limit)
+        tokenizer = _tokenizer(self.name, model)
+        stream = self._stream(split, tokenizer, seed, private_seed)
+        chosen = _Selection(kind, keep, tokenizer, model)
+        while len(chosen.pairs) < size and chosen.looked_at < PATIENCE * max(size, CHUNK):
+            chunk = list(islice(stream, min(CHUNK, 2 * (size - len(chosen.pairs)) + 8)))
+            if not chunk:
+                break
+            chosen.take(chunk, size)
+        source = {"task": self.name, "version": self.version, "split": split, "counterfactual": kind, "keep": keep}
+        # The private seed is a secret: it is never stored.
+        source |= {"settings": settings_of(self)} | ({} if split == "private" else {"seed": seed})
+        pairs = Pairs(chosen.pairs, source=source, dropped=chosen.dropped)
+        if not pairs or (limit is not None and len(pairs) < limit):
+            raise _too_few(self, split, pairs, size)
+        return pairs
+
+    def _size(self, split: str, limit: int | None) -> int:
+        if split not in SPLITS:
+            raise UnknownName("split", split, SPLITS)
+        if limit is not None and limit < 1:
+            raise BadUsage(f"limit must be 1 or more; got {limit}.")
+        return limit or self.sizes.get(split, 0)
+
+    def _stream(self, split: str, tokenizer: Any, seed: int, private_seed: int | None) -> Iterator[Example]:
+        if split == "private":
+            if private_seed is None:
+                raise BadUsage(
+                    f"The private split of {self.name!r} needs private_seed, which only the keeper of the private test knows; got none."
+                )
+            seed = private_seed
+        if seed < 0:
+            raise BadUsage(f"A seed must be 0 or more; got {seed}.")
+        return self.generate(split, seed, tokenizer)
 
 
-def load_task(name: str) -> Task:
-    """The task registered as `name`: a class, or any callable that gives a `Task` when called with nothing.
+class _Selection:
+    """Pairs taken from a stream so far, and what was dropped."""
+
+    def __init__(self, kind: str, keep: Keep, tokenizer: Any, model: Any) -> None:
+        self.kind, self.keep, self.tokenizer, self.model = kind, keep, tokenizer, model
+        self.pairs: list[Any] = []
+        self.dropped: Counter[str] = Counter()
+        self.looked_at = 0
+
+    def take(self, chunk: Sequence[Example], size: int) -> None:
+        """Add what is fit, up to `size` pairs; examples after the last one taken are not looked at."""
+        fit = [self._misfit(example) for example in chunk]
+        present = [row for row, reason in enumerate(fit) if reason is None]
+        if self.tokenizer is not None and present:
+            pairs = [chunk[row].pair(self.kind) for row in present]
+            for row, found in zip(present, align_pairs(pairs, self.tokenizer), strict=True):
+                fit[row] = found.reason if isinstance(found, Misaligned) else None
+        for row, reason in self._wrong([chunk[row] if fit[row] is None else None for row in range(len(chunk))]).items():
+            fit[row] = reason
+        for example, reason in zip(chunk, fit, strict=True):
+            if len(self.pairs) == size:
+                return
+            self.looked_at += 1
+            if reason is None:
+                self.pairs.append(example.pair(self.kind))
+            else:
+                self.dropped[reason] += 1
+
+    def _misfit(self, example: Example) -> str | None:
+        return None if self.kind in example.counterfactuals else ABSENT
+
+    def _wrong(self, examples: Sequence[Example | None]) -> dict[int, str]:
+        """Rows that the model gets wrong where `keep` asks for right ones."""
+        rows = [row for row, example in enumerate(examples) if example is not None]
+        if self.keep == "all" or not rows:
+            return {}
+        from mechassay.tasks.behaviour import needs_model, score_prompts
+
+        model: Model = needs_model(self.model, f"keep={self.keep!r}")
+        found: dict[int, str] = {}
+        for side in ("counterfactual", "base"):
+            if self.keep not in (side, "both"):
+                continue
+            prompts = [example.prompt if side == "base" else example.counterfactuals[self.kind] for example in map(examples.__getitem__, rows) if example]
+            for row, right in zip(rows, score_prompts(model, prompts).greedy, strict=True):
+                if right != 1:
+                    found[row] = f"model wrong on {side}"
+        return found
+
+
+def _too_few(task: Task, split: str, pairs: Pairs, wanted: int) -> BadPairs:
+    reasons = ", ".join(f"{count} {reason}" for reason, count in sorted(pairs.dropped.items())) or "none"
+    return BadPairs(f"Split {split!r} of {task.name} has {len(pairs)} usable pairs of {wanted} asked for; dropped: {reasons}.")
+
+
+def stream(split: str, seed: int) -> np.random.Generator:
+    """The random numbers of one split; no two (seed, split) share a stream."""
+    return np.random.default_rng(np.random.SeedSequence(seed, spawn_key=(SPLITS.index(split),)))
+
+
+def settings_of(task: Task) -> dict[str, Any]:
+    """A task's settings, its dataclass fields, as plain values."""
+    return {each.name: getattr(task, each.name) for each in fields(task) if each.repr}  # pyright: ignore[reportArgumentType]
+
+
+def load_task(name: str, **settings: Any) -> Task:
+    """The task registered as `name`, or the pairs of a file.
+
+    Args:
+        name: a registered name, one with settings ("mcqa:n_choices=6"), or the path of a .jsonl or .csv file.
+        settings: the task's settings by keyword, over those in the name.
 
     Raises:
-        UnknownName: nobody registered `name`.
+        UnknownName: nobody registered `name`, or the task has no such setting.
+        BadFile: a file that cannot be read as pairs.
     """
-    return TASKS.load(name)()
+    if name.lower().endswith((".jsonl", ".csv")):
+        from mechassay.tasks.files import FileTask
+
+        return FileTask(name, **settings)
+    return TASKS.make(name, **settings)
+
+
+def _tokenizer(name: str, model: Any) -> Any:
+    if model is None:
+        return None
+    tokenizer = getattr(model, "tokenizer", model)
+    # A bare network is callable too; only a tokenizer can tell its special tokens.
+    if not hasattr(tokenizer, "unk_token_id"):
+        raise BadUsage(f"{name} needs a tokenizer, or a model with a .tokenizer, to align prompts; got {type(model).__name__} without one.")
+    return tokenizer

@@ -1,0 +1,104 @@
+"""An example of a task: a prompt with what continues it, and its counterfactual prompts.
+
+A `Prompt` knows its answers, the choices that ranked-choice scoring picks from, and where its
+parts stand in the text. An `Example` holds the original prompt and one prompt for each kind of
+counterfactual it has; `pair` takes one of them.
+
+The foils of a pair are what the counterfactual run is expected to say: the counterfactual's
+answers. Where those are the original's own (a counterfactual that keeps the answer), or there are
+none, the foils are the original's other choices.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from mechassay.alignment import Span
+from mechassay.pairs import EMPTY, NO_SPANS, Pair
+
+
+@dataclass(frozen=True)
+class Prompt:
+    """A text and what continues it.
+
+    Attributes:
+        text: the prompt.
+        answers: right continuations, with their leading space; empty where nothing is right.
+        choices: what ranked-choice scoring picks from, the answers included; empty where an answer is free.
+        spans: parts of the text by name, in characters.
+    """
+
+    text: str
+    answers: tuple[str, ...] = ()
+    choices: tuple[str, ...] = ()
+    spans: Mapping[str, Span] = field(default_factory=lambda: NO_SPANS)
+
+    def part(self, name: str) -> str:
+        """The text of one of `spans`."""
+        begin, end = self.spans[name]
+        return self.text[begin:end]
+
+
+@dataclass(frozen=True)
+class Example:
+    """An original prompt and its counterfactuals.
+
+    Attributes:
+        id: unique within its task and split.
+        prompt: the original.
+        counterfactuals: by kind; a kind that this example cannot have is not there.
+        foils: what answers are compared with, if not what the module's rule says.
+        group: the unit that error bars respect; None: the example itself.
+        tags: template fields, for group-by.
+    """
+
+    id: str
+    prompt: Prompt
+    counterfactuals: Mapping[str, Prompt]
+    foils: tuple[str, ...] | None = None
+    group: str | None = None
+    tags: Mapping[str, str] = field(default_factory=lambda: EMPTY)
+
+    def pair(self, kind: str) -> Pair:
+        """The pair of the original and its counterfactual of one kind.
+
+        Raises:
+            KeyError: the example has no counterfactual of that kind.
+        """
+        other = self.counterfactuals[kind]
+        return Pair(
+            id=self.id,
+            clean=self.prompt.text,
+            counterfactual=other.text,
+            answers=self.prompt.answers,
+            foils=self._foils(other),
+            group=self.group,
+            tags=self.tags,
+            counterfactual_answers=other.answers,
+            spans=self.prompt.spans,
+            counterfactual_spans=other.spans,
+        )
+
+    def _foils(self, other: Prompt) -> tuple[str, ...]:
+        if self.foils is not None:
+            return self.foils
+        changed = tuple(answer for answer in other.answers if answer not in self.prompt.answers)
+        return changed or tuple(choice for choice in self.prompt.choices if choice not in self.prompt.answers)
+
+
+def filled(template: str, fields: Mapping[str, str], answers: tuple[str, ...] = (), choices: tuple[str, ...] = ()) -> Prompt:
+    """A template with its {fields} filled in, each a span of the prompt under its name.
+
+    A field that comes twice has the span of its first place under its name, and of the others under
+    name_2, name_3 and so on. The template has no other braces.
+    """
+    text, spans, count = "", {}, dict.fromkeys(fields, 0)
+    for number, piece in enumerate(template.replace("}", "{").split("{")):
+        if number % 2 == 0:
+            text += piece
+            continue
+        count[piece] += 1
+        spans[piece if count[piece] == 1 else f"{piece}_{count[piece]}"] = (len(text), len(text) + len(fields[piece]))
+        text += fields[piece]
+    return Prompt(text, answers, choices, spans)

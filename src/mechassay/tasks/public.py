@@ -1,0 +1,166 @@
+"""Public data sets with the schema of MIB (Mueller et al. 2025), and tasks that read and write it.
+
+A row is plain JSON: the prompt with its answer, and one struct {prompt, ...} for each kind of
+counterfactual, under the column names of `mib-bench/*` on the Hugging Face hub. A `PublicTask`
+generates such examples itself (`source="own"`), or reads them from the hub (`source="hub"`) or from
+a folder with one file a split (train.jsonl, .json or .parquet); `rows` writes what it generates.
+The same `Example`, and so the same `Pair`, comes out of a row whichever way it came.
+
+Nothing of a data set is executed: rows are parquet or JSON, read by `datasets` and `pyarrow`.
+"""
+
+from __future__ import annotations
+
+import json
+from abc import abstractmethod
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from mechassay.errors import BadFile, BadUsage, MissingExtra
+from mechassay.examples import Example
+from mechassay.tasks.task import Task
+
+ROW_FILES = (".jsonl", ".json", ".parquet")
+
+
+@dataclass(frozen=True)
+class PublicData:
+    """Where a data set is on the hub.
+
+    Attributes:
+        repo: its id; the private test set is `repo` + "_private_test", for those who may read it.
+        config: its configuration, if it has several.
+        splits: their name of each of our splits, where it is not the same.
+    """
+
+    repo: str
+    config: str | None = None
+    splits: Mapping[str, str] = field(default_factory=dict)
+
+    def split(self, ours: str) -> str:
+        """Their name of a split; the private test set calls its only one "test"."""
+        return self.splits.get("test" if ours == "private" else ours, "test" if ours == "private" else ours)
+
+
+class PublicTask(Task):
+    """A task with a public data set of its own schema. Subclasses are dataclasses with a field `source`.
+
+    Attributes:
+        source: "own" (generated here), "hub", or a folder with one file a split.
+        public: where the data set is.
+    """
+
+    source: str
+    public: PublicData
+
+    @abstractmethod
+    def invent(self, split: str, seed: int, tokenizer: Any = None) -> Iterator[Example]:
+        """The stream of generated examples, see `Task.generate`."""
+
+    @abstractmethod
+    def from_row(self, row: Mapping[str, Any], id: str) -> Example:
+        """The example that a row of the public schema holds."""
+
+    @abstractmethod
+    def to_row(self, example: Example) -> dict[str, Any]:
+        """An example as plain JSON values in the public schema."""
+
+    def generate(self, split: str, seed: int, tokenizer: Any = None) -> Iterator[Example]:
+        """Generated examples, or those of the data set in its own order."""
+        if self.source == "own":
+            yield from self.invent(split, seed, tokenizer)
+            return
+        for number, row in enumerate(public_rows(self.source, self.public, split)):
+            try:
+                yield self.from_row(row, f"{self.name}-{split}-{number:06d}")
+            except (KeyError, IndexError, TypeError, ValueError) as error:
+                raise BadFile(
+                    f"Row {number + 1} of {self.source} ({split}) is not a row of {self.public.repo}: {type(error).__name__} {error}."
+                ) from error
+
+    def rows(
+        self, split: str, model: Any = None, *, limit: int | None = None, seed: int = 0, private_seed: int | None = None
+    ) -> list[dict[str, Any]]:
+        """The examples of a split in the public schema. Arguments and errors are those of `pairs`."""
+        return [self.to_row(each) for each in self.examples(split, model, limit=limit, seed=seed, private_seed=private_seed)]
+
+
+def public_rows(source: str, public: PublicData, split: str) -> Iterable[Mapping[str, Any]]:
+    """Rows of one split, from the hub or a folder.
+
+    Raises:
+        MissingExtra: `datasets` (hub) or `pyarrow` (parquet) is not installed.
+        BadFile: no such data set, split or file, or one that cannot be read.
+    """
+    if source != "hub":
+        return read_rows(_split_file(Path(source), public.split(split) if split != "private" else "private"))
+    try:
+        from datasets import load_dataset
+    except ImportError as error:
+        raise MissingExtra("Reading data sets from the hub", "datasets", "hub") from error
+    repo = public.repo + ("_private_test" if split == "private" else "")
+    try:
+        return load_dataset(repo, public.config, split=public.split(split))  # pyright: ignore[reportReturnType]
+    except (OSError, ValueError, RuntimeError) as error:
+        raise BadFile(f"{repo}{f' ({public.config})' if public.config else ''}, split {public.split(split)!r}: {_line(error)}.") from error
+
+
+def read_rows(file: Path) -> Iterator[dict[str, Any]]:
+    """Rows of a JSONL, JSON (a list) or parquet file, read as data.
+
+    Raises:
+        BadFile: not a file of that kind, by line number where it has lines.
+        MissingExtra: parquet without `pyarrow`.
+    """
+    if file.suffix == ".parquet":
+        yield from _parquet(file)
+        return
+    try:
+        with file.open(encoding="utf-8-sig") as lines:
+            if file.suffix == ".json":
+                yield from json.load(lines)
+                return
+            for number, line in enumerate(lines, 1):
+                if line.strip():
+                    yield _json(line, f"{file}, line {number}")
+    except (OSError, UnicodeDecodeError, json.JSONDecodeError) as error:
+        raise BadFile(f"{file}: {_line(error)}.") from error
+
+
+def _json(line: str, where: str) -> dict[str, Any]:
+    try:
+        row = json.loads(line)
+    except json.JSONDecodeError as error:
+        raise BadFile(f"{where}: not JSON ({error.msg} at character {error.pos + 1}).") from error
+    if not isinstance(row, dict):
+        raise BadFile(f"{where}: a row is a JSON object; got {type(row).__name__}.")
+    return row
+
+
+def _parquet(file: Path) -> Iterator[dict[str, Any]]:
+    try:
+        import pyarrow
+        import pyarrow.parquet
+    except ImportError as error:
+        raise MissingExtra("Reading parquet files", "pyarrow", "hub") from error
+    try:
+        with pyarrow.parquet.ParquetFile(file) as table:
+            for batch in table.iter_batches():
+                yield from batch.to_pylist()
+    except (OSError, pyarrow.ArrowException) as error:
+        raise BadFile(f"{file}: {_line(error)}.") from error
+
+
+def _split_file(folder: Path, split: str) -> Path:
+    if not folder.is_dir():
+        raise BadUsage(f'A source is "own", "hub" or a folder with one file a split; got {str(folder)!r}.')
+    found = [folder / f"{split}{suffix}" for suffix in ROW_FILES if (folder / f"{split}{suffix}").is_file()]
+    if not found:
+        raise BadFile(f"{folder}: no {split}.jsonl, {split}.json or {split}.parquet there.")
+    return found[0]
+
+
+def _line(error: Exception) -> str:
+    return (str(error).splitlines() or [type(error).__name__])[0].rstrip(".")
