@@ -172,9 +172,9 @@ def test_tokens_before_every_prompt(words: PreTrainedTokenizerFast) -> None:
 def test_text_pairs_that_cannot_be_compared(words: PreTrainedTokenizerFast) -> None:
     with pytest.raises(BadPairs, match=r"Pair p: clean has 2 tokens, counterfactual has 4"):
         Batch.from_pairs([pair(counterfactual="Bob and Ann met")], words)
-    with pytest.raises(BadPairs, match=r"Pair p: '' written after the prompt changes the prompt's tokens or adds none"):
+    with pytest.raises(BadPairs, match=r"Pair p: '' written after the prompt adds no token of its own"):
         Batch.from_pairs([pair(answers=("",))], words)
-    with pytest.raises(BadPairs, match=r"Pair p: 's' written after"):
+    with pytest.raises(BadPairs, match=r"Pair p: the tokenizer does not know 's'"):
         Batch.from_pairs([pair(answers=("s",))], words)
     with pytest.raises(BadPairs, match="at least one pair"):
         Batch.from_pairs([], words)
@@ -184,6 +184,7 @@ def test_the_hash_of_pairs_sees_content_and_order() -> None:
     a, b = pair(), pair(id="q")
     assert content_hash([a, b]) == content_hash([pair(), pair(id="q")])
     changed = [[b, a], [a], [a, pair(id="q", group="g")], [a, pair(id="q", tags={"order": "ABBA"})], [a, pair(id="q", foils=(" met",))]]
+    changed += [[a, pair(id="q", spans={"name": (0, 3)})], [a, pair(id="q", counterfactual_answers=(" Ann",))]]
     assert len({content_hash(pairs) for pairs in [[a, b], *changed]}) == 1 + len(changed)
 
 

@@ -24,7 +24,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from os.path import commonprefix
 from typing import TYPE_CHECKING
 
 from mechassay.errors import BadUsage, UnknownName
@@ -100,10 +99,17 @@ def continued(prompt: Sequence[int], whole: Sequence[Sequence[int]], *, force: b
         whole: tokens of the prompt with each continuation.
         force: go on over the tokens that all continuations share.
     """
-    common = commonprefix([tuple(ids) for ids in whole])
-    kept = len(commonprefix([tuple(prompt), common]))
+    common = _shared([tuple(ids) for ids in whole])
+    kept = len(_shared([tuple(prompt), common]))
     stop = len(common) if force else kept
     return Continued(kept, len(prompt) - kept, tuple(common[kept:stop]), tuple(tuple(ids[stop:]) for ids in whole))
+
+
+def _shared(rows: Sequence[tuple[int, ...]]) -> tuple[int, ...]:
+    """The longest common beginning: that of the first and the last in order is common to all."""
+    first, last = min(rows), max(rows)
+    n = next((place for place, (a, b) in enumerate(zip(first, last, strict=False)) if a != b), min(len(first), len(last)))
+    return first[:n]
 
 
 def align(
@@ -114,10 +120,12 @@ def align(
     others = encode(tokenizer, [other for _, other in texts])
     written = [clean + text for (clean, _), right, wrong in zip(texts, answers, foils, strict=True) for text in (*right, *wrong)]
     whole = iter(encode(tokenizer, written))
+    unknown = tokenizer.unk_token_id
+    assert unknown is None or isinstance(unknown, int)
     found: list[Aligned | Misaligned] = []
     for clean, other, right, wrong in zip(cleans, others, answers, foils, strict=True):
         rows = [next(whole) for _ in (*right, *wrong)]
-        found.append(_align(clean, other, (*right, *wrong), rows, len(right), tokenizer.unk_token_id))
+        found.append(_align(clean, other, (*right, *wrong), rows, len(right), unknown))
     return found
 
 

@@ -50,8 +50,9 @@ class Spec(Stored):
 class Measure(Stored):
     """One number with its interval.
 
-    `n` counts the examples behind it, `n_undefined` those (or those resamples' statistics) that
-    were undefined and left out of nothing: a value with undefined parts is itself null.
+    `n` counts the examples behind it, `n_undefined` what was undefined. In a faithfulness record
+    nothing is left out: a value with undefined parts is itself null. An accuracy is over the `n`
+    prompts that have a right answer.
     """
 
     name: str
@@ -88,7 +89,11 @@ class Failure(Stored):
 
 
 class Record(Stored):
-    """One evaluation of one method on one task with one model."""
+    """One evaluation of one method on one task with one model.
+
+    `data` says for the train and the test pairs what was chosen: settings, pairs kept, pairs dropped by
+    reason, and the hash of their content (see `mechassay.pairs.Pairs.selection`).
+    """
 
     format: int = FORMAT
     kind: str
@@ -103,6 +108,7 @@ class Record(Stored):
     curves: dict[str, Any] = Field(default_factory=dict)
     controls: dict[str, Any] = Field(default_factory=dict)
     realised: dict[str, Number] = Field(default_factory=dict)
+    data: dict[str, Any] = Field(default_factory=dict)
     warnings: list[str] = Field(default_factory=list)
     provenance: Provenance
 

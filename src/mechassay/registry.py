@@ -62,8 +62,9 @@ class Registry:
         found = _SPELLING.fullmatch(text.strip())
         if found is None:
             raise UnknownName(self.kind, text, self.names())
-        kind, name = self.load(found["name"]), found["name"]
-        defaults = {each.name: each.default for each in fields(kind) if each.init} if is_dataclass(kind) else {}
+        name = found["name"]
+        kind: Any = self.load(name)
+        defaults = _defaults(kind)
         given: dict[str, Any] = {}
         for part in _BETWEEN_SETTINGS.split(found["args"]) if found["args"] else ():
             key, equals, value = part.partition("=")
@@ -77,6 +78,11 @@ class Registry:
             if defaults[key] is not None and not isinstance(value, wanted):
                 raise BadUsage(f"The setting {key} of {name} is of type {wanted.__name__}; got {value!r}.")
         return kind(**{**given, **settings})
+
+
+def _defaults(kind: Any) -> dict[str, Any]:
+    """The settings of a plug-in and their defaults; a plain callable has none."""
+    return {each.name: each.default for each in fields(kind) if each.init} if is_dataclass(kind) else {}
 
 
 def _value(text: str, default: Any) -> Any:

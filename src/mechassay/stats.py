@@ -12,6 +12,7 @@ from typing import NamedTuple
 
 import numpy as np
 from jaxtyping import Float
+from scipy.stats import beta  # pyright: ignore[reportMissingTypeStubs] - scipy ships none
 
 N_RESAMPLES = 2000
 LEVEL = 0.95
@@ -60,6 +61,31 @@ def percentile_interval(draws: Float[np.ndarray, "resamples"], level: float = LE
 def mean_interval(values: Float[np.ndarray, "n"], groups: Sequence[str], rng: np.random.Generator) -> Interval:
     """Bootstrap interval of a mean."""
     return percentile_interval(resampled_means(np.asarray(values)[None], groups, rng)[:, 0])
+
+
+def proportion_interval(right: Float[np.ndarray, "n"], groups: Sequence[str], level: float = LEVEL) -> Interval:
+    """Interval of a proportion of grouped examples: Clopper and Pearson's with the effective sample size of Korn and Graubard (1998).
+
+    The effective size n* makes p (1 - p) / n* the variance of the mean over whole groups; it is at
+    most n. Where all examples agree the variance says nothing, and n* is the number of groups. Unlike a
+    bootstrap, 50 right of 50 do not give an interval of no width. NaN without examples.
+    """
+    n = len(right)
+    if n == 0:
+        return Interval(float("nan"), float("nan"), level)
+    names, member = np.unique(np.asarray(groups), return_inverse=True)
+    p, n_groups = float(np.mean(right)), len(names)
+    spread = p * (1 - p)
+    if spread == 0 or n_groups == 1:
+        size = float(n_groups)
+    else:
+        residuals = np.bincount(member, weights=np.asarray(right, dtype=float) - p, minlength=n_groups)
+        variance = n_groups / (n_groups - 1) * float(residuals @ residuals) / n**2
+        size = min(float(n), spread / variance) if variance > 0 else float(n)
+    hits, tail = p * size, (1 - level) / 2
+    low = float(beta.ppf(tail, hits, size - hits + 1)) if hits > 0 else 0.0
+    high = float(beta.ppf(1 - tail, hits + 1, size - hits)) if size > hits else 1.0
+    return Interval(low, high, level)
 
 
 def trapezoid(y: Float[np.ndarray, "*lead k"], x: Float[np.ndarray, "k"]) -> Float[np.ndarray, "*lead"]:

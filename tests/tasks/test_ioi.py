@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import random
 import re
 import string
 import time
+from dataclasses import replace
 from importlib.resources import files
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -18,7 +21,10 @@ from hypothesis import strategies as st
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 from transformers import PreTrainedTokenizerFast
 
-from mechassay.errors import BadPairs, BadUsage, UnknownName
+import mechassay.tasks.ioi
+from mechassay.alignment import LENGTHS, token_position
+from mechassay.errors import BadFile, BadPairs, BadUsage, UnknownName
+from mechassay.examples import Example, Prompt
 from mechassay.pairs import Batch, content_hash
 from mechassay.tasks import SPLITS, Task, load_task
 from mechassay.tasks.ioi import ABC, CHANGES, IOI
@@ -27,6 +33,7 @@ WORDS: dict[str, dict[str, list[str]]] = json.loads(files("mechassay.tasks").joi
 NAMES = {split: set(words["names"]) for split, words in WORDS.items()}
 ALL_NAMES = set().union(*NAMES.values())
 PRIVATE = 987
+DATA = Path(__file__).parent / "data" / "ioi.jsonl"
 FIELDS = ["name_A", "name_B", "name_C", "object", "place"]
 
 
@@ -102,7 +109,7 @@ def test_words_are_clean() -> None:
 
 @pytest.mark.parametrize("split", SPLITS)
 def test_rows_solve(split: str) -> None:
-    for row in IOI().examples(split, limit=300, private_seed=PRIVATE):
+    for row in IOI().rows(split, limit=300, private_seed=PRIVATE):
         people = row["metadata"]
         assert solve(row["prompt"]) == people["indirect_object"] == row["choices"][row["answerKey"]]
         assert mentions(row["prompt"])[2] == people["subject"]
@@ -130,7 +137,7 @@ def test_counterfactuals_are_those_of_table_6() -> None:
         "random_names_s1_ioi_flip_s2_ioi_flip_counterfactual": "Fred Max Fred",
     }
     pairs = IOI().pairs("test", limit=50)
-    for pair, row in zip(pairs, IOI().examples("test", limit=50), strict=True):
+    for pair, row in zip(pairs, IOI().rows("test", limit=50), strict=True):
         assert tuple(table) == tuple(CHANGES)
         people = row["metadata"]
         cast = dict(zip(["Nick", "John", "Max", "Fred", "Bob"], list(people.values())[:2] + list(people.values())[4:], strict=True))
@@ -151,7 +158,7 @@ def test_counterfactuals_are_those_of_table_6() -> None:
 
 
 def test_schema_is_mibs() -> None:
-    (row,) = IOI().examples("train", limit=1)
+    (row,) = IOI().rows("train", limit=1)
     assert list(row) == ["prompt", "template", "metadata", "choices", "answerKey", *CHANGES]
     assert list(row["metadata"]) == ["subject", "indirect_object", "object", "place", "random_a", "random_b", "random_c"]
     assert all(list(row[kind]) == ["prompt", "choices", "answerKey"] for kind in CHANGES)
@@ -160,19 +167,151 @@ def test_schema_is_mibs() -> None:
 
 def test_pair_fields() -> None:
     task = IOI()
-    pairs, rows = task.pairs("test", limit=20), task.examples("test", limit=20)
+    pairs, rows = task.pairs("test", limit=20), task.rows("test", limit=20)
     assert pairs[17].id == "ioi-test-000017"
     for pair, row in zip(pairs, rows, strict=True):
         people = row["metadata"]
         assert pair.clean == row["prompt"] and pair.counterfactual == row["s2_io_flip_counterfactual"]["prompt"]
         assert pair.answers == (" " + people["indirect_object"],) and pair.foils == (" " + people["subject"],)
+        assert pair.counterfactual_answers == pair.foils
         assert pair.group is None
-        assert WORDS["test"]["templates"][int(pair.tags["template"])] == row["template"]
+        assert pair.tags["template"] == row["template"] in WORDS["test"]["templates"]
         a, b, c = mentions(pair.clean)
         assert (pair.tags["order"] == "BABA") == (a == c) == (b != c)
         assert {k: v for k, v in pair.tags.items() if k not in ("template", "order")} == {
             k: people[k] for k in ("subject", "indirect_object", "place", "object")
         }
+
+
+def check_parts(prompt: Prompt, example: Example) -> None:
+    """The spans of a prompt, found again by searching its text for names."""
+    tags, text = example.tags, prompt.text
+    found = [match for match in re.finditer(r"\w+", text) if match.group() in ALL_NAMES]
+    expected = {f"name_{letter}": match.span() for letter, match in zip("ABC", found, strict=True)}
+    repeated = [match for match in found[:2] if match.group() == found[2].group()]
+    if repeated:
+        (subject,) = repeated
+        (other,) = [match for match in found[:2] if match is not subject]
+        expected |= {"subject": subject.span(), "indirect_object": other.span(), "subject_2": found[2].span()}
+    assert {name: span for name, span in prompt.spans.items() if name not in ("place", "object")} == expected
+    assert prompt.part("place") == tags["place"] and prompt.part("object") == tags["object"]
+    assert text[: prompt.spans["place"][0]].endswith("the ") and text[: prompt.spans["object"][0]].endswith(" a ")
+
+
+@settings(max_examples=25, deadline=None)
+@given(split=st.sampled_from(SPLITS), seed=st.integers(0, 2**70))
+def test_prompts_know_their_parts_answers_and_choices(split: str, seed: int) -> None:
+    for example in IOI().examples(split, limit=20, seed=seed, private_seed=seed):
+        assert tuple(example.counterfactuals) == tuple(CHANGES)
+        for kind, prompt in [("", example.prompt), *example.counterfactuals.items()]:
+            check_parts(prompt, example)
+            answer = solve(prompt.text)
+            assert prompt.answers == (() if answer is None else (f" {answer}",))
+            assert (kind == ABC) == (not prompt.answers) == ("subject" not in prompt.spans)
+            if kind == ABC:
+                assert len(prompt.choices) == 3 and prompt.choices[2] == " " + prompt.part("name_C")
+                assert set(prompt.choices[:2]) == {" " + prompt.part("name_A"), " " + prompt.part("name_B")}
+            else:
+                assert len(prompt.choices) == 2
+                assert set(prompt.choices) == {" " + prompt.part("subject"), " " + prompt.part("indirect_object")}
+            assert example.pair(kind).foils == (" " + example.prompt.part("subject"),) if kind else True
+
+
+def test_a_prompt_worked_by_hand() -> None:
+    row = json.loads(DATA.read_text(encoding="utf-8").splitlines()[0])
+    example = IOI().from_row(row, "x")
+    assert example.prompt == Prompt(
+        "After Nick and John left the car park, Nick gave a ball to",
+        answers=(" John",),
+        choices=(" John", " Nick"),
+        spans={
+            "name_A": (6, 10),
+            "name_B": (15, 19),
+            "place": (29, 37),
+            "name_C": (39, 43),
+            "object": (51, 55),
+            "subject": (6, 10),
+            "indirect_object": (15, 19),
+            "subject_2": (39, 43),
+        },
+    )
+    flipped = example.counterfactuals["s2_io_flip_counterfactual"]
+    assert flipped.answers == (" Nick",)
+    assert (flipped.spans["subject"], flipped.spans["indirect_object"]) == ((15, 19), (6, 10)), "its own subject, who is named twice"
+
+
+def test_token_positions_by_meaning() -> None:
+    tokenizer = word_level(all_words("test"))
+    pairs = IOI().pairs("test", tokenizer, limit=50)
+    texts, spans = [pair.clean for pair in pairs], [pair.spans for pair in pairs]
+    tokens = [tokenizer.convert_ids_to_tokens(ids) for ids in tokenizer(texts)["input_ids"]]
+    for name, tag in (("subject", "subject"), ("subject_2", "subject"), ("indirect_object", "indirect_object"), ("name_C", "subject")):
+        found = token_position(texts, spans, name, tokenizer)
+        assert [row[i] for row, i in zip(tokens, found, strict=True) if i is not None] == [pair.tags[tag] for pair in pairs]
+    firsts = token_position(texts, spans, "subject", tokenizer)
+    seconds = token_position(texts, spans, "subject_2", tokenizer)
+    assert all(a is not None and b is not None and a < b for a, b in zip(firsts, seconds, strict=True))
+
+
+@settings(max_examples=25, deadline=None)
+@given(split=st.sampled_from(SPLITS), seed=st.integers(0, 2**70))
+def test_rows_round_trip(split: str, seed: int) -> None:
+    task = IOI()
+    for example in task.examples(split, limit=10, seed=seed, private_seed=seed):
+        row = task.to_row(example)
+        again = task.from_row(json.loads(json.dumps(row)), example.id)
+        assert again == example
+        assert task.to_row(again) == row
+
+
+def public_folder(folder: Path, *change: tuple[str, Any]) -> Path:
+    """The miniature of the public data as a folder, with fields of its second row changed."""
+    first, second = map(json.loads, DATA.read_text(encoding="utf-8").splitlines())
+    (folder / "test.jsonl").write_text("".join(json.dumps(row) + "\n" for row in (first, {**second, **dict(change)})), encoding="utf-8")
+    return folder
+
+
+def test_public_rows(tmp_path: Path) -> None:
+    task = load_task("ioi", source=str(public_folder(tmp_path)))
+    first, second = task.pairs("test")
+    assert (first.id, second.id) == ("ioi-test-000000", "ioi-test-000001")
+    assert first.counterfactual == "After Nick and John left the car park, John gave a ball to"
+    assert (first.answers, first.foils, first.counterfactual_answers) == ((" John",), (" Nick",), (" Nick",))
+    assert first.tags == {
+        "template": "After {name_A} and {name_B} left the {place}, {name_C} gave a {object} to",
+        "order": "BABA",
+        "subject": "Nick",
+        "indirect_object": "John",
+        "place": "car park",
+        "object": "ball",
+    }
+    assert (second.tags["order"], second.answers, second.foils) == ("ABBA", (" Eve",), (" Ann",))
+    assert second.clean[slice(*second.spans["object"])] == "toy car"
+    assert [pair.counterfactual_answers for pair in task.pairs("test", counterfactual=ABC)] == [(), ()]
+    # The first row has the answer key of table 6 here, which is the repeated name; the second has the other.
+    both = task.pairs("test", counterfactual="random_names_s1_ioi_flip_s2_ioi_flip_counterfactual")
+    assert [pair.counterfactual_answers for pair in both] == [(" Max",), (" Joe",)]
+    assert isinstance(task, IOI)
+    written = [task.to_row(example) for example in task.examples("test")]
+    read = [json.loads(line) for line in DATA.read_text(encoding="utf-8").splitlines()]
+    read[0]["random_names_s1_ioi_flip_s2_ioi_flip_counterfactual"]["answerKey"] = 0
+    assert written == read
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (("prompt", "In the zoo, Eve and Ann met, and Ann sold a toy car to"), "does not fit its template"),
+        (("prompt", "In the zoo, Ann and Eve met, and Eve lent a toy car to"), "subject of .* is not 'Ann'"),
+        (("choices", ["Ann", "Sam"]), "do not have ' Eve'"),
+        ((ABC, None), "TypeError"),
+        (("metadata", {}), "KeyError 'subject'"),
+        (("template", "In the {place}, {name_A} met, and lent a {object} to"), "does not fit"),
+    ],
+)
+def test_broken_public_rows(tmp_path: Path, change: tuple[str, Any], message: str) -> None:
+    with pytest.raises(BadFile, match=f"(?s)Row 2 of .*{message}"):
+        IOI(str(public_folder(tmp_path, change))).pairs("test")
 
 
 @pytest.mark.parametrize("kind", CHANGES)
@@ -186,8 +325,18 @@ def test_the_counterfactual_changes_nothing_else(kind: str) -> None:
 
 def test_the_stream_is_pinned() -> None:
     """A change of this hash changes every result on IOI: raise IOI.version."""
-    assert IOI.version == 1
-    assert content_hash(IOI().pairs("test")) == "94c06d9ad96d310002722fa62d72967bdd1fedb1281a55b5e1969b82d7844f3e"
+    assert IOI.version == 2
+    assert content_hash(IOI().pairs("test")) == "3b7783600dc66758e119779065523d0c518588b2cf28b149d47580000aad3781"
+
+
+def test_the_rows_of_version_1_stay() -> None:
+    """Version 2 has more fields; its prompts and their order are those of version 1, whose pairs had this hash."""
+    digest = hashlib.sha256()
+    for pair in IOI().pairs("test"):
+        tags = {**pair.tags, "template": str(WORDS["test"]["templates"].index(pair.tags["template"]))}
+        plain = {"id": pair.id, "clean": pair.clean, "counterfactual": pair.counterfactual, "answers": pair.answers, "foils": pair.foils}
+        digest.update(json.dumps({**plain, "group": None, "tags": tags}, sort_keys=True, ensure_ascii=False).encode() + b"\n")
+    assert digest.hexdigest() == "94c06d9ad96d310002722fa62d72967bdd1fedb1281a55b5e1969b82d7844f3e"
 
 
 @settings(max_examples=25, deadline=None)
@@ -214,31 +363,30 @@ def test_prefix_holds_across_blocks() -> None:
     assert IOI().pairs("train", limit=1500) == long[:1500]
 
 
-def test_whole_splits() -> None:
+def test_sizes() -> None:
+    assert IOI.sizes == {"train": 10_000, "validation": 10_000, "test": 1_000, "private": 1_000}
+    assert len(IOI().pairs("test")) == len(IOI().pairs("private", private_seed=PRIVATE)) == 1_000
+
+
+def test_splits_are_apart_and_use_all_their_words() -> None:
     start = time.process_time()
-    splits = {split: IOI().pairs(split, private_seed=PRIVATE) for split in SPLITS}
-    assert time.process_time() - start < 10
-    assert {split: len(pairs) for split, pairs in splits.items()} == {
-        "train": 10_000,
-        "validation": 10_000,
-        "test": 1_000,
-        "private": 1_000,
-    }
+    splits = {split: IOI().pairs(split, limit=3_000, private_seed=PRIVATE) for split in SPLITS}
+    assert time.process_time() - start < 15
     prompts = [pair.clean for pairs in splits.values() for pair in pairs]
     assert len(set(prompts)) == len(prompts)
     for split, pairs in splits.items():
-        # A fair coin: 5 sigma of 1,000 flips is 7.9 points.
-        assert abs(np.mean([pair.tags["order"] == "ABBA" for pair in pairs]) - 0.5) < 0.08
+        # A fair coin: 5 sigma of 3,000 flips is 4.6 points.
+        assert abs(np.mean([pair.tags["order"] == "ABBA" for pair in pairs]) - 0.5) < 0.046
         for tag, kind in (("subject", "names"), ("indirect_object", "names"), ("object", "objects"), ("place", "places")):
             assert {pair.tags[tag] for pair in pairs} == set(WORDS[split][kind])
-        assert {int(pair.tags["template"]) for pair in pairs} == set(range(len(WORDS[split]["templates"])))
+        assert {pair.tags["template"] for pair in pairs} == set(WORDS[split]["templates"])
 
 
 def test_nothing_global_is_seeded() -> None:
     random.seed(1)
     np.random.seed(1)
     before = random.getstate(), np.random.get_state()[1].tolist()  # pyright: ignore[reportArgumentType]
-    IOI().pairs("test", limit=10)
+    IOI().examples("test", limit=10)
     assert (random.getstate(), np.random.get_state()[1].tolist()) == before  # pyright: ignore[reportArgumentType]
 
 
@@ -253,13 +401,26 @@ def test_private_rows_follow_the_private_seed_only() -> None:
         task.examples("private", seed=3)
 
 
+def test_a_stream_ends_when_every_prompt_has_come(monkeypatch: pytest.MonkeyPatch) -> None:
+    words = mechassay.tasks.ioi._words()["test"]
+    few = replace(words, templates=words.templates[:2], names=words.names[:6], objects=words.objects[:1], places=words.places[:1])
+    monkeypatch.setattr(mechassay.tasks.ioi, "_words", lambda: {"test": few})
+    examples = list(IOI().generate("test", 0))
+    # Two templates, two orders, 6 x 5 (subject, indirect object).
+    assert len({example.prompt.text for example in examples}) == len(examples) == 120
+    with pytest.raises(BadUsage, match="has 120 examples; asked for 121"):
+        IOI().examples("test", limit=121)
+    with pytest.raises(BadPairs, match="has 120 usable pairs of 121 asked for"):
+        IOI().pairs("test", limit=121)
+
+
 def test_wrong_arguments() -> None:
     task = IOI()
     with pytest.raises(UnknownName, match=r"split 'tset'.*Did you mean 'test'"):
         task.pairs("tset")
     with pytest.raises(UnknownName, match=r"counterfactual 'abc'.*abc_counterfactual"):
         task.pairs("test", counterfactual="abc")
-    for limit in (0, -1, 10**12):
+    for limit in (0, -1):
         with pytest.raises(BadUsage, match="limit"):
             task.pairs("test", limit=limit)
         with pytest.raises(BadUsage, match="limit"):
@@ -276,13 +437,13 @@ def test_a_tokenizer_that_knows_all_names_changes_nothing() -> None:
     plain = IOI().pairs("test", limit=100)
     assert IOI().pairs("test", tokenizer, limit=100) == plain
     assert IOI().pairs("test", SimpleNamespace(tokenizer=tokenizer), limit=100) == plain
-    assert IOI().examples("test", tokenizer, limit=30) == IOI().examples("test", limit=30)
+    assert IOI().rows("test", tokenizer, limit=30) == IOI().rows("test", limit=30)
 
 
 def test_unknown_names_are_left_out() -> None:
     known = set(sorted(NAMES["test"])[:9])
     tokenizer = word_level(all_words("test") - NAMES["test"] | known)
-    used = {name for row in IOI().examples("test", tokenizer) for name in [*mentions(row["prompt"]), row["metadata"]["random_c"]]}
+    used = {name for row in IOI().rows("test", tokenizer) for name in [*mentions(row["prompt"]), row["metadata"]["random_c"]]}
     assert used == known
 
 
@@ -314,16 +475,20 @@ class AndSplitter:
     unk_token_id = None
 
     def __call__(self, texts: list[str], **_: Any) -> dict[str, list[list[int]]]:
-        return {"input_ids": [[0] * (len(text.split()) + len(re.findall(r" [A-L]\w+ and ", text))) for text in texts]}
+        return {"input_ids": [[hash(word) for word in re.sub(r" ([A-L])(\w+) and ", r" \1 \2 and ", text).split()] for text in texts]}
 
 
-def test_unequal_lengths_are_refused() -> None:
+def test_unequal_lengths_are_dropped_and_counted() -> None:
     tokenizer = AndSplitter()
-    assert IOI().pairs("test", tokenizer, limit=50) == IOI().pairs("test", limit=50), "the S2 flip leaves the first clause alone"
-    with pytest.raises(BadPairs, match=r"Row ioi-test-\d{6}: clean has \d+ tokens, s1_io_flip_counterfactual has \d+"):
-        IOI().pairs("test", tokenizer, limit=50, counterfactual="s1_io_flip_counterfactual")
-    with pytest.raises(BadPairs, match=r"Row ioi-test-\d{6}"):
-        IOI().examples("test", tokenizer, limit=50)
+    plain, flipped = IOI().pairs("test", limit=50), IOI().pairs("test", tokenizer, limit=50)
+    assert flipped == plain and not flipped.dropped, "the S2 flip leaves the first clause alone"
+    kept = IOI().pairs("test", tokenizer, limit=50, counterfactual="s1_io_flip_counterfactual")
+    assert set(kept.dropped) == {LENGTHS}
+    everything = IOI().pairs("test", limit=50 + kept.dropped[LENGTHS], counterfactual="s1_io_flip_counterfactual")
+    short = [pair for pair in everything if ("A" <= mentions(pair.clean)[0][0] <= "L") == ("A" <= mentions(pair.clean)[1][0] <= "L")]
+    assert kept == tuple(short)
+    examples = IOI().examples("test", limit=50)
+    assert IOI().examples("test", tokenizer, limit=50) == examples, "examples are not filtered by length"
 
 
 def test_tokenizer_is_called_in_batches() -> None:
@@ -336,13 +501,14 @@ def test_tokenizer_is_called_in_batches() -> None:
 
     tokenizer = Counting()
     IOI().pairs("test", tokenizer, limit=500)
-    assert tokenizer.calls == 3
+    # Once for the names, then three times for at most 256 pairs.
+    assert tokenizer.calls == 1 + 3 * 2
 
 
 def test_load_task() -> None:
     built: Task = IOI()
     task = load_task("ioi")
-    assert task == built and (task.name, task.version) == ("ioi", 1)
+    assert task == built and (task.name, task.version) == ("ioi", 2)
     assert task.default_counterfactual in task.counterfactuals and len(task.counterfactuals) == 8
     assert len(task.pairs("validation", limit=3)) == 3
     with pytest.raises(UnknownName, match="Did you mean 'ioi'"):

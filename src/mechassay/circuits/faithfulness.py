@@ -78,7 +78,7 @@ def evaluate(
     chosen, batch = load_objective(objective), model.batch(pairs)
     plans = [compile_circuit(model.graph, each.edges, post_norm=model.decoder.has_post_norm) for each in circuits]
     values = np.full((len(plans), len(batch)), np.nan)
-    budget = token_budget(_bytes_per_token(model), batch.n_tokens, model.device)
+    budget = token_budget(model.bytes_per_token, batch.n_tokens, model.device)
     with (
         progress.track(f"running {len(plans)} circuits", len(batch) * len(plans)) as advance,
         out_of_memory_is_an_error("Evaluating circuits"),
@@ -96,11 +96,6 @@ def evaluate(
             f"{chosen.name} of example {batch.ids[row]} is {values[number, row]} in circuit {number}: the activations overflow or hold NaN."
         )
     return values[0] if isinstance(circuit, Circuit) else values
-
-
-def _bytes_per_token(model: Model) -> int:
-    graph, width = model.graph, 8 if model.dtype == torch.float64 else 4
-    return (graph.n_writers + 2 * graph.readers_per_layer + 16 * graph.n_layers) * model.decoder.d_model * width
 
 
 @dataclass(frozen=True)

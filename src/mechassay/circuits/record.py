@@ -3,15 +3,24 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
+from jaxtyping import Float
 
 from mechassay.circuits.faithfulness import Area, Controls, FaithfulnessCurve, Sweep
 from mechassay.circuits.files import read_tensors, write_tensors
+from mechassay.circuits.objectives import Accuracy
+from mechassay.models.memory import token_budget
+from mechassay.models.model import Model
+from mechassay.pairs import NO_TOKEN, Batch
 from mechassay.records import Measure, Record, Spec, provenance
+from mechassay.stats import proportion_interval
+
+ACCURACY = Accuracy()
 
 
 def record_of(
@@ -25,6 +34,8 @@ def record_of(
     seed: int = 0,
     data_hash: str = "",
     realised: Mapping[str, float] | None = None,
+    data: Mapping[str, Any] | None = None,
+    behaviour: Behaviour | None = None,
 ) -> Record:
     """Everything needed to show, recompute and compare the curve, as plain data."""
     n = len(curve.ids)
@@ -33,6 +44,10 @@ def record_of(
     measures += [
         _measure(name, area, n, curve) for name, area in (("log_cpr", value.log_cpr), ("log_cmd", magnitude.log_cmd)) if area is not None
     ]
+    warnings = list(curve.warnings)
+    if behaviour is not None:
+        measures += behaviour.measures()
+        warnings = [*behaviour.warnings(), *warnings]
     per_example = {"clean": curve.controls.full.tolist(), "empty": curve.controls.empty.tolist()}
     for by, sweep in curve.sweeps.items():
         per_example |= {f"{by}@{p:g}": row.tolist() for p, row in zip(curve.fractions, sweep.per_example, strict=True)}
@@ -60,9 +75,56 @@ def record_of(
             },
         },
         realised=dict(realised or {}),
-        warnings=list(curve.warnings),
+        data=dict(data or {}),
+        warnings=warnings,
         provenance=provenance(device=device, dtype=dtype, seed=seed, data_hash=data_hash),
     )
+
+
+@dataclass(frozen=True, eq=False)
+class Behaviour:
+    """Whether the model itself does what its circuits are to explain.
+
+    Attributes:
+        right: 1 where the best answer's logit exceeds every foil's, else 0.
+        chance: the share of the compared tokens that are answers.
+        groups: the unit that the interval respects.
+    """
+
+    right: Float[np.ndarray, "n"]
+    chance: Float[np.ndarray, "n"]
+    groups: tuple[str, ...]
+
+    def measures(self) -> list[Measure]:
+        """Accuracy with its interval, and chance."""
+        low, high, level = proportion_interval(self.right, self.groups)
+        n = len(self.right)
+        return [
+            Measure(name="accuracy", value=float(self.right.mean()), low=low, high=high, level=level, n=n),
+            Measure(name="chance", value=float(self.chance.mean()), n=n),
+        ]
+
+    def warnings(self) -> list[str]:
+        """A line if the accuracy may be chance: then there is no behaviour of the task to explain."""
+        accuracy, chance = self.measures()
+        if accuracy.low > chance.value:
+            return []
+        return [
+            f"The model itself is at chance: its answer beats the foils in {accuracy.value:.0%} of {accuracy.n} pairs "
+            f"({accuracy.low:.0%} to {accuracy.high:.0%}), guessing does in {chance.value:.0%}. "
+            "Its circuits explain how it prefers tokens, not how it does the task."
+        ]
+
+
+@torch.no_grad()
+def behaviour_of(model: Model, batch: Batch) -> Behaviour:
+    """Run the clean prompts of a batch and compare answers with foils."""
+    right = np.full(len(batch), np.nan)
+    for rows, chunk in batch.chunks(token_budget(model.bytes_per_token, batch.n_tokens, model.device)):
+        taken, _ = model.run(chunk)
+        right[rows] = ACCURACY(taken.readout(model.decoder), chunk).double().cpu().numpy()
+    n_answers, n_foils = ((tokens != NO_TOKEN).sum(dim=1).double().cpu().numpy() for tokens in (batch.answers, batch.foils))
+    return Behaviour(right, n_answers / (n_answers + n_foils), batch.groups)
 
 
 def _measure(name: str, area: Area, n: int, curve: FaithfulnessCurve) -> Measure:

@@ -21,8 +21,12 @@ MethodOption = Annotated[
     typer.Option("--method", "-M", help="Method, with settings if wanted: eap-ig-inputs:steps=10,points=midpoint. Repeat for several."),
 ]
 ObjectiveOption = Annotated[
-    str, typer.Option(help="What a circuit is to preserve: logit_diff, prob_diff, kl, js, cross_entropy, accuracy.")
+    str | None,
+    typer.Option(
+        help="What a circuit is to preserve: logit_diff, prob_diff, kl, js, cross_entropy, accuracy. The task's own if not given."
+    ),
 ]
+KeepOption = Annotated[str, typer.Option(help="all; or base, counterfactual, both: only pairs whose prompts the model answers right.")]
 ProfileOption = Annotated[str, typer.Option(help="strict, or mib-2025 (exactly the benchmark's code).")]
 CounterfactualOption = Annotated[str | None, typer.Option(help="Kind of counterfactual; the task's default if not given.")]
 TrainLimit = Annotated[int, typer.Option("--train-limit", help="Pairs to find circuits on.")]
@@ -41,7 +45,8 @@ def run_circuits(
     output: OutputOption = Path("runs/circuits"),
     method: MethodOption = METHODS,
     counterfactual: CounterfactualOption = None,
-    objective: ObjectiveOption = "logit_diff",
+    objective: ObjectiveOption = None,
+    keep: KeepOption = "all",
     train_split: TrainSplit = "train",
     train_limit: TrainLimit = 100,
     split: TestSplit = "test",
@@ -60,6 +65,7 @@ def run_circuits(
         method,
         counterfactual,
         objective,
+        keep,
         train_split,
         train_limit,
         split,
@@ -82,7 +88,8 @@ def localize(
     output: OutputOption = Path("runs/circuits"),
     method: MethodOption = METHODS,
     counterfactual: CounterfactualOption = None,
-    objective: ObjectiveOption = "logit_diff",
+    objective: ObjectiveOption = None,
+    keep: KeepOption = "all",
     train_split: TrainSplit = "train",
     train_limit: TrainLimit = 100,
     device: DeviceOption = "cpu",
@@ -98,6 +105,7 @@ def localize(
         method,
         counterfactual,
         objective,
+        keep,
         train_split,
         train_limit,
         "test",
@@ -123,7 +131,8 @@ def evaluate(
     task: TaskOption,
     output: OutputOption = Path("runs/evaluation"),
     counterfactual: CounterfactualOption = None,
-    objective: ObjectiveOption = "logit_diff",
+    objective: ObjectiveOption = None,
+    keep: KeepOption = "all",
     split: TestSplit = "test",
     limit: TestLimit = 100,
     profile: ProfileOption = "strict",
@@ -145,6 +154,7 @@ def evaluate(
         [],
         counterfactual,
         objective,
+        keep,
         "train",
         100,
         split,
@@ -165,7 +175,8 @@ def _plan(
     task: str,
     methods: list[str],
     counterfactual: str | None,
-    objective: str,
+    objective: str | None,
+    keep: str,
     train_split: str,
     train_limit: int,
     split: str,
@@ -180,6 +191,7 @@ def _plan(
     from mechassay.circuits.faithfulness import PROFILES
     from mechassay.errors import UnknownName
     from mechassay.runs.circuits import CircuitRun
+    from mechassay.tasks.task import keep_named
 
     if profile not in PROFILES:
         raise UnknownName("profile", profile, PROFILES)
@@ -190,6 +202,7 @@ def _plan(
         scores=scores,
         counterfactual=counterfactual,
         objective=objective,
+        keep=keep_named(keep),
         train_split=train_split,
         train_limit=train_limit,
         test_split=split,

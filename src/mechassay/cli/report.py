@@ -14,7 +14,9 @@ def report(folder: Annotated[Path, typer.Argument(help="The folder of a run.")])
 
     from mechassay.circuits.scores import EdgeScores
     from mechassay.errors import BadFile
+    from mechassay.report.accuracy import print_accuracy
     from mechassay.report.table import print_table
+    from mechassay.runs import accuracy
     from mechassay.runs.circuits import write_report
     from mechassay.runs.folder import RunFolder
 
@@ -23,7 +25,11 @@ def report(folder: Annotated[Path, typer.Argument(help="The folder of a run.")])
     records = [record for record in found if record is not None]
     if not records:
         raise BadFile(f"{folder}: the run has no finished cells yet.")
-    scores = {file.stem: EdgeScores.load(file) for file in sorted((folder / "scores").glob("*.safetensors"))}
     console = Console()
+    if records[0].kind == "accuracy":
+        print_accuracy(records, run.failures(), console)
+        console.print(f"Report: {accuracy.write_report(run, records, run.failures())}", soft_wrap=True)
+        return
+    scores = {file.stem: EdgeScores.load(file) for file in sorted((folder / "scores").glob("*.safetensors"))}
     print_table(records, run.failures(), console)
     console.print(f"Report: {write_report(run, records, scores)}", soft_wrap=True)

@@ -1,73 +1,207 @@
-"""`mechassay tasks`: which tasks there are, and what their pairs look like."""
+"""`mechassay tasks`: which tasks there are, what their pairs look like, what would be dropped, and whether models can do them."""
 
 from __future__ import annotations
 
+import json
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from mechassay.cli.options import SeedOption
+from mechassay.cli.options import BosOption, DeviceOption, DtypeOption, OutputOption, SeedOption, load
 
 if TYPE_CHECKING:
-    from mechassay.models.model import Model
+    from rich.table import Table
 
-app = typer.Typer(help="List tasks and show their pairs.", no_args_is_help=True)
+    from mechassay.models.model import Model
+    from mechassay.tasks import Task
+
+app = typer.Typer(help="List tasks, show and check their pairs, and score models on them.", no_args_is_help=True)
+
+TaskArgument = Annotated[str, typer.Argument(help="Task, with settings if wanted (mcqa:n_choices=6), or a .jsonl or .csv file.")]
+SplitOption = Annotated[str, typer.Option(help="train, validation, test or private.")]
+CounterfactualOption = Annotated[str | None, typer.Option(help="Kind of counterfactual; the task's default if not given.")]
+PrivateSeed = Annotated[int | None, typer.Option(help="Seed of the private split, which its keeper alone knows.")]
 
 
 @app.command("list")
 def list_tasks() -> None:
-    """Tasks with their counterfactuals and splits."""
+    """Tasks with their counterfactuals, splits and sizes."""
     from rich.console import Console
+
+    from mechassay.tasks import TASKS, load_task
+
+    Console().print(_overview([load_task(name) for name in TASKS.names()]))
+
+
+def _overview(tasks: list[Task]) -> Table:
+    from dataclasses import fields
+
     from rich.table import Table
 
-    from mechassay.tasks import SPLITS, TASKS, load_task
+    from mechassay.tasks import SPLITS
 
-    table = Table("task", "counterfactuals (* default)", "splits")
-    for name in TASKS.names():
-        task = load_task(name)
+    table = Table("task", "counterfactuals (* default)", "split", "pairs", "settings")
+    for task in tasks:
         kinds = [f"{kind}{' *' if kind == task.default_counterfactual else ''}" for kind in task.counterfactuals]
-        table.add_row(name, "\n".join(kinds), "\n".join(SPLITS))
-    Console().print(table)
+        splits = [split for split in SPLITS if split in task.sizes]
+        settings = [f"{each.name}={getattr(task, each.name)}" for each in fields(task)]  # pyright: ignore[reportArgumentType]
+        table.add_row(
+            task.name,
+            "\n".join(kinds),
+            "\n".join(splits),
+            "\n".join(f"{task.sizes[split]:,}" for split in splits),
+            "\n".join(settings),
+            end_section=True,
+        )
+    return table
 
 
 @app.command("show")
 def show_task(
-    name: Annotated[str, typer.Argument(help="Task, see `mechassay tasks list`.")],
-    split: Annotated[str, typer.Option(help="train, validation, test or private.")] = "train",
+    name: TaskArgument,
+    split: SplitOption = "train",
     limit: Annotated[int, typer.Option(help="How many pairs.")] = 5,
-    counterfactual: Annotated[str | None, typer.Option(help="Kind of counterfactual; the task's default if not given.")] = None,
+    counterfactual: CounterfactualOption = None,
     model: Annotated[
         str | None, typer.Option("--model", "-m", help="Filter to what this model's tokenizer can compare, and show tokens.")
     ] = None,
+    keep: Annotated[str, typer.Option(help="all; or base, counterfactual, both: only where the model answers those right.")] = "all",
     seed: SeedOption = 0,
-    private_seed: Annotated[int | None, typer.Option(help="Seed of the private split, which its keeper alone knows.")] = None,
+    private_seed: PrivateSeed = None,
 ) -> None:
     """Print some pairs of a task; with a model, their tokens side by side."""
     from rich.console import Console
     from rich.markup import escape
 
-    from mechassay.cli.options import load
     from mechassay.tasks import load_task
+    from mechassay.tasks.task import keep_named
 
     console = Console(soft_wrap=True)
+    task = load_task(name)
     loaded = load(model, "float32", "cpu") if model else None
-    pairs = load_task(name).pairs(split, loaded, limit=limit, counterfactual=counterfactual, seed=seed, private_seed=private_seed)
+    pairs = task.pairs(
+        split, loaded, limit=limit, counterfactual=counterfactual, keep=keep_named(keep), seed=seed, private_seed=private_seed
+    )
     batch = loaded.batch(pairs) if loaded else None
     for row, pair in enumerate(pairs):
-        console.print(f"[bold]{escape(pair.id)}[/bold]  answer {escape(repr(pair.answers))}  foil {escape(repr(pair.foils))}")
-        texts = (escape(pair.clean), escape(pair.counterfactual))
+        console.print(f"[bold]{escape(pair.id)}[/bold]  answer {_texts(pair.answers)}  foil {_texts(pair.foils)}")
+        texts = (_plain(pair.clean), _plain(pair.counterfactual))
         if batch is not None and loaded is not None:
             real = batch.mask[row]
             texts = _side_by_side(loaded, batch.clean[row][real].tolist(), batch.counterfactual[row][real].tolist())
         console.print(f"  clean           {texts[0]}\n  counterfactual  {texts[1]}")
+        if batch is not None and loaded is not None:
+            console.print(
+                f"  compared        {_tokens(loaded, batch.answers[row].tolist())} against {_tokens(loaded, batch.foils[row].tolist())}"
+            )
+    for reason, count in pairs.dropped.items():
+        console.print(f"dropped on the way: {count} {escape(reason)}")
+
+
+@app.command("check")
+def check_task(
+    name: TaskArgument,
+    model: Annotated[str | None, typer.Option("--model", "-m", help="Model whose tokenizer decides what can be compared.")] = None,
+    counterfactual: CounterfactualOption = None,
+    limit: Annotated[int | None, typer.Option(help="Examples to look at in each split; all if not given.")] = None,
+    output: Annotated[Path | None, typer.Option("--output", "-o", help="Also write what was found as JSON.")] = None,
+) -> None:
+    """Say which examples of a file or task could not be used, and why."""
+    from rich.console import Console
+
+    from mechassay.runs.folder import write_text
+    from mechassay.tasks.check import check_pairs, print_check
+
+    found = check_pairs(name, load(model, "float32", "cpu") if model else None, counterfactual=counterfactual, limit=limit)
+    print_check(found, Console())
+    if output is not None:
+        write_text(output, json.dumps(found.as_dict(), indent=1, ensure_ascii=False))
+
+
+@app.command("score")
+def score(
+    model: Annotated[list[str], typer.Option("--model", "-m", help="Model; repeat for several.")],
+    task: Annotated[list[str] | None, typer.Option("--task", "-t", help="Task; repeat for several. All if not given.")] = None,
+    split: SplitOption = "test",
+    limit: Annotated[int | None, typer.Option(help="Examples of each task; the whole split if not given.")] = 200,
+    output: OutputOption = Path("runs/accuracy"),
+    device: DeviceOption = "cpu",
+    dtype: DtypeOption = "float32",
+    seed: SeedOption = 0,
+    private_seed: PrivateSeed = None,
+    prepend_bos: BosOption = False,
+) -> None:
+    """Greedy and ranked-choice accuracy of models on tasks, for original prompts and every counterfactual."""
+    from rich.console import Console
+
+    from mechassay.report.accuracy import print_accuracy
+    from mechassay.runs.accuracy import AccuracyRun, run_accuracy, write_report
+    from mechassay.runs.folder import RunFolder
+    from mechassay.tasks import TASKS
+
+    run = AccuracyRun(tuple(model), tuple(task or TASKS.names()), split, limit, dtype, prepend_bos, seed, private_seed)
+    records, failures = run_accuracy(run, output, lambda name: load(name, dtype, device, prepend_bos))
+    console = Console()
+    print_accuracy(records, failures, console)
+    console.print(f"Report: {write_report(RunFolder(output), records, failures)}", soft_wrap=True)
+    console.print(f"Tables: {output / 'accuracy.md'}", soft_wrap=True)
+    for failure in failures:
+        typer.echo(f"mechassay: {failure.cell.get('model', '')}, {failure.cell.get('task', '')}: {failure.message}", err=True)
+    if failures:
+        raise typer.Exit(1)
+
+
+@app.command("export")
+def export(
+    name: TaskArgument,
+    output: Annotated[Path, typer.Option("--output", "-o", help="File to write, one JSON row a line.")],
+    split: SplitOption = "test",
+    limit: Annotated[int | None, typer.Option(help="How many; the whole split if not given.")] = None,
+    seed: SeedOption = 0,
+    private_seed: PrivateSeed = None,
+) -> None:
+    """Write a task's examples in the schema of its public data set."""
+    from mechassay.errors import BadUsage
+    from mechassay.runs.folder import write_text
+    from mechassay.tasks import load_task
+    from mechassay.tasks.public import PublicTask
+
+    task = load_task(name)
+    if not isinstance(task, PublicTask):
+        raise BadUsage(f"{task.name} has no public schema to write.")
+    rows = task.rows(split, limit=limit, seed=seed, private_seed=private_seed)
+    write_text(output, "".join(json.dumps(row, ensure_ascii=False) + "\n" for row in rows))
+    typer.echo(f"{output}: {len(rows):,} rows")
+
+
+SHOWN = 6
+
+
+def _texts(texts: tuple[str, ...]) -> str:
+    from rich.markup import escape
+
+    shown = ", ".join(map(repr, texts[:SHOWN]))
+    return escape(shown + (f" and {len(texts) - SHOWN} more" if len(texts) > SHOWN else ""))
+
+
+def _plain(text: str) -> str:
+    from rich.markup import escape
+
+    return escape(text.replace("\n", "\\n"))
+
+
+def _tokens(model: Model, tokens: list[int]) -> str:
+    from mechassay.pairs import NO_TOKEN
+
+    assert model.tokenizer is not None
+    return _texts(tuple(str(model.tokenizer.decode([token])) for token in tokens if token != NO_TOKEN))
 
 
 def _side_by_side(model: Model, clean: list[int], other: list[int]) -> tuple[str, str]:
     """Both prompts as tokens with a bar between, those that differ shown in reverse."""
-    from rich.markup import escape
-
     tokenizer = model.tokenizer
     assert tokenizer is not None
-    shown = [[escape(str(tokenizer.decode([token]))) for token in tokens] for tokens in (clean, other)]
+    shown = [[_plain(str(tokenizer.decode([token]))) for token in tokens] for tokens in (clean, other)]
     marked = [[text if a == b else f"[reverse]{text}[/reverse]" for text, a, b in zip(line, clean, other, strict=True)] for line in shown]
     return "|".join(marked[0]), "|".join(marked[1])

@@ -12,9 +12,10 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import torch
-from jaxtyping import Float
+from jaxtyping import Float, Int
 from torch import Tensor
 
+from mechassay.alignment import token_position
 from mechassay.errors import BadPairs, BadUsage, SelfCheckFailed
 from mechassay.graph import Graph
 from mechassay.models.capture import Trace, trace
@@ -82,6 +83,12 @@ class Model:
         """What sums over examples are kept in: fp32, or fp64 for an fp64 model."""
         return torch.float64 if self.dtype == torch.float64 else torch.float32
 
+    @property
+    def bytes_per_token(self) -> int:
+        """Bytes that one token of a run taken apart needs, about: what every writer wrote and every reader saw."""
+        graph, width = self.graph, 8 if self.dtype == torch.float64 else 4
+        return (graph.n_writers + 2 * graph.readers_per_layer + 16 * graph.n_layers) * self.decoder.d_model * width
+
     def batch(self, pairs: Sequence[Pair] | Batch) -> Batch:
         """Pairs as an aligned batch on the model's device.
 
@@ -93,6 +100,31 @@ class Model:
         if self.tokenizer is None:
             raise BadPairs(f"{self.name} has no tokenizer; pass Batch.from_tokens(...) instead of text pairs.")
         return Batch.from_pairs(pairs, self.tokenizer, prepend=self.prepend).to(self.device)
+
+    def positions(self, pairs: Sequence[Pair], name: str, *, counterfactual: bool = False) -> Int[Tensor, "batch"]:
+        """The column of a token in `self.batch(pairs)`, by its meaning.
+
+        Args:
+            pairs: pairs with spans.
+            name: "last"; a part of the prompts (a key of `Pair.spans`) for its last token; "part.first" or "part.last".
+            counterfactual: look in the counterfactual prompts.
+
+        Raises:
+            UnknownName: no pair has such a part.
+            BadPairs: one pair lacks it, or its token was cut from the prompt.
+        """
+        batch = self.batch(pairs)
+        if name == "last":
+            return torch.full((len(batch),), batch.n_tokens - 1)
+        assert self.tokenizer is not None
+        texts = [pair.counterfactual if counterfactual else pair.clean for pair in pairs]
+        spans = [pair.counterfactual_spans if counterfactual else pair.spans for pair in pairs]
+        columns: list[int] = []
+        for pair, index, length in zip(pairs, token_position(texts, spans, name, self.tokenizer), batch.lengths.tolist(), strict=True):
+            if index is None or len(self.prepend) + index >= length:
+                raise BadPairs(f"Pair {pair.id} has no token {name!r}.")
+            columns.append(batch.n_tokens - length + len(self.prepend) + index)
+        return torch.tensor(columns)
 
     @torch.no_grad()
     def run(self, batch: Batch, *, counterfactual: bool = False) -> tuple[Trace, Context]:

@@ -49,12 +49,12 @@ PANELS: tuple[tuple[Literal["value", "magnitude"], str], ...] = (
 
 def faithfulness_figure(records: Sequence[Record]) -> str:
     """Faithfulness at every size, by value and by magnitude, as SVG."""
-    return _svg(draw_faithfulness(records))
+    return svg(draw_faithfulness(records))
 
 
 def areas_figure(records: Sequence[Record]) -> str:
     """CPR and CMD with intervals, as SVG."""
-    return _svg(draw_areas(records))
+    return svg(draw_areas(records))
 
 
 def save_png(figure: Figure, path: str | Path, *, dpi: int = 200) -> Path:
@@ -283,7 +283,7 @@ def _forest(ax: Axes, records: Sequence[Record], controls: Sequence[Record], nam
 # Files
 
 
-def _svg(figure: Figure) -> str:
+def svg(figure: Figure) -> str:
     """The figure as an SVG element that can stand in a page beside others: no prolog, own ids, the page's text colour."""
     buffer = io.StringIO()
     with rc_context({**SETTINGS, "svg.hashsalt": "mechassay"}):

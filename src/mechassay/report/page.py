@@ -24,7 +24,19 @@ from mechassay.circuits.record import record_of
 from mechassay.records import Failure, Record, Spec
 from mechassay.report.figures import areas_figure, colours, faithfulness_figure
 from mechassay.report.table import NUMERIC, shown_columns, table_rows
-from mechassay.report.words import arguments, labels, measure, number, objective, random_seeds, setting_name, settings, share, verdict
+from mechassay.report.words import (
+    arguments,
+    labels,
+    measure,
+    measure_text,
+    number,
+    objective,
+    random_seeds,
+    setting_name,
+    settings,
+    share,
+    verdict,
+)
 
 MAX_EXAMPLES = 200
 """Rows of the table of examples; the JSON record holds them all."""
@@ -159,6 +171,9 @@ def _facts_of(record: Record) -> dict[str, str]:
         "counterfactual": str(args.get("counterfactual", "")),
         "split": str(args.get("split", "")),
         **{key.replace("_", " "): str(value) for key, value in args.items() if key not in task},
+        "accuracy of the model": measure_text(record, "accuracy"),
+        "chance": measure_text(record, "chance"),
+        **{f"{split} pairs": _selection(chosen) for split, chosen in record.data.items()},
         "pairs": f"{len(record.example_ids):,} in {len(set(record.groups)):,} groups",
         "objective": objective(record),
         "profile": str(record.metric.args.get("profile", "")),
@@ -172,6 +187,14 @@ def _facts_of(record: Record) -> dict[str, str]:
         "packages": ", ".join([f"Python {about.python}", *(f"{name} {version}" for name, version in about.packages.items())]),
         "created": about.created,
     }
+
+
+def _selection(chosen: dict[str, Any]) -> str:
+    """What was kept of a split, what was dropped, and how its tokens were aligned."""
+    dropped = [f"{count} dropped: {reason}" for reason, count in chosen.get("dropped", {}).items()]
+    words = {"cut": "cut back", "forced": "written on", "partial": "compared by the first of several tokens"}
+    aligned = [f"{count} {words[how]}" for how, count in chosen.get("alignment", {}).items() if count]
+    return "; ".join([f"{chosen.get('kept', 0)} kept", *dropped, *aligned, f"hash {str(chosen.get('hash', ''))[:12]}"])
 
 
 def _versioned(spec: Spec) -> str:

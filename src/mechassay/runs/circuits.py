@@ -20,17 +20,18 @@ from mechassay.circuits.faithfulness import Controls, Profile, faithfulness_curv
 from mechassay.circuits.methods import METHODS
 from mechassay.circuits.methods.method import Method, settings
 from mechassay.circuits.objectives import load_objective
-from mechassay.circuits.record import load_controls, record_of, save_controls
+from mechassay.circuits.record import Behaviour, behaviour_of, load_controls, record_of, save_controls
 from mechassay.circuits.scores import Circuit, EdgeScores
 from mechassay.errors import MechassayError
 from mechassay.models.model import Model
-from mechassay.pairs import Batch, content_hash
+from mechassay.pairs import Batch
 from mechassay.progress import BAR, Progress
 from mechassay.records import Failure, Record, Spec
 from mechassay.report.drawing import draw_circuit
 from mechassay.report.page import write_page
 from mechassay.runs.folder import RunFolder
 from mechassay.tasks import load_task
+from mechassay.tasks.task import Keep, settings_of
 
 T = TypeVar("T")
 DRAWN_EDGES = 60
@@ -55,7 +56,8 @@ class CircuitRun:
     methods: tuple[str, ...] = ()
     scores: tuple[str, ...] = ()
     counterfactual: str | None = None
-    objective: str = "logit_diff"
+    objective: str | None = None
+    keep: Keep = "all"
     train_split: str = "train"
     train_limit: int = 100
     test_split: str = "test"
@@ -81,26 +83,38 @@ class CircuitJob:
     def __init__(self, run: CircuitRun, output: Path, load: Callable[[], Model], *, progress: Progress = BAR) -> None:
         # Everything that can be wrong with what was typed is found before the model is loaded.
         self.run, self.progress = run, progress
-        self.methods = {method_name(method): method for method in map(METHODS.make, run.methods)}
+        self.methods = {method_name(method): method for method in (METHODS.make(text) for text in run.methods)}
         self.task = load_task(run.task)
-        self.objective = load_objective(run.objective)
+        self.objective = load_objective(run.objective or self.task.objective)
         self.folder = RunFolder.open(output, run.plan())
         self.model = load()
         self.failures: list[Failure] = []
 
-    def pairs(self, split: str, limit: int) -> tuple[Batch, str]:
-        """Pairs of a split as a batch, and the hash of their content."""
+    def pairs(self, role: str, split: str, limit: int) -> Batch:
+        """Pairs of a split as a batch; what was chosen is kept in the folder under `role`, "train" or "test".
+
+        Raises:
+            BadUsage: the folder holds results on other pairs.
+        """
         run = self.run
         pairs = self.task.pairs(
-            split, self.model, limit=limit, counterfactual=run.counterfactual, seed=run.seed, private_seed=run.private_seed
+            split,
+            self.model,
+            limit=limit,
+            counterfactual=run.counterfactual,
+            keep=run.keep,
+            seed=run.seed,
+            private_seed=run.private_seed,
         )
-        return self.model.batch(pairs), content_hash(pairs)
+        batch = self.model.batch(pairs)
+        self.folder.save_data(role, {**pairs.selection(), "alignment": dict(batch.alignment)})
+        return batch
 
     def localize(self) -> dict[str, EdgeScores]:
         """Scores of all methods; those already in the folder are read."""
         found: dict[str, EdgeScores] = {}
         missing = [name for name in self.methods if not self.folder.scores_file(name).is_file()]
-        train = self.pairs(self.run.train_split, self.run.train_limit)[0] if missing else None
+        train = self.pairs("train", self.run.train_split, self.run.train_limit) if missing else None
         for name, method in self.methods.items():
             file = self.folder.scores_file(name)
             if train is None or name not in missing:
@@ -129,10 +143,10 @@ class CircuitJob:
         found = {name: self.folder.record(name) for name in scores}
         missing = [name for name, record in found.items() if record is None]
         if missing:
-            test, data_hash = self.pairs(self.run.test_split, self.run.test_limit)
-            controls = self._controls(test)
+            test = self.pairs("test", self.run.test_split, self.run.test_limit)
+            controls, behaviour = self._controls(test), behaviour_of(self.model, test)
             for name in missing:
-                found[name] = self._cell(name, lambda name=name: self._record(name, scores[name], test, data_hash, controls))
+                found[name] = self._cell(name, lambda name=name: self._record(name, scores[name], test, controls, behaviour))
         self.folder.save_failures(self.failures)
         return [record for record in found.values() if record is not None]
 
@@ -146,7 +160,7 @@ class CircuitJob:
         save_controls(controls, file)
         return controls
 
-    def _record(self, name: str, scores: EdgeScores, test: Batch, data_hash: str, controls: Controls) -> Record:
+    def _record(self, name: str, scores: EdgeScores, test: Batch, controls: Controls, behaviour: Behaviour) -> Record:
         begin, run = time.perf_counter(), self.run
         curve = faithfulness_curve(
             self.model,
@@ -170,7 +184,10 @@ class CircuitJob:
             "limit": run.test_limit,
             "train_split": run.train_split,
             "train_limit": run.train_limit,
+            "keep": run.keep,
+            **settings_of(self.task),
         }
+        data = self.folder.data()
         method = self.methods.get(name)
         spec = Spec(name=name) if method is None else Spec(name=name, version=method.version, args=settings(method))
         record = record_of(
@@ -181,8 +198,10 @@ class CircuitJob:
             task=Spec(name=self.task.name, version=self.task.version, args=about),
             method=spec,
             seed=run.seed,
-            data_hash=data_hash,
+            data_hash=str(data["test"]["hash"]),
             realised=realised,
+            data=data,
+            behaviour=behaviour,
         )
         self.folder.save_record(name, record)
         return record

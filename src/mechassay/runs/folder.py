@@ -112,6 +112,25 @@ class RunFolder:
             first = error.errors()[0]
             raise BadFile(f"{file}: not a record ({'.'.join(map(str, first['loc'])) or 'file'}: {first['msg']}).") from None
 
+    @property
+    def data_file(self) -> Path:
+        return self.path / "data.json"
+
+    def data(self) -> dict[str, Any]:
+        """What was chosen so far, by role: the train pairs and the test pairs."""
+        return json.loads(self.data_file.read_text(encoding="utf-8")) if self.data_file.is_file() else {}
+
+    def save_data(self, role: str, selection: Mapping[str, Any]) -> None:
+        """Keep what was chosen for a role, "train" or "test".
+
+        Raises:
+            BadUsage: the folder holds results on other pairs, as when a file of pairs has changed.
+        """
+        stored = self.data()
+        if role in stored and stored[role]["hash"] != selection["hash"]:
+            raise BadUsage(f"{self.path} holds a run on other {role} pairs than these. Name another --output, or remove the folder.")
+        write_text(self.data_file, json.dumps({**stored, role: selection}, indent=1, ensure_ascii=False))
+
     def save_failures(self, failures: list[Failure]) -> None:
         """Keep which cells failed; an empty list removes the file."""
         file = self.path / "failures.json"

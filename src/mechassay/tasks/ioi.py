@@ -4,7 +4,7 @@ The task is that of Wang et al. (2023), with the splits and the eight counterfac
 (Mueller et al. 2025, appendix D.1, tables 5 and 6). Each row draws, uniformly and independently,
 a template, an object, a place, five different names (subject, indirect object, random a, b, c)
 and which of the two people the first clause names first. Rows whose prompt came before are
-dropped, so a split is one endless stream of different rows, of which `limit` takes the first.
+dropped, so a split is one stream of different rows, which ends when every prompt has come.
 
 A counterfactual puts other people in the template's three places (A and B in the first clause,
 C in the second), by up to three changes that compose:
@@ -15,6 +15,11 @@ C in the second), by up to three changes that compose:
 
 "abc" instead puts random c, who is not in the first clause, at C, so nothing completes it.
 
+The parts of a prompt are its fields (name_A, name_B, name_C, place, object) and, by their meaning,
+subject and subject_2 (its first and second mention) and indirect_object; a prompt of "abc" has no
+parts of the second sort. They are the prompt's own: a counterfactual's subject is the person whom
+the counterfactual names twice.
+
 Where this deviates from MIB:
 
 - Templates and words are our own (`data/ioi.json`); as in MIB, the four splits share none.
@@ -23,38 +28,44 @@ Where this deviates from MIB:
   when the subject does.
 - For random names with both flips (Fred, Max, Fred) table 6 prints the completion "Fred"; the name
   that the second clause does not repeat is "Max", as in all its other rows, and this is what we give.
+  So the completion of a public row is read from its prompt, not from its answerKey.
 - The words of the private split are public; its rows are private through their seed.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Sequence
+import re
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from importlib.resources import files
-from itertools import islice
 from typing import Any
 
 import numpy as np
 
-from mechassay.errors import BadPairs, BadUsage, UnknownName
-from mechassay.pairs import Pair
-from mechassay.tasks.task import SPLITS
+from mechassay.alignment import encode
+from mechassay.errors import BadPairs
+from mechassay.examples import Example, Prompt, filled
+from mechassay.tasks.public import PublicData, PublicTask
+from mechassay.tasks.task import stream
 
 SIZES = {"train": 10_000, "validation": 10_000, "test": 1_000, "private": 1_000}
 ABC = "abc_counterfactual"
+RANDOM_NAMES = "random_names_counterfactual"
 # (random names, S1 flip, S2 flip), in the order and spelling of MIB's columns.
 CHANGES = {
     "s1_io_flip_counterfactual": (False, True, False),
     "s2_io_flip_counterfactual": (False, False, True),
     "s1_ioi_flip_s2_ioi_flip_counterfactual": (False, True, True),
     ABC: (False, False, False),
-    "random_names_counterfactual": (True, False, False),
+    RANDOM_NAMES: (True, False, False),
     "random_names_s1_ioi_flip_counterfactual": (True, True, False),
     "random_names_s2_ioi_flip_counterfactual": (True, False, True),
     "random_names_s1_ioi_flip_s2_ioi_flip_counterfactual": (True, True, True),
 }
+# Table 6 says N/A for the answer of "abc": no name completes it. The released rows say 1 (figure 3), so we do.
+ABC_KEY = 1
 NAMES_PER_ROW = 5
 MIN_NAMES = 6
 # Part of the stream's definition: rows are drawn in blocks of this many.
@@ -62,91 +73,71 @@ BLOCK = 1024
 
 
 @dataclass(frozen=True)
-class IOI:
-    """The indirect object identification task; a `mechassay.tasks.Task`."""
+class IOI(PublicTask):
+    """The indirect object identification task.
 
-    # Unannotated, so of the class and no fields: an IOI has no settings of its own.
+    The foil is the subject of the clean prompt, whatever the counterfactual. Clean prompts do not
+    depend on the counterfactual. Tags: template, order, subject, indirect_object, place, object.
+
+    Attributes:
+        source: "own", "hub", or a folder with rows of the public schema.
+    """
+
+    source: str = "own"
+
+    # Unannotated, so of the class and no fields.
     name = "ioi"
-    version = 1
+    version = 2
     counterfactuals = tuple(CHANGES)
     default_counterfactual = "s2_io_flip_counterfactual"
+    sizes = SIZES
+    public = PublicData("mib-bench/ioi")
 
-    def pairs(
-        self,
-        split: str,
-        model: Any = None,
-        *,
-        limit: int | None = None,
-        counterfactual: str | None = None,
-        seed: int = 0,
-        private_seed: int | None = None,
-    ) -> list[Pair]:
-        """The pairs of one split: answer is the indirect object, foil the subject of the clean prompt.
-
-        The answer and the foil are the clean prompt's whatever the counterfactual. Clean prompts do
-        not depend on the counterfactual. Tags: template (its index within the split), order,
-        subject, indirect_object, place, object.
-
-        Args:
-            split: "train", "validation" (10,000 pairs each), "test" or "private" (1,000 each).
-            model: a model with a `tokenizer`, or a tokenizer: only names that it writes as one token.
-            limit: how many pairs, the first of the stream; may exceed the split's own size.
-            counterfactual: one of `counterfactuals`. None: `default_counterfactual`.
-            seed: another seed, other pairs. The private split does not use it.
-            private_seed: takes the place of `seed` for the split "private", where it is required.
+    def invent(self, split: str, seed: int, tokenizer: Any = None) -> Iterator[Example]:
+        """The rows of one split; with a tokenizer, only names that it writes as one token.
 
         Raises:
-            UnknownName: no such split or counterfactual.
-            BadUsage: a limit below 1 or beyond the number of different prompts, a negative seed, no
-                seed for the private split, or a model that has no tokenizer.
-            BadPairs: the tokenizer leaves fewer than 6 names, or makes the prompts of a pair unequally long.
+            BadPairs: the tokenizer leaves fewer than 6 names.
         """
-        kind = self.default_counterfactual if counterfactual is None else counterfactual
-        if kind not in CHANGES:
-            raise UnknownName("counterfactual", kind, CHANGES)
-        tokenizer = _tokenizer(model)
-        rows = _rows(split, tokenizer, limit, seed, private_seed)
-        if tokenizer is not None:
-            _check_lengths(rows, [kind], tokenizer)
-        return [
-            Pair(
-                id=row.id,
-                clean=row.clean,
-                counterfactual=row.counterfactual(kind),
-                answers=(" " + row.indirect_object,),
-                foils=(" " + row.subject,),
-                tags={
-                    "template": str(row.template_index),
-                    "order": "BABA" if row.subject_first else "ABBA",
-                    "subject": row.subject,
-                    "indirect_object": row.indirect_object,
-                    "place": row.place,
-                    "object": row.object,
-                },
-            )
-            for row in rows
-        ]
+        words = _words()[split]
+        names = words.names if tokenizer is None else _single_token_names(words.names, tokenizer)
+        for number, row in enumerate(_rows(words, names, stream(split, seed))):
+            yield row.example(f"{self.name}-{split}-{number:06d}")
 
-    def examples(
-        self,
-        split: str,
-        model: Any = None,
-        *,
-        limit: int | None = None,
-        seed: int = 0,
-        private_seed: int | None = None,
-    ) -> list[dict[str, Any]]:
-        """The same rows as `pairs`, as plain JSON values in the schema of MIB's public data set.
+    def from_row(self, row: Mapping[str, Any], id: str) -> Example:
+        template, people = row["template"], row["metadata"]
+        prompt = _read(template, row["prompt"], row["choices"])
+        # Who is who decides answer and foil, so the text must agree.
+        for role in ("subject", "indirect_object"):
+            if prompt.part(role) != people[role]:
+                raise ValueError(f"the {role} of {prompt.text!r} is not {people[role]!r}")
+        return _example(
+            id=id,
+            template=template,
+            prompt=prompt,
+            others={kind: _read(template, row[kind]["prompt"], row[kind]["choices"]) for kind in CHANGES},
+        )
 
-        Each row has prompt, template, metadata, choices, answerKey (an index into choices), and the
-        eight counterfactuals as {prompt, choices, answerKey}. Arguments and errors are those of
-        `pairs`; all eight counterfactuals are checked for their length.
+    def to_row(self, example: Example) -> dict[str, Any]:
+        """An example in the public schema.
+
+        It has prompt, template, metadata, choices, answerKey (an index into choices), and the eight
+        counterfactuals as {prompt, choices, answerKey}.
         """
-        tokenizer = _tokenizer(model)
-        rows = _rows(split, tokenizer, limit, seed, private_seed)
-        if tokenizer is not None:
-            _check_lengths(rows, self.counterfactuals, tokenizer)
-        return [row.example() for row in rows]
+        random, abc = example.counterfactuals[RANDOM_NAMES], example.counterfactuals[ABC]
+        whole = _column(example.prompt)
+        return {
+            "prompt": whole.pop("prompt"),
+            "template": example.tags["template"],
+            "metadata": {
+                **{role: example.tags[role] for role in ("subject", "indirect_object", "object", "place")},
+                "random_a": random.part("subject"),
+                "random_b": random.part("indirect_object"),
+                "random_c": abc.part("name_C"),
+            },
+            **whole,
+            **{kind: _column(example.counterfactuals[kind]) for kind in CHANGES},
+        }
 
 
 @dataclass(frozen=True)
@@ -158,13 +149,15 @@ class _Words:
     objects: tuple[str, ...]
     places: tuple[str, ...]
 
+    def possible(self, n_names: int) -> int:
+        """How many different clean prompts there are."""
+        return 2 * n_names * (n_names - 1) * len(self.templates) * len(self.objects) * len(self.places)
+
 
 @dataclass(frozen=True)
 class _Row:
     """One draw: everything that the clean prompt and its counterfactuals are made of."""
 
-    id: str
-    template_index: int
     template: str
     subject: str
     indirect_object: str
@@ -176,50 +169,82 @@ class _Row:
     subject_first: bool
 
     @property
-    def clean(self) -> str:
-        first = (self.subject, self.indirect_object) if self.subject_first else (self.indirect_object, self.subject)
-        return self._fill(*first, self.subject)
+    def key(self) -> tuple[str | bool, ...]:
+        """What the clean prompt is made of."""
+        return (self.template, self.subject, self.indirect_object, self.subject_first, self.object, self.place)
 
-    def counterfactual(self, kind: str) -> str:
-        random, flip_s1, flip_s2 = CHANGES[kind]
-        subject, other = (self.random_a, self.random_b) if random else (self.subject, self.indirect_object)
-        first = (subject, other) if self.subject_first != flip_s1 else (other, subject)
-        if kind == ABC:
-            return self._fill(*first, self.random_c)
-        return self._fill(*first, other if flip_s2 else subject)
+    def example(self, id: str) -> Example:
+        fixed = {"place": self.place, "object": self.object}
+        clean, *others = [_prompt(self.template, {**people, **fixed}, choices) for people, choices in self._casts()]
+        return _example(id, self.template, clean, dict(zip(CHANGES, others, strict=True)))
 
-    def example(self) -> dict[str, Any]:
-        choices = [self.indirect_object, self.subject]
-        return {
-            "prompt": self.clean,
-            "template": self.template,
-            "metadata": {
-                "subject": self.subject,
-                "indirect_object": self.indirect_object,
-                "object": self.object,
-                "place": self.place,
-                "random_a": self.random_a,
-                "random_b": self.random_b,
-                "random_c": self.random_c,
-            },
-            "choices": choices,
-            "answerKey": 0,
-            **{kind: self._column(kind) for kind in CHANGES},
-        }
+    def _casts(self) -> list[tuple[dict[str, str], tuple[str, ...]]]:
+        """Names and choices of the clean prompt and of each counterfactual."""
+        casts: list[tuple[dict[str, str], tuple[str, ...]]] = []
+        people, strangers = (self.subject, self.indirect_object), (self.random_a, self.random_b)
+        for kind, (random, flip_s1, flip_s2) in {"": (False, False, False), **CHANGES}.items():
+            subject, other = strangers if random else people
+            a, b = (subject, other) if self.subject_first != flip_s1 else (other, subject)
+            choices = strangers if random else (self.indirect_object, self.subject)
+            c = other if flip_s2 else subject
+            if kind == ABC:
+                c, choices = self.random_c, (*choices, self.random_c)
+            casts.append(({"name_A": a, "name_B": b, "name_C": c}, choices))
+        return casts
 
-    def _column(self, kind: str) -> dict[str, Any]:
-        random, _, flip_s2 = CHANGES[kind]
-        if kind == ABC:
-            # Table 6 says N/A: no name completes it. The released rows say 1 (figure 3), so we do.
-            choices, answer = [self.indirect_object, self.subject, self.random_c], 1
-        elif random:
-            choices, answer = [self.random_a, self.random_b], 0 if flip_s2 else 1
+
+def _prompt(template: str, fields: Mapping[str, str], choices: Sequence[str]) -> Prompt:
+    """A filled template with its answer, and the parts that its people are by meaning."""
+    a, b, c = (fields[f"name_{letter}"] for letter in "ABC")
+    offered = tuple(f" {name}" for name in choices)
+    plain = filled(template, fields, choices=offered)
+    if c not in (a, b):
+        return plain
+    subject, other = ("name_A", "name_B") if c == a else ("name_B", "name_A")
+    spans = plain.spans
+    meaning = {"subject": spans[subject], "indirect_object": spans[other], "subject_2": spans["name_C"]}
+    return Prompt(plain.text, (f" {fields[other]}",), offered, {**spans, **meaning})
+
+
+def _read(template: str, text: str, choices: Sequence[str]) -> Prompt:
+    """The prompt that a text and its template make.
+
+    Raises:
+        ValueError: the text is not the template filled in, or its completion is no choice.
+    """
+    found = _pattern(template).fullmatch(text)
+    if found is None:
+        raise ValueError(f"the prompt {text!r} does not fit its template {template!r}")
+    prompt = _prompt(template, found.groupdict(), choices)
+    if not set(prompt.answers) <= set(prompt.choices):
+        raise ValueError(f"the choices of {text!r} do not have {prompt.answers[0]!r}")
+    return prompt
+
+
+@cache
+def _pattern(template: str) -> re.Pattern[str]:
+    pattern, known = "", set[str]()
+    for number, piece in enumerate(re.split(r"\{(\w+)\}", template)):
+        if number % 2 == 0:
+            pattern += re.escape(piece)
         else:
-            choices, answer = [self.indirect_object, self.subject], 1 if flip_s2 else 0
-        return {"prompt": self.counterfactual(kind), "choices": choices, "answerKey": answer}
+            pattern += f"(?P={piece})" if piece in known else f"(?P<{piece}>.+?)"
+            known.add(piece)
+    return re.compile(pattern)
 
-    def _fill(self, a: str, b: str, c: str) -> str:
-        return self.template.format(name_A=a, name_B=b, name_C=c, place=self.place, object=self.object)
+
+def _example(id: str, template: str, prompt: Prompt, others: Mapping[str, Prompt]) -> Example:
+    tags = {
+        "template": template,
+        "order": "BABA" if prompt.part("name_A") == prompt.part("subject") else "ABBA",
+        **{part: prompt.part(part) for part in ("subject", "indirect_object", "place", "object")},
+    }
+    return Example(id, prompt, others, foils=(f" {tags['subject']}",), tags=tags)
+
+
+def _column(prompt: Prompt) -> dict[str, Any]:
+    key = prompt.choices.index(prompt.answers[0]) if prompt.answers else ABC_KEY
+    return {"prompt": prompt.text, "choices": [choice.removeprefix(" ") for choice in prompt.choices], "answerKey": key}
 
 
 @cache
@@ -228,64 +253,34 @@ def _words() -> dict[str, _Words]:
     return {split: _Words(**{field: tuple(words) for field, words in group.items()}) for split, group in json.loads(text).items()}
 
 
-def _rows(split: str, tokenizer: Any, limit: int | None, seed: int, private_seed: int | None) -> list[_Row]:
-    if split not in SPLITS:
-        raise UnknownName("split", split, SPLITS)
-    if split == "private":
-        if private_seed is None:
-            raise BadUsage("The private split of 'ioi' needs private_seed, which only the keeper of the private test knows; got none.")
-        seed = private_seed
-    if seed < 0:
-        raise BadUsage(f"A seed must be 0 or more; got {seed}.")
-    words = _words()[split]
-    names = words.names if tokenizer is None else _single_token_names(words.names, tokenizer)
-    n = SIZES[split] if limit is None else limit
-    possible = 2 * len(names) * (len(names) - 1) * len(words.templates) * len(words.objects) * len(words.places)
-    if not 1 <= n <= possible:
-        raise BadUsage(f"limit must be between 1 and {possible}, the number of different prompts in split {split!r}; got {n}.")
-    # The split's index goes into the spawn key, so that no two (seed, split) share a stream.
-    sequence = np.random.SeedSequence(seed, spawn_key=(SPLITS.index(split),))
-    return list(islice(_stream(split, words, names, np.random.default_rng(sequence)), n))
-
-
-def _stream(split: str, words: _Words, names: Sequence[str], rng: np.random.Generator) -> Iterator[_Row]:
-    seen: set[str] = set()
-    while True:
-        people: list[list[int]] = rng.random((BLOCK, len(names))).argsort(axis=1, kind="stable")[:, :NAMES_PER_ROW].tolist()
-        sizes = (len(words.templates), len(words.objects), len(words.places), 2)
-        draws: list[list[int]] = rng.integers(sizes, size=(BLOCK, len(sizes))).tolist()
-        for who, (template, thing, place, first) in zip(people, draws, strict=True):
-            subject, indirect_object, random_a, random_b, random_c = [names[i] for i in who]
-            row = _Row(
-                id=f"ioi-{split}-{len(seen):06d}",
-                template_index=template,
-                template=words.templates[template],
-                subject=subject,
-                indirect_object=indirect_object,
-                random_a=random_a,
-                random_b=random_b,
-                random_c=random_c,
-                object=words.objects[thing],
-                place=words.places[place],
-                subject_first=bool(first),
-            )
-            if row.clean not in seen:
-                seen.add(row.clean)
+def _rows(words: _Words, names: Sequence[str], rng: np.random.Generator) -> Iterator[_Row]:
+    """Different draws until there is none left."""
+    seen: set[tuple[str | bool, ...]] = set()
+    possible = words.possible(len(names))
+    while len(seen) < possible:
+        for row in _block(words, names, rng):
+            if row.key not in seen:
+                seen.add(row.key)
                 yield row
 
 
-def _tokenizer(model: Any) -> Any:
-    if model is None:
-        return None
-    tokenizer = getattr(model, "tokenizer", model)
-    # A bare network is callable too; only a tokenizer can tell its special tokens.
-    if not hasattr(tokenizer, "unk_token_id"):
-        raise BadUsage(f"IOI needs a tokenizer, or a model with a .tokenizer, to choose names by; got {type(model).__name__} without one.")
-    return tokenizer
-
-
-def _encode(tokenizer: Any, texts: Sequence[str]) -> list[list[int]]:
-    return tokenizer(list(texts), padding=False, return_attention_mask=False)["input_ids"]
+def _block(words: _Words, names: Sequence[str], rng: np.random.Generator) -> Iterator[_Row]:
+    people: list[list[int]] = rng.random((BLOCK, len(names))).argsort(axis=1, kind="stable")[:, :NAMES_PER_ROW].tolist()
+    sizes = (len(words.templates), len(words.objects), len(words.places), 2)
+    draws: list[list[int]] = rng.integers(sizes, size=(BLOCK, len(sizes))).tolist()
+    for who, (template, thing, place, first) in zip(people, draws, strict=True):
+        subject, indirect_object, random_a, random_b, random_c = [names[i] for i in who]
+        yield _Row(
+            template=words.templates[template],
+            subject=subject,
+            indirect_object=indirect_object,
+            random_a=random_a,
+            random_b=random_b,
+            random_c=random_c,
+            object=words.objects[thing],
+            place=words.places[place],
+            subject_first=bool(first),
+        )
 
 
 def _single_token_names(names: Sequence[str], tokenizer: Any) -> list[str]:
@@ -293,7 +288,7 @@ def _single_token_names(names: Sequence[str], tokenizer: Any) -> list[str]:
 
     This covers every place of a template: none begins with a name, so a space stands before each.
     """
-    base, *encoded = _encode(tokenizer, ["I am", *(f"I am {name}" for name in names)])
+    base, *encoded = encode(tokenizer, ["I am", *(f"I am {name}" for name in names)])
     unknown = tokenizer.unk_token_id
     kept = [
         name for name, ids in zip(names, encoded, strict=True) if len(ids) == len(base) + 1 and ids.count(unknown) == base.count(unknown)
@@ -302,12 +297,3 @@ def _single_token_names(names: Sequence[str], tokenizer: Any) -> list[str]:
         label = getattr(tokenizer, "name_or_path", "") or type(tokenizer).__name__
         raise BadPairs(f"IOI needs at least {MIN_NAMES} names that are single tokens; tokenizer {label!r} has {len(kept)} of {len(names)}.")
     return kept
-
-
-def _check_lengths(rows: Sequence[_Row], kinds: Sequence[str], tokenizer: Any) -> None:
-    lengths = [len(ids) for ids in _encode(tokenizer, [row.clean for row in rows])]
-    for kind in kinds:
-        others = [len(ids) for ids in _encode(tokenizer, [row.counterfactual(kind) for row in rows])]
-        for row, length, other in zip(rows, lengths, others, strict=True):
-            if length != other:
-                raise BadPairs(f"Row {row.id}: clean has {length} tokens, {kind} has {other}; they must be equally long.")

@@ -97,7 +97,7 @@ def public_rows(source: str, public: PublicData, split: str) -> Iterable[Mapping
     if source != "hub":
         return read_rows(_split_file(Path(source), public.split(split) if split != "private" else "private"))
     try:
-        from datasets import load_dataset
+        from datasets import load_dataset  # pyright: ignore[reportMissingTypeStubs] - datasets ships none
     except ImportError as error:
         raise MissingExtra("Reading data sets from the hub", "datasets", "hub") from error
     repo = public.repo + ("_private_test" if split == "private" else "")
@@ -141,8 +141,8 @@ def _json(line: str, where: str) -> dict[str, Any]:
 
 def _parquet(file: Path) -> Iterator[dict[str, Any]]:
     try:
-        import pyarrow
-        import pyarrow.parquet
+        import pyarrow  # pyright: ignore[reportMissingTypeStubs] - pyarrow ships none
+        import pyarrow.parquet  # pyright: ignore[reportMissingTypeStubs]
     except ImportError as error:
         raise MissingExtra("Reading parquet files", "pyarrow", "hub") from error
     try:

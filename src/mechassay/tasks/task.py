@@ -136,8 +136,7 @@ class Task(ABC):
         kind = self.default_counterfactual if counterfactual is None else counterfactual
         if kind not in self.counterfactuals:
             raise UnknownName("counterfactual", kind, self.counterfactuals)
-        if keep not in KEEP:
-            raise UnknownName("filter", keep, KEEP)
+        keep_named(keep)
         size = self._size(split, limit)
         tokenizer = _tokenizer(self.name, model)
         stream = self._stream(split, tokenizer, seed, private_seed)
@@ -217,7 +216,11 @@ class _Selection:
         for side in ("counterfactual", "base"):
             if self.keep not in (side, "both"):
                 continue
-            prompts = [example.prompt if side == "base" else example.counterfactuals[self.kind] for example in map(examples.__getitem__, rows) if example]
+            prompts = [
+                example.prompt if side == "base" else example.counterfactuals[self.kind]
+                for example in map(examples.__getitem__, rows)
+                if example
+            ]
             for row, right in zip(rows, score_prompts(model, prompts).greedy, strict=True):
                 if right != 1:
                     found[row] = f"model wrong on {side}"
@@ -227,6 +230,18 @@ class _Selection:
 def _too_few(task: Task, split: str, pairs: Pairs, wanted: int) -> BadPairs:
     reasons = ", ".join(f"{count} {reason}" for reason, count in sorted(pairs.dropped.items())) or "none"
     return BadPairs(f"Split {split!r} of {task.name} has {len(pairs)} usable pairs of {wanted} asked for; dropped: {reasons}.")
+
+
+def keep_named(name: str) -> Keep:
+    """A filter by name.
+
+    Raises:
+        UnknownName: there is none of that name.
+    """
+    for each in KEEP:
+        if each == name:
+            return each
+    raise UnknownName("filter", name, KEEP)
 
 
 def stream(split: str, seed: int) -> np.random.Generator:

@@ -1,0 +1,187 @@
+"""Accuracy records as tables and figures: a Markdown page, one HTML file, and the console.
+
+The first table has a task in each row and, for each model, greedy and ranked-choice accuracy of the
+original prompts (MIB, tables 1 and 11). Then each task has its own table and figure, with the
+original and every kind of counterfactual (MIB, tables 12 and 13). Chance is that of ranked choice.
+Brackets hold 95 % intervals over groups of examples.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from jinja2 import Environment, PackageLoader, StrictUndefined
+from markupsafe import Markup
+from matplotlib import rc_context
+from matplotlib.figure import Figure
+from rich.console import Console
+from rich.markup import escape
+from rich.table import Table
+
+from mechassay.records import Failure, Record
+from mechassay.report.figures import GREY, INK, MARKERS, PALETTE, SETTINGS, svg
+from mechassay.report.words import interval, measure
+
+ORIGINAL = "original"
+SCORES = {"greedy": "greedy", "ranked": "ranked choice"}
+NOTHING = "–"
+
+
+@dataclass(frozen=True)
+class Grid:
+    """A table as text: a heading for each column, and rows whose first cell is their name."""
+
+    title: str
+    columns: tuple[str, ...]
+    rows: tuple[tuple[str, ...], ...]
+
+
+def accuracy_grids(records: Sequence[Record], failures: Sequence[Failure] = ()) -> list[Grid]:
+    """The tables: all tasks first, then one for each task."""
+    models = list(dict.fromkeys(record.model.name for record in records))
+    tasks = _tasks(records)
+    overall = [(name, *_cells({record.model.name: record for record in group}, models, ORIGINAL)) for name, group in tasks.items()] + [
+        (failure.cell.get("task", ""), f"{failure.cell.get('model', '')} failed: {failure.message}") for failure in failures
+    ]
+    grids = [Grid("Original prompts", _columns("task", models), tuple(overall))] if overall else []
+    for name, group in tasks.items():
+        of = {record.model.name: record for record in group}
+        rows = tuple((short(kind), *_cells(of, models, kind)) for kind in _kinds(group[0]))
+        grids.append(Grid(name, _columns("prompts", models), rows))
+    return grids
+
+
+def write_accuracy(records: Sequence[Record], failures: Sequence[Failure] = (), *, title: str) -> tuple[str, str]:
+    """The page (HTML, nothing outside it is needed) and the tables (Markdown)."""
+    grids = accuracy_grids(records, failures)
+    environment = Environment(
+        loader=PackageLoader("mechassay.report"), autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True
+    )
+    figures = [None, *(Markup(svg(draw_accuracy(group))) for group in _tasks(records).values())] if records else [None] * len(grids)
+    html = environment.get_template("accuracy.html").render(
+        title=title, parts=list(zip(grids, figures, strict=True)), facts=[_facts(record) for record in records]
+    )
+    return html, _markdown(records, grids)
+
+
+def print_accuracy(records: Sequence[Record], failures: Sequence[Failure], console: Console) -> None:
+    """Print the tables."""
+    for grid in accuracy_grids(records, failures):
+        table = Table(*map(escape, grid.columns), title=escape(grid.title), title_justify="left")
+        for row in grid.rows:
+            table.add_row(*(escape(cell.replace(" [", "\n[")) for cell in row))
+        console.print(table)
+
+
+def draw_accuracy(records: Sequence[Record]) -> Figure:
+    """Accuracy of one task's prompts: a row for each kind, greedy filled and ranked choice hollow, chance as a dotted line."""
+    kinds = _kinds(records[0])
+    with rc_context(SETTINGS):
+        figure = Figure(figsize=(8.6, 0.9 + 0.36 * len(kinds)), layout="constrained")
+        axes = figure.subplots()
+        step = 0.7 / max(1, 2 * len(records))
+        for number, record in enumerate(records):
+            for half, name in enumerate(SCORES):
+                offset = (2 * number + half + 0.5) * step - 0.35
+                _draw_line(axes, record, kinds, name, offset, number)
+        chance = measure(records[0], f"chance@{ORIGINAL}")
+        if chance is not None and math.isfinite(chance.value):
+            axes.axvline(chance.value, color=GREY, linestyle=":", linewidth=1.2, label="chance")
+        axes.set(
+            xlim=(-0.02, 1.02), ylim=(len(kinds) - 0.5, -0.5), yticks=range(len(kinds)), yticklabels=map(short, kinds), xlabel="accuracy"
+        )
+        axes.spines[["top", "right"]].set_visible(False)
+        axes.grid(axis="x", color=GREY, alpha=0.25, linewidth=0.7)
+        for text in [axes.xaxis.label, *axes.get_xticklabels(), *axes.get_yticklabels()]:
+            text.set_color(INK)
+        figure.legend(loc="outside upper center", ncols=2 * len(records) + 1, frameon=False, labelcolor=INK, fontsize=9)
+    return figure
+
+
+def _draw_line(axes: Any, record: Record, kinds: Sequence[str], name: str, offset: float, number: int) -> None:
+    found = [(row + offset, measure(record, f"{name}@{kind}")) for row, kind in enumerate(kinds)]
+    there = [(row, each) for row, each in found if each is not None and math.isfinite(each.value)]
+    if not there:
+        return
+    rows, values = [row for row, _ in there], [each.value for _, each in there]
+    # Rounding may put an end a hair inside the value.
+    errors = [[max(0.0, each.value - each.low) for _, each in there], [max(0.0, each.high - each.value) for _, each in there]]
+    colour = PALETTE[number % len(PALETTE)]
+    axes.errorbar(
+        values,
+        rows,
+        xerr=errors,
+        fmt=MARKERS[number % len(MARKERS)],
+        color=colour,
+        markerfacecolor=colour if name == "greedy" else "none",
+        markersize=5,
+        linewidth=1.2,
+        label=f"{record.model.name}, {SCORES[name]}",
+    )
+
+
+def short(kind: str) -> str:
+    """A kind of counterfactual without the word that all share."""
+    return kind.removesuffix("_counterfactual").replace("_", " + ") if kind != ORIGINAL else ORIGINAL
+
+
+def _tasks(records: Sequence[Record]) -> dict[str, list[Record]]:
+    found: dict[str, list[Record]] = {}
+    for record in records:
+        changed = [f"{key}={record.task.args[key]}" for key in ("n_choices", "variable", "digit", "digits") if record.task.args.get(key)]
+        name = record.task.name + (f" ({', '.join(changed)})" if changed else "")
+        found.setdefault(name, []).append(record)
+    return found
+
+
+def _kinds(record: Record) -> list[str]:
+    """Kinds of prompts of which at least one has a right answer."""
+    return [each.name.removeprefix("greedy@") for each in record.measures if each.name.startswith("greedy@") and each.n]
+
+
+def _columns(first: str, models: Sequence[str]) -> tuple[str, ...]:
+    return (first, *(f"{model}: {name}" for model in models for name in SCORES.values()), "chance", "n")
+
+
+def _cells(records: dict[str, Record], models: Sequence[str], kind: str) -> tuple[str, ...]:
+    cells = [_cell(records[model], f"{name}@{kind}") if model in records else NOTHING for model in models for name in SCORES]
+    some = next(iter(records.values()))
+    chance, greedy = measure(some, f"chance@{kind}"), measure(some, f"greedy@{kind}")
+    return (*cells, NOTHING if chance is None or not chance.n else f"{chance.value:.2f}", "0" if greedy is None else f"{greedy.n:,}")
+
+
+def _cell(record: Record, name: str) -> str:
+    found = measure(record, name)
+    return NOTHING if found is None or not found.n else interval(found.value, found.low, found.high)
+
+
+def _facts(record: Record) -> dict[str, str]:
+    about = record.provenance
+    return {
+        "model": record.model.name,
+        "task": f"{record.task.name} (version {record.task.version})",
+        "settings": ", ".join(f"{key}={value}" for key, value in record.task.args.items() if value != ""),
+        "examples": f"{len(record.example_ids):,} in {len(set(record.groups)):,} groups",
+        "seed": str(about.seed),
+        "data hash": about.data_hash[:16],
+        "dtype": about.dtype,
+        "seconds": f"{record.realised.get('seconds', math.nan):,.3g}",
+    }
+
+
+def _markdown(records: Sequence[Record], grids: Sequence[Grid]) -> str:
+    lines: list[str] = []
+    for grid in grids:
+        lines += [f"## {grid.title}", "", "| " + " | ".join(grid.columns) + " |", "|---" * len(grid.columns) + "|"]
+        for row in grid.rows:
+            padded = (*row, *[""] * (len(grid.columns) - len(row)))
+            lines.append("| " + " | ".join(cell.replace("|", "\\|") for cell in padded) + " |")
+        lines.append("")
+    facts = [_facts(record) for record in records]
+    if facts:
+        lines += ["## What was run", "", "| " + " | ".join(facts[0]) + " |", "|---" * len(facts[0]) + "|"]
+        lines += ["| " + " | ".join(value.replace("|", "\\|") for value in row.values()) + " |" for row in facts]
+    return "\n".join(lines).rstrip() + "\n"

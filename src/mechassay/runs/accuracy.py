@@ -1,0 +1,164 @@
+"""Accuracy of several models on several tasks, cell by cell: originals and every counterfactual.
+
+A cell is one model on one task. Its record has greedy and ranked-choice accuracy of the original
+prompts and of each kind of counterfactual, with intervals; an example that has no counterfactual
+of a kind, or whose prompt has no right answer, is undefined there and counted. A cell that fails
+is a row like any other; running the same plan again goes on with what is missing.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import re
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from jaxtyping import Float
+
+from mechassay.errors import MechassayError
+from mechassay.examples import Example
+from mechassay.models.model import Model
+from mechassay.pairs import content_hash
+from mechassay.progress import BAR, Progress
+from mechassay.records import Failure, Measure, Record, Spec, provenance
+from mechassay.report.accuracy import ORIGINAL, write_accuracy
+from mechassay.runs.folder import RunFolder, write_text
+from mechassay.stats import proportion_interval
+from mechassay.tasks import Task, load_task
+from mechassay.tasks.behaviour import score_prompts
+from mechassay.tasks.task import settings_of
+
+Load = Callable[[str], Model]
+
+
+@dataclass(frozen=True)
+class AccuracyRun:
+    """What to score. The fields are the plan that is stored with the results."""
+
+    models: tuple[str, ...]
+    tasks: tuple[str, ...]
+    split: str = "test"
+    limit: int | None = None
+    dtype: str = "float32"
+    prepend_bos: bool = False
+    seed: int = 0
+    private_seed: int | None = None
+
+    def plan(self) -> dict[str, Any]:
+        """The plan as plain values; the private seed is never stored."""
+        plain = dataclasses.asdict(self) | {"models": list(self.models), "tasks": list(self.tasks)}
+        return {key: value for key, value in plain.items() if key != "private_seed"}
+
+
+def run_accuracy(run: AccuracyRun, output: Path, load: Load, *, progress: Progress = BAR) -> tuple[list[Record], list[Failure]]:
+    """Score what the folder does not hold yet; all records, models in order, and what failed."""
+    tasks = {name: load_task(name) for name in run.tasks}
+    folder = RunFolder.open(output, run.plan())
+    records: list[Record] = []
+    failures: list[Failure] = []
+    for name in run.models:
+        missing = [task for task in tasks if folder.record(cell_name(name, task)) is None]
+        model: Model | MechassayError | None = None
+        for task in tasks:
+            if task not in missing:
+                stored = folder.record(cell_name(name, task))
+                assert stored is not None
+                records.append(stored)
+                continue
+            try:
+                model = _loaded(name, load) if model is None else model
+                if isinstance(model, MechassayError):
+                    raise model
+                record = score_task(model, tasks[task], run, progress=progress)
+                folder.save_record(cell_name(name, task), record)
+                records.append(record)
+            except MechassayError as error:
+                failures.append(Failure(cell={"model": name, "task": task}, error=type(error).__name__, message=str(error)))
+    folder.save_failures(failures)
+    return records, failures
+
+
+def _loaded(name: str, load: Load) -> Model | MechassayError:
+    """A model, or why there is none: it is not tried again for every task."""
+    try:
+        return load(name)
+    except MechassayError as error:
+        return error
+
+
+def cell_name(model: str, task: str) -> str:
+    """The file name of a cell: names may be paths or hub ids."""
+    return "--".join(re.sub(r"[^\w.=,-]+", "_", part) for part in (model, task))
+
+
+def score_task(model: Model, task: Task, run: AccuracyRun, *, progress: Progress = BAR) -> Record:
+    """One cell.
+
+    Raises:
+        BadUsage: fewer examples than the run's limit.
+    """
+    begin = time.perf_counter()
+    examples = _examples(model, task, run)
+    groups = [example.group or example.id for example in examples]
+    columns: dict[str, Float[np.ndarray, "n"]] = {}
+    for kind in (ORIGINAL, *task.counterfactuals):
+        columns |= {f"{name}@{kind}": values for name, values in _column(model, examples, kind, progress).items()}
+    return Record(
+        kind="accuracy",
+        model=Spec(name=model.name, args={"family": model.family}),
+        task=Spec(name=task.name, version=task.version, args={"split": run.split, **settings_of(task)}),
+        method=Spec(name="behaviour"),
+        metric=Spec(name="accuracy"),
+        measures=[_measure(name, values, groups) for name, values in columns.items()],
+        per_example={name: values.tolist() for name, values in columns.items() if not name.startswith("chance")},
+        example_ids=[example.id for example in examples],
+        groups=groups,
+        realised={"seconds": round(time.perf_counter() - begin, 3)},
+        provenance=provenance(
+            device=str(model.device), dtype=str(model.dtype).removeprefix("torch."), seed=run.seed, data_hash=_hash(examples)
+        ),
+    )
+
+
+def _examples(model: Model, task: Task, run: AccuracyRun) -> list[Example]:
+    """As many examples as asked for, or all of a split that has fewer."""
+    size = task.sizes.get(run.split, 0)
+    limit = None if run.limit is None or run.limit >= size > 0 else run.limit
+    return task.examples(run.split, model, limit=limit, seed=run.seed, private_seed=run.private_seed)
+
+
+def _column(model: Model, examples: Sequence[Example], kind: str, progress: Progress) -> dict[str, Float[np.ndarray, "n"]]:
+    """Values of one kind of prompt for every example; NaN where it has none."""
+    prompts = {row: example.prompt if kind == ORIGINAL else example.counterfactuals.get(kind) for row, example in enumerate(examples)}
+    there = {row: prompt for row, prompt in prompts.items() if prompt is not None and prompt.answers}
+    found = score_prompts(model, list(there.values()), progress=progress)
+    values = {name: np.full(len(examples), np.nan) for name in ("greedy", "ranked", "chance")}
+    for name, column in values.items():
+        column[list(there)] = getattr(found, name)
+    return values
+
+
+def _measure(name: str, values: Float[np.ndarray, "n"], groups: Sequence[str]) -> Measure:
+    defined = ~np.isnan(values)
+    n, left_out = int(defined.sum()), int((~defined).sum())
+    value = float(values[defined].mean()) if n else float("nan")
+    if name.startswith("chance"):
+        return Measure(name=name, value=value, n=n, n_undefined=left_out)
+    low, high, level = proportion_interval(values[defined], [group for group, there in zip(groups, defined, strict=True) if there])
+    return Measure(name=name, value=value, low=low, high=high, level=level, n=n, n_undefined=left_out)
+
+
+def _hash(examples: Sequence[Example]) -> str:
+    return content_hash([example.pair(kind) for example in examples for kind in example.counterfactuals])
+
+
+def write_report(folder: RunFolder, records: Sequence[Record], failures: Sequence[Failure]) -> Path:
+    """The run's page (report.html) and its tables in Markdown (accuracy.md)."""
+    page, markdown = write_accuracy(records, failures, title="Accuracy of models on tasks")
+    write_text(folder.path / "accuracy.md", markdown)
+    write_text(folder.path / "report.html", page)
+    return folder.path / "report.html"

@@ -1,0 +1,227 @@
+"""Does a model do a task at all? Greedy and ranked-choice accuracy of prompts.
+
+    greedy   the most likely token at every step spells a right answer, exactly         (MIB, table 1)
+    ranked   of all choices, the one of the highest log-probability is a right answer   (MIB, table 11)
+
+A continuation of several tokens is scored as a sequence, log p = sum_t log p(token_t | before), in
+one forward pass: greedy decoding writes an answer if and only if each of its tokens is the argmax
+after those before it, so nothing has to be generated. Continuations that begin alike share their
+runs: the prompt is run once with each longest beginning that has a token after it.
+
+Where a tokenizer joins the end of a prompt with what follows ("is: " + "91" becomes " 91"), the
+joined tokens are cut from the prompt and scored with the continuation; literally appended, they
+are tokens that the model has never seen in that place. MIB's code appends them.
+
+A prompt without a right answer has NaN for both, one without choices NaN for ranked, and one with
+a continuation that adds no token cannot be scored at all and is refused.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from jaxtyping import Bool, Float, Int
+from torch import Tensor
+
+from mechassay.alignment import continued, encode
+from mechassay.errors import BadPairs, BadUsage
+from mechassay.examples import Prompt
+from mechassay.models.capture import trace
+from mechassay.models.memory import out_of_memory_is_an_error, token_budget
+from mechassay.models.model import Model
+from mechassay.progress import SILENT, Progress
+
+Tokens = tuple[int, ...]
+ROWS_OF_LOGITS = 64
+
+
+@dataclass(frozen=True, eq=False)
+class Behaviour:
+    """What a model does with prompts, one value a prompt.
+
+    Attributes:
+        greedy, ranked: 1 right, 0 wrong, NaN undefined.
+        chance: the share of the choices that is right; NaN without choices.
+        said: the most likely next token, as text.
+    """
+
+    greedy: Float[np.ndarray, "n"]
+    ranked: Float[np.ndarray, "n"]
+    chance: Float[np.ndarray, "n"]
+    said: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class _Question:
+    """A prompt's tokens, and its continuations as the tokens that follow."""
+
+    tokens: Tokens
+    answers: tuple[Tokens, ...]
+    choices: tuple[Tokens, ...]
+
+    @property
+    def contexts(self) -> dict[Tokens, None]:
+        """What continuations look like before each of their tokens; always the prompt itself."""
+        beginnings = (rest[:end] for rest in (*self.answers, *self.choices) for end in range(len(rest)))
+        return dict.fromkeys([(), *beginnings])
+
+
+@dataclass(frozen=True)
+class _Run:
+    """One row to run: a prompt with a beginning of its continuations, read at the ends of several contexts."""
+
+    question: int
+    tokens: Tokens
+    contexts: tuple[Tokens, ...]
+
+
+@dataclass(frozen=True)
+class _Next:
+    """What the model says after a context: the likeliest token, and log-probabilities of those asked for."""
+
+    best: int
+    log_probs: Mapping[int, float]
+
+
+def needs_model(model: Any, who: str) -> Model:
+    """The model, if it is one that can be run on text.
+
+    Raises:
+        BadUsage: it is not.
+    """
+    if not isinstance(model, Model) or model.tokenizer is None:
+        raise BadUsage(f"{who} runs the model on text: it needs a model with a tokenizer; got {type(model).__name__}.")
+    return model
+
+
+def score_prompts(model: Model, prompts: Sequence[Prompt], *, progress: Progress = SILENT) -> Behaviour:
+    """Score prompts.
+
+    Raises:
+        BadUsage: a model without a tokenizer.
+        BadPairs: a continuation that adds no token to its prompt.
+    """
+    needs_model(model, "score_prompts")
+    questions = _questions(model, prompts)
+    found = _run(model, questions, progress)
+    greedy, ranked, chance = np.full((3, len(prompts)), np.nan)
+    for row, (question, said) in enumerate(zip(questions, found, strict=True)):
+        if question.answers:
+            greedy[row] = any(_is_greedy(answer, said) for answer in question.answers)
+        if question.answers and question.choices:
+            best = max(question.choices, key=lambda choice: _log_prob(choice, said))
+            ranked[row] = best in question.answers
+            chance[row] = np.mean([choice in question.answers for choice in question.choices])
+    assert model.tokenizer is not None
+    words = model.tokenizer.batch_decode([[said[()].best] for said in found])
+    return Behaviour(greedy, ranked, chance, tuple(words))
+
+
+def log_probabilities(model: Model, prompts: Sequence[Prompt], *, progress: Progress = SILENT) -> list[dict[str, float]]:
+    """The log-probability (nats) of every answer and choice of each prompt, as a sequence of tokens."""
+    needs_model(model, "log_probabilities")
+    questions = _questions(model, prompts)
+    found = _run(model, questions, progress)
+    scored: list[dict[str, float]] = []
+    for prompt, question, said in zip(prompts, questions, found, strict=True):
+        texts = (*prompt.answers, *prompt.choices)
+        rests = (*question.answers, *question.choices)
+        scored.append({text: _log_prob(rest, said) for text, rest in zip(texts, rests, strict=True)})
+    return scored
+
+
+def _is_greedy(rest: Tokens, said: Mapping[Tokens, _Next]) -> bool:
+    return all(said[rest[:end]].best == token for end, token in enumerate(rest))
+
+
+def _log_prob(rest: Tokens, said: Mapping[Tokens, _Next]) -> float:
+    return sum(said[rest[:end]].log_probs[token] for end, token in enumerate(rest))
+
+
+def _questions(model: Model, prompts: Sequence[Prompt]) -> list[_Question]:
+    assert model.tokenizer is not None
+    own = encode(model.tokenizer, [prompt.text for prompt in prompts])
+    whole = iter(encode(model.tokenizer, [prompt.text + text for prompt in prompts for text in (*prompt.answers, *prompt.choices)]))
+    found: list[_Question] = []
+    for prompt, tokens in zip(prompts, own, strict=True):
+        texts = (*prompt.answers, *prompt.choices)
+        split = continued(tokens, [next(whole) for _ in texts] or [tokens], force=False)
+        rests = split.rests if texts else ()
+        for text, rest in zip(texts, rests, strict=True):
+            if not rest:
+                raise BadPairs(f"Prompt {prompt.text!r}: {text!r} written after it adds no token.")
+        n = len(prompt.answers)
+        found.append(_Question((*model.prepend, *tokens[: split.kept]), rests[:n], rests[n:]))
+    return found
+
+
+def _runs(questions: Sequence[_Question]) -> list[_Run]:
+    """One run for every context that no longer one contains, with the contexts not read in a run before it."""
+    runs: list[_Run] = []
+    for number, question in enumerate(questions):
+        left = question.contexts
+        for longest in sorted(left, key=len, reverse=True):
+            inside = tuple(longest[:end] for end in range(len(longest) + 1) if longest[:end] in left)
+            if longest not in left:
+                continue
+            runs.append(_Run(number, question.tokens + longest, inside))
+            left = {context: None for context in left if context not in inside}
+    return runs
+
+
+def _run(model: Model, questions: Sequence[_Question], progress: Progress) -> list[dict[Tokens, _Next]]:
+    """What the model says after every context of every question."""
+    asked = [_asked(question) for question in questions]
+    found: list[dict[Tokens, _Next]] = [{} for _ in questions]
+    runs = sorted(_runs(questions), key=lambda run: len(run.tokens))
+    longest = max((len(run.tokens) for run in runs), default=1)
+    budget = token_budget(model.bytes_per_token, longest, model.device)
+    with progress.track("scoring prompts", len(runs)) as advance, out_of_memory_is_an_error("Scoring prompts"):
+        begin = 0
+        while begin < len(runs):
+            end = begin + 1
+            while end < len(runs) and (end - begin + 1) * len(runs[end].tokens) <= budget:
+                end += 1
+            _run_chunk(model, runs[begin:end], asked, found)
+            advance(end - begin)
+            begin = end
+    return found
+
+
+def _asked(question: _Question) -> dict[Tokens, list[int]]:
+    """For each context, the tokens that continuations have after it."""
+    tokens: dict[Tokens, dict[int, None]] = {context: {} for context in question.contexts}
+    for rest in (*question.answers, *question.choices):
+        for end, token in enumerate(rest):
+            tokens[rest[:end]][token] = None
+    return {context: list(found) for context, found in tokens.items()}
+
+
+@torch.no_grad()
+def _run_chunk(model: Model, runs: Sequence[_Run], asked: Sequence[Mapping[Tokens, list[int]]], found: list[dict[Tokens, _Next]]) -> None:
+    decoder, device = model.decoder, model.device
+    tokens, mask = _padded([run.tokens for run in runs])
+    taken = trace(decoder, decoder.embed(tokens.to(device)), decoder.context(mask.to(device)))
+    # A context that is n tokens short of its run's end is read n columns before the last.
+    reads = [(row, len(run.contexts[-1]) - len(context), run.question, context) for row, run in enumerate(runs) for context in run.contexts]
+    for start in range(0, len(reads), ROWS_OF_LOGITS):
+        part = reads[start : start + ROWS_OF_LOGITS]
+        rows, back = (torch.tensor(column, device=device) for column in zip(*((row, back) for row, back, _, _ in part), strict=True))
+        logits = decoder.readout(taken.final[rows, -1 - back]).all()
+        best, total = logits.argmax(dim=-1).tolist(), logits.logsumexp(dim=-1)
+        wanted = [asked[question][context] for _, _, question, context in part]
+        width = max(1, *map(len, wanted))
+        index = torch.tensor([ids + [0] * (width - len(ids)) for ids in wanted], device=device)
+        values = (logits.gather(1, index) - total[:, None]).double().tolist()
+        for (_, _, question, context), top, ids, line in zip(part, best, wanted, values, strict=True):
+            found[question][context] = _Next(top, dict(zip(ids, line, strict=False)))
+
+
+def _padded(rows: Sequence[Tokens]) -> tuple[Int[Tensor, "batch pos"], Bool[Tensor, "batch pos"]]:
+    width = max(map(len, rows))
+    tokens = torch.tensor([[0] * (width - len(row)) + list(row) for row in rows])
+    return tokens, torch.tensor([[False] * (width - len(row)) + [True] * len(row) for row in rows])

@@ -1,0 +1,112 @@
+"""Accuracy against the slow, obvious way: generate token by token, and sum log-probabilities one run at a time."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+import torch
+from tokenizers import Regex, Tokenizer, models, pre_tokenizers
+from transformers import PreTrainedTokenizerFast
+
+from mechassay.errors import BadPairs, BadUsage
+from mechassay.examples import Prompt
+from mechassay.models.model import Model, make_model
+from mechassay.tasks.behaviour import log_probabilities, score_prompts
+from tests.tiny import build
+
+DIGITS = [str(n) for n in range(10)]
+
+
+@pytest.fixture(scope="module")
+def model() -> Model:
+    """A tiny model that reads characters; its 97 tokens hold two-character words with a space too."""
+    words = ["[UNK]", *DIGITS, *"abcdefgh+=", " ", *(f" {a}{b}" for a in "abcd" for b in "efgh")]
+    tokenizer = Tokenizer(models.WordLevel({word: i for i, word in enumerate(words)}, unk_token="[UNK]"))
+    tokenizer.pre_tokenizer = pre_tokenizers.Split(Regex(r" [a-d][e-h]|."), behavior="isolated")  # pyright: ignore[reportAttributeAccessIssue]
+    return make_model(build("gpt2"), PreTrainedTokenizerFast(tokenizer_object=tokenizer, unk_token="[UNK]"), check=False)
+
+
+def ids(model: Model, text: str) -> list[int]:
+    assert model.tokenizer is not None
+    return list(model.tokenizer(text)["input_ids"])
+
+
+def log_prob(model: Model, prompt: list[int], rest: list[int]) -> float:
+    """One run a token."""
+    total = 0.0
+    for end, token in enumerate(rest):
+        logits = model.hf(torch.tensor([prompt + rest[:end]])).logits[0, -1].double()
+        total += float(logits.log_softmax(-1)[token])
+    return total
+
+
+def generated(model: Model, prompt: list[int], n: int) -> list[int]:
+    for _ in range(n):
+        prompt = [*prompt, int(model.hf(torch.tensor([prompt])).logits[0, -1].argmax())]
+    return prompt[-n:]
+
+
+def prompts(seed: int, n: int = 12) -> list[Prompt]:
+    rng = np.random.default_rng(seed)
+    found: list[Prompt] = []
+    for _ in range(n):
+        text = "".join(rng.choice([*DIGITS, "+", "="], size=rng.integers(1, 9)))
+        choices = tuple(dict.fromkeys(str(k) for k in rng.integers(0, 300, size=6)))
+        # No choice begins with another here: what is asked is their order alone.
+        choices = tuple(c for c in choices if not any(o != c and o.startswith(c) for o in choices))
+        found.append(Prompt(text, choices[:2], choices))
+    return found
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_equals_one_run_a_token(model: Model, seed: int) -> None:
+    asked = prompts(seed)
+    scored = log_probabilities(model, asked)
+    found = score_prompts(model, asked)
+    for row, prompt in enumerate(asked):
+        begin = ids(model, prompt.text)
+        slow = {choice: log_prob(model, begin, ids(model, choice)) for choice in prompt.choices}
+        assert scored[row] == pytest.approx(slow, abs=1e-4)
+        assert found.ranked[row] == (max(slow, key=slow.__getitem__) in prompt.answers)
+        assert found.chance[row] == len(prompt.answers) / len(prompt.choices)
+        assert found.greedy[row] == any(generated(model, begin, len(ids(model, a))) == ids(model, a) for a in prompt.answers)
+
+
+def test_greedy_is_what_would_be_generated(model: Model) -> None:
+    assert model.tokenizer is not None
+    for text in ("1+2=", "77", "9"):
+        said = generated(model, ids(model, text), 3)
+        answer = "".join(model.tokenizer.convert_ids_to_tokens(said))
+        if ids(model, text + answer) != ids(model, text) + said:
+            continue
+        almost = answer[:-1] + ("1" if answer[-1] != "1" else "2")
+        found = score_prompts(model, [Prompt(text, (answer,)), Prompt(text, (almost,))])
+        assert found.greedy.tolist() == [1, 0]
+        assert ids(model, found.said[0].strip() or " ")[0] == said[0] or found.said[0] == model.tokenizer.decode([said[0]])
+        assert np.isnan(found.ranked).all() and np.isnan(found.chance).all()
+
+
+def test_a_joined_token_is_scored_from_before_the_join(model: Model) -> None:
+    """ "1 " + "ae" is "1" and " ae": the space is not left standing alone."""
+    found = log_probabilities(model, [Prompt("1 ", ("ae", "bf"))])[0]
+    assert found["ae"] == pytest.approx(log_prob(model, ids(model, "1"), ids(model, " ae")), abs=1e-4)
+    assert math.isfinite(found["bf"])
+
+
+def test_undefined(model: Model) -> None:
+    found = score_prompts(model, [Prompt("1+1="), Prompt("1+1=", ("2",)), Prompt("1+1=", (), ("1", "2"))])
+    assert np.isnan(found.greedy).tolist() == [True, False, True]
+    assert np.isnan(found.ranked).all()
+    with pytest.raises(BadPairs, match="adds no token"):
+        score_prompts(model, [Prompt("1", ("",))])
+    with pytest.raises(BadUsage, match="needs a model with a tokenizer; got int"):
+        score_prompts(3, [])  # pyright: ignore[reportArgumentType]
+
+
+def test_padding_and_chunks_change_nothing(model: Model) -> None:
+    asked = prompts(7, 40)
+    together = log_probabilities(model, asked)
+    for prompt, each in zip(asked, together, strict=True):
+        assert log_probabilities(model, [prompt])[0] == pytest.approx(each, abs=1e-4)

