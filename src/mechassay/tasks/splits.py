@@ -12,8 +12,8 @@ from hashlib import blake2b
 
 import numpy as np
 from jaxtyping import Float, UInt64
-from scipy.sparse import coo_array
-from scipy.sparse.csgraph import connected_components
+from scipy.sparse import coo_array  # pyright: ignore[reportMissingTypeStubs] - scipy ships none
+from scipy.sparse.csgraph import connected_components  # pyright: ignore[reportMissingTypeStubs]
 
 # 60 % train, 20 % validation, 20 % test.
 SHARES = {"train": 0.6, "validation": 0.2, "test": 0.2}

@@ -1,0 +1,251 @@
+"""Multiple-choice question answering: "A box is brown. What color is a box?" and four colors -> " D".
+
+The task is that of Wiegreffe et al. (2025) with the splits and the nine counterfactuals of MIB
+(Mueller et al. 2025, appendix D.3, tables 5 and 9). The answer stands in the question, so all there
+is to do is to find the choice that repeats it and to say its label. How a prompt is written, and
+what the changes answerPosition, symbol and randomLetter are, says `mechassay.tasks.multiple_choice`;
+two more change the question:
+
+- noun: another object of the same split stands in both places of the question, and the verb agrees
+  with it. The color stays, so the sentence may be false: the task is to copy, not to know;
+- color: the right color becomes one that is not among the choices, in the question and in its choice.
+
+answerPosition exchanges the correct choice with one other, drawn at random.
+
+A split is a stream of rounds over its objects. Each round is in an order of its own, and each
+object comes with its color, other colors drawn from the remaining ten as wrong choices, and a place
+for the right one. A prompt that came before is not repeated; the stream ends when every
+prompt has come. The default sizes are one round: every object once.
+
+Parts of a prompt, beside those of every multiple-choice prompt: object and object_2 (its two
+mentions), color (in the question) and choice_color (the correct choice, also called correct_choice).
+Examples of one object are one group. Tags: object, color, position (of the correct choice, from 0),
+n_choices.
+
+Where this deviates from MIB:
+
+- Objects are our own (`data/colors.json`): 260 objects that have one of 11 colors by nature or by
+  custom, in the numbers of table 5. As in MIB, the four splits share no object.
+- With a tokenizer, noun takes an object that leaves the number of tokens as it is, if there is one;
+  in MIB most such pairs have unequal lengths.
+- The random letters have none of the original's.
+- The objects of the private split are public; its rows are private through their seed.
+
+With ten choices the symbols go up to 10, which is two tokens where digits are: under such a tokenizer
+the pairs of the two symbol counterfactuals have unequal lengths, and all of them are dropped.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cache
+from importlib.resources import files
+from math import comb, factorial
+from typing import Any
+
+import numpy as np
+
+from mechassay.alignment import Span, encode
+from mechassay.errors import BadUsage
+from mechassay.examples import Example, Prompt
+from mechassay.pairs import NO_SPANS
+from mechassay.tasks.multiple_choice import (
+    Format,
+    MultipleChoice,
+    Question,
+    changes_of,
+    letters,
+    random_letters,
+    swap,
+)
+from mechassay.tasks.public import PublicData
+from mechassay.tasks.task import stream
+
+COLORS = ("black", "blue", "brown", "gray", "green", "orange", "pink", "purple", "red", "white", "yellow")
+NOUN, COLOR = "noun", "color"
+SIZES = {"train": 110, "validation": 50, "test": 50, "private": 50}
+# In the order and spelling of MIB's columns.
+KINDS = (
+    "noun_counterfactual",
+    "color_counterfactual",
+    "noun_color_counterfactual",
+    "answerPosition_counterfactual",
+    "symbol_counterfactual",
+    "randomLetter_counterfactual",
+    "answerPosition_randomLetter_counterfactual",
+    "answerPosition_symbol_counterfactual",
+    "answerPosition_color_counterfactual",
+)
+# Objects that are tokenized at once in search of one that fits.
+CHUNK = 8
+_STEM = re.compile(r"(?P<object>.+) (?P<verb>is|are) (?P<color>\w[\w -]*)\. What color (?P=verb) (?P<object_2>.+)\?")
+
+
+@dataclass(frozen=True)
+class MCQA(MultipleChoice):
+    """Copying a color from a multiple-choice question.
+
+    With a tokenizer, the object of the counterfactual noun is drawn from those that make a prompt of
+    equally many tokens. Where none does, it is the one drawn without a tokenizer, and the pair is
+    dropped and counted. Nothing else depends on the tokenizer.
+
+    A public row whose question is worded otherwise than "X is COLOR. What color is X?" has no parts
+    object, object_2 and color; its tag object is the whole question.
+
+    Attributes:
+        source: "own", "hub", or a folder with rows of the public schema.
+        n_choices: how many choices a question has, 2 to 10.
+        labels: "strict" for answers like " D", "mib-2025" for "D".
+
+    Raises:
+        BadUsage: `n_choices` outside its range.
+        UnknownName: no such `labels`.
+    """
+
+    source: str = "own"
+    n_choices: int = 4
+    labels: str = "strict"
+
+    # Unannotated, so of the class and no fields.
+    name = "mcqa"
+    version = 1
+    counterfactuals = KINDS
+    default_counterfactual = "symbol_counterfactual"
+    sizes = SIZES
+
+    def __post_init__(self) -> None:
+        self.check_labels()
+        if not 2 <= self.n_choices <= len(COLORS) - 1:
+            raise BadUsage(f"n_choices of mcqa must be between 2 and {len(COLORS) - 1}; got {self.n_choices}.")
+
+    @property
+    def public(self) -> PublicData:
+        return PublicData("mib-bench/copycolors_mcqa", f"{self.n_choices}_answer_choices")
+
+    def invent(self, split: str, seed: int, tokenizer: Any = None) -> Iterator[Example]:
+        """Rounds over the objects of one split, until every prompt has come."""
+        seen: set[str] = set()
+        possible = _possible(len(_things()[split]), self.n_choices)
+        for draw in _draws(_things()[split], self.n_choices, stream(split, seed)):
+            question = draw.question(())
+            text = self.prompt(question).text
+            if text in seen:
+                continue
+            id = f"{self.name}-{split}-{len(seen):06d}"
+            seen.add(text)
+            other = self._noun(draw, tokenizer)
+            yield self.example(id, question, {kind: draw.question(changes_of(kind), other) for kind in KINDS}, {})
+            if len(seen) == possible:
+                return
+
+    def example(self, id: str, question: Question, others: Mapping[str, Question], row: Mapping[str, Any]) -> Example:
+        for each in (question, *others.values()):
+            if len(each.choices) != self.n_choices:
+                raise ValueError(f"a question has {len(each.choices)} choices; n_choices is {self.n_choices}")
+        prompt = self.prompt(question)
+        tags = {
+            "object": prompt.part("object_2") if "object_2" in prompt.spans else question.stem,
+            "color": question.choices[question.correct],
+            "position": str(question.correct),
+            "n_choices": str(self.n_choices),
+        }
+        return Example(id, prompt, {kind: self.prompt(other) for kind, other in others.items()}, group=tags["object"], tags=tags)
+
+    def parts(self, question: Question) -> Mapping[str, Span]:
+        found = _STEM.fullmatch(question.stem)
+        if found is None:
+            return NO_SPANS
+        if found["color"] != question.choices[question.correct]:
+            raise ValueError(f"the question {question.stem!r} is not answered by {question.choices[question.correct]!r}")
+        return {name: found.span(name) for name in ("object", "color", "object_2")}
+
+    def prompt(self, question: Question) -> Prompt:
+        found = super().prompt(question)
+        return replace(found, spans={**found.spans, "choice_color": found.spans["correct_choice"]})
+
+    def _noun(self, draw: _Draw, tokenizer: Any) -> _Thing:
+        """The first of the drawn objects that leaves the number of tokens as it is; the very first if none does."""
+        if tokenizer is None:
+            return draw.others[0]
+        (own,) = encode(tokenizer, [self.prompt(draw.question(())).text])
+        for begin in range(0, len(draw.others), CHUNK):
+            others = draw.others[begin : begin + CHUNK]
+            found = encode(tokenizer, [self.prompt(draw.question((NOUN,), other)).text for other in others])
+            for other, tokens in zip(others, found, strict=True):
+                if len(tokens) == len(own):
+                    return other
+        return draw.others[0]
+
+
+@dataclass(frozen=True)
+class _Thing:
+    """An object with its color: how it is called within a sentence, and the verb that agrees with it."""
+
+    name: str
+    verb: str
+    color: str
+
+    def stem(self, color: str) -> str:
+        return f"{self.name[0].upper()}{self.name[1:]} {self.verb} {color}. What color {self.verb} {self.name}?"
+
+
+@dataclass(frozen=True)
+class _Draw:
+    """Everything that a question and its counterfactuals are made of.
+
+    Attributes:
+        thing: the object asked about.
+        others: all other objects of the split; the noun change takes the first that fits.
+        choices: the colors in their order, the right one among them.
+        color: what the color change puts in the right one's stead.
+        format: the draw of the format changes.
+    """
+
+    thing: _Thing
+    others: Sequence[_Thing]
+    choices: tuple[str, ...]
+    color: str
+    format: Format
+
+    def question(self, changes: Sequence[str], other: _Thing | None = None) -> Question:
+        """The question with some changes made; `other` is the object of the change noun."""
+        thing = other if other is not None and NOUN in changes else self.thing
+        color = self.color if COLOR in changes else self.thing.color
+        choices = tuple(color if choice == self.thing.color else choice for choice in self.choices)
+        plain = Question(thing.stem(color), choices, letters(len(choices)), choices.index(color))
+        return self.format.changed(plain, changes)
+
+
+@cache
+def _things() -> dict[str, tuple[_Thing, ...]]:
+    text = files("mechassay.tasks").joinpath("data/colors.json").read_text(encoding="utf-8")
+    return {
+        split: tuple(_Thing(name, verb, color) for color, verbs in colors.items() for verb, names in verbs.items() for name in names)
+        for split, colors in json.loads(text).items()
+    }
+
+
+def _possible(n_things: int, n_choices: int) -> int:
+    """How many different prompts there are: an object, its wrong choices, and an order of all choices."""
+    return n_things * comb(len(COLORS) - 1, n_choices - 1) * factorial(n_choices)
+
+
+def _draws(things: Sequence[_Thing], n: int, rng: np.random.Generator) -> Iterator[_Draw]:
+    """Round after round over the objects, without end."""
+    while True:
+        for index in rng.permutation(len(things)).tolist():
+            thing = things[index]
+            others = [other for other in things if other is not thing]
+            remaining = [color for color in COLORS if color != thing.color]
+            shuffled = [remaining[i] for i in rng.permutation(len(remaining)).tolist()]
+            place, step = int(rng.integers(n)), int(rng.integers(1, n))
+            yield _Draw(
+                thing=thing,
+                others=[others[i] for i in rng.permutation(len(others)).tolist()],
+                choices=(*shuffled[:place], thing.color, *shuffled[place : n - 1]),
+                color=shuffled[n - 1],
+                format=Format(swap(n, place, (place + step) % n), random_letters(n, rng)),
+            )

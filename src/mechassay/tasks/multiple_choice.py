@@ -1,0 +1,271 @@
+"""What multiple-choice tasks share: how a question is written, and what its format counterfactuals change.
+
+A question is written as MIB writes it (Mueller et al. 2025, tables 9 and 10):
+
+    Question: A box is brown. What color is a box?
+    A. gray
+    B. black
+    C. white
+    D. brown
+    Answer:
+
+and completed by the label of its correct choice. Three changes leave the question and its choices
+as they are:
+
+- answerPosition: the choices come in another order, the correct one in another place;
+- symbol: the labels are 1, 2, 3 and so on;
+- randomLetter: the labels are letters drawn at random, all different, none of them of the original's.
+
+The name of a counterfactual is the names of its changes, joined by "_", with "_counterfactual" at
+the end. What a draw makes of a change is the same in all of them: the letters of
+answerPosition_randomLetter are those of randomLetter.
+
+Parts of a prompt: question; symbol_0, choice_0, symbol_1, choice_1, ... in their order; and
+correct_symbol, correct_symbol_period, correct_choice, which lie in the line of the correct choice.
+They are found by how the prompt is built, so that a letter of the question is never a label.
+
+*Labels.* With labels "strict" the answer is " D", with the space that a model writes between
+"Answer:" and a letter. With "mib-2025" it is "D", as the circuit track of MIB compares it.
+
+Where this deviates from MIB: table 10 has a letter of the original (D) among the random ones; here
+none is, so that every label changes, and with it every answer.
+"""
+
+from __future__ import annotations
+
+import re
+from abc import abstractmethod
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from string import ascii_uppercase
+from typing import Any
+
+import numpy as np
+
+from mechassay.alignment import Span
+from mechassay.errors import UnknownName
+from mechassay.examples import Example, Prompt, filled
+from mechassay.pairs import NO_SPANS
+from mechassay.tasks.public import PublicTask
+
+POSITION, SYMBOL, LETTER = "answerPosition", "symbol", "randomLetter"
+SUFFIX = "_counterfactual"
+# What stands between "Answer:" and a label.
+SPACES = {"strict": " ", "mib-2025": ""}
+BEGIN, END = "Question: ", "\nAnswer:"
+
+
+@dataclass(frozen=True)
+class Question:
+    """A question with labelled choices.
+
+    Attributes:
+        stem: what is asked.
+        choices: the choices in their order.
+        labels: one a choice, all different.
+        correct: the index of the correct choice.
+    """
+
+    stem: str
+    choices: tuple[str, ...]
+    labels: tuple[str, ...]
+    correct: int
+
+    def permuted(self, order: Sequence[int]) -> Question:
+        """The choices in another order, the labels in their places.
+
+        Args:
+            order: for each place, the index of the choice that moves there.
+        """
+        return replace(self, choices=tuple(self.choices[i] for i in order), correct=list(order).index(self.correct))
+
+    def relabelled(self, labels: Sequence[str]) -> Question:
+        """The same choices under other labels."""
+        return replace(self, labels=tuple(labels))
+
+    def prompt(self, space: str, parts: Mapping[str, Span] = NO_SPANS) -> Prompt:
+        """The question as text, with its answer, choices and parts.
+
+        Args:
+            space: what stands before a label that is written after the prompt.
+            parts: parts of the stem by name, in characters of the stem.
+        """
+        lines = "".join(f"\n{{symbol_{i}}}. {{choice_{i}}}" for i in range(len(self.choices)))
+        fields = {f"symbol_{i}": label for i, label in enumerate(self.labels)}
+        fields |= {f"choice_{i}": choice for i, choice in enumerate(self.choices)}
+        plain = filled(BEGIN + "{question}" + lines + END, {"question": self.stem, **fields})
+        symbol = plain.spans[f"symbol_{self.correct}"]
+        spans = {
+            **plain.spans,
+            **{name: (len(BEGIN) + a, len(BEGIN) + b) for name, (a, b) in parts.items()},
+            "correct_symbol": symbol,
+            "correct_symbol_period": (symbol[1], symbol[1] + 1),
+            "correct_choice": plain.spans[f"choice_{self.correct}"],
+        }
+        continuations = tuple(space + label for label in self.labels)
+        return Prompt(plain.text, (continuations[self.correct],), continuations, spans)
+
+
+@dataclass(frozen=True)
+class Format:
+    """What one draw makes of the changes of format.
+
+    Attributes:
+        order: for each place, the index of the choice that answerPosition moves there.
+        letters: the labels of randomLetter.
+    """
+
+    order: tuple[int, ...]
+    letters: tuple[str, ...]
+
+    def changed(self, question: Question, changes: Sequence[str]) -> Question:
+        """The question with those of the changes made that are of format."""
+        if POSITION in changes:
+            question = question.permuted(self.order)
+        if SYMBOL in changes:
+            question = question.relabelled([str(i + 1) for i in range(len(question.choices))])
+        if LETTER in changes:
+            question = question.relabelled(self.letters)
+        return question
+
+
+class MultipleChoice(PublicTask):
+    """A task of multiple-choice questions. Subclasses are dataclasses with fields `source` and `labels`.
+
+    Attributes:
+        labels: "strict" (" D") or "mib-2025" ("D").
+    """
+
+    labels: str
+
+    @abstractmethod
+    def parts(self, question: Question) -> Mapping[str, Span]:
+        """Parts of the stem by name, in characters of the stem.
+
+        Raises:
+            ValueError: the stem contradicts the correct choice.
+        """
+
+    @abstractmethod
+    def example(self, id: str, question: Question, others: Mapping[str, Question], row: Mapping[str, Any]) -> Example:
+        """The example of a question and its counterfactuals, with tags and group.
+
+        Args:
+            id: the example's id.
+            question: the original.
+            others: the counterfactuals by kind.
+            row: the public row it was read from; empty if it was not.
+        """
+
+    def from_row(self, row: Mapping[str, Any], id: str) -> Example:
+        others = {kind: read_question(row[kind]) for kind in self.counterfactuals if row.get(kind) is not None}
+        return self.example(id, read_question(row), others, row)
+
+    def to_row(self, example: Example) -> dict[str, Any]:
+        """An example in the public schema: prompt, choices {label, text}, answerKey (an index), and one such struct for each counterfactual."""
+        return {**_struct(example.prompt), **{kind: _struct(prompt) for kind, prompt in example.counterfactuals.items()}}
+
+    def prompt(self, question: Question) -> Prompt:
+        """A question as a prompt of this task."""
+        return question.prompt(SPACES[self.labels], self.parts(question))
+
+    def check_labels(self) -> None:
+        """Refuse unknown `labels`.
+
+        Raises:
+            UnknownName: they are neither "strict" nor "mib-2025".
+        """
+        if self.labels not in SPACES:
+            raise UnknownName("labels", self.labels, SPACES)
+
+
+def changes_of(kind: str) -> list[str]:
+    """The changes that a counterfactual makes, from its name."""
+    return kind.removesuffix(SUFFIX).split("_")
+
+
+def letters(n: int) -> tuple[str, ...]:
+    """The labels of an original question: A, B, C, ..."""
+    return tuple(ascii_uppercase[:n])
+
+
+def random_letters(n: int, rng: np.random.Generator) -> tuple[str, ...]:
+    """Different letters beyond the first n, in random order; n is at most 13."""
+    return tuple(ascii_uppercase[n + i] for i in rng.permutation(len(ascii_uppercase) - n)[:n].tolist())
+
+
+def swap(n: int, a: int, b: int) -> tuple[int, ...]:
+    """The order of n things in which a and b have changed places."""
+    return tuple({a: b, b: a}.get(i, i) for i in range(n))
+
+
+def derangement(n: int, rng: np.random.Generator) -> tuple[int, ...]:
+    """A random order of n > 1 things in which none stays in its place, each such order equally likely."""
+    # About one permutation in e is one.
+    return next(order for order in _permutations(n, rng) if all(i != place for place, i in enumerate(order)))
+
+
+def _permutations(n: int, rng: np.random.Generator) -> Iterator[tuple[int, ...]]:
+    while True:
+        yield tuple(rng.permutation(n).tolist())
+
+
+def read_question(struct: Mapping[str, Any]) -> Question:
+    """The question of a public struct {prompt, choices {label, text}, answerKey}.
+
+    The stem and the choices are taken from the prompt, so that the text stays as it is.
+
+    Raises:
+        KeyError, TypeError, ValueError: it has not these fields, or they contradict one another.
+    """
+    labels, texts = [[str(each) for each in struct["choices"][field]] for field in ("label", "text")]
+    if len(labels) != len(texts) or len(set(labels)) != len(labels):
+        raise ValueError(f"the choices need one label each, all different; got {labels} for {texts}")
+    stem, choices = _lines(struct["prompt"], labels)
+    if [each.strip() for each in choices] != [each.strip() for each in texts]:
+        raise ValueError(f"the prompt has the choices {choices}, the field has {texts}")
+    return Question(stem, tuple(choices), tuple(labels), answer_index(struct["answerKey"], labels))
+
+
+def answer_index(key: object, labels: Sequence[str]) -> int:
+    """The index that an answer key says, as an index or as a label.
+
+    Raises:
+        ValueError: there is no such choice.
+    """
+    if isinstance(key, str) and key in labels:
+        return labels.index(key)
+    if isinstance(key, int) and not isinstance(key, bool) and 0 <= key < len(labels):
+        return key
+    raise ValueError(f"an answer key is an index below {len(labels)} or one of the labels {list(labels)}; got {key!r}")
+
+
+def _lines(text: str, labels: Sequence[str]) -> tuple[str, list[str]]:
+    """The stem and the choices of a prompt; from its end, as a stem may have lines of its own."""
+    if not (text.startswith(BEGIN) and text.endswith(END)):
+        raise ValueError(f"a prompt begins with {BEGIN!r} and ends with {END!r}; got {text!r}")
+    rest, choices = text[len(BEGIN) : -len(END)], list[str]()
+    for label in reversed(labels):
+        rest, line, choice = rest.rpartition(f"\n{label}. ")
+        if not line:
+            raise ValueError(f"the prompt has no line '{label}. ...' in its place: {text!r}")
+        choices.insert(0, choice)
+    return rest, choices
+
+
+def _struct(prompt: Prompt) -> dict[str, Any]:
+    n = len(prompt.choices)
+    choices = {field: [prompt.part(f"{part}_{i}") for i in range(n)] for field, part in (("label", "symbol"), ("text", "choice"))}
+    return {"prompt": prompt.text, "choices": choices, "answerKey": prompt.choices.index(prompt.answers[0])}
+
+
+def one_line(text: object) -> str:
+    """A text without space around it and without line breaks.
+
+    Raises:
+        ValueError: it is no text, or nothing is left of it.
+    """
+    found = re.sub(r"\s*\n\s*", " ", text.strip()) if isinstance(text, str) else ""
+    if not found:
+        raise ValueError(f"a question and its choices are texts; got {text!r}")
+    return found

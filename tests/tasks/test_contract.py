@@ -1,0 +1,21 @@
+"""Every built-in task keeps the contract, in its default settings and in others."""
+
+from __future__ import annotations
+
+import pytest
+
+from contracts.task import check_task
+from mechassay.tasks import TASKS, load_task
+
+VARIANTS = [
+    "mcqa:n_choices=2",
+    "mcqa:n_choices=10,labels=mib-2025",
+    "arithmetic-addition:digits=2",
+    "ravel:variable=Country",
+    "greater-than:digit=last",
+]
+
+
+@pytest.mark.parametrize("name", [*TASKS.names(), *VARIANTS])
+def test_a_task_keeps_the_contract(name: str) -> None:
+    check_task(load_task(name))
