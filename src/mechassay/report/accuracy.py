@@ -125,7 +125,7 @@ def _draw_line(axes: Any, record: Record, kinds: Sequence[str], name: str, offse
 
 def short(kind: str) -> str:
     """A kind of counterfactual without the word that all share."""
-    return kind.removesuffix("_counterfactual").replace("_", " + ") if kind != ORIGINAL else ORIGINAL
+    return kind.removesuffix("_counterfactual").replace("_", " ")
 
 
 def _tasks(records: Sequence[Record]) -> dict[str, list[Record]]:

@@ -25,7 +25,7 @@ What is compared depends on how the tokenizer writes numbers (`mechassay.alignme
     " 1|7|3|3"    the tens digit
 
 In the last two a tens digit that begins both an answer and a foil (that of YY, unless YY ends in 9)
-counts for neither, and years that have nothing else to be told apart by (such as 95) are dropped
+counts for neither, and years that have nothing else to be told apart by (05 or 95) are dropped
 and counted. What is left out is what `digit="last"` asks for: there, the tens digit of YY is
 written into both prompts, answers are the larger last digits and foils the others. Under these two
 sorts of tokenizer both together are the exact probability of a right year,
@@ -46,7 +46,7 @@ Where this deviates from the papers:
 
 - The nouns are our own (`data/greater_than.json`), and there are splits.
 - GPT-2's tokens for "00" to "99" are all compared in the papers, even where GPT-2 never writes them
-  in two parts; here, those that it writes otherwise are left out (one or two of a century, but 45 of 11xx).
+  in two parts; here, those that it writes otherwise are left out (up to nine of a century, but 45 of 11xx).
 - They leave out the first and last year of each century that GPT-2 writes in two parts; here, years
   are 02 to 98 for any tokenizer.
 - The words of the private split are public; its examples are private through their seed.
@@ -141,7 +141,8 @@ class GreaterThan(Task):
         noun, century, year = ours
         tens = self._tens(year)
         prompt = _prompt(noun, century, year, tens, endings)
-        foils = tuple(ending for ending in prompt.choices if ending not in prompt.answers)
+        right = set(prompt.answers)
+        foils = tuple(ending for ending in prompt.choices if ending not in right)
         if not prompt.answers or not foils or not {year, FIRST_YEAR} <= set(endings[century, ""]):
             return None
         others = {MATCHED: _prompt(noun, century, FIRST_YEAR, tens, endings)}

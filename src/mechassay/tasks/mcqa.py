@@ -26,8 +26,7 @@ Where this deviates from MIB:
 
 - Objects are our own (`data/colors.json`): 260 objects that have one of 11 colors by nature or by
   custom, in the numbers of table 5. As in MIB, the four splits share no object.
-- With a tokenizer, noun takes an object that leaves the number of tokens as it is, if there is one;
-  in MIB most such pairs have unequal lengths.
+- With a tokenizer, noun takes an object that leaves the number of tokens as it is, if there is one.
 - The random letters have none of the original's.
 - The objects of the private split are public; its rows are private through their seed.
 
@@ -121,8 +120,10 @@ class MCQA(MultipleChoice):
         if not 2 <= self.n_choices <= len(COLORS) - 1:
             raise BadUsage(f"n_choices of mcqa must be between 2 and {len(COLORS) - 1}; got {self.n_choices}.")
 
+    # The configuration depends on a setting.
     @property
-    def public(self) -> PublicData:
+    def public(self) -> PublicData:  # pyright: ignore[reportIncompatibleVariableOverride]
+        """Where the data set of questions with so many choices is."""
         return PublicData("mib-bench/copycolors_mcqa", f"{self.n_choices}_answer_choices")
 
     def invent(self, split: str, seed: int, tokenizer: Any = None) -> Iterator[Example]:
@@ -170,10 +171,10 @@ class MCQA(MultipleChoice):
         """The first of the drawn objects that leaves the number of tokens as it is; the very first if none does."""
         if tokenizer is None:
             return draw.others[0]
-        (own,) = encode(tokenizer, [self.prompt(draw.question(())).text])
+        plain = self.prompt(draw.question(())).text
         for begin in range(0, len(draw.others), CHUNK):
             others = draw.others[begin : begin + CHUNK]
-            found = encode(tokenizer, [self.prompt(draw.question((NOUN,), other)).text for other in others])
+            own, *found = encode(tokenizer, [plain, *(self.prompt(draw.question((NOUN,), other)).text for other in others)])
             for other, tokens in zip(others, found, strict=True):
                 if len(tokens) == len(own):
                     return other

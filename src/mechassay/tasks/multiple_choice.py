@@ -162,7 +162,10 @@ class MultipleChoice(PublicTask):
         return self.example(id, read_question(row), others, row)
 
     def to_row(self, example: Example) -> dict[str, Any]:
-        """An example in the public schema: prompt, choices {label, text}, answerKey (an index), and one such struct for each counterfactual."""
+        """An example in the public schema.
+
+        It has prompt, choices {label, text}, answerKey (an index), and one such struct for each counterfactual.
+        """
         return {**_struct(example.prompt), **{kind: _struct(prompt) for kind, prompt in example.counterfactuals.items()}}
 
     def prompt(self, question: Question) -> Prompt:
@@ -218,13 +221,24 @@ def read_question(struct: Mapping[str, Any]) -> Question:
     Raises:
         KeyError, TypeError, ValueError: it has not these fields, or they contradict one another.
     """
-    labels, texts = [[str(each) for each in struct["choices"][field]] for field in ("label", "text")]
-    if len(labels) != len(texts) or len(set(labels)) != len(labels):
-        raise ValueError(f"the choices need one label each, all different; got {labels} for {texts}")
+    labels, texts = labelled(struct["choices"])
     stem, choices = _lines(struct["prompt"], labels)
-    if [each.strip() for each in choices] != [each.strip() for each in texts]:
+    if [each.strip() for each in choices] != [str(each).strip() for each in texts]:
         raise ValueError(f"the prompt has the choices {choices}, the field has {texts}")
     return Question(stem, tuple(choices), tuple(labels), answer_index(struct["answerKey"], labels))
+
+
+def labelled(choices: Any) -> tuple[list[str], list[Any]]:
+    """Labels and texts of choices, which are {label: [], text: []} or a list of {label, text}.
+
+    Raises:
+        KeyError, TypeError, ValueError: they are not, or not one label each, all different.
+    """
+    columns = choices if isinstance(choices, Mapping) else {field: [each[field] for each in choices] for field in ("label", "text")}
+    labels, texts = [str(label) for label in columns["label"]], list(columns["text"])
+    if len(labels) != len(texts) or not 1 < len(set(labels)) == len(labels) <= len(ascii_uppercase):
+        raise ValueError(f"there are two choices or more with one label each, all different; got {labels} for {texts}")
+    return labels, texts
 
 
 def answer_index(key: object, labels: Sequence[str]) -> int:
@@ -240,9 +254,9 @@ def answer_index(key: object, labels: Sequence[str]) -> int:
     raise ValueError(f"an answer key is an index below {len(labels)} or one of the labels {list(labels)}; got {key!r}")
 
 
-def _lines(text: str, labels: Sequence[str]) -> tuple[str, list[str]]:
+def _lines(text: object, labels: Sequence[str]) -> tuple[str, list[str]]:
     """The stem and the choices of a prompt; from its end, as a stem may have lines of its own."""
-    if not (text.startswith(BEGIN) and text.endswith(END)):
+    if not (isinstance(text, str) and text.startswith(BEGIN) and text.endswith(END)):
         raise ValueError(f"a prompt begins with {BEGIN!r} and ends with {END!r}; got {text!r}")
     rest, choices = text[len(BEGIN) : -len(END)], list[str]()
     for label in reversed(labels):

@@ -153,19 +153,21 @@ class Reader:
         clean, other = raw[columns.clean], raw[columns.counterfactual]
         name, group, split = raw.get("id"), raw.get("group"), raw.get(self.split_column)
         wrong = _text_mistake(columns.clean, clean) or _text_mistake(columns.counterfactual, other)
-        wrong = wrong or _name_mistake("id", name) or _name_mistake("group", group) or _split_mistake(self.split_column, split)
+        if not (name is group is split is None):
+            wrong = wrong or _name_mistake("id", name) or _name_mistake("group", group) or _split_mistake(self.split_column, split)
         if wrong:
             return wrong
         if clean == other:
             return Mistake(f"{columns.clean!r} equals {columns.counterfactual!r}", short(clean), BadPairs)
-        answers, foils = (self._several(column, raw[column]) for column in (columns.answer, columns.foil))
+        answers = self._several(columns.answer, raw[columns.answer])
         if isinstance(answers, Mistake):
             return answers
+        foils = self._several(columns.foil, raw[columns.foil])
         if isinstance(foils, Mistake):
             return foils
-        both = [one for one in answers if one in foils]
-        if both:
-            return Mistake("an answer equals a foil", short(both[0]), BadPairs)
+        for one in answers:
+            if one in foils:
+                return Mistake("an answer equals a foil", short(one), BadPairs)
         tags = {tag: _as_text(raw[tag]) for tag in columns.tags if raw[tag] is not None}
         own = f"{self.name}-{number:06d}" if name is None or name == "" else str(name)
         return Row(number, own, clean, other, answers, foils, None if group in (None, "") else str(group), split or None, tags)
@@ -174,8 +176,10 @@ class Reader:
         """Answers or foils, one or several."""
         if column in TOKEN_IDS:
             return _token_ids(column, value)
+        if isinstance(value, str) and value and not (self.is_csv and "|" in value):
+            return (value,)
         if self.is_csv:
-            found = [piece.replace("\\|", "|") for piece in _BAR.split(value)] if "|" in value else [value]
+            found = [piece.replace("\\|", "|") for piece in _BAR.split(value)]
         else:
             found = value if isinstance(value, list) else [value]
         if not all(isinstance(one, str) for one in found):
@@ -212,8 +216,8 @@ def _json_rows(lines: Iterator[str]) -> Iterator[tuple[int, dict[str, Any] | Mis
 
 def _json_row(line: str) -> dict[str, Any] | Mistake:
     try:
-        row = json.loads(line, object_pairs_hook=_object)
-        if _SURROGATE.search(line):
+        row = _JSON.decode(line)
+        if "\\u" in line and _SURROGATE.search(line):
             json.dumps(row, ensure_ascii=False).encode()
     except json.JSONDecodeError as error:
         return Mistake("not JSON", f"{error.msg} at character {error.pos + 1}")
@@ -232,6 +236,9 @@ def _object(items: list[tuple[str, Any]]) -> dict[str, Any]:
         twice = next(name for name, count in Counter(name for name, _ in items).items() if count > 1)
         raise ValueError(f"{twice!r} comes twice")
     return made
+
+
+_JSON = json.JSONDecoder(object_pairs_hook=_object)
 
 
 # --- cells -------------------------------------------------------------------------------------------

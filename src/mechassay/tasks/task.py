@@ -141,7 +141,7 @@ class Task(ABC):
         tokenizer = _tokenizer(self.name, model)
         stream = self._stream(split, tokenizer, seed, private_seed)
         chosen = _Selection(kind, keep, tokenizer, model)
-        while len(chosen.pairs) < size and chosen.looked_at < PATIENCE * max(size, CHUNK):
+        while len(chosen.pairs) < size and chosen.looked_at < PATIENCE * size + CHUNK:
             chunk = list(islice(stream, min(CHUNK, 2 * (size - len(chosen.pairs)) + 8)))
             if not chunk:
                 break

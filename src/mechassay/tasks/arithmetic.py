@@ -1,0 +1,332 @@
+"""Two-operand arithmetic: "The sum of 27 and 64 is:" -> " 91".
+
+The two tasks are addition and subtraction of MIB (Mueller et al. 2025, section 2.1, appendix D.2,
+tables 5, 7 and 8), after Stolfo et al. (2023). Both operands have one digit (0 to 9) or both have
+two (10 to 99), and each pair comes in all six templates of table 7. These numbers are those of
+table 5: (100 + 8,100) x 6 = 49,200 additions, of which 70 % are in train and 10 % in validation.
+Subtractions are those with a result above 0.
+
+A counterfactual has the same template and other operands with the same numbers of digits, so that
+any tokenizer aligns the two prompts:
+
+- random: another pair of operands;
+- ones_op1, ones_op2, tens_op1, tens_op2: another digit in that place;
+- ones_carry: other ones digits, such that there is a carry (a borrow) out of the ones where there
+  was none, or none where there was one;
+- tens_carry: another tens digit in operand 1, such that the same happens to the carry out of the
+  tens. A subtraction with a positive result never borrows there, so subtraction has no such kind.
+
+An example lacks the kinds that it cannot have: one-digit operands have no tens.
+
+*Splits.* No pair of operands, in either order, is in two splits, as an example or as a
+counterfactual. Each digit has a colour, one of two for tens and one of two for ones, so a number of
+two digits has one of four classes. Three sets {class, other class} are those of validation, test
+and private; all other pairs of numbers are train's. A digit changed to another of its colour keeps
+its pair in the split. Of one-digit numbers three sets of three digits are those of validation,
+test and private, where both operands are of the set. The colours mix even and odd, small and large
+digits, and were chosen so that the splits differ little in how large operands and results are, and
+in how often they carry. Counterfactuals are drawn from the pairs of their example's own split.
+
+A split is a permutation of all its pairs of operands with all templates. Examples with the same
+operands are one group.
+
+Where this deviates from MIB:
+
+- MIB divides pairs of operands at random; its counterfactuals may be other splits' examples. Ours
+  may not, at the price of smaller train splits (31,038 and 15,246 prompts instead of 34,440 and
+  about 17,400) and of digits: within validation, test and private a digit is only ever changed to
+  one of its colour.
+- A counterfactual's result never begins with the example's, nor the other way round (9 and 91), so
+  that a digit tells them apart also for a tokenizer that writes digits one by one.
+- There is a carry where the ones add up to 10 or more. The figure of MIB's causal model
+  writes more than 10.
+- Template 3 of subtraction ends in " A:" like that of addition; in table 7 it is cut off.
+- Prompts do not end in a space, and answers begin with one, except after "27+64=". Public rows that
+  end in a space are read as they are, and their answers then begin with the number.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cache
+from typing import Any, ClassVar
+
+import numpy as np
+
+from mechassay.errors import BadUsage
+from mechassay.examples import Example, Prompt, filled
+from mechassay.tasks.public import PublicData, PublicTask
+from mechassay.tasks.task import stream
+
+Operands = tuple[int, int]
+
+RANDOM = "random_counterfactual"
+TENS_CARRY = "tens_carry_counterfactual"
+# In the order and spelling of MIB's columns.
+COLUMNS = (
+    RANDOM,
+    "ones_op1_counterfactual",
+    "ones_op2_counterfactual",
+    "tens_op1_counterfactual",
+    "tens_op2_counterfactual",
+    "ones_carry_counterfactual",
+    TENS_CARRY,
+)
+ADDITION_SIZES = {"train": 31_038, "validation": 4_920, "test": 1_000, "private": 1_000}
+SUBTRACTION_SIZES = {"train": 15_246, "validation": 2_484, "test": 1_000, "private": 1_000}
+# The digits of the first colour; the others are of the second.
+TENS, ONES = frozenset((1, 3, 4, 6, 7)), frozenset((0, 1, 4, 7, 9))
+# Classes are numbered 2 * (colour of the tens) + colour of the ones.
+HELD_OUT: dict[frozenset[int], str] = {frozenset((0, 2)): "validation", frozenset((0, 3)): "test", frozenset((1, 3)): "private"}
+HELD_OUT_DIGITS = {"validation": frozenset((1, 6, 7)), "test": frozenset((0, 5, 8)), "private": frozenset((2, 3, 9))}
+
+
+def split_of(a: int, b: int) -> str:
+    """The split of two operands that both have one digit, or both two; their order is of no matter."""
+    if _digits((a, b)) == 1:
+        return next((split for split, digits in HELD_OUT_DIGITS.items() if {a, b} <= digits), "train")
+    classes = [2 * (n // 10 not in TENS) + (n % 10 not in ONES) for n in (a, b)]
+    return HELD_OUT.get(frozenset(classes), "train")
+
+
+@cache
+def carries(operator: str, a: int, b: int) -> bool:
+    """Whether the ones carry, or in a subtraction borrow."""
+    return a % 10 + b % 10 >= 10 if operator == "+" else a % 10 < b % 10
+
+
+@dataclass(frozen=True)
+class Arithmetic(PublicTask):
+    """What addition and subtraction share.
+
+    Tags: template (its number in table 7; of a public row with another one, its text), operand_1,
+    operand_2, num_digit, carry ("1" if the ones carry or borrow, else "0"), operator.
+
+    Attributes:
+        source: "own", "hub", or a folder with rows of the public schema.
+        digits: 1 or 2 for operands of that many digits only; 0 for both.
+        operator: "+" or "-".
+        templates: those of table 7.
+    """
+
+    source: str = "own"
+    digits: int = 0
+    operator: ClassVar[str]
+    templates: ClassVar[tuple[str, ...]]
+
+    def __post_init__(self) -> None:
+        if self.digits not in (0, 1, 2):
+            raise BadUsage(f"digits must be 1, 2, or 0 for both; got {self.digits}.")
+
+    def generate(self, split: str, seed: int, tokenizer: Any = None) -> Iterator[Example]:
+        for example in super().generate(split, seed, tokenizer):
+            if self.digits in (0, int(example.tags["num_digit"])):
+                yield example
+
+    def invent(self, split: str, seed: int, tokenizer: Any = None) -> Iterator[Example]:
+        """All operands of the split with all templates, in an order drawn once."""
+        rng = stream(split, seed)
+        operands = [*operands_of(split, self.operator, 1), *operands_of(split, self.operator, 2)]
+        order: list[int] = rng.permutation(len(operands) * len(self.templates)).tolist()
+        for number, place in enumerate(order):
+            which, template = divmod(place, len(self.templates))
+            changed = _draw(split, self.operator, operands[which], rng)
+            yield self._example(
+                id=f"{self.name}-{split}-{number:06d}",
+                prompt=self._prompt(self.templates[template], *map(str, operands[which])),
+                others={kind: self._prompt(self.templates[template], *map(str, other)) for kind, other in changed.items()},
+                template=str(template + 1),
+            )
+
+    def from_row(self, row: Mapping[str, Any], id: str) -> Example:
+        if row["operator"] != self.operator:
+            raise ValueError(f"the operator is {row['operator']!r}, not {self.operator!r}")
+        template, *_ = _parsed(row["prompt"])
+        # A struct may be null, or all its fields.
+        present = {kind: row[kind] for kind in self.counterfactuals if row[kind] is not None and row[kind]["prompt"] is not None}
+        known = template.rstrip()
+        return self._example(
+            id=id,
+            prompt=self._read(row),
+            others={kind: self._read(column) for kind, column in present.items()},
+            template=str(self.templates.index(known) + 1) if known in self.templates else template,
+        )
+
+    def to_row(self, example: Example) -> dict[str, Any]:
+        """An example in the public schema.
+
+        It has prompt, label (text), operator, num_digit, operand1, operand2, and the seven counterfactuals as
+        {prompt, label, operand1, operand2} (all numbers), null where the example has none.
+        """
+        others = example.counterfactuals
+        whole = _column(example.prompt)
+        return {
+            **whole,
+            "label": str(whole["label"]),
+            "operator": self.operator,
+            "num_digit": int(example.tags["num_digit"]),
+            **{kind: _column(others[kind]) if kind in others else None for kind in COLUMNS},
+        }
+
+    def _prompt(self, template: str, a: str, b: str) -> Prompt:
+        result = _written(template, _result(self.operator, (int(a), int(b))))
+        return filled(template, {"op1": a, "op2": b}, (result,))
+
+    def _read(self, row: Mapping[str, Any]) -> Prompt:
+        """The prompt of a row or of one of its counterfactuals.
+
+        Raises:
+            ValueError: it has not two operands, or its label is not their result.
+        """
+        template, a, b = _parsed(row["prompt"])
+        if _result(self.operator, (int(a), int(b))) != int(row["label"]):
+            raise ValueError(f"the label of {row['prompt']!r} is {row['label']!r}")
+        return self._prompt(template, a, b)
+
+    def _example(self, id: str, prompt: Prompt, others: Mapping[str, Prompt], template: str) -> Example:
+        a, b = prompt.part("op1"), prompt.part("op2")
+        tags = {
+            "template": template,
+            "operand_1": a,
+            "operand_2": b,
+            "num_digit": str(max(len(a), len(b))),
+            "carry": str(int(carries(self.operator, int(a), int(b)))),
+            "operator": self.operator,
+        }
+        return Example(id, prompt, others, group=f"{a}{self.operator}{b}", tags=tags)
+
+
+@dataclass(frozen=True)
+class Addition(Arithmetic):
+    """Addition of two operands, see `Arithmetic`."""
+
+    name = "arithmetic-addition"
+    counterfactuals = COLUMNS
+    default_counterfactual = RANDOM
+    sizes = ADDITION_SIZES
+    public = PublicData("mib-bench/arithmetic_addition")
+    operator = "+"
+    templates = (
+        "Q: How much is {op1} plus {op2}? A:",
+        "Q: What is {op1} plus {op2}? A:",
+        "Q: What is the result of {op1} plus {op2}? A:",
+        "The sum of {op1} and {op2} is:",
+        "{op1}+{op2}=",
+        "{op1} + {op2} =",
+    )
+
+
+@dataclass(frozen=True)
+class Subtraction(Arithmetic):
+    """Subtraction of the second operand from the first, with a positive result, see `Arithmetic`."""
+
+    name = "arithmetic-subtraction"
+    counterfactuals = tuple(kind for kind in COLUMNS if kind != TENS_CARRY)
+    default_counterfactual = RANDOM
+    sizes = SUBTRACTION_SIZES
+    public = PublicData("mib-bench/arithmetic_subtraction")
+    operator = "-"
+    templates = (
+        "Q: How much is {op1} minus {op2}? A:",
+        "Q: What is {op1} minus {op2}? A:",
+        "Q: What is the result of {op1} minus {op2}? A:",
+        "The difference between {op1} and {op2} is:",
+        "{op1}-{op2}=",
+        "{op1} - {op2} =",
+    )
+
+
+@cache
+def operands_of(split: str, operator: str, digits: int) -> tuple[Operands, ...]:
+    """All operands of one split with one or two digits each, in order."""
+    numbers = range(10) if digits == 1 else range(10, 100)
+    both = [(a, b) for a in numbers for b in numbers if operator == "+" or a > b]
+    return tuple(pair for pair in both if split_of(*pair) == split)
+
+
+def changes(operator: str, operands: Operands) -> dict[str, list[Operands]]:
+    """What each kind of counterfactual but the random one could make of two operands, whatever their splits and results."""
+    a, b = operands
+    (tens_a, ones_a), (tens_b, ones_b) = divmod(a, 10), divmod(b, 10)
+    carry, ones = carries(operator, a, b), range(10)
+    in_a, in_b = [(10 * tens_a + digit, b) for digit in ones], [(a, 10 * tens_b + digit) for digit in ones]
+    tens = range(1, 10) if _digits(operands) == 2 else ()
+    tens_in_a, tens_in_b = [(10 * digit + ones_a, b) for digit in tens], [(a, 10 * digit + ones_b) for digit in tens]
+    flipped = [(10 * tens_a + x, 10 * tens_b + y) for x in ones for y in ones if carries(operator, x, y) != carry]
+    return {
+        "ones_op1_counterfactual": [each for each in in_a if each != operands],
+        "ones_op2_counterfactual": [each for each in in_b if each != operands],
+        "tens_op1_counterfactual": [each for each in tens_in_a if each != operands],
+        "tens_op2_counterfactual": [each for each in tens_in_b if each != operands],
+        "ones_carry_counterfactual": flipped,
+        TENS_CARRY: [each for each in tens_in_a if operator == "+" and (sum(each) >= 100) != (a + b >= 100)],
+    }
+
+
+@cache
+def _allowed(split: str, operator: str, operands: Operands) -> dict[str, list[Operands]]:
+    """Those of `changes` that are in the split and have another result."""
+    results = _results(split, operator, _digits(operands))
+    found = {
+        kind: [each for each in others if each in results and _apart(results[each], results[operands])]
+        for kind, others in changes(operator, operands).items()
+    }
+    return {kind: others for kind, others in found.items() if others}
+
+
+@cache
+def _results(split: str, operator: str, digits: int) -> dict[Operands, int]:
+    return {operands: _result(operator, operands) for operands in operands_of(split, operator, digits)}
+
+
+def _draw(split: str, operator: str, operands: Operands, rng: np.random.Generator) -> dict[str, Operands]:
+    """The operands of an example's counterfactuals."""
+    results = _results(split, operator, _digits(operands))
+    pool = operands_of(split, operator, _digits(operands))
+    other = _one(pool, rng)
+    while not _apart(results[other], results[operands]):
+        other = _one(pool, rng)
+    return {RANDOM: other} | {kind: _one(others, rng) for kind, others in _allowed(split, operator, operands).items()}
+
+
+def _one(pool: Sequence[Operands], rng: np.random.Generator) -> Operands:
+    return pool[int(rng.integers(len(pool)))]
+
+
+def _digits(operands: Operands) -> int:
+    return 1 if max(operands) < 10 else 2
+
+
+def _result(operator: str, operands: Operands) -> int:
+    a, b = operands
+    return a + b if operator == "+" else a - b
+
+
+def _apart(a: int, b: int) -> bool:
+    """Whether a digit tells two results apart, read from the left."""
+    return not str(a).startswith(str(b)) and not str(b).startswith(str(a))
+
+
+def _written(template: str, result: int) -> str:
+    """A result as it continues a prompt: after a space, unless the prompt ends in one or is written without any."""
+    return f"{result}" if template.endswith((" ", "}=")) else f" {result}"
+
+
+def _parsed(text: str) -> tuple[str, str, str]:
+    """A prompt's template and its two operands, as they are written.
+
+    Raises:
+        ValueError: it has not exactly two numbers.
+    """
+    pieces: Sequence[str] = re.split(r"(\d+)", text)
+    if len(pieces) != 5:
+        raise ValueError(f"the prompt {text!r} has {len(pieces) // 2} numbers, not 2")
+    before, a, between, b, after = pieces
+    return f"{before}{{op1}}{between}{{op2}}{after}", a, b
+
+
+def _column(prompt: Prompt) -> dict[str, Any]:
+    a, b = int(prompt.part("op1")), int(prompt.part("op2"))
+    return {"prompt": prompt.text, "label": int(prompt.answers[0]), "operand1": a, "operand2": b}

@@ -1,0 +1,61 @@
+"""Tables and figures of accuracy, from records made without a model."""
+
+from __future__ import annotations
+
+import xml.etree.ElementTree as ElementTree
+
+import pytest
+
+from mechassay.records import Failure, Measure, Record, Spec, provenance
+from mechassay.report.accuracy import accuracy_grids, draw_accuracy, short, write_accuracy
+from mechassay.report.figures import svg
+
+
+def record(model: str, task: str = "mcqa", *, ranked: bool = True, **args: object) -> Record:
+    measures = [Measure(name="greedy@original", value=0.9, low=0.8, high=0.95, n=50), Measure(name="chance@original", value=0.25, n=50)]
+    measures += [Measure(name="greedy@noun_counterfactual", value=1.0, low=0.93, high=1.0, n=48, n_undefined=2)]
+    measures += [Measure(name="greedy@abc_counterfactual", value=float("nan"), n=0, n_undefined=50)]
+    if ranked:
+        measures += [Measure(name="ranked@original", value=0.96, low=0.86, high=0.99, n=50)]
+    about = provenance(device="cpu", dtype="float32", seed=0, data_hash="abc")
+    spec = Spec(name=task, args=dict(args))
+    ids = [str(i) for i in range(50)]
+    return Record(
+        kind="accuracy", model=Spec(name=model), task=spec, method=Spec(name="behaviour"), metric=Spec(name="accuracy"),
+        measures=measures, per_example={}, example_ids=ids, groups=ids, provenance=about,
+    )  # fmt: skip
+
+
+def test_grids() -> None:
+    failure = Failure(cell={"model": "c", "task": "ioi"}, error="BadPairs", message="too few | pairs")
+    overall, mcqa = accuracy_grids([record("a"), record("b", ranked=False)], [failure])
+    assert overall.columns == ("task", "a: greedy", "a: ranked choice", "b: greedy", "b: ranked choice", "chance", "n")
+    assert overall.rows[0] == ("mcqa", "0.90 [0.80, 0.95]", "0.96 [0.86, 0.99]", "0.90 [0.80, 0.95]", "–", "0.25", "50")
+    assert overall.rows[1] == ("ioi", "c failed: too few | pairs")
+    assert [row[0] for row in mcqa.rows] == ["original", "noun"], "a kind without a right answer has no row"
+    assert mcqa.rows[1][-1] == "48"
+
+
+def test_settings_make_another_task() -> None:
+    grids = accuracy_grids([record("a", n_choices=4), record("a", n_choices=6)])
+    assert [grid.title for grid in grids] == ["Original prompts", "mcqa (n_choices=4)", "mcqa (n_choices=6)"]
+
+
+def test_page_and_markdown() -> None:
+    page, markdown = write_accuracy([record("<a>")], [Failure(cell={"model": "c", "task": "x"}, error="E", message="a | b")], title="T")
+    assert "&lt;a&gt;" in page and "<a>" not in page and "<svg" in page
+    assert "a \\| b" in markdown and "| mcqa | 0.90 [0.80, 0.95] |" in markdown
+    empty, _ = write_accuracy([], [Failure(cell={"model": "c", "task": "x"}, error="E", message="m")], title="T")
+    assert "c failed: m" in empty
+
+
+def test_the_figure_shows_every_kind() -> None:
+    drawn = svg(draw_accuracy([record("a"), record("b")]))
+    ElementTree.fromstring(drawn)
+    for text in ("original", "noun", "a, greedy", "b, ranked choice", "chance"):
+        assert f">{text}<" in drawn
+
+
+@pytest.mark.parametrize(("kind", "name"), [("original", "original"), ("answerPosition_symbol_counterfactual", "answerPosition symbol")])
+def test_short_names(kind: str, name: str) -> None:
+    assert short(kind) == name
