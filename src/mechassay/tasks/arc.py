@@ -15,10 +15,10 @@ answerPosition puts every choice in another place (a derangement), each one equa
 - a file: .jsonl, .json or .parquet in one of ARC's two original formats, the hub's
   {id, question, choices: {text: [], label: []}, answerKey} and AI2's {id, question: {stem,
   choices: [{text, label}]}, answerKey}. Rows may have a field split ("train", "validation" or
-  "dev", "test", "private"). Where none has, a hash of the question allots it to a split, in the proportions of
-  table 5: the same question comes into the same split whatever else is in the file.
+  "dev", "test", "private"). Where none has, a hash of the question allots it to a split, in the
+  proportions of table 5: a question comes into the same split whatever else is in the file.
 
-With `source="hub"` or a folder, whole rows of MIB's own data set are read instead, with its counterfactuals.
+With `source="hub"` or a folder, rows of MIB's own data set are read instead, with its counterfactuals.
 
 *Which questions count.* As in MIB, only questions with exactly four choices, which must be four
 different ones. Any other question is an example without counterfactuals: no pair comes of it, and
@@ -32,9 +32,10 @@ every multiple-choice prompt. Tags: question_id and position (of the correct cho
 Where this deviates from MIB:
 
 - The default questions are our own sample, in small splits. The sizes of table 5 need the public
-  data: `source="hub"`, or `questions="hub"`, whose test split is MIB's public and private test in one.
+  data: `source="hub"`, or `questions="hub"`, whose test split is as large as MIB's public and private
+  test together.
 - The random letters have none of the original's, and answerPosition leaves no choice in its place.
-- Splits share no question, but they share words, as there is only one English.
+- Splits share no question, but they share words.
 - A private seed decides the order and the counterfactuals of the private split; its questions are
   as public as their source.
 - Rows have one column more than MIB's: id.
@@ -287,7 +288,9 @@ def _read(rows: Iterable[Any], where: str) -> list[_Item]:
     return items
 
 
-def _item(row: Mapping[str, Any], number: str) -> _Item:
+def _item(row: object, number: str) -> _Item:
+    if not isinstance(row, Mapping):
+        raise TypeError(f"a row is an object, got {type(row).__name__}")
     inner = row["question"]
     stem, choices = (inner["stem"], inner["choices"]) if isinstance(inner, Mapping) else (inner, row["choices"])
     labels, texts = labelled(choices)

@@ -7,7 +7,7 @@ table 5: (100 + 8,100) x 6 = 49,200 additions, of which 70 % are in train and 10
 Subtractions are those with a result above 0.
 
 A counterfactual has the same template and other operands with the same numbers of digits, so that
-any tokenizer aligns the two prompts:
+the two prompts are equally long for tokenizers of digits, and for those of whole numbers:
 
 - random: another pair of operands;
 - ones_op1, ones_op2, tens_op1, tens_op2: another digit in that place;
@@ -32,14 +32,13 @@ operands are one group.
 
 Where this deviates from MIB:
 
-- MIB divides pairs of operands at random; its counterfactuals may be other splits' examples. Ours
-  may not, at the price of smaller train splits (31,038 and 15,246 prompts instead of 34,440 and
-  about 17,400) and of digits: within validation, test and private a digit is only ever changed to
-  one of its colour.
+- MIB does not say that counterfactuals keep to their split. Ours do, at the price of smaller train
+  splits (31,038 and 15,246 prompts instead of 34,440 and about 17,400) and of digits: within
+  validation, test and private a digit is only ever changed to one of its colour.
 - A counterfactual's result never begins with the example's, nor the other way round (9 and 91), so
   that a digit tells them apart also for a tokenizer that writes digits one by one.
-- There is a carry where the ones add up to 10 or more. The figure of MIB's causal model
-  writes more than 10.
+- There is a carry where the ones add up to 10 or more; the figure of MIB's causal model writes more
+  than 10.
 - Template 3 of subtraction ends in " A:" like that of addition; in table 7 it is cut off.
 - Prompts do not end in a space, and answers begin with one, except after "27+64=". Public rows that
   end in a space are read as they are, and their answers then begin with the number.

@@ -15,7 +15,7 @@ The last three are explained in `mechassay.alignment`. Rows are looked at in chu
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from itertools import islice
 from pathlib import Path
@@ -29,10 +29,9 @@ from mechassay.errors import BadUsage, UnknownName
 from mechassay.examples import Example
 from mechassay.pairs import align_pairs
 from mechassay.progress import SILENT, Progress
-from mechassay.tasks.files import FileTask
+from mechassay.tasks.files import AT_ONCE, FileTask
 from mechassay.tasks.task import (
     ABSENT,
-    CHUNK,
     SPLITS,
     Task,
     _tokenizer,  # pyright: ignore[reportPrivateUsage] - the one check of what has a tokenizer
@@ -148,7 +147,7 @@ def check_pairs(
         seeds = dict.fromkeys(SPLITS, seed) | {"private": private_seed or 0}
         examples = ((split, each) for split, size in sizes.items() for each in islice(task.generate(split, seeds[split], tokenizer), size))
     with progress.track("checking pairs", sum(sizes.values())) as advance:
-        while chunk := list(islice(examples, CHUNK)):
+        while chunk := list(islice(examples, AT_ONCE)):
             for (split, example), found in zip(chunk, _aligned([example for _, example in chunk], kind, tokenizer), strict=True):
                 counts[split].add(example, found)
             advance(len(chunk))
@@ -197,7 +196,7 @@ class _Count:
             self.dropped.setdefault(found.reason, _Tally(found.message)).add([example.id], 1)
             return
         self.usable += 1
-        for name, message in _notes(example, found):
+        for name, message in _notes(example, found).items():
             self.notes.setdefault(name, _Tally(message)).add([example.id], 1)
         if found is not None:
             self.lengths[len(found.clean)] += 1
@@ -206,21 +205,22 @@ class _Count:
         return SplitCheck(self.rows, self.usable, _findings(self.dropped), _findings(self.notes), _spread(self.lengths))
 
 
-def _notes(example: Example, found: Aligned | None) -> Iterator[tuple[str, str]]:
+def _notes(example: Example, found: Aligned | None) -> dict[str, str]:
     """What is unusual about a usable pair, each with a message."""
-    text = example.prompt.text
-    if not text[-1:].isspace():
-        joined = [answer for answer in example.prompt.answers if not answer[:1].isspace()]
-        if joined:
-            yield NO_SPACE, f"{joined[0]!r} directly follows {text[-20:]!r}"
+    notes: dict[str, str] = {}
+    for answer in example.prompt.answers:
+        if not answer[:1].isspace() and not example.prompt.text[-1:].isspace():
+            notes[NO_SPACE] = f"{answer!r} directly follows {example.prompt.text[-20:]!r}"
+            break
     if found is None:
-        return
+        return notes
     if found.partial:
-        yield PARTIAL, "an answer or foil has more tokens than the one that is compared"
+        notes[PARTIAL] = "an answer or foil has more tokens than the one that is compared"
     if found.forced:
-        yield FORCED, f"{found.forced} tokens that answers and foils share are written after the prompt"
+        notes[FORCED] = f"{found.forced} tokens that answers and foils share are written after the prompt"
     if found.cut:
-        yield CUT, f"{found.cut} tokens at the end of the prompt are left out, as what follows changes them"
+        notes[CUT] = f"{found.cut} tokens at the end of the prompt are left out, as what follows changes them"
+    return notes
 
 
 def _together(counts: Iterable[_Count]) -> _Count:

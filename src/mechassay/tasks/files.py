@@ -50,8 +50,8 @@ from mechassay.alignment import encode
 from mechassay.errors import BadFile, BadPairs, BadUsage, UnknownName
 from mechassay.examples import Example, Prompt
 from mechassay.tasks.rows import RESERVED, Mistake, Reader, Row
-from mechassay.tasks.splits import HASH_BYTES, SHARES, least_hash, text_hash, uniform
-from mechassay.tasks.task import CHUNK, SPLITS, Task
+from mechassay.tasks.splits import HASH_BYTES, NONE, SHARES, least_hash, text_hash, uniform
+from mechassay.tasks.task import SPLITS, Task
 
 KIND = "counterfactual"
 SPLIT = "split"
@@ -60,6 +60,8 @@ ENDINGS = (".jsonl", ".csv")
 # Row numbers that a message names, and kinds of mistake that it tells.
 NAMED_ROWS = 3
 NAMED_MISTAKES = 4
+# Rows that are tokenized together. Few, so that they die young: what is held long costs the garbage collector half as much again.
+AT_ONCE = 64
 
 Continuations = tuple[tuple[str, ...], tuple[str, ...]]
 
@@ -93,6 +95,7 @@ class FileTask(Task):
 
     def __post_init__(self) -> None:
         path = Path(self.path)
+        object.__setattr__(self, "path", str(path))
         if path.suffix.lower() not in ENDINGS:
             raise BadFile(f"{self.path}: pairs are read from files that end in {' or '.join(ENDINGS)}; this one does not.")
         if self.split_column in RESERVED:
@@ -133,9 +136,9 @@ class FileTask(Task):
         """
         wanted = range(len(SPLITS)) if split is None else (SPLITS.index(split),)
         rows = ((SPLITS[place], row) for place, row in zip(self._splits, self._rows(), strict=True) if place in wanted)
-        while chunk := list(islice(rows, CHUNK)):
+        while chunk := list(islice(rows, AT_ONCE)):
             found = self._continuations([row for _, row in chunk], tokenizer)
-            yield from ((place, _example(row, *texts)) for (place, row), texts in zip(chunk, found, strict=True))
+            yield from ((place, _example(self.name, row, *texts)) for (place, row), texts in zip(chunk, found, strict=True))
 
     def _stream(self, split: str, tokenizer: Any, seed: int, private_seed: int | None) -> Iterator[Example]:
         # The private split of a file is as private as the file; no seed makes it.
@@ -144,7 +147,7 @@ class FileTask(Task):
     @cached_property
     def _splits(self) -> bytes:
         """The index of each row's split, in the order of the file: the first pass."""
-        seen = _Seen(self.path)
+        seen = _Seen(self.path, self.name)
         for number, row in self._read():
             seen.add(number, row)
         return seen.splits(self.split_column)
@@ -159,15 +162,15 @@ class FileTask(Task):
         with _opened(Path(self.path)) as stream:
             if _stamp(stream) != self._stamp:
                 raise BadFile(f"{self.path}: the file has changed since it was first read; load the task again.")
-            yield from Reader(self.path, self.name, self.split_column).rows(stream)
+            yield from Reader(self.path, self.split_column).rows(stream)
 
     def _continuations(self, rows: Sequence[Row], tokenizer: Any) -> list[Continuations]:
         """The answers and foils of each row as text."""
-        if not any(isinstance(row.answers[0], int) for row in rows):
-            return [(_texts(row.answers), _texts(row.foils)) for row in rows]
-        if tokenizer is None:
+        ids = [row for row in rows if isinstance(row.answers[0], int)]
+        if ids and tokenizer is None:
             raise BadUsage(f"{self.path}: correct_idx and incorrect_idx are token ids; reading them needs the model they were made for.")
-        return _decoded(self.path, rows, tokenizer)
+        decoded = iter(_decoded(self.path, ids, tokenizer) if ids else ())
+        return [next(decoded) if isinstance(row.answers[0], int) else (_texts(row.answers), _texts(row.foils)) for row in rows]
 
 
 def _opened(path: Path) -> BufferedReader:
@@ -216,8 +219,8 @@ class _Tally:
 class _Seen:
     """What the first pass keeps: numbers of fixed size for each row, and what is wrong."""
 
-    def __init__(self, path: str) -> None:
-        self.path = path
+    def __init__(self, path: str, name: str) -> None:
+        self.path, self.name = path, name
         self.tallies: dict[str, _Tally] = {}
         self.unknown: _Tally | None = None
         self.numbers, self.given = array("Q"), bytearray()
@@ -234,7 +237,7 @@ class _Seen:
             return
         self.numbers.append(number)
         self.given.append(NO_SPLIT if row.split is None else SPLITS.index(row.split))
-        self.ids += text_hash(row.id)
+        self.ids += bytes(HASH_BYTES) if row.id is None else text_hash(row.id)
         self.hashes += text_hash(row.clean) + text_hash(row.counterfactual)
         self.hashes += bytes(HASH_BYTES) if row.group is None else text_hash(row.group, b"group")
 
@@ -253,6 +256,8 @@ class _Seen:
             raise BadFile(f"{self.path}: there are no rows.")
         self._raise_repeated_ids()
         given, hashes = np.frombuffer(self.given, np.uint8), _numbers(self.hashes, 3)
+        if not hashes[:, 2].any():
+            hashes = hashes[:, :2]
         without = np.flatnonzero(given == NO_SPLIT)
         if len(without) == len(given):
             if split_column != SPLIT:
@@ -274,7 +279,13 @@ class _Seen:
             raise error(f"{self.path}: {'; '.join([*map(str, found[:NAMED_MISTAKES]), *more])}.")
 
     def _raise_repeated_ids(self) -> None:
-        first = _first_alike(_numbers(self.ids, 1)[:, 0])
+        ids = _numbers(self.ids, 1)[:, 0]
+        if not ids.any():
+            return
+        without = np.flatnonzero(ids == NONE)
+        made = b"".join(text_hash(_own_id(self.name, self.numbers[row])) for row in without.tolist())
+        ids[without] = np.frombuffer(made, "<u8")
+        first = _first_alike(ids)
         again = np.flatnonzero(first != np.arange(len(first)))
         if len(again):
             row, before = self.numbers[again[0]], self.numbers[first[again[0]]]
@@ -289,6 +300,11 @@ class _Seen:
             a, b = (f"row {self.numbers[each]} ({SPLITS[given[each]]})" for each in (row, before))
             more = len(np.unique(rows[shared])) - 1
             raise BadPairs(f"{self.path}: {a} has a prompt of {b}; splits must not share prompts{_so_do(more)}.")
+
+
+def _own_id(name: str, number: int) -> str:
+    """The id of a row that has none."""
+    return f"{name}-{number:06d}"
 
 
 def _so_do(more: int) -> str:
@@ -308,9 +324,9 @@ def _first_alike(hashes: UInt64[np.ndarray, "n"]) -> Int64[np.ndarray, "n"]:
 # --- examples ----------------------------------------------------------------------------------------
 
 
-def _example(row: Row, answers: tuple[str, ...], foils: tuple[str, ...]) -> Example:
+def _example(name: str, row: Row, answers: tuple[str, ...], foils: tuple[str, ...]) -> Example:
     return Example(
-        id=row.id,
+        id=_own_id(name, row.number) if row.id is None else row.id,
         prompt=Prompt(row.clean, answers, (*answers, *foils)),
         counterfactuals={KIND: Prompt(row.counterfactual)},
         foils=foils,

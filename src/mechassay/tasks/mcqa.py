@@ -128,17 +128,15 @@ class MCQA(MultipleChoice):
 
     def invent(self, split: str, seed: int, tokenizer: Any = None) -> Iterator[Example]:
         """Rounds over the objects of one split, until every prompt has come."""
-        seen: set[str] = set()
-        possible = _possible(len(_things()[split]), self.n_choices)
-        for draw in _draws(_things()[split], self.n_choices, stream(split, seed)):
-            question = draw.question(())
-            text = self.prompt(question).text
-            if text in seen:
+        things, seen = _things()[split], set[tuple[str, ...]]()
+        possible = _possible(len(things), self.n_choices)
+        for draw in _draws(things, self.n_choices, stream(split, seed)):
+            if draw.key in seen:
                 continue
             id = f"{self.name}-{split}-{len(seen):06d}"
-            seen.add(text)
+            seen.add(draw.key)
             other = self._noun(draw, tokenizer)
-            yield self.example(id, question, {kind: draw.question(changes_of(kind), other) for kind in KINDS}, {})
+            yield self.example(id, draw.question(()), {kind: draw.question(changes_of(kind), other) for kind in KINDS}, {})
             if len(seen) == possible:
                 return
 
@@ -210,6 +208,11 @@ class _Draw:
     choices: tuple[str, ...]
     color: str
     format: Format
+
+    @property
+    def key(self) -> tuple[str, ...]:
+        """What the original prompt is made of."""
+        return (self.thing.name, *self.choices)
 
     def question(self, changes: Sequence[str], other: _Thing | None = None) -> Question:
         """The question with some changes made; `other` is the object of the change noun."""

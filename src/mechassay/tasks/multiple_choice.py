@@ -25,7 +25,11 @@ correct_symbol, correct_symbol_period, correct_choice, which lie in the line of 
 They are found by how the prompt is built, so that a letter of the question is never a label.
 
 *Labels.* With labels "strict" the answer is " D", with the space that a model writes between
-"Answer:" and a letter. With "mib-2025" it is "D", as the circuit track of MIB compares it.
+"Answer:" and a letter. With "mib-2025" it is "D", as the circuit track of MIB compares it. What is
+compared is the first token that tells answer from foil (`mechassay.alignment`), which depends on the
+tokenizer. One that writes the space before a digit as a token of its own compares the letter
+" D" with that space, not with "4", in pairs of the change symbol. One that has a token ":D" compares,
+with "mib-2025", that token with ":" or ":C" after "Answer", where MIB's code takes "D" alone.
 
 Where this deviates from MIB: table 10 has a letter of the original (D) among the random ones; here
 none is, so that every label changes, and with it every answer.

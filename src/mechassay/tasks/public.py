@@ -12,6 +12,7 @@ Nothing of a data set is executed: rows are parquet or JSON, read by `datasets` 
 from __future__ import annotations
 
 import json
+import sys
 from abc import abstractmethod
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
@@ -54,6 +55,15 @@ class PublicTask(Task):
 
     source: str
     public: PublicData
+
+    @property
+    def seeded(self) -> bool:
+        return self.source == "own"
+
+    def _size(self, split: str, limit: int | None) -> int:
+        """A data set that is read has the size it has."""
+        size = super()._size(split, limit)
+        return size if limit is not None or self.seeded else sys.maxsize
 
     @abstractmethod
     def invent(self, split: str, seed: int, tokenizer: Any = None) -> Iterator[Example]:

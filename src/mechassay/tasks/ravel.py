@@ -112,6 +112,8 @@ class Ravel(PublicTask):
     A split has 11,412 (train), 1,575 (validation), 1,000 (test) and 1,000 (private) examples; with a
     `variable`, train has 7,608 and validation 1,050.
 
+    Public rows have no city counterfactual: another kind has to be named for them.
+
     With a tokenizer, the other city is one that leaves the number of tokens of the original's template
     as it is, if the split has one. Where it has none, the city counterfactual is dropped and counted
     by `pairs`, as nearly all counterfactuals of the other kinds are.
@@ -170,7 +172,9 @@ class Ravel(PublicTask):
     def from_row(self, row: Mapping[str, Any], id: str) -> Example:
         """The example of a public row. Counterfactuals that ask for something that nobody says are left out.
 
-        Its choices are its answer and its foils.
+        Its foils are what its counterfactuals' cities have as answer instead, and its choices are the
+        answer and the foils. Where no other city has another answer, the foils and choices are all values
+        of the attribute in our table.
 
         Raises:
             BadFile: neither the row nor our table says what the original asks for.
@@ -252,6 +256,7 @@ class _Draw:
 
     def _other(self, attribute: str, template: str, city: str) -> str:
         """A city with another answer: the first drawn that makes a prompt of equally many tokens, or else the very first."""
+        # Without a tokenizer there are no lengths, and all fit.
         lengths = self._tokens(template)
         drawn = [self.words.cities[place] for place in self.rng.permutation(len(self.words.cities)).tolist()]
         others = [each for each in drawn if self.facts[each][attribute] != self.facts[city][attribute]]
@@ -306,7 +311,7 @@ def _continuations(text: str, values: Iterable[str]) -> tuple[str, ...]:
 
 
 def _example(id: str, prompt: Query, others: Mapping[str, Query]) -> Example:
-    """The example of an original and its counterfactuals; prompts that have no choices choose between answer and foils."""
+    """The example of an original and its counterfactuals."""
     attribute = prompt.columns["attribute"]
     said = _continuations(prompt.text, [other.columns[attribute] for other in others.values()])
     foils = tuple(text for text in said if text not in prompt.answers)
@@ -320,7 +325,12 @@ def _example(id: str, prompt: Query, others: Mapping[str, Query]) -> Example:
 
 
 def _with_choices(prompt: Query, foils: tuple[str, ...]) -> Query:
-    return prompt if prompt.choices or not foils else replace(prompt, choices=tuple(sorted((*prompt.answers, *foils))))
+    """A prompt that chooses at least between its answer and its foils, or, without any, between all values that we know."""
+    if prompt.choices:
+        return prompt
+    known = sorted({facts[prompt.columns["attribute"]] for facts in _data().facts.values()})
+    choices = {*prompt.answers, *(foils or _continuations(prompt.text, known))}
+    return replace(prompt, choices=tuple(sorted(choices)))
 
 
 def _columns(prompt: Prompt) -> dict[str, str]:

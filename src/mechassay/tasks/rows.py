@@ -35,7 +35,7 @@ LONGEST_LINE = 1 << 24
 LAYOUTS = 64
 
 _BAR = re.compile(r"(?<!\\)\|")
-_IDS = re.compile(r"\s*(?:\d+|\[\s*\d+(?:\s*,\s*\d+)*\s*\])\s*", re.ASCII)
+_IDS = re.compile(r"\s*(?:\d{1,9}|\[\s*\d{1,9}(?:\s*,\s*\d{1,9})*\s*\])\s*", re.ASCII)
 _SURROGATE = re.compile(r"\\u[dD][89a-fA-F]")
 
 Texts = tuple[str, ...]
@@ -46,7 +46,7 @@ class Row(NamedTuple):
     """A row as the file has it; answers and foils are both texts, or both token ids."""
 
     number: int
-    id: str
+    id: str | None
     clean: str
     counterfactual: str
     answers: Texts | Tokens
@@ -76,10 +76,10 @@ class Columns(NamedTuple):
 
 
 class Reader:
-    """Reads the rows of one file; `name` begins the ids of rows that have none."""
+    """Reads the rows of one file."""
 
-    def __init__(self, path: str, name: str, split_column: str) -> None:
-        self.path, self.name, self.split_column = path, name, split_column
+    def __init__(self, path: str, split_column: str) -> None:
+        self.path, self.split_column = path, split_column
         self.is_csv = path.lower().endswith(".csv")
         self._known: dict[Texts, Columns | Mistake] = {}
 
@@ -114,7 +114,7 @@ class Reader:
                 yield number, dict(zip(header, row, strict=True))
 
     def _check_header(self, number: int, header: list[str]) -> None:
-        twice = [name for name, count in Counter(header).items() if count > 1]
+        twice = [name for name, count in Counter(header).items() if count > 1 and name]
         if twice:
             raise BadFile(f"{self.path}: row {number} names the column {twice[0]!r} twice.")
         columns = self._columns(tuple(header))
@@ -142,7 +142,7 @@ class Reader:
             return Mistake(f"no column{'s' if len(missing) > 1 else ''} {' and '.join(map(repr, missing))}", _there(missing, names))
         if (found["answer"] in TOKEN_IDS) != (found["foil"] in TOKEN_IDS):
             return Mistake(f"{found['answer']!r} and {found['foil']!r} are not of one kind", "both must be texts, or both token ids")
-        # A column without a name is the row number that pandas writes.
+        # A column without a name is no tag: it is the row number that pandas writes, or nothing.
         special = {*found.values(), *OPTIONAL, self.split_column, ""}
         return Columns(**found, tags=tuple(name for name in names if name not in special))
 
@@ -169,8 +169,7 @@ class Reader:
             if one in foils:
                 return Mistake("an answer equals a foil", short(one), BadPairs)
         tags = {tag: _as_text(raw[tag]) for tag in columns.tags if raw[tag] is not None}
-        own = f"{self.name}-{number:06d}" if name is None or name == "" else str(name)
-        return Row(number, own, clean, other, answers, foils, None if group in (None, "") else str(group), split or None, tags)
+        return Row(number, _name(name), clean, other, answers, foils, _name(group), split or None, tags)
 
     def _several(self, column: str, value: Any) -> Texts | Tokens | Mistake:
         """Answers or foils, one or several."""
@@ -262,6 +261,10 @@ def _name_mistake(column: str, value: Any) -> Mistake | None:
     """Ids and groups may be whole numbers."""
     fits = value is None or isinstance(value, str) or (isinstance(value, int) and not isinstance(value, bool))
     return None if fits else Mistake(f"{column!r} must be text or a whole number", f"got {_kind(value)}")
+
+
+def _name(value: str | int | None) -> str | None:
+    return None if value is None or value == "" else str(value)
 
 
 def _split_mistake(column: str, value: Any) -> Mistake | None:

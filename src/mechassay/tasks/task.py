@@ -70,6 +70,7 @@ class Task(ABC):
         default_counterfactual: the kind used when none is asked for.
         objective: the objective that fits its answers.
         sizes: examples of each split when no limit is given; a split that is not there is empty.
+        seeded: whether a seed decides the examples; where they are read, it does not.
     """
 
     name: str
@@ -78,6 +79,10 @@ class Task(ABC):
     default_counterfactual: str
     objective: str = "logit_diff"
     sizes: Mapping[str, int]
+
+    @property
+    def seeded(self) -> bool:
+        return True
 
     @abstractmethod
     def generate(self, split: str, seed: int, tokenizer: Any = None) -> Iterator[Example]:
@@ -162,7 +167,7 @@ class Task(ABC):
         return limit or self.sizes.get(split, 0)
 
     def _stream(self, split: str, tokenizer: Any, seed: int, private_seed: int | None) -> Iterator[Example]:
-        if split == "private":
+        if split == "private" and self.seeded:
             if private_seed is None:
                 raise BadUsage(
                     f"The private split of {self.name!r} needs private_seed, which only the keeper of the private test knows; got none."
