@@ -22,20 +22,27 @@ from mechassay.version import __version__
 if TYPE_CHECKING:
     from mechassay import circuits
     from mechassay.errors import MechassayError
+    from mechassay.examples import Example, Prompt
     from mechassay.graph import Graph
     from mechassay.models.model import Model, load_model
-    from mechassay.pairs import Batch, Pair
+    from mechassay.pairs import Batch, Pair, Pairs
     from mechassay.records import Failure, Record
-    from mechassay.tasks import load_task
+    from mechassay.tasks import Task, load_task
+    from mechassay.tasks.template import Template
 
 __all__ = [
     "Batch",
+    "Example",
     "Failure",
     "Graph",
     "MechassayError",
     "Model",
     "Pair",
+    "Pairs",
+    "Prompt",
     "Record",
+    "Task",
+    "Template",
     "__version__",
     "circuits",
     "load_model",
@@ -44,12 +51,17 @@ __all__ = [
 
 _LAZY = {
     "Batch": "mechassay.pairs",
+    "Example": "mechassay.examples",
     "Failure": "mechassay.records",
     "Graph": "mechassay.graph",
     "MechassayError": "mechassay.errors",
     "Model": "mechassay.models.model",
     "Pair": "mechassay.pairs",
+    "Pairs": "mechassay.pairs",
+    "Prompt": "mechassay.examples",
     "Record": "mechassay.records",
+    "Task": "mechassay.tasks",
+    "Template": "mechassay.tasks.template",
     "load_model": "mechassay.models.model",
     "load_task": "mechassay.tasks",
 }

@@ -7,7 +7,7 @@ import re
 from collections import Counter
 from functools import cache
 from importlib.resources import files
-from itertools import islice, zip_longest
+from itertools import islice
 from typing import Any
 
 import pytest
@@ -85,18 +85,25 @@ def byte_level() -> PreTrainedTokenizerFast:
 
 
 @cache
+def many(digit: str) -> dict[str, list[Example]]:
+    """Examples of each split, enough to have all of its years."""
+    return {split: list(islice(GreaterThan(digit).generate(split, 3), 3000 if split == "train" else 1500)) for split in SPLITS}
+
+
 def of_year(digit: str, century: str, year: str) -> Example:
     """An example of one year, of whatever split has it."""
     tags = {"century": century, "year": year}
-    together = zip_longest(*(GreaterThan(digit).generate(split, 3) for split in SPLITS))
-    return next(each for row in together for each in row if each is not None and tags.items() <= each.tags.items())
+    return next(each for found in many(digit).values() for each in found if tags.items() <= each.tags.items())
 
 
 @cache
-def one_noun(digit: str, kind: str) -> list[Example]:
-    """All examples of the test split with one noun under a tokenizer: each of its years once."""
-    made = GreaterThan(digit).generate("test", 0, tokenizer_of(kind))
-    return [each for each in made if each.tags["noun"] == NOUNS["test"][0]]
+def one_a_year(digit: str, kind: str) -> list[Example]:
+    """An example of each year of the test split, under a tokenizer."""
+    found = {
+        (each.tags["century"], each.tags["year"]): each for each in islice(GreaterThan(digit).generate("test", 0, tokenizer_of(kind)), 1200)
+    }
+    assert len(found) > 90, "of 129, or somewhat fewer where the tokenizer leaves some out"
+    return list(found.values())
 
 
 def compared(pair: Pair, tokenizer: PreTrainedTokenizerFast) -> tuple[str, set[str], set[str]] | str:
@@ -168,13 +175,13 @@ def test_prompts_are_those_of_the_papers() -> None:
 
 
 def test_unmatched_prompts_are_independent_of_the_clean_ones() -> None:
-    pairs = GreaterThan().pairs("train", counterfactual=UNMATCHED, limit=4000)
+    pairs = GreaterThan().pairs("train", counterfactual=UNMATCHED, limit=2000)
     count = Counter((pair.tags["century"], parse(pair.counterfactual)[1]) for pair in pairs)
-    # 49 combinations, about 82 pairs each; 5 sigma are 45.
-    assert len(count) == 49 and all(abs(n - len(pairs) / 49) < 45 for n in count.values())
+    # 49 combinations, about 41 pairs each; 5 sigma are 32.
+    assert len(count) == 49 and all(abs(n - len(pairs) / 49) < 32 for n in count.values())
     assert {parse(pair.counterfactual)[0] for pair in pairs} == set(NOUNS["train"])
     same = sum(parse(pair.counterfactual)[0] == pair.tags["noun"] for pair in pairs)
-    assert 20 < same < 100, "4000 / 72 nouns are 56"
+    assert 5 < same < 55, "2000 pairs / 72 nouns are 28"
 
 
 def test_clean_prompts_do_not_depend_on_the_counterfactual() -> None:
@@ -186,14 +193,14 @@ def test_clean_prompts_do_not_depend_on_the_counterfactual() -> None:
 
 def test_splits_share_no_noun_no_year_and_no_prompt() -> None:
     task = GreaterThan()
-    splits = {split: list(islice(task.generate(split, 3), 3000)) for split in SPLITS}
+    splits = many("first")
     nouns = [{each.tags["noun"] for each in found} for found in splits.values()]
     years = [{(each.tags["century"], each.tags["year"]) for each in found} for found in splits.values()]
     for parts in (nouns, years):
         assert len(set.union(*parts)) == sum(map(len, parts))
     assert set.union(*years) == {(century, year) for century in CENTURIES for year in YEARS} and len(YEARS) == 97
     prompts = [each.prompt.text for found in splits.values() for each in found]
-    assert len(set(prompts)) == len(prompts) == 4 * 3000
+    assert len(set(prompts)) == len(prompts) == 3000 + 3 * 1500
     corrupted = [{other.text for each in found for other in each.counterfactuals.values()} for found in splits.values()]
     assert len(set.union(*corrupted)) == sum(map(len, corrupted))
     assert not set(prompts) & set.union(*corrupted)
@@ -213,7 +220,7 @@ def test_the_population_with_the_last_digit() -> None:
 
 
 @settings(max_examples=25, deadline=None)
-@given(split=st.sampled_from(SPLITS), seed=st.integers(0, 2**70), n=st.integers(1, 40), more=st.integers(0, 40))
+@given(split=st.sampled_from(SPLITS), seed=st.integers(0, 2**70), n=st.integers(1, 20), more=st.integers(0, 20))
 def test_stream_properties(split: str, seed: int, n: int, more: int) -> None:
     task = GreaterThan()
     call: dict[str, Any] = {"seed": seed, "private_seed": seed, "counterfactual": UNMATCHED}
@@ -235,10 +242,11 @@ def test_the_stream_is_pinned() -> None:
 
 
 def test_whole_splits() -> None:
-    sizes = {split: len(GreaterThan().pairs(split, private_seed=PRIVATE)) for split in SPLITS}
-    assert sizes == {"train": 10_000, "validation": 1_000, "test": 1_000, "private": 1_000}
-    with pytest.raises(BadPairs, match="4128 usable pairs of 4129"):
-        GreaterThan().pairs("test", limit=4129)
+    small = {"validation": 1_000, "test": 1_000, "private": 1_000}
+    assert GreaterThan.sizes == {"train": 10_000, **small} and GreaterThan("last").population("train") > 10_000
+    assert {split: len(GreaterThan().pairs(split, private_seed=PRIVATE)) for split in small} == small
+    with pytest.raises(BadPairs, match="3744 usable pairs of 3745"):
+        GreaterThan("last").pairs("test", limit=3745)
     with pytest.raises(BadUsage, match="private_seed"):
         GreaterThan().pairs("private")
 
@@ -282,9 +290,9 @@ def test_what_is_compared(kind: str, digit: str, year: int) -> None:
 def test_both_digits_together_are_the_exact_objective(kind: str) -> None:
     """Larger tens, and of the same tens the larger ones: exactly the years above."""
     tokenizer = tokenizer_of(kind)
-    last = {(each.tags["century"], each.tags["year"]): each for each in one_noun("last", kind)}
+    last = {(each.tags["century"], each.tags["year"]): each for each in one_a_year("last", kind)}
     kept = Counter[str]()
-    for example in one_noun("first", kind):
+    for example in one_a_year("first", kind):
         century, year = example.tags["century"], example.tags["year"]
         found = compared(example.pair(MATCHED), tokenizer)
         kept[found if isinstance(found, str) else "kept"] += 1
@@ -296,7 +304,7 @@ def test_both_digits_together_are_the_exact_objective(kind: str) -> None:
             assert not isinstance(ones, str) and ones[1].isdisjoint(ones[2]) and len(ones[1] | ones[2]) == 10
             right |= {year[0] + one for one in ones[1]}
         assert right == {f"{n:02d}" for n in range(int(year) + 1, 100)}
-    years = [each.tags["year"] for each in one_noun("first", kind)]
+    years = [each.tags["year"] for each in one_a_year("first", kind)]
     dropped = sum(year < "09" or year > "89" for year in years)
     assert kept == {"kept": len(years) - dropped, ALIKE: dropped}
 
@@ -336,7 +344,7 @@ def test_years_written_in_an_unusual_way_are_left_out() -> None:
     odd = {(century, "00") for century in CENTURIES} | {("12", "80")} | {("13", f"0{n}") for n in range(1, 10)}
     written = {(c, y): re.findall(PATTERNS["mixed"], f" {c}{y}") for c in CENTURIES for y in ("00", "01", *YEARS)}
     assert {year for year, tokens in written.items() if [len(token.strip()) for token in tokens] != [2, 2]} == odd
-    examples = list(GreaterThan().generate("test", 0, tokenizer))
+    examples = list(islice(GreaterThan().generate("test", 0, tokenizer), 800))
     # 1301 is written " 130|1", so no counterfactual of that century is.
     assert {each.tags["century"] for each in examples} == set(CENTURIES) - {"13"}
     for example in examples:
@@ -348,16 +356,16 @@ def test_years_written_in_an_unusual_way_are_left_out() -> None:
         assert (UNMATCHED in example.counterfactuals) or set(example.counterfactuals) == {MATCHED}
     absent = [each for each in examples if UNMATCHED not in each.counterfactuals]
     assert 0.07 < len(absent) / len(examples) < 0.21, "one century of seven"
-    for example in one_noun("first", "mixed"):
+    for example in one_a_year("first", "mixed"):
         usual = set(example.prompt.choices)
         right, wrong = (found & usual for found in solve(example.prompt.text))
         assert compared(example.pair(MATCHED), tokenizer) == (f" to {example.tags['century']}", right, wrong)
-    plain = {each.id: each.prompt.text for each in GreaterThan().generate("test", 0)}
+    plain = {each.id: each.prompt.text for each in islice(GreaterThan().generate("test", 0), 1200)}
     assert all(plain[each.id] == each.prompt.text for each in examples)
 
 
 def test_the_last_digit_with_unusual_years() -> None:
-    for example in one_noun("last", "mixed"):
+    for example in one_a_year("last", "mixed"):
         found = compared(example.pair(MATCHED), tokenizer_of("mixed"))
         century, year = example.tags["century"], example.tags["year"]
         assert not isinstance(found, str) and not year.endswith("9")

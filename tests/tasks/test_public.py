@@ -89,6 +89,8 @@ def test_rows_of_another_schema_are_named(rows: list[dict[str, Any]], tmp_path: 
         ("a.jsonl", b"[1]\n", "line 1: a row is a JSON object; got list"),
         ("a.jsonl", b"\xff\xfe{}", "can't decode"),
         ("a.json", b"{", "Expecting property name"),
+        ("a.json", b"5", "a list of objects; got int"),
+        ("a.json", b"{}", "a list of objects; got dict"),
         ("a.parquet", b"PAR1 but not really PAR1", "arquet"),
     ],
 )

@@ -206,11 +206,6 @@ class ARC(MultipleChoice):
     def parts(self, question: Question) -> Mapping[str, Span]:
         return NO_SPANS
 
-    def _size(self, split: str, limit: int | None) -> int:
-        size = super()._size(split, limit)
-        self._check_split(split)
-        return size
-
     def _check_split(self, split: str) -> None:
         if split not in self.sizes:
             raise BadUsage(f"The questions {self.questions!r} of {self.name} have no split {split!r}, only {', '.join(self.sizes)}.")

@@ -34,8 +34,8 @@ from mechassay.tasks.task import (
     ABSENT,
     SPLITS,
     Task,
-    _tokenizer,  # pyright: ignore[reportPrivateUsage] - the one check of what has a tokenizer
     load_task,
+    tokenizer_of,
 )
 
 NO_SPACE = "no leading space"
@@ -136,7 +136,7 @@ def check_pairs(
         raise BadUsage(f"limit must be 1 or more; got {limit}.")
     if min(seed, private_seed or 0) < 0:
         raise BadUsage(f"A seed must be 0 or more; got {min(seed, private_seed or 0)}.")
-    tokenizer = _tokenizer(task.name, model)
+    tokenizer = tokenizer_of(task.name, model)
     sizes = {split: min(task.sizes[split], limit or task.sizes[split]) for split in SPLITS if task.sizes.get(split)}
     if private_seed is None and not isinstance(task, FileTask):
         sizes.pop("private", None)

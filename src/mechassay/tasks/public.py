@@ -85,7 +85,7 @@ class PublicTask(Task):
         for number, row in enumerate(public_rows(self.source, self.public, split)):
             try:
                 yield self.from_row(row, f"{self.name}-{split}-{number:06d}")
-            except (KeyError, IndexError, TypeError, ValueError) as error:
+            except (KeyError, IndexError, TypeError, ValueError, AttributeError) as error:
                 raise BadFile(
                     f"Row {number + 1} of {self.source} ({split}) is not a row of {self.public.repo}: {type(error).__name__} {error}."
                 ) from error
@@ -130,13 +130,22 @@ def read_rows(file: Path) -> Iterator[dict[str, Any]]:
     try:
         with file.open(encoding="utf-8-sig") as lines:
             if file.suffix == ".json":
-                yield from json.load(lines)
+                yield from _list(json.load(lines), file)
                 return
             for number, line in enumerate(lines, 1):
                 if line.strip():
                     yield _json(line, f"{file}, line {number}")
     except (OSError, UnicodeDecodeError, json.JSONDecodeError) as error:
         raise BadFile(f"{file}: {_line(error)}.") from error
+
+
+def _list(rows: Any, file: Path) -> list[dict[str, Any]]:
+    if not isinstance(rows, list):
+        raise BadFile(f"{file}: a .json file of rows is a list of objects; got {type(rows).__name__}.")
+    for number, row in enumerate(rows, 1):
+        if not isinstance(row, dict):
+            raise BadFile(f"{file}: row {number} is a {type(row).__name__}, not an object.")
+    return rows
 
 
 def _json(line: str, where: str) -> dict[str, Any]:

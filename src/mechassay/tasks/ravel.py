@@ -1,7 +1,7 @@
 """RAVEL: "Paris is on the continent of" -> " Europe", and the same for countries and languages.
 
-The task is that of Huang et al. (2024), as MIB uses it (Mueller et al. 2025, appendix G.5.3, tables 2
-and 5): a prompt asks for one of three attributes of a city. The causal model has the variables
+The task is that of Huang et al. (2024), as MIB uses it (Mueller et al. 2025, appendix G.5.3, table 5
+and figure 16): a prompt asks for one of three attributes of a city. The causal model has the variables
 
     city, queried attribute               read from the prompt
     Country, Continent, Language          three facts about the city
@@ -44,8 +44,8 @@ answer) are left out. `tools/ravel_facts.py` makes the table and states the rule
 
 Where this deviates from MIB:
 
-- Cities, templates and sentences are our own. The four splits share none of them, and are smaller than
-  those of table 5: there are as many examples as cities times templates.
+- Cities, templates and sentences are our own. The four splits share none of them; train and validation
+  are smaller than in table 5, as there are as many examples as cities times templates.
 - The wikipedia sentences are not from Wikipedia. They are written so that they are true or false of
   no city in particular.
 - City and template of a counterfactual are drawn by us; the paper does not say how. Half attribute
@@ -85,8 +85,9 @@ ATTRIBUTE, WIKIPEDIA = "attribute_counterfactual", "wikipedia_counterfactual"
 # What the attribute of a sentence is called.
 NOTHING = "wikipedia"
 ENTITY = "entity"
-# Of the public data set; our own splits have what there is, see `Ravel`.
-SIZES = {"train": 100_347, "validation": 15_950, "test": 1_000, "private": 1_000}
+SIZES = {"train": 11_412, "validation": 1_575, "test": 1_000, "private": 1_000}
+# With a variable, half of the prompts ask for it, so it decides how many there are.
+VARIABLE_SIZES = {"train": 7_608, "validation": 1_050, "test": 1_000, "private": 1_000}
 N_CHOICES = 10
 # After these a public prompt is continued without a space.
 OPENING = ('"', "'", "“", "‘", "(", "[")
@@ -110,13 +111,13 @@ class Ravel(PublicTask):
     """Facts about cities: their country, continent and language.
 
     A split has 11,412 (train), 1,575 (validation), 1,000 (test) and 1,000 (private) examples; with a
-    `variable`, train has 7,608 and validation 1,050.
+    `variable`, train has 7,608 and validation 1,050. The public data set has 100,347 and 15,950 there.
 
     Public rows have no city counterfactual: another kind has to be named for them.
 
     With a tokenizer, the other city is one that leaves the number of tokens of the original's template
     as it is, if the split has one. Where it has none, the city counterfactual is dropped and counted
-    by `pairs`, as nearly all counterfactuals of the other kinds are.
+    by `pairs`, as most counterfactuals of the other kinds are.
 
     Attributes:
         source: "own", "hub", or a folder with rows of the public schema.
@@ -135,12 +136,15 @@ class Ravel(PublicTask):
     version = 1
     counterfactuals = (CITY, ATTRIBUTE, WIKIPEDIA, TEMPLATE)
     default_counterfactual = CITY
-    sizes = SIZES
     public = PublicData("mib-bench/ravel", splits={"validation": "val"})
 
     def __post_init__(self) -> None:
         if self.variable and self.variable not in ATTRIBUTES:
             raise UnknownName("variable", self.variable, ATTRIBUTES)
+
+    @property
+    def sizes(self) -> Mapping[str, int]:  # pyright: ignore[reportIncompatibleVariableOverride]
+        return VARIABLE_SIZES if self.variable else SIZES
 
     @property
     def turns(self) -> tuple[str, ...]:

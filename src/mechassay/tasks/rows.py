@@ -139,7 +139,7 @@ class Reader:
                 found[meaning] = there[0]
         missing = [meaning for meaning in REQUIRED if meaning not in found]
         if missing:
-            return Mistake(f"no column{'s' if len(missing) > 1 else ''} {' and '.join(map(repr, missing))}", _there(missing, names))
+            return Mistake(f"no column{'s' if len(missing) > 1 else ''} {', '.join(map(repr, missing))}", _there(missing, names))
         if (found["answer"] in TOKEN_IDS) != (found["foil"] in TOKEN_IDS):
             return Mistake(f"{found['answer']!r} and {found['foil']!r} are not of one kind", "both must be texts, or both token ids")
         # A column without a name is no tag: it is the row number that pandas writes, or nothing.

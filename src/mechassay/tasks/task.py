@@ -102,7 +102,7 @@ class Task(ABC):
         Arguments and errors are those of `pairs`.
         """
         size = self._size(split, limit)
-        found = list(islice(self._stream(split, _tokenizer(self.name, model), seed, private_seed), size))
+        found = list(islice(self._stream(split, tokenizer_of(self.name, model), seed, private_seed), size))
         if limit is not None and len(found) < limit:
             raise BadUsage(f"Split {split!r} of {self.name} has {len(found)} examples; asked for {limit}.")
         return found
@@ -128,7 +128,7 @@ class Task(ABC):
                 or as many as there are.
             counterfactual: one of `counterfactuals`. None: the default one.
             keep: "base", "counterfactual" or "both": only examples whose prompts of that kind the
-                model completes greedily with a right answer. Needs a model.
+                model completes greedily with a right answer. Prompts that nothing completes are kept. Needs a model.
             seed: another seed, other pairs. The private split does not use it.
             private_seed: takes the place of `seed` for the split "private", where it is required.
 
@@ -143,7 +143,7 @@ class Task(ABC):
             raise UnknownName("counterfactual", kind, self.counterfactuals)
         keep_named(keep)
         size = self._size(split, limit)
-        tokenizer = _tokenizer(self.name, model)
+        tokenizer = tokenizer_of(self.name, model)
         stream = self._stream(split, tokenizer, seed, private_seed)
         chosen = _Selection(kind, keep, tokenizer, model)
         while len(chosen.pairs) < size and chosen.looked_at < PATIENCE * size + CHUNK:
@@ -164,7 +164,9 @@ class Task(ABC):
             raise UnknownName("split", split, SPLITS)
         if limit is not None and limit < 1:
             raise BadUsage(f"limit must be 1 or more; got {limit}.")
-        return limit or self.sizes.get(split, 0)
+        if split not in self.sizes:
+            raise BadUsage(f"{self.name} has no split {split!r}, only {', '.join(self.sizes)}.")
+        return limit or self.sizes[split]
 
     def _stream(self, split: str, tokenizer: Any, seed: int, private_seed: int | None) -> Iterator[Example]:
         if split == "private" and self.seeded:
@@ -226,8 +228,9 @@ class _Selection:
                 for example in map(examples.__getitem__, rows)
                 if example
             ]
+            # A prompt that nothing completes is NaN: there is nothing to get wrong.
             for row, right in zip(rows, score_prompts(model, prompts).greedy, strict=True):
-                if right != 1:
+                if right == 0:
                     found[row] = f"model wrong on {side}"
         return found
 
@@ -277,7 +280,12 @@ def load_task(name: str, **settings: Any) -> Task:
     return TASKS.make(name, **settings)
 
 
-def _tokenizer(name: str, model: Any) -> Any:
+def tokenizer_of(name: str, model: Any) -> Any:
+    """A model's tokenizer, or the tokenizer given in its place; None without a model.
+
+    Raises:
+        BadUsage: neither has one.
+    """
     if model is None:
         return None
     tokenizer = getattr(model, "tokenizer", model)
