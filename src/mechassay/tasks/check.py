@@ -217,9 +217,9 @@ def _notes(example: Example, found: Aligned | None) -> dict[str, str]:
     if found.partial:
         notes[PARTIAL] = "an answer or foil has more tokens than the one that is compared"
     if found.forced:
-        notes[FORCED] = f"{found.forced} tokens that answers and foils share are written after the prompt"
+        notes[FORCED] = f"tokens that answers and foils share are written after the prompt ({found.forced} here)"
     if found.cut:
-        notes[CUT] = f"{found.cut} tokens at the end of the prompt are left out, as what follows changes them"
+        notes[CUT] = f"tokens at the end of the prompt are left out, as what follows changes them ({found.cut} here)"
     return notes
 
 
