@@ -21,6 +21,7 @@ import torch
 from jaxtyping import Bool, Int
 from torch import Tensor
 
+from mechassay.ablated import AblatedValues
 from mechassay.alignment import Aligned, Misaligned, Span, align
 from mechassay.errors import BadPairs
 
@@ -124,6 +125,8 @@ class Batch:
         groups: the unit that error bars respect.
         alignment: how many pairs had tokens cut from or forced after their prompts, and how many
             are compared by the first of several tokens (see `mechassay.alignment`).
+        ablated: what ablated edges carry instead of the counterfactual run; made by
+            `mechassay.circuits.ablate`.
     """
 
     clean: Int[Tensor, "batch pos"]
@@ -135,6 +138,7 @@ class Batch:
     groups: tuple[str, ...]
     content: str = ""
     alignment: Mapping[str, int] = field(default_factory=lambda: NO_COUNTS)
+    ablated: AblatedValues | None = None
 
     def __len__(self) -> int:
         return self.clean.shape[0]
@@ -152,15 +156,18 @@ class Batch:
     def first_difference(self) -> int:
         """The first column in which any pair's prompts differ (`n_tokens` if none does).
 
-        Attention is causal, so clean and counterfactual runs are identical before it.
+        Attention is causal, so clean and counterfactual runs are identical before it. Constants
+        differ from the first column on.
         """
+        if self.ablated is not None:
+            return 0
         differs = (self.clean != self.counterfactual).any(dim=0).nonzero()
         return int(differs[0]) if len(differs) else self.n_tokens
 
     def to(self, device: torch.device | str) -> Batch:
         """The same batch with its tensors on `device`."""
         moved = {name: getattr(self, name).to(device) for name in ("clean", "counterfactual", "mask", "answers", "foils")}
-        return replace(self, **moved)
+        return replace(self, **moved, ablated=None if self.ablated is None else self.ablated.to(device))
 
     def select(self, rows: Sequence[int]) -> Batch:
         """The pairs at `rows`, in that order, trimmed to the longest of them."""
@@ -176,6 +183,7 @@ class Batch:
             ids=tuple(self.ids[i] for i in rows),
             groups=tuple(self.groups[i] for i in rows),
             content=self.content,
+            ablated=self.ablated,
         )
 
     def repeat(self, times: int) -> Batch:

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from mechassay.circuits import EdgeScores
+from mechassay.circuits.ablation import load_ablated
 from mechassay.records import Record
 
 Run = Callable[..., Any]
@@ -36,6 +37,26 @@ def test_run_writes_scores_records_and_a_report(folder: Path, tmp_path: Path, ru
     assert "<svg" in (out / "report.html").read_text()
     for name in ("eap", "random"):
         assert name in done.out
+
+
+def test_an_ablation_is_kept_with_the_run(folder: Path, tmp_path: Path, run: Run) -> None:
+    out = tmp_path / "out"
+    words = small(folder, out, "--method", "eap", "--ablation", "mean")
+    assert run(*words).code == 0
+    record = Record.model_validate_json((out / "records/eap.json").read_text())
+    assert record.task.args["ablation"] == "mean"
+    values = load_ablated(out / "ablated.safetensors")
+    assert values.name == "mean"
+    (out / "records/eap.json").unlink()
+    (out / "controls.safetensors").unlink()
+    run(*words)
+    again = Record.model_validate_json((out / "records/eap.json").read_text())
+    assert again.per_example == record.per_example
+    plain = tmp_path / "plain"
+    run(*small(folder, plain, "--method", "eap"))
+    other = Record.model_validate_json((plain / "records/eap.json").read_text())
+    assert other.per_example["clean"] == record.per_example["clean"] and other.per_example["empty"] != record.per_example["empty"]
+    assert "Unknown ablation 'means'. Did you mean 'mean'?" in run(*small(folder, tmp_path / "x", "--ablation", "means")).line
 
 
 def test_train_and_test_pairs_differ(folder: Path, tmp_path: Path, run: Run) -> None:

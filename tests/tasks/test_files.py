@@ -213,7 +213,7 @@ def test_the_task(tmp_path: Path) -> None:
     assert task.pairs("train", seed=5) == task.pairs("train"), "the seed changes nothing"
     with pytest.raises(BadPairs, match="'train' of towns has 5 usable pairs of 6 asked for"):
         task.pairs("train", limit=6)
-    with pytest.raises(BadPairs, match="'test' of towns has 0"):
+    with pytest.raises(BadUsage, match="towns has no split 'test', only train"):
         task.pairs("test")
     with pytest.raises(UnknownName, match="counterfactual"):
         task.pairs("train", counterfactual="other_row")
@@ -473,6 +473,12 @@ def test_a_group_is_no_prompt(tmp_path: Path) -> None:
     """A group that is spelt like a prompt connects nothing."""
     rows = [row(n, group=row(n + 1)["clean"]) for n in range(40)]
     assert len(FileTask(write(tmp_path, jsonl(rows))).sizes) == 3
+
+
+def test_rows_without_a_group_are_not_one_group(tmp_path: Path) -> None:
+    rows = [row(n, group="g" if n % 2 else None) for n in range(80)]
+    splits = list(where(write(tmp_path, jsonl(rows))).values())
+    assert len(set(splits[1::2])) == 1 and len(set(splits[::2])) == 3
 
 
 # --- token ids ---------------------------------------------------------------------------------------

@@ -6,6 +6,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from mechassay.circuits.ablation import ablate
     from mechassay.circuits.faithfulness import Controls, FaithfulnessCurve, evaluate, faithfulness_curve, run_controls
     from mechassay.circuits.methods.clean_corrupted import CleanCorrupted
     from mechassay.circuits.methods.eap import EAP
@@ -26,6 +27,7 @@ __all__ = [
     "ExactPatching",
     "FaithfulnessCurve",
     "Random",
+    "ablate",
     "evaluate",
     "faithfulness_curve",
     "run_controls",
@@ -42,6 +44,7 @@ _LAZY = {
     "ExactPatching": "methods.exact",
     "FaithfulnessCurve": "faithfulness",
     "Random": "methods.random",
+    "ablate": "ablation",
     "evaluate": "faithfulness",
     "faithfulness_curve": "faithfulness",
     "run_controls": "faithfulness",

@@ -34,7 +34,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from mechassay.circuits.objectives import Objective, signed
-from mechassay.models.capture import Contrast, LayerTrace, Trace, trace
+from mechassay.models.capture import Contrast, LayerTrace, Trace
 from mechassay.models.decoder import Attention, Context, Decoder, NormStatistics, Readout, at_least_fp32
 from mechassay.models.model import Model
 from mechassay.pairs import Batch
@@ -392,8 +392,7 @@ def clean_scores(model: Model, batch: Batch, objective: Objective, into: Float[T
         gradients = ReaderGradients.of(decoder, taps, total, times=1, columns=batch.n_tokens - start)
     with torch.no_grad():
         clean = Trace(embeds.detach(), tuple(layers), taps.stream.detach())
-        other = trace(decoder, decoder.embed(batch.counterfactual[:, start:]), ctx, past=clean, start=start)
-        contract(model, Contrast(batch, ctx, start, clean, other), gradients, into)
+        contract(model, Contrast.beside(decoder, batch, ctx, clean), gradients, into)
 
 
 def interpolated_scores(

@@ -26,6 +26,9 @@ ObjectiveOption = Annotated[
         help="What a circuit is to preserve: logit_diff, prob_diff, kl, js, cross_entropy, accuracy. The task's own if not given."
     ),
 ]
+AblationOption = Annotated[
+    str, typer.Option(help="What ablated edges carry: counterfactual, zero, mean, positional-mean (of the train pairs) or resample.")
+]
 KeepOption = Annotated[str, typer.Option(help="all; or base, counterfactual, both: only pairs whose prompts the model answers right.")]
 ProfileOption = Annotated[str, typer.Option(help="strict, or mib-2025 (exactly the benchmark's code).")]
 CounterfactualOption = Annotated[str | None, typer.Option(help="Kind of counterfactual; the task's default if not given.")]
@@ -47,6 +50,7 @@ def run_circuits(
     counterfactual: CounterfactualOption = None,
     objective: ObjectiveOption = None,
     keep: KeepOption = "all",
+    ablation: AblationOption = "counterfactual",
     train_split: TrainSplit = "train",
     train_limit: TrainLimit = 100,
     split: TestSplit = "test",
@@ -66,6 +70,7 @@ def run_circuits(
         counterfactual,
         objective,
         keep,
+        ablation,
         train_split,
         train_limit,
         split,
@@ -90,6 +95,7 @@ def localize(
     counterfactual: CounterfactualOption = None,
     objective: ObjectiveOption = None,
     keep: KeepOption = "all",
+    ablation: AblationOption = "counterfactual",
     train_split: TrainSplit = "train",
     train_limit: TrainLimit = 100,
     device: DeviceOption = "cpu",
@@ -106,6 +112,7 @@ def localize(
         counterfactual,
         objective,
         keep,
+        ablation,
         train_split,
         train_limit,
         "test",
@@ -133,6 +140,7 @@ def evaluate(
     counterfactual: CounterfactualOption = None,
     objective: ObjectiveOption = None,
     keep: KeepOption = "all",
+    ablation: AblationOption = "counterfactual",
     split: TestSplit = "test",
     limit: TestLimit = 100,
     profile: ProfileOption = "strict",
@@ -155,6 +163,7 @@ def evaluate(
         counterfactual,
         objective,
         keep,
+        ablation,
         "train",
         100,
         split,
@@ -177,6 +186,7 @@ def _plan(
     counterfactual: str | None,
     objective: str | None,
     keep: str,
+    ablation: str,
     train_split: str,
     train_limit: int,
     split: str,
@@ -203,6 +213,7 @@ def _plan(
         counterfactual=counterfactual,
         objective=objective,
         keep=keep_named(keep),
+        ablation=ablation,
         train_split=train_split,
         train_limit=train_limit,
         test_split=split,

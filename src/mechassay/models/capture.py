@@ -14,6 +14,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from mechassay.ablated import AblatedValues
 from mechassay.models.decoder import Context, Decoder, Readout
 from mechassay.pairs import Batch
 
@@ -145,7 +146,7 @@ class Contrast:
     Attributes:
         start: columns before it are the same in both runs.
         clean: the run of the clean prompts, all columns.
-        other: what ablated edges carry: the run of the counterfactual prompts, columns from `start` on.
+        other: what ablated edges carry, columns from `start` on: the run of the counterfactual prompts, or constants.
     """
 
     batch: Batch
@@ -157,9 +158,45 @@ class Contrast:
     @staticmethod
     @torch.no_grad()
     def run(decoder: Decoder, batch: Batch) -> Contrast:
-        """Two forwards, the second only over the columns that differ."""
+        """Two forwards, the second only over the columns that differ; one where ablated edges carry constants."""
         ctx = decoder.context(batch.mask)
-        start = min(batch.first_difference(), batch.n_tokens - 1)
         clean = trace(decoder, decoder.embed(batch.clean), ctx)
+        return Contrast.beside(decoder, batch, ctx, clean)
+
+    @staticmethod
+    @torch.no_grad()
+    def beside(decoder: Decoder, batch: Batch, ctx: Context, clean: Trace) -> Contrast:
+        """The contrast with a clean run that is there already."""
+        if batch.ablated is not None:
+            return Contrast(batch, ctx, 0, clean, constant_trace(decoder, batch.ablated, ctx))
+        start = min(batch.first_difference(), batch.n_tokens - 1)
         other = trace(decoder, decoder.embed(batch.counterfactual[:, start:]), ctx, past=clean, start=start)
         return Contrast(batch, ctx, start, clean, other)
+
+
+def constant_trace(decoder: Decoder, values: AblatedValues, ctx: Context) -> Trace:
+    """What readers would see and project if every writer wrote its constant.
+
+    The streams are the sums of the constants (and of positions and biases, which belong to no
+    writer); what a writer would compute from them is not looked at.
+    """
+    at = ctx.position_ids
+    embeds = values.embed_at(at)
+    x = decoder.add_positions(embeds, ctx)
+    layers: list[LayerTrace] = []
+    for index, layer in enumerate(decoder.layers):
+        attention = layer.attention
+        y = attention.norm(x)
+        q = decoder.rotate(index, attention.q(y), ctx, is_key=False)
+        k = decoder.rotate(index, attention.k(y), ctx, is_key=True)
+        v = attention.v(y).transpose(1, 2)
+        z = values.z_at(index, at)
+        attended = decoder.attention_sum(index, z)
+        wrote = attended if attention.post_norm is None else attention.post_norm(attended)
+        middle = x if decoder.parallel else x + wrote
+        mlp = None if layer.mlp is None else values.mlp_at(index, at)
+        layers.append(LayerTrace(x, middle, q, k, v, z, attended if attention.post_norm is not None else None, mlp))
+        x = x + wrote
+        if mlp is not None:
+            x = x + mlp
+    return Trace(embeds, tuple(layers), x)

@@ -16,13 +16,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
 
+from mechassay.circuits.ablation import ABLATIONS, ablate, ablated_values, load_ablated, save_ablated
 from mechassay.circuits.faithfulness import Controls, Profile, faithfulness_curve, run_controls
 from mechassay.circuits.methods import METHODS
 from mechassay.circuits.methods.method import Method, settings
 from mechassay.circuits.objectives import load_objective
 from mechassay.circuits.record import Behaviour, behaviour_of, load_controls, record_of, save_controls
 from mechassay.circuits.scores import Circuit, EdgeScores
-from mechassay.errors import MechassayError
+from mechassay.errors import MechassayError, UnknownName
 from mechassay.models.model import Model
 from mechassay.pairs import Batch
 from mechassay.progress import BAR, Progress
@@ -58,6 +59,7 @@ class CircuitRun:
     counterfactual: str | None = None
     objective: str | None = None
     keep: Keep = "all"
+    ablation: str = "counterfactual"
     train_split: str = "train"
     train_limit: int = 100
     test_split: str = "test"
@@ -86,6 +88,8 @@ class CircuitJob:
         self.methods = {method_name(method): method for method in (METHODS.make(text) for text in run.methods)}
         self.task = load_task(run.task)
         self.objective = load_objective(run.objective or self.task.objective)
+        if run.ablation not in ABLATIONS:
+            raise UnknownName("ablation", run.ablation, ABLATIONS)
         self.folder = RunFolder.open(output, run.plan())
         self.model = load()
         self.failures: list[Failure] = []
@@ -110,11 +114,24 @@ class CircuitJob:
         self.folder.save_data(role, {**pairs.selection(), "alignment": dict(batch.alignment)})
         return batch
 
+    def ablated(self, batch: Batch) -> Batch:
+        """The batch with the run's ablation; means are those of the train pairs, for the test pairs too."""
+        run = self.run
+        if run.ablation == "counterfactual":
+            return batch
+        file = self.folder.path / "ablated.safetensors"
+        if run.ablation == "resample":
+            return ablate(self.model, batch, run.ablation, seed=run.seed)
+        if not file.is_file():
+            train = self.pairs("train", run.train_split, run.train_limit)
+            save_ablated(ablated_values(self.model, train, run.ablation, progress=self.progress), file)
+        return ablate(self.model, batch, load_ablated(file))
+
     def localize(self) -> dict[str, EdgeScores]:
         """Scores of all methods; those already in the folder are read."""
         found: dict[str, EdgeScores] = {}
         missing = [name for name in self.methods if not self.folder.scores_file(name).is_file()]
-        train = self.pairs("train", self.run.train_split, self.run.train_limit) if missing else None
+        train = self.ablated(self.pairs("train", self.run.train_split, self.run.train_limit)) if missing else None
         for name, method in self.methods.items():
             file = self.folder.scores_file(name)
             if train is None or name not in missing:
@@ -143,7 +160,7 @@ class CircuitJob:
         found = {name: self.folder.record(name) for name in scores}
         missing = [name for name, record in found.items() if record is None]
         if missing:
-            test = self.pairs("test", self.run.test_split, self.run.test_limit)
+            test = self.ablated(self.pairs("test", self.run.test_split, self.run.test_limit))
             controls, behaviour = self._controls(test), behaviour_of(self.model, test)
             for name in missing:
                 found[name] = self._cell(name, lambda name=name: self._record(name, scores[name], test, controls, behaviour))
@@ -185,6 +202,7 @@ class CircuitJob:
             "train_split": run.train_split,
             "train_limit": run.train_limit,
             "keep": run.keep,
+            "ablation": run.ablation,
             **settings_of(self.task),
         }
         data = self.folder.data()

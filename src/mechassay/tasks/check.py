@@ -30,13 +30,7 @@ from mechassay.examples import Example
 from mechassay.pairs import align_pairs
 from mechassay.progress import SILENT, Progress
 from mechassay.tasks.files import AT_ONCE, FileTask
-from mechassay.tasks.task import (
-    ABSENT,
-    SPLITS,
-    Task,
-    load_task,
-    tokenizer_of,
-)
+from mechassay.tasks.task import ABSENT, SPLITS, Task, load_task, tokenizer_of
 
 NO_SPACE = "no leading space"
 PARTIAL, FORCED, CUT = "partial", "forced", "cut"
@@ -120,7 +114,7 @@ def check_pairs(
         counterfactual: as in `Task.pairs`.
         limit: the first so many examples of each split. None: the split's own size.
         seed: as in `Task.pairs`.
-        private_seed: for the private split of generated tasks, which is left out without it.
+        private_seed: for the private split, which is left out without it, unless no seed makes it.
         progress: shows how far the check is.
 
     Raises:
@@ -138,7 +132,7 @@ def check_pairs(
         raise BadUsage(f"A seed must be 0 or more; got {min(seed, private_seed or 0)}.")
     tokenizer = tokenizer_of(task.name, model)
     sizes = {split: min(task.sizes[split], limit or task.sizes[split]) for split in SPLITS if task.sizes.get(split)}
-    if private_seed is None and not isinstance(task, FileTask):
+    if private_seed is None and task.seeded:
         sizes.pop("private", None)
     counts = {split: _Count() for split in sizes}
     if isinstance(task, FileTask) and limit is None:

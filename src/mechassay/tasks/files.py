@@ -108,6 +108,11 @@ class FileTask(Task):
         for name, value in found.items():
             object.__setattr__(self, name, value)
 
+    @property
+    def seeded(self) -> bool:
+        """No seed makes what a file holds: its private split is as private as the file."""
+        return False
+
     @cached_property
     def sizes(self) -> Mapping[str, int]:  # pyright: ignore[reportIncompatibleVariableOverride] - known only after reading
         """Rows of each split that has any.
@@ -139,10 +144,6 @@ class FileTask(Task):
         while chunk := list(islice(rows, AT_ONCE)):
             found = self._continuations([row for _, row in chunk], tokenizer)
             yield from ((place, _example(self.name, row, *texts)) for (place, row), texts in zip(chunk, found, strict=True))
-
-    def _stream(self, split: str, tokenizer: Any, seed: int, private_seed: int | None) -> Iterator[Example]:
-        # The private split of a file is as private as the file; no seed makes it.
-        return super()._stream(split, tokenizer, seed, 0 if private_seed is None else private_seed)
 
     @cached_property
     def _splits(self) -> bytes:

@@ -14,7 +14,7 @@ others. What completes such a mixture is known where it is the prompt of a row, 
 is made of fields that the prompt shows (`answer=" {name}"` of "... {name} ..."); elsewhere it has
 no answers. An example lacks the kinds that would change nothing in its prompt.
 
-With a tokenizer, of a hundred possible partners the first is taken whose prompts all have as many
+With a tokenizer, of 32 possible partners the first is taken whose prompts all have as many
 tokens as the row's own, or else the one with most of them; so the partners depend on the tokenizer.
 
 *Splits.* Rows are allotted to train, validation and test (60, 20 and 20 %, at least two rows each as
@@ -32,8 +32,8 @@ import json
 import re
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
-from itertools import islice
+from dataclasses import dataclass, field, replace
+from itertools import accumulate, islice
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -46,7 +46,7 @@ from mechassay.tasks.task import Task, stream
 
 OTHER_ROW = "other_row"
 ROWS_A_SPLIT = 2
-PARTNERS_TRIED = 100
+PARTNERS_TRIED = 32
 
 _FIELD = re.compile(r"\{([^{}]+)\}")
 
@@ -92,6 +92,8 @@ class Template(Task):
     sha256: str = field(init=False)
     counterfactuals: tuple[str, ...] = field(init=False, repr=False, compare=False)
     sizes: Mapping[str, int] = field(init=False, repr=False, compare=False)
+    # The prompt's text, with each field at an odd place.
+    _pieces: tuple[str, ...] = field(init=False, repr=False, compare=False)
     _rows: tuple[_Row, ...] = field(init=False, repr=False, compare=False)
     _by_text: Mapping[str, _Row] = field(init=False, repr=False, compare=False)
 
@@ -103,7 +105,7 @@ class Template(Task):
         if not rows:
             raise BadPairs(f"{self.name} has no rows.")
         self._set(rows=rows, disjoint=_several(self.disjoint), changes={kind: _several(names) for kind, names in self.changes.items()})
-        self._set(counterfactuals=(OTHER_ROW, *self.changes), sha256=_sha256(rows))
+        self._set(counterfactuals=(OTHER_ROW, *self.changes), sha256=_sha256(rows), _pieces=tuple(_FIELD.split(self.prompt)))
         self._check_fields()
         prompts = [filled(self.prompt, each, (filled(self.answer, each).text,)) for each in rows]
         self._check_prompts(prompts)
@@ -143,42 +145,51 @@ class Template(Task):
                 tags=row.fields,
             )
 
-    def _partner(self, row: _Row, others: Sequence[_Row], length: Callable[[str], int]) -> tuple[_Row, Mapping[str, Prompt]]:
+    def _partner(self, row: _Row, others: Sequence[_Row], length: Callable[[str], int]) -> tuple[_Row, dict[str, Prompt]]:
         """The first of the others that suits best, and the counterfactuals made with it."""
-        best: tuple[int, _Row, Mapping[str, Prompt]] | None = None
+        best: tuple[int, _Row, dict[str, Mapping[str, str]]] | None = None
         for other in islice((other for other in others if other.prompt.answers != row.prompt.answers), PARTNERS_TRIED):
-            made = self._counterfactuals(row, other)
-            suits = sum(length(prompt.text) == length(row.prompt.text) for prompt in made.values())
+            mixtures = self._mixtures(row, other)
+            suits = sum(length(self._text(fields)) == length(row.prompt.text) for fields in (other.fields, *mixtures.values()))
             if best is None or suits > best[0]:
-                best = suits, other, made
+                best = suits, other, mixtures
             if suits == len(self.counterfactuals):
                 break
         assert best is not None, "a split has at least two different answers"
-        return best[1:]
+        _, other, mixtures = best
+        return other, {OTHER_ROW: other.prompt, **{kind: self._mixed(fields) for kind, fields in mixtures.items()}}
 
-    def _counterfactuals(self, row: _Row, other: _Row) -> dict[str, Prompt]:
-        made = {OTHER_ROW: other.prompt}
-        for kind, names in self.changes.items():
-            prompt = self._mixture({**row.fields, **{name: other.fields[name] for name in names}})
-            if prompt.text != row.prompt.text and self._owner(prompt.text, row.split) == row.split:
-                made[kind] = prompt
-        return made
+    def _mixtures(self, row: _Row, other: _Row) -> dict[str, Mapping[str, str]]:
+        """The fields of each change that changes the prompt, to one that the row's split may use."""
+        made = {kind: {**row.fields, **{name: other.fields[name] for name in names}} for kind, names in self.changes.items()}
+        texts = {kind: self._text(fields) for kind, fields in made.items()}
+        return {kind: made[kind] for kind, text in texts.items() if text != row.prompt.text and self._owner(text, row.split) == row.split}
 
-    def _mixture(self, fields: Mapping[str, str]) -> Prompt:
+    def _mixed(self, fields: Mapping[str, str]) -> Prompt:
         prompt = filled(self.prompt, fields)
         if prompt.text in self._by_text:
-            return self._by_text[prompt.text].prompt
-        known = set(_FIELD.findall(self.answer)) <= set(_FIELD.findall(self.prompt))
-        return Prompt(prompt.text, (filled(self.answer, fields).text,) if known else (), (), prompt.spans)
+            answers = self._by_text[prompt.text].prompt.answers
+        else:
+            answers = (filled(self.answer, fields).text,) if set(_FIELD.findall(self.answer)) <= set(self._shown) else ()
+        return replace(prompt, answers=answers)
+
+    def _text(self, fields: Mapping[str, str]) -> str:
+        """The prompt of some fields, quicker than `filled`."""
+        return "".join(piece if number % 2 == 0 else fields[piece] for number, piece in enumerate(self._pieces))
 
     def _owner(self, text: str, split: str) -> str:
         """The split that may use a prompt; `split` where no other can make it."""
         if text in self._by_text:
             return self._by_text[text].split
-        if set(self.disjoint) & set(_FIELD.findall(self.prompt)):
+        if not set(self.disjoint).isdisjoint(self._shown):
             return split
-        share = uniform(np.frombuffer(text_hash(text), "<u8").astype(np.uint64))
-        return list(SHARES)[int(np.searchsorted(np.cumsum(list(SHARES.values()))[:-1], share[0], side="right"))]
+        share = int.from_bytes(text_hash(text), "little") * 2.0**-64
+        return next((name for name, end in zip(SHARES, accumulate(SHARES.values()), strict=True) if share < end), split)
+
+    @property
+    def _shown(self) -> Sequence[str]:
+        """The fields of the prompt."""
+        return self._pieces[1::2]
 
     def _allotted(self, prompts: Sequence[Prompt]) -> list[str]:
         """The split of each row: connected ones as one, in the order of a hash, to the split that lacks most."""
@@ -194,23 +205,23 @@ class Template(Task):
         order = np.lexsort((uniform(values), np.array([-sizes[value] for value in values.tolist()])))
         for value in values[order].tolist():
             lacking = {split: share * len(prompts) - counts[split] for split, share in SHARES.items()}
-            split_of[value] = max(SHARES, key=lambda split: (counts[split] < ROWS_A_SPLIT, lacking[split]))
+            short = [split for split in SHARES if counts[split] < ROWS_A_SPLIT]
+            split_of[value] = short[0] if short else max(SHARES, key=lambda split: lacking[split])
             counts[split_of[value]] += sizes[value]
         return [split_of[value] for value in component.tolist()]
 
     def _check_fields(self) -> None:
         known = list(dict.fromkeys(name for row in self.rows for name in row))
-        shown = _FIELD.findall(self.prompt)
         for what, template in (("prompt", self.prompt), ("answer", self.answer)):
             if set(_FIELD.sub("", template)) & set("{}"):
                 raise BadUsage(f"The {what} of {self.name} has a brace that belongs to no {{field}}: {template!r}.")
         uses = [
-            ("the prompt", shown, known),
+            ("the prompt", self._shown, known),
             ("the answer", _FIELD.findall(self.answer), known),
             ("disjoint", self.disjoint, known),
             ("group", [self.group] if self.group is not None else [], known),
             # A field that the prompt does not show changes nothing in it.
-            *((f"the change {kind!r}", names, shown) for kind, names in self.changes.items()),
+            *((f"the change {kind!r}", names, self._shown) for kind, names in self.changes.items()),
         ]
         for where, names, allowed in uses:
             for name in names:

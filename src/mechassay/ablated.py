@@ -1,0 +1,57 @@
+"""What ablated writers write when that is no run of the model: zeros, means, learned vectors.
+
+A counterfactual run gives ablated edges something the model really computed. Otherwise every
+writer has a constant, the same for all examples, either at every position or one for each
+position (counted from the first real token; beyond the last one known, the last is taken).
+A head's constant is its mix of values z, d_head wide, so what it writes is W_O z.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from dataclasses import dataclass, replace
+
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor
+
+
+@dataclass(frozen=True, eq=False)
+class AblatedValues:
+    """A constant for every writer.
+
+    Attributes:
+        name: the kind of ablation, for records.
+        embed, z, mlp: of the input, the heads and the MLPs; the axis `known` is 1, or positions.
+    """
+
+    name: str
+    embed: Float[Tensor, "known d_model"]
+    z: Float[Tensor, "layers heads known d_head"]
+    mlp: Float[Tensor, "layers known d_model"] | None
+
+    def embed_at(self, positions: Int[Tensor, "batch pos"]) -> Float[Tensor, "batch pos d_model"]:
+        return self.embed[self._index(positions)]
+
+    def z_at(self, layer: int, positions: Int[Tensor, "batch pos"]) -> Float[Tensor, "batch heads pos d_head"]:
+        return self.z[layer][:, self._index(positions)].transpose(0, 1)
+
+    def mlp_at(self, layer: int, positions: Int[Tensor, "batch pos"]) -> Float[Tensor, "batch pos d_model"]:
+        assert self.mlp is not None
+        return self.mlp[layer][self._index(positions)]
+
+    def _index(self, positions: Tensor) -> Tensor:
+        return positions.clamp(max=len(self.embed) - 1)
+
+    def to(self, device: torch.device | str) -> AblatedValues:
+        """The same values on `device`."""
+        return replace(self, embed=self.embed.to(device), z=self.z.to(device), mlp=None if self.mlp is None else self.mlp.to(device))
+
+    @property
+    def content(self) -> str:
+        """SHA-256 of the name and the values."""
+        digest = hashlib.sha256(self.name.encode())
+        for values in (self.embed, self.z, self.mlp):
+            if values is not None:
+                digest.update(values.detach().cpu().float().numpy().tobytes())
+        return digest.hexdigest()

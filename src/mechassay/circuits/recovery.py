@@ -1,0 +1,180 @@
+"""Recovery of a known circuit: do an edge's scores say whether it is in the ground truth?
+
+Every edge of the graph is one item, positive if it is in the truth; edges are matched by their place in the graph,
+and places without an edge are nowhere counted. Edges without a score rank last, all together. Profiles:
+
+`strict`    (default)
+    auroc        P(a true edge scores above a false one) + P(they tie) / 2: the Mann-Whitney statistic, with mid-ranks.
+    auprc        average precision, sum_k (R_k - R_k-1) P_k over the distinct scores: edges of one score are taken
+                 together, so that constant scores give the share of true edges. (Not the mean over orders of the ties.)
+    r_precision  precision among as many edges as the truth has; recall is the same number there. Where the cut falls
+                 among ties: its expectation over their orders.
+`mib-2025`  the AUROC of Mueller et al. (2025), section 3.1, as their code has it: circuits of ceil(p * edges) edges at ten
+            sizes p, grown greedily by magnitude and pruned; the area under true over false positive rates by the
+            trapezoidal rule, divided by the last false positive rate. Nothing leads from (0, 0) to the
+            first circuit, so the area is what is right of it. The other quantities are as in `strict`, by magnitude.
+
+The interval of the AUROC takes the edges as a sample of independent edges, true and false: it says how
+far a few true edges determine a rank statistic, and nothing about other prompts, seeds or models. It holds the values that
+the observed one does not reject, with the standard error of Hanley and McNeil (1982) at the value in question (not
+at the estimate, where it is 0 for a perfect ranking), so it stays in [0, 1] and never has no width. It is NaN under `mib-2025`, whose area is no rank statistic.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import get_args
+
+import numpy as np
+from jaxtyping import Bool, Float
+from scipy.optimize import brentq  # pyright: ignore[reportMissingTypeStubs] - scipy ships none
+from scipy.stats import norm, rankdata  # pyright: ignore[reportMissingTypeStubs]
+
+from mechassay.circuits.faithfulness import FRACTIONS, PROFILES, Profile
+from mechassay.circuits.scores import By, Circuit, EdgeScores
+from mechassay.errors import BadUsage, GraphMismatch, UnknownName
+from mechassay.stats import LEVEL, Interval, trapezoid
+
+NAN = float("nan")
+
+
+@dataclass(frozen=True)
+class Recovery:
+    """How well scores recover a known circuit; NaN where undefined (no true or no false edges).
+
+    Attributes:
+        profile, by: how `auroc` was computed, and what ranked the edges.
+        auroc, auroc_interval: area under the ROC curve; its interval over edges.
+        auprc: average precision.
+        r_precision: precision, and recall, among the best `n_true` edges.
+        n_true, n_false: edges in the truth, and the others.
+        n_unscored: edges without a score, true or false.
+    """
+
+    profile: Profile
+    by: By
+    auroc: float
+    auroc_interval: Interval
+    auprc: float
+    r_precision: float
+    n_true: int
+    n_false: int
+    n_unscored: int
+
+    @property
+    def precision(self) -> float:
+        """Precision at the true size: R-precision."""
+        return self.r_precision
+
+    @property
+    def recall(self) -> float:
+        """Recall at the true size: equal to precision, as both divide by `n_true`."""
+        return self.r_precision
+
+
+def recovery(scores: EdgeScores, truth: Circuit, by: By | None = None, profile: Profile = "strict") -> Recovery:
+    """Compare a ranking of edges with the circuit that is known to be there.
+
+    Args:
+        truth: taken as it is; prune it first if edges on no path should not count.
+        by: "value" (the default) or "magnitude" (the default, and all there is, under `mib-2025`).
+
+    Raises:
+        GraphMismatch: scores and truth belong to different graphs.
+        UnknownName: no such profile or ranking.
+        BadUsage: by value under `mib-2025`.
+    """
+    if profile not in PROFILES:
+        raise UnknownName("profile", profile, PROFILES)
+    ranked: By = ("magnitude" if profile == "mib-2025" else "value") if by is None else by
+    if ranked not in get_args(By):
+        raise UnknownName("ranking", ranked, get_args(By))
+    if profile == "mib-2025" and ranked != "magnitude":
+        raise BadUsage(f"The profile mib-2025 ranks edges by magnitude; got {ranked!r}.")
+    if scores.graph != truth.graph:
+        raise GraphMismatch(f"The scores belong to {scores.graph}; the truth belongs to {truth.graph}.")
+    ranks, member = _ranks(scores, ranked), _of_edges(truth, truth)
+    n_true, n_false = int(member.sum()), int((~member).sum())
+    if profile == "mib-2025":
+        area, interval = _area_over_sizes(scores, truth), Interval(NAN, NAN)
+    else:
+        area = _auroc(ranks, member)
+        interval = auroc_interval(area, n_true, n_false)
+    return Recovery(
+        profile=profile,
+        by=ranked,
+        auroc=area,
+        auroc_interval=interval,
+        auprc=_average_precision(ranks, member),
+        r_precision=_r_precision(ranks, member),
+        n_true=n_true,
+        n_false=n_false,
+        n_unscored=len(member) - int(scores.scored().sum()),
+    )
+
+
+def _of_edges(circuit: Circuit, over: Circuit) -> Bool[np.ndarray, "edges"]:
+    """Membership of each of the graph's edges, in index order."""
+    return circuit.edges[over.graph.legal].cpu().numpy()
+
+
+def _ranks(scores: EdgeScores, by: By) -> Float[np.ndarray, "edges"]:
+    """Mid-ranks of all edges' scores, the best highest; those without a score share the lowest."""
+    values = scores.values[scores.graph.legal].double().cpu().numpy()
+    keys = np.abs(values) if by == "magnitude" else values
+    return rankdata(np.where(np.isnan(keys), -np.inf, keys), method="average")
+
+
+def _auroc(ranks: Float[np.ndarray, "edges"], member: Bool[np.ndarray, "edges"]) -> float:
+    from sklearn.metrics import roc_auc_score  # pyright: ignore[reportMissingTypeStubs] - here, because it is slow to import
+
+    return NAN if member.all() or not member.any() else float(roc_auc_score(member, ranks))
+
+
+def _average_precision(ranks: Float[np.ndarray, "edges"], member: Bool[np.ndarray, "edges"]) -> float:
+    from sklearn.metrics import average_precision_score  # pyright: ignore[reportMissingTypeStubs]
+
+    return NAN if member.all() or not member.any() else float(average_precision_score(member, ranks))
+
+
+def _r_precision(ranks: Float[np.ndarray, "edges"], member: Bool[np.ndarray, "edges"]) -> float:
+    n = int(member.sum())
+    if n in (0, len(member)):
+        return NAN
+    cut = np.partition(ranks, len(ranks) - n)[len(ranks) - n]
+    above, tied = ranks > cut, ranks == cut
+    expected = (n - above.sum()) * member[tied].mean()
+    return float((member[above].sum() + expected) / n)
+
+
+def auroc_interval(auroc: float, n_true: int, n_false: int, level: float = LEVEL) -> Interval:
+    """The areas t with |auroc - t| <= z SE(t), where SE(t) is Hanley and McNeil's standard error.
+
+    SE(t)^2 = t (1 - t) [1 + (n_true - 1) (1 - t) / (2 - t) + (n_false - 1) t / (1 + t)] / (n_true n_false).
+    """
+    if math.isnan(auroc):
+        return Interval(NAN, NAN, level)
+    z = float(norm.ppf((1 + level) / 2))
+
+    def excess(t: float) -> float:
+        spread = 1 + (n_true - 1) * (1 - t) / (2 - t) + (n_false - 1) * t / (1 + t)
+        return (auroc - t) ** 2 - z**2 * t * (1 - t) * spread / (n_true * n_false)
+
+    # SE is 0 at 0 and at 1, so there the excess is not negative; it is at the estimate, or just inside for an estimate of 0 or 1.
+    inside = min(max(auroc, 1e-9), 1 - 1e-9)
+    low = float(brentq(excess, 0.0, inside)) if auroc > 0 else 0.0
+    high = float(brentq(excess, inside, 1.0)) if auroc < 1 else 1.0
+    return Interval(low, high, level)
+
+
+def _area_over_sizes(scores: EdgeScores, truth: Circuit) -> float:
+    """MIB's ten-point area; NaN also if no circuit holds a false edge."""
+    true, false = truth.edges, truth.graph.legal & ~truth.edges
+    if not bool(true.any()) or not bool(false.any()):
+        return NAN
+    n_edges = truth.graph.n_edges
+    grown = [scores.greedy(math.ceil(fraction * n_edges), by="magnitude").pruned().edges for fraction in FRACTIONS]
+    right = np.array([float((edges & true).sum() / true.sum()) for edges in grown])
+    wrong = np.array([float((edges & false).sum() / false.sum()) for edges in grown])
+    return float(trapezoid(right, wrong) / wrong[-1]) if wrong[-1] > 0 else NAN

@@ -1,0 +1,154 @@
+"""Ablations other than the counterfactual: against the slow definition on the unmodified model, and by hand."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+
+from mechassay.ablated import AblatedValues
+from mechassay.circuits import EAP, Circuit, EAPIGInputs, EdgeScores, ExactPatching, Random, ablate, evaluate
+from mechassay.errors import BadPairs, BadUsage, UnknownName
+from mechassay.models.reference import Recording, ReferenceModel, exact_precision
+from mechassay.pairs import Batch
+from mechassay.progress import SILENT
+from tiny import Subject, subject
+
+KINDS = ["zero", "mean", "positional-mean"]
+
+
+@pytest.fixture(scope="module", params=["gpt2", "neox", "qwen2", "gemma2"])
+def case(request: pytest.FixtureRequest) -> Subject:
+    return subject(request.param, torch.float64, n_pairs=2)
+
+
+def constants_as_recording(case: Subject, values: AblatedValues) -> Recording:
+    """What the reference evaluator would have recorded if every writer had written its constant."""
+    model, batch = case.model, case.batch
+    reference = ReferenceModel(model.hf, model.graph)
+    plain = reference.record(batch.clean, batch.mask)
+    at = (batch.mask.long().cumsum(1) - 1).clamp(min=0)
+    decoder, graph = model.decoder, model.graph
+    embed = values.embed_at(at)
+    writers, attended, before, middle = [embed], [], [], []
+    # Learned positions and biases belong to no writer: what the plain run has beyond its writers.
+    x = embed if decoder.positions is None else embed + decoder.positions[at]
+    for layer in range(graph.n_layers):
+        attention = decoder.layers[layer].attention
+        heads = decoder.head_outputs(layer, values.z_at(layer, at))
+        total = heads.sum(0) + (0 if attention.out_bias is None else attention.out_bias)
+        writers += [*heads]
+        attended.append(total)
+        before.append(x)
+        wrote = total if attention.post_norm is None else attention.post_norm(total)
+        middle.append(x if graph.parallel else x + wrote)
+        mlp = values.mlp_at(layer, at)
+        writers.append(mlp)
+        x = x + wrote + mlp
+    return replace(plain, writers=torch.stack(writers), attended=attended, before=before, middle=middle, final=x)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_circuits_equal_the_dense_definition(case: Subject, kind: str) -> None:
+    model = case.model
+    batch = ablate(model, case.batch, kind, progress=SILENT)
+    assert batch.ablated is not None
+    scores = Random(seed=3).draw(model.graph)
+    circuits = [Circuit.empty(model.graph), *(scores.top(p).pruned() for p in (0.3, 0.7))]
+    fast = evaluate(model, circuits, batch, progress=SILENT)
+    with exact_precision(model.hf), torch.no_grad():
+        reference = ReferenceModel(model.hf, model.graph)
+        recording = constants_as_recording(case, batch.ablated)
+        for circuit, values in zip(circuits, fast, strict=True):
+            logits = reference.run(batch.clean, batch.mask, recording, circuit.edges.double())
+            slow = logits.gather(1, batch.answers) - logits.gather(1, batch.foils)
+            np.testing.assert_allclose(values, slow[:, 0].numpy(), atol=1e-9, rtol=1e-9)
+
+
+def test_attribution_is_the_derivative_under_any_ablation() -> None:
+    """EAP = the derivative of the dense definition by each edge's coefficient, with constants too."""
+    case = subject("gemma2", torch.float64, n_pairs=1)
+    model = case.model
+    batch = ablate(model, case.batch, "mean", progress=SILENT)
+    assert batch.ablated is not None
+    scores = EAP().score(model, batch, progress=SILENT)
+    with exact_precision(model.hf):
+        m = torch.ones(model.graph.n_writers, model.graph.n_readers, dtype=torch.float64, requires_grad=True)
+        logits = ReferenceModel(model.hf, model.graph).run(batch.clean, batch.mask, constants_as_recording(case, batch.ablated), m)
+        (slope,) = torch.autograd.grad((logits.gather(1, batch.answers) - logits.gather(1, batch.foils)).mean(), m)
+    legal = model.graph.legal
+    torch.testing.assert_close(scores.values[legal].double(), slope[legal], atol=1e-6, rtol=1e-5)
+
+
+def test_means_by_hand() -> None:
+    case = subject("llama", torch.float64, n_pairs=3)
+    model, batch = case.model, case.batch
+    taken, _ = model.run(batch)
+    real = batch.mask
+    mean = ablate(model, batch, "mean", progress=SILENT).ablated
+    assert mean is not None and mean.mlp is not None and len(mean.embed) == 1
+    torch.testing.assert_close(mean.embed[0], taken.embed[real].mean(0))
+    torch.testing.assert_close(mean.z[1, 2, 0], taken.layers[1].z[:, 2][real].mean(0))
+    mlp = taken.layers[2].mlp
+    assert mlp is not None
+    torch.testing.assert_close(mean.mlp[2, 0], mlp[real].mean(0))
+    by_place = ablate(model, batch, "positional-mean", progress=SILENT).ablated
+    assert by_place is not None
+    # The first pair is shorter by two: its first token stands in the third column.
+    second = torch.stack([taken.embed[0, 3], taken.embed[1, 1], taken.embed[2, 1]]).mean(0)
+    torch.testing.assert_close(by_place.embed[1], second)
+    torch.testing.assert_close(by_place.embed[6], taken.embed[1:, 6].mean(0))
+
+
+def test_padding_and_chunks_do_not_change_means(monkeypatch: pytest.MonkeyPatch) -> None:
+    case = subject("gpt2", torch.float64, n_pairs=5)
+    whole = ablate(case.model, case.batch, "positional-mean", progress=SILENT).ablated
+    monkeypatch.setattr("mechassay.models.memory.CPU_BUDGET", 1)
+    single = ablate(case.model, case.batch, "positional-mean", progress=SILENT).ablated
+    assert whole is not None and single is not None
+    torch.testing.assert_close(whole.z, single.z)
+    assert whole.content[:8] != ablate(case.model, case.batch, "mean", progress=SILENT).content[:8]
+
+
+def test_resampling_takes_another_example_of_equal_length() -> None:
+    case = subject("llama", n_pairs=6)
+    batch = case.batch.select([1, 2, 3, 4, 5])
+    drawn = ablate(case.model, batch, "resample", seed=1)
+    rows = [next(i for i in range(5) if torch.equal(batch.clean[i], other)) for other in drawn.counterfactual]
+    assert sorted(rows) == [0, 1, 2, 3, 4] and all(row != place for place, row in enumerate(rows))
+    assert torch.equal(drawn.counterfactual, ablate(case.model, batch, "resample", seed=1).counterfactual)
+    assert drawn.content != batch.content
+    with pytest.raises(BadPairs, match="the only one of 5 tokens"):
+        ablate(case.model, case.batch, "resample")
+
+
+def test_every_method_takes_every_ablation() -> None:
+    case = subject("gemma2", n_pairs=4)
+    rows = case.batch.select([1, 2, 3])
+    seen: list[EdgeScores] = []
+    for kind in ("counterfactual", "zero", "mean", "positional-mean", "resample"):
+        batch = ablate(case.model, rows, kind, progress=SILENT)
+        for method in (EAP(), EAPIGInputs(steps=2), ExactPatching(layers=(1,))):
+            scores = method.score(case.model, batch, progress=SILENT)
+            assert torch.isfinite(scores.values[:, case.model.graph.slots(1)][0]).all()
+            seen.append(scores)
+        assert isinstance(batch, Batch) and len(evaluate(case.model, Circuit.full(case.model.graph), batch, progress=SILENT)) == 3
+    assert not any(torch.equal(a.values.nan_to_num(), b.values.nan_to_num()) for i, a in enumerate(seen) for b in seen[:i])
+
+
+def test_full_circuit_is_clean_whatever_is_ablated() -> None:
+    case = subject("neox", torch.float64)
+    plain = evaluate(case.model, Circuit.full(case.model.graph), case.batch, progress=SILENT)
+    for kind in KINDS:
+        batch = ablate(case.model, case.batch, kind, progress=SILENT)
+        np.testing.assert_allclose(evaluate(case.model, Circuit.full(case.model.graph), batch, progress=SILENT), plain, atol=1e-12)
+
+
+def test_bad_ablations() -> None:
+    case = subject("llama")
+    with pytest.raises(UnknownName, match="Did you mean 'zero'"):
+        ablate(case.model, case.batch, "zeros")
+    with pytest.raises(BadUsage, match="learned"):
+        ablate(case.model, case.batch, "optimal")
