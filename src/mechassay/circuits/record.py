@@ -105,12 +105,12 @@ class Behaviour:
         ]
 
     def warnings(self) -> list[str]:
-        """A line if the accuracy may be chance: then there is no behaviour of the task to explain."""
+        """A line if the accuracy may be chance or less: then there is no behaviour of the task to explain."""
         accuracy, chance = self.measures()
         if accuracy.low > chance.value:
             return []
         return [
-            f"The model itself is at chance: its answer beats the foils in {accuracy.value:.0%} of {accuracy.n} pairs "
+            f"The model itself is not above chance: its answer beats the foils in {accuracy.value:.0%} of {accuracy.n} pairs "
             f"({accuracy.low:.0%} to {accuracy.high:.0%}), guessing does in {chance.value:.0%}. "
             "Its circuits explain how it prefers tokens, not how it does the task."
         ]

@@ -17,14 +17,16 @@ and places without an edge are nowhere counted. Edges without a score rank last,
 The interval of the AUROC takes the edges as a sample of independent edges, true and false: it says how
 far a few true edges determine a rank statistic, and nothing about other prompts, seeds or models. It holds the values that
 the observed one does not reject, with the standard error of Hanley and McNeil (1982) at the value in question (not
-at the estimate, where it is 0 for a perfect ranking), so it stays in [0, 1] and never has no width. It is NaN under `mib-2025`, whose area is no rank statistic.
+at the estimate, where it is 0 for a perfect ranking), so it stays in [0, 1] and never has no width. It is NaN under
+`mib-2025`, whose area is no rank statistic.
 """
 
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import get_args
+from typing import Any, get_args
 
 import numpy as np
 from jaxtyping import Bool, Float
@@ -94,7 +96,7 @@ def recovery(scores: EdgeScores, truth: Circuit, by: By | None = None, profile: 
         raise BadUsage(f"The profile mib-2025 ranks edges by magnitude; got {ranked!r}.")
     if scores.graph != truth.graph:
         raise GraphMismatch(f"The scores belong to {scores.graph}; the truth belongs to {truth.graph}.")
-    ranks, member = _ranks(scores, ranked), _of_edges(truth, truth)
+    ranks, member = _ranks(scores, ranked), truth.edges[truth.graph.legal].cpu().numpy()
     n_true, n_false = int(member.sum()), int((~member).sum())
     if profile == "mib-2025":
         area, interval = _area_over_sizes(scores, truth), Interval(NAN, NAN)
@@ -112,11 +114,6 @@ def recovery(scores: EdgeScores, truth: Circuit, by: By | None = None, profile: 
         n_false=n_false,
         n_unscored=len(member) - int(scores.scored().sum()),
     )
-
-
-def _of_edges(circuit: Circuit, over: Circuit) -> Bool[np.ndarray, "edges"]:
-    """Membership of each of the graph's edges, in index order."""
-    return circuit.edges[over.graph.legal].cpu().numpy()
 
 
 def _ranks(scores: EdgeScores, by: By) -> Float[np.ndarray, "edges"]:
@@ -151,21 +148,29 @@ def _r_precision(ranks: Float[np.ndarray, "edges"], member: Bool[np.ndarray, "ed
 def auroc_interval(auroc: float, n_true: int, n_false: int, level: float = LEVEL) -> Interval:
     """The areas t with |auroc - t| <= z SE(t), where SE(t) is Hanley and McNeil's standard error.
 
-    SE(t)^2 = t (1 - t) [1 + (n_true - 1) (1 - t) / (2 - t) + (n_false - 1) t / (1 + t)] / (n_true n_false).
+    SE(t)^2 = t (1 - t) [1 + (n_true - 1) (1 - t) / (2 - t) + (n_false - 1) t / (1 + t)] / (n_true n_false), or, if that is
+    larger, the same with the roles of true and false exchanged: scores times -1 then give the mirrored interval.
     """
     if math.isnan(auroc):
         return Interval(NAN, NAN, level)
     z = float(norm.ppf((1 + level) / 2))
+    few, many = sorted((n_true, n_false))
 
     def excess(t: float) -> float:
-        spread = 1 + (n_true - 1) * (1 - t) / (2 - t) + (n_false - 1) * t / (1 + t)
+        small, large = sorted(((1 - t) / (2 - t), t / (1 + t)))
+        spread = 1 + (few - 1) * small + (many - 1) * large
         return (auroc - t) ** 2 - z**2 * t * (1 - t) * spread / (n_true * n_false)
 
     # SE is 0 at 0 and at 1, so there the excess is not negative; it is at the estimate, or just inside for an estimate of 0 or 1.
     inside = min(max(auroc, 1e-9), 1 - 1e-9)
-    low = float(brentq(excess, 0.0, inside)) if auroc > 0 else 0.0
-    high = float(brentq(excess, inside, 1.0)) if auroc < 1 else 1.0
+    low = _root(excess, 0.0, inside) if auroc > 0 else 0.0
+    high = _root(excess, inside, 1.0) if auroc < 1 else 1.0
     return Interval(low, high, level)
+
+
+def _root(function: Callable[[float], float], low: float, high: float) -> float:
+    found: Any = brentq(function, low, high)
+    return float(found)
 
 
 def _area_over_sizes(scores: EdgeScores, truth: Circuit) -> float:
@@ -175,6 +180,5 @@ def _area_over_sizes(scores: EdgeScores, truth: Circuit) -> float:
         return NAN
     n_edges = truth.graph.n_edges
     grown = [scores.greedy(math.ceil(fraction * n_edges), by="magnitude").pruned().edges for fraction in FRACTIONS]
-    right = np.array([float((edges & true).sum() / true.sum()) for edges in grown])
-    wrong = np.array([float((edges & false).sum() / false.sum()) for edges in grown])
-    return float(trapezoid(right, wrong) / wrong[-1]) if wrong[-1] > 0 else NAN
+    right, wrong = (np.array([int((edges & kind).sum()) for edges in grown]) / int(kind.sum()) for kind in (true, false))
+    return float(trapezoid(right[None], wrong)[0] / wrong[-1]) if wrong[-1] > 0 else NAN

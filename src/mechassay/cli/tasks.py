@@ -11,6 +11,7 @@ import typer
 from mechassay.cli.options import BosOption, DeviceOption, DtypeOption, OutputOption, SeedOption, load
 
 if TYPE_CHECKING:
+    from rich.console import Console
     from rich.table import Table
 
     from mechassay.models.model import Model
@@ -32,30 +33,21 @@ def list_tasks() -> None:
 
     from mechassay.tasks import TASKS, load_task
 
-    Console().print(_overview([load_task(name) for name in TASKS.names()]))
+    console = Console(highlight=False, soft_wrap=True)
+    for name in TASKS.names():
+        _describe(load_task(name), console)
 
 
-def _overview(tasks: list[Task]) -> Table:
-    from dataclasses import fields
-
-    from rich.table import Table
-
+def _describe(task: Task, console: Console) -> None:
     from mechassay.tasks import SPLITS
+    from mechassay.tasks.task import settings_of
 
-    table = Table("task", "counterfactuals (* default)", "split", "pairs", "settings")
-    for task in tasks:
-        kinds = [f"{kind}{' *' if kind == task.default_counterfactual else ''}" for kind in task.counterfactuals]
-        splits = [split for split in SPLITS if split in task.sizes]
-        settings = [f"{each.name}={getattr(task, each.name)}" for each in fields(task)]  # pyright: ignore[reportArgumentType]
-        table.add_row(
-            task.name,
-            "\n".join(kinds),
-            "\n".join(splits),
-            "\n".join(f"{task.sizes[split]:,}" for split in splits),
-            "\n".join(settings),
-            end_section=True,
-        )
-    return table
+    settings = ", ".join(f"{name}={value!r}" for name, value in settings_of(task).items())
+    console.print(f"[bold]{task.name}[/bold]" + (f"  settings: {settings}" if settings else ""))
+    console.print("  pairs: " + ", ".join(f"{split} {task.sizes[split]:,}" for split in SPLITS if split in task.sizes))
+    console.print("  counterfactuals (* default):")
+    for kind in task.counterfactuals:
+        console.print(f"    {kind}{' *' if kind == task.default_counterfactual else ''}")
 
 
 @app.command("show")

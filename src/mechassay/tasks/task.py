@@ -271,7 +271,7 @@ def load_task(name: str, **settings: Any) -> Task:
 
     Raises:
         UnknownName: nobody registered `name`, or the task has no such setting.
-        BadFile: a file that cannot be read as pairs.
+        BadFile: there is no such file. What is wrong inside it is said when its pairs are asked for.
     """
     if name.lower().endswith((".jsonl", ".csv")):
         from mechassay.tasks.files import FileTask

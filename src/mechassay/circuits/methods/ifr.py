@@ -30,7 +30,7 @@ from bisect import bisect_left
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import ClassVar, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 import torch
 from jaxtyping import Bool, Float, Int
@@ -118,7 +118,7 @@ class _Sums(NamedTuple):
         self.examples.add_((positions > 0).sum(0))
         self.undefined.add_((~defined).sum(0))
 
-    def scores(self, graph: Graph, about: dict[str, object]) -> EdgeScores:
+    def scores(self, graph: Graph, about: dict[str, Any]) -> EdgeScores:
         """Means over examples, copied to all readers of a stream.
 
         Raises:

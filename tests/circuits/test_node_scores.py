@@ -1,0 +1,169 @@
+"""Scores of nodes and neurons, and what is selected by them: sizes by hand, ties, files, refusals."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from mechassay.circuits import Circuit, EdgeScores, Random
+from mechassay.circuits.files import write_tensors
+from mechassay.circuits.node_scores import NeuronScores, NodeScores, NodeSelection, edges_out
+from mechassay.errors import BadFile, BadUsage, GraphMismatch, NonFinite, UnknownName
+from mechassay.graph import Graph
+
+GRAPH = Graph(1, 2)
+"""Writers input, a0.h0, a0.h1, m0; readers 2 x (q, k, v), m0, logits: 8, 2, 2 and 1 edges."""
+
+
+def neurons(*rows: list[float]) -> NeuronScores:
+    return NeuronScores(GRAPH, torch.tensor(rows))
+
+
+SCORES = neurons([0.1, -9.0], [5.0, 5.0], [float("nan"), 3.0], [-4.0, 5.0])
+
+
+def test_sizes_by_hand() -> None:
+    assert edges_out(GRAPH).tolist() == [8, 2, 2, 1]
+    mask = torch.tensor([[True, False], [True, True], [False, False], [False, True]])
+    selection = NodeSelection(GRAPH, mask)
+    assert len(selection) == 4
+    assert selection.nodes.tolist() == [True, True, False, True]
+    assert selection.weighted_edge_count() == 0.5 * 8 + 2 + 0.5 * 1
+    assert selection.size == 6.5 / 13
+    assert selection.edges == Circuit(GRAPH, GRAPH.legal & torch.tensor([True, True, False, True])[:, None])
+    assert len(selection.edges) == 8 + 2 + 1
+
+
+@pytest.mark.parametrize("graph", [Graph(12, 12), Graph(3, 4, parallel=True), Graph(2, 3, mlp=False)])
+def test_ends(graph: Graph) -> None:
+    full, empty = NodeSelection.full(graph, 7), NodeSelection.empty(graph, 7)
+    assert full.weighted_edge_count() == graph.n_edges and full.size == 1 and full.edges == Circuit.full(graph)
+    assert empty.weighted_edge_count() == 0 and len(empty) == 0 and empty.edges == Circuit.empty(graph)
+
+
+def test_gpt2_small_counts_real_edges_only() -> None:
+    """MIB's code counts 157 writers x 445 readers = 69,865 here."""
+    assert NodeSelection.full(Graph(12, 12), 768).weighted_edge_count() == 32_491
+
+
+def test_whole_nodes_count_as_their_edges() -> None:
+    graph = Graph(3, 4)
+    nodes = torch.rand(graph.n_writers, generator=torch.Generator().manual_seed(0)) < 0.5
+    selection = NodeSelection.of_nodes(graph, nodes, 5)
+    assert selection.weighted_edge_count() == len(selection.edges)
+    assert torch.equal(selection.nodes, nodes)
+
+
+def test_rankings_break_ties_by_index_and_leave_out_what_is_not_scored() -> None:
+    assert SCORES.ranking().tolist() == [2, 3, 7, 5, 0, 6, 1]
+    assert SCORES.ranking("magnitude").tolist() == [1, 2, 3, 7, 6, 5, 0]
+    assert SCORES.scored().sum() == 7
+    with pytest.raises(UnknownName, match="magnitude"):
+        SCORES.ranking("magnitud")  # pyright: ignore[reportArgumentType]
+
+
+def test_top_neurons() -> None:
+    assert SCORES.top(3).neurons.flatten().nonzero().flatten().tolist() == [2, 3, 7]
+    assert SCORES.top(2, by="magnitude").neurons.flatten().nonzero().flatten().tolist() == [1, 2]
+    assert len(SCORES.top(0.49)) == 3 and len(SCORES.top(0.5)) == 4
+    assert len(SCORES.top(1.0)) == 7
+    assert len(SCORES.top(0)) == 0
+
+
+def test_neurons_within_a_size() -> None:
+    # Neurons 2, 3 weigh one edge each, 7 half an edge, 5 one, 0 four.
+    for fraction, kept in [(0.9 / 13, 0), (1 / 13, 1), (2.4 / 13, 2), (2.5 / 13, 3), (7.4 / 13, 4), (7.5 / 13, 5), (1.0, 7)]:
+        selection = SCORES.within(fraction)
+        assert len(selection) == kept
+        assert selection.size <= fraction + 1e-12
+    with pytest.raises(BadUsage, match=r"\[0, 1\]"):
+        SCORES.within(1.5)
+
+
+def test_nodes() -> None:
+    nodes = SCORES.nodes()
+    torch.testing.assert_close(nodes.values, torch.tensor([-8.9, 10.0, 3.0, 1.0]))
+    assert nodes.top(2).names() == ["a0.h0->m0", "a0.h0->logits", "a0.h1->m0", "a0.h1->logits"]
+    assert len(nodes.top(1, by="magnitude")) == 2
+    assert len(nodes.top(0.75)) == 5
+    assert len(nodes.within(4.5 / 13)) == 4
+    nothing = neurons([float("nan")] * 2, [1.0, 1.0], [1.0, 1.0], [1.0, 1.0])
+    assert nothing.nodes().values.isnan().tolist() == [True, False, False, False]
+
+
+def test_selections_are_values() -> None:
+    a, b = SCORES.top(3), SCORES.top(3)
+    assert a == b and hash(a) == hash(b) and a != SCORES.top(4) and a is not b
+    assert len({a, b, SCORES.top(4)}) == 2
+
+
+@pytest.mark.parametrize("scores", [SCORES, SCORES.nodes()])
+def test_files(scores: NeuronScores | NodeScores, tmp_path: Path) -> None:
+    path = tmp_path / "scores.safetensors"
+    made = type(scores)(scores.graph, scores.values, {"method": "by hand", "n_examples": 3})  # pyright: ignore[reportArgumentType]
+    made.save(path)
+    again = type(scores).load(path, GRAPH)
+    torch.testing.assert_close(again.values, scores.values, equal_nan=True, rtol=0, atol=0)
+    assert again.graph == GRAPH and again.provenance == {"method": "by hand", "n_examples": 3}
+    with pytest.raises(GraphMismatch, match="made on"):
+        type(scores).load(path, Graph(2, 2))
+    wrong = NodeScores if isinstance(scores, NeuronScores) else NeuronScores
+    with pytest.raises(BadFile, match="holds"):
+        wrong.load(path)
+    with pytest.raises(BadFile, match="holds"):
+        EdgeScores.load(path)
+    path.write_bytes(path.read_bytes()[:-3])
+    with pytest.raises(BadFile, match="not a readable"):
+        type(scores).load(path)
+    with pytest.raises(BadFile, match="no such file"):
+        type(scores).load(tmp_path / "none")
+
+
+@pytest.mark.parametrize(
+    ("change", "error", "message"),
+    [
+        ({"graph": {"n_layers": 0, "n_heads": 2}}, BadFile, "at least one layer"),
+        ({"graph": {"layers": 1}}, BadFile, "header"),
+        ({"graph": None}, BadFile, "header"),
+        ({"fingerprint": "0"}, BadFile, "fingerprint"),
+        ({"values": torch.ones(4, 2, dtype=torch.int32)}, BadFile, "int32"),
+        ({"values": torch.ones(4)}, BadFile, "with 1 axes"),
+        ({"values": torch.ones(5, 2)}, GraphMismatch, "d_model"),
+        ({"values": torch.full((4, 2), float("inf"))}, NonFinite, "8 of 8"),
+        ({"provenance": 3}, BadFile, "provenance"),
+    ],
+)
+def test_bad_files(change: dict[str, Any], error: type[Exception], message: str, tmp_path: Path) -> None:
+    path = tmp_path / "scores.safetensors"
+    parts = {
+        "graph": {"n_layers": 1, "n_heads": 2, "parallel": False, "mlp": True},
+        "fingerprint": GRAPH.fingerprint,
+        "values": torch.ones(4, 2),
+        "provenance": {},
+    }
+    values = {**parts, **change}.pop("values")
+    header = {key: value for key, value in {**parts, **change}.items() if key != "values"}
+    write_tensors(path, {"values": values}, {"kind": "neuron_scores", **header})
+    with pytest.raises(error, match=message):
+        NeuronScores.load(path)
+
+
+def test_what_is_refused() -> None:
+    with pytest.raises(GraphMismatch, match="d_model"):
+        NodeSelection(GRAPH, torch.zeros(3, 2, dtype=torch.bool))
+    with pytest.raises(GraphMismatch, match=r"\(4,\)"):
+        NodeScores(GRAPH, torch.zeros(5))
+    with pytest.raises(NonFinite, match="first is a0.h1"):
+        NeuronScores.of(GRAPH, torch.tensor([[1.0, 1.0], [1.0, 1.0], [1.0, float("nan")], [1.0, 1.0]]))
+    with pytest.raises(BadUsage, match="between 0 and 8 neurons"):
+        SCORES.top(9)
+    with pytest.raises(BadUsage, match="between 0 and 4 nodes"):
+        SCORES.nodes().top(-1)
+
+
+def test_scores_of_lower_precision_are_widened() -> None:
+    values = Random(seed=1).draw(GRAPH).values[:, :2].nan_to_num(0.0).bfloat16()
+    assert NeuronScores.of(GRAPH, values).values.dtype == torch.float32
