@@ -43,7 +43,7 @@ def test_score_writes_records_tables_and_a_page_and_goes_on(folder: Path, tmp_pa
     assert done.code == 0, done.err
     (file,) = (out / "records").glob("*.json")
     record = Record.model_validate_json(file.read_text())
-    assert record.kind == "accuracy" and len(record.example_ids) == 6
+    assert record.kind == "accuracy" and len(record.example_ids) == record.data["test"]["kept"] == 6
     by_name = {each.name: each for each in record.measures}
     assert by_name["greedy@original"].n == 6 and by_name["chance@original"].value == 0.5
     assert by_name["greedy@abc_counterfactual"].n == 0 and by_name["greedy@abc_counterfactual"].n_undefined == 6

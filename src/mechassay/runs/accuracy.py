@@ -104,6 +104,7 @@ def score_task(model: Model, task: Task, run: AccuracyRun, *, progress: Progress
     begin = time.perf_counter()
     examples = _examples(model, task, run)
     groups = [example.group or example.id for example in examples]
+    hash_of_examples = _hash(examples)
     columns: dict[str, Float[np.ndarray, "n"]] = {}
     for kind in (ORIGINAL, *task.counterfactuals):
         columns |= {f"{name}@{kind}": values for name, values in _column(model, examples, kind, progress).items()}
@@ -117,9 +118,11 @@ def score_task(model: Model, task: Task, run: AccuracyRun, *, progress: Progress
         per_example={name: values.tolist() for name, values in columns.items() if not name.startswith("chance")},
         example_ids=[example.id for example in examples],
         groups=groups,
+        # Every example is scored: nothing is dropped, and what a kind lacks is undefined there.
+        data={"test": {"task": task.name, "split": run.split, "kept": len(examples), "dropped": {}, "hash": hash_of_examples}},
         realised={"seconds": round(time.perf_counter() - begin, 3)},
         provenance=provenance(
-            device=str(model.device), dtype=str(model.dtype).removeprefix("torch."), seed=run.seed, data_hash=_hash(examples)
+            device=str(model.device), dtype=str(model.dtype).removeprefix("torch."), seed=run.seed, data_hash=hash_of_examples
         ),
     )
 
