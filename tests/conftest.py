@@ -11,7 +11,7 @@ import pytest
 import torch
 
 # Several workers share the machine; one alone takes two threads, so that timings mean the same everywhere.
-torch.set_num_threads(1 if "PYTEST_XDIST_WORKER" in os.environ else min(2, os.cpu_count() or 1))
+torch.set_num_threads(1 if "PYTEST_XDIST_WORKER" in os.environ or os.environ.get("OMP_NUM_THREADS") == "1" else min(2, os.cpu_count() or 1))
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:

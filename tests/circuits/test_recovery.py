@@ -11,7 +11,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from mechassay.circuits.recovery import auroc_interval, recovery
+from mechassay.circuits.recovery import auroc_interval, recovery_of
 from mechassay.circuits.scores import Circuit, EdgeScores
 from mechassay.errors import BadUsage, GraphMismatch, UnknownName
 from mechassay.graph import Graph
@@ -52,7 +52,7 @@ HAND = {
 def test_worked_by_hand() -> None:
     """Order: q | k, v | m0 | a0->m0 | a0->logits | input->logits | m0->logits without a score; q, k and a0->m0 are true."""
     truth = Circuit.from_names(SMALL, ["input->a0.h0<q>", "input->a0.h0<k>", "a0.h0->m0"])
-    found = recovery(scores_of(SMALL, HAND), truth)
+    found = recovery_of(scores_of(SMALL, HAND), truth)
     assert (found.n_true, found.n_false, found.n_unscored) == (3, 5, 1)
     # Wins over the five false edges: q all 5; k 4 and a tie; a0->m0 3.
     assert found.auroc == pytest.approx((5 + 4.5 + 3) / 15)
@@ -64,14 +64,14 @@ def test_worked_by_hand() -> None:
 def test_worked_by_hand_by_magnitude() -> None:
     """Only input->logits is true: the largest magnitude, and the smallest value but for the edge without a score."""
     truth = Circuit.from_names(SMALL, ["input->logits"])
-    by_magnitude, by_value = (recovery(scores_of(SMALL, HAND), truth, by=by) for by in ("magnitude", "value"))
+    by_magnitude, by_value = (recovery_of(scores_of(SMALL, HAND), truth, by=by) for by in ("magnitude", "value"))
     assert (by_magnitude.auroc, by_magnitude.auprc, by_magnitude.r_precision) == (1.0, 1.0, 1.0)
     assert (by_value.auroc, by_value.auprc, by_value.r_precision) == pytest.approx((1 / 7, 1 / 7, 0.0))
 
 
 def test_a_cut_among_ties_is_an_expectation() -> None:
     truth = Circuit.from_names(SMALL, ["input->a0.h0<q>", "input->a0.h0<k>"])
-    assert recovery(scores_of(SMALL, HAND), truth).r_precision == pytest.approx((1 + 1 / 2) / 2)
+    assert recovery_of(scores_of(SMALL, HAND), truth).r_precision == pytest.approx((1 + 1 / 2) / 2)
 
 
 def by_definition(scores: EdgeScores, truth: Circuit, by: str) -> tuple[float, float, float]:
@@ -104,17 +104,17 @@ def test_agrees_with_the_definitions(distinct: int, by: str) -> None:
     values = scores.values.clone()
     values[:, ::5] = NAN
     for each in (scores, EdgeScores(MIDDLE, values)):
-        found = recovery(each, truth, by=by)  # pyright: ignore[reportArgumentType]
+        found = recovery_of(each, truth, by=by)  # pyright: ignore[reportArgumentType]
         np.testing.assert_allclose((found.auroc, found.auprc, found.r_precision), by_definition(each, truth, by), rtol=1e-12)
 
 
 def test_the_truth_itself_its_complement_and_a_constant() -> None:
     truth = some_truth(MIDDLE, torch.Generator().manual_seed(0), 20)
-    perfect = recovery(EdgeScores.of(MIDDLE, truth.edges.float()), truth)
+    perfect = recovery_of(EdgeScores.of(MIDDLE, truth.edges.float()), truth)
     assert (perfect.auroc, perfect.auprc, perfect.r_precision) == (1.0, 1.0, 1.0)
-    worst = recovery(EdgeScores.of(MIDDLE, -truth.edges.float()), truth)
+    worst = recovery_of(EdgeScores.of(MIDDLE, -truth.edges.float()), truth)
     assert worst.auroc == 0.0
-    constant = recovery(EdgeScores.of(MIDDLE, torch.ones(truth.edges.shape)), truth)
+    constant = recovery_of(EdgeScores.of(MIDDLE, torch.ones(truth.edges.shape)), truth)
     share = 20 / MIDDLE.n_edges
     assert (constant.auroc, constant.auprc, constant.r_precision) == pytest.approx((0.5, share, share))
 
@@ -122,7 +122,7 @@ def test_the_truth_itself_its_complement_and_a_constant() -> None:
 def test_only_the_order_counts() -> None:
     generator = torch.Generator().manual_seed(3)
     scores, truth = some_scores(MIDDLE, generator), some_truth(MIDDLE, generator, 11)
-    assert recovery(EdgeScores(MIDDLE, torch.atan(scores.values / 1e6) * 7 - 2), truth) == recovery(scores, truth)
+    assert recovery_of(EdgeScores(MIDDLE, torch.atan(scores.values / 1e6) * 7 - 2), truth) == recovery_of(scores, truth)
 
 
 def test_what_stands_where_there_is_no_edge_does_not_count() -> None:
@@ -130,7 +130,7 @@ def test_what_stands_where_there_is_no_edge_does_not_count() -> None:
     scores, truth = some_scores(MIDDLE, generator), some_truth(MIDDLE, generator, 11)
     garbage = torch.where(MIDDLE.legal, scores.values, torch.tensor(1e9))
     for profile in ("strict", "mib-2025"):
-        ours, theirs = recovery(scores, truth, profile=profile), recovery(EdgeScores(MIDDLE, garbage), truth, profile=profile)
+        ours, theirs = recovery_of(scores, truth, profile=profile), recovery_of(EdgeScores(MIDDLE, garbage), truth, profile=profile)
         np.testing.assert_equal(vars(ours), vars(theirs))
 
 
@@ -170,7 +170,7 @@ def mib_area(scores: EdgeScores, truth: Circuit) -> float:
 def test_mib_area_agrees_with_a_slow_one(seed: int) -> None:
     generator = torch.Generator().manual_seed(seed)
     scores, truth = some_scores(MIDDLE, generator), some_truth(MIDDLE, generator, 25).pruned()
-    found = recovery(scores, truth, profile="mib-2025")
+    found = recovery_of(scores, truth, profile="mib-2025")
     assert found.auroc == pytest.approx(mib_area(scores, truth), rel=1e-12)
     assert found.by == "magnitude"
     assert np.isnan(found.auroc_interval).tolist() == [True, True, False]
@@ -182,18 +182,18 @@ def test_mib_area_has_no_segment_from_the_origin() -> None:
     order = ["m0->logits", "input->m0", "input->logits", "a0.h0->logits", "a0.h0->m0", *(f"input->a0.h0<{s}>" for s in "qkv")]
     perfect = scores_of(SMALL, {name: 8.0 - place for place, name in enumerate(order)})
     # Size 1 is pruned away; 2 is the truth; 4 adds input->logits (a0.h0->logits dangles): FPR 0, 0, 1/6, 1.
-    assert recovery(perfect, truth, profile="mib-2025").auroc == pytest.approx(1.0)
+    assert recovery_of(perfect, truth, profile="mib-2025").auroc == pytest.approx(1.0)
     order[0], order[2] = order[2], order[0]
     # Size 1: FPR 1/6, TPR 0. 2: input->logits and, as m0 is not in, m0->logits, which dangles: the same.
     # 4: input->logits, m0->logits, input->m0, a0.h0->logits (dangles): FPR 1/6, TPR 1. 8: 1, 1.
     other = scores_of(SMALL, {name: 8.0 - place for place, name in enumerate(order)})
-    assert recovery(other, truth, profile="mib-2025").auroc == pytest.approx(5 / 6)
+    assert recovery_of(other, truth, profile="mib-2025").auroc == pytest.approx(5 / 6)
 
 
 @pytest.mark.parametrize("profile", ["strict", "mib-2025"])
 @pytest.mark.parametrize("truth", [Circuit.empty(SMALL), Circuit.full(SMALL)])
 def test_undefined_without_true_or_false_edges(truth: Circuit, profile: str) -> None:
-    found = recovery(scores_of(SMALL, HAND), truth, profile=profile)  # pyright: ignore[reportArgumentType]
+    found = recovery_of(scores_of(SMALL, HAND), truth, profile=profile)  # pyright: ignore[reportArgumentType]
     assert np.isnan([found.auroc, found.auprc, found.r_precision, found.auroc_interval.low, found.auroc_interval.high]).all()
     assert found.n_true + found.n_false == SMALL.n_edges
 
@@ -219,9 +219,9 @@ def test_interval_has_width_at_the_ends_and_shrinks() -> None:
 def test_interval_of_opposite_scores_is_mirrored() -> None:
     generator = torch.Generator().manual_seed(6)
     scores, truth = some_scores(MIDDLE, generator), some_truth(MIDDLE, generator, 9)
-    ours, theirs = (recovery(each, truth).auroc_interval for each in (scores, EdgeScores(MIDDLE, -scores.values)))
+    ours, theirs = (recovery_of(each, truth).auroc_interval for each in (scores, EdgeScores(MIDDLE, -scores.values)))
     assert (ours.low, ours.high) == pytest.approx((1 - theirs.high, 1 - theirs.low))
-    assert ours.contains(recovery(scores, truth).auroc)
+    assert ours.contains(recovery_of(scores, truth).auroc)
 
 
 @pytest.mark.parametrize("shift", [0.0, 1.2, 2.3])
@@ -239,20 +239,20 @@ def test_interval_covers_the_area_of_two_normals(shift: float) -> None:
 def test_refusals() -> None:
     scores, truth = scores_of(SMALL, HAND), Circuit.empty(SMALL)
     with pytest.raises(GraphMismatch, match="the truth belongs to"):
-        recovery(scores, Circuit.empty(MIDDLE))
+        recovery_of(scores, Circuit.empty(MIDDLE))
     with pytest.raises(UnknownName, match="magnitude"):
-        recovery(scores, truth, by="magnitud")  # pyright: ignore[reportArgumentType]
+        recovery_of(scores, truth, by="magnitud")  # pyright: ignore[reportArgumentType]
     with pytest.raises(UnknownName, match="mib-2025"):
-        recovery(scores, truth, profile="mib")  # pyright: ignore[reportArgumentType]
+        recovery_of(scores, truth, profile="mib")  # pyright: ignore[reportArgumentType]
     with pytest.raises(BadUsage, match="by magnitude"):
-        recovery(scores, truth, by="value", profile="mib-2025")
+        recovery_of(scores, truth, by="value", profile="mib-2025")
 
 
 def test_nothing_is_changed() -> None:
     generator = torch.Generator().manual_seed(5)
     scores, truth = some_scores(MIDDLE, generator), some_truth(MIDDLE, generator, 9)
     before: list[Tensor] = [scores.values.clone(), truth.edges.clone()]
-    recovery(scores, truth)
-    recovery(scores, truth, profile="mib-2025")
+    recovery_of(scores, truth)
+    recovery_of(scores, truth, profile="mib-2025")
     assert torch.equal(scores.values.nan_to_num(0.5), before[0].nan_to_num(0.5))
     assert torch.equal(truth.edges, before[1])

@@ -13,6 +13,7 @@ import torch
 
 from mechassay.circuits import EdgeScores
 from mechassay.circuits.methods.method import Method, settings
+from mechassay.circuits.node_scores import Scores
 from mechassay.models.model import Model
 from mechassay.pairs import Batch
 
@@ -47,9 +48,12 @@ def check_configuration(method: Method) -> None:
     assert kind(**settings(method)) == method
 
 
-def check_scores(scores: EdgeScores, model: Model) -> None:
-    """One finite fp32 score for every edge, NaN where there is no edge."""
+def check_scores(scores: Scores, model: Model) -> None:
+    """One finite fp32 score for every edge (node, neuron), NaN where there is no edge."""
     assert scores.graph == model.graph
     assert scores.values.dtype == torch.float32
+    if not isinstance(scores, EdgeScores):
+        assert len(scores.values) == model.graph.n_writers and bool(torch.isfinite(scores.values).all())
+        return
     assert bool(torch.isfinite(scores.values[model.graph.legal]).all())
     assert bool(scores.values[~model.graph.legal].isnan().all())

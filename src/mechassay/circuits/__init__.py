@@ -13,11 +13,18 @@ if TYPE_CHECKING:
     from mechassay.circuits.methods.eap_ig_activations import EAPIGActivations
     from mechassay.circuits.methods.eap_ig_inputs import EAPIGInputs
     from mechassay.circuits.methods.exact import ExactPatching
+    from mechassay.circuits.methods.ifr import InformationFlowRoutes
+    from mechassay.circuits.methods.nap import NAP, NAPIG
     from mechassay.circuits.methods.random import Random
+    from mechassay.circuits.node_evaluation import evaluate_neurons
+    from mechassay.circuits.node_scores import NeuronScores, NodeScores, NodeSelection
+    from mechassay.circuits.recovery import Recovery, recovery_of
     from mechassay.circuits.scores import Circuit, EdgeScores
 
 __all__ = [
     "EAP",
+    "NAP",
+    "NAPIG",
     "Circuit",
     "CleanCorrupted",
     "Controls",
@@ -26,10 +33,17 @@ __all__ = [
     "EdgeScores",
     "ExactPatching",
     "FaithfulnessCurve",
+    "InformationFlowRoutes",
+    "NeuronScores",
+    "NodeScores",
+    "NodeSelection",
     "Random",
+    "Recovery",
     "ablate",
     "evaluate",
+    "evaluate_neurons",
     "faithfulness_curve",
+    "recovery_of",
     "run_controls",
 ]
 
@@ -43,10 +57,19 @@ _LAZY = {
     "EdgeScores": "scores",
     "ExactPatching": "methods.exact",
     "FaithfulnessCurve": "faithfulness",
+    "InformationFlowRoutes": "methods.ifr",
+    "NAP": "methods.nap",
+    "NAPIG": "methods.nap",
+    "NeuronScores": "node_scores",
+    "NodeScores": "node_scores",
+    "NodeSelection": "node_scores",
     "Random": "methods.random",
     "ablate": "ablation",
+    "Recovery": "recovery",
     "evaluate": "faithfulness",
+    "evaluate_neurons": "node_evaluation",
     "faithfulness_curve": "faithfulness",
+    "recovery_of": "recovery",
     "run_controls": "faithfulness",
 }
 

@@ -33,6 +33,8 @@ import numpy as np
 import torch
 from jaxtyping import Float
 
+from mechassay.circuits.node_evaluation import evaluate_neurons
+from mechassay.circuits.node_scores import NodeSelection, Scores
 from mechassay.circuits.objectives import Objective, load_objective
 from mechassay.circuits.scores import By, Circuit, EdgeScores
 from mechassay.errors import BadUsage, GraphMismatch, NonFinite, UnknownName
@@ -210,7 +212,7 @@ class FaithfulnessCurve:
 
 def faithfulness_curve(
     model: Model,
-    scores: EdgeScores,
+    scores: Scores,
     pairs: Sequence[Pair] | Batch,
     objective: str | Objective = "logit_diff",
     *,
@@ -222,7 +224,11 @@ def faithfulness_curve(
     seed: int = 0,
     progress: Progress = BAR,
 ) -> FaithfulnessCurve:
-    """Faithfulness at all sizes, CPR and CMD of a set of edge scores.
+    """Faithfulness at all sizes, CPR and CMD of scores of edges, nodes or neurons.
+
+    A node counts as all edges out of it, a neuron as its share of them (Mueller et al. 2025, section
+    3.1): the profile "strict" takes the best that stay within a size, "mib-2025" that share of the nodes
+    or neurons. Scores that say so (information flow routes) are cut greedily.
 
     Args:
         pairs: examples to evaluate on; not those the scores were found on.
@@ -244,14 +250,14 @@ def faithfulness_curve(
     elif controls.ids != batch.ids or controls.objective != chosen.name:
         raise BadUsage("The controls belong to other examples or another objective than this evaluation.")
     rankings: tuple[By, By] = ("value", "magnitude")
-    cut = scores.greedy if greedy else scores.top
-    wanted = {by: [cut(float(p), by=by).pruned() for p in fractions] for by in rankings}
+    greedy = greedy or scores.provenance.get("selection") == "greedy"
+    wanted = {by: [_cut(scores, float(p), by, greedy, profile) for p in fractions] for by in rankings}
     values = _evaluate_distinct(model, [circuit for by in rankings for circuit in wanted[by]], batch, chosen, progress)
     rule = _Rule(profile, tuple(fractions), model.graph.n_edges, controls, batch.groups, seed)
-    asked = tuple(scores.size(float(p)) for p in fractions)
+    asked = tuple(int(p * model.graph.n_edges) for p in fractions)
     found: dict[By, Sweep] = {}
     for place, by in enumerate(rankings):
-        kept = tuple(len(circuit) for circuit in wanted[by])
+        kept = tuple(_edge_count(circuit) for circuit in wanted[by])
         found[by] = rule.sweep(by, asked, kept, values[place * len(fractions) : (place + 1) * len(fractions)])
     random = {number: rule.sweep("value", asked, kept, rows) for number, (kept, rows) in controls.random.items()}
     return FaithfulnessCurve(
@@ -296,14 +302,31 @@ def run_controls(
     return Controls(chosen.name, batch.ids, values[0], values[1], random)
 
 
+def _cut(scores: Scores, fraction: float, by: By, greedy: bool, profile: Profile) -> Circuit | NodeSelection:
+    """The circuit of one size, without what is on no path."""
+    if isinstance(scores, EdgeScores):
+        return (scores.greedy if greedy else scores.top)(fraction, by=by).pruned()
+    found = scores.within(fraction, by=by) if profile == "strict" else scores.top(fraction, by=by)
+    return found.pruned() if isinstance(found, Circuit) else found
+
+
+def _edge_count(circuit: Circuit | NodeSelection) -> int:
+    return len(circuit) if isinstance(circuit, Circuit) else round(circuit.weighted_edge_count())
+
+
 def _evaluate_distinct(
-    model: Model, circuits: list[Circuit], batch: Batch, objective: Objective, progress: Progress
+    model: Model, circuits: Sequence[Circuit | NodeSelection], batch: Batch, objective: Objective, progress: Progress
 ) -> Float[np.ndarray, "circuits n"]:
     """`evaluate`, running equal circuits once: after pruning, several small sizes are often the same."""
-    places: dict[Circuit, int] = {}
+    places: dict[Circuit | NodeSelection, int] = {}
     which = [places.setdefault(circuit, len(places)) for circuit in circuits]
     first = [which.index(number) for number in range(len(places))]
-    return evaluate(model, [circuits[i] for i in first], batch, objective, progress=progress)[which]
+    distinct = [circuits[i] for i in first]
+    of_edges = [each for each in distinct if isinstance(each, Circuit)]
+    if len(of_edges) == len(distinct):
+        return evaluate(model, of_edges, batch, objective, progress=progress)[which]
+    of_neurons = [each for each in distinct if isinstance(each, NodeSelection)]
+    return evaluate_neurons(model, of_neurons, batch, objective, progress=progress)[which]
 
 
 class _Rule:
@@ -367,7 +390,7 @@ def _areas(point: np.ndarray, draws: np.ndarray, axis: np.ndarray) -> tuple[Area
     return cpr, cmd
 
 
-def _warnings(model: Model, scores: EdgeScores, batch: Batch, rule: _Rule, kept: tuple[int, ...]) -> tuple[str, ...]:
+def _warnings(model: Model, scores: Scores, batch: Batch, rule: _Rule, kept: tuple[int, ...]) -> tuple[str, ...]:
     found: list[str] = []
     if not rule.defined:
         low, high, _ = rule.denominator

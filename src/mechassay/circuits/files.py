@@ -53,3 +53,15 @@ def read_tensors(path: Path, kind: str) -> tuple[dict[str, Tensor], dict[str, An
     if header.get("format") != FORMAT:
         raise BadFile(f"{path}: format {header.get('format')!r}; this version reads format {FORMAT}.")
     return tensors, header
+
+
+def kind_of(path: Path) -> str:
+    """The kind of content a file says it has; "" if it does not say."""
+    if not path.is_file():
+        return ""
+    try:
+        with safe_open(path, framework="pt") as file:
+            return str(json.loads((file.metadata() or {}).get("mechassay", "{}")).get("kind", ""))
+    except (SafetensorError, OSError, ValueError):
+        # Whoever reads the file says what is wrong with it.
+        return ""

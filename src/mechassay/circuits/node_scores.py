@@ -26,8 +26,8 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-from mechassay.circuits.files import read_tensors, write_tensors
-from mechassay.circuits.scores import By, Circuit
+from mechassay.circuits.files import kind_of, read_tensors, write_tensors
+from mechassay.circuits.scores import By, Circuit, EdgeScores
 from mechassay.errors import BadFile, BadUsage, GraphMismatch, NonFinite, UnknownName
 from mechassay.graph import Graph
 
@@ -141,6 +141,13 @@ class _WriterScores:
     def scored(self) -> Bool[Tensor, "writers *dims"]:
         """True where there is a score."""
         return ~self.values.isnan()
+
+    def place_name(self, flat: int) -> str:
+        """The name of the node, or of the node and the number of its neuron, at a flat index, as `ranking` gives them."""
+        if self.values.ndim == 1:
+            return self.graph.writer_name(flat)
+        writer, neuron = divmod(flat, self.values.shape[1])
+        return f"{self.graph.writer_name(writer)}[{neuron}]"
 
     def ranking(self, by: By = "value") -> np.ndarray:
         """Flat indices of what is scored, best first; ties by index."""
@@ -286,3 +293,20 @@ def _fraction(value: float) -> float:
     if not 0 <= value <= 1:
         raise BadUsage(f"A circuit's size as a fraction must be in [0, 1]; got {value}.")
     return value
+
+
+Scores = EdgeScores | NodeScores | NeuronScores
+"""Scores of edges, nodes or neurons; all have `graph`, `values`, `provenance`, `ranking` and `save`."""
+
+
+def load_scores(path: str | Path, graph: Graph | None = None) -> Scores:
+    """Scores of whatever kind a file holds.
+
+    Raises:
+        BadFile: truncated, foreign, or no scores. GraphMismatch: of another graph than `graph`.
+    """
+    kinds: dict[str, type[EdgeScores] | type[NodeScores] | type[NeuronScores]] = {
+        "node_scores": NodeScores,
+        "neuron_scores": NeuronScores,
+    }
+    return kinds.get(kind_of(Path(path)), EdgeScores).load(path, graph)

@@ -75,7 +75,7 @@ class Recovery:
         return self.r_precision
 
 
-def recovery(scores: EdgeScores, truth: Circuit, by: By | None = None, profile: Profile = "strict") -> Recovery:
+def recovery_of(scores: EdgeScores, truth: Circuit, by: By | None = None, profile: Profile = "strict") -> Recovery:
     """Compare a ranking of edges with the circuit that is known to be there.
 
     Args:

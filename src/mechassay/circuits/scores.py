@@ -134,6 +134,10 @@ class EdgeScores:
         """True at edges that have a score."""
         return self.graph.legal & ~self.values.isnan()
 
+    def place_name(self, flat: int) -> str:
+        """The name of the edge at a flat index, as `ranking` gives them."""
+        return self.graph.edge_name(*divmod(flat, self.graph.n_readers))
+
     def ranking(self, by: By = "value") -> np.ndarray:
         """Flat indices (writer * n_readers + reader) of scored edges, best first; ties by index."""
         if by not in ("value", "magnitude"):

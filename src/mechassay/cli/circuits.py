@@ -10,7 +10,9 @@ import typer
 from mechassay.cli.options import BosOption, DeviceOption, DtypeOption, ModelOption, OutputOption, SeedOption, TaskOption, load
 
 if TYPE_CHECKING:
-    from mechassay.circuits.scores import EdgeScores
+    from collections.abc import Mapping
+
+    from mechassay.circuits.node_scores import Scores
     from mechassay.records import Record
     from mechassay.runs.circuits import CircuitJob, CircuitRun
 
@@ -125,9 +127,8 @@ def localize(
     )
     job = _job(plan, output, device)
     for name, scores in job.localize().items():
-        best = scores.ranking("magnitude")[:3]
-        names = ", ".join(scores.graph.edge_name(*divmod(int(flat), scores.graph.n_readers)) for flat in best)
-        typer.echo(f"{name}: {scores.graph.n_edges:,} edges in {job.folder.scores_file(name)}; strongest: {names}")
+        names = ", ".join(scores.place_name(int(flat)) for flat in scores.ranking("magnitude")[:3])
+        typer.echo(f"{name}: {len(scores.ranking('value')):,} scores in {job.folder.scores_file(name)}; strongest: {names}")
     _exit(job)
 
 
@@ -151,11 +152,11 @@ def evaluate(
     prepend_bos: BosOption = False,
 ) -> None:
     """Measure the faithfulness of circuits cut from score files."""
-    from mechassay.circuits.scores import EdgeScores
+    from mechassay.circuits.node_scores import load_scores
 
     files = _score_files(scores)
     # Read before the model is loaded: a bad file is then found at once.
-    loaded = {file.stem: EdgeScores.load(file) for file in files}
+    loaded = {file.stem: load_scores(file) for file in files}
     plan = _plan(
         model,
         task,
@@ -177,6 +178,50 @@ def evaluate(
     )
     job = _job(plan, output, device)
     _finish(job, job.evaluate(loaded), loaded)
+
+
+@app.command("convert")
+def convert(
+    source: Annotated[Path, typer.Argument(help="Scores or circuit of EAP-IG or MIB (.json, .pt), or scores of ours (.safetensors).")],
+    target: Annotated[Path, typer.Argument(help="File to write, in the form of its ending.")],
+    model: Annotated[
+        str | None, typer.Option("--model", "-m", help="Model that the file has to fit; needed to write from .safetensors.")
+    ] = None,
+) -> None:
+    """Translate edge scores and circuits between our files and those of EAP-IG and MIB."""
+    from mechassay.circuits.formats import convert_graph_file, write_graph_file
+    from mechassay.circuits.formats import read_graph_file as read
+    from mechassay.circuits.scores import EdgeScores
+    from mechassay.errors import BadFile, BadUsage
+
+    loaded = load(model, "float32", "cpu") if model else None
+    graph = None if loaded is None else loaded.graph
+    if source.suffix == ".safetensors":
+        if loaded is None:
+            raise BadUsage(f"{source}: their files say how wide the model is, ours do not: name it with --model.")
+        write_graph_file(target, EdgeScores.load(source, graph), d_model=loaded.decoder.d_model)
+    elif target.suffix == ".safetensors":
+        scores = read(source, graph).scores
+        if scores is None:
+            raise BadFile(f"{source}: has no edge scores.")
+        scores.save(target)
+    else:
+        convert_graph_file(source, target, graph)
+    typer.echo(f"Written: {target}")
+
+
+@app.command("validate")
+def validate(folder: Annotated[Path, typer.Argument(help="Folder of a submission to MIB's circuit track.")]) -> None:
+    """List every problem of a submission; nothing in it is executed."""
+    from mechassay.circuits.submission import validate_submission
+
+    problems = validate_submission(folder)
+    for problem in problems:
+        typer.echo(f"{problem.path}: {problem.message}", err=True)
+    if problems:
+        typer.echo(f"{len(problems)} problem{'s' * (len(problems) > 1)} in {folder}", err=True)
+        raise typer.Exit(1)
+    typer.echo(f"{folder}: a valid submission")
 
 
 def _plan(
@@ -244,7 +289,7 @@ def _score_files(given: list[Path]) -> list[Path]:
     return files
 
 
-def _finish(job: CircuitJob, records: list[Record], scores: dict[str, EdgeScores]) -> None:
+def _finish(job: CircuitJob, records: list[Record], scores: Mapping[str, Scores]) -> None:
     from rich.console import Console
 
     from mechassay.report.table import print_table

@@ -12,7 +12,7 @@ def report(folder: Annotated[Path, typer.Argument(help="The folder of a run.")])
     """Print a run's table and write its report again from the stored records and scores."""
     from rich.console import Console
 
-    from mechassay.circuits.scores import EdgeScores
+    from mechassay.circuits.node_scores import load_scores
     from mechassay.errors import BadFile
     from mechassay.report.accuracy import print_accuracy
     from mechassay.report.table import print_table
@@ -30,6 +30,6 @@ def report(folder: Annotated[Path, typer.Argument(help="The folder of a run.")])
         print_accuracy(records, run.failures(), console)
         console.print(f"Report: {accuracy.write_report(run, records, run.failures())}", soft_wrap=True)
         return
-    scores = {file.stem: EdgeScores.load(file) for file in sorted((folder / "scores").glob("*.safetensors"))}
+    scores = {file.stem: load_scores(file) for file in sorted((folder / "scores").glob("*.safetensors"))}
     print_table(records, run.failures(), console)
     console.print(f"Report: {write_report(run, records, scores)}", soft_wrap=True)

@@ -11,7 +11,7 @@ import dataclasses
 import resource
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
@@ -20,6 +20,7 @@ from mechassay.circuits.ablation import ABLATIONS, ablate, ablated_values, load_
 from mechassay.circuits.faithfulness import Controls, Profile, faithfulness_curve, run_controls
 from mechassay.circuits.methods import METHODS
 from mechassay.circuits.methods.method import Method, settings
+from mechassay.circuits.node_scores import Scores, load_scores
 from mechassay.circuits.objectives import load_objective
 from mechassay.circuits.record import Behaviour, behaviour_of, load_controls, record_of, save_controls
 from mechassay.circuits.scores import Circuit, EdgeScores
@@ -127,15 +128,15 @@ class CircuitJob:
             save_ablated(ablated_values(self.model, train, run.ablation, progress=self.progress), file)
         return ablate(self.model, batch, load_ablated(file))
 
-    def localize(self) -> dict[str, EdgeScores]:
+    def localize(self) -> dict[str, Scores]:
         """Scores of all methods; those already in the folder are read."""
-        found: dict[str, EdgeScores] = {}
+        found: dict[str, Scores] = {}
         missing = [name for name in self.methods if not self.folder.scores_file(name).is_file()]
         train = self.ablated(self.pairs("train", self.run.train_split, self.run.train_limit)) if missing else None
         for name, method in self.methods.items():
             file = self.folder.scores_file(name)
             if train is None or name not in missing:
-                found[name] = EdgeScores.load(file, self.model.graph)
+                found[name] = load_scores(file, self.model.graph)
                 continue
             scores = self._cell(name, lambda method=method, name=name: self._score(method, name, train))
             if scores is not None:
@@ -144,7 +145,7 @@ class CircuitJob:
         self.folder.save_failures(self.failures)
         return found
 
-    def _score(self, method: Method, name: str, train: Batch) -> EdgeScores:
+    def _score(self, method: Method, name: str, train: Batch) -> Scores:
         begin = time.perf_counter()
         scores = method.score(self.model, train, self.objective, progress=self.progress, checkpoint=self.folder.checkpoint_file(name))
         about = {
@@ -153,9 +154,9 @@ class CircuitJob:
             "task": self.run.task,
             "split": self.run.train_split,
         }
-        return EdgeScores(scores.graph, scores.values, about)
+        return dataclasses.replace(scores, provenance=about)
 
-    def evaluate(self, scores: dict[str, EdgeScores]) -> list[Record]:
+    def evaluate(self, scores: Mapping[str, Scores]) -> list[Record]:
         """Records of all scores; those already in the folder are read."""
         found = {name: self.folder.record(name) for name in scores}
         missing = [name for name, record in found.items() if record is None]
@@ -177,7 +178,7 @@ class CircuitJob:
         save_controls(controls, file)
         return controls
 
-    def _record(self, name: str, scores: EdgeScores, test: Batch, controls: Controls, behaviour: Behaviour) -> Record:
+    def _record(self, name: str, scores: Scores, test: Batch, controls: Controls, behaviour: Behaviour) -> Record:
         begin, run = time.perf_counter(), self.run
         curve = faithfulness_curve(
             self.model,
@@ -253,12 +254,12 @@ def legible(scores: EdgeScores, n_edges: int = DRAWN_EDGES) -> Circuit:
     return found if len(found) else scores.greedy(min(n_edges, scores.graph.n_edges), by="magnitude").pruned()
 
 
-def write_report(folder: RunFolder, records: Sequence[Record], scores: dict[str, EdgeScores]) -> Path:
+def write_report(folder: RunFolder, records: Sequence[Record], scores: Mapping[str, Scores]) -> Path:
     """The run's report: one HTML file."""
     drawings = [
         draw_circuit(each, legible(each), title=f"{name}: the strongest connected edges")
         for name, each in scores.items()
-        if not name.startswith("random")
+        if isinstance(each, EdgeScores) and not name.startswith("random")
     ]
     return write_page(folder.path / "report.html", records, drawings=drawings, failures=folder.failures())
 

@@ -13,6 +13,9 @@ METHODS = Registry(
         "eap-ig-activations": f"{_HERE}.eap_ig_activations:EAPIGActivations",
         "eap-ig-inputs": f"{_HERE}.eap_ig_inputs:EAPIGInputs",
         "exact": f"{_HERE}.exact:ExactPatching",
+        "ifr": f"{_HERE}.ifr:InformationFlowRoutes",
+        "nap": f"{_HERE}.nap:NAP",
+        "nap-ig": f"{_HERE}.nap:NAPIG",
         "random": f"{_HERE}.random:Random",
     },
 )

@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from mechassay.circuits.checkpoint import checkpointed, key_of
+from mechassay.circuits.node_scores import Scores
 from mechassay.circuits.objectives import Objective, load_objective
 from mechassay.circuits.scores import EdgeScores
 from mechassay.errors import BadUsage
@@ -21,7 +22,7 @@ from mechassay.progress import BAR, Progress
 
 
 class Method(Protocol):
-    """Scores every edge of a model's graph on a task. Implementations are frozen dataclasses."""
+    """Scores every edge, node or neuron of a model's graph on a task. Implementations are frozen dataclasses."""
 
     name: ClassVar[str]
     version: ClassVar[int]
@@ -34,8 +35,8 @@ class Method(Protocol):
         *,
         progress: Progress = BAR,
         checkpoint: Path | None = None,
-    ) -> EdgeScores:
-        """Mean drop of the objective when an edge is ablated, for every edge: positive = the edge helps.
+    ) -> Scores:
+        """Mean drop of the objective when an edge (node, neuron) is ablated, for each: positive = it helps.
 
         Args:
             checkpoint: a file that keeps what is done, so that a killed job can go on.
