@@ -39,6 +39,46 @@ def test_run_writes_scores_records_and_a_report(folder: Path, tmp_path: Path, ru
         assert name in done.out
 
 
+def test_scores_of_nodes_neurons_and_routes_run_like_those_of_edges(folder: Path, tmp_path: Path, run: Run) -> None:
+    out = tmp_path / "out"
+    words = small(folder, out, "--method", "nap-ig:steps=2", "--method", "nap:level=node", "--method", "ifr", "--method", "eap")
+    done = run(*words)
+    assert done.code == 0, done.err
+    records = {file.stem: Record.model_validate_json(file.read_text()) for file in (out / "records").glob("*.json")}
+    assert set(records) == {"nap-ig steps=2", "nap level=node", "ifr", "eap"}
+    for record in records.values():
+        sizes = record.curves["value"]
+        # A circuit never holds more than was asked for, in edges or in edges' worth of neurons.
+        assert all(kept <= max(1, asked) for kept, asked in zip(sizes["kept"], sizes["asked"], strict=True))
+        assert sizes["kept"][-1] > 0
+    assert records["ifr"].curves["value"]["kept"] != records["eap"].curves["value"]["kept"]
+    assert (out / "report.html").is_file() and run("report", out).code == 0
+    before = os.stat(out / "records/ifr.json").st_mtime_ns
+    assert run(*words).code == 0 and os.stat(out / "records/ifr.json").st_mtime_ns == before
+    done = run("circuits", "localize", "-m", folder, "-t", "ioi", "--train-limit", "4", "--method", "nap", "-o", tmp_path / "n")
+    assert done.code == 0 and "[" in done.out
+
+
+def test_convert_there_and_back(folder: Path, tmp_path: Path, run: Run) -> None:
+    run("circuits", "localize", "-m", folder, "-t", "ioi", "--train-limit", "4", "--method", "eap", "-o", tmp_path / "a")
+    ours = tmp_path / "a/scores/eap.safetensors"
+    assert run("circuits", "convert", ours, tmp_path / "x.json", "-m", folder).code == 0
+    assert run("circuits", "convert", tmp_path / "x.json", tmp_path / "x.pt").code == 0
+    assert run("circuits", "convert", tmp_path / "x.pt", tmp_path / "back.safetensors").code == 0
+    there, back = EdgeScores.load(ours).values, EdgeScores.load(tmp_path / "back.safetensors").values
+    assert back.nan_to_num(9).equal(there.nan_to_num(9))
+    assert "--model" in run("circuits", "convert", ours, tmp_path / "y.json").line
+
+
+def test_validate_lists_every_problem(tmp_path: Path, run: Run) -> None:
+    (tmp_path / "sub/ioi_gpt3").mkdir(parents=True)
+    (tmp_path / "sub/ioi_gpt2").mkdir()
+    (tmp_path / "sub/ioi_gpt2/importances.json").write_text("{")
+    done = run("circuits", "validate", tmp_path / "sub")
+    assert done.code == 1
+    assert "gpt3" in done.err and "importances.json" in done.err and "problems in" in done.err
+
+
 def test_an_ablation_is_kept_with_the_run(folder: Path, tmp_path: Path, run: Run) -> None:
     out = tmp_path / "out"
     words = small(folder, out, "--method", "eap", "--ablation", "mean")

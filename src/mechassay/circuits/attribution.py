@@ -219,6 +219,8 @@ class ReaderGradients:
             torch.bmm(summed.flatten(0, 1).transpose(0, 1), folded, out=target)
             if norm.centred:
                 target -= torch.einsum("sthe,he->hst", summed, folded.mean(-1)).flatten(1)[..., None]
+            if norm.frozen:
+                continue
             if keep_steps or self.times == 1:
                 target.addcmul_(along.flatten(0, 1).T[..., None], xhat.flatten(0, 1), value=-1)
             else:

@@ -77,7 +77,7 @@ class WriterGradients:
 def pull_back(norm: Norm, gradient: Float[Tensor, "*lead d"], at: NormStatistics) -> Float[Tensor, "*lead d"]:
     """J^T gradient: from a norm's output to its input. J = diag(w) s (I - [11^T/d] - xhat xhat^T/d)."""
     weighted = gradient * norm.weight.to(gradient.dtype)
-    flat = weighted - at.xhat * (weighted * at.xhat).mean(-1, keepdim=True)
+    flat = weighted if norm.frozen else weighted - at.xhat * (weighted * at.xhat).mean(-1, keepdim=True)
     if norm.centred:
         flat = flat - weighted.mean(-1, keepdim=True)
     return flat * at.rscale

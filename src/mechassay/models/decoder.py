@@ -44,12 +44,14 @@ class Norm:
     """LayerNorm (`centred`) or RMSNorm; computed in fp32 at least, returned in the input's dtype.
 
     `weight` is what the normalised vector is multiplied with (Gemma's stored w enters as 1 + w).
+    A `frozen` norm has the same value, but its scale is a constant to whatever differentiates it.
     """
 
     weight: Float[Tensor, "d"]
     bias: Float[Tensor, "d"] | None
     eps: float
     centred: bool
+    frozen: bool = False
 
     def __call__(self, x: Float[Tensor, "*lead d"]) -> Float[Tensor, "*lead d"]:
         return self.scaled(self.normalise(x)).to(x.dtype)
@@ -57,6 +59,9 @@ class Norm:
     def normalise(self, x: Float[Tensor, "*lead d"]) -> Float[Tensor, "*lead d"]:
         """The input without its scale (and mean), before weight and bias."""
         wide = at_least_fp32(x)
+        if self.frozen:
+            wide = wide - wide.mean(-1, keepdim=True) if self.centred else wide
+            return wide * torch.rsqrt(wide.detach().square().mean(-1, keepdim=True) + self.eps)
         if self.centred:
             return F.layer_norm(wide, wide.shape[-1:], None, None, self.eps)
         return wide * torch.rsqrt(wide.square().mean(-1, keepdim=True) + self.eps)
@@ -77,9 +82,10 @@ class Norm:
     def push_forward(self, delta: Float[Tensor, "*lead d"], at: NormStatistics) -> Float[Tensor, "*lead d"]:
         """J delta: the first-order change of the norm's output.
 
-        With s = 1/scale: J = diag(w) s (I - [11^T/d] - xhat xhat^T/d); the bracket only for LayerNorm.
+        With s = 1/scale: J = diag(w) s (I - [11^T/d] - xhat xhat^T/d); the bracket only for LayerNorm, the
+        last term only where the norm is not frozen.
         """
-        flat = delta - at.xhat * (delta * at.xhat).mean(-1, keepdim=True)
+        flat = delta if self.frozen else delta - at.xhat * (delta * at.xhat).mean(-1, keepdim=True)
         if self.centred:
             flat = flat - delta.mean(-1, keepdim=True)
         return flat * at.rscale * self.weight.to(flat.dtype)
@@ -100,7 +106,10 @@ class Projection:
 
 @dataclass(frozen=True, eq=False)
 class Attention:
-    """One layer's attention. `out` maps head h's mix z_h to z_h @ out[h]; `out_bias` belongs to no head."""
+    """One layer's attention. `out` maps head h's mix z_h to z_h @ out[h]; `out_bias` belongs to no head.
+
+    `softmax` and `credit` (of queries, keys and values) are set where gradients follow other rules.
+    """
 
     norm: Norm
     q: Projection
@@ -115,6 +124,8 @@ class Attention:
     q_norm: Norm | None = None
     k_norm: Norm | None = None
     post_norm: Norm | None = None
+    softmax: Callable[[Tensor], Tensor] | None = None
+    credit: Callable[[Tensor, Tensor, Tensor], tuple[Tensor, Tensor, Tensor]] | None = None
 
     @property
     def n_heads(self) -> int:
@@ -128,7 +139,10 @@ class Attention:
 
 @dataclass(frozen=True, eq=False)
 class Mlp:
-    """One layer's MLP: down(act(up(x))), or down(act(gate(x)) * up(x)) where gated; weights [out, in]."""
+    """One layer's MLP: down(act(up(x))), or down(act(gate(x)) * up(x)) where gated; weights [out, in].
+
+    `credit` (of the gate's and the up projection's outputs) is set where gradients follow other rules.
+    """
 
     norm: Norm
     up: Float[Tensor, "d_mlp d_model"]
@@ -139,12 +153,18 @@ class Mlp:
     gate_bias: Float[Tensor, "d_mlp"] | None = None
     down_bias: Float[Tensor, "d_model"] | None = None
     post_norm: Norm | None = None
+    credit: Callable[[Tensor, Tensor], tuple[Tensor, Tensor]] | None = None
 
     def __call__(self, x: Float[Tensor, "*lead d_model"]) -> Float[Tensor, "*lead d_model"]:
         """What the MLP writes, given the residual stream (its norms included)."""
         y = self.norm(x)
         up = F.linear(y, self.up, self.up_bias)
-        inner = self.act(up) if self.gate is None else self.act(F.linear(y, self.gate, self.gate_bias)) * up
+        if self.gate is None:
+            inner = self.act(up)
+        else:
+            gate = F.linear(y, self.gate, self.gate_bias)
+            gate, up = (gate, up) if self.credit is None else self.credit(gate, up)
+            inner = self.act(gate) * up
         out = F.linear(inner, self.down, self.down_bias)
         return out if self.post_norm is None else self.post_norm(out)
 
@@ -262,15 +282,21 @@ class Decoder:
         repeats = q.shape[1] // k.shape[1]
         if repeats > 1:
             k, v = k.repeat_interleave(repeats, dim=1), v.repeat_interleave(repeats, dim=1)
-        if attention.softcap is None:
+        if attention.credit is not None:
+            q, k, v = attention.credit(q, k, v)
+        if attention.softcap is None and attention.softmax is None:
             causal = mask is None and n_query > 1
             return F.scaled_dot_product_attention(q, k, v, attn_mask=mask, is_causal=causal, scale=attention.scale)
-        scores = attention.softcap * torch.tanh(q @ k.transpose(2, 3) * (attention.scale / attention.softcap))
+        scores = q @ k.transpose(2, 3) * attention.scale
+        if attention.softcap is not None:
+            scores = attention.softcap * torch.tanh(scores / attention.softcap)
         if mask is None and n_query > 1:
             mask = torch.ones(n_query, n_key, dtype=torch.bool, device=q.device).tril(n_key - n_query)
         if mask is not None:
             scores = scores.masked_fill(~mask, float("-inf"))
-        return torch.softmax(at_least_fp32(scores), dim=-1).to(v.dtype) @ v
+        wide = at_least_fp32(scores)
+        pattern = torch.softmax(wide, dim=-1) if attention.softmax is None else attention.softmax(wide)
+        return pattern.to(v.dtype) @ v
 
     def head_outputs(
         self, layer: int, z: Float[Tensor, "batch n pos d_head"], heads: slice | Tensor = slice(None)

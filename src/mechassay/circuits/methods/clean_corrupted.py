@@ -16,6 +16,7 @@ from mechassay.circuits.attribution import interpolated_scores
 from mechassay.circuits.methods.method import mean_over_examples
 from mechassay.circuits.objectives import Objective
 from mechassay.circuits.scores import EdgeScores
+from mechassay.models.backward import backward_model, check_backward
 from mechassay.models.model import Model
 from mechassay.pairs import Batch, Pair
 from mechassay.progress import BAR, Progress
@@ -23,10 +24,18 @@ from mechassay.progress import BAR, Progress
 
 @dataclass(frozen=True)
 class CleanCorrupted:
-    """Attribution with gradients at both ends."""
+    """Attribution with gradients at both ends.
 
+    Attributes:
+        backward: "plain", or "gim" (`mechassay.models.backward`).
+    """
+
+    backward: str = "plain"
     name: ClassVar[str] = "clean-corrupted"
     version: ClassVar[int] = 1
+
+    def __post_init__(self) -> None:
+        check_backward(self.backward)
 
     def score(
         self,
@@ -38,6 +47,7 @@ class CleanCorrupted:
         checkpoint: Path | None = None,
     ) -> EdgeScores:
         """See `Method.score`."""
+        model = backward_model(model, self.backward)
         return mean_over_examples(
             self,
             model,

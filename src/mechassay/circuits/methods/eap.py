@@ -19,6 +19,7 @@ from mechassay.circuits.methods.method import mean_over_examples
 from mechassay.circuits.objectives import Objective, load_objective
 from mechassay.circuits.scores import EdgeScores
 from mechassay.errors import BadUsage
+from mechassay.models.backward import backward_model, check_backward
 from mechassay.models.model import Model
 from mechassay.pairs import Batch, Pair
 from mechassay.progress import BAR, Progress
@@ -26,10 +27,18 @@ from mechassay.progress import BAR, Progress
 
 @dataclass(frozen=True)
 class EAP:
-    """Edge attribution patching."""
+    """Edge attribution patching.
 
+    Attributes:
+        backward: "plain", or "gim" (`mechassay.models.backward`).
+    """
+
+    backward: str = "plain"
     name: ClassVar[str] = "eap"
     version: ClassVar[int] = 1
+
+    def __post_init__(self) -> None:
+        check_backward(self.backward)
 
     def score(
         self,
@@ -45,6 +54,7 @@ class EAP:
         Raises:
             BadUsage: also for a divergence from the clean run (kl, js): it is smallest there and has no gradient.
         """
+        model = backward_model(model, self.backward)
         if load_objective(objective).needs_clean:
             raise BadUsage(
                 f"{self.name} takes gradients at the clean run, where {load_objective(objective).name!r} has none; use eap-ig-inputs."

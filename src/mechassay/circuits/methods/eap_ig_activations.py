@@ -33,6 +33,7 @@ from mechassay.circuits.methods.method import mean_over_examples
 from mechassay.circuits.objectives import Objective
 from mechassay.circuits.scores import EdgeScores
 from mechassay.errors import UnknownName
+from mechassay.models.backward import backward_model, check_backward
 from mechassay.models.capture import Contrast
 from mechassay.models.decoder import Decoder, NormStatistics
 from mechassay.models.model import Model
@@ -50,15 +51,18 @@ class EAPIGActivations:
         steps: gradient evaluations along each path.
         reading: which runs an edge averages over.
         points: where the gradients are taken.
+        backward: "plain", or "gim" (`mechassay.models.backward`).
     """
 
     steps: int = 5
     reading: Literal["paper", "mib-2025"] = "paper"
     points: Points = "right"
+    backward: str = "plain"
     name: ClassVar[str] = "eap-ig-activations"
     version: ClassVar[int] = 1
 
     def __post_init__(self) -> None:
+        check_backward(self.backward)
         quadrature(self.points, self.steps)
         if self.reading not in READINGS:
             raise UnknownName("reading", self.reading, READINGS)
@@ -73,6 +77,7 @@ class EAPIGActivations:
         checkpoint: Path | None = None,
     ) -> EdgeScores:
         """See `Method.score`."""
+        model = backward_model(model, self.backward)
         alphas, weights = quadrature(self.points, self.steps)
 
         def add(chunk: Batch, chosen: Objective, into: Tensor) -> None:

@@ -22,6 +22,7 @@ from mechassay.circuits.methods.method import mean_over_examples
 from mechassay.circuits.objectives import Objective
 from mechassay.circuits.scores import EdgeScores
 from mechassay.errors import BadUsage, UnknownName
+from mechassay.models.backward import backward_model, check_backward
 from mechassay.models.model import Model
 from mechassay.pairs import Batch, Pair
 from mechassay.progress import BAR, Progress
@@ -37,14 +38,17 @@ class EAPIGInputs:
     Attributes:
         steps: gradient evaluations along the path.
         points: where they are taken.
+        backward: "plain", or "gim" (`mechassay.models.backward`).
     """
 
     steps: int = 5
     points: Points = "left"
+    backward: str = "plain"
     name: ClassVar[str] = "eap-ig-inputs"
     version: ClassVar[int] = 1
 
     def __post_init__(self) -> None:
+        check_backward(self.backward)
         quadrature(self.points, self.steps)
 
     def score(
@@ -57,6 +61,7 @@ class EAPIGInputs:
         checkpoint: Path | None = None,
     ) -> EdgeScores:
         """See `Method.score`."""
+        model = backward_model(model, self.backward)
         alphas, weights = quadrature(self.points, self.steps)
         return mean_over_examples(
             self,

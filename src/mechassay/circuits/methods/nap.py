@@ -29,6 +29,7 @@ from mechassay.circuits.node_attribution import clean_node_scores, interpolated_
 from mechassay.circuits.node_scores import NeuronScores, NodeScores
 from mechassay.circuits.objectives import Objective, load_objective
 from mechassay.errors import BadUsage, UnknownName
+from mechassay.models.backward import backward_model, check_backward
 from mechassay.models.memory import out_of_memory_is_an_error, token_budget
 from mechassay.models.model import Model
 from mechassay.pairs import Batch, Pair
@@ -44,13 +45,16 @@ class NAP:
 
     Attributes:
         level: "neuron" for `NeuronScores`, "node" for `NodeScores`.
+        backward: "plain", or "gim" (`mechassay.models.backward`).
     """
 
     level: Level = "neuron"
+    backward: str = "plain"
     name: ClassVar[str] = "nap"
     version: ClassVar[int] = 1
 
     def __post_init__(self) -> None:
+        check_backward(self.backward)
         _check_level(self.level)
 
     def score(
@@ -67,6 +71,7 @@ class NAP:
         Raises:
             BadUsage: also for a divergence from the clean run (kl, js): it is smallest there and has no gradient.
         """
+        model = backward_model(model, self.backward)
         chosen = load_objective(objective)
         if chosen.needs_clean:
             raise BadUsage(f"{self.name} takes gradients at the clean run, where {chosen.name!r} has none; use nap-ig.")
@@ -81,15 +86,18 @@ class NAPIG:
         steps: gradient evaluations along the path.
         points: where they are taken.
         level: "neuron" for `NeuronScores`, "node" for `NodeScores`.
+        backward: "plain", or "gim" (`mechassay.models.backward`).
     """
 
     steps: int = 5
     points: Points = "left"
     level: Level = "neuron"
+    backward: str = "plain"
     name: ClassVar[str] = "nap-ig"
     version: ClassVar[int] = 1
 
     def __post_init__(self) -> None:
+        check_backward(self.backward)
         quadrature(self.points, self.steps)
         _check_level(self.level)
 
@@ -103,6 +111,7 @@ class NAPIG:
         checkpoint: Path | None = None,
     ) -> NeuronScores | NodeScores:
         """See `Method.score`; scores of neurons or nodes instead of edges."""
+        model = backward_model(model, self.backward)
         alphas, weights = quadrature(self.points, self.steps)
         return _mean_over_examples(
             self,

@@ -1,0 +1,344 @@
+"""ACDC: remove edges one after the other, as long as each removal changes the metric by less than a threshold.
+
+Conmy et al. (2023), algorithm 1. The circuit starts as the full graph. For one reader after the
+other, from the logits backwards, and for each of its writers, the edge is removed if
+
+    loss(circuit without the edge) - loss(circuit) < threshold          compare = "signed"
+    |loss(circuit without the edge) - loss(circuit)| < threshold        compare = "absolute"
+
+where the loss is the objective's mean over examples with lower better: by default the KL
+divergence from the clean run at the last token, as in the paper. The circuit is the one so far,
+so decisions depend on their order, which is that of the graph's numbers, backwards:
+
+  * readers: the logits; then layer by layer from the last its MLP, and its heads' values, keys
+    and queries, the last head first in each;
+  * writers of a reader: the last one first, `input` at the end.
+
+The paper says no more than "reverse topological"; its code goes head by head. Its graph also has
+edges from a head's input to its query, key and value, which are none of ours.
+
+What it costs. A writer that has lost all ways to the logits changes nothing: removing an edge into
+it changes the loss by exactly 0, and is decided without a run. Every other decision needs the loss
+after it, so no method with the same decisions takes fewer runs; but they are runs of compiled
+circuits (`models.circuit_plan`), in which whatever still sees only clean writers comes from the
+cache, and cut parts cost nothing. Clean and counterfactual runs are kept in memory; where those
+of all examples do not fit, each pass over the examples evaluates the next few removals at once,
+as if all of them would stay: decisions count up to the first edge that is kept, the rest is
+thrown away. The number evaluated at once doubles after a pass without a kept edge, else halves.
+Either way decisions are those of one evaluation after the other.
+
+With `thresholds`, every threshold starts again from the full graph. Circuits of a sweep need not be nested.
+A kept edge may be on no path from `input`, when its writer's in-edges go later: see `Circuit.pruned`.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import ClassVar, NamedTuple
+
+import numpy as np
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from mechassay.circuits.checkpoint import checkpointed, key_of
+from mechassay.circuits.methods.method import describe
+from mechassay.circuits.objectives import Objective, load_objective, signed
+from mechassay.circuits.scores import Circuit, EdgeScores
+from mechassay.errors import BadUsage, NonFinite, UnknownName
+from mechassay.graph import Graph
+from mechassay.models.capture import Contrast
+from mechassay.models.circuit_forward import run_circuit
+from mechassay.models.circuit_plan import Plan, compile_circuit
+from mechassay.models.decoder import Readout
+from mechassay.models.memory import CPU_BUDGET, available_bytes, out_of_memory_is_an_error, token_budget
+from mechassay.models.model import Model
+from mechassay.pairs import Batch, Pair
+from mechassay.progress import BAR, Progress
+
+COMPARISONS = ("signed", "absolute")
+
+HELD_SHARE = 0.25
+"""Share of the free memory that may hold clean and counterfactual runs."""
+
+UNDECIDED, KEPT, REMOVED = 0, 1, 2
+
+
+@dataclass(frozen=True)
+class ACDC:
+    """Remove edges in reverse topological order while the metric stays.
+
+    Attributes:
+        threshold: largest change of the objective, not included, at which an edge is removed.
+        thresholds: score edges by several thresholds, all above 0, instead of by `threshold`.
+        compare: "signed" also removes every edge that hurts; "absolute" keeps those that hurt by the threshold or more.
+        ahead: most removals evaluated in one pass over the examples; no result depends on it.
+    """
+
+    threshold: float = 0.01
+    thresholds: tuple[float, ...] = ()
+    compare: str = "signed"
+    ahead: int = 64
+    name: ClassVar[str] = "acdc"
+    version: ClassVar[int] = 1
+
+    def __post_init__(self) -> None:
+        if not (math.isfinite(self.threshold) and self.threshold >= 0):
+            raise BadUsage(f"A threshold of {self.name} must be a finite number of at least 0; got {self.threshold}.")
+        for each in self.thresholds:
+            if not (math.isfinite(each) and each > 0):
+                raise BadUsage(f"The thresholds of a sweep of {self.name} must be finite numbers above 0; got {each}.")
+        if len(set(self.thresholds)) < len(self.thresholds):
+            raise BadUsage(f"The thresholds of a sweep of {self.name} must differ; got {self.thresholds}.")
+        if self.compare not in COMPARISONS:
+            raise UnknownName("comparison", self.compare, COMPARISONS)
+        if self.ahead < 1:
+            raise BadUsage(f"{self.name} evaluates at least 1 removal at once; got {self.ahead}.")
+
+    def find(
+        self,
+        model: Model,
+        pairs: Sequence[Pair] | Batch,
+        objective: str | Objective = "kl",
+        *,
+        progress: Progress = BAR,
+        checkpoint: Path | None = None,
+    ) -> Circuit:
+        """The circuit at `threshold`.
+
+        Args:
+            checkpoint: a file that keeps what is done, so that a killed job can go on.
+
+        Raises:
+            BadPairs, OutOfMemory; NonFinite: an example's value is NaN or infinite in a circuit on the way.
+        """
+        return self._search(model, model.batch(pairs), load_objective(objective), (self.threshold,), progress, checkpoint).circuits[0]
+
+    def score(
+        self,
+        model: Model,
+        pairs: Sequence[Pair] | Batch,
+        objective: str | Objective = "kl",
+        *,
+        progress: Progress = BAR,
+        checkpoint: Path | None = None,
+    ) -> EdgeScores:
+        """See `Method.score`; but a score is no drop: 1 for edges kept at `threshold`, 0 for others.
+
+        With `thresholds` it is the largest of them at which the edge was kept, 0 if at none. The objective need not
+        be differentiable. Provenance has the circuits' sizes and losses, decisions made and runs it took.
+        """
+        chosen, batch = load_objective(objective), model.batch(pairs)
+        thresholds = tuple(sorted(self.thresholds, reverse=True)) or (self.threshold,)
+        found = self._search(model, batch, chosen, thresholds, progress, checkpoint)
+        values = torch.zeros(model.graph.n_writers, model.graph.n_readers, dtype=torch.float64)
+        for threshold, circuit in zip(thresholds, found.circuits, strict=True):
+            values = torch.maximum(values, circuit.edges * (threshold if self.thresholds else 1.0))
+        return EdgeScores.of(
+            model.graph,
+            values,
+            {
+                **describe(self, model, batch, chosen),
+                "thresholds": list(thresholds),
+                "kept": [len(circuit) for circuit in found.circuits],
+                "losses": found.losses,
+                "n_decisions": len(thresholds) * model.graph.n_edges,
+                "n_runs": found.n_runs,
+            },
+        )
+
+    @torch.no_grad()
+    def _search(
+        self, model: Model, batch: Batch, objective: Objective, thresholds: tuple[float, ...], progress: Progress, checkpoint: Path | None
+    ) -> _Found:
+        graph = model.graph
+        budget = token_budget(model.bytes_per_token, batch.n_tokens, model.device)
+        about = describe(self, model, batch, objective)
+        key = key_of({**about, "thresholds": thresholds, "budget": budget, "graph": graph.fingerprint})
+        # All there is to know of a job: the first undecided edge is where it stands.
+        decisions = torch.full((len(thresholds), graph.n_edges), UNDECIDED, dtype=torch.int8)
+        n_runs = torch.zeros(1, dtype=torch.int64)
+        circuits: list[Circuit] = []
+        losses: list[float] = []
+        with (
+            progress.track(self.name, decisions.numel()) as advance,
+            out_of_memory_is_an_error(self.name),
+            checkpointed(checkpoint, key, {"decisions": decisions, "runs": n_runs}) as state,
+        ):
+            run = _Losses(model, batch, objective, budget, n_runs)
+            for number, threshold in enumerate(thresholds):
+                walk = _Walk(graph, threshold, self.compare == "absolute", decisions[number].numpy())
+                walk.loss = next(run([walk.edges]))
+                advance(walk.place)
+                ahead = 1
+                while walk.place < graph.n_edges:
+                    before = walk.place
+                    ahead = min(2 * ahead, self.ahead) if walk.go_on(run, ahead) else max(ahead // 2, 1)
+                    state.done(number * graph.n_edges + walk.place)
+                    advance(walk.place - before)
+                circuits.append(Circuit(graph, torch.from_numpy(walk.edges)))
+                losses.append(walk.loss)
+        return _Found(circuits, losses, int(n_runs))
+
+
+class _Found(NamedTuple):
+    """One circuit a threshold, its loss, and how many circuits were run for all of them."""
+
+    circuits: list[Circuit]
+    losses: list[float]
+    n_runs: int
+
+
+def removal_order(graph: Graph) -> tuple[np.ndarray, np.ndarray]:
+    """Writers and readers of all edges, in the order in which they are tried."""
+    readers, writers = np.nonzero(graph.legal.numpy().T[::-1, ::-1])
+    return graph.n_writers - 1 - writers, graph.n_readers - 1 - readers
+
+
+class _Walk:
+    """One threshold's way through the edges.
+
+    Attributes:
+        edges: the circuit so far.
+        loss: its loss.
+        place: how many edges are decided.
+        leads: whether a writer leads to the logits; final once its own readers are reached,
+            because all readers that see it come before them.
+    """
+
+    def __init__(self, graph: Graph, threshold: float, absolute: bool, decisions: np.ndarray) -> None:
+        self.threshold, self.absolute, self.decisions = threshold, absolute, decisions
+        self.writers, self.readers = removal_order(graph)
+        self.owners = graph.reader_owner.numpy()[self.readers]
+        self.edges = graph.legal.numpy().copy()
+        self.leads = np.zeros(graph.n_writers + 1, dtype=bool)
+        self.leads[graph.n_writers] = True
+        self.loss, self.place = math.nan, 0
+        for decision in decisions[decisions != UNDECIDED]:
+            self._decide(bool(decision == KEPT))
+
+    def go_on(self, run: _Losses, ahead: int) -> bool:
+        """Decide edges up to the first that is kept, or the next `ahead` that may matter; whether all of these went."""
+        live = self.place + np.flatnonzero(self.leads[self.owners[self.place :]])[:ahead]
+        for place, loss in zip(live, run(self._without(live)), strict=True):
+            self._decide_dead(int(place))
+            kept = not self._below(loss - self.loss)
+            self._decide(kept)
+            if kept:
+                return False
+            self.loss = loss
+        if not len(live):
+            self._decide_dead(len(self.decisions))
+        return True
+
+    def _without(self, places: np.ndarray) -> Iterator[np.ndarray]:
+        edges = self.edges.copy()
+        for place in places:
+            edges[self.writers[place], self.readers[place]] = False
+            yield edges
+
+    def _decide_dead(self, until: int) -> None:
+        """Edges into writers that lead nowhere: the change is 0."""
+        kept = not self._below(0.0)
+        while self.place < until:
+            self._decide(kept)
+
+    def _below(self, change: float) -> bool:
+        return (abs(change) if self.absolute else change) < self.threshold
+
+    def _decide(self, kept: bool) -> None:
+        place = self.place
+        if kept:
+            self.leads[self.writers[place]] |= self.leads[self.owners[place]]
+        else:
+            self.edges[self.writers[place], self.readers[place]] = False
+        self.decisions[place] = KEPT if kept else REMOVED
+        self.place = place + 1
+
+
+class _Prepared(NamedTuple):
+    """Some examples with all that their circuits share."""
+
+    rows: list[int]
+    batch: Batch
+    contrast: Contrast
+    clean: Readout | None
+
+
+class _Losses:
+    """Losses of circuits on all examples; clean and counterfactual runs are kept as far as memory goes."""
+
+    def __init__(self, model: Model, batch: Batch, objective: Objective, budget: int, n_runs: Tensor) -> None:
+        self.model, self.objective, self.ids, self.n_runs = model, objective, batch.ids, n_runs
+        self.chunks = list(batch.chunks(budget))
+        self.held: dict[int, _Prepared] = {}
+        self.room = HELD_SHARE * (available_bytes(model.device) or CPU_BUDGET)
+
+    def __call__(self, circuits: Iterable[np.ndarray]) -> Iterator[float]:
+        """One loss a circuit: computed when it is asked for if all examples are held, else together."""
+        plans = map(self._compiled, circuits)
+        if len(self.held) == len(self.chunks):
+            for plan in plans:
+                yield from self._together([plan])
+        else:
+            yield from self._together(list(plans))
+
+    def _together(self, plans: list[Plan]) -> list[float]:
+        if not plans:
+            return []
+        decoder = self.model.decoder
+        values = np.full((len(plans), len(self.ids)), np.nan)
+        for number in range(len(self.chunks)):
+            rows, chunk, contrast, clean = self._prepared(number)
+            for place, plan in enumerate(plans):
+                found = signed(self.objective, run_circuit(decoder, contrast, plan), chunk, clean)
+                values[place, rows] = -found.double().cpu().numpy()
+        self.n_runs += len(plans)
+        return [self._mean(row) for row in values]
+
+    def _compiled(self, edges: np.ndarray) -> Plan:
+        return compile_circuit(self.model.graph, torch.from_numpy(edges), post_norm=self.model.decoder.has_post_norm)
+
+    def _prepared(self, number: int) -> _Prepared:
+        if number in self.held:
+            return self.held[number]
+        decoder, (rows, chunk) = self.model.decoder, self.chunks[number]
+        contrast = Contrast.run(decoder, chunk)
+        clean = _KnownReadout(contrast.clean.readout(decoder).hidden, decoder) if self.objective.needs_clean else None
+        made = _Prepared(rows, chunk, contrast, clean)
+        size = _bytes(contrast)
+        if size <= self.room:
+            self.room -= size
+            self.held[number] = made
+        return made
+
+    def _mean(self, values: Float[np.ndarray, "n"]) -> float:
+        if not np.isfinite(values).all():
+            row = int(np.flatnonzero(~np.isfinite(values))[0])
+            raise NonFinite(
+                f"{self.objective.name} of example {self.ids[row]} is not finite in a circuit: the activations overflow or hold NaN."
+            )
+        return float(values.mean())
+
+
+@dataclass(frozen=True, eq=False)
+class _KnownReadout(Readout):
+    """A readout whose logits are computed once: the clean run's are compared with every circuit's."""
+
+    def all(self) -> Float[Tensor, "batch vocab"]:
+        return self._logits
+
+    @cached_property
+    def _logits(self) -> Tensor:
+        return super().all()
+
+
+def _bytes(contrast: Contrast) -> int:
+    traces = (contrast.clean, contrast.other)
+    tensors = [tensor for trace in traces for tensor in (trace.embed, trace.final)]
+    tensors += [value for trace in traces for layer in trace.layers for value in vars(layer).values() if value is not None]
+    return sum(tensor.numel() * tensor.element_size() for tensor in tensors)

@@ -1,0 +1,115 @@
+"""Edge pruning: hard concrete masks trained to a target sparsity by Lagrange multipliers.
+
+Bhaskar et al. 2024. With s the sparsity 1 - mean_edges P(m > 0) and s* its target,
+
+    loss = mean KL + lambda_1 (s* - s) + lambda_2 (s* - s)^2,
+
+masks descend and the two multipliers, 0 at first, ascend. The target rises linearly from 0 over
+the warm-up, the first 2,500 of 3,000 steps. Log alphas begin at N(10, .01): the full model. One
+mask is drawn for all examples of a step. AdamW, learning rate .8 for masks and multipliers, no decay.
+The score is P(m > 0).
+
+Deviations: masks are on MIB's edges, one writer for tokens and positions, and none for nodes; the
+sparsity is its expectation, not that of the drawn mask; both learning rates are constant.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import ClassVar
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from mechassay.circuits.methods.mask_training import HardConcrete, Training, prepared, train, trained_scores
+from mechassay.circuits.objectives import Objective
+from mechassay.circuits.scores import EdgeScores
+from mechassay.errors import BadUsage
+from mechassay.graph import Graph
+from mechassay.models.model import Model
+from mechassay.pairs import Batch, Pair
+from mechassay.progress import BAR, Progress
+
+INITIAL_LOG_ALPHA, INITIAL_SPREAD = 10.0, 0.01
+
+
+@dataclass(frozen=True)
+class EdgePruning:
+    """Hard concrete edge masks at a target sparsity.
+
+    Attributes:
+        steps: updates.
+        batch_size: examples a step.
+        samples: masks a step, each for all examples of the step.
+        lr: of the masks.
+        multiplier_lr: of the Lagrange multipliers.
+        target: the share of edges that are to go.
+        warmup: the share of the steps in which the target rises from 0.
+        loss: "kl", or "objective" to descend minus the objective.
+        seed: of initial values, examples and masks.
+    """
+
+    steps: int = 3000
+    batch_size: int = 32
+    samples: int = 1
+    lr: float = 0.8
+    multiplier_lr: float = 0.8
+    target: float = 0.95
+    warmup: float = 5 / 6
+    loss: str = "kl"
+    seed: int = 0
+    name: ClassVar[str] = "edge-pruning"
+    version: ClassVar[int] = 1
+
+    def __post_init__(self) -> None:
+        if self.lr <= 0 or self.multiplier_lr <= 0:
+            raise BadUsage(f"{self.name} needs lr > 0 and multiplier_lr > 0; got {self}.")
+        if not 0 < self.target < 1 or not 0 <= self.warmup <= 1:
+            raise BadUsage(f"{self.name} needs a target in (0, 1) and a warmup in [0, 1]; got {self}.")
+
+    def score(
+        self,
+        model: Model,
+        pairs: Sequence[Pair] | Batch,
+        objective: str | Objective = "logit_diff",
+        *,
+        progress: Progress = BAR,
+        checkpoint: Path | None = None,
+    ) -> EdgeScores:
+        """See `Method.score`; scores are probabilities, and `checkpoint` is not used: a killed job starts again.
+
+        The objective plays a part only if `loss` is "objective". The sparsity reached is in the provenance.
+        """
+        training = Training(self.steps, self.batch_size, self.samples, self.seed, self.loss)
+        batch, chosen = prepared(self, training, model, pairs, objective)
+        # Another stream than that of the training, which has the seed itself.
+        generator = torch.Generator().manual_seed(self.seed + 2**32)
+        noise = torch.randn(model.graph.legal.shape, generator=generator) * INITIAL_SPREAD
+        masks = _Targeted(model.graph, (INITIAL_LOG_ALPHA + noise).to(model.device, model.accumulator), self)
+        groups = [
+            {"params": [masks.log_alpha], "lr": self.lr},
+            {"params": [masks.multipliers], "lr": self.multiplier_lr, "maximize": True},
+        ]
+        optimiser = torch.optim.AdamW(groups, weight_decay=0.0)
+        losses = train(model, batch, chosen, masks, optimiser, training, label=self.name, progress=progress)
+        scores = trained_scores(self, model, batch, chosen, masks.kept().detach(), losses)
+        return EdgeScores(scores.graph, scores.values, {**scores.provenance, "sparsity": 1 - float(masks.mean_kept().detach())})
+
+
+class _Targeted(HardConcrete):
+    def __init__(self, graph: Graph, log_alpha: Float[Tensor, "writers readers"], settings: EdgePruning) -> None:
+        super().__init__(graph, log_alpha)
+        self.settings = settings
+        self.multipliers = log_alpha.new_zeros(2).requires_grad_()
+
+    def penalty(self, step: int) -> Float[Tensor, ""]:
+        gap = self.target(step) - (1 - self.mean_kept())
+        return self.multipliers[0] * gap + self.multipliers[1] * gap.square()
+
+    def target(self, step: int) -> float:
+        """The sparsity asked for at a step: a line from 0, reached at the end of the warm-up."""
+        rising = self.settings.warmup * self.settings.steps
+        return self.settings.target * (min(1.0, (step + 1) / rising) if rising else 1.0)

@@ -1,0 +1,249 @@
+"""Training a mask over all edges by gradient descent: what UGS, subnetwork probing and edge pruning share.
+
+A step draws some examples and some random masks m of real numbers, evaluates the masked model
+(`models.masked_forward`) and descends
+
+    fidelity(m) + penalty,      fidelity = mean over examples and masks of KL(P_clean || P_masked)
+
+at the last token, or of minus the objective where `loss` is "objective". How masks are drawn from
+trainable parameters, and what the penalty is, is the method's (`Masks`). The model's own parameters
+never get gradients.
+
+Where ablated edges carry constants, edges of a drawn mask that are on no path of nonzero edges from
+`input` to `logits` are zeroed, as when a circuit is evaluated: a circuit that is not connected is the
+empty one. Where they carry a run of the model such edges change nothing, and have no gradient.
+
+Losses are recorded in the provenance: of the first and the last step, and means over thirds.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple, Protocol
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from mechassay.circuits.methods.method import Method, describe
+from mechassay.circuits.objectives import Kl, Objective, load_objective, signed
+from mechassay.circuits.scores import EdgeScores
+from mechassay.errors import BadUsage, NonFinite, UnknownName
+from mechassay.graph import Graph
+from mechassay.models.capture import Contrast
+from mechassay.models.masked_forward import masked_readout
+from mechassay.models.memory import out_of_memory_is_an_error, token_budget
+from mechassay.models.model import Model
+from mechassay.pairs import Batch, Pair
+from mechassay.progress import Progress
+
+LOSSES = ("kl", "objective")
+MIN_STEPS = 3
+"""Losses are reported by thirds of the training."""
+
+# Hard concrete masks (Louizos et al. 2018), as in subnetwork probing and edge pruning.
+BETA, GAMMA, ZETA = 2 / 3, -0.1, 1.1
+
+
+class Masks(Protocol):
+    """Random masks with trainable parameters."""
+
+    def draw(self, n: int, generator: torch.Generator) -> Float[Tensor, "masks writers readers"]:
+        """Masks that are differentiable by the parameters. Values at places without an edge do not matter."""
+        ...
+
+    def penalty(self, step: int) -> Float[Tensor, ""]:
+        """What is added to the loss at a step, counted from 0."""
+        ...
+
+
+@dataclass(frozen=True)
+class Training:
+    """How long and on what to train.
+
+    Attributes:
+        steps: updates of the parameters.
+        batch_size: examples a step; all of them if there are fewer.
+        samples: masks drawn a step, for each example if `per_example`, else for all of them.
+        seed: of the order of examples and of the masks.
+        loss: "kl" or "objective".
+        clip: largest norm of a step's gradient.
+    """
+
+    steps: int
+    batch_size: int
+    samples: int
+    seed: int
+    loss: str = "kl"
+    per_example: bool = False
+    clip: float | None = None
+
+    def __post_init__(self) -> None:
+        if self.steps < MIN_STEPS:
+            raise BadUsage(f"Training a mask needs at least {MIN_STEPS} steps; got steps={self.steps}.")
+        for name in ("batch_size", "samples"):
+            if getattr(self, name) < 1:
+                raise BadUsage(f"Training a mask needs {name} of at least 1; got {getattr(self, name)}.")
+        if self.loss not in LOSSES:
+            raise UnknownName("loss", self.loss, LOSSES)
+
+    def objective(self, method: Method, objective: str | Objective) -> Objective:
+        """What is trained on.
+
+        Raises:
+            BadUsage: an objective without a gradient.
+        """
+        chosen = load_objective(objective)
+        if self.loss == "kl":
+            return Kl()
+        if not chosen.differentiable:
+            raise BadUsage(f"{method.name} needs a differentiable objective; {chosen.name!r} is not.")
+        return chosen
+
+
+class StepLoss(NamedTuple):
+    """The two parts of the loss at one step."""
+
+    fidelity: float
+    penalty: float
+
+
+def train(
+    model: Model,
+    batch: Batch,
+    objective: Objective,
+    masks: Masks,
+    optimiser: torch.optim.Optimizer,
+    training: Training,
+    *,
+    label: str,
+    progress: Progress,
+) -> list[StepLoss]:
+    """Train the parameters of `masks`, which `optimiser` holds, in place; losses of all steps.
+
+    Raises:
+        NonFinite: the loss or its gradient is infinite or NaN; the message has the step.
+        OutOfMemory: one example does not fit.
+    """
+    generator = torch.Generator().manual_seed(training.seed)
+    budget = token_budget(_bytes_per_token(model), batch.n_tokens, model.device)
+    order = minibatches(len(batch), training.batch_size, generator)
+    losses: list[StepLoss] = []
+    with torch.enable_grad(), progress.track(label, training.steps) as advance, out_of_memory_is_an_error(label):
+        for step in range(training.steps):
+            part = batch.select(next(order))
+            drawn = masks.draw(training.samples * (len(part) if training.per_example else 1), generator)
+            fidelity, gradient = _fidelity(model, part, objective, drawn.detach(), training, budget)
+            penalty = masks.penalty(step)
+            loss = StepLoss(fidelity, float(penalty.detach()))
+            if not bool(torch.isfinite(gradient).all()) or not all(-float("inf") < value < float("inf") for value in loss):
+                raise NonFinite(f"{label}: the loss or its gradient is not finite at step {step + 1} of {training.steps}: {loss}.")
+            optimiser.zero_grad()
+            torch.autograd.backward([drawn, penalty], [gradient.to(drawn), torch.ones_like(penalty)])
+            if training.clip is not None:
+                torch.nn.utils.clip_grad_norm_([p for group in optimiser.param_groups for p in group["params"]], training.clip)
+            optimiser.step()
+            losses.append(loss)
+            advance(1)
+    return losses
+
+
+def minibatches(n: int, size: int, generator: torch.Generator) -> Iterator[list[int]]:
+    """Row numbers of `size` of `n` examples, without end: one random order after another, each cut into batches."""
+    size = min(size, n)
+    while True:
+        order = torch.randperm(n, generator=generator).tolist()
+        for begin in range(0, n - size + 1, size):
+            yield order[begin : begin + size]
+
+
+def _fidelity(
+    model: Model, batch: Batch, objective: Objective, drawn: Float[Tensor, "masks writers readers"], training: Training, budget: int
+) -> tuple[float, Float[Tensor, "masks writers readers"]]:
+    """The mean loss of masked runs and its gradient by the masks: some examples and one mask each at a time."""
+    decoder, total = model.decoder, 0.0
+    gradient = torch.zeros_like(drawn)
+    for rows, chunk in batch.chunks(budget):
+        contrast = Contrast.run(decoder, chunk)
+        clean = contrast.clean.readout(decoder) if objective.needs_clean else None
+        for sample in range(training.samples):
+            places = [sample * len(batch) + row for row in rows] if training.per_example else [sample]
+            mask = drawn[places]
+            if batch.ablated is not None:
+                mask = mask * connected(model.graph, mask)
+            mask.requires_grad_()
+            loss = -signed(objective, masked_readout(decoder, contrast, mask), chunk, clean).sum() / (len(batch) * training.samples)
+            (slope,) = torch.autograd.grad(loss, mask)
+            if batch.ablated is not None:
+                slope = slope * (mask != 0)
+            gradient[places] += slope
+            total += float(loss.detach())
+    return total, gradient
+
+
+def connected(graph: Graph, masks: Float[Tensor, "masks writers readers"]) -> Float[Tensor, "masks writers readers"]:
+    """One where an edge is on a path of nonzero edges from `input` to `logits`, else zero."""
+    edges = (masks.detach() != 0).cpu() & graph.legal
+    return torch.stack([graph.on_paths(each) & each for each in edges]).to(masks)
+
+
+def trained_scores(
+    method: Method, model: Model, batch: Batch, objective: Objective, values: Tensor, losses: Sequence[StepLoss]
+) -> EdgeScores:
+    """Scores with how the training went."""
+    about = describe(method, model, batch, objective)
+    return EdgeScores.of(model.graph, values, {**about, "losses": summary(losses)})
+
+
+def summary(losses: Sequence[StepLoss]) -> dict[str, Any]:
+    """First, last and means over thirds of each part of the loss."""
+    table = torch.tensor(losses, dtype=torch.float64)
+    columns = {"fidelity": table[:, 0], "penalty": table[:, 1], "loss": table.sum(dim=1)}
+    return {
+        name: {"first": float(column[0]), "last": float(column[-1]), "thirds": [float(part.mean()) for part in column.tensor_split(3)]}
+        for name, column in columns.items()
+    }
+
+
+class HardConcrete:
+    """One hard concrete variable an edge: m = clamp(s (zeta - gamma) + gamma, 0, 1), s = sigmoid((logit u + log alpha) / beta).
+
+    The mean number of nonzero edges is the sum of P(m > 0) = sigmoid(log alpha - beta log(-gamma / zeta)).
+    """
+
+    def __init__(self, graph: Graph, log_alpha: Float[Tensor, "writers readers"]) -> None:
+        self.legal = graph.legal.to(log_alpha.device)
+        self.log_alpha = log_alpha.requires_grad_()
+
+    def draw(self, n: int, generator: torch.Generator) -> Float[Tensor, "masks writers readers"]:
+        u = torch.rand((n, *self.log_alpha.shape), generator=generator).clamp(1e-6, 1 - 1e-6).to(self.log_alpha)
+        s = torch.sigmoid((torch.logit(u) + self.log_alpha) / BETA)
+        return (s * (ZETA - GAMMA) + GAMMA).clamp(0, 1) * self.legal
+
+    def kept(self) -> Float[Tensor, "writers readers"]:
+        """P(m > 0) of every edge."""
+        return torch.sigmoid(self.log_alpha - BETA * math.log(-GAMMA / ZETA))
+
+    def mean_kept(self) -> Float[Tensor, ""]:
+        """The mean of P(m > 0) over all edges."""
+        return self.kept()[self.legal].mean()
+
+
+def prepared(
+    method: Method, training: Training, model: Model, pairs: Sequence[Pair] | Batch, objective: str | Objective
+) -> tuple[Batch, Objective]:
+    """The batch and what to train on, with everything refused that cannot work, before anything is run."""
+    return model.batch(pairs), training.objective(method, objective)
+
+
+def _bytes_per_token(model: Model) -> int:
+    """Activations that autograd keeps of one masked run, for one token of one example."""
+    decoder, graph = model.decoder, model.graph
+    mlp, n_layers = decoder.layers[0].mlp, graph.n_layers
+    hidden = 0 if mlp is None else mlp.up.shape[0] * 4
+    streams = 5 * graph.readers_per_layer + 2 * graph.writers_per_layer + 14
+    if decoder.has_post_norm:
+        streams += 4 * graph.readers_per_layer * n_layers // 2
+    return n_layers * (streams * decoder.d_model + hidden) * max(decoder.embedding.element_size(), 4)

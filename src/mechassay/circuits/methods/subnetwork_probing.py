@@ -1,0 +1,95 @@
+"""Subnetwork probing on edges: hard concrete masks and a price for every edge kept.
+
+Cao et al. 2021, in the form that Conmy et al. 2023 compare with ACDC, with a mask on every edge:
+
+    loss = mean KL + lambda mean_edges P(m > 0),
+
+masks being hard concrete (Louizos et al. 2018) with beta 2/3, gamma -0.1, zeta 1.1, at first with
+m = 0.9 where u = 1/2. One mask is drawn for all examples of a step. Adam. The score is P(m > 0).
+
+Lambda 100 and learning rate .01 are those of the edge-level runs in the circuit literature. The mean
+is over all edges, so on a graph of n edges each costs lambda / n.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import ClassVar
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from mechassay.circuits.methods.mask_training import BETA, GAMMA, ZETA, HardConcrete, Training, prepared, train, trained_scores
+from mechassay.circuits.objectives import Objective
+from mechassay.circuits.scores import EdgeScores
+from mechassay.errors import BadUsage
+from mechassay.graph import Graph
+from mechassay.models.model import Model
+from mechassay.pairs import Batch, Pair
+from mechassay.progress import BAR, Progress
+
+INITIAL_MASK = 0.9
+
+
+@dataclass(frozen=True)
+class SubnetworkProbing:
+    """Hard concrete edge masks at a fixed price.
+
+    Attributes:
+        steps: updates.
+        batch_size: examples a step.
+        samples: masks a step, each for all examples of the step.
+        lr: of Adam.
+        sparsity: lambda, the price of keeping all edges.
+        loss: "kl", or "objective" to descend minus the objective.
+        seed: of examples and masks.
+    """
+
+    steps: int = 3000
+    batch_size: int = 32
+    samples: int = 1
+    lr: float = 0.01
+    sparsity: float = 100.0
+    loss: str = "kl"
+    seed: int = 0
+    name: ClassVar[str] = "subnetwork-probing"
+    version: ClassVar[int] = 1
+
+    def __post_init__(self) -> None:
+        if self.lr <= 0 or self.sparsity < 0:
+            raise BadUsage(f"{self.name} needs lr > 0 and sparsity >= 0; got {self}.")
+
+    def score(
+        self,
+        model: Model,
+        pairs: Sequence[Pair] | Batch,
+        objective: str | Objective = "logit_diff",
+        *,
+        progress: Progress = BAR,
+        checkpoint: Path | None = None,
+    ) -> EdgeScores:
+        """See `Method.score`; scores are probabilities, and `checkpoint` is not used: a killed job starts again.
+
+        The objective plays a part only if `loss` is "objective".
+        """
+        training = Training(self.steps, self.batch_size, self.samples, self.seed, self.loss)
+        batch, chosen = prepared(self, training, model, pairs, objective)
+        share = (INITIAL_MASK - GAMMA) / (ZETA - GAMMA)
+        start = math.log(share / (1 - share)) * BETA
+        masks = _Priced(model.graph, torch.full(model.graph.legal.shape, start, device=model.device, dtype=model.accumulator), self.sparsity)
+        optimiser = torch.optim.Adam([masks.log_alpha], lr=self.lr)
+        losses = train(model, batch, chosen, masks, optimiser, training, label=self.name, progress=progress)
+        return trained_scores(self, model, batch, chosen, masks.kept().detach(), losses)
+
+
+class _Priced(HardConcrete):
+    def __init__(self, graph: Graph, log_alpha: Float[Tensor, "writers readers"], price: float) -> None:
+        super().__init__(graph, log_alpha)
+        self.price = price
+
+    def penalty(self, step: int) -> Float[Tensor, ""]:
+        return self.price * self.mean_kept()

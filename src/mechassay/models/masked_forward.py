@@ -1,0 +1,155 @@
+"""Circuit evaluation with real-valued masks, differentiable by the mask.
+
+Every reader v, in the order of computation, sees
+
+    x_v = R'_v + sum_u m[u, v] (a_u - a'_u),
+
+the definition of `models.reference`, with a_u computed from masked inputs and R'_v, a'_u of the
+reference run; m = 1 is an edge of the circuit, m = 0 an ablated one, and anything else is between.
+In post-norm models (Gemma) a layer's heads enter a reader through the post-norm P, as
+P(o' + sum_h m[h, v] (a_h - a'_h)) - P(o'), where o' is their sum in the reference run.
+
+All readers of a stage (a layer's queries, keys and values) are computed at once, from sums that
+are one batched product for each layer's writers. Nothing is copied to put writers together, so
+what autograd keeps is each writer's change once, and each stage's streams. Under grouped-query
+attention every query head has keys and values of its own stream, by the shared weights.
+
+Only the columns from the contrast's `start` on are computed: before it both runs are equal. In the
+last layer queries, the MLP and the logits are computed at the last column only.
+
+A writer that no edge of the circuit reaches changes nothing if the reference is a run of the model.
+If it is made of constants, the writer would still compute something from them: give a mask that is
+zero wherever an edge is on no path from `input` to `logits` (`Graph.on_paths`).
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from mechassay.errors import GraphMismatch
+from mechassay.graph import Graph
+from mechassay.models.capture import Contrast
+from mechassay.models.decoder import Decoder, Norm, Projection, Readout
+
+
+def masked_readout(decoder: Decoder, contrast: Contrast, mask: Float[Tensor, "masks writers readers"]) -> Readout:
+    """Logits at the last column with the coefficient mask[., u, v] on every edge.
+
+    Args:
+        contrast: the two runs; gradients flow to the reference where it is differentiable.
+        mask: one mask for all examples, or one for each. Places without an edge are not read.
+
+    Raises:
+        GraphMismatch: a mask of another graph's shape, or neither one mask nor one an example.
+    """
+    graph = Graph(len(decoder.layers), decoder.n_heads, parallel=decoder.parallel, mlp=decoder.layers[0].mlp is not None)
+    n = len(contrast.batch)
+    if tuple(mask.shape[1:]) != (graph.n_writers, graph.n_readers) or len(mask) not in (1, n):
+        allowed = f"[1 or {n}, {graph.n_writers}, {graph.n_readers}]"
+        raise GraphMismatch(f"A mask of edges on this graph and batch needs shape {allowed}; got {list(mask.shape)}.")
+    return _Run(decoder, graph, contrast, mask.to(contrast.other.embed).expand(n, -1, -1)).readout()
+
+
+class _Block(NamedTuple):
+    """What some neighbouring writers changed, and the post-norm (with its input in the reference run) they pass."""
+
+    first: int
+    changes: Float[Tensor, "batch writers pos d_model"]
+    post: Norm | None
+    base: Float[Tensor, "batch pos d_model"] | None
+
+
+class _Run:
+    """One batch of masks on one batch of examples."""
+
+    def __init__(self, decoder: Decoder, graph: Graph, contrast: Contrast, mask: Float[Tensor, "batch writers readers"]) -> None:
+        self.decoder, self.graph, self.contrast, self.mask = decoder, graph, contrast, mask
+        self.reference, self.columns = contrast.other, contrast.other.embed.shape[1]
+        self.blocks: list[_Block] = []
+
+    def readout(self) -> Readout:
+        graph, reference = self.graph, self.reference
+        self._write(0, (self.contrast.clean.embed[:, -self.columns :] - reference.embed)[:, None])
+        for index in range(graph.n_layers):
+            if graph.parallel:
+                mlp = self._mlp_change(index)
+                self._write_heads(index)
+            else:
+                self._write_heads(index)
+                mlp = self._mlp_change(index)
+            if mlp is not None:
+                self._write(graph.mlp_writer(index), mlp)
+        final = self._streams(slice(graph.logits, graph.logits + 1), reference.final, last=True)
+        return self.decoder.readout(final[:, 0, 0])
+
+    def _write(self, first: int, changes: Float[Tensor, "batch writers pos d_model"]) -> None:
+        self.blocks.append(_Block(first, changes, None, None))
+
+    def _streams(
+        self, readers: slice, reference: Float[Tensor, "batch all_pos d_model"], *, last: bool
+    ) -> Float[Tensor, "batch readers pos d_model"]:
+        """What some readers of one stage see, given the reference stream there."""
+        columns = slice(-1, None) if last else slice(None)
+        base = reference[:, None, columns].expand(-1, readers.stop - readers.start, -1, -1)
+        x = base.flatten(2)
+        for block in self.blocks:
+            changes = block.changes[:, :, columns].flatten(2)
+            weights = self.mask[:, block.first : block.first + changes.shape[1], readers].transpose(1, 2)
+            if block.post is None:
+                x = torch.baddbmm(x, weights, changes)
+            else:
+                assert block.base is not None
+                before = block.base[:, None, columns]
+                mixed = before + torch.bmm(weights, changes).view(base.shape)
+                x = x + (block.post(mixed) - block.post(before)).flatten(2)
+        return x.view(base.shape)
+
+    def _write_heads(self, index: int) -> None:
+        decoder, graph, contrast = self.decoder, self.graph, self.contrast
+        attention, reference = decoder.layers[index].attention, self.reference.layers[index]
+        last = index == graph.n_layers - 1
+        slots, n_heads = graph.slots(index).start, graph.n_heads
+        if last:
+            q_in = self._streams(slice(slots, slots + n_heads), reference.before, last=True)
+            k_in, v_in = self._streams(slice(slots + n_heads, slots + 3 * n_heads), reference.before, last=False).chunk(2, dim=1)
+        else:
+            q_in, k_in, v_in = self._streams(graph.slots(index), reference.before, last=False).chunk(3, dim=1)
+        q = self._ready(index, attention.q, q_in, is_key=False)
+        k = self._ready(index, attention.k, k_in, is_key=True)
+        v = _project(attention.v, attention.norm(v_in)).transpose(1, 2)
+        if contrast.start:
+            past = contrast.clean.layers[index]
+            k, v = (
+                torch.cat((old[:, :, : contrast.start].repeat_interleave(attention.group, dim=1), new), dim=2)
+                for old, new in ((past.k, k), (past.v, v))
+            )
+        z = decoder.attend(index, q, k, v, contrast.ctx)
+        change = z - reference.z[:, :, -z.shape[2] :]
+        wrote = torch.einsum("bhtk,hkd->bhtd", change, attention.out)
+        self.blocks.append(_Block(graph.head(index, 0), wrote.contiguous(), attention.post_norm, reference.attended))
+
+    def _ready(self, index: int, projection: Projection, x: Float[Tensor, "batch heads pos d_model"], *, is_key: bool) -> Tensor:
+        start = self.contrast.start + self.columns - x.shape[2]
+        raw = _project(projection, self.decoder.layers[index].attention.norm(x))
+        return self.decoder.rotate(index, raw, self.contrast.ctx, is_key=is_key, start=start)
+
+    def _mlp_change(self, index: int) -> Float[Tensor, "batch 1 pos d_model"] | None:
+        mlp, reference = self.decoder.layers[index].mlp, self.reference.layers[index]
+        if mlp is None or reference.mlp is None:
+            return None
+        last, reader = index == self.graph.n_layers - 1, self.graph.mlp_reader(index)
+        wrote = mlp(self._streams(slice(reader, reader + 1), reference.middle, last=last))
+        return wrote - reference.mlp[:, None, -wrote.shape[2] :]
+
+
+def _project(projection: Projection, x: Float[Tensor, "batch heads pos d_model"]) -> Float[Tensor, "batch pos heads d_head"]:
+    """Each head's own input by its weights, which several query heads may share."""
+    shared = projection.weight.shape[0]
+    raw = torch.einsum("bngtd,nkd->btngk", x.unflatten(1, (shared, -1)), projection.weight)
+    if projection.bias is not None:
+        raw = raw + projection.bias[:, None]
+    return raw.flatten(2, 3)
