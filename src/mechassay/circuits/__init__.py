@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from mechassay.circuits.methods.ifr import InformationFlowRoutes
     from mechassay.circuits.methods.nap import NAP, NAPIG
     from mechassay.circuits.methods.random import Random
+    from mechassay.circuits.necessity import Completeness, Minimality, complement, completeness, minimality
     from mechassay.circuits.node_evaluation import evaluate_neurons
     from mechassay.circuits.node_scores import NeuronScores, NodeScores, NodeSelection
     from mechassay.circuits.recovery import Recovery, recovery_of
@@ -27,6 +28,7 @@ __all__ = [
     "NAPIG",
     "Circuit",
     "CleanCorrupted",
+    "Completeness",
     "Controls",
     "EAPIGActivations",
     "EAPIGInputs",
@@ -34,15 +36,19 @@ __all__ = [
     "ExactPatching",
     "FaithfulnessCurve",
     "InformationFlowRoutes",
+    "Minimality",
     "NeuronScores",
     "NodeScores",
     "NodeSelection",
     "Random",
     "Recovery",
     "ablate",
+    "complement",
+    "completeness",
     "evaluate",
     "evaluate_neurons",
     "faithfulness_curve",
+    "minimality",
     "recovery_of",
     "run_controls",
 ]
@@ -64,7 +70,12 @@ _LAZY = {
     "NodeScores": "node_scores",
     "NodeSelection": "node_scores",
     "Random": "methods.random",
+    "Completeness": "necessity",
+    "Minimality": "necessity",
     "ablate": "ablation",
+    "complement": "necessity",
+    "completeness": "necessity",
+    "minimality": "necessity",
     "Recovery": "recovery",
     "evaluate": "faithfulness",
     "evaluate_neurons": "node_evaluation",

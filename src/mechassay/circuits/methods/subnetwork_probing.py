@@ -4,8 +4,8 @@ Cao et al. 2021, in the form that Conmy et al. 2023 compare with ACDC, with a ma
 
     loss = mean KL + lambda mean_edges P(m > 0),
 
-masks being hard concrete (Louizos et al. 2018) with beta 2/3, gamma -0.1, zeta 1.1, at first with
-m = 0.9 where u = 1/2. One mask is drawn for all examples of a step. Adam. The score is P(m > 0).
+masks being hard concrete (Louizos et al. 2018) with beta 2/3, gamma -0.1, zeta 1.1. At first
+sigmoid(log alpha), stretched to (gamma, zeta), is 0.9. One mask is drawn for all examples of a step. Adam. The score is P(m > 0).
 
 Lambda 100 and learning rate .01 are those of the edge-level runs in the circuit literature. The mean
 is over all edges, so on a graph of n edges each costs lambda / n.
@@ -23,7 +23,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from mechassay.circuits.methods.mask_training import BETA, GAMMA, ZETA, HardConcrete, Training, prepared, train, trained_scores
+from mechassay.circuits.methods.mask_training import GAMMA, ZETA, HardConcrete, Training, prepared, train, trained_scores
 from mechassay.circuits.objectives import Objective
 from mechassay.circuits.scores import EdgeScores
 from mechassay.errors import BadUsage
@@ -79,8 +79,8 @@ class SubnetworkProbing:
         training = Training(self.steps, self.batch_size, self.samples, self.seed, self.loss)
         batch, chosen = prepared(self, training, model, pairs, objective)
         share = (INITIAL_MASK - GAMMA) / (ZETA - GAMMA)
-        start = math.log(share / (1 - share)) * BETA
-        masks = _Priced(model.graph, torch.full(model.graph.legal.shape, start, device=model.device, dtype=model.accumulator), self.sparsity)
+        start = torch.full(model.graph.legal.shape, math.log(share / (1 - share)), device=model.device, dtype=model.accumulator)
+        masks = _Priced(model.graph, start, self.sparsity)
         optimiser = torch.optim.Adam([masks.log_alpha], lr=self.lr)
         losses = train(model, batch, chosen, masks, optimiser, training, label=self.name, progress=progress)
         return trained_scores(self, model, batch, chosen, masks.kept().detach(), losses)

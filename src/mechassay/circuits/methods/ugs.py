@@ -125,7 +125,9 @@ class _Uniform:
         return cost
 
 
-def straight_through(p: Float[Tensor, "writers readers"], u: Float[Tensor, "masks writers readers"]) -> Float[Tensor, "masks writers readers"]:
+def straight_through(
+    p: Float[Tensor, "writers readers"], u: Float[Tensor, "masks writers readers"]
+) -> Float[Tensor, "masks writers readers"]:
     """Masks alpha of uniform draws u; their slope by p is masks / masks inside where alpha is in (0, 1), else 0."""
     fixed = p.detach()
     width = fixed * (1 - fixed)

@@ -1,0 +1,154 @@
+"""Is a circuit all of the mechanism, and is all of the circuit needed?
+
+    completeness   f of the complement: what the model still does when the circuit's edges alone are
+                   ablated; 0 where nothing outside the circuit does the same    (Wang et al. 2023, section 4)
+    minimality     for each edge (or node) of the circuit, the drop of f when it is left out
+
+f(C) = (m(C) - m(0)) / (m(N) - m(0)) as in `faithfulness`, from means over examples. Intervals are
+percentile bootstraps over whole groups of examples, numerator and denominator resampled together;
+where the interval of m(N) - m(0) contains 0 everything is undefined (NaN).
+
+Wang et al. compare C and N after ablating the same random subsets K of both; here K is the whole
+circuit, the largest such subset. An edge whose loss leaves others without a path takes them along.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+import torch
+from jaxtyping import Float
+
+from mechassay.circuits.faithfulness import evaluate
+from mechassay.circuits.objectives import Objective, load_objective
+from mechassay.circuits.scores import Circuit
+from mechassay.errors import BadUsage
+from mechassay.models.model import Model
+from mechassay.pairs import Batch, Pair
+from mechassay.progress import BAR, Progress
+from mechassay.stats import Interval, percentile_interval, resampled_means
+
+Unit = Literal["edge", "node"]
+
+
+@dataclass(frozen=True, eq=False)
+class Completeness:
+    """What is left of the behaviour without the circuit.
+
+    Attributes:
+        circuit, complement: f of the circuit and of all other edges, with intervals.
+        per_example: the objective in the full model, the empty circuit, the circuit, and the complement.
+    """
+
+    circuit: float
+    circuit_interval: Interval
+    complement: float
+    complement_interval: Interval
+    per_example: Float[np.ndarray, "4 n"]
+
+
+@dataclass(frozen=True, eq=False)
+class Minimality:
+    """What each part of a circuit is worth.
+
+    Attributes:
+        parts: names of edges, or of nodes.
+        drops: f of the circuit less f without the part; `intervals` beside them.
+    """
+
+    parts: tuple[str, ...]
+    drops: Float[np.ndarray, "parts"]
+    intervals: tuple[Interval, ...]
+
+    @property
+    def n_unneeded(self) -> int:
+        """Parts whose interval contains 0 or lies below it."""
+        return sum(not interval.low > 0 for interval in self.intervals)
+
+
+def complement(circuit: Circuit) -> Circuit:
+    """All edges of the graph that the circuit does not have."""
+    return Circuit(circuit.graph, circuit.graph.legal & ~circuit.edges)
+
+
+def completeness(
+    model: Model,
+    circuit: Circuit,
+    pairs: Sequence[Pair] | Batch,
+    objective: str | Objective = "logit_diff",
+    *,
+    seed: int = 0,
+    progress: Progress = BAR,
+) -> Completeness:
+    """Run a circuit and its complement.
+
+    Raises:
+        GraphMismatch, NonFinite, OutOfMemory: as `evaluate`.
+    """
+    batch, graph = model.batch(pairs), model.graph
+    circuits = [Circuit.full(graph), Circuit.empty(graph), circuit, complement(circuit)]
+    values = evaluate(model, circuits, batch, load_objective(objective), progress=progress)
+    f, intervals = _shares(values, batch, seed)
+    return Completeness(float(f[0]), intervals[0], float(f[1]), intervals[1], values)
+
+
+def minimality(
+    model: Model,
+    circuit: Circuit,
+    pairs: Sequence[Pair] | Batch,
+    objective: str | Objective = "logit_diff",
+    *,
+    unit: Unit = "edge",
+    seed: int = 0,
+    progress: Progress = BAR,
+) -> Minimality:
+    """Run a circuit without each of its edges, or without all edges into and out of each of its nodes, in turn.
+
+    Raises:
+        BadUsage: an empty circuit. Also as `evaluate`.
+    """
+    if not len(circuit):
+        raise BadUsage("The circuit is empty: there is nothing to leave out.")
+    batch, graph = model.batch(pairs), model.graph
+    parts = _edges(circuit) if unit == "edge" else _nodes(circuit)
+    circuits = [Circuit.full(graph), Circuit.empty(graph), circuit, *parts.values()]
+    values = evaluate(model, circuits, batch, load_objective(objective), progress=progress)
+    # The drop of f is the share of m(C) - m(C without the part): the empty circuit cancels.
+    drops = np.vstack((values[:2], values[1] + values[2] - values[3:]))
+    f, intervals = _shares(drops, batch, seed)
+    return Minimality(tuple(parts), f, intervals)
+
+
+def _edges(circuit: Circuit) -> dict[str, Circuit]:
+    without: dict[str, Circuit] = {}
+    for writer, reader in circuit.edges.nonzero().tolist():
+        edges = circuit.edges.clone()
+        edges[writer, reader] = False
+        without[circuit.graph.edge_name(writer, reader)] = Circuit(circuit.graph, edges)
+    return without
+
+
+def _nodes(circuit: Circuit) -> dict[str, Circuit]:
+    graph, without = circuit.graph, dict[str, Circuit]()
+    for writer in torch.nonzero(circuit.edges.any(dim=1)).flatten().tolist():
+        edges = circuit.edges.clone()
+        edges[writer] = False
+        edges[:, graph.reader_owner == writer] = False
+        without[graph.writer_name(writer)] = Circuit(graph, edges)
+    return without
+
+
+def _shares(values: Float[np.ndarray, "k n"], batch: Batch, seed: int) -> tuple[Float[np.ndarray, "rest"], tuple[Interval, ...]]:
+    """(mean of each row - m(0)) / (m(N) - m(0)) of the rows after the first two, which are N and 0."""
+    draws = resampled_means(values, batch.groups, np.random.default_rng(seed))
+    gap = percentile_interval(draws[:, 0] - draws[:, 1])
+    if gap.contains(0.0):
+        nothing = float("nan")
+        return np.full(len(values) - 2, nothing), (Interval(nothing, nothing, gap.level),) * (len(values) - 2)
+    means = values.mean(axis=1)
+    f = (means[2:] - means[1]) / (means[0] - means[1])
+    resampled = (draws[:, 2:] - draws[:, 1:2]) / (draws[:, :1] - draws[:, 1:2])
+    return f, tuple(percentile_interval(column) for column in resampled.T)

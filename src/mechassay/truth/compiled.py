@@ -1,0 +1,331 @@
+"""Transformers whose weights are written down, not trained, so that their circuit is known.
+
+A model is a plain `GPT2LMHeadModel`. Its residual stream is a sum of features on 64 orthonormal directions, the rows of
+a Hadamard matrix, so that every weight matrix is dense and no feature is a coordinate:
+
+    ones       the direction that LayerNorm removes; nothing is ever written to it
+    ballast    a constant `BALLAST` at every position
+    position   one-hot; with the ballast the learned positions, which belong to no node of the graph
+    token      one-hot: the embedding
+    ...        what the heads of the circuit write, one-hot over the words
+    junk       what the distractors write
+
+A head of the circuit is a few ones in W_Q, W_K, W_V and W_O: `Reads` says which features its query, key and value
+take to which of its 16 coordinates. Where the query and the key agree the attention score is about `GAP` above that
+of any other position. The unembedding reads the feature `out` alone. The last word's embedding alone, not a bias,
+makes the last position ask its question, where its word is the same in all prompts.
+
+Distractors: all other heads and all MLPs have random weights, read every feature but the ballast, junk included, and write
+about a unit vector of junk. Nothing on the circuit reads junk, so that they are active and without effect, but for the norms: a
+LayerNorm divides by the length of the whole stream. With the gain BALLAST / sqrt(64) it is the identity up to
+|stream without ballast|^2 / (2 BALLAST^2), less than a thousandth. That is the only way in which an edge outside
+the circuit has an effect; `mechassay.truth.verify` measures it.
+
+The idea of compiling weights is that of Tracr (Lindner et al. 2023); here the norms are real, the basis is rotated, and
+there are distractors. Weights are computed in fp64 from a seed and rounded once to fp32.
+"""
+
+from __future__ import annotations
+
+import json
+import warnings
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+from jaxtyping import Float
+from scipy.linalg import hadamard  # pyright: ignore[reportMissingTypeStubs] - scipy ships none
+
+from mechassay.truth.tasks import LENGTH, NAMES, UNKNOWN, CompiledIOI, CompiledTask, Induction, PreviousToken
+
+if TYPE_CHECKING:
+    from transformers import GPT2LMHeadModel, PreTrainedTokenizerFast
+
+WIDTH, N_HEADS, D_HEAD, D_MLP = 64, 4, 16, 32
+BALLAST = 256.0
+GAP = 12.0
+LOGIT = 10.0
+
+Matrix = Float[np.ndarray, "rows features"]
+
+
+class Space:
+    """Which features stand where: names of runs of directions, and junk where the names end."""
+
+    def __init__(self, sizes: Mapping[str, int]) -> None:
+        self.at: dict[str, slice] = {}
+        begin = 0
+        for name, size in {"ones": 1, "ballast": 1, "position": LENGTH, **sizes}.items():
+            self.at[name] = slice(begin, begin + size)
+            begin += size
+        self.at["junk"] = slice(begin, WIDTH)
+
+    def read(self, name: str, begin: int = 0, end: int | None = None) -> Matrix:
+        """A matrix that reads the features `name`, or those from `begin` to `end` of them: one row each."""
+        return np.eye(WIDTH)[self.at[name]][begin:end]
+
+
+@dataclass(frozen=True, eq=False)
+class Reads:
+    """A head of the circuit: what its query, key and value read, a row for each coordinate, and where it writes.
+
+    Missing rows are zeros. `bias` is added to the query.
+    """
+
+    q: Matrix
+    k: Matrix
+    v: Matrix
+    writes: str
+    bias: tuple[float, ...] = ()
+
+
+@dataclass(frozen=True, eq=False)
+class Blueprint:
+    """A compiled model and its claimed circuit.
+
+    Attributes:
+        task: what it does.
+        space: its features.
+        heads: the heads of the circuit, by layer and head.
+        edges: the edges of the circuit that carry something else in the counterfactual prompt.
+        constant_edges: the edges that carry the same in every prompt: no counterfactual shows them, zeros and means do.
+        seed: of the distractors.
+    """
+
+    task: CompiledTask
+    space: Space
+    heads: Mapping[tuple[int, int], Reads]
+    edges: tuple[str, ...]
+    constant_edges: tuple[str, ...] = ()
+    seed: int = 0
+    n_layers: int = field(init=False)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "n_layers", 1 + max(layer for layer, _ in self.heads))
+
+    def claimed(self, ablation: str) -> tuple[str, ...]:
+        """The edges of the circuit that an ablation can show."""
+        return self.edges if ablation == "counterfactual" else self.edges + self.constant_edges
+
+
+# --- the models --------------------------------------------------------------------------------------
+
+
+def previous_token() -> Blueprint:
+    """a0.h2 writes the previous word; at the question a1.h1 attends to the mark and copies the word before it."""
+    task = PreviousToken()
+    n = len(task.words)
+    space = Space({"token": len(task.vocabulary), "previous": n, "out": n})
+    mark, question = (space.read("token", number, number + 1) for number in map(task.vocabulary.index, "#="))
+    return Blueprint(
+        task,
+        space,
+        {
+            (0, 2): _previous(space, "previous", n),
+            (1, 1): Reads(q=GAP * question, k=mark, v=space.read("previous"), writes="out"),
+        },
+        edges=("input->a0.h2<v>", "a0.h2->a1.h1<v>", "input->a1.h1<k>", "a1.h1->logits"),
+        constant_edges=("input->a1.h1<q>",),
+    )
+
+
+def induction() -> Blueprint:
+    """a0.h1 writes the previous word; a1.h3 looks for the position whose previous word is its own, and copies the word there."""
+    task = Induction()
+    n = len(task.words)
+    space = Space({"token": len(task.vocabulary), "previous": n, "out": n})
+    words = space.read("token", 1, 1 + n)
+    return Blueprint(
+        task,
+        space,
+        {
+            (0, 1): _previous(space, "previous", n),
+            (1, 3): Reads(q=GAP * words, k=space.read("previous"), v=words, writes="out"),
+        },
+        edges=("input->a0.h1<v>", "a0.h1->a1.h3<k>", "input->a1.h3<q>", "input->a1.h3<v>", "a1.h3->logits"),
+        seed=1,
+    )
+
+
+def ioi() -> Blueprint:
+    """a0.h3 finds an earlier occurrence of its name; a1.h0 brings that name to the end; a2.h2 attends to the names but that one.
+
+    Scores of a0.h3: 2 GAP for an earlier occurrence, 0 for its own position (same name, same position), and GAP for
+    the first word, which is no name, so that a word that is not repeated copies nothing.
+    """
+    task = CompiledIOI()
+    n = len(NAMES)
+    space = Space({"token": len(task.vocabulary), "duplicate": n, "inhibited": n, "out": n})
+    names = space.read("token", 1, 1 + n)
+    end = task.vocabulary.index("to")
+    last = space.read("token", end, end + 1)
+    any_of = np.ones((1, n))
+    return Blueprint(
+        task,
+        space,
+        {
+            (0, 3): Reads(
+                q=2 * GAP * np.concatenate((names, -space.read("position"))),
+                k=np.concatenate((names, space.read("position"))),
+                v=names,
+                writes="duplicate",
+                bias=(0.0,) * n + (GAP,),
+            ),
+            (1, 0): Reads(q=GAP * last, k=any_of @ space.read("duplicate"), v=space.read("duplicate"), writes="inhibited"),
+            (2, 2): Reads(q=GAP * (any_of.T @ last - space.read("inhibited")), k=names, v=names, writes="out"),
+        },
+        edges=(
+            "input->a0.h3<q>",
+            "input->a0.h3<k>",
+            "input->a0.h3<v>",
+            "a0.h3->a1.h0<k>",
+            "a0.h3->a1.h0<v>",
+            "a1.h0->a2.h2<q>",
+            "input->a2.h2<k>",
+            "input->a2.h2<v>",
+            "a2.h2->logits",
+        ),
+        constant_edges=("input->a1.h0<q>", "input->a2.h2<q>"),
+        seed=2,
+    )
+
+
+def _previous(space: Space, writes: str, n_words: int) -> Reads:
+    """The head that attends to the position before, from the learned positions alone, and copies its word."""
+    return Reads(
+        q=GAP * space.read("position", 1), k=space.read("position", 0, -1), v=space.read("token", 1, 1 + n_words), writes=writes
+    )
+
+
+BLUEPRINTS = {"truth-previous-token": previous_token, "truth-induction": induction, "truth-ioi": ioi}
+
+
+# --- weights -----------------------------------------------------------------------------------------
+
+
+def compile_model(blueprint: Blueprint) -> GPT2LMHeadModel:
+    """The Hugging Face model of a blueprint, in fp32."""
+    from transformers import GPT2Config, GPT2LMHeadModel
+
+    config = GPT2Config(
+        vocab_size=len(blueprint.task.vocabulary),
+        n_positions=LENGTH,
+        n_embd=WIDTH,
+        n_layer=blueprint.n_layers,
+        n_head=N_HEADS,
+        n_inner=D_MLP,
+        resid_pdrop=0.0,
+        embd_pdrop=0.0,
+        attn_pdrop=0.0,
+        tie_word_embeddings=False,
+        bos_token_id=0,
+        eos_token_id=0,
+    )
+    with warnings.catch_warnings(), torch.random.fork_rng(devices=[]):
+        warnings.simplefilter("ignore")
+        model = GPT2LMHeadModel(config).eval().requires_grad_(False)
+    missing, unexpected = model.load_state_dict(weights(blueprint), strict=False)
+    assert not unexpected and all(name.endswith((".attn.bias", ".attn.masked_bias")) for name in missing), (missing, unexpected)
+    return model
+
+
+def weights(blueprint: Blueprint) -> dict[str, torch.Tensor]:
+    """All parameters by their names in `GPT2LMHeadModel`, in fp32."""
+    # Rows are the directions of the features; entries are +-1/8, so that a product with them is rounded little.
+    basis = np.asarray(hadamard(WIDTH), dtype=np.float64) / np.sqrt(WIDTH)
+    space, task = blueprint.space, blueprint.task
+    rng = np.random.default_rng(blueprint.seed)
+    token = np.zeros((len(task.vocabulary), WIDTH))
+    token[:, space.at["token"]] = np.eye(len(task.vocabulary))
+    position = np.zeros((LENGTH, WIDTH))
+    position[:, space.at["position"]] = np.eye(LENGTH)
+    position[:, space.at["ballast"]] = BALLAST
+    unembedding = np.zeros((len(task.vocabulary), WIDTH))
+    unembedding[1 : 1 + len(task.words), space.at["out"]] = LOGIT * np.eye(len(task.words))
+    found = {"transformer.wte.weight": token @ basis, "transformer.wpe.weight": position @ basis, "lm_head.weight": unembedding @ basis}
+    norms = ["transformer.ln_f"]
+    for layer in range(blueprint.n_layers):
+        name = f"transformer.h.{layer}"
+        norms += [f"{name}.ln_1", f"{name}.ln_2"]
+        attention = _attention(blueprint, layer, rng)
+        up, up_bias, down = _random_mlp(space, rng)
+        found |= {
+            f"{name}.attn.c_attn.weight": (attention.reads @ basis).T,
+            f"{name}.attn.c_attn.bias": attention.bias,
+            f"{name}.attn.c_proj.weight": attention.writes @ basis,
+            f"{name}.attn.c_proj.bias": np.zeros(WIDTH),
+            f"{name}.mlp.c_fc.weight": (up @ basis).T,
+            f"{name}.mlp.c_fc.bias": up_bias,
+            f"{name}.mlp.c_proj.weight": down @ basis,
+            f"{name}.mlp.c_proj.bias": np.zeros(WIDTH),
+        }
+    for name in norms:
+        found |= {f"{name}.weight": np.full(WIDTH, BALLAST / np.sqrt(WIDTH)), f"{name}.bias": np.zeros(WIDTH)}
+    return {name: torch.from_numpy(np.ascontiguousarray(value, dtype=np.float32)) for name, value in found.items()}
+
+
+@dataclass(frozen=True, eq=False)
+class _Attention:
+    """A layer's heads in features: rows of `reads` and `bias` are all queries, then keys, then values."""
+
+    reads: Float[np.ndarray, "rows features"]
+    bias: Float[np.ndarray, "rows"]
+    writes: Float[np.ndarray, "coordinates features"]
+
+
+def _attention(blueprint: Blueprint, layer: int, rng: np.random.Generator) -> _Attention:
+    space = blueprint.space
+    reads, bias = np.zeros((3, N_HEADS, D_HEAD, WIDTH)), np.zeros((3, N_HEADS, D_HEAD))
+    writes = np.zeros((N_HEADS, D_HEAD, WIDTH))
+    for head in range(N_HEADS):
+        # Drawn for every head, so that distractors do not depend on which heads are the circuit's.
+        noise, junk = rng.standard_normal((3, D_HEAD, WIDTH)), rng.standard_normal((D_HEAD, WIDTH))
+        made = blueprint.heads.get((layer, head))
+        if made is None:
+            reads[:, head] = noise * np.array([0.8, 0.8, 0.5])[:, None, None]
+            reads[:, head, :, : space.at["position"].start] = 0
+            writes[head, :, space.at["junk"]] = 0.1 * junk[:, space.at["junk"]]
+            continue
+        # Hugging Face divides scores by sqrt(d_head).
+        scale = np.sqrt(D_HEAD)
+        for slot, rows in enumerate((scale * made.q, made.k, made.v)):
+            reads[slot, head, : len(rows)] = rows
+        bias[0, head, : len(made.bias)] = scale * np.array(made.bias)
+        writes[head, : len(made.v), space.at[made.writes]] = np.eye(len(made.v))
+    return _Attention(reads.reshape(-1, WIDTH), bias.reshape(-1), writes.reshape(-1, WIDTH))
+
+
+def _random_mlp(space: Space, rng: np.random.Generator) -> tuple[Matrix, Float[np.ndarray, "hidden"], Matrix]:
+    up, bias, down = 0.6 * rng.standard_normal((D_MLP, WIDTH)), 0.3 * rng.standard_normal(D_MLP), np.zeros((D_MLP, WIDTH))
+    up[:, : space.at["position"].start] = 0
+    down[:, space.at["junk"]] = 0.1 * rng.standard_normal((D_MLP, WIDTH))[:, space.at["junk"]]
+    return up, bias, down
+
+
+# --- folders -----------------------------------------------------------------------------------------
+
+
+def word_tokenizer(vocabulary: Sequence[str]) -> PreTrainedTokenizerFast:
+    """A tokenizer that knows these words, one token each, separated by spaces; ids are their places."""
+    from tokenizers import Tokenizer
+    from tokenizers.models import WordLevel
+    from tokenizers.pre_tokenizers import Whitespace
+    from transformers import PreTrainedTokenizerFast
+
+    tokenizer: Any = Tokenizer(WordLevel({word: number for number, word in enumerate(vocabulary)}, unk_token=UNKNOWN))
+    tokenizer.pre_tokenizer = Whitespace()
+    return PreTrainedTokenizerFast(tokenizer_object=tokenizer, unk_token=UNKNOWN)
+
+
+def write_model(blueprint: Blueprint, folder: Path) -> None:
+    """Write a compiled model and its tokenizer as a folder that loads like any model."""
+    compile_model(blueprint).save_pretrained(folder)
+    word_tokenizer(blueprint.task.vocabulary).save_pretrained(folder)
+    config = folder / "config.json"
+    # The version of transformers that wrote it says nothing about the model, and would make the file differ.
+    plain = {key: value for key, value in json.loads(config.read_text("utf-8")).items() if key != "transformers_version"}
+    config.write_text(json.dumps(plain, indent=2, sort_keys=True) + "\n", "utf-8")
+    (folder / "generation_config.json").unlink(missing_ok=True)

@@ -1,0 +1,136 @@
+"""The tasks that the ground-truth models do: copying, induction, and which of two names is not repeated.
+
+    truth-previous-token   oak elm # ash yew ... =        -> elm: the word before the mark
+    truth-induction        oak elm ash yew ... oak        -> elm: what followed the word's first occurrence
+    truth-ioi              then . Ann and Bob , Ann . to  -> Bob: the name that is not repeated
+
+Every prompt has ten words (`LENGTH`), each one token, and a counterfactual prompt is another prompt of the same
+task with another answer: other words at other places, so that whatever a part of the model computes from the
+words differs for some pair. What is the same in all prompts (the last word of two of the tasks) differs in none.
+
+Prompts belong to splits by the hash of their text. The splits share no prompt, but they share their words:
+the models know no others.
+"""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from types import MappingProxyType
+from typing import Any, ClassVar
+
+import numpy as np
+
+from mechassay.examples import Example, Prompt
+from mechassay.tasks.splits import NONE, text_hash, uniform
+from mechassay.tasks.task import SPLITS, Task, stream
+
+LENGTH = 10
+UNKNOWN = "[UNK]"
+SIZES = MappingProxyType({"train": 1000, "validation": 500, "test": 500, "private": 500})
+TREES = ("oak", "elm", "ash", "yew", "fir", "bay", "box", "fig", "gum", "nut", "pear", "plum")
+NAMES = ("Ann", "Bob", "Cid", "Dan", "Eve", "Fay")
+FILLERS = ("and", "so", ",", ".")
+
+
+class CompiledTask(Task):
+    """A task of a compiled model: its words, and one random prompt after another."""
+
+    counterfactuals: tuple[str, ...] = ("other-prompt",)
+    default_counterfactual: str = "other-prompt"
+    sizes: Mapping[str, int] = SIZES
+    words: ClassVar[tuple[str, ...]]
+    others: ClassVar[tuple[str, ...]]
+
+    @property
+    def vocabulary(self) -> tuple[str, ...]:
+        """All words by token id; the answers are among `words`."""
+        return (UNKNOWN, *self.words, *self.others)
+
+    @abstractmethod
+    def draw(self, rng: np.random.Generator) -> tuple[Prompt, tuple[str, ...]]:
+        """A random prompt, and the foils that it brings itself (none: the counterfactual's answer)."""
+
+    def generate(self, split: str, seed: int, tokenizer: Any = None) -> Iterator[Example]:
+        rng = stream(split, seed)
+        seen: set[str] = set()
+        while True:
+            prompt, foils = self._of_split(split, rng)
+            if prompt.text in seen:
+                continue
+            other, _ = self._of_split(split, rng)
+            if other.answers == prompt.answers:
+                continue
+            seen.add(prompt.text)
+            number = len(seen) - 1
+            yield Example(f"{self.name}-{split}-{number}", prompt, {self.default_counterfactual: other}, foils=foils or None)
+
+    def _of_split(self, split: str, rng: np.random.Generator) -> tuple[Prompt, tuple[str, ...]]:
+        while True:
+            prompt, foils = self.draw(rng)
+            if split_of(prompt.text) == split:
+                return prompt, foils
+
+
+def split_of(text: str) -> str:
+    """The split that a prompt belongs to, whatever the seed: a quarter each."""
+    value = int.from_bytes(text_hash(text), "little") or NONE + 1
+    return SPLITS[int(uniform(np.array([value], dtype=np.uint64))[0] * len(SPLITS))]
+
+
+@dataclass(frozen=True)
+class PreviousToken(CompiledTask):
+    """Eight words, a mark after one of them, and the question: the word before the mark."""
+
+    name: ClassVar[str] = "truth-previous-token"
+    words: ClassVar[tuple[str, ...]] = TREES
+    others: ClassVar[tuple[str, ...]] = ("#", "=")
+
+    def draw(self, rng: np.random.Generator) -> tuple[Prompt, tuple[str, ...]]:
+        drawn = _words(self.words, LENGTH - 2, rng)
+        place = int(rng.integers(1, LENGTH - 1))
+        return _prompt([*drawn[:place], "#", *drawn[place:], "="], drawn[place - 1], self.words, {"answer": place - 1, "mark": place}), ()
+
+
+@dataclass(frozen=True)
+class Induction(CompiledTask):
+    """Nine different words and one of them again: what followed it."""
+
+    name: ClassVar[str] = "truth-induction"
+    words: ClassVar[tuple[str, ...]] = TREES
+    others: ClassVar[tuple[str, ...]] = ()
+
+    def draw(self, rng: np.random.Generator) -> tuple[Prompt, tuple[str, ...]]:
+        drawn = _words(self.words, LENGTH - 1, rng)
+        place = int(rng.integers(0, LENGTH - 2))
+        spans = {"first": place, "answer": place + 1, "second": LENGTH - 1}
+        return _prompt([*drawn, drawn[place]], drawn[place + 1], self.words, spans), ()
+
+
+@dataclass(frozen=True)
+class CompiledIOI(CompiledTask):
+    """Two names in either order and one of them again, fillers between them: the name that is not repeated."""
+
+    name: ClassVar[str] = "truth-ioi"
+    words: ClassVar[tuple[str, ...]] = NAMES
+    others: ClassVar[tuple[str, ...]] = (*FILLERS, "then", "to")
+
+    def draw(self, rng: np.random.Generator) -> tuple[Prompt, tuple[str, ...]]:
+        first, second = _words(self.words, 2, rng)
+        repeated, single = (first, second) if rng.integers(2) else (second, first)
+        text = ["then", *(FILLERS[number] for number in rng.integers(len(FILLERS), size=LENGTH - 2)), "to"]
+        one, two, again = sorted((1 + rng.choice(LENGTH - 2, size=3, replace=False)).tolist())
+        text[one], text[two], text[again] = first, second, repeated
+        spans = {"indirect_object": text.index(single), "subject": text.index(repeated), "subject_2": again}
+        return _prompt(text, single, self.words, spans), (f" {repeated}",)
+
+
+def _words(words: tuple[str, ...], count: int, rng: np.random.Generator) -> list[str]:
+    return [words[number] for number in rng.choice(len(words), size=count, replace=False).tolist()]
+
+
+def _prompt(text: list[str], answer: str, choices: tuple[str, ...], places: Mapping[str, int]) -> Prompt:
+    begins = np.cumsum([0] + [len(word) + 1 for word in text]).tolist()
+    spans = {name: (begins[place], begins[place] + len(text[place])) for name, place in places.items()}
+    return Prompt(" ".join(text), (f" {answer}",), tuple(f" {word}" for word in choices), spans)

@@ -1,0 +1,284 @@
+"""ACDC against the algorithm written plainly, one evaluation a decision, and facts that hold for any model."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from functools import cache
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+import transformers
+from torch import Tensor
+
+from contracts.method import check_method
+from mechassay.circuits import Circuit, ablate
+from mechassay.circuits.faithfulness import evaluate
+from mechassay.circuits.methods import acdc
+from mechassay.circuits.methods.acdc import ACDC, removal_order
+from mechassay.errors import BadUsage, NonFinite, UnknownName
+from mechassay.graph import Graph
+from mechassay.models import memory
+from mechassay.models.model import make_model
+from mechassay.progress import SILENT, Advance
+from tiny import Subject, configs, quiet_model, subject
+
+
+@cache
+def small(family: str, seed: int = 0) -> Subject:
+    """Two layers of two heads, 46 edges, and the pairs of `tiny.subject`."""
+    smaller = {
+        "gpt2": {"n_layer": 2, "n_head": 2},
+        "gemma2": {"num_hidden_layers": 2, "num_attention_heads": 2, "num_key_value_heads": 1, "layer_types": None},
+        "neox": {"num_hidden_layers": 2, "num_attention_heads": 2},
+    }
+    config = configs()[family]
+    config = type(config)(**{**config.to_diff_dict(), **smaller[family]})
+    with torch.random.fork_rng(devices=[]):
+        model = quiet_model(transformers.AutoModelForCausalLM.from_config, config)
+    generator = torch.Generator().manual_seed(seed)
+    with torch.no_grad():
+        for path, parameter in model.named_parameters():
+            centre = 1.0 if parameter.ndim == 1 and path.endswith("weight") and family != "gemma2" else 0.0
+            parameter.copy_(0.3 * torch.randn(parameter.shape, generator=generator) + centre)
+    return Subject(make_model(model.requires_grad_(False)), subject("gpt2", seed=seed).batch)
+
+
+@cache
+def plainly(case: Subject, threshold: float, *, absolute: bool = False, objective: str = "kl") -> tuple[Tensor, list[float], float]:
+    """Algorithm 1 on the names of edges, one evaluation a decision: edges, changes in order, final loss."""
+    graph = case.model.graph
+    sign = -1.0 if objective == "logit_diff" else 1.0
+
+    def loss(edges: Tensor) -> float:
+        return float((sign * evaluate(case.model, Circuit(graph, edges), case.batch, objective, progress=SILENT)).mean())
+
+    edges, changes = graph.legal.clone(), []
+    now = loss(edges)
+    for reader in reversed(range(graph.n_readers)):
+        for writer in reversed(range(int(graph.visible[reader]))):
+            trial = edges.clone()
+            trial[writer, reader] = False
+            after = loss(trial)
+            changes.append(after - now)
+            if (abs(after - now) if absolute else after - now) < threshold:
+                edges, now = trial, after
+    return edges, changes, now
+
+
+@pytest.mark.parametrize(
+    ("family", "threshold"), [("gpt2", 0.003), ("gpt2", 0.1), ("gpt2", 0.5), ("gemma2", 0.003), ("gemma2", 0.05), ("neox", 0.03)]
+)
+def test_decisions_are_the_sequential_ones(family: str, threshold: float) -> None:
+    case = small(family)
+    edges, _, final = plainly(case, threshold)
+    method = ACDC(threshold=threshold)
+    assert torch.equal(method.find(case.model, case.batch, progress=SILENT).edges, edges)
+    scores = method.score(case.model, case.batch, progress=SILENT)
+    assert torch.equal(scores.values == 1.0, edges)
+    assert torch.equal(scores.values == 0.0, case.model.graph.legal & ~edges)
+    assert scores.provenance["losses"] == [final]
+    assert scores.provenance["kept"] == [int(edges.sum())]
+
+
+@pytest.mark.parametrize("objective", ["kl", "logit_diff"])
+@pytest.mark.parametrize("compare", ["signed", "absolute"])
+def test_comparisons_and_objectives(objective: str, compare: str) -> None:
+    case, threshold = small("gpt2"), 0.003
+    edges, changes, _ = plainly(case, threshold, absolute=compare == "absolute", objective=objective)
+    assert min(changes) < -threshold, "else the comparisons would agree"
+    found = ACDC(threshold=threshold, compare=compare).find(case.model, case.batch, objective, progress=SILENT)
+    assert torch.equal(found.edges, edges)
+
+
+def test_looking_ahead_changes_no_decision(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nothing held, and one example a chunk: several removals are evaluated at once, some for nothing."""
+    case = small("gpt2")
+    monkeypatch.setattr(acdc, "HELD_SHARE", 0.0)
+    monkeypatch.setattr(memory, "CPU_BUDGET", 1)
+    edges, changes, final = plainly.__wrapped__(case, 0.1)
+    for ahead in (2, 64):
+        scores = ACDC(threshold=0.1, ahead=ahead).score(case.model, case.batch, progress=SILENT)
+        assert torch.equal(scores.values == 1.0, edges)
+        assert scores.provenance["losses"] == [final]
+    assert 0 < int(edges.sum()) < len(changes)
+
+
+def test_runs_are_counted_and_dead_edges_need_none(monkeypatch: pytest.MonkeyPatch) -> None:
+    case = small("gpt2")
+    graph = case.model.graph
+    edges, _, _ = plainly(case, 0.1)
+    # Edges into writers with a kept edge to something that leads to the logits.
+    leads = np.append(np.zeros(graph.n_writers, dtype=bool), True)
+    owner, live = graph.reader_owner.numpy(), 0
+    for reader in reversed(range(graph.n_readers)):
+        if leads[owner[reader]]:
+            live += int(graph.visible[reader])
+            leads[:-1] |= edges[:, reader].numpy()
+    assert live < graph.n_edges
+    provenance = ACDC(threshold=0.1).score(case.model, case.batch, progress=SILENT).provenance
+    assert provenance["n_decisions"] == graph.n_edges
+    assert provenance["n_runs"] == 1 + live
+    monkeypatch.setattr(acdc, "HELD_SHARE", 0.0)
+    assert ACDC(threshold=0.1).score(case.model, case.batch, progress=SILENT).provenance["n_runs"] > 1 + live
+    assert ACDC(threshold=0.1, ahead=1).score(case.model, case.batch, progress=SILENT).provenance["n_runs"] == 1 + live
+
+
+def test_the_order() -> None:
+    graph = Graph(1, 2)
+    names = [graph.edge_name(u, v) for u, v in zip(*removal_order(graph), strict=True)]
+    heads = [f"input->a0.h{head}<{slot}>" for slot in "vkq" for head in (1, 0)]
+    assert names == ["m0->logits", "a0.h1->logits", "a0.h0->logits", "input->logits", "a0.h1->m0", "a0.h0->m0", "input->m0", *heads]
+    parallel = Graph(3, 4, parallel=True)
+    writers, readers = removal_order(parallel)
+    assert len(writers) == parallel.n_edges == len(set(zip(writers.tolist(), readers.tolist(), strict=True)))
+    assert bool(parallel.legal[torch.from_numpy(writers.copy()), torch.from_numpy(readers.copy())].all())
+
+
+@pytest.mark.parametrize("family", ["gpt2", "gemma2"])
+def test_ends_of_the_thresholds(family: str) -> None:
+    case = small(family)
+    graph = case.model.graph
+    assert ACDC(threshold=1e6).find(case.model, case.batch, progress=SILENT) == Circuit.empty(graph)
+    assert ACDC(threshold=0.0, compare="absolute").find(case.model, case.batch, progress=SILENT) == Circuit.full(graph)
+    found = ACDC(threshold=0.0).find(case.model, case.batch, progress=SILENT)
+    edges, changes, final = plainly(case, 0.0)
+    kept = edges[removal_order(graph)[0].copy(), removal_order(graph)[1].copy()]
+    assert torch.equal(found.edges, edges)
+    assert bool(kept[torch.tensor(changes) > 0].all()), "every edge whose removal hurts is kept"
+    assert not bool(kept[torch.tensor(changes) < 0].any()), "none whose removal helps"
+    # From a loss of 0, a divergence's smallest, nothing helps: the first removal that counts is refused.
+    assert final >= -1e-6
+
+
+@pytest.mark.parametrize("threshold", [0.002, 0.5])
+def test_the_loss_is_bounded_by_the_removals(threshold: float) -> None:
+    case = small("gemma2")
+    graph = case.model.graph
+    for compare in ("signed", "absolute"):
+        scores = ACDC(threshold=threshold, compare=compare).score(case.model, case.batch, progress=SILENT)
+        circuit = Circuit(graph, scores.values == 1.0)
+        (final,) = scores.provenance["losses"]
+        assert final <= threshold * (graph.n_edges - len(circuit))
+        assert final == evaluate(case.model, circuit, case.batch, "kl", progress=SILENT).mean()
+        # A kept edge leads to the logits.
+        assert all(circuit.edges[:, graph.reader_owner == writer].sum() == 0 or circuit.edges[writer].any() for writer in range(1, 7))
+
+
+def test_a_head_that_writes_nothing_goes_with_all_edges_into_it() -> None:
+    case = small("gpt2", seed=1)
+    model = make_model(case.model.hf)
+    with torch.no_grad():
+        model.decoder.layers[1].attention.out[0] = 0.0
+    graph = model.graph
+    kept = ACDC(threshold=1e-4).find(model, case.batch, progress=SILENT).edges
+    head = graph.head(1, 0)
+    assert not bool(kept[head].any())
+    assert not bool(kept[:, graph.reader_owner == head].any())
+    other = graph.head(1, 1)
+    assert bool(kept[other].any()) and bool(kept[:, graph.reader_owner == other].any())
+
+
+def test_a_sweep_is_single_thresholds_put_together() -> None:
+    case = small("gpt2")
+    thresholds = (0.003, 0.5, 0.1)
+    swept = ACDC(thresholds=thresholds).score(case.model, case.batch, progress=SILENT)
+    expected = torch.zeros_like(swept.values)
+    sizes, losses = [], []
+    for threshold in sorted(thresholds):
+        one = ACDC(threshold=threshold).score(case.model, case.batch, progress=SILENT)
+        expected[one.values == 1.0] = threshold
+        sizes, losses = one.provenance["kept"] + sizes, one.provenance["losses"] + losses
+    legal = case.model.graph.legal
+    assert torch.equal(swept.values[legal], expected[legal])
+    assert swept.provenance["thresholds"] == [0.5, 0.1, 0.003]
+    assert swept.provenance["kept"] == sizes
+    assert swept.provenance["losses"] == losses
+    assert swept.provenance["n_decisions"] == 3 * case.model.graph.n_edges
+    assert len(set(sizes)) == 3
+
+
+def test_constants_on_ablated_edges() -> None:
+    case = small("gpt2")
+    zeroed = Subject(case.model, ablate(case.model, case.batch, "zero", progress=SILENT))
+    found = ACDC(threshold=0.1).find(zeroed.model, zeroed.batch, progress=SILENT)
+    assert torch.equal(found.edges, plainly(zeroed, 0.1)[0])
+    assert found != ACDC(threshold=0.1).find(case.model, case.batch, progress=SILENT)
+
+
+def test_order_of_examples_is_irrelevant() -> None:
+    case = small("gpt2")
+    shuffled = replace(case.batch.select([2, 0, 1]), content="shuffled")
+    method = ACDC(threshold=0.1)
+    assert method.find(case.model, shuffled, progress=SILENT) == method.find(case.model, case.batch, progress=SILENT)
+
+
+class Interrupting:
+    """Progress that is interrupted once `after` decisions are made."""
+
+    def __init__(self, after: int) -> None:
+        self.after, self.seen = after, 0
+
+    @contextmanager
+    def track(self, label: str, total: int) -> Iterator[Advance]:
+        def advance(done: int) -> None:
+            self.seen += done
+            if self.seen >= self.after:
+                raise KeyboardInterrupt
+
+        yield advance
+        assert self.seen == total
+
+
+@pytest.mark.parametrize("after", [20, 60])
+def test_an_interrupted_search_goes_on(after: int, tmp_path: Path) -> None:
+    case, file = small("gpt2"), tmp_path / "acdc.checkpoint"
+    method = ACDC(thresholds=(0.1, 0.02))
+    with pytest.raises(KeyboardInterrupt):
+        method.score(case.model, case.batch, progress=Interrupting(after), checkpoint=file)
+    assert file.is_file()
+    counting = Interrupting(10**9)
+    again = method.score(case.model, case.batch, progress=counting, checkpoint=file)
+    whole = method.score(case.model, case.batch, progress=SILENT)
+    assert torch.equal(again.values.nan_to_num(9.0), whole.values.nan_to_num(9.0))
+    assert again.provenance["losses"] == whole.provenance["losses"]
+    assert counting.seen == again.provenance["n_decisions"]
+    # Taken up, not begun again: only the losses of circuits at the break are run a second time.
+    assert whole.provenance["n_runs"] <= again.provenance["n_runs"] <= whole.provenance["n_runs"] + 2
+    assert not file.exists()
+
+
+def test_contract() -> None:
+    case = small("gpt2")
+    check_method(ACDC(), case.model, case.batch)
+    check_method(ACDC(thresholds=(0.1, 0.01), compare="absolute"), case.model, case.batch)
+
+
+@pytest.mark.parametrize("bad", [-0.1, float("nan"), float("inf")])
+def test_bad_thresholds(bad: float) -> None:
+    with pytest.raises(BadUsage, match="at least 0"):
+        ACDC(threshold=bad)
+    with pytest.raises(BadUsage, match="above 0"):
+        ACDC(thresholds=(0.1, bad))
+
+
+def test_bad_settings() -> None:
+    with pytest.raises(BadUsage, match="above 0"):
+        ACDC(thresholds=(0.0,))
+    with pytest.raises(BadUsage, match="differ"):
+        ACDC(thresholds=(0.1, 0.1))
+    with pytest.raises(UnknownName, match="'signed'"):
+        ACDC(compare="signd")
+    with pytest.raises(BadUsage, match="at least 1 removal"):
+        ACDC(ahead=0)
+
+
+def test_overflow_is_named() -> None:
+    case = subject("gpt2")
+    with torch.no_grad():
+        case.model.decoder.layers[2].attention.out[1, 0, 0] = float("inf")
+    with pytest.raises(NonFinite, match="kl of example 0 is not finite"):
+        ACDC().find(case.model, case.batch, progress=SILENT)

@@ -1,0 +1,207 @@
+"""Trained masks: gradients by hand, a planted circuit, what the loss does, and seeds."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from contracts.method import check_method
+from mechassay.circuits import EdgeScores, ablate
+from mechassay.circuits.methods.edge_pruning import EdgePruning
+from mechassay.circuits.methods.mask_training import HardConcrete, connected, minibatches, summary
+from mechassay.circuits.methods.subnetwork_probing import SubnetworkProbing
+from mechassay.circuits.methods.ugs import UniformGradientSampling, straight_through
+from mechassay.circuits.objectives import Kl
+from mechassay.errors import BadUsage, NonFinite, UnknownName
+from mechassay.graph import Graph
+from mechassay.models.capture import Contrast
+from mechassay.models.model import make_model
+from mechassay.progress import SILENT
+from tiny import Subject, build, subject
+
+SHORT: list[Any] = [
+    UniformGradientSampling(steps=12, batch_size=2, samples=2, lr=0.1),
+    SubnetworkProbing(steps=12, lr=0.1),
+    EdgePruning(steps=12, target=0.5),
+]
+ALIVE = ("input", "a0.h1", "a2.h2")
+
+
+def names(methods: list[Any]) -> list[str]:
+    return [method.name for method in methods]
+
+
+@pytest.fixture(scope="module")
+def planted() -> Subject:
+    """GPT-2 in which two heads write and nothing else does: few edges can matter."""
+    tiny = subject("gpt2", n_pairs=6)
+    hf = build("gpt2")
+    with torch.no_grad():
+        for layer, block in enumerate(hf.transformer.h):
+            out = block.attn.c_proj.weight.view(4, 8, 32)
+            for head in range(4):
+                out[head] *= 3.0 if f"a{layer}.h{head}" in ALIVE else 0.0
+            block.mlp.c_proj.weight.zero_()
+    return replace(tiny, model=make_model(hf))
+
+
+def can_matter(graph: Graph) -> Tensor:
+    """Edges from a writer that writes, into the logits or a head that writes."""
+    alive = [graph.writer(name) for name in ALIVE]
+    rows, columns = torch.zeros(graph.n_writers, dtype=torch.bool), torch.zeros(graph.n_readers, dtype=torch.bool)
+    rows[alive] = True
+    columns[[reader for reader in range(graph.n_readers) if int(graph.reader_owner[reader]) in (*alive, graph.n_writers)]] = True
+    return rows[:, None] & columns & graph.legal
+
+
+@pytest.mark.parametrize("method", SHORT, ids=names(SHORT))
+def test_contract(method: Any) -> None:
+    tiny = subject("neox")
+    check_method(method, tiny.model, tiny.batch)
+
+
+TRAINED: list[Any] = [
+    UniformGradientSampling(steps=60, batch_size=3, samples=3, lr=0.2, sparsity=0.003),
+    SubnetworkProbing(steps=80, lr=0.1, sparsity=3.0, samples=2),
+    EdgePruning(steps=120, samples=2, target=0.95),
+]
+
+
+@pytest.mark.parametrize("method", TRAINED, ids=names(TRAINED))
+def test_a_planted_circuit_is_found(method: Any, planted: Subject) -> None:
+    graph = planted.model.graph
+    scores = method.score(planted.model, planted.batch, progress=SILENT)
+    true = can_matter(graph)
+    assert int(true.sum()) == 13
+    # Not every possible edge is needed, but the best are among them, and all are better than the rest on average.
+    assert not bool((scores.top(5).edges & ~true).any())
+    assert float(scores.values[true].mean()) > float(scores.values[graph.legal & ~true].mean()) + 0.1
+
+
+def test_the_loss_falls(planted: Subject) -> None:
+    for method in TRAINED[:2]:
+        thirds = method.score(planted.model, planted.batch, progress=SILENT).provenance["losses"]["loss"]["thirds"]
+        assert thirds[2] < thirds[1] < thirds[0]
+
+
+def test_edge_pruning_reaches_its_target(planted: Subject) -> None:
+    assert abs(TRAINED[2].score(planted.model, planted.batch, progress=SILENT).provenance["sparsity"] - 0.95) < 0.04
+
+
+@pytest.mark.parametrize("method", SHORT, ids=names(SHORT))
+def test_seeds(method: Any) -> None:
+    tiny = subject("gpt2")
+
+    def scores(seed: int) -> EdgeScores:
+        return replace(method, seed=seed).score(tiny.model, tiny.batch, progress=SILENT)
+
+    with torch.no_grad():
+        first, again, other = scores(1), scores(1), scores(2)
+    assert torch.equal(first.values.nan_to_num(9), again.values.nan_to_num(9))
+    assert not torch.equal(first.values.nan_to_num(9), other.values.nan_to_num(9))
+
+
+def test_the_model_gets_no_gradients() -> None:
+    tiny = subject("gpt2")
+    tiny.model.hf.requires_grad_(True)
+    SHORT[1].score(tiny.model, tiny.batch, progress=SILENT)
+    assert all(parameter.grad is None for parameter in tiny.model.hf.parameters())
+
+
+@pytest.mark.parametrize("ablation", ["counterfactual", "mean"])
+def test_empty_stays_empty(ablation: str) -> None:
+    """A price that nothing is worth: every mask ends at zero, and the loss is that of the ablated run."""
+    tiny = subject("gpt2")
+    batch = ablate(tiny.model, tiny.batch, ablation, progress=SILENT)
+    scores = SubnetworkProbing(steps=40, lr=1.0, sparsity=1e5).score(tiny.model, batch, progress=SILENT)
+    contrast = Contrast.run(tiny.model.decoder, batch)
+    empty = Kl()(contrast.other.readout(tiny.model.decoder), batch, contrast.clean.readout(tiny.model.decoder)).mean()
+    assert float(scores.values[tiny.model.graph.legal].max()) < 1e-3
+    assert scores.provenance["losses"]["fidelity"]["last"] == pytest.approx(float(empty), rel=1e-5)
+
+
+def test_what_is_not_connected_is_zeroed() -> None:
+    graph = Graph(2, 2)
+    masks = torch.zeros(1, graph.n_writers, graph.n_readers)
+    for name in ("input->a0.h1<v>", "a0.h1->logits", "m0->logits", "input->a1.h0<q>"):
+        masks[0][graph.index(name)] = 0.3
+    kept = connected(graph, masks)[0].nonzero().tolist()
+    assert kept == sorted(list(graph.index(name)) for name in ("input->a0.h1<v>", "a0.h1->logits"))
+
+
+def test_uniform_masks_by_hand() -> None:
+    """p = 1/2, so w = 1/4: alpha is 1 below u = 3/8, 0 above 5/8, and falls in a line between."""
+    p = torch.tensor([[0.5]], requires_grad=True)
+    alpha = straight_through(p, torch.tensor([0.1, 0.45, 0.5, 0.9])[:, None, None])
+    assert alpha.flatten().tolist() == pytest.approx([1.0, 0.7, 0.5, 0.0])
+    # Two of four samples are inside, so each slope counts twice: over four samples that is the mean over those inside.
+    (slope,) = torch.autograd.grad((alpha * torch.tensor([5.0, 1.0, 3.0, 7.0])[:, None, None]).mean(), p)
+    assert float(slope) == pytest.approx(2.0)
+
+
+def test_uniform_masks_estimate_the_slope_of_the_expected_loss() -> None:
+    """With p fixed in w, dE[L]/dp = L(1) - L(0), here of L(a) = a^3: 1."""
+    p = torch.full((1, 1), 0.8, requires_grad=True)
+    u = torch.rand(40_000, 1, 1, generator=torch.Generator().manual_seed(0))
+    alpha = straight_through(p, u)
+    assert float(alpha.detach().mean()) == pytest.approx(0.8, abs=0.01)
+    (slope,) = torch.autograd.grad(alpha.pow(3).mean(), p)
+    assert float(slope) == pytest.approx(1.0, abs=0.03)
+
+
+def test_hard_concrete_masks_are_nonzero_as_often_as_they_say() -> None:
+    graph = Graph(1, 1)
+    masks = HardConcrete(graph, torch.full(graph.legal.shape, -0.5))
+    drawn = masks.draw(20_000, torch.Generator().manual_seed(0))[:, graph.legal]
+    assert float((drawn > 0).float().mean()) == pytest.approx(float(masks.mean_kept()), abs=0.01)
+    assert float(drawn.min()) == 0 and float(drawn.max()) == 1
+
+
+def test_minibatches_take_every_example_once_an_epoch() -> None:
+    order = minibatches(6, 2, torch.Generator().manual_seed(0))
+    assert sorted(sum((next(order) for _ in range(3)), [])) == list(range(6))
+    assert len(next(minibatches(3, 8, torch.Generator()))) == 3
+
+
+def test_losses_are_summed_up_by_hand() -> None:
+    from mechassay.circuits.methods.mask_training import StepLoss
+
+    assert summary([StepLoss(3.0, 1.0), StepLoss(2.0, 1.0), StepLoss(1.0, 0.5)])["loss"] == {
+        "first": 4.0,
+        "last": 1.5,
+        "thirds": [4.0, 3.0, 1.5],
+    }
+
+
+def test_wrong_settings_are_refused() -> None:
+    tiny = subject("gpt2")
+    with pytest.raises(BadUsage, match="at least 3 steps; got steps=2"):
+        EdgePruning(steps=2).score(tiny.model, tiny.batch)
+    with pytest.raises(BadUsage, match="batch_size of at least 1; got 0"):
+        SubnetworkProbing(batch_size=0).score(tiny.model, tiny.batch)
+    with pytest.raises(UnknownName, match="Did you mean 'objective'"):
+        UniformGradientSampling(loss="objectiv").score(tiny.model, tiny.batch)
+    with pytest.raises(BadUsage, match="target in"):
+        EdgePruning(target=1.0)
+    with pytest.raises(BadUsage, match="differentiable objective; 'accuracy'"):
+        SubnetworkProbing(loss="objective").score(tiny.model, tiny.batch, "accuracy")
+
+
+def test_a_loss_that_is_not_finite_names_its_step() -> None:
+    hf = build("gpt2")
+    with torch.no_grad():
+        hf.transformer.h[1].mlp.c_proj.weight.fill_(float("nan"))
+    tiny = subject("gpt2")
+    with pytest.raises(NonFinite, match="at step 1 of 12"):
+        SHORT[0].score(make_model(hf, check=False), tiny.batch, progress=SILENT)
+
+
+def test_training_on_the_objective_itself() -> None:
+    tiny = subject("gpt2")
+    scores = replace(SHORT[1], loss="objective").score(tiny.model, tiny.batch, "logit_diff", progress=SILENT)
+    assert scores.provenance["objective"] == "logit_diff"
+    assert SHORT[1].score(tiny.model, tiny.batch, "logit_diff", progress=SILENT).provenance["objective"] == "kl"

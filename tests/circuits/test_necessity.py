@@ -1,0 +1,83 @@
+"""Complements and parts of circuits, against `evaluate` and by hand."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+
+from mechassay.circuits import EAP, Circuit, evaluate
+from mechassay.circuits.necessity import complement, completeness, minimality
+from mechassay.errors import BadUsage
+from mechassay.progress import SILENT
+from tiny import Subject, subject
+
+
+@pytest.fixture(scope="module")
+def case() -> Subject:
+    """Answers are what the clean prompt raises most over its counterfactual, foils what it lowers most: a clear difference."""
+    tiny = subject("gpt2", torch.float64, n_pairs=40)
+    logits = [tiny.model.run(tiny.batch, counterfactual=other)[0].readout(tiny.model.decoder).all() for other in (False, True)]
+    change = logits[0] - logits[1]
+    batch = replace(tiny.batch, answers=change.argmax(1, keepdim=True), foils=change.argmin(1, keepdim=True))
+    return Subject(tiny.model, batch)
+
+
+def f(case: Subject, circuit: Circuit) -> float:
+    graph = case.model.graph
+    full, empty, m = (
+        evaluate(case.model, each, case.batch, progress=SILENT).mean() for each in (Circuit.full(graph), Circuit.empty(graph), circuit)
+    )
+    return (m - empty) / (full - empty)
+
+
+def test_a_circuit_and_its_complement_are_all_edges(case: Subject) -> None:
+    circuit = EAP().score(case.model, case.batch, progress=SILENT).top(60)
+    other = complement(circuit)
+    assert len(circuit) + len(other) == case.model.graph.n_edges
+    assert not bool((circuit.edges & other.edges).any())
+    assert complement(other) == circuit
+
+
+def test_completeness_is_f_of_the_complement(case: Subject) -> None:
+    circuit = EAP().score(case.model, case.batch, progress=SILENT).top(0.3)
+    found = completeness(case.model, circuit, case.batch, progress=SILENT)
+    assert found.circuit == pytest.approx(f(case, circuit)) and found.complement == pytest.approx(f(case, complement(circuit)))
+    assert found.complement_interval.contains(found.complement)
+    whole = completeness(case.model, Circuit.full(case.model.graph), case.batch, progress=SILENT)
+    assert (whole.circuit, whole.complement) == (1.0, 0.0)
+
+
+def test_minimality_is_the_drop_of_f(case: Subject) -> None:
+    circuit = EAP().score(case.model, case.batch, progress=SILENT).top(40).pruned()
+    found = minimality(case.model, circuit, case.batch, progress=SILENT)
+    assert found.parts == tuple(circuit.names()) and len(found.parts) == len(circuit)
+    for name in (found.parts[0], found.parts[-1]):
+        edges = circuit.edges.clone()
+        edges[case.model.graph.index(name)] = False
+        drop = f(case, circuit) - f(case, Circuit(case.model.graph, edges))
+        assert found.drops[found.parts.index(name)] == pytest.approx(drop)
+    by_node = minimality(case.model, circuit, case.batch, unit="node", progress=SILENT)
+    assert by_node.parts[0] == "input" and by_node.drops[0] == pytest.approx(f(case, circuit))
+    assert set(by_node.parts) == {name.split("->")[0] for name in circuit.names()}
+
+
+def test_an_edge_on_no_path_is_worth_nothing(case: Subject) -> None:
+    names = ["input->a0.h1<v>", "a0.h1->logits", "a1.h0->a2.h1<q>"]
+    found = minimality(case.model, Circuit.from_names(case.model.graph, names), case.batch, progress=SILENT)
+    worth = dict(zip(found.parts, found.drops, strict=True))
+    assert worth["a1.h0->a2.h1<q>"] == 0.0
+    assert worth["input->a0.h1<v>"] == pytest.approx(worth["a0.h1->logits"]) and worth["a0.h1->logits"] != 0
+    assert found.n_unneeded >= 1
+
+
+def test_what_is_undefined_and_what_is_refused(case: Subject) -> None:
+    same = case.batch.select([0, 0])
+    found = completeness(
+        case.model, Circuit.full(case.model.graph), same.__class__.from_tokens(same.clean, same.clean, [1, 1], [2, 2]), progress=SILENT
+    )
+    assert np.isnan(found.circuit) and np.isnan(found.complement_interval.low)
+    with pytest.raises(BadUsage, match="empty"):
+        minimality(case.model, Circuit.empty(case.model.graph), case.batch)
