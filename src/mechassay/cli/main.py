@@ -10,7 +10,7 @@ from typing import Annotated
 
 import typer
 
-from mechassay.cli import circuits, models, report, tasks
+from mechassay.cli import circuits, models, report, suite, tasks
 from mechassay.errors import MechassayError
 from mechassay.version import __version__
 
@@ -22,6 +22,7 @@ app = typer.Typer(
 app.add_typer(models.app, name="models")
 app.add_typer(tasks.app, name="tasks")
 app.add_typer(circuits.app, name="circuits")
+app.add_typer(suite.app, name="suite")
 app.command("report")(report.report)
 
 

@@ -10,33 +10,28 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any
 
-from jinja2 import Environment, PackageLoader, StrictUndefined
-from markupsafe import Markup
 from matplotlib import rc_context
 from matplotlib.figure import Figure
 from rich.console import Console
-from rich.markup import escape
-from rich.table import Table
 
 from mechassay.records import Failure, Record
 from mechassay.report.figures import GREY, INK, MARKERS, PALETTE, SETTINGS, svg
+from mechassay.report.grids import NOTHING, Grid, grids_markdown, grids_page, print_grids
 from mechassay.report.words import interval, measure
 
 ORIGINAL = "original"
 SCORES = {"greedy": "greedy", "ranked": "ranked choice"}
-NOTHING = "–"
 
 
-@dataclass(frozen=True)
-class Grid:
-    """A table as text: a heading for each column, and rows whose first cell is their name."""
-
-    title: str
-    columns: tuple[str, ...]
-    rows: tuple[tuple[str, ...], ...]
+READING = {
+    "Greedy": "The most likely token at every step spells a right answer exactly.",
+    "Ranked choice": "Of the prompt's choices, the one of the highest log-probability is right. Chance is what guessing among them "
+    "gives. A task with free answers has none.",
+    "Intervals": "95 %, Clopper and Pearson's with an effective sample size that respects groups of examples.",
+    "n": "Prompts that have a right answer. An example without a counterfactual of some kind does not count there.",
+}
 
 
 def accuracy_grids(records: Sequence[Record], failures: Sequence[Failure] = ()) -> list[Grid]:
@@ -56,24 +51,14 @@ def accuracy_grids(records: Sequence[Record], failures: Sequence[Failure] = ()) 
 
 def write_accuracy(records: Sequence[Record], failures: Sequence[Failure] = (), *, title: str) -> tuple[str, str]:
     """The page (HTML, nothing outside it is needed) and the tables (Markdown)."""
-    grids = accuracy_grids(records, failures)
-    environment = Environment(
-        loader=PackageLoader("mechassay.report"), autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True
-    )
-    figures = [None, *(Markup(svg(draw_accuracy(group))) for group in _tasks(records).values())] if records else [None] * len(grids)
-    html = environment.get_template("accuracy.html").render(
-        title=title, parts=list(zip(grids, figures, strict=True)), facts=[_facts(record) for record in records]
-    )
-    return html, _markdown(records, grids)
+    grids, facts = accuracy_grids(records, failures), [_facts(record) for record in records]
+    figures = [None, *(svg(draw_accuracy(group)) for group in _tasks(records).values())] if records else [None] * len(grids)
+    return grids_page(title, grids, figures, READING, facts), grids_markdown(grids, facts)
 
 
 def print_accuracy(records: Sequence[Record], failures: Sequence[Failure], console: Console) -> None:
     """Print the tables."""
-    for grid in accuracy_grids(records, failures):
-        table = Table(*map(escape, grid.columns), title=escape(grid.title), title_justify="left")
-        for row in grid.rows:
-            table.add_row(*(escape(cell.replace(" [", "\n[")) for cell in row))
-        console.print(table)
+    print_grids(accuracy_grids(records, failures), console)
 
 
 def draw_accuracy(records: Sequence[Record]) -> Figure:
@@ -170,18 +155,3 @@ def _facts(record: Record) -> dict[str, str]:
         "dtype": about.dtype,
         "seconds": f"{record.realised.get('seconds', math.nan):,.3g}",
     }
-
-
-def _markdown(records: Sequence[Record], grids: Sequence[Grid]) -> str:
-    lines: list[str] = []
-    for grid in grids:
-        lines += [f"## {grid.title}", "", "| " + " | ".join(grid.columns) + " |", "|---" * len(grid.columns) + "|"]
-        for row in grid.rows:
-            padded = (*row, *[""] * (len(grid.columns) - len(row)))
-            lines.append("| " + " | ".join(cell.replace("|", "\\|") for cell in padded) + " |")
-        lines.append("")
-    facts = [_facts(record) for record in records]
-    if facts:
-        lines += ["## What was run", "", "| " + " | ".join(facts[0]) + " |", "|---" * len(facts[0]) + "|"]
-        lines += ["| " + " | ".join(value.replace("|", "\\|") for value in row.values()) + " |" for row in facts]
-    return "\n".join(lines).rstrip() + "\n"

@@ -204,6 +204,7 @@ class CircuitJob:
             "train_limit": run.train_limit,
             "keep": run.keep,
             "ablation": run.ablation,
+            "cell": name,
             **settings_of(self.task),
         }
         data = self.folder.data()

