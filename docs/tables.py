@@ -1,0 +1,14 @@
+"""Put the tables of a run under the marker of a page: python docs/tables.py runs/accuracy/accuracy.md docs/tasks/accuracy.md.
+
+What stands above the marker is written by hand and stays.
+"""
+
+import sys
+from pathlib import Path
+
+MARKER = "<!-- Everything below is written by docs/tables.py. -->\n"
+
+if __name__ == "__main__":
+    tables, page = map(Path, sys.argv[1:])
+    above = page.read_text("utf-8").split(MARKER)[0]
+    page.write_text(f"{above}{MARKER}\n{tables.read_text('utf-8')}", "utf-8")
