@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 import torch
 from torch import Tensor
@@ -33,6 +35,17 @@ def test_binary_masks_equal_the_compiled_forward(case: Subject) -> None:
     for circuit, expected in zip(circuits, fast, strict=True):
         got = values(case, circuit.edges.double()[None])
         torch.testing.assert_close(got, torch.as_tensor(expected, dtype=torch.float64), rtol=0, atol=1e-9)
+
+
+def test_binary_masks_equal_the_compiled_forward_under_constants(case: Subject) -> None:
+    """The compiled forward prunes; a mask is used as it is."""
+    batch = ablate(case.model, case.batch, "positional-mean", progress=SILENT)
+    circuit = Random(seed=5).draw(case.model.graph).top(0.3).pruned()
+    assert len(circuit)
+    (expected,) = evaluate(case.model, [circuit], batch, progress=SILENT)
+    contrast = Contrast.run(case.model.decoder, batch)
+    got = LogitDiff()(masked_readout(case.model.decoder, contrast, circuit.edges.double()[None]), batch)
+    torch.testing.assert_close(got, torch.as_tensor(expected, dtype=torch.float64), rtol=0, atol=1e-9)
 
 
 def test_real_masks_equal_the_dense_definition(case: Subject) -> None:
@@ -73,11 +86,10 @@ def test_gradients_reach_constants() -> None:
     known = Contrast.run(model.decoder, batch)
     mask = model.graph.legal.double()[None] * 0.6
     assert batch.ablated is not None
-    z = batch.ablated.z
+    values, z = batch.ablated, batch.ablated.z
 
     def objective(z: Tensor) -> Tensor:
-        constants = type(batch.ablated)("mean", batch.ablated.embed, z, batch.ablated.mlp)  # pyright: ignore
-        contrast = Contrast(batch, known.ctx, 0, known.clean, constant_trace(model.decoder, constants, known.ctx))
+        contrast = Contrast(batch, known.ctx, 0, known.clean, constant_trace(model.decoder, replace(values, z=z), known.ctx))
         return LogitDiff()(masked_readout(model.decoder, contrast, mask), batch).mean()
 
     leaf = z.clone().requires_grad_()

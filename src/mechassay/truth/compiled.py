@@ -4,7 +4,7 @@ A model is a plain `GPT2LMHeadModel`. Its residual stream has 64 coordinates. Tw
 a sum of features on 61 orthonormal directions, the cosines of the discrete cosine transform: every weight matrix is dense,
 no feature is a coordinate, and none has a mean that LayerNorm would remove.
 
-    position   one-hot: with the ballast, the learned positions, which belong to no node of the graph
+    position   one-hot, for the ten positions of a prompt: with the ballast, the learned positions, which belong to no node of the graph
     token      one-hot: the embedding
     ...        what the heads of the circuit write, one-hot over the words
     junk       what the distractors write
@@ -46,11 +46,12 @@ if TYPE_CHECKING:
 WIDTH, N_HEADS, D_HEAD, D_MLP = 64, 4, 16, 32
 N_BALLAST = 2
 N_FEATURES = WIDTH - N_BALLAST - 1
+CONTEXT = 16
 BALLAST = 256.0
 GAP = 12.0
 LOGIT = 10.0
 
-Matrix = Float[np.ndarray, "rows features"]
+Matrix = Float[np.ndarray, "_ features"]
 
 
 class Space:
@@ -213,7 +214,7 @@ def compile_model(blueprint: Blueprint) -> GPT2LMHeadModel:
 
     config = GPT2Config(
         vocab_size=len(blueprint.task.vocabulary),
-        n_positions=LENGTH,
+        n_positions=CONTEXT,
         n_embd=WIDTH,
         n_layer=blueprint.n_layers,
         n_head=N_HEADS,
@@ -247,8 +248,8 @@ def weights(blueprint: Blueprint) -> dict[str, torch.Tensor]:
     rng = np.random.default_rng(blueprint.seed)
     token = np.zeros((len(task.vocabulary), N_FEATURES))
     token[:, space.at["token"]] = np.eye(len(task.vocabulary))
-    position = np.zeros((LENGTH, N_FEATURES))
-    position[:, space.at["position"]] = np.eye(LENGTH)
+    position = np.zeros((CONTEXT, N_FEATURES))
+    position[:LENGTH, space.at["position"]] = np.eye(LENGTH)
     positions = position @ basis
     positions[:, :N_BALLAST] = BALLAST * np.array([1, -1]) / np.sqrt(2)
     unembedding = np.zeros((len(task.vocabulary), N_FEATURES))
@@ -296,7 +297,7 @@ def _attention(blueprint: Blueprint, layer: int, rng: np.random.Generator) -> _A
         made = blueprint.heads.get((layer, head))
         if made is None:
             reads[:, head] = noise * np.array([0.8, 0.8, 0.5])[:, None, None]
-            writes[head, :, space.at["junk"]] = 0.1 * junk[:, space.at["junk"]]
+            writes[head, :, space.at["junk"]] = _unit(junk[:, space.at["junk"]])
             continue
         # Hugging Face divides scores by sqrt(d_head).
         scale = np.sqrt(D_HEAD)
@@ -309,8 +310,13 @@ def _attention(blueprint: Blueprint, layer: int, rng: np.random.Generator) -> _A
 
 def _random_mlp(space: Space, rng: np.random.Generator) -> tuple[Matrix, Float[np.ndarray, "hidden"], Matrix]:
     up, bias, down = 0.6 * rng.standard_normal((D_MLP, N_FEATURES)), 0.3 * rng.standard_normal(D_MLP), np.zeros((D_MLP, N_FEATURES))
-    down[:, space.at["junk"]] = 0.1 * rng.standard_normal((D_MLP, N_FEATURES))[:, space.at["junk"]]
+    down[:, space.at["junk"]] = _unit(rng.standard_normal((D_MLP, N_FEATURES))[:, space.at["junk"]])
     return up, bias, down
+
+
+def _unit(junk: Matrix) -> Matrix:
+    """Scaled so that what is written has a length of about 1, however many directions of junk there are."""
+    return 0.2 * junk / np.sqrt(junk.shape[1])
 
 
 # --- folders -----------------------------------------------------------------------------------------
@@ -325,15 +331,22 @@ def word_tokenizer(vocabulary: Sequence[str]) -> PreTrainedTokenizerFast:
 
     tokenizer: Any = Tokenizer(WordLevel({word: number for number, word in enumerate(vocabulary)}, unk_token=UNKNOWN))
     tokenizer.pre_tokenizer = Whitespace()
-    return PreTrainedTokenizerFast(tokenizer_object=tokenizer, unk_token=UNKNOWN)
+    return PreTrainedTokenizerFast(tokenizer_object=tokenizer, unk_token=UNKNOWN, model_max_length=CONTEXT)
 
 
 def write_model(blueprint: Blueprint, folder: Path) -> None:
     """Write a compiled model and its tokenizer as a folder that loads like any model."""
     compile_model(blueprint).save_pretrained(folder)
     word_tokenizer(blueprint.task.vocabulary).save_pretrained(folder)
-    config = folder / "config.json"
-    # The version of transformers that wrote it says nothing about the model, and would make the file differ.
-    plain = {key: value for key, value in json.loads(config.read_text("utf-8")).items() if key != "transformers_version"}
-    config.write_text(json.dumps(plain, indent=2, sort_keys=True) + "\n", "utf-8")
+    # What depends on the version of transformers that writes says nothing about the model, and is left out.
+    _rewrite(folder / "config.json", {"transformers_version": None})
+    _rewrite(folder / "tokenizer_config.json", {"backend": None, "tokenizer_class": "PreTrainedTokenizerFast"})
     (folder / "generation_config.json").unlink(missing_ok=True)
+    (folder / "model.safetensors").chmod(0o644)
+
+
+def _rewrite(file: Path, changes: Mapping[str, str | None]) -> None:
+    """Change entries of a JSON file; None removes one."""
+    entries = {**json.loads(file.read_text("utf-8")), **changes}
+    kept = {key: value for key, value in entries.items() if changes.get(key, "") is not None}
+    file.write_text(json.dumps(kept, indent=2, sort_keys=True) + "\n", "utf-8")

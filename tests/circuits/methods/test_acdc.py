@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
@@ -24,7 +25,7 @@ from mechassay.graph import Graph
 from mechassay.models import memory
 from mechassay.models.model import make_model
 from mechassay.progress import SILENT, Advance
-from tiny import Subject, configs, quiet_model, subject
+from tiny import Subject, configs, subject
 
 
 @cache
@@ -37,14 +38,15 @@ def small(family: str, heads: int = 1, seed: int = 0) -> Subject:
     }
     config = configs()[family]
     config = type(config)(**{**config.to_diff_dict(), **smaller[family]})
-    with torch.random.fork_rng(devices=[]):
-        model = quiet_model(transformers.AutoModelForCausalLM.from_config, config)
+    with warnings.catch_warnings(), torch.random.fork_rng(devices=[]):
+        warnings.simplefilter("ignore")
+        model = transformers.AutoModelForCausalLM.from_config(config, attn_implementation="eager").eval()
     generator = torch.Generator().manual_seed(seed)
     with torch.no_grad():
         for path, parameter in model.named_parameters():
             centre = 1.0 if parameter.ndim == 1 and path.endswith("weight") and family != "gemma2" else 0.0
             parameter.copy_(0.3 * torch.randn(parameter.shape, generator=generator) + centre)
-    return Subject(make_model(model.requires_grad_(False)), subject("gpt2", seed=seed).batch)
+    return Subject(make_model(model.requires_grad_(False)), subject("gpt2", n_pairs=2, seed=seed).batch)
 
 
 @cache
@@ -69,21 +71,18 @@ def plainly(case: Subject, threshold: float, *, absolute: bool = False, objectiv
     return edges, changes, now
 
 
-@pytest.mark.parametrize(("family", "threshold"), [("gpt2", 0.003), ("gpt2", 0.1), ("gpt2", 0.5), ("gemma2", 0.05), ("neox", 0.03)])
+@pytest.mark.parametrize(("family", "threshold"), [("gpt2", 0.02), ("gpt2", 0.1), ("gemma2", 0.05), ("neox", 0.03)])
 def test_decisions_are_the_sequential_ones(family: str, threshold: float) -> None:
     case = small(family, heads=2)
     edges, _, final = plainly(case, threshold)
-    method = ACDC(threshold=threshold)
-    assert torch.equal(method.find(case.model, case.batch, progress=SILENT).edges, edges)
-    scores = method.score(case.model, case.batch, progress=SILENT)
+    scores = ACDC(threshold=threshold).score(case.model, case.batch, progress=SILENT)
     assert torch.equal(scores.values == 1.0, edges)
     assert torch.equal(scores.values == 0.0, case.model.graph.legal & ~edges)
     assert scores.provenance["losses"] == [final]
     assert scores.provenance["kept"] == [int(edges.sum())]
 
 
-@pytest.mark.parametrize("objective", ["kl", "logit_diff"])
-@pytest.mark.parametrize("compare", ["signed", "absolute"])
+@pytest.mark.parametrize(("objective", "compare"), [("kl", "absolute"), ("logit_diff", "signed"), ("logit_diff", "absolute")])
 def test_comparisons_and_objectives(objective: str, compare: str) -> None:
     case, threshold = small("gpt2"), 0.003
     edges, _, _ = plainly(case, threshold, absolute=compare == "absolute", objective=objective)
@@ -98,16 +97,16 @@ def test_looking_ahead_changes_no_decision(monkeypatch: pytest.MonkeyPatch) -> N
     case = small("gpt2")
     monkeypatch.setattr(acdc, "HELD_SHARE", 0.0)
     monkeypatch.setattr(memory, "CPU_BUDGET", 1)
-    edges, changes, final = plainly.__wrapped__(case, 0.1)
+    edges, changes, final = plainly.__wrapped__(case, 0.02)
     for ahead in (2, 64):
-        scores = ACDC(threshold=0.1, ahead=ahead).score(case.model, case.batch, progress=SILENT)
+        scores = ACDC(threshold=0.02, ahead=ahead).score(case.model, case.batch, progress=SILENT)
         assert torch.equal(scores.values == 1.0, edges)
         assert scores.provenance["losses"] == [final]
     assert 0 < int(edges.sum()) < len(changes)
 
 
 def test_runs_are_counted_and_dead_edges_need_none(monkeypatch: pytest.MonkeyPatch) -> None:
-    case = small("gpt2")
+    case = small("gpt2", heads=2)
     graph = case.model.graph
     edges, _, _ = plainly(case, 0.1)
     # Edges into writers with a kept edge to something that leads to the logits.
@@ -137,9 +136,8 @@ def test_the_order() -> None:
     assert bool(parallel.legal[torch.from_numpy(writers.copy()), torch.from_numpy(readers.copy())].all())
 
 
-@pytest.mark.parametrize("family", ["gpt2", "gemma2"])
-def test_ends_of_the_thresholds(family: str) -> None:
-    case = small(family)
+def test_ends_of_the_thresholds() -> None:
+    case = small("gemma2")
     graph = case.model.graph
     assert ACDC(threshold=1e6).find(case.model, case.batch, progress=SILENT) == Circuit.empty(graph)
     assert ACDC(threshold=0.0, compare="absolute").find(case.model, case.batch, progress=SILENT) == Circuit.full(graph)
@@ -185,7 +183,7 @@ def test_a_head_that_writes_nothing_goes_with_all_edges_into_it() -> None:
 
 def test_a_sweep_is_single_thresholds_put_together() -> None:
     case = small("gpt2")
-    thresholds = (0.003, 0.5, 0.1)
+    thresholds = (0.003, 0.5, 0.03)
     swept = ACDC(thresholds=thresholds).score(case.model, case.batch, progress=SILENT)
     expected = torch.zeros_like(swept.values)
     sizes, losses = [], []
@@ -195,11 +193,11 @@ def test_a_sweep_is_single_thresholds_put_together() -> None:
         sizes, losses = one.provenance["kept"] + sizes, one.provenance["losses"] + losses
     legal = case.model.graph.legal
     assert torch.equal(swept.values[legal], expected[legal])
-    assert swept.provenance["thresholds"] == [0.5, 0.1, 0.003]
+    assert swept.provenance["thresholds"] == [0.5, 0.03, 0.003]
     assert swept.provenance["kept"] == sizes
     assert swept.provenance["losses"] == losses
     assert swept.provenance["n_decisions"] == 3 * case.model.graph.n_edges
-    assert len(set(sizes)) == 3
+    assert len(set(sizes)) == 3, sizes
 
 
 def test_constants_on_ablated_edges() -> None:
@@ -212,7 +210,7 @@ def test_constants_on_ablated_edges() -> None:
 
 def test_order_of_examples_is_irrelevant() -> None:
     case = small("gpt2")
-    shuffled = replace(case.batch.select([2, 0, 1]), content="shuffled")
+    shuffled = replace(case.batch.select([1, 0]), content="shuffled")
     method = ACDC(threshold=0.1)
     assert method.find(case.model, shuffled, progress=SILENT) == method.find(case.model, case.batch, progress=SILENT)
 
@@ -234,7 +232,7 @@ class Interrupting:
         assert self.seen == total
 
 
-@pytest.mark.parametrize("after", [20, 60])
+@pytest.mark.parametrize("after", [10, 30])
 def test_an_interrupted_search_goes_on(after: int, tmp_path: Path) -> None:
     case, file = small("gpt2"), tmp_path / "acdc.checkpoint"
     method = ACDC(thresholds=(0.1, 0.02))
@@ -254,8 +252,7 @@ def test_an_interrupted_search_goes_on(after: int, tmp_path: Path) -> None:
 
 def test_contract() -> None:
     case = small("gpt2")
-    check_method(ACDC(), case.model, case.batch)
-    check_method(ACDC(thresholds=(0.1, 0.01), compare="absolute"), case.model, case.batch)
+    check_method(ACDC(thresholds=(0.1, 0.05), compare="absolute"), case.model, case.batch)
 
 
 @pytest.mark.parametrize("bad", [-0.1, float("nan"), float("inf")])

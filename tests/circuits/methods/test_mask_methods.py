@@ -11,8 +11,9 @@ from torch import Tensor
 
 from contracts.method import check_method
 from mechassay.circuits import EdgeScores, ExactPatching, ablate
+from mechassay.circuits.methods import mask_training
 from mechassay.circuits.methods.edge_pruning import EdgePruning
-from mechassay.circuits.methods.mask_training import HardConcrete, StepLoss, connected, minibatches, summary
+from mechassay.circuits.methods.mask_training import HardConcrete, StepLoss, Training, connected, minibatches, summary
 from mechassay.circuits.methods.subnetwork_probing import SubnetworkProbing
 from mechassay.circuits.methods.ugs import UniformGradientSampling, straight_through
 from mechassay.circuits.objectives import Kl
@@ -24,9 +25,9 @@ from mechassay.progress import SILENT
 from tiny import Subject, build, subject
 
 SHORT: list[Any] = [
-    UniformGradientSampling(steps=12, batch_size=2, samples=2, lr=0.1),
-    SubnetworkProbing(steps=12, lr=0.1),
-    EdgePruning(steps=12, target=0.5),
+    UniformGradientSampling(steps=6, batch_size=2, samples=2, lr=0.1),
+    SubnetworkProbing(steps=6, lr=0.1),
+    EdgePruning(steps=6, target=0.5),
 ]
 ALIVE = ("input", "a0.h1", "a2.h2")
 
@@ -38,8 +39,8 @@ def names(methods: list[Any]) -> list[str]:
 @pytest.fixture(scope="module")
 def planted() -> Subject:
     """GPT-2 in which two heads write and nothing else does: few edges can matter."""
-    tiny = subject("gpt2", n_pairs=6)
-    hf = build("gpt2")
+    tiny = subject("gpt2", n_pairs=4)
+    hf: Any = build("gpt2")
     with torch.no_grad():
         for layer, block in enumerate(hf.transformer.h):
             out = block.attn.c_proj.weight.view(4, 8, 32)
@@ -65,9 +66,9 @@ def test_contract(method: Any) -> None:
 
 
 TRAINED: list[Any] = [
-    UniformGradientSampling(steps=60, batch_size=3, samples=3, lr=0.2, sparsity=0.003),
-    SubnetworkProbing(steps=80, lr=0.1, sparsity=3.0, samples=2),
-    EdgePruning(steps=200, target=0.95),
+    UniformGradientSampling(steps=45, batch_size=4, samples=2, lr=0.25, sparsity=0.003),
+    SubnetworkProbing(steps=80, lr=0.1, sparsity=3.0),
+    EdgePruning(steps=160, target=0.95),
 ]
 
 
@@ -167,9 +168,25 @@ def test_hard_concrete_masks_are_nonzero_as_often_as_they_say() -> None:
     assert float(drawn.min()) == 0 and float(drawn.max()) == 1
 
 
+@pytest.mark.parametrize("ablation", ["counterfactual", "mean"])
+def test_a_small_memory_budget_changes_nothing(ablation: str) -> None:
+    """Examples one at a time, shorter ones without their padding, or all together: the same loss and gradient."""
+    tiny = subject("qwen2", torch.float64)
+    batch = ablate(tiny.model, tiny.batch, ablation, progress=SILENT)
+    training = Training(steps=3, batch_size=3, samples=2, seed=0, per_example=True)
+    masks = torch.rand(6, *tiny.model.graph.legal.shape, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+    masks = (masks * 1.4 - 0.2).clamp(0, 1)
+    (small, slopes), (large, expected) = (
+        mask_training._fidelity(tiny.model, batch, Kl(), masks, training, budget) for budget in (1, 10**6)
+    )
+    assert small == pytest.approx(large, rel=1e-10)
+    torch.testing.assert_close(slopes, expected, rtol=1e-9, atol=1e-12)
+    assert int((slopes != 0).sum()) > 100
+
+
 def test_minibatches_take_every_example_once_an_epoch() -> None:
     order = minibatches(6, 2, torch.Generator().manual_seed(0))
-    assert sorted(sum((next(order) for _ in range(3)), [])) == list(range(6))
+    assert sorted(row for _ in range(3) for row in next(order)) == list(range(6))
     assert len(next(minibatches(3, 8, torch.Generator()))) == 3
 
 
@@ -196,11 +213,11 @@ def test_wrong_settings_are_refused() -> None:
 
 
 def test_a_loss_that_is_not_finite_names_its_step() -> None:
-    hf = build("gpt2")
+    hf: Any = build("gpt2")
     with torch.no_grad():
         hf.transformer.h[1].mlp.c_proj.weight.fill_(float("nan"))
     tiny = subject("gpt2")
-    with pytest.raises(NonFinite, match="at step 1 of 12"):
+    with pytest.raises(NonFinite, match="at step 1 of 6"):
         SHORT[0].score(make_model(hf, check=False), tiny.batch, progress=SILENT)
 
 
