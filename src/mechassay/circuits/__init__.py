@@ -8,14 +8,19 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from mechassay.circuits.ablation import ablate
     from mechassay.circuits.faithfulness import Controls, FaithfulnessCurve, evaluate, faithfulness_curve, run_controls
+    from mechassay.circuits.methods.acdc import ACDC
     from mechassay.circuits.methods.clean_corrupted import CleanCorrupted
     from mechassay.circuits.methods.eap import EAP
     from mechassay.circuits.methods.eap_ig_activations import EAPIGActivations
     from mechassay.circuits.methods.eap_ig_inputs import EAPIGInputs
+    from mechassay.circuits.methods.edge_pruning import EdgePruning
     from mechassay.circuits.methods.exact import ExactPatching
     from mechassay.circuits.methods.ifr import InformationFlowRoutes
     from mechassay.circuits.methods.nap import NAP, NAPIG
+    from mechassay.circuits.methods.optimal_ablation import OptimalAblation
     from mechassay.circuits.methods.random import Random
+    from mechassay.circuits.methods.subnetwork_probing import SubnetworkProbing
+    from mechassay.circuits.methods.ugs import UniformGradientSampling
     from mechassay.circuits.necessity import Completeness, Minimality, complement, completeness, minimality
     from mechassay.circuits.node_evaluation import evaluate_neurons
     from mechassay.circuits.node_scores import NeuronScores, NodeScores, NodeSelection
@@ -23,6 +28,7 @@ if TYPE_CHECKING:
     from mechassay.circuits.scores import Circuit, EdgeScores
 
 __all__ = [
+    "ACDC",
     "EAP",
     "NAP",
     "NAPIG",
@@ -32,6 +38,7 @@ __all__ = [
     "Controls",
     "EAPIGActivations",
     "EAPIGInputs",
+    "EdgePruning",
     "EdgeScores",
     "ExactPatching",
     "FaithfulnessCurve",
@@ -40,8 +47,11 @@ __all__ = [
     "NeuronScores",
     "NodeScores",
     "NodeSelection",
+    "OptimalAblation",
     "Random",
     "Recovery",
+    "SubnetworkProbing",
+    "UniformGradientSampling",
     "ablate",
     "complement",
     "completeness",
@@ -54,12 +64,14 @@ __all__ = [
 ]
 
 _LAZY = {
+    "ACDC": "methods.acdc",
     "EAP": "methods.eap",
     "Circuit": "scores",
     "CleanCorrupted": "methods.clean_corrupted",
     "Controls": "faithfulness",
     "EAPIGActivations": "methods.eap_ig_activations",
     "EAPIGInputs": "methods.eap_ig_inputs",
+    "EdgePruning": "methods.edge_pruning",
     "EdgeScores": "scores",
     "ExactPatching": "methods.exact",
     "FaithfulnessCurve": "faithfulness",
@@ -69,6 +81,9 @@ _LAZY = {
     "NeuronScores": "node_scores",
     "NodeScores": "node_scores",
     "NodeSelection": "node_scores",
+    "OptimalAblation": "methods.optimal_ablation",
+    "SubnetworkProbing": "methods.subnetwork_probing",
+    "UniformGradientSampling": "methods.ugs",
     "Random": "methods.random",
     "Completeness": "necessity",
     "Minimality": "necessity",

@@ -5,7 +5,7 @@
     mean               each writer's mean over all real positions of the examples
     positional-mean    each writer's mean at each position, counted from the first token
     resample           the run of another example's clean prompt, of equal length
-    optimal            learned constants (Li and Janson 2024), see `circuits.methods.optimal`
+    optimal            learned constants (Li and Janson 2024), see `circuits.methods.optimal_ablation`
 
 An ablation is a property of the batch: `ablate` gives the batch with it, and whatever takes a
 batch, attribution or evaluation, then uses it. Constants are those of the examples they are

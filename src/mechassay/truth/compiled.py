@@ -197,9 +197,7 @@ def ioi() -> Blueprint:
 
 def _previous(space: Space, writes: str, n_words: int) -> Reads:
     """The head that attends to the position before, from the learned positions alone, and copies its word."""
-    return Reads(
-        q=GAP * space.read("position", 1), k=space.read("position", 0, -1), v=space.read("token", 1, 1 + n_words), writes=writes
-    )
+    return Reads(q=GAP * space.read("position", 1), k=space.read("position", 0, -1), v=space.read("token", 1, 1 + n_words), writes=writes)
 
 
 BLUEPRINTS = {"truth-previous-token": previous_token, "truth-induction": induction, "truth-ioi": ioi}
@@ -237,7 +235,7 @@ def compile_model(blueprint: Blueprint) -> GPT2LMHeadModel:
 def directions() -> Float[np.ndarray, "features width"]:
     """The directions of the features in the stream: orthonormal, orthogonal to the ones, and 0 at the ballast."""
     n = N_FEATURES + 1
-    cosines: Float[np.ndarray, "n n"] = dct(np.eye(n), norm="ortho", axis=0)
+    cosines: Any = dct(np.eye(n), norm="ortho", axis=0)
     return np.pad(cosines[1:], ((0, 0), (N_BALLAST, 0)))
 
 

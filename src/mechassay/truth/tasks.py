@@ -83,7 +83,7 @@ def split_of(text: str) -> str:
 class PreviousToken(CompiledTask):
     """Eight words, a mark after one of them, and the question: the word before the mark."""
 
-    name: ClassVar[str] = "truth-previous-token"
+    name = "truth-previous-token"
     words: ClassVar[tuple[str, ...]] = TREES
     others: ClassVar[tuple[str, ...]] = ("#", "=")
 
@@ -97,7 +97,7 @@ class PreviousToken(CompiledTask):
 class Induction(CompiledTask):
     """A colon, eight different words, and one of them again: what followed it."""
 
-    name: ClassVar[str] = "truth-induction"
+    name = "truth-induction"
     words: ClassVar[tuple[str, ...]] = TREES
     others: ClassVar[tuple[str, ...]] = (":",)
 
@@ -113,7 +113,7 @@ class Induction(CompiledTask):
 class CompiledIOI(CompiledTask):
     """Two names in either order and one of them again, fillers between them: the name that is not repeated."""
 
-    name: ClassVar[str] = "truth-ioi"
+    name = "truth-ioi"
     words: ClassVar[tuple[str, ...]] = NAMES
     others: ClassVar[tuple[str, ...]] = (*FILLERS, "then", "to")
 

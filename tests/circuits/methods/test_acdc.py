@@ -151,6 +151,16 @@ def test_ends_of_the_thresholds() -> None:
     assert final >= -1e-6
 
 
+def test_the_threshold_itself_is_too_much() -> None:
+    case = small("gpt2")
+    graph = case.model.graph
+    first = plainly(case, 0.02)[1][0]
+    assert first > 0
+    edge = graph.index("m1->logits")
+    assert bool(ACDC(threshold=first).find(case.model, case.batch, progress=SILENT).edges[edge])
+    assert not bool(ACDC(threshold=first * (1 + 1e-12)).find(case.model, case.batch, progress=SILENT).edges[edge])
+
+
 @pytest.mark.parametrize("threshold", [0.002, 0.5])
 def test_the_loss_is_bounded_by_the_removals(threshold: float) -> None:
     case = small("gemma2")

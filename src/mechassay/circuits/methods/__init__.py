@@ -8,14 +8,18 @@ _HERE = "mechassay.circuits.methods"
 METHODS = Registry(
     "method",
     {
+        "acdc": f"{_HERE}.acdc:ACDC",
         "clean-corrupted": f"{_HERE}.clean_corrupted:CleanCorrupted",
         "eap": f"{_HERE}.eap:EAP",
         "eap-ig-activations": f"{_HERE}.eap_ig_activations:EAPIGActivations",
         "eap-ig-inputs": f"{_HERE}.eap_ig_inputs:EAPIGInputs",
+        "edge-pruning": f"{_HERE}.edge_pruning:EdgePruning",
         "exact": f"{_HERE}.exact:ExactPatching",
         "ifr": f"{_HERE}.ifr:InformationFlowRoutes",
         "nap": f"{_HERE}.nap:NAP",
         "nap-ig": f"{_HERE}.nap:NAPIG",
         "random": f"{_HERE}.random:Random",
+        "subnetwork-probing": f"{_HERE}.subnetwork_probing:SubnetworkProbing",
+        "ugs": f"{_HERE}.ugs:UniformGradientSampling",
     },
 )

@@ -135,7 +135,7 @@ def train(
         for step in range(training.steps):
             part = batch.select(next(order))
             drawn = masks.draw(training.samples * (len(part) if training.per_example else 1), generator)
-            fidelity, gradient = _fidelity(model, part, objective, drawn.detach(), training, budget)
+            fidelity, gradient = fidelity_and_slope(model, part, objective, drawn.detach(), training, budget)
             penalty = masks.penalty(step)
             loss = StepLoss(fidelity, float(penalty.detach()))
             if not bool(torch.isfinite(gradient).all()) or not all(-float("inf") < value < float("inf") for value in loss):
@@ -159,7 +159,7 @@ def minibatches(n: int, size: int, generator: torch.Generator) -> Iterator[list[
             yield order[begin : begin + size]
 
 
-def _fidelity(
+def fidelity_and_slope(
     model: Model, batch: Batch, objective: Objective, drawn: Float[Tensor, "masks writers readers"], training: Training, budget: int
 ) -> tuple[float, Float[Tensor, "masks writers readers"]]:
     """The mean loss of masked runs and its gradient by the masks: some examples and one mask each at a time."""

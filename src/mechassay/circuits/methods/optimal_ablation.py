@@ -1,0 +1,311 @@
+"""Optimal ablation: constants that hurt least when they replace what components write.
+
+Li and Janson 2024; MIB (Mueller et al. 2025, appendix E.2, eq. 6). Every component, the input, each
+head and each MLP, gets a vector that does not depend on the prompt. Vectors begin at the component's
+mean over all real positions and descend, by Adam,
+
+    L(a) = mean over examples of -log P(answers) at the last token, with the component set to a at all positions.
+
+Alone (MIB's form): each vector is learned with only its component ablated. The components of a layer
+are separate problems in one stack of runs, which begins at that layer. Together (`joint`, after Li and
+Janson, who learn constants and mask in one run): all vectors are learned at once, each example having a
+random subset of components ablated, each with probability `share`.
+
+The loss is looked at on validation examples every `check_every` steps; a vector that has not improved for
+`patience` looks is done, and the best one is kept, the mean included. So on the validation examples an
+optimal constant is never worse than the mean.
+
+A head's constant is its mix of values, d_head wide: it ranges over what the head can write.
+
+Deviations: the paper's loss is the language model's cross-entropy, which the public code takes over all
+positions and padding; here it is that of the answers, the only tokens that the task asks for. The paper
+looks every 50 steps, the code every 10 on the training loss.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import ClassVar
+
+import torch
+from jaxtyping import Bool, Float
+from torch import Tensor
+
+from mechassay.ablated import AblatedValues
+from mechassay.circuits.ablation import ablated_values
+from mechassay.circuits.methods.mask_training import minibatches
+from mechassay.circuits.objectives import CrossEntropy
+from mechassay.errors import BadUsage, NonFinite
+from mechassay.models.decoder import Context, Decoder, Readout
+from mechassay.models.memory import out_of_memory_is_an_error, token_budget
+from mechassay.models.model import Model
+from mechassay.pairs import Batch, Pair
+from mechassay.progress import BAR, Advance, Progress
+
+
+@dataclass(frozen=True)
+class OptimalAblation:
+    """Learned constants for ablation.
+
+    Attributes:
+        steps: updates at most, of each layer's components if they are learned alone.
+        lr: of Adam.
+        batch_size: examples a step.
+        joint: learn all components together, random subsets of them ablated.
+        share: the probability that a component is ablated, where `joint`.
+        check_every: steps between two looks at the validation loss.
+        patience: looks without improvement after which a component is done.
+        seed: of the examples and subsets drawn.
+    """
+
+    steps: int = 1000
+    lr: float = 1e-3
+    batch_size: int = 20
+    joint: bool = False
+    share: float = 0.5
+    check_every: int = 10
+    patience: int = 3
+    seed: int = 0
+    name: ClassVar[str] = "optimal"
+    version: ClassVar[int] = 1
+
+    def __post_init__(self) -> None:
+        for field in ("steps", "batch_size", "check_every", "patience"):
+            if getattr(self, field) < 1:
+                raise BadUsage(f"Optimal ablation needs {field} of at least 1; got {getattr(self, field)}.")
+        if self.lr <= 0 or not 0 < self.share <= 1:
+            raise BadUsage(f"Optimal ablation needs lr > 0 and a share in (0, 1]; got lr={self.lr}, share={self.share}.")
+
+    def learn(
+        self,
+        model: Model,
+        pairs: Sequence[Pair] | Batch,
+        validation: Sequence[Pair] | Batch | None = None,
+        *,
+        progress: Progress = BAR,
+    ) -> AblatedValues:
+        """The constants, for `ablate(model, pairs, constants)`.
+
+        Args:
+            pairs: what is trained on; only clean prompts and answers matter.
+            validation: what decides when to stop and what to keep; `pairs` if not given.
+
+        Raises:
+            NonFinite: a loss is infinite or NaN; the message has the step.
+            OutOfMemory: one example does not fit.
+        """
+        train = replace(model.batch(pairs), ablated=None)
+        held_out = train if validation is None else replace(model.batch(validation), ablated=None)
+        constants = _Constants.of(ablated_values(model, train, "mean", progress=progress), model)
+        graph = model.graph
+        if self.joint:
+            groups = [_Group(0, [list(range(graph.n_writers))])]
+        else:
+            groups = [_Group(layer, _components(model, layer)) for layer in range(graph.n_layers)]
+        with (
+            torch.enable_grad(),
+            progress.track(f"{self.name} constants", len(groups) * self.steps) as advance,
+            out_of_memory_is_an_error(self.name),
+        ):
+            for number, group in enumerate(groups):
+                # A stream of its own for every group, so that early stopping in one does not change the next.
+                generator = torch.Generator().manual_seed(self.seed * (graph.n_layers + 1) + number)
+                done = _Search(self, model, train, held_out, constants, group, generator).run(advance)
+                advance(self.steps - done)
+        return constants.values(self.name, model.dtype)
+
+
+@dataclass(frozen=True)
+class _Group:
+    """Vectors that are learned in one stack of runs.
+
+    Attributes:
+        layer: where the runs begin.
+        units: writers of each problem; a problem is stopped, and its best values kept, as a whole.
+    """
+
+    layer: int
+    units: list[list[int]]
+
+
+def _components(model: Model, layer: int) -> list[list[int]]:
+    """Each writer of a layer on its own; the input goes with layer 0."""
+    graph = model.graph
+    first = 0 if layer == 0 else graph.head(layer, 0)
+    return [[writer] for writer in range(first, graph.head(layer, 0) + graph.writers_per_layer)]
+
+
+@dataclass(frozen=True, eq=False)
+class _Constants:
+    """The vectors being learned, in fp32 at least: the input's, each layer's heads', each layer's MLP's."""
+
+    embed: Float[Tensor, "d_model"]
+    z: list[Tensor]
+    mlp: list[Tensor]
+    n_heads: int
+
+    @staticmethod
+    def of(values: AblatedValues, model: Model) -> _Constants:
+        dtype = model.accumulator
+        mlp = [] if values.mlp is None else [each[0].to(dtype) for each in values.mlp]
+        return _Constants(values.embed[0].to(dtype), [each[:, 0].to(dtype) for each in values.z], mlp, model.graph.n_heads)
+
+    def leaves(self) -> _Constants:
+        """A copy to be differentiated."""
+        return _Constants(
+            self.embed.clone().requires_grad_(),
+            [each.clone().requires_grad_() for each in self.z],
+            [each.clone().requires_grad_() for each in self.mlp],
+            self.n_heads,
+        )
+
+    def used(self, writers: Sequence[int]) -> list[Tensor]:
+        """The tensors that hold some writers' vectors."""
+        found = {id(tensor): tensor for tensor in (self._at(writer)[0] for writer in writers)}
+        return list(found.values())
+
+    @torch.no_grad()
+    def take(self, other: _Constants, writers: Sequence[int]) -> None:
+        """Set some writers' vectors to those of `other`."""
+        for writer in writers:
+            (mine, row), (theirs, _) = self._at(writer), other._at(writer)
+            mine[row] = theirs[row]
+
+    def _at(self, writer: int) -> tuple[Tensor, int | slice]:
+        layer, place = divmod(writer - 1, self.n_heads + bool(self.mlp))
+        if writer == 0:
+            return self.embed, slice(None)
+        return (self.mlp[layer], slice(None)) if place == self.n_heads else (self.z[layer], place)
+
+    def values(self, name: str, dtype: torch.dtype) -> AblatedValues:
+        mlp = torch.stack(self.mlp)[:, None].to(dtype) if self.mlp else None
+        return AblatedValues(name, self.embed[None].to(dtype), torch.stack(self.z)[:, :, None].to(dtype), mlp)
+
+
+class _Search:
+    """Gradient descent for one group, with early stopping of each of its units."""
+
+    def __init__(
+        self,
+        settings: OptimalAblation,
+        model: Model,
+        train: Batch,
+        held_out: Batch,
+        constants: _Constants,
+        group: _Group,
+        generator: torch.Generator,
+    ) -> None:
+        self.settings, self.model, self.train, self.held_out = settings, model, train, held_out
+        self.best, self.group, self.generator = constants, group, generator
+        self.now = constants.leaves()
+        self.tensors = self.now.used([writer for unit in group.units for writer in unit])
+        # What is ablated in the validation runs stays the same from look to look.
+        self.held_out_dropped = self._dropped(list(range(len(group.units))), len(held_out))
+
+    def run(self, advance: Advance) -> int:
+        """Learn, leaving the best vectors in the constants that were given; the number of steps taken."""
+        settings, units = self.settings, self.group.units
+        optimiser = torch.optim.Adam(self.tensors, lr=settings.lr)
+        order = minibatches(len(self.train), settings.batch_size, self.generator)
+        active, waited = list(range(len(units))), [0] * len(units)
+        best = dict(zip(active, self._validate(active, 0), strict=True))
+        for step in range(1, settings.steps + 1):
+            part = self.train.select(next(order))
+            losses, gradients = self._losses(part, self._dropped(active, len(part)), slopes=True)
+            self._check(losses, step)
+            for tensor, gradient in zip(self.tensors, gradients, strict=True):
+                tensor.grad = gradient
+            optimiser.step()
+            advance(1)
+            if step % settings.check_every and step != settings.steps:
+                continue
+            for unit, loss in zip(list(active), self._validate(active, step), strict=True):
+                waited[unit] += 1
+                if loss < best[unit]:
+                    best[unit], waited[unit] = loss, 0
+                    self.best.take(self.now, units[unit])
+            active = [unit for unit in active if waited[unit] < settings.patience]
+            if not active:
+                return step
+        return settings.steps
+
+    def _validate(self, active: list[int], step: int) -> list[float]:
+        with torch.no_grad():
+            losses, _ = self._losses(self.held_out, self.held_out_dropped[active], slopes=False)
+        self._check(losses, step)
+        return losses.tolist()
+
+    def _check(self, losses: Tensor, step: int) -> None:
+        if not bool(torch.isfinite(losses).all()):
+            raise NonFinite(f"Optimal ablation: the loss is not finite at step {step} of layer {self.group.layer}'s components.")
+
+    def _dropped(self, active: Sequence[int], n: int) -> Bool[Tensor, "units batch writers"]:
+        """What is ablated in the runs of each active unit."""
+        n_writers, device = self.model.graph.n_writers, self.model.device
+        if self.settings.joint:
+            return (torch.rand(1, n, n_writers, generator=self.generator) < self.settings.share).to(device)
+        dropped = torch.zeros(len(active), n, n_writers, dtype=torch.bool)
+        for row, unit in enumerate(active):
+            dropped[row][:, self.group.units[unit]] = True
+        return dropped.to(device)
+
+    def _losses(
+        self, batch: Batch, dropped: Bool[Tensor, "units batch writers"], *, slopes: bool
+    ) -> tuple[Float[Tensor, "units"], list[Tensor]]:
+        """Each unit's mean loss, and the gradients of their sum: no vector is in two units."""
+        model, times = self.model, len(dropped)
+        total = torch.zeros(times, dtype=model.accumulator, device=model.device)
+        gradients = [torch.zeros_like(tensor) for tensor in self.tensors]
+        for rows, chunk in batch.chunks(token_budget(_bytes_per_token(model) * times, batch.n_tokens, model.device)):
+            trace, ctx = model.run(chunk)
+            layer = self.group.layer
+            start = trace.embed if layer == 0 else trace.layers[layer].before
+            stack, chosen = start.repeat(times, 1, 1), dropped[:, rows].flatten(0, 1)
+            readout = _ablated_readout(model.decoder, stack, ctx.repeat(times), self.now, chosen, layer)
+            losses = CrossEntropy()(readout, chunk.repeat(times)).unflatten(0, (times, len(rows))).sum(dim=1) / len(batch)
+            if slopes:
+                for into, gradient in zip(gradients, torch.autograd.grad(losses.sum(), self.tensors), strict=True):
+                    into += gradient
+            total += losses.detach().to(total)
+        return total, gradients
+
+
+def _ablated_readout(
+    decoder: Decoder,
+    x: Float[Tensor, "stack pos d_model"],
+    ctx: Context,
+    constants: _Constants,
+    dropped: Bool[Tensor, "stack writers"],
+    first: int,
+) -> Readout:
+    """Logits at the last column of runs from layer `first` on, some writers of each replaced by their constants.
+
+    Args:
+        x: the stream entering `first`; for layer 0 what the input writes.
+    """
+    n_heads, per_layer = constants.n_heads, constants.n_heads + bool(constants.mlp)
+    if first == 0:
+        x = decoder.add_positions(torch.where(dropped[:, :1, None], constants.embed.to(x), x), ctx)
+    for index in range(first, len(decoder.layers)):
+        layer, attention = decoder.layers[index], decoder.layers[index].attention
+        out = dropped[:, 1 + index * per_layer : 1 + (index + 1) * per_layer, None, None]
+        y = attention.norm(x)
+        q = decoder.rotate(index, attention.q(y), ctx, is_key=False)
+        k = decoder.rotate(index, attention.k(y), ctx, is_key=True)
+        z = decoder.attend(index, q, k, attention.v(y).transpose(1, 2), ctx)
+        z = torch.where(out[:, :n_heads], constants.z[index].to(z)[:, None], z)
+        wrote = decoder.attention_sum(index, z)
+        wrote = wrote if attention.post_norm is None else attention.post_norm(wrote)
+        middle = x if decoder.parallel else x + wrote
+        x = x + wrote
+        if layer.mlp is not None:
+            x = x + torch.where(out[:, n_heads], constants.mlp[index].to(x), layer.mlp(middle))
+    return decoder.readout(x[:, -1])
+
+
+def _bytes_per_token(model: Model) -> int:
+    decoder = model.decoder
+    mlp = decoder.layers[0].mlp
+    hidden = 0 if mlp is None else mlp.up.shape[0] * 4
+    return len(decoder.layers) * (16 * decoder.d_model + hidden) * max(decoder.embedding.element_size(), 4)

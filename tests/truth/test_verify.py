@@ -1,0 +1,145 @@
+"""Verification by intervention: worked by hand, against exact patching, and on the shipped models."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from functools import cache
+
+import pytest
+import torch
+
+from mechassay.circuits.ablation import ablate
+from mechassay.circuits.methods.exact import ExactPatching
+from mechassay.circuits.scores import Circuit
+from mechassay.errors import BadUsage, GraphMismatch, UnknownName
+from mechassay.graph import Graph
+from mechassay.truth.compiled import BLUEPRINTS
+from mechassay.truth.models import load_truth
+from mechassay.truth.verify import ABLATIONS, MARGIN, Verification, above_the_gap, largest_effects, verify
+
+truth_of = cache(load_truth)
+NAMES = sorted(BLUEPRINTS)
+SMALL = Graph(1, 1)
+
+
+def effects_of(**named: float) -> torch.Tensor:
+    """Effects of a graph of one layer and one head, 0 where not named."""
+    effects = torch.where(SMALL.legal, 0.0, float("nan")).double()
+    for name, value in named.items():
+        effects[SMALL.index(EDGES[name])] = value
+    return effects
+
+
+EDGES = {"v": "input->a0.h0<v>", "mlp": "a0.h0->m0", "out": "m0->logits", "direct": "input->logits"}
+
+
+# --- by hand -------------------------------------------------------------------------------------------
+
+
+def test_the_gap_is_the_widest_ratio() -> None:
+    found = above_the_gap(SMALL, effects_of(v=8, mlp=4, out=2, direct=0.02))
+    # 8:4 and 4:2 are 2; 2:0.02 is 100; 0.02 to the floor of 0.0008 is 25; below it nothing counts.
+    assert found == Circuit.from_names(SMALL, [EDGES[name] for name in ("v", "mlp", "out")])
+
+
+def test_effects_below_the_floor_are_no_gap() -> None:
+    # 1e-9 and 1e-14 both count as the floor of 1e-4: their ratio of 1e5 is none.
+    assert above_the_gap(SMALL, effects_of(v=1, out=1e-9, direct=1e-14)) == Circuit.from_names(SMALL, [EDGES["v"]])
+
+
+def test_no_effect_is_the_empty_circuit_and_equal_effects_the_full_one() -> None:
+    assert above_the_gap(SMALL, effects_of()) == Circuit.empty(SMALL)
+    assert above_the_gap(SMALL, torch.where(SMALL.legal, 3.0, float("nan")).double()) == Circuit.full(SMALL)
+
+
+@pytest.mark.parametrize("bad", [-1.0, float("inf"), float("nan")])
+def test_impossible_effects_are_refused(bad: float) -> None:
+    with pytest.raises(BadUsage, match="finite and not negative"):
+        above_the_gap(SMALL, effects_of(v=bad))
+
+
+def test_margins_by_hand() -> None:
+    effects = effects_of(v=8, mlp=4, direct=0.5)
+    right = Circuit.from_names(SMALL, [EDGES["v"], EDGES["mlp"]])
+    done = Verification("zero", right, effects, 1)
+    assert (done.smallest_inside, done.largest_outside, done.margin) == (4, 0.5, 8)
+    assert not done.holds  # 8 is less than MARGIN, and 0.5 to the floor is the widest gap
+    clear = Verification("zero", right, effects_of(v=8, mlp=4, direct=4 / MARGIN / 1000), 1)
+    assert clear.holds and clear.margin == pytest.approx(1000 * MARGIN)
+
+
+def test_a_claim_of_nothing_or_of_all_has_no_margin() -> None:
+    effects = effects_of(v=8)
+    for claim in (Circuit.empty(SMALL), Circuit.full(SMALL)):
+        done = Verification("zero", claim, effects, 1)
+        assert done.margin != done.margin and not done.holds
+
+
+# --- against exact patching ----------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("ablation", ["counterfactual", "mean"])
+def test_effects_are_the_largest_of_exact_patching_of_single_pairs(ablation: str) -> None:
+    truth = truth_of("truth-induction")
+    batch = ablate(truth.model, truth.task.pairs("train", truth.model, limit=2), ablation)
+    single = [ExactPatching().score(truth.model, batch.select([row])).values.abs() for row in range(len(batch))]
+    torch.testing.assert_close(
+        largest_effects(truth.model, batch).float(), torch.stack(single).amax(0), atol=1e-3, rtol=1e-4, equal_nan=True
+    )
+
+
+# --- the shipped models --------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("ablation", ABLATIONS)
+@pytest.mark.parametrize("name", NAMES)
+def test_the_shipped_circuit_is_the_one_claimed(name: str, ablation: str) -> None:
+    truth = truth_of(name)
+    assert truth.circuits[ablation] == Circuit.from_names(truth.model.graph, list(BLUEPRINTS[name]().claimed(ablation)))
+    assert truth.margins[ablation] > 1000
+
+
+# Every edge in every pair takes seconds: each model and each ablation here, all of both in tools/truth_models.py --check.
+@pytest.mark.parametrize(
+    ("name", "ablation"), [("truth-previous-token", "zero"), ("truth-induction", "counterfactual"), ("truth-ioi", "mean")]
+)
+def test_the_shipped_circuit_holds_on_other_pairs(name: str, ablation: str) -> None:
+    truth = truth_of(name)
+    pairs = truth.task.pairs("train", truth.model, limit=200, seed=7)
+    done = verify(truth.model, pairs, truth.circuits[ablation], ablation)
+    assert done.found == truth.circuits[ablation]
+    assert done.holds and done.margin > 1000
+    assert done.smallest_inside == pytest.approx(truth.verified[ablation].smallest_inside, rel=0.2)
+
+
+def test_a_wrong_claim_does_not_hold() -> None:
+    truth = truth_of("truth-previous-token")
+    pairs = truth.task.pairs("train", truth.model, limit=30)
+    right = truth.circuits["counterfactual"]
+    lacking = Circuit.from_names(right.graph, right.names()[1:])
+    excessive = Circuit.from_names(right.graph, [*right.names(), "a0.h0->a1.h1<v>"])
+    done = verify(truth.model, pairs, right)
+    assert done.holds
+    for claimed in (lacking, excessive):
+        wrong = replace(done, claimed=claimed)
+        assert not wrong.holds and wrong.margin < 1.5 and wrong.found == right
+
+
+@pytest.mark.parametrize(
+    ("name", "edge"),
+    [("truth-previous-token", "input->a1.h1<q>"), ("truth-ioi", "input->a1.h0<q>"), ("truth-ioi", "input->a2.h2<q>")],
+)
+def test_an_edge_that_carries_the_same_everywhere_is_invisible_to_counterfactuals(name: str, edge: str) -> None:
+    truth = truth_of(name)
+    index = truth.model.graph.index(edge)
+    assert not truth.circuits["counterfactual"].edges[index]
+    assert truth.circuits["mean"].edges[index] and truth.circuits["zero"].edges[index]
+
+
+def test_a_circuit_of_another_graph_is_refused() -> None:
+    truth = truth_of("truth-induction")
+    pairs = truth.task.pairs("train", truth.model, limit=2)
+    with pytest.raises(GraphMismatch, match="The claimed circuit belongs to"):
+        verify(truth.model, pairs, Circuit.full(SMALL))
+    with pytest.raises(UnknownName, match="Unknown ablation 'zeros'"):
+        verify(truth.model, pairs, truth.circuits["zero"], "zeros")
