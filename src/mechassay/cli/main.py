@@ -10,7 +10,7 @@ from typing import Annotated
 
 import typer
 
-from mechassay.cli import circuits, models, report, suite, tasks
+from mechassay.cli import circuits, models, report, suite, tasks, truth
 from mechassay.errors import MechassayError
 from mechassay.version import __version__
 
@@ -23,6 +23,7 @@ app.add_typer(models.app, name="models")
 app.add_typer(tasks.app, name="tasks")
 app.add_typer(circuits.app, name="circuits")
 app.add_typer(suite.app, name="suite")
+app.add_typer(truth.app, name="truth")
 app.command("report")(report.report)
 
 

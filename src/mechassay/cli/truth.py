@@ -1,0 +1,99 @@
+"""`mechassay truth`: models whose circuit is known, the interventions that show it, and which methods find it."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from mechassay.cli.options import SeedOption
+
+app = typer.Typer(help="Models whose circuit is known.", no_args_is_help=True)
+
+METHODS = ["eap", "eap-ig-inputs", "eap-ig-activations", "ifr", "exact", "random"]
+
+
+@app.command("list")
+def list_truths() -> None:
+    """The models, their circuits for each ablation, how clear these are, and the folder that any command takes as a model."""
+    from rich.console import Console
+
+    from mechassay.truth.models import load_truth, truth_folder, truth_names
+
+    console = Console(highlight=False, soft_wrap=True)
+    for name in truth_names():
+        truth = load_truth(name)
+        console.print(f"[bold]{name}[/bold]  {truth_folder(name)}")
+        for ablation, circuit in truth.circuits.items():
+            console.print(f"  {ablation}: {len(circuit)} of {truth.model.graph.n_edges} edges, margin {truth.margins[ablation]:,.0f}")
+
+
+@app.command("verify")
+def verify_truth(
+    name: Annotated[str, typer.Argument(help="Ground truth, see `mechassay truth list`.")],
+    ablation: Annotated[str, typer.Option(help="What ablated edges carry; all that the circuit was verified for if not given.")] = "",
+    limit: Annotated[int, typer.Option(help="Pairs.")] = 100,
+    seed: SeedOption = 1,
+) -> None:
+    """Ablate every edge alone in fresh pairs: do the circuit's edges, and no others, move the output?"""
+    from mechassay.errors import UnknownName
+    from mechassay.truth.models import load_truth
+    from mechassay.truth.verify import verify
+
+    truth = load_truth(name)
+    if ablation and ablation not in truth.circuits:
+        raise UnknownName("ablation", ablation, truth.circuits)
+    pairs = truth.task.pairs("test", truth.model, limit=limit, seed=seed)
+    failed = False
+    for each in [ablation] if ablation else truth.circuits:
+        found = verify(truth.model, pairs, truth.circuits[each], each)
+        failed |= not found.holds
+        typer.echo(
+            f"{each}: {'holds' if found.holds else 'does not hold'}; smallest effect inside {found.smallest_inside:.3g}, "
+            f"largest outside {found.largest_outside:.2g}, margin {found.margin:,.0f}, {found.n_pairs} pairs"
+        )
+    if failed:
+        raise typer.Exit(1)
+
+
+@app.command("recover")
+def recover(
+    name: Annotated[list[str] | None, typer.Option("--name", "-n", help="Ground truth; all if not given.")] = None,
+    method: Annotated[list[str], typer.Option("--method", "-M", help="Method that scores edges; repeat for several.")] = METHODS,
+    ablation: Annotated[str, typer.Option(help="What ablated edges carry.")] = "counterfactual",
+    limit: Annotated[int, typer.Option(help="Pairs to find circuits on.")] = 50,
+    profile: Annotated[str, typer.Option(help="strict, or mib-2025 (ten greedy circuits, as the benchmark's code).")] = "strict",
+    seed: SeedOption = 0,
+) -> None:
+    """Which methods find the known circuit: AUROC with its interval over edges, AUPRC, and precision at the true size."""
+    from rich.console import Console
+
+    from mechassay.circuits.ablation import ablate
+    from mechassay.circuits.methods import METHODS as KNOWN
+    from mechassay.circuits.recovery import recovery_of
+    from mechassay.circuits.scores import EdgeScores
+    from mechassay.errors import BadUsage, UnknownName
+    from mechassay.report.grids import Grid, print_grids
+    from mechassay.report.words import interval, number
+    from mechassay.truth.models import load_truth, truth_names
+
+    if profile not in ("strict", "mib-2025"):
+        raise UnknownName("profile", profile, ("strict", "mib-2025"))
+    methods = {text: KNOWN.make(text) for text in method}
+    grids: list[Grid] = []
+    for each in name or truth_names():
+        truth = load_truth(each)
+        if ablation not in truth.circuits:
+            raise UnknownName("ablation", ablation, truth.circuits)
+        batch = ablate(truth.model, truth.task.pairs("train", truth.model, limit=limit, seed=seed), ablation)
+        rows: list[tuple[str, ...]] = []
+        for text, made in methods.items():
+            scores = made.score(truth.model, batch)
+            if not isinstance(scores, EdgeScores):
+                raise BadUsage(f"{text} does not score edges: its circuits cannot be compared with a circuit of edges.")
+            found = recovery_of(scores, truth.circuits[ablation], by="magnitude", profile="strict" if profile == "strict" else "mib-2025")
+            low, high, _ = found.auroc_interval
+            rows.append((text, interval(found.auroc, low, high), number(found.auprc), number(found.r_precision)))
+        size = f"{len(truth.circuits[ablation])} of {truth.model.graph.n_edges} edges"
+        grids.append(Grid(f"{each}, {ablation}: {size}", ("method", "AUROC", "AUPRC", "precision at the true size"), tuple(rows)))
+    print_grids(grids, Console())
