@@ -54,7 +54,9 @@ def attention(
     }
     return Attention(
         norm=norm,
-        **parts,
+        q=parts["q"],
+        k=parts["k"],
+        v=parts["v"],
         out=find(module, "o_proj.weight").data.t().unflatten(0, (-1, d_head)),
         out_bias=optional(find(module, "o_proj"), "bias"),
         scale=float(module.scaling),
