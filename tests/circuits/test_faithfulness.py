@@ -151,7 +151,7 @@ def test_the_allocators_failure_is_one_line(case: Subject, monkeypatch: pytest.M
     def fail(*_: object, **__: object) -> None:
         raise RuntimeError("[enforce fail at alloc_cpu.cpp] DefaultCPUAllocator: can't allocate memory: you tried to allocate 9 bytes")
 
-    monkeypatch.setattr("mechassay.circuits.faithfulness.Contrast.run", fail)
+    monkeypatch.setattr("mechassay.circuits.per_example.Contrast.run", fail)
     with pytest.raises(OutOfMemory, match="ran out of memory"):
         evaluate(case.model, Circuit.full(case.model.graph), case.batch)
 

@@ -30,18 +30,16 @@ from pathlib import Path
 from typing import Literal
 
 import numpy as np
-import torch
 from jaxtyping import Float
 
 from mechassay.circuits.node_evaluation import evaluate_neurons
 from mechassay.circuits.node_scores import NodeSelection, Scores
 from mechassay.circuits.objectives import Objective, load_objective
+from mechassay.circuits.per_example import objective_per_example
 from mechassay.circuits.scores import By, Circuit, EdgeScores
-from mechassay.errors import BadUsage, GraphMismatch, NonFinite, UnknownName
-from mechassay.models.capture import Contrast
+from mechassay.errors import BadUsage, GraphMismatch, UnknownName
 from mechassay.models.circuit_forward import run_circuit
 from mechassay.models.circuit_plan import compile_circuit
-from mechassay.models.memory import out_of_memory_is_an_error, token_budget
 from mechassay.models.model import Model
 from mechassay.pairs import Batch, Pair
 from mechassay.progress import BAR, Progress
@@ -79,24 +77,8 @@ def evaluate(
             raise GraphMismatch(f"The circuit belongs to {each.graph}; the model's graph is {model.graph}.")
     chosen, batch = load_objective(objective), model.batch(pairs)
     plans = [compile_circuit(model.graph, each.edges, post_norm=model.decoder.has_post_norm) for each in circuits]
-    values = np.full((len(plans), len(batch)), np.nan)
-    budget = token_budget(model.bytes_per_token, batch.n_tokens, model.device)
-    with (
-        progress.track(f"running {len(plans)} circuits", len(batch) * len(plans)) as advance,
-        out_of_memory_is_an_error("Evaluating circuits"),
-    ):
-        for rows, chunk in batch.chunks(budget):
-            contrast = Contrast.run(model.decoder, chunk)
-            clean = contrast.clean.readout(model.decoder) if chosen.needs_clean else None
-            with torch.no_grad():
-                for number, plan in enumerate(plans):
-                    values[number, rows] = chosen(run_circuit(model.decoder, contrast, plan), chunk, clean).double().cpu().numpy()
-                    advance(len(rows))
-    if not np.isfinite(values).all():
-        number, row = np.argwhere(~np.isfinite(values))[0]
-        raise NonFinite(
-            f"{chosen.name} of example {batch.ids[row]} is {values[number, row]} in circuit {number}: the activations overflow or hold NaN."
-        )
+    runs = [lambda contrast, plan=plan: run_circuit(model.decoder, contrast, plan) for plan in plans]
+    values = objective_per_example(model, batch, chosen, runs, progress=progress)
     return values[0] if isinstance(circuit, Circuit) else values
 
 

@@ -31,10 +31,10 @@ from torch import Tensor
 
 from mechassay.circuits.node_scores import NodeSelection
 from mechassay.circuits.objectives import Objective, load_objective
-from mechassay.errors import GraphMismatch, NonFinite
+from mechassay.circuits.per_example import objective_per_example
+from mechassay.errors import GraphMismatch
 from mechassay.models.capture import Contrast
 from mechassay.models.decoder import Decoder, Readout
-from mechassay.models.memory import out_of_memory_is_an_error, token_budget
 from mechassay.models.model import Model
 from mechassay.pairs import Batch, Pair
 from mechassay.progress import BAR, Progress
@@ -67,24 +67,8 @@ def evaluate_neurons(
         if each.neurons.shape[1] != model.decoder.d_model:
             raise GraphMismatch(f"The selection has {each.neurons.shape[1]} neurons a node; the model has {model.decoder.d_model}.")
     chosen, batch = load_objective(objective), model.batch(pairs)
-    values = np.full((len(selections), len(batch)), np.nan)
-    budget = token_budget(model.bytes_per_token, batch.n_tokens, model.device)
-    with (
-        progress.track(f"running {len(selections)} circuits", len(batch) * len(selections)) as advance,
-        out_of_memory_is_an_error("Evaluating circuits"),
-    ):
-        for rows, chunk in batch.chunks(budget):
-            contrast = Contrast.run(model.decoder, chunk)
-            clean = contrast.clean.readout(model.decoder) if chosen.needs_clean else None
-            with torch.no_grad():
-                for number, each in enumerate(selections):
-                    values[number, rows] = chosen(run_neurons(model.decoder, contrast, each), chunk, clean).double().cpu().numpy()
-                    advance(len(rows))
-    if not np.isfinite(values).all():
-        number, row = np.argwhere(~np.isfinite(values))[0]
-        raise NonFinite(
-            f"{chosen.name} of example {batch.ids[row]} is {values[number, row]} in circuit {number}: the activations overflow or hold NaN."
-        )
+    runs = [lambda contrast, each=each: run_neurons(model.decoder, contrast, each) for each in selections]
+    values = objective_per_example(model, batch, chosen, runs, progress=progress)
     return values[0] if isinstance(selection, NodeSelection) else values
 
 

@@ -82,14 +82,32 @@ def mean_over_examples(
     Args:
         copies: forward passes with gradients that are alive at once for one example.
     """
+    graph = model.graph
+    shape = (graph.n_writers, graph.n_readers)
+    mean, about = mean_of_shape(method, model, pairs, objective, add, shape, copies=copies, progress=progress, checkpoint=checkpoint)
+    return EdgeScores.of(graph, mean, about)
+
+
+def mean_of_shape(
+    method: Method,
+    model: Model,
+    pairs: Sequence[Pair] | Batch,
+    objective: str | Objective,
+    add: Callable[[Batch, Objective, Tensor], None],
+    shape: tuple[int, int],
+    *,
+    copies: int,
+    progress: Progress,
+    checkpoint: Path | None = None,
+) -> tuple[Tensor, dict[str, Any]]:
+    """What `mean_over_examples` does, for sums of any shape: the mean and the provenance of the scores."""
     chosen, batch = load_objective(objective), model.batch(pairs)
     if not chosen.differentiable:
         raise BadUsage(f"{method.name} needs a differentiable objective; {chosen.name!r} is not.")
-    graph = model.graph
-    total = torch.zeros(graph.n_writers, graph.n_readers, dtype=model.accumulator, device=model.device)
+    total = torch.zeros(shape, dtype=model.accumulator, device=model.device)
     budget = token_budget(_bytes_per_token(model, copies), batch.n_tokens, model.device)
     about = describe(method, model, batch, chosen)
-    key = key_of({**about, "budget": budget, "graph": graph.fingerprint})
+    key = key_of({**about, "budget": budget, "graph": model.graph.fingerprint})
     with (
         progress.track(method.name, len(batch)) as advance,
         out_of_memory_is_an_error(method.name),
@@ -101,7 +119,7 @@ def mean_over_examples(
                 add(chunk, chosen, total)
                 state.done(number + 1)
             advance(len(rows))
-    return EdgeScores.of(graph, total / len(batch), about)
+    return total / len(batch), about
 
 
 def _bytes_per_token(model: Model, copies: int) -> int:

@@ -17,20 +17,17 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, ClassVar, Literal
+from typing import ClassVar, Literal
 
-import torch
 from torch import Tensor
 
-from mechassay.circuits.checkpoint import checkpointed, key_of
 from mechassay.circuits.methods.eap_ig_inputs import Points, quadrature
-from mechassay.circuits.methods.method import describe
+from mechassay.circuits.methods.method import mean_of_shape
 from mechassay.circuits.node_attribution import clean_node_scores, interpolated_node_scores
 from mechassay.circuits.node_scores import NeuronScores, NodeScores
 from mechassay.circuits.objectives import Objective, load_objective
 from mechassay.errors import BadUsage, UnknownName
 from mechassay.models.backward import backward_model, check_backward
-from mechassay.models.memory import out_of_memory_is_an_error, token_budget
 from mechassay.models.model import Model
 from mechassay.pairs import Batch, Pair
 from mechassay.progress import BAR, Progress
@@ -75,7 +72,16 @@ class NAP:
         chosen = load_objective(objective)
         if chosen.needs_clean:
             raise BadUsage(f"{self.name} takes gradients at the clean run, where {chosen.name!r} has none; use nap-ig.")
-        return _mean_over_examples(self, model, pairs, chosen, clean_node_scores, copies=1, progress=progress, checkpoint=checkpoint)
+        return _scored(
+            self,
+            model,
+            pairs,
+            chosen,
+            lambda chunk, m, into: clean_node_scores(model, chunk, m, into),
+            copies=1,
+            progress=progress,
+            checkpoint=checkpoint,
+        )
 
 
 @dataclass(frozen=True)
@@ -113,12 +119,12 @@ class NAPIG:
         """See `Method.score`; scores of neurons or nodes instead of edges."""
         model = backward_model(model, self.backward)
         alphas, weights = quadrature(self.points, self.steps)
-        return _mean_over_examples(
+        return _scored(
             self,
             model,
             pairs,
-            load_objective(objective),
-            lambda model, chunk, m, into: interpolated_node_scores(model, chunk, m, alphas, weights, into),
+            objective,
+            lambda chunk, m, into: interpolated_node_scores(model, chunk, m, alphas, weights, into),
             copies=self.steps,
             progress=progress,
             checkpoint=checkpoint,
@@ -130,44 +136,19 @@ def _check_level(level: str) -> None:
         raise UnknownName("level", level, LEVELS)
 
 
-def _mean_over_examples(
-    method: Any,
+def _scored(
+    method: NAP | NAPIG,
     model: Model,
     pairs: Sequence[Pair] | Batch,
-    objective: Objective,
-    add: Callable[[Model, Batch, Objective, Tensor], None],
+    objective: str | Objective,
+    add: Callable[[Batch, Objective, Tensor], None],
     *,
     copies: int,
     progress: Progress,
     checkpoint: Path | None,
 ) -> NeuronScores | NodeScores:
-    """As `methods.method.mean_over_examples`, for one value per neuron."""
-    batch, graph = model.batch(pairs), model.graph
-    if not objective.differentiable:
-        raise BadUsage(f"{method.name} needs a differentiable objective; {objective.name!r} is not.")
-    total = torch.zeros(graph.n_writers, model.decoder.d_model, dtype=model.accumulator, device=model.device)
-    budget = token_budget(_bytes_per_token(model, copies), batch.n_tokens, model.device)
-    about = describe(method, model, batch, objective)
-    key = key_of({**about, "budget": budget, "graph": graph.fingerprint})
-    with (
-        progress.track(method.name, len(batch)) as advance,
-        out_of_memory_is_an_error(method.name),
-        checkpointed(checkpoint, key, {"total": total}) as state,
-    ):
-        done = state.cursor
-        for number, (rows, chunk) in enumerate(batch.chunks(budget)):
-            if number >= done:
-                add(model, chunk, objective, total)
-                state.done(number + 1)
-            advance(len(rows))
-    mean = total / len(batch)
-    return NeuronScores.of(graph, mean, about) if method.level == "neuron" else NodeScores.of(graph, mean.sum(1), about)
-
-
-def _bytes_per_token(model: Model, copies: int) -> int:
-    """Activations that autograd keeps, and the two runs whose difference is taken."""
-    decoder = model.decoder
-    mlp = decoder.layers[0].mlp
-    hidden = 0 if mlp is None else mlp.up.shape[0] * (2 if mlp.gate is None else 4)
-    kept = len(decoder.layers) * (14 * decoder.d_model + hidden)
-    return (copies * kept + 2 * 9 * len(decoder.layers) * decoder.d_model) * decoder.embedding.element_size()
+    shape = (model.graph.n_writers, model.decoder.d_model)
+    mean, about = mean_of_shape(method, model, pairs, objective, add, shape, copies=copies, progress=progress, checkpoint=checkpoint)
+    if method.level == "neuron":
+        return NeuronScores.of(model.graph, mean, about)
+    return NodeScores.of(model.graph, mean.sum(1), about)

@@ -1,0 +1,49 @@
+"""The objective of every example under several ways of running a model, which share each example's two runs."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import numpy as np
+import torch
+from jaxtyping import Float
+
+from mechassay.circuits.objectives import Objective
+from mechassay.errors import NonFinite
+from mechassay.models.capture import Contrast
+from mechassay.models.decoder import Readout
+from mechassay.models.memory import out_of_memory_is_an_error, token_budget
+from mechassay.models.model import Model
+from mechassay.pairs import Batch
+from mechassay.progress import Progress
+
+
+def objective_per_example(
+    model: Model, batch: Batch, objective: Objective, runs: Sequence[Callable[[Contrast], Readout]], *, progress: Progress
+) -> Float[np.ndarray, "runs n"]:
+    """The objective of each example (columns) under each of `runs` (rows), in fp64.
+
+    Raises:
+        NonFinite: an example's value is NaN or infinite.
+        OutOfMemory: one example does not fit.
+    """
+    values = np.full((len(runs), len(batch)), np.nan)
+    budget = token_budget(model.bytes_per_token, batch.n_tokens, model.device)
+    with (
+        progress.track(f"running {len(runs)} circuits", len(batch) * len(runs)) as advance,
+        out_of_memory_is_an_error("Evaluating circuits"),
+    ):
+        for rows, chunk in batch.chunks(budget):
+            contrast = Contrast.run(model.decoder, chunk)
+            clean = contrast.clean.readout(model.decoder) if objective.needs_clean else None
+            with torch.no_grad():
+                for number, run in enumerate(runs):
+                    values[number, rows] = objective(run(contrast), chunk, clean).double().cpu().numpy()
+                    advance(len(rows))
+    if not np.isfinite(values).all():
+        number, row = np.argwhere(~np.isfinite(values))[0]
+        raise NonFinite(
+            f"{objective.name} of example {batch.ids[row]} is {values[number, row]} in circuit {number}: "
+            "the activations overflow or hold NaN."
+        )
+    return values
