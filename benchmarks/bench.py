@@ -30,7 +30,8 @@ import torch
 from mechassay.circuits.faithfulness import FRACTIONS, evaluate
 from mechassay.circuits.methods.eap import EAP
 from mechassay.circuits.methods.eap_ig_inputs import EAPIGInputs
-from mechassay.circuits.methods.exact import STACK_TOKENS, _blocks, _Edges
+from mechassay.circuits.methods.exact import _blocks, add_edges
+from mechassay.circuits.methods.patching import STACK_TOKENS, Patching
 from mechassay.circuits.objectives import LogitDiff
 from mechassay.models.capture import Contrast
 from mechassay.models.circuit_forward import run_circuit
@@ -114,10 +115,10 @@ def sampled_exact_patching(model: Model, batch: Batch) -> tuple[Callable[[], obj
     @torch.no_grad()
     def run() -> object:
         for block in blocks:
-            _Edges(model, Contrast.run(model.decoder, batch.select(block.rows)), LogitDiff()).add(block, total)
+            add_edges(Patching(model, Contrast.run(model.decoder, batch.select(block.rows)), LogitDiff()), block, total)
         return total
 
-    return run, sum(block.n_edges for block in blocks) / len(batch)
+    return run, sum(block.n_scores for block in blocks) / len(batch)
 
 
 def timed(run: Callable[[], object]) -> float:

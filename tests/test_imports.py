@@ -1,7 +1,7 @@
 """Imports run one way: a module knows those to its left, never those to its right.
 
 errors, version, registry, progress -> graph, ablated, alignment, pairs, examples, records, stats -> models -> tasks -> circuits -> truth
--> report -> runs -> cli. Only imports that run when a module is imported count: those inside functions and
+-> adversarial -> report -> runs -> cli. Only imports that run when a module is imported count: those inside functions and
 under TYPE_CHECKING do not make one part of the package depend on another at import time.
 """
 
@@ -32,6 +32,7 @@ ORDER = [
     "tasks",
     "circuits",
     "truth",
+    "adversarial",
     "report",
     "runs",
     "cli",

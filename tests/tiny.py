@@ -12,6 +12,7 @@ import re
 import warnings
 from dataclasses import dataclass
 from importlib.resources import files
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -40,7 +41,7 @@ FAMILIES = [
 
 
 def configs() -> dict[str, Any]:
-    """The configuration of every model, by the names in `FAMILIES`."""
+    """The configuration of every model by its name: those in `FAMILIES`, and GPT-2 small's shape."""
     # Special tokens inside the vocabulary: transformers would warn about its own defaults.
     special = {"bos_token_id": 0, "eos_token_id": 0, "pad_token_id": None}
     gpt2 = {**special, "vocab_size": VOCABULARY, "n_embd": 32, "n_layer": 3, "n_head": 4, "n_positions": 64}
@@ -67,6 +68,7 @@ def configs() -> dict[str, Any]:
     alternating = ["sliding_attention", "full_attention", "sliding_attention"]
     return {
         "gpt2": transformers.GPT2Config(**gpt2),
+        "gpt2_12x12": transformers.GPT2Config(**{**gpt2, "n_embd": 24, "n_layer": 12, "n_head": 12}),
         "gpt2_scaled": transformers.GPT2Config(**gpt2, scale_attn_by_inverse_layer_idx=True),
         "neox": transformers.GPTNeoXConfig(**common, rotary_pct=0.25),
         "neox_seq": transformers.GPTNeoXConfig(**common, use_parallel_residual=False),
@@ -123,7 +125,12 @@ class Subject:
 
 
 def subject(name: str, dtype: torch.dtype = torch.float32, n_pairs: int = 3, seed: int = 0) -> Subject:
-    """A tiny model of a family with pairs of seven tokens that differ at two places; the first pair is shorter by two."""
+    """A tiny model of a family with pairs for it."""
+    return Subject(make_model(build(name, dtype, seed)), token_pairs(n_pairs, seed))
+
+
+def token_pairs(n_pairs: int = 3, seed: int = 0) -> Batch:
+    """Pairs of seven tokens that differ at two places; the first pair is shorter by two."""
     generator = torch.Generator().manual_seed(seed + 1)
     clean = torch.randint(0, VOCABULARY, (n_pairs, 7), generator=generator)
     other = clean.clone()
@@ -132,7 +139,37 @@ def subject(name: str, dtype: torch.dtype = torch.float32, n_pairs: int = 3, see
     answers, foils = torch.randperm(VOCABULARY, generator=generator)[: 2 * n_pairs].view(2, -1)
     mask = torch.ones_like(clean, dtype=torch.bool)
     mask[0, :2] = False
-    return Subject(make_model(build(name, dtype, seed)), Batch.from_tokens(clean, other, answers, foils, mask=mask))
+    return Batch.from_tokens(clean, other, answers, foils, mask=mask)
+
+
+def write_attn_only(folder: Path, *, n_layers: int = 3, n_heads: int = 4, d_head: int = 8, seed: int = 0) -> dict[str, torch.Tensor]:
+    """Write an attention-only checkpoint as Neel Nanda's are: config.json and model_final.pth, without `b_U` and with buffers.
+
+    Returns:
+        Its weights, without the buffers.
+    """
+    d_model, n_ctx, per_head = 32, 64, (n_heads, 32, d_head)
+    shapes: dict[str, tuple[int, ...]] = {"embed.W_E": (VOCABULARY, d_model), "pos_embed.W_pos": (n_ctx, d_model)}
+    for block in (f"blocks.{layer}" for layer in range(n_layers)):
+        shapes |= {f"{block}.ln1.w": (d_model,), f"{block}.ln1.b": (d_model,)}
+        shapes |= {f"{block}.attn.{name}": per_head for name in ("W_Q", "W_K", "W_V")}
+        shapes |= {f"{block}.attn.{name}": (n_heads, d_head) for name in ("b_Q", "b_K", "b_V")}
+        shapes |= {f"{block}.attn.W_O": (n_heads, d_head, d_model), f"{block}.attn.b_O": (d_model,)}
+    shapes |= {"ln_final.w": (d_model,), "ln_final.b": (d_model,), "unembed.W_U": (d_model, VOCABULARY)}
+    generator = torch.Generator().manual_seed(seed)
+    weights = {
+        name: torch.randn(shape, generator=generator, dtype=torch.float64) * 0.3 + float(name.endswith(".w"))
+        for name, shape in shapes.items()
+    }
+    buffers: dict[str, torch.Tensor] = {}
+    for block in (f"blocks.{layer}" for layer in range(n_layers)):
+        buffers |= {f"{block}.attn.mask": torch.ones(n_ctx, n_ctx, dtype=torch.bool).tril(), f"{block}.attn.IGNORE": torch.tensor(-1e5)}
+    sizes = {"n_layers": n_layers, "d_model": d_model, "d_mlp": 4 * d_model, "d_head": d_head, "n_heads": n_heads, "n_ctx": n_ctx}
+    rest = {"normalization": "LN", "act_fn": "solu_ln", "shortformer_pos": False, "attn_only": True, "ln_eps": 1e-5, "lr_hidden": 0.002}
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / "config.json").write_text(json.dumps({**sizes, "d_vocab": VOCABULARY, **rest}), "utf-8")
+    torch.save({**weights, **buffers}, folder / "model_final.pth")
+    return weights
 
 
 def with_words(seed: int = 0) -> tuple[transformers.PreTrainedModel, transformers.PreTrainedTokenizerFast]:

@@ -1,11 +1,12 @@
-"""Write the ground-truth models of src/mechassay/truth/data: weights, tokenizer, and the circuit verified by intervention.
+"""Write the compiled ground-truth models of src/mechassay/truth/data: weights, tokenizer, and the circuit verified by intervention.
 
     python tools/truth_models.py            write the folders
     python tools/truth_models.py --check    exit with 1 if a folder would change
 
 A model whose claimed circuit does not hold for every ablation is refused (`mechassay.truth.verify.MARGIN`). The check
 compares text files as they are, tensors to 1e-6 (matrix products are not rounded the same everywhere), the edges
-exactly, and effects not at all: the largest effect outside a circuit is mostly rounding.
+exactly, and effects not at all: the largest effect outside a circuit is mostly rounding. Trained models are written by
+`mechassay truth train`.
 """
 
 from __future__ import annotations
@@ -21,9 +22,10 @@ from safetensors.torch import load_file
 
 from mechassay.circuits.scores import Circuit
 from mechassay.models.model import load_model
-from mechassay.truth.compiled import BLUEPRINTS, Blueprint, write_model
-from mechassay.truth.models import DATA, FORMAT
-from mechassay.truth.verify import ABLATIONS, verify
+from mechassay.truth.compiled import BLUEPRINTS, Blueprint, compile_model
+from mechassay.truth.folders import write_model, write_truth
+from mechassay.truth.models import DATA
+from mechassay.truth.verify import ABLATIONS, Verification, verify
 
 SPLIT, SEED, N_PAIRS = "test", 0, 500
 
@@ -33,28 +35,24 @@ def say(line: str) -> None:
     sys.stdout.write(line + "\n")
 
 
-def truth_of(blueprint: Blueprint, folder: Path) -> dict[str, Any]:
-    """The content of truth.json for the model in `folder`; exits where a claim does not hold."""
+def verified(blueprint: Blueprint, folder: Path) -> dict[str, Verification]:
+    """The circuit of the model in `folder`, by ablation; exits where a claim does not hold."""
     model = load_model(str(folder))
     pairs = blueprint.task.pairs(SPLIT, model, limit=N_PAIRS, seed=SEED)
-    rows: dict[str, Any] = {}
+    found: dict[str, Verification] = {}
     for ablation in ABLATIONS:
         done = verify(model, pairs, Circuit.from_names(model.graph, list(blueprint.claimed(ablation))), ablation)
         say(f"{blueprint.task.name:22} {ablation:15} {len(done.claimed)} edges of {model.graph.n_edges}, margin {done.margin:.0f}")
         if not done.holds:
             sys.exit(f"The claim does not hold: {done.claimed.names()} claimed, {done.found.names()} found.")
-        rows[ablation] = {
-            "edges": done.claimed.names(),
-            "smallest_inside": done.smallest_inside,
-            "largest_outside": done.largest_outside,
-        }
-    return {"format": FORMAT, "graph": model.graph.fingerprint, "split": SPLIT, "seed": SEED, "n_pairs": len(pairs), "ablations": rows}
+        found[ablation] = done
+    return found
 
 
 def write(blueprint: Blueprint, folder: Path) -> None:
     """Write one model's folder."""
-    write_model(blueprint, folder)
-    (folder / "truth.json").write_text(json.dumps(truth_of(blueprint, folder), indent=2) + "\n", "utf-8")
+    write_model(compile_model(blueprint), blueprint.task.vocabulary, folder)
+    write_truth(folder, blueprint.task.name, verified(blueprint, folder), split=SPLIT, seed=SEED)
 
 
 def differences(old: Path, new: Path) -> list[str]:

@@ -18,7 +18,7 @@ from datetime import UTC, datetime
 from functools import cache
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, WithJsonSchema
 
@@ -81,11 +81,15 @@ class Provenance(Stored):
 
 
 class Failure(Stored):
-    """A cell that failed: which, with what error."""
+    """A cell without a result: it failed with an error, or it was skipped, for a reason.
+
+    `error` is the class of the error, or the kind of the reason; `message` says it in full.
+    """
 
     cell: dict[str, str]
     error: str
     message: str
+    status: Literal["failed", "skipped"] = "failed"
 
 
 class Record(Stored):

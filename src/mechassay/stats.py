@@ -82,7 +82,12 @@ def proportion_interval(right: Float[np.ndarray, "n"], groups: Sequence[str], le
         residuals = np.bincount(member, weights=np.asarray(right, dtype=float) - p, minlength=n_groups)
         variance = n_groups / (n_groups - 1) * float(residuals @ residuals) / n**2
         size = min(float(n), spread / variance) if variance > 0 else float(n)
-    hits, tail = p * size, (1 - level) / 2
+    return clopper_pearson(p * size, size, level)
+
+
+def clopper_pearson(hits: float, size: float, level: float = LEVEL) -> Interval:
+    """Clopper and Pearson's interval of a proportion: `hits` of `size` independent examples."""
+    tail = (1 - level) / 2
     low = float(beta.ppf(tail, hits, size - hits + 1)) if hits > 0 else 0.0
     high = float(beta.ppf(1 - tail, hits + 1, size - hits)) if size > hits else 1.0
     return Interval(low, high, level)

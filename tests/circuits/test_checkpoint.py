@@ -2,12 +2,21 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
+from types import FrameType
+from typing import Any
 
 import pytest
 import torch
 
-from mechassay.circuits.checkpoint import checkpointed, key_of
+from mechassay.circuits import EAP, ExactNodePatching, ExactPatching, InformationFlowRoutes
+from mechassay.circuits.checkpoint import State, checkpointed, key_of
+from mechassay.circuits.methods import eap, exact, exact_nodes, ifr
+from mechassay.circuits.methods.method import Method
+from mechassay.models import memory
+from mechassay.progress import SILENT
+from tiny import subject
 
 
 def add_up(path: Path | None, key: str, stop_at: int | None = None) -> tuple[torch.Tensor, list[int]]:
@@ -18,9 +27,8 @@ def add_up(path: Path | None, key: str, stop_at: int | None = None) -> tuple[tor
             if part == stop_at:
                 raise KeyboardInterrupt
             visited.append(part)
-            total += 0.1 * (part + 1)
-            state.done(part + 1)
-    return total, visited
+            state.add(part + 1, total=torch.full_like(total, 0.1 * (part + 1)))
+        return state.tensors["total"], visited
 
 
 def test_goes_on_where_it_was(tmp_path: Path) -> None:
@@ -49,3 +57,75 @@ def test_an_unreadable_file_means_starting_over(tmp_path: Path) -> None:
 def test_keys_depend_on_every_setting() -> None:
     assert key_of({"a": 1, "b": 2}) == key_of({"b": 2, "a": 1})
     assert key_of({"a": 1}) != key_of({"a": 2})
+
+
+class _InterruptAt:
+    """Ctrl-C before the n-th bytecode that `State.add` runs: Python looks at signals between bytecodes alone."""
+
+    def __init__(self, n: int) -> None:
+        self.left = n
+
+    def __call__(self, frame: FrameType, event: str, _: Any) -> Any:
+        if frame.f_code is not State.add.__code__:
+            return None
+        frame.f_trace_opcodes = True
+        if event == "opcode":
+            self.left -= 1
+            if self.left == 0:
+                raise KeyboardInterrupt
+        return self
+
+
+def test_an_interrupt_anywhere_leaves_no_part_half_counted(tmp_path: Path) -> None:
+    expected, file, before, n = add_up(None, "key")[0], tmp_path / "a.checkpoint", sys.gettrace(), 0
+    cursors: set[int] = set()
+    while True:
+        n += 1
+        sys.settrace(_InterruptAt(n))
+        try:
+            total, _ = add_up(file, "key")
+            break
+        except KeyboardInterrupt:
+            pass
+        finally:
+            sys.settrace(before)
+        total, visited = add_up(file, "key")
+        assert torch.equal(total, expected), n
+        cursors.add(visited[0] if visited else 6)
+    # Interrupted within every part, and the one that was being added was there or not, according to when.
+    assert torch.equal(total, expected) and cursors == set(range(7)) and n > 60
+
+
+PLACES = {
+    "eap": (EAP(), eap, "clean_scores"),
+    "exact": (ExactPatching(), exact, "add_edges"),
+    "exact-nodes": (ExactNodePatching(), exact_nodes, "add_nodes"),
+    "ifr": (InformationFlowRoutes(), ifr._Sums, "add"),
+}
+
+
+@pytest.mark.parametrize("name", PLACES)
+def test_interrupted_while_adding_ends_bit_for_bit_the_same(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Ctrl-C after a part is half or wholly added, but before it is done."""
+    method, owner, attribute = PLACES[name]
+    kept: Method = method
+    tiny, file, add = subject("gpt2", n_pairs=4), tmp_path / "a.checkpoint", getattr(owner, attribute)
+    monkeypatch.setattr(memory, "CPU_BUDGET", 1)
+    for module in (exact, exact_nodes):
+        monkeypatch.setattr(module, "STACK_TOKENS", 16)
+    expected = kept.score(tiny.model, tiny.batch, progress=SILENT).values
+    calls: list[int] = []
+
+    def interrupted(*args: Any, **kwargs: Any) -> Any:
+        calls.append(1)
+        add(*args, **kwargs)
+        if len(calls) == 3:
+            raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(owner, attribute, interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            kept.score(tiny.model, tiny.batch, progress=SILENT, checkpoint=file)
+    assert file.is_file()
+    values = kept.score(tiny.model, tiny.batch, progress=SILENT, checkpoint=file).values
+    assert torch.equal(values.nan_to_num(9.0), expected.nan_to_num(9.0)) and not file.exists()

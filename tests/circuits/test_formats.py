@@ -129,7 +129,8 @@ def with_neurons() -> GraphFile:
     node_scores, neuron_scores = torch.randn(shape[0], generator=generator), torch.randn(shape, generator=generator)
     node_scores[2] = neuron_scores[1, 1] = float("nan")
     scores = Random().draw(SMALL)
-    return GraphFile(SMALL, 4, scores, circuit_of(scores), node_scores, neuron_scores, torch.rand(shape, generator=generator) < 0.5)
+    circuit = Circuit(SMALL, circuit_of(scores).edges, torch.rand(shape, generator=generator) < 0.5)
+    return GraphFile(SMALL, 4, scores, circuit, node_scores, neuron_scores)
 
 
 @pytest.mark.parametrize("endings", [(".json", ".pt"), (".pt", ".json")])
@@ -149,9 +150,17 @@ def test_weighted_edge_count_by_hand() -> None:
     circuit = Circuit.from_names(SMALL, ["input->logits", "input->m0", "m0->logits"])
     neurons = torch.ones(SMALL.n_writers, 4, dtype=torch.bool)
     neurons[SMALL.writer("m0")] = torch.tensor([True, False, False, False])
-    assert GraphFile(SMALL, 4, circuit=circuit, neurons=neurons).weighted_edge_count() == 2.25
+    assert GraphFile(SMALL, 4, circuit=Circuit(SMALL, circuit.edges, neurons)).weighted_edge_count() == 2.25
     assert GraphFile(SMALL, 4, circuit=circuit).weighted_edge_count() == 3
     assert GraphFile(SMALL, 4).weighted_edge_count() == 0
+
+
+def test_neurons_of_another_width_are_refused(tmp_path: Path) -> None:
+    circuit = Circuit.of_neurons(SMALL, torch.ones(SMALL.n_writers, 4, dtype=torch.bool))
+    with pytest.raises(BadUsage, match="d_model is 8, but the circuit has 4 neurons a node"):
+        write_graph_file(tmp_path / "wide.pt", circuit=circuit, d_model=8)
+    write_graph_file(tmp_path / "fits.pt", circuit=circuit, d_model=4)
+    assert torch.load(tmp_path / "fits.pt", weights_only=True)["neurons_in_graph"].all()
 
 
 # Order

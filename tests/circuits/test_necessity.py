@@ -41,6 +41,38 @@ def test_a_circuit_and_its_complement_are_all_edges(case: Subject) -> None:
     assert complement(other) == circuit
 
 
+def test_the_complement_of_neurons_has_the_others(case: Subject) -> None:
+    graph = case.model.graph
+    neurons = torch.rand(graph.n_writers, case.model.decoder.d_model, generator=torch.Generator().manual_seed(2)) < 0.6
+    neurons[1], neurons[2] = True, False
+    circuit = Circuit.of_neurons(graph, neurons)
+    other = complement(circuit)
+    assert other == Circuit.of_neurons(graph, ~neurons) and complement(other) == circuit
+    assert circuit.size + other.size == pytest.approx(1)
+    # Mixed: the whole writer 1 keeps a single edge, the empty writer 2 has edges that carry nothing.
+    edges = circuit.edges.clone()
+    edges[1] = False
+    edges[1, graph.logits] = edges[2, graph.logits] = True
+    mixed, rest = Circuit(graph, edges, neurons), complement(Circuit(graph, edges, neurons))
+    assert mixed.weighted_edge_count() + rest.weighted_edge_count() == graph.n_edges
+    assert rest.edges[1].sum() == graph.legal[1].sum() - 1 and rest.edges[2].sum() == graph.legal[2].sum()
+    found = completeness(case.model, mixed, case.batch, progress=SILENT)
+    assert found.complement == pytest.approx(f(case, rest))
+    edges[3, graph.logits] = False
+    with pytest.raises(BadUsage, match=r"a0\.h2 has some neurons on some of its edges"):
+        complement(Circuit(graph, edges, neurons))
+
+
+def test_minimality_keeps_the_neurons(case: Subject) -> None:
+    graph = case.model.graph
+    neurons = torch.rand(graph.n_writers, case.model.decoder.d_model, generator=torch.Generator().manual_seed(3)) < 0.7
+    circuit = Circuit(graph, EAP().score(case.model, case.batch, progress=SILENT).top(30).edges, neurons).pruned()
+    found = minimality(case.model, circuit, case.batch, progress=SILENT)
+    edges = circuit.edges.clone()
+    edges[graph.index(found.parts[0])] = False
+    assert found.drops[0] == pytest.approx(f(case, circuit) - f(case, Circuit(graph, edges, circuit.neurons)))
+
+
 def test_completeness_is_f_of_the_complement(case: Subject) -> None:
     circuit = EAP().score(case.model, case.batch, progress=SILENT).top(0.3)
     found = completeness(case.model, circuit, case.batch, progress=SILENT)

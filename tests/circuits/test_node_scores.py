@@ -5,12 +5,13 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+import jaxtyping
 import pytest
 import torch
 
 from mechassay.circuits import Circuit, EdgeScores, Random
 from mechassay.circuits.files import write_tensors
-from mechassay.circuits.node_scores import NeuronScores, NodeScores, NodeSelection, edges_out
+from mechassay.circuits.node_scores import NeuronScores, NodeScores, edges_out
 from mechassay.errors import BadFile, BadUsage, GraphMismatch, NonFinite, UnknownName
 from mechassay.graph import Graph
 
@@ -25,36 +26,63 @@ def neurons(*rows: list[float]) -> NeuronScores:
 SCORES = neurons([0.1, -9.0], [5.0, 5.0], [float("nan"), 3.0], [-4.0, 5.0])
 
 
+def count(circuit: Circuit) -> int:
+    """Neurons that are in."""
+    assert circuit.neurons is not None
+    return int(circuit.neurons.sum())
+
+
 def test_sizes_by_hand() -> None:
     assert edges_out(GRAPH).tolist() == [8, 2, 2, 1]
     mask = torch.tensor([[True, False], [True, True], [False, False], [False, True]])
-    selection = NodeSelection(GRAPH, mask)
-    assert len(selection) == 4
-    assert selection.nodes.tolist() == [True, True, False, True]
-    assert selection.weighted_edge_count() == 0.5 * 8 + 2 + 0.5 * 1
-    assert selection.size == 6.5 / 13
-    assert selection.edges == Circuit(GRAPH, GRAPH.legal & torch.tensor([True, True, False, True])[:, None])
-    assert len(selection.edges) == 8 + 2 + 1
+    circuit = Circuit.of_neurons(GRAPH, mask)
+    assert count(circuit) == 4 and len(circuit) == 8 + 2 + 1
+    assert circuit.edges.any(dim=1).tolist() == [True, True, False, True]
+    assert circuit.weighted_edge_count() == 0.5 * 8 + 2 + 0.5 * 1
+    assert circuit.size == 6.5 / 13
+    assert torch.equal(circuit.edges, GRAPH.legal & torch.tensor([True, True, False, True])[:, None])
+    # Mixed: three edges, of which the first two carry half of their writer.
+    some = Circuit.from_names(GRAPH, ["input->m0", "m0->logits", "a0.h0->logits"])
+    assert Circuit(GRAPH, some.edges, mask).weighted_edge_count() == 0.5 + 0.5 + 1
+    assert some.weighted_edge_count() == 3 and some.size == 3 / 13
 
 
 @pytest.mark.parametrize("graph", [Graph(12, 12), Graph(3, 4, parallel=True), Graph(2, 3, mlp=False)])
 def test_ends(graph: Graph) -> None:
-    full, empty = NodeSelection.full(graph, 7), NodeSelection.empty(graph, 7)
-    assert full.weighted_edge_count() == graph.n_edges and full.size == 1 and full.edges == Circuit.full(graph)
-    assert empty.weighted_edge_count() == 0 and len(empty) == 0 and empty.edges == Circuit.empty(graph)
+    shape = (graph.n_writers, 7)
+    full, empty = (Circuit.of_neurons(graph, torch.full(shape, value)) for value in (True, False))
+    assert full.weighted_edge_count() == graph.n_edges and full.size == 1 and full == Circuit.full(graph)
+    assert empty.weighted_edge_count() == 0 and len(empty) == 0 and empty == Circuit.empty(graph)
+    # Edges that carry nothing are edges, but they lead nowhere.
+    nothing = Circuit(graph, graph.legal, torch.zeros(shape, dtype=torch.bool))
+    assert nothing.weighted_edge_count() == 0 and len(nothing) == graph.n_edges and nothing != Circuit.full(graph)
+    assert nothing.pruned() == Circuit.empty(graph) and not bool(nothing.live().any())
 
 
 def test_gpt2_small_counts_real_edges_only() -> None:
     """MIB's code counts 157 writers x 445 readers = 69,865 here."""
-    assert NodeSelection.full(Graph(12, 12), 768).weighted_edge_count() == 32_491
+    graph = Graph(12, 12)
+    assert Circuit.of_neurons(graph, torch.ones(graph.n_writers, 768, dtype=torch.bool)).weighted_edge_count() == 32_491
 
 
 def test_whole_nodes_count_as_their_edges() -> None:
     graph = Graph(3, 4)
     nodes = torch.rand(graph.n_writers, generator=torch.Generator().manual_seed(0)) < 0.5
-    selection = NodeSelection.of_nodes(graph, nodes, 5)
-    assert selection.weighted_edge_count() == len(selection.edges)
-    assert torch.equal(selection.nodes, nodes)
+    circuit = Circuit.of_neurons(graph, nodes[:, None].expand(-1, 5))
+    assert circuit.weighted_edge_count() == len(circuit)
+    assert circuit == Circuit.of_nodes(graph, nodes) and hash(circuit) == hash(Circuit.of_nodes(graph, nodes))
+    assert torch.equal(circuit.edges.any(dim=1), nodes)
+
+
+def test_pruning_drops_edges_that_carry_nothing_and_what_only_they_lead_to() -> None:
+    edges = Circuit.from_names(GRAPH, ["input->a0.h0<v>", "input->a0.h1<v>", "a0.h0->m0", "a0.h1->logits", "m0->logits"]).edges
+    neurons = torch.tensor([[True, False], [False, False], [True, True], [False, True]])
+    pruned = Circuit(GRAPH, edges, neurons).pruned()
+    # a0.h0 carries nothing, so nothing leads to m0, and the input need not lead to a0.h0.
+    assert pruned.names() == ["input->a0.h1<v>", "a0.h1->logits"]
+    assert pruned.neurons is not None and pruned.neurons.tolist() == [[True, False], [False, False], [True, True], [False, False]]
+    assert pruned.weighted_edge_count() == 0.5 + 1 and pruned == pruned.pruned()
+    assert pruned.live().tolist() == [True, False, True, False]
 
 
 def test_rankings_break_ties_by_index_and_leave_out_what_is_not_scored() -> None:
@@ -66,19 +94,24 @@ def test_rankings_break_ties_by_index_and_leave_out_what_is_not_scored() -> None
 
 
 def test_top_neurons() -> None:
-    assert SCORES.top(3).neurons.flatten().nonzero().flatten().tolist() == [2, 3, 7]
-    assert SCORES.top(2, by="magnitude").neurons.flatten().nonzero().flatten().tolist() == [1, 2]
-    assert len(SCORES.top(0.49)) == 3 and len(SCORES.top(0.5)) == 4
-    assert len(SCORES.top(1.0)) == 7
-    assert len(SCORES.top(0)) == 0
+    def chosen(circuit: Circuit) -> list[int]:
+        assert circuit.neurons is not None
+        return circuit.neurons.flatten().nonzero().flatten().tolist()
+
+    assert chosen(SCORES.top(3)) == [2, 3, 7]
+    assert SCORES.top(3).edges.sum(dim=1).tolist() == [0, 2, 0, 1]
+    assert chosen(SCORES.top(2, by="magnitude")) == [1, 2]
+    assert count(SCORES.top(0.49)) == 3 and count(SCORES.top(0.5)) == 4
+    assert count(SCORES.top(1.0)) == 7
+    assert count(SCORES.top(0)) == 0
 
 
 def test_neurons_within_a_size() -> None:
     # Neurons 2, 3 weigh one edge each, 7 half an edge, 5 one, 0 four.
     for fraction, kept in [(0.9 / 13, 0), (1 / 13, 1), (2.4 / 13, 2), (2.5 / 13, 3), (7.4 / 13, 4), (7.5 / 13, 5), (1.0, 7)]:
-        selection = SCORES.within(fraction)
-        assert len(selection) == kept
-        assert selection.size <= fraction + 1e-12
+        circuit = SCORES.within(fraction)
+        assert count(circuit) == kept
+        assert circuit.size <= fraction + 1e-12
     with pytest.raises(BadUsage, match=r"\[0, 1\]"):
         SCORES.within(1.5)
 
@@ -94,10 +127,16 @@ def test_nodes() -> None:
     assert nothing.nodes().values.isnan().tolist() == [True, False, False, False]
 
 
-def test_selections_are_values() -> None:
+def test_circuits_of_neurons_are_values() -> None:
     a, b = SCORES.top(3), SCORES.top(3)
     assert a == b and hash(a) == hash(b) and a != SCORES.top(4) and a is not b
     assert len({a, b, SCORES.top(4)}) == 2
+    assert a != Circuit(GRAPH, a.edges)
+    # The neurons of a writer without edges carry nothing, so they make no other circuit.
+    assert a.neurons is not None and not bool(a.edges[2].any())
+    idle = a.neurons.clone()
+    idle[2] = True
+    assert Circuit(GRAPH, a.edges, idle) == a and hash(Circuit(GRAPH, a.edges, idle)) == hash(a)
 
 
 @pytest.mark.parametrize("scores", [SCORES, SCORES.nodes()])
@@ -151,9 +190,19 @@ def test_bad_files(change: dict[str, Any], error: type[Exception], message: str,
         NeuronScores.load(path)
 
 
+def test_masks_of_other_shapes_and_types_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    # As users run it: in tests alone, shapes are checked before.
+    monkeypatch.setattr(jaxtyping.config, "jaxtyping_disable", True)
+    for wrong in (torch.zeros(3, 2, dtype=torch.bool), torch.zeros(4, dtype=torch.bool)):
+        with pytest.raises(GraphMismatch, match=r"\(4, d_model\); got"):
+            Circuit(GRAPH, GRAPH.legal, wrong)
+        with pytest.raises(GraphMismatch, match=r"\(4, d_model\); got"):
+            Circuit.of_neurons(GRAPH, wrong)
+    with pytest.raises(BadUsage, match="mask of bool; got float32"):
+        Circuit(GRAPH, GRAPH.legal, torch.zeros(4, 2))
+
+
 def test_what_is_refused() -> None:
-    with pytest.raises(GraphMismatch, match="d_model"):
-        NodeSelection(GRAPH, torch.zeros(3, 2, dtype=torch.bool))
     with pytest.raises(GraphMismatch, match=r"\(4,\)"):
         NodeScores(GRAPH, torch.zeros(5))
     with pytest.raises(NonFinite, match="first is a0.h1"):

@@ -277,7 +277,7 @@ def test_neurons_count_by_their_share(tmp_path: Path) -> None:
     neurons = torch.zeros(SMALL.n_writers, 4, dtype=torch.bool)
     neurons[:, :2] = True
     # All 23 edges at half weight are 50 %.
-    GraphFile(SMALL, 4, circuit=Circuit.full(SMALL), neurons=neurons).write(tmp_path / HERE / "50pct.json")
+    GraphFile(SMALL, 4, circuit=Circuit(SMALL, SMALL.legal, neurons)).write(tmp_path / HERE / "50pct.json")
     check(tmp_path, [])
 
 

@@ -24,6 +24,7 @@ def check_method(method: Method, model: Model, batch: Batch) -> None:
     before = {name: getattr(batch, name).clone() for name in ("clean", "counterfactual", "mask", "answers", "foils")}
     weights = {name: value.clone() for name, value in model.hf.state_dict().items()}
     state = torch.random.get_rng_state()
+    assert 0 <= method.forwards(model.graph, len(batch)) < float("inf")
     scores = method.score(model, batch)
     assert torch.equal(torch.random.get_rng_state(), state), "the global generator was used or seeded"
     for name, value in before.items():

@@ -3,19 +3,20 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
 import numpy as np
 import pytest
 import torch
 
-from mechassay.circuits import Circuit, EdgeScores
+from mechassay.circuits import EAP, NAP, Circuit, EdgeScores, ExactNodePatching, ExactPatching, evaluate
 from mechassay.circuits.faithfulness import FRACTIONS, Controls, _Rule
 from mechassay.circuits.methods.eap_ig_inputs import quadrature
 from mechassay.circuits.objectives import Accuracy, CrossEntropy, Js, Kl, LogitDiff, ProbDiff
 from mechassay.graph import Graph
-from mechassay.models.decoder import Decoder, Norm, Readout
+from mechassay.models.decoder import Decoder, Layer, Norm, Projection, Readout
 from mechassay.pairs import NO_TOKEN, Batch
-from tiny import subject
+from tiny import Subject, subject
 
 
 def readout(logits: list[list[float]]) -> Readout:
@@ -171,16 +172,55 @@ def test_quadrature_points_and_weights() -> None:
         assert sum(quadrature(rule, 7)[1]) == pytest.approx(1.0)
 
 
-def test_exact_patching_and_attribution_agree_where_the_model_is_linear() -> None:
-    """Only edges into the logits of one pair, with the final norm's scale held by a huge eps: the objective is linear in the stream."""
-    from dataclasses import replace
+def linear(name: str) -> Subject:
+    """A tiny model whose logits are linear in the token embeddings.
 
-    from mechassay.circuits import EAP, ExactPatching
+    Norms only subtract the mean and scale (their eps swamps the variance), queries are 0, so that every token attends
+    equally to all before it, and MLPs have no activation function.
+    """
+    tiny = subject(name, dtype=torch.float64)
 
-    tiny = subject("gpt2", dtype=torch.float64)
-    linear = replace(tiny.model.decoder, final_norm=replace(tiny.model.decoder.final_norm, eps=1e12))
-    model = replace(tiny.model, decoder=linear)
-    logits = model.graph.logits
-    exact, linearised = (method.score(model, tiny.batch).values[:, logits] for method in (ExactPatching(), EAP()))
-    torch.testing.assert_close(exact, linearised, rtol=1e-6, atol=1e-12)
-    assert float(exact.abs().max()) > 0
+    def constant(norm: Norm) -> Norm:
+        return replace(norm, eps=1e16, weight=norm.weight * 1e8)
+
+    def layer(old: Layer) -> Layer:
+        attention, mlp = old.attention, old.mlp
+        assert mlp is not None and mlp.gate is None and attention.post_norm is None
+        bias = None if attention.q.bias is None else torch.zeros_like(attention.q.bias)
+        blind = replace(attention, norm=constant(attention.norm), q=Projection(torch.zeros_like(attention.q.weight), bias))
+        return replace(old, attention=blind, mlp=replace(mlp, norm=constant(mlp.norm), act=lambda x: x))
+
+    old = tiny.model.decoder
+    decoder = replace(old, final_norm=constant(old.final_norm), layers=tuple(layer(each) for each in old.layers))
+    return Subject(replace(tiny.model, decoder=decoder), tiny.batch)
+
+
+@pytest.mark.parametrize("name", ["gpt2", "neox"])
+def test_exact_patching_is_attribution_where_the_model_is_linear(name: str) -> None:
+    case = linear(name)
+    graph = case.model.graph
+    exact, estimated = (method.score(case.model, case.batch).values for method in (ExactPatching(), EAP()))
+    torch.testing.assert_close(exact, estimated, rtol=1e-6, atol=1e-6, equal_nan=True)
+    # Readers of all kinds have effects, but for queries and keys: attention is constant.
+    by_reader = exact.nan_to_num(0).abs().amax(0)
+    for layer in range(graph.n_layers):
+        queries, keys, values = by_reader[graph.slots(layer)].view(3, -1)
+        assert float(values.min()) > 1e-3 and float(by_reader[graph.mlp_reader(layer)]) > 1e-3
+        assert float(torch.cat((queries, keys)).max()) < 1e-6
+
+
+@pytest.mark.parametrize("name", ["gpt2", "neox"])
+def test_effects_of_nodes_where_the_model_is_linear(name: str) -> None:
+    """A node's effect is NAP's estimate and the sum of its edges'; that of `input` is all there is, and the sum of direct ones."""
+    case = linear(name)
+    model, batch, graph = case.model, case.batch, case.model.graph
+    found = ExactNodePatching().score(model, batch).values
+    torch.testing.assert_close(found, NAP(level="node").score(model, batch).values, rtol=1e-6, atol=1e-6)
+    torch.testing.assert_close(found, ExactPatching().score(model, batch).values.nansum(1), rtol=1e-5, atol=1e-5)
+    ends = evaluate(model, [Circuit.full(graph), Circuit.empty(graph)], batch).mean(1)
+    assert float(found[0]) == pytest.approx(ends[0] - ends[1], rel=1e-6)
+    direct = ExactNodePatching(paths="direct").score(model, batch).values
+    assert float(direct.sum()) == pytest.approx(ends[0] - ends[1], rel=1e-5, abs=1e-5)
+    # The last heads write for the logits, and (in sequence, not in parallel) for the MLP after them.
+    heads = graph.heads(graph.n_layers - 1)
+    assert torch.allclose(direct[heads], found[heads], rtol=1e-4) == graph.parallel

@@ -20,7 +20,9 @@ from mechassay.circuits.scores import Circuit, EdgeScores
 from mechassay.errors import BadFile, GraphMismatch, UnknownName
 from mechassay.pairs import Pair
 from mechassay.truth import models
-from mechassay.truth.compiled import BLUEPRINTS, directions, write_model
+from mechassay.truth.causal import CAUSAL
+from mechassay.truth.compiled import BLUEPRINTS, compile_model, directions
+from mechassay.truth.folders import write_model
 from mechassay.truth.models import Truth, load_truth, truth_folder, truth_names
 from mechassay.truth.tasks import split_of
 
@@ -40,7 +42,7 @@ def answer_by_hand(name: str, text: str) -> str:
 
 
 def test_the_names_are_those_of_the_blueprints_and_tasks() -> None:
-    assert truth_names() == NAMES
+    assert truth_names() == sorted([*NAMES, *CAUSAL.names()])
     assert [truth_of(name).task for name in NAMES] == [BLUEPRINTS[name]().task for name in NAMES]
 
 
@@ -115,7 +117,8 @@ def test_directions_are_orthonormal_and_invisible_to_the_mean() -> None:
 
 @pytest.mark.parametrize("name", NAMES)
 def test_the_shipped_folder_is_what_the_blueprint_makes(name: str, tmp_path: Path) -> None:
-    write_model(BLUEPRINTS[name](), tmp_path)
+    blueprint = BLUEPRINTS[name]()
+    write_model(compile_model(blueprint), blueprint.task.vocabulary, tmp_path)
     shipped = truth_folder(name)
     assert {file.name for file in shipped.iterdir()} == {file.name for file in tmp_path.iterdir()} | {"truth.json"}
     assert sum(file.stat().st_size for file in shipped.iterdir()) < 1_000_000
@@ -164,6 +167,15 @@ def test_a_circuit_of_another_graph_is_refused(tmp_path: Path, monkeypatch: pyte
     file.write_text(file.read_text("utf-8").replace(truth_of("truth-ioi").model.graph.fingerprint, "0" * 12), "utf-8")
     with pytest.raises(GraphMismatch, match="truth-ioi was verified on the graph 000000000000"):
         load_truth("truth-ioi")
+
+
+def test_a_folder_of_any_other_place_is_read_and_an_unknown_task_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    file = copied("truth-induction", tmp_path, monkeypatch)
+    for given in (file.parent, str(file.parent)):
+        assert load_truth(given).circuits == truth_of("truth-induction").circuits
+    file.write_text(file.read_text("utf-8").replace('"task": "truth-induction"', '"task": "truth-inductoin"'), "utf-8")
+    with pytest.raises(UnknownName, match="Did you mean 'truth-induction'"):
+        load_truth(file.parent)
 
 
 @pytest.mark.parametrize("text", ["", "[]", "{}", '{"format": 2}', "null"])

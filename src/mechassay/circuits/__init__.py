@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from mechassay.circuits.methods.eap_ig_inputs import EAPIGInputs
     from mechassay.circuits.methods.edge_pruning import EdgePruning
     from mechassay.circuits.methods.exact import ExactPatching
+    from mechassay.circuits.methods.exact_nodes import ExactNodePatching
     from mechassay.circuits.methods.ifr import InformationFlowRoutes
     from mechassay.circuits.methods.nap import NAP, NAPIG
     from mechassay.circuits.methods.optimal_ablation import OptimalAblation
@@ -22,8 +23,8 @@ if TYPE_CHECKING:
     from mechassay.circuits.methods.subnetwork_probing import SubnetworkProbing
     from mechassay.circuits.methods.ugs import UniformGradientSampling
     from mechassay.circuits.necessity import Completeness, Minimality, complement, completeness, minimality
-    from mechassay.circuits.node_evaluation import evaluate_neurons
-    from mechassay.circuits.node_scores import NeuronScores, NodeScores, NodeSelection
+    from mechassay.circuits.node_scores import NeuronScores, NodeScores
+    from mechassay.circuits.overlap import Overlap, overlap_of
     from mechassay.circuits.recovery import Recovery, recovery_of
     from mechassay.circuits.scores import Circuit, EdgeScores
 
@@ -40,14 +41,15 @@ __all__ = [
     "EAPIGInputs",
     "EdgePruning",
     "EdgeScores",
+    "ExactNodePatching",
     "ExactPatching",
     "FaithfulnessCurve",
     "InformationFlowRoutes",
     "Minimality",
     "NeuronScores",
     "NodeScores",
-    "NodeSelection",
     "OptimalAblation",
+    "Overlap",
     "Random",
     "Recovery",
     "SubnetworkProbing",
@@ -56,9 +58,9 @@ __all__ = [
     "complement",
     "completeness",
     "evaluate",
-    "evaluate_neurons",
     "faithfulness_curve",
     "minimality",
+    "overlap_of",
     "recovery_of",
     "run_controls",
 ]
@@ -73,6 +75,7 @@ _LAZY = {
     "EAPIGInputs": "methods.eap_ig_inputs",
     "EdgePruning": "methods.edge_pruning",
     "EdgeScores": "scores",
+    "ExactNodePatching": "methods.exact_nodes",
     "ExactPatching": "methods.exact",
     "FaithfulnessCurve": "faithfulness",
     "InformationFlowRoutes": "methods.ifr",
@@ -80,7 +83,6 @@ _LAZY = {
     "NAPIG": "methods.nap",
     "NeuronScores": "node_scores",
     "NodeScores": "node_scores",
-    "NodeSelection": "node_scores",
     "OptimalAblation": "methods.optimal_ablation",
     "SubnetworkProbing": "methods.subnetwork_probing",
     "UniformGradientSampling": "methods.ugs",
@@ -91,9 +93,10 @@ _LAZY = {
     "complement": "necessity",
     "completeness": "necessity",
     "minimality": "necessity",
+    "Overlap": "overlap",
+    "overlap_of": "overlap",
     "Recovery": "recovery",
     "evaluate": "faithfulness",
-    "evaluate_neurons": "node_evaluation",
     "faithfulness_curve": "faithfulness",
     "recovery_of": "recovery",
     "run_controls": "faithfulness",

@@ -1,9 +1,12 @@
 """Keeping what is done of a long sum, so that a killed job goes on where it was.
 
-A job adds parts to tensors in a fixed order. After each part it calls `done(cursor, tensors)`;
-the state is written at most every few seconds, and at once when the job is interrupted. A job
-with the same key (method, settings, model, examples, chunking) finds it and skips the parts
-before the cursor, so that the result is bit for bit that of an undisturbed run.
+A job adds parts to tensors in a fixed order: it computes a part on its own and calls `add(cursor,
+name=part)`, which puts new sums and the new cursor in place at once, so that an interrupt at any
+moment finds a part counted in full or not at all. (`done` only moves the cursor, for jobs whose
+tensors say themselves what is in them.) The state is written at most every few seconds, and at
+once when the job is interrupted. A job with the same key (method, settings, model, examples,
+chunking) finds it and skips the parts before the cursor, so that the result is bit for bit that of
+an undisturbed run.
 """
 
 from __future__ import annotations
@@ -32,45 +35,59 @@ def key_of(description: Mapping[str, Any]) -> str:
 
 @dataclass
 class State:
-    """The progress of one job: parts before `cursor` are in the tensors."""
+    """The progress of one job: `held` is a cursor, and tensors that the parts before it are in."""
 
-    cursor: int
-    tensors: Mapping[str, Tensor]
+    held: tuple[int, Mapping[str, Tensor]]
     path: Path | None
     key: str
     saved: float = field(default_factory=time.monotonic)
 
+    @property
+    def cursor(self) -> int:
+        """The first part that is not in the tensors."""
+        return self.held[0]
+
+    @property
+    def tensors(self) -> Mapping[str, Tensor]:
+        """The sums of the parts before the cursor."""
+        return self.held[1]
+
+    def add(self, cursor: int, **parts: Tensor) -> None:
+        """Add a part to every tensor; all parts before `cursor` are then added."""
+        # One assignment, of new tensors: there is no moment between them and the cursor.
+        self.held = cursor, {name: tensor + parts[name] for name, tensor in self.tensors.items()}
+        self.done(cursor)
+
     def done(self, cursor: int) -> None:
-        """All parts before `cursor` are added."""
-        self.cursor = cursor
+        """All parts before `cursor` are in the tensors."""
+        self.held = cursor, self.tensors
         if time.monotonic() - self.saved >= EVERY_SECONDS:
             self.save()
 
     def save(self) -> None:
         """Write the state now."""
         if self.path is not None:
-            write_tensors(
-                self.path,
-                {name: tensor.cpu() for name, tensor in self.tensors.items()},
-                {"kind": "checkpoint", "key": self.key, "cursor": self.cursor},
-            )
+            cursor, tensors = self.held
+            header = {"kind": "checkpoint", "key": self.key, "cursor": cursor}
+            write_tensors(self.path, {name: tensor.cpu() for name, tensor in tensors.items()}, header)
         self.saved = time.monotonic()
 
 
 @contextmanager
-def checkpointed(path: Path | None, key: str, tensors: Mapping[str, Tensor]) -> Iterator[State]:
+def checkpointed(path: Path | None, key: str, tensors: Mapping[str, Tensor], *, sums: bool = True) -> Iterator[State]:
     """The state of a job, taken up from `path` where it has the same key; the file is removed at the end.
 
     Args:
         tensors: filled with what was done; written when the job is interrupted.
+        sums: whether the tensors are whole between two calls of `done`. If they are not, as in training, an interrupted
+            job keeps what was written last.
     """
-    state = State(0, tensors, path, key)
-    if path is not None and path.is_file():
-        state.cursor = _take_up(path, key, tensors)
+    state = State((_take_up(path, key, tensors) if path is not None and path.is_file() else 0, tensors), path, key)
     try:
         yield state
     except BaseException:
-        state.save()
+        if sums:
+            state.save()
         raise
     if path is not None:
         path.unlink(missing_ok=True)

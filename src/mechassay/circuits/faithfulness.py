@@ -32,14 +32,12 @@ from typing import Literal
 import numpy as np
 from jaxtyping import Float
 
-from mechassay.circuits.node_evaluation import evaluate_neurons
-from mechassay.circuits.node_scores import NodeSelection, Scores
+from mechassay.circuits.node_scores import Scores
 from mechassay.circuits.objectives import Objective, load_objective
 from mechassay.circuits.per_example import objective_per_example
 from mechassay.circuits.scores import By, Circuit, EdgeScores
 from mechassay.errors import BadUsage, GraphMismatch, UnknownName
-from mechassay.models.circuit_forward import run_circuit
-from mechassay.models.circuit_plan import compile_circuit
+from mechassay.models.circuit_forward import circuit_runner
 from mechassay.models.model import Model
 from mechassay.pairs import Batch, Pair
 from mechassay.progress import BAR, Progress
@@ -61,13 +59,14 @@ def evaluate(
 ) -> Float[np.ndarray, "*circuits n"]:
     """The objective per example when only the circuit's edges carry the clean run; the others carry the counterfactual.
 
-    Several circuits share the clean and counterfactual runs of every example.
+    Where a circuit names neurons, its edges carry these alone, and the counterfactual of all others. Several circuits
+    share the clean and counterfactual runs of every example.
 
     Returns:
         float64 values in the order of `pairs`: [n] for one circuit, [circuits, n] for several.
 
     Raises:
-        GraphMismatch: a circuit belongs to another graph than the model's.
+        GraphMismatch: a circuit belongs to another graph than the model's, or its neurons to another width.
         NonFinite: an example's value is NaN or infinite.
         OutOfMemory: one example does not fit.
     """
@@ -75,9 +74,10 @@ def evaluate(
     for each in circuits:
         if each.graph != model.graph:
             raise GraphMismatch(f"The circuit belongs to {each.graph}; the model's graph is {model.graph}.")
+        if each.neurons is not None and each.neurons.shape[1] != model.decoder.d_model:
+            raise GraphMismatch(f"The circuit has {each.neurons.shape[1]} neurons a node; the model has {model.decoder.d_model}.")
     chosen, batch = load_objective(objective), model.batch(pairs)
-    plans = [compile_circuit(model.graph, each.edges, post_norm=model.decoder.has_post_norm) for each in circuits]
-    runs = [lambda contrast, plan=plan: run_circuit(model.decoder, contrast, plan) for plan in plans]
+    runs = [circuit_runner(model.decoder, model.graph, each.edges, each.neurons) for each in circuits]
     values = objective_per_example(model, batch, chosen, runs, progress=progress)
     return values[0] if isinstance(circuit, Circuit) else values
 
@@ -239,7 +239,7 @@ def faithfulness_curve(
     asked = tuple(int(p * model.graph.n_edges) for p in fractions)
     found: dict[By, Sweep] = {}
     for place, by in enumerate(rankings):
-        kept = tuple(_edge_count(circuit) for circuit in wanted[by])
+        kept = tuple(round(circuit.weighted_edge_count()) for circuit in wanted[by])
         found[by] = rule.sweep(by, asked, kept, values[place * len(fractions) : (place + 1) * len(fractions)])
     random = {number: rule.sweep("value", asked, kept, rows) for number, (kept, rows) in controls.random.items()}
     return FaithfulnessCurve(
@@ -284,31 +284,20 @@ def run_controls(
     return Controls(chosen.name, batch.ids, values[0], values[1], random)
 
 
-def _cut(scores: Scores, fraction: float, by: By, greedy: bool, profile: Profile) -> Circuit | NodeSelection:
+def _cut(scores: Scores, fraction: float, by: By, greedy: bool, profile: Profile) -> Circuit:
     """The circuit of one size, without what is on no path."""
     if isinstance(scores, EdgeScores):
         return (scores.greedy if greedy else scores.top)(fraction, by=by).pruned()
-    found = scores.within(fraction, by=by) if profile == "strict" else scores.top(fraction, by=by)
-    return found.pruned() if isinstance(found, Circuit) else found
-
-
-def _edge_count(circuit: Circuit | NodeSelection) -> int:
-    return len(circuit) if isinstance(circuit, Circuit) else round(circuit.weighted_edge_count())
+    return (scores.within if profile == "strict" else scores.top)(fraction, by=by).pruned()
 
 
 def _evaluate_distinct(
-    model: Model, circuits: Sequence[Circuit | NodeSelection], batch: Batch, objective: Objective, progress: Progress
+    model: Model, circuits: Sequence[Circuit], batch: Batch, objective: Objective, progress: Progress
 ) -> Float[np.ndarray, "circuits n"]:
     """`evaluate`, running equal circuits once: after pruning, several small sizes are often the same."""
-    places: dict[Circuit | NodeSelection, int] = {}
+    places: dict[Circuit, int] = {}
     which = [places.setdefault(circuit, len(places)) for circuit in circuits]
-    first = [which.index(number) for number in range(len(places))]
-    distinct = [circuits[i] for i in first]
-    of_edges = [each for each in distinct if isinstance(each, Circuit)]
-    if len(of_edges) == len(distinct):
-        return evaluate(model, of_edges, batch, objective, progress=progress)[which]
-    of_neurons = [each for each in distinct if isinstance(each, NodeSelection)]
-    return evaluate_neurons(model, of_neurons, batch, objective, progress=progress)[which]
+    return evaluate(model, list(places), batch, objective, progress=progress)[which]
 
 
 class _Rule:

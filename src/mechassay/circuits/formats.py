@@ -11,7 +11,7 @@ so that positive means that ablating the edge hurts: our sign. Their scale is a 
 batch means divided by the number of examples, ours a mean over examples; values are kept as they are.
 
 *Nothing there.* Their graphs begin with all scores 0 and no edge in. So scores that are all 0 are no
-scores (None), and flags that are all false are no circuit (None). A score may be missing for single
+scores (None), and flags that are all false are no circuit (None), whatever the neurons say. A score may be missing for single
 edges of a JSON file (NaN here); one that is NaN or infinite is an error. Scores of nodes and neurons
 may be NaN, which there means "not scored". The circuit is what the flags of the edges say; those of
 nodes follow from them, and their code derives them anew before every use. Places of the tensors
@@ -63,9 +63,8 @@ class GraphFile:
         graph: what its cfg describes.
         d_model: width of the residual stream.
         scores: None where all are 0: a graph that nobody scored.
-        circuit: None where no edge is in.
+        circuit: None where no edge is in; with neurons, if it was cut by neuron.
         node_scores, neuron_scores: NaN where there is none; a neuron is one of the d_model numbers a writer writes.
-        neurons: which neurons are in a circuit cut by neuron.
     """
 
     graph: Graph
@@ -74,15 +73,15 @@ class GraphFile:
     circuit: Circuit | None = None
     node_scores: Float[Tensor, "writers"] | None = None
     neuron_scores: Float[Tensor, "writers d_model"] | None = None
-    neurons: Bool[Tensor, "writers d_model"] | None = None
 
     def weighted_edge_count(self) -> float:
-        """Edges of the circuit, each counted by the share of its writer's neurons that are in (MIB, section 3)."""
-        if self.circuit is None:
-            return 0.0
-        if self.neurons is None:
-            return float(len(self.circuit))
-        return float((self.circuit.edges.sum(dim=1) * self.neurons.double().mean(dim=1)).sum())
+        """Edges of the circuit, each counted by the share of its writer's neurons that is in; 0 without a circuit."""
+        return 0.0 if self.circuit is None else self.circuit.weighted_edge_count()
+
+    @property
+    def neurons(self) -> Bool[Tensor, "writers d_model"] | None:
+        """The circuit's neurons, if it was cut by neuron."""
+        return None if self.circuit is None else self.circuit.neurons
 
     def write(self, path: str | Path) -> None:
         """Write everything in the form that the ending of `path` names; a reader never sees half a file.
@@ -305,10 +304,9 @@ class _Draft:
             self.graph,
             self.d_model,
             EdgeScores(self.graph, values, {"source": self.path.name}) if scored else None,
-            Circuit(self.graph, flags) if bool(flags.any()) else None,
+            Circuit(self.graph, flags, self.neurons) if bool(flags.any()) else None,
             self.node_scores,
             self.neuron_scores,
-            self.neurons,
         )
 
 
@@ -558,6 +556,8 @@ def _check_writable(file: GraphFile, ending: str) -> None:
         raise BadUsage("EAP-IG and MIB graph files know no attention-only models: every layer in them has an MLP.")
     if file.d_model < 1:
         raise BadUsage(f"d_model must be at least 1; got {file.d_model}.")
+    if file.neurons is not None and file.neurons.shape[1] != file.d_model:
+        raise BadUsage(f"d_model is {file.d_model}, but the circuit has {file.neurons.shape[1]} neurons a node.")
     if file.scores is None:
         return
     infinite = (file.scores.values.isinf() & graph.legal).nonzero()

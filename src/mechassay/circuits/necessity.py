@@ -1,7 +1,7 @@
 """Is a circuit all of the mechanism, and is all of the circuit needed?
 
-    completeness   f of the complement: what the model still does when the circuit's edges alone are
-                   ablated; 0 where nothing outside the circuit does the same    (Wang et al. 2023, section 4)
+    completeness   f of the complement: what the model still does when the circuit's edges (and neurons) alone
+                   are ablated; 0 where nothing outside the circuit does the same    (Wang et al. 2023, section 4)
     minimality     for each edge (or node) of the circuit, the drop of f when it is left out
 
 f(C) = (m(C) - m(0)) / (m(N) - m(0)) as in `faithfulness`, from means over examples. Intervals are
@@ -70,8 +70,22 @@ class Minimality:
 
 
 def complement(circuit: Circuit) -> Circuit:
-    """All edges of the graph that the circuit does not have."""
-    return Circuit(circuit.graph, circuit.graph.legal & ~circuit.edges)
+    """All edges of the graph that the circuit does not have, and the neurons that its edges leave out.
+
+    Raises:
+        BadUsage: a writer has some of its neurons on some of its edges alone: the rest of it is no circuit.
+    """
+    graph, neurons = circuit.graph, circuit.neurons
+    if neurons is None:
+        return Circuit(graph, graph.legal & ~circuit.edges)
+    parted = neurons.any(dim=1) & ~neurons.all(dim=1) & circuit.edges.any(dim=1)
+    torn = parted & (graph.legal & ~circuit.edges).any(dim=1)
+    if bool(torn.any()):
+        name = graph.writer_name(int(torn.nonzero()[0]))
+        raise BadUsage(f"{name} has some neurons on some of its edges: what is left of it is no circuit; take all edges out of it.")
+    # What carries whole writers, or nothing, is left out or taken by edge; the rest by neuron.
+    edges = graph.legal & ~(circuit.edges & neurons.all(dim=1)[:, None])
+    return Circuit(graph, edges, ~(neurons & parted[:, None]))
 
 
 def completeness(
@@ -127,7 +141,7 @@ def _edges(circuit: Circuit) -> dict[str, Circuit]:
     for writer, reader in circuit.edges.nonzero().tolist():
         edges = circuit.edges.clone()
         edges[writer, reader] = False
-        without[circuit.graph.edge_name(writer, reader)] = Circuit(circuit.graph, edges)
+        without[circuit.graph.edge_name(writer, reader)] = Circuit(circuit.graph, edges, circuit.neurons)
     return without
 
 
@@ -137,7 +151,7 @@ def _nodes(circuit: Circuit) -> dict[str, Circuit]:
         edges = circuit.edges.clone()
         edges[writer] = False
         edges[:, graph.reader_owner == writer] = False
-        without[graph.writer_name(writer)] = Circuit(graph, edges)
+        without[graph.writer_name(writer)] = Circuit(graph, edges, circuit.neurons)
     return without
 
 

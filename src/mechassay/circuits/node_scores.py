@@ -2,14 +2,9 @@
 
 A node is a writer of the graph; a neuron is one dimension of what a writer puts into the residual
 stream, non-linearity or not (Mueller et al. 2025, footnote 8). To include a node is to include all
-its outgoing edges, so a selection of nodes is the `Circuit` of these edges; to include n of a
-writer's d_model neurons is to include the same edges with a weight of n / d_model (section 3.1):
-
-    |C| = sum_u (neurons of u in C / d_model) * (edges out of u),    size = |C| / edges of the graph.
-
-MIB's code counts more than that: where it cuts nodes or neurons, it marks writer-reader places that
-are no edges, and its full GPT-2 small has 69,865 "edges" where the graph has 32,491. Here only
-edges count. MIB's code also keeps what has no score in every circuit; here it is in none.
+its outgoing edges, so what is cut by node is the `Circuit` of these edges; to include n of a
+writer's d_model neurons is to include the same edges with a weight of n / d_model (section 3.1).
+MIB's code keeps what has no score in every circuit; here it is in none.
 
 Ties are broken by index (writer-major), so that a ranking is the same on every machine.
 """
@@ -32,77 +27,9 @@ from mechassay.errors import BadFile, BadUsage, GraphMismatch, NonFinite, Unknow
 from mechassay.graph import Graph
 
 
-@dataclass(frozen=True, eq=False)
-class NodeSelection:
-    """A set of neurons.
-
-    Attributes:
-        graph: what the neurons belong to.
-        neurons: True at neurons of the selection.
-    """
-
-    graph: Graph
-    neurons: Bool[Tensor, "writers d_model"]
-
-    def __post_init__(self) -> None:
-        if self.neurons.ndim != 2 or len(self.neurons) != self.graph.n_writers:
-            raise GraphMismatch(
-                f"A selection on this graph needs a mask of shape ({self.graph.n_writers}, d_model); got {tuple(self.neurons.shape)}."
-            )
-
-    @staticmethod
-    def empty(graph: Graph, d_model: int) -> NodeSelection:
-        """No neurons."""
-        return NodeSelection(graph, torch.zeros(graph.n_writers, d_model, dtype=torch.bool))
-
-    @staticmethod
-    def full(graph: Graph, d_model: int) -> NodeSelection:
-        """All neurons."""
-        return NodeSelection(graph, torch.ones(graph.n_writers, d_model, dtype=torch.bool))
-
-    @staticmethod
-    def of_nodes(graph: Graph, nodes: Bool[Tensor, "writers"], d_model: int) -> NodeSelection:
-        """All neurons of some writers."""
-        return NodeSelection(graph, nodes[:, None].expand(-1, d_model).clone())
-
-    def __len__(self) -> int:
-        return int(self.neurons.sum())
-
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, NodeSelection) and self.graph == other.graph and torch.equal(self.neurons, other.neurons)
-
-    def __hash__(self) -> int:
-        return hash((self.graph, np.packbits(self.neurons.numpy()).tobytes()))
-
-    @property
-    def nodes(self) -> Bool[Tensor, "writers"]:
-        """Writers with any neuron in."""
-        return self.neurons.any(dim=1)
-
-    @property
-    def edges(self) -> Circuit:
-        """All edges out of the writers with any neuron in."""
-        return circuit_of_nodes(self.graph, self.nodes)
-
-    def weighted_edge_count(self) -> float:
-        """Edges out of the writers, each counted by the share of its writer's neurons that is in."""
-        # Whole numbers until the end: the full selection counts exactly the graph's edges.
-        return int((self.neurons.sum(dim=1) * edges_out(self.graph)).sum()) / self.neurons.shape[1]
-
-    @property
-    def size(self) -> float:
-        """The weighted edge count as a share of the graph's edges."""
-        return self.weighted_edge_count() / self.graph.n_edges
-
-
 def edges_out(graph: Graph) -> Int[Tensor, "writers"]:
     """How many edges leave each writer."""
     return graph.legal.sum(dim=1)
-
-
-def circuit_of_nodes(graph: Graph, nodes: Bool[Tensor, "writers"]) -> Circuit:
-    """The circuit of all edges out of some writers."""
-    return Circuit(graph, graph.legal & nodes[:, None])
 
 
 @dataclass(frozen=True, eq=False)
@@ -238,22 +165,22 @@ class NeuronScores(_WriterScores):
     n_axes: ClassVar[int] = 2
     unit: ClassVar[str] = "neuron"
 
-    def top(self, n: int | float, *, by: By = "value") -> NodeSelection:
-        """The n best neurons.
+    def top(self, n: int | float, *, by: By = "value") -> Circuit:
+        """The n best neurons, on all edges out of their writers (not pruned).
 
         Args:
             n: a number of neurons, or a fraction of all neurons as a float (as in MIB's code).
             by: "value" (signed; MIB uses it for CPR) or "magnitude" (for CMD).
         """
-        return NodeSelection(self.graph, self._best(n, by))
+        return Circuit.of_neurons(self.graph, self._best(n, by))
 
-    def within(self, fraction: float, *, by: By = "value") -> NodeSelection:
+    def within(self, fraction: float, *, by: By = "value") -> Circuit:
         """The longest beginning of the ranking whose weighted edge count is at most `fraction` of the graph's edges.
 
         This is the paper's size of a circuit (section 3.1), comparable with that of a circuit of edges;
         neurons of early layers cost more of it than those of late layers.
         """
-        return NodeSelection(self.graph, self._best_within(fraction, by))
+        return Circuit.of_neurons(self.graph, self._best_within(fraction, by))
 
     def nodes(self) -> NodeScores:
         """The sum over each node's scored neurons; NaN for a node that has none."""
@@ -282,11 +209,11 @@ class NodeScores(_WriterScores):
             n: a number of nodes, or a fraction of all nodes as a float.
             by: "value" (signed; MIB uses it for CPR) or "magnitude" (for CMD).
         """
-        return circuit_of_nodes(self.graph, self._best(n, by))
+        return Circuit.of_nodes(self.graph, self._best(n, by))
 
     def within(self, fraction: float, *, by: By = "value") -> Circuit:
         """The longest beginning of the ranking whose outgoing edges are at most `fraction` of the graph's."""
-        return circuit_of_nodes(self.graph, self._best_within(fraction, by))
+        return Circuit.of_nodes(self.graph, self._best_within(fraction, by))
 
 
 def _fraction(value: float) -> float:

@@ -250,7 +250,7 @@ def _check_folder(inside: _Inside, folder: Path, model: TrackModel, sizes: Seque
             problems.extend(Problem(inside.name(folder / name), message) for message in _importance_faults(read))
         else:
             # Its tensors are not kept: nine circuits of a large graph need not be in memory together.
-            files[name] = GraphFile(read.graph, read.d_model, None, read.circuit, None, None, read.neurons)
+            files[name] = GraphFile(read.graph, read.d_model, None, read.circuit)
     if not files:
         problems.append(Problem(inside.name(folder), f"no graph file: one of scores or {len(sizes)} circuits are needed."))
     elif not one:

@@ -7,7 +7,18 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from mechassay.cli.options import BosOption, DeviceOption, DtypeOption, ModelOption, OutputOption, SeedOption, TaskOption, load
+from mechassay.cli.draw import draw
+from mechassay.cli.options import (
+    AblationOption,
+    BosOption,
+    DeviceOption,
+    DtypeOption,
+    ModelOption,
+    OutputOption,
+    SeedOption,
+    TaskOption,
+    load,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -17,6 +28,7 @@ if TYPE_CHECKING:
     from mechassay.runs.circuits import CircuitJob, CircuitRun
 
 app = typer.Typer(help="Localize and evaluate circuits.", no_args_is_help=True)
+app.command("draw")(draw)
 
 MethodOption = Annotated[
     list[str],
@@ -27,9 +39,6 @@ ObjectiveOption = Annotated[
     typer.Option(
         help="What a circuit is to preserve: logit_diff, prob_diff, kl, js, cross_entropy, accuracy. The task's own if not given."
     ),
-]
-AblationOption = Annotated[
-    str, typer.Option(help="What ablated edges carry: counterfactual, zero, mean, positional-mean (of the train pairs) or resample.")
 ]
 KeepOption = Annotated[str, typer.Option(help="all; or base, counterfactual, both: only pairs whose prompts the model answers right.")]
 ProfileOption = Annotated[str, typer.Option(help="strict, or mib-2025 (exactly the benchmark's code).")]

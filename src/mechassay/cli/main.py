@@ -10,7 +10,7 @@ from typing import Annotated
 
 import typer
 
-from mechassay.cli import circuits, models, report, suite, tasks, truth
+from mechassay.cli import adversarial, circuits, models, report, suite, tasks, truth
 from mechassay.errors import MechassayError
 from mechassay.version import __version__
 
@@ -24,6 +24,7 @@ app.add_typer(tasks.app, name="tasks")
 app.add_typer(circuits.app, name="circuits")
 app.add_typer(suite.app, name="suite")
 app.add_typer(truth.app, name="truth")
+app.add_typer(adversarial.app, name="adversarial")
 app.command("report")(report.report)
 
 

@@ -10,9 +10,16 @@ import typer
 if TYPE_CHECKING:
     from mechassay.models.model import Model
 
-ModelOption = Annotated[str, typer.Option("--model", "-m", help="Packaged model, hub id, local folder or .gguf file.")]
+ModelOption = Annotated[str, typer.Option("--model", "-m", help="Packaged model, ground truth, hub id, local folder or .gguf file.")]
 TaskOption = Annotated[str, typer.Option("--task", "-t", help="Task, see `mechassay tasks list`.")]
 OutputOption = Annotated[Path, typer.Option("--output", "-o", help="Folder for results; the same command again goes on there.")]
+AblationOption = Annotated[
+    str,
+    typer.Option(
+        help="What ablated edges carry: counterfactual, zero, resample, mean or positional-mean (of the train pairs), "
+        "or optimal (constants learned on them)."
+    ),
+]
 DeviceOption = Annotated[str, typer.Option("--device", help="cpu, cuda, cuda:1, mps.")]
 DtypeOption = Annotated[str, typer.Option("--dtype", help="float32, float64, bfloat16 or float16.")]
 SeedOption = Annotated[int, typer.Option("--seed", help="Seed of the task's examples and of the bootstrap.")]
@@ -23,7 +30,7 @@ BosOption = Annotated[
 
 
 def load(model: str, dtype: str, device: str, prepend_bos: bool = False) -> Model:
-    """Load a model for a command."""
-    from mechassay.models.model import load_model
+    """Load a model for a command: one of a ground truth by its name, or any other."""
+    from mechassay.runs.truths import load_named
 
-    return load_model(model, dtype=dtype, device=device, prepend_bos=prepend_bos)
+    return load_named(model, dtype=dtype, device=device, prepend_bos=prepend_bos)

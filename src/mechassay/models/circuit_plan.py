@@ -15,10 +15,14 @@ in it. So only what differs from the reference has to be computed:
   * readers with the same in-edges share one stream;
   * a sum over few writers is a gather, over many a GEMM.
 
+An edge may carry some of a writer's neurons alone: n_u * (a^C_u - a'_u), with n_u in {0, 1}^d_model
+the same on all edges of u. What the writer adds is then masked once, before it enters any sum.
+
 All that is decided here once per circuit; `circuit_forward.run_circuit` executes the plan on a batch.
 With a post-norm P (Gemma) the heads of a layer enter the stream as P(sum). Each distinct set p
 of a layer's heads that some reader sees becomes one virtual writer,
-P(o' + sum_{h in p} (a_h - a'_h)) - P(o'), and the rest is unchanged.
+P(o' + sum_{h in p} n_h * (a_h - a'_h)) - P(o'), and the rest is unchanged. So a head's neurons are
+dimensions of what its W_O gives, before P; an MLP's are those of what enters the stream, after its own post-norm.
 """
 
 from __future__ import annotations
@@ -104,6 +108,7 @@ class LayerPlan:
         mlp_from_clean: the MLP's output is the clean run's.
         mlp_level: columns at which the MLP is read.
         mlp: the sum the MLP reads.
+        heads_keep, mlp_keep: neurons that are in, of the heads in buffer order and of the MLP; None where all are.
     """
 
     wide: Mix | None
@@ -117,6 +122,8 @@ class LayerPlan:
     mlp_level: int
     mlp_from_clean: bool
     mlp: Mix | None
+    heads_keep: Bool[Tensor, "heads d_model"] | None
+    mlp_keep: Bool[Tensor, "d_model"] | None
 
 
 @dataclass(frozen=True, eq=False)
@@ -124,6 +131,7 @@ class Plan:
     """A compiled circuit. `final` is None where the logits are the clean run's."""
 
     input_level: int
+    input_keep: Bool[Tensor, "d_model"] | None
     layers: tuple[LayerPlan, ...]
     final: Mix | None
     rows_wide: int
@@ -132,31 +140,58 @@ class Plan:
     n_live_mlps: int
 
 
-def compile_circuit(graph: Graph, edges: Bool[Tensor, "writers readers"], *, post_norm: bool = False) -> Plan:
-    """Decide what running the circuit `edges` takes. Edges on no path are ignored."""
-    mask = (edges.cpu() & graph.on_paths(edges)).numpy()
-    clean_reader, clean_writer = _clean(graph, mask)
+def carrying(
+    graph: Graph, edges: Bool[Tensor, "writers readers"], neurons: Bool[Tensor, "writers d_model"] | None
+) -> Bool[Tensor, "writers readers"]:
+    """The edges on paths from `input` to `logits` along edges whose writer has a neuron in."""
+    some = edges.cpu() if neurons is None else edges.cpu() & neurons.cpu().any(dim=1)[:, None]
+    return some & graph.on_paths(some)
+
+
+def compile_circuit(
+    graph: Graph,
+    edges: Bool[Tensor, "writers readers"],
+    neurons: Bool[Tensor, "writers d_model"] | None = None,
+    *,
+    post_norm: bool = False,
+) -> Plan:
+    """Decide what running the circuit of `edges` takes, which carry `neurons` (None: all). Edges on no path are ignored."""
+    mask = carrying(graph, edges, neurons).numpy()
+    keep = _Keep(graph.n_writers, neurons)
+    clean_reader, clean_writer = _clean(graph, mask, keep.whole)
     level = _levels(graph, mask, clean_reader, clean_writer)
     rows = _BufferRows(graph.n_writers, post_norm)
     input_level = int(level[0])
     rows.add(np.array([0]), level)
-    layers = [_plan_layer(graph, layer, mask, level, clean_reader, clean_writer, rows) for layer in range(graph.n_layers)]
+    layers = [_plan_layer(graph, layer, mask, level, clean_reader, clean_writer, rows, keep) for layer in range(graph.n_layers)]
     final = None if clean_reader[graph.logits] else Mix.of(rows.combine(mask[:, [graph.logits]], LAST))
     computed = (level > NONE) & ~clean_writer
     mlps = np.array([graph.mlp_writer(layer) for layer in range(graph.n_layers)]) if graph.mlp else np.array([], dtype=int)
     n_mlps = int(computed[mlps].sum())
-    return Plan(input_level, tuple(layers), final, rows.n_wide, rows.n_last, int(computed[1:].sum()) - n_mlps, n_mlps)
+    return Plan(input_level, keep.of(0), tuple(layers), final, rows.n_wide, rows.n_last, int(computed[1:].sum()) - n_mlps, n_mlps)
 
 
-def _clean(graph: Graph, mask: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Readers and writers that have their clean values: those which see only clean writers, and all of them."""
+class _Keep:
+    """Which neurons of which writers are in; `whole` at writers that have all of theirs in."""
+
+    def __init__(self, n_writers: int, neurons: Bool[Tensor, "writers d_model"] | None) -> None:
+        self.neurons = None if neurons is None else neurons.cpu()
+        self.whole = np.ones(n_writers, dtype=bool) if self.neurons is None else self.neurons.all(dim=1).numpy()
+
+    def of(self, writers: int | np.ndarray) -> Tensor | None:
+        """The neurons of one or several writers; None where all of them are in."""
+        return None if self.neurons is None or self.whole[writers].all() else self.neurons[writers]
+
+
+def _clean(graph: Graph, mask: np.ndarray, whole: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Readers and writers that have their clean values: those which see whole clean writers, and all of them."""
     readers = np.zeros(graph.n_readers, dtype=bool)
     writers = np.zeros(graph.n_writers + 1, dtype=bool)
     writers[0] = True
     visible, owner = graph.visible.numpy(), graph.reader_owner.numpy()
     for stage in graph.stages():
         seen = int(visible[stage.start])
-        if not writers[:seen].all():
+        if not (writers[:seen] & whole[:seen]).all():
             break
         readers[stage] = mask[:seen, stage].all(axis=0)
         for writer in np.unique(owner[stage]):
@@ -222,7 +257,14 @@ class _BufferRows:
 
 
 def _plan_layer(
-    graph: Graph, layer: int, mask: np.ndarray, level: np.ndarray, clean_reader: np.ndarray, clean_writer: np.ndarray, rows: _BufferRows
+    graph: Graph,
+    layer: int,
+    mask: np.ndarray,
+    level: np.ndarray,
+    clean_reader: np.ndarray,
+    clean_writer: np.ndarray,
+    rows: _BufferRows,
+    keep: _Keep,
 ) -> LayerPlan:
     heads = np.arange(graph.heads(layer).start, graph.heads(layer).stop)
     by_slot = np.arange(graph.slots(layer).start, graph.slots(layer).stop).reshape(3, -1)
@@ -268,10 +310,10 @@ def _plan_layer(
     else:
         rows.add(heads[order], level)
 
-    mlp_level, mlp_from_clean, mlp = NONE, False, None
+    mlp_level, mlp_from_clean, mlp, mlp_keep = NONE, False, None, None
     if graph.mlp:
         writer, reader = graph.mlp_writer(layer), graph.mlp_reader(layer)
-        mlp_level, mlp_from_clean = int(level[writer]), bool(clean_writer[writer])
+        mlp_level, mlp_from_clean, mlp_keep = int(level[writer]), bool(clean_writer[writer]), keep.of(writer)
         if mlp_level and not mlp_from_clean:
             mlp = Mix.of(rows.combine(mask[:, [reader]], mlp_level))
         rows.add(np.array([writer]), level)
@@ -287,6 +329,8 @@ def _plan_layer(
         mlp_level,
         mlp_from_clean,
         mlp,
+        keep.of(heads[order]),
+        mlp_keep,
     )
 
 

@@ -10,7 +10,8 @@ the original attention module, with its own query, key and value inputs. Nothing
 cached, grouped or compiled, so it costs about heads x layers forwards; the fast evaluator has to
 agree with it to 1e-9 in fp64. M may hold any numbers and carry gradients: the derivative of an
 objective by M at M = 1 is attribution patching by definition. N adds a small part of given
-vectors to the edges, for gradients at points other than the clean run.
+vectors to the edges, for gradients at points other than the clean run. Neuron masks n_u multiply
+a_u - a'_u on all edges of u: of a head, what W_O gives; of an MLP, what enters the stream.
 
 Hugging Face models round some norms and softmaxes to fp32 even in fp64; `exact_precision` lifts
 that with hooks, and changes nothing else.
@@ -268,12 +269,19 @@ class ReferenceModel:
         embeds: Tensor | None = None,
         noise: Float[Tensor, "writers readers"] | None = None,
         deltas: Float[Tensor, "writers batch pos d_model"] | None = None,
+        neurons: Float[Tensor, "writers d_model"] | None = None,
     ) -> Float[Tensor, "batch vocab"]:
-        """Logits at the last column with coefficient M[u, v] on every edge (1 in the circuit, 0 ablated)."""
+        """Logits at the last column with coefficient M[u, v] on every edge (1 in the circuit, 0 ablated).
+
+        Args:
+            neurons: coefficient of each dimension of what a writer changes (all 1 if not given).
+        """
         graph, layout = self.graph, self.layout
         legal = graph.legal.to(coefficients)
         m = coefficients * legal
-        changes: list[Tensor] = [(self.hf.get_submodule(layout.embed)(tokens) if embeds is None else embeds) - reference.writers[0]]
+        keep = torch.ones(graph.n_writers, 1).to(coefficients) if neurons is None else neurons
+        embedded = self.hf.get_submodule(layout.embed)(tokens) if embeds is None else embeds
+        changes: list[Tensor] = [keep[0] * (embedded - reference.writers[0])]
 
         def stream(reader: int, base: Tensor) -> Tensor:
             x = base
@@ -294,14 +302,16 @@ class ReferenceModel:
             outputs: list[Tensor] = []
             for head in range(graph.n_heads):
                 q, k, v = (norm(stream(graph.slot(layer, slot, head), reference.before[layer])) for slot in range(3))
-                outputs.append(self._run_head(layer, head, q, k, v, kwargs) - reference.writers[graph.head(layer, head)])
+                writer = graph.head(layer, head)
+                outputs.append(keep[writer] * (self._run_head(layer, head, q, k, v, kwargs) - reference.writers[writer]))
             if graph.parallel:
                 mlp = self._mlp(layer, stream(graph.mlp_reader(layer), reference.middle[layer]))
                 changes += outputs
             else:
                 changes += outputs
                 mlp = self._mlp(layer, stream(graph.mlp_reader(layer), reference.middle[layer]))
-            changes.append(mlp - reference.writers[graph.mlp_writer(layer)])
+            writer = graph.mlp_writer(layer)
+            changes.append(keep[writer] * (mlp - reference.writers[writer]))
         final = self.hf.get_submodule(layout.final_norm)(stream(graph.logits, reference.final))
         logits = self.hf.get_output_embeddings()(final)[:, -1]
         cap = getattr(self.hf.config, "final_logit_softcapping", None)

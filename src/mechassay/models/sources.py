@@ -13,7 +13,8 @@ into one GGUF file, which must have its own pinned SHA-256; transformers then de
 
 Everything is made in `<cache>/tmp` and renamed into place when complete, so a killed process leaves
 nothing that looks finished. Weights are read from safetensors only, never from a pickle, and no code
-that comes with a model is run.
+that comes with a model is run. One kind of model is not read by transformers: attention-only checkpoints
+in TransformerLens' layout (`families.attn_only`), whose archives of tensors are opened as data.
 """
 
 from __future__ import annotations
@@ -177,16 +178,22 @@ def load_hf(
 ) -> tuple[PreTrainedModel, PreTrainedTokenizerBase | None]:
     """Load the model, frozen and in evaluation mode, and its tokenizer.
 
-    Only safetensors are read and no code that comes with the model is run. The tokenizer is None for
-    a folder without tokenizer files.
+    Only safetensors are read (and archives of attention-only checkpoints) and no code that comes with the model
+    is run. The tokenizer is None for a folder without tokenizer files.
 
     Raises:
         BadFile: weights that are missing, incomplete, damaged or not safetensors.
-        ModelNotFetched: the hub does not give the model.
+        ModelNotFetched: the hub does not give the model, or the tokenizer that an attention-only checkpoint names.
+        UnsupportedModel: a checkpoint in TransformerLens' layout that is not attention-only.
     """
     from transformers import AutoTokenizer
 
     local = resolved.kind != "hub"
+    if (folder := _attn_only_folder(resolved)) is not None:
+        from mechassay.models.families.attn_only import read_checkpoint
+
+        checkpoint: Any = read_checkpoint(folder, dtype)
+        return checkpoint.eval().to(device), _attn_only_tokenizer(resolved, folder, checkpoint.config.tokenizer_name)
     if local:
         _require_safetensors(Path(resolved.location))
     attention = {} if attn_implementation is None else {"attn_implementation": attn_implementation}
@@ -367,6 +374,48 @@ def _require_safetensors(folder: Path) -> None:
     if any(folder.glob("*.bin")):
         raise BadFile(f"The folder {str(folder)!r} has its weights as a pickle, which can run code: convert them to safetensors.")
     raise BadFile(f"The folder {str(folder)!r} has no weights (*.safetensors).")
+
+
+# --- attention-only checkpoints ----------------------------------------------------------------------
+
+
+def _attn_only_folder(resolved: Resolved) -> Path | None:
+    """The folder of a checkpoint in TransformerLens' layout, downloaded if it is on the hub; None for any other model."""
+    from huggingface_hub import hf_hub_download, snapshot_download
+
+    from mechassay.models.families.attn_only import is_checkpoint
+
+    if resolved.kind != "hub":
+        folder = Path(resolved.location)
+        return folder if is_checkpoint(folder / "config.json") else None
+    with _quiet():
+        try:
+            if not is_checkpoint(Path(hf_hub_download(resolved.location, "config.json"))):
+                return None
+            wanted = ["config.json", "*.safetensors", "*final.pth", "*final.pt", "*token*", "vocab.*", "merges.txt"]
+            return Path(snapshot_download(resolved.location, allow_patterns=wanted))
+        except _UNREADABLE as error:
+            raise _refusal(resolved, error) from error
+
+
+def _attn_only_tokenizer(resolved: Resolved, folder: Path, name: str | None) -> PreTrainedTokenizerBase | None:
+    """The folder's own tokenizer, else the one that the checkpoint names; None if there is neither."""
+    from transformers import AutoTokenizer
+
+    own = any((folder / file).is_file() for file in _TOKENIZER_FILES)
+    if not own and name is None:
+        return None
+    with _quiet():
+        try:
+            tokenizer: Any = AutoTokenizer.from_pretrained(str(folder) if own else name, trust_remote_code=False, local_files_only=own)
+        except _UNREADABLE as error:
+            if own:
+                raise BadFile(f"The tokenizer in {str(folder)!r} cannot be loaded: {_first_line(error)}") from error
+            raise ModelNotFetched(
+                f"The tokenizer {name!r} of {resolved.name!r} did not come from the Hugging Face hub: put its tokenizer.json and "
+                f"tokenizer_config.json into {str(folder)!r}. ({_first_line(error)})"
+            ) from error
+    return tokenizer
 
 
 # --- transformers ------------------------------------------------------------------------------------

@@ -18,12 +18,14 @@ NOTHING = "–"
 class Grid:
     """A table as text: a heading for each column, and rows whose first cell is their name.
 
-    A row with fewer cells than there are columns is a message: its last cell spans the rest.
+    A row with fewer cells than there are columns is a message: its last cell spans the rest. In a table of
+    `words` cells are set as text, else as numbers.
     """
 
     title: str
     columns: tuple[str, ...]
     rows: tuple[tuple[str, ...], ...]
+    words: bool = False
 
 
 def grids_page(

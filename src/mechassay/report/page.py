@@ -77,7 +77,7 @@ def _content(records: Sequence[Record], drawings: Sequence[str], failures: Seque
     return {
         "title": title or _title(records),
         "verdicts": [(setting_name(group[0]), verdict(group)) for group in groups],
-        "n_failures": len(failures),
+        "n_failures": sum(failure.status == "failed" for failure in failures),
         "warnings": _warnings(records),
         "groups": [_group(group, failures if len(groups) == 1 else ()) for group in groups],
         "failures": _table([], failures) if failures and len(groups) != 1 else None,

@@ -126,4 +126,5 @@ def _control_rows(group: Sequence[Record]) -> list[Row]:
 def _failure_row(failure: Failure) -> Row:
     others = ", ".join(value for key, value in failure.cell.items() if key != "method")
     where = f" ({others})" if others else ""
-    return _row("failure", method=failure.cell.get("method", "cell"), notes=f"failed{where}: {failure.error}: {failure.message}")
+    notes = f"{failure.status}{where}: {failure.error}: {failure.message}"
+    return _row("failure", method=failure.cell.get("method", "cell"), notes=notes)

@@ -158,7 +158,10 @@ def settings(records: Sequence[Record]) -> list[list[Record]]:
     """Records that can be compared, together: those of one model, task, objective and profile."""
     groups: dict[str, list[Record]] = {}
     for record in records:
-        key = json.dumps([spec.model_dump(mode="json") for spec in (record.model, record.task, record.metric)], sort_keys=True)
+        specs = [spec.model_dump(mode="json") for spec in (record.model, record.task, record.metric)]
+        # What a run called a method's cell is no setting of the task.
+        specs[1]["args"].pop("cell", None)
+        key = json.dumps(specs, sort_keys=True)
         groups.setdefault(key, []).append(record)
     return list(groups.values())
 

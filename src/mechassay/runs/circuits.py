@@ -1,8 +1,10 @@
 """Localize and evaluate circuits with several methods on one task and model, cell by cell.
 
 A cell is one method. Its scores, then its record, are written when they are done; running the
-same plan again goes on with what is missing. A method that fails becomes a failed row and does
-not stop the others. The controls are run once and shared.
+same plan again, or one with more methods, goes on with what is missing. A method that fails becomes
+a failed row and does not stop the others. The controls are run once and shared, and so are constants
+that ablated edges carry: means and learned ones are those of the train pairs, for the test pairs too.
+On a ground truth's own task records also say how well the known circuit is found (`runs.truths`).
 """
 
 from __future__ import annotations
@@ -13,17 +15,20 @@ import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Any, TypeVar
 
+from mechassay.ablated import AblatedValues
 from mechassay.circuits.ablation import ABLATIONS, ablate, ablated_values, load_ablated, save_ablated
 from mechassay.circuits.faithfulness import Controls, Profile, faithfulness_curve, run_controls
 from mechassay.circuits.methods import METHODS
 from mechassay.circuits.methods.method import Method, settings
-from mechassay.circuits.node_scores import Scores, load_scores
+from mechassay.circuits.methods.optimal_ablation import OptimalAblation
+from mechassay.circuits.node_scores import NodeScores, Scores, load_scores
 from mechassay.circuits.objectives import load_objective
 from mechassay.circuits.record import Behaviour, behaviour_of, load_controls, record_of, save_controls
-from mechassay.circuits.scores import Circuit, EdgeScores
+from mechassay.circuits.scores import By, Circuit, EdgeScores
 from mechassay.errors import MechassayError, UnknownName
 from mechassay.models.model import Model
 from mechassay.pairs import Batch
@@ -32,7 +37,7 @@ from mechassay.records import Failure, Record, Spec
 from mechassay.report.drawing import draw_circuit
 from mechassay.report.page import write_page
 from mechassay.runs.folder import RunFolder
-from mechassay.tasks import load_task
+from mechassay.runs.truths import is_truth, task_named, with_recovery
 from mechassay.tasks.task import Keep, settings_of
 
 T = TypeVar("T")
@@ -87,11 +92,11 @@ class CircuitJob:
         # Everything that can be wrong with what was typed is found before the model is loaded.
         self.run, self.progress = run, progress
         self.methods = {method_name(method): method for method in (METHODS.make(text) for text in run.methods)}
-        self.task = load_task(run.task)
+        self.task = task_named(run.task)
         self.objective = load_objective(run.objective or self.task.objective)
         if run.ablation not in ABLATIONS:
             raise UnknownName("ablation", run.ablation, ABLATIONS)
-        self.folder = RunFolder.open(output, run.plan())
+        self.folder = RunFolder.open(output, run.plan(), growing=("methods",))
         self.model = load()
         self.failures: list[Failure] = []
 
@@ -115,24 +120,57 @@ class CircuitJob:
         self.folder.save_data(role, {**pairs.selection(), "alignment": dict(batch.alignment)})
         return batch
 
+    @cached_property
+    def train(self) -> Batch:
+        """The pairs to find circuits on, with their counterfactuals."""
+        return self.pairs("train", self.run.train_split, self.run.train_limit)
+
+    @cached_property
+    def test(self) -> Batch:
+        """The pairs to measure circuits on, with their counterfactuals."""
+        return self.pairs("test", self.run.test_split, self.run.test_limit)
+
+    @cached_property
+    def behaviour(self) -> Behaviour:
+        """Whether the model does the task on the test pairs."""
+        return behaviour_of(self.model, self.test)
+
     def ablated(self, batch: Batch) -> Batch:
-        """The batch with the run's ablation; means are those of the train pairs, for the test pairs too."""
+        """The batch with the run's ablation; constants are those of the train pairs, for the test pairs too."""
         run = self.run
         if run.ablation == "counterfactual":
             return batch
-        file = self.folder.path / "ablated.safetensors"
         if run.ablation == "resample":
             return ablate(self.model, batch, run.ablation, seed=run.seed)
-        if not file.is_file():
-            train = self.pairs("train", run.train_split, run.train_limit)
-            save_ablated(ablated_values(self.model, train, run.ablation, progress=self.progress), file)
-        return ablate(self.model, batch, load_ablated(file))
+        if not self.ablated_file.is_file():
+            save_ablated(self._constants(), self.ablated_file)
+        return ablate(self.model, batch, load_ablated(self.ablated_file))
+
+    @property
+    def ablated_file(self) -> Path:
+        """Where constants are kept."""
+        return self.folder.path / "ablated.safetensors"
+
+    def _constants(self) -> AblatedValues:
+        run = self.run
+        if run.ablation == "optimal":
+            return OptimalAblation(seed=run.seed).learn(self.model, self.train, progress=self.progress)
+        return ablated_values(self.model, self.train, run.ablation, progress=self.progress)
+
+    def missing(self) -> list[str]:
+        """The methods that have no record yet."""
+        return [name for name in self.methods if self.folder.record(name) is None]
+
+    def skip(self, name: str, kind: str, reason: str) -> None:
+        """Leave a method out, with the reason as a row."""
+        del self.methods[name]
+        self.failures.append(Failure(cell=self._cell_name(name), error=kind, message=reason, status="skipped"))
 
     def localize(self) -> dict[str, Scores]:
         """Scores of all methods; those already in the folder are read."""
         found: dict[str, Scores] = {}
         missing = [name for name in self.methods if not self.folder.scores_file(name).is_file()]
-        train = self.ablated(self.pairs("train", self.run.train_split, self.run.train_limit)) if missing else None
+        train = self.ablated(self.train) if missing else None
         for name, method in self.methods.items():
             file = self.folder.scores_file(name)
             if train is None or name not in missing:
@@ -161,10 +199,10 @@ class CircuitJob:
         found = {name: self.folder.record(name) for name in scores}
         missing = [name for name, record in found.items() if record is None]
         if missing:
-            test = self.ablated(self.pairs("test", self.run.test_split, self.run.test_limit))
-            controls, behaviour = self._controls(test), behaviour_of(self.model, test)
+            test = self.ablated(self.test)
+            controls = self._controls(test)
             for name in missing:
-                found[name] = self._cell(name, lambda name=name: self._record(name, scores[name], test, controls, behaviour))
+                found[name] = self._cell(name, lambda name=name: self._record(name, scores[name], test, controls))
         self.folder.save_failures(self.failures)
         return [record for record in found.values() if record is not None]
 
@@ -178,7 +216,7 @@ class CircuitJob:
         save_controls(controls, file)
         return controls
 
-    def _record(self, name: str, scores: Scores, test: Batch, controls: Controls, behaviour: Behaviour) -> Record:
+    def _record(self, name: str, scores: Scores, test: Batch, controls: Controls) -> Record:
         begin, run = time.perf_counter(), self.run
         curve = faithfulness_curve(
             self.model,
@@ -205,6 +243,7 @@ class CircuitJob:
             "keep": run.keep,
             "ablation": run.ablation,
             "cell": name,
+            "cell_task": run.task,
             **settings_of(self.task),
         }
         data = self.folder.data()
@@ -221,8 +260,10 @@ class CircuitJob:
             data_hash=str(data["test"]["hash"]),
             realised=realised,
             data=data,
-            behaviour=behaviour,
+            behaviour=self.behaviour,
         )
+        if is_truth(run.model) and self.task == task_named(run.model):
+            record = with_recovery(record, scores, run.model, run.ablation)
         self.folder.save_record(name, record)
         return record
 
@@ -231,28 +272,29 @@ class CircuitJob:
         try:
             return work()
         except MechassayError as error:
-            self.failures.append(
-                Failure(
-                    cell={"method": name, "task": self.run.task, "model": self.run.model}, error=type(error).__name__, message=str(error)
-                )
-            )
+            self.failures.append(Failure(cell=self._cell_name(name), error=type(error).__name__, message=str(error)))
             return None
 
+    def _cell_name(self, name: str) -> dict[str, str]:
+        return {"method": name, "task": self.run.task, "model": self.model.name}
 
-def legible(scores: EdgeScores, n_edges: int = DRAWN_EDGES) -> Circuit:
-    """The largest circuit of top edges by magnitude that has at most `n_edges` left after pruning.
 
-    Where the first connected one is already larger, the edges are grown from the logits instead.
+def legible(scores: EdgeScores | NodeScores, n_edges: int = DRAWN_EDGES, by: By = "magnitude") -> Circuit:
+    """The largest circuit of top edges, or of top nodes, that has at most `n_edges` left after pruning.
+
+    Where the first connected one is already larger, edges are grown from the logits instead; of nodes there is then none.
     """
-    low, high = 0, min(len(scores.ranking("magnitude")), scores.graph.n_edges)
+    low, high = 0, min(len(scores.ranking(by)), scores.graph.n_edges)
     while low < high:
         middle = (low + high + 1) // 2
-        if len(scores.top(middle, by="magnitude").pruned()) <= n_edges:
+        if len(scores.top(middle, by=by).pruned()) <= n_edges:
             low = middle
         else:
             high = middle - 1
-    found = scores.top(low, by="magnitude").pruned()
-    return found if len(found) else scores.greedy(min(n_edges, scores.graph.n_edges), by="magnitude").pruned()
+    found = scores.top(low, by=by).pruned()
+    if len(found) or not isinstance(scores, EdgeScores):
+        return found
+    return scores.greedy(min(n_edges, scores.graph.n_edges), by=by).pruned()
 
 
 def write_report(folder: RunFolder, records: Sequence[Record], scores: Mapping[str, Scores]) -> Path:

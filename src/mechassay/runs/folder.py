@@ -1,15 +1,15 @@
 """The folder of a run: its plan, and one file per finished cell.
 
-`plan.json` says what is run. A second run with the same plan takes up what is there; another
-plan in the same folder is refused, with the first setting that differs. Files appear whole or
-not at all.
+`plan.json` says what is run. A second run with the same plan takes up what is there. Lists of what
+to do may grow: then `plan.json` has all that was ever asked for. Any other plan in the same folder
+is refused, with the first setting that differs. Files appear whole or not at all.
 """
 
 from __future__ import annotations
 
 import json
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -35,27 +35,33 @@ class RunFolder:
     path: Path
 
     @staticmethod
-    def open(path: Path, plan: Mapping[str, Any]) -> RunFolder:
-        """A new folder for a plan, or the one that holds the same plan already.
+    def open(path: Path, plan: Mapping[str, Any], *, growing: Sequence[str] = ()) -> RunFolder:
+        """A new folder for a plan, or the one that holds it already.
+
+        Args:
+            growing: settings that list what to do, to which another run may add, and of which it may ask for less.
 
         Raises:
             BadUsage: the folder holds another plan, or files that are no run.
         """
         folder = RunFolder(path)
-        text = json.dumps(plan, indent=1, sort_keys=True)
+        wanted: dict[str, Any] = json.loads(json.dumps(plan))
         if folder.plan_file.is_file():
             stored = folder.plan()
-            wanted = json.loads(text)
-            for name in sorted(set(stored) | set(wanted)):
+            for name in growing:
+                if isinstance(stored.get(name), list):
+                    wanted[name] = list(dict.fromkeys([*stored[name], *wanted[name]]))
+            for name in sorted((set(stored) | set(wanted)) - set(growing)):
                 if stored.get(name) != wanted.get(name):
                     raise BadUsage(
                         f"{path} holds a run with {name} = {stored.get(name)!r}; this one has {wanted.get(name)!r}. "
                         "Name another --output, or remove the folder."
                     )
+            if wanted == stored:
+                return folder
         elif path.exists() and (not path.is_dir() or any(path.iterdir())):
             raise BadUsage(f"{path} exists and is not the folder of a run. Name another --output.")
-        else:
-            write_text(folder.plan_file, text)
+        write_text(folder.plan_file, json.dumps(wanted, indent=1, sort_keys=True))
         return folder
 
     @staticmethod
@@ -132,7 +138,7 @@ class RunFolder:
         write_text(self.data_file, json.dumps({**stored, role: selection}, indent=1, ensure_ascii=False))
 
     def save_failures(self, failures: list[Failure]) -> None:
-        """Keep which cells failed; an empty list removes the file."""
+        """Keep which cells failed or were skipped; an empty list removes the file."""
         file = self.path / "failures.json"
         if failures:
             write_text(file, json.dumps([failure.model_dump() for failure in failures], indent=1))
@@ -140,6 +146,6 @@ class RunFolder:
             file.unlink(missing_ok=True)
 
     def failures(self) -> list[Failure]:
-        """Cells that failed last time."""
+        """Cells that failed or were skipped last time."""
         file = self.path / "failures.json"
         return [Failure.model_validate(row) for row in json.loads(file.read_text(encoding="utf-8"))] if file.is_file() else []

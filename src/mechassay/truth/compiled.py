@@ -26,11 +26,9 @@ there are distractors. Weights are computed in fp64 from a seed and rounded once
 
 from __future__ import annotations
 
-import json
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -38,10 +36,10 @@ import torch
 from jaxtyping import Float
 from scipy.fft import dct  # pyright: ignore[reportMissingTypeStubs] - scipy ships none
 
-from mechassay.truth.tasks import LENGTH, NAMES, UNKNOWN, CompiledIOI, CompiledTask, Induction, PreviousToken
+from mechassay.truth.tasks import LENGTH, NAMES, CompiledIOI, CompiledTask, Induction, PreviousToken
 
 if TYPE_CHECKING:
-    from transformers import GPT2LMHeadModel, PreTrainedTokenizerFast
+    from transformers import GPT2LMHeadModel
 
 WIDTH, N_HEADS, D_HEAD, D_MLP = 64, 4, 16, 32
 N_BALLAST = 2
@@ -315,36 +313,3 @@ def _random_mlp(space: Space, rng: np.random.Generator) -> tuple[Matrix, Float[n
 def _unit(junk: Matrix) -> Matrix:
     """Scaled so that what is written has a length of about 1, however many directions of junk there are."""
     return 0.2 * junk / np.sqrt(junk.shape[1])
-
-
-# --- folders -----------------------------------------------------------------------------------------
-
-
-def word_tokenizer(vocabulary: Sequence[str]) -> PreTrainedTokenizerFast:
-    """A tokenizer that knows these words, one token each, separated by spaces; ids are their places."""
-    from tokenizers import Tokenizer
-    from tokenizers.models import WordLevel
-    from tokenizers.pre_tokenizers import Whitespace
-    from transformers import PreTrainedTokenizerFast
-
-    tokenizer: Any = Tokenizer(WordLevel({word: number for number, word in enumerate(vocabulary)}, unk_token=UNKNOWN))
-    tokenizer.pre_tokenizer = Whitespace()
-    return PreTrainedTokenizerFast(tokenizer_object=tokenizer, unk_token=UNKNOWN, model_max_length=CONTEXT)
-
-
-def write_model(blueprint: Blueprint, folder: Path) -> None:
-    """Write a compiled model and its tokenizer as a folder that loads like any model."""
-    compile_model(blueprint).save_pretrained(folder)
-    word_tokenizer(blueprint.task.vocabulary).save_pretrained(folder)
-    # What depends on the version of transformers that writes says nothing about the model, and is left out.
-    _rewrite(folder / "config.json", {"transformers_version": None})
-    _rewrite(folder / "tokenizer_config.json", {"backend": None, "tokenizer_class": "PreTrainedTokenizerFast"})
-    (folder / "generation_config.json").unlink(missing_ok=True)
-    (folder / "model.safetensors").chmod(0o644)
-
-
-def _rewrite(file: Path, changes: Mapping[str, str | None]) -> None:
-    """Change entries of a JSON file; None removes one."""
-    entries = {**json.loads(file.read_text("utf-8")), **changes}
-    kept = {key: value for key, value in entries.items() if changes.get(key, "") is not None}
-    file.write_text(json.dumps(kept, indent=2, sort_keys=True) + "\n", "utf-8")

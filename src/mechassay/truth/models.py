@@ -1,12 +1,7 @@
 """Ground-truth models that come with the package: a model, its task, and its circuit for each ablation.
 
-A folder under `data` holds a model like any other (config.json, model.safetensors, tokenizer files), and truth.json:
-
-    {"format": 1, "graph": fingerprint, "split": ..., "seed": ..., "n_pairs": ...,
-     "ablations": {ablation: {"edges": [...], "smallest_inside": ..., "largest_outside": ...}}}
-
-with the verified edges (`mechassay.truth.verify`), the smallest largest effect of an edge of the circuit, and the largest of
-another, over the first `n_pairs` pairs of the split. `tools/truth_models.py` writes the folders.
+A folder under `data` holds a model like any other and truth.json (`mechassay.truth.folders`). `tools/truth_models.py` writes
+those of compiled models, `mechassay truth train` those of trained ones.
 """
 
 from __future__ import annotations
@@ -20,20 +15,25 @@ from typing import Any
 import torch
 
 from mechassay.circuits.scores import Circuit
-from mechassay.errors import BadFile, GraphMismatch
+from mechassay.errors import BadFile, GraphMismatch, UnknownName
 from mechassay.graph import Graph
 from mechassay.models.model import Model, load_model
 from mechassay.registry import Registry
 from mechassay.tasks.task import Task
+from mechassay.truth.folders import FILE, FORMAT
 
 DATA = Path(__file__).parent / "data"
-FORMAT = 1
 TRUTHS = Registry(
     "ground truth",
     {
+        "truth-fraction-trained": "mechassay.truth.tasks:Fraction",
+        "truth-greater-than-trained": "mechassay.truth.tasks:Larger",
         "truth-induction": "mechassay.truth.tasks:Induction",
+        "truth-induction-trained": "mechassay.truth.tasks:Induction",
         "truth-ioi": "mechassay.truth.tasks:CompiledIOI",
+        "truth-ioi-trained": "mechassay.truth.tasks:CompiledIOI",
         "truth-previous-token": "mechassay.truth.tasks:PreviousToken",
+        "truth-previous-token-trained": "mechassay.truth.tasks:PreviousToken",
     },
     plural="truths",
 )
@@ -104,26 +104,29 @@ def truth_folder(name: str) -> Path:
     return DATA / name
 
 
-def load_truth(name: str, *, dtype: str | torch.dtype = "float32", device: str | torch.device = "cpu") -> Truth:
-    """A model whose circuit is known, by name.
+def load_truth(name: str | Path, *, dtype: str | torch.dtype = "float32", device: str | torch.device = "cpu") -> Truth:
+    """A model whose circuit is known, by name, or from a folder that `mechassay truth train` wrote.
 
     Raises:
-        UnknownName: there is none of that name; the message has the nearest one.
+        UnknownName: there is none of that name, nor such a folder; the message has the nearest name.
         BadFile: its files are damaged.
         GraphMismatch: its circuit was verified on another graph than the model's.
     """
-    folder = truth_folder(name)
+    folder = Path(name) if isinstance(name, Path) or (Path(name) / FILE).is_file() else truth_folder(name)
+    record = _read(folder / FILE)
     model = load_model(str(folder), dtype=dtype, device=device)
-    record = _read(folder / "truth.json")
     try:
         if record["format"] != FORMAT:
-            raise BadFile(f"{folder / 'truth.json'}: format must be {FORMAT}; got {record['format']!r}.")
+            raise BadFile(f"{folder / FILE}: format must be {FORMAT}; got {record['format']!r}.")
         if record["graph"] != model.graph.fingerprint:
             raise GraphMismatch(f"{name} was verified on the graph {record['graph']}; the model's is {model.graph.fingerprint}.")
+        tasks = {task.name: task for task in map(TRUTHS.make, TRUTHS.names())}
+        if record["task"] not in tasks:
+            raise UnknownName("task of a ground truth", record["task"], tasks)
         found = {ablation: _verified(model.graph, row) for ablation, row in record["ablations"].items()}
-        return Truth(name, model, TRUTHS.make(name), found, record["split"], record["seed"], record["n_pairs"])
+        return Truth(folder.name, model, tasks[record["task"]], found, record["split"], record["seed"], record["n_pairs"])
     except (KeyError, TypeError, AttributeError) as error:
-        raise BadFile(f"{folder / 'truth.json'}: not a ground truth: {type(error).__name__} {error}.") from error
+        raise BadFile(f"{folder / FILE}: not a ground truth: {type(error).__name__} {error}.") from error
 
 
 def _verified(graph: Graph, row: Mapping[str, Any]) -> Verified:

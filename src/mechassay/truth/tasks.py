@@ -1,8 +1,10 @@
-"""The tasks that the ground-truth models do: copying, induction, and which of two names is not repeated.
+"""The tasks that the ground-truth models do: copying, induction, which of two names is not repeated, counting, comparing.
 
     truth-previous-token   oak elm # ash yew ... =        -> elm: the word before the mark
     truth-induction        : oak elm ash yew ... oak      -> elm: what followed the word's first occurrence
     truth-ioi              then . Ann and Bob , Ann . to  -> Bob: the name that is not repeated
+    truth-fraction         : a x b x x c a b =            -> three: how many of the eight letters are x
+    truth-greater-than     then so . 6 and , . so and to  -> 7, 8 or 9: a digit that is larger
 
 Every prompt has ten words (`LENGTH`), each one token, and a counterfactual prompt is another prompt of the same
 task with another answer: other words at other places, so that whatever a part of the model computes from the
@@ -15,7 +17,7 @@ the models know no others.
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any, ClassVar
@@ -32,10 +34,13 @@ SIZES = MappingProxyType({"train": 1000, "validation": 500, "test": 500, "privat
 TREES = ("oak", "elm", "ash", "yew", "fir", "bay", "box", "fig", "gum", "nut", "pear", "plum")
 NAMES = ("Ann", "Bob", "Cid", "Dan", "Eve", "Fay")
 FILLERS = ("and", "so", ",", ".")
+LETTERS = ("x", "a", "b", "c", "d", "e", "f")
+COUNTS = ("one", "two", "three", "four", "five", "six", "seven")
+DIGITS = tuple("0123456789")
 
 
 class CompiledTask(Task):
-    """A task of a compiled model: its words, and one random prompt after another."""
+    """A task of a ground-truth model: its words, and one random prompt after another."""
 
     counterfactuals: tuple[str, ...] = ("other-prompt",)
     default_counterfactual: str = "other-prompt"
@@ -56,17 +61,18 @@ class CompiledTask(Task):
         rng = stream(split, seed)
         seen: set[str] = set()
         while True:
-            prompt, foils = self._of_split(split, rng)
+            prompt, foils = self.draw_from(split, rng)
             if prompt.text in seen:
                 continue
-            other, _ = self._of_split(split, rng)
+            other, _ = self.draw_from(split, rng)
             if other.answers == prompt.answers:
                 continue
             seen.add(prompt.text)
             number = len(seen) - 1
             yield Example(f"{self.name}-{split}-{number}", prompt, {self.default_counterfactual: other}, foils=foils or None)
 
-    def _of_split(self, split: str, rng: np.random.Generator) -> tuple[Prompt, tuple[str, ...]]:
+    def draw_from(self, split: str, rng: np.random.Generator) -> tuple[Prompt, tuple[str, ...]]:
+        """A random prompt of a split, and its own foils."""
         while True:
             prompt, foils = self.draw(rng)
             if split_of(prompt.text) == split:
@@ -90,7 +96,7 @@ class PreviousToken(CompiledTask):
     def draw(self, rng: np.random.Generator) -> tuple[Prompt, tuple[str, ...]]:
         drawn = _words(self.words, LENGTH - 2, rng)
         place = int(rng.integers(1, LENGTH - 1))
-        return _prompt([*drawn[:place], "#", *drawn[place:], "="], drawn[place - 1], self.words, {"answer": place - 1, "mark": place}), ()
+        return _prompt([*drawn[:place], "#", *drawn[place:], "="], [drawn[place - 1]], self.words, {"answer": place - 1, "mark": place}), ()
 
 
 @dataclass(frozen=True)
@@ -106,7 +112,7 @@ class Induction(CompiledTask):
         drawn = [":", *_words(self.words, LENGTH - 2, rng)]
         place = int(rng.integers(1, LENGTH - 2))
         spans = {"first": place, "answer": place + 1, "second": LENGTH - 1}
-        return _prompt([*drawn, drawn[place]], drawn[place + 1], self.words, spans), ()
+        return _prompt([*drawn, drawn[place]], [drawn[place + 1]], self.words, spans), ()
 
 
 @dataclass(frozen=True)
@@ -124,14 +130,45 @@ class CompiledIOI(CompiledTask):
         one, two, again = sorted((1 + rng.choice(LENGTH - 2, size=3, replace=False)).tolist())
         text[one], text[two], text[again] = first, second, repeated
         spans = {"indirect_object": text.index(single), "subject": text.index(repeated), "subject_2": again}
-        return _prompt(text, single, self.words, spans), (f" {repeated}",)
+        return _prompt(text, [single], self.words, spans), (f" {repeated}",)
+
+
+@dataclass(frozen=True)
+class Fraction(CompiledTask):
+    """Eight letters and the question: how many eighths of them are x, from one to seven (all and none are too few prompts to split)."""
+
+    name = "truth-fraction"
+    words: ClassVar[tuple[str, ...]] = COUNTS
+    others: ClassVar[tuple[str, ...]] = (*LETTERS, ":", "=")
+
+    def draw(self, rng: np.random.Generator) -> tuple[Prompt, tuple[str, ...]]:
+        count = int(rng.integers(1, len(COUNTS) + 1))
+        letters = [LETTERS[0]] * count + [LETTERS[number] for number in rng.integers(1, len(LETTERS), size=LENGTH - 2 - count)]
+        shuffled = [letters[place] for place in rng.permutation(LENGTH - 2).tolist()]
+        return _prompt([":", *shuffled, "="], [COUNTS[count - 1]], self.words, {}), ()
+
+
+@dataclass(frozen=True)
+class Larger(CompiledTask):
+    """One digit among fillers: any digit that is larger; the others are the foils."""
+
+    name = "truth-greater-than"
+    words: ClassVar[tuple[str, ...]] = DIGITS
+    others: ClassVar[tuple[str, ...]] = (*FILLERS, "then", "to")
+
+    def draw(self, rng: np.random.Generator) -> tuple[Prompt, tuple[str, ...]]:
+        digit, place = int(rng.integers(len(DIGITS) - 1)), int(rng.integers(1, LENGTH - 1))
+        text = ["then", *(FILLERS[number] for number in rng.integers(len(FILLERS), size=LENGTH - 2)), "to"]
+        text[place] = DIGITS[digit]
+        foils = tuple(f" {word}" for word in DIGITS[: digit + 1])
+        return _prompt(text, DIGITS[digit + 1 :], self.words, {"digit": place}), foils
 
 
 def _words(words: tuple[str, ...], count: int, rng: np.random.Generator) -> list[str]:
     return [words[number] for number in rng.choice(len(words), size=count, replace=False).tolist()]
 
 
-def _prompt(text: list[str], answer: str, choices: tuple[str, ...], places: Mapping[str, int]) -> Prompt:
+def _prompt(text: list[str], answers: Sequence[str], choices: tuple[str, ...], places: Mapping[str, int]) -> Prompt:
     begins = np.cumsum([0] + [len(word) + 1 for word in text]).tolist()
     spans = {name: (begins[place], begins[place] + len(text[place])) for name, place in places.items()}
-    return Prompt(" ".join(text), (f" {answer}",), tuple(f" {word}" for word in choices), spans)
+    return Prompt(" ".join(text), tuple(f" {answer}" for answer in answers), tuple(f" {word}" for word in choices), spans)

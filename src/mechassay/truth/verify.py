@@ -100,6 +100,7 @@ def verify(
     ablation: str = "counterfactual",
     objective: str | Objective = "logit_diff",
     *,
+    optional: Circuit | None = None,
     progress: Progress = BAR,
 ) -> Verification:
     """Ablate every edge of the graph alone in every pair, and compare the effects with a claimed circuit.
@@ -108,6 +109,7 @@ def verify(
 
     Args:
         ablation: any that `mechassay.circuits.ablate` knows by name; means are those of `pairs`.
+        optional: edges that belong to the claim if they are found, and only then.
 
     Raises:
         GraphMismatch: the circuit belongs to another graph than the model's.
@@ -117,6 +119,9 @@ def verify(
         raise GraphMismatch(f"The claimed circuit belongs to {claimed.graph}; the model's graph is {model.graph}.")
     batch = ablate(model, pairs, ablation, progress=progress)
     effects = largest_effects(model, batch, objective, progress=progress)
+    if optional is not None:
+        found = above_the_gap(model.graph, effects)
+        claimed = Circuit(model.graph, claimed.edges | (found.edges & optional.edges))
     return Verification(ablation, claimed, effects, len(batch))
 
 

@@ -15,6 +15,7 @@ METHODS = Registry(
         "eap-ig-inputs": f"{_HERE}.eap_ig_inputs:EAPIGInputs",
         "edge-pruning": f"{_HERE}.edge_pruning:EdgePruning",
         "exact": f"{_HERE}.exact:ExactPatching",
+        "exact-nodes": f"{_HERE}.exact_nodes:ExactNodePatching",
         "ifr": f"{_HERE}.ifr:InformationFlowRoutes",
         "nap": f"{_HERE}.nap:NAP",
         "nap-ig": f"{_HERE}.nap:NAPIG",

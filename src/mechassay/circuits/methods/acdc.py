@@ -184,6 +184,13 @@ class ACDC:
                 losses.append(walk.loss)
         return _Found(circuits, losses, int(n_runs))
 
+    def forwards(self, graph: Graph, n_pairs: int) -> float:
+        """See `Method.forwards`: a decision costs about what patching one edge does.
+
+        Edges into writers that have gone are decided without a run, so a search that removes most of them early takes less.
+        """
+        return max(1, len(self.thresholds)) * 0.25 * graph.n_edges * n_pairs
+
 
 class _Found(NamedTuple):
     """One circuit a threshold, its loss, and how many circuits were run for all of them."""

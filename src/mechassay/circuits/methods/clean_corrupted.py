@@ -16,6 +16,7 @@ from mechassay.circuits.attribution import interpolated_scores
 from mechassay.circuits.methods.method import mean_over_examples
 from mechassay.circuits.objectives import Objective
 from mechassay.circuits.scores import EdgeScores
+from mechassay.graph import Graph
 from mechassay.models.backward import backward_model, check_backward
 from mechassay.models.model import Model
 from mechassay.pairs import Batch, Pair
@@ -58,3 +59,7 @@ class CleanCorrupted:
             progress=progress,
             checkpoint=checkpoint,
         )
+
+    def forwards(self, graph: Graph, n_pairs: int) -> float:
+        """See `Method.forwards`: two runs, and a forward and a backward pass at each end."""
+        return 6.0 * n_pairs

@@ -19,6 +19,7 @@ from mechassay.circuits.methods.method import mean_over_examples
 from mechassay.circuits.objectives import Objective, load_objective
 from mechassay.circuits.scores import EdgeScores
 from mechassay.errors import BadUsage
+from mechassay.graph import Graph
 from mechassay.models.backward import backward_model, check_backward
 from mechassay.models.model import Model
 from mechassay.pairs import Batch, Pair
@@ -69,3 +70,7 @@ class EAP:
             progress=progress,
             checkpoint=checkpoint,
         )
+
+    def forwards(self, graph: Graph, n_pairs: int) -> float:
+        """See `Method.forwards`: the clean and the counterfactual run, and one backward pass."""
+        return 3.0 * n_pairs

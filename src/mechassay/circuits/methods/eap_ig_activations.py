@@ -33,6 +33,7 @@ from mechassay.circuits.methods.method import mean_over_examples
 from mechassay.circuits.objectives import Objective
 from mechassay.circuits.scores import EdgeScores
 from mechassay.errors import UnknownName
+from mechassay.graph import Graph
 from mechassay.models.backward import backward_model, check_backward
 from mechassay.models.capture import Contrast
 from mechassay.models.decoder import Decoder, NormStatistics
@@ -88,6 +89,10 @@ class EAPIGActivations:
                 _all_runs(model, contrast, chosen, alphas, weights, into)
 
         return mean_over_examples(self, model, pairs, objective, add, copies=self.steps, progress=progress, checkpoint=checkpoint)
+
+    def forwards(self, graph: Graph, n_pairs: int) -> float:
+        """See `Method.forwards`: a step at each sublayer resumes and differentiates half a network on average, and is contracted."""
+        return (2.0 + 1.5 * self.steps * len(graph.stages())) * n_pairs
 
 
 class Sublayer(NamedTuple):

@@ -22,6 +22,7 @@ from mechassay.circuits.methods.method import mean_over_examples
 from mechassay.circuits.objectives import Objective
 from mechassay.circuits.scores import EdgeScores
 from mechassay.errors import BadUsage, UnknownName
+from mechassay.graph import Graph
 from mechassay.models.backward import backward_model, check_backward
 from mechassay.models.model import Model
 from mechassay.pairs import Batch, Pair
@@ -73,6 +74,10 @@ class EAPIGInputs:
             progress=progress,
             checkpoint=checkpoint,
         )
+
+    def forwards(self, graph: Graph, n_pairs: int) -> float:
+        """See `Method.forwards`: two runs, and a forward and a backward pass a step."""
+        return (2.0 + 2.0 * self.steps) * n_pairs
 
 
 def quadrature(points: str, steps: int) -> tuple[tuple[float, ...], tuple[float, ...]]:

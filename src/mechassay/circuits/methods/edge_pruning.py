@@ -83,7 +83,7 @@ class EdgePruning:
 
         The objective plays a part only if `loss` is "objective". The sparsity reached is in the provenance.
         """
-        training = Training(self.steps, self.batch_size, self.samples, self.seed, self.loss)
+        training = self._training()
         batch, chosen = prepared(self, training, model, pairs, objective)
         # Another stream than that of the training, which has the seed itself.
         generator = torch.Generator().manual_seed(self.seed + 2**32)
@@ -97,6 +97,13 @@ class EdgePruning:
         losses = train(model, batch, chosen, masks, optimiser, training, label=self.name, progress=progress)
         scores = trained_scores(self, model, batch, chosen, masks.kept().detach(), losses)
         return EdgeScores(scores.graph, scores.values, {**scores.provenance, "sparsity": 1 - float(masks.mean_kept().detach())})
+
+    def forwards(self, graph: Graph, n_pairs: int) -> float:
+        """See `Method.forwards`: the training."""
+        return self._training().forwards(graph, n_pairs)
+
+    def _training(self) -> Training:
+        return Training(self.steps, self.batch_size, self.samples, self.seed, self.loss)
 
 
 class _Targeted(HardConcrete):

@@ -69,22 +69,26 @@ class InformationFlowRoutes:
     ) -> EdgeScores:
         """See `Method.score`; a score is a share in [0, 1], no drop. The objective only enters the provenance."""
         batch, graph = model.batch(pairs), model.graph
-        sums = _Sums.zeros(model)
         budget = token_budget(model.bytes_per_token, batch.n_tokens, model.device)
         about = {**describe(self, model, batch, load_objective(objective)), "selection": self.selection}
         key = key_of({**about, "budget": budget, "graph": graph.fingerprint})
         with (
             progress.track(self.name, len(batch)) as advance,
             out_of_memory_is_an_error(self.name),
-            checkpointed(checkpoint, key, sums._asdict()) as state,
+            checkpointed(checkpoint, key, _Sums.zeros(model)._asdict()) as state,
         ):
             done = state.cursor
             for number, (rows, chunk) in enumerate(batch.chunks(budget)):
                 if number >= done:
-                    sums.add(model, chunk)
-                    state.done(number + 1)
+                    part = _Sums.zeros(model)
+                    part.add(model, chunk)
+                    state.add(number + 1, **part._asdict())
                 advance(len(rows))
-        return sums.scores(graph, about)
+        return _Sums(**state.tensors).scores(graph, about)
+
+    def forwards(self, graph: Graph, n_pairs: int) -> float:
+        """See `Method.forwards`: the clean run, and about as much again for the distances."""
+        return 2.0 * n_pairs
 
 
 class _Sums(NamedTuple):

@@ -15,6 +15,7 @@ from mechassay.circuits.node_scores import Scores
 from mechassay.circuits.objectives import Objective, load_objective
 from mechassay.circuits.scores import EdgeScores
 from mechassay.errors import BadUsage
+from mechassay.graph import Graph
 from mechassay.models.memory import out_of_memory_is_an_error, token_budget
 from mechassay.models.model import Model
 from mechassay.pairs import Batch, Pair
@@ -44,6 +45,10 @@ class Method(Protocol):
         Raises:
             BadPairs, NonFinite, OutOfMemory; BadUsage for an objective the method cannot use.
         """
+        ...
+
+    def forwards(self, graph: Graph, n_pairs: int) -> float:
+        """About how many forward passes of one example `score` takes on so many pairs, or the least it can take."""
         ...
 
 
@@ -104,22 +109,23 @@ def mean_of_shape(
     chosen, batch = load_objective(objective), model.batch(pairs)
     if not chosen.differentiable:
         raise BadUsage(f"{method.name} needs a differentiable objective; {chosen.name!r} is not.")
-    total = torch.zeros(shape, dtype=model.accumulator, device=model.device)
+    zeros = torch.zeros(shape, dtype=model.accumulator, device=model.device)
     budget = token_budget(_bytes_per_token(model, copies), batch.n_tokens, model.device)
     about = describe(method, model, batch, chosen)
     key = key_of({**about, "budget": budget, "graph": model.graph.fingerprint})
     with (
         progress.track(method.name, len(batch)) as advance,
         out_of_memory_is_an_error(method.name),
-        checkpointed(checkpoint, key, {"total": total}) as state,
+        checkpointed(checkpoint, key, {"total": zeros}) as state,
     ):
         done = state.cursor
         for number, (rows, chunk) in enumerate(batch.chunks(budget)):
             if number >= done:
-                add(chunk, chosen, total)
-                state.done(number + 1)
+                part = torch.zeros_like(zeros)
+                add(chunk, chosen, part)
+                state.add(number + 1, total=part)
             advance(len(rows))
-    return total / len(batch), about
+    return state.tensors["total"] / len(batch), about
 
 
 def _bytes_per_token(model: Model, copies: int) -> int:

@@ -27,6 +27,7 @@ from mechassay.circuits.node_attribution import clean_node_scores, interpolated_
 from mechassay.circuits.node_scores import NeuronScores, NodeScores
 from mechassay.circuits.objectives import Objective, load_objective
 from mechassay.errors import BadUsage, UnknownName
+from mechassay.graph import Graph
 from mechassay.models.backward import backward_model, check_backward
 from mechassay.models.model import Model
 from mechassay.pairs import Batch, Pair
@@ -83,6 +84,10 @@ class NAP:
             checkpoint=checkpoint,
         )
 
+    def forwards(self, graph: Graph, n_pairs: int) -> float:
+        """See `Method.forwards`: the clean and the counterfactual run, and one backward pass."""
+        return 3.0 * n_pairs
+
 
 @dataclass(frozen=True)
 class NAPIG:
@@ -129,6 +134,10 @@ class NAPIG:
             progress=progress,
             checkpoint=checkpoint,
         )
+
+    def forwards(self, graph: Graph, n_pairs: int) -> float:
+        """See `Method.forwards`: two runs, and a forward and a backward pass a step."""
+        return (2.0 + 2.0 * self.steps) * n_pairs
 
 
 def _check_level(level: str) -> None:

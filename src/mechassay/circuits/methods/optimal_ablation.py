@@ -37,6 +37,7 @@ from mechassay.circuits.ablation import ablated_values
 from mechassay.circuits.methods.mask_training import minibatches
 from mechassay.circuits.objectives import CrossEntropy
 from mechassay.errors import BadUsage, NonFinite
+from mechassay.graph import Graph
 from mechassay.models.decoder import Context, Decoder, Readout
 from mechassay.models.memory import out_of_memory_is_an_error, token_budget
 from mechassay.models.model import Model
@@ -114,6 +115,15 @@ class OptimalAblation:
                 done = _Search(self, model, train, held_out, constants, group, generator).run(advance)
                 advance(self.steps - done)
         return constants.values(self.name, model.dtype)
+
+    def forwards(self, graph: Graph, n_pairs: int) -> float:
+        """The least that learning takes, in forward passes of one example: a component stops after `patience` looks at best.
+
+        A step takes a run, and for each component a forward and a backward pass of the layers that follow, half of them on average.
+        """
+        steps = min(self.steps, self.check_every * self.patience)
+        runs = 3.0 if self.joint else graph.n_layers * (1.0 + 1.5 * graph.writers_per_layer)
+        return steps * min(self.batch_size, n_pairs) * runs
 
 
 @dataclass(frozen=True)

@@ -76,7 +76,7 @@ class SubnetworkProbing:
 
         The objective plays a part only if `loss` is "objective".
         """
-        training = Training(self.steps, self.batch_size, self.samples, self.seed, self.loss)
+        training = self._training()
         batch, chosen = prepared(self, training, model, pairs, objective)
         share = (INITIAL_MASK - GAMMA) / (ZETA - GAMMA)
         start = torch.full(model.graph.legal.shape, math.log(share / (1 - share)), device=model.device, dtype=model.accumulator)
@@ -84,6 +84,13 @@ class SubnetworkProbing:
         optimiser = torch.optim.Adam([masks.log_alpha], lr=self.lr)
         losses = train(model, batch, chosen, masks, optimiser, training, label=self.name, progress=progress)
         return trained_scores(self, model, batch, chosen, masks.kept().detach(), losses)
+
+    def forwards(self, graph: Graph, n_pairs: int) -> float:
+        """See `Method.forwards`: the training."""
+        return self._training().forwards(graph, n_pairs)
+
+    def _training(self) -> Training:
+        return Training(self.steps, self.batch_size, self.samples, self.seed, self.loss)
 
 
 class _Priced(HardConcrete):

@@ -92,12 +92,19 @@ class UniformGradientSampling:
 
         The objective plays a part only if `loss` is "objective".
         """
-        training = Training(self.steps, self.batch_size, self.samples, self.seed, self.loss, per_example=True, clip=CLIP)
+        training = self._training()
         batch, chosen = prepared(self, training, model, pairs, objective)
         masks = _Uniform(model.graph, self, model.device, model.accumulator)
         optimiser = torch.optim.AdamW([masks.theta], lr=self.lr, betas=BETAS, weight_decay=0.0)
         losses = train(model, batch, chosen, masks, optimiser, training, label=self.name, progress=progress)
         return trained_scores(self, model, batch, chosen, masks.theta.detach().sigmoid(), losses)
+
+    def forwards(self, graph: Graph, n_pairs: int) -> float:
+        """See `Method.forwards`: the training."""
+        return self._training().forwards(graph, n_pairs)
+
+    def _training(self) -> Training:
+        return Training(self.steps, self.batch_size, self.samples, self.seed, self.loss, per_example=True, clip=CLIP)
 
 
 class _Uniform:

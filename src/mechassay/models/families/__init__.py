@@ -1,4 +1,4 @@
-"""How each family's weights are found. One function a file: a Hugging Face model in, a `Decoder` out.
+"""How each family's weights are found. One function a file: the original model in, a `Decoder` out.
 
 A model type that no file names is tried with the Llama layout, the most common one; the check
 that every model passes when it is loaded then shows whether that reading is right.
@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 FAMILIES = Registry(
     "model family",
     {
+        "attn-only": "mechassay.models.families.attn_only:decode",
         "gpt2": "mechassay.models.families.gpt2:decode",
         "gpt_neox": "mechassay.models.families.neox:decode",
         "llama": "mechassay.models.families.llama:decode",

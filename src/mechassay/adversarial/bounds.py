@@ -1,0 +1,385 @@
+"""Upper confidence bounds of a percentile from order statistics, and the sample sizes they need.
+
+From Proposition 2.1 and Corollary 2.2 of Uit de Bos and Garriga-Alonso (2024), "Adversarial Circuit
+Evaluation". Let X_(1) <= ... <= X_(n) be n independent draws and x_p a p-th percentile: P(X < x_p) <= p.
+The order statistic X_(k) is below x_p only if at least k draws are, so with Y ~ Bin(n, p)
+
+    P(X_(k) >= x_p) >= P(Y <= k - 1),
+
+with equality if X is continuous; ties only help. `level` is the paper's delta, the confidence asked for.
+In the proposition k = ceil((p + epsilon) n), where epsilon is a margin with p + epsilon < 1. Three ways
+to compute the confidence:
+
+    exact       P(Y <= k - 1)
+    chernoff    1 - exp(-n D(p + epsilon || p)),   D the divergence of Bernoulli distributions
+    hoeffding   1 - exp(-2 n epsilon^2)
+
+(the paper's proof of the last one prints exp(-n epsilon^2); its equation and its table have the factor 2).
+Given draws there is no reason to choose an epsilon: `upper_bound` takes the smallest rank k whose
+confidence reaches `level`, with k/n for p + epsilon in the second and third.
+
+All is computed for the draws that are NOT below x_p, Z = n - Y ~ Bin(n, q), q = 1 - p: the proposition
+fails if Z <= j with j = floor(b n), b = 1 - p - epsilon, and q and b are small numbers that keep their
+digits when p = 0.9999. p, level and epsilon are read as the decimals they are written as, so that
+(p + epsilon) n is rounded up exactly.
+
+Required sample size. The exact confidence is a saw in n: it rises while j stays the same and falls where
+j steps, at s_j = ceil(j / b). So the smallest n for which the statement holds is not the n from which on
+it holds, and `required_n` gives both. (The paper doubled n until it held, then bisected; on a saw this
+finds some tooth between the two.) The search looks only at the teeth's ends, and only where it has to:
+by Zubkov and Serov (2013), with C(k) = Phi(-sqrt(2 n D(k/n || q))) for k/n <= q,
+
+    C(j) <= P(Z <= j) <= C(j + 1),      and      b - 1/n < j/n <= b < (j + 1)/n <= b + 1/n.
+
+Let z = Phi^-1(level). No n >= 1/b holds while 2 n D(b - 1/n || q) < z^2, and every n >= 1/epsilon does
+once 2 n D(b + 1/n || q) >= z^2. n D((b n + c)/n || q) is convex in n (the perspective of a convex
+function), which makes the first set an interval that begins at 1/b or is empty; and for c = 1 its
+derivative D(y) + D'(y)(b - y), y = b + 1/n <= q, is positive, as D' <= 0 and b < y, so the second set is
+a half-line. Their ends are found by bisection. They are about 4/epsilon apart, which is 4 b/epsilon teeth.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from fractions import Fraction
+from typing import Literal, NamedTuple, get_args
+
+import numpy as np
+from jaxtyping import Bool, Float, Int
+from scipy.special import betaincc, ndtri  # pyright: ignore[reportMissingTypeStubs] - scipy ships none
+
+from mechassay.errors import BadUsage, UnknownName
+from mechassay.stats import Interval
+
+Kind = Literal["exact", "chernoff", "hoeffding"]
+KINDS: tuple[Kind, ...] = get_args(Kind)
+ROUNDING = 1 + 1e-12
+"""Failure probabilities are compared up to this factor, which is above the error of the incomplete beta function."""
+BLOCK = 2**14
+MAX_TEETH, MAX_DRAWS = 2**22, 10**12
+SERIES = tuple((-1) ** k / (k * (k - 1)) for k in range(2, 12))
+
+
+class SampleSize(NamedTuple):
+    """Numbers of independent draws.
+
+    Attributes:
+        smallest: the smallest n for which the statement holds.
+        always: the smallest n from which on it holds for every n.
+    """
+
+    smallest: int
+    always: int
+
+
+@dataclass(frozen=True)
+class UpperBound:
+    """An upper confidence bound of the p-th percentile.
+
+    Attributes:
+        value: the order statistic of that rank; infinity if no order statistic is a bound, NaN if the rank falls on an undefined value.
+        rank: from 1, the smallest value; None if the draws are too few.
+        n: values.
+        confidence: what the method guarantees for this rank, at least `level`; NaN without a rank.
+    """
+
+    value: float
+    rank: int | None
+    n: int
+    p: float
+    level: float
+    kind: str
+    confidence: float
+
+    def __str__(self) -> str:
+        said = f"percentile {100 * self.p:g}, confidence {self.level:g}, {self.kind}"
+        if self.rank is None:
+            return f"{said}: no bound, {self.n:,} values are too few"
+        return f"{said}: at most {self.value:.6g} (value {self.rank:,} of {self.n:,})"
+
+
+def upper_bound(values: Float[np.ndarray, "*shape"], p: float, level: float = 0.95, kind: str = "exact") -> UpperBound:
+    """The smallest order statistic that is at least the p-th percentile with confidence `level`.
+
+    The largest value is taken only where its rank is asked for: with too few values the bound is infinite.
+    NaN counts as larger than every number, so undefined values cannot lower the bound.
+
+    Args:
+        values: independent draws.
+
+    Raises:
+        BadUsage: p or level is not between 0 and 1, or there are no values.
+        UnknownName: `kind` is none of `KINDS`.
+    """
+    rank = smallest_rank(values.size, p, level, kind)
+    return bound_at(values, rank, p, level, kind, math.nan if rank is None else rank_confidence(values.size, rank, p, kind))
+
+
+def bound_at(
+    values: Float[np.ndarray, "*shape"], rank: int | None, p: float, level: float, kind: str, confidence: float = math.nan
+) -> UpperBound:
+    """The order statistic of a rank that is known to give a bound, or no bound."""
+    value = math.inf if rank is None else float(np.partition(values, rank - 1, axis=None)[rank - 1])
+    return UpperBound(value, rank, values.size, p, level, kind, confidence)
+
+
+def smallest_rank(n: int, p: float, level: float, kind: str = "exact") -> int | None:
+    """The smallest rank whose order statistic is a bound with confidence `level`; None if not even the largest value is.
+
+    Raises:
+        BadUsage: p or level is not between 0 and 1, or n is below 1.
+        UnknownName: `kind` is none of `KINDS`.
+    """
+    _check(p, level, kind)
+    _check_n(n)
+
+    def enough(rank: int) -> bool:
+        return _rank_failure(n, rank, p, kind) <= failure_of(level) * ROUNDING
+
+    # Below n p no rank has a positive confidence by the inequalities; the exact one needs no such start.
+    low = 1 if kind == "exact" else min(n, math.ceil(decimal(p) * n))
+    return first_that(enough, low, n) if enough(n) else None
+
+
+def order_interval(values: Float[np.ndarray, "*shape"], p: float, level: float = 0.95) -> Interval:
+    """The exact two-sided interval of the p-th percentile between two order statistics; infinite at an end that needs more values.
+
+    The lower end is the largest X_(l) with P(Y <= l - 1) <= (1 - level) / 2, the upper one an `upper_bound`.
+
+    Args:
+        values: independent draws without NaN.
+
+    Raises:
+        BadUsage: p or level is not between 0 and 1, or there are no values.
+    """
+    high, n = smallest_rank(values.size, p, (1 + level) / 2), values.size
+
+    def too_high(rank: int) -> bool:
+        return rank > n or at_most(n, rank - 1, p) > (1 - level) / 2 * ROUNDING
+
+    low = first_that(too_high, 1, n + 1) - 1
+    places = [rank - 1 for rank in (low, high) if rank]
+    found = np.partition(values, places, axis=None) if places else values
+    return Interval(float(found[low - 1]) if low else -math.inf, float(found[high - 1]) if high else math.inf, level)
+
+
+def rank_confidence(n: int, rank: int, p: float, kind: str = "exact") -> float:
+    """The confidence that the order statistic of that rank is at least the p-th percentile, by one of the three ways.
+
+    Raises:
+        BadUsage: p is not between 0 and 1, or the rank not between 1 and n.
+        UnknownName: `kind` is none of `KINDS`.
+    """
+    _check(p, 0.5, kind)
+    if not 1 <= rank <= n:
+        raise BadUsage(f"A rank must be between 1 and n = {n}; got {rank}.")
+    return 1 - _rank_failure(n, rank, p, kind)
+
+
+def confidence(n: int, p: float, epsilon: float, kind: str = "exact") -> float:
+    """The confidence of Proposition 2.1 (exact) or Corollary 2.2 for n draws, p and the margin epsilon.
+
+    Raises:
+        BadUsage: p is not between 0 and 1, epsilon not between 0 and 1 - p, or n below 1.
+        UnknownName: `kind` is none of `KINDS`.
+    """
+    _check(p, 0.5, kind)
+    _check_n(n)
+    _check_epsilon(p, epsilon)
+    if kind == "exact":
+        return rank_confidence(n, margin_rank(n, p, epsilon), p)
+    return 1 - by_inequality(n, decimal(epsilon), p, kind)
+
+
+def margin_rank(n: int, p: float, epsilon: float) -> int:
+    """The proposition's rank ceil((p + epsilon) n), rounded as decimals."""
+    return math.ceil((decimal(p) + decimal(epsilon)) * n)
+
+
+def required_n(p: float, level: float, epsilon: float, kind: str = "exact") -> SampleSize:
+    """How many draws Proposition 2.1 or Corollary 2.2 needs for confidence `level`.
+
+    By the inequalities the confidence grows with n, and both numbers are the same.
+
+    Raises:
+        BadUsage: p or level is not between 0 and 1, epsilon not between 0 and 1 - p, or too small for the exact search.
+        UnknownName: `kind` is none of `KINDS`.
+    """
+    _check(p, level, kind)
+    _check_epsilon(p, epsilon)
+    if kind != "exact":
+        rate = _divergence(float(decimal(epsilon)), p) if kind == "chernoff" else 2 * epsilon**2
+        n = max(1, math.ceil(-math.log(failure_of(level)) / rate / ROUNDING))
+        return SampleSize(n, n)
+    return _Saw(decimal(p), 1 - decimal(p) - decimal(epsilon), failure_of(level)).search()
+
+
+@dataclass(frozen=True)
+class _Saw:
+    """The exact search: tooth j is the run of n with floor(b n) = j, along which the failure probability falls."""
+
+    p: Fraction
+    b: Fraction
+    failure: float
+
+    @property
+    def q(self) -> float:
+        return float(1 - self.p)
+
+    def start(self, j: int) -> int:
+        """The first n of a tooth."""
+        return max(1, -(-j * self.b.denominator // self.b.numerator))
+
+    def holds_at(self, n: Int[np.ndarray, "k"], j: Int[np.ndarray, "k"]) -> Bool[np.ndarray, "k"]:
+        return at_most_each(n, j, self.q) <= self.failure * ROUNDING
+
+    def holds(self, n: int) -> bool:
+        return at_most(n, int(self.b * n), self.q) <= self.failure * ROUNDING
+
+    def starts(self, first: int, last: int) -> Int[np.ndarray, "k"]:
+        return np.array([self.start(j) for j in range(first, last + 1)])
+
+    def search(self) -> SampleSize:
+        low, high = self.range()
+        if high - low > MAX_TEETH or high > MAX_DRAWS * self.b:
+            raise BadUsage(
+                f"epsilon is too small for the exact search, which goes up to {MAX_DRAWS:.0e} draws and {MAX_TEETH:,} steps; "
+                f"this needs about {float(high / self.b):.0e} and {high - low:,}. The Chernoff bound's n is enough."
+            )
+        return SampleSize(self.smallest(low), self.always(high))
+
+    def range(self) -> tuple[int, int]:
+        """Teeth between which both numbers lie, apart from tooth 0: see the module's text."""
+        b, q, z = float(self.b), self.q, float(-ndtri(self.failure))
+        epsilon = float(1 - self.p - self.b)
+        if z <= 0:
+            return 1, math.ceil(b / epsilon) + 1
+        target = z * z / 2
+
+        def crossing(shift: int, begin: float) -> float:
+            """From where on n D(b + shift/n || q) reaches the target."""
+
+            def reached(n: float) -> bool:
+                return n * _bernoulli_divergence(q, max(shift / n - epsilon, -q)) >= target
+
+            step = begin
+            while not reached(step):
+                step *= 2
+            low, high = max(begin, step / 2), step
+            for _ in range(100):
+                middle = (low + high) / 2
+                low, high = (low, middle) if reached(middle) else (middle, high)
+            return high
+
+        # A tooth of slack on either side, and more for large n, for the rounding of floating-point numbers.
+        first, last = b * crossing(-1, 1 / b), b * crossing(1, 1 / epsilon)
+        return max(1, int(first * (1 - 1e-12)) - 1), int(last * (1 + 1e-12)) + 2
+
+    def smallest(self, low: int) -> int:
+        """The first n that holds: in tooth 0, else in the first tooth from `low` on whose last n holds."""
+        if self.holds(self.start(1) - 1 or 1):
+            return first_that(self.holds, 1, max(1, self.start(1) - 1))
+        while True:
+            edges = self.starts(low, low + BLOCK)
+            found = np.flatnonzero(self.holds_at(edges[1:] - 1, np.arange(low, low + BLOCK)))
+            if found.size:
+                return first_that(self.holds, int(edges[found[0]]), int(edges[found[0] + 1]) - 1)
+            low += BLOCK
+
+    def always(self, high: int) -> int:
+        """One more than the last n that fails: it is in the last tooth up to `high` whose first n fails."""
+        while high >= 0:
+            first = max(0, high - BLOCK + 1)
+            teeth = np.arange(first, high + 1)
+            edges = self.starts(first, high + 1)
+            found = np.flatnonzero(~self.holds_at(edges[:-1], teeth))
+            if found.size:
+                begin, end = int(edges[found[-1]]), int(edges[found[-1] + 1])
+                return first_that(self.holds, begin, end - 1) if self.holds(end - 1) else end
+            high = first - 1
+        return 1
+
+
+def at_most(n: int, j: int, q: float) -> float:
+    """P(Z <= j) for Z ~ Bin(n, q) and 0 <= j < n: a regularised incomplete beta function, exact to about 1e-14 of itself."""
+    return float(betaincc(j + 1.0, float(n - j), q))
+
+
+def at_most_each(n: Int[np.ndarray, "k"], j: Int[np.ndarray, "k"], q: float) -> Float[np.ndarray, "k"]:
+    """`at_most` for many n and j."""
+    return np.asarray(betaincc(j + 1.0, n - j + 0.0, q), dtype=float)
+
+
+def _rank_failure(n: int, rank: int, p: float, kind: str) -> float:
+    if kind == "exact":
+        return at_most(n, n - rank, float(1 - decimal(p)))
+    return by_inequality(n, Fraction(rank, n) - decimal(p), p, kind)
+
+
+def by_inequality(n: int, margin: Fraction, p: float, kind: str) -> float:
+    """exp(-n D(p + margin || p)) or exp(-2 n margin^2); 1 for a margin that is not positive."""
+    d = float(margin)
+    if d <= 0:
+        return 1.0
+    return math.exp(-n * (_divergence(d, p) if kind == "chernoff" else 2 * d * d))
+
+
+def _divergence(d: float, p: float) -> float:
+    """D(p + d || p) of Bernoulli distributions, taken on the side of the small numbers."""
+    q = float(1 - decimal(p))
+    return _bernoulli_divergence(q, -min(d, q))
+
+
+def _bernoulli_divergence(q: float, d: float) -> float:
+    """D(q + d || q) for -q <= d <= 0; written in d, because it is of second order in it."""
+    return q * _excess(d / q) + (1 - q) * _excess(-d / (1 - q))
+
+
+def _excess(u: float) -> float:
+    """(1 + u) ln(1 + u) - u for u >= -1, by its series where the terms nearly cancel."""
+    if abs(u) < 0.01:
+        return u * u * sum(term * u**k for k, term in enumerate(SERIES))
+    return (1 + u) * math.log1p(u) - u if u > -1 else 1.0
+
+
+def first_that(holds: Callable[[int], bool], low: int, high: int) -> int:
+    """The smallest number in [low, high] that holds, where all after it do and `high` does."""
+    while low < high:
+        middle = (low + high) // 2
+        low, high = (low, middle) if holds(middle) else (middle + 1, high)
+    return high
+
+
+def decimal(number: float) -> Fraction:
+    """The decimal that a float is written as: 0.95 is 19/20."""
+    return Fraction(str(float(number)))
+
+
+def failure_of(level: float) -> float:
+    """1 - level, rounded once."""
+    return float(1 - decimal(level))
+
+
+def check_share(name: str, value: float) -> None:
+    """Refuse what is not strictly between 0 and 1, NaN too."""
+    if not 0 < value < 1:
+        raise BadUsage(f"{name} must be between 0 and 1, both excluded; got {value:g}.")
+
+
+def _check(p: float, level: float, kind: str) -> None:
+    check_share("p", p)
+    check_share("The confidence", level)
+    if kind not in KINDS:
+        raise UnknownName("kind of bound", kind, KINDS)
+
+
+def _check_n(n: int) -> None:
+    if n < 1:
+        raise BadUsage(f"A bound needs at least 1 draw; got {n}.")
+
+
+def _check_epsilon(p: float, epsilon: float) -> None:
+    if not (epsilon > 0 and math.isfinite(epsilon) and decimal(p) + decimal(epsilon) < 1):
+        raise BadUsage(f"epsilon must be above 0 and below 1 - p = {float(1 - decimal(p)):g}; got {epsilon:g}.")

@@ -1,0 +1,171 @@
+"""How the pairs of an adversarial evaluation were drawn, and what may be concluded from them.
+
+    independent   every pair has a clean and a corrupted input of its own, drawn independently of each other
+    matched       every pair has a clean input of its own and a corrupted input made for it
+    grid          n clean and m corrupted inputs, drawn independently, each with each
+
+Pairs of the first two are independent draws, of different populations: all combinations, or the task's
+own pairs. What holds for them is exact (`bounds`). The pairs of a grid are draws from the same population
+as the first, but pairs in a row or a column share an input: bounds count the smaller side of the grid
+(`grid`), intervals resample rows and columns (`bootstrap`). Which it is cannot be read off the values, so it is said.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal, get_args
+
+import numpy as np
+from jaxtyping import Float
+from scipy.special import stdtrit  # pyright: ignore[reportMissingTypeStubs] - scipy ships none
+
+from mechassay.adversarial import bounds, grid
+from mechassay.adversarial.bootstrap import N_RESAMPLES, two_way_draws
+from mechassay.adversarial.bounds import UpperBound, check_share
+from mechassay.errors import BadUsage, UnknownName
+from mechassay.stats import LEVEL, Interval, clopper_pearson, percentile_interval
+
+DesignKind = Literal["grid", "matched", "independent"]
+DESIGN_KINDS: tuple[DesignKind, ...] = get_args(DesignKind)
+POPULATIONS = {
+    "grid": "every clean input with every corrupted input",
+    "independent": "every clean input with every corrupted input",
+    "matched": "clean inputs, each with a corrupted input made for it",
+}
+
+
+@dataclass(frozen=True)
+class Intervals:
+    """Two-sided intervals by design; infinite where the sample is too small for an end."""
+
+    mean: Interval
+    percentiles: tuple[Interval, ...]
+    exceedance: tuple[Interval, ...]
+
+
+@dataclass(frozen=True)
+class Design:
+    """How pairs were drawn.
+
+    Attributes:
+        kind: grid, matched or independent.
+        shape: of the values: (clean, corrupted) for a grid, else (pairs,).
+
+    Raises:
+        BadUsage: the shape is not that of the kind, or empty.
+        UnknownName: `kind` is none of the three.
+    """
+
+    kind: str
+    shape: tuple[int, ...]
+
+    def __post_init__(self) -> None:
+        if self.kind not in DESIGN_KINDS:
+            raise UnknownName("design", self.kind, DESIGN_KINDS)
+        wanted = "2 axes (clean, corrupted)" if self.kind == "grid" else "1 axis (pairs)"
+        if len(self.shape) != (2 if self.kind == "grid" else 1) or 0 in self.shape:
+            raise BadUsage(f"Values of the design {self.kind} have {wanted}, none of them empty; got the shape {self.shape}.")
+
+    @property
+    def n_values(self) -> int:
+        """Pairs."""
+        return math.prod(self.shape)
+
+    @property
+    def n_units(self) -> int:
+        """Independent draws that a bound may count: all pairs, or the smaller side of a grid."""
+        return min(self.shape)
+
+    @property
+    def population(self) -> str:
+        """What the results are about, in words."""
+        return POPULATIONS[self.kind]
+
+    def upper_bound(self, values: Float[np.ndarray, "*shape"], p: float, level: float = LEVEL, kind: str | None = None) -> UpperBound:
+        """Upper confidence bound of the p-th percentile: an order statistic of the values.
+
+        It holds whatever the values depend on. NaN counts as larger than every number.
+
+        Args:
+            kind: which bound; the tightest one that is valid for the design if not given: exact, for a grid shortfall.
+
+        Raises:
+            BadUsage: p or level is not between 0 and 1, or the values do not have the design's shape.
+            UnknownName: a bound that the design does not have, such as the exact binomial one for a grid.
+        """
+        self._check(values)
+        if self.kind != "grid":
+            return bounds.upper_bound(values, p, level, kind or "exact")
+        kind = kind or "shortfall"
+        rank = grid.grid_rank(self.shape[0], self.shape[1], p, level, kind)
+        confidence = math.nan if rank is None else grid.grid_confidence(self.shape[0], self.shape[1], p, rank, kind)
+        return bounds.bound_at(values, rank, p, level, kind, confidence)
+
+    def exceedance_bound(self, values: Float[np.ndarray, "*shape"], above: float, level: float = LEVEL) -> float:
+        """Upper confidence bound of the probability that a fresh pair's value exceeds `above`; NaN counts as exceeding.
+
+        Clopper and Pearson's, for a grid `grid_exceedance`.
+
+        Raises:
+            BadUsage: level is not between 0 and 1, or the values do not have the design's shape.
+        """
+        self._check(values)
+        check_share("The confidence", level)
+        hits = values.size - int((values <= above).sum())
+        if self.kind == "grid":
+            return grid.grid_exceedance(hits, self.shape[0], self.shape[1], level)
+        return clopper_pearson(float(hits), float(values.size), 2 * level - 1).high
+
+    def intervals(
+        self,
+        values: Float[np.ndarray, "*shape"],
+        rng: np.random.Generator,
+        percentiles: Sequence[float] = (),
+        above: Sequence[float] = (),
+        level: float = LEVEL,
+        n_resamples: int = N_RESAMPLES,
+    ) -> Intervals:
+        """Two-sided intervals of the mean, percentiles and exceedances of the defined values.
+
+        Of independent pairs: Student's, between order statistics (exact), Clopper and Pearson's (exact). Of a grid: the
+        two-way cluster bootstrap, an approximation.
+
+        Args:
+            above: thresholds whose exceedance is asked for.
+
+        Raises:
+            BadUsage: a percentile or level is not between 0 and 1, or the values do not have the design's shape.
+        """
+        self._check(values)
+        check_share("The confidence", level)
+        if self.kind == "grid":
+            draws = two_way_draws(values, rng, percentiles, above, n_resamples)
+            return Intervals(
+                percentile_interval(draws.mean, level),
+                tuple(percentile_interval(column, level) for column in draws.percentiles.T),
+                tuple(percentile_interval(column, level) for column in draws.exceedance.T),
+            )
+        defined = values[~np.isnan(values)]
+        if not defined.size:
+            undefined = Interval(math.nan, math.nan, level)
+            return Intervals(undefined, (undefined,) * len(percentiles), (undefined,) * len(above))
+        return Intervals(
+            _student(defined, level),
+            tuple(bounds.order_interval(defined, p, level) for p in percentiles),
+            tuple(clopper_pearson(float((defined > threshold).sum()), float(defined.size), level) for threshold in above),
+        )
+
+    def _check(self, values: np.ndarray) -> None:
+        if values.shape != self.shape:
+            raise BadUsage(f"The design {self.kind} has values of shape {self.shape}; got {values.shape}.")
+
+
+def _student(values: Float[np.ndarray, "n"], level: float) -> Interval:
+    """The interval of a mean by Student's t; undefined for fewer than two values or infinite ones."""
+    if values.size < 2 or not np.isfinite(values).all():
+        return Interval(math.nan, math.nan, level)
+    half = float(stdtrit(values.size - 1, (1 + level) / 2)) * float(values.std(ddof=1, dtype=float)) / math.sqrt(values.size)
+    mean = float(values.mean(dtype=float))
+    return Interval(mean - half, mean + half, level)

@@ -1,0 +1,269 @@
+"""Circuits of the literature, built from the rules they were published as.
+
+    name          found by                     in            heads  edges  counted as in ACDC
+    ioi           Wang et al. 2023             GPT-2 small      26    963               1,041
+    greater-than  Hanna et al. 2023            GPT-2 small       9    235                 262
+    docstring     Heimersheim and Janiak 2023  attn-only-4l      6     24                  37
+
+A circuit is written down as classes of nodes and rules "these nodes are read by those, through these slots". A rule
+stands for every pair of which the graph has an edge, so that "every MLP reads every MLP" says: every earlier one.
+
+The edges are those that ACDC (Conmy et al. 2023) gives its methods as the truth, and with which Uit de Bos and
+Garriga-Alonso (2024) evaluate the circuits. Differences in writing:
+
+- ACDC also counts an edge from each used query, key or value input of a head to the query, key or value. Our readers
+  are those inputs, so these are no edges here; `Canonical.n_acdc` counts them.
+- Its first node is the stream before layer 0, tokens and positions. Here `input` writes token embeddings alone and
+  positions belong to no writer. Ablated edges carry the same either way: both prompts have the same positions.
+
+Where the edges deviate from the papers' text:
+
+- ioi. The paper names heads and the positions at which they act, and knocks out heads only: MLPs stay as they are. Here
+  all twelve MLPs are in the circuit, every edge holds at all positions, every head of it is read by every MLP at or after
+  its layer, and reads every MLP before it. Keys and values of S-inhibition heads, queries of name movers and all three of
+  induction heads do not read `input` (so an induction head's query reads MLPs alone). auto-circuit's version has 739 edges,
+  or 771 with positions, all among these: it compares a head's layer with an index of a token.
+- greater-than. The paper leaves the queries of its middle heads clean. Here that is every MLP before such a head into its
+  query, and every MLP before layer 9 into every later one before layer 9; but of `input` and all heads, only the three of
+  layer 0 go into these queries. Head 6.9 is in; older versions of the public code lack it, and have fewer edges.
+- docstring. Queries and keys of head 0.5 are not in: it attends as in the counterfactual prompt and carries the clean one.
+  The authors also call heads 0.2 (previous token) and 0.4 (position) essential, but patching does not show them and the
+  published edges leave them out.
+
+All three were found by comparing prompts that share their form, so what depends on position alone may be missing: they are
+meant for counterfactual (resample) ablation.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from typing import NamedTuple
+
+import torch
+
+from mechassay.circuits.scores import Circuit
+from mechassay.errors import GraphMismatch, UnknownName
+from mechassay.graph import SLOTS, Graph
+from mechassay.registry import Registry
+
+
+class Rule(NamedTuple):
+    """Who is read by whom: names of groups or of single nodes; `slots` of the heads that read, "" for other readers."""
+
+    writers: tuple[str, ...]
+    readers: tuple[str, ...]
+    slots: str = ""
+
+
+@dataclass(frozen=True, eq=False)
+class Published:
+    """A circuit as its paper tells it: classes of nodes, and rules between them.
+
+    Attributes:
+        name: its name in `CANONICAL`.
+        paper: where it comes from.
+        model: the model it was found in, and `graph`, that model's.
+        task: the task, by its name in `tasks.TASKS`, on whose prompts it was found.
+        groups: names of the nodes of each class.
+        rules: the edges.
+    """
+
+    name: str
+    paper: str
+    model: str
+    graph: Graph
+    task: str
+    groups: Mapping[str, tuple[str, ...]]
+    rules: tuple[Rule, ...]
+
+    def circuit(self) -> Circuit:
+        """The circuit on the graph it was found in."""
+        mask = torch.zeros_like(self.graph.legal)
+        for rule in self.rules:
+            writers = [self.graph.writer(node) for node in self._nodes(rule.writers)]
+            readers = [
+                self.graph.reader(f"{node}<{slot}>" if slot else node) for node in self._nodes(rule.readers) for slot in rule.slots or ("",)
+            ]
+            mask[torch.tensor(writers)[:, None], torch.tensor(readers)[None, :]] = True
+        return Circuit(self.graph, mask & self.graph.legal)
+
+    def _nodes(self, names: tuple[str, ...]) -> list[str]:
+        return [node for name in names for node in self.groups.get(name, (name,))]
+
+
+@dataclass(frozen=True, eq=False)
+class Canonical:
+    """A circuit of the literature on a model's graph.
+
+    Attributes:
+        name: its name in `CANONICAL`.
+        circuit: its edges.
+        groups: names of the nodes of each class.
+        task: name of the task on whose prompts it was found.
+        model: the model it was found in.
+        paper: where it comes from.
+    """
+
+    name: str
+    circuit: Circuit
+    groups: Mapping[str, tuple[str, ...]]
+    task: str
+    model: str
+    paper: str
+
+    @property
+    def n_edges(self) -> int:
+        return len(self.circuit)
+
+    @cached_property
+    def n_live(self) -> int:
+        """Edges on some path from `input` to `logits` within the circuit."""
+        return len(self.circuit.pruned())
+
+    @property
+    def n_unreachable(self) -> int:
+        """Edges on no such path; running the circuit without them is the same."""
+        return self.n_edges - self.n_live
+
+    @property
+    def n_acdc(self) -> int:
+        """Edges as ACDC counts them: one more for each query, key or value that reads anything."""
+        graph = self.circuit.graph
+        read = self.circuit.edges.any(dim=0)
+        return self.n_edges + sum(int(read[graph.slots(layer)].sum()) for layer in range(graph.n_layers))
+
+
+def canonical(name: str, graph: Graph) -> Canonical:
+    """A circuit of the literature, by name.
+
+    Args:
+        name: "ioi", "greater-than" or "docstring".
+        graph: the graph of the model to use it on.
+
+    Raises:
+        UnknownName: no circuit has this name; the message has the nearest one.
+        GraphMismatch: the graph is not that of the model the circuit was found in. Edges of the same names in a
+            model of another shape would say nothing, even where they exist.
+    """
+    published: Published = CANONICAL.load(name)
+    circuit = published.circuit()
+    if graph != published.graph:
+        missing = next((edge for edge in circuit.names() if not _has(graph, edge)), None)
+        lacks = "" if missing is None else f"; it lacks, for example, {missing}"
+        raise GraphMismatch(
+            f"The {name} circuit is one of {published.model}, {_shape(published.graph)}; this graph has {_shape(graph)}{lacks}."
+        )
+    return Canonical(published.name, circuit, published.groups, published.task, published.model, published.paper)
+
+
+def _has(graph: Graph, edge: str) -> bool:
+    try:
+        graph.index(edge)
+    except UnknownName:
+        return False
+    return True
+
+
+def _shape(graph: Graph) -> str:
+    mlps = "without MLPs" if not graph.mlp else "and parallel MLPs" if graph.parallel else "and MLPs"
+    return f"{graph.n_layers} layers of {graph.n_heads} heads {mlps}"
+
+
+_QKV = "".join(SLOTS)
+_MLPS = tuple(f"m{layer}" for layer in range(12))
+_MOVERS = ("name mover", "backup name mover", "negative name mover")
+_BEFORE_MOVERS = ("previous token", "duplicate token", "induction", "S-inhibition")
+
+IOI = Published(
+    name="ioi",
+    paper="Wang et al. 2023, Interpretability in the Wild, arXiv:2211.00593",
+    model="GPT-2 small",
+    graph=Graph(12, 12),
+    task="ioi",
+    groups={
+        "previous token": ("a2.h2", "a4.h11"),
+        "duplicate token": ("a0.h1", "a0.h10", "a3.h0"),
+        "induction": ("a5.h5", "a5.h8", "a5.h9", "a6.h9"),
+        "S-inhibition": ("a7.h3", "a7.h9", "a8.h6", "a8.h10"),
+        "name mover": ("a9.h6", "a9.h9", "a10.h0"),
+        "backup name mover": ("a9.h0", "a9.h7", "a10.h1", "a10.h2", "a10.h6", "a10.h10", "a11.h2", "a11.h9"),
+        "negative name mover": ("a10.h7", "a11.h10"),
+        "MLP": _MLPS,
+    },
+    rules=(
+        Rule(("input",), ("previous token", "duplicate token"), _QKV),
+        Rule(("previous token",), ("induction",), "kv"),
+        Rule(("duplicate token", "induction"), ("S-inhibition",), "kv"),
+        Rule(("input",), ("S-inhibition",), "q"),
+        Rule(("S-inhibition",), _MOVERS, "q"),
+        Rule(("input",), _MOVERS, "kv"),
+        Rule(_MOVERS, ("logits",)),
+        Rule(("MLP",), (*_BEFORE_MOVERS, *_MOVERS), _QKV),
+        Rule(("input", *_BEFORE_MOVERS, *_MOVERS, "MLP"), ("MLP",)),
+        Rule(("input", "MLP"), ("logits",)),
+    ),
+)
+
+_BEFORE_LAYER_9 = ("early MLP", "middle MLP", "m8")
+
+GREATER_THAN = Published(
+    name="greater-than",
+    paper="Hanna et al. 2023, How does GPT-2 compute greater-than?, arXiv:2305.00586",
+    model="GPT-2 small",
+    graph=Graph(12, 12),
+    task="greater-than",
+    groups={
+        "first head": ("a0.h1", "a0.h3", "a0.h5"),
+        "early MLP": _MLPS[:4],
+        "middle head": ("a5.h5", "a6.h1", "a6.h9", "a7.h10", "a8.h11", "a9.h1"),
+        "middle MLP": _MLPS[4:8],
+        "late MLP": _MLPS[8:],
+    },
+    rules=(
+        Rule(("input",), ("first head",), _QKV),
+        Rule(("input", "a0.h1", "early MLP"), ("early MLP",)),
+        Rule(("first head", "early MLP"), ("middle head",), _QKV),
+        Rule(("middle head", "late MLP"), ("late MLP",)),
+        Rule(("middle head", "late MLP"), ("logits",)),
+        # Clean queries of the middle heads.
+        Rule(_BEFORE_LAYER_9, _BEFORE_LAYER_9),
+        Rule(_BEFORE_LAYER_9, ("middle head",), "q"),
+    ),
+)
+
+DOCSTRING = Published(
+    name="docstring",
+    paper="Heimersheim and Janiak 2023, A circuit for Python docstrings in a 4-layer attention-only transformer, Alignment Forum",
+    model="attn-only-4l",
+    graph=Graph(4, 8, mlp=False),
+    task="docstring",
+    groups={
+        # Two by their attention; 0.5 in effect transforms embeddings, 1.2 keeps movers off the docstring's own names.
+        "duplicate token": ("a0.h5", "a1.h2"),
+        # A previous-token head at some positions and an induction head at others.
+        "previous token and induction": ("a1.h4",),
+        "previous token": ("a2.h0",),
+        "argument mover": ("a3.h0", "a3.h6"),
+    },
+    rules=(
+        Rule(("input",), ("a0.h5",), "v"),
+        Rule(("input", "a0.h5"), ("a1.h4",), "v"),
+        Rule(("input", "a0.h5"), ("a1.h2", "a2.h0"), "qk"),
+        Rule(("a1.h4",), ("a2.h0",), "v"),
+        Rule(("a1.h4",), ("argument mover",), "q"),
+        Rule(("a1.h2", "a2.h0"), ("argument mover",), "k"),
+        Rule(("input", "a0.h5"), ("argument mover",), "v"),
+        Rule(("argument mover",), ("logits",)),
+    ),
+)
+
+CANONICAL = Registry(
+    "canonical circuit",
+    {
+        "docstring": "mechassay.circuits.canonical:DOCSTRING",
+        "greater-than": "mechassay.circuits.canonical:GREATER_THAN",
+        "ioi": "mechassay.circuits.canonical:IOI",
+    },
+)

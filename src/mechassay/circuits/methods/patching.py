@@ -1,0 +1,175 @@
+"""Runs that are the clean one but for one change: what exact patching of edges and of nodes share.
+
+The clean run of some examples is cached, and what each writer changes in the stream is known from
+the two runs. A change is added to the cached stream where it happens, and the forward resumes there:
+many changes stacked in one batch, at the columns that differ, without the prefix and without the
+reference run. With a post-norm P (Gemma) a head changes the stream by P(o + a'_u - a_u) - P(o),
+where o is the clean sum of the layer's heads and output bias.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from mechassay.circuits.checkpoint import checkpointed, key_of
+from mechassay.circuits.methods.method import Method, describe
+from mechassay.circuits.objectives import Objective, signed
+from mechassay.models.capture import Contrast, resume
+from mechassay.models.decoder import Readout
+from mechassay.models.memory import out_of_memory_is_an_error, token_budget
+from mechassay.models.model import Model
+from mechassay.pairs import Batch
+from mechassay.progress import Progress
+
+STACK_TOKENS = 4096
+"""Columns times copies that one resumed forward holds; more gains nothing on a CPU."""
+
+
+class Block(NamedTuple):
+    """Some examples and a run of writers, patched together at one place.
+
+    Attributes:
+        layer: the place's; -1 for the logits.
+        kind: what is there.
+        n_scores: how many scores times examples the block gives.
+    """
+
+    rows: list[int]
+    layer: int
+    kind: str
+    writers: range
+    n_scores: int
+
+
+class Patching:
+    """Some examples: their clean run, what each writer changes, and what a change does to the objective."""
+
+    def __init__(self, model: Model, contrast: Contrast, objective: Objective) -> None:
+        self.model, self.contrast, self.objective = model, contrast, objective
+        self.columns = contrast.other.embed.shape[1]
+        readout = contrast.clean.readout(model.decoder)
+        self.clean = readout if objective.needs_clean else None
+        self.baseline = signed(objective, readout, contrast.batch, self.clean)
+
+    def changes(self, writers: range) -> Float[Tensor, "writers batch pos d_model"]:
+        """What the stream gains when a writer alone carries its ablated value."""
+        graph, decoder, contrast = self.model.graph, self.model.decoder, self.contrast
+        out = contrast.other.embed.new_empty((len(writers), *contrast.other.embed.shape))
+        for place, writer in enumerate(writers):
+            layer, head = divmod(writer - 1, graph.writers_per_layer)
+            if writer == 0:
+                out[place] = contrast.other.embed - self.stream(contrast.clean.embed)
+            elif head == graph.n_heads:
+                clean, other = contrast.clean.layers[layer].mlp, contrast.other.layers[layer].mlp
+                assert clean is not None and other is not None
+                out[place] = other - self.stream(clean)
+            else:
+                clean, other = contrast.clean.layers[layer], contrast.other.layers[layer]
+                change = other.z[:, head : head + 1] - clean.z[:, head : head + 1, -self.columns :]
+                wrote = decoder.head_outputs(layer, change, slice(head, head + 1))[0]
+                out[place] = self.through_post_norm(layer, wrote)
+        return out
+
+    def through_post_norm(self, layer: int, change: Float[Tensor, "*lead batch pos d_model"]) -> Float[Tensor, "*lead batch pos d_model"]:
+        """What the stream gains when a head writes `change` more."""
+        post, attended = self.model.decoder.layers[layer].attention.post_norm, self.contrast.clean.layers[layer].attended
+        if post is None or attended is None:
+            return change
+        base = self.stream(attended)
+        return post(base + change) - post(base)
+
+    def stream(self, x: Float[Tensor, "batch all_pos d_model"]) -> Float[Tensor, "batch pos d_model"]:
+        """The columns of a clean tensor that the reference run has."""
+        return x[:, -self.columns :]
+
+    # The summed drop of the objective when the stream changes somewhere, for several changes.
+
+    def entering(self, layer: int, changes: Float[Tensor, "changes batch pos d_model"]) -> Float[Tensor, "changes"]:
+        """... before a layer (after the last one where `layer` is their number)."""
+        clean = self.contrast.clean
+        return self._resume(layer, self.stream(clean.layers[layer].before if layer < len(clean.layers) else clean.final) + changes)
+
+    def after_heads(self, layer: int, changes: Float[Tensor, "changes batch pos d_model"]) -> Float[Tensor, "changes"]:
+        """... right after a layer's heads."""
+        clean = self.contrast.clean.layers[layer]
+        if self.model.decoder.parallel or clean.mlp is None:
+            return self.entering(layer + 1, changes)
+        return self._resume(layer, self.stream(clean.middle) + changes, at_mlp=True)
+
+    def at_logits(self, changes: Float[Tensor, "changes batch pos d_model"]) -> Float[Tensor, "changes"]:
+        """... for the unembedding alone."""
+        final = self.contrast.clean.final[:, -1] + changes[:, :, -1]
+        return self._drop(self.model.decoder.readout(final.flatten(0, 1)))
+
+    def _resume(self, layer: int, x: Float[Tensor, "changes batch pos d_model"], *, at_mlp: bool = False) -> Float[Tensor, "changes"]:
+        contrast = self.contrast
+        stack = x.flatten(0, 1)
+        if layer == self.model.graph.n_layers:
+            return self._drop(self.model.decoder.readout(stack[:, -1]))
+        readout = resume(
+            self.model.decoder, stack, contrast.ctx.repeat(len(x)), layer=layer, at_mlp=at_mlp, past=contrast.clean, start=contrast.start
+        )
+        return self._drop(readout)
+
+    def _drop(self, readout: Readout) -> Float[Tensor, "changes"]:
+        """Sum over examples, which are stacked change after change along the batch."""
+        n = len(self.baseline)
+        copies = len(readout.hidden) // n
+        clean = None if self.clean is None else self.clean.repeat(copies)
+        values = signed(self.objective, readout, self.contrast.batch.repeat(copies), clean).unflatten(0, (copies, n))
+        return (self.baseline - values).to(self.model.accumulator).sum(dim=1)
+
+
+def chunks(batch: Batch, stack_tokens: int) -> Iterator[tuple[list[int], int]]:
+    """Examples small enough for several changes to be stacked, and how many columns of all of them differ."""
+    for rows, chunk in batch.chunks(max(stack_tokens // 8, batch.n_tokens)):
+        yield rows, len(rows) * (chunk.n_tokens - min(chunk.first_difference(), chunk.n_tokens - 1))
+
+
+def stack_budget(model: Model, batch: Batch, most: int) -> int:
+    """Columns times copies that one resumed forward may hold, at most `most`."""
+    return min(token_budget(_bytes_per_token(model), batch.n_tokens, model.device), most)
+
+
+@torch.no_grad()
+def sum_of_blocks(
+    method: Method,
+    model: Model,
+    batch: Batch,
+    objective: Objective,
+    blocks: Sequence[Block],
+    shape: tuple[int, ...],
+    add: Callable[[Patching, Block, Tensor], None],
+    *,
+    progress: Progress,
+    checkpoint: Path | None,
+) -> tuple[Tensor, dict[str, Any]]:
+    """The sum of what `add(examples, block, into)` adds for each block, and the provenance of the scores."""
+    zeros = torch.zeros(shape, dtype=model.accumulator, device=model.device)
+    about = describe(method, model, batch, objective)
+    key = key_of({**about, "blocks": len(blocks), "graph": model.graph.fingerprint})
+    with (
+        progress.track(method.name, sum(block.n_scores for block in blocks)) as advance,
+        out_of_memory_is_an_error(method.name),
+        checkpointed(checkpoint, key, {"total": zeros}) as state,
+    ):
+        skip, run, held = state.cursor, None, -1
+        for number, block in enumerate(blocks):
+            if number >= skip:
+                if run is None or held != block.rows[0]:
+                    run, held = Patching(model, Contrast.run(model.decoder, batch.select(block.rows)), objective), block.rows[0]
+                part = torch.zeros_like(zeros)
+                add(run, block, part)
+                state.add(number + 1, total=part)
+            advance(block.n_scores)
+    return state.tensors["total"], about
+
+
+def _bytes_per_token(model: Model) -> int:
+    return 12 * (3 * model.graph.n_heads + 8) * model.decoder.d_model * model.decoder.embedding.element_size()

@@ -1,0 +1,94 @@
+"""Running circuits in which all readers see the same writers: one ordinary forward with masked outputs.
+
+With n_u in {0, 1}^d_model the neurons of writer u that are in, every reader v sees
+
+    x_v = R'_v + sum over writers u that v sees of n_u * (a_u - a'_u),
+
+R' and a' being the streams and outputs of the reference run. Circuits cut by node or by neuron are
+such: they have all edges out of their writers, but for those into nodes that lead nowhere. Unlike
+other circuits they need one stream a sublayer, not one a reader: the sum of the changes, D, goes
+from layer to layer beside the reference's stream. No neurons give the reference exactly. With a
+post-norm P (Gemma) a layer's heads change the stream by
+
+    P(o' + sum_h n_h * (a_h - a'_h)) - P(o'),
+
+where o' is the sum of the reference's heads and output bias. A head's mask acts on the rows of its
+W_O, so that heads are never expanded one by one. All heads of a layer are run together, so that
+where few are live the compiled forward is faster.
+
+A writer that no included writer leads to from `input` keeps its reference value, as in every
+circuit. (Only references that are not a run of the model tell the difference.)
+"""
+
+from __future__ import annotations
+
+import torch
+import torch.nn.functional as F
+from jaxtyping import Bool, Float
+from torch import Tensor
+
+from mechassay.graph import Graph
+from mechassay.models.capture import Contrast
+from mechassay.models.circuit_plan import carrying
+from mechassay.models.decoder import Decoder, Readout
+
+
+def shared_by_all_readers(
+    graph: Graph, edges: Bool[Tensor, "writers readers"], neurons: Bool[Tensor, "writers d_model"]
+) -> Bool[Tensor, "writers d_model"] | None:
+    """The neurons of the circuit's live writers, if every live reader sees all of these writers; else None."""
+    mask = carrying(graph, edges, neurons)
+    live = mask.any(dim=1)
+    reads = torch.cat((live, torch.tensor([True])))[graph.reader_owner]
+    if not torch.equal(mask, graph.legal & live[:, None] & (reads & live[0])):
+        return None
+    return neurons.cpu() & live[:, None]
+
+
+@torch.no_grad()
+def run_shared(decoder: Decoder, contrast: Contrast, graph: Graph, neurons: Bool[Tensor, "writers d_model"]) -> Readout:
+    """The logits at the last column of a batch when all readers see the clean run's changes of these neurons alone."""
+    nodes, reference = neurons.any(dim=1), contrast.other
+    if bool(neurons.all()):
+        return contrast.clean.readout(decoder)
+    if not bool(nodes[0]):
+        return reference.readout(decoder)
+    keep = neurons.to(reference.embed)
+    change = keep[0] * (contrast.clean.embed[:, contrast.start :] - reference.embed)
+    for index, layer in enumerate(decoder.layers):
+        last = index + 1 == len(decoder.layers)
+        before = change[:, -1:] if last else change
+        heads = graph.heads(index)
+        after = before + _heads(decoder, contrast, index, change, keep[heads]) if bool(nodes[heads].any()) else before
+        change = after
+        if layer.mlp is not None and bool(nodes[graph.mlp_writer(index)]):
+            at = reference.layers[index]
+            assert at.mlp is not None
+            read, n = before if decoder.parallel else after, before.shape[1]
+            change = after + keep[graph.mlp_writer(index)] * (layer.mlp(at.middle[:, -n:] + read) - at.mlp[:, -n:])
+    return decoder.readout((reference.final[:, -1:] + change)[:, 0])
+
+
+def _heads(
+    decoder: Decoder, contrast: Contrast, index: int, change: Float[Tensor, "batch pos d_model"], keep: Float[Tensor, "heads d_model"]
+) -> Float[Tensor, "batch written d_model"]:
+    """How a layer's masked heads change the stream, at all columns; in the last layer at the last column only."""
+    attention, reference, past, start = decoder.layers[index].attention, contrast.other.layers[index], contrast.clean, contrast.start
+    y = attention.norm(reference.before + change)
+    k = decoder.rotate(index, attention.k(y), contrast.ctx, is_key=True, start=start)
+    v = attention.v(y).transpose(1, 2)
+    if start:
+        k = torch.cat((past.layers[index].k[:, :, :start], k), dim=2)
+        v = torch.cat((past.layers[index].v[:, :, :start], v), dim=2)
+    if index + 1 == len(decoder.layers):
+        y = y[:, -1:]
+    n = y.shape[1]
+    q = decoder.rotate(index, attention.q(y), contrast.ctx, is_key=False, start=start + change.shape[1] - n)
+    difference = decoder.attend(index, q, k, v, contrast.ctx) - reference.z[:, :, -n:]
+    masked = (attention.out * keep[:, None]).flatten(0, 1)
+    wrote = F.linear(difference.transpose(1, 2).flatten(2), masked.t())
+    if attention.post_norm is None:
+        return wrote
+    assert reference.attended is not None
+    base = reference.attended[:, -n:]
+    return attention.post_norm(base + wrote) - attention.post_norm(base)

@@ -1,0 +1,91 @@
+"""Ground-truth models wherever a run names a model or a task, and how well scores recover their circuit.
+
+The name of a ground truth ("truth-ioi") stands for its model, and where a task is named for its task. A record of such a model
+on its own task also says how well the scores tell the edges of the verified circuit from the others: AUROC with its
+interval, AUPRC and R-precision, by magnitude (`mechassay.circuits.recovery`). The circuit is the one that was verified
+for the run's ablation; for another ablation there is no truth, and the measures are undefined.
+
+Scores of nodes are compared too. To include a node is to include all edges out of it, so an edge has its
+writer's score, and the edges out of one node are tied; a node's score is the sum over its neurons. It is
+what a method that cannot tell edges apart can say about them: one that finds exactly the right nodes gets less than 1.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+
+import torch
+from scipy.stats import norm  # pyright: ignore[reportMissingTypeStubs] - scipy ships none
+
+from mechassay.circuits.node_scores import NeuronScores, Scores
+from mechassay.circuits.recovery import Recovery, recovery_of
+from mechassay.circuits.scores import EdgeScores
+from mechassay.models.model import Model, load_model
+from mechassay.records import Measure, Record
+from mechassay.stats import LEVEL, Interval
+from mechassay.tasks import Task, load_task
+from mechassay.truth.models import TRUTHS, load_truth, truth_folder
+
+MEASURES = ("auroc", "auprc", "r_precision")
+
+
+def is_truth(name: str) -> bool:
+    """Whether a model of that name has a known circuit."""
+    return name in TRUTHS.targets()
+
+
+def load_named(name: str, *, dtype: str = "float32", device: str = "cpu", prepend_bos: bool = False) -> Model:
+    """A model by any name that a command takes; see `load_model` for errors."""
+    if not is_truth(name):
+        return load_model(name, dtype=dtype, device=device, prepend_bos=prepend_bos)
+    return replace(load_model(str(truth_folder(name)), dtype=dtype, device=device, prepend_bos=prepend_bos), name=name)
+
+
+def task_named(name: str) -> Task:
+    """A task by any name that a command takes, a ground truth's own among them; see `load_task` for errors."""
+    return TRUTHS.make(name) if is_truth(name) else load_task(name)
+
+
+def by_edge(scores: Scores) -> EdgeScores:
+    """Scores of edges as they are; of nodes or neurons, each edge with its writer's."""
+    if isinstance(scores, EdgeScores):
+        return scores
+    graph, nodes = scores.graph, scores.nodes() if isinstance(scores, NeuronScores) else scores
+    return EdgeScores(graph, torch.where(graph.legal, nodes.values[:, None], torch.nan), scores.provenance)
+
+
+def with_recovery(record: Record, scores: Scores, truth: str, ablation: str) -> Record:
+    """The record with `MEASURES` against a ground truth's circuit, and among its controls the AUROC of random rankings.
+
+    Raises:
+        GraphMismatch: the scores belong to another graph than the truth.
+    """
+    known = load_truth(truth).circuits
+    if ablation not in known:
+        why = f"The circuit of {truth} is verified for {', '.join(known)} ablation, not for {ablation}: recovery is undefined."
+        undefined = [Measure(name=name, value=float("nan")) for name in MEASURES]
+        return record.model_copy(update={"measures": [*record.measures, *undefined], "warnings": [*record.warnings, why]})
+    circuit = known[ablation]
+    found = recovery_of(by_edge(scores), circuit, by="magnitude")
+    low, high, _ = by_chance(found.n_true, found.n_false)
+    controls = {**record.controls, "random": {**record.controls["random"], "auroc": {"mean": 0.5, "low": low, "high": high}}}
+    return record.model_copy(update={"measures": [*record.measures, *_measures(found)], "controls": controls})
+
+
+def by_chance(n_true: int, n_false: int) -> Interval:
+    """What the AUROC of 95 % of random rankings is between; its mean is 1/2.
+
+    The Mann-Whitney statistic of n and m without ties has the variance (n + m + 1) / (12 n m), and is about normal.
+    """
+    half = float(norm.ppf((1 + LEVEL) / 2)) * math.sqrt((n_true + n_false + 1) / (12 * n_true * n_false))
+    return Interval(0.5 - half, 0.5 + half)
+
+
+def _measures(found: Recovery) -> list[Measure]:
+    low, high, level = found.auroc_interval
+    return [
+        Measure(name="auroc", value=found.auroc, low=low, high=high, level=level, n=found.n_true),
+        Measure(name="auprc", value=found.auprc, n=found.n_true),
+        Measure(name="r_precision", value=found.r_precision, n=found.n_true),
+    ]

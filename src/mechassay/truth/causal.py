@@ -1,0 +1,172 @@
+"""What a trained ground-truth model is to compute: a causal model of its task, and the circuit that is to compute it.
+
+A causal model is a few variables, each at home in one head or MLP of a transformer. Its answer is known for two prompts
+x and x' and any one variable taken from x' (an interchange intervention, Geiger et al. 2021):
+
+    previous token   previous[i] = word i - 1;             answer = previous[place of the mark]
+    induction        previous[i] = word i - 1;             answer = the word where previous is the last word
+    IOI              duplicate = the repeated name -> inhibited = duplicate -> answer = the other name of the prompt
+    fraction         share = how many letters are x   ->  answer = share
+    greater than     digit = the digit of the prompt  ->  answers = the larger digits
+
+Where the answer is not defined, as for a duplicate that is none of the prompt's own names, no intervention is made. The last
+variable of each is the answer itself, at home in what writes to the logits.
+
+Two kinds of edges of the circuit carry no variable. `constant_edges` may carry something that is the same in every prompt:
+queries and keys of a head that looks one position back, the query of a last word that is always the same. No counterfactual
+shows them; zeros and means may, and it is left to training whether they do.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from typing import ClassVar
+
+import numpy as np
+from jaxtyping import Bool, Int
+
+from mechassay.registry import Registry
+from mechassay.truth.tasks import LETTERS, NAMES, CompiledIOI, CompiledTask, Fraction, Induction, Larger, PreviousToken
+
+Tokens = Int[np.ndarray, "prompts pos"]
+Right = Bool[np.ndarray, "prompts words"]
+
+
+class Causal(ABC):
+    """A causal model of a task, and where its variables live.
+
+    Attributes:
+        task: what is computed.
+        n_layers: of the transformer.
+        nodes: the writers that hold the variables, by variable.
+        edges: the edges that carry them.
+        constant_edges: the edges that may carry something that is the same in every prompt.
+    """
+
+    task: ClassVar[CompiledTask]
+    n_layers: ClassVar[int] = 2
+    nodes: ClassVar[dict[str, str]]
+    edges: ClassVar[tuple[str, ...]]
+    constant_edges: ClassVar[tuple[str, ...]]
+
+    @abstractmethod
+    def answers(self, own: Tokens, other: Tokens, variable: str | None) -> Right:
+        """The right answers to the prompts `own` if one variable has its value in `other`; none where undefined.
+
+        Args:
+            variable: a key of `nodes`, or None: no intervention.
+        """
+
+    def token(self, word: str) -> int:
+        """The id of a word."""
+        return self.task.vocabulary.index(word)
+
+    def one_of(self, tokens: Int[np.ndarray, "prompts"]) -> Right:
+        """Each token as the only right answer; none where it is no answer at all."""
+        return tokens[:, None] == 1 + np.arange(len(self.task.words))
+
+
+class CausalPreviousToken(Causal):
+    """A head looks one position back, another looks for the mark and copies what the first wrote there."""
+
+    task = PreviousToken()
+    nodes: ClassVar[dict[str, str]] = {"previous": "a0.h1", "answer": "a1.h2"}
+    edges = ("input->a0.h1<v>", "a0.h1->a1.h2<v>", "input->a1.h2<k>", "a1.h2->logits")
+    constant_edges = ("input->a0.h1<q>", "input->a0.h1<k>", "input->a1.h2<q>")
+
+    def answers(self, own: Tokens, other: Tokens, variable: str | None) -> Right:
+        mark = self.token("#")
+        places = (other if variable == "answer" else own) == mark
+        words = own if variable is None else other
+        return self.one_of(words[:, :-1][places[:, 1:]])
+
+
+class CausalInduction(Causal):
+    """A head looks one position back, another looks for the last word in what the first wrote and copies the word there."""
+
+    task = Induction()
+    nodes: ClassVar[dict[str, str]] = {"previous": "a0.h3", "answer": "a1.h0"}
+    edges = ("input->a0.h3<v>", "a0.h3->a1.h0<k>", "input->a1.h0<q>", "input->a1.h0<v>", "a1.h0->logits")
+    constant_edges = ("input->a0.h3<q>", "input->a0.h3<k>")
+
+    def answers(self, own: Tokens, other: Tokens, variable: str | None) -> Right:
+        words = other if variable == "answer" else own
+        previous = own if variable is None else other
+        matches = previous[:, :-2] == words[:, -1:]
+        return self.one_of(np.where(matches.any(axis=1), _take(words[:, 1:], matches.argmax(axis=1)), 0))
+
+
+class CausalIOI(Causal):
+    """At the end a head takes the names, a second one passes on that which there are two of, a third attends to the names but it.
+
+    The first head need not match words with earlier words, as that of the compiled model: two thirds of the names it sees are the
+    repeated one. So its query, and the second one's key, are the same in every prompt.
+    """
+
+    task = CompiledIOI()
+    n_layers: ClassVar[int] = 3
+    nodes: ClassVar[dict[str, str]] = {"duplicate": "a0.h2", "inhibited": "a1.h3", "answer": "a2.h1"}
+    edges = (
+        "input->a0.h2<k>",
+        "input->a0.h2<v>",
+        "a0.h2->a1.h3<v>",
+        "a1.h3->a2.h1<q>",
+        "input->a2.h1<k>",
+        "input->a2.h1<v>",
+        "a2.h1->logits",
+    )
+    constant_edges = ("input->a0.h2<q>", "input->a1.h3<q>", "input->a2.h1<q>")
+
+    def answers(self, own: Tokens, other: Tokens, variable: str | None) -> Right:
+        present, _ = self._names(other if variable == "answer" else own)
+        _, repeated = self._names(own if variable is None else other)
+        # A name that is not there inhibits none: which of the two is left is not defined.
+        return present & ~repeated & (present & repeated).any(axis=1, keepdims=True)
+
+    def _names(self, tokens: Tokens) -> tuple[Right, Right]:
+        counts = (tokens[:, :, None] == 1 + np.arange(len(NAMES))).sum(axis=1)
+        return counts > 0, counts > 1
+
+
+class CausalFraction(Causal):
+    """A head takes the share of one letter among all, the MLP after it tells the shares apart."""
+
+    task = Fraction()
+    nodes: ClassVar[dict[str, str]] = {"share": "a0.h2", "answer": "m1"}
+    edges = ("input->a0.h2<v>", "a0.h2->m1", "m1->logits")
+    constant_edges = ("input->a0.h2<q>", "input->a0.h2<k>")
+
+    def answers(self, own: Tokens, other: Tokens, variable: str | None) -> Right:
+        words = own if variable is None else other
+        return (words == self.token(LETTERS[0])).sum(axis=1)[:, None] == 1 + np.arange(len(self.task.words))
+
+
+class CausalLarger(Causal):
+    """A head brings the digit to the end, the MLP after it knows what is larger."""
+
+    task = Larger()
+    nodes: ClassVar[dict[str, str]] = {"digit": "a0.h0", "answer": "m1"}
+    edges = ("input->a0.h0<k>", "input->a0.h0<v>", "a0.h0->m1", "m1->logits")
+    constant_edges = ("input->a0.h0<q>",)
+
+    def answers(self, own: Tokens, other: Tokens, variable: str | None) -> Right:
+        words = own if variable is None else other
+        digit = np.where(words <= len(self.task.words), words, 0).max(axis=1) - 1
+        return np.arange(len(self.task.words)) > digit[:, None]
+
+
+def _take(tokens: Tokens, places: Int[np.ndarray, "prompts"]) -> Int[np.ndarray, "prompts"]:
+    return np.take_along_axis(tokens, places[:, None], axis=1)[:, 0]
+
+
+CAUSAL = Registry(
+    "trained ground truth",
+    {
+        "truth-fraction-trained": f"{__name__}:CausalFraction",
+        "truth-greater-than-trained": f"{__name__}:CausalLarger",
+        "truth-induction-trained": f"{__name__}:CausalInduction",
+        "truth-ioi-trained": f"{__name__}:CausalIOI",
+        "truth-previous-token-trained": f"{__name__}:CausalPreviousToken",
+    },
+    plural="trained ground truths",
+)

@@ -1,0 +1,88 @@
+"""A ground truth as a folder: a model and tokenizer that load like any others, and truth.json.
+
+    {"format": 1, "task": name, "graph": fingerprint, "split": ..., "seed": ..., "n_pairs": ...,
+     "ablations": {ablation: {"edges": [...], "smallest_inside": ..., "largest_outside": ...}},
+     "training": {...}}                                                       for a trained model
+
+with the verified edges (`mechassay.truth.verify`), the smallest largest effect of an edge of the circuit, and the largest of
+another, over the first `n_pairs` pairs of the split. A circuit that does not hold is never written.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from mechassay.truth.tasks import UNKNOWN
+from mechassay.truth.verify import Verification
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedModel, PreTrainedTokenizerFast
+
+FORMAT = 1
+FILE = "truth.json"
+
+
+def word_tokenizer(vocabulary: Sequence[str], context: int) -> PreTrainedTokenizerFast:
+    """A tokenizer that knows these words, one token each, separated by spaces; ids are their places."""
+    from tokenizers import Tokenizer
+    from tokenizers.models import WordLevel
+    from tokenizers.pre_tokenizers import Whitespace
+    from transformers import PreTrainedTokenizerFast
+
+    tokenizer: Any = Tokenizer(WordLevel({word: number for number, word in enumerate(vocabulary)}, unk_token=UNKNOWN))
+    tokenizer.pre_tokenizer = Whitespace()
+    return PreTrainedTokenizerFast(tokenizer_object=tokenizer, unk_token=UNKNOWN, model_max_length=context)
+
+
+def write_model(model: PreTrainedModel, vocabulary: Sequence[str], folder: Path) -> None:
+    """Write a model and a tokenizer of its words as a folder that loads like any model."""
+    model.save_pretrained(folder)
+    word_tokenizer(vocabulary, int(model.config.max_position_embeddings)).save_pretrained(folder)
+    # What depends on the version of transformers that writes says nothing about the model, and is left out.
+    _rewrite(folder / "config.json", {"transformers_version": None})
+    _rewrite(folder / "tokenizer_config.json", {"backend": None, "tokenizer_class": "PreTrainedTokenizerFast"})
+    (folder / "generation_config.json").unlink(missing_ok=True)
+    (folder / "model.safetensors").chmod(0o644)
+
+
+def write_truth(
+    folder: Path,
+    task: str,
+    ablations: Mapping[str, Verification],
+    *,
+    split: str,
+    seed: int,
+    training: Mapping[str, Any] | None = None,
+) -> None:
+    """Write truth.json beside a model.
+
+    Args:
+        ablations: what was verified, by ablation; all on the same pairs and all hold.
+    """
+    assert ablations and all(each.holds for each in ablations.values())
+    first = next(iter(ablations.values()))
+    record: dict[str, Any] = {
+        "format": FORMAT,
+        "task": task,
+        "graph": first.claimed.graph.fingerprint,
+        "split": split,
+        "seed": seed,
+        "n_pairs": first.n_pairs,
+        "ablations": {
+            name: {"edges": each.claimed.names(), "smallest_inside": each.smallest_inside, "largest_outside": each.largest_outside}
+            for name, each in ablations.items()
+        },
+    }
+    if training is not None:
+        record["training"] = dict(training)
+    (folder / FILE).write_text(json.dumps(record, indent=2) + "\n", "utf-8")
+
+
+def _rewrite(file: Path, changes: Mapping[str, str | None]) -> None:
+    """Change entries of a JSON file; None removes one."""
+    entries = {**json.loads(file.read_text("utf-8")), **changes}
+    kept = {key: value for key, value in entries.items() if changes.get(key, "") is not None}
+    file.write_text(json.dumps(kept, indent=2, sort_keys=True) + "\n", "utf-8")

@@ -1,0 +1,314 @@
+"""Strict interchange intervention training: a small transformer learns a task with the circuit that it is told.
+
+    loss = mean (logits under an intervention - LOGIT on the right answers, 0 elsewhere)^2
+
+A step draws fresh pairs of prompts x, x' and an intervention for each, a choice of edges that are cut and
+what they carry instead. All are one masked forward (`mechassay.models.masked_forward`), and the loss follows gradients
+through both runs. What is right is what the causal model says (`mechassay.truth.causal`):
+
+    behaviour       no edge is cut: the task's answers
+    interchange     all edges out of a variable's home carry x': the answers if that variable has its value in x'
+    strict          any edges outside the circuit are cut, from one to all of them: nothing changes
+
+Strict terms stand beside an interchange in the same example as often as not, and cut edges carry x', zeros, or the means of the
+batch. Strict training of nodes is that of Gupta et al. (2024, InterpBench). Here it is of edges, so that inside the
+circuit too a head reads nothing but what it is to read, and the target is logits, not answers: cross-entropy is content
+with any large logit, and a circuit is only clear if what is outside moves none. Homes are not told what to
+write, only what must follow from it.
+
+The model is a Llama: RMSNorm, rotary positions, gated MLPs, so that positions are in no writer. Adam, the rate
+falling by a cosine. Parameters are those of the Hugging Face model, trained in place. Everything is drawn from one seed;
+the same seed gives the same model on the same machine and number of threads.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+import warnings
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor
+
+from mechassay.ablated import AblatedValues
+from mechassay.circuits.checkpoint import checkpointed, key_of
+from mechassay.circuits.scores import Circuit
+from mechassay.errors import BadUsage, NonFinite
+from mechassay.graph import Graph
+from mechassay.models.capture import Contrast, Trace, constant_trace, trace
+from mechassay.models.decoder import Decoder
+from mechassay.models.families import decode
+from mechassay.models.masked_forward import masked_readout
+from mechassay.models.model import Model, load_model
+from mechassay.pairs import Batch
+from mechassay.progress import BAR, Progress
+from mechassay.truth.causal import Causal, Right, Tokens
+from mechassay.truth.folders import write_model, write_truth
+from mechassay.truth.verify import ABLATIONS, Verification, verify
+
+if TYPE_CHECKING:
+    from transformers import LlamaForCausalLM
+
+WIDTH, N_HEADS, D_MLP = 48, 4, 64
+ROPE_THETA = 100.0
+CONTEXT = 16
+LOGIT = 8.0
+POOL = 20_000
+CLIP = 1.0
+SPLIT, SEED = "test", 0
+CARRIED = (("counterfactual", 0.6), ("zero", 0.2), ("mean", 0.2))
+"""What cut edges carry, and in which share of the examples."""
+NONE = np.array([-1])
+CUT_SHARES = (0.0, 0.05, 0.5, 1.0)
+"""Of the edges outside the circuit, how many are cut: one of these shares an example."""
+
+
+@dataclass(frozen=True)
+class Training:
+    """How long and how fast.
+
+    Attributes:
+        steps: optimiser steps.
+        batch_size: pairs a step.
+        rate, last_rate: learning rates of the first and the last step.
+        seed: of the first weights, the prompts and the interventions.
+    """
+
+    steps: int = 5000
+    batch_size: int = 192
+    rate: float = 3e-3
+    last_rate: float = 3e-5
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        if self.steps < 1 or self.batch_size < len(CARRIED):
+            raise BadUsage(f"Training needs a step, and {len(CARRIED)} pairs in it; got {self.steps} steps of {self.batch_size} pairs.")
+
+    def rate_at(self, step: int) -> float:
+        """The learning rate of a step, counted from 0."""
+        fall = (1 + math.cos(math.pi * step / self.steps)) / 2
+        return self.last_rate + (self.rate - self.last_rate) * fall
+
+
+def train(
+    causal: Causal, training: Training, *, progress: Progress = BAR, checkpoint: Path | None = None
+) -> tuple[LlamaForCausalLM, Float[Tensor, "steps"]]:
+    """A model that computes the causal model by its circuit, and the loss of every step.
+
+    Args:
+        checkpoint: a file that keeps what is done, so that a killed training goes on and ends the same.
+
+    Raises:
+        NonFinite: the loss is NaN or infinite; nothing can be made of such a model.
+    """
+    model = untrained(causal, training.seed)
+    decoder = decode(model)
+    parameters = trainable(decoder)
+    optimiser, kept = _adam(parameters)
+    prompts = Prompts(causal, training.seed)
+    losses = torch.zeros(training.steps, dtype=torch.float64)
+    key = key_of({"task": causal.task.name, "circuit": causal.edges, **dataclasses.asdict(training)})
+    with (
+        progress.track(f"training {causal.task.name}", training.steps) as advance,
+        checkpointed(checkpoint, key, {**kept, "losses": losses}, sums=False) as state,
+    ):
+        advance(state.cursor)
+        for step in range(state.cursor, training.steps):
+            loss = prompts.loss(decoder, training.batch_size, step)
+            losses[step] = loss.detach()
+            if not math.isfinite(losses[step]):
+                raise NonFinite(f"Training {causal.task.name}: the loss of step {step} is {losses[step]:g}. Try a lower rate.")
+            optimiser.param_groups[0]["lr"] = training.rate_at(step)
+            optimiser.zero_grad()
+            loss.backward()
+            torch.nn.utils.clip_grad_norm_(parameters, CLIP)
+            optimiser.step()
+            state.done(step + 1)
+            advance(1)
+    for parameter in parameters:
+        parameter.requires_grad_(False)
+    return model, losses
+
+
+def _adam(parameters: Sequence[Tensor]) -> tuple[torch.optim.Adam, dict[str, Tensor]]:
+    """The optimiser, and all tensors that its steps change."""
+    optimiser = torch.optim.Adam(parameters, betas=(0.9, 0.98))
+    kept: dict[str, Tensor] = {}
+    for number, parameter in enumerate(parameters):
+        state = {name: torch.zeros_like(parameter, requires_grad=False) for name in ("exp_avg", "exp_avg_sq")}
+        optimiser.state[parameter] = {"step": torch.zeros(()), **state}
+        kept |= {f"{number}.{name}": tensor for name, tensor in optimiser.state[parameter].items()}
+        kept[f"{number}.parameter"] = parameter.detach()
+    return optimiser, kept
+
+
+def untrained(causal: Causal, seed: int) -> LlamaForCausalLM:
+    """A model with random weights for a causal model's task."""
+    from transformers import LlamaConfig, LlamaForCausalLM
+
+    config = LlamaConfig(
+        vocab_size=len(causal.task.vocabulary),
+        hidden_size=WIDTH,
+        intermediate_size=D_MLP,
+        num_hidden_layers=causal.n_layers,
+        num_attention_heads=N_HEADS,
+        max_position_embeddings=CONTEXT,
+        rope_parameters={"rope_type": "default", "rope_theta": ROPE_THETA},
+        tie_word_embeddings=False,
+        bos_token_id=0,
+        eos_token_id=0,
+    )
+    with warnings.catch_warnings(), torch.random.fork_rng(devices=[]):
+        warnings.simplefilter("ignore")
+        model: Any = LlamaForCausalLM(config).eval().requires_grad_(False)
+    generator = torch.Generator().manual_seed(seed)
+    for name, parameter in model.named_parameters():
+        if parameter.ndim == 2:
+            # Rows of length 1 for tokens; what is written is of that size too.
+            scale = 1 / math.sqrt(WIDTH) if "embed" not in name else 1.0
+            parameter.copy_(scale * torch.randn(parameter.shape, generator=generator))
+    return model
+
+
+def trainable(decoder: Decoder) -> list[Tensor]:
+    """The decoder's tensors, views of the model's parameters, made ready for gradients."""
+    found: list[Tensor] = []
+
+    def visit(value: object) -> None:
+        if isinstance(value, Tensor):
+            found.append(value.requires_grad_(True))
+        elif isinstance(value, tuple):
+            for each in value:  # pyright: ignore[reportUnknownVariableType] - a tuple of layers
+                visit(each)  # pyright: ignore[reportUnknownArgumentType]
+        elif dataclasses.is_dataclass(value):
+            for field in dataclasses.fields(value):
+                visit(getattr(value, field.name))
+
+    visit(decoder)
+    return found
+
+
+def make_truth(
+    causal: Causal, training: Training, folder: Path, *, limit: int = 500, progress: Progress = BAR
+) -> tuple[Float[Tensor, "steps"], dict[str, Verification]]:
+    """Train a model, verify its circuit by intervention, and write both as a folder that `load_truth` reads.
+
+    Args:
+        folder: gets the model, and truth.json if the circuit holds for every ablation; keeps an interrupted training.
+        limit: pairs of the split "test" to verify on.
+
+    Returns:
+        The loss of every step, and what was verified, by ablation.
+    """
+    folder.mkdir(parents=True, exist_ok=True)
+    hf, losses = train(causal, training, progress=progress, checkpoint=folder / "training.safetensors")
+    write_model(hf, causal.task.vocabulary, folder)
+    found = verified(load_model(str(folder)), causal, limit, progress=progress)
+    if all(each.holds for each in found.values()):
+        about = {**dataclasses.asdict(training), "last_loss": float(losses[-100:].mean())}
+        write_truth(folder, causal.task.name, found, split=SPLIT, seed=SEED, training=about)
+    return losses, found
+
+
+def verified(model: Model, causal: Causal, limit: int, *, progress: Progress = BAR) -> dict[str, Verification]:
+    """The circuit of a trained model, by ablation; see `mechassay.truth.verify`."""
+    pairs = causal.task.pairs(SPLIT, model, limit=limit, seed=SEED)
+    circuit, constant = (Circuit.from_names(model.graph, list(names)) for names in (causal.edges, causal.constant_edges))
+    return {
+        ablation: verify(model, pairs, circuit, ablation, optional=None if ablation == "counterfactual" else constant, progress=progress)
+        for ablation in ABLATIONS
+    }
+
+
+class Prompts:
+    """A pool of prompts of the train split, and the interventions of one step after another."""
+
+    def __init__(self, causal: Causal, seed: int, size: int = POOL) -> None:
+        self.causal = causal
+        self.graph = Graph(causal.n_layers, N_HEADS)
+        self.seed = seed
+        self.tokens = pool(causal, size, seed)
+        circuit = torch.zeros(self.graph.n_writers, self.graph.n_readers, dtype=torch.bool)
+        constant = circuit.clone()
+        for name in causal.edges:
+            circuit[self.graph.index(name)] = True
+        for name in causal.constant_edges:
+            constant[self.graph.index(name)] = True
+        self.outside = {"counterfactual": self.graph.legal & ~circuit, "constant": self.graph.legal & ~circuit & ~constant}
+        self.homes = [self.graph.writer(name) for name in causal.nodes.values()]
+
+    def loss(self, decoder: Decoder, size: int, step: int) -> Float[Tensor, ""]:
+        """The mean squared error of logits over a step's interventions, which its number and the seed determine."""
+        rng = np.random.default_rng([self.seed, step])
+        sizes = np.diff([0, *np.rint(np.cumsum([share for _, share in CARRIED]) * size).astype(int).tolist()])
+        errors = [self._errors(decoder, carried, int(n), rng) for (carried, _), n in zip(CARRIED, sizes, strict=True)]
+        return torch.cat(errors).mean()
+
+    def _errors(self, decoder: Decoder, carried: str, size: int, rng: np.random.Generator) -> Float[Tensor, "batch vocab"]:
+        """Squared errors of logits where cut edges carry one kind of thing."""
+        own, other = (self.tokens[rng.integers(len(self.tokens), size=size)] for _ in range(2))
+        right, home = (
+            self._interchanges(own, other, rng)
+            if carried == "counterfactual"
+            else (self.causal.answers(own, other, None), NONE.repeat(size))
+        )
+        batch = Batch.from_tokens(torch.from_numpy(own), torch.from_numpy(other), [1] * size, [2] * size)
+        ctx = decoder.context(batch.mask)
+        clean = trace(decoder, decoder.embed(batch.clean), ctx)
+        reference = (
+            trace(decoder, decoder.embed(batch.counterfactual), ctx)
+            if carried == "counterfactual"
+            else constant_trace(decoder, constants(decoder, clean, carried), ctx)
+        )
+        mask = self._masks(home, carried, rng).to(decoder.embedding)
+        logits = masked_readout(decoder, Contrast(batch, ctx, 0, clean, reference), mask).all()
+        target = torch.zeros_like(logits)
+        target[:, 1 : 1 + right.shape[1]] = LOGIT * torch.from_numpy(right).to(logits)
+        return (logits - target).square()
+
+    def _interchanges(self, own: Tokens, other: Tokens, rng: np.random.Generator) -> tuple[Right, Int[np.ndarray, "prompts"]]:
+        """Right answers, and the number of the variable whose value is the other prompt's: -1 for none."""
+        right, home = self.causal.answers(own, other, None), NONE.repeat(len(own))
+        # One more than there are variables: in that share nothing is interchanged.
+        wanted = rng.integers(len(self.homes) + 1, size=len(own))
+        for number, variable in enumerate(self.causal.nodes):
+            moved = self.causal.answers(own, other, variable)
+            rows = (wanted == number) & moved.any(axis=1)
+            right, home = np.where(rows[:, None], moved, right), np.where(rows, number, home)
+        return right, home
+
+    def _masks(self, home: Int[np.ndarray, "prompts"], carried: str, rng: np.random.Generator) -> Float[Tensor, "batch writers readers"]:
+        """1 at edges that are kept."""
+        outside = self.outside["counterfactual" if carried == "counterfactual" else "constant"]
+        shares = rng.choice(CUT_SHARES, size=len(home))
+        draws = torch.from_numpy(rng.random((len(home), *outside.shape), dtype=np.float32))
+        cut = outside & (draws < torch.from_numpy(shares)[:, None, None])
+        writers = torch.tensor([*self.homes, -1])[torch.from_numpy(home)]
+        cut |= (torch.arange(outside.shape[0]) == writers[:, None])[:, :, None]
+        return (~cut).float()
+
+
+def pool(causal: Causal, size: int, seed: int) -> Tokens:
+    """Prompts of the train split as token ids."""
+    number = {word: place for place, word in enumerate(causal.task.vocabulary)}
+    rng = np.random.default_rng(seed)
+    prompts = (causal.task.draw_from("train", rng)[0] for _ in range(size))
+    return np.array([[number[word] for word in prompt.text.split()] for prompt in prompts])
+
+
+def constants(decoder: Decoder, clean: Trace, name: str) -> AblatedValues:
+    """Zeros for every writer, or the means of what they wrote in a run, as constants."""
+    scale = {"zero": 0.0, "mean": 1.0}[name]
+    mlps = [layer.mlp.detach().mean((0, 1)) for layer in clean.layers if layer.mlp is not None]
+    return AblatedValues(
+        name,
+        scale * clean.embed.detach().mean((0, 1))[None],
+        scale * torch.stack([layer.z.detach().mean((0, 2)) for layer in clean.layers])[:, :, None],
+        scale * torch.stack(mlps)[:, None],
+    )

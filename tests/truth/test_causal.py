@@ -1,0 +1,136 @@
+"""Causal models of the trained ground truths: answers worked by hand, and by a slow reading of the words."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+import pytest
+
+from contracts.task import check_task
+from mechassay.graph import Graph
+from mechassay.truth.causal import CAUSAL, Causal
+from mechassay.truth.models import TRUTHS
+from mechassay.truth.tasks import COUNTS, split_of
+from mechassay.truth.training import N_HEADS
+
+NAMES = CAUSAL.names()
+
+
+def tokens(causal: Causal, *texts: str) -> np.ndarray:
+    return np.array([[causal.token(word) for word in text.split()] for text in texts])
+
+
+def answers(causal: Causal, own: str, other: str, variable: str | None) -> list[str]:
+    right = causal.answers(tokens(causal, own), tokens(causal, other), variable)[0]
+    return [word for word, is_right in zip(causal.task.words, right, strict=True) if is_right]
+
+
+@pytest.mark.parametrize(
+    ("name", "own", "other", "expected"),
+    [
+        (
+            "truth-previous-token-trained",
+            "oak elm # ash yew fir bay box fig =",
+            "fig box bay fir yew # ash elm oak =",
+            # `previous` at place 2 of the other prompt is box, in place of elm; its own answer is yew.
+            {None: ["elm"], "previous": ["box"], "answer": ["yew"]},
+        ),
+        (
+            "truth-previous-token-trained",
+            "oak elm # ash yew fir bay box fig =",
+            "fig # bay fir yew box ash elm oak =",
+            # Before place 2 the other prompt has the mark, which is no answer.
+            {None: ["elm"], "previous": [], "answer": ["fig"]},
+        ),
+        (
+            "truth-induction-trained",
+            ": oak elm ash yew fir bay box fig oak",
+            ": elm ash oak yew fir bay box fig ash",
+            # In the other prompt oak stands before place 4, where the own prompt has yew.
+            {None: ["elm"], "previous": ["yew"], "answer": ["oak"]},
+        ),
+        ("truth-induction-trained", ": oak elm ash yew fir bay box fig oak", ": elm ash gum yew fir bay box fig ash", {"previous": []}),
+        (
+            "truth-ioi-trained",
+            "then . Ann and Bob , Ann . so to",
+            "then Bob . Ann and , so . Bob to",
+            {None: ["Bob"], "duplicate": ["Ann"], "inhibited": ["Ann"], "answer": ["Ann"]},
+        ),
+        ("truth-ioi-trained", "then . Ann and Bob , Ann . so to", "then Cid . Ann and , so . Cid to", {"duplicate": [], "answer": ["Ann"]}),
+        (
+            "truth-fraction-trained",
+            ": x a x b c d e f =",
+            ": x x x x x b c d =",
+            {None: ["two"], "share": ["five"], "answer": ["five"]},
+        ),
+        (
+            "truth-greater-than-trained",
+            "then so . 6 and , . so and to",
+            "then 8 . so and , . so and to",
+            {None: ["7", "8", "9"], "digit": ["9"], "answer": ["9"]},
+        ),
+    ],
+)
+def test_answers_by_hand(name: str, own: str, other: str, expected: dict[str | None, list[str]]) -> None:
+    causal = CAUSAL.make(name)
+    for variable, words in expected.items():
+        assert answers(causal, own, other, variable) == words, variable
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_without_an_intervention_the_answers_are_those_of_the_task(name: str) -> None:
+    causal = CAUSAL.make(name)
+    prompts = [example.prompt for example in causal.task.examples("test", limit=200)]
+    own = tokens(causal, *(prompt.text for prompt in prompts))
+    right = causal.answers(own, own[::-1], None)
+    assert [words_of(causal, row) for row in right] == [[answer.strip() for answer in prompt.answers] for prompt in prompts]
+    # A variable taken from the prompt itself changes nothing; the answer, taken from another, is the other's.
+    for variable in causal.nodes:
+        np.testing.assert_array_equal(causal.answers(own, own, variable), right)
+    np.testing.assert_array_equal(causal.answers(own, own[::-1], "answer"), right[::-1])
+
+
+def words_of(causal: Causal, row: Sequence[bool] | np.ndarray) -> list[str]:
+    return [word for word, is_right in zip(causal.task.words, row, strict=True) if is_right]
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_interchanges_are_often_defined(name: str) -> None:
+    causal = CAUSAL.make(name)
+    prompts = tokens(causal, *(example.prompt.text for example in causal.task.examples("test", limit=200)))
+    for variable in causal.nodes:
+        assert causal.answers(prompts, prompts[::-1], variable).any(axis=1).mean() > 0.25, variable
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_the_circuit_is_edges_between_the_homes(name: str) -> None:
+    causal = CAUSAL.make(name)
+    graph = Graph(causal.n_layers, N_HEADS)
+    owner = graph.reader_owner.tolist()
+    inside = {0, *(graph.writer(home) for home in causal.nodes.values())}
+    for edge in (*causal.edges, *causal.constant_edges):
+        writer, reader = graph.index(edge)
+        assert writer in inside and (reader == graph.logits or owner[reader] in inside)
+    assert not set(causal.edges) & set(causal.constant_edges)
+    assert {graph.index(edge).writer for edge in causal.edges} == inside
+
+
+@pytest.mark.parametrize("name", ["truth-fraction-trained", "truth-greater-than-trained"])
+def test_the_tasks_keep_their_promises(name: str) -> None:
+    task = TRUTHS.make(name)
+    check_task(task, limit=30)
+    for example in task.examples("validation", limit=200):
+        for prompt in (example.prompt, *example.counterfactuals.values()):
+            words = prompt.text.split()
+            assert len(words) == 10 and split_of(prompt.text) == "validation"
+            if name == "truth-fraction-trained":
+                assert prompt.answers == (f" {COUNTS[words.count('x') - 1]}",)
+            else:
+                digit = next(int(word) for word in words if word.isdigit())
+                assert prompt.answers == tuple(f" {number}" for number in range(digit + 1, 10))
+
+
+def test_greater_than_has_the_other_digits_as_foils() -> None:
+    for example in TRUTHS.make("truth-greater-than-trained").examples("test", limit=50):
+        assert sorted((*example.prompt.answers, *(example.foils or ()))) == [f" {number}" for number in range(10)]

@@ -1,0 +1,177 @@
+"""Strict interchange intervention training: it lowers its loss, is the same twice and when killed; what ships was verified."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from functools import cache
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+import mechassay as ma
+from mechassay.circuits.ablation import ablate
+from mechassay.circuits.faithfulness import evaluate
+from mechassay.circuits.recovery import recovery_of
+from mechassay.circuits.scores import Circuit
+from mechassay.errors import BadUsage, NonFinite, UnknownName
+from mechassay.models.families import decode
+from mechassay.truth.causal import CAUSAL, CausalIOI, CausalPreviousToken
+from mechassay.truth.models import load_truth, truth_folder
+from mechassay.truth.training import LOGIT, Prompts, Training, make_truth, train, trainable, untrained
+from mechassay.truth.verify import ABLATIONS, MARGIN, verify
+
+truth_of = cache(load_truth)
+NAMES = CAUSAL.names()
+SHORT = Training(steps=30, batch_size=48, seed=3)
+
+
+# --- training --------------------------------------------------------------------------------------------
+
+
+def test_training_lowers_the_loss_and_is_the_same_for_the_same_seed() -> None:
+    model, losses = train(CausalPreviousToken(), SHORT)
+    again, same = train(CausalPreviousToken(), SHORT)
+    torch.testing.assert_close(losses, same, atol=0, rtol=0)
+    for name, value in model.state_dict().items():
+        assert torch.equal(value, again.state_dict()[name]), name
+    assert float(losses[-10:].mean()) < float(losses[:5].mean())
+    assert not any(parameter.requires_grad for parameter in model.parameters())
+    _, other = train(CausalPreviousToken(), dataclasses.replace(SHORT, steps=2, seed=4))
+    assert float(other[0]) != float(losses[0])
+
+
+class Killed(Exception):
+    pass
+
+
+def test_a_killed_training_goes_on_and_ends_the_same(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    whole, losses = train(CausalPreviousToken(), SHORT)
+    right = Prompts.loss
+
+    def until(self: Prompts, decoder: object, size: int, step: int) -> torch.Tensor:
+        if step == 17:
+            raise Killed
+        return right(self, decoder, size, step)  # pyright: ignore[reportArgumentType]
+
+    monkeypatch.setattr("mechassay.circuits.checkpoint.EVERY_SECONDS", 0.0)
+    monkeypatch.setattr(Prompts, "loss", until)
+    with pytest.raises(Killed):
+        train(CausalPreviousToken(), SHORT, checkpoint=tmp_path / "state.safetensors")
+    monkeypatch.setattr(Prompts, "loss", right)
+    resumed, again = train(CausalPreviousToken(), SHORT, checkpoint=tmp_path / "state.safetensors")
+    torch.testing.assert_close(again, losses, atol=0, rtol=0)
+    for name, value in whole.state_dict().items():
+        assert torch.equal(value, resumed.state_dict()[name]), name
+    assert not (tmp_path / "state.safetensors").exists()
+
+
+def test_all_parameters_of_the_original_are_trained_in_place() -> None:
+    model = untrained(CausalIOI(), 0)
+    parameters = trainable(decode(model))
+    assert sum(each.numel() for each in parameters) == sum(each.numel() for each in model.parameters())
+    with torch.no_grad():
+        for each in parameters:
+            each.fill_(2.0)
+    assert all(bool((each == 2).all()) for each in model.parameters())
+
+
+def test_the_loss_is_that_of_the_untrained_logits_by_hand() -> None:
+    """All logits 0: the error is LOGIT^2 for each right answer, over the vocabulary, whatever is cut."""
+    causal = CausalPreviousToken()
+    decoder = decode(untrained(causal, 0))
+    decoder.unembedding.zero_()
+    loss = Prompts(causal, 0, size=200).loss(decoder, 64, step=0)
+    assert float(loss) == pytest.approx(LOGIT**2 / len(causal.task.vocabulary))
+
+
+def test_bad_settings_and_a_loss_that_diverges_are_told(tmp_path: Path) -> None:
+    with pytest.raises(BadUsage, match="got 0 steps"):
+        Training(steps=0)
+    with pytest.raises(NonFinite, match="Try a lower rate"):
+        train(CausalPreviousToken(), Training(steps=30, batch_size=24, rate=1e30))
+    with pytest.raises(UnknownName, match="truth-ioi-trained"):
+        CAUSAL.make("truth-ioi-traind")
+
+
+def test_a_circuit_that_does_not_hold_is_not_written(tmp_path: Path) -> None:
+    _, found = make_truth(CausalPreviousToken(), dataclasses.replace(SHORT, steps=2), tmp_path, limit=20)
+    assert not found["counterfactual"].holds
+    assert (tmp_path / "model.safetensors").is_file() and not (tmp_path / "truth.json").exists()
+
+
+# --- what ships ------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_the_shipped_circuit_is_that_of_the_causal_model(name: str) -> None:
+    truth, causal = truth_of(name), CAUSAL.make(name)
+    assert truth.circuits["counterfactual"] == Circuit.from_names(truth.model.graph, list(causal.edges))
+    for ablation in ABLATIONS:
+        names = set(truth.circuits[ablation].names())
+        assert set(causal.edges) <= names <= {*causal.edges, *causal.constant_edges}
+        assert truth.margins[ablation] >= MARGIN
+    assert sum(file.stat().st_size for file in truth_folder(name).iterdir()) < 1_000_000
+    assert json.loads((truth_folder(name) / "truth.json").read_text("utf-8"))["training"]["steps"] >= 1000
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_the_model_always_gives_the_answer_and_so_does_its_circuit(name: str) -> None:
+    truth = truth_of(name)
+    pairs = truth.task.pairs("test", truth.model, limit=200, seed=5)
+    whole = evaluate(truth.model, Circuit.full(truth.model.graph), pairs, "logit_diff")
+    assert whole.min() > 0.9 * LOGIT
+    for ablation, circuit in truth.circuits.items():
+        alone = evaluate(truth.model, circuit, ablate(truth.model, pairs, ablation), "logit_diff")
+        assert np.abs(alone - whole).max() < 0.25 * LOGIT, ablation
+
+
+@pytest.mark.parametrize(("name", "ablation"), list(zip(NAMES, ["mean", "zero", "counterfactual", "counterfactual", "zero"], strict=True)))
+def test_the_shipped_circuit_holds_on_other_pairs(name: str, ablation: str) -> None:
+    truth = truth_of(name)
+    pairs = truth.task.pairs("validation", truth.model, limit=100, seed=7)
+    done = verify(truth.model, pairs, truth.circuits[ablation], ablation)
+    assert done.found == truth.circuits[ablation]
+    assert done.smallest_inside == pytest.approx(truth.verified[ablation].smallest_inside, rel=0.5)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_interchanges_of_variables_have_the_causal_models_answers(name: str) -> None:
+    """The home of a variable carries the other prompt: the best word is the causal model's."""
+    truth, causal = truth_of(name), CAUSAL.make(name)
+    graph, pairs = truth.model.graph, truth.task.pairs("test", truth.model, limit=200, seed=6)
+    own, other = (np.array([[causal.token(word) for word in text.split()] for text in texts]) for texts in _texts(pairs))
+    for variable, home in causal.nodes.items():
+        right = causal.answers(own, other, variable)
+        rows = np.flatnonzero(right.any(axis=1))
+        edges = graph.legal.clone()
+        edges[graph.writer(home)] = False
+        best = _best(truth.model, Circuit(graph, edges), truth.model.batch(pairs).select(rows.tolist()))
+        assert right[rows, best - 1].mean() > 0.99, variable
+
+
+def _texts(pairs: ma.Pairs) -> tuple[list[str], list[str]]:
+    return [pair.clean for pair in pairs], [pair.counterfactual for pair in pairs]
+
+
+def _best(model: ma.Model, circuit: Circuit, batch: ma.Batch) -> np.ndarray:
+    from mechassay.models.capture import Contrast
+    from mechassay.models.masked_forward import masked_readout
+
+    with torch.no_grad():
+        mask = circuit.edges.float()[None]
+        return masked_readout(model.decoder, Contrast.run(model.decoder, batch), mask).all().argmax(dim=1).numpy()
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_methods_find_the_trained_circuit(name: str) -> None:
+    truth = truth_of(name)
+    pairs = truth.task.pairs("train", truth.model, limit=40)
+    circuit = truth.circuits["counterfactual"]
+    found = {
+        method: recovery_of(made.score(truth.model, pairs), circuit, by="magnitude").auroc
+        for method, made in {"exact": ma.circuits.ExactPatching(), "ig": ma.circuits.EAPIGInputs(steps=5)}.items()
+    }
+    assert found["exact"] > 0.99 and found["ig"] > 0.9
