@@ -109,10 +109,11 @@ def test_the_circuit_is_edges_between_the_homes(name: str) -> None:
     graph = Graph(causal.n_layers, N_HEADS)
     owner = graph.reader_owner.tolist()
     inside = {0, *(graph.writer(home) for home in causal.nodes.values())}
-    for edge in (*causal.edges, *causal.constant_edges):
+    for edge in (*causal.edges, *causal.constant_edges, *causal.free_edges):
         writer, reader = graph.index(edge)
         assert writer in inside and (reader == graph.logits or owner[reader] in inside)
-    assert not set(causal.edges) & set(causal.constant_edges)
+    every = (*causal.edges, *causal.constant_edges, *causal.free_edges)
+    assert len(set(every)) == len(every)
     assert {graph.index(edge).writer for edge in causal.edges} == inside
 
 

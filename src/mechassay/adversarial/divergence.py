@@ -5,7 +5,8 @@ With p the model's distribution, H its entropy, h the circuit's final vector and
     KL(p || softmax(z)) = -H(p) - p . z + logsumexp(z),       p . z = (W^T p) . h + b . p
 
 W^T p is one vector for each clean prompt, whatever is compared with it; logsumexp runs over blocks of the vocabulary with a
-running maximum. Models that cap their logits (Gemma 2) have z = cap tanh(W h / cap): there p . z is summed over the blocks too.
+running maximum. Models that cap their logits (Gemma 2) have z = cap tanh(W h / cap): there p . z is summed over the blocks too, and
+so it is in bf16 and fp16, where z are rounded logits: W^T p would be that of others, and a model would diverge from itself.
 Sums are in fp32 at least and put together in fp64; the three terms are of the order of ten nats, so that in fp32 a divergence
 below 1e-5 is rounding, and may be negative by as much. It is stored as it came out.
 """
@@ -32,8 +33,8 @@ class Target:
     Attributes:
         p: probabilities.
         entropy: of each, in nats.
-        direction: W^T p; None where logits are capped.
-        offset: b . p; 0 without a bias.
+        direction: W^T p; None where logits are capped or rounded below fp32.
+        offset: b . p; 0 without a bias, or without a direction.
     """
 
     p: Float[Tensor, "batch vocab"]
@@ -47,12 +48,12 @@ class Target:
         """From the clean run's readout."""
         decoder, logp = readout.decoder, readout.all().log_softmax(dim=-1)
         p = logp.exp()
-        bias = decoder.unembed_bias
+        bias, linear = decoder.unembed_bias, decoder.logit_softcap is None and decoder.unembedding.dtype == p.dtype
         return Target(
             p=p,
             entropy=-(p * logp).sum(dim=-1),
-            direction=at_least_fp32(p.to(decoder.unembedding) @ decoder.unembedding) if decoder.logit_softcap is None else None,
-            offset=p.new_zeros(len(p)) if bias is None else p @ at_least_fp32(bias),
+            direction=p @ decoder.unembedding if linear else None,
+            offset=p.new_zeros(len(p)) if bias is None or not linear else p @ bias,
         )
 
 
@@ -72,14 +73,14 @@ def _sums(target: Target, readout: Readout) -> tuple[Float[Tensor, "batch"], Flo
     """p . z and logsumexp(z)."""
     decoder, hidden = readout.decoder, readout.hidden
     cap, n_vocab = decoder.logit_softcap, decoder.unembedding.shape[0]
-    cross = target.offset if target.direction is None else target.offset + (target.direction * at_least_fp32(hidden)).sum(dim=-1)
-    cross = torch.zeros_like(target.entropy) if cap is not None else cross
+    cross = target.offset if target.direction is None else target.offset + (target.direction * hidden).sum(dim=-1)
     highest = torch.full_like(target.entropy, float("-inf"))
     total = torch.zeros_like(target.entropy)
     for begin in range(0, n_vocab, BLOCK):
         z = _logits(decoder, hidden, slice(begin, begin + BLOCK))
         if cap is not None:
             z = cap * torch.tanh(z / cap)
+        if target.direction is None:
             cross = cross + (target.p[:, begin : begin + BLOCK] * z).sum(dim=-1)
         new = torch.maximum(highest, z.amax(dim=-1))
         total = total * (highest - new).exp() + (z - new[:, None]).exp().sum(dim=-1)

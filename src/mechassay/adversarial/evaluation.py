@@ -24,7 +24,7 @@ from pathlib import Path
 
 import numpy as np
 import torch
-from jaxtyping import Float
+from jaxtyping import Float, Int
 from torch import Tensor
 
 from mechassay.adversarial.divergence import Target, divergence, divergences_from
@@ -39,7 +39,10 @@ from mechassay.models.model import Model
 from mechassay.pairs import Batch
 from mechassay.progress import BAR, Progress
 
-LARGEST_BLOCK = 128
+BLOCK_TOKENS = 4096
+"""Tokens of a block at the most: more than these are no faster."""
+GPU_BUDGET = 4 * 2**30
+"""Bytes of a block on a GPU."""
 REFERENCES = 32
 """Corrupted prompts that are run at once."""
 
@@ -77,7 +80,7 @@ def evaluate_pairs(
         store: a folder for what is done, so that a killed job can go on; None: in memory.
 
     Raises:
-        GraphMismatch: a circuit belongs to another graph than the model's.
+        GraphMismatch: a circuit belongs to another graph than the model's, or its neurons to another width.
         BadUsage: prompts of different lengths, or pools of different sizes that are no grid.
         NonFinite: a divergence is NaN or infinite.
         BadFile: the store holds something else.
@@ -86,6 +89,8 @@ def evaluate_pairs(
     for circuit in circuits:
         if circuit.graph != model.graph:
             raise GraphMismatch(f"A circuit belongs to {circuit.graph}; the model's graph is {model.graph}.")
+        if circuit.neurons is not None and circuit.neurons.shape[1] != model.decoder.d_model:
+            raise GraphMismatch(f"A circuit has {circuit.neurons.shape[1]} neurons a node; the model has {model.decoder.d_model}.")
     if clean.tokens.shape[1] != corrupted.tokens.shape[1]:
         raise BadUsage(f"Prompts must have one length; got {clean.tokens.shape[1]} and {corrupted.tokens.shape[1]} tokens.")
     if not grid and len(clean) != len(corrupted):
@@ -101,7 +106,8 @@ def evaluate_pairs(
     ):
         for block in work.grid_blocks() if grid else work.pair_blocks():
             block.fill(values.array, advance)
-    _check_finite(values.array)
+            _check_finite(values.array[:, block.rows], block.rows.start)
+    values.flush()
     return Divergences(values.array[1:], values.array[0])
 
 
@@ -127,6 +133,11 @@ class _Store:
         if self.array.shape != shape or self.array.dtype != np.float32:
             raise BadFile(f"{file}: holds {self.array.dtype} {self.array.shape}; this run makes float32 {shape}.")
 
+    def flush(self) -> None:
+        """Write what is in memory to the disk."""
+        if isinstance(self.array, np.memmap):
+            self.array.flush()
+
 
 @dataclass(frozen=True, eq=False)
 class _Work:
@@ -134,14 +145,18 @@ class _Work:
 
     model: Model
     runs: Sequence[Run]
-    clean: Tensor
-    corrupted: Tensor
+    clean: Int[Tensor, "clean pos"]
+    corrupted: Int[Tensor, "corrupted pos"]
 
     @property
     def size(self) -> int:
-        # On a GPU the free memory decides, which is not the same twice: pairs are then divided by the largest block alone.
-        budget = token_budget(self.model.bytes_per_token, self.clean.shape[1], self.model.device)
-        return max(1, min(LARGEST_BLOCK, budget // self.clean.shape[1]))
+        """Clean prompts, or pairs, of a block."""
+        length, per_token, device = self.clean.shape[1], self.model.bytes_per_token, self.model.device
+        budget = token_budget(per_token, length, device)
+        if device.type != "cpu":
+            # The free memory is not the same twice, and a job that goes on has to divide pairs as before.
+            budget = GPU_BUDGET // per_token
+        return max(1, min(BLOCK_TOKENS, budget) // length)
 
     def grid_blocks(self) -> list[_GridBlock]:
         return [_GridBlock(self, slice(begin, min(begin + self.size, len(self.clean)))) for begin in range(0, len(self.clean), self.size)]
@@ -152,13 +167,13 @@ class _Work:
     def context(self, n: int) -> Context:
         return self.model.decoder.context(torch.ones(n, self.clean.shape[1], dtype=torch.bool, device=self.clean.device))
 
-    def batch(self, clean: Tensor, corrupted: Tensor) -> Batch:
+    def batch(self, clean: Int[Tensor, "pairs pos"], corrupted: Int[Tensor, "pairs pos"]) -> Batch:
         """Pairs of tokens; answers and foils are not looked at."""
         nothing = torch.zeros(len(clean), 1, dtype=torch.long, device=clean.device)
         ids = tuple(map(str, range(len(clean))))
         return Batch(
             clean=clean,
-            counterfactual=corrupted.expand_as(clean),
+            counterfactual=corrupted,
             mask=torch.ones_like(clean, dtype=torch.bool),
             answers=nothing,
             foils=nothing,
@@ -176,36 +191,32 @@ class _GridBlock:
 
     def fill(self, values: Float[np.ndarray, "rows clean corrupted"], advance: Callable[[int], None]) -> None:
         mine = values[:, self.rows]
-        todo = np.flatnonzero(np.isnan(mine).any(axis=(0, 1)))
-        n, done = mine.shape[1], mine.shape[2] - len(todo)
-        advance(n * done)
-        if not len(todo):
+        todo = np.isnan(mine).any(axis=(0, 1))
+        n = mine.shape[1]
+        advance(n * int((~todo).sum()))
+        if not todo.any():
             return
         work, decoder = self.work, self.work.model.decoder
         tokens, ctx = work.clean[self.rows], work.context(n)
         clean = trace(decoder, decoder.embed(tokens), ctx)
-        target = Target.of(clean.readout(decoder))
+        target, batch = Target.of(clean.readout(decoder)), work.batch(tokens, tokens)
         for begin in range(0, len(work.corrupted), REFERENCES):
-            columns = np.arange(begin, min(begin + REFERENCES, len(work.corrupted)))
-            if not np.isin(columns, todo).any():
+            columns = slice(begin, min(begin + REFERENCES, len(work.corrupted)))
+            if not todo[columns].any():
                 continue
             others = work.corrupted[columns]
-            references = trace(decoder, decoder.embed(others), work.context(len(columns)))
+            references = trace(decoder, decoder.embed(others), work.context(len(others)))
             logq = references.readout(decoder).all().log_softmax(dim=-1)
-            mine[0][:, columns] = divergences_from(target, logq).float().cpu().numpy()
-            for place, column in enumerate(columns.tolist()):
-                if column in todo:
-                    contrast = self._contrast(tokens, others[place], clean, references, place, ctx)
-                    for number, run in enumerate(work.runs, start=1):
-                        mine[number][:, column] = divergence(target, run(contrast)).float().cpu().numpy()
-                    advance(n)
-
-    def _contrast(self, tokens: Tensor, other: Tensor, clean: Trace, references: Trace, place: int, ctx: Context) -> Contrast:
-        """The whole block against one corrupted prompt, whose run is the same for all of it."""
-        differs = (tokens != other).any(dim=0).nonzero()
-        start = min(int(differs[0]), len(other) - 1) if len(differs) else len(other) - 1
-        batch = self.work.batch(tokens, other[None])
-        return Contrast(batch, ctx, start, clean, one_of(references, place, len(tokens), start))
+            mine[0][:, columns] = divergences_from(target, logq).cpu().numpy()
+            for place, start in enumerate(first_differences(tokens, others)):
+                if not todo[begin + place]:
+                    continue
+                # The whole block against one corrupted prompt, whose run is the same for all of it.
+                pairs = replace(batch, counterfactual=others[place].expand_as(tokens))
+                contrast = Contrast(pairs, ctx, start, clean, one_of(references, place, n, start))
+                for number, run in enumerate(work.runs, start=1):
+                    mine[number][:, begin + place] = divergence(target, run(contrast)).cpu().numpy()
+                advance(n)
 
 
 @dataclass(frozen=True, eq=False)
@@ -221,10 +232,17 @@ class _PairBlock:
             work, decoder = self.work, self.work.model.decoder
             contrast = Contrast.run(decoder, work.batch(work.clean[self.rows], work.corrupted[self.rows]))
             target = Target.of(contrast.clean.readout(decoder))
-            mine[0] = divergence(target, contrast.other.readout(decoder)).float().cpu().numpy()
+            mine[0] = divergence(target, contrast.other.readout(decoder)).cpu().numpy()
             for number, run in enumerate(work.runs, start=1):
-                mine[number] = divergence(target, run(contrast)).float().cpu().numpy()
+                mine[number] = divergence(target, run(contrast)).cpu().numpy()
         advance(mine.shape[1])
+
+
+def first_differences(clean: Int[Tensor, "clean pos"], corrupted: Int[Tensor, "corrupted pos"]) -> list[int]:
+    """For each corrupted prompt the first column in which a clean one differs from it; the last column if none does."""
+    differs = (clean[:, None] != corrupted[None]).any(dim=0)
+    differs[:, -1] = True
+    return differs.int().argmax(dim=1).tolist()
 
 
 def one_of(references: Trace, place: int, times: int, start: int) -> Trace:
@@ -249,9 +267,10 @@ def one_of(references: Trace, place: int, times: int, start: int) -> Trace:
     return Trace(embed, tuple(map(layer, references.layers)), final, start)
 
 
-def _check_finite(values: Float[np.ndarray, "rows *pairs"]) -> None:
+def _check_finite(values: Float[np.ndarray, "rows *pairs"], begin: int) -> None:
+    """Refuse what is not finite in the block that begins with that pair."""
     if not np.isfinite(values).all():
-        where = np.argwhere(~np.isfinite(values))[0].tolist()
-        raise NonFinite(
-            f"The divergence of pair {tuple(where[1:])} is {values[tuple(where)]} in row {where[0]}: activations overflow or hold NaN."
-        )
+        row, pair, *rest = np.argwhere(~np.isfinite(values))[0].tolist()
+        where, value = (pair + begin, *rest), values[(row, pair, *rest)]
+        circuit = "the corrupted run" if row == 0 else f"circuit {row - 1}"
+        raise NonFinite(f"The divergence of {circuit} for pair {', '.join(map(str, where))} is {value}: activations overflow or hold NaN.")

@@ -13,7 +13,7 @@ The fields of a prompt are its parts (`Prompt.spans`): what group-by and search 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from itertools import islice
@@ -25,7 +25,7 @@ from torch import Tensor
 
 from mechassay.alignment import encode
 from mechassay.errors import BadPairs, BadUsage, UnknownName
-from mechassay.examples import Prompt
+from mechassay.examples import Example, Prompt
 
 if TYPE_CHECKING:
     from mechassay.models.model import Model
@@ -97,25 +97,58 @@ def draw_pools(
 
     Raises:
         UnknownName: no such split or counterfactual.
-        BadUsage: a size below 1, or matched pools of different sizes.
+        BadUsage: a size below 1, a negative seed, or matched pools of different sizes.
         BadPairs: the task has fewer prompts of one length.
     """
-    kind = task.default_counterfactual if counterfactual is None else counterfactual
-    if kind not in task.counterfactuals:
-        raise UnknownName("counterfactual", kind, task.counterfactuals)
+    kind = _checked(task, split, counterfactual, seed)
     if min(n_clean, n_corrupted) < 1 or (matched and n_clean != n_corrupted):
         raise BadUsage(f"Pools need a prompt each, and matched ones equal sizes; got {n_clean} clean and {n_corrupted} corrupted prompts.")
     sides = _Sides(model, matched, n_clean, n_corrupted)
-    # The private split has a seed of its own, which no report may give away.
-    if split not in PUBLIC_SPLITS:
-        raise UnknownName("split", split, PUBLIC_SPLITS)
-    examples = islice(task.generate(split, seed, model.tokenizer), PATIENCE * (n_clean + n_corrupted) + CHUNK)
-    while not sides.full and (chunk := list(islice(examples, CHUNK))):
-        sides.add([example.prompt for example in chunk], [example.counterfactuals.get(kind) for example in chunk])
+    sides.fill(islice(task.generate(split, seed, model.tokenizer), PATIENCE * (n_clean + n_corrupted) + CHUNK), kind)
     if not sides.full:
-        had = f"{len(sides.clean)} clean and {len(sides.corrupted)} corrupted prompts of {sides.length} tokens"
+        had = f"{len(sides.clean)} clean and {len(sides.corrupted)} corrupted prompts of {sides.length or 0} tokens"
         raise BadPairs(f"Split {split!r} of {task.name} has {had} for {model.name}; asked for {n_clean} and {n_corrupted}.")
     return sides.clean.pool(), sides.corrupted.pool()
+
+
+def whole_split(
+    task: Task, model: Model, *, split: str = "test", counterfactual: str | None = None, largest: int = 1_000_000
+) -> tuple[Pool, Pool]:
+    """All examples of a split that ends, matched: prompt i of one pool belongs to prompt i of the other.
+
+    Args:
+        largest: refuse splits with more examples.
+
+    Raises:
+        UnknownName: no such split or counterfactual.
+        BadUsage: the task does not say how many examples a split has, or it has more than `largest`.
+        BadPairs: no example is left.
+    """
+    kind = _checked(task, split, counterfactual, 0)
+    population = getattr(task, "population", None)
+    if population is None:
+        raise BadUsage(f"{task.name} cannot be enumerated: it does not say how many examples a split has.")
+    count = population(split)
+    if count > largest:
+        raise BadUsage(f"Split {split!r} of {task.name} has {count:,} examples; at most {largest:,} are enumerated.")
+    sides = _Sides(model, True, count, count)
+    sides.fill(task.generate(split, 0, model.tokenizer), kind)
+    if not len(sides.clean):
+        raise BadPairs(f"Split {split!r} of {task.name} has no pair for {model.name}.")
+    return sides.clean.pool(), sides.corrupted.pool()
+
+
+def _checked(task: Task, split: str, counterfactual: str | None, seed: int) -> str:
+    """The kind of corrupted prompts that is meant."""
+    kind = task.default_counterfactual if counterfactual is None else counterfactual
+    if kind not in task.counterfactuals:
+        raise UnknownName("counterfactual", kind, task.counterfactuals)
+    # The private split has a seed of its own, which no report may give away.
+    if split not in PUBLIC_SPLITS or split not in task.sizes:
+        raise UnknownName("split", split, [each for each in PUBLIC_SPLITS if each in task.sizes])
+    if seed < 0:
+        raise BadUsage(f"A seed must be 0 or more; got {seed}.")
+    return kind
 
 
 class _Side:
@@ -150,7 +183,12 @@ class _Sides:
     def full(self) -> bool:
         return len(self.clean) >= self.n_clean and len(self.corrupted) >= self.n_corrupted
 
-    def add(self, clean: Sequence[Prompt], corrupted: Sequence[Prompt | None]) -> None:
+    def fill(self, examples: Iterator[Example], kind: str) -> None:
+        """Take prompts until both pools are full, or there are no more."""
+        while not self.full and (chunk := list(islice(examples, CHUNK))):
+            self._add([example.prompt for example in chunk], [example.counterfactuals.get(kind) for example in chunk])
+
+    def _add(self, clean: Sequence[Prompt], corrupted: Sequence[Prompt | None]) -> None:
         ours = tokenized(self.model, [prompt.text for prompt in clean])
         present = [prompt for prompt in corrupted if prompt is not None]
         theirs = iter(tokenized(self.model, [prompt.text for prompt in present]))

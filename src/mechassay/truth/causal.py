@@ -12,9 +12,9 @@ x and x' and any one variable taken from x' (an interchange intervention, Geiger
 Where the answer is not defined, as for a duplicate that is none of the prompt's own names, no intervention is made. The last
 variable of each is the answer itself, at home in what writes to the logits.
 
-Two kinds of edges of the circuit carry no variable. `constant_edges` may carry something that is the same in every prompt:
-queries and keys of a head that looks one position back, the query of a last word that is always the same. No counterfactual
-shows them; zeros and means may, and it is left to training whether they do.
+Two kinds of edges may be of the circuit or not; which, is left to training, and verified. `constant_edges` may carry something
+that is the same in every prompt: queries and keys of a head that looks one position back, the query of a last word that
+is always the same. No counterfactual shows them; zeros and means may. `free_edges` may carry anything.
 """
 
 from __future__ import annotations
@@ -41,6 +41,7 @@ class Causal(ABC):
         nodes: the writers that hold the variables, by variable.
         edges: the edges that carry them.
         constant_edges: the edges that may carry something that is the same in every prompt.
+        free_edges: the edges that may carry anything, or nothing.
     """
 
     task: ClassVar[CompiledTask]
@@ -48,6 +49,7 @@ class Causal(ABC):
     nodes: ClassVar[dict[str, str]]
     edges: ClassVar[tuple[str, ...]]
     constant_edges: ClassVar[tuple[str, ...]]
+    free_edges: ClassVar[tuple[str, ...]] = ()
 
     @abstractmethod
     def answers(self, own: Tokens, other: Tokens, variable: str | None) -> Right:
@@ -97,10 +99,10 @@ class CausalInduction(Causal):
 
 
 class CausalIOI(Causal):
-    """At the end a head takes the names, a second one passes on that which there are two of, a third attends to the names but it.
+    """A head finds what is repeated, another brings that name to the end, a third attends to the names but it.
 
-    The first head need not match words with earlier words, as that of the compiled model: two thirds of the names it sees are the
-    repeated one. So its query, and the second one's key, are the same in every prompt.
+    How the first one finds it is left to training: by matching words with earlier words, as the compiled model's does, or at
+    the end, by there being two of one name. The second way needs no query of its own and no key of the second head: `free_edges`.
     """
 
     task = CompiledIOI()
@@ -115,7 +117,8 @@ class CausalIOI(Causal):
         "input->a2.h1<v>",
         "a2.h1->logits",
     )
-    constant_edges = ("input->a0.h2<q>", "input->a1.h3<q>", "input->a2.h1<q>")
+    constant_edges = ("input->a1.h3<q>", "input->a2.h1<q>")
+    free_edges = ("input->a0.h2<q>", "a0.h2->a1.h3<k>")
 
     def answers(self, own: Tokens, other: Tokens, variable: str | None) -> Right:
         present, _ = self._names(other if variable == "answer" else own)

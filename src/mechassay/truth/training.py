@@ -219,9 +219,10 @@ def make_truth(
 def verified(model: Model, causal: Causal, limit: int, *, progress: Progress = BAR) -> dict[str, Verification]:
     """The circuit of a trained model, by ablation; see `mechassay.truth.verify`."""
     pairs = causal.task.pairs(SPLIT, model, limit=limit, seed=SEED)
-    circuit, constant = (Circuit.from_names(model.graph, list(names)) for names in (causal.edges, causal.constant_edges))
+    circuit = Circuit.from_names(model.graph, list(causal.edges))
+    free, also = (Circuit.from_names(model.graph, [*causal.free_edges, *more]) for more in ((), causal.constant_edges))
     return {
-        ablation: verify(model, pairs, circuit, ablation, optional=None if ablation == "counterfactual" else constant, progress=progress)
+        ablation: verify(model, pairs, circuit, ablation, optional=free if ablation == "counterfactual" else also, progress=progress)
         for ablation in ABLATIONS
     }
 
@@ -236,7 +237,7 @@ class Prompts:
         self.tokens = pool(causal, size, seed)
         circuit = torch.zeros(self.graph.n_writers, self.graph.n_readers, dtype=torch.bool)
         constant = circuit.clone()
-        for name in causal.edges:
+        for name in (*causal.edges, *causal.free_edges):
             circuit[self.graph.index(name)] = True
         for name in causal.constant_edges:
             constant[self.graph.index(name)] = True

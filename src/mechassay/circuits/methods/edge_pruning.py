@@ -9,7 +9,10 @@ the warm-up, the first 2,500 of 3,000 steps. Log alphas begin at N(10, .01): the
 mask is drawn for all examples of a step. AdamW, learning rate .8 for masks and multipliers, no decay.
 The score is P(m > 0).
 
-Deviations: masks are on MIB's edges, one writer for tokens and positions, and none for nodes; the
+Log alphas are kept within [-10, 10]. At this learning rate they leave that range in a few steps, and beyond it neither part of
+the loss has a gradient to bring them back: masks then stay as they are, and the multipliers grow without end.
+
+Other deviations: masks are on MIB's edges, one writer for tokens and positions, and none for nodes; the
 sparsity is its expectation, not that of the drawn mask; both learning rates are constant.
 """
 
@@ -111,6 +114,11 @@ class _Targeted(HardConcrete):
         super().__init__(graph, log_alpha)
         self.settings = settings
         self.multipliers = log_alpha.new_zeros(2).requires_grad_()
+
+    def draw(self, n: int, generator: torch.Generator) -> Float[Tensor, "masks writers readers"]:
+        with torch.no_grad():
+            self.log_alpha.clamp_(-INITIAL_LOG_ALPHA, INITIAL_LOG_ALPHA)
+        return super().draw(n, generator)
 
     def penalty(self, step: int) -> Float[Tensor, ""]:
         gap = self.target(step) - (1 - self.mean_kept())
