@@ -23,7 +23,7 @@ class Progress(Protocol):
 
 
 class Bar:
-    """A bar with elapsed and remaining time, on a terminal."""
+    """A bar with the rate and elapsed and remaining time, on a terminal."""
 
     @contextmanager
     def track(self, label: str, total: int) -> Iterator[Advance]:
@@ -32,12 +32,29 @@ class Bar:
                 yield advance
             return
         from rich.console import Console
-        from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+        from rich.progress import (
+            BarColumn,
+            MofNCompleteColumn,
+            Progress,
+            ProgressColumn,
+            Task,
+            TextColumn,
+            TimeElapsedColumn,
+            TimeRemainingColumn,
+        )
+        from rich.text import Text
+
+        class Rate(ProgressColumn):
+            """Units a second."""
+
+            def render(self, task: Task) -> Text:
+                return Text("" if task.speed is None else f"{task.speed:,.4g}/s")
 
         columns = (
             TextColumn("{task.description}"),
             BarColumn(),
             MofNCompleteColumn(),
+            Rate(),
             TimeElapsedColumn(),
             TextColumn("left"),
             TimeRemainingColumn(),

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
-from mechassay.truth.models import truth_names
+from mechassay.truth.models import truth_folder, truth_names
 
 Run = Callable[..., Any]
 
@@ -19,7 +20,7 @@ def test_list_names_models_circuits_and_folders(run: Run) -> None:
 
 def test_verify_holds_on_fresh_pairs(run: Run) -> None:
     done = run("truth", "verify", "truth-induction", "--ablation", "zero", "--limit", "20")
-    assert done.code == 0 and done.out.startswith("zero: holds; smallest effect inside")
+    assert done.code == 0 and done.out.startswith("zero: holds; 5 of 110 edges, smallest effect inside")
     assert "Did you mean 'mean'?" in run("truth", "verify", "truth-induction", "--ablation", "means").line
     assert "Did you mean 'truth-ioi'?" in run("truth", "verify", "truth-oi").line
 
@@ -30,3 +31,18 @@ def test_recover_ranks_methods(run: Run) -> None:
     line = next(line for line in done.out.splitlines() if "eap-ig-inputs" in line)
     assert "1.00" in line
     assert "does not score edges" in run("truth", "recover", "-n", "truth-induction", "--method", "nap", "--limit", "4").line
+
+
+def test_train_refuses_a_circuit_that_is_not_clear_and_an_unknown_name(run: Run, tmp_path: Path) -> None:
+    short = ("--steps", "2", "--batch-size", "12", "--limit", "10", "--pool", "100", "--output", str(tmp_path / "mine"))
+    done = run("truth", "train", "truth-previous-token-trained", *short)
+    assert done.code == 1 and "does not hold" in done.out and "loss: first" in done.out
+    assert "the circuit is not clear; no truth.json was written" in done.err
+    assert "Did you mean 'truth-ioi-trained'?" in run("truth", "train", "truth-ioi-traned", *short).line
+    assert "got 0 steps" in run("truth", "train", "truth-ioi-trained", *short, "--steps", "0").line
+
+
+def test_verify_takes_the_folder_of_a_trained_model(run: Run) -> None:
+    folder = truth_folder("truth-induction-trained")
+    done = run("truth", "verify", str(folder), "--ablation", "mean", "--limit", "10")
+    assert done.code == 0 and done.out.startswith("mean: holds; 5 of 110 edges")

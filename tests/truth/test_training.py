@@ -25,7 +25,7 @@ from mechassay.truth.verify import ABLATIONS, MARGIN, verify
 
 truth_of = cache(load_truth)
 NAMES = CAUSAL.names()
-SHORT = Training(steps=30, batch_size=48, seed=3)
+SHORT = Training(steps=20, batch_size=36, pool=300, seed=3)
 
 
 # --- training --------------------------------------------------------------------------------------------
@@ -37,7 +37,7 @@ def test_training_lowers_the_loss_and_is_the_same_for_the_same_seed() -> None:
     torch.testing.assert_close(losses, same, atol=0, rtol=0)
     for name, value in model.state_dict().items():
         assert torch.equal(value, again.state_dict()[name]), name
-    assert float(losses[-10:].mean()) < float(losses[:5].mean())
+    assert float(losses[-5:].mean()) < float(losses[:3].mean())
     assert not any(parameter.requires_grad for parameter in model.parameters())
     _, other = train(CausalPreviousToken(), dataclasses.replace(SHORT, steps=2, seed=4))
     assert float(other[0]) != float(losses[0])
@@ -52,7 +52,7 @@ def test_a_killed_training_goes_on_and_ends_the_same(tmp_path: Path, monkeypatch
     right = Prompts.loss
 
     def until(self: Prompts, decoder: object, size: int, step: int) -> torch.Tensor:
-        if step == 17:
+        if step == 13:
             raise Killed
         return right(self, decoder, size, step)  # pyright: ignore[reportArgumentType]
 
@@ -91,7 +91,7 @@ def test_bad_settings_and_a_loss_that_diverges_are_told(tmp_path: Path) -> None:
     with pytest.raises(BadUsage, match="got 0 steps"):
         Training(steps=0)
     with pytest.raises(NonFinite, match="Try a lower rate"):
-        train(CausalPreviousToken(), Training(steps=30, batch_size=24, rate=1e30))
+        train(CausalPreviousToken(), dataclasses.replace(SHORT, rate=1e30))
     with pytest.raises(UnknownName, match="truth-ioi-trained"):
         CAUSAL.make("truth-ioi-traind")
 
@@ -120,7 +120,7 @@ def test_the_shipped_circuit_is_that_of_the_causal_model(name: str) -> None:
 @pytest.mark.parametrize("name", NAMES)
 def test_the_model_always_gives_the_answer_and_so_does_its_circuit(name: str) -> None:
     truth = truth_of(name)
-    pairs = truth.task.pairs("test", truth.model, limit=200, seed=5)
+    pairs = truth.task.pairs("test", truth.model, limit=100, seed=5)
     whole = evaluate(truth.model, Circuit.full(truth.model.graph), pairs, "logit_diff")
     assert whole.min() > 0.9 * LOGIT
     for ablation, circuit in truth.circuits.items():
@@ -128,20 +128,24 @@ def test_the_model_always_gives_the_answer_and_so_does_its_circuit(name: str) ->
         assert np.abs(alone - whole).max() < 0.25 * LOGIT, ablation
 
 
-@pytest.mark.parametrize(("name", "ablation"), list(zip(NAMES, ["mean", "zero", "counterfactual", "counterfactual", "zero"], strict=True)))
+# Every edge in every pair takes seconds: each ablation once, on small models.
+@pytest.mark.parametrize(
+    ("name", "ablation"),
+    [("truth-fraction-trained", "mean"), ("truth-induction-trained", "counterfactual"), ("truth-greater-than-trained", "zero")],
+)
 def test_the_shipped_circuit_holds_on_other_pairs(name: str, ablation: str) -> None:
     truth = truth_of(name)
-    pairs = truth.task.pairs("validation", truth.model, limit=100, seed=7)
+    pairs = truth.task.pairs("validation", truth.model, limit=40, seed=7)
     done = verify(truth.model, pairs, truth.circuits[ablation], ablation)
     assert done.found == truth.circuits[ablation]
-    assert done.smallest_inside == pytest.approx(truth.verified[ablation].smallest_inside, rel=0.5)
+    assert done.margin > MARGIN / 2
 
 
 @pytest.mark.parametrize("name", NAMES)
 def test_interchanges_of_variables_have_the_causal_models_answers(name: str) -> None:
     """The home of a variable carries the other prompt: the best word is the causal model's."""
     truth, causal = truth_of(name), CAUSAL.make(name)
-    graph, pairs = truth.model.graph, truth.task.pairs("test", truth.model, limit=200, seed=6)
+    graph, pairs = truth.model.graph, truth.task.pairs("test", truth.model, limit=100, seed=6)
     own, other = (np.array([[causal.token(word) for word in text.split()] for text in texts]) for texts in _texts(pairs))
     for variable, home in causal.nodes.items():
         right = causal.answers(own, other, variable)
@@ -168,7 +172,7 @@ def _best(model: ma.Model, circuit: Circuit, batch: ma.Batch) -> np.ndarray:
 @pytest.mark.parametrize("name", NAMES)
 def test_methods_find_the_trained_circuit(name: str) -> None:
     truth = truth_of(name)
-    pairs = truth.task.pairs("train", truth.model, limit=40)
+    pairs = truth.task.pairs("train", truth.model, limit=20)
     circuit = truth.circuits["counterfactual"]
     found = {
         method: recovery_of(made.score(truth.model, pairs), circuit, by="magnitude").auroc

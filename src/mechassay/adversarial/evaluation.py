@@ -127,11 +127,13 @@ class _Store:
             new.flush()
             partial.replace(file)
         try:
-            self.array = np.lib.format.open_memmap(file, mode="r+")
+            # Looked at before it is opened for writing, which would fill up a truncated file with zeros.
+            found = np.lib.format.open_memmap(file, mode="r")
         except (ValueError, OSError) as error:
             raise BadFile(f"{file}: not an array of divergences: {error}.") from None
-        if self.array.shape != shape or self.array.dtype != np.float32:
-            raise BadFile(f"{file}: holds {self.array.dtype} {self.array.shape}; this run makes float32 {shape}.")
+        if found.shape != shape or found.dtype != np.float32:
+            raise BadFile(f"{file}: holds {found.dtype} {found.shape}; this run makes float32 {shape}.")
+        self.array = np.lib.format.open_memmap(file, mode="r+")
 
     def flush(self) -> None:
         """Write what is in memory to the disk."""
@@ -191,7 +193,7 @@ class _GridBlock:
 
     def fill(self, values: Float[np.ndarray, "rows clean corrupted"], advance: Callable[[int], None]) -> None:
         mine = values[:, self.rows]
-        todo = np.isnan(mine).any(axis=(0, 1))
+        todo: np.ndarray = np.isnan(mine).any(axis=(0, 1))
         n = mine.shape[1]
         advance(n * int((~todo).sum()))
         if not todo.any():

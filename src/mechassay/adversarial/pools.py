@@ -111,33 +111,6 @@ def draw_pools(
     return sides.clean.pool(), sides.corrupted.pool()
 
 
-def whole_split(
-    task: Task, model: Model, *, split: str = "test", counterfactual: str | None = None, largest: int = 1_000_000
-) -> tuple[Pool, Pool]:
-    """All examples of a split that ends, matched: prompt i of one pool belongs to prompt i of the other.
-
-    Args:
-        largest: refuse splits with more examples.
-
-    Raises:
-        UnknownName: no such split or counterfactual.
-        BadUsage: the task does not say how many examples a split has, or it has more than `largest`.
-        BadPairs: no example is left.
-    """
-    kind = _checked(task, split, counterfactual, 0)
-    population = getattr(task, "population", None)
-    if population is None:
-        raise BadUsage(f"{task.name} cannot be enumerated: it does not say how many examples a split has.")
-    count = population(split)
-    if count > largest:
-        raise BadUsage(f"Split {split!r} of {task.name} has {count:,} examples; at most {largest:,} are enumerated.")
-    sides = _Sides(model, True, count, count)
-    sides.fill(task.generate(split, 0, model.tokenizer), kind)
-    if not len(sides.clean):
-        raise BadPairs(f"Split {split!r} of {task.name} has no pair for {model.name}.")
-    return sides.clean.pool(), sides.corrupted.pool()
-
-
 def _checked(task: Task, split: str, counterfactual: str | None, seed: int) -> str:
     """The kind of corrupted prompts that is meant."""
     kind = task.default_counterfactual if counterfactual is None else counterfactual

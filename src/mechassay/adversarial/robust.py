@@ -19,6 +19,8 @@ stand for all. B and W are one set of pairs, so that a mean over examples weighs
 which for methods whose scores are means over examples (attribution, exact patching) is the score under that mixture of
 the two sets, and for others (searches, trained masks) a mean of two rankings.
 
+The loop ends early where no pair fails: a circuit that does all the model does on the grid has no worst pairs.
+
 Nothing here is evidence that a circuit is robust: the discovery grid has been looked at, and what its history says about later
 rounds is a training error. Evaluate on prompts of another split, beside a ranking found on as many pairs of the grid
 drawn at random (`Robust.score_random`): grid pairs differ from a task's own whichever are taken. Prompts that
@@ -49,6 +51,8 @@ from mechassay.progress import BAR, Progress
 
 Cut = Literal["top", "greedy"]
 CUTS: tuple[Cut, ...] = ("top", "greedy")
+ROUNDING = 1e-5
+"""Nats. In fp32 a divergence up to this is rounding (`divergence`): there a pair has not failed, whichever is the largest."""
 Place = tuple[int, int]
 """A pair of a grid: its clean prompt's row and its corrupted prompt's column."""
 
@@ -82,8 +86,7 @@ class Robust:
             raise BadUsage(f"Robust discovery needs at least 1 round; got {self.rounds}.")
         if self.worst <= 0 or (isinstance(self.worst, float) and self.worst >= 1):
             raise BadUsage(f"The worst pairs of a round are 1 or more, or a share between 0 and 1 as a float; got {self.worst}.")
-        if self.cut not in CUTS:
-            raise UnknownName("cut", self.cut, CUTS)
+        cut_named(self.cut)
         if self.weight is not None and not 0 < self.weight < 1:
             raise BadUsage(f"The weight of the added pairs must be between 0 and 1; got {self.weight}.")
 
@@ -116,11 +119,12 @@ class Robust:
         for number in range(self.rounds + 1):
             circuit = self.circuit(scores)
             values = evaluate_pairs(model, [circuit], clean, corrupted, progress=progress).circuits[0]
-            new = worst_pairs(values, self.worst, added) if number < self.rounds else []
+            new = worst_pairs(values, self.worst, added, above=ROUNDING) if number < self.rounds else []
             added += new
             history.append(_entry(number, circuit, values, new, clean, corrupted))
-            if new:
-                scores = data.score(added)
+            if not new:
+                break
+            scores = data.score(added)
         return data.finished(scores, {"rounds": history, "n_added": len(added)})
 
     def score_random(
@@ -153,24 +157,39 @@ class Robust:
         return cut(self.n_edges, by=self.by)
 
 
-def worst_pairs(values: Float[np.ndarray, "clean corrupted"], worst: int | float, without: Sequence[Place] = ()) -> list[Place]:
+def cut_named(name: str) -> Cut:
+    """A way to cut by name.
+
+    Raises:
+        UnknownName: there is none of that name.
+    """
+    for each in CUTS:
+        if each == name:
+            return each
+    raise UnknownName("cut", name, CUTS)
+
+
+def worst_pairs(
+    values: Float[np.ndarray, "clean corrupted"], worst: int | float, without: Sequence[Place] = (), *, above: float = -np.inf
+) -> list[Place]:
     """The pairs of the largest values, from the worst on, each of which shares no prompt with a worse one taken.
 
     Args:
         worst: how many; or, as a float, the share of the grid's pairs that they are chosen from.
         without: pairs that are not taken again.
+        above: pairs of values up to this one are not taken; there may then be fewer than asked for, or none.
 
     Raises:
         BadUsage: more pairs than the grid has clean or corrupted prompts.
     """
     if not isinstance(worst, float) and worst > min(values.shape):
         raise BadUsage(f"A grid of {values.shape[0]} x {values.shape[1]} prompts has no {worst} pairs without a prompt in common.")
-    free = values.astype(float)
-    for place in without:
-        free[place] = -np.inf
+    free = np.where(values > above, values.astype(float), -np.inf)
     if isinstance(worst, float):
         n = max(1, int(worst * values.size + 1e-9))
-        free[free < np.partition(free, values.size - n, axis=None)[values.size - n]] = -np.inf
+        free[values < np.partition(values, values.size - n, axis=None)[values.size - n]] = -np.inf
+    for place in without:
+        free[place] = -np.inf
     limit = min(values.shape) if isinstance(worst, float) else worst
     taken: list[Place] = []
     while len(taken) < limit:

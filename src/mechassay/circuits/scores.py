@@ -23,6 +23,7 @@ from __future__ import annotations
 import heapq
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
+from functools import cached_property
 from pathlib import Path
 from typing import Any, Literal
 
@@ -196,10 +197,18 @@ class EdgeScores:
         """Flat indices (writer * n_readers + reader) of scored edges, best first; ties by index."""
         if by not in ("value", "magnitude"):
             raise UnknownName("ranking", by, ("value", "magnitude"))
-        flat = self.values.flatten().numpy()
-        index = np.flatnonzero(self.scored().flatten().numpy())
-        keys = np.abs(flat[index]) if by == "magnitude" else flat[index]
-        return index[np.argsort(-keys, kind="stable")]
+        # Circuits of many sizes are cut from one ranking, and a large graph takes a second to sort.
+        if by not in self._rankings:
+            flat = self.values.flatten().numpy()
+            index = np.flatnonzero(self.scored().flatten().numpy())
+            keys = np.abs(flat[index]) if by == "magnitude" else flat[index]
+            self._rankings[by] = index[np.argsort(-keys, kind="stable")]
+            self._rankings[by].flags.writeable = False
+        return self._rankings[by]
+
+    @cached_property
+    def _rankings(self) -> dict[By, np.ndarray]:
+        return {}
 
     def size(self, n: int | float) -> int:
         """How many edges `n` means: a number, or a fraction (a float in [0, 1]) of the graph's, rounded down.

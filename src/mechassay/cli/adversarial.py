@@ -6,7 +6,13 @@ from typing import Annotated
 
 import typer
 
+from mechassay.cli.adversarial_robust import robust
+from mechassay.cli.adversarial_run import paper, run
+
 app = typer.Typer(help="The worst inputs of circuits, and bounds of how bad they are.", no_args_is_help=True)
+app.command("run")(run)
+app.command("paper")(paper)
+app.command("robust")(robust)
 
 
 @app.callback()

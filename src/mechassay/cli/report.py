@@ -15,8 +15,10 @@ def report(folder: Annotated[Path, typer.Argument(help="The folder of a run.")])
     from mechassay.circuits.node_scores import load_scores
     from mechassay.errors import BadFile
     from mechassay.report.accuracy import print_accuracy
+    from mechassay.report.adversarial import overview_grid
+    from mechassay.report.grids import print_grids
     from mechassay.report.table import print_table
-    from mechassay.runs import accuracy
+    from mechassay.runs import accuracy, adversarial
     from mechassay.runs.circuits import write_report
     from mechassay.runs.folder import RunFolder
 
@@ -29,6 +31,11 @@ def report(folder: Annotated[Path, typer.Argument(help="The folder of a run.")])
     if records[0].kind == "accuracy":
         print_accuracy(records, run.failures(), console)
         console.print(f"Report: {accuracy.write_report(run, records, run.failures())}", soft_wrap=True)
+        return
+    if records[0].kind == adversarial.KIND:
+        ordered = adversarial.stored_records(run)
+        print_grids([overview_grid(ordered)], console)
+        console.print(f"Report: {adversarial.write_report(run, ordered)}", soft_wrap=True)
         return
     scores = {file.stem: load_scores(file) for file in sorted((folder / "scores").glob("*.safetensors"))}
     print_table(records, run.failures(), console)

@@ -63,6 +63,7 @@ def train_truth(
     output: Annotated[Path, typer.Option("--output", "-o", help="Folder for the model; the same command again goes on there.")],
     steps: Annotated[int, typer.Option(help="Optimiser steps.")] = 4000,
     batch_size: Annotated[int, typer.Option(help="Pairs a step.")] = 192,
+    pool: Annotated[int, typer.Option(help="Prompts that pairs are drawn from.")] = 20_000,
     rate: Annotated[float, typer.Option(help="Learning rate of the first step.")] = 3e-3,
     limit: Annotated[int, typer.Option(help="Pairs to verify the circuit on, with each ablation.")] = 500,
     seed: SeedOption = 0,
@@ -72,7 +73,7 @@ def train_truth(
     from mechassay.truth.training import Training, make_truth
 
     causal = CAUSAL.make(name)
-    training = Training(steps=steps, batch_size=batch_size, rate=rate, seed=seed)
+    training = Training(steps=steps, batch_size=batch_size, pool=pool, rate=rate, seed=seed)
     losses, found = make_truth(causal, training, output, limit=limit)
     typer.echo(f"loss: first {losses[0]:.3g}, last {losses[-1]:.2g} (mean squared error of logits)")
     _say(found)

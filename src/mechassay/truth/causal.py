@@ -101,8 +101,9 @@ class CausalInduction(Causal):
 class CausalIOI(Causal):
     """A head finds what is repeated, another brings that name to the end, a third attends to the names but it.
 
-    How the first one finds it is left to training: by matching words with earlier words, as the compiled model's does, or at
-    the end, by there being two of one name. The second way needs no query of its own and no key of the second head: `free_edges`.
+    How the first one finds it is left to training: by matching words with earlier words, as the compiled model's does, or from
+    the end, as the last name of the prompt, which it always is. The second way needs no query that depends on the prompt,
+    and no key of the second head: `free_edges`.
     """
 
     task = CompiledIOI()

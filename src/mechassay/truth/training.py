@@ -59,7 +59,6 @@ WIDTH, N_HEADS, D_MLP = 48, 4, 64
 ROPE_THETA = 100.0
 CONTEXT = 16
 LOGIT = 8.0
-POOL = 20_000
 CLIP = 1.0
 SPLIT, SEED = "test", 0
 CARRIED = (("counterfactual", 0.6), ("zero", 0.2), ("mean", 0.2))
@@ -76,19 +75,22 @@ class Training:
     Attributes:
         steps: optimiser steps.
         batch_size: pairs a step.
+        pool: prompts that pairs are drawn from.
         rate, last_rate: learning rates of the first and the last step.
         seed: of the first weights, the prompts and the interventions.
     """
 
     steps: int = 5000
     batch_size: int = 192
+    pool: int = 20_000
     rate: float = 3e-3
     last_rate: float = 3e-5
     seed: int = 0
 
     def __post_init__(self) -> None:
-        if self.steps < 1 or self.batch_size < len(CARRIED):
-            raise BadUsage(f"Training needs a step, and {len(CARRIED)} pairs in it; got {self.steps} steps of {self.batch_size} pairs.")
+        if self.steps < 1 or self.batch_size < len(CARRIED) or self.pool < 2:
+            least = f"a step, {len(CARRIED)} pairs in it, and 2 prompts"
+            raise BadUsage(f"Training needs {least}; got {self.steps} steps of {self.batch_size} pairs, and {self.pool} prompts.")
 
     def rate_at(self, step: int) -> float:
         """The learning rate of a step, counted from 0."""
@@ -111,7 +113,7 @@ def train(
     decoder = decode(model)
     parameters = trainable(decoder)
     optimiser, kept = _adam(parameters)
-    prompts = Prompts(causal, training.seed)
+    prompts = Prompts(causal, training.seed, training.pool)
     losses = torch.zeros(training.steps, dtype=torch.float64)
     key = key_of({"task": causal.task.name, "circuit": causal.edges, **dataclasses.asdict(training)})
     with (
@@ -230,7 +232,7 @@ def verified(model: Model, causal: Causal, limit: int, *, progress: Progress = B
 class Prompts:
     """A pool of prompts of the train split, and the interventions of one step after another."""
 
-    def __init__(self, causal: Causal, seed: int, size: int = POOL) -> None:
+    def __init__(self, causal: Causal, seed: int, size: int) -> None:
         self.causal = causal
         self.graph = Graph(causal.n_layers, N_HEADS)
         self.seed = seed

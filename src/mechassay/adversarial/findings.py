@@ -1,0 +1,170 @@
+"""What the divergences of one circuit say, as plain values that go into a record and from there into the report.
+
+A table of the distribution (`summary`), shares of pairs above thresholds, histograms as in figures 1 to 6 of Uit de Bos and
+Garriga-Alonso (2024) and on a logarithmic scale, and for the fields of the prompts, appendix D: which labels are
+worse (`groups`), and heat maps of two fields. Fields that group the prompts alike are one field with several names. The
+template of a prompt, its text without its parts, is a field too.
+
+p values are adjusted for the labels of a field (`worse_labels`) and, by Bonferroni, for the number of fields.
+
+A population, all pairs that there are, has no intervals and needs no bounds: they are left undefined.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from itertools import combinations
+from typing import Any, Literal
+
+import numpy as np
+from jaxtyping import Float
+
+from mechassay.adversarial.design import Design
+from mechassay.adversarial.groups import Field, HighPercentile, by_fields, worse_labels
+from mechassay.adversarial.pools import Pool
+from mechassay.adversarial.summary import PERCENTILES, summarise
+from mechassay.examples import Prompt
+
+BINS = 100
+FIELD_PERCENTILES = (0.99, 0.999)
+TESTED = 0.99
+"""The percentile whose difference between labels is tested."""
+MAX_LABELS = 150
+MAP_LABELS, MAP_FIELDS = 60, 3
+
+
+@dataclass(frozen=True)
+class Statistics:
+    """How values are summarised.
+
+    Attributes:
+        design: grid, matched or independent.
+        population: the pairs are all there are.
+        percentiles: of the table.
+        above: thresholds in nats whose exceedance is asked for.
+        n_resamples, n_permutations: of the bootstrap of a grid, and of the tests of labels.
+    """
+
+    design: str
+    population: bool = False
+    percentiles: tuple[float, ...] = PERCENTILES
+    above: tuple[float, ...] = ()
+    n_resamples: int = 1000
+    n_permutations: int = 2000
+
+    def table(self, values: Float[np.ndarray, "*pairs"], rng: np.random.Generator) -> list[dict[str, Any]]:
+        """The rows of `summarise`."""
+        found = summarise(values, self.design, rng, self.percentiles, n_resamples=self.n_resamples)
+        rows = [asdict(row) for row in found.rows]
+        return [{**row, **_UNKNOWN} for row in rows] if self.population else rows
+
+    def exceedance(self, values: Float[np.ndarray, "*pairs"], rng: np.random.Generator) -> list[dict[str, Any]]:
+        """For each threshold the share of pairs above it, its interval and upper bound."""
+        design = Design(self.design, values.shape)
+        intervals = design.intervals(values, rng, (), self.above, n_resamples=self.n_resamples).exceedance
+        rows: list[dict[str, Any]] = []
+        for threshold, (low, high, _) in zip(self.above, intervals, strict=True):
+            row = {"above": threshold, "value": float((values > threshold).mean())}
+            bound = math.nan if self.population else design.exceedance_bound(values, threshold)
+            rows.append({**row, **(_UNKNOWN if self.population else {"low": low, "high": high, "bound": bound})})
+        return rows
+
+    def groups(self, values: Float[np.ndarray, "*pairs"], fields: Sequence[Field], rng: np.random.Generator) -> list[dict[str, Any]]:
+        """A table for each field: its labels, how many inputs have them, maximum, percentiles, and the test of each label."""
+        rows: list[dict[str, Any]] = []
+        for field in fields:
+            table = by_fields(values, [field], FIELD_PERCENTILES)
+            test = worse_labels(values, field, HighPercentile(TESTED), rng, self.n_permutations)
+            rows.append(
+                {
+                    "name": field.name,
+                    "side": field.side,
+                    "labels": list(test.labels),
+                    "inputs": test.inputs.tolist(),
+                    "max": table.max.tolist(),
+                    **{f"{100 * p:g}%": table.percentiles[:, place].tolist() for place, p in enumerate(FIELD_PERCENTILES)},
+                    "rest": test.rest.tolist(),
+                    "p": np.minimum(1.0, test.adjusted * len(fields)).tolist(),
+                }
+            )
+        return rows
+
+
+_UNKNOWN = {"low": math.nan, "high": math.nan, "bound": math.nan}
+
+
+def histogram(values: Float[np.ndarray, "*pairs"], corrupted: Float[np.ndarray, "*pairs"], largest: float) -> dict[str, list[Any]]:
+    """Counts of a circuit's values and of the empty circuit's in equal bins from 0 to `largest`.
+
+    Values below 0 are rounding and count as 0; those above `largest` are in no bin.
+    """
+    edges = np.linspace(0.0, largest if largest > 0 else 1.0, BINS + 1)
+    counts = {
+        name: np.histogram(np.maximum(found, 0), edges)[0].tolist() for name, found in (("circuit", values), ("corrupted", corrupted))
+    }
+    return {"edges": edges.tolist(), **counts}
+
+
+def heat_maps(values: Float[np.ndarray, "*pairs"], fields: Sequence[Field], groups: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
+    """Maximum and percentiles by two fields, for the pairs of those fields between whose labels most differs.
+
+    Which fields are shown is chosen by the values: a heat map tests nothing.
+    """
+    small = [place for place, field in enumerate(fields) if len(set(field.labels)) <= MAP_LABELS]
+    chosen = sorted(small, key=lambda place: (min(groups[place]["p"]), place))[:MAP_FIELDS]
+    maps: list[dict[str, Any]] = []
+    for pair in combinations(sorted(chosen), 2):
+        two = [fields[place] for place in pair]
+        table = by_fields(values, two, FIELD_PERCENTILES)
+        maps.append(
+            {
+                "fields": [field.name for field in two],
+                "labels": [list(labels) for labels in table.labels],
+                "max": table.max.tolist(),
+                **{f"{100 * p:g}%": table.percentiles[..., place].tolist() for place, p in enumerate(FIELD_PERCENTILES)},
+            }
+        )
+    return maps
+
+
+def fields_of(clean: Pool, corrupted: Pool | None, *, grid: bool) -> list[Field]:
+    """The fields by which pairs can be grouped: at least two labels, and on average two prompts a label.
+
+    Args:
+        corrupted: None where there is none to group by.
+    """
+    sides: list[tuple[Literal["clean", "corrupted"], Pool]] = [("clean", clean)]
+    if corrupted is not None:
+        sides.append(("corrupted", corrupted))
+    names: dict[tuple[str, tuple[int, ...]], list[str]] = {}
+    columns: dict[tuple[str, tuple[int, ...]], Field] = {}
+    for side, pool in sides:
+        for name, labels in {**pool.fields, "template": tuple(map(skeleton, pool.prompts))}.items():
+            n_labels = len(set(labels))
+            if not 2 <= n_labels <= min(MAX_LABELS, len(labels) // 2):
+                continue
+            # Fields that divide the inputs alike are one; of a grid only those of the same side can.
+            key = (side if grid else "", tuple(np.unique(np.asarray(labels), return_inverse=True)[1].tolist()))
+            names.setdefault(key, []).append(name if side == "clean" else f"corrupted {name}")
+            columns.setdefault(key, Field(name, labels, side))
+    return [Field(" = ".join(names[key]), field.labels, field.side) for key, field in columns.items()]
+
+
+def skeleton(prompt: Prompt) -> str:
+    """A prompt's text with the names of its parts in their places."""
+    text, done = "", 0
+    for name, (begin, end) in sorted(prompt.spans.items(), key=lambda item: (item[1], item[0])):
+        if begin >= done and end > begin:
+            text, done = f"{text}{prompt.text[done:begin]}{{{name}}}", end
+    return text + prompt.text[done:]
+
+
+def finite(value: Any) -> Any:
+    """Plain values without numbers that JSON does not have: what is undefined or infinite is None."""
+    if isinstance(value, Mapping):
+        return {str(key): finite(each) for key, each in value.items()}
+    if isinstance(value, list | tuple):
+        return [finite(each) for each in value]
+    return None if isinstance(value, float) and not math.isfinite(value) else value

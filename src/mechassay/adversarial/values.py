@@ -1,0 +1,104 @@
+"""The divergences of all pairs as one parquet file.
+
+    clean, corrupted   places of the two prompts in the pools, in the smallest unsigned type that holds them
+    empty circuit      KL(M(x) || M(x~)), fp32, in nats
+    <circuit>          KL(M(x) || C(x, x~)), fp32, in nats, one column a circuit by its name
+
+Rows are in the order of the values: of a grid, all corrupted prompts of the first clean one first. The same values give the
+same bytes (with the same version of pyarrow). Where ablated edges carry constants there is no column `corrupted`.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from jaxtyping import Float
+
+from mechassay.errors import BadFile, MissingExtra
+
+EMPTY = "empty circuit"
+CLEAN, CORRUPTED = "clean", "corrupted"
+
+
+@dataclass(frozen=True, eq=False)
+class Values:
+    """Divergences of all pairs.
+
+    Attributes:
+        names: of the circuits.
+        circuits: [circuits, clean, corrupted] for a grid, else [circuits, pairs].
+        corrupted: those of the empty circuit, of the same pairs.
+        paired: False where ablated edges carry constants, so that there are no corrupted prompts.
+    """
+
+    names: tuple[str, ...]
+    circuits: Float[np.ndarray, "circuits *pairs"]
+    corrupted: Float[np.ndarray, "*pairs"]
+    paired: bool = True
+
+    def save(self, path: Path) -> None:
+        """Write the file; it appears whole or not at all.
+
+        Raises:
+            MissingExtra: `pyarrow` is not installed.
+        """
+        pyarrow, parquet = arrow()
+        columns: dict[str, np.ndarray] = {}
+        shape = self.corrupted.shape
+        if len(shape) == 2:
+            columns[CLEAN] = np.repeat(_places(shape[0]), shape[1])
+            columns[CORRUPTED] = np.tile(_places(shape[1]), shape[0])
+        else:
+            columns[CLEAN] = _places(shape[0])
+            if self.paired:
+                columns[CORRUPTED] = columns[CLEAN]
+        numbers = {EMPTY: self.corrupted, **dict(zip(self.names, self.circuits, strict=True))}
+        columns |= {name: np.ascontiguousarray(values, dtype=np.float32).reshape(-1) for name, values in numbers.items()}
+        table = pyarrow.table(columns).replace_schema_metadata({"unit": "nats", "shape": ",".join(map(str, shape))})
+        path.parent.mkdir(parents=True, exist_ok=True)
+        partial = path.with_name(f"{path.name}.partial-{os.getpid()}")
+        # Bytes of one place of all numbers stand together: sign and exponent are then nearly constant.
+        split = {name: "BYTE_STREAM_SPLIT" for name in numbers}
+        places = [name for name in columns if name not in numbers]
+        parquet.write_table(table, partial, compression="zstd", use_dictionary=places, column_encoding=split)
+        os.replace(partial, path)
+
+    @staticmethod
+    def load(path: Path, names: Sequence[str]) -> Values:
+        """Read what `save` wrote.
+
+        Raises:
+            BadFile: truncated, foreign, or about other circuits.
+            MissingExtra: `pyarrow` is not installed.
+        """
+        pyarrow, parquet = arrow()
+        try:
+            table = parquet.read_table(path)
+            shape = tuple(map(int, (table.schema.metadata or {})[b"shape"].split(b",")))
+            found = [table[name].to_numpy().reshape(shape) for name in (EMPTY, *names)]
+        except (OSError, pyarrow.ArrowException, KeyError, ValueError) as error:
+            raise BadFile(f"{path}: not a file of divergences of {', '.join(names)} ({str(error).splitlines()[0]}).") from None
+        return Values(tuple(names), np.stack(found[1:]), found[0], CORRUPTED in table.column_names)
+
+
+def arrow() -> tuple[Any, Any]:
+    """The modules pyarrow and pyarrow.parquet.
+
+    Raises:
+        MissingExtra: they are not installed.
+    """
+    try:
+        import pyarrow  # pyright: ignore[reportMissingTypeStubs] - pyarrow ships none
+        import pyarrow.parquet  # pyright: ignore[reportMissingTypeStubs]
+    except ImportError as error:
+        raise MissingExtra("Writing divergences as parquet", "pyarrow", "parquet") from error
+    return pyarrow, pyarrow.parquet
+
+
+def _places(n: int) -> np.ndarray:
+    return np.arange(n, dtype=np.min_scalar_type(max(n - 1, 0)))

@@ -1,0 +1,145 @@
+"""The pairs on which a circuit fails most, each run again by itself.
+
+A maximum over a million pairs is where a fault of the evaluation would show: so every one of the worst pairs is run
+once more, alone, and the divergence is taken from the two whole logit vectors in fp64,
+
+    KL(M(x) || C) = sum_t p_t (log p_t - log q_t),
+
+without what the evaluation of all pairs shares between them (blocks, broadcast runs, the identity of
+`divergence`). If the two differ by more than rounding (`Agreement`) the stored value is wrong and the run is broken.
+
+Tables 4 to 6 and 8 to 10 of Uit de Bos and Garriga-Alonso (2024) show the same ten rows. Their values and their
+logits come from two runs of different code, which is how they came to contradict each other; here both are of one run.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor
+
+from mechassay.ablated import AblatedValues
+from mechassay.adversarial.agreement import Agreement
+from mechassay.adversarial.pools import Pool
+from mechassay.circuits.scores import Circuit
+from mechassay.errors import BadUsage
+from mechassay.models.capture import Contrast
+from mechassay.models.circuit_forward import circuit_runner
+from mechassay.models.decoder import Readout
+from mechassay.models.model import Model
+from mechassay.pairs import Batch
+
+N_TOKENS = 3
+
+
+@dataclass(frozen=True)
+class Token:
+    """A token as text, and its logit."""
+
+    text: str
+    logit: float
+
+
+@dataclass(frozen=True)
+class WorstCase:
+    """One pair.
+
+    Attributes:
+        clean, corrupted: its places in the pools.
+        value: the divergence as it is stored, in nats.
+        again: the same, computed by itself.
+        agrees: whether the two are equal up to rounding.
+        model, circuit: the most likely next tokens, best first.
+    """
+
+    clean: int
+    corrupted: int
+    value: float
+    again: float
+    agrees: bool
+    model: tuple[Token, ...]
+    circuit: tuple[Token, ...]
+
+
+def worst_cases(
+    model: Model,
+    circuit: Circuit,
+    clean: Pool,
+    corrupted: Pool,
+    values: Float[np.ndarray, "*pairs"],
+    k: int = 10,
+    *,
+    ablated: AblatedValues | None = None,
+) -> tuple[WorstCase, ...]:
+    """The k pairs of the largest divergence, worst first; of equal ones those that come first.
+
+    Args:
+        values: [clean, corrupted] of a grid, or [pairs], whose pair i is (clean i, corrupted i).
+        ablated: constants that ablated edges carry instead of the corrupted prompt's run; the prompt is then not looked at.
+
+    Raises:
+        BadUsage: values of another shape than the pools', or k below 0.
+    """
+    shapes = ((len(clean), len(corrupted)), (len(clean),))
+    if values.shape not in shapes or (values.ndim == 1 and len(corrupted) != len(clean)):
+        raise BadUsage(f"Values of {len(clean)} clean and {len(corrupted)} corrupted prompts cannot have the shape {values.shape}.")
+    run, allowed = circuit_runner(model.decoder, model.graph, circuit.edges, circuit.neurons), Agreement.of(model.dtype)
+    found: list[WorstCase] = []
+    for place in largest(values.reshape(-1), k).tolist():
+        row, column = divmod(place, len(corrupted)) if values.ndim == 2 else (place, place)
+        batch = _pair(clean.tokens[row], corrupted.tokens[column], ablated, model.device)
+        found.append(_case(model, run, batch, (row, column), float(values.reshape(-1)[place]), allowed))
+    return tuple(found)
+
+
+def largest(values: Float[np.ndarray, "n"], k: int) -> Int[np.ndarray, "k"]:
+    """Places of the k largest values, largest first, ties by place; fewer if there are fewer. NaN is smaller than all.
+
+    Raises:
+        BadUsage: k below 0.
+    """
+    if k < 0:
+        raise BadUsage(f"The number of worst pairs must be 0 or more; got {k}.")
+    k = min(k, values.size)
+    if k == 0:
+        return np.empty(0, dtype=np.int64)
+    keys = np.where(np.isnan(values), -np.inf, values)
+    least = np.partition(keys, values.size - k)[values.size - k]
+    places = np.flatnonzero(keys >= least)
+    return places[np.argsort(-keys[places], kind="stable")][:k]
+
+
+def _pair(clean: Int[Tensor, "pos"], corrupted: Int[Tensor, "pos"], ablated: AblatedValues | None, device: torch.device) -> Batch:
+    # Answers and foils are not looked at; they only have to differ.
+    batch = Batch.from_tokens(clean[None], corrupted[None], [0], [1]).to(device)
+    return batch if ablated is None else replace(batch, ablated=ablated.to(device))
+
+
+@torch.no_grad()
+def _case(
+    model: Model, run: Callable[[Contrast], Readout], batch: Batch, place: tuple[int, int], value: float, allowed: Agreement
+) -> WorstCase:
+    contrast = Contrast.run(model.decoder, batch)
+    ours, theirs = contrast.clean.readout(model.decoder).all()[0].double(), run(contrast).all()[0].double()
+    p, q = ours.log_softmax(dim=-1), theirs.log_softmax(dim=-1)
+    again = float((p.exp() * (p - q)).sum())
+    agrees = bool(allowed.holds(np.array(value), np.array(again)))
+    return WorstCase(*place, value, again, agrees, _top(model, ours), _top(model, theirs))
+
+
+def _top(model: Model, logits: Float[Tensor, "vocab"]) -> tuple[Token, ...]:
+    best = logits.topk(min(N_TOKENS, len(logits)))
+    return tuple(Token(_text(model, token), logit) for token, logit in zip(best.indices.tolist(), best.values.tolist(), strict=True))
+
+
+def _text(model: Model, token: int) -> str:
+    return str(token) if model.tokenizer is None else str(model.tokenizer.decode([token]))
+
+
+def disagreements(cases: Sequence[WorstCase]) -> tuple[WorstCase, ...]:
+    """Those whose stored value is wrong."""
+    return tuple(case for case in cases if not case.agrees)

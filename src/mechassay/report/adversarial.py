@@ -1,0 +1,449 @@
+"""Adversarial evaluation as one self-contained HTML file, made from records alone.
+
+From top to bottom: controls that fail, if any; what was found, a sentence a circuit; the controls; all circuits in
+one table; then for each circuit its histogram (figures 1 to 6 of Uit de Bos and Garriga-Alonso 2024, with the empty circuit beside
+it), the table of its distribution (their tables 3 and 7, with intervals and bounds), its worst pairs (tables 4 to 6), the
+fields whose labels are worse (tested), heat maps of two fields (figures 7 to 10); how to read it; what was run.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from itertools import pairwise
+from typing import Any
+
+import numpy as np
+from jinja2 import Environment, PackageLoader, StrictUndefined
+from markupsafe import Markup, escape
+from matplotlib import rc_context
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+
+from mechassay.records import Record
+from mechassay.report.figures import GREY, INK, PALETTE, SETTINGS, SIZE, svg
+from mechassay.report.grids import NOTHING, Grid
+from mechassay.report.words import arguments, share
+
+ALPHA = 0.05
+MARKED = ("95%", "99%", "99.9%", "99.99%", "max")
+SHOWN_LABELS = 12
+ROUNDING = 2e-5
+"""Divergences in single precision are exact up to about this many nats."""
+CELL_TEXT = 12
+"""Labels up to which a heat map has its numbers written in."""
+WORDS = {
+    "grid": "every clean prompt with every corrupted one",
+    "independent": "pairs of independently drawn clean and corrupted prompts",
+    "matched": "clean prompts, each with its own corrupted prompt",
+    "clean prompts": "clean prompts, with constants on ablated edges",
+}
+BOUNDS = {
+    "grid": "intervals by a bootstrap of rows and columns, upper bounds by the shortfall bound for the smaller side of the grid",
+    "independent": "exact intervals and upper bounds of independent pairs (order statistics)",
+    "matched": "exact intervals and upper bounds of independent pairs (order statistics)",
+    "clean prompts": "exact intervals and upper bounds of independent prompts (order statistics)",
+}
+READING = {
+    "KL": "KL(M(x) ‖ C(x, x̃)) at the last token, in nats: how far the circuit's next-token distribution is from the model's. The circuit's "
+    "edges carry the clean prompt x; all others carry the corrupted prompt x̃, or constants.",
+    "Empty circuit": "KL(M(x) ‖ M(x̃)): no edge carries the clean prompt. A circuit whose distribution is close to this one explains "
+    "nothing, however it looks by itself.",
+    "Random circuit": "As many edges drawn at random, on a part of the pairs. If none of them is live, it is the empty circuit.",
+    "Live edges": "Edges on some path from input to logits within the circuit; the others cannot change its output.",
+    "z": "Difference from the mean in standard deviations.",
+    "Upper bound": "With confidence 95 % the percentile of the whole population is at most this. The largest value of a sample bounds "
+    "nothing: there is always a worse pair to be found.",
+    "Worse labels": "A label is called worse if the 99th percentile of its prompts exceeds that of all others more than labels "
+    "permuted between prompts do. p is adjusted for all labels of the field and for the number of fields: if labels did not matter, the "
+    "probability that any is called worse is at most 5 %. Differences below 0.0001 nats are not looked at.",
+}
+
+
+def adversarial_page(records: Sequence[Record]) -> str:
+    """The page of a run.
+
+    Args:
+        records: of kind "adversarial", of one run.
+    """
+    environment = Environment(
+        loader=PackageLoader("mechassay.report"), autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True
+    )
+    first = records[0]
+    return environment.get_template("adversarial.html").render(
+        title=f"Adversarial evaluation of circuits of {first.model.name} on {first.task.name}",
+        failures=[(record.method.name, text) for record in records for text in broken(record)],
+        verdicts=[(record.method.name, verdict(record)) for record in records],
+        about=about(first),
+        tables=[controls_grid(records), overview_grid(records)],
+        circuits=[_circuit(record, PALETTE[number % len(PALETTE)]) for number, record in enumerate(records)],
+        reading=list(READING.items()),
+        facts=_facts(records),
+    )
+
+
+def broken(record: Record) -> list[str]:
+    """What is wrong with a record's controls, in words; nothing if all have their known answer."""
+    return list(record.controls["failures"])
+
+
+def about(record: Record) -> str:
+    """Which pairs these are, and what the numbers beside the values are."""
+    args, n = record.task.args, _count(record)
+    pairs = "prompts" if args["design"] == "clean prompts" else "pairs"
+    if args["population"]:
+        return f"All {n:,} matched pairs of the split {args['split']}: percentiles and maximum are exact and need no interval."
+    sides = f"{args['n_clean']:,} × {args['n_corrupted']:,}: " if args["design"] == "grid" else ""
+    return f"{n:,} {pairs} ({sides}{WORDS[args['design']]}) of the split {args['split']}; {BOUNDS[args['design']]}."
+
+
+def verdict(record: Record) -> str:
+    """One sentence: the mean, the 99th percentile with its bound, the worst pair, and the empty circuit beside them."""
+    rows, empty = _rows(record.curves["summary"]), _rows(record.controls["corrupted"]["summary"])
+    n, population = _count(record), record.task.args["population"]
+    mean, worst = rows["mean"]["value"], rows["max"]
+    text = f"{nats(mean)} nats from the model on average"
+    if "99%" in rows:
+        high = rows["99%"]
+        said = "" if population else f" ({_bound('99%', high, population)} with confidence 95 %)"
+        text += f", 99th percentile {nats(high['value'])}{said}"
+    text += f"; the worst of {n:,} is {nats(worst['value'])}"
+    text += f", {worst['z']:.1f} standard deviations above the mean" if math.isfinite(worst["z"]) else ""
+    text += f". Without any circuit the mean is {nats(empty['mean']['value'])}"
+    return f"{text}, and on {share(_measure(record, 'worse than empty'))} of the pairs the circuit is the further one from the model."
+
+
+# Tables
+
+
+def controls_grid(records: Sequence[Record]) -> Grid:
+    """The controls that have a known answer."""
+    first = records[0]
+    answers = {"full": ("full circuit", "0 everywhere"), "empty": ("empty circuit", "the model on the corrupted prompt")}
+    if first.task.args["design"] == "clean prompts":
+        answers["empty"] = ("empty circuit", "its values in the run")
+    rows = [
+        (*answers[check["name"]], f"{_float(check['largest']):.1e}", f"{check['n']:,}", "yes" if check["passed"] else "NO")
+        for check in first.controls["checks"]
+    ]
+    for record in records:
+        found = record.controls["worst"]
+        gap = max((abs(_float(case["value"]) - _float(case["again"])) for case in record.curves["worst"]), default=0.0)
+        passed = "NO" if found["n_wrong"] else "yes"
+        rows.append((f"worst pairs of {record.method.name}, each run alone", "the stored value", f"{gap:.1e}", f"{found['n']:,}", passed))
+    return Grid("Controls", ("control", "must be", "largest difference, nats", "pairs", "passed"), tuple(rows), words=True)
+
+
+def overview_grid(records: Sequence[Record]) -> Grid:
+    """All circuits in one table, the empty and the random ones below them."""
+    names = [row["name"] for row in records[0].curves["summary"] if row["name"] not in ("std", "min")]
+    columns = ("circuit", "edges", "live", *names, "worse than empty")
+    rows = [
+        (
+            record.method.name,
+            f"{record.method.args['edges']:,}",
+            f"{record.method.args['live edges']:,}",
+            *(nats(row["value"]) for name, row in _rows(record.curves["summary"]).items() if name in names),
+            share(_measure(record, "worse than empty")),
+        )
+        for record in records
+    ]
+    empty = _rows(records[0].controls["corrupted"]["summary"])
+    rows.append(("empty circuit", "0", "0", *(nats(empty[name]["value"]) for name in names), NOTHING))
+    drawn = {record.controls["random"]["edges"]: record.controls["random"] for record in records}
+    for edges, control in sorted(drawn.items()):
+        found = _rows(control["summary"])
+        part = f"random circuit, {control['pairs']:,} of the pairs"
+        rows.append((part, f"{edges:,}", f"{control['live']:,}", *(nats(found[name]["value"]) for name in names), NOTHING))
+    return Grid("All circuits, in nats", columns, tuple(rows))
+
+
+def summary_grid(record: Record) -> Grid:
+    """The distribution, as in tables 3 and 7."""
+    population = bool(record.task.args["population"])
+    empty = _rows(record.controls["corrupted"]["summary"])
+    random = _rows(record.controls["random"]["summary"])
+    rows = [("count", f"{_count(record):,}", "", "", f"{_count(record):,}", f"{record.controls['random']['pairs']:,}")]
+    for name, row in _rows(record.curves["summary"]).items():
+        z = f"{row['z']:.2f}" if math.isfinite(row["z"]) else ""
+        rows.append((name, _interval(row), z, _bound(name, row, population), nats(empty[name]["value"]), nats(random[name]["value"])))
+    return Grid("Distribution, in nats", ("", "circuit", "z", "upper bound", "empty circuit", "random circuit"), tuple(rows))
+
+
+def exceedance_grid(record: Record) -> Grid:
+    """Shares of pairs above thresholds."""
+    population = bool(record.task.args["population"])
+    empty = {row["above"]: row for row in record.controls["corrupted"]["exceedance"]}
+    rows: list[tuple[str, ...]] = []
+    for row in record.curves["exceedance"]:
+        low, high, bound = (_float(row[key]) for key in ("low", "high", "bound"))
+        interval = f" [{share(low)}, {share(high)}]" if math.isfinite(low) and math.isfinite(high) else ""
+        most = "exact" if population else NOTHING if math.isnan(bound) else share(bound)
+        rows.append((f"{row['above']:g} nats", f"{share(row['value'])}{interval}", most, share(empty[row["above"]]["value"])))
+    return Grid("How often it is worse than", ("KL above", "share of pairs", "upper bound", "empty circuit"), tuple(rows))
+
+
+def worse_labels_text(record: Record) -> str:
+    """Which labels are worse, by the test."""
+    groups = record.curves["groups"]
+    if not groups:
+        return "No part of the prompts has labels to compare: too few prompts, or too many different labels."
+    found = [
+        f"{group['name']} = {label!r} (99th percentile {nats(group['99%'][place])} against {nats(group['rest'][place])})"
+        for group in groups
+        for place, label in enumerate(group["labels"])
+        if group["p"][place] <= ALPHA
+    ]
+    if not found:
+        return f"No label of any of {len(groups)} fields is found to be worse than the others."
+    listed = "; ".join(found[:SHOWN_LABELS])
+    more = f"; and {len(found) - SHOWN_LABELS} more" if len(found) > SHOWN_LABELS else ""
+    return f"Found to be worse than the rest: {listed}{more}."
+
+
+def group_grid(group: Mapping[str, Any]) -> Grid:
+    """The labels of a field, worst first."""
+    order = sorted(range(len(group["labels"])), key=lambda place: (group["p"][place], -_float(group["99%"][place])))
+    rows: list[tuple[str, ...]] = [
+        (
+            group["labels"][place],
+            f"{group['inputs'][place]:,}",
+            nats(group["99%"][place]),
+            nats(group["rest"][place]),
+            nats(group["99.9%"][place]),
+            nats(group["max"][place]),
+            f"{group['p'][place]:.2g}",
+        )
+        for place in order[:SHOWN_LABELS]
+    ]
+    if len(order) > SHOWN_LABELS:
+        rows.append(("", f"{len(order) - SHOWN_LABELS} more labels, none with a smaller p; the record has them all."))
+    columns = (group["name"], "prompts", "99%", "99% of the rest", "99.9%", "max", "p, adjusted")
+    return Grid(group["name"], columns, tuple(rows))
+
+
+# Figures
+
+
+def draw_distribution(record: Record, colour: str = PALETTE[0]) -> Figure:
+    """Histograms of the divergences, linear and logarithmic, the empty circuit's as a grey outline."""
+    with rc_context(SETTINGS):
+        figure = Figure(figsize=(9.2, 3.5), layout="constrained")
+        axes = figure.subplots(1, 2)
+        for ax, name in zip(axes, ("histogram", "histogram_all"), strict=True):
+            _histogram(ax, record.curves[name], colour)
+            ax.set_xlabel("KL, nats", color=INK)
+        axes[1].set_yscale("log")
+        axes[1].set_ylim(bottom=0.7)
+        axes[0].set_ylabel(f"pairs a bin, of {_count(record):,}", color=INK)
+        # The empty circuit may be far outside of the circuit's own range, or pile up in it.
+        axes[0].set_ylim(0, 1.25 * max(1, *record.curves["histogram"]["circuit"]))
+        rows = _rows(record.curves["summary"])
+        _mark(axes[0], [(name, rows[name]["value"]) for name in MARKED if name in rows])
+        handles, names = axes[0].get_legend_handles_labels()
+        figure.legend(handles, names, loc="outside upper center", ncols=2, frameon=False, labelcolor=INK, fontsize=SIZE - 1)
+        return figure
+
+
+def _histogram(ax: Axes, found: Mapping[str, Any], colour: str) -> None:
+    ax.stairs(found["circuit"], found["edges"], fill=True, color=colour, alpha=0.75, label="circuit")
+    ax.stairs(found["corrupted"], found["edges"], color=GREY, lw=1.4, label="empty circuit")
+    ax.set_xlim(0, found["edges"][-1])
+    ax.patch.set_alpha(0)
+    ax.spines[["top", "right"]].set_visible(False)
+    ax.spines[["left", "bottom"]].set_color(INK)
+    ax.tick_params(colors=INK)
+
+
+def _mark(ax: Axes, marks: Sequence[tuple[str, float]]) -> None:
+    """Vertical lines at percentiles, named where there is room."""
+    places = [value for _, value in marks]
+    width = ax.get_xlim()[1]
+    for (name, value), (before, after) in zip(marks, pairwise([-math.inf, *places]), strict=True):
+        ax.axvline(value, color=INK, lw=0.8, ls=(0, (4, 3)), alpha=0.7)
+        if after - before > 0.035 * width or name == "max":
+            ax.annotate(
+                name,
+                (value, 1.0),
+                (-2, -2),
+                xycoords=("data", "axes fraction"),
+                textcoords="offset points",
+                rotation=90,
+                ha="right",
+                va="top",
+                fontsize=SIZE - 2.5,
+                color=INK,
+            )
+
+
+def draw_heat_map(found: Mapping[str, Any]) -> Figure:
+    """Maximum and percentiles of all pairs with two labels; cells without pairs are blank."""
+    rows, columns = found["labels"]
+    names = [name for name in ("99%", "99.9%", "max")]
+    with rc_context(SETTINGS):
+        height = 1.5 + min(max(0.17 * len(rows), 1.2), 9)
+        figure = Figure(figsize=(9.2, height), layout="constrained")
+        axes = figure.subplots(1, len(names), sharey=True)
+        for ax, name in zip(axes, names, strict=True):
+            values = np.array([[_float(each) for each in row] for row in found[name]])
+            image = ax.imshow(values, cmap="viridis", aspect="auto", interpolation="none")
+            ax.set_title(name, fontsize=SIZE, loc="left", color=INK)
+            ax.set_xticks(range(len(columns)), [_cut(label) for label in columns], rotation=90, fontsize=_font(len(columns)))
+            ax.set_yticks(range(len(rows)), [_cut(label) for label in rows], fontsize=_font(len(rows)))
+            ax.set_xlabel(_cut(found["fields"][1], 40), color=INK)
+            ax.tick_params(colors=INK, length=0)
+            for text in (*ax.get_xticklabels(), *ax.get_yticklabels(), ax.xaxis.label):
+                text.set_parse_math(False)
+            bar = figure.colorbar(image, ax=ax, shrink=0.85, pad=0.02)
+            bar.ax.tick_params(colors=INK, labelsize=SIZE - 2.5)
+            bar.ax.ticklabel_format(useOffset=False)
+            if len(rows) <= CELL_TEXT and len(columns) <= CELL_TEXT:
+                _write(ax, values)
+        axes[0].set_ylabel(_cut(found["fields"][0], 40), color=INK)
+        axes[0].yaxis.label.set_parse_math(False)
+        return figure
+
+
+def _write(ax: Axes, values: np.ndarray) -> None:
+    """The numbers into their cells, dark on light and light on dark."""
+    shown = values[np.isfinite(values)]
+    middle = (shown.min() + shown.max()) / 2 if shown.size else 0.0
+    for (row, column), value in np.ndenumerate(values):
+        if math.isfinite(value):
+            colour = "#000000" if value > middle else "#ffffff"
+            ax.text(column, row, f"{value:.2g}", ha="center", va="center", fontsize=SIZE - 3.5, color=colour)
+
+
+def _font(n: int) -> float:
+    return SIZE - 2 if n <= 20 else SIZE - 4
+
+
+def _cut(text: str, most: int = 24) -> str:
+    return text if len(text) <= most else f"{text[: most - 1]}…"
+
+
+# The page
+
+
+def _circuit(record: Record, colour: str) -> dict[str, Any]:
+    groups = sorted(record.curves["groups"], key=lambda group: min(group["p"]))
+    return {
+        "name": record.method.name,
+        "cautions": [text for text in record.warnings if text not in broken(record)],
+        "about": f"{record.method.args['edges']:,} edges, {record.method.args['live edges']:,} of them live"
+        + (f", of the {record.model.args['n_edges']:,} of the model" if "n_edges" in record.model.args else ""),
+        "colour": colour,
+        "figure": Markup(svg(draw_distribution(record, colour))),
+        "tables": [summary_grid(record), exceedance_grid(record)],
+        "worst": [_case(case) for case in record.curves["worst"]],
+        "worse": worse_labels_text(record),
+        "groups": [(group_grid(group), min(group["p"]) <= ALPHA) for group in groups],
+        "maps": [(" and ".join(found["fields"]), Markup(svg(draw_heat_map(found)))) for found in record.curves["heat_maps"]],
+    }
+
+
+def _case(case: Mapping[str, Any]) -> dict[str, Any]:
+    return {
+        "clean": marked(case["clean_prompt"]),
+        "corrupted": marked(case["corrupted_prompt"]) if "corrupted_prompt" in case else None,
+        "value": nats(case["value"]),
+        "empty": nats(case["empty"]),
+        "model": [(token["text"], f"{token['logit']:.2f}") for token in case["model"]],
+        "circuit": [(token["text"], f"{token['logit']:.2f}") for token in case["circuit"]],
+        "agrees": case["agrees"],
+    }
+
+
+def marked(prompt: Mapping[str, Any]) -> Markup:
+    """A prompt with its parts marked; parts at the same place share a mark, parts inside others have none of their own."""
+    names: dict[tuple[int, int], list[str]] = {}
+    for name, (begin, end) in prompt["parts"].items():
+        names.setdefault((begin, end), []).append(name)
+    text, pieces, done = prompt["text"], [], 0
+    for (begin, end), titles in sorted(names.items(), key=lambda item: (item[0][0], -item[0][1])):
+        if begin >= done and end > begin:
+            title = ", ".join(titles)
+            pieces += [escape(text[done:begin]), Markup('<mark title="{}">{}</mark>').format(title, text[begin:end])]
+            done = end
+    return Markup("").join([*pieces, escape(text[done:])])
+
+
+def _facts(records: Sequence[Record]) -> list[tuple[str, list[str]]]:
+    columns = [_facts_of(record) for record in records]
+    names = list(dict.fromkeys(name for column in columns for name in column))
+    rows: list[tuple[str, list[str]]] = []
+    for name in names:
+        cells = [column.get(name, "") for column in columns]
+        # What all circuits share is said once.
+        rows.append((name, cells[:1] if len(set(cells)) == 1 else cells))
+    return rows
+
+
+def _facts_of(record: Record) -> dict[str, str]:
+    state, data = record.provenance, record.data
+    prompts = data.get("prompts", {})
+    dropped = "; ".join(f"{count:,} {reason}" for reason, count in prompts.get("dropped", {}).items())
+    commit = f"{state.commit or 'not a checkout'}{', with uncommitted changes' if state.dirty else ''}"
+    return {
+        "circuit": record.method.name,
+        "circuit's origin": arguments(record.method),
+        "model": record.model.name,
+        "family": str(record.model.args.get("family", "")),
+        "task": f"{record.task.name} (version {record.task.version})",
+        **{key.replace("_", " "): f"{value:,}" if isinstance(value, int) else str(value) for key, value in record.task.args.items()},
+        "tokens a prompt": str(prompts.get("tokens", "")),
+        "prompts dropped": dropped or "none",
+        "values": f"{data['values']['file']}, SHA-256 {data['values']['hash'][:16]}" if "values" in data else "",
+        **{key.replace("_", " "): f"{value:,.4g}" for key, value in record.realised.items() if math.isfinite(value)},
+        "seed": str(state.seed),
+        "prompts' hash": state.data_hash[:16],
+        "device": f"{state.device}, {state.dtype}, {state.threads} threads",
+        "machine": state.machine,
+        "commit": commit,
+        "packages": ", ".join([f"Python {state.python}", *(f"{name} {version}" for name, version in state.packages.items())]),
+        "created": state.created,
+    }
+
+
+# Numbers
+
+
+def nats(value: Any) -> str:
+    """Three digits; a dash where undefined; what is rounding as such."""
+    number = _float(value)
+    if math.isnan(number):
+        return NOTHING
+    return "≈ 0" if abs(number) < ROUNDING else f"{number:.3g}" if abs(number) < 1000 else f"{number:.0f}"
+
+
+def _float(value: Any) -> float:
+    """A number as records hold it: None is undefined."""
+    return math.nan if value is None else float(value)
+
+
+def _rows(table: Sequence[Mapping[str, Any]]) -> dict[str, dict[str, float]]:
+    return {row["name"]: {key: _float(value) for key, value in row.items() if key != "name"} for row in table}
+
+
+def _interval(row: Mapping[str, float]) -> str:
+    low, high = row["low"], row["high"]
+    if math.isnan(low) and math.isnan(high):
+        return nats(row["value"])
+    return f"{nats(row['value'])} [{nats(low) if math.isfinite(low) else '–'}, {nats(high) if math.isfinite(high) else '–'}]"
+
+
+def _bound(name: str, row: Mapping[str, float], population: bool) -> str:
+    """The upper bound of a percentile in words; nothing for what has none."""
+    if not name.endswith("%"):
+        return ""
+    if population:
+        return "exact"
+    return "too few pairs" if math.isnan(row["bound"]) else f"at most {nats(row['bound'])}"
+
+
+def _count(record: Record) -> int:
+    return max((each.n for each in record.measures), default=0)
+
+
+def _measure(record: Record, name: str) -> float:
+    return next((each.value for each in record.measures if each.name == name), math.nan)

@@ -1,0 +1,329 @@
+"""The grid of divergences: against `evaluate(..., "kl")` pair by pair, its controls, and jobs that are killed anywhere."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor
+
+import mechassay as ma
+from mechassay.adversarial import evaluation
+from mechassay.adversarial.evaluation import evaluate_pairs, first_differences
+from mechassay.adversarial.pools import Pool
+from mechassay.circuits.canonical import canonical
+from mechassay.circuits.faithfulness import evaluate
+from mechassay.circuits.scores import Circuit
+from mechassay.errors import BadFile, BadUsage, GraphMismatch, NonFinite
+from mechassay.examples import Prompt
+from mechassay.models.circuit_forward import circuit_runner
+from mechassay.models.model import Model
+from mechassay.pairs import Batch
+from mechassay.progress import SILENT, Advance
+from tiny import FAMILIES, VOCABULARY, subject, write_attn_only
+
+LENGTH, N_CLEAN, N_CORRUPTED = 6, 5, 3
+
+
+@pytest.fixture(autouse=True)
+def small_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Two clean prompts a block, two corrupted ones at once: several blocks, the last of them not full."""
+    monkeypatch.setattr(evaluation, "BLOCK_TOKENS", 2 * LENGTH + 1)
+    monkeypatch.setattr(evaluation, "REFERENCES", 2)
+
+
+def pool(tokens: Tensor) -> Pool:
+    return Pool(tuple(Prompt(" ".join(map(str, row))) for row in tokens.tolist()), tokens)
+
+
+def pools(n_clean: int = N_CLEAN, n_corrupted: int = N_CORRUPTED) -> tuple[Pool, Pool]:
+    """Prompts that begin alike; one is in both pools."""
+    generator = torch.Generator().manual_seed(5)
+    tokens = torch.randint(0, VOCABULARY, (n_clean + n_corrupted, LENGTH), generator=generator)
+    tokens[:, :2] = tokens[0, :2]
+    tokens[n_clean:, 4] = tokens[0, 4]
+    tokens[-1] = tokens[n_clean - 1]
+    return pool(tokens[:n_clean]), pool(tokens[n_clean:])
+
+
+def circuits(model: Model) -> list[Circuit]:
+    """Few and many edges, some neurons of some writers, and nodes."""
+    graph, generator = model.graph, torch.Generator().manual_seed(6)
+    masks = [(torch.rand(graph.legal.shape, generator=generator) < share) & graph.legal for share in (0.15, 0.7)]
+    neurons = torch.rand(graph.n_writers, model.decoder.d_model, generator=generator) < 0.5
+    nodes = torch.rand(graph.n_writers, generator=generator) < 0.8
+    nodes[0] = True
+    return [*(Circuit(graph, mask) for mask in masks), Circuit(graph, masks[1], neurons), Circuit.of_nodes(graph, nodes)]
+
+
+def unrounded(model: Model, chosen: list[Circuit], clean: Pool, corrupted: Pool, *, grid: bool = True) -> np.ndarray:
+    """All values as they are before they are stored in fp32: row 0 of the corrupted run, then one for each circuit."""
+    runs = [circuit_runner(model.decoder, model.graph, each.edges, each.neurons) for each in chosen]
+    work = evaluation._Work(model, runs, clean.tokens, corrupted.tokens)
+    values = np.full((len(chosen) + 1, len(clean), *([len(corrupted)] if grid else [])), np.nan)
+    with torch.no_grad():
+        for block in work.grid_blocks() if grid else work.pair_blocks():
+            block.fill(values, lambda done: None)
+    return values
+
+
+def one_by_one(model: Model, chosen: list[Circuit], clean: Pool, corrupted: Pool) -> np.ndarray:
+    """The objective `kl` of every combination, as ordinary pairs."""
+    n, m = len(clean), len(corrupted)
+    batch = Batch.from_tokens(clean.tokens.repeat_interleave(m, 0), corrupted.tokens.repeat(n, 1), [0] * n * m, [1] * n * m)
+    return np.asarray(evaluate(model, chosen, batch, "kl", progress=SILENT)).reshape(len(chosen), n, m)
+
+
+@dataclass(frozen=True)
+class Case:
+    model: Model
+    circuits: list[Circuit]
+    clean: Pool
+    corrupted: Pool
+
+
+@pytest.fixture(scope="module", params=FAMILIES)
+def case(request: pytest.FixtureRequest) -> Case:
+    model = subject(request.param, torch.float64).model
+    return Case(model, circuits(model), *pools())
+
+
+def test_every_pair_is_the_ordinary_kl_of_that_pair(case: Case) -> None:
+    chosen = [*case.circuits, Circuit.empty(case.model.graph)]
+    slow = one_by_one(case.model, chosen, case.clean, case.corrupted)
+    fast = unrounded(case.model, chosen, case.clean, case.corrupted)
+    np.testing.assert_allclose(fast[1:], slow, rtol=0, atol=1e-9)
+    # The agreement would be empty if circuits or pairs made no difference.
+    first = slow[:, 0, :-1]
+    assert np.abs(first[:, None] - first[None])[~np.eye(len(chosen), dtype=bool)].max(axis=-1).min() > 1e-3
+    assert slow[:, :-1].min() > 1e-6
+
+
+def test_controls(case: Case) -> None:
+    graph = case.model.graph
+    values = unrounded(case.model, [Circuit.empty(graph), Circuit.full(graph)], case.clean, case.corrupted)
+    np.testing.assert_allclose(values[1], values[0], rtol=0, atol=1e-9)
+    np.testing.assert_allclose(values[2], 0, rtol=0, atol=1e-9)
+    # The last prompt of both pools is the same.
+    np.testing.assert_allclose(values[:, -1, -1], 0, rtol=0, atol=1e-9)
+    assert values[0, :-1].min() > 1e-2
+
+
+def test_pairs_are_the_diagonal_of_the_grid(case: Case) -> None:
+    n = min(N_CLEAN, N_CORRUPTED)
+    clean, corrupted = case.clean.select(range(n)), case.corrupted.select(range(n))
+    grid = unrounded(case.model, case.circuits, clean, corrupted)
+    pairs = unrounded(case.model, case.circuits, clean, corrupted, grid=False)
+    np.testing.assert_allclose(pairs, grid[:, range(n), range(n)], rtol=0, atol=1e-9)
+
+
+@pytest.mark.parametrize("name", ["ioi", "greater-than"])
+def test_circuits_of_the_literature_in_the_shape_of_gpt2(name: str) -> None:
+    model = subject("gpt2_12x12", torch.float64).model
+    check_canonical(model, name)
+
+
+def test_the_docstring_circuit_in_the_shape_of_attn_only_4l(tmp_path: Path) -> None:
+    write_attn_only(tmp_path, n_layers=4, n_heads=8, d_head=4)
+    check_canonical(ma.load_model(str(tmp_path), dtype="float64"), "docstring")
+
+
+def check_canonical(model: Model, name: str) -> None:
+    clean, corrupted = pools(4, 3)
+    chosen = [canonical(name, model.graph).circuit]
+    slow, fast = one_by_one(model, chosen, clean, corrupted), unrounded(model, chosen, clean, corrupted)
+    np.testing.assert_allclose(fast[1:], slow, rtol=0, atol=1e-9)
+    assert slow[0, :3].min() > 1e-4 and np.abs(fast[0] - fast[1])[:3].max() > 1e-3
+
+
+@pytest.mark.parametrize("tokens", [1, 1000])
+def test_the_same_in_blocks_of_any_size(tokens: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    model = subject("gpt2", torch.float64).model
+    wanted = unrounded(model, circuits(model), *pools())
+    monkeypatch.setattr(evaluation, "BLOCK_TOKENS", tokens)
+    monkeypatch.setattr(evaluation, "REFERENCES", 32 if tokens == 1000 else 1)
+    np.testing.assert_allclose(unrounded(model, circuits(model), *pools()), wanted, rtol=0, atol=1e-9)
+
+
+def test_prompts_in_another_order_give_the_same_values() -> None:
+    model, (clean, corrupted) = subject("gemma2", torch.float64).model, pools()
+    rows, columns = [4, 0, 3, 1, 2], [2, 0, 1]
+    wanted = unrounded(model, circuits(model), clean, corrupted)[:, rows][:, :, columns]
+    moved = unrounded(model, circuits(model), clean.select(rows), corrupted.select(columns))
+    np.testing.assert_allclose(moved, wanted, rtol=0, atol=1e-9)
+
+
+def test_where_prompts_part() -> None:
+    clean = torch.tensor([[1, 2, 3, 4], [1, 2, 9, 4]])
+    corrupted = torch.tensor([[1, 2, 3, 4], [1, 2, 3, 5], [7, 2, 3, 4]])
+    assert first_differences(clean, corrupted) == [2, 2, 0]
+    assert first_differences(clean[:1], corrupted) == [3, 3, 0]
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_in_fewer_digits(dtype: torch.dtype) -> None:
+    clean, corrupted = pools()
+    exact = unrounded(subject("gpt2", torch.float64).model, [], clean, corrupted)
+    model = subject("gpt2", dtype).model
+    found = evaluate_pairs(model, [*circuits(model), Circuit.full(model.graph)], clean, corrupted, progress=SILENT)
+    assert found.circuits.dtype == found.corrupted.dtype == np.float32
+    assert found.circuits.shape == (5, N_CLEAN, N_CORRUPTED)
+    near = 1e-4 if dtype == torch.float32 else 0.3
+    np.testing.assert_allclose(found.corrupted, exact[0], atol=near, rtol=near)
+    np.testing.assert_allclose(found.circuits[-1], 0, atol=1e-5)
+    np.testing.assert_allclose(found.circuits[:-1], one_by_one(model, circuits(model), clean, corrupted), atol=near, rtol=near)
+
+
+# --- stores -------------------------------------------------------------------------------------------
+
+
+class Stopped(BaseException):
+    """What a killed job is simulated with."""
+
+
+class Killed:
+    """Progress that stops the job when it is told for the n-th time."""
+
+    def __init__(self, after: int) -> None:
+        self.left = after
+
+    @contextmanager
+    def track(self, label: str, total: int) -> Iterator[Advance]:
+        def advance(done: int) -> None:
+            self.left -= 1
+            if self.left < 0:
+                raise Stopped
+
+        yield advance
+
+
+class Counted:
+    """Progress that adds up what it is told."""
+
+    def __init__(self) -> None:
+        self.done = self.total = 0
+
+    @contextmanager
+    def track(self, label: str, total: int) -> Iterator[Advance]:
+        self.total = total
+
+        def advance(done: int) -> None:
+            self.done += done
+
+        yield advance
+
+
+def stored(model: Model, store: Path | None, *, grid: bool = True, progress: ma.progress.Progress = SILENT) -> np.ndarray:
+    clean, corrupted = pools() if grid else pools(N_CLEAN, N_CLEAN)
+    found = evaluate_pairs(model, circuits(model)[1:3], clean, corrupted, grid=grid, store=store, progress=progress)
+    return np.concatenate((np.asarray(found.corrupted)[None], np.asarray(found.circuits)))
+
+
+@pytest.mark.parametrize("grid", [True, False])
+def test_killed_after_any_step_the_result_is_the_same_bit_for_bit(grid: bool, tmp_path: Path) -> None:
+    model = subject("gpt2").model
+    wanted = stored(model, None, grid=grid)
+    assert stored(model, tmp_path / "undisturbed", grid=grid).tobytes() == wanted.tobytes()
+    for steps in range(0, 3 + N_CORRUPTED * 3, 2) if grid else range(3):
+        with pytest.raises(Stopped):
+            stored(model, tmp_path / str(steps), grid=grid, progress=Killed(steps))
+        counted = Counted()
+        assert stored(model, tmp_path / str(steps), grid=grid, progress=counted).tobytes() == wanted.tobytes()
+        assert counted.done == counted.total == wanted[0].size
+
+
+@pytest.mark.parametrize("grid", [True, False])
+def test_killed_between_two_circuits(grid: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    model = subject("gpt2").model
+    wanted, real = stored(model, None, grid=grid), evaluation.divergence
+    for calls in (1, 4, 7) if grid else (1, 2, 5):
+        left = [calls]
+
+        def once_too_often(*args: object, left: list[int] = left) -> object:
+            left[0] -= 1
+            if left[0] < 0:
+                raise Stopped
+            return real(*args)  # pyright: ignore[reportArgumentType]
+
+        with monkeypatch.context() as patched:
+            patched.setattr(evaluation, "divergence", once_too_often)
+            with pytest.raises(Stopped):
+                stored(model, tmp_path / str(calls), grid=grid)
+        assert stored(model, tmp_path / str(calls), grid=grid).tobytes() == wanted.tobytes()
+
+
+@pytest.mark.parametrize("grid", [True, False])
+def test_a_block_that_is_half_there_is_done_again(grid: bool, tmp_path: Path) -> None:
+    model, rng = subject("gpt2").model, np.random.default_rng(0)
+    wanted = stored(model, tmp_path, grid=grid)
+    for share in (0.02, 0.5):
+        values = np.lib.format.open_memmap(tmp_path / "divergences.npy", mode="r+")
+        values[rng.random(values.shape) < share] = np.nan
+        values.flush()
+        assert stored(model, tmp_path, grid=grid).tobytes() == wanted.tobytes()
+
+
+def test_what_is_done_is_not_done_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    model = subject("gpt2").model
+    wanted = stored(model, tmp_path)
+    monkeypatch.setattr(evaluation, "trace", None)
+    assert stored(model, tmp_path).tobytes() == wanted.tobytes()
+
+
+def spoil(file: Path, how: str) -> None:
+    if how == "shape":
+        np.save(file, np.zeros((3, N_CLEAN, N_CORRUPTED + 1), dtype=np.float32))
+    elif how == "dtype":
+        np.save(file, np.zeros((3, N_CLEAN, N_CORRUPTED)))
+    elif how == "objects":
+        np.save(file, np.array([[None]]), allow_pickle=True)
+    elif how == "truncated":
+        file.write_bytes(file.read_bytes()[:-20])
+    else:
+        file.write_bytes(b"" if how == "empty" else b"no array")
+
+
+@pytest.mark.parametrize("how", ["shape", "dtype", "objects", "truncated", "empty", "foreign"])
+def test_a_store_that_holds_something_else_is_refused(how: str, tmp_path: Path) -> None:
+    model, file = subject("gpt2").model, tmp_path / "divergences.npy"
+    stored(model, tmp_path)
+    spoil(file, how)
+    before = file.read_bytes()
+    with pytest.raises(BadFile, match=r"divergences\.npy: (holds|not an array)"):
+        stored(model, tmp_path)
+    assert file.read_bytes() == before
+
+
+# --- what is refused ----------------------------------------------------------------------------------
+
+
+def test_foreign_circuits_and_unequal_pools() -> None:
+    model, (clean, corrupted) = subject("gpt2").model, pools()
+    other = subject("gpt2_12x12").model.graph
+    with pytest.raises(GraphMismatch, match="A circuit belongs to"):
+        evaluate_pairs(model, [Circuit.full(other)], clean, corrupted, progress=SILENT)
+    wide = Circuit.of_neurons(model.graph, torch.ones(model.graph.n_writers, 7, dtype=torch.bool))
+    with pytest.raises(GraphMismatch, match="7 neurons a node; the model has 32"):
+        evaluate_pairs(model, [wide], clean, corrupted, progress=SILENT)
+    with pytest.raises(BadUsage, match="got 6 and 4 tokens"):
+        evaluate_pairs(model, [], clean, pool(corrupted.tokens[:, 2:]), progress=SILENT)
+    with pytest.raises(BadUsage, match="got 5 clean and 3 corrupted prompts"):
+        evaluate_pairs(model, [], clean, corrupted, grid=False, progress=SILENT)
+
+
+@pytest.mark.parametrize("grid", [True, False])
+def test_what_is_not_finite_is_said_as_soon_as_its_block_is_done(grid: bool, tmp_path: Path) -> None:
+    model, (clean, corrupted) = subject("llama31").model, pools(N_CLEAN, N_CLEAN)
+    token = int(clean.tokens[2, 5])
+    assert token not in corrupted.tokens and int((clean.tokens == token).sum()) == 1
+    model.decoder.embedding[token] = float("inf")
+    with pytest.raises(NonFinite, match="The divergence of the corrupted run for pair 2.* is nan"):
+        evaluate_pairs(model, circuits(model), clean, corrupted, grid=grid, store=tmp_path, progress=SILENT)
+    done = ~np.isnan(np.load(tmp_path / "divergences.npy"))
+    # The first block is there, in the second only the pairs without that token, and the third was not begun.
+    assert done[:, :2].all() and not done[:, 2].any() and done[:, 3].all() and not done[:, 4].any()
