@@ -64,7 +64,7 @@ def circuits(model: Model) -> list[Circuit]:
 def unrounded(model: Model, chosen: list[Circuit], clean: Pool, corrupted: Pool, *, grid: bool = True) -> np.ndarray:
     """All values as they are before they are stored in fp32: row 0 of the corrupted run, then one for each circuit."""
     runs = [circuit_runner(model.decoder, model.graph, each.edges, each.neurons) for each in chosen]
-    work = evaluation._Work(model, runs, clean.tokens, corrupted.tokens)
+    work = evaluation.Work(model, runs, clean.tokens, corrupted.tokens)
     values = np.full((len(chosen) + 1, len(clean), *([len(corrupted)] if grid else [])), np.nan)
     with torch.no_grad():
         for block in work.grid_blocks() if grid else work.pair_blocks():

@@ -64,8 +64,9 @@ def test_pools_have_the_sizes_and_one_length(truth: Truth) -> None:
     clean, corrupted = draw_pools(truth.task, truth.model, 30, 20)
     assert (len(clean), len(corrupted)) == (30, 20)
     assert clean.tokens.shape == (30, 10) and corrupted.tokens.shape == (20, 10)
-    assert clean.tokens.tolist() == encode(truth.model.tokenizer, texts(clean))
-    assert corrupted.tokens.tolist() == encode(truth.model.tokenizer, texts(corrupted))
+    assert truth.model.tokenizer is not None
+    for pool in (clean, corrupted):
+        assert pool.tokens.tolist() == encode(truth.model.tokenizer, texts(pool))
     assert clean.dropped == corrupted.dropped == {}
 
 

@@ -14,7 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from mechassay.adversarial.evaluation import evaluate_pairs
-from mechassay.adversarial.paired import Estimate, over_repeats, statistics
+from mechassay.adversarial.paired import Estimate, Resampled, over_repeats
 from mechassay.adversarial.pools import Pool
 from mechassay.adversarial.robust import Robust, check_apart, worst_pairs
 from mechassay.circuits import EAP, EAPIGInputs, EdgeScores, Random
@@ -185,7 +185,10 @@ def test_the_failure_that_base_pairs_hide_is_found() -> None:
     assert added["corrupted"] == "then Cid Dan . . . . . Dan to"
     before, after = found.provenance["rounds"]
     assert before["max"] > 1 and after["max"] < 1e-4
-    assert robust.circuit(found) == circuit
+    # One key does not move the output in this one pair; the base pairs alone show no edge of the circuit.
+    plain = EAPIGInputs().score(model, base, "kl", progress=SILENT)
+    shared = [int((robust.circuit(scores).edges & circuit.edges).sum()) for scores in (plain, found)]
+    assert shared[0] < 3 and shared[1] == 8
 
 
 def words(model: Model, texts: list[str]) -> Pool:
@@ -251,26 +254,27 @@ def grid(seed: int) -> np.ndarray:
 
 def test_differences_are_of_the_same_resamples() -> None:
     values = grid(0)
-    same = statistics(values, 1, minus=values)
+    ours = Resampled.of(values, 1)
+    same = ours.minus(ours).estimates()
     assert all(each.value == 0 for each in same.values())
     assert same["mean"].low == same["mean"].high == same["99%"].low == same["99%"].high == 0
-    shifted = statistics(values + 2, 1, minus=values)
-    for name in ("mean", "95%", "99%", "max"):
-        assert shifted[name].value == pytest.approx(2)
+    shifted = Resampled.of(values + 2, 1).minus(ours).estimates()
+    assert [each.value for each in shifted.values()] == pytest.approx([2, 2, 2, 2])
     assert [shifted["mean"].low, shifted["mean"].high] == pytest.approx([2, 2], abs=1e-5)
     # A mean is linear: the resampled difference is that of the grid of differences.
     other = values + 0.3 * grid(5)
-    paired, direct = statistics(other, 1, minus=values)["mean"], statistics(other - values, 1)["mean"]
+    paired, direct = Resampled.of(other, 1).minus(ours).estimates()["mean"], Resampled.of(other - values, 1).estimates()["mean"]
     assert [paired.value, paired.low, paired.high] == pytest.approx([direct.value, direct.low, direct.high], abs=1e-5)
-    alone = statistics(other, 1)["mean"]
+    alone = Resampled.of(other, 1).estimates()["mean"]
     assert paired.high - paired.low < 0.5 * (alone.high - alone.low)
-    with pytest.raises(BadUsage, match="one shape"):
-        statistics(values, 1, minus=values[:3])
+    for wrong in (Resampled.of(values[:3], 1), Resampled.of(values, 2), Resampled.of(values, 1, (0.5, 0.9))):
+        with pytest.raises(BadUsage, match="same resamples"):
+            ours.minus(wrong)
 
 
 def test_statistics_of_a_grid() -> None:
     values = grid(2)
-    found = statistics(values, 0, (0.5, 0.9))
+    found = Resampled.of(values, 0, (0.5, 0.9)).estimates()
     assert list(found) == ["mean", "50%", "90%", "max"]
     expected = [values.mean(), *np.quantile(values, (0.5, 0.9)), values.max()]
     assert [each.value for each in found.values()] == pytest.approx(expected)

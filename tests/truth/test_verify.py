@@ -64,6 +64,7 @@ def test_margins_by_hand() -> None:
     done = Verification("zero", right, effects, 1)
     assert (done.smallest_inside, done.largest_outside, done.margin) == (4, 0.5, 8)
     assert not done.holds  # 8 is less than MARGIN, and 0.5 to the floor is the widest gap
+    assert not Verification("zero", right, effects_of(v=8, mlp=4, direct=1e-9), 1, together=0.5).holds
     clear = Verification("zero", right, effects_of(v=8, mlp=4, direct=4 / MARGIN / 1000), 1)
     assert clear.holds and clear.margin == pytest.approx(1000 * MARGIN)
 

@@ -29,4 +29,4 @@ class Agreement:
 
     def holds(self, a: Float[np.ndarray, "*shape"], b: Float[np.ndarray, "*shape"]) -> Bool[np.ndarray, "*shape"]:
         """Where two computations agree; never where one is undefined."""
-        return np.abs(a - b) <= self.absolute + self.relative * np.maximum(np.abs(a), np.abs(b))
+        return np.asarray(np.abs(a - b) <= self.absolute + self.relative * np.maximum(np.abs(a), np.abs(b)))

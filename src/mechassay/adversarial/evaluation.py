@@ -98,7 +98,7 @@ def evaluate_pairs(
     shape = (len(clean), len(corrupted)) if grid else (len(clean),)
     values = _Store(store, (len(circuits) + 1, *shape))
     runs = [circuit_runner(model.decoder, model.graph, circuit.edges, circuit.neurons) for circuit in circuits]
-    work = _Work(model, runs, clean.tokens.to(model.device), corrupted.tokens.to(model.device))
+    work = Work(model, runs, clean.tokens.to(model.device), corrupted.tokens.to(model.device))
     with (
         torch.no_grad(),
         progress.track(f"running {len(circuits)} circuits on pairs", int(np.prod(shape))) as advance,
@@ -142,7 +142,7 @@ class _Store:
 
 
 @dataclass(frozen=True, eq=False)
-class _Work:
+class Work:
     """The prompts, the circuits, and how they are divided; the division depends on nothing but the plan."""
 
     model: Model
@@ -188,12 +188,12 @@ class _Work:
 class _GridBlock:
     """Some clean prompts, with each corrupted prompt."""
 
-    work: _Work
+    work: Work
     rows: slice
 
     def fill(self, values: Float[np.ndarray, "rows clean corrupted"], advance: Callable[[int], None]) -> None:
         mine = values[:, self.rows]
-        todo: np.ndarray = np.isnan(mine).any(axis=(0, 1))
+        todo = np.atleast_1d(np.isnan(mine).any(axis=(0, 1)))
         n = mine.shape[1]
         advance(n * int((~todo).sum()))
         if not todo.any():
@@ -225,7 +225,7 @@ class _GridBlock:
 class _PairBlock:
     """Some pairs."""
 
-    work: _Work
+    work: Work
     rows: slice
 
     def fill(self, values: Float[np.ndarray, "rows pairs"], advance: Callable[[int], None]) -> None:

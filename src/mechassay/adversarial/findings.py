@@ -13,6 +13,7 @@ A population, all pairs that there are, has no intervals and needs no bounds: th
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from itertools import combinations
@@ -32,7 +33,7 @@ FIELD_PERCENTILES = (0.99, 0.999)
 TESTED = 0.99
 """The percentile whose difference between labels is tested."""
 MAX_LABELS = 150
-MAP_LABELS, MAP_FIELDS = 60, 3
+MAP_LABELS, MAPS = 100, 3
 
 
 @dataclass(frozen=True)
@@ -108,14 +109,15 @@ def histogram(values: Float[np.ndarray, "*pairs"], corrupted: Float[np.ndarray, 
 
 
 def heat_maps(values: Float[np.ndarray, "*pairs"], fields: Sequence[Field], groups: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
-    """Maximum and percentiles by two fields, for the pairs of those fields between whose labels most differs.
+    """Maximum and percentiles by two fields, for the pairs of fields whose labels differ most (the least p values).
 
-    Which fields are shown is chosen by the values: a heat map tests nothing.
+    Where both fields are of the same inputs, there are at least as many inputs as cells. Which fields are shown is chosen by the
+    values: a heat map tests nothing.
     """
-    small = [place for place, field in enumerate(fields) if len(set(field.labels)) <= MAP_LABELS]
-    chosen = sorted(small, key=lambda place: (min(groups[place]["p"]), place))[:MAP_FIELDS]
+    least = [min(group["p"]) for group in groups]
+    pairs = [pair for pair in combinations(range(len(fields)), 2) if _fits([fields[place] for place in pair], values.ndim)]
     maps: list[dict[str, Any]] = []
-    for pair in combinations(sorted(chosen), 2):
+    for pair in sorted(pairs, key=lambda pair: (sum(least[place] for place in pair), pair))[:MAPS]:
         two = [fields[place] for place in pair]
         table = by_fields(values, two, FIELD_PERCENTILES)
         maps.append(
@@ -127,6 +129,13 @@ def heat_maps(values: Float[np.ndarray, "*pairs"], fields: Sequence[Field], grou
             }
         )
     return maps
+
+
+def _fits(two: Sequence[Field], axes: int) -> bool:
+    """Whether a heat map of two fields is small enough, and has something in most cells."""
+    sizes = [len(set(field.labels)) for field in two]
+    same_inputs = axes == 1 or two[0].side == two[1].side
+    return max(sizes) <= MAP_LABELS and (not same_inputs or math.prod(sizes) <= len(two[0].labels))
 
 
 def fields_of(clean: Pool, corrupted: Pool | None, *, grid: bool) -> list[Field]:
@@ -149,7 +158,12 @@ def fields_of(clean: Pool, corrupted: Pool | None, *, grid: bool) -> list[Field]
             key = (side if grid else "", tuple(np.unique(np.asarray(labels), return_inverse=True)[1].tolist()))
             names.setdefault(key, []).append(name if side == "clean" else f"corrupted {name}")
             columns.setdefault(key, Field(name, labels, side))
-    return [Field(" = ".join(names[key]), field.labels, field.side) for key, field in columns.items()]
+    return [Field(_joined(names[key]), field.labels, field.side) for key, field in columns.items()]
+
+
+def _joined(names: Sequence[str]) -> str:
+    """Several names of one field; of a part that comes again (`year_2`) only the first."""
+    return " = ".join(dict.fromkeys(re.sub(r"_\d+$", "", name) if re.sub(r"_\d+$", "", name) in names else name for name in names))
 
 
 def skeleton(prompt: Prompt) -> str:

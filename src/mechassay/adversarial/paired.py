@@ -32,37 +32,53 @@ class Estimate:
     high: float = math.nan
 
 
-def statistics(
-    values: Float[np.ndarray, "clean corrupted"],
-    seed: int,
-    percentiles: Sequence[float] = PERCENTILES,
-    *,
-    minus: Float[np.ndarray, "clean corrupted"] | None = None,
-    level: float = LEVEL,
-    n_resamples: int = N_RESAMPLES,
-) -> dict[str, Estimate]:
-    """Mean, percentiles (interpolated) and maximum of a grid, by name: "mean", "95%", ..., "max".
+@dataclass(frozen=True, eq=False)
+class Resampled:
+    """Statistics of a grid, and of its resamples.
 
-    Args:
-        seed: of the resamples; the same seed draws the same rows and columns of any grid of that shape.
-        minus: the same pairs' values of another circuit: its statistics are subtracted.
-
-    Raises:
-        BadUsage: grids of different shapes, or a percentile not between 0 and 1.
+    Attributes:
+        names: "mean", a percentile for each one asked for ("95%"), "max".
+        shape, seed: of the grid and of its resamples: grids that agree in both had the same rows and columns drawn.
+        points: of the grid itself; percentiles are interpolated.
+        draws: of each resample; there is none of the maximum.
     """
-    if minus is not None and minus.shape != values.shape:
-        raise BadUsage(f"Grids of the same pairs have one shape; got {values.shape} and {minus.shape}.")
-    points, draws = _of(values, seed, percentiles, n_resamples)
-    if minus is not None:
-        other_points, other_draws = _of(minus, seed, percentiles, n_resamples)
-        points, draws = points - other_points, draws - other_draws
-    names = ("mean", *(f"{100 * p:g}%" for p in percentiles))
-    found = {
-        name: Estimate(float(point), *percentile_interval(column, level)[:2])
-        for name, point, column in zip(names, points, draws.T, strict=True)
-    }
-    largest = float(values.max()) - (0.0 if minus is None else float(minus.max()))
-    return {**found, "max": Estimate(largest)}
+
+    names: tuple[str, ...]
+    shape: tuple[int, ...]
+    seed: int
+    points: Float[np.ndarray, "statistics"]
+    draws: Float[np.ndarray, "resamples statistics_but_max"]
+
+    @staticmethod
+    def of(
+        values: Float[np.ndarray, "clean corrupted"], seed: int, percentiles: Sequence[float] = PERCENTILES, n_resamples: int = N_RESAMPLES
+    ) -> Resampled:
+        """Resample a grid.
+
+        Raises:
+            BadUsage: a percentile is not between 0 and 1.
+        """
+        draws = two_way_draws(values, np.random.default_rng(seed), percentiles, n_resamples=n_resamples)
+        names = ("mean", *(f"{100 * p:g}%" for p in percentiles), "max")
+        points = [values.mean(dtype=float), *np.quantile(values.astype(float), percentiles), values.max()]
+        return Resampled(names, values.shape, seed, np.array(points, dtype=float), np.column_stack((draws.mean, draws.percentiles)))
+
+    def minus(self, other: Resampled) -> Resampled:
+        """The differences from another circuit's values of the same pairs.
+
+        Raises:
+            BadUsage: the two do not have the same statistics of the same resamples.
+        """
+        ours, theirs = ((each.names, each.shape, each.seed, len(each.draws)) for each in (self, other))
+        if ours != theirs:
+            raise BadUsage(f"Differences need the same statistics of the same resamples; got {ours} and {theirs}.")
+        return Resampled(self.names, self.shape, self.seed, self.points - other.points, self.draws - other.draws)
+
+    def estimates(self, level: float = LEVEL) -> dict[str, Estimate]:
+        """Every statistic with its interval, by name."""
+        intervals = [percentile_interval(column, level)[:2] for column in self.draws.T]
+        ends = [*intervals, (math.nan, math.nan)]
+        return {name: Estimate(float(point), *end) for name, point, end in zip(self.names, self.points, ends, strict=True)}
 
 
 def over_repeats(found: Sequence[Estimate], level: float = LEVEL) -> Estimate:
@@ -78,11 +94,3 @@ def over_repeats(found: Sequence[Estimate], level: float = LEVEL) -> Estimate:
     values = np.array([each.value for each in found])
     interval = Design("independent", values.shape).intervals(values, np.random.default_rng(0), level=level).mean
     return Estimate(float(values.mean()), interval.low, interval.high)
-
-
-def _of(
-    values: Float[np.ndarray, "clean corrupted"], seed: int, percentiles: Sequence[float], n_resamples: int
-) -> tuple[Float[np.ndarray, "k"], Float[np.ndarray, "resamples k"]]:
-    draws = two_way_draws(values, np.random.default_rng(seed), percentiles, n_resamples=n_resamples)
-    points = [values.mean(dtype=float), *np.quantile(values.astype(float), percentiles)]
-    return np.array(points), np.column_stack((draws.mean, draws.percentiles))

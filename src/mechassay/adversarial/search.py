@@ -6,9 +6,11 @@ because a sample has few of the very worst pairs. Template fields give a better 
 1. Successive halving of the clean pool. Each prompt is evaluated against a few corrupted ones; the half with the
    worst pairs so far goes on, against twice as many others, until few prompts or no others are left.
    With a sample of the pools that is there already (`sample`), this is not done.
-2. The worst pairs of this, no two with a prompt in common, and some random pairs of the pools, are starts.
+2. The worst pairs of this, no two with a prompt in common, are starts, and after them random pairs of the pools in which
+   some fields, drawn at random, have other values.
 3. From each start, coordinate ascent: all pairs that differ from the pair in one field of the clean or of the corrupted prompt
-   (`variants`) are evaluated together, and the worst one is next. A pair from which no change leads to a worse one is a local maximum.
+   (`variants`) are evaluated together, and the worst one is next; where there are many, random parts of them are looked at until one
+   has a worse pair. A pair from which no change leads to a worse one is a local maximum.
 
 The values that a field may take are those of the pools, and others if they are given. Changed prompts have as many tokens as
 the pools' prompts, none of them unknown to the tokenizer. Nothing is evaluated twice. When the budget is used up, the search ends
@@ -27,7 +29,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 import torch
@@ -48,11 +50,15 @@ if TYPE_CHECKING:
     from mechassay.tasks.task import Task
 
 BUDGET = 20_000
-STARTS, RESTARTS = 8, 4
+STARTS, RESTARTS = 8, 8
+KICKS = 4
+"""Random changes of each prompt of a restart."""
 PARTNERS = 4
 """Corrupted prompts that each clean one is evaluated against in the first round of halving."""
 HALVING_SHARE = 0.5
 """Of the budget, at the most."""
+CANDIDATES = 1024
+"""Changed pairs that are looked at before one of them is taken."""
 LEAST_GAIN = 1e-5
 """Rounding of a divergence in fp32: what exceeds the pair by less is not worse."""
 
@@ -92,6 +98,12 @@ class Climb:
         """The divergence of the pair, in nats."""
         return self.steps[-1].kl
 
+    def as_dict(self) -> dict[str, Any]:
+        """The climb as plain JSON values."""
+        steps = [{"change": step.change, "kl": step.kl, "evaluations": step.evaluations} for step in self.steps]
+        pair = {"clean": self.clean.text, "corrupted": self.corrupted.text}
+        return {**pair, "kl": self.kl, "is_local_maximum": self.is_local_maximum, "steps": steps}
+
 
 class RandomBest(NamedTuple):
     """The largest divergence of random pairs of the pools, and how many; NaN if not asked for."""
@@ -126,6 +138,12 @@ class SearchResult:
         """The largest divergence found, in nats: the maximum over all pairs is at least this."""
         return self.best.kl
 
+    def as_dict(self) -> dict[str, Any]:
+        """The result as plain JSON values; without a comparison `random` is null."""
+        random = None if math.isnan(self.random.kl) else self.random._asdict()
+        found = {"lower_bound": self.lower_bound, "evaluations": self.evaluations, "random": random, "finished": self.finished}
+        return {**found, "climbs": [climb.as_dict() for climb in self.climbs]}
+
     def __str__(self) -> str:
         said = f"lower bound on the maximum: {self.lower_bound:.6g} nats, after {self.evaluations:,} pairs"
         if not math.isnan(self.random.kl):
@@ -157,7 +175,7 @@ def search(
         sample: divergences of the grid of these pools that are there already (`evaluate_pairs`).
         budget: pairs to evaluate at the most. The comparison with random sampling takes as many again, if there is no sample.
         starts: climbs from the worst pairs of the sample, or of the halving.
-        restarts: climbs from random pairs after these.
+        restarts: climbs after these, from random pairs.
         values: more values of fields, by name; words that no pool has.
         compare: say what random sampling finds.
 
@@ -322,6 +340,7 @@ class _Neighbours:
         changed = variants(text.prompt, self.values)
         assert self.model.tokenizer is not None
         unknown = self.model.tokenizer.unk_token_id
+        assert unknown is None or isinstance(unknown, int)
         return [
             (each.change, _Text(each.prompt, tuple(tokens)))
             for each, tokens in zip(changed, tokenized(self.model, [each.prompt.text for each in changed]), strict=True)
@@ -355,12 +374,17 @@ class _Search:
         try:
             if sample is None:
                 self._halve(values, starts)
-            for row, column in (*worst_apart(values, starts), *self._anywhere(restarts)):
-                if not self._climb(row, column):
+            for row, column in worst_apart(values, starts):
+                if not self._climb(self._text(0, row), self._text(1, column)):
+                    return True
+            for _ in range(restarts):
+                if not self._climb(self._anything(0), self._anything(1)):
                     return True
         except KeyboardInterrupt:
             if sample is None and not self.climbs:
-                self.climbs += [self._start(*pair, float(values[pair])) for pair in worst_apart(values, 1)]
+                used = self.evaluator.used
+                worst = worst_apart(values, 1)
+                self.climbs += [_Climbing(self._text(0, i), self._text(1, j), float(values[i, j]), used) for i, j in worst]
             if not self.climbs:
                 raise
             return False
@@ -383,42 +407,47 @@ class _Search:
             rows = chosen[np.argsort(-highest, kind="stable")[: max(fewest, len(chosen) // 2)]]
             begin, width = begin + len(some), 2 * width
 
-    def _anywhere(self, count: int) -> list[tuple[int, int]]:
-        drawn = self.rng.integers(tuple(map(len, self.pools)), size=(count, 2)).tolist()
-        return [(row, column) for row, column in drawn]
-
     def _text(self, side: int, row: int) -> _Text:
         pool = self.pools[side]
         return _Text(pool.prompts[row], tuple(pool.tokens[row].tolist()))
 
-    def _start(self, row: int, column: int, kl: float) -> _Climbing:
-        return _Climbing(self._text(0, row), self._text(1, column), kl, self.evaluator.used)
+    def _anything(self, side: int) -> _Text:
+        """A random prompt of a pool, changed at random."""
+        text = self._text(side, int(self.rng.integers(len(self.pools[side]))))
+        for _ in range(KICKS):
+            if others := self.neighbours.of(text):
+                _, text = others[int(self.rng.integers(len(others)))]
+        return text
 
-    def _climb(self, row: int, column: int) -> bool:
-        """Climb from a pair of the pools; False if the budget does not suffice."""
-        (kl,) = self.evaluator.pairs([(self._text(0, row), self._text(1, column))], self.rng).tolist()
+    def _climb(self, clean: _Text, corrupted: _Text) -> bool:
+        """Climb from a pair; False if the budget does not suffice."""
+        (kl,) = self.evaluator.pairs([(clean, corrupted)], self.rng).tolist()
         if math.isnan(kl):
             return False
-        climb = self._start(row, column, kl)
+        climb = _Climbing(clean, corrupted, kl, self.evaluator.used)
         self.climbs.append(climb)
         while self._step(climb):
             pass
         return climb.is_local_maximum
 
     def _step(self, climb: _Climbing) -> bool:
-        """The change that leads to the worst pair; False if none leads to a worse one."""
+        """The change that leads to the worst pair, or to the worst of many; False if none leads to a worse one."""
         clean, corrupted = climb.clean, climb.corrupted
         moves = [(f"clean {change}", text, corrupted) for change, text in self.neighbours.of(clean)]
         moves += [(f"corrupted {change}", clean, text) for change, text in self.neighbours.of(corrupted)]
-        found = self.evaluator.pairs([(one, other) for _, one, other in moves], self.rng)
-        known = np.flatnonzero(~np.isnan(found))
-        best = int(known[np.argmax(found[known])]) if len(known) else None
-        if best is None or found[best] <= climb.steps[-1].kl + LEAST_GAIN:
-            climb.is_local_maximum = len(known) == len(moves)
-            return False
-        change, climb.clean, climb.corrupted = moves[best]
-        climb.steps.append(Step(change, float(found[best]), self.evaluator.used))
-        return True
+        order = self.rng.permutation(len(moves)).tolist() if len(moves) > CANDIDATES else range(len(moves))
+        for begin in range(0, len(moves), CANDIDATES):
+            batch = [moves[place] for place in order[begin : begin + CANDIDATES]]
+            found = self.evaluator.pairs([(one, other) for _, one, other in batch], self.rng)
+            best = int(np.argmax(np.where(np.isnan(found), -np.inf, found)))
+            if found[best] > climb.steps[-1].kl + LEAST_GAIN:
+                change, climb.clean, climb.corrupted = batch[best]
+                climb.steps.append(Step(change, float(found[best]), self.evaluator.used))
+                return True
+            if np.isnan(found).any():
+                return False
+        climb.is_local_maximum = True
+        return False
 
 
 def worst_apart(values: Float[np.ndarray, "clean corrupted"], count: int) -> list[tuple[int, int]]:

@@ -8,11 +8,13 @@ import typer
 
 from mechassay.cli.adversarial_robust import robust
 from mechassay.cli.adversarial_run import paper, run
+from mechassay.cli.adversarial_search import search
 
 app = typer.Typer(help="The worst inputs of circuits, and bounds of how bad they are.", no_args_is_help=True)
 app.command("run")(run)
 app.command("paper")(paper)
 app.command("robust")(robust)
+app.command("search")(search)
 
 
 @app.callback()

@@ -97,7 +97,7 @@ def run(
     job = AdversarialJob(plan, output, lambda: load(model, dtype, device, prepend_bos))
     records = job.records()
     page = write_report(job.folder, records)
-    _finish([overview_grid(records)], page, records)
+    _finish([overview_grid(records, short=True)], page, records)
 
 
 def paper(

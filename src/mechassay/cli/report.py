@@ -34,7 +34,7 @@ def report(folder: Annotated[Path, typer.Argument(help="The folder of a run.")])
         return
     if records[0].kind == adversarial.KIND:
         ordered = adversarial.stored_records(run)
-        print_grids([overview_grid(ordered)], console)
+        print_grids([overview_grid(ordered, short=True)], console)
         console.print(f"Report: {adversarial.write_report(run, ordered)}", soft_wrap=True)
         return
     scores = {file.stem: load_scores(file) for file in sorted((folder / "scores").glob("*.safetensors"))}

@@ -129,6 +129,7 @@ def recover(
 def _say(found: Mapping[str, Verification]) -> None:
     for ablation, each in found.items():
         verdict = "holds" if each.holds else "does not hold"
-        effects = f"smallest effect inside {each.smallest_inside:.3g}, largest outside {each.largest_outside:.2g}"
+        outside = f"largest outside {each.largest_outside:.2g}, all outside at once {each.together:.2g}"
+        effects = f"smallest effect inside {each.smallest_inside:.3g}, {outside}"
         size = f"{len(each.claimed)} of {each.claimed.graph.n_edges} edges"
         typer.echo(f"{ablation}: {verdict}; {size}, {effects}, margin {each.margin:,.0f}, {each.n_pairs} pairs")

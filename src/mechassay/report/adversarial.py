@@ -134,9 +134,10 @@ def controls_grid(records: Sequence[Record]) -> Grid:
     return Grid("Controls", ("control", "must be", "largest difference, nats", "pairs", "passed"), tuple(rows), words=True)
 
 
-def overview_grid(records: Sequence[Record]) -> Grid:
-    """All circuits in one table, the empty and the random ones below them."""
-    names = [row["name"] for row in records[0].curves["summary"] if row["name"] not in ("std", "min")]
+def overview_grid(records: Sequence[Record], *, short: bool = False) -> Grid:
+    """All circuits in one table, the empty and the random ones below them; `short` fits a console."""
+    left_out = ("std", "min", "25%", "75%", *(("50%", "95%", "99.99%") if short else ()))
+    names = [row["name"] for row in records[0].curves["summary"] if row["name"] not in left_out]
     columns = ("circuit", "edges", "live", *names, "worse than empty")
     rows = [
         (
@@ -153,7 +154,7 @@ def overview_grid(records: Sequence[Record]) -> Grid:
     drawn = {record.controls["random"]["edges"]: record.controls["random"] for record in records}
     for edges, control in sorted(drawn.items()):
         found = _rows(control["summary"])
-        part = f"random circuit, {control['pairs']:,} of the pairs"
+        part = f"random ({control['pairs']:,} pairs)"
         rows.append((part, f"{edges:,}", f"{control['live']:,}", *(nats(found[name]["value"]) for name in names), NOTHING))
     return Grid("All circuits, in nats", columns, tuple(rows))
 
@@ -290,17 +291,17 @@ def draw_heat_map(found: Mapping[str, Any]) -> Figure:
             ax.set_title(name, fontsize=SIZE, loc="left", color=INK)
             ax.set_xticks(range(len(columns)), [_cut(label) for label in columns], rotation=90, fontsize=_font(len(columns)))
             ax.set_yticks(range(len(rows)), [_cut(label) for label in rows], fontsize=_font(len(rows)))
-            ax.set_xlabel(_cut(found["fields"][1], 40), color=INK)
             ax.tick_params(colors=INK, length=0)
-            for text in (*ax.get_xticklabels(), *ax.get_yticklabels(), ax.xaxis.label):
+            for text in (*ax.get_xticklabels(), *ax.get_yticklabels()):
                 text.set_parse_math(False)
             bar = figure.colorbar(image, ax=ax, shrink=0.85, pad=0.02)
             bar.ax.tick_params(colors=INK, labelsize=SIZE - 2.5)
             bar.ax.ticklabel_format(useOffset=False)
             if len(rows) <= CELL_TEXT and len(columns) <= CELL_TEXT:
                 _write(ax, values)
-        axes[0].set_ylabel(_cut(found["fields"][0], 40), color=INK)
-        axes[0].yaxis.label.set_parse_math(False)
+        for text in (figure.supylabel(found["fields"][0], fontsize=SIZE), figure.supxlabel(found["fields"][1], fontsize=SIZE)):
+            text.set_parse_math(False)
+            text.set_color(INK)
         return figure
 
 

@@ -23,10 +23,9 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from jaxtyping import Float
 
 from mechassay.adversarial.evaluation import evaluate_pairs
-from mechassay.adversarial.paired import Estimate, over_repeats, statistics
+from mechassay.adversarial.paired import Estimate, Resampled, over_repeats
 from mechassay.adversarial.pools import Pool, draw_pools
 from mechassay.adversarial.robust import Cut, Robust, check_apart
 from mechassay.circuits.methods import METHODS
@@ -143,7 +142,8 @@ class _Repeat:
         places = [(name, size) for size in run.sizes for name in scores]
         circuits = [dataclasses.replace(self.robust, n_edges=size).circuit(scores[name]) for name, size in places]
         values = evaluate_pairs(model, circuits, *grids[HELD_OUT], progress=self.progress)
-        by_place = dict(zip(places, values.circuits, strict=True))
+        seed = self.run.seed
+        by_place = {place: Resampled.of(each, seed) for place, each in zip(places, values.circuits, strict=True)}
         plain = {size: circuit.pruned().edges for (name, size), circuit in zip(places, circuits, strict=True) if name == PLAIN}
         cells: list[dict[str, Any]] = []
         for (name, size), circuit in zip(places, circuits, strict=True):
@@ -156,11 +156,11 @@ class _Repeat:
                     "edges_on_a_path": int(live.sum()),
                     "in_plain": int((live & plain[size]).sum()),
                     "pairs": scores[name].provenance["n_examples"],
-                    "statistics": self._statistics(by_place[name, size]),
+                    "statistics": _stored(by_place[name, size]),
                 }
             )
         differences = [
-            {"of": of, "minus": minus, "size": size, "statistics": self._statistics(by_place[of, size], by_place[minus, size])}
+            {"of": of, "minus": minus, "size": size, "statistics": _stored(by_place[of, size].minus(by_place[minus, size]))}
             for size in run.sizes
             for of, minus in DIFFERENCES
         ]
@@ -170,7 +170,7 @@ class _Repeat:
             "rounds": scores[ROBUST].provenance["rounds"],
             "cells": cells,
             "differences": differences,
-            "empty": self._statistics(values.corrupted),
+            "empty": _stored(Resampled.of(values.corrupted, seed)),
             "dropped": dropped,
         }
 
@@ -184,11 +184,10 @@ class _Repeat:
         assert isinstance(plain, EdgeScores)  # else robust discovery would have refused it
         return {PLAIN: plain, RANDOM: random, ROBUST: robust}
 
-    def _statistics(
-        self, values: Float[np.ndarray, "clean corrupted"], minus: Float[np.ndarray, "clean corrupted"] | None = None
-    ) -> dict[str, list[float | None]]:
-        found = statistics(values, self.run.seed, minus=minus)
-        return {name: [_plain(each.value), _plain(each.low), _plain(each.high)] for name, each in found.items()}
+
+def _stored(found: Resampled) -> dict[str, list[float | None]]:
+    """Estimates as plain values: value, low, high."""
+    return {name: [_plain(end) for end in (each.value, each.low, each.high)] for name, each in found.estimates().items()}
 
 
 def _plain(value: float) -> float | None:

@@ -118,8 +118,8 @@ class CausalIOI(Causal):
         "input->a2.h1<v>",
         "a2.h1->logits",
     )
-    constant_edges = ("input->a1.h3<q>", "input->a2.h1<q>")
-    free_edges = ("input->a0.h2<q>", "a0.h2->a1.h3<k>")
+    constant_edges = ("input->a1.h3<q>", "input->a1.h3<k>", "input->a2.h1<q>")
+    free_edges = ("input->a0.h2<q>",)
 
     def answers(self, own: Tokens, other: Tokens, variable: str | None) -> Right:
         present, _ = self._names(other if variable == "answer" else own)

@@ -14,10 +14,14 @@ Two statements, which must agree:
     found    the edges above the widest gap: the largest ratio of neighbours among the sorted effects, where effects
              below `FLOOR` of the largest one count as the floor
 
-The claim holds if it is what is found, and the margin is at least `MARGIN`. InterpBench (Gupta et al. 2024) derives its
+and a third: `together`, the largest effect of ablating all edges outside the claim at once, must be smaller than the smallest effect
+of a claimed edge by the same factor.
+
+The claim holds if it is what is found, and both margins are at least `MARGIN`. InterpBench (Gupta et al. 2024) derives its
 ground truth from how its models were trained and does not intervene on edges.
 
-One edge at a time does not see redundancy: two edges that do the same work, each enough, both have no effect.
+One edge at a time does not see redundancy: two edges that do the same work, each enough, both have no effect. All
+at once shows it where both are left out.
 """
 
 from __future__ import annotations
@@ -55,12 +59,14 @@ class Verification:
         claimed: the circuit as claimed.
         effects: the largest absolute effect of each edge; NaN where the graph has no edge.
         n_pairs: over how many pairs.
+        together: the largest absolute effect of ablating everything outside the claim at once.
     """
 
     ablation: str
     claimed: Circuit
     effects: Float[Tensor, "writers readers"]
     n_pairs: int
+    together: float = 0.0
 
     @property
     def smallest_inside(self) -> float:
@@ -89,8 +95,8 @@ class Verification:
 
     @property
     def holds(self) -> bool:
-        """Whether the claim is what is found, with a margin of at least `MARGIN`."""
-        return self.found == self.claimed and self.margin >= MARGIN
+        """Whether the claim is what is found, with a margin of at least `MARGIN`, and is enough by itself."""
+        return self.found == self.claimed and self.margin >= MARGIN and self.smallest_inside >= MARGIN * self.together
 
 
 def verify(
@@ -122,7 +128,8 @@ def verify(
     if optional is not None:
         found = above_the_gap(model.graph, effects)
         claimed = Circuit(model.graph, claimed.edges | (found.edges & optional.edges))
-    return Verification(ablation, claimed, effects, len(batch))
+    whole, alone = evaluate(model, [Circuit.full(model.graph), claimed], batch, objective, progress=progress)
+    return Verification(ablation, claimed, effects, len(batch), together=float(np.abs(whole - alone).max()))
 
 
 def largest_effects(

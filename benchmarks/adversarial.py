@@ -1,0 +1,98 @@
+"""What a pair of a clean and a corrupted prompt costs, in multiples of a plain forward of the clean prompt.
+
+    python benchmarks/adversarial.py [--clean 128] [--corrupted 12] [--repeats 3]
+
+GPT-2 small's shape with random weights; prompts have the shape of the tasks' (fixed words and fields, random tokens in the fields).
+The plain forward is Hugging Face's, with logits at the last position alone, at the batch size that suits it best.
+Everything that a grid needs is in the time of a pair: runs of clean and corrupted prompts, KL, and the empty circuit.
+"""
+
+from __future__ import annotations
+
+import argparse
+import statistics
+import sys
+
+import torch
+from bench import plain_model, timed
+from torch import Tensor
+
+from mechassay.adversarial.evaluation import evaluate_pairs
+from mechassay.adversarial.pools import Pool
+from mechassay.circuits.canonical import canonical
+from mechassay.circuits.methods.eap_ig_inputs import EAPIGInputs
+from mechassay.circuits.scores import Circuit
+from mechassay.examples import Prompt
+from mechassay.models.model import Model
+from mechassay.pairs import Batch
+from mechassay.progress import SILENT
+
+# Letters are fields, dots are words that all prompts share.
+IOI = "..a.b....c.b.d."
+GREATER_THAN = ".n....yd.y"
+WORDS, BATCHES = 12, (8, 32, 128)
+
+
+def prompts(shape: str, n: int, model: Model, seed: int) -> Pool:
+    """Random prompts of a shape; a field has one of a few values."""
+    generator = torch.Generator().manual_seed(seed)
+    fields = {name: torch.randint(0, WORDS, (n,), generator=generator) + 100 * ord(name) for name in sorted(set(shape) - {"."})}
+    fixed = torch.arange(len(shape)).expand(n, -1)
+    columns = [fixed[:, place] if name == "." else fields[name] for place, name in enumerate(shape)]
+    return Pool(tuple(Prompt(str(row)) for row in range(n)), torch.stack(columns, dim=1))
+
+
+def top_edges(model: Model, shape: str, share: float) -> Circuit:
+    """The strongest edges by EAP-IG on some pairs."""
+    clean, other = (prompts(shape, 8, model, seed).tokens for seed in (5, 6))
+    batch = Batch.from_tokens(clean, other, list(range(8)), list(range(8, 16)))
+    return EAPIGInputs(steps=5).score(model, batch, progress=SILENT).top(share, by="magnitude").pruned()
+
+
+def forward_seconds(model: Model, tokens: Tensor) -> float:
+    """A plain forward of one prompt, at the best of some batch sizes."""
+
+    def run(size: int) -> float:
+        with torch.no_grad():
+            return timed(lambda: model.hf(tokens[:size], use_cache=False, logits_to_keep=1)) / size
+
+    return min(run(size) for size in BATCHES for _ in range(3))
+
+
+def main() -> None:
+    """Print the table."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--clean", type=int, default=128)
+    parser.add_argument("--corrupted", type=int, default=12)
+    parser.add_argument("--repeats", type=int, default=3)
+    args = parser.parse_args()
+    model = plain_model("gpt2-small-random")
+    rows = [
+        ("IOI, canonical", IOI, canonical("ioi", model.graph).circuit, "0.8", "0.6"),
+        ("greater-than, canonical", GREATER_THAN, canonical("greater-than", model.graph).circuit, "0.4", "0.25"),
+        ("1 % of edges, EAP-IG, IOI's prompts", IOI, top_edges(model, IOI, 0.01), "0.3", ""),
+        ("1 % of edges, EAP-IG, greater-than's prompts", GREATER_THAN, top_edges(model, GREATER_THAN, 0.01), "0.3", ""),
+    ]
+    out = sys.stdout.write
+    out("| circuit | edges | live heads + MLPs | must reach | stretch | a pair |\n| --- | --- | --- | --- | --- | --- |\n")
+    for name, shape, circuit, must, stretch in rows:
+        clean, corrupted = prompts(shape, args.clean, model, 1), prompts(shape, args.corrupted, model, 2)
+        ratios: list[float] = []
+        for _ in range(args.repeats):
+            before = forward_seconds(model, clean.tokens)
+            seconds = timed(
+                lambda clean=clean, corrupted=corrupted, circuit=circuit: evaluate_pairs(
+                    model, [circuit], clean, corrupted, progress=SILENT
+                )
+            )
+            after = forward_seconds(model, clean.tokens)
+            ratios.append(seconds / (args.clean * args.corrupted) / ((before + after) / 2))
+        live = circuit.live()
+        mlps = int(live[[model.graph.mlp_writer(layer) for layer in range(model.graph.n_layers)]].sum())
+        heads = int(live.sum()) - mlps - int(live[0])
+        out(f"| {name} | {len(circuit)} | {heads} + {mlps} | {must}x | {stretch}x | **{statistics.median(ratios):.2f}x** |\n")
+        sys.stdout.flush()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,163 @@
+"""Tables, histograms and fields of made-up values, the file of values, and whole populations."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow.parquet
+import pytest
+import torch
+
+from mechassay.adversarial.findings import Statistics, fields_of, finite, heat_maps, histogram, skeleton
+from mechassay.adversarial.groups import Field
+from mechassay.adversarial.pools import Pool
+from mechassay.adversarial.population import check_finite, enumerate_pools
+from mechassay.adversarial.values import Values
+from mechassay.errors import BadFile, BadUsage, UnknownName
+from mechassay.examples import Prompt, filled
+from mechassay.tasks.ioi import IOI
+from mechassay.truth.models import load_truth
+from mechassay.truth.tasks import CompiledIOI
+
+SMALL = Statistics("grid", above=(1.0,), n_resamples=50, n_permutations=200)
+
+
+def pool(prompts: list[Prompt]) -> Pool:
+    return Pool(tuple(prompts), torch.zeros(len(prompts), 3, dtype=torch.long))
+
+
+def cities(*names: str) -> list[Prompt]:
+    return [filled("{city} and {city}, {number}", {"city": name, "number": str(place)}) for place, name in enumerate(names)]
+
+
+def test_a_histogram_counts_everything_up_to_its_end() -> None:
+    values, empty = np.array([-1e-6, 0.0, 0.5, 1.0, 2.0]), np.array([1.999, 2.0, 2.0, 3.0, 4.0])
+    found = histogram(values, empty, 2.0)
+    assert len(found["edges"]) == 101 and found["edges"][-1] == 2.0
+    assert sum(found["circuit"]) == 5 and found["circuit"][0] == 2 and found["circuit"][25] == found["circuit"][50] == 1
+    assert sum(found["corrupted"]) == 3 and found["corrupted"][-1] == 3
+    assert sum(histogram(np.zeros(4), np.zeros(4), 0.0)["circuit"]) == 4
+
+
+def test_a_population_has_no_intervals() -> None:
+    values = np.arange(1000.0)
+    population = Statistics("matched", population=True, percentiles=(0.99,), above=(899.5,))
+    sample = Statistics("matched", percentiles=(0.99,), above=(899.5,))
+    rng = np.random.default_rng(0)
+    tables = [{row["name"]: row for row in each.table(values, rng)} for each in (population, sample)]
+    assert tables[0]["99%"]["value"] == tables[1]["99%"]["value"] == pytest.approx(989.01)
+    assert math.isnan(tables[0]["99%"]["bound"]) and math.isnan(tables[0]["mean"]["low"])
+    assert tables[1]["99%"]["bound"] == 995  # the 996th of 1000 values
+    (exact,), (guessed,) = population.exceedance(values, rng), sample.exceedance(values, rng)
+    assert exact["value"] == guessed["value"] == 0.1
+    assert math.isnan(exact["bound"]) and guessed["low"] < 0.1 < guessed["bound"] <= guessed["high"]
+
+
+def test_fields_that_divide_alike_are_one() -> None:
+    clean = pool(cities("Rome", "Oslo", "Rome", "Oslo"))
+    other = pool(cities("Bern", "Bern", "Lima", "Lima"))
+    alone = fields_of(clean, None, grid=True)
+    assert [(field.name, tuple(field.labels), field.side) for field in alone] == [("city", ("Rome", "Oslo", "Rome", "Oslo"), "clean")]
+    assert [field.name for field in fields_of(clean, other, grid=True)] == ["city", "corrupted city"]
+    # Of pairs, the corrupted prompt's field may say nothing new; in a grid its labels stand on another axis.
+    assert [field.name for field in fields_of(clean, clean, grid=False)] == ["city = corrupted city"]
+    assert [field.name for field in fields_of(clean, clean, grid=True)] == ["city", "corrupted city"]
+
+
+def test_the_template_is_a_field() -> None:
+    words = {"city": "Rome", "number": "1"}
+    prompts = [filled(text, words) for text in ("In {city} {number}", "Near {city} {number}") for _ in range(2)]
+    assert skeleton(prompts[0]) == "In {city} {number}"
+    assert [(field.name, field.labels) for field in fields_of(pool(prompts), None, grid=True)] == [
+        ("template", ("In {city} {number}",) * 2 + ("Near {city} {number}",) * 2)
+    ]
+    inside = Prompt("a bb c", spans={"whole": (0, 6), "middle": (2, 4)})
+    assert skeleton(inside) == "{whole}"
+
+
+def test_a_worse_label_is_found_and_p_counts_the_fields() -> None:
+    rng = np.random.default_rng(0)
+    values = rng.exponential(size=(40, 30))
+    values[:10] *= 20
+    fields = [
+        Field("place", ["zoo"] * 10 + ["bar"] * 30),
+        Field("thing", [("ring", "bone")[row % 2] for row in range(40)]),
+    ]
+    one = SMALL.groups(values, fields[:1], np.random.default_rng(1))
+    two = SMALL.groups(values, fields, np.random.default_rng(1))
+    place = two[0]
+    assert place["labels"] == ["bar", "zoo"] and place["inputs"] == [30, 10]
+    assert place["p"][1] == pytest.approx(2 * one[0]["p"][1]) and place["p"][1] < 0.05 < min(two[1]["p"])
+    assert place["max"][1] == values[:10].max() and place["rest"][0] > place["99%"][0]
+    (heat,) = heat_maps(values, fields, two)
+    assert heat["fields"] == ["place", "thing"] and np.array(heat["max"]).max() == values.max()
+
+
+def test_heat_maps_have_inputs_for_their_cells() -> None:
+    values = np.arange(80.0).reshape(8, 10)
+    fields = [
+        Field("a", list("wwxxyyzz")),
+        Field("b", list("ppqqrrpp")),
+        Field("c", list("stststst")),
+        Field("d", list("ssuuvvttxx"), "corrupted"),
+    ]
+    p = [{"p": [0.1]}, {"p": [0.2]}, {"p": [0.9]}, {"p": [1.0]}]
+    # a and b have twelve cells for eight inputs; a clean and a corrupted field have all pairs.
+    assert [found["fields"] for found in heat_maps(values, fields, p)] == [["a", "c"], ["a", "d"], ["b", "c"]]
+
+
+def test_what_json_lacks_is_none() -> None:
+    assert finite({"a": [1, math.inf, (math.nan, 2.5)], 3: "x", "b": None}) == {"a": [1, None, [None, 2.5]], "3": "x", "b": None}
+
+
+def test_values_come_back_from_their_file(tmp_path: Path) -> None:
+    rng = np.random.default_rng(0)
+    grid = Values(("one", "two"), rng.normal(size=(2, 300, 4)).astype(np.float32), rng.normal(size=(300, 4)).astype(np.float32))
+    for number in range(2):
+        grid.save(tmp_path / f"{number}.parquet")
+    assert (tmp_path / "0.parquet").read_bytes() == (tmp_path / "1.parquet").read_bytes()
+    back = Values.load(tmp_path / "0.parquet", ("two", "one"))
+    assert np.array_equal(back.circuits, grid.circuits[::-1]) and np.array_equal(back.corrupted, grid.corrupted) and back.paired
+    table = pyarrow.parquet.read_table(tmp_path / "0.parquet")
+    assert [str(field.type) for field in table.schema][:2] == ["uint16", "uint8"]
+    assert table["clean"].to_pylist()[:9] == [0, 0, 0, 0, 1, 1, 1, 1, 2] and table["corrupted"].to_pylist()[:5] == [0, 1, 2, 3, 0]
+    alone = Values(("one",), grid.circuits[:1, :, 0], grid.corrupted[:, 0], paired=False)
+    alone.save(tmp_path / "alone.parquet")
+    assert not Values.load(tmp_path / "alone.parquet", ("one",)).paired
+    with pytest.raises(BadFile, match="not a file of divergences of three"):
+        Values.load(tmp_path / "0.parquet", ("three",))
+    (tmp_path / "cut.parquet").write_bytes((tmp_path / "0.parquet").read_bytes()[:100])
+    with pytest.raises(BadFile, match="cut.parquet: not a file of divergences"):
+        Values.load(tmp_path / "cut.parquet", ("one",))
+
+
+class Finite(CompiledIOI):
+    """The first forty examples, of which every tenth lacks its counterfactual."""
+
+    def population(self, split: str) -> int:
+        return 40
+
+    def generate(self, split: str, seed: int, tokenizer: Any = None) -> Iterator[Any]:
+        from dataclasses import replace
+
+        stream = super().generate(split, seed, tokenizer)
+        for number in range(40):
+            example = next(stream)
+            yield replace(example, counterfactuals={}) if number % 10 == 0 else example
+
+
+def test_a_population_is_every_example_with_its_own_counterfactual() -> None:
+    task, model = Finite(), load_truth("truth-ioi").model
+    clean, corrupted = enumerate_pools(task, model)
+    examples = [example for example in task.generate("test", 0) if example.counterfactuals]
+    assert [prompt.text for prompt in clean.prompts] == [example.prompt.text for example in examples]
+    assert [prompt.text for prompt in corrupted.prompts] == [example.counterfactuals["other-prompt"].text for example in examples]
+    assert len(clean) == 36 and clean.dropped == {"no such counterfactual": 4}
+    with pytest.raises(UnknownName, match="private"):
+        enumerate_pools(task, model, split="private")
+    with pytest.raises(BadUsage, match="of ioi cannot be enumerated"):
+        check_finite(IOI())

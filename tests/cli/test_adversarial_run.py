@@ -1,0 +1,138 @@
+"""`mechassay adversarial run` and `paper` from the command line."""
+
+from __future__ import annotations
+
+import json
+import re
+import sys
+from collections.abc import Callable
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+import transformers
+from tokenizers import Tokenizer
+from tokenizers.models import WordLevel
+from tokenizers.pre_tokenizers import Whitespace
+
+import tiny
+from mechassay.adversarial import findings
+from mechassay.tasks.greater_than import GreaterThan
+from mechassay.tasks.ioi import IOI
+
+Run = Callable[..., Any]
+TRUTH = ("adversarial", "run", "-m", "truth-ioi", "-t", "truth-ioi")
+SMALL = ("--n-clean", "12", "--n-corrupted", "10", "--worst", "2", "--resamples", "20", "--permutations", "20")
+
+
+@pytest.fixture(autouse=True)
+def few_heat_maps(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Drawing takes most of the time."""
+    monkeypatch.setattr(findings, "MAPS", 0)
+
+
+def test_a_run_and_its_report(run: Run, tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    done = run(*TRUTH, *SMALL, "-c", "truth", "-c", "eap@0.2", "-o", out)
+    assert done.code == 0, done.err
+    assert "All circuits, in nats" in done.out and "empty" in done.out and f"Report: {out / 'report.html'}" in done.out
+    names = {"plan.json", "prompts.json", "values.parquet", "data.json", "report.html", "records", "found"}
+    assert {path.name for path in out.iterdir()} == names
+    page = (out / "report.html").read_text("utf-8")
+    (out / "report.html").unlink()
+    again = run("report", out)
+    assert again.code == 0 and (out / "report.html").read_text("utf-8") == page
+    refused = run(*TRUTH, "--n-clean", "13", "-c", "truth", "-o", out)
+    assert refused.code == 2 and "holds a run with" in refused.line
+
+
+def test_controls_that_fail_are_exit_code_1(run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from mechassay.adversarial import evaluation
+
+    runner = evaluation.circuit_runner
+    monkeypatch.setattr(evaluation, "circuit_runner", lambda decoder, graph, edges, neurons: runner(decoder, graph, edges & False))
+    done = run(*TRUTH, *SMALL, "-c", "truth", "-o", tmp_path / "out")
+    assert done.code == 1 and "controls fail: truth: The full circuit does not give KL = 0" in done.err
+    page = (tmp_path / "out" / "report.html").read_text("utf-8")
+    assert page.index("Controls fail") < page.index("</header>")
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (("-c", "ioi"), "A circuit is one of canonical:NAME"),
+        (("-c", "canonical:ioi"), "The ioi circuit is one of GPT-2 small"),
+        (("-c", "random@0.5", "--design", "cube"), "Unknown design 'cube'. Known: grid, independent, matched"),
+        (("-c", "full", "--split", "private"), "Unknown split 'private'"),
+        (("-c", "full", "--enumerate", "--design", "matched"), "cannot be enumerated"),
+        (("-c", "full", "--counterfactual", "none"), "Unknown counterfactual 'none'"),
+    ],
+)
+def test_bad_input_is_one_line(run: Run, tmp_path: Path, words: tuple[str, ...], message: str) -> None:
+    done = run(*TRUTH, *words, "-o", tmp_path / "out")
+    assert done.code == 2 and message in done.line
+
+
+def test_without_pyarrow(run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "pyarrow", None)
+    done = run(*TRUTH, "-c", "full", "-o", tmp_path / "out")
+    assert done.code == 2 and "pip install 'mechassay[parquet]'" in done.line
+
+
+@pytest.fixture(scope="module")
+def small_gpt2(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A random GPT-2 of the graph of GPT-2 small, whose tokenizer knows the words of the two tasks."""
+    words: set[str] = set()
+    for task, n in ((IOI(), 1500), (GreaterThan(), None)):
+        for example in islice(task.generate("test", 0), n):
+            for prompt in (example.prompt, *example.counterfactuals.values()):
+                words |= set(re.findall(r"\w+|[^\w\s]+", prompt.text))
+    tokenizer = Tokenizer(WordLevel({word: number for number, word in enumerate(["[UNK]", *sorted(words)])}, unk_token="[UNK]"))
+    tokenizer.pre_tokenizer = Whitespace()  # pyright: ignore[reportAttributeAccessIssue]
+    config = tiny.configs()["gpt2_12x12"]
+    config.vocab_size = tokenizer.get_vocab_size()
+    folder = tmp_path_factory.mktemp("gpt2")
+    tiny._random(config, "gpt2", torch.float32, 0).save_pretrained(folder)
+    transformers.PreTrainedTokenizerFast(tokenizer_object=tokenizer, unk_token="[UNK]").save_pretrained(folder)
+    return folder
+
+
+def test_the_paper(run: Run, small_gpt2: Path, tmp_path: Path) -> None:
+    out = tmp_path / "paper"
+    words = (
+        "adversarial",
+        "paper",
+        "-m",
+        small_gpt2,
+        "-o",
+        out,
+        "--n-clean",
+        "6",
+        "--n-corrupted",
+        "5",
+        "--n-matched",
+        "8",
+        "--worst",
+        "1",
+    )
+    done = run(*words)
+    assert done.code == 0, done.err
+    assert "Skipped: docstring needs attn-only-4l" in done.err
+    cells = [[cell.strip() for cell in line.strip("│ ").split("│")] for line in done.out.splitlines() if "│" in line]
+    means = [row for row in cells if row[0] == "mean"]
+    assert [row[3] for row in means] == ["5.15", "0.59"] and [row[6] for row in means] == ["2.09", "0.08"]
+    assert {path.name for path in out.iterdir()} == {
+        "report.html",
+        *(f"{task}-{pairs}" for task in ("ioi", "greater-than") for pairs in ("unmatched", "matched")),
+    }
+    record = json.loads((out / "ioi-matched" / "records").glob("*.json").__next__().read_text("utf-8"))
+    assert record["method"]["args"]["edges"] == 963 and record["task"]["args"]["counterfactual"] == "abc_counterfactual"
+    assert float(means[1][1]) == pytest.approx(record["measures"][0]["value"], rel=0.01)
+    assert "table 7" in (out / "report.html").read_text("utf-8")
+
+
+def test_the_paper_on_another_graph(run: Run, folder: Path, tmp_path: Path) -> None:
+    done = run("adversarial", "paper", "-m", folder, "-o", tmp_path / "out", "--n-clean", "3", "--n-corrupted", "3", "--n-matched", "3")
+    assert done.code == 2 and "None of the runs could be made" in done.line and "GPT-2 small" in done.line

@@ -1,0 +1,126 @@
+"""The page of an adversarial run: what fails comes first, text is escaped, numbers are those of the record."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from mechassay.adversarial import findings
+from mechassay.progress import SILENT
+from mechassay.records import Record
+from mechassay.report.adversarial import (
+    adversarial_page,
+    broken,
+    controls_grid,
+    exceedance_grid,
+    marked,
+    nats,
+    overview_grid,
+    summary_grid,
+    verdict,
+    worse_labels_text,
+)
+from mechassay.runs.adversarial import AdversarialJob, AdversarialRun
+from mechassay.runs.truths import load_named
+
+FAST: dict[str, Any] = {"n_resamples": 30, "n_permutations": 30, "worst": 2}
+
+
+@pytest.fixture(scope="module")
+def records(tmp_path_factory: pytest.TempPathFactory) -> Iterator[list[Record]]:
+    """Of two circuits, with a heat map each."""
+    run = AdversarialRun("truth-ioi", "truth-ioi", ("truth", "random@0.5"), n_clean=24, n_corrupted=20, **FAST)
+    job = AdversarialJob(run, tmp_path_factory.mktemp("run"), lambda: load_named("truth-ioi"), progress=SILENT)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(findings, "MAPS", 1)
+        yield job.records()
+
+
+@pytest.fixture(scope="module")
+def page(records: list[Record]) -> str:
+    return adversarial_page(records)
+
+
+def spoiled(record: Record) -> Record:
+    controls = {**record.controls, "failures": ["The full circuit does not give KL = 0 & <more>."]}
+    controls["checks"] = [{**record.controls["checks"][0], "passed": False}, *record.controls["checks"][1:]]
+    return record.model_copy(update={"controls": controls})
+
+
+def test_the_page_stands_alone(page: str) -> None:
+    assert page.count("<svg") >= 2 and "default-src 'none'" in page
+    assert "<script" not in page and "http://" not in page.replace("http://www.w3.org", "")
+    assert "Controls fail" not in page
+
+
+def test_failures_come_before_everything_else(records: list[Record]) -> None:
+    assert not any(map(broken, records))
+    page = adversarial_page([records[0], spoiled(records[1])])
+    place = page.index("Controls fail: do not use these results.")
+    assert place < page.index('class="verdict"') < page.index("<h2>")
+    assert "KL = 0 &amp; &lt;more&gt;" in page
+    assert controls_grid([spoiled(records[1])]).rows[0][-1] == "NO"
+
+
+def test_the_verdict_is_computed(records: list[Record]) -> None:
+    rows = {row["name"]: row for row in records[1].curves["summary"]}
+    text = verdict(records[1])
+    assert text.startswith(f"{nats(rows['mean']['value'])} nats from the model on average")
+    assert f"the worst of 480 is {nats(rows['max']['value'])}" in text
+    assert "too few pairs with confidence 95 %" in text
+
+
+def test_tables_show_the_record(records: list[Record]) -> None:
+    record = records[1]
+    rows = {row[0]: row for row in summary_grid(record).rows}
+    stored = {row["name"]: row for row in record.curves["summary"]}
+    assert rows["count"][1] == "480"
+    assert rows["50%"][1].startswith(nats(stored["50%"]["value"])) and rows["50%"][3] == f"at most {nats(stored['50%']['bound'])}"
+    assert rows["99.9%"][3] == "too few pairs" and rows["max"][3] == rows["mean"][3] == ""
+    assert rows["max"][2] == f"{stored['max']['z']:.2f}"
+    overview = {row[0]: row for row in overview_grid(records).rows}
+    assert overview["truth"][1] == "9" and overview["empty circuit"][-1] == "–" and len(overview) == 4
+    assert len(overview_grid(records, short=True).columns) < len(overview_grid(records).columns)
+    assert exceedance_grid(record).rows[-1][0] == "5 nats"
+
+
+def test_a_population_is_exact(records: list[Record]) -> None:
+    record = records[1]
+    task = record.task.model_copy(update={"args": {**record.task.args, "population": True}})
+    exact = record.model_copy(update={"task": task})
+    assert {row[3] for row in summary_grid(exact).rows if row[0].endswith("%")} == {"exact"}
+    assert "with confidence" not in verdict(exact)
+    assert "percentiles and maximum are exact" in adversarial_page([exact])
+
+
+def test_worse_labels_are_named(records: list[Record]) -> None:
+    groups = [
+        {"name": "object", "labels": ["bone", "kiss"], "99%": [1.0, 9.0], "rest": [9.0, 1.0], "p": [1.0, 0.01]},
+        {"name": "place", "labels": ["zoo", "bar"], "99%": [2.0, 2.0], "rest": [2.0, 2.0], "p": [0.9, 1.0]},
+    ]
+
+    def told(groups: list[dict[str, Any]]) -> str:
+        return worse_labels_text(records[0].model_copy(update={"curves": {**records[0].curves, "groups": groups}}))
+
+    assert told(groups) == "Found to be worse than the rest: object = 'kiss' (99th percentile 9 against 1)."
+    assert told(groups[1:]) == "No label of any of 1 fields is found to be worse than the others."
+    assert told([]).startswith("No part of the prompts has labels")
+
+
+def test_parts_of_prompts_are_marked_and_escaped() -> None:
+    prompt = {"text": "<b> Ann & Bob, Ann", "parts": {"one": [4, 7], "two": [4, 7], "all": [10, 18], "in": [10, 13], "none": [0, 0]}}
+    assert marked(prompt) == '&lt;b&gt; <mark title="one, two">Ann</mark> &amp; <mark title="all">Bob, Ann</mark>'
+
+
+@pytest.mark.parametrize(
+    ("value", "text"), [(None, "–"), (float("nan"), "–"), (-3e-6, "≈ 0"), (0.12345, "0.123"), (12.3456, "12.3"), (1234.5, "1234")]
+)
+def test_numbers_have_three_digits(value: float | None, text: str) -> None:
+    assert nats(value) == text
+
+
+def test_the_page_is_that_of_the_stored_records(records: list[Record], page: str) -> None:
+    back = [Record.model_validate_json(record.model_dump_json()) for record in records]
+    assert adversarial_page(back) == page

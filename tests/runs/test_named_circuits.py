@@ -1,0 +1,115 @@
+"""Circuits as they are typed: each form gives its circuit, and what is none of them is said in one line."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+import pytest
+import torch
+
+from mechassay.circuits.formats import write_graph_file
+from mechassay.circuits.methods.random import Random
+from mechassay.circuits.node_scores import NodeScores, Scores
+from mechassay.circuits.scores import Circuit, EdgeScores
+from mechassay.errors import BadFile, BadUsage, GraphMismatch, MechassayError, UnknownName
+from mechassay.models.model import Model
+from mechassay.runs.named_circuits import NamedCircuit, find_circuits
+from mechassay.runs.truths import load_named
+from mechassay.truth.models import load_truth
+
+
+@pytest.fixture(scope="module")
+def model() -> Model:
+    return load_named("truth-ioi")
+
+
+@pytest.fixture(scope="module")
+def scores(model: Model) -> EdgeScores:
+    return Random(seed=5).draw(model.graph)
+
+
+def find(model: Model, *texts: str, scores: Scores | None = None, ablation: str = "counterfactual") -> list[Circuit]:
+    asked: list[str] = []
+
+    def score(methods: Sequence[str]) -> Mapping[str, Scores]:
+        assert not asked, "scored twice"
+        asked.extend(methods)
+        assert scores is not None
+        return dict.fromkeys(methods, scores)
+
+    named = [NamedCircuit.parse(text) for text in texts]
+    return [found.circuit for found in find_circuits(named, model, "truth-ioi", ablation, 0, score)]
+
+
+def test_circuits_by_name(model: Model) -> None:
+    graph = model.graph
+    truth, full, empty, drawn, share = find(model, "truth", "full", "empty", "random@30", "random@0.5")
+    assert truth == load_truth("truth-ioi").circuits["counterfactual"]
+    assert full == Circuit.full(graph) and empty == Circuit.empty(graph)
+    assert drawn == Random(seed=0).draw(graph).top(30)
+    assert len(share) == graph.n_edges // 2
+
+
+def test_methods_share_one_scoring(model: Model, scores: EdgeScores) -> None:
+    top, greedy, few = find(model, "eap-ig-inputs:steps=3@0.5", "eap@20:greedy", "eap@40", scores=scores)
+    assert top == scores.top(0.5, by="magnitude").pruned()
+    assert greedy == scores.greedy(20, by="magnitude").pruned() and len(greedy)
+    assert few == scores.top(40, by="magnitude").pruned()
+
+
+def test_circuits_in_files(model: Model, scores: EdgeScores, tmp_path: Path) -> None:
+    graph, circuit = model.graph, scores.top(50)
+    ours, theirs, alone = tmp_path / "s@1.safetensors", tmp_path / "g.json", tmp_path / "c.json"
+    scores.save(ours)
+    write_graph_file(theirs, scores, circuit, d_model=model.decoder.d_model)
+    write_graph_file(alone, circuit=circuit, d_model=model.decoder.d_model)
+    nodes = NodeScores(graph, torch.arange(graph.n_writers, dtype=torch.float32))
+    nodes.save(tmp_path / "n.safetensors")
+    found = find(model, f"{ours}@40", f"{theirs}@40:greedy", str(theirs), str(alone), f"{tmp_path}/n.safetensors@0.5")
+    assert found[0] == scores.top(40, by="magnitude").pruned()
+    assert found[1] == scores.greedy(40, by="magnitude").pruned()
+    assert found[2] == found[3] == circuit
+    assert found[4] == nodes.within(0.5, by="magnitude").pruned()
+    for text, message in ((f"{tmp_path}/n.safetensors@0.5:greedy", "scores of nodes"), (f"{alone}@5", "no scores of edges to cut 5 by")):
+        with pytest.raises(MechassayError, match=message):
+            find(model, text)
+
+
+def test_a_changed_file_is_another_plan(tmp_path: Path, scores: EdgeScores) -> None:
+    scores.save(tmp_path / "s.safetensors")
+    named = NamedCircuit.parse(f"{tmp_path}/s.safetensors@3")
+    before = named.file_hash
+    EdgeScores(scores.graph, scores.values * 2).save(tmp_path / "s.safetensors")
+    assert before and named.file_hash != before
+    assert NamedCircuit.parse("full").file_hash is None
+
+
+@pytest.mark.parametrize(
+    ("text", "error", "message"),
+    [
+        ("ioi", BadUsage, "A circuit is one of canonical:NAME, truth"),
+        ("scores.safetensors", BadUsage, "got 'scores.safetensors'"),
+        ("eap@many", BadUsage, "got 'eap@many'"),
+        ("eap@1.5", BadUsage, "between 0 and 1; got 1.5"),
+        ("eeap@5", UnknownName, "Did you mean 'eap'"),
+        ("canonical:ioo", UnknownName, "Did you mean 'ioi'"),
+        ("missing.json", BadFile, "missing.json: there is no such file"),
+        ("missing.safetensors@4", BadFile, "there is no such file"),
+    ],
+)
+def test_what_is_no_circuit_is_one_line(text: str, error: type[Exception], message: str) -> None:
+    with pytest.raises(error, match=message) as raised:
+        NamedCircuit.parse(text)
+    assert "\n" not in str(raised.value)
+
+
+def test_what_the_model_does_not_have(model: Model) -> None:
+    with pytest.raises(BadUsage, match="must be between 0 and"):
+        find(model, "random@999999")
+    with pytest.raises(BadUsage, match="verified for .* ablation, not for optimal"):
+        find(model, "truth", ablation="optimal")
+    with pytest.raises(BadUsage, match="gpt2 is none"):
+        find_circuits([NamedCircuit.parse("truth")], model, "gpt2", "counterfactual", 0, lambda methods: {})
+    with pytest.raises(GraphMismatch, match="GPT-2 small"):
+        find(model, "canonical:ioi")
