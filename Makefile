@@ -44,6 +44,8 @@ check: venv ## Check format, lint and types.
 bench: venv ## Print the benchmark tables, for GPT-2 small's shape and SmolLM2-135M.
 	@$(BIN)/mechassay models fetch $(MODEL)
 	@$(BIN)/python benchmarks/bench.py
+	@$(BIN)/python benchmarks/graphs.py
+	@$(BIN)/python benchmarks/adversarial.py
 
 accuracy: venv ## Score both packaged models on every task (an hour); rewrites the tables of docs/tasks/accuracy.md.
 	@for model in $(REAL); do $(BIN)/mechassay models fetch $$model; done

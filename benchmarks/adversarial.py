@@ -1,10 +1,12 @@
 """What a pair of a clean and a corrupted prompt costs, in multiples of a plain forward of the clean prompt.
 
-    python benchmarks/adversarial.py [--clean 128] [--corrupted 12] [--repeats 3]
+    python benchmarks/adversarial.py [--clean 128] [--corrupted 16] [--repeats 3]
 
 GPT-2 small's shape with random weights; prompts have the shape of the tasks' (fixed words and fields, random tokens in the fields).
 The plain forward is Hugging Face's, with logits at the last position alone, at the batch size that suits it best.
-Everything that a grid needs is in the time of a pair: runs of clean and corrupted prompts, KL, and the empty circuit.
+A pair is one of a grid: what depends on the clean prompt alone is done once for all its corrupted ones, so that grids with two numbers of
+corrupted prompts are timed and their difference is divided by the difference in pairs. The run of the corrupted
+prompt (one for every clean block), the KL and the empty circuit are in it.
 """
 
 from __future__ import annotations
@@ -59,11 +61,24 @@ def forward_seconds(model: Model, tokens: Tensor) -> float:
     return min(run(size) for size in BATCHES for _ in range(3))
 
 
+def one_ratio(model: Model, circuit: Circuit, clean: Pool, corrupted: Pool) -> float:
+    """A pair of a grid, in forwards timed right before and after."""
+
+    def grid(n: int) -> float:
+        few = corrupted.select(range(n))
+        return timed(lambda: evaluate_pairs(model, [circuit], clean, few, progress=SILENT))
+
+    before = forward_seconds(model, clean.tokens)
+    seconds = grid(len(corrupted)) - grid(2)
+    after = forward_seconds(model, clean.tokens)
+    return seconds / (len(clean) * (len(corrupted) - 2)) / ((before + after) / 2)
+
+
 def main() -> None:
     """Print the table."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--clean", type=int, default=128)
-    parser.add_argument("--corrupted", type=int, default=12)
+    parser.add_argument("--corrupted", type=int, default=16)
     parser.add_argument("--repeats", type=int, default=3)
     args = parser.parse_args()
     model = plain_model("gpt2-small-random")
@@ -77,16 +92,7 @@ def main() -> None:
     out("| circuit | edges | live heads + MLPs | must reach | stretch | a pair |\n| --- | --- | --- | --- | --- | --- |\n")
     for name, shape, circuit, must, stretch in rows:
         clean, corrupted = prompts(shape, args.clean, model, 1), prompts(shape, args.corrupted, model, 2)
-        ratios: list[float] = []
-        for _ in range(args.repeats):
-            before = forward_seconds(model, clean.tokens)
-            seconds = timed(
-                lambda clean=clean, corrupted=corrupted, circuit=circuit: evaluate_pairs(
-                    model, [circuit], clean, corrupted, progress=SILENT
-                )
-            )
-            after = forward_seconds(model, clean.tokens)
-            ratios.append(seconds / (args.clean * args.corrupted) / ((before + after) / 2))
+        ratios = [one_ratio(model, circuit, clean, corrupted) for _ in range(args.repeats)]
         live = circuit.live()
         mlps = int(live[[model.graph.mlp_writer(layer) for layer in range(model.graph.n_layers)]].sum())
         heads = int(live.sum()) - mlps - int(live[0])

@@ -165,7 +165,7 @@ def run(at: Space, **options: Any) -> SearchResult:
     names = {name for pool in (at.clean, at.corrupted) for prompt in pool.prompts for name in prompt.spans}
     every = sorted({word for pool in (at.clean, at.corrupted) for field in pool.fields.values() for word in field})
     values = {name: NAMES if "subject" in name or "object" in name else every for name in names}
-    arguments: dict[str, Any] = {"values": values, "progress": SILENT, **options}
+    arguments: dict[str, Any] = {"values": values, "starts": 3, "restarts": 3, "progress": SILENT, **options}
     return search(at.model, at.circuit, at.clean, at.corrupted, **arguments)
 
 
@@ -174,10 +174,15 @@ def value_of(at: Space, clean: Prompt, corrupted: Prompt) -> float:
     return float(evaluate_pairs(at.model, [at.circuit], *pools, progress=SILENT).circuits[0, 0, 0])
 
 
-@pytest.mark.parametrize("seed", [0, 1, 2])
-def test_it_finds_the_maximum_of_all_pairs(incomplete: Space, seed: int) -> None:
+@pytest.fixture(scope="module")
+def plain(incomplete: Space) -> SearchResult:
+    return run(incomplete)
+
+
+@pytest.mark.parametrize("seed", [0, 1])
+def test_it_finds_the_maximum_of_all_pairs(incomplete: Space, plain: SearchResult, seed: int) -> None:
     everything = incomplete.everything
-    found = run(incomplete, seed=seed)
+    found = plain if seed == 0 else run(incomplete, seed=seed)
     assert found.lower_bound == pytest.approx(float(everything.max()), abs=2e-5)
     assert found.finished and found.evaluations < everything.size
     assert found.best.is_local_maximum
@@ -194,8 +199,8 @@ def test_restarts_find_the_maximum_of_a_random_model(rugged: Space) -> None:
     assert many.evaluations <= rugged.everything.size  # nothing is evaluated twice
 
 
-def test_climbs_go_up_and_say_how(incomplete: Space) -> None:
-    found = run(incomplete)
+def test_climbs_go_up_and_say_how(incomplete: Space, plain: SearchResult) -> None:
+    found = plain
     assert list(found.climbs) == sorted(found.climbs, key=lambda climb: -climb.kl)
     assert found.best.kl == found.lower_bound
     for climb in found.climbs:
@@ -206,23 +211,22 @@ def test_climbs_go_up_and_say_how(incomplete: Space) -> None:
     assert max(len(climb.steps) for climb in found.climbs) > 2
 
 
-def test_prompts_are_those_of_the_templates(incomplete: Space) -> None:
+def test_prompts_are_those_of_the_templates(plain: SearchResult) -> None:
     clean = {prompt.text for prompt in two_names("then {indirect_object} , . {subject} and {subject} , . to")}
     corrupted = {prompt.text for prompt in two_names("then so {subject} {indirect_object} . {subject} , , and to")}
-    for climb in run(incomplete).climbs:
+    for climb in plain.climbs:
         assert climb.clean.text in clean and climb.corrupted.text in corrupted
         assert climb.clean.part("subject") == climb.clean.part("subject_2") != climb.clean.part("indirect_object")
 
 
-def test_changes_that_the_tokenizer_does_not_allow_are_left_out(incomplete: Space) -> None:
+def test_changes_that_the_tokenizer_does_not_allow_are_left_out(incomplete: Space, plain: SearchResult) -> None:
     """Words that it does not know, and prompts that get longer."""
     values = {name: ("Zoe", "Ann Bob", *NAMES) for name in PARTS}
-    with_more, plain = run(incomplete, values=values, compare=False), run(incomplete, compare=False)
-    assert [climb.clean.text for climb in with_more.climbs] == [climb.clean.text for climb in plain.climbs]
-    assert with_more.evaluations == plain.evaluations
+    with_more = run(incomplete, values=values, compare=False)
+    assert (with_more.climbs, with_more.evaluations) == (plain.climbs, plain.evaluations)
 
 
-@pytest.mark.parametrize("budget", [1, 3, 10, 17, 40, 100, 333])
+@pytest.mark.parametrize("budget", [1, 3, 17, 40, 100])
 def test_the_budget_is_kept_and_more_is_never_worse_than_the_start(incomplete: Space, budget: int, monkeypatch: pytest.MonkeyPatch) -> None:
     spent = []
 
@@ -239,8 +243,8 @@ def test_the_budget_is_kept_and_more_is_never_worse_than_the_start(incomplete: S
 
 
 def test_the_same_seed_finds_the_same(incomplete: Space) -> None:
-    once, again, other = (run(incomplete, seed=seed, starts=1, restarts=2) for seed in (5, 5, 6))
-    assert (once.climbs, once.evaluations, once.random) == (again.climbs, again.evaluations, again.random)
+    once, again, other = (run(incomplete, seed=seed, starts=1, restarts=1) for seed in (5, 5, 6))
+    assert once == again
     assert [climb.steps for climb in other.climbs] != [climb.steps for climb in once.climbs]
 
 
@@ -257,9 +261,8 @@ def test_from_a_sample_that_is_there(incomplete: Space) -> None:
 
 
 def test_an_interrupt_leaves_the_best_so_far(incomplete: Space, monkeypatch: pytest.MonkeyPatch) -> None:
-    few = {"starts": 2, "restarts": 1}
-    whole = run(incomplete, **few)
-    total = [0]
+    few = {"starts": 1, "restarts": 1}
+    whole, total = run(incomplete, **few), [0]
 
     def stopping(at: int) -> Any:
         calls = [0]
@@ -277,7 +280,7 @@ def test_an_interrupt_leaves_the_best_so_far(incomplete: Space, monkeypatch: pyt
         patched.setattr(module, "evaluate_pairs", stopping(-1))
         run(incomplete, **few)
     n_calls, best = total[0], -math.inf
-    for at in (2, 3, 5, n_calls - 3, n_calls):
+    for at in (2, 3, n_calls - 2, n_calls):
         with monkeypatch.context() as patched:
             patched.setattr(module, "evaluate_pairs", stopping(at))
             found = run(incomplete, **few)

@@ -19,10 +19,14 @@ from tokenizers.pre_tokenizers import Whitespace
 
 import tiny
 from mechassay.adversarial import findings
+from mechassay.tasks import greater_than
+from mechassay.tasks.docstring import Docstring
 from mechassay.tasks.greater_than import GreaterThan
 from mechassay.tasks.ioi import IOI
+from mechassay.tasks.task import Task
 
 Run = Callable[..., Any]
+NOUNS = {"train": ("war",), "validation": ("age",), "test": ("boom",), "private": ("era",)}
 TRUTH = ("adversarial", "run", "-m", "truth-ioi", "-t", "truth-ioi")
 SMALL = ("--n-clean", "12", "--n-corrupted", "10", "--worst", "2", "--resamples", "20", "--permutations", "20")
 
@@ -81,22 +85,51 @@ def test_without_pyarrow(run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPat
     assert done.code == 2 and "pip install 'mechassay[parquet]'" in done.line
 
 
+def word_tokenizer(*tasks: Task) -> transformers.PreTrainedTokenizerFast:
+    """A tokenizer of the words of some tasks' examples, and one that begins prompts."""
+    words: set[str] = set()
+    for task in tasks:
+        for example in islice(task.generate("test", 0), 5000):
+            for prompt in (example.prompt, *example.counterfactuals.values()):
+                words |= set(re.findall(r"\w+|[^\w\s]+", prompt.text))
+    vocabulary = {word: number for number, word in enumerate(["[UNK]", "[BOS]", *sorted(words)])}
+    tokenizer = Tokenizer(WordLevel(vocabulary, unk_token="[UNK]"))
+    tokenizer.pre_tokenizer = Whitespace()  # pyright: ignore[reportAttributeAccessIssue]
+    return transformers.PreTrainedTokenizerFast(tokenizer_object=tokenizer, unk_token="[UNK]", bos_token="[BOS]")
+
+
 @pytest.fixture(scope="module")
 def small_gpt2(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A random GPT-2 of the graph of GPT-2 small, whose tokenizer knows the words of the two tasks."""
-    words: set[str] = set()
-    for task, n in ((IOI(), 1500), (GreaterThan(), None)):
-        for example in islice(task.generate("test", 0), n):
-            for prompt in (example.prompt, *example.counterfactuals.values()):
-                words |= set(re.findall(r"\w+|[^\w\s]+", prompt.text))
-    tokenizer = Tokenizer(WordLevel({word: number for number, word in enumerate(["[UNK]", *sorted(words)])}, unk_token="[UNK]"))
-    tokenizer.pre_tokenizer = Whitespace()  # pyright: ignore[reportAttributeAccessIssue]
-    config = tiny.configs()["gpt2_12x12"]
-    config.vocab_size = tokenizer.get_vocab_size()
+    tokenizer, config = word_tokenizer(IOI(), GreaterThan()), tiny.configs()["gpt2_12x12"]
+    config.vocab_size = len(tokenizer)
     folder = tmp_path_factory.mktemp("gpt2")
     tiny._random(config, "gpt2", torch.float32, 0).save_pretrained(folder)
-    transformers.PreTrainedTokenizerFast(tokenizer_object=tokenizer, unk_token="[UNK]").save_pretrained(folder)
+    tokenizer.save_pretrained(folder)
     return folder
+
+
+@pytest.fixture(scope="module")
+def small_attn_only(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A random attention-only model of the graph of attn-only-4l, whose tokenizer knows the words of docstring."""
+    tokenizer, folder = word_tokenizer(Docstring()), tmp_path_factory.mktemp("attn-only")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(tiny, "VOCABULARY", len(tokenizer))
+        tiny.write_attn_only(folder, n_layers=4, n_heads=8)
+    tokenizer.save_pretrained(folder)
+    return folder
+
+
+def test_all_matched_pairs(run: Run, small_gpt2: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(greater_than, "_nouns", lambda: NOUNS)
+    words = ("-m", small_gpt2, "-t", "greater-than", "-c", "canonical:greater-than", "--design", "matched", "--enumerate")
+    done = run("adversarial", "run", *words, "--worst", "1", "--permutations", "20", "-o", tmp_path / "out")
+    assert done.code == 0, done.err
+    record = json.loads((tmp_path / "out" / "records").glob("*.json").__next__().read_text("utf-8"))
+    n = GreaterThan().population("test")
+    assert record["task"]["args"]["population"] and {each["n"] for each in record["measures"]} == {n} and 80 < n < 200
+    assert not any(each["name"].startswith("bound") or each["low"] is not None for each in record["measures"])
+    assert f"All {n} matched pairs of the split test" in (tmp_path / "out" / "report.html").read_text("utf-8")
 
 
 def test_the_paper(run: Run, small_gpt2: Path, tmp_path: Path) -> None:
@@ -136,3 +169,14 @@ def test_the_paper(run: Run, small_gpt2: Path, tmp_path: Path) -> None:
 def test_the_paper_on_another_graph(run: Run, folder: Path, tmp_path: Path) -> None:
     done = run("adversarial", "paper", "-m", folder, "-o", tmp_path / "out", "--n-clean", "3", "--n-corrupted", "3", "--n-matched", "3")
     assert done.code == 2 and "None of the runs could be made" in done.line and "GPT-2 small" in done.line
+
+
+def test_the_docstring_circuit_of_the_paper(run: Run, small_attn_only: Path, folder: Path, tmp_path: Path) -> None:
+    words = ("--n-clean", "4", "--n-corrupted", "3", "--n-matched", "5", "--worst", "1", "-o", tmp_path / "out")
+    done = run("adversarial", "paper", "-m", folder, "--docstring-model", small_attn_only, *words)
+    # The other model is not GPT-2 small: its four runs fail, and the docstring circuit's two are made all the same.
+    assert done.code == 1 and done.err.count("The ioi circuit is one of GPT-2 small") == 2
+    record = json.loads((tmp_path / "out" / "docstring-unmatched" / "records").glob("*.json").__next__().read_text("utf-8"))
+    assert record["method"]["args"]["edges"] == 24 and record["task"]["args"]["counterfactual"] == "random_random_counterfactual"
+    page = (tmp_path / "out" / "report.html").read_text("utf-8")
+    assert "What failed" in page and "12.07" in page and "14.64" not in page

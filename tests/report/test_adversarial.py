@@ -69,7 +69,7 @@ def test_the_verdict_is_computed(records: list[Record]) -> None:
     text = verdict(records[1])
     assert text.startswith(f"{nats(rows['mean']['value'])} nats from the model on average")
     assert f"the worst of 480 is {nats(rows['max']['value'])}" in text
-    assert "too few pairs with confidence 95 %" in text
+    assert "(too few pairs for an upper bound)" in text
 
 
 def test_tables_show_the_record(records: list[Record]) -> None:

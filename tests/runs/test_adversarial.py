@@ -209,6 +209,9 @@ def test_the_truth_is_that_of_the_ablation(model: Model, tmp_path: Path) -> None
         ({"design": "matched", "n_clean": 3}, BadUsage, "Matched pairs need pools of one size; got 3 and 1000 prompts"),
         ({"enumerate_all": True}, BadUsage, "--design matched"),
         ({"enumerate_all": True, "design": "matched"}, BadUsage, "The examples of truth-ioi cannot be enumerated"),
+        ({"percentiles": (0.5, 1.0)}, BadUsage, "A percentile must be between 0 and 1, both excluded; got 1"),
+        ({"worst": -1}, BadUsage, "worst must be 0 or more; got -1"),
+        ({"n_permutations": 0}, BadUsage, "n_permutations must be 1 or more; got 0"),
         ({"task": "io"}, UnknownName, "Unknown task 'io'"),
     ],
 )

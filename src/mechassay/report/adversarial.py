@@ -105,7 +105,8 @@ def verdict(record: Record) -> str:
     text = f"{nats(mean)} nats from the model on average"
     if "99%" in rows:
         high = rows["99%"]
-        said = "" if population else f" ({_bound('99%', high, population)} with confidence 95 %)"
+        known = "too few pairs for an upper bound" if math.isnan(high["bound"]) else f"at most {nats(high['bound'])} with confidence 95 %"
+        said = "" if population else f" ({known})"
         text += f", 99th percentile {nats(high['value'])}{said}"
     text += f"; the worst of {n:,} is {nats(worst['value'])}"
     text += f", {worst['z']:.1f} standard deviations above the mean" if math.isfinite(worst["z"]) else ""

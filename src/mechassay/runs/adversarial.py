@@ -33,6 +33,7 @@ import numpy as np
 from jaxtyping import Float
 
 from mechassay.adversarial.agreement import Agreement
+from mechassay.adversarial.bounds import check_share
 from mechassay.adversarial.controls import Controls, controls_of, random_circuit, run_controls
 from mechassay.adversarial.design import DESIGN_KINDS
 from mechassay.adversarial.evaluation import evaluate_pairs
@@ -128,6 +129,12 @@ class AdversarialRun:
             )
         if not self.circuits or len(set(self.circuits)) < len(self.circuits):
             raise BadUsage(f"Give one or more different circuits; got {', '.join(self.circuits) or 'none'}.")
+        for share in self.percentiles:
+            check_share("A percentile", share)
+        least = {"worst": 0, "n_resamples": 1, "n_permutations": 1, "train_limit": 1}
+        for name, number in least.items():
+            if getattr(self, name) < number:
+                raise BadUsage(f"{name} must be {number} or more; got {getattr(self, name)}.")
         if self.design != "grid" and self.n_clean != self.n_corrupted:
             raise BadUsage(f"{self.design.capitalize()} pairs need pools of one size; got {self.n_clean} and {self.n_corrupted} prompts.")
         if self.enumerate_all and not (self.design == "matched" and self.paired):

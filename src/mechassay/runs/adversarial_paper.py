@@ -14,7 +14,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from mechassay.errors import BadFile, MechassayError
+from mechassay.errors import BadUsage, MechassayError
 from mechassay.models.model import Model
 from mechassay.progress import BAR, Progress
 from mechassay.records import Failure, Record
@@ -106,13 +106,20 @@ def run_paper(run: PaperRun, output: Path, load: Load, *, progress: Progress = B
     """All runs that can be made, each with its report, and the page of all; records by folder, and what failed."""
     records: dict[str, Record] = {}
     failures: list[Failure] = []
-    models: dict[tuple[str, bool], Model] = {}
+    models: dict[tuple[str, bool], Model | MechassayError] = {}
 
     def loaded(plan: AdversarialRun) -> Model:
         key = (plan.model, plan.prepend_bos)
         if key not in models:
-            models[key] = load(*key)
-        return models[key]
+            # What cannot be loaded is not tried again.
+            try:
+                models[key] = load(*key)
+            except MechassayError as error:
+                models[key] = error
+        found = models[key]
+        if isinstance(found, MechassayError):
+            raise found
+        return found
 
     for name, plan in run.plans().items():
         try:
@@ -122,7 +129,7 @@ def run_paper(run: PaperRun, output: Path, load: Load, *, progress: Progress = B
         except MechassayError as error:
             failures.append(Failure(cell={"run": name}, error=type(error).__name__, message=str(error)))
     if not records and failures:
-        raise BadFile(f"None of the runs could be made; the first: {failures[0].message}")
+        raise BadUsage(f"None of the runs could be made; the first: {failures[0].message}")
     write_text(output / "report.html", paper_page(records, failures))
     return records, failures
 
