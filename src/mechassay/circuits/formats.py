@@ -31,8 +31,6 @@ from __future__ import annotations
 import io
 import json
 import os
-import re
-import zipfile
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -46,13 +44,13 @@ from torch import Tensor
 from mechassay.circuits.scores import Circuit, EdgeScores
 from mechassay.errors import BadFile, BadUsage, GraphMismatch, NonFinite
 from mechassay.graph import SLOTS, Graph
+from mechassay.models.archive import load_archive
 
 ENDINGS = (".json", ".pt")
 # Names that a message lists before it counts the rest.
 NAMED = 3
 # Largest [writers, readers] tensor that a file may ask for: 4 GB of scores, above a 405B model's.
 MAX_PLACES = 2**30
-_CODE = re.compile(r"GLOBAL ([\w.<>]+)")
 
 
 @dataclass(frozen=True, eq=False)
@@ -169,7 +167,7 @@ def read_auto_circuit(path: str | Path, graph: Graph, within: Sequence[str] = ()
     path = Path(path)
     if not path.is_file():
         raise BadFile(f"{path}: there is no such file.")
-    data = _load_archive(path)
+    data = load_archive(path)
     for key in within:
         if not isinstance(data, dict) or key not in data:
             raise BadFile(f"{path}: has no {key!r}{_beside(data)}.")
@@ -412,7 +410,7 @@ def _read_json_neurons(draft: _Draft, key: str, given: dict[str, list[Any]], wri
 
 
 def _read_pt(path: Path, expected: Graph | None) -> GraphFile:
-    data = _parts(path, _load_archive(path), ("cfg", "src_nodes", "dst_nodes", "edges_in_graph"))
+    data = _parts(path, load_archive(path), ("cfg", "src_nodes", "dst_nodes", "edges_in_graph"))
     draft = _Draft(path, *_cfg(path, data["cfg"], expected))
     graph = draft.graph
     rows = _order(draft, data["src_nodes"], "src_nodes", _node_names(graph)[0])
@@ -465,39 +463,6 @@ def _order(draft: _Draft, names: Any, key: str, known: list[str]) -> np.ndarray:
     if len(set(names)) < len(names):
         draft.mistakes.append(f"{key} has a name twice.")
     return np.array([place.get(name, -1) for name in names], dtype=np.int64)
-
-
-def _load_archive(path: Path) -> Any:
-    """What a PyTorch archive holds, if that is tensors, containers, numbers and text.
-
-    Raises:
-        BadFile: anything else; nothing was executed.
-    """
-    try:
-        with path.open("rb") as file:
-            is_archive = file.read(4) == b"PK\x03\x04"
-        if not is_archive:
-            raise BadFile(
-                f"{path}: refused: not a PyTorch archive (PyTorch 1.6 and later) but a bare pickle or other data; nothing was run."
-            )
-        with zipfile.ZipFile(path) as archive:
-            records = archive.infolist()
-    except (OSError, zipfile.BadZipFile) as error:
-        raise BadFile(f"{path}: not a readable PyTorch archive ({_first_line(error)}).") from None
-    if any(record.compress_type != zipfile.ZIP_STORED for record in records):
-        raise BadFile(f"{path}: refused: a zip file with compressed records, which PyTorch does not write; nothing was run.")
-    if any(record.filename.endswith("constants.pkl") for record in records):
-        raise BadFile(f"{path}: refused: a TorchScript program, not a dictionary of tensors; nothing was run.")
-    try:
-        return torch.load(path, map_location="cpu", weights_only=True)  # noqa: TID251 - weights_only runs nothing; see Safety above
-    except Exception as error:  # Which exceptions foreign bytes raise is not documented.
-        code = _CODE.search(str(error))
-        if code is not None:
-            raise BadFile(f"{path}: refused: its pickle calls {code[1]}, so it is not plain data; nothing was run.") from None
-        # PyTorch's own message begins with advice to switch the protection off.
-        reason = str(error).rpartition("WeightsUnpickler error: ")[2].strip()
-        reason = "its pickle is damaged" if not reason or reason.startswith("Weights only") else reason.splitlines()[0][:160]
-        raise BadFile(f"{path}: not a readable PyTorch archive of plain data ({reason}).") from None
 
 
 def _checked_tensor(path: Path, name: str, given: Any, shape: tuple[int, ...], *, floating: bool) -> Tensor:
