@@ -21,6 +21,7 @@ from mechassay.circuits.faithfulness import evaluate
 from mechassay.circuits.scores import Circuit
 from mechassay.errors import BadFile, BadUsage, GraphMismatch, NonFinite
 from mechassay.examples import Prompt
+from mechassay.models.capture import Trace
 from mechassay.models.circuit_forward import circuit_runner
 from mechassay.models.model import Model
 from mechassay.pairs import Batch
@@ -121,6 +122,32 @@ def test_controls(case: Case) -> None:
 def test_pairs_are_the_diagonal_of_the_grid(case: Case) -> None:
     pairs = unrounded(case.model, case.circuits, case.clean.select(range(N_CORRUPTED)), case.corrupted, grid=False)
     np.testing.assert_allclose(pairs, case.grid[:, range(N_CORRUPTED), range(N_CORRUPTED)], rtol=0, atol=1e-9)
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_clean_prompts_that_begin_alike_share_their_beginnings(family: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    model = subject(family, torch.float64).model
+    clean, corrupted = pools(9, 3)
+    clean.tokens[:, 2:4] = clean.tokens[torch.arange(9) % 3, 2:4]
+    clean.tokens[-1] = corrupted.tokens[-1]
+    chosen = [*circuits(model), Circuit.full(model.graph)]
+    monkeypatch.setattr(evaluation, "BLOCK_TOKENS", 9 * LENGTH)
+    shared: list[int] = []
+    right = evaluation._Beginnings.of  # pyright: ignore[reportPrivateUsage]
+
+    def counted(work: evaluation.Work, tokens: Tensor, clean: Trace) -> object:
+        found = right(work, tokens, clean)
+        shared.extend([] if found is None else [found.stop, len(found.tokens)])
+        return found
+
+    monkeypatch.setattr(evaluation._Beginnings, "of", staticmethod(counted))  # pyright: ignore[reportPrivateUsage]
+    together = unrounded(model, chosen, clean, corrupted)
+    # Three beginnings of four columns, and that of the last prompt.
+    assert shared == [4, 4]
+    np.testing.assert_allclose(together[1:], one_by_one(model, chosen, clean, corrupted), rtol=0, atol=1e-9)
+    monkeypatch.setattr(evaluation, "SHARING", 0.0)
+    np.testing.assert_allclose(together, unrounded(model, chosen, clean, corrupted), rtol=0, atol=1e-12)
+    assert shared == [4, 4]
 
 
 @pytest.mark.parametrize("name", ["ioi", "greater-than"])

@@ -7,7 +7,9 @@ What depends on one prompt alone is done once for it, not once for each of its p
             for each corrupted prompt: every circuit on the whole clean block, compiled (`models.circuit_plan`)
 
 A batch is a block of clean prompts against one corrupted prompt, whose run is broadcast, not copied. Runs of corrupted prompts are
-repeated for each block of clean ones, a few percent of the work at the most. Columns before the first difference are shared.
+repeated for each block of clean ones, a few percent of the work at the most. Columns before the first difference are shared
+by all; attention is causal, so that what follows is shared too by clean prompts that begin alike: where they part is chosen
+for each block (`_Beginnings`), and the columns before it are run once for each beginning.
 Pairs that are no grid (matched, independent) are run pair by pair, in batches.
 
 KL(M(x) || M(x~)) is the empty circuit: with every edge ablated, C(x, x~) = M(x~). It is the first control, and costs nothing.
@@ -32,8 +34,8 @@ from mechassay.adversarial.pools import Pool
 from mechassay.circuits.scores import Circuit
 from mechassay.errors import BadFile, BadUsage, GraphMismatch, NonFinite
 from mechassay.models.capture import Contrast, LayerTrace, Trace, trace
-from mechassay.models.circuit_forward import circuit_runner
-from mechassay.models.decoder import Context, Readout
+from mechassay.models.circuit_forward import CircuitRunner, circuit_runner
+from mechassay.models.decoder import Context
 from mechassay.models.memory import out_of_memory_is_an_error, token_budget
 from mechassay.models.model import Model
 from mechassay.pairs import Batch
@@ -46,7 +48,8 @@ GPU_BUDGET = 4 * 2**30
 REFERENCES = 32
 """Corrupted prompts that are run at once."""
 
-Run = Callable[[Contrast], Readout]
+SHARING = 0.9
+"""Beginnings are shared if that leaves at most this share of the columns to run."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -146,7 +149,7 @@ class Work:
     """The prompts, the circuits, and how they are divided; the division depends on nothing but the plan."""
 
     model: Model
-    runs: Sequence[Run]
+    runs: Sequence[CircuitRunner]
     clean: Int[Tensor, "clean pos"]
     corrupted: Int[Tensor, "corrupted pos"]
 
@@ -202,6 +205,7 @@ class _GridBlock:
         tokens, ctx = work.clean[self.rows], work.context(n)
         clean = trace(decoder, decoder.embed(tokens), ctx)
         target, batch = Target.of(clean.readout(decoder)), work.batch(tokens, tokens)
+        beginnings = _Beginnings.of(work, tokens, clean)
         for begin in range(0, len(work.corrupted), REFERENCES):
             columns = slice(begin, min(begin + REFERENCES, len(work.corrupted)))
             if not todo[columns].any():
@@ -215,10 +219,55 @@ class _GridBlock:
                     continue
                 # The whole block against one corrupted prompt, whose run is the same for all of it.
                 pairs = replace(batch, counterfactual=others[place].expand_as(tokens))
-                contrast = Contrast(pairs, ctx, start, clean, one_of(references, place, n, start))
+                shared = None if beginnings is None or beginnings.stop <= start else beginnings
+                whole = Contrast(pairs, ctx, start, clean, one_of(references, place, n, start))
+                rest = whole if shared is None else Contrast(pairs, ctx, shared.stop, clean, one_of(references, place, n, shared.stop))
+                before = None if shared is None else shared.contrast(references, others[place], place, start)
                 for number, run in enumerate(work.runs, start=1):
-                    mine[number][:, begin + place] = divergence(target, run(contrast)).cpu().numpy()
+                    if shared is None or before is None or not run.takes_prefixes:
+                        readout = run(whole)
+                    else:
+                        readout = run(rest, run.prefix(before, shared.rows))
+                    mine[number][:, begin + place] = divergence(target, readout).cpu().numpy()
                 advance(n)
+
+
+@dataclass(frozen=True, eq=False)
+class _Beginnings:
+    """The different beginnings of a block's clean prompts, and their run up to where they end.
+
+    Attributes:
+        stop: the first column that is not theirs.
+        rows: which beginning each prompt has.
+    """
+
+    work: Work
+    stop: int
+    rows: Int[Tensor, "clean"]
+    tokens: Int[Tensor, "beginnings pos"]
+    clean: Trace
+
+    @staticmethod
+    def of(work: Work, tokens: Int[Tensor, "clean pos"], clean: Trace) -> _Beginnings | None:
+        """The beginnings that leave the fewest columns to run; None if they save too little."""
+        n, length = tokens.shape
+        counts = [len(torch.unique(tokens[:, :stop], dim=0)) for stop in range(1, length)]
+        # The first column in which the prompts differ among themselves: before it there is one beginning.
+        columns = [count * stop + n * (length - stop) for stop, count in enumerate(counts, start=1)]
+        stop = 1 + int(np.argmin(columns)) if columns else 0
+        if not columns or columns[stop - 1] > SHARING * n * length:
+            return None
+        found, rows = torch.unique(tokens[:, :stop], dim=0, return_inverse=True)
+        first = torch.full((len(found),), n, device=rows.device).scatter_reduce(0, rows, torch.arange(n, device=rows.device), "amin")
+        return _Beginnings(work, stop, rows, found, shortened(clean, stop, first))
+
+    def contrast(self, references: Trace, other: Int[Tensor, "pos"], place: int, start: int) -> Contrast:
+        """The beginnings against that of one corrupted prompt."""
+        n = len(self.tokens)
+        mask = torch.ones(n, self.stop, dtype=torch.bool, device=self.tokens.device)
+        ctx = self.work.model.decoder.context(mask)
+        pairs = self.work.batch(self.tokens, other[: self.stop].expand_as(self.tokens))
+        return Contrast(pairs, ctx, start, self.clean, one_of(shortened(references, self.stop), place, n, start))
 
 
 @dataclass(frozen=True, eq=False)
@@ -267,6 +316,21 @@ def one_of(references: Trace, place: int, times: int, start: int) -> Trace:
     embed, final = cut(references.embed, 1), cut(references.final, 1)
     assert embed is not None and final is not None
     return Trace(embed, tuple(map(layer, references.layers)), final, start)
+
+
+def shortened(run: Trace, stop: int, rows: Int[Tensor, "some"] | None = None) -> Trace:
+    """A run of beginnings: only the columns before `stop`, of all prompts or of those at `rows`."""
+
+    def cut(x: Tensor, columns: int) -> Tensor:
+        x = x.narrow(columns, 0, stop)
+        return x if rows is None else x[rows]
+
+    def layer(each: LayerTrace) -> LayerTrace:
+        streams = {name: getattr(each, name) for name in ("before", "middle", "attended", "mlp")}
+        cuts = {name: None if x is None else cut(x, 1) for name, x in streams.items()}
+        return replace(each, **cuts, **{name: cut(getattr(each, name), 2) for name in ("q", "k", "v", "z")})
+
+    return Trace(cut(run.embed, 1), tuple(map(layer, run.layers)), cut(run.final, 1), run.start)
 
 
 def _check_finite(values: Float[np.ndarray, "rows *pairs"], begin: int) -> None:

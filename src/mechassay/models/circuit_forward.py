@@ -2,16 +2,19 @@
 
 Differences of what each live writer wrote fill two buffers layer by layer, one for all columns
 and one for the last column; each distinct reader's stream is the reference stream plus a sum of
-rows. Columns before the first difference of clean and reference prompts are never touched. See
+rows. Columns before the first difference of clean and reference prompts are never touched. Examples
+whose clean and reference prompts begin alike may share what follows up to where they part, too: a circuit's
+keys and values at those columns (`Prefix`) are all that later columns need. See
 `circuit_plan` for what is decided beforehand, and `reference` for the slow version of the same.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 
 import torch
-from jaxtyping import Bool, Float
+from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from mechassay.graph import Graph
@@ -24,30 +27,85 @@ SHARED_ABOVE = 0.4
 """Share of live writers above which running whole sublayers on one stream beats running live heads alone."""
 
 
+@dataclass(frozen=True, eq=False)
+class Prefix:
+    """Keys and values that a circuit computed at the columns that several examples share.
+
+    Attributes:
+        stop: the first column that they do not share.
+        parts: keys and values by layer, kind of head and slot, from the first column of the run on.
+        rows: which row of the parts each example continues.
+    """
+
+    stop: int
+    parts: Mapping[tuple[int, bool, int], Float[Tensor, "prefixes n pos d_head"]]
+    rows: Int[Tensor, "batch"]
+
+
+@dataclass(frozen=True, eq=False)
+class CircuitRunner:
+    """A circuit made ready to run: on a batch's two runs, the logits at its last column."""
+
+    decoder: Decoder
+    run: Callable[[Contrast], Readout] | None
+    plan: Plan | None
+
+    def __call__(self, contrast: Contrast, prefix: Prefix | None = None) -> Readout:
+        if self.run is not None:
+            return self.run(contrast)
+        assert self.plan is not None
+        return run_circuit(self.decoder, contrast, self.plan, prefix)
+
+    @property
+    def takes_prefixes(self) -> bool:
+        """Whether it can go on from a `Prefix`."""
+        return self.plan is not None and self.plan.final is not None
+
+    def prefix(self, contrast: Contrast, rows: Int[Tensor, "batch"]) -> Prefix:
+        """What examples with these beginnings share; `rows` says which of them each example has."""
+        assert self.plan is not None
+        return run_prefix(self.decoder, contrast, self.plan, rows)
+
+
 def circuit_runner(
     decoder: Decoder, graph: Graph, edges: Bool[Tensor, "writers readers"], neurons: Bool[Tensor, "writers d_model"] | None = None
-) -> Callable[[Contrast], Readout]:
-    """The fastest way to run a circuit: on a batch's two runs, the logits at its last column."""
+) -> CircuitRunner:
+    """The fastest way to run a circuit."""
     shared = None if neurons is None else shared_by_all_readers(graph, edges, neurons)
     if shared is not None and int(shared.any(dim=1).sum()) > SHARED_ABOVE * graph.n_writers:
-        return lambda contrast: run_shared(decoder, contrast, graph, shared)
-    plan = compile_circuit(graph, edges, neurons, post_norm=decoder.has_post_norm)
-    return lambda contrast: run_circuit(decoder, contrast, plan)
+        return CircuitRunner(decoder, lambda contrast: run_shared(decoder, contrast, graph, shared), None)
+    return CircuitRunner(decoder, None, compile_circuit(graph, edges, neurons, post_norm=decoder.has_post_norm))
 
 
 @torch.no_grad()
-def run_circuit(decoder: Decoder, contrast: Contrast, plan: Plan) -> Readout:
-    """The circuit's logits at the last column of a batch."""
+def run_circuit(decoder: Decoder, contrast: Contrast, plan: Plan, prefix: Prefix | None = None) -> Readout:
+    """The circuit's logits at the last column of a batch.
+
+    Args:
+        prefix: what the circuit computed before the contrast's first column, where it is not the clean run's.
+    """
     if plan.final is None:
         return contrast.clean.readout(decoder)
-    return _Run(decoder, contrast, plan).readout()
+    return _Run(decoder, contrast, plan, prefix).readout()
+
+
+@torch.no_grad()
+def run_prefix(decoder: Decoder, contrast: Contrast, plan: Plan, rows: Int[Tensor, "batch"]) -> Prefix:
+    """The circuit's keys and values at all columns of beginnings of prompts, for prompts that go on from them.
+
+    What is computed at their last columns alone is computed in vain; it is one column.
+    """
+    run = _Run(decoder, contrast, plan)
+    run.layers()
+    return Prefix(contrast.start + run.n_columns, run.parts, rows)
 
 
 class _Run:
     """One circuit on one batch: two buffers of differences, filled layer by layer."""
 
-    def __init__(self, decoder: Decoder, contrast: Contrast, plan: Plan) -> None:
-        self.decoder, self.contrast, self.plan = decoder, contrast, plan
+    def __init__(self, decoder: Decoder, contrast: Contrast, plan: Plan, prefix: Prefix | None = None) -> None:
+        self.decoder, self.contrast, self.plan, self.prefix = decoder, contrast, plan, prefix
+        self.parts: dict[tuple[int, bool, int], Tensor] = {}
         self.reference, self.start = contrast.other, contrast.start
         embed = contrast.other.embed
         self.n_batch, self.n_columns, self.d_model = embed.shape
@@ -56,6 +114,12 @@ class _Run:
         self.filled_wide = self.filled_last = 0
 
     def readout(self) -> Readout:
+        self.layers()
+        assert self.plan.final is not None
+        return self.decoder.readout(self._stream(self.plan.final, self.reference.final, last=True)[0, :, 0])
+
+    def layers(self) -> None:
+        """Everything below the logits."""
         plan = self.plan
         if plan.input_level:
             change = (self._suffix(self.contrast.clean.embed) - self.reference.embed)[None]
@@ -64,8 +128,6 @@ class _Run:
             self._heads(index, layer)
             if layer.mlp_level:
                 self._mlp(index, layer)
-        assert plan.final is not None
-        return self.decoder.readout(self._stream(plan.final, self.reference.final, last=True)[0, :, 0])
 
     def _suffix(self, x: Tensor) -> Tensor:
         """The columns of a clean tensor [..., columns, d] that the reference run has."""
@@ -142,8 +204,12 @@ class _Run:
         columns = slice(-1, None) if group.last else slice(None)
         old_q, clean_q = reference.q[:, heads][:, :, columns], self._suffix(clean.q)[:, heads][:, :, columns]
         q = self._slot(group.slots[0], attention.q, heads, old_q, clean_q, narrow if group.last else wide, index)
-        k = self._slot(group.slots[1], attention.k, shared, reference.k[:, shared], clean.k[:, shared], wide, index, is_key=True)
-        v = self._slot(group.slots[2], attention.v, shared, reference.v[:, shared], clean.v[:, shared], wide, index, rotate=False)
+        k = self._slot(
+            group.slots[1], attention.k, shared, reference.k[:, shared], clean.k[:, shared], wide, index, part=(index, group.last, 1)
+        )
+        v = self._slot(
+            group.slots[2], attention.v, shared, reference.v[:, shared], clean.v[:, shared], wide, index, part=(index, group.last, 2)
+        )
         return decoder.attend(index, q, k, v, ctx)
 
     def _slot(
@@ -156,10 +222,13 @@ class _Run:
         streams: Float[Tensor, "sums batch read d_model"] | None,
         index: int,
         *,
-        is_key: bool = False,
-        rotate: bool = True,
+        part: tuple[int, bool, int] | None = None,
     ) -> Float[Tensor, "batch n pos d_head"]:
-        """Queries, keys or values of a group of heads (`reference` is a fresh copy and is filled in)."""
+        """Queries, keys or values of a group of heads (`reference` is a fresh copy and is filled in).
+
+        Args:
+            part: the name of these keys (1) or values (2) in a `Prefix`; None for queries.
+        """
         if len(plan.clean):
             places = plan.clean.to(reference.device)
             reference[:, places] = clean[:, places]
@@ -173,11 +242,16 @@ class _Run:
             if projection.bias is not None:
                 raw = raw + projection.bias[chosen][:, None, None]
             start = self.start + self.n_columns - x.shape[2]
-            if rotate:
-                ready = self.decoder.rotate(index, raw.permute(1, 2, 0, 3), self.contrast.ctx, is_key=is_key, start=start)
-            else:
+            if part is not None and part[2] == 2:
                 ready = raw.transpose(0, 1)
+            else:
+                ready = self.decoder.rotate(index, raw.permute(1, 2, 0, 3), self.contrast.ctx, is_key=part is not None, start=start)
             reference[:, places, -x.shape[2] :] = ready
+            if part is not None:
+                self.parts[part] = ready
+                if self.prefix is not None:
+                    before = self.prefix.parts[part]
+                    reference[:, places, self.prefix.stop - before.shape[2] : self.prefix.stop] = before[self.prefix.rows]
         return reference
 
     def _mlp(self, index: int, layer: LayerPlan) -> None:
