@@ -45,9 +45,12 @@ def run(
     circuit: CircuitOption,
     output: OutputOption = Path("runs/adversarial"),
     design: Annotated[
-        str,
-        typer.Option(help="grid (each clean with each corrupted prompt), matched (each with its own) or independent (pairs drawn anew)."),
-    ] = "grid",
+        str | None,
+        typer.Option(
+            help="grid (each clean with each corrupted prompt), matched (each with its own) or independent (pairs drawn anew); "
+            "grid if not given, matched with --enumerate."
+        ),
+    ] = None,
     n_clean: CleanOption = 1000,
     n_corrupted: Annotated[
         int | None, typer.Option("--n-corrupted", help="Corrupted prompts of a grid; as many as clean ones if not given.")
@@ -77,7 +80,7 @@ def run(
         model=model,
         task=task,
         circuits=tuple(circuit),
-        design=design,
+        design=design or ("matched" if enumerate_all else "grid"),
         n_clean=n_clean,
         n_corrupted=n_clean if n_corrupted is None else n_corrupted,
         enumerate_all=enumerate_all,
