@@ -137,7 +137,10 @@ class Graph:
         """How many writers a layer's MLP sees."""
         return self.head(layer, 0 if self.parallel else self.n_heads)
 
+    # Kept for good, so not as tensors of inference mode, which can never be part of a differentiated computation.
+
     @cached_property
+    @torch.inference_mode(False)
     def visible(self) -> Int[Tensor, "readers"]:
         """How many writers each reader sees."""
         layers = torch.arange(self.n_layers)
@@ -148,11 +151,13 @@ class Graph:
         return torch.cat([torch.cat(columns, dim=1).flatten(), torch.tensor([self.n_writers])])
 
     @cached_property
+    @torch.inference_mode(False)
     def legal(self) -> Bool[Tensor, "writers readers"]:
         """True where an edge exists."""
         return torch.arange(self.n_writers)[:, None] < self.visible[None, :]
 
     @cached_property
+    @torch.inference_mode(False)
     def reader_owner(self) -> Int[Tensor, "readers"]:
         """The writer that each reader feeds; `n_writers` for `logits`, which feeds none."""
         layers = torch.arange(self.n_layers)[:, None] * self.writers_per_layer + 1

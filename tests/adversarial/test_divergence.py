@@ -124,3 +124,15 @@ def test_rounded_logits_are_compared_as_they_are(family: str, dtype: torch.dtype
     torch.testing.assert_close(divergence(target, q), plain(p.all(), q.all()), rtol=0, atol=1e-4)
     # A circuit that is the model has its logits, rounded alike: nothing of their rounding may show.
     assert float(divergence(target, p).abs().max()) < 1e-5
+
+
+def test_the_rounding_of_large_logits_cancels() -> None:
+    """Logits of thousands have errors of 1e-4 in fp32; a distribution must not diverge from itself for that."""
+    decoder = replace(subject("gpt2", torch.float32).model.decoder, unembed_bias=None)
+    decoder = replace(decoder, unembedding=decoder.unembedding + 30.0)
+    readout = Readout(torch.randn(16, decoder.d_model, generator=torch.Generator().manual_seed(0)) + 5, decoder)
+    target = Target.of(readout)
+    assert float(divergence(target, readout).abs().max()) < 2e-6
+    # The shortcut by W^T p does not see the rounded logits.
+    shortcut = ((target.p @ decoder.unembedding) * readout.hidden).sum(dim=-1) - (target.p * readout.all()).sum(dim=-1)
+    assert float(shortcut.abs().max()) > 1e-4

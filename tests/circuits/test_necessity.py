@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -10,7 +11,7 @@ import torch
 
 from mechassay.circuits import EAP, Circuit, evaluate
 from mechassay.circuits.necessity import complement, completeness, minimality
-from mechassay.errors import BadUsage
+from mechassay.errors import BadUsage, UnknownName
 from mechassay.progress import SILENT
 from tiny import Subject, subject
 
@@ -113,3 +114,6 @@ def test_what_is_undefined_and_what_is_refused(case: Subject) -> None:
     assert np.isnan(found.circuit) and np.isnan(found.complement_interval.low)
     with pytest.raises(BadUsage, match="empty"):
         minimality(case.model, Circuit.empty(case.model.graph), case.batch)
+    unit: Any = "egde"
+    with pytest.raises(UnknownName, match="Did you mean 'edge'"):
+        minimality(case.model, Circuit.full(case.model.graph), case.batch, unit=unit)

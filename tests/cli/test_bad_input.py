@@ -12,6 +12,7 @@ from safetensors.torch import load_file, save_file
 from transformers import LlamaConfig, LlamaForCausalLM, OPTConfig, OPTForCausalLM
 
 from mechassay.circuits import EdgeScores, Random
+from mechassay.circuits.formats import write_graph_file
 from mechassay.graph import Graph
 from tiny import quiet_model
 
@@ -162,3 +163,24 @@ def test_scores_round_trip(tmp_path: Path) -> None:
     again = EdgeScores.load(tmp_path / "a.safetensors", Graph(3, 4))
     torch.testing.assert_close(again.values, scores.values, equal_nan=True)
     assert again.provenance == scores.provenance
+
+
+def test_a_device_that_is_not_there(folder: Path, tmp_path: Path, run: Run) -> None:
+    assert "device must be cpu" in run("models", "check", folder, "--device", "xpuu").line
+
+
+def test_a_ground_truth_has_its_name_suggested(tmp_path: Path, run: Run) -> None:
+    assert "Did you mean 'truth-induction'?" in run(*words("truth-inductio", tmp_path / "out", "--method", "eap")).line
+
+
+def test_a_place_that_cannot_be_written_to(tmp_path: Path, run: Run) -> None:
+    Random().draw(Graph(3, 4)).save(tmp_path / "a.safetensors")
+    done = run("circuits", "draw", tmp_path / "a.safetensors", "-o", tmp_path / "a.safetensors/b.svg")
+    assert done.code == 1 and "a.safetensors: File exists" in done.line
+
+
+def test_a_file_of_another_width_is_not_converted(folder: Path, tmp_path: Path, run: Run) -> None:
+    write_graph_file(tmp_path / "a.json", Random().draw(Graph(3, 4)), d_model=16)
+    done = run("circuits", "convert", tmp_path / "a.json", tmp_path / "b.pt", "--model", folder)
+    assert done.code == 2 and "is about a model 16 wide" in done.line
+    assert not (tmp_path / "b.pt").exists()

@@ -190,3 +190,11 @@ def test_bad_input_is_one_line(
     assert done.code == 2
     assert message in done.line
     assert not list(tmp_path.glob("x*"))
+
+
+def test_edges_without_a_neuron_are_not_drawn(tmp_path: Path, run: Run) -> None:
+    graph = Graph(2, 2)
+    nothing = torch.zeros(graph.n_writers, 8, dtype=torch.bool)
+    GraphFile(graph, 8, None, Circuit(graph, graph.legal.clone(), nothing)).write(tmp_path / "a.json")
+    done = run("circuits", "draw", tmp_path / "a.json", "-o", tmp_path / "a.svg")
+    assert done.code == 0 and "a: 0 edges" in done.out

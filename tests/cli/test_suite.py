@@ -166,3 +166,12 @@ def test_wrong_names_are_found_before_anything_runs(folder: Path, tmp_path: Path
     assert "Did you mean 'ioi'?" in run(*words(folder, tmp_path / "out", "-t", "iio")).line
     assert "needs a task" in run("suite", "run", "-m", folder, "-o", tmp_path / "out").line
     assert not (tmp_path / "out").exists()
+
+
+def test_a_suite_that_cannot_run_is_refused_before_it_leaves_anything(tmp_path: Path, run: Run) -> None:
+    words = ("suite", "run", "-m", "truth-induction", "--method", "eap", "-o", tmp_path / "out")
+    assert "Did you mean 'ioi'?" in run(*words, "-t", "iooi").line
+    assert "Did you mean 'zero'?" in run(*words, "--ablation", "zer").line
+    for minutes in ("nan", "-1"):
+        assert "max_minutes must be 0 or more" in run(*words, "--max-minutes", minutes).line
+    assert not (tmp_path / "out").exists()

@@ -46,3 +46,15 @@ def test_verify_takes_the_folder_of_a_trained_model(run: Run) -> None:
     folder = truth_folder("truth-induction-trained")
     done = run("truth", "verify", str(folder), "--ablation", "mean", "--limit", "10")
     assert done.code == 0 and done.out.startswith("mean: holds; 5 of 110 edges")
+
+
+def test_train_writes_over_nothing_and_refuses_before_it_trains(run: Run, tmp_path: Path) -> None:
+    words = ("truth", "train", "truth-previous-token-trained", "--steps", "2", "--batch-size", "12", "--pool", "100")
+    (tmp_path / "config.json").write_text("mine")
+    assert "holds no interrupted training" in run(*words, "--output", tmp_path).line
+    assert (tmp_path / "config.json").read_text() == "mine"
+    new = tmp_path / "new"
+    assert "limit must be 1 or more; got 0" in run(*words, "--output", new, "--limit", "0").line
+    for rate in ("-1", "nan", "inf"):
+        assert "Learning rates must be finite numbers above 0" in run(*words, "--output", new, "--rate", rate).line
+    assert not new.exists()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from functools import cache
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -182,6 +183,19 @@ def test_a_folder_of_any_other_place_is_read_and_an_unknown_task_refused(tmp_pat
 def test_a_damaged_record_is_refused(text: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     copied("truth-induction", tmp_path, monkeypatch).write_text(text, "utf-8")
     with pytest.raises(BadFile, match=r"truth\.json"):
+        load_truth("truth-induction")
+
+
+@pytest.mark.parametrize(("key", "value"), [("smallest_inside", "large"), ("edges", [5])])
+def test_a_damaged_row_is_refused(key: str, value: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    file = copied("truth-induction", tmp_path, monkeypatch)
+    record = json.loads(file.read_text("utf-8"))
+    record["ablations"]["zero"][key] = value
+    file.write_text(json.dumps(record), "utf-8")
+    with pytest.raises(BadFile, match=r"truth\.json: not a ground truth"):
+        load_truth("truth-induction")
+    file.write_text(json.dumps(record | {"ablations": {}}), "utf-8")
+    with pytest.raises(BadFile, match="no ablation has a circuit"):
         load_truth("truth-induction")
 
 

@@ -179,3 +179,21 @@ def test_methods_find_the_trained_circuit(name: str) -> None:
         for method, made in {"exact": ma.circuits.ExactPatching(), "ig": ma.circuits.EAPIGInputs(steps=5)}.items()
     }
     assert found["exact"] > 0.99 and found["ig"] > 0.9
+
+
+def test_an_interrupt_while_verifying_keeps_the_training(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def stop(*_: object, **__: object) -> None:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr("mechassay.truth.training.verified", stop)
+        with pytest.raises(KeyboardInterrupt):
+            make_truth(CausalPreviousToken(), SHORT, tmp_path / "a", limit=4)
+        # All steps are kept: none is done again.
+    with pytest.raises(BadUsage, match="an interrupted training with other settings"):
+        make_truth(CausalPreviousToken(), dataclasses.replace(SHORT, seed=4), tmp_path / "a", limit=4)
+    with monkeypatch.context() as patch:
+        patch.setattr(Prompts, "loss", stop)
+        losses, _ = make_truth(CausalPreviousToken(), SHORT, tmp_path / "a", limit=4)
+    torch.testing.assert_close(losses, train(CausalPreviousToken(), SHORT)[1], atol=0, rtol=0)
+    assert not (tmp_path / "a" / "training.safetensors").exists()

@@ -144,3 +144,5 @@ def test_a_circuit_of_another_graph_is_refused() -> None:
         verify(truth.model, pairs, Circuit.full(SMALL))
     with pytest.raises(UnknownName, match="Unknown ablation 'zeros'"):
         verify(truth.model, pairs, truth.circuits["zero"], "zeros")
+    with pytest.raises(GraphMismatch, match="The optional circuit belongs to"):
+        verify(truth.model, pairs, truth.circuits["zero"], optional=Circuit.full(SMALL))

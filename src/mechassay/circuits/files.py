@@ -48,6 +48,8 @@ def read_tensors(path: Path, kind: str) -> tuple[dict[str, Tensor], dict[str, An
         raise BadFile(f"{path}: not a readable safetensors file ({str(error).splitlines()[0]}).") from None
     except KeyError:
         raise BadFile(f"{path}: a safetensors file that mechassay did not write (no mechassay header).") from None
+    if not isinstance(header, dict):
+        raise BadFile(f"{path}: its mechassay header is no JSON object.")
     if header.get("kind") != kind:
         raise BadFile(f"{path}: holds {header.get('kind')!r}; expected {kind!r}.")
     if header.get("format") != FORMAT:
@@ -62,6 +64,6 @@ def kind_of(path: Path) -> str:
     try:
         with safe_open(path, framework="pt") as file:
             return str(json.loads((file.metadata() or {}).get("mechassay", "{}")).get("kind", ""))
-    except (SafetensorError, OSError, ValueError):
+    except (SafetensorError, OSError, ValueError, AttributeError):
         # Whoever reads the file says what is wrong with it.
         return ""

@@ -16,7 +16,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, get_args
 
 import numpy as np
 import torch
@@ -25,7 +25,7 @@ from jaxtyping import Float
 from mechassay.circuits.faithfulness import evaluate
 from mechassay.circuits.objectives import Objective, load_objective
 from mechassay.circuits.scores import Circuit
-from mechassay.errors import BadUsage
+from mechassay.errors import BadUsage, UnknownName
 from mechassay.models.model import Model
 from mechassay.pairs import Batch, Pair
 from mechassay.progress import BAR, Progress
@@ -122,8 +122,10 @@ def minimality(
     """Run a circuit without each of its edges, or without all edges into and out of each of its nodes, in turn.
 
     Raises:
-        BadUsage: an empty circuit. Also as `evaluate`.
+        BadUsage: an empty circuit. UnknownName: no such unit. Also as `evaluate`.
     """
+    if unit not in get_args(Unit):
+        raise UnknownName("part of a circuit", unit, get_args(Unit))
     if not len(circuit):
         raise BadUsage("The circuit is empty: there is nothing to leave out.")
     batch, graph = model.batch(pairs), model.graph

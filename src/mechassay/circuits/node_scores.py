@@ -21,9 +21,9 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-from mechassay.circuits.files import kind_of, read_tensors, write_tensors
-from mechassay.circuits.scores import By, Circuit, EdgeScores
-from mechassay.errors import BadFile, BadUsage, GraphMismatch, NonFinite, UnknownName
+from mechassay.circuits.files import kind_of, write_tensors
+from mechassay.circuits.scores import By, Circuit, EdgeScores, read_scores
+from mechassay.errors import BadUsage, GraphMismatch, NonFinite, UnknownName
 from mechassay.graph import Graph
 
 
@@ -133,22 +133,7 @@ class _WriterScores:
             BadFile: missing, truncated or foreign.
             GraphMismatch: `graph` is given and the scores were made on another.
         """
-        tensors, header = read_tensors(Path(path), f"{cls.unit}_scores")
-        try:
-            stored = Graph(**header["graph"])
-            values = tensors["values"]
-        except (KeyError, TypeError, BadUsage) as error:
-            raise BadFile(f"{path}: the header of the scores lacks a valid {error}.") from None
-        if stored.fingerprint != header.get("fingerprint"):
-            raise BadFile(f"{path}: the graph in the header does not match its fingerprint.")
-        if graph is not None and stored != graph:
-            raise GraphMismatch(f"{path}: the scores were made on {stored}; the model's graph is {graph}.")
-        if not values.is_floating_point() or values.ndim != cls.n_axes:
-            raise BadFile(f"{path}: the scores are {values.dtype} with {values.ndim} axes; expected floats with {cls.n_axes}.")
-        provenance = header.get("provenance", {})
-        if not isinstance(provenance, dict):
-            raise BadFile(f"{path}: the provenance of the scores is no JSON object.")
-        return cls(stored, values.float(), provenance)
+        return read_scores(cls, Path(path), cls.unit, cls.n_axes, graph)
 
 
 @dataclass(frozen=True, eq=False)

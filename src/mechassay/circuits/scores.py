@@ -21,11 +21,11 @@ Ties are broken by edge index (writer-major), so that a ranking is the same on e
 from __future__ import annotations
 
 import heapq
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, TypeVar
 
 import numpy as np
 import torch
@@ -38,6 +38,7 @@ from mechassay.graph import Graph
 from mechassay.models.circuit_plan import carrying
 
 By = Literal["value", "magnitude"]
+_Kind = TypeVar("_Kind")
 
 
 @dataclass(frozen=True, eq=False)
@@ -59,6 +60,8 @@ class Circuit:
         shape = (self.graph.n_writers, self.graph.n_readers)
         if tuple(self.edges.shape) != shape:
             raise GraphMismatch(f"A circuit on this graph needs a mask of shape {shape}; got {tuple(self.edges.shape)}.")
+        if self.edges.dtype != torch.bool:
+            raise BadUsage(f"The edges of a circuit must be a mask of bool; got {str(self.edges.dtype).removeprefix('torch.')}.")
         if bool((self.edges & ~self.graph.legal).any()):
             writer, reader = (self.edges & ~self.graph.legal).nonzero()[0].tolist()
             raise GraphMismatch(f"The circuit has an edge that the graph does not: {self.graph.edge_name(writer, reader)}.")
@@ -94,7 +97,17 @@ class Circuit:
 
     @staticmethod
     def of_nodes(graph: Graph, nodes: Bool[Tensor, "writers"]) -> Circuit:
-        """The circuit of all edges out of some writers."""
+        """The circuit of all edges out of some writers.
+
+        Raises:
+            GraphMismatch, BadUsage: the mask has another shape or type.
+        """
+        if tuple(nodes.shape) != (graph.n_writers,):
+            raise GraphMismatch(
+                f"The nodes of a circuit on this graph need a mask of shape ({graph.n_writers},); got {tuple(nodes.shape)}."
+            )
+        if nodes.dtype != torch.bool:
+            raise BadUsage(f"The nodes of a circuit must be a mask of bool; got {str(nodes.dtype).removeprefix('torch.')}.")
         return Circuit(graph, graph.legal & nodes[:, None])
 
     @staticmethod
@@ -167,7 +180,11 @@ class EdgeScores:
     def __post_init__(self) -> None:
         shape = (self.graph.n_writers, self.graph.n_readers)
         if tuple(self.values.shape) != shape:
-            raise GraphMismatch(f"Scores on this graph need shape {shape}; got {tuple(self.values.shape)}.")
+            raise GraphMismatch(f"Scores of edges on this graph need shape {shape}; got {tuple(self.values.shape)}.")
+        infinite = (self.values.isinf() & self.graph.legal).nonzero()
+        if len(infinite):
+            first = self.graph.edge_name(*infinite[0].tolist())
+            raise NonFinite(f"{len(infinite)} of {self.graph.n_edges} scores of edges are infinite, the first is {first}.")
 
     @staticmethod
     def of(graph: Graph, values: Tensor, provenance: Mapping[str, Any] | None = None) -> EdgeScores:
@@ -176,13 +193,15 @@ class EdgeScores:
         Raises:
             NonFinite: an edge's score is infinite or NaN.
         """
-        if not bool(torch.isfinite(values[graph.legal.to(values.device)]).all()):
+        if values.shape == graph.legal.shape and not bool(torch.isfinite(values[graph.legal.to(values.device)]).all()):
             bad = (~torch.isfinite(values.cpu()) & graph.legal).nonzero()
             name = graph.edge_name(*bad[0].tolist())
             raise NonFinite(
                 f"{len(bad)} of {graph.n_edges} edge scores are not finite, the first is {name}: the activations overflow or hold NaN."
             )
-        clean = torch.where(graph.legal, values.detach().float().cpu(), torch.tensor(float("nan")))
+        clean = values.detach().float().cpu()
+        if clean.shape == graph.legal.shape:
+            clean = torch.where(graph.legal, clean, torch.tensor(float("nan")))
         return EdgeScores(graph, clean, dict(provenance or {}))
 
     def scored(self) -> Bool[Tensor, "writers readers"]:
@@ -195,8 +214,7 @@ class EdgeScores:
 
     def ranking(self, by: By = "value") -> np.ndarray:
         """Flat indices (writer * n_readers + reader) of scored edges, best first; ties by index."""
-        if by not in ("value", "magnitude"):
-            raise UnknownName("ranking", by, ("value", "magnitude"))
+        _check_ranking(by)
         # Circuits of many sizes are cut from one ranking, and a large graph takes a second to sort.
         if by not in self._rankings:
             flat = self.values.flatten().numpy()
@@ -242,6 +260,7 @@ class EdgeScores:
         One heap over rankings of whole columns: each reader's in-edges are sorted once, and the
         heap holds the best unused edge of each reader in the circuit.
         """
+        _check_ranking(by)
         graph, count = self.graph, self.size(n)
         values = self.values.numpy()
         keys = np.abs(values) if by == "magnitude" else values
@@ -294,16 +313,40 @@ class EdgeScores:
             BadFile: missing, truncated or foreign.
             GraphMismatch: `graph` is given and the scores were made on another.
         """
-        tensors, header = read_tensors(Path(path), "edge_scores")
-        try:
-            stored = Graph(**header["graph"])
-            values = tensors["values"]
-        except (KeyError, TypeError) as error:
-            raise BadFile(f"{path}: the header of the scores lacks a valid {error}.") from None
-        if stored.fingerprint != header.get("fingerprint"):
-            raise BadFile(f"{path}: the graph in the header does not match its fingerprint.")
-        if graph is not None and stored != graph:
-            raise GraphMismatch(
-                f"{path}: the scores were made on {stored} ({stored.n_edges} edges); the model's graph is {graph} ({graph.n_edges} edges)."
-            )
-        return EdgeScores(stored, values, header.get("provenance", {}))
+        return read_scores(EdgeScores, Path(path), "edge", 2, graph)
+
+
+def _check_ranking(by: str) -> None:
+    if by not in ("value", "magnitude"):
+        raise UnknownName("ranking", by, ("value", "magnitude"))
+
+
+def read_scores(kind: Callable[[Graph, Tensor, dict[str, Any]], _Kind], path: Path, unit: str, n_axes: int, graph: Graph | None) -> _Kind:
+    """Scores of edges, nodes or neurons, made of what a file holds: graph, fp32 values and provenance.
+
+    Raises:
+        BadFile: missing, truncated or foreign.
+        GraphMismatch: `graph` is given and the scores were made on another, or they do not fit their own.
+        NonFinite: a score is infinite.
+    """
+    tensors, header = read_tensors(path, f"{unit}_scores")
+    try:
+        stored = Graph(**header["graph"])
+        values = tensors["values"]
+    except (KeyError, TypeError, BadUsage) as error:
+        raise BadFile(f"{path}: the header of the scores lacks a valid graph, or the file its values ({error}).") from None
+    if stored.fingerprint != header.get("fingerprint"):
+        raise BadFile(f"{path}: the graph in the header does not match its fingerprint.")
+    if graph is not None and stored != graph:
+        raise GraphMismatch(
+            f"{path}: the scores were made on {stored} ({stored.n_edges} edges); the model's graph is {graph} ({graph.n_edges} edges)."
+        )
+    if not values.is_floating_point() or values.ndim != n_axes:
+        raise BadFile(f"{path}: the scores are {values.dtype} with {values.ndim} axes; expected floats with {n_axes}.")
+    provenance = header.get("provenance", {})
+    if not isinstance(provenance, dict):
+        raise BadFile(f"{path}: the provenance of the scores is no JSON object.")
+    try:
+        return kind(stored, values.float(), provenance)
+    except (GraphMismatch, NonFinite) as error:
+        raise type(error)(f"{path}: {error}") from None

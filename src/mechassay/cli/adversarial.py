@@ -17,11 +17,6 @@ app.command("robust")(robust)
 app.command("search")(search)
 
 
-@app.callback()
-def _group() -> None:
-    """Keeps `bound` a command of its own while it is the only one."""
-
-
 @app.command("bound")
 def bound(
     p: Annotated[float, typer.Option("--p", help="The percentile, as a share: .99.")],

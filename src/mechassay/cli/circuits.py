@@ -115,7 +115,7 @@ def localize(
     private_seed: PrivateSeed = None,
     prepend_bos: BosOption = False,
 ) -> None:
-    """Score all edges with every method; `evaluate` then takes the folder."""
+    """Score edges, nodes or neurons with every method; `evaluate` then takes the folder."""
     plan = _plan(
         model,
         task,
@@ -198,10 +198,10 @@ def convert(
     ] = None,
 ) -> None:
     """Translate edge scores and circuits between our files and those of EAP-IG and MIB."""
-    from mechassay.circuits.formats import convert_graph_file, write_graph_file
     from mechassay.circuits.formats import read_graph_file as read
+    from mechassay.circuits.formats import write_graph_file
     from mechassay.circuits.scores import EdgeScores
-    from mechassay.errors import BadFile, BadUsage
+    from mechassay.errors import BadFile, BadUsage, GraphMismatch
 
     loaded = load(model, "float32", "cpu") if model else None
     graph = None if loaded is None else loaded.graph
@@ -215,7 +215,10 @@ def convert(
             raise BadFile(f"{source}: has no edge scores.")
         scores.save(target)
     else:
-        convert_graph_file(source, target, graph)
+        file = read(source, graph)
+        if loaded is not None and file.d_model != loaded.decoder.d_model:
+            raise GraphMismatch(f"{source}: is about a model {file.d_model} wide; {loaded.name} is {loaded.decoder.d_model} wide.")
+        file.write(target)
     typer.echo(f"Written: {target}")
 
 

@@ -56,6 +56,12 @@ def main(arguments: list[str] | None = None) -> None:
             raise
         typer.echo(f"mechassay: {error}", err=True)
         sys.exit(2 if error.usage else 1)
+    except OSError as error:
+        # What the machine refuses: a full disk, a folder that may not be written to.
+        if debug:
+            raise
+        typer.echo(f"mechassay: {error.filename or 'the system'}: {error.strerror or error}", err=True)
+        sys.exit(1)
     except (KeyboardInterrupt, typer.Abort):
         code = INTERRUPTED
     except Exception as error:

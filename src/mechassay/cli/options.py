@@ -22,7 +22,7 @@ AblationOption = Annotated[
 ]
 DeviceOption = Annotated[str, typer.Option("--device", help="cpu, cuda, cuda:1, mps.")]
 DtypeOption = Annotated[str, typer.Option("--dtype", help="float32, float64, bfloat16 or float16.")]
-SeedOption = Annotated[int, typer.Option("--seed", help="Seed of the task's examples and of the bootstrap.")]
+SeedOption = Annotated[int, typer.Option("--seed", min=0, max=2**62 - 1, help="Seed of the task's examples and of the bootstrap.")]
 BosOption = Annotated[
     bool,
     typer.Option("--prepend-bos", help="Put BOS before every prompt where the tokenizer does not (as TransformerLens does for GPT-2)."),

@@ -25,6 +25,8 @@ def report(folder: Annotated[Path, typer.Argument(help="The folder of a run.")])
     run = RunFolder.existing(folder)
     found = [run.record(file.stem) for file in sorted((folder / "records").glob("*.json"))]
     records = [record for record in found if record is not None]
+    if not records and (folder / "cells").is_dir():
+        raise BadFile(f"{folder}: holds a suite; the same `mechassay suite run` again writes its report.")
     if not records:
         raise BadFile(f"{folder}: the run has no finished cells yet.")
     console = Console()

@@ -66,7 +66,7 @@ def train_truth(
     pool: Annotated[int, typer.Option(help="Prompts that pairs are drawn from.")] = 20_000,
     rate: Annotated[float, typer.Option(help="Learning rate of the first step.")] = 3e-3,
     limit: Annotated[int, typer.Option(help="Pairs to verify the circuit on, with each ablation.")] = 500,
-    seed: SeedOption = 0,
+    seed: Annotated[int, typer.Option(min=0, max=2**62 - 1, help="Seed of the first weights, the prompts and the interventions.")] = 0,
 ) -> None:
     """Train a small model to do a task with a given circuit, verify it edge by edge, and write it if the circuit holds."""
     from mechassay.truth.causal import CAUSAL
@@ -78,7 +78,8 @@ def train_truth(
     typer.echo(f"loss: first {losses[0]:.3g}, last {losses[-1]:.2g} (mean squared error of logits)")
     _say(found)
     if not all(each.holds for each in found.values()):
-        typer.echo(f"mechassay: {name}: the circuit is not clear; no truth.json was written. Try more --steps or another --seed.", err=True)
+        advice = "try more --steps or another --seed, in another --output"
+        typer.echo(f"mechassay: {name}: the circuit is not clear; no truth.json was written: {advice}.", err=True)
         raise typer.Exit(1)
     typer.echo(f"Written: {output}; `mechassay truth verify {output}` verifies it on other pairs.")
 

@@ -199,7 +199,7 @@ def load_model(
             (TransformerLens, and with it MIB's code, does so for GPT-2).
 
     Raises:
-        UnknownName, ModelNotFetched, BadFile, MissingExtra, UnsupportedModel, SelfCheckFailed.
+        UnknownName, ModelNotFetched, BadFile, MissingExtra, UnsupportedModel, SelfCheckFailed; BadUsage: no such dtype or device.
     """
     if not isinstance(source, str):
         return make_model(source, tokenizer, prepend=_bos(tokenizer, prepend_bos))
@@ -209,10 +209,26 @@ def load_model(
         if dtype not in DTYPES:
             raise BadUsage(f"dtype must be one of {', '.join(DTYPES)}; got {dtype!r}.")
         dtype = DTYPES[dtype]
+    device = _device(device)
     resolved = resolve(source)
     hf, own = load_hf(resolved, dtype=dtype, device=device)
     tokenizer = tokenizer or own
     return make_model(hf, tokenizer, name=resolved.name, prepend=_bos(tokenizer, prepend_bos))
+
+
+def _device(wanted: str | torch.device) -> torch.device:
+    """A device that this machine has."""
+    try:
+        found = torch.device(wanted)
+        torch.empty(0, device=found)
+    except (RuntimeError, AssertionError, NotImplementedError) as error:
+        # What a missing device raises depends on its kind.
+        raise BadUsage(f"device must be cpu, cuda, cuda:N or mps, and on this machine; got {str(wanted)!r} ({_first(error)}).") from None
+    return found
+
+
+def _first(error: Exception) -> str:
+    return (str(error).splitlines() or [type(error).__name__])[0][:160].rstrip(".")
 
 
 def _bos(tokenizer: Any, wanted: bool) -> tuple[int, ...]:

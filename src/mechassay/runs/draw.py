@@ -115,6 +115,9 @@ def _read(path: Path) -> tuple[EdgeScores | NodeScores | NeuronScores | None, Ci
         raise BadUsage(f"{path}: a score file ends in {OURS}, {' or '.join(ENDINGS)}.")
     file = read_graph_file(path)
     circuit = Circuit.empty(file.graph) if file.circuit is None else file.circuit
+    if circuit.neurons is not None:
+        # Edges out of a writer without a neuron carry nothing.
+        circuit = Circuit(file.graph, circuit.edges & circuit.neurons.any(dim=1)[:, None], circuit.neurons)
     if file.scores is not None:
         return file.scores, circuit
     if file.node_scores is not None and not bool(file.node_scores.isnan().all()):

@@ -25,10 +25,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from mechassay.circuits.ablation import ABLATIONS
 from mechassay.circuits.faithfulness import Profile
 from mechassay.circuits.methods import METHODS
 from mechassay.circuits.methods.optimal_ablation import OptimalAblation
-from mechassay.errors import BadUsage, MechassayError
+from mechassay.errors import BadUsage, MechassayError, UnknownName
 from mechassay.models.memory import token_budget
 from mechassay.models.model import Model
 from mechassay.pairs import Batch
@@ -103,6 +104,10 @@ class Limits:
     max_minutes: float = 30.0
     even_at_chance: bool = False
 
+    def __post_init__(self) -> None:
+        if not self.max_minutes >= 0:
+            raise BadUsage(f"max_minutes must be 0 or more; got {self.max_minutes}.")
+
 
 def models_named(names: Sequence[str]) -> tuple[str, ...]:
     """Models as they are typed: "truth" stands for all ground truths."""
@@ -115,14 +120,16 @@ def run_suite(
     """Run what the folder does not hold yet; all records of the plan, and what failed or was skipped.
 
     Raises:
-        UnknownName, BadUsage: a method or task that does not exist; a model without a task; the folder holds another plan.
+        UnknownName, BadUsage: a method, task or ablation that does not exist; a model without a task; the folder holds another plan.
     """
     names = [method_name(METHODS.make(text)) for text in run.methods]
+    if run.ablation not in ABLATIONS:
+        raise UnknownName("ablation", run.ablation, ABLATIONS)
+    for task in run.tasks:
+        task_named(task)
     for model in run.models:
         if not run.tasks_of(model):
             raise BadUsage(f"{model} needs a task to run on; only ground truths have one of their own.")
-        for task in run.tasks_of(model):
-            task_named(task)
     folder = RunFolder.open(output, run.plan(), growing=("models", "tasks", "methods"))
     records: list[Record] = []
     failures: list[Failure] = []

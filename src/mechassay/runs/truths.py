@@ -21,11 +21,13 @@ from scipy.stats import norm  # pyright: ignore[reportMissingTypeStubs] - scipy 
 from mechassay.circuits.node_scores import NeuronScores, Scores
 from mechassay.circuits.recovery import Recovery, recovery_of
 from mechassay.circuits.scores import EdgeScores
+from mechassay.errors import UnknownName
 from mechassay.models.model import Model, load_model
+from mechassay.models.sources import packaged_models
 from mechassay.records import Measure, Record
 from mechassay.stats import LEVEL, Interval
 from mechassay.tasks import Task, load_task
-from mechassay.truth.models import TRUTHS, load_truth, truth_folder
+from mechassay.truth.models import TRUTHS, load_truth, truth_folder, truth_names
 
 MEASURES = ("auroc", "auprc", "r_precision")
 
@@ -38,7 +40,10 @@ def is_truth(name: str) -> bool:
 def load_named(name: str, *, dtype: str = "float32", device: str = "cpu", prepend_bos: bool = False) -> Model:
     """A model by any name that a command takes; see `load_model` for errors."""
     if not is_truth(name):
-        return load_model(name, dtype=dtype, device=device, prepend_bos=prepend_bos)
+        try:
+            return load_model(name, dtype=dtype, device=device, prepend_bos=prepend_bos)
+        except UnknownName:
+            raise UnknownName("model", name, [*packaged_models(), *truth_names()]) from None
     return replace(load_model(str(truth_folder(name)), dtype=dtype, device=device, prepend_bos=prepend_bos), name=name)
 
 

@@ -7,6 +7,7 @@ those of compiled models, `mechassay truth train` those of trained ones.
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -55,7 +56,7 @@ class Verified:
     @property
     def margin(self) -> float:
         """How many times the least effect inside the circuit exceeds the greatest outside."""
-        return self.smallest_inside / self.largest_outside
+        return self.smallest_inside / self.largest_outside if self.largest_outside else math.inf
 
 
 @dataclass(frozen=True, eq=False)
@@ -123,9 +124,11 @@ def load_truth(name: str | Path, *, dtype: str | torch.dtype = "float32", device
         tasks = {task.name: task for task in map(TRUTHS.make, TRUTHS.names())}
         if record["task"] not in tasks:
             raise UnknownName("task of a ground truth", record["task"], tasks)
+        if not record["ablations"]:
+            raise BadFile(f"{folder / FILE}: no ablation has a circuit.")
         found = {ablation: _verified(model.graph, row) for ablation, row in record["ablations"].items()}
-        return Truth(folder.name, model, tasks[record["task"]], found, record["split"], record["seed"], record["n_pairs"])
-    except (KeyError, TypeError, AttributeError) as error:
+        return Truth(folder.name, model, tasks[record["task"]], found, record["split"], int(record["seed"]), int(record["n_pairs"]))
+    except (KeyError, TypeError, AttributeError, ValueError) as error:
         raise BadFile(f"{folder / FILE}: not a ground truth: {type(error).__name__} {error}.") from error
 
 

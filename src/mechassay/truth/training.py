@@ -38,6 +38,7 @@ from torch import Tensor
 
 from mechassay.ablated import AblatedValues
 from mechassay.circuits.checkpoint import checkpointed, key_of
+from mechassay.circuits.files import read_tensors
 from mechassay.circuits.scores import Circuit
 from mechassay.errors import BadUsage, NonFinite
 from mechassay.graph import Graph
@@ -91,6 +92,8 @@ class Training:
         if self.steps < 1 or self.batch_size < len(CARRIED) or self.pool < 2:
             least = f"a step, {len(CARRIED)} pairs in it, and 2 prompts"
             raise BadUsage(f"Training needs {least}; got {self.steps} steps of {self.batch_size} pairs, and {self.pool} prompts.")
+        if not 0 < self.rate < math.inf or not 0 < self.last_rate < math.inf:
+            raise BadUsage(f"Learning rates must be finite numbers above 0; got rate={self.rate}, last_rate={self.last_rate}.")
 
     def rate_at(self, step: int) -> float:
         """The learning rate of a step, counted from 0."""
@@ -99,12 +102,13 @@ class Training:
 
 
 def train(
-    causal: Causal, training: Training, *, progress: Progress = BAR, checkpoint: Path | None = None
+    causal: Causal, training: Training, *, progress: Progress = BAR, checkpoint: Path | None = None, keep: bool = False
 ) -> tuple[LlamaForCausalLM, Float[Tensor, "steps"]]:
     """A model that computes the causal model by its circuit, and the loss of every step.
 
     Args:
         checkpoint: a file that keeps what is done, so that a killed training goes on and ends the same.
+        keep: leave the file there at the end, with all steps done.
 
     Raises:
         NonFinite: the loss is NaN or infinite; nothing can be made of such a model.
@@ -115,10 +119,9 @@ def train(
     optimiser, kept = _adam(parameters)
     prompts = Prompts(causal, training.seed, training.pool)
     losses = torch.zeros(training.steps, dtype=torch.float64)
-    key = key_of({"task": causal.task.name, "circuit": causal.edges, **dataclasses.asdict(training)})
     with (
         progress.track(f"training {causal.task.name}", training.steps) as advance,
-        checkpointed(checkpoint, key, {**kept, "losses": losses}, sums=False) as state,
+        checkpointed(checkpoint, _key(causal, training), {**kept, "losses": losses}, sums=False, keep=keep) as state,
     ):
         advance(state.cursor)
         for step in range(state.cursor, training.steps):
@@ -136,6 +139,10 @@ def train(
     for parameter in parameters:
         parameter.requires_grad_(False)
     return model, losses
+
+
+def _key(causal: Causal, training: Training) -> str:
+    return key_of({"task": causal.task.name, "circuit": causal.edges, **dataclasses.asdict(training)})
 
 
 def _adam(parameters: Sequence[Tensor]) -> tuple[torch.optim.Adam, dict[str, Tensor]]:
@@ -207,15 +214,32 @@ def make_truth(
 
     Returns:
         The loss of every step, and what was verified, by ablation.
+
+    Raises:
+        BadUsage: the folder holds anything but this training, interrupted; no pairs to verify on.
     """
+    checkpoint = folder / "training.safetensors"
+    if limit < 1:
+        raise BadUsage(f"limit must be 1 or more; got {limit}.")
+    _check_folder(folder, checkpoint, _key(causal, training))
     folder.mkdir(parents=True, exist_ok=True)
-    hf, losses = train(causal, training, progress=progress, checkpoint=folder / "training.safetensors")
+    hf, losses = train(causal, training, progress=progress, checkpoint=checkpoint, keep=True)
     write_model(hf, causal.task.vocabulary, folder)
     found = verified(load_model(str(folder)), causal, limit, progress=progress)
     if all(each.holds for each in found.values()):
         about = {**dataclasses.asdict(training), "last_loss": float(losses[-100:].mean())}
         write_truth(folder, causal.task.name, found, split=SPLIT, seed=SEED, training=about)
+    checkpoint.unlink()
     return losses, found
+
+
+def _check_folder(folder: Path, checkpoint: Path, key: str) -> None:
+    """Refuse to write over anything but what the same training left when it was interrupted."""
+    if checkpoint.is_file():
+        if read_tensors(checkpoint, "checkpoint")[1].get("key") != key:
+            raise BadUsage(f"{folder} holds an interrupted training with other settings. Name another folder, or remove it.")
+    elif folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
+        raise BadUsage(f"{folder} exists and holds no interrupted training. Name another folder.")
 
 
 def verified(model: Model, causal: Causal, limit: int, *, progress: Progress = BAR) -> dict[str, Verification]:

@@ -121,8 +121,9 @@ def verify(
         GraphMismatch: the circuit belongs to another graph than the model's.
         UnknownName, BadPairs: see `ablate`.
     """
-    if claimed.graph != model.graph:
-        raise GraphMismatch(f"The claimed circuit belongs to {claimed.graph}; the model's graph is {model.graph}.")
+    for kind, each in (("claimed", claimed), ("optional", optional)):
+        if each is not None and each.graph != model.graph:
+            raise GraphMismatch(f"The {kind} circuit belongs to {each.graph}; the model's graph is {model.graph}.")
     batch = ablate(model, pairs, ablation, progress=progress)
     effects = largest_effects(model, batch, objective, progress=progress)
     if optional is not None:

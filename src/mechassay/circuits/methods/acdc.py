@@ -90,8 +90,8 @@ class ACDC:
         if not (math.isfinite(self.threshold) and self.threshold >= 0):
             raise BadUsage(f"A threshold of {self.name} must be a finite number of at least 0; got {self.threshold}.")
         for each in self.thresholds:
-            if not (math.isfinite(each) and each > 0):
-                raise BadUsage(f"The thresholds of a sweep of {self.name} must be finite numbers above 0; got {each}.")
+            if not (isinstance(each, int | float) and math.isfinite(each) and each > 0):  # pyright: ignore[reportUnnecessaryIsInstance] - typed on the command line
+                raise BadUsage(f"The thresholds of a sweep of {self.name} must be finite numbers above 0; got {each!r}.")
         if len(set(self.thresholds)) < len(self.thresholds):
             raise BadUsage(f"The thresholds of a sweep of {self.name} must differ; got {self.thresholds}.")
         if self.compare not in COMPARISONS:

@@ -18,6 +18,7 @@ sparsity is its expectation, not that of the drawn mask; both learning rates are
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -28,6 +29,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from mechassay.circuits.methods.mask_training import HardConcrete, Training, prepared, train, trained_scores
+from mechassay.circuits.methods.method import seeded
 from mechassay.circuits.objectives import Objective
 from mechassay.circuits.scores import EdgeScores
 from mechassay.errors import BadUsage
@@ -68,8 +70,8 @@ class EdgePruning:
     version: ClassVar[int] = 1
 
     def __post_init__(self) -> None:
-        if self.lr <= 0 or self.multiplier_lr <= 0:
-            raise BadUsage(f"{self.name} needs lr > 0 and multiplier_lr > 0; got {self}.")
+        if not 0 < self.lr < math.inf or not 0 < self.multiplier_lr < math.inf:
+            raise BadUsage(f"{self.name} needs a finite lr > 0 and multiplier_lr > 0; got {self}.")
         if not 0 < self.target < 1 or not 0 <= self.warmup <= 1:
             raise BadUsage(f"{self.name} needs a target in (0, 1) and a warmup in [0, 1]; got {self}.")
 
@@ -89,7 +91,7 @@ class EdgePruning:
         training = self._training()
         batch, chosen = prepared(self, training, model, pairs, objective)
         # Another stream than that of the training, which has the seed itself.
-        generator = torch.Generator().manual_seed(self.seed + 2**32)
+        generator = seeded(self.seed + 2**32)
         noise = torch.randn(model.graph.legal.shape, generator=generator) * INITIAL_SPREAD
         masks = _Targeted(model.graph, (INITIAL_LOG_ALPHA + noise).to(model.device, model.accumulator), self)
         groups = [

@@ -27,7 +27,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from mechassay.circuits.methods.method import Method, describe
+from mechassay.circuits.methods.method import Method, check_gradients, describe, seeded
 from mechassay.circuits.objectives import Kl, Objective, load_objective, signed
 from mechassay.circuits.scores import EdgeScores
 from mechassay.errors import BadUsage, NonFinite, UnknownName
@@ -131,7 +131,7 @@ def train(
         NonFinite: the loss or its gradient is infinite or NaN; the message has the step.
         OutOfMemory: one example does not fit.
     """
-    generator = torch.Generator().manual_seed(training.seed)
+    generator = seeded(training.seed)
     budget = token_budget(_bytes_per_token(model), batch.n_tokens, model.device)
     order = minibatches(len(batch), training.batch_size, generator)
     losses: list[StepLoss] = []
@@ -249,6 +249,7 @@ def prepared(
     method: Method, training: Training, model: Model, pairs: Sequence[Pair] | Batch, objective: str | Objective
 ) -> tuple[Batch, Objective]:
     """The batch and what to train on, with everything refused that cannot work, before anything is run."""
+    check_gradients(method.name, model)
     return model.batch(pairs), training.objective(method, objective)
 
 

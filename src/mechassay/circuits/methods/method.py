@@ -109,6 +109,7 @@ def mean_of_shape(
     chosen, batch = load_objective(objective), model.batch(pairs)
     if not chosen.differentiable:
         raise BadUsage(f"{method.name} needs a differentiable objective; {chosen.name!r} is not.")
+    check_gradients(method.name, model)
     zeros = torch.zeros(shape, dtype=model.accumulator, device=model.device)
     budget = token_budget(_bytes_per_token(model, copies), batch.n_tokens, model.device)
     about = describe(method, model, batch, chosen)
@@ -126,6 +127,29 @@ def mean_of_shape(
                 state.add(number + 1, total=part)
             advance(len(rows))
     return state.tensors["total"] / len(batch), about
+
+
+def check_gradients(who: str, model: Model) -> None:
+    """Refuse what cannot have gradients. Under torch.no_grad() methods switch them on again; inference mode is for good.
+
+    Raises:
+        BadUsage: under torch.inference_mode(), or a model whose weights were made there.
+    """
+    if torch.is_inference_mode_enabled():
+        raise BadUsage(f"{who} needs gradients, which torch.inference_mode() forbids; call it outside, or under torch.no_grad().")
+    if model.decoder.embedding.is_inference():
+        raise BadUsage(f"{who} needs gradients, which {model.name} cannot have: it was loaded under torch.inference_mode().")
+
+
+def seeded(seed: int) -> torch.Generator:
+    """Random numbers of a seed.
+
+    Raises:
+        BadUsage: a seed of more than 62 bits.
+    """
+    if abs(seed) >= 2**62:
+        raise BadUsage(f"A seed must be smaller than 2^62; got {seed}.")
+    return torch.Generator().manual_seed(seed)
 
 
 def _bytes_per_token(model: Model, copies: int) -> int:

@@ -24,6 +24,7 @@ looks every 50 steps, the code every 10 on the training loss.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import ClassVar
@@ -35,6 +36,7 @@ from torch import Tensor
 from mechassay.ablated import AblatedValues
 from mechassay.circuits.ablation import ablated_values
 from mechassay.circuits.methods.mask_training import minibatches
+from mechassay.circuits.methods.method import check_gradients, seeded
 from mechassay.circuits.objectives import CrossEntropy
 from mechassay.errors import BadUsage, NonFinite
 from mechassay.graph import Graph
@@ -75,8 +77,8 @@ class OptimalAblation:
         for field in ("steps", "batch_size", "check_every", "patience"):
             if getattr(self, field) < 1:
                 raise BadUsage(f"Optimal ablation needs {field} of at least 1; got {getattr(self, field)}.")
-        if self.lr <= 0 or not 0 < self.share <= 1:
-            raise BadUsage(f"Optimal ablation needs lr > 0 and a share in (0, 1]; got lr={self.lr}, share={self.share}.")
+        if not 0 < self.lr < math.inf or not 0 < self.share <= 1:
+            raise BadUsage(f"Optimal ablation needs a finite lr > 0 and a share in (0, 1]; got lr={self.lr}, share={self.share}.")
 
     def learn(
         self,
@@ -96,6 +98,7 @@ class OptimalAblation:
             NonFinite: a loss is infinite or NaN; the message has the step.
             OutOfMemory: one example does not fit.
         """
+        check_gradients("Optimal ablation", model)
         train = replace(model.batch(pairs), ablated=None)
         held_out = train if validation is None else replace(model.batch(validation), ablated=None)
         constants = _Constants.of(ablated_values(model, train, "mean", progress=progress), model)
@@ -111,7 +114,7 @@ class OptimalAblation:
         ):
             for number, group in enumerate(groups):
                 # A stream of its own for every group, so that early stopping in one does not change the next.
-                generator = torch.Generator().manual_seed(self.seed * (graph.n_layers + 1) + number)
+                generator = seeded(self.seed * (graph.n_layers + 1) + number)
                 done = _Search(self, model, train, held_out, constants, group, generator).run(advance)
                 advance(self.steps - done)
         return constants.values(self.name, model.dtype)

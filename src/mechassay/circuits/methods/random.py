@@ -9,7 +9,7 @@ from typing import ClassVar
 
 import torch
 
-from mechassay.circuits.methods.method import describe
+from mechassay.circuits.methods.method import describe, seeded
 from mechassay.circuits.objectives import Objective, load_objective
 from mechassay.circuits.scores import EdgeScores
 from mechassay.graph import Graph
@@ -41,7 +41,7 @@ class Random:
 
     def draw(self, graph: Graph) -> EdgeScores:
         """Random scores of a graph, with no model."""
-        generator = torch.Generator().manual_seed(self.seed)
+        generator = seeded(self.seed)
         values = torch.rand(graph.n_writers, graph.n_readers, generator=generator) * 2 - 1
         return EdgeScores.of(graph, values, {"method": self.name, "settings": {"seed": self.seed}})
 

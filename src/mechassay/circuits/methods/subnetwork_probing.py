@@ -60,8 +60,8 @@ class SubnetworkProbing:
     version: ClassVar[int] = 1
 
     def __post_init__(self) -> None:
-        if self.lr <= 0 or self.sparsity < 0:
-            raise BadUsage(f"{self.name} needs lr > 0 and sparsity >= 0; got {self}.")
+        if not 0 < self.lr < math.inf or not 0 <= self.sparsity < math.inf:
+            raise BadUsage(f"{self.name} needs a finite lr > 0 and sparsity >= 0; got {self}.")
 
     def score(
         self,

@@ -26,6 +26,7 @@ runs, so there is no special case for the first token.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -76,8 +77,8 @@ class UniformGradientSampling:
     version: ClassVar[int] = 1
 
     def __post_init__(self) -> None:
-        if self.lr <= 0 or self.sparsity < 0 or self.node_penalty < 0:
-            raise BadUsage(f"{self.name} needs lr > 0, sparsity >= 0 and node_penalty >= 0; got {self}.")
+        if not 0 < self.lr < math.inf or not 0 <= self.sparsity < math.inf or not 0 <= self.node_penalty < math.inf:
+            raise BadUsage(f"{self.name} needs a finite lr > 0, sparsity >= 0 and node_penalty >= 0; got {self}.")
 
     def score(
         self,
