@@ -134,13 +134,13 @@ def without(truth: Truth, place: int) -> Circuit:
 
 @pytest.fixture(scope="module")
 def incomplete() -> Space:
-    """A trained ground truth, its circuit without the first edge, and 30 x 30 pairs."""
+    """A trained ground truth, its circuit without the edge that brings names to the mover, and 30 x 30 pairs."""
     trained = load_truth("truth-ioi-trained")
     clean, corrupted = (
         "then {indirect_object} , . {subject} and {subject} , . to",
         "then so {subject} {indirect_object} . {subject} , , and to",
     )
-    return space(trained.model, without(trained, 0), two_names(clean), two_names(corrupted), 4)
+    return space(trained.model, without(trained, 3), two_names(clean), two_names(corrupted), 4)
 
 
 @pytest.fixture(scope="module")
