@@ -83,10 +83,10 @@ def main() -> None:
     args = parser.parse_args()
     model = plain_model("gpt2-small-random")
     rows = [
-        ("IOI, canonical", IOI, canonical("ioi", model.graph).circuit, "0.8", "0.6"),
-        ("greater-than, canonical", GREATER_THAN, canonical("greater-than", model.graph).circuit, "0.4", "0.25"),
-        ("1 % of edges, EAP-IG, IOI's prompts", IOI, top_edges(model, IOI, 0.01), "0.3", ""),
-        ("1 % of edges, EAP-IG, greater-than's prompts", GREATER_THAN, top_edges(model, GREATER_THAN, 0.01), "0.3", ""),
+        ("IOI, canonical", IOI, canonical("ioi", model.graph).circuit, "0.8x", "0.6x"),
+        ("greater-than, canonical", GREATER_THAN, canonical("greater-than", model.graph).circuit, "0.4x", "0.25x"),
+        ("1 % of edges, EAP-IG, IOI's prompts", IOI, top_edges(model, IOI, 0.01), "0.3x", ""),
+        ("1 % of edges, EAP-IG, greater-than's prompts", GREATER_THAN, top_edges(model, GREATER_THAN, 0.01), "0.3x", ""),
     ]
     out = sys.stdout.write
     out("| circuit | edges | live heads + MLPs | must reach | stretch | a pair |\n| --- | --- | --- | --- | --- | --- |\n")
@@ -96,7 +96,7 @@ def main() -> None:
         live = circuit.live()
         mlps = int(live[[model.graph.mlp_writer(layer) for layer in range(model.graph.n_layers)]].sum())
         heads = int(live.sum()) - mlps - int(live[0])
-        out(f"| {name} | {len(circuit)} | {heads} + {mlps} | {must}x | {stretch}x | **{statistics.median(ratios):.2f}x** |\n")
+        out(f"| {name} | {len(circuit)} | {heads} + {mlps} | {must} | {stretch} | **{statistics.median(ratios):.2f}x** |\n")
         sys.stdout.flush()
 
 
