@@ -1,8 +1,9 @@
 """What a pair of a clean and a corrupted prompt costs, in multiples of a plain forward of the clean prompt.
 
-    python benchmarks/adversarial.py [--clean 128] [--corrupted 16] [--repeats 3]
+    python benchmarks/adversarial.py [--clean 160] [--corrupted 16] [--repeats 3]
 
-GPT-2 small's shape with random weights; prompts have the shape of the tasks' (fixed words and fields, random tokens in the fields).
+GPT-2 small's shape with random weights; prompts have the shape of the tasks' (fixed words and fields, random tokens in the fields, each
+field with as many values as the task has words), and are neighbours in the order in which a pool of 1000 is run.
 The plain forward is Hugging Face's, with logits at the last position alone, at the batch size that suits it best.
 A pair is one of a grid: what depends on the clean prompt alone is done once for all its corrupted ones, so that grids with two numbers of
 corrupted prompts are timed and their difference is divided by the difference in pairs. The run of the corrupted
@@ -29,24 +30,28 @@ from mechassay.models.model import Model
 from mechassay.pairs import Batch
 from mechassay.progress import SILENT
 
-# Letters are fields, dots are words that all prompts share.
-IOI = "..a.b....c.b.d."
-GREATER_THAN = ".n....yd.y"
-WORDS, BATCHES = 12, (8, 32, 128)
+# Letters are fields, dots are words that all prompts share: "<BOS> When A and B went to the P, B gave a O to",
+# "The N lasted from the year YZ to Y", and how many names, places, objects, nouns, centuries and years there are.
+IOI = "..a.b...p.b..o."
+GREATER_THAN = ".n....yz.y"
+VALUES = {"a": 100, "b": 100, "p": 8, "o": 8, "n": 120, "y": 7, "z": 97}
+POOL, BATCHES = 1000, (8, 32, 128)
 
 
-def prompts(shape: str, n: int, model: Model, seed: int) -> Pool:
-    """Random prompts of a shape; a field has one of a few values."""
+def prompts(shape: str, n: int, seed: int) -> Pool:
+    """Random prompts of a shape: the middle of a pool, which is in the order of its tokens."""
     generator = torch.Generator().manual_seed(seed)
-    fields = {name: torch.randint(0, WORDS, (n,), generator=generator) + 100 * ord(name) for name in sorted(set(shape) - {"."})}
-    fixed = torch.arange(len(shape)).expand(n, -1)
+    fields = {name: torch.randint(0, VALUES[name], (POOL,), generator=generator) + 100 * ord(name) for name in sorted(set(shape) - {"."})}
+    fixed = torch.arange(len(shape)).expand(POOL, -1)
     columns = [fixed[:, place] if name == "." else fields[name] for place, name in enumerate(shape)]
-    return Pool(tuple(Prompt(str(row)) for row in range(n)), torch.stack(columns, dim=1))
+    begin = (POOL - n) // 2
+    rows = sorted(torch.stack(columns, dim=1).tolist())[begin : begin + n]
+    return Pool(tuple(Prompt(str(row)) for row in range(n)), torch.tensor(rows))
 
 
 def top_edges(model: Model, shape: str, share: float) -> Circuit:
     """The strongest edges by EAP-IG on some pairs."""
-    clean, other = (prompts(shape, 8, model, seed).tokens for seed in (5, 6))
+    clean, other = (prompts(shape, 8, seed).tokens for seed in (5, 6))
     batch = Batch.from_tokens(clean, other, list(range(8)), list(range(8, 16)))
     return EAPIGInputs(steps=5).score(model, batch, progress=SILENT).top(share, by="magnitude").pruned()
 
@@ -77,7 +82,7 @@ def one_ratio(model: Model, circuit: Circuit, clean: Pool, corrupted: Pool) -> f
 def main() -> None:
     """Print the table."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--clean", type=int, default=128)
+    parser.add_argument("--clean", type=int, default=160)
     parser.add_argument("--corrupted", type=int, default=16)
     parser.add_argument("--repeats", type=int, default=3)
     args = parser.parse_args()
@@ -91,7 +96,7 @@ def main() -> None:
     out = sys.stdout.write
     out("| circuit | edges | live heads + MLPs | must reach | stretch | a pair |\n| --- | --- | --- | --- | --- | --- |\n")
     for name, shape, circuit, must, stretch in rows:
-        clean, corrupted = prompts(shape, args.clean, model, 1), prompts(shape, args.corrupted, model, 2)
+        clean, corrupted = prompts(shape, args.clean, 1), prompts(shape, args.corrupted, 2)
         ratios = [one_ratio(model, circuit, clean, corrupted) for _ in range(args.repeats)]
         live = circuit.live()
         mlps = int(live[[model.graph.mlp_writer(layer) for layer in range(model.graph.n_layers)]].sum())

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -13,15 +14,14 @@ import torch
 from torch import Tensor
 
 import mechassay as ma
-from mechassay.adversarial import evaluation
-from mechassay.adversarial.evaluation import evaluate_pairs, first_differences
+from mechassay.adversarial import beginnings, blocks
+from mechassay.adversarial.evaluation import evaluate_pairs
 from mechassay.adversarial.pools import Pool
 from mechassay.circuits.canonical import canonical
 from mechassay.circuits.faithfulness import evaluate
 from mechassay.circuits.scores import Circuit
 from mechassay.errors import BadFile, BadUsage, GraphMismatch, NonFinite
 from mechassay.examples import Prompt
-from mechassay.models.capture import Trace
 from mechassay.models.circuit_forward import circuit_runner
 from mechassay.models.model import Model
 from mechassay.pairs import Batch
@@ -34,8 +34,8 @@ LENGTH, N_CLEAN, N_CORRUPTED = 6, 5, 3
 @pytest.fixture(autouse=True)
 def small_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
     """Two clean prompts a block, two corrupted ones at once: several blocks, the last of them not full."""
-    monkeypatch.setattr(evaluation, "BLOCK_TOKENS", 2 * LENGTH + 1)
-    monkeypatch.setattr(evaluation, "REFERENCES", 2)
+    monkeypatch.setattr(blocks, "BLOCK_TOKENS", 2 * LENGTH + 1)
+    monkeypatch.setattr(blocks, "REFERENCES", 2)
 
 
 def pool(tokens: Tensor) -> Pool:
@@ -65,7 +65,7 @@ def circuits(model: Model) -> list[Circuit]:
 def unrounded(model: Model, chosen: list[Circuit], clean: Pool, corrupted: Pool, *, grid: bool = True) -> np.ndarray:
     """All values as they are before they are stored in fp32: row 0 of the corrupted run, then one for each circuit."""
     runs = [circuit_runner(model.decoder, model.graph, each.edges, each.neurons) for each in chosen]
-    work = evaluation.Work(model, runs, clean.tokens, corrupted.tokens)
+    work = blocks.Work(model, runs, clean.tokens, corrupted.tokens)
     values = np.full((len(chosen) + 1, len(clean), *([len(corrupted)] if grid else [])), np.nan)
     with torch.no_grad():
         for block in work.grid_blocks() if grid else work.pair_blocks():
@@ -96,8 +96,8 @@ def case(request: pytest.FixtureRequest) -> Case:
     model = subject(request.param, torch.float64).model
     chosen, (clean, corrupted) = [*circuits(model), Circuit.empty(model.graph), Circuit.full(model.graph)], pools()
     with pytest.MonkeyPatch.context() as patched:
-        patched.setattr(evaluation, "BLOCK_TOKENS", 2 * LENGTH + 1)
-        patched.setattr(evaluation, "REFERENCES", 2)
+        patched.setattr(blocks, "BLOCK_TOKENS", 2 * LENGTH + 1)
+        patched.setattr(blocks, "REFERENCES", 2)
         return Case(model, chosen, clean, corrupted, unrounded(model, chosen, clean, corrupted))
 
 
@@ -125,29 +125,33 @@ def test_pairs_are_the_diagonal_of_the_grid(case: Case) -> None:
 
 
 @pytest.mark.parametrize("family", FAMILIES)
-def test_clean_prompts_that_begin_alike_share_their_beginnings(family: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_prompts_that_begin_alike_share_their_beginnings(family: str, monkeypatch: pytest.MonkeyPatch) -> None:
     model = subject(family, torch.float64).model
-    clean, corrupted = pools(9, 3)
-    clean.tokens[:, 2:4] = clean.tokens[torch.arange(9) % 3, 2:4]
+    clean, corrupted = pools(9, 4)
+    clean.tokens[:, 2] = clean.tokens[torch.arange(9) % 2, 2]
+    clean.tokens[:, 3:5] = clean.tokens[torch.arange(9) % 4, 3:5]
+    corrupted.tokens[1:3, 2:4] = corrupted.tokens[1, 2:4]
     clean.tokens[-1] = corrupted.tokens[-1]
     chosen = [*circuits(model), Circuit.full(model.graph)]
-    monkeypatch.setattr(evaluation, "BLOCK_TOKENS", 9 * LENGTH)
-    shared: list[int] = []
-    right = evaluation._Beginnings.of  # pyright: ignore[reportPrivateUsage]
+    monkeypatch.setattr(blocks, "BLOCK_TOKENS", 9 * LENGTH)
+    monkeypatch.setattr(blocks, "STAGE_TOKENS", 0)
+    monkeypatch.setattr(blocks, "REFERENCES", 4)
+    run: list[tuple[int, int]] = []
+    right = beginnings.Stage.contrast
 
-    def counted(work: evaluation.Work, tokens: Tensor, clean: Trace) -> object:
-        found = right(work, tokens, clean)
-        shared.extend([] if found is None else [found.stop, len(found.tokens)])
-        return found
+    def counted(self: beginnings.Stage, *args: Any) -> object:
+        run.append((self.stop, len(self.batch)))
+        return right(self, *args)
 
-    monkeypatch.setattr(evaluation._Beginnings, "of", staticmethod(counted))  # pyright: ignore[reportPrivateUsage]
+    monkeypatch.setattr(beginnings.Stage, "contrast", counted)
     together = unrounded(model, chosen, clean, corrupted)
-    # Three beginnings of four columns, and that of the last prompt.
-    assert shared == [4, 4]
+    # Two words and then four, and those of the last prompt. Two of the four corrupted prompts begin alike.
+    assert run == [(3, 3), (4, 5), (5, 5)] * 3
     np.testing.assert_allclose(together[1:], one_by_one(model, chosen, clean, corrupted), rtol=0, atol=1e-9)
-    monkeypatch.setattr(evaluation, "SHARING", 0.0)
+    monkeypatch.setattr(blocks, "STAGE_TOKENS", 10**6)
+    run.clear()
     np.testing.assert_allclose(together, unrounded(model, chosen, clean, corrupted), rtol=0, atol=1e-12)
-    assert shared == [4, 4]
+    assert not run
 
 
 @pytest.mark.parametrize("name", ["ioi", "greater-than"])
@@ -174,8 +178,8 @@ def test_the_same_in_blocks_of_any_size(tokens: int, monkeypatch: pytest.MonkeyP
     model = subject("gpt2", torch.float64).model
     chosen = circuits(model)[1:3]
     wanted = unrounded(model, chosen, *pools())
-    monkeypatch.setattr(evaluation, "BLOCK_TOKENS", tokens)
-    monkeypatch.setattr(evaluation, "REFERENCES", 32 if tokens == 1000 else 1)
+    monkeypatch.setattr(blocks, "BLOCK_TOKENS", tokens)
+    monkeypatch.setattr(blocks, "REFERENCES", 32 if tokens == 1000 else 1)
     np.testing.assert_allclose(unrounded(model, chosen, *pools()), wanted, rtol=0, atol=1e-9)
 
 
@@ -190,8 +194,8 @@ def test_prompts_in_another_order_give_the_same_values() -> None:
 def test_where_prompts_part() -> None:
     clean = torch.tensor([[1, 2, 3, 4], [1, 2, 9, 4]])
     corrupted = torch.tensor([[1, 2, 3, 4], [1, 2, 3, 5], [7, 2, 3, 4]])
-    assert first_differences(clean, corrupted) == [2, 2, 0]
-    assert first_differences(clean[:1], corrupted) == [3, 3, 0]
+    assert blocks.first_differences(clean, corrupted) == [2, 2, 0]
+    assert blocks.first_differences(clean[:1], corrupted) == [3, 3, 0]
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
@@ -269,7 +273,7 @@ def test_killed_after_any_step_the_result_is_the_same_bit_for_bit(grid: bool, tm
 @pytest.mark.parametrize("grid", [True, False])
 def test_killed_between_two_circuits(grid: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     model = subject("gpt2").model
-    wanted, real = stored(model, None, grid=grid), evaluation.divergence
+    wanted, real = stored(model, None, grid=grid), blocks.divergence
     for calls in (1, 4, 7) if grid else (1, 2, 5):
         left = [calls]
 
@@ -280,7 +284,7 @@ def test_killed_between_two_circuits(grid: bool, tmp_path: Path, monkeypatch: py
             return real(*args)  # pyright: ignore[reportArgumentType]
 
         with monkeypatch.context() as patched:
-            patched.setattr(evaluation, "divergence", once_too_often)
+            patched.setattr(blocks, "divergence", once_too_often)
             with pytest.raises(Stopped):
                 stored(model, tmp_path / str(calls), grid=grid)
         assert stored(model, tmp_path / str(calls), grid=grid).tobytes() == wanted.tobytes()
@@ -300,7 +304,7 @@ def test_a_block_that_is_half_there_is_done_again(grid: bool, tmp_path: Path) ->
 def test_what_is_done_is_not_done_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     model = subject("gpt2").model
     wanted = stored(model, tmp_path)
-    monkeypatch.setattr(evaluation, "trace", None)
+    monkeypatch.setattr(blocks, "trace", None)
     assert stored(model, tmp_path).tobytes() == wanted.tobytes()
 
 
@@ -353,6 +357,9 @@ def test_what_is_not_finite_is_said_as_soon_as_its_block_is_done(grid: bool, tmp
     model.decoder.embedding[token] = float("inf")
     with pytest.raises(NonFinite, match="The divergence of the corrupted run for pair 2.* is nan"):
         evaluate_pairs(model, circuits(model), clean, corrupted, grid=grid, store=tmp_path, progress=SILENT)
-    done = ~np.isnan(np.load(tmp_path / "divergences.npy"))
-    # The first block is there, in the second only the pairs without that token, and the third was not begun.
-    assert done[:, :2].all() and not done[:, 2].any() and done[:, 3].all() and not done[:, 4].any()
+    done = ~np.isnan(np.load(tmp_path / "divergences.npy")).reshape(5, N_CLEAN, -1)
+    # The blocks before are there, in this one only the pairs without that token, and those after were not begun.
+    order = beginnings.lexicographic(clean.tokens) if grid else list(range(N_CLEAN))
+    begin = order.index(2) // 2 * 2
+    assert done[:, order[:begin]].all() and not done[:, 2].any() and not done[:, order[begin + 2 :]].any()
+    assert done[:, [row for row in order[begin : begin + 2] if row != 2]].all()

@@ -8,10 +8,11 @@ there, with the first one's keys and values as its past (attention is causal).
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Callable
+from dataclasses import dataclass, replace
 
 import torch
-from jaxtyping import Float
+from jaxtyping import Float, Int
 from torch import Tensor
 
 from mechassay.ablated import AblatedValues
@@ -54,6 +55,37 @@ class Trace:
     def readout(self, decoder: Decoder) -> Readout:
         """Logits at the last column."""
         return decoder.readout(self.final[:, -1])
+
+    def one(self, row: int, times: int, start: int) -> Trace:
+        """The run of one prompt, as if it were that of `times` prompts, from the column `start` on; nothing is copied."""
+
+        def cut(x: Tensor, columns: int) -> Tensor:
+            x = x[row : row + 1].narrow(columns, start, x.shape[columns] - start)
+            return x.expand(times, *x.shape[1:])
+
+        def whole(x: Tensor) -> Tensor:
+            return x[row : row + 1].expand(times, *x.shape[1:])
+
+        return self._each(cut, whole, start)
+
+    def beginning(self, stop: int, rows: Int[Tensor, "some"] | slice = slice(None)) -> Trace:
+        """The columns before `stop` alone, of all prompts or of those at `rows`; a slice copies nothing."""
+
+        def cut(x: Tensor, columns: int) -> Tensor:
+            return x.narrow(columns, 0, stop)[rows]
+
+        return self._each(cut, lambda x: cut(x, 2), self.start)
+
+    def _each(self, change: Callable[[Tensor, int], Tensor], keys: Callable[[Tensor], Tensor], start: int) -> Trace:
+        """Every tensor changed: (tensor, axis of its columns), and keys and values, which have all columns."""
+
+        def layer(each: LayerTrace) -> LayerTrace:
+            streams = {name: getattr(each, name) for name in ("before", "middle", "attended", "mlp")}
+            changed = {name: None if x is None else change(x, 1) for name, x in streams.items()}
+            heads = {name: change(getattr(each, name), 2) for name in ("q", "z")}
+            return replace(each, **changed, **heads, k=keys(each.k), v=keys(each.v))
+
+        return Trace(change(self.embed, 1), tuple(map(layer, self.layers)), change(self.final, 1), start)
 
 
 def trace(

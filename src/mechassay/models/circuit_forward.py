@@ -11,9 +11,10 @@ keys and values at those columns (`Prefix`) are all that later columns need. See
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
+import torch.nn.functional as F
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
@@ -41,6 +42,10 @@ class Prefix:
     parts: Mapping[tuple[int, bool, int], Float[Tensor, "prefixes n pos d_head"]]
     rows: Int[Tensor, "batch"]
 
+    def select(self, rows: slice) -> Prefix:
+        """For some of the examples."""
+        return replace(self, rows=self.rows[rows])
+
 
 @dataclass(frozen=True, eq=False)
 class CircuitRunner:
@@ -61,10 +66,10 @@ class CircuitRunner:
         """Whether it can go on from a `Prefix`."""
         return self.plan is not None and self.plan.final is not None
 
-    def prefix(self, contrast: Contrast, rows: Int[Tensor, "batch"]) -> Prefix:
-        """What examples with these beginnings share; `rows` says which of them each example has."""
+    def prefix(self, contrast: Contrast, rows: Int[Tensor, "batch"], before: Prefix | None = None) -> Prefix:
+        """What examples with these beginnings share; see `run_prefix`."""
         assert self.plan is not None
-        return run_prefix(self.decoder, contrast, self.plan, rows)
+        return run_prefix(self.decoder, contrast, self.plan, rows, before)
 
 
 def circuit_runner(
@@ -90,21 +95,26 @@ def run_circuit(decoder: Decoder, contrast: Contrast, plan: Plan, prefix: Prefix
 
 
 @torch.no_grad()
-def run_prefix(decoder: Decoder, contrast: Contrast, plan: Plan, rows: Int[Tensor, "batch"]) -> Prefix:
+def run_prefix(decoder: Decoder, contrast: Contrast, plan: Plan, rows: Int[Tensor, "batch"], before: Prefix | None = None) -> Prefix:
     """The circuit's keys and values at all columns of beginnings of prompts, for prompts that go on from them.
 
-    What is computed at their last columns alone is computed in vain; it is one column.
+    Args:
+        rows: which of the beginnings each of those prompts has.
+        before: what the beginnings themselves go on from.
     """
-    run = _Run(decoder, contrast, plan)
+    run = _Run(decoder, contrast, plan, before, beginning=True)
     run.layers()
     return Prefix(contrast.start + run.n_columns, run.parts, rows)
 
 
 class _Run:
-    """One circuit on one batch: two buffers of differences, filled layer by layer."""
+    """One circuit on one batch: two buffers of differences, filled layer by layer.
 
-    def __init__(self, decoder: Decoder, contrast: Contrast, plan: Plan, prefix: Prefix | None = None) -> None:
-        self.decoder, self.contrast, self.plan, self.prefix = decoder, contrast, plan, prefix
+    A beginning has no answer: nothing is done for its last column alone, and keys and values are kept.
+    """
+
+    def __init__(self, decoder: Decoder, contrast: Contrast, plan: Plan, prefix: Prefix | None = None, *, beginning: bool = False) -> None:
+        self.decoder, self.contrast, self.plan, self.prefix, self.beginning = decoder, contrast, plan, prefix, beginning
         self.parts: dict[tuple[int, bool, int], Tensor] = {}
         self.reference, self.start = contrast.other, contrast.start
         embed = contrast.other.embed
@@ -122,24 +132,36 @@ class _Run:
         """Everything below the logits."""
         plan = self.plan
         if plan.input_level:
-            change = (self._suffix(self.contrast.clean.embed) - self.reference.embed)[None]
-            self._write(_masked(change, plan.input_keep), plan.input_level == ALL)
+            self._difference(self.contrast.clean.embed, self.reference.embed, plan.input_keep, wide=plan.input_level == ALL)
         for index, layer in enumerate(plan.layers):
             self._heads(index, layer)
-            if layer.mlp_level:
+            if layer.mlp_level == ALL or (layer.mlp_level and not self.beginning):
                 self._mlp(index, layer)
 
     def _suffix(self, x: Tensor) -> Tensor:
         """The columns of a clean tensor [..., columns, d] that the reference run has."""
         return x[..., -self.n_columns :, :]
 
-    def _write(self, difference: Float[Tensor, "n batch pos d_model"], wide: bool) -> None:
-        n = len(difference)
+    def _room(self, n: int, *, wide: bool) -> Float[Tensor, "n batch read d_model"]:
+        """The next rows of the buffer of all columns, or of that of the last one."""
         if wide:
-            self.wide[self.filled_wide : self.filled_wide + n] = difference
-            self.filled_wide += n
-        self.last[self.filled_last : self.filled_last + n] = difference[:, :, -1:]
-        self.filled_last += n
+            begin, self.filled_wide = self.filled_wide, self.filled_wide + n
+            return self.wide[begin : self.filled_wide]
+        begin, self.filled_last = self.filled_last, self.filled_last + n
+        return self.last[begin : self.filled_last]
+
+    def _copy_last(self, difference: Float[Tensor, "n batch pos d_model"]) -> None:
+        """What is read at all columns is read at the last one, too."""
+        if not self.beginning:
+            self._room(len(difference), wide=False)[:] = difference[:, :, -1:]
+
+    def _difference(self, after: Tensor, before: Tensor, keep: Bool[Tensor, "d_model"] | None, *, wide: bool) -> None:
+        """What one writer changes, at all columns or at the last one; of longer runs [batch, columns, d_model] their last columns."""
+        room = self._room(1, wide=wide)
+        torch.sub(after[:, -room.shape[2] :], before[:, -room.shape[2] :], out=room[0])
+        _mask(room, keep)
+        if wide:
+            self._copy_last(room)
 
     def _stream(self, mix: Mix, reference: Float[Tensor, "batch pos d_model"], *, last: bool) -> Float[Tensor, "sums batch read d_model"]:
         buffer = self.last if last else self.wide
@@ -147,70 +169,94 @@ class _Run:
             reference = reference[:, -1:]
         if not len(buffer):
             return reference.expand(mix.n, *reference.shape)
-        return mix(buffer.flatten(1)).view(mix.n, *reference.shape) + reference
+        return mix(buffer.flatten(1)).view(mix.n, *reference.shape).add_(reference)
 
     def _heads(self, index: int, layer: LayerPlan) -> None:
         if not len(layer.order):
             return
-        attention = self.decoder.layers[index].attention
-        reference, clean = self.reference.layers[index], self.contrast.clean.layers[index]
+        attention, reference = self.decoder.layers[index].attention, self.reference.layers[index]
         wide = None if layer.wide is None else attention.norm(self._stream(layer.wide, reference.before, last=False))
-        narrow = None if layer.narrow is None else attention.norm(self._stream(layer.narrow, reference.before, last=True))
-        order, n_wide = layer.order.to(reference.z.device), layer.n_wide
-        changes: list[Tensor] = []
-        for last in (False, True):
-            heads = order[n_wide:] if last else order[:n_wide]
-            columns = slice(-1, None) if last else slice(None)
-            change = (self._suffix(clean.z)[:, heads] - reference.z[:, heads])[:, :, columns]
+        if self.beginning:
             for group in layer.groups:
-                if group.last is last:
-                    z = self._attend(index, group, wide, narrow)
-                    change[:, group.places.to(heads.device)] = z - reference.z[:, group.heads.to(heads.device)][:, :, columns]
-            kept = None if layer.heads_keep is None else (layer.heads_keep[n_wide:] if last else layer.heads_keep[:n_wide])
-            changes.append(_masked(self.decoder.head_outputs(index, change, heads), kept))
+                if group.last:
+                    self._keys_and_values(index, group, wide)
+        narrow = None
+        if layer.narrow is not None and not self.beginning:
+            narrow = attention.norm(self._stream(layer.narrow, reference.before, last=True))
+        n_wide, n_last = layer.n_wide, 0 if self.beginning else len(layer.order) - layer.n_wide
         if attention.post_norm is None:
             if n_wide:
-                self._write(changes[0], wide=True)
-            if len(order) > n_wide:
-                self._write(changes[1], wide=False)
+                room = self._room(n_wide, wide=True)
+                self._head_changes(index, layer, wide, narrow, room, last=False)
+                self._copy_last(room)
+            if n_last:
+                self._head_changes(index, layer, wide, narrow, self._room(n_last, wide=False), last=True)
             return
+        at_all, at_last = (buffer.new_empty((n, *buffer.shape[1:])) for n, buffer in ((n_wide, self.wide), (n_last, self.last)))
+        for last, changes in enumerate((at_all, at_last)):
+            if len(changes):
+                self._head_changes(index, layer, wide, narrow, changes, last=bool(last))
         assert reference.attended is not None and layer.wide_patterns is not None and layer.last_patterns is not None
-        last_changes = torch.cat((changes[0][:, :, -1:], changes[1]))
-        for patterns, change, columns in (
-            (layer.wide_patterns, changes[0], slice(None)),
-            (layer.last_patterns, last_changes, slice(-1, None)),
-        ):
-            if len(patterns):
-                base = reference.attended[:, columns]
-                mixed = torch.einsum("ph,hbtd->pbtd", patterns.to(change), change) + base
-                self._place(attention.post_norm(mixed) - attention.post_norm(base), wide=columns == slice(None))
+        self._place(index, layer.wide_patterns, at_all, reference.attended, wide=True)
+        if not self.beginning:
+            self._place(index, layer.last_patterns, torch.cat((at_all[:, :, -1:], at_last)), reference.attended[:, -1:], wide=False)
 
-    def _place(self, difference: Tensor, *, wide: bool) -> None:
-        """Virtual writers: the wide and the last-column buffer hold different ones."""
-        n = len(difference)
-        if wide:
-            self.wide[self.filled_wide : self.filled_wide + n] = difference
-            self.filled_wide += n
-        else:
-            self.last[self.filled_last : self.filled_last + n] = difference
-            self.filled_last += n
+    def _head_changes(
+        self,
+        index: int,
+        layer: LayerPlan,
+        wide: Tensor | None,
+        narrow: Tensor | None,
+        out: Float[Tensor, "n batch read d_model"],
+        *,
+        last: bool,
+    ) -> None:
+        """Into `out`: what the heads that are read at all columns, or at the last one alone, write there beyond the reference run."""
+        reference, clean = self.reference.layers[index], self.contrast.clean.layers[index]
+        order, n_wide = layer.order.to(reference.z.device), layer.n_wide
+        heads, columns = (order[n_wide:], slice(-1, None)) if last else (order[:n_wide], slice(None))
+        change = (self._suffix(clean.z)[:, heads] - reference.z[:, heads])[:, :, columns]
+        for group in layer.groups:
+            if group.last is last:
+                z = self._attend(index, group, wide, narrow)
+                change[:, group.places.to(heads.device)] = z - reference.z[:, group.heads.to(heads.device)][:, :, columns]
+        self.decoder.head_outputs(index, change, heads, out=out)
+        _mask(out, None if layer.heads_keep is None else (layer.heads_keep[n_wide:] if last else layer.heads_keep[:n_wide]))
+
+    def _place(
+        self,
+        index: int,
+        patterns: Float[Tensor, "sets heads"],
+        change: Float[Tensor, "heads batch read d_model"],
+        base: Float[Tensor, "batch read d_model"],
+        *,
+        wide: bool,
+    ) -> None:
+        """Virtual writers after a post-norm: the wide and the last-column buffer hold different ones."""
+        if len(patterns):
+            post_norm = self.decoder.layers[index].attention.post_norm
+            assert post_norm is not None
+            mixed = torch.einsum("ph,hbtd->pbtd", patterns.to(change), change) + base
+            torch.sub(post_norm(mixed), post_norm(base), out=self._room(len(patterns), wide=wide))
 
     def _attend(self, index: int, group: HeadGroup, wide: Tensor | None, narrow: Tensor | None) -> Float[Tensor, "batch n pos d_head"]:
-        decoder, ctx = self.decoder, self.contrast.ctx
-        attention = decoder.layers[index].attention
+        attention = self.decoder.layers[index].attention
         reference, clean = self.reference.layers[index], self.contrast.clean.layers[index]
         heads = group.heads.to(reference.z.device)
-        shared = heads // attention.group
         columns = slice(-1, None) if group.last else slice(None)
         old_q, clean_q = reference.q[:, heads][:, :, columns], self._suffix(clean.q)[:, heads][:, :, columns]
         q = self._slot(group.slots[0], attention.q, heads, old_q, clean_q, narrow if group.last else wide, index)
-        k = self._slot(
-            group.slots[1], attention.k, shared, reference.k[:, shared], clean.k[:, shared], wide, index, part=(index, group.last, 1)
-        )
-        v = self._slot(
-            group.slots[2], attention.v, shared, reference.v[:, shared], clean.v[:, shared], wide, index, part=(index, group.last, 2)
-        )
-        return decoder.attend(index, q, k, v, ctx)
+        return self.decoder.attend(index, q, *self._keys_and_values(index, group, wide), self.contrast.ctx)
+
+    def _keys_and_values(self, index: int, group: HeadGroup, wide: Tensor | None) -> tuple[Tensor, Tensor]:
+        """Both [batch, n, all columns, d_head]."""
+        attention = self.decoder.layers[index].attention
+        reference, clean = self.reference.layers[index], self.contrast.clean.layers[index]
+        shared = group.heads.to(reference.z.device) // attention.group
+        old_k, old_v, clean_k, clean_v = (x[:, shared] for x in (reference.k, reference.v, clean.k, clean.v))
+        k = self._slot(group.slots[1], attention.k, shared, old_k, clean_k, wide, index, part=(index, group.last, 1))
+        v = self._slot(group.slots[2], attention.v, shared, old_v, clean_v, wide, index, part=(index, group.last, 2))
+        return k, v
 
     def _slot(
         self,
@@ -235,40 +281,40 @@ class _Run:
         if len(plan.computed):
             assert streams is not None
             places = plan.computed.to(reference.device)
-            chosen = heads[places]
-            rows = plan.row.to(reference.device)
-            x = streams if len(rows) == len(streams) and bool((plan.row == torch.arange(len(rows))).all()) else streams[rows]
-            raw = torch.bmm(x.flatten(1, 2), projection.weight[chosen].transpose(1, 2)).view(len(rows), self.n_batch, x.shape[2], -1)
-            if projection.bias is not None:
-                raw = raw + projection.bias[chosen][:, None, None]
-            start = self.start + self.n_columns - x.shape[2]
+            raw = streams.new_empty((*streams.shape[1:3], len(places), projection.weight.shape[1]))
+            for stream, mine in plan.readers:
+                chosen = heads[places[mine]]
+                bias = None if projection.bias is None else projection.bias[chosen].flatten()
+                raw[:, :, mine] = F.linear(streams[stream], projection.weight[chosen].flatten(0, 1), bias).unflatten(-1, (len(chosen), -1))
+            start = self.start + self.n_columns - raw.shape[1]
             if part is not None and part[2] == 2:
-                ready = raw.transpose(0, 1)
+                ready = raw.transpose(1, 2)
             else:
-                ready = self.decoder.rotate(index, raw.permute(1, 2, 0, 3), self.contrast.ctx, is_key=part is not None, start=start)
-            reference[:, places, -x.shape[2] :] = ready
+                ready = self.decoder.rotate(index, raw, self.contrast.ctx, is_key=part is not None, start=start)
+            reference[:, places, -raw.shape[1] :] = ready
             if part is not None:
-                self.parts[part] = ready
+                first = self.start
                 if self.prefix is not None:
                     before = self.prefix.parts[part]
-                    reference[:, places, self.prefix.stop - before.shape[2] : self.prefix.stop] = before[self.prefix.rows]
+                    first = self.prefix.stop - before.shape[2]
+                    reference[:, places, first : self.prefix.stop] = before[self.prefix.rows]
+                if self.beginning:
+                    self.parts[part] = reference[:, places, first:]
         return reference
 
     def _mlp(self, index: int, layer: LayerPlan) -> None:
         reference, clean = self.reference.layers[index], self.contrast.clean.layers[index]
         mlp, wide = self.decoder.layers[index].mlp, layer.mlp_level == ALL
         assert mlp is not None and reference.mlp is not None and clean.mlp is not None
-        before = reference.mlp if wide else reference.mlp[:, -1:]
         if layer.mlp_from_clean:
-            after = self._suffix(clean.mlp) if wide else clean.mlp[:, -1:]
+            after = clean.mlp
         else:
             assert layer.mlp is not None
             after = mlp(self._stream(layer.mlp, reference.middle, last=not wide)[0])
-        self._write(_masked((after - before)[None], layer.mlp_keep), wide)
+        self._difference(after, reference.mlp, layer.mlp_keep, wide=wide)
 
 
-def _masked(
-    change: Float[Tensor, "n batch pos d_model"], keep: Bool[Tensor, "*writers d_model"] | None
-) -> Float[Tensor, "n batch pos d_model"]:
-    """What writers change in the stream, by their neurons that are in alone (`change` is overwritten)."""
-    return change if keep is None else change.mul_(keep.to(change.device).view(-1, 1, 1, change.shape[-1]))
+def _mask(change: Float[Tensor, "n batch pos d_model"], keep: Bool[Tensor, "*writers d_model"] | None) -> None:
+    """Leave of what writers change in the stream only what their neurons that are in change."""
+    if keep is not None:
+        change.mul_(keep.to(change.device).view(-1, 1, 1, change.shape[-1]))

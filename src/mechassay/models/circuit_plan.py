@@ -28,11 +28,12 @@ dimensions of what its W_O gives, before P; an MLP's are those of what enters th
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 import torch
 import torch.nn.functional as F
-from jaxtyping import Bool, Float
+from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from mechassay.graph import Graph
@@ -82,6 +83,11 @@ class SlotPlan:
     clean: Tensor
     computed: Tensor
     row: Tensor
+
+    @cached_property
+    def readers(self) -> list[tuple[int, Int[Tensor, "some"]]]:
+        """Each sum that is projected from, and which of the computed places read it."""
+        return [(int(row), (self.row == row).nonzero().flatten()) for row in self.row.unique()]
 
 
 @dataclass(frozen=True, eq=False)

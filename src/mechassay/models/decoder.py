@@ -54,6 +54,10 @@ class Norm:
     frozen: bool = False
 
     def __call__(self, x: Float[Tensor, "*lead d"]) -> Float[Tensor, "*lead d"]:
+        if self.centred and not self.frozen:
+            wide = at_least_fp32(x)
+            weight, bias = self.weight.to(wide.dtype), None if self.bias is None else self.bias.to(wide.dtype)
+            return F.layer_norm(wide, wide.shape[-1:], weight, bias, self.eps).to(x.dtype)
         return self.scaled(self.normalise(x)).to(x.dtype)
 
     def normalise(self, x: Float[Tensor, "*lead d"]) -> Float[Tensor, "*lead d"]:
@@ -299,13 +303,21 @@ class Decoder:
         return pattern.to(v.dtype) @ v
 
     def head_outputs(
-        self, layer: int, z: Float[Tensor, "batch n pos d_head"], heads: slice | Tensor = slice(None)
+        self,
+        layer: int,
+        z: Float[Tensor, "batch n pos d_head"],
+        heads: slice | Tensor = slice(None),
+        *,
+        out: Float[Tensor, "n batch pos d_model"] | None = None,
     ) -> Float[Tensor, "n batch pos d_model"]:
-        """What each of the chosen heads writes, before any post-norm."""
-        out = self.layers[layer].attention.out[heads]
+        """What each of the chosen heads writes, before any post-norm; into `out`, if there is one."""
+        weight = self.layers[layer].attention.out[heads]
         n_batch, n_heads, n_pos, width = z.shape
         flat = z.transpose(0, 1).reshape(n_heads, n_batch * n_pos, width)
-        return torch.bmm(flat, out).view(n_heads, n_batch, n_pos, self.d_model)
+        if out is not None:
+            torch.bmm(flat, weight, out=out.flatten(1, 2))
+            return out
+        return torch.bmm(flat, weight).view(n_heads, n_batch, n_pos, self.d_model)
 
     def attention_sum(self, layer: int, z: Float[Tensor, "batch heads pos d_head"]) -> Float[Tensor, "batch pos d_model"]:
         """The sum of all heads and the output bias, before any post-norm."""

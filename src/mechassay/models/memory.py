@@ -44,12 +44,17 @@ def token_budget(per_token: int, longest: int, device: torch.device) -> int:
     Raises:
         OutOfMemory: one example of `longest` tokens does not fit.
     """
-    free = available_bytes(device)
-    need = per_token * longest
-    if free is not None and need > free:
-        raise OutOfMemory(f"One example of {longest} tokens needs about {need / 2**30:.1f} GB; {free / 2**30:.1f} GB are free on {device}.")
+    free = check_fits(per_token, longest, device)
     budget = CPU_BUDGET if device.type == "cpu" else int((free or 0) * GPU_SHARE)
     return max(longest, budget // max(per_token, 1))
+
+
+def check_fits(per_token: int, longest: int, device: torch.device) -> int | None:
+    """The free bytes of a device, if one example fits; see `token_budget`."""
+    free, need = available_bytes(device), per_token * longest
+    if free is not None and need > free:
+        raise OutOfMemory(f"One example of {longest} tokens needs about {need / 2**30:.1f} GB; {free / 2**30:.1f} GB are free on {device}.")
+    return free
 
 
 @contextmanager
