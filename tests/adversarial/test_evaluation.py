@@ -146,7 +146,7 @@ def test_prompts_that_begin_alike_share_their_beginnings(family: str, monkeypatc
     monkeypatch.setattr(beginnings.Stage, "contrast", counted)
     together = unrounded(model, chosen, clean, corrupted)
     # Two words and then four, and those of the last prompt. Two of the four corrupted prompts begin alike.
-    assert run == [(3, 3), (4, 5), (5, 5)] * 3
+    assert run == [(3, 3), (5, 5)] * 3
     np.testing.assert_allclose(together[1:], one_by_one(model, chosen, clean, corrupted), rtol=0, atol=1e-9)
     monkeypatch.setattr(blocks, "STAGE_TOKENS", 10**6)
     run.clear()
@@ -330,6 +330,23 @@ def test_a_store_that_holds_something_else_is_refused(how: str, tmp_path: Path) 
     with pytest.raises(BadFile, match=r"divergences\.npy: (holds|not an array)"):
         stored(model, tmp_path)
     assert file.read_bytes() == before
+
+
+@pytest.mark.parametrize("what", ["circuits", "clean", "corrupted"])
+def test_a_store_of_other_circuits_or_prompts_is_refused(what: str, tmp_path: Path) -> None:
+    model, (clean, corrupted) = subject("gpt2").model, pools()
+    chosen = circuits(model)[:2]
+    evaluate_pairs(model, chosen, clean, corrupted, store=tmp_path, progress=SILENT)
+    before = (tmp_path / "divergences.npy").read_bytes()
+    if what == "circuits":
+        chosen = chosen[::-1]
+    elif what == "clean":
+        clean = clean.select([1, 0, *range(2, N_CLEAN)])
+    else:
+        corrupted = corrupted.select(range(N_CORRUPTED)[::-1])
+    with pytest.raises(BadFile, match="holds the divergences of other circuits or prompts"):
+        evaluate_pairs(model, chosen, clean, corrupted, store=tmp_path, progress=SILENT)
+    assert (tmp_path / "divergences.npy").read_bytes() == before
 
 
 # --- what is refused ----------------------------------------------------------------------------------

@@ -56,14 +56,15 @@ def cuts(clean: Sequence[int], corrupted: Sequence[float], stage_tokens: int) ->
     length = len(clean) - 1
     # Before this column there is one beginning, and mostly nothing to run.
     first = max(stop for stop in range(length) if clean[stop] == 1)
-    best: dict[int, tuple[float, tuple[int, ...]]] = {first: (0.0, ())}
+    # For each column the fewest tokens up to it, with as few stages as that takes.
+    best: dict[int, tuple[float, int, tuple[int, ...]]] = {first: (0.0, 0, ())}
     for stop in range(first + 1, length):
-        share = corrupted[stop]
         options = (
-            (cost + share * (clean[stop] * (stop - begin) + stage_tokens), (*before, stop)) for begin, (cost, before) in best.items()
+            (cost + corrupted[stop] * (clean[stop] * (stop - begin) + stage_tokens), n + 1, (*before, stop))
+            for begin, (cost, n, before) in best.items()
         )
         best[stop] = min(options)
-    return min((cost + clean[length] * (length - begin), stops) for begin, (cost, stops) in best.items())[1]
+    return min((cost + clean[length] * (length - begin), n, stops) for begin, (cost, n, stops) in best.items())[2]
 
 
 @dataclass(frozen=True, eq=False)

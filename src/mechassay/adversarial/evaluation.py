@@ -9,6 +9,7 @@ does the blocks that are not whole again.
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -61,7 +62,7 @@ def evaluate_pairs(
         GraphMismatch: a circuit belongs to another graph than the model's, or its neurons to another width.
         BadUsage: prompts of different lengths, or pools of different sizes that are no grid.
         NonFinite: a divergence is NaN or infinite.
-        BadFile: the store holds something else.
+        BadFile: the store holds something else, or the values of other circuits or prompts.
         OutOfMemory: one pair does not fit.
     """
     for circuit in circuits:
@@ -74,7 +75,7 @@ def evaluate_pairs(
     if not grid and len(clean) != len(corrupted):
         raise BadUsage(f"Pairs need pools of one size; got {len(clean)} clean and {len(corrupted)} corrupted prompts.")
     shape = (len(clean), len(corrupted)) if grid else (len(clean),)
-    values = _Store(store, (len(circuits) + 1, *shape))
+    values = _Store(store, (len(circuits) + 1, *shape), _identity(circuits, clean, corrupted))
     runs = [circuit_runner(model.decoder, model.graph, circuit.edges, circuit.neurons) for circuit in circuits]
     work = Work(model, runs, clean.tokens.to(model.device), corrupted.tokens.to(model.device))
     with (
@@ -92,18 +93,21 @@ def evaluate_pairs(
 class _Store:
     """The values: row 0 is the empty circuit, then one for each circuit. NaN is still to be done."""
 
-    def __init__(self, folder: Path | None, shape: tuple[int, ...]) -> None:
+    def __init__(self, folder: Path | None, shape: tuple[int, ...], identity: str) -> None:
         if folder is None:
             self.array: np.ndarray = np.full(shape, np.nan, dtype=np.float32)
             return
         folder.mkdir(parents=True, exist_ok=True)
-        file = folder / "divergences.npy"
+        file, belongs = folder / "divergences.npy", folder / "of.txt"
         if not file.is_file():
             partial = file.with_suffix(".new.npy")
             new = np.lib.format.open_memmap(partial, mode="w+", dtype=np.float32, shape=shape)
             new[:] = np.nan
             new.flush()
+            belongs.write_text(identity, encoding="ascii")
             partial.replace(file)
+        if not belongs.is_file() or belongs.read_bytes() != identity.encode():
+            raise BadFile(f"{file}: holds the divergences of other circuits or prompts. Take another folder, or remove this one.")
         try:
             # Looked at before it is opened for writing, which would fill up a truncated file with zeros.
             found = np.lib.format.open_memmap(file, mode="r")
@@ -117,6 +121,17 @@ class _Store:
         """Write what is in memory to the disk."""
         if isinstance(self.array, np.memmap):
             self.array.flush()
+
+
+def _identity(circuits: Sequence[Circuit], clean: Pool, corrupted: Pool) -> str:
+    """What the values are of, but for the model."""
+    digest = hashlib.sha256()
+    for circuit in circuits:
+        parts = (circuit.edges,) if circuit.neurons is None else (circuit.edges, circuit.neurons)
+        digest.update(b"".join(part.cpu().numpy().tobytes() for part in parts) + bytes([len(parts)]))
+    for pool in (clean, corrupted):
+        digest.update(pool.tokens.cpu().numpy().tobytes())
+    return digest.hexdigest()
 
 
 def _check_finite(values: Float[np.ndarray, "rows some *corrupted"], prompts: Int[np.ndarray, "some"]) -> None:

@@ -30,6 +30,8 @@ from mechassay.tasks.task import SPLITS, Task, stream
 
 LENGTH = 10
 UNKNOWN = "[UNK]"
+ENOUGH = 20_000
+"""Draws in a row without a new prompt, after which a split is taken to have no more."""
 SIZES = MappingProxyType({"train": 1000, "validation": 500, "test": 500, "private": 500})
 TREES = ("oak", "elm", "ash", "yew", "fir", "bay", "box", "fig", "gum", "nut", "pear", "plum")
 NAMES = ("Ann", "Bob", "Cid", "Dan", "Eve", "Fay")
@@ -58,9 +60,12 @@ class CompiledTask(Task):
         """A random prompt, and the foils that it brings itself (none: the counterfactual's answer)."""
 
     def generate(self, split: str, seed: int, tokenizer: Any = None) -> Iterator[Example]:
+        """Different prompts, until `ENOUGH` draws in a row bring no other."""
         rng = stream(split, seed)
         seen: set[str] = set()
-        while True:
+        old = 0
+        while old < ENOUGH:
+            old += 1
             prompt, foils = self.draw_from(split, rng)
             if prompt.text in seen:
                 continue
@@ -68,7 +73,7 @@ class CompiledTask(Task):
             if other.answers == prompt.answers:
                 continue
             seen.add(prompt.text)
-            number = len(seen) - 1
+            number, old = len(seen) - 1, 0
             yield Example(f"{self.name}-{split}-{number}", prompt, {self.default_counterfactual: other}, foils=foils or None)
 
     def draw_from(self, split: str, rng: np.random.Generator) -> tuple[Prompt, tuple[str, ...]]:
