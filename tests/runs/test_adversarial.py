@@ -15,7 +15,7 @@ import pyarrow.parquet
 import pytest
 import torch
 
-from mechassay.adversarial import evaluation
+from mechassay.adversarial import blocks
 from mechassay.adversarial.bounds import upper_bound
 from mechassay.circuits.ablation import ablate
 from mechassay.circuits.faithfulness import evaluate
@@ -36,14 +36,14 @@ import sys, time
 import torch
 from pathlib import Path
 torch.set_num_threads(int(sys.argv[2]))
-from mechassay.adversarial import evaluation
+from mechassay.adversarial import blocks
 from mechassay.runs.adversarial import AdversarialJob, AdversarialRun
 from mechassay.runs.truths import load_named
 
 # Blocks of four clean prompts of ten tokens, and time to be killed after each.
-evaluation.BLOCK_TOKENS = 40
-fill = evaluation._GridBlock.fill
-evaluation._GridBlock.fill = lambda *given: (fill(*given), time.sleep(0.2))[0]
+blocks.BLOCK_TOKENS = 40
+fill = blocks.GridBlock.fill
+blocks.GridBlock.fill = lambda *given: (fill(*given), time.sleep(0.2))[0]
 run = AdversarialRun("truth-ioi", "truth-ioi", ("truth", "random@0.5"), n_clean=40, n_corrupted=6)
 AdversarialJob(run, Path(sys.argv[1]), lambda: load_named("truth-ioi")).values
 """
@@ -144,7 +144,7 @@ def test_a_killed_run_ends_bit_for_bit_the_same(model: Model, tmp_path: Path, mo
     out, threads = tmp_path / "killed", torch.get_num_threads()
     process = subprocess.Popen([sys.executable, "-c", SLOW, str(out), str(threads)], stdout=subprocess.PIPE, stderr=subprocess.PIPE)
     store, deadline = out / "values" / "divergences.npy", time.monotonic() + 120
-    while not (store.is_file() and np.isfinite(np.load(store)[:, 8]).all()):
+    while not (store.is_file() and np.isfinite(np.load(store)).mean() > 0.2):
         assert process.poll() is None, process.communicate()
         assert time.monotonic() < deadline, "the run stored nothing in time"
         time.sleep(0.02)
@@ -153,7 +153,7 @@ def test_a_killed_run_ends_bit_for_bit_the_same(model: Model, tmp_path: Path, mo
     kept = np.load(store)
     assert np.isfinite(kept).any() and np.isnan(kept).any() and not (out / "values.parquet").exists()
 
-    monkeypatch.setattr(evaluation, "BLOCK_TOKENS", 40)
+    monkeypatch.setattr(blocks, "BLOCK_TOKENS", 40)
     run = AdversarialRun(TRUTH, TRUTH, ("truth", "random@0.5"), n_clean=40, n_corrupted=6)
     jobs = {name: AdversarialJob(run, tmp_path / name, lambda: model, progress=SILENT) for name in ("killed", "undisturbed")}
     for each in jobs.values():

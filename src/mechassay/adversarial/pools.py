@@ -12,6 +12,7 @@ The fields of a prompt are its parts (`Prompt.spans`): what group-by and search 
 
 from __future__ import annotations
 
+from array import array
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -19,6 +20,7 @@ from functools import cached_property
 from itertools import islice
 from typing import TYPE_CHECKING
 
+import numpy as np
 import torch
 from jaxtyping import Int
 from torch import Tensor
@@ -129,7 +131,8 @@ class _Side:
 
     def __init__(self) -> None:
         self.prompts: list[Prompt] = []
-        self.tokens: list[list[int]] = []
+        # A million prompts as lists of numbers would be as large again as their texts.
+        self.tokens = array("q")
         self.dropped: Counter[str] = Counter()
 
     def __len__(self) -> int:
@@ -137,10 +140,11 @@ class _Side:
 
     def add(self, prompt: Prompt, tokens: list[int]) -> None:
         self.prompts.append(prompt)
-        self.tokens.append(tokens)
+        self.tokens.extend(tokens)
 
     def pool(self) -> Pool:
-        return Pool(tuple(self.prompts), torch.tensor(self.tokens), dict(self.dropped))
+        tokens = torch.from_numpy(np.array(self.tokens)).view(len(self), -1)
+        return Pool(tuple(self.prompts), tokens, dict(self.dropped))
 
 
 class _Sides:

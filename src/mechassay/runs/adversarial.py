@@ -238,11 +238,7 @@ class AdversarialJob:
 
     def _keep(self, pools: tuple[Pool, Pool]) -> None:
         sides = dict(zip(("clean", "corrupted") if self.run.paired else ("clean",), pools, strict=False))
-        content = {
-            side: [{"text": prompt.text, "parts": {name: list(span) for name, span in prompt.spans.items()}} for prompt in pool.prompts]
-            for side, pool in sides.items()
-        }
-        text = json.dumps(content, ensure_ascii=False)
+        text = "{" + ",\n".join(f'"{side}": {_as_json(pool)}' for side, pool in sides.items()) + "}"
         digest = hashlib.sha256(text.encode())
         for pool in sides.values():
             digest.update(pool.tokens.numpy().tobytes())
@@ -419,6 +415,15 @@ class AdversarialJob:
             "corrupted": corrupted,
             "random": {"edges": n, "live": found.n_live[n], "pairs": int(part.size), "seed": self.run.seed, "summary": table},
         }
+
+
+def _as_json(pool: Pool) -> str:
+    """Texts and parts, one prompt a line; there may be millions."""
+    lines = (
+        json.dumps({"text": prompt.text, "parts": {name: list(span) for name, span in prompt.spans.items()}}, ensure_ascii=False)
+        for prompt in pool.prompts
+    )
+    return "[" + ",\n".join(lines) + "]"
 
 
 def cell_name(text: str) -> str:
