@@ -16,6 +16,7 @@ from mechassay.circuits import Circuit, NeuronScores, NodeScores, Random
 from mechassay.circuits.ablation import load_ablated
 from mechassay.circuits.methods.optimal_ablation import OptimalAblation
 from mechassay.circuits.recovery import recovery_of
+from mechassay.errors import UnknownName
 from mechassay.graph import Graph
 from mechassay.records import Record
 from mechassay.runs.circuits import CircuitJob, CircuitRun
@@ -49,6 +50,13 @@ def test_names() -> None:
     model = load_named("truth-ioi", dtype="float64")
     assert model.name == "truth-ioi" and model.dtype == torch.float64
     assert task_named("truth-ioi").name == "truth-ioi" and task_named("ioi").name == "ioi"
+    with pytest.raises(
+        UnknownName, match=r"task 'truth-fraction'. Did you mean 'truth-fraction-trained'\? Known: arc-challenge, .*truth-ioi"
+    ):
+        task_named("truth-fraction")
+    with pytest.raises(UnknownName, match="'digits'") as error:
+        task_named("ioi:digits=3")
+    assert "truth-ioi" not in str(error.value)
 
 
 def job(out: Path, **changes: Any) -> CircuitJob:

@@ -26,7 +26,7 @@ from mechassay.models.model import Model, load_model
 from mechassay.models.sources import packaged_models
 from mechassay.records import Measure, Record
 from mechassay.stats import LEVEL, Interval
-from mechassay.tasks import Task, load_task
+from mechassay.tasks import TASKS, Task, load_task
 from mechassay.truth.models import TRUTHS, load_truth, truth_folder, truth_names
 
 MEASURES = ("auroc", "auprc", "r_precision")
@@ -49,7 +49,14 @@ def load_named(name: str, *, dtype: str = "float32", device: str = "cpu", prepen
 
 def task_named(name: str) -> Task:
     """A task by any name that a command takes, a ground truth's own among them; see `load_task` for errors."""
-    return TRUTHS.make(name) if is_truth(name) else load_task(name)
+    if is_truth(name):
+        return TRUTHS.make(name)
+    try:
+        return load_task(name)
+    except UnknownName:
+        if name.partition(":")[0] in TASKS.names():
+            raise  # of a known task, a setting is not
+        raise UnknownName("task", name, [*TASKS.names(), *truth_names()]) from None
 
 
 def by_edge(scores: Scores) -> EdgeScores:
