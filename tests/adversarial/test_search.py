@@ -16,9 +16,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from mechassay.adversarial import search as module
+from mechassay.adversarial.climbs import SearchResult
 from mechassay.adversarial.evaluation import evaluate_pairs
 from mechassay.adversarial.pools import Pool, draw_pools, tokenized
-from mechassay.adversarial.search import SearchResult, enumerate_pairs, expected_maximum, search, worst_apart
+from mechassay.adversarial.population import enumerate_pairs
+from mechassay.adversarial.search import expected_maximum, search, worst_apart
 from mechassay.adversarial.variants import values_of, variants
 from mechassay.circuits.faithfulness import evaluate
 from mechassay.circuits.scores import Circuit

@@ -6,14 +6,23 @@ A task whose examples can be counted says how many a split has (`population`); t
 
 from __future__ import annotations
 
+import math
 from collections import Counter
+from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
 import torch
+from jaxtyping import Float
 
+from mechassay.adversarial.bounds import check_share, decimal
+from mechassay.adversarial.evaluation import evaluate_pairs
 from mechassay.adversarial.pools import PUBLIC_SPLITS, Pool, tokenized
+from mechassay.circuits.scores import Circuit
 from mechassay.errors import BadPairs, BadUsage, UnknownName
 from mechassay.examples import Prompt
+from mechassay.progress import BAR, Progress
 
 if TYPE_CHECKING:
     from mechassay.models.model import Model
@@ -58,6 +67,32 @@ def enumerate_pools(
     return pool(0, ours), pool(1, theirs)
 
 
+def enumerate_pairs(
+    model: Model,
+    circuit: Circuit,
+    task: Task,
+    *,
+    split: str = "test",
+    counterfactual: str | None = None,
+    store: Path | None = None,
+    progress: Progress = BAR,
+) -> Enumeration:
+    """Evaluate every example of a split with its own corrupted prompt, where a task has finitely many.
+
+    Args:
+        store: a folder for what is done, so that a killed job can go on.
+
+    Raises:
+        UnknownName: no such split or counterfactual.
+        BadUsage: the task's examples cannot be counted.
+        BadPairs: nothing is left of the split.
+        GraphMismatch, NonFinite, BadFile, OutOfMemory: see `evaluate_pairs`.
+    """
+    clean, corrupted = enumerate_pools(task, model, split=split, counterfactual=counterfactual)
+    found = evaluate_pairs(model, [circuit], clean, corrupted, grid=False, store=store, progress=progress)
+    return Enumeration(clean, corrupted, found.circuits[0])
+
+
 def check_finite(task: Any) -> None:
     """Refuse a task whose examples cannot be counted.
 
@@ -66,3 +101,36 @@ def check_finite(task: Any) -> None:
     """
     if not hasattr(task, "population"):
         raise BadUsage(f"The examples of {task.name} cannot be enumerated; those of greater-than can.")
+
+
+@dataclass(frozen=True, eq=False)
+class Enumeration:
+    """The divergences of a whole population of pairs, in nats: nothing about them is an estimate.
+
+    Attributes:
+        clean, corrupted: prompt i of one with prompt i of the other. `clean.dropped` counts what has another length.
+    """
+
+    clean: Pool
+    corrupted: Pool
+    values: Float[np.ndarray, "pairs"]
+
+    @property
+    def worst(self) -> int:
+        """The pair with the largest divergence, the first of equals."""
+        return int(np.argmax(self.values))
+
+    @property
+    def maximum(self) -> float:
+        """The largest divergence that there is."""
+        return float(self.values[self.worst])
+
+    def quantile(self, p: float) -> float:
+        """The smallest divergence that at least the share p of the pairs do not exceed.
+
+        Raises:
+            BadUsage: p is not between 0 and 1.
+        """
+        check_share("A quantile", p)
+        place = math.ceil(decimal(p) * len(self.values)) - 1
+        return float(np.partition(self.values, place)[place])

@@ -20,34 +20,28 @@ probable such pairs are.
 Beside it stands what plain random sampling finds with as many evaluations: the expected maximum of that many pairs of the
 sample, drawn without replacement, or, without a sample, the maximum of that many random pairs of the pools, evaluated for it.
 
-Where a task's own pairs can be counted, `enumerate_pairs` evaluates all of them: their maximum is exact.
+Where a task's own pairs can be counted, `population.enumerate_pairs` evaluates all of them: their maximum is exact.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
-from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 import torch
 from jaxtyping import Float
 
-from mechassay.adversarial.bounds import check_share, decimal
+from mechassay.adversarial.climbs import Climb, RandomBest, SearchResult, Step
 from mechassay.adversarial.evaluation import evaluate_pairs
 from mechassay.adversarial.pools import Pool, tokenized
-from mechassay.adversarial.population import enumerate_pools
 from mechassay.adversarial.variants import NO_VALUES, Values, values_of, variants
 from mechassay.circuits.scores import Circuit
 from mechassay.errors import BadUsage
 from mechassay.examples import Prompt
 from mechassay.models.model import Model
 from mechassay.progress import BAR, SILENT, Advance, Progress
-
-if TYPE_CHECKING:
-    from mechassay.tasks.task import Task
 
 BUDGET = 20_000
 STARTS, RESTARTS = 8, 8
@@ -61,94 +55,6 @@ CANDIDATES = 1024
 """Changed pairs that are looked at before one of them is taken."""
 LEAST_GAIN = 1e-5
 """Rounding of a divergence in fp32: what exceeds the pair by less is not worse."""
-
-
-@dataclass(frozen=True)
-class Step:
-    """One change of a climb.
-
-    Attributes:
-        change: in words; empty for the start.
-        kl: of the pair it led to, in nats.
-        evaluations: pairs evaluated so far, in the whole search.
-    """
-
-    change: str
-    kl: float
-    evaluations: int
-
-
-@dataclass(frozen=True)
-class Climb:
-    """One start and the changes that led from it to worse pairs.
-
-    Attributes:
-        clean, corrupted: the pair where it ended.
-        steps: the start, and then every change.
-        is_local_maximum: no change of one field leads to a worse pair; False where the search ended first.
-    """
-
-    clean: Prompt
-    corrupted: Prompt
-    steps: tuple[Step, ...]
-    is_local_maximum: bool
-
-    @property
-    def kl(self) -> float:
-        """The divergence of the pair, in nats."""
-        return self.steps[-1].kl
-
-    def as_dict(self) -> dict[str, Any]:
-        """The climb as plain JSON values."""
-        steps = [{"change": step.change, "kl": step.kl, "evaluations": step.evaluations} for step in self.steps]
-        pair = {"clean": self.clean.text, "corrupted": self.corrupted.text}
-        return {**pair, "kl": self.kl, "is_local_maximum": self.is_local_maximum, "steps": steps}
-
-
-class RandomBest(NamedTuple):
-    """The largest divergence of random pairs of the pools, and how many; NaN if not asked for."""
-
-    kl: float
-    pairs: int
-
-
-@dataclass(frozen=True)
-class SearchResult:
-    """What a search found.
-
-    Attributes:
-        climbs: one for each start, the worst pair first.
-        evaluations: pairs evaluated, those of the halving included.
-        random: what random sampling finds with as many evaluations.
-        finished: False if it was interrupted.
-    """
-
-    climbs: tuple[Climb, ...]
-    evaluations: int
-    random: RandomBest
-    finished: bool
-
-    @property
-    def best(self) -> Climb:
-        """The climb that ended at the worst pair."""
-        return self.climbs[0]
-
-    @property
-    def lower_bound(self) -> float:
-        """The largest divergence found, in nats: the maximum over all pairs is at least this."""
-        return self.best.kl
-
-    def as_dict(self) -> dict[str, Any]:
-        """The result as plain JSON values; without a comparison `random` is null."""
-        random = None if math.isnan(self.random.kl) else self.random._asdict()
-        found = {"lower_bound": self.lower_bound, "evaluations": self.evaluations, "random": random, "finished": self.finished}
-        return {**found, "climbs": [climb.as_dict() for climb in self.climbs]}
-
-    def __str__(self) -> str:
-        said = f"lower bound on the maximum: {self.lower_bound:.6g} nats, after {self.evaluations:,} pairs"
-        if not math.isnan(self.random.kl):
-            said += f" (random sampling: {self.random.kl:.6g} with {self.random.pairs:,})"
-        return said if self.finished else f"{said}; interrupted"
 
 
 def search(
@@ -203,65 +109,6 @@ def search(
         except KeyboardInterrupt:
             finished = False
     return SearchResult(climbs, used, best, finished)
-
-
-def enumerate_pairs(
-    model: Model,
-    circuit: Circuit,
-    task: Task,
-    *,
-    split: str = "test",
-    counterfactual: str | None = None,
-    store: Path | None = None,
-    progress: Progress = BAR,
-) -> Enumeration:
-    """Evaluate every example of a split with its own corrupted prompt, where a task has finitely many.
-
-    Args:
-        store: a folder for what is done, so that a killed job can go on.
-
-    Raises:
-        UnknownName: no such split or counterfactual.
-        BadUsage: the task's examples cannot be counted.
-        BadPairs: nothing is left of the split.
-        GraphMismatch, NonFinite, BadFile, OutOfMemory: see `evaluate_pairs`.
-    """
-    clean, corrupted = enumerate_pools(task, model, split=split, counterfactual=counterfactual)
-    found = evaluate_pairs(model, [circuit], clean, corrupted, grid=False, store=store, progress=progress)
-    return Enumeration(clean, corrupted, found.circuits[0])
-
-
-@dataclass(frozen=True, eq=False)
-class Enumeration:
-    """The divergences of a whole population of pairs, in nats: nothing about them is an estimate.
-
-    Attributes:
-        clean, corrupted: prompt i of one with prompt i of the other. `clean.dropped` counts what has another length.
-    """
-
-    clean: Pool
-    corrupted: Pool
-    values: Float[np.ndarray, "pairs"]
-
-    @property
-    def worst(self) -> int:
-        """The pair with the largest divergence, the first of equals."""
-        return int(np.argmax(self.values))
-
-    @property
-    def maximum(self) -> float:
-        """The largest divergence that there is."""
-        return float(self.values[self.worst])
-
-    def quantile(self, p: float) -> float:
-        """The smallest divergence that at least the share p of the pairs do not exceed.
-
-        Raises:
-            BadUsage: p is not between 0 and 1.
-        """
-        check_share("A quantile", p)
-        place = math.ceil(decimal(p) * len(self.values)) - 1
-        return float(np.partition(self.values, place)[place])
 
 
 def expected_maximum(values: Float[np.ndarray, "*shape"], draws: int) -> float:

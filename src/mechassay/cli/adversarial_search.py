@@ -12,7 +12,7 @@ from mechassay.cli.options import BosOption, DeviceOption, DtypeOption, ModelOpt
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from mechassay.adversarial.search import SearchResult
+    from mechassay.adversarial.climbs import SearchResult
     from mechassay.circuits.node_scores import Scores
     from mechassay.circuits.scores import Circuit
     from mechassay.models.model import Model

@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from mechassay.models.model import Model
 
 ModelOption = Annotated[str, typer.Option("--model", "-m", help="Packaged model, ground truth, hub id, local folder or .gguf file.")]
-TaskOption = Annotated[str, typer.Option("--task", "-t", help="Task, see `mechassay tasks list`.")]
+TaskOption = Annotated[str, typer.Option("--task", "-t", help="Task, see `mechassay tasks list`; that of a ground truth has its name.")]
 OutputOption = Annotated[Path, typer.Option("--output", "-o", help="Folder for results; the same command again goes on there.")]
 AblationOption = Annotated[
     str,
