@@ -19,6 +19,7 @@ def report(folder: Annotated[Path, typer.Argument(help="The folder of a run.")])
     from mechassay.report.grids import print_grids
     from mechassay.report.table import print_table
     from mechassay.runs import accuracy, adversarial
+    from mechassay.runs.adversarial_records import KIND
     from mechassay.runs.circuits import write_report
     from mechassay.runs.folder import RunFolder
 
@@ -34,7 +35,7 @@ def report(folder: Annotated[Path, typer.Argument(help="The folder of a run.")])
         print_accuracy(records, run.failures(), console)
         console.print(f"Report: {accuracy.write_report(run, records, run.failures())}", soft_wrap=True)
         return
-    if records[0].kind == adversarial.KIND:
+    if records[0].kind == KIND:
         ordered = adversarial.stored_records(run)
         print_grids([overview_grid(ordered, short=True)], console)
         console.print(f"Report: {adversarial.write_report(run, ordered)}", soft_wrap=True)

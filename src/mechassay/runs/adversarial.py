@@ -18,7 +18,6 @@ clean prompt, whatever the design, and the prompts are independent draws.
 
 from __future__ import annotations
 
-import dataclasses
 import hashlib
 import json
 import shutil
@@ -37,12 +36,11 @@ from mechassay.adversarial.bounds import check_share
 from mechassay.adversarial.controls import Controls, controls_of, random_circuit, run_controls
 from mechassay.adversarial.design import DESIGN_KINDS
 from mechassay.adversarial.evaluation import evaluate_pairs
-from mechassay.adversarial.findings import Statistics, fields_of, finite, heat_maps, histogram
+from mechassay.adversarial.findings import Statistics
 from mechassay.adversarial.pools import Pool, draw_pools
 from mechassay.adversarial.population import check_finite, enumerate_pools
 from mechassay.adversarial.summary import PERCENTILES
 from mechassay.adversarial.values import Values, arrow
-from mechassay.adversarial.worst import WorstCase, disagreements, worst_cases
 from mechassay.circuits.ablation import ABLATIONS
 from mechassay.circuits.faithfulness import evaluate
 from mechassay.circuits.node_scores import Scores
@@ -51,16 +49,14 @@ from mechassay.errors import BadUsage, MechassayError, UnknownName
 from mechassay.models.model import Model
 from mechassay.pairs import Batch
 from mechassay.progress import BAR, Progress
-from mechassay.records import Measure, Record, Spec, provenance
+from mechassay.records import Record
 from mechassay.report.adversarial import adversarial_page
+from mechassay.runs.adversarial_records import RecordMaker
 from mechassay.runs.circuits import CircuitJob, CircuitRun, method_name
 from mechassay.runs.folder import RunFolder, write_text
 from mechassay.runs.named_circuits import FoundCircuit, NamedCircuit, find_circuits
 from mechassay.runs.truths import task_named
-from mechassay.tasks.task import settings_of
 
-KIND = "adversarial"
-DECIMALS = 4
 ABOVE = (0.01, 0.1, 1.0, 5.0)
 PAIRED = "counterfactual"
 """The one ablation that a corrupted prompt has a part in here."""
@@ -269,12 +265,13 @@ class AdversarialJob:
         else:
             found = self._by_constants([Circuit.empty(self.model.graph), *circuits])
             values = Values(names, found[1:], found[0], paired=False)
-        self._seconds = round(time.perf_counter() - begin, 3)
+        self.seconds = round(time.perf_counter() - begin, 3)
         values.save(self.values_file)
         shutil.rmtree(self.folder.path / "values", ignore_errors=True)
         return values
 
-    _seconds = float("nan")
+    seconds = float("nan")
+    """What the divergences took, where they were made by this job."""
 
     @cached_property
     def constants(self) -> Batch:
@@ -305,116 +302,11 @@ class AdversarialJob:
         there = [record for record in stored if record is not None]
         if len(there) == len(stored):
             return there
-        rng = np.random.default_rng(self.run.seed)
-        corrupted = self._summary(self.values.corrupted, rng)
+        maker = RecordMaker(self)
         for number, (each, record) in enumerate(zip(self.circuits, stored, strict=True)):
             if record is None:
-                # Each circuit has its own stream, so that what is done already changes nothing.
-                made = self._record(each, self.values.circuits[number], corrupted, np.random.default_rng((self.run.seed, number)))
-                self.folder.save_record(cell_name(each.text), made)
+                self.folder.save_record(cell_name(each.text), maker.record(number))
         return stored_records(self.folder)
-
-    def _summary(self, values: Float[np.ndarray, "*pairs"], rng: np.random.Generator) -> dict[str, Any]:
-        return {"summary": self.statistics.table(values, rng), "exceedance": self.statistics.exceedance(values, rng)}
-
-    def _record(
-        self, each: FoundCircuit, values: Float[np.ndarray, "*pairs"], corrupted: dict[str, Any], rng: np.random.Generator
-    ) -> Record:
-        run, empty = self.run, self.values.corrupted
-        begin = time.perf_counter()
-        cases = self._worst(each, values)
-        found = self._summary(values, rng)
-        fields = fields_of(self.pools[0], self.pools[1] if run.paired else None, grid=values.ndim == 2)
-        # What is rounding is no difference between labels.
-        rounded = np.round(values, DECIMALS)
-        groups = self.statistics.groups(rounded, fields, rng)
-        largest = float(max(values.max(), 0.0))
-        curves = {
-            **found,
-            "histogram": histogram(values, empty, largest),
-            "histogram_all": histogram(values, empty, float(max(largest, empty.max()))),
-            "worst": [self._case(case, empty) for case in cases],
-            "groups": groups,
-            "heat_maps": heat_maps(rounded, fields, groups),
-        }
-        wrong = disagreements(cases)
-        realised = {"evaluate_seconds": self._seconds, "analyse_seconds": round(time.perf_counter() - begin, 3)}
-        about = self.folder.data()
-        about["values"] = {"file": self.values_file.name, "hash": hashlib.sha256(self.values_file.read_bytes()).hexdigest()}
-        n = len(each.circuit)
-        model = self.model
-        return Record(
-            kind=KIND,
-            model=Spec(name=model.name, args={"family": model.family, "n_edges": model.graph.n_edges}),
-            task=Spec(name=self.task.name, version=self.task.version, args=self._task()),
-            method=Spec(name=each.text, args={"edges": n, "live edges": len(each.circuit.pruned()), **each.about}),
-            metric=Spec(name="kl", args={"of": "model from circuit", "unit": "nats", "position": "last"}),
-            measures=_measures(found, values, empty, Agreement.of(model.dtype)),
-            per_example={},
-            example_ids=[],
-            groups=[],
-            curves=finite(curves),
-            controls=finite(self._controls(n, corrupted, cases)),
-            realised=realised,
-            data=about,
-            warnings=[*_broken(self.controls, wrong), *self._cautions(each)],
-            provenance=provenance(
-                device=str(model.device),
-                dtype=str(model.dtype).removeprefix("torch."),
-                seed=run.seed,
-                data_hash=about["prompts"]["hash"],
-            ),
-        )
-
-    def _task(self) -> dict[str, Any]:
-        run = self.run
-        return {
-            "split": run.split,
-            "counterfactual": run.counterfactual or self.task.default_counterfactual,
-            "design": run.design if run.paired else "clean prompts",
-            "population": run.enumerate_all,
-            "ablation": run.ablation,
-            "n_clean": len(self.pools[0]),
-            **({"n_corrupted": len(self.pools[1])} if run.paired else {}),
-            **settings_of(self.task),
-        }
-
-    def _cautions(self, each: FoundCircuit) -> list[str]:
-        """What makes a sound record say less than it seems to."""
-        found: list[str] = []
-        if not len(each.circuit.pruned()):
-            found.append("No path leads from input to logits: this is the empty circuit.")
-        if "split" in each.about and each.about["split"] == self.run.split:
-            found.append(f"The circuit was found on the split {self.run.split} that it is evaluated on.")
-        return found
-
-    def _worst(self, each: FoundCircuit, values: Float[np.ndarray, "*pairs"]) -> tuple[WorstCase, ...]:
-        ablated = None if self.run.paired else self.constants.ablated
-        return worst_cases(self.model, each.circuit, *self.pools, values, self.run.worst, ablated=ablated)
-
-    def _case(self, case: WorstCase, empty: Float[np.ndarray, "*pairs"]) -> dict[str, Any]:
-        sides = {"clean_prompt": (self.pools[0], case.clean)}
-        if self.run.paired:
-            sides["corrupted_prompt"] = (self.pools[1], case.corrupted)
-        prompts = {
-            name: {"text": pool.prompts[row].text, "parts": {part: list(span) for part, span in pool.prompts[row].spans.items()}}
-            for name, (pool, row) in sides.items()
-        }
-        place = (case.clean, case.corrupted) if empty.ndim == 2 else (case.clean,)
-        return {**asdict(case), "empty": float(empty[place]), **prompts}
-
-    def _controls(self, n: int, corrupted: dict[str, Any], cases: Sequence[WorstCase]) -> dict[str, Any]:
-        found = self.controls
-        part = found.random[n]
-        statistics = dataclasses.replace(self.statistics, population=False, n_resamples=min(200, self.run.n_resamples))
-        table = statistics.table(part, np.random.default_rng(self.run.seed))
-        return {
-            "checks": [{**asdict(check), "passed": check.passed} for check in found.checks],
-            "failures": _broken(found, disagreements(cases)),
-            "worst": {"n": len(cases), "n_wrong": len(disagreements(cases))},
-            "corrupted": corrupted,
-            "random": {"edges": n, "live": found.n_live[n], "pairs": int(part.size), "seed": self.run.seed, "summary": table},
-        }
 
 
 def _as_json(pool: Pool) -> str:
@@ -442,45 +334,3 @@ def write_report(folder: RunFolder, records: Sequence[Record]) -> Path:
     """The run's page, report.html."""
     write_text(folder.path / "report.html", adversarial_page(records))
     return folder.path / "report.html"
-
-
-def _measures(
-    found: Mapping[str, Any], values: Float[np.ndarray, "*pairs"], empty: Float[np.ndarray, "*pairs"], allowed: Agreement
-) -> list[Measure]:
-    """What the tables say as measures.
-
-    `bound X` is the upper bound of X, undefined where the pairs are too few; `worse than empty` the share of pairs on which the
-    circuit diverges more than the empty one, by more than rounding.
-    """
-    n = int(values.size)
-    rows = [(row["name"], row) for row in found["summary"]] + [(f"above {row['above']:g}", row) for row in found["exceedance"]]
-    measures: list[Measure] = []
-    for name, row in rows:
-        value, low, high = (_finite(row[key]) for key in ("value", "low", "high"))
-        measures.append(Measure(name=name, value=value, low=low, high=high, n=n))
-        if not np.isnan(row["bound"]):
-            measures.append(Measure(name=f"bound {name}", value=_finite(row["bound"]), n=n))
-    measures.append(Measure(name="worse than empty", value=float(((values > empty) & ~allowed.holds(values, empty)).mean()), n=n))
-    return measures
-
-
-def _finite(value: float) -> float:
-    return value if np.isfinite(value) else float("nan")
-
-
-def _broken(controls: Controls, wrong: Sequence[WorstCase]) -> list[str]:
-    """Every control that fails, in words."""
-    answers = {"full": "KL = 0", "empty": "the KL of the model on the corrupted prompt"}
-    found = [
-        f"The {check.name} circuit does not give {answers[check.name]}: {check.n_wrong:,} of {check.n:,} pairs differ, by up to "
-        f"{check.largest:.3g} nats. The divergences cannot be trusted."
-        for check in controls.checks
-        if not check.passed
-    ]
-    if wrong:
-        case = wrong[0]
-        found.append(
-            f"{len(wrong)} of the worst pairs have another divergence when they are run alone, the first {case.again:.6g} instead of "
-            f"{case.value:.6g} nats. The divergences cannot be trusted."
-        )
-    return found

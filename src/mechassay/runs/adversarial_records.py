@@ -1,0 +1,181 @@
+"""The record of a circuit's divergences: tables, worst pairs run again, groups, controls, and what is to be said about them."""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from jaxtyping import Float
+
+from mechassay.adversarial.agreement import Agreement
+from mechassay.adversarial.controls import Controls
+from mechassay.adversarial.findings import fields_of, finite, heat_maps, histogram
+from mechassay.adversarial.worst import WorstCase, disagreements, worst_cases
+from mechassay.records import Measure, Record, Spec, provenance
+from mechassay.tasks.task import settings_of
+
+if TYPE_CHECKING:
+    from mechassay.runs.adversarial import AdversarialJob
+    from mechassay.runs.named_circuits import FoundCircuit
+
+KIND = "adversarial"
+DECIMALS = 4
+
+
+class RecordMaker:
+    """Records of the circuits of one run."""
+
+    def __init__(self, job: AdversarialJob) -> None:
+        self.job = job
+        self.corrupted = self._summary(job.values.corrupted, np.random.default_rng(job.run.seed))
+
+    def _summary(self, values: Float[np.ndarray, "*pairs"], rng: np.random.Generator) -> dict[str, Any]:
+        return {"summary": self.job.statistics.table(values, rng), "exceedance": self.job.statistics.exceedance(values, rng)}
+
+    def record(self, number: int) -> Record:
+        """The record of the circuit that was asked for at that place."""
+        begin = time.perf_counter()
+        run, empty = self.job.run, self.job.values.corrupted
+        each, values = self.job.circuits[number], self.job.values.circuits[number]
+        # Each circuit has its own stream, so that what is done already changes nothing.
+        rng = np.random.default_rng((run.seed, number))
+        cases = self._worst(each, values)
+        found = self._summary(values, rng)
+        fields = fields_of(self.job.pools[0], self.job.pools[1] if run.paired else None, grid=values.ndim == 2)
+        # What is rounding is no difference between labels.
+        rounded = np.round(values, DECIMALS)
+        groups = self.job.statistics.groups(rounded, fields, rng)
+        largest = float(max(values.max(), 0.0))
+        curves = {
+            **found,
+            "histogram": histogram(values, empty, largest),
+            "histogram_all": histogram(values, empty, float(max(largest, empty.max()))),
+            "worst": [self._case(case, empty) for case in cases],
+            "groups": groups,
+            "heat_maps": heat_maps(rounded, fields, groups),
+        }
+        wrong = disagreements(cases)
+        realised = {"evaluate_seconds": self.job.seconds, "analyse_seconds": round(time.perf_counter() - begin, 3)}
+        about = self.job.folder.data()
+        about["values"] = {"file": self.job.values_file.name, "hash": hashlib.sha256(self.job.values_file.read_bytes()).hexdigest()}
+        n = len(each.circuit)
+        model = self.job.model
+        return Record(
+            kind=KIND,
+            model=Spec(name=model.name, args={"family": model.family, "n_edges": model.graph.n_edges}),
+            task=Spec(name=self.job.task.name, version=self.job.task.version, args=self._task()),
+            method=Spec(name=each.text, args={"edges": n, "live edges": len(each.circuit.pruned()), **each.about}),
+            metric=Spec(name="kl", args={"of": "model from circuit", "unit": "nats", "position": "last"}),
+            measures=_measures(found, values, empty, Agreement.of(model.dtype)),
+            per_example={},
+            example_ids=[],
+            groups=[],
+            curves=finite(curves),
+            controls=finite(self._controls(n, cases)),
+            realised=realised,
+            data=about,
+            warnings=[*_broken(self.job.controls, wrong), *self._cautions(each)],
+            provenance=provenance(
+                device=str(model.device),
+                dtype=str(model.dtype).removeprefix("torch."),
+                seed=run.seed,
+                data_hash=about["prompts"]["hash"],
+            ),
+        )
+
+    def _task(self) -> dict[str, Any]:
+        run = self.job.run
+        return {
+            "split": run.split,
+            "counterfactual": run.counterfactual or self.job.task.default_counterfactual,
+            "design": run.design if run.paired else "clean prompts",
+            "population": run.enumerate_all,
+            "ablation": run.ablation,
+            "n_clean": len(self.job.pools[0]),
+            **({"n_corrupted": len(self.job.pools[1])} if run.paired else {}),
+            **settings_of(self.job.task),
+        }
+
+    def _cautions(self, each: FoundCircuit) -> list[str]:
+        """What makes a sound record say less than it seems to."""
+        found: list[str] = []
+        if not len(each.circuit.pruned()):
+            found.append("No path leads from input to logits: this is the empty circuit.")
+        if "split" in each.about and each.about["split"] == self.job.run.split:
+            found.append(f"The circuit was found on the split {self.job.run.split} that it is evaluated on.")
+        return found
+
+    def _worst(self, each: FoundCircuit, values: Float[np.ndarray, "*pairs"]) -> tuple[WorstCase, ...]:
+        ablated = None if self.job.run.paired else self.job.constants.ablated
+        return worst_cases(self.job.model, each.circuit, *self.job.pools, values, self.job.run.worst, ablated=ablated)
+
+    def _case(self, case: WorstCase, empty: Float[np.ndarray, "*pairs"]) -> dict[str, Any]:
+        sides = {"clean_prompt": (self.job.pools[0], case.clean)}
+        if self.job.run.paired:
+            sides["corrupted_prompt"] = (self.job.pools[1], case.corrupted)
+        prompts = {
+            name: {"text": pool.prompts[row].text, "parts": {part: list(span) for part, span in pool.prompts[row].spans.items()}}
+            for name, (pool, row) in sides.items()
+        }
+        place = (case.clean, case.corrupted) if empty.ndim == 2 else (case.clean,)
+        return {**asdict(case), "empty": float(empty[place]), **prompts}
+
+    def _controls(self, n: int, cases: Sequence[WorstCase]) -> dict[str, Any]:
+        found = self.job.controls
+        part = found.random[n]
+        statistics = dataclasses.replace(self.job.statistics, population=False, n_resamples=min(200, self.job.run.n_resamples))
+        table = statistics.table(part, np.random.default_rng(self.job.run.seed))
+        return {
+            "checks": [{**asdict(check), "passed": check.passed} for check in found.checks],
+            "failures": _broken(found, disagreements(cases)),
+            "worst": {"n": len(cases), "n_wrong": len(disagreements(cases))},
+            "corrupted": self.corrupted,
+            "random": {"edges": n, "live": found.n_live[n], "pairs": int(part.size), "seed": self.job.run.seed, "summary": table},
+        }
+
+
+def _measures(
+    found: Mapping[str, Any], values: Float[np.ndarray, "*pairs"], empty: Float[np.ndarray, "*pairs"], allowed: Agreement
+) -> list[Measure]:
+    """What the tables say as measures.
+
+    `bound X` is the upper bound of X, undefined where the pairs are too few; `worse than empty` the share of pairs on which the
+    circuit diverges more than the empty one, by more than rounding.
+    """
+    n = int(values.size)
+    rows = [(row["name"], row) for row in found["summary"]] + [(f"above {row['above']:g}", row) for row in found["exceedance"]]
+    measures: list[Measure] = []
+    for name, row in rows:
+        value, low, high = (_finite(row[key]) for key in ("value", "low", "high"))
+        measures.append(Measure(name=name, value=value, low=low, high=high, n=n))
+        if not np.isnan(row["bound"]):
+            measures.append(Measure(name=f"bound {name}", value=_finite(row["bound"]), n=n))
+    measures.append(Measure(name="worse than empty", value=float(((values > empty) & ~allowed.holds(values, empty)).mean()), n=n))
+    return measures
+
+
+def _finite(value: float) -> float:
+    return value if np.isfinite(value) else float("nan")
+
+
+def _broken(controls: Controls, wrong: Sequence[WorstCase]) -> list[str]:
+    """Every control that fails, in words."""
+    answers = {"full": "KL = 0", "empty": "the KL of the model on the corrupted prompt"}
+    found = [
+        f"The {check.name} circuit does not give {answers[check.name]}: {check.n_wrong:,} of {check.n:,} pairs differ, by up to "
+        f"{check.largest:.3g} nats. The divergences cannot be trusted."
+        for check in controls.checks
+        if not check.passed
+    ]
+    if wrong:
+        case = wrong[0]
+        found.append(
+            f"{len(wrong)} of the worst pairs have another divergence when they are run alone, the first {case.again:.6g} instead of "
+            f"{case.value:.6g} nats. The divergences cannot be trusted."
+        )
+    return found
