@@ -10,28 +10,21 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from itertools import pairwise
 from typing import Any
 
-import numpy as np
 from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup, escape
-from matplotlib import rc_context
-from matplotlib.axes import Axes
-from matplotlib.figure import Figure
 
 from mechassay.records import Record
-from mechassay.report.figures import GREY, INK, PALETTE, SETTINGS, SIZE, svg
+from mechassay.report.adversarial_figures import by_name, draw_distribution, draw_heat_map, n_pairs, plain_number
+from mechassay.report.figures import PALETTE, svg
 from mechassay.report.grids import NOTHING, Grid
 from mechassay.report.words import arguments, share
 
 ALPHA = 0.05
-MARKED = ("95%", "99%", "99.9%", "99.99%", "max")
 SHOWN_LABELS = 12
 ROUNDING = 2e-5
 """Divergences in single precision are exact up to about this many nats."""
-CELL_TEXT = 12
-"""Labels up to which a heat map has its numbers written in."""
 WORDS = {
     "grid": "every clean prompt with every corrupted one",
     "independent": "pairs of independently drawn clean and corrupted prompts",
@@ -89,7 +82,7 @@ def broken(record: Record) -> list[str]:
 
 def about(record: Record) -> str:
     """Which pairs these are, and what the numbers beside the values are."""
-    args, n = record.task.args, _count(record)
+    args, n = record.task.args, n_pairs(record)
     pairs = "prompts" if args["design"] == "clean prompts" else "pairs"
     if args["population"]:
         return f"All {n:,} matched pairs of the split {args['split']}: percentiles and maximum are exact and need no interval."
@@ -99,8 +92,8 @@ def about(record: Record) -> str:
 
 def verdict(record: Record) -> str:
     """One sentence: the mean, the 99th percentile with its bound, the worst pair, and the empty circuit beside them."""
-    rows, empty = _rows(record.curves["summary"]), _rows(record.controls["corrupted"]["summary"])
-    n, population = _count(record), record.task.args["population"]
+    rows, empty = by_name(record.curves["summary"]), by_name(record.controls["corrupted"]["summary"])
+    n, population = n_pairs(record), record.task.args["population"]
     mean, worst = rows["mean"]["value"], rows["max"]
     text = f"{nats(mean)} nats from the model on average"
     if "99%" in rows:
@@ -124,12 +117,12 @@ def controls_grid(records: Sequence[Record]) -> Grid:
     if first.task.args["design"] == "clean prompts":
         answers["empty"] = ("empty circuit", "its values in the run")
     rows = [
-        (*answers[check["name"]], f"{_float(check['largest']):.1e}", f"{check['n']:,}", "yes" if check["passed"] else "NO")
+        (*answers[check["name"]], f"{plain_number(check['largest']):.1e}", f"{check['n']:,}", "yes" if check["passed"] else "NO")
         for check in first.controls["checks"]
     ]
     for record in records:
         found = record.controls["worst"]
-        gap = max((abs(_float(case["value"]) - _float(case["again"])) for case in record.curves["worst"]), default=0.0)
+        gap = max((abs(plain_number(case["value"]) - plain_number(case["again"])) for case in record.curves["worst"]), default=0.0)
         passed = "NO" if found["n_wrong"] else "yes"
         rows.append((f"worst pairs of {record.method.name}, each run alone", "the stored value", f"{gap:.1e}", f"{found['n']:,}", passed))
     return Grid("Controls", ("control", "must be", "largest difference, nats", "pairs", "passed"), tuple(rows), words=True)
@@ -145,16 +138,16 @@ def overview_grid(records: Sequence[Record], *, short: bool = False) -> Grid:
             record.method.name,
             f"{record.method.args['edges']:,}",
             f"{record.method.args['live edges']:,}",
-            *(nats(row["value"]) for name, row in _rows(record.curves["summary"]).items() if name in names),
+            *(nats(row["value"]) for name, row in by_name(record.curves["summary"]).items() if name in names),
             share(_measure(record, "worse than empty")),
         )
         for record in records
     ]
-    empty = _rows(records[0].controls["corrupted"]["summary"])
+    empty = by_name(records[0].controls["corrupted"]["summary"])
     rows.append(("empty circuit", "0", "0", *(nats(empty[name]["value"]) for name in names), NOTHING))
     drawn = {record.controls["random"]["edges"]: record.controls["random"] for record in records}
     for edges, control in sorted(drawn.items()):
-        found = _rows(control["summary"])
+        found = by_name(control["summary"])
         part = f"random ({control['pairs']:,} pairs)"
         rows.append((part, f"{edges:,}", f"{control['live']:,}", *(nats(found[name]["value"]) for name in names), NOTHING))
     return Grid("All circuits, in nats", columns, tuple(rows))
@@ -163,10 +156,10 @@ def overview_grid(records: Sequence[Record], *, short: bool = False) -> Grid:
 def summary_grid(record: Record) -> Grid:
     """The distribution, as in tables 3 and 7."""
     population = bool(record.task.args["population"])
-    empty = _rows(record.controls["corrupted"]["summary"])
-    random = _rows(record.controls["random"]["summary"])
-    rows = [("count", f"{_count(record):,}", "", "", f"{_count(record):,}", f"{record.controls['random']['pairs']:,}")]
-    for name, row in _rows(record.curves["summary"]).items():
+    empty = by_name(record.controls["corrupted"]["summary"])
+    random = by_name(record.controls["random"]["summary"])
+    rows = [("count", f"{n_pairs(record):,}", "", "", f"{n_pairs(record):,}", f"{record.controls['random']['pairs']:,}")]
+    for name, row in by_name(record.curves["summary"]).items():
         z = f"{row['z']:.2f}" if math.isfinite(row["z"]) else ""
         rows.append((name, _interval(row), z, _bound(name, row, population), nats(empty[name]["value"]), nats(random[name]["value"])))
     return Grid("Distribution, in nats", ("", "circuit", "z", "upper bound", "empty circuit", "random circuit"), tuple(rows))
@@ -178,7 +171,7 @@ def exceedance_grid(record: Record) -> Grid:
     empty = {row["above"]: row for row in record.controls["corrupted"]["exceedance"]}
     rows: list[tuple[str, ...]] = []
     for row in record.curves["exceedance"]:
-        low, high, bound = (_float(row[key]) for key in ("low", "high", "bound"))
+        low, high, bound = (plain_number(row[key]) for key in ("low", "high", "bound"))
         interval = f" [{share(low)}, {share(high)}]" if math.isfinite(low) and math.isfinite(high) else ""
         most = "exact" if population else NOTHING if math.isnan(bound) else share(bound)
         rows.append((f"{row['above']:g} nats", f"{share(row['value'])}{interval}", most, share(empty[row["above"]]["value"])))
@@ -205,7 +198,7 @@ def worse_labels_text(record: Record) -> str:
 
 def group_grid(group: Mapping[str, Any]) -> Grid:
     """The labels of a field, worst first."""
-    order = sorted(range(len(group["labels"])), key=lambda place: (group["p"][place], -_float(group["99%"][place])))
+    order = sorted(range(len(group["labels"])), key=lambda place: (group["p"][place], -plain_number(group["99%"][place])))
     rows: list[tuple[str, ...]] = [
         (
             group["labels"][place],
@@ -222,106 +215,6 @@ def group_grid(group: Mapping[str, Any]) -> Grid:
         rows.append(("", f"{len(order) - SHOWN_LABELS} more labels, none with a smaller p; the record has them all."))
     columns = (group["name"], "prompts", "99%", "99% of the rest", "99.9%", "max", "p, adjusted")
     return Grid(group["name"], columns, tuple(rows))
-
-
-# Figures
-
-
-def draw_distribution(record: Record, colour: str = PALETTE[0]) -> Figure:
-    """Histograms of the divergences, linear and logarithmic, the empty circuit's as a grey outline."""
-    with rc_context(SETTINGS):
-        figure = Figure(figsize=(9.2, 3.5), layout="constrained")
-        axes = figure.subplots(1, 2)
-        for ax, name in zip(axes, ("histogram", "histogram_all"), strict=True):
-            _histogram(ax, record.curves[name], colour)
-            ax.set_xlabel("KL, nats", color=INK)
-        axes[1].set_yscale("log")
-        axes[1].set_ylim(bottom=0.7)
-        axes[0].set_ylabel(f"pairs a bin, of {_count(record):,}", color=INK)
-        # The empty circuit may be far outside of the circuit's own range, or pile up in it.
-        axes[0].set_ylim(0, 1.25 * max(1, *record.curves["histogram"]["circuit"]))
-        rows = _rows(record.curves["summary"])
-        _mark(axes[0], [(name, rows[name]["value"]) for name in MARKED if name in rows])
-        handles, names = axes[0].get_legend_handles_labels()
-        figure.legend(handles, names, loc="outside upper center", ncols=2, frameon=False, labelcolor=INK, fontsize=SIZE - 1)
-        return figure
-
-
-def _histogram(ax: Axes, found: Mapping[str, Any], colour: str) -> None:
-    ax.stairs(found["circuit"], found["edges"], fill=True, color=colour, alpha=0.75, label="circuit")
-    ax.stairs(found["corrupted"], found["edges"], color=GREY, lw=1.4, label="empty circuit")
-    ax.set_xlim(0, found["edges"][-1])
-    ax.patch.set_alpha(0)
-    ax.spines[["top", "right"]].set_visible(False)
-    ax.spines[["left", "bottom"]].set_color(INK)
-    ax.tick_params(colors=INK)
-
-
-def _mark(ax: Axes, marks: Sequence[tuple[str, float]]) -> None:
-    """Vertical lines at percentiles, named where there is room."""
-    places = [value for _, value in marks]
-    width = ax.get_xlim()[1]
-    for (name, value), (before, after) in zip(marks, pairwise([-math.inf, *places]), strict=True):
-        ax.axvline(value, color=INK, lw=0.8, ls=(0, (4, 3)), alpha=0.7)
-        if after - before > 0.035 * width or name == "max":
-            ax.annotate(
-                name,
-                (value, 1.0),
-                (-2, -2),
-                xycoords=("data", "axes fraction"),
-                textcoords="offset points",
-                rotation=90,
-                ha="right",
-                va="top",
-                fontsize=SIZE - 2.5,
-                color=INK,
-            )
-
-
-def draw_heat_map(found: Mapping[str, Any]) -> Figure:
-    """Maximum and percentiles of all pairs with two labels; cells without pairs are blank."""
-    rows, columns = found["labels"]
-    names = [name for name in ("99%", "99.9%", "max")]
-    with rc_context(SETTINGS):
-        height = 1.5 + min(max(0.17 * len(rows), 1.2), 9)
-        figure = Figure(figsize=(9.2, height), layout="constrained")
-        axes = figure.subplots(1, len(names), sharey=True)
-        for ax, name in zip(axes, names, strict=True):
-            values = np.array([[_float(each) for each in row] for row in found[name]])
-            image = ax.imshow(values, cmap="viridis", aspect="auto", interpolation="none")
-            ax.set_title(name, fontsize=SIZE, loc="left", color=INK)
-            ax.set_xticks(range(len(columns)), [_cut(label) for label in columns], rotation=90, fontsize=_font(len(columns)))
-            ax.set_yticks(range(len(rows)), [_cut(label) for label in rows], fontsize=_font(len(rows)))
-            ax.tick_params(colors=INK, length=0)
-            for text in (*ax.get_xticklabels(), *ax.get_yticklabels()):
-                text.set_parse_math(False)
-            bar = figure.colorbar(image, ax=ax, shrink=0.85, pad=0.02)
-            bar.ax.tick_params(colors=INK, labelsize=SIZE - 2.5)
-            bar.ax.ticklabel_format(useOffset=False)
-            if len(rows) <= CELL_TEXT and len(columns) <= CELL_TEXT:
-                _write(ax, values)
-        for text in (figure.supylabel(found["fields"][0], fontsize=SIZE), figure.supxlabel(found["fields"][1], fontsize=SIZE)):
-            text.set_parse_math(False)
-            text.set_color(INK)
-        return figure
-
-
-def _write(ax: Axes, values: np.ndarray) -> None:
-    """The numbers into their cells, dark on light and light on dark."""
-    shown = values[np.isfinite(values)]
-    middle = (shown.min() + shown.max()) / 2 if shown.size else 0.0
-    for (row, column), value in np.ndenumerate(values):
-        if math.isfinite(value):
-            colour = "#000000" if value > middle else "#ffffff"
-            ax.text(column, row, f"{value:.2g}", ha="center", va="center", fontsize=SIZE - 3.5, color=colour)
-
-
-def _font(n: int) -> float:
-    return SIZE - 2 if n <= 20 else SIZE - 4
-
-
-def _cut(text: str, most: int = 24) -> str:
-    return text if len(text) <= most else f"{text[: most - 1]}…"
 
 
 # The page
@@ -412,19 +305,10 @@ def _facts_of(record: Record) -> dict[str, str]:
 
 def nats(value: Any) -> str:
     """Three digits; a dash where undefined; what is rounding as such."""
-    number = _float(value)
+    number = plain_number(value)
     if math.isnan(number):
         return NOTHING
     return "≈ 0" if abs(number) < ROUNDING else f"{number:.3g}" if abs(number) < 1000 else f"{number:.0f}"
-
-
-def _float(value: Any) -> float:
-    """A number as records hold it: None is undefined."""
-    return math.nan if value is None else float(value)
-
-
-def _rows(table: Sequence[Mapping[str, Any]]) -> dict[str, dict[str, float]]:
-    return {row["name"]: {key: _float(value) for key, value in row.items() if key != "name"} for row in table}
 
 
 def _interval(row: Mapping[str, float]) -> str:
@@ -441,10 +325,6 @@ def _bound(name: str, row: Mapping[str, float], population: bool) -> str:
     if population:
         return "exact"
     return "too few pairs" if math.isnan(row["bound"]) else f"at most {nats(row['bound'])}"
-
-
-def _count(record: Record) -> int:
-    return max((each.n for each in record.measures), default=0)
 
 
 def _measure(record: Record, name: str) -> float:
