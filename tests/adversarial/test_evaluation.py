@@ -33,8 +33,9 @@ LENGTH, N_CLEAN, N_CORRUPTED = 6, 5, 3
 
 @pytest.fixture(autouse=True)
 def small_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Two clean prompts a block, two corrupted ones at once: several blocks, the last of them not full."""
+    """Two clean prompts a block, one of them at once if all columns are run, and two corrupted ones: several blocks, the last not full."""
     monkeypatch.setattr(blocks, "BLOCK_TOKENS", 2 * LENGTH + 1)
+    monkeypatch.setattr(blocks, "RUN_TOKENS", LENGTH)
     monkeypatch.setattr(blocks, "REFERENCES", 2)
 
 
@@ -97,6 +98,7 @@ def case(request: pytest.FixtureRequest) -> Case:
     chosen, (clean, corrupted) = [*circuits(model), Circuit.empty(model.graph), Circuit.full(model.graph)], pools()
     with pytest.MonkeyPatch.context() as patched:
         patched.setattr(blocks, "BLOCK_TOKENS", 2 * LENGTH + 1)
+        patched.setattr(blocks, "RUN_TOKENS", LENGTH)
         patched.setattr(blocks, "REFERENCES", 2)
         return Case(model, chosen, clean, corrupted, unrounded(model, chosen, clean, corrupted))
 
@@ -179,6 +181,7 @@ def test_the_same_in_blocks_of_any_size(tokens: int, monkeypatch: pytest.MonkeyP
     chosen = circuits(model)[1:3]
     wanted = unrounded(model, chosen, *pools())
     monkeypatch.setattr(blocks, "BLOCK_TOKENS", tokens)
+    monkeypatch.setattr(blocks, "RUN_TOKENS", tokens)
     monkeypatch.setattr(blocks, "REFERENCES", 32 if tokens == 1000 else 1)
     np.testing.assert_allclose(unrounded(model, chosen, *pools()), wanted, rtol=0, atol=1e-9)
 

@@ -140,6 +140,6 @@ def _stages(tokens: Int[Tensor, "clean pos"], clean: Trace, stops: Sequence[int]
         found, which = torch.unique(tokens[:, :stop], dim=0, return_inverse=True)
         first = torch.full((len(found),), len(tokens), device=tokens.device).scatter_reduce(0, which, prompts, "amin")
         begin = stops[number - 1] if number else 0
-        stages.append(Stage(begin, stop, unanswered(found, found), clean.beginning(stop, first), which[following]))
+        stages.append(Stage(begin, stop, unanswered(found, found), clean.beginning(stop).select(first), which[following]))
         following = first
     return stages[::-1]

@@ -19,7 +19,7 @@ done again as a whole, in the same batches, so that the result is bit for bit th
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import numpy as np
 import torch
@@ -30,7 +30,7 @@ from mechassay.adversarial.beginnings import STAGE_TOKENS, Beginnings, cuts, lex
 from mechassay.adversarial.divergence import Target, divergence, divergences_from
 from mechassay.models.capture import Contrast, Trace, trace
 from mechassay.models.circuit_forward import CircuitRunner
-from mechassay.models.decoder import Context
+from mechassay.models.decoder import Context, Readout
 from mechassay.models.memory import check_fits
 from mechassay.models.model import Model
 from mechassay.pairs import Batch
@@ -38,7 +38,7 @@ from mechassay.pairs import Batch
 BLOCK_TOKENS = 4096
 """Tokens of a block at the most: more than these are no faster."""
 RUN_TOKENS = 1024
-"""Tokens that circuits are run on at once: the streams of a layer's readers, of as many tokens, should stay near the caches."""
+"""Tokens that circuits are run on at once on a CPU: the streams of a layer's readers should stay near the caches."""
 BUDGET = 2 * 2**30
 """Bytes of a block. The free memory is not the same twice, and a job that goes on has to divide pairs as before."""
 REFERENCES = 32
@@ -73,14 +73,16 @@ class Work:
         groups = [columns[begin : begin + REFERENCES] for begin in range(0, len(columns), REFERENCES)]
         different = torch.tensor([n_beginnings(self.corrupted[group]) for group in groups])
         shares = (different.sum(dim=0) / len(columns)).tolist()
-        return [
-            GridBlock(self, np.array(order[begin : begin + self.size]), [np.array(group) for group in groups], shares)
-            for begin in range(0, len(order), self.size)
-        ]
+        blocks = (np.array(order[rows]) for rows in _slices(len(order), self.size))
+        return [GridBlock(self, rows, [np.array(group) for group in groups], shares) for rows in blocks]
 
     def pair_blocks(self) -> list[PairBlock]:
-        n = len(self.clean)
-        return [PairBlock(self, np.arange(begin, min(begin + self.size, n))) for begin in range(0, n, self.size)]
+        return [PairBlock(self, np.arange(rows.start, rows.stop)) for rows in _slices(len(self.clean), self.size)]
+
+    def parts(self, n: int, begin: int) -> list[slice]:
+        """Those of `n` prompts or pairs that circuits are run on at once, at the columns from `begin` on."""
+        tokens = RUN_TOKENS if self.model.device.type == "cpu" else BLOCK_TOKENS
+        return _slices(n, max(1, tokens // (self.clean.shape[1] - begin)))
 
     def context(self, n: int) -> Context:
         return self.model.decoder.context(torch.ones(n, self.clean.shape[1], dtype=torch.bool, device=self.clean.device))
@@ -111,7 +113,7 @@ class GridBlock:
         work, decoder = self.work, self.work.model.decoder
         tokens = work.clean[self.rows]
         clean = trace(decoder, decoder.embed(tokens), work.context(n))
-        target, parts = Target.of(clean.readout(decoder)), Parts(work, tokens, clean)
+        target, parts = Target.of(clean.readout(decoder)), _Parts(work, tokens, clean)
         beginnings = Beginnings(decoder, tokens, clean, cuts(n_beginnings(tokens), self.shares, STAGE_TOKENS))
         for group in todo:
             others = work.corrupted[group]
@@ -124,17 +126,18 @@ class GridBlock:
                 prefixes = beginnings.prefixes(work.runs, references, place, others[place], start)
                 for number, (run, prefix) in enumerate(zip(work.runs, prefixes, strict=True), start=1):
                     begin = start if prefix is None else prefix.stop
-                    readouts = [
-                        run(part.contrast(references, place, begin), None if prefix is None else prefix.select(part.rows))
-                        for part in parts.from_column(begin)
-                    ]
-                    hidden = torch.cat([each.hidden for each in readouts])
-                    values[number, self.rows, column] = divergence(target, replace(readouts[0], hidden=hidden)).cpu().numpy()
+                    hidden = torch.cat(
+                        [
+                            run(part.contrast(references, place, begin), None if prefix is None else prefix.select(part.rows)).hidden
+                            for part in parts.from_column(begin)
+                        ]
+                    )
+                    values[number, self.rows, column] = divergence(target, Readout(hidden, decoder)).cpu().numpy()
                 advance(n)
 
 
 @dataclass(frozen=True, eq=False)
-class Part:
+class _Part:
     """Neighbouring prompts of a block that are run at once."""
 
     rows: slice
@@ -147,24 +150,21 @@ class Part:
         return Contrast(self.batch, self.ctx, begin, self.clean, references.one(place, len(self.batch), begin))
 
 
-class Parts:
-    """A block's prompts in parts of at most `RUN_TOKENS` tokens, of those columns that are run."""
+class _Parts:
+    """A block's prompts in parts, for each column from which on they may be run."""
 
     def __init__(self, work: Work, tokens: Int[Tensor, "clean pos"], clean: Trace) -> None:
         self.work, self.tokens, self.clean = work, tokens, clean
-        self._found: dict[int, list[Part]] = {}
+        self._found: dict[int, list[_Part]] = {}
 
-    def from_column(self, begin: int) -> list[Part]:
-        """The parts if all columns from `begin` on are run."""
+    def from_column(self, begin: int) -> list[_Part]:
         if begin not in self._found:
-            n, length = self.tokens.shape
-            size = max(1, RUN_TOKENS // (length - begin))
-            self._found[begin] = [self._part(slice(first, min(first + size, n))) for first in range(0, n, size)]
+            self._found[begin] = [self._part(rows) for rows in self.work.parts(len(self.tokens), begin)]
         return self._found[begin]
 
-    def _part(self, rows: slice) -> Part:
+    def _part(self, rows: slice) -> _Part:
         tokens = self.tokens[rows]
-        return Part(rows, unanswered(tokens, tokens), self.work.context(len(tokens)), self.clean.beginning(tokens.shape[1], rows))
+        return _Part(rows, unanswered(tokens, tokens), self.work.context(len(tokens)), self.clean.select(rows))
 
 
 @dataclass(frozen=True, eq=False)
@@ -178,12 +178,22 @@ class PairBlock:
         """Make what is missing of this block's values: row 0 of the corrupted runs, then one for each circuit."""
         if np.isnan(values[:, self.rows]).any():
             work, decoder = self.work, self.work.model.decoder
-            contrast = Contrast.run(decoder, unanswered(work.clean[self.rows], work.corrupted[self.rows]))
-            target = Target.of(contrast.clean.readout(decoder))
-            values[0, self.rows] = divergence(target, contrast.other.readout(decoder)).cpu().numpy()
+            whole = Contrast.run(decoder, unanswered(work.clean[self.rows], work.corrupted[self.rows]))
+            target = Target.of(whole.clean.readout(decoder))
+            values[0, self.rows] = divergence(target, whole.other.readout(decoder)).cpu().numpy()
+            parts = [self._part(whole, rows) for rows in work.parts(len(self.rows), whole.start)]
             for number, run in enumerate(work.runs, start=1):
-                values[number, self.rows] = divergence(target, run(contrast)).cpu().numpy()
+                hidden = torch.cat([run(part).hidden for part in parts])
+                values[number, self.rows] = divergence(target, Readout(hidden, decoder)).cpu().numpy()
         advance(len(self.rows))
+
+    def _part(self, whole: Contrast, rows: slice) -> Contrast:
+        batch = unanswered(whole.batch.clean[rows], whole.batch.counterfactual[rows])
+        return Contrast(batch, self.work.context(len(batch)), whole.start, whole.clean.select(rows), whole.other.select(rows))
+
+
+def _slices(n: int, size: int) -> list[slice]:
+    return [slice(begin, min(begin + size, n)) for begin in range(0, n, size)]
 
 
 def first_differences(clean: Int[Tensor, "clean pos"], corrupted: Int[Tensor, "corrupted pos"]) -> list[int]:

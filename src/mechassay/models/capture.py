@@ -68,13 +68,13 @@ class Trace:
 
         return self._each(cut, whole, start)
 
-    def beginning(self, stop: int, rows: Int[Tensor, "some"] | slice = slice(None)) -> Trace:
-        """The columns before `stop` alone, of all prompts or of those at `rows`; a slice copies nothing."""
+    def beginning(self, stop: int) -> Trace:
+        """The columns before `stop` alone; nothing is copied."""
+        return self._each(lambda x, columns: x.narrow(columns, 0, stop), lambda x: x.narrow(2, 0, stop), self.start)
 
-        def cut(x: Tensor, columns: int) -> Tensor:
-            return x.narrow(columns, 0, stop)[rows]
-
-        return self._each(cut, lambda x: cut(x, 2), self.start)
+    def select(self, rows: Int[Tensor, "some"] | slice) -> Trace:
+        """Some of the prompts; a slice copies nothing."""
+        return self._each(lambda x, columns: x[rows], lambda x: x[rows], self.start)
 
     def _each(self, change: Callable[[Tensor, int], Tensor], keys: Callable[[Tensor], Tensor], start: int) -> Trace:
         """Every tensor changed: (tensor, axis of its columns), and keys and values, which have all columns."""
