@@ -87,6 +87,10 @@ class OutOfMemory(MechassayError):
     """Not enough memory for even one example."""
 
 
+class DiskFull(MechassayError):
+    """Not enough room for what a run would store."""
+
+
 class MissingExtra(MechassayError):
     """An optional dependency that is not installed."""
 

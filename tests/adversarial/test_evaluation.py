@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import pytest
@@ -20,7 +21,7 @@ from mechassay.adversarial.pools import Pool
 from mechassay.circuits.canonical import canonical
 from mechassay.circuits.faithfulness import evaluate
 from mechassay.circuits.scores import Circuit
-from mechassay.errors import BadFile, BadUsage, GraphMismatch, NonFinite
+from mechassay.errors import BadFile, BadUsage, DiskFull, GraphMismatch, NonFinite
 from mechassay.examples import Prompt
 from mechassay.models.circuit_forward import circuit_runner
 from mechassay.models.model import Model
@@ -350,6 +351,16 @@ def test_a_store_of_other_circuits_or_prompts_is_refused(what: str, tmp_path: Pa
     with pytest.raises(BadFile, match="holds the divergences of other circuits or prompts"):
         evaluate_pairs(model, chosen, clean, corrupted, store=tmp_path, progress=SILENT)
     assert (tmp_path / "divergences.npy").read_bytes() == before
+
+
+def test_a_store_that_does_not_fit_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    class Usage(NamedTuple):
+        free: int
+
+    monkeypatch.setattr(shutil, "disk_usage", lambda path: Usage(2 * 4 * 3 * N_CLEAN * N_CORRUPTED - 1))
+    with pytest.raises(DiskFull, match="needs 3.6e-07 GB for the divergences"):
+        stored(subject("gpt2").model, tmp_path)
+    assert not list(tmp_path.iterdir())
 
 
 # --- what is refused ----------------------------------------------------------------------------------

@@ -11,10 +11,12 @@ from typing import Any
 import pytest
 
 from mechassay.adversarial.pools import Pool, draw_pools, tokenized
+from mechassay.adversarial.population import enumerate_pools
 from mechassay.alignment import encode
 from mechassay.errors import BadPairs, BadUsage, UnknownName
 from mechassay.examples import Example, Prompt
 from mechassay.models.model import Model, make_model
+from mechassay.tasks.greater_than import GreaterThan
 from mechassay.tasks.ioi import IOI
 from mechassay.tasks.task import Task
 from mechassay.truth.models import Truth, load_truth
@@ -99,6 +101,36 @@ def test_other_lengths_are_dropped_and_counted(truth: Truth) -> None:
     assert corrupted.dropped == {"not 5 tokens": 1, "no such counterfactual": 1}
     clean, corrupted = draw_pools(task, truth.model, 5, 5, matched=True)
     assert clean.dropped == {"not 5 tokens": 2} and corrupted.dropped == {"not 5 tokens": 1, "no such counterfactual": 1}
+
+
+@dataclass(frozen=True)
+class Strangers(Listed):
+    """A name that no tokenizer knows, in every second prompt."""
+
+    name = "strangers"
+
+    def generate(self, split: str, seed: int, tokenizer: Any = None) -> Iterator[Example]:
+        for number in range(12):
+            yield Example(str(number), prompt("Zed" if number % 2 else "Ann", 3), {"other": prompt("Bob", 3)})
+
+
+def test_words_that_the_tokenizer_does_not_know_are_dropped_and_counted(truth: Truth) -> None:
+    clean, corrupted = draw_pools(Strangers(), truth.model, 4, 3)
+    assert texts(clean) == [prompt("Ann", 3).text] * 4 and clean.dropped == {"words unknown to the tokenizer": 3}
+    assert len(corrupted) == 3 and corrupted.dropped == {}
+    with pytest.raises(BadPairs, match=r"asked for 7 and 7 \(left out: 6 words unknown to the tokenizer\)"):
+        draw_pools(Strangers(), truth.model, 7, 7, matched=True)
+    # Some tokenizers have one token for what is unknown and for the beginning of a text.
+    unknown = truth.model.tokenizer.unk_token_id  # pyright: ignore[reportOptionalMemberAccess]
+    assert unknown is not None
+    assert len(draw_pools(truth.task, replace(truth.model, prepend=(unknown,)), 4, 3)[0]) == 4
+
+
+def test_a_task_in_another_language_has_no_population(truth: Truth) -> None:
+    with pytest.raises(BadPairs, match=r"left out: [\d,]+ words unknown to the tokenizer"):
+        enumerate_pools(GreaterThan(), truth.model)
+    with pytest.raises(BadPairs, match=r"left out: [\d,]+ words unknown to the tokenizer"):
+        draw_pools(truth.task, load_truth("truth-induction").model, 5, 5)
 
 
 def test_prompts_of_several_templates(reader: Model) -> None:

@@ -17,9 +17,10 @@ import torch
 
 from mechassay.adversarial import blocks
 from mechassay.adversarial.bounds import upper_bound
+from mechassay.adversarial.values import Values
 from mechassay.circuits.ablation import ablate
 from mechassay.circuits.faithfulness import evaluate
-from mechassay.errors import BadUsage, MissingExtra, UnknownName
+from mechassay.errors import BadFile, BadUsage, MissingExtra, UnknownName
 from mechassay.models.model import Model
 from mechassay.pairs import Batch
 from mechassay.progress import SILENT
@@ -210,6 +211,10 @@ def test_the_truth_is_that_of_the_ablation(model: Model, tmp_path: Path) -> None
         ({"enumerate_all": True}, BadUsage, "--design matched"),
         ({"enumerate_all": True, "design": "matched"}, BadUsage, "The examples of truth-ioi cannot be enumerated"),
         ({"percentiles": (0.5, 1.0)}, BadUsage, "A percentile must be between 0 and 1, both excluded; got 1"),
+        ({"percentiles": (0.5, 0.5)}, BadUsage, "Give each of percentiles once; got 0.5, 0.5"),
+        ({"above": (1.0, float("nan"))}, BadUsage, "A threshold must be a number of nats, 0 or more; got nan"),
+        ({"above": (float("inf"),)}, BadUsage, "got inf"),
+        ({"above": (-1.0,)}, BadUsage, "got -1"),
         ({"worst": -1}, BadUsage, "worst must be 0 or more; got -1"),
         ({"n_permutations": 0}, BadUsage, "n_permutations must be 1 or more; got 0"),
         ({"task": "io"}, UnknownName, "Unknown task 'io'"),
@@ -245,4 +250,55 @@ def test_wrong_values_break_the_run(model: Model, tmp_path: Path, monkeypatch: p
     job.values.circuits[0, 2, 3] += 20
     (record,) = job.records()
     assert record.controls["worst"] == {"n": 3, "n_wrong": 1}
-    assert "1 of the worst pairs" in record.controls["failures"][0] and record.warnings == record.controls["failures"]
+    assert "pairs that were run again have another divergence" in record.controls["failures"][0]
+    assert record.warnings == record.controls["failures"]
+
+
+def test_values_that_are_too_small_break_the_run_too(model: Model, tmp_path: Path) -> None:
+    run = AdversarialRun(TRUTH, TRUTH, ("random@0.5",), n_clean=8, n_corrupted=6, **FAST)
+    job = AdversarialJob(run, tmp_path, lambda: model, progress=SILENT)
+    flat = job.values.circuits[0].reshape(-1)
+    flat[np.argsort(flat)[:-3]] = 0
+    (record,) = job.records()
+    assert record.controls["worst"] == {"n": 3, "n_wrong": 0}
+    assert record.controls["drawn"]["n"] == 10 and record.controls["drawn"]["n_wrong"] > 5 and record.controls["drawn"]["largest"] > 1
+    assert record.controls["failures"]
+
+
+def test_a_model_that_says_the_same_after_all_prompts_breaks_the_run(model: Model, tmp_path: Path) -> None:
+    run = AdversarialRun(TRUTH, TRUTH, ("random@0.5",), n_clean=8, n_corrupted=6, **FAST)
+    job = AdversarialJob(run, tmp_path, lambda: model, progress=SILENT)
+    clean, corrupted = job.pools
+    vars(job)["pools"] = clean.select([0] * 8), clean.select([0] * 6)
+    (record,) = job.records()
+    assert "every circuit would pass" in record.controls["failures"][0] and len(corrupted) == 6
+
+
+def test_records_of_another_file_are_refused(model: Model, tmp_path: Path) -> None:
+    run = AdversarialRun(TRUTH, TRUTH, ("random@0.5", "truth"), n_clean=8, n_corrupted=6, **FAST)
+    job = AdversarialJob(run, tmp_path, lambda: model, progress=SILENT)
+    job.records()
+    job.folder.record_file("truth").unlink()
+    changed = Values(job.values.names, job.values.circuits * 2, job.values.corrupted)
+    changed.save(job.values_file)
+    again = AdversarialJob(run, tmp_path, lambda: model, progress=SILENT)
+    with pytest.raises(BadFile, match=r"values.parquet: is not the file that the record of random@0.5 was made of"):
+        again.records()
+
+
+def test_divergences_that_are_not_finite_are_refused(job: AdversarialJob, records: list[Record], tmp_path: Path) -> None:
+    circuits = job.values.circuits.copy()
+    circuits[1, 2, 3] = np.nan
+    Values(job.values.names, circuits, job.values.corrupted).save(tmp_path / "values.parquet")
+    with pytest.raises(BadFile, match="1 of its divergences are not finite"):
+        Values.load(tmp_path / "values.parquet", job.values.names)
+
+
+def test_a_truncated_list_of_prompts_is_written_again(model: Model, tmp_path: Path) -> None:
+    run = AdversarialRun(TRUTH, TRUTH, ("truth",), n_clean=8, n_corrupted=6, **FAST)
+    file, texts = tmp_path / "prompts.json", []
+    for _ in range(2):
+        assert AdversarialJob(run, tmp_path, lambda: model, progress=SILENT).pools
+        texts.append(file.read_text("utf-8"))
+        file.write_text(texts[0][:50], encoding="utf-8")
+    assert texts[0] == texts[1] and len(json.loads(texts[0])["clean"]) == 8

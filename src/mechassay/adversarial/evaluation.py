@@ -10,6 +10,8 @@ does the blocks that are not whole again.
 from __future__ import annotations
 
 import hashlib
+import math
+import shutil
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -21,7 +23,7 @@ from jaxtyping import Float, Int
 from mechassay.adversarial.blocks import Work
 from mechassay.adversarial.pools import Pool
 from mechassay.circuits.scores import Circuit
-from mechassay.errors import BadFile, BadUsage, GraphMismatch, NonFinite
+from mechassay.errors import BadFile, BadUsage, DiskFull, GraphMismatch, NonFinite
 from mechassay.models.circuit_forward import circuit_runner
 from mechassay.models.memory import out_of_memory_is_an_error
 from mechassay.models.model import Model
@@ -64,6 +66,7 @@ def evaluate_pairs(
         NonFinite: a divergence is NaN or infinite.
         BadFile: the store holds something else, or the values of other circuits or prompts.
         OutOfMemory: one pair does not fit.
+        DiskFull: the store would not fit.
     """
     for circuit in circuits:
         if circuit.graph != model.graph:
@@ -100,6 +103,7 @@ class _Store:
         folder.mkdir(parents=True, exist_ok=True)
         file, belongs = folder / "divergences.npy", folder / "of.txt"
         if not file.is_file():
+            _check_room(folder, 4 * math.prod(shape))
             partial = file.with_suffix(".new.npy")
             new = np.lib.format.open_memmap(partial, mode="w+", dtype=np.float32, shape=shape)
             new[:] = np.nan
@@ -121,6 +125,14 @@ class _Store:
         """Write what is in memory to the disk."""
         if isinstance(self.array, np.memmap):
             self.array.flush()
+
+
+def _check_room(folder: Path, size: int) -> None:
+    """Refuse what does not fit: a mapped file that finds the disk full kills the process."""
+    free = shutil.disk_usage(folder).free
+    # The parquet file is made beside it before it is removed.
+    if 2 * size > free:
+        raise DiskFull(f"{folder}: needs {2 * size / 1e9:.2g} GB for the divergences; {free / 1e9:.2g} GB are free.")
 
 
 def _identity(circuits: Sequence[Circuit], clean: Pool, corrupted: Pool) -> str:

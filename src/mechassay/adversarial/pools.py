@@ -5,7 +5,8 @@ other examples of the same split (the next ones of its stream), so that the two 
 matched instead, prompt i of one belongs to prompt i of the other.
 
 Any clean prompt must be comparable with any corrupted one, token by token, so all have the same number of
-tokens: the number that most of the clean prompts have. Prompts of another length are dropped and counted.
+tokens: the number that most of the clean prompts have. Prompts of another length, or with words that the tokenizer does
+not know, are dropped and counted.
 
 The fields of a prompt are its parts (`Prompt.spans`): what group-by and search work with.
 """
@@ -109,8 +110,23 @@ def draw_pools(
     sides.fill(islice(task.generate(split, seed, model.tokenizer), PATIENCE * (n_clean + n_corrupted) + CHUNK), kind)
     if not sides.full:
         had = f"{len(sides.clean)} clean and {len(sides.corrupted)} corrupted prompts of {sides.length or 0} tokens"
-        raise BadPairs(f"Split {split!r} of {task.name} has {had} for {model.name}; asked for {n_clean} and {n_corrupted}.")
+        asked = f"asked for {n_clean} and {n_corrupted}{said(sides.clean.dropped + sides.corrupted.dropped)}"
+        raise BadPairs(f"Split {split!r} of {task.name} has {had} for {model.name}; {asked}.")
     return sides.clean.pool(), sides.corrupted.pool()
+
+
+def left_out(model: Model, tokens: Sequence[int], length: int) -> str | None:
+    """Why a prompt cannot be in a pool; None if it can. What stands before every prompt may be anything."""
+    unknown = None if model.tokenizer is None else model.tokenizer.unk_token_id
+    if len(tokens) != length:
+        return f"not {length} tokens"
+    return "words unknown to the tokenizer" if unknown in tokens[len(model.prepend) :] else None
+
+
+def said(dropped: Mapping[str, int]) -> str:
+    """Counts of what was left out, for the end of a message."""
+    counts = ", ".join(f"{count:,} {reason}" for reason, count in dropped.items() if count)
+    return f" (left out: {counts})" if counts else ""
 
 
 def _checked(task: Task, split: str, counterfactual: str | None, seed: int) -> str:
@@ -186,7 +202,8 @@ class _Sides:
                 self.corrupted.add(other, other_tokens)
 
     def _fits(self, side: _Side, tokens: list[int]) -> bool:
-        if len(tokens) == self.length:
-            return True
-        side.dropped[f"not {self.length} tokens" if tokens else "no such counterfactual"] += 1
-        return False
+        assert self.length is not None
+        reason = left_out(self.model, tokens, self.length) if tokens else "no such counterfactual"
+        if reason is not None:
+            side.dropped[reason] += 1
+        return reason is None

@@ -18,7 +18,7 @@ from jaxtyping import Float
 
 from mechassay.adversarial.bounds import check_share, decimal
 from mechassay.adversarial.evaluation import evaluate_pairs
-from mechassay.adversarial.pools import PUBLIC_SPLITS, Pool, tokenized
+from mechassay.adversarial.pools import PUBLIC_SPLITS, Pool, left_out, said, tokenized
 from mechassay.circuits.scores import Circuit
 from mechassay.errors import BadPairs, BadUsage, UnknownName
 from mechassay.examples import Prompt
@@ -54,15 +54,15 @@ def enumerate_pools(
     if not there:
         raise BadPairs(f"Split {split!r} of {task.name} has no examples with {kind!r} for {model.name}.")
     length = Counter(map(len, ours)).most_common(1)[0][0]
-    kept = [row for row in range(len(there)) if len(ours[row]) == len(theirs[row]) == length]
+    reasons = [left_out(model, ours[row], length) or left_out(model, theirs[row], length) for row in range(len(there))]
+    dropped = Counter({"no such counterfactual": len(pairs) - len(there)}) + Counter(filter(None, reasons))
+    kept = [row for row, reason in enumerate(reasons) if reason is None]
     if not kept:
-        raise BadPairs(f"Split {split!r} of {task.name} has no pairs of {length} tokens for {model.name}.")
-    dropped = {"no such counterfactual": len(pairs) - len(there), f"not {length} tokens": len(there) - len(kept)}
-    counted = {reason: count for reason, count in dropped.items() if count}
+        raise BadPairs(f"Split {split!r} of {task.name} has no pairs of {length} tokens for {model.name}{said(dropped)}.")
 
     def pool(side: int, tokens: list[list[int]]) -> Pool:
         prompts: tuple[Prompt, ...] = tuple(there[row][side] for row in kept)
-        return Pool(prompts, torch.tensor([tokens[row] for row in kept]), counted if side == 0 else {})
+        return Pool(prompts, torch.tensor([tokens[row] for row in kept]), dict(dropped) if side == 0 else {})
 
     return pool(0, ours), pool(1, theirs)
 

@@ -10,6 +10,7 @@ same bytes (with the same version of pyarrow). Where ablated edges carry constan
 
 from __future__ import annotations
 
+import hashlib
 import os
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -73,7 +74,7 @@ class Values:
         """Read what `save` wrote.
 
         Raises:
-            BadFile: truncated, foreign, or about other circuits.
+            BadFile: truncated, foreign, about other circuits, or with values that are not finite.
             MissingExtra: `pyarrow` is not installed.
         """
         pyarrow, parquet = arrow()
@@ -83,7 +84,16 @@ class Values:
             found = [table[name].to_numpy().reshape(shape) for name in (EMPTY, *names)]
         except (OSError, pyarrow.ArrowException, KeyError, ValueError) as error:
             raise BadFile(f"{path}: not a file of divergences of {', '.join(names)} ({str(error).splitlines()[0]}).") from None
-        return Values(tuple(names), np.stack(found[1:]), found[0], CORRUPTED in table.column_names)
+        numbers = np.stack(found)
+        if not np.isfinite(numbers).all():
+            raise BadFile(f"{path}: {int((~np.isfinite(numbers)).sum()):,} of its divergences are not finite.")
+        return Values(tuple(names), numbers[1:], numbers[0], CORRUPTED in table.column_names)
+
+    @staticmethod
+    def file_hash(path: Path) -> str:
+        """SHA-256 of the file, by which records name it."""
+        with path.open("rb") as file:
+            return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 def arrow() -> tuple[Any, Any]:

@@ -5,8 +5,9 @@ once more, alone, and the divergence is taken from the two whole logit vectors i
 
     KL(M(x) || C) = sum_t p_t (log p_t - log q_t),
 
-without what the evaluation of all pairs shares between them (blocks, broadcast runs, the identity of
+without what the evaluation of all pairs shares between them (blocks, broadcast runs, beginnings, the identity of
 `divergence`). If the two differ by more than rounding (`Agreement`) the stored value is wrong and the run is broken.
+A fault that makes values too small does not show there, so some random pairs are run alone as well.
 
 Tables 4 to 6 and 8 to 10 of Uit de Bos and Garriga-Alonso (2024) show the same ten rows. Their values and their
 logits come from two runs of different code, which is how they came to contradict each other; here both are of one run.
@@ -75,21 +76,56 @@ def worst_cases(
     *,
     ablated: AblatedValues | None = None,
 ) -> tuple[WorstCase, ...]:
-    """The k pairs of the largest divergence, worst first; of equal ones those that come first.
+    """The k pairs of the largest divergence, worst first; of equal ones those that come first. See `cases_at`.
+
+    Raises:
+        BadUsage: as `cases_at`, or k below 0.
+    """
+    return cases_at(model, circuit, clean, corrupted, values, largest(values.reshape(-1), k), ablated=ablated)
+
+
+def random_cases(
+    model: Model,
+    circuit: Circuit,
+    clean: Pool,
+    corrupted: Pool,
+    values: Float[np.ndarray, "*pairs"],
+    k: int,
+    rng: np.random.Generator,
+    *,
+    ablated: AblatedValues | None = None,
+) -> tuple[WorstCase, ...]:
+    """k different pairs drawn at random, fewer if there are fewer. See `cases_at`."""
+    places = rng.choice(values.size, size=min(k, values.size), replace=False)
+    return cases_at(model, circuit, clean, corrupted, values, places, ablated=ablated)
+
+
+def cases_at(
+    model: Model,
+    circuit: Circuit,
+    clean: Pool,
+    corrupted: Pool,
+    values: Float[np.ndarray, "*pairs"],
+    places: Int[np.ndarray, "some"],
+    *,
+    ablated: AblatedValues | None = None,
+) -> tuple[WorstCase, ...]:
+    """Some pairs, each run again by itself.
 
     Args:
         values: [clean, corrupted] of a grid, or [pairs], whose pair i is (clean i, corrupted i).
+        places: of the pairs in the flat values.
         ablated: constants that ablated edges carry instead of the corrupted prompt's run; the prompt is then not looked at.
 
     Raises:
-        BadUsage: values of another shape than the pools', or k below 0.
+        BadUsage: values of another shape than the pools'.
     """
     shapes = ((len(clean), len(corrupted)), (len(clean),))
     if values.shape not in shapes or (values.ndim == 1 and len(corrupted) != len(clean)):
         raise BadUsage(f"Values of {len(clean)} clean and {len(corrupted)} corrupted prompts cannot have the shape {values.shape}.")
     run, allowed = circuit_runner(model.decoder, model.graph, circuit.edges, circuit.neurons), Agreement.of(model.dtype)
     found: list[WorstCase] = []
-    for place in largest(values.reshape(-1), k).tolist():
+    for place in places.tolist():
         row, column = divmod(place, len(corrupted)) if values.ndim == 2 else (place, place)
         batch = _pair(clean.tokens[row], corrupted.tokens[column], ablated, model.device)
         found.append(_case(model, run, batch, (row, column), float(values.reshape(-1)[place]), allowed))

@@ -20,6 +20,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import math
 import shutil
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -45,7 +46,7 @@ from mechassay.circuits.ablation import ABLATIONS
 from mechassay.circuits.faithfulness import evaluate
 from mechassay.circuits.node_scores import Scores
 from mechassay.circuits.scores import Circuit
-from mechassay.errors import BadUsage, MechassayError, UnknownName
+from mechassay.errors import BadFile, BadUsage, MechassayError, UnknownName
 from mechassay.models.model import Model
 from mechassay.pairs import Batch
 from mechassay.progress import BAR, Progress
@@ -127,6 +128,13 @@ class AdversarialRun:
             raise BadUsage(f"Give one or more different circuits; got {', '.join(self.circuits) or 'none'}.")
         for share in self.percentiles:
             check_share("A percentile", share)
+        for name in ("percentiles", "above"):
+            numbers = getattr(self, name)
+            if len(set(numbers)) < len(numbers):
+                raise BadUsage(f"Give each of {name} once; got {', '.join(f'{number:g}' for number in numbers)}.")
+        for threshold in self.above:
+            if not (math.isfinite(threshold) and threshold >= 0):
+                raise BadUsage(f"A threshold must be a number of nats, 0 or more; got {threshold}.")
         least = {"worst": 0, "n_resamples": 1, "n_permutations": 1, "train_limit": 1}
         for name, number in least.items():
             if getattr(self, name) < number:
@@ -241,7 +249,8 @@ class AdversarialJob:
         dropped = {f"{side}: {reason}": count for side, pool in sides.items() for reason, count in pool.dropped.items()}
         sizes = {side: len(pool) for side, pool in sides.items()}
         self.folder.save_data("prompts", {"hash": digest.hexdigest(), "tokens": pools[0].tokens.shape[1], **sizes, "dropped": dropped})
-        if not (file := self.folder.path / "prompts.json").is_file():
+        file = self.folder.path / "prompts.json"
+        if not file.is_file() or file.read_bytes() != text.encode():
             write_text(file, text)
 
     @property
@@ -255,9 +264,9 @@ class AdversarialJob:
         if self.values_file.is_file():
             return Values.load(self.values_file, names)
         (clean, corrupted), circuits = self.pools, [each.circuit for each in self.circuits]
-        begin = time.perf_counter()
+        begin, store = time.perf_counter(), self.folder.path / "values"
+        goes_on = store.exists()
         if self.run.paired:
-            store = self.folder.path / "values"
             done = evaluate_pairs(
                 self.model, circuits, clean, corrupted, grid=self.run.design == "grid", store=store, progress=self.progress
             )
@@ -265,13 +274,14 @@ class AdversarialJob:
         else:
             found = self._by_constants([Circuit.empty(self.model.graph), *circuits])
             values = Values(names, found[1:], found[0], paired=False)
-        self.seconds = round(time.perf_counter() - begin, 3)
+        if not goes_on:
+            self.seconds = round(time.perf_counter() - begin, 3)
         values.save(self.values_file)
         shutil.rmtree(self.folder.path / "values", ignore_errors=True)
         return values
 
     seconds = float("nan")
-    """What the divergences took, where they were made by this job."""
+    """What the divergences took, where they were made by this job alone."""
 
     @cached_property
     def constants(self) -> Batch:
@@ -300,6 +310,7 @@ class AdversarialJob:
         """The record of every circuit; those in the folder are read, the others made."""
         stored = [self.folder.record(cell_name(text)) for text in self.run.circuits]
         there = [record for record in stored if record is not None]
+        self._check_file(there)
         if len(there) == len(stored):
             return there
         maker = RecordMaker(self)
@@ -307,6 +318,15 @@ class AdversarialJob:
             if record is None:
                 self.folder.save_record(cell_name(each.text), maker.record(number))
         return stored_records(self.folder)
+
+    def _check_file(self, records: Sequence[Record]) -> None:
+        """Refuse records beside divergences that are not those they were made of."""
+        if not records or not self.values_file.is_file():
+            return
+        digest = Values.file_hash(self.values_file)
+        for record in records:
+            if record.data["values"]["hash"] != digest:
+                raise BadFile(f"{self.values_file}: is not the file that the record of {record.method.name} was made of. Restore it.")
 
 
 def _as_json(pool: Pool) -> str:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import hashlib
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
@@ -13,9 +12,9 @@ import numpy as np
 from jaxtyping import Float
 
 from mechassay.adversarial.agreement import Agreement
-from mechassay.adversarial.controls import Controls
 from mechassay.adversarial.findings import fields_of, finite, heat_maps, histogram
-from mechassay.adversarial.worst import WorstCase, disagreements, worst_cases
+from mechassay.adversarial.values import Values
+from mechassay.adversarial.worst import WorstCase, disagreements, random_cases, worst_cases
 from mechassay.records import Measure, Record, Spec, provenance
 from mechassay.tasks.task import settings_of
 
@@ -25,6 +24,8 @@ if TYPE_CHECKING:
 
 KIND = "adversarial"
 DECIMALS = 4
+RANDOM_CASES = 10
+"""Random pairs that are run again alone, beside the worst ones."""
 
 
 class RecordMaker:
@@ -44,7 +45,7 @@ class RecordMaker:
         each, values = self.job.circuits[number], self.job.values.circuits[number]
         # Each circuit has its own stream, so that what is done already changes nothing.
         rng = np.random.default_rng((run.seed, number))
-        cases = self._worst(each, values)
+        cases, drawn = self._alone(each, values, np.random.default_rng((run.seed, number, RANDOM_CASES)))
         found = self._summary(values, rng)
         fields = fields_of(self.job.pools[0], self.job.pools[1] if run.paired else None, grid=values.ndim == 2)
         # What is rounding is no difference between labels.
@@ -59,10 +60,10 @@ class RecordMaker:
             "groups": groups,
             "heat_maps": heat_maps(rounded, fields, groups),
         }
-        wrong = disagreements(cases)
+        wrong = disagreements((*cases, *drawn))
         realised = {"evaluate_seconds": self.job.seconds, "analyse_seconds": round(time.perf_counter() - begin, 3)}
         about = self.job.folder.data()
-        about["values"] = {"file": self.job.values_file.name, "hash": hashlib.sha256(self.job.values_file.read_bytes()).hexdigest()}
+        about["values"] = {"file": self.job.values_file.name, "hash": Values.file_hash(self.job.values_file)}
         n = len(each.circuit)
         model = self.job.model
         return Record(
@@ -76,10 +77,10 @@ class RecordMaker:
             example_ids=[],
             groups=[],
             curves=finite(curves),
-            controls=finite(self._controls(n, cases)),
+            controls=finite(self._controls(n, cases, drawn)),
             realised=realised,
             data=about,
-            warnings=[*_broken(self.job.controls, wrong), *self._cautions(each)],
+            warnings=[*self._broken(wrong), *self._cautions(each)],
             provenance=provenance(
                 device=str(model.device),
                 dtype=str(model.dtype).removeprefix("torch."),
@@ -110,9 +111,14 @@ class RecordMaker:
             found.append(f"The circuit was found on the split {self.job.run.split} that it is evaluated on.")
         return found
 
-    def _worst(self, each: FoundCircuit, values: Float[np.ndarray, "*pairs"]) -> tuple[WorstCase, ...]:
-        ablated = None if self.job.run.paired else self.job.constants.ablated
-        return worst_cases(self.job.model, each.circuit, *self.job.pools, values, self.job.run.worst, ablated=ablated)
+    def _alone(
+        self, each: FoundCircuit, values: Float[np.ndarray, "*pairs"], rng: np.random.Generator
+    ) -> tuple[tuple[WorstCase, ...], tuple[WorstCase, ...]]:
+        """The worst pairs and some random ones, each run again by itself."""
+        job = self.job
+        ablated = None if job.run.paired else job.constants.ablated
+        worst = worst_cases(job.model, each.circuit, *job.pools, values, job.run.worst, ablated=ablated)
+        return worst, random_cases(job.model, each.circuit, *job.pools, values, RANDOM_CASES, rng, ablated=ablated)
 
     def _case(self, case: WorstCase, empty: Float[np.ndarray, "*pairs"]) -> dict[str, Any]:
         sides = {"clean_prompt": (self.job.pools[0], case.clean)}
@@ -125,18 +131,46 @@ class RecordMaker:
         place = (case.clean, case.corrupted) if empty.ndim == 2 else (case.clean,)
         return {**asdict(case), "empty": float(empty[place]), **prompts}
 
-    def _controls(self, n: int, cases: Sequence[WorstCase]) -> dict[str, Any]:
+    def _controls(self, n: int, cases: Sequence[WorstCase], drawn: Sequence[WorstCase]) -> dict[str, Any]:
         found = self.job.controls
         part = found.random[n]
         statistics = dataclasses.replace(self.job.statistics, population=False, n_resamples=min(200, self.job.run.n_resamples))
         table = statistics.table(part, np.random.default_rng(self.job.run.seed))
         return {
             "checks": [{**asdict(check), "passed": check.passed} for check in found.checks],
-            "failures": _broken(found, disagreements(cases)),
+            "failures": self._broken(disagreements((*cases, *drawn))),
             "worst": {"n": len(cases), "n_wrong": len(disagreements(cases))},
+            "drawn": {
+                "n": len(drawn),
+                "n_wrong": len(disagreements(drawn)),
+                "largest": max((abs(case.value - case.again) for case in drawn), default=0.0),
+            },
             "corrupted": self.corrupted,
             "random": {"edges": n, "live": found.n_live[n], "pairs": int(part.size), "seed": self.job.run.seed, "summary": table},
         }
+
+    def _broken(self, wrong: Sequence[WorstCase]) -> list[str]:
+        """Every control that fails, in words."""
+        answers = {"full": "KL = 0", "empty": "the KL of the model on the corrupted prompt"}
+        found = [
+            f"The {check.name} circuit does not give {answers[check.name]}: {check.n_wrong:,} of {check.n:,} pairs differ, by up to "
+            f"{check.largest:.3g} nats. The divergences cannot be trusted."
+            for check in self.job.controls.checks
+            if not check.passed
+        ]
+        if wrong:
+            case = wrong[0]
+            found.append(
+                f"{len(wrong)} of the pairs that were run again have another divergence when they are run alone, the first "
+                f"{case.again:.6g} instead of {case.value:.6g} nats. The divergences cannot be trusted."
+            )
+        largest = float(self.job.values.corrupted.max())
+        if largest <= Agreement.of(self.job.model.dtype).absolute:
+            found.append(
+                f"Without any circuit the divergence is at most {max(largest, 0.0):.1g} nats, on all pairs: the model says the same after "
+                "clean and corrupted prompts, and every circuit would pass."
+            )
+        return found
 
 
 def _measures(
@@ -161,21 +195,3 @@ def _measures(
 
 def _finite(value: float) -> float:
     return value if np.isfinite(value) else float("nan")
-
-
-def _broken(controls: Controls, wrong: Sequence[WorstCase]) -> list[str]:
-    """Every control that fails, in words."""
-    answers = {"full": "KL = 0", "empty": "the KL of the model on the corrupted prompt"}
-    found = [
-        f"The {check.name} circuit does not give {answers[check.name]}: {check.n_wrong:,} of {check.n:,} pairs differ, by up to "
-        f"{check.largest:.3g} nats. The divergences cannot be trusted."
-        for check in controls.checks
-        if not check.passed
-    ]
-    if wrong:
-        case = wrong[0]
-        found.append(
-            f"{len(wrong)} of the worst pairs have another divergence when they are run alone, the first {case.again:.6g} instead of "
-            f"{case.value:.6g} nats. The divergences cannot be trusted."
-        )
-    return found
