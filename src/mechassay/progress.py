@@ -6,12 +6,19 @@ Jobs take a `progress` argument and call `with progress.track("label", total) as
 
 from __future__ import annotations
 
+import math
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
+
+if TYPE_CHECKING:
+    from rich.console import Console
+    from rich.progress import Progress as RichProgress
 
 Advance = Callable[[int], None]
+LABEL = 28
+"""Letters of a label that are shown: with a bar, counts of millions, rate and times they fit into 80."""
 
 
 class Progress(Protocol):
@@ -32,36 +39,53 @@ class Bar:
                 yield advance
             return
         from rich.console import Console
-        from rich.progress import (
-            BarColumn,
-            MofNCompleteColumn,
-            Progress,
-            ProgressColumn,
-            Task,
-            TextColumn,
-            TimeElapsedColumn,
-            TimeRemainingColumn,
-        )
-        from rich.text import Text
 
-        class Rate(ProgressColumn):
-            """Units a second."""
-
-            def render(self, task: Task) -> Text:
-                return Text("" if task.speed is None else f"{task.speed:,.4g}/s")
-
-        columns = (
-            TextColumn("{task.description}"),
-            BarColumn(),
-            MofNCompleteColumn(),
-            Rate(),
-            TimeElapsedColumn(),
-            TextColumn("left"),
-            TimeRemainingColumn(),
-        )
-        with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
+        with drawn(Console(stderr=True)) as bar:
             task = bar.add_task(label, total=total)
             yield lambda done: bar.advance(task, done)
+
+
+def drawn(console: Console) -> RichProgress:
+    """What draws bars. In a narrow terminal it is the bar itself that gets shorter; a very long label is cut."""
+    from rich.progress import (
+        BarColumn,
+        MofNCompleteColumn,
+        Progress,
+        ProgressColumn,
+        Task,
+        TextColumn,
+        TimeElapsedColumn,
+        TimeRemainingColumn,
+    )
+    from rich.table import Column
+    from rich.text import Text
+
+    class Rate(ProgressColumn):
+        """Units a second."""
+
+        def render(self, task: Task) -> Text:
+            return Text("" if task.speed is None else f"{rate(task.speed)}/s")
+
+    def whole() -> Column:
+        return Column(no_wrap=True)
+
+    columns = (
+        TextColumn("{task.description}", markup=False, table_column=Column(no_wrap=True, max_width=LABEL, overflow="ellipsis")),
+        BarColumn(),
+        MofNCompleteColumn(table_column=whole()),
+        Rate(table_column=whole()),
+        TimeElapsedColumn(table_column=whole()),
+        TextColumn("left"),
+        TimeRemainingColumn(table_column=whole()),
+    )
+    return Progress(*columns, console=console, transient=True)
+
+
+def rate(speed: float) -> str:
+    """A rate with three significant digits, or all before the point: 29,330 or 0.123."""
+    if speed <= 0:
+        return "0"
+    return f"{speed:,.{max(0, 2 - math.floor(math.log10(speed)))}f}"
 
 
 class Silent:

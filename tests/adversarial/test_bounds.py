@@ -102,6 +102,14 @@ def test_rare_percentiles_and_millions_of_draws() -> None:
     assert [holds(n) for n in (size.smallest - 1, size.smallest, size.always - 1, size.always)] == [False, True, False, True]
 
 
+def test_what_the_search_refuses_is_beyond_it() -> None:
+    """Around the limit: refused at once, or found just below it."""
+    exact = required_n(0.99, 0.95, 2e-7)
+    assert 6e11 < exact.smallest < exact.always < 7e11 < required_n(0.99, 0.95, 2e-7, "chernoff").smallest
+    with pytest.raises(BadUsage, match="which goes up to"):
+        required_n(0.99, 0.95, 1.6e-7)  # 1.25^2 times as many are above 1e12.
+
+
 def test_the_numbers_in_the_papers_text() -> None:
     assert confidence(1000, 0.95, 0.01) == pytest.approx(0.9194, abs=5e-5)
     assert confidence(1000, 0.99, 0.005) == pytest.approx(0.9339, abs=5e-5)
@@ -217,6 +225,11 @@ def test_single_precision_is_enough() -> None:
         (lambda: required_n(0.99, 0.95, 0.01), "below 1 - p = 0.01; got 0.01"),
         (lambda: required_n(0.99, 0.95, 0.0), "epsilon must be above 0"),
         (lambda: required_n(0.9, 0.95, 1e-9), "too small for the exact search"),
+        (lambda: required_n(0.99, 0.95, 1e-300), "epsilon = 1e-300 is too small for the exact search, which goes up to 1e\\+12 draws"),
+        (lambda: required_n(0.99, 0.4, 5e-324), "too small for the exact search"),
+        (lambda: required_n(0.99, 0.95, 1e-12), "too small for the exact search"),
+        (lambda: required_n(0.99, 0.95, 1e-300, "chernoff"), "chernoff bound would need more than 9e\\+15 draws"),
+        (lambda: required_n(0.99, 0.95, 1e-160, "hoeffding"), "hoeffding bound would need more than 9e\\+15 draws"),
         (lambda: upper_bound(np.empty(0), 0.9), "at least 1 draw"),
         (lambda: rank_confidence(5, 6, 0.9), "between 1 and n = 5; got 6"),
     ],

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from mechassay.adversarial.controls import random_circuit, run_controls
+from mechassay.adversarial.controls import control_circuit, random_circuit, run_controls
 from mechassay.adversarial.evaluation import evaluate_pairs
 from mechassay.adversarial.pools import Pool, draw_pools
 from mechassay.circuits.scores import Circuit
@@ -68,3 +68,16 @@ def test_random_circuits_have_the_size_and_the_seed(truth: Truth) -> None:
     one, again, other = random_circuit(graph, 40, 0), random_circuit(graph, 40, 0), random_circuit(graph, 40, 1)
     assert len(one) == len(other) == 40 and one == again and one != other
     assert random_circuit(graph, graph.n_edges, 3) == Circuit.full(graph)
+
+
+def test_a_random_circuit_is_not_its_own_control(truth: Truth, pools: tuple[Pool, Pool], corrupted: np.ndarray) -> None:
+    graph, size, seed = truth.model.graph, 200, 3
+    own, control = random_circuit(graph, size, seed), control_circuit(graph, size, seed)
+    assert control == control_circuit(graph, size, seed) and len(control) == size
+    assert len({frozenset(control_circuit(graph, size, each).edges.flatten().nonzero()[:, 0].tolist()) for each in range(-2, 5)}) == 7
+    # As many edges in common as two independent draws have: a share of size / n_edges, give or take four standard errors.
+    common, expected = int((own.edges & control.edges).sum()), size**2 / graph.n_edges
+    assert abs(common - expected) < 4 * np.sqrt(expected)
+    found = run_controls(truth.model, [size], *pools, corrupted, seed=seed, side=5, progress=SILENT)
+    wanted = evaluate_pairs(truth.model, [own, control], pools[0].select(range(5)), pools[1].select(range(5)), progress=SILENT).circuits
+    assert np.allclose(found.random[size], wanted[1], atol=1e-4) and not np.allclose(found.random[size], wanted[0], atol=1e-4)

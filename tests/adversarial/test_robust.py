@@ -249,7 +249,7 @@ def test_any_method_of_edges_will_do(tiny: Subject) -> None:
 
 def grid(seed: int) -> np.ndarray:
     rng = np.random.default_rng(seed)
-    return rng.gamma(1.0, size=(12, 1)) + rng.gamma(1.0, size=(1, 9)) + 0.1 * rng.gamma(1.0, size=(12, 9))
+    return rng.gamma(1.0, size=(120, 1)) + rng.gamma(1.0, size=(1, 101)) + 0.1 * rng.gamma(1.0, size=(120, 101))
 
 
 def test_differences_are_of_the_same_resamples() -> None:
@@ -257,7 +257,7 @@ def test_differences_are_of_the_same_resamples() -> None:
     ours = Resampled.of(values, 1)
     same = ours.minus(ours).estimates()
     assert all(each.value == 0 for each in same.values())
-    assert same["mean"].low == same["mean"].high == same["99%"].low == same["99%"].high == 0
+    assert same["mean"].low == same["mean"].high == same["95%"].low == same["95%"].high == 0
     shifted = Resampled.of(values + 2, 1).minus(ours).estimates()
     assert [each.value for each in shifted.values()] == pytest.approx([2, 2, 2, 2])
     assert [shifted["mean"].low, shifted["mean"].high] == pytest.approx([2, 2], abs=1e-5)
@@ -279,6 +279,20 @@ def test_statistics_of_a_grid() -> None:
     expected = [values.mean(), *np.quantile(values, (0.5, 0.9)), values.max()]
     assert [each.value for each in found.values()] == pytest.approx(expected)
     assert found["mean"].low < values.mean() < found["mean"].high and np.isnan(found["max"].low)
+
+
+def test_percentiles_that_few_inputs_lie_beyond_have_no_interval() -> None:
+    """101 columns: 5 lie beyond the 95th percentile, 1 beyond the 99th. Of 99 not even 5, of 4 nothing is known."""
+    one, other = (Resampled.of(grid(seed), 0) for seed in (3, 4))
+    for found in (one.estimates(), one.minus(other).estimates()):
+        assert np.isfinite([each.value for each in found.values()]).all()
+        assert [bool(np.isfinite([each.low, each.high]).all()) for each in found.values()] == [True, True, False, False]
+        assert np.isnan([found["99%"].low, found["99%"].high]).all()
+    less, few = (Resampled.of(grid(3)[:, :n], 0, n_resamples=50).estimates() for n in (99, 4))
+    assert np.isnan(less["95%"].low) and np.isfinite(less["mean"].low)
+    assert all(np.isnan(each.low) and np.isnan(each.high) for each in few.values())
+    with pytest.raises(BadUsage, match="at least 1 resample"):
+        Resampled.of(grid(3), 0, n_resamples=0)
 
 
 def test_over_repeats_by_hand() -> None:

@@ -328,6 +328,12 @@ def test_the_expected_maximum_of_draws(values: list[int], draws: int) -> None:
     assert expected_maximum(np.array(values, dtype=float), draws) == pytest.approx(sum(every) / len(every), abs=1e-9)
 
 
+@pytest.mark.parametrize(("n", "draws"), [(4, 0), (4, -1), (0, 1)])
+def test_an_expected_maximum_of_nothing_is_refused(n: int, draws: int) -> None:
+    with pytest.raises(BadUsage, match=f"at least 1 draw of at least 1 value; got {draws} of {n}"):
+        expected_maximum(np.zeros(n), draws)
+
+
 # --- whole populations --------------------------------------------------------------------------------
 
 

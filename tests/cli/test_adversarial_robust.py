@@ -9,6 +9,9 @@ from typing import Any
 
 import pytest
 
+from mechassay.adversarial.robust import Robust
+from mechassay.circuits.scores import EdgeScores
+
 Run = Callable[..., Any]
 SMALL = ("-m", "truth-ioi", "-t", "truth-ioi", "--edges", "6", "--size", ".03", "--rounds", "1", "--worst", "2",
          "--base", "4", "--discovery", "5", "--held-out", "6")  # fmt: skip
@@ -23,6 +26,67 @@ def test_tables_and_files(run: Run, tmp_path: Path) -> None:
     assert {cell["edges"] for cell in stored["repeats"][0]["cells"]} == {7}  # 3 % of 262
     assert "<table" in (tmp_path / "out/report.html").read_text("utf-8")
     assert run("adversarial", "robust", *SMALL, "-o", tmp_path / "out").out == done.out
+    other = run("adversarial", "robust", *SMALL, "--size", "1.0", "-o", tmp_path / "out")
+    assert other.code == 2 and "holds a run with sizes" in other.line
+
+
+def test_a_killed_repeat_takes_up_its_rankings(run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    words = ("adversarial", "robust", *SMALL, "-o")
+    assert run(*words, tmp_path / "whole").code == 0
+    random = Robust.score_random
+
+    def killed(*args: Any, **options: Any) -> Any:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(Robust, "score_random", killed)
+    assert run(*words, tmp_path / "out").code == 130
+    assert [path.name for path in (tmp_path / "out/scores").iterdir()] == ["0-robust.safetensors"]
+    monkeypatch.setattr(Robust, "score_random", random)
+    monkeypatch.setattr(Robust, "score", killed)
+    assert run(*words, tmp_path / "out").code == 0
+    files = ("repeats/0.json", "result.json", "report.html", *(f"scores/0-{name}.safetensors" for name in ("plain", "robust")))
+    for name in files:
+        assert _without_times(tmp_path / "out" / name) == _without_times(tmp_path / "whole" / name), name
+
+
+def _without_times(file: Path) -> object:
+    if file.suffix == ".safetensors":
+        return EdgeScores.load(file).values.nan_to_num(7.0).tolist()
+    return file.read_bytes()
+
+
+def test_rankings_of_other_prompts_are_not_taken_up(run: Run, tmp_path: Path) -> None:
+    words = ("adversarial", "robust", *SMALL, "-o", tmp_path / "out")
+    assert run(*words).code == 0
+    (tmp_path / "out/repeats/0.json").unlink()
+    chosen = json.loads((tmp_path / "out/data.json").read_text("utf-8"))
+    chosen["repeat 0"]["hash"] = "other"
+    (tmp_path / "out/data.json").write_text(json.dumps(chosen))
+    done = run(*words)
+    assert done.code == 2 and "holds a run on other repeat 0 pairs" in done.line
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["--size", "1000"], "must be between 0 and 262 edges; got 1000"),
+        (["--edges", "1000"], "must be between 0 and 262 edges; got 1000"),
+        (["--edges", "inf"], "number of edges (500) or a share of them, between 0 and 1 (0.01); got 'inf'"),
+        (["--edges", "nan"], "got 'nan'"),
+        (["--edges", "7.9"], "got '7.9'"),
+        (["--worst", "2.5"], "number of pairs (500)"),
+        (["--size", ".03"], "different sizes to compare rankings at; got 0.03, 0.03"),
+    ],
+)
+def test_sizes_are_refused_before_anything_is_scored(
+    run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, words: list[str], message: str
+) -> None:
+    def scored(*args: Any, **options: Any) -> Any:
+        raise AssertionError("scored")
+
+    monkeypatch.setattr(Robust, "score", scored)
+    done = run("adversarial", "robust", *SMALL, *words, "-o", tmp_path / "out")
+    assert done.code == 2 and message in done.line and not (tmp_path / "out").exists()
 
 
 @pytest.mark.parametrize(

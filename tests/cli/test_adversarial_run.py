@@ -66,7 +66,8 @@ def test_controls_that_fail_are_exit_code_1(run: Run, tmp_path: Path, monkeypatc
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        (("-c", "ioi"), "A circuit is one of canonical:NAME"),
+        (("-c", "ioi"), "Unknown circuit 'ioi'. Known: "),
+        (("-c", "truht"), "Did you mean 'truth'"),
         (("-c", "canonical:ioi"), "The ioi circuit is one of GPT-2 small"),
         (("-c", "random@0.5", "--design", "cube"), "Unknown design 'cube'. Known: grid, independent, matched"),
         (("-c", "full", "--split", "private"), "Unknown split 'private'"),
@@ -77,6 +78,45 @@ def test_controls_that_fail_are_exit_code_1(run: Run, tmp_path: Path, monkeypatc
 def test_bad_input_is_one_line(run: Run, tmp_path: Path, words: tuple[str, ...], message: str) -> None:
     done = run(*TRUTH, *words, "-o", tmp_path / "out")
     assert done.code == 2 and message in done.line
+
+
+@pytest.mark.parametrize(
+    "mistake",
+    [
+        ("-c", "full", "--n-clean", "0"),
+        ("-c", "full", "--split", "tset"),
+        ("-c", "full", "--counterfactual", "foo"),
+        ("-c", "random@99999"),
+        ("-c", "full", "--device", "cud"),
+    ],
+)
+def test_a_mistake_does_not_claim_the_folder(run: Run, tmp_path: Path, mistake: tuple[str, ...]) -> None:
+    out = tmp_path / "out"
+    assert run(*TRUTH, *mistake, "-o", out).code == 2 and (out / "plan.json").is_file()
+    done = run(*TRUTH, *SMALL, "-c", "empty", "-o", out, "--permutations", "5", "--dtype", "nope")
+    assert done.code == 2 and "dtype must be one of" in done.line
+    assert json.loads((out / "plan.json").read_text("utf-8"))["circuits"] == ["empty"]
+
+
+def test_help_offers_only_ablations_that_can_be_run(run: Run) -> None:
+    shown = re.sub(r"[\s│]+", " ", run("adversarial", "run", "--help").out)
+    assert "counterfactual, zero, mean or positional-mean" in shown and "resample," not in shown
+    assert "resample," in run("circuits", "run", "--help").out
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (("--n-clean", "0"), "n_clean must be 1 or more; got 0"),
+        (("--n-corrupted", "0"), "n_corrupted must be 1 or more; got 0"),
+        (("--n-matched", "-1"), "n_matched must be 1 or more; got -1"),
+        (("--worst", "-1"), "worst must be 0 or more; got -1"),
+    ],
+)
+def test_the_paper_checks_sizes_before_it_loads(run: Run, tmp_path: Path, words: tuple[str, ...], message: str) -> None:
+    # The model does not exist: had it been looked for, the message would be another.
+    done = run("adversarial", "paper", "-m", "nope", *words, "-o", tmp_path / "out")
+    assert done.code == 2 and done.line == f"mechassay: {message}." and not (tmp_path / "out").exists()
 
 
 def test_without_pyarrow(run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -163,7 +203,8 @@ def test_the_paper(run: Run, small_gpt2: Path, tmp_path: Path) -> None:
     record = json.loads((out / "ioi-matched" / "records").glob("*.json").__next__().read_text("utf-8"))
     assert record["method"]["args"]["edges"] == 963 and record["task"]["args"]["counterfactual"] == "abc_counterfactual"
     assert float(means[1][1]) == pytest.approx(record["measures"][0]["value"], rel=0.01)
-    assert "table 7" in (out / "report.html").read_text("utf-8")
+    page = (out / "report.html").read_text("utf-8")
+    assert "table 7" in page and '<td><a href="ioi-matched/report.html">ioi-matched/report.html</a></td>' in page
 
 
 def test_the_paper_on_another_graph(run: Run, folder: Path, tmp_path: Path) -> None:

@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+import io
+import math
 from collections.abc import Iterator
 from typing import Any
 
 import pytest
+from rich.console import Console
 
 from mechassay.adversarial import findings
+from mechassay.adversarial.design import DESIGN_KINDS
 from mechassay.progress import SILENT
 from mechassay.records import Record
 from mechassay.report.adversarial import (
+    about,
     adversarial_page,
     broken,
     controls_grid,
@@ -18,10 +23,13 @@ from mechassay.report.adversarial import (
     marked,
     nats,
     overview_grid,
+    short_names,
     summary_grid,
     verdict,
     worse_labels_text,
 )
+from mechassay.report.adversarial_figures import draw_heat_map
+from mechassay.report.grids import print_grids
 from mechassay.runs.adversarial import AdversarialJob, AdversarialRun
 from mechassay.runs.truths import load_named
 
@@ -84,6 +92,81 @@ def test_tables_show_the_record(records: list[Record]) -> None:
     assert overview["truth"][1] == "9" and overview["empty circuit"][-1] == "–" and len(overview) == 4
     assert len(overview_grid(records, short=True).columns) < len(overview_grid(records).columns)
     assert exceedance_grid(record).rows[-1][0] == "5 nats"
+
+
+def test_what_has_no_interval_has_no_brackets(records: list[Record]) -> None:
+    """24 x 20 pairs: at the quartiles and the median five columns or more lie beyond, above that not."""
+    back = Record.model_validate_json(records[1].model_dump_json())
+    rows = {row[0]: row[1] for row in summary_grid(back).rows}
+    bracketed = {name for name, text in rows.items() if "[" in text}
+    assert bracketed == {"mean", "25%", "50%", "75%"}
+    assert rows["95%"] == nats({row["name"]: row for row in back.curves["summary"]}["95%"]["value"])
+    measures = {each.name: each for each in back.measures}
+    assert math.isnan(measures["99%"].low) and math.isnan(measures["99%"].high) and math.isfinite(measures["mean"].low)
+    for row, stored in zip(exceedance_grid(back).rows, back.curves["exceedance"], strict=True):
+        assert ("[" in row[1]) == (20 * min(stored["value"], 1 - stored["value"]) >= 5) == (stored["low"] is not None)
+    assert "no interval: too few prompts lie beyond it" in adversarial_page([back])
+
+
+def test_rounding_has_no_z_scores(records: list[Record]) -> None:
+    """The true circuit does what the model does: its divergences are rounding."""
+    exact, other = records
+    assert {row["name"]: row["value"] for row in exact.curves["summary"]}["std"] < 2e-5
+    assert "standard deviations" not in verdict(exact) and "z" not in summary_grid(exact).columns
+    assert "standard deviations" in verdict(other) and "z" in summary_grid(other).columns
+    for record in records:
+        grid = summary_grid(record)
+        assert {len(row) for row in grid.rows} == {len(grid.columns)}
+    shown = {row[0]: row for row in summary_grid(exact).rows}
+    assert shown["max"][1] == "≈ 0" and shown["50%"][2].startswith("at most") and shown["99.9%"][2] == "too few pairs"
+
+
+def test_heat_maps_of_rounding_are_left_out(records: list[Record], page: str) -> None:
+    exact, other = (record.curves["heat_maps"] for record in records)
+    assert len(exact) == len(other) == 1
+    assert page.count("No heat map: every cell is ≈ 0, which is rounding.") == 1
+    assert adversarial_page([records[0]]).count("<svg") == 1 and adversarial_page([records[1]]).count("<svg") == 2
+    found = {"fields": ["a", "b"], "labels": [["x", "y"], ["u", "v"]], "99%": [[-0.0, 0.0], [0.0, None]]}
+    figure = draw_heat_map({**found, "99.9%": [[-0.0, 1e-5], [0.0, None]], "max": [[-0.0, 0.5], [0.25, None]]})
+    panels, bars = figure.axes[:3], figure.axes[3:]
+    assert [[text.get_text() for text in ax.texts] for ax in panels] == [["≈ 0"] * 3, ["≈ 0"] * 3, ["≈ 0", "0.5", "0.25"]]
+    assert len(bars) == 1
+
+
+def test_only_exact_intervals_are_called_exact(records: list[Record]) -> None:
+    for design in (*DESIGN_KINDS, "clean prompts"):
+        task = records[1].task.model_copy(update={"args": {**records[1].task.args, "design": design}})
+        text = about(records[1].model_copy(update={"task": task}))
+        assert ("the interval of the mean is Student's" in text) == ("exact" in text) == (design != "grid")
+        assert "exact intervals" not in text
+
+
+def test_circuits_that_differ_look_different_on_a_console(records: list[Record]) -> None:
+    names = [
+        "truth",
+        "f_copy/scores/one.safetensors@500",
+        "f_copy/scores/two.safetensors@500",
+        "f_copy/scores/two.safetensors@1500",
+        "eap-ig-inputs@500:greedy",
+        "eap-ig-inputs@1500:greedy",
+        "here/scores.safetensors@500",
+        "there/scores.safetensors@500",
+        "a/x.json",
+        "a/x.safetensors",
+        *(f"{'z' * 40}{letter}{'z' * place}" for letter in "ab" for place in (30, 40)),
+    ]
+    shown = short_names(names)
+    assert len(set(shown)) == len(names) and shown[0] == "truth" and shown[1] == "f_co…s/one@500"
+    assert max(map(len, shown[:10])) <= 14
+    assert short_names(["a", "a"]) == ["a", "a"]
+    method = records[0].method
+    named = [records[0].model_copy(update={"method": method.model_copy(update={"name": name})}) for name in names]
+    console = Console(width=80, file=io.StringIO())
+    print_grids([overview_grid(named, short=True)], console)
+    assert isinstance(console.file, io.StringIO)
+    text = console.file.getvalue()
+    assert all(each in text for each in shown[:10])
+    assert [row[0] for row in overview_grid(named).rows][: len(names)] == names
 
 
 def test_a_population_is_exact(records: list[Record]) -> None:

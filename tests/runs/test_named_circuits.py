@@ -14,7 +14,7 @@ from mechassay.circuits.node_scores import NodeScores, Scores
 from mechassay.circuits.scores import Circuit, EdgeScores
 from mechassay.errors import BadFile, BadUsage, GraphMismatch, MechassayError, UnknownName
 from mechassay.models.model import Model
-from mechassay.runs.named_circuits import NamedCircuit, find_circuits
+from mechassay.runs.named_circuits import NamedCircuit, find_circuits, number_or_share
 from mechassay.runs.truths import load_named
 from mechassay.truth.models import load_truth
 
@@ -88,10 +88,14 @@ def test_a_changed_file_is_another_plan(tmp_path: Path, scores: EdgeScores) -> N
 @pytest.mark.parametrize(
     ("text", "error", "message"),
     [
-        ("ioi", BadUsage, "A circuit is one of canonical:NAME, truth"),
-        ("scores.safetensors", BadUsage, "got 'scores.safetensors'"),
-        ("eap@many", BadUsage, "got 'eap@many'"),
-        ("eap@1.5", BadUsage, "between 0 and 1; got 1.5"),
+        ("ioi", UnknownName, "Unknown circuit 'ioi'. Known: .*METHOD@SIZE"),
+        ("truht", UnknownName, "Unknown circuit 'truht'. Did you mean 'truth'"),
+        ("eap@5:greddy", UnknownName, "Unknown way to cut 'greddy'. Did you mean 'greedy'"),
+        ("eap@5:", UnknownName, "Unknown way to cut"),
+        ("scores.safetensors", UnknownName, "Did you mean 'FILE.safetensors@SIZE'"),
+        ("eap-ig-inputs:steps=3", BadUsage, "needs a size: eap-ig-inputs:steps=3@500 for edges"),
+        ("eap@many", BadUsage, "got 'many' in 'eap@many'"),
+        ("eap@1.5", BadUsage, r"between 0 and 1 \(0.01\); got '1.5' in 'eap@1.5'"),
         ("eeap@5", UnknownName, "Did you mean 'eap'"),
         ("canonical:ioo", UnknownName, "Did you mean 'ioi'"),
         ("missing.json", BadFile, "missing.json: there is no such file"),
@@ -102,6 +106,14 @@ def test_what_is_no_circuit_is_one_line(text: str, error: type[Exception], messa
     with pytest.raises(error, match=message) as raised:
         NamedCircuit.parse(text)
     assert "\n" not in str(raised.value)
+
+
+def test_sizes_as_text() -> None:
+    found = [number_or_share(text) for text in ("1", "1.0", "0", "0.01", "1e-3", "500")]
+    assert [repr(each) for each in found] == ["1", "1.0", "0", "0.01", "0.001", "500"]
+    for text in ("nan", "inf", "7.9", "-0.1", "", "five"):
+        with pytest.raises(BadUsage, match=f"number of pairs .* got '{text}'.$"):
+            number_or_share(text, "pairs")
 
 
 def test_what_the_model_does_not_have(model: Model) -> None:

@@ -4,7 +4,8 @@ The pigeonhole bootstrap (McCullagh 2000; Owen 2007): a resample draws n of the 
 with replacement, independently; pair (i, j) then counts w_i u_j times, the times its row and column were
 drawn. Where noise of single pairs outweighs rows and columns, its variance is up to three times too
 large (Owen, theorem 3); it is never much too small. Unlike the bounds of `grid` its intervals are
-approximations, and a percentile with few rows or columns beyond it is out of their reach.
+approximations, and a percentile with few rows or columns beyond it is out of their reach: of such
+intervals that say 95 %, some cover less than half of the time. So there is none (`LEAST`).
 
 No grid is copied. Means and exceedances of all resamples are two matrix products, w V and the row sums of
 (w V) * u. For percentiles the values are sorted once, from the largest down; a resample gathers the weights
@@ -21,9 +22,16 @@ import numpy as np
 from jaxtyping import Float, Int
 
 from mechassay.adversarial.bounds import check_share
+from mechassay.errors import BadUsage
+from mechassay.stats import Interval, percentile_interval
 
 BLOCK = 1024
 N_RESAMPLES = 1000
+LEAST = 5
+"""Rows or columns, whichever are fewer, that there must be on either side of a statistic for it to have an interval. Where an input
+makes all its pairs bad, a tail is made of that many inputs, and drawing a few anew cannot show what others would be like. In
+simulated grids, intervals that say 95 % covered the truth in 90 to 96 % with 5 to 10 inputs there, in 84 to 92 % with 3, in 67 to 85 %
+with 1, and with a tenth of one in as little as 8 %. With one row or no hit an interval has no width at all."""
 
 
 @dataclass(frozen=True)
@@ -51,8 +59,10 @@ def two_way_draws(
     """Resample the rows and columns of a grid; NaN values are left out.
 
     Raises:
-        BadUsage: a percentile is not between 0 and 1.
+        BadUsage: a percentile is not between 0 and 1, or there are no resamples.
     """
+    if n_resamples < 1:
+        raise BadUsage(f"A bootstrap needs at least 1 resample; got {n_resamples}.")
     for p in percentiles:
         check_share("A percentile", p)
     defined = ~np.isnan(values)
@@ -64,6 +74,23 @@ def two_way_draws(
         mean = sums / total
     found = _percentiles(values, rows, columns, total, percentiles) if percentiles else np.empty((n_resamples, 0))
     return GridDraws(mean, found, np.stack(over, axis=1) if over else np.empty((n_resamples, 0)))
+
+
+def within_reach(shape: tuple[int, ...], share: float | None = None) -> bool:
+    """Whether resamples of a grid give an interval: `LEAST` rows and columns on either side of the statistic.
+
+    Args:
+        shape: (clean, corrupted).
+        share: the percentile or the share of exceedances that it is of; of a mean if not given. NaN is out of reach.
+    """
+    beyond = min(shape) * (1.0 if share is None else min(share, 1 - share))
+    # 50 inputs have 5 beyond the percentile 0.9, though 1 - 0.9 is below 0.1 in floating point.
+    return beyond >= LEAST * (1 - 1e-9)
+
+
+def grid_interval(draws: Float[np.ndarray, "resamples"], level: float, shape: tuple[int, ...], share: float | None = None) -> Interval:
+    """The central `level` of a statistic's resamples; NaN at both ends where it is not `within_reach`."""
+    return percentile_interval(draws if within_reach(shape, share) else np.full(1, np.nan), level)
 
 
 def _times_drawn(n: int, n_resamples: int, rng: np.random.Generator) -> Float[np.ndarray, "resamples n"]:

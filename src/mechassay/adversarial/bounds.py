@@ -59,6 +59,9 @@ ROUNDING = 1 + 1e-12
 """Failure probabilities are compared up to this factor, which is above the error of the incomplete beta function."""
 BLOCK = 2**14
 MAX_TEETH, MAX_DRAWS = 2**22, 10**12
+"""How far the exact search goes. No one evaluates a trillion pairs, and rounding grows with n."""
+MAX_COUNT = 2**53
+"""How far a formula goes: above it floating-point numbers leave out whole ones, and n would have digits that are made up."""
 SERIES = tuple((-1) ** k / (k * (k - 1)) for k in range(2, 12))
 
 
@@ -204,14 +207,18 @@ def required_n(p: float, level: float, epsilon: float, kind: str = "exact") -> S
     By the inequalities the confidence grows with n, and both numbers are the same.
 
     Raises:
-        BadUsage: p or level is not between 0 and 1, epsilon not between 0 and 1 - p, or too small for the exact search.
+        BadUsage: p or level is not between 0 and 1, epsilon not between 0 and 1 - p, or so small that more than `MAX_DRAWS` draws
+            (by the inequalities `MAX_COUNT`) or `MAX_TEETH` steps of the search are needed.
         UnknownName: `kind` is none of `KINDS`.
     """
     _check(p, level, kind)
     _check_epsilon(p, epsilon)
     if kind != "exact":
         rate = _divergence(float(decimal(epsilon)), p) if kind == "chernoff" else 2 * epsilon**2
-        n = max(1, math.ceil(-math.log(failure_of(level)) / rate / ROUNDING))
+        needed = -math.log(failure_of(level)) / ROUNDING
+        if needed > rate * MAX_COUNT:
+            raise BadUsage(f"epsilon = {epsilon:g} is too small: the {kind} bound would need more than {MAX_COUNT:.0e} draws.")
+        n = max(1, math.ceil(needed / rate))
         return SampleSize(n, n)
     return _Saw(decimal(p), 1 - decimal(p) - decimal(epsilon), failure_of(level)).search()
 
@@ -242,6 +249,8 @@ class _Saw:
         return np.array([self.start(j) for j in range(first, last + 1)])
 
     def search(self) -> SampleSize:
+        if self.beyond(MAX_DRAWS):
+            raise BadUsage(f"epsilon = {self.epsilon:g} is too small for the exact search, which goes up to {MAX_DRAWS:.0e} draws.")
         low, high = self.range()
         if high - low > MAX_TEETH or high > MAX_DRAWS * self.b:
             raise BadUsage(
@@ -250,10 +259,23 @@ class _Saw:
             )
         return SampleSize(self.smallest(low), self.always(high))
 
+    @property
+    def epsilon(self) -> float:
+        return float(1 - self.p - self.b)
+
+    def beyond(self, n: int) -> bool:
+        """Whether the search would end beyond n draws, told before it begins.
+
+        The half-line of the module's text begins neither before 1/epsilon nor before n D(b || q), which is above
+        n D(b + 1/n || q), reaches z^2 / 2.
+        """
+        z = max(0.0, float(-ndtri(self.failure)))
+        return n * self.epsilon < 1 or n * _bernoulli_divergence(self.q, -self.epsilon) < z * z / 2
+
     def range(self) -> tuple[int, int]:
         """Teeth between which both numbers lie, apart from tooth 0: see the module's text."""
         b, q, z = float(self.b), self.q, float(-ndtri(self.failure))
-        epsilon = float(1 - self.p - self.b)
+        epsilon = self.epsilon
         if z <= 0:
             return 1, math.ceil(b / epsilon) + 1
         target = z * z / 2
@@ -264,6 +286,7 @@ class _Saw:
             def reached(n: float) -> bool:
                 return n * _bernoulli_divergence(q, max(shift / n - epsilon, -q)) >= target
 
+            # Few steps: what needs more than MAX_DRAWS draws does not come here.
             step = begin
             while not reached(step):
                 step *= 2

@@ -10,6 +10,9 @@ circuit: there all edges out of the embedding were ablated by mistake, and the c
 circuit that does not differ from `corrupted` says nothing; whether it does is for the reader to see, so both are shown.
 
 The part is the first prompts of both pools (or the first pairs), so that the values of the main run can be compared with it.
+
+The random control is drawn with a seed of its own, made of the run's (`control_circuit`): a run may be of random circuits, which are
+drawn with the run's seed itself, and would else be their own control.
 """
 
 from __future__ import annotations
@@ -30,6 +33,8 @@ from mechassay.graph import Graph
 from mechassay.models.model import Model
 from mechassay.progress import BAR, Progress
 
+CONTROL = 1
+"""What sets the seed of random controls apart from that of a run's random circuits."""
 SIDE = 64
 """Prompts of each pool in the part of a grid; of pairs its square."""
 
@@ -84,6 +89,14 @@ def random_circuit(graph: Graph, n_edges: int, seed: int) -> Circuit:
     return Random(seed=seed).draw(graph).top(n_edges)
 
 
+def control_circuit(graph: Graph, n_edges: int, seed: int) -> Circuit:
+    """The random control of a run with that seed: independent of `random_circuit` with the same seed.
+
+    The seed it is drawn with is the first word of `numpy.random.SeedSequence((seed, CONTROL))`, with a negative seed modulo 2^64.
+    """
+    return random_circuit(graph, n_edges, int(np.random.SeedSequence((seed % 2**64, CONTROL)).generate_state(1)[0]))
+
+
 def run_controls(
     model: Model,
     sizes: Sequence[int],
@@ -100,6 +113,7 @@ def run_controls(
 
     Args:
         sizes: numbers of edges to draw random circuits of.
+        seed: of the run; that of the random circuits is made of it.
         main: KL(M(x) || M(x~)) as the main run has it: [clean, corrupted] of a grid, else [pairs].
         side: prompts of each pool to take of a grid; of pairs its square.
         store: as `evaluate_pairs`.
@@ -109,7 +123,7 @@ def run_controls(
     """
     grid = main.ndim == 2
     n = [min(len(pool), side if grid else side**2) for pool in (clean, corrupted)]
-    circuits = [random_circuit(model.graph, size, seed) for size in sizes]
+    circuits = [control_circuit(model.graph, size, seed) for size in sizes]
     found = evaluate_pairs(
         model,
         [Circuit.full(model.graph), Circuit.empty(model.graph), *circuits],

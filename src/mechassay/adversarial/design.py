@@ -7,7 +7,8 @@
 Pairs of the first two are independent draws, of different populations: all combinations, or the task's
 own pairs. What holds for them is exact (`bounds`). The pairs of a grid are draws from the same population
 as the first, but pairs in a row or a column share an input: bounds count the smaller side of the grid
-(`grid`), intervals resample rows and columns (`bootstrap`). Which it is cannot be read off the values, so it is said.
+(`grid`), intervals resample rows and columns (`bootstrap`), and there are none where fewer than five rows or columns lie
+beyond a percentile. Which it is cannot be read off the values, so it is said.
 """
 
 from __future__ import annotations
@@ -22,10 +23,10 @@ from jaxtyping import Float
 from scipy.special import stdtrit  # pyright: ignore[reportMissingTypeStubs] - scipy ships none
 
 from mechassay.adversarial import bounds, grid
-from mechassay.adversarial.bootstrap import N_RESAMPLES, two_way_draws
+from mechassay.adversarial.bootstrap import N_RESAMPLES, grid_interval, two_way_draws
 from mechassay.adversarial.bounds import UpperBound, check_share
 from mechassay.errors import BadUsage, UnknownName
-from mechassay.stats import LEVEL, Interval, clopper_pearson, percentile_interval
+from mechassay.stats import LEVEL, Interval, clopper_pearson
 
 DesignKind = Literal["grid", "matched", "independent"]
 DESIGN_KINDS: tuple[DesignKind, ...] = get_args(DesignKind)
@@ -38,7 +39,7 @@ POPULATIONS = {
 
 @dataclass(frozen=True)
 class Intervals:
-    """Two-sided intervals by design; infinite where the sample is too small for an end."""
+    """Two-sided intervals by design. Where the sample is too small: infinite at that end, for a grid NaN at both."""
 
     mean: Interval
     percentiles: tuple[Interval, ...]
@@ -130,24 +131,27 @@ class Design:
         """Two-sided intervals of the mean, percentiles and exceedances of the defined values.
 
         Of independent pairs: Student's, between order statistics (exact), Clopper and Pearson's (exact). Of a grid: the
-        two-way cluster bootstrap, an approximation.
+        two-way cluster bootstrap, an approximation. It is NaN at both ends where fewer than `bootstrap.LEAST` of the smaller
+        side's inputs lie beyond the percentile, or on either side of a threshold by the share of values there.
 
         Args:
             above: thresholds whose exceedance is asked for.
 
         Raises:
-            BadUsage: a percentile or level is not between 0 and 1, or the values do not have the design's shape.
+            BadUsage: a percentile or level is not between 0 and 1, the values do not have the design's shape, or no resamples
+                for a grid.
         """
         self._check(values)
         check_share("The confidence", level)
+        defined = values[~np.isnan(values)]
         if self.kind == "grid":
             draws = two_way_draws(values, rng, percentiles, above, n_resamples)
+            hits = [float((defined > threshold).mean()) if defined.size else math.nan for threshold in above]
             return Intervals(
-                percentile_interval(draws.mean, level),
-                tuple(percentile_interval(column, level) for column in draws.percentiles.T),
-                tuple(percentile_interval(column, level) for column in draws.exceedance.T),
+                grid_interval(draws.mean, level, self.shape),
+                tuple(grid_interval(column, level, self.shape, p) for column, p in zip(draws.percentiles.T, percentiles, strict=True)),
+                tuple(grid_interval(column, level, self.shape, share) for column, share in zip(draws.exceedance.T, hits, strict=True)),
             )
-        defined = values[~np.isnan(values)]
         if not defined.size:
             undefined = Interval(math.nan, math.nan, level)
             return Intervals(undefined, (undefined,) * len(percentiles), (undefined,) * len(above))

@@ -117,12 +117,15 @@ def grid_exceedance(hits: int, n_clean: int, n_corrupted: int, level: float = 0.
         hits: pairs of the grid, of n_clean x n_corrupted.
 
     Raises:
-        BadUsage: level is not between 0 and 1, or a side of the grid is empty.
+        BadUsage: level is not between 0 and 1, a side of the grid is empty, or hits are not between 0 and the number of pairs.
     """
     check_share("The confidence", level)
-    s, share, alpha = _smaller(n_clean, n_corrupted), hits / (n_clean * n_corrupted), failure_of(level)
-    if hits == n_clean * n_corrupted:
+    s, total, alpha = _smaller(n_clean, n_corrupted), n_clean * n_corrupted, failure_of(level)
+    if not 0 <= hits <= total:
+        raise BadUsage(f"Hits must be between 0 and the {total} pairs of the grid; got {hits}.")
+    if hits == total:
         return 1.0
+    share = hits / total
     # The shortfall rises in theta, from below the mean of its lowest part to s.
     found = root_scalar(lambda theta: s * share - shortfall(s, theta, alpha), bracket=(share, 1.0), xtol=XTOL)
     return min(1.0, float(found.root) + XTOL)

@@ -3,7 +3,8 @@
 Intervals are the two-way cluster bootstrap's (`bootstrap`). For a difference both grids are resampled with the same rows and
 columns: what makes a prompt hard for all circuits cancels. They cover the choice of the grid's prompts, and not the
 data that the circuits were found on; for that, find them again on other data (`over_repeats`). The largest value
-has no interval: a resample never exceeds it.
+has no interval: a resample never exceeds it. Nor has a percentile that too few rows or columns lie beyond (`bootstrap.LEAST`),
+nor a difference of two such.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from dataclasses import dataclass
 import numpy as np
 from jaxtyping import Float
 
-from mechassay.adversarial.bootstrap import N_RESAMPLES, two_way_draws
+from mechassay.adversarial.bootstrap import N_RESAMPLES, two_way_draws, within_reach
 from mechassay.adversarial.design import Design
 from mechassay.errors import BadUsage
 from mechassay.stats import LEVEL, percentile_interval
@@ -40,7 +41,7 @@ class Resampled:
         names: "mean", a percentile for each one asked for ("95%"), "max".
         shape, seed: of the grid and of its resamples: grids that agree in both had the same rows and columns drawn.
         points: of the grid itself; percentiles are interpolated.
-        draws: of each resample; there is none of the maximum.
+        draws: of each resample; there is none of the maximum. NaN throughout for a statistic out of the bootstrap's reach.
     """
 
     names: tuple[str, ...]
@@ -56,12 +57,14 @@ class Resampled:
         """Resample a grid.
 
         Raises:
-            BadUsage: a percentile is not between 0 and 1.
+            BadUsage: a percentile is not between 0 and 1, or there are no resamples.
         """
         draws = two_way_draws(values, np.random.default_rng(seed), percentiles, n_resamples=n_resamples)
         names = ("mean", *(f"{100 * p:g}%" for p in percentiles), "max")
         points = [values.mean(dtype=float), *np.quantile(values.astype(float), percentiles), values.max()]
-        return Resampled(names, values.shape, seed, np.array(points, dtype=float), np.column_stack((draws.mean, draws.percentiles)))
+        reached = [within_reach(values.shape, share) for share in (None, *percentiles)]
+        found = np.where(reached, np.column_stack((draws.mean, draws.percentiles)), np.nan)
+        return Resampled(names, values.shape, seed, np.array(points, dtype=float), found)
 
     def minus(self, other: Resampled) -> Resampled:
         """The differences from another circuit's values of the same pairs.
@@ -75,7 +78,7 @@ class Resampled:
         return Resampled(self.names, self.shape, self.seed, self.points - other.points, self.draws - other.draws)
 
     def estimates(self, level: float = LEVEL) -> dict[str, Estimate]:
-        """Every statistic with its interval, by name."""
+        """Every statistic by name, with its interval where it has one."""
         intervals = [percentile_interval(column, level)[:2] for column in self.draws.T]
         ends = [*intervals, (math.nan, math.nan)]
         return {name: Estimate(float(point), *end) for name, point, end in zip(self.names, self.points, ends, strict=True)}

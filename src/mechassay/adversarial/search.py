@@ -115,7 +115,14 @@ def expected_maximum(values: Float[np.ndarray, "*shape"], draws: int) -> float:
     """The expected maximum of that many of the values, drawn without replacement: of N the j-th largest is the maximum with
 
     P_j = C(N - j, n - 1) / C(N, n),    P_1 = n / N,    P_(j + 1) = P_j (N - j - n + 1) / (N - j).
+
+    More draws than values are all of them.
+
+    Raises:
+        BadUsage: no draws, or no values.
     """
+    if draws < 1 or not values.size:
+        raise BadUsage(f"An expected maximum needs at least 1 draw of at least 1 value; got {draws} of {values.size}.")
     falling = np.sort(values, axis=None)[::-1].astype(float)
     total, n = falling.size, min(draws, falling.size)
     j = np.arange(1, total - n + 1)

@@ -37,7 +37,7 @@ class Row:
     Attributes:
         name: as in the paper: mean, std, min, 25%, ..., max.
         z: its difference from the mean in standard deviations; NaN for mean and std.
-        low: end of its interval; NaN where it has none.
+        low: end of its interval; NaN where it has none, as a percentile that too few inputs of a grid lie beyond.
         bound: upper confidence bound of a percentile, infinite if the pairs are too few; NaN where there is none.
     """
 
@@ -83,7 +83,7 @@ def summarise(
         rng: for the bootstrap of a grid.
 
     Raises:
-        BadUsage: no values, a shape that is not the design's, or percentiles or level not between 0 and 1.
+        BadUsage: no values, a shape that is not the design's, percentiles or level not between 0 and 1, or no resamples for a grid.
         UnknownName: `design` is none of the three.
     """
     for share in (*percentiles, level):

@@ -7,9 +7,19 @@ from typing import Annotated
 
 import typer
 
-from mechassay.cli.options import BosOption, DeviceOption, DtypeOption, ModelOption, OutputOption, SeedOption, TaskOption, load
+from mechassay.cli.options import (
+    BosOption,
+    CounterfactualOption,
+    DeviceOption,
+    DtypeOption,
+    ModelOption,
+    OutputOption,
+    SeedOption,
+    TaskOption,
+    load,
+)
 
-SIZES = [0.01, 0.02, 0.05]
+SIZES = ["0.01", "0.02", "0.05"]
 
 
 def robust(
@@ -17,11 +27,11 @@ def robust(
     task: TaskOption,
     method: Annotated[str, typer.Option("--method", "-M", help="Method that scores edges and can use kl.")] = "eap-ig-inputs",
     edges: Annotated[
-        float, typer.Option(help="Size of the circuit whose worst pairs are looked for: a share below 1, or a number of edges.")
-    ] = 0.02,
-    size: Annotated[list[float], typer.Option(help="Size at which rankings are compared, like --edges; repeat for several.")] = SIZES,
+        str, typer.Option(help="Size of the circuit whose worst pairs are looked for: edges (500) or a share of them (0.01).")
+    ] = "0.02",
+    size: Annotated[list[str], typer.Option(help="Size at which rankings are compared, like --edges; repeat for several.")] = SIZES,
     rounds: Annotated[int, typer.Option(help="How often worst pairs are added.")] = 3,
-    worst: Annotated[float, typer.Option(help="Pairs a round; below 1, the share of the grid that they are taken from.")] = 10,
+    worst: Annotated[str, typer.Option(help="Pairs a round (10), or the share of the grid that they are taken from (0.01).")] = "10",
     cut: Annotated[str, typer.Option(help="top, or greedy (grown from the logits).")] = "top",
     weight: Annotated[
         float | None, typer.Option(help="Weight of all added pairs together, between 0 and 1; every pair alike if not given.")
@@ -29,7 +39,7 @@ def robust(
     base: Annotated[int, typer.Option(help="Base pairs, of the split train.")] = 100,
     discovery: Annotated[int, typer.Option(help="Clean, and corrupted, prompts of the discovery grid, of the split validation.")] = 100,
     held_out: Annotated[int, typer.Option(help="Clean, and corrupted, prompts that rankings are compared on, of the split test.")] = 100,
-    counterfactual: Annotated[str, typer.Option(help="Kind of corrupted prompts; the task's default if not given.")] = "",
+    counterfactual: CounterfactualOption = None,
     repeats: Annotated[int, typer.Option(help="Times all is done, with other prompts; from two on, intervals are over repeats.")] = 1,
     output: OutputOption = Path("runs/robust"),
     device: DeviceOption = "cpu",
@@ -42,6 +52,7 @@ def robust(
 
     from mechassay.adversarial.robust import cut_named
     from mechassay.report.grids import print_grids
+    from mechassay.runs.named_circuits import number_or_share
     from mechassay.runs.robust import RobustRun, robust_grids, run_robust, write_robust
     from mechassay.runs.truths import task_named
 
@@ -49,16 +60,16 @@ def robust(
         model=model,
         task=task,
         method=method,
-        edges=_count(edges),
-        sizes=tuple(map(_count, size)),
+        edges=number_or_share(edges),
+        sizes=tuple(map(number_or_share, size)),
         rounds=rounds,
-        worst=_count(worst),
+        worst=number_or_share(worst, "pairs"),
         cut=cut_named(cut),
         weight=weight,
         n_base=base,
         n_discovery=discovery,
         n_held_out=held_out,
-        counterfactual=counterfactual,
+        counterfactual=counterfactual or "",
         repeats=repeats,
         dtype=dtype,
         prepend_bos=prepend_bos,
@@ -68,8 +79,3 @@ def robust(
     console = Console()
     print_grids(robust_grids(run, found), console)
     console.print(f"Report: {write_robust(run, output, found)}", soft_wrap=True)
-
-
-def _count(number: float) -> int | float:
-    """A number of things from 1 on, a share below."""
-    return int(number) if number >= 1 else number

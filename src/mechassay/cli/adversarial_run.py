@@ -9,12 +9,13 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from mechassay.cli.options import (
-    AblationOption,
     BosOption,
+    CounterfactualOption,
     DeviceOption,
     DtypeOption,
     ModelOption,
     OutputOption,
+    PairAblationOption,
     SeedOption,
     TaskOption,
     load,
@@ -59,8 +60,8 @@ def run(
         bool, typer.Option("--enumerate", help="All matched pairs of the split, where a task has finitely many (greater-than).")
     ] = False,
     split: Annotated[str, typer.Option("--split", help="Split to evaluate on: train, validation or test.")] = "test",
-    counterfactual: Annotated[str | None, typer.Option(help="Kind of corrupted prompts; the task's default if not given.")] = None,
-    ablation: AblationOption = "counterfactual",
+    counterfactual: CounterfactualOption = None,
+    ablation: PairAblationOption = "counterfactual",
     train_limit: Annotated[int, typer.Option("--train-limit", help="Pairs that methods find circuits on.")] = 100,
     percentile: Annotated[list[float], typer.Option("--percentile", help="Percentile of the tables, as a share. Repeat.")] = PERCENTILES,
     above: Annotated[list[float], typer.Option("--above", help="Threshold in nats: how often it is exceeded. Repeat.")] = ABOVE,

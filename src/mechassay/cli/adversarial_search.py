@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from mechassay.cli.options import BosOption, DeviceOption, DtypeOption, ModelOption, SeedOption, TaskOption, load
+from mechassay.cli.options import BosOption, CounterfactualOption, DeviceOption, DtypeOption, ModelOption, SeedOption, TaskOption, load
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -29,7 +29,7 @@ def search(
     n_clean: Annotated[int, typer.Option("--n-clean", help="Clean prompts that the search begins with.")] = 500,
     n_corrupted: Annotated[int, typer.Option("--n-corrupted", help="Corrupted prompts that the search begins with.")] = 500,
     split: Annotated[str, typer.Option("--split", help="Split of the prompts: train, validation or test.")] = "test",
-    counterfactual: Annotated[str | None, typer.Option(help="Kind of corrupted prompts; the task's default if not given.")] = None,
+    counterfactual: CounterfactualOption = None,
     budget: Annotated[int, typer.Option("--budget", help="Pairs to evaluate at the most.")] = 20_000,
     starts: Annotated[int, typer.Option("--starts", help="Climbs from the worst pairs of the prompts.")] = 8,
     restarts: Annotated[int, typer.Option("--restarts", help="Climbs from random pairs after these.")] = 8,
@@ -46,21 +46,32 @@ def search(
 
     from mechassay.adversarial import search as searching
     from mechassay.adversarial.pools import draw_pools
-    from mechassay.runs.folder import write_text
+    from mechassay.runs.folder import check_can_write, write_text
     from mechassay.runs.named_circuits import NamedCircuit
     from mechassay.runs.truths import task_named
 
+    if output is not None:
+        check_can_write(output)
     named, chosen = NamedCircuit.parse(circuit), task_named(task)
-    loaded = load(model, dtype, device, prepend_bos)
-    found = _circuit(named, loaded, model, chosen, counterfactual, train_limit, seed)
-    clean, corrupted = draw_pools(chosen, loaded, n_clean, n_corrupted, split=split, counterfactual=counterfactual, seed=seed)
-    result = searching.search(loaded, found, clean, corrupted, budget=budget, starts=starts, restarts=restarts, compare=compare, seed=seed)
+    try:
+        loaded = load(model, dtype, device, prepend_bos)
+        found = _circuit(named, loaded, model, chosen, counterfactual, train_limit, seed)
+        pools = draw_pools(chosen, loaded, n_clean, n_corrupted, split=split, counterfactual=counterfactual, seed=seed)
+        result = searching.search(loaded, found, *pools, budget=budget, starts=starts, restarts=restarts, compare=compare, seed=seed)
+    except KeyboardInterrupt:
+        raise _interrupted("nothing was found yet") from None
     _say(result)
     if output is not None:
         about = {"model": model, "task": task, "circuit": circuit, "split": split, "seed": seed, "budget": budget}
         write_text(output, json.dumps({**about, **result.as_dict()}, indent=1, ensure_ascii=False))
     if not result.finished:
-        raise typer.Exit(INTERRUPTED)
+        raise _interrupted("what was found so far is above" + (f" and in {output}" if output is not None else ""))
+
+
+def _interrupted(kept: str) -> SystemExit:
+    """The end after Ctrl-C. Unlike other commands, a search does not go on where it was; so the common message is not for it."""
+    typer.echo(f"mechassay: interrupted; {kept}. The same command begins anew.", err=True)
+    return SystemExit(INTERRUPTED)
 
 
 def _circuit(

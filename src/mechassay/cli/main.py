@@ -49,7 +49,8 @@ def main(arguments: list[str] | None = None) -> None:
     words = ["--debug", *(word for word in given if word != "--debug")] if debug else given
     try:
         # Not standalone: typer would end the process on Ctrl-C before it could be said that nothing is lost.
-        # It turns Ctrl-C into this exit code by itself, or into an exception, by version.
+        # It turns Ctrl-C into this exit code by itself, or into an exception, by version. A command that does not go on
+        # where it was ends the process with a message of its own.
         code = app(words, standalone_mode=False)
     except MechassayError as error:
         if debug:

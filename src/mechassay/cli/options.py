@@ -13,13 +13,14 @@ if TYPE_CHECKING:
 ModelOption = Annotated[str, typer.Option("--model", "-m", help="Packaged model, ground truth, hub id, local folder or .gguf file.")]
 TaskOption = Annotated[str, typer.Option("--task", "-t", help="Task, see `mechassay tasks list`; that of a ground truth has its name.")]
 OutputOption = Annotated[Path, typer.Option("--output", "-o", help="Folder for results; the same command again goes on there.")]
-AblationOption = Annotated[
-    str,
-    typer.Option(
-        help="What ablated edges carry: counterfactual, zero, resample, mean or positional-mean (of the train pairs), "
-        "or optimal (constants learned on them)."
-    ),
+CounterfactualOption = Annotated[
+    str | None, typer.Option("--counterfactual", help="Kind of corrupted prompts; the task's default if not given.")
 ]
+_ABLATED = "What ablated edges carry: counterfactual, zero, {}mean or positional-mean (of the train pairs), or optimal (constants learned \
+on them)."
+AblationOption = Annotated[str, typer.Option("--ablation", help=_ABLATED.format("resample, "))]
+PairAblationOption = Annotated[str, typer.Option("--ablation", help=_ABLATED.format(""))]
+"""Where prompts are paired by the design: resampling would pair them again."""
 DeviceOption = Annotated[str, typer.Option("--device", help="cpu, cuda, cuda:1, mps.")]
 DtypeOption = Annotated[str, typer.Option("--dtype", help="float32, float64, bfloat16 or float16.")]
 SeedOption = Annotated[int, typer.Option("--seed", min=0, max=2**62 - 1, help="Seed of the task's examples and of the bootstrap.")]

@@ -9,33 +9,38 @@ fields whose labels are worse (tested), heat maps of two fields (figures 7 to 10
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Mapping, Sequence
+from itertools import zip_longest
 from typing import Any
 
 from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup, escape
 
+from mechassay.adversarial.bootstrap import LEAST
 from mechassay.records import Record
-from mechassay.report.adversarial_figures import by_name, draw_distribution, draw_heat_map, n_pairs, plain_number
+from mechassay.report.adversarial_figures import ROUNDING, by_name, draw_distribution, draw_heat_map, flat_map, n_pairs, plain_number
 from mechassay.report.figures import PALETTE, svg
 from mechassay.report.grids import NOTHING, Grid
 from mechassay.report.words import arguments, share
 
 ALPHA = 0.05
 SHOWN_LABELS = 12
-ROUNDING = 2e-5
-"""Divergences in single precision are exact up to about this many nats."""
+SHORT = 14
+"""Letters of a circuit's name that a console of 80 has room for."""
+FILE_ENDING = re.compile(r"\.(safetensors|json|pt)(?=[@:]|$)")
 WORDS = {
     "grid": "every clean prompt with every corrupted one",
     "independent": "pairs of independently drawn clean and corrupted prompts",
     "matched": "clean prompts, each with its own corrupted prompt",
     "clean prompts": "clean prompts, with constants on ablated edges",
 }
+EXACT = "the interval of the mean is Student's, those of percentiles and shares and all upper bounds are exact for independent"
 BOUNDS = {
     "grid": "intervals by a bootstrap of rows and columns, upper bounds by the shortfall bound for the smaller side of the grid",
-    "independent": "exact intervals and upper bounds of independent pairs (order statistics)",
-    "matched": "exact intervals and upper bounds of independent pairs (order statistics)",
-    "clean prompts": "exact intervals and upper bounds of independent prompts (order statistics)",
+    "independent": f"{EXACT} pairs",
+    "matched": f"{EXACT} pairs",
+    "clean prompts": f"{EXACT} prompts",
 }
 READING = {
     "KL": "KL(M(x) ‖ C(x, x̃)) at the last token, in nats: how far the circuit's next-token distribution is from the model's. The circuit's "
@@ -44,6 +49,10 @@ READING = {
     "nothing, however it looks by itself.",
     "Random circuit": "As many edges drawn at random, on a part of the pairs. If none of them is live, it is the empty circuit.",
     "Live edges": "Edges on some path from input to logits within the circuit; the others cannot change its output.",
+    "Brackets": "An interval that covers the true value of the circuit with confidence 95 %; a dash is an end that needs more pairs. "
+    "Without brackets, a percentile or share of a sample has no interval: too few prompts lie beyond it. On a grid that is fewer than "
+    f"{LEAST} of the smaller side's prompts (the 99th percentile of 100 × 100 pairs has 1), and for the mean fewer than {LEAST} in all: a "
+    "bootstrap of so few covers far less than it says. Minimum, maximum and standard deviation never have one.",
     "z": "Difference from the mean in standard deviations.",
     "Upper bound": "With confidence 95 % the percentile of the whole population is at most this. The largest value of a sample bounds "
     "nothing: there is always a worse pair to be found.",
@@ -102,7 +111,7 @@ def verdict(record: Record) -> str:
         said = "" if population else f" ({known})"
         text += f", 99th percentile {nats(high['value'])}{said}"
     text += f"; the worst of {n:,} is {nats(worst['value'])}"
-    text += f", {worst['z']:.1f} standard deviations above the mean" if math.isfinite(worst["z"]) else ""
+    text += f", {worst['z']:.1f} standard deviations above the mean" if _has_z(rows) and math.isfinite(worst["z"]) else ""
     text += f". Without any circuit the mean is {nats(empty['mean']['value'])}"
     return f"{text}, and on {share(_measure(record, 'worse than empty'))} of the pairs the circuit is the further one from the model."
 
@@ -125,6 +134,9 @@ def controls_grid(records: Sequence[Record]) -> Grid:
         gap = max((abs(plain_number(case["value"]) - plain_number(case["again"])) for case in record.curves["worst"]), default=0.0)
         passed = "NO" if found["n_wrong"] else "yes"
         rows.append((f"worst pairs of {record.method.name}, each run alone", "the stored value", f"{gap:.1e}", f"{found['n']:,}", passed))
+        drawn = record.controls["drawn"]
+        passed, gap = "NO" if drawn["n_wrong"] else "yes", plain_number(drawn["largest"])
+        rows.append((f"random pairs of {record.method.name}, each run alone", "the stored value", f"{gap:.1e}", f"{drawn['n']:,}", passed))
     return Grid("Controls", ("control", "must be", "largest difference, nats", "pairs", "passed"), tuple(rows), words=True)
 
 
@@ -132,16 +144,17 @@ def overview_grid(records: Sequence[Record], *, short: bool = False) -> Grid:
     """All circuits in one table, the empty and the random ones below them; `short` fits a console."""
     left_out = ("std", "min", "25%", "75%", *(("50%", "95%", "99.99%") if short else ()))
     names = [row["name"] for row in records[0].curves["summary"] if row["name"] not in left_out]
-    columns = ("circuit", "edges", "live", *names, "worse than empty")
+    columns = ("circuit", "edges", "live", *names, "worse\nthan\nempty" if short else "worse than empty")
+    circuits = [record.method.name for record in records]
     rows = [
         (
-            record.method.name,
+            shown,
             f"{record.method.args['edges']:,}",
             f"{record.method.args['live edges']:,}",
             *(nats(row["value"]) for name, row in by_name(record.curves["summary"]).items() if name in names),
             share(_measure(record, "worse than empty")),
         )
-        for record in records
+        for shown, record in zip(short_names(circuits) if short else circuits, records, strict=True)
     ]
     empty = by_name(records[0].controls["corrupted"]["summary"])
     rows.append(("empty circuit", "0", "0", *(nats(empty[name]["value"]) for name in names), NOTHING))
@@ -153,16 +166,50 @@ def overview_grid(records: Sequence[Record], *, short: bool = False) -> Grid:
     return Grid("All circuits, in nats", columns, tuple(rows))
 
 
+def short_names(names: Sequence[str]) -> list[str]:
+    """Names without file endings and without their middle where they are long; different names stay different.
+
+    Those that are alike then are shown from where they begin to differ, and numbered if that does not help.
+    """
+    shown = [_without_middle(FILE_ENDING.sub("", name)) for name in names]
+    for alike in _same(shown, names):
+        begin = next(i for i, letters in enumerate(zip_longest(*(names[place] for place in alike))) if len(set(letters)) > 1)
+        for place in alike:
+            shown[place] = _without_middle(f"…{names[place][begin:]}")
+    for alike in _same(shown, names):
+        for number, place in enumerate(alike, 1):
+            shown[place] = f"{shown[place]} ({number})"
+    return shown
+
+
+def _same(shown: Sequence[str], names: Sequence[str]) -> list[list[int]]:
+    """Places of different names that are shown alike."""
+    places: dict[str, list[int]] = {}
+    for place, text in enumerate(shown):
+        places.setdefault(text, []).append(place)
+    return [alike for alike in places.values() if len({names[place] for place in alike}) > 1]
+
+
+def _without_middle(text: str) -> str:
+    # The end has the size, and of paths the name of the file.
+    return text if len(text) <= SHORT else f"{text[: SHORT // 3]}…{text[SHORT // 3 + 1 - SHORT :]}"
+
+
 def summary_grid(record: Record) -> Grid:
-    """The distribution, as in tables 3 and 7."""
+    """The distribution, as in tables 3 and 7; without z-scores where the spread is rounding."""
     population = bool(record.task.args["population"])
     empty = by_name(record.controls["corrupted"]["summary"])
     random = by_name(record.controls["random"]["summary"])
-    rows = [("count", f"{n_pairs(record):,}", "", "", f"{n_pairs(record):,}", f"{record.controls['random']['pairs']:,}")]
-    for name, row in by_name(record.curves["summary"]).items():
+    own = by_name(record.curves["summary"])
+    rows = [
+        ("", "circuit", "z", "upper bound", "empty circuit", "random circuit"),
+        ("count", f"{n_pairs(record):,}", "", "", f"{n_pairs(record):,}", f"{record.controls['random']['pairs']:,}"),
+    ]
+    for name, row in own.items():
         z = f"{row['z']:.2f}" if math.isfinite(row["z"]) else ""
         rows.append((name, _interval(row), z, _bound(name, row, population), nats(empty[name]["value"]), nats(random[name]["value"])))
-    return Grid("Distribution, in nats", ("", "circuit", "z", "upper bound", "empty circuit", "random circuit"), tuple(rows))
+    columns, *cells = rows if _has_z(own) else [(*row[:2], *row[3:]) for row in rows]
+    return Grid("Distribution, in nats", columns, tuple(cells))
 
 
 def exceedance_grid(record: Record) -> Grid:
@@ -233,7 +280,10 @@ def _circuit(record: Record, colour: str) -> dict[str, Any]:
         "worst": [_case(case) for case in record.curves["worst"]],
         "worse": worse_labels_text(record),
         "groups": [(group_grid(group), min(group["p"]) <= ALPHA) for group in groups],
-        "maps": [(" and ".join(found["fields"]), Markup(svg(draw_heat_map(found)))) for found in record.curves["heat_maps"]],
+        "maps": [
+            (" and ".join(found["fields"]), None if flat_map(found) else Markup(svg(draw_heat_map(found))))
+            for found in record.curves["heat_maps"]
+        ],
     }
 
 
@@ -316,6 +366,11 @@ def _interval(row: Mapping[str, float]) -> str:
     if math.isnan(low) and math.isnan(high):
         return nats(row["value"])
     return f"{nats(row['value'])} [{nats(low) if math.isfinite(low) else '–'}, {nats(high) if math.isfinite(high) else '–'}]"
+
+
+def _has_z(rows: Mapping[str, Mapping[str, float]]) -> bool:
+    """Whether differences in standard deviations mean something: the deviation is more than rounding."""
+    return rows["std"]["value"] >= ROUNDING
 
 
 def _bound(name: str, row: Mapping[str, float], population: bool) -> str:

@@ -17,6 +17,8 @@ from mechassay.report.figures import GREY, INK, PALETTE, SETTINGS, SIZE
 
 MARKED = ("95%", "99%", "99.9%", "99.99%", "max")
 MAPPED = ("99%", "99.9%", "max")
+ROUNDING = 2e-5
+"""Divergences in single precision are exact up to about this many nats."""
 CELL_TEXT = 12
 """Labels up to which a heat map has its numbers written in."""
 
@@ -73,30 +75,49 @@ def _mark(ax: Axes, marks: Sequence[tuple[str, float]]) -> None:
 
 
 def draw_heat_map(found: Mapping[str, Any]) -> Figure:
-    """Maximum and percentiles of all pairs with two labels; cells without pairs are blank."""
+    """Maximum and percentiles of all pairs with two labels; cells without pairs are blank.
+
+    What is rounding has no scale: such a panel has one colour and no bar.
+    """
     rows, columns = found["labels"]
     with rc_context(SETTINGS):
         height = 1.5 + min(max(0.17 * len(rows), 1.2), 9)
         figure = Figure(figsize=(9.2, height), layout="constrained")
         axes = figure.subplots(1, len(MAPPED), sharey=True)
         for ax, name in zip(axes, MAPPED, strict=True):
-            values = np.array([[plain_number(each) for each in row] for row in found[name]])
-            image = ax.imshow(values, cmap="viridis", aspect="auto", interpolation="none")
+            values = _cells(found, name)
+            flat = _is_rounding(values)
+            scale = {"vmin": 0.0, "vmax": 1.0} if flat else {}
+            image = ax.imshow(values, cmap="viridis", aspect="auto", interpolation="none", **scale)
             ax.set_title(name, fontsize=SIZE, loc="left", color=INK)
             ax.set_xticks(range(len(columns)), [_cut(label) for label in columns], rotation=90, fontsize=_font(len(columns)))
             ax.set_yticks(range(len(rows)), [_cut(label) for label in rows], fontsize=_font(len(rows)))
             ax.tick_params(colors=INK, length=0)
             for text in (*ax.get_xticklabels(), *ax.get_yticklabels()):
                 text.set_parse_math(False)
-            bar = figure.colorbar(image, ax=ax, shrink=0.85, pad=0.02)
-            bar.ax.tick_params(colors=INK, labelsize=SIZE - 2.5)
-            bar.ax.ticklabel_format(useOffset=False)
+            if not flat:
+                bar = figure.colorbar(image, ax=ax, shrink=0.85, pad=0.02)
+                bar.ax.tick_params(colors=INK, labelsize=SIZE - 2.5)
+                bar.ax.ticklabel_format(useOffset=False)
             if len(rows) <= CELL_TEXT and len(columns) <= CELL_TEXT:
                 _write(ax, values)
         for text in (figure.supylabel(found["fields"][0], fontsize=SIZE), figure.supxlabel(found["fields"][1], fontsize=SIZE)):
             text.set_parse_math(False)
             text.set_color(INK)
         return figure
+
+
+def flat_map(found: Mapping[str, Any]) -> bool:
+    """Whether a heat map shows nothing but rounding."""
+    return all(_is_rounding(_cells(found, name)) for name in MAPPED)
+
+
+def _cells(found: Mapping[str, Any], name: str) -> np.ndarray:
+    return np.array([[plain_number(each) for each in row] for row in found[name]])
+
+
+def _is_rounding(values: np.ndarray) -> bool:
+    return not (np.abs(values) >= ROUNDING).any()
 
 
 def _write(ax: Axes, values: np.ndarray) -> None:
@@ -106,7 +127,8 @@ def _write(ax: Axes, values: np.ndarray) -> None:
     for (row, column), value in np.ndenumerate(values):
         if math.isfinite(value):
             colour = "#000000" if value > middle else "#ffffff"
-            ax.text(column, row, f"{value:.2g}", ha="center", va="center", fontsize=SIZE - 3.5, color=colour)
+            text = "≈ 0" if abs(value) < ROUNDING else f"{value:.2g}"
+            ax.text(column, row, text, ha="center", va="center", fontsize=SIZE - 3.5, color=colour)
 
 
 def _font(n: int) -> float:

@@ -34,7 +34,7 @@ from jaxtyping import Float
 
 from mechassay.adversarial.agreement import Agreement
 from mechassay.adversarial.bounds import check_share
-from mechassay.adversarial.controls import Controls, controls_of, random_circuit, run_controls
+from mechassay.adversarial.controls import Controls, control_circuit, controls_of, run_controls
 from mechassay.adversarial.design import DESIGN_KINDS
 from mechassay.adversarial.evaluation import evaluate_pairs
 from mechassay.adversarial.findings import Statistics
@@ -302,7 +302,7 @@ class AdversarialJob:
             found = run_controls(model, sizes, *self.pools, self.values.corrupted, seed=seed, store=store, progress=self.progress)
             shutil.rmtree(store, ignore_errors=True)
             return found
-        drawn = [random_circuit(model.graph, size, seed) for size in sizes]
+        drawn = [control_circuit(model.graph, size, seed) for size in sizes]
         values = self._by_constants([Circuit.full(model.graph), Circuit.empty(model.graph), *drawn])
         return controls_of(sizes, drawn, values, self.values.corrupted, Agreement.of(model.dtype))
 

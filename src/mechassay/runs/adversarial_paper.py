@@ -14,6 +14,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+from markupsafe import Markup
+
 from mechassay.errors import BadUsage, MechassayError
 from mechassay.models.model import Model
 from mechassay.progress import BAR, Progress
@@ -73,6 +75,18 @@ class PaperRun:
     seed: int = 0
     worst: int = 10
 
+    def check(self) -> None:
+        """Refuse what cannot be run, before anything is loaded.
+
+        Raises:
+            BadUsage, UnknownName: a setting of all runs.
+        """
+        for name in ("n_clean", "n_corrupted", "n_matched"):
+            if getattr(self, name) < 1:
+                raise BadUsage(f"{name} must be 1 or more; got {getattr(self, name)}.")
+        for plan in self.plans().values():
+            plan.check()
+
     def plans(self) -> dict[str, AdversarialRun]:
         """The runs by the name of their folder: "ioi-unmatched" and so on."""
         found: dict[str, AdversarialRun] = {}
@@ -103,7 +117,12 @@ class PaperRun:
 
 
 def run_paper(run: PaperRun, output: Path, load: Load, *, progress: Progress = BAR) -> tuple[dict[str, Record], list[Failure]]:
-    """All runs that can be made, each with its report, and the page of all; records by folder, and what failed."""
+    """All runs that can be made, each with its report, and the page of all; records by folder, and what failed.
+
+    Raises:
+        BadUsage, UnknownName: a setting that no run can have, or no run could be made.
+    """
+    run.check()
     records: dict[str, Record] = {}
     failures: list[Failure] = []
     models: dict[tuple[str, bool], Model | MechassayError] = {}
@@ -148,7 +167,8 @@ def paper_page(records: Mapping[str, Record], failures: list[Failure]) -> str:
             "circuit": record.method.name,
             "edges": f"{record.method.args['edges']:,}",
             "pairs": f"{record.measures[0].n:,}{' (all)' if record.task.args['population'] else ''}",
-            "report": f"{name}/report.html",
+            # Markup is set as it is, and escapes what is put into it.
+            "report": Markup('<a href="{0}/report.html">{0}/report.html</a>').format(name),
         }
         for name, record in records.items()
     ]

@@ -2,7 +2,8 @@
 
 `plan.json` says what is run. A second run with the same plan takes up what is there. Lists of what
 to do may grow: then `plan.json` has all that was ever asked for. Any other plan in the same folder
-is refused, with the first setting that differs. Files appear whole or not at all.
+is refused, with the first setting that differs, unless nothing was found here yet: a mistake in what
+was typed claims no folder. Files appear whole or not at all.
 """
 
 from __future__ import annotations
@@ -12,12 +13,17 @@ import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from pydantic import ValidationError
 
 from mechassay.errors import BadFile, BadUsage
 from mechassay.records import Failure, Record
+
+CHOSEN = ("plan.json", "data.json", "prompts.json")
+"""What a run writes before it has found anything: what is run, and on what."""
+
+_Kind = TypeVar("_Kind", dict[str, Any], list[Any])
 
 
 def write_text(path: Path, text: str) -> None:
@@ -26,6 +32,39 @@ def write_text(path: Path, text: str) -> None:
     partial = path.with_name(f"{path.name}.partial-{os.getpid()}")
     partial.write_text(text, encoding="utf-8")
     os.replace(partial, path)
+
+
+def check_can_write(path: Path) -> None:
+    """Refuse a file that `write_text` could not write, before there is anything to write. Makes the folders above it.
+
+    Raises:
+        BadUsage: it is a folder or a device, or may not be written.
+    """
+    if path.exists() and not path.is_file():
+        raise BadUsage(f"{path} is no file. Name a file to write.")
+    # Permissions do not tell: some file systems refuse everybody.
+    partial = path.with_name(f"{path.name}.partial-{os.getpid()}")
+    try:
+        partial.parent.mkdir(parents=True, exist_ok=True)
+        partial.touch()
+        partial.unlink()
+    except OSError as error:
+        raise BadUsage(f"{path} cannot be written: {error.strerror or error}.") from None
+
+
+def read_json(path: Path, what: str, kind: type[_Kind]) -> _Kind:
+    """What a JSON file of a run holds.
+
+    Raises:
+        BadFile: not readable, truncated, or of another kind.
+    """
+    try:
+        found = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise BadFile(f"{path}: not a readable {what} ({str(error).splitlines()[0]}).") from None
+    if not isinstance(found, kind):
+        raise BadFile(f"{path}: not a readable {what} (no JSON {'object' if kind is dict else 'list'}).")
+    return found
 
 
 @dataclass(frozen=True)
@@ -42,7 +81,7 @@ class RunFolder:
             growing: settings that list what to do, to which another run may add, and of which it may ask for less.
 
         Raises:
-            BadUsage: the folder holds another plan, or files that are no run.
+            BadUsage: the folder holds results of another plan, or files that are no run.
         """
         folder = RunFolder(path)
         wanted: dict[str, Any] = json.loads(json.dumps(plan))
@@ -51,13 +90,17 @@ class RunFolder:
             for name in growing:
                 if isinstance(stored.get(name), list):
                     wanted[name] = list(dict.fromkeys([*stored[name], *wanted[name]]))
-            for name in sorted((set(stored) | set(wanted)) - set(growing)):
-                if stored.get(name) != wanted.get(name):
-                    raise BadUsage(
-                        f"{path} holds a run with {name} = {stored.get(name)!r}; this one has {wanted.get(name)!r}. "
-                        "Name another --output, or remove the folder."
-                    )
-            if wanted == stored:
+            differing = [name for name in sorted((set(stored) | set(wanted)) - set(growing)) if not _same(stored, wanted, name)]
+            if differing and folder._holds_nothing():
+                wanted = json.loads(json.dumps(plan))
+                folder.data_file.unlink(missing_ok=True)
+            elif differing:
+                name = differing[0]
+                raise BadUsage(
+                    f"{path} holds a run with {name} = {stored.get(name)!r}; this one has {wanted.get(name)!r}. "
+                    "Name another --output, or remove the folder."
+                )
+            elif wanted == stored:
                 return folder
         elif path.exists() and (not path.is_dir() or any(path.iterdir())):
             raise BadUsage(f"{path} exists and is not the folder of a run. Name another --output.")
@@ -76,6 +119,10 @@ class RunFolder:
             raise BadFile(f"{path}: not the folder of a run (no plan.json).")
         return folder
 
+    def _holds_nothing(self) -> bool:
+        """Whether nothing was found here: a plan, or plans of parts, and what they chose to run on."""
+        return all(file.name in CHOSEN for file in self.path.rglob("*") if not file.is_dir())
+
     @property
     def plan_file(self) -> Path:
         return self.path / "plan.json"
@@ -86,10 +133,7 @@ class RunFolder:
         Raises:
             BadFile: plan.json is not readable.
         """
-        try:
-            return dict(json.loads(self.plan_file.read_text(encoding="utf-8")))
-        except (OSError, ValueError, TypeError) as error:
-            raise BadFile(f"{self.plan_file}: not a readable plan ({str(error).splitlines()[0]}).") from None
+        return read_json(self.plan_file, "plan", dict)
 
     def scores_file(self, cell: str) -> Path:
         return self.path / "scores" / f"{cell}.safetensors"
@@ -113,24 +157,34 @@ class RunFolder:
         if not file.is_file():
             return None
         try:
-            return Record.model_validate_json(file.read_text(encoding="utf-8"))
+            return Record.model_validate_json(file.read_bytes())
         except ValidationError as error:
-            first = error.errors()[0]
-            raise BadFile(f"{file}: not a record ({'.'.join(map(str, first['loc'])) or 'file'}: {first['msg']}).") from None
+            raise _not_valid(file, "record", error) from None
 
     @property
     def data_file(self) -> Path:
         return self.path / "data.json"
 
     def data(self) -> dict[str, Any]:
-        """What was chosen so far, by role: the train pairs and the test pairs."""
-        return json.loads(self.data_file.read_text(encoding="utf-8")) if self.data_file.is_file() else {}
+        """What was chosen so far, by role: the train pairs and the test pairs.
+
+        Raises:
+            BadFile: data.json is not readable.
+        """
+        if not self.data_file.is_file():
+            return {}
+        found = read_json(self.data_file, "choice of pairs", dict)
+        for role, selection in found.items():
+            if not isinstance(selection, dict) or "hash" not in selection:
+                raise BadFile(f"{self.data_file}: not a readable choice of pairs ({role} has no hash).")
+        return found
 
     def save_data(self, role: str, selection: Mapping[str, Any]) -> None:
         """Keep what was chosen for a role, "train" or "test".
 
         Raises:
             BadUsage: the folder holds results on other pairs, as when a file of pairs has changed.
+            BadFile: data.json is not readable.
         """
         stored = self.data()
         if role in stored and stored[role]["hash"] != selection["hash"]:
@@ -146,6 +200,24 @@ class RunFolder:
             file.unlink(missing_ok=True)
 
     def failures(self) -> list[Failure]:
-        """Cells that failed or were skipped last time."""
+        """Cells that failed or were skipped last time.
+
+        Raises:
+            BadFile: failures.json is not readable.
+        """
         file = self.path / "failures.json"
-        return [Failure.model_validate(row) for row in json.loads(file.read_text(encoding="utf-8"))] if file.is_file() else []
+        try:
+            return [Failure.model_validate(row) for row in read_json(file, "list of failures", list)] if file.is_file() else []
+        except ValidationError as error:
+            raise _not_valid(file, "list of failures", error) from None
+
+
+def _same(stored: Mapping[str, Any], wanted: Mapping[str, Any], name: str) -> bool:
+    """Whether a setting is the same as text: 1 is one edge, 1.0 all of them."""
+    first, second = (json.dumps(plan.get(name), sort_keys=True) for plan in (stored, wanted))
+    return first == second
+
+
+def _not_valid(file: Path, what: str, error: ValidationError) -> BadFile:
+    first = error.errors()[0]
+    return BadFile(f"{file}: not a {what} ({'.'.join(map(str, first['loc'])) or 'file'}: {first['msg']}).")

@@ -15,6 +15,7 @@ fitted into. Circuits are cut by magnitude and pruned; `:greedy` after the size 
 from __future__ import annotations
 
 import hashlib
+import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -26,15 +27,16 @@ from mechassay.circuits.formats import ENDINGS, read_graph_file
 from mechassay.circuits.methods import METHODS
 from mechassay.circuits.node_scores import NodeScores, Scores, load_scores
 from mechassay.circuits.scores import Circuit, EdgeScores
-from mechassay.errors import BadFile, BadUsage
+from mechassay.errors import BadFile, BadUsage, UnknownName
 from mechassay.graph import Graph
 from mechassay.models.model import Model
 from mechassay.runs.truths import is_truth
 from mechassay.truth.models import load_truth
 
-FORMS = "canonical:NAME, truth, full, empty, random@SIZE, METHOD@SIZE, FILE.safetensors@SIZE, FILE.json or FILE.pt"
 PLAIN = ("truth", "full", "empty")
+FORMS = ("canonical:NAME", *PLAIN, "random@SIZE", "METHOD@SIZE", "METHOD@SIZE:greedy", "FILE.safetensors@SIZE", "FILE.json", "FILE.pt")
 OURS = ".safetensors"
+GREEDY = "greedy"
 
 Kind = Literal["canonical", "truth", "full", "empty", "random", "file", "method"]
 Score = Callable[[Sequence[str]], Mapping[str, Scores]]
@@ -62,8 +64,8 @@ class NamedCircuit:
         """Read a circuit's text; nothing is loaded.
 
         Raises:
-            BadUsage: none of the forms.
-            UnknownName: no such circuit of the literature, or no such method.
+            UnknownName: none of the forms, no such circuit of the literature, no such method, or no such way to cut.
+            BadUsage: a method without a size, or what is no size.
             BadFile: there is no such file.
         """
         for name in PLAIN:
@@ -77,7 +79,10 @@ class NamedCircuit:
         # An "@" may belong to a path.
         if not at or Path(text).suffix in ENDINGS:
             return NamedCircuit._of_file(text, text, None, False)
-        size, greedy = _size(rest.removesuffix(":greedy"), text), rest.endswith(":greedy")
+        typed, colon, way = rest.partition(":")
+        if colon and way != GREEDY:
+            raise UnknownName("way to cut", way, (GREEDY,))
+        size, greedy = number_or_share(typed, "edges", text), way == GREEDY
         if name == "random" and not greedy:
             return NamedCircuit(text, "random", name, size)
         if Path(name).suffix in (OURS, *ENDINGS):
@@ -88,8 +93,10 @@ class NamedCircuit:
     @staticmethod
     def _of_file(text: str, name: str, size: int | float | None, greedy: bool) -> NamedCircuit:
         suffix = Path(name).suffix
+        if text.partition(":")[0] in METHODS.names():
+            raise BadUsage(f"What a method finds needs a size: {text}@500 for edges, or {text}@0.01 for a share of them.")
         if suffix not in (OURS, *ENDINGS) or (suffix == OURS and size is None):
-            raise _no_circuit(text)
+            raise UnknownName("circuit", text, FORMS)
         if not Path(name).is_file():
             raise BadFile(f"{name}: there is no such file.")
         return NamedCircuit(text, "file", name, size, greedy)
@@ -191,7 +198,15 @@ def _true(model: str, ablation: str) -> Circuit:
     return circuits[ablation]
 
 
-def _size(text: str, whole: str) -> int | float:
+def number_or_share(text: str, things: str = "edges", within: str = "") -> int | float:
+    """A size as it is typed: 500 is a number of things, 0.01 (or 1.0, or 1e-3) a share of all, a float.
+
+    Args:
+        within: the whole of what was typed, for the message.
+
+    Raises:
+        BadUsage: neither, or a share that is not between 0 and 1.
+    """
     try:
         return int(text)
     except ValueError:
@@ -199,11 +214,8 @@ def _size(text: str, whole: str) -> int | float:
     try:
         share = float(text)
     except ValueError:
-        raise _no_circuit(whole) from None
+        share = math.nan
     if not 0 <= share <= 1:
-        raise BadUsage(f"A share of the edges is between 0 and 1; got {text} in {whole!r}.")
+        where = f" in {within!r}" if within else ""
+        raise BadUsage(f"A size is a number of {things} (500) or a share of them, between 0 and 1 (0.01); got {text!r}{where}.")
     return share
-
-
-def _no_circuit(text: str) -> BadUsage:
-    return BadUsage(f"A circuit is one of {FORMS}; got {text!r}. SIZE: edges (500) or a share of them (0.01), then :greedy if wanted.")

@@ -10,14 +10,17 @@ second from the first; what choosing the worst does is the difference of the thi
 
 Intervals of one repeat are over the held-out grid's prompts, rankings given. Repeats draw base pairs and both grids anew, each with
 the seed after; with two or more, intervals are Student's over repeats, and cover what the rankings were found on too.
+
+The folder keeps finished repeats, and each ranking once it is found; the same command goes on with what is missing.
 """
 
 from __future__ import annotations
 
 import dataclasses
+import hashlib
 import json
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -29,14 +32,16 @@ from mechassay.adversarial.paired import Estimate, Resampled, over_repeats
 from mechassay.adversarial.pools import Pool, draw_pools
 from mechassay.adversarial.robust import Cut, Robust, check_apart
 from mechassay.circuits.methods import METHODS
+from mechassay.circuits.node_scores import Scores
 from mechassay.circuits.scores import EdgeScores
-from mechassay.errors import BadFile, BadUsage
+from mechassay.errors import BadUsage
+from mechassay.graph import Graph
 from mechassay.models.model import Model
 from mechassay.pairs import Batch
 from mechassay.progress import BAR, Progress
 from mechassay.report.grids import Grid, grids_markdown, grids_page
 from mechassay.report.words import interval, number, share
-from mechassay.runs.folder import RunFolder, write_text
+from mechassay.runs.folder import RunFolder, read_json, write_text
 from mechassay.tasks.task import Task
 
 OBJECTIVE = "kl"
@@ -91,16 +96,31 @@ class RobustRun:
         """The wrapped method."""
         return Robust(METHODS.make(self.method), self.edges, self.rounds, self.worst, self.cut, weight=self.weight)
 
+    def check_sizes(self, graph: Graph) -> None:
+        """Refuse sizes that the graph does not have, and repeated ones.
+
+        Raises:
+            BadUsage: there is one.
+        """
+        edges = EdgeScores.of(graph, graph.legal.float())
+        for size in (self.edges, *self.sizes):
+            edges.size(size)
+        if not self.sizes or len(set(self.sizes)) < len(self.sizes):
+            raise BadUsage(f"Give one or more different sizes to compare rankings at; got {', '.join(map(str, self.sizes)) or 'none'}.")
+
 
 def run_robust(run: RobustRun, output: Path, model: Model, task: Task, *, progress: Progress = BAR) -> list[dict[str, Any]]:
     """The comparisons of all repeats, as plain values; those that the folder holds are not made again.
 
     Raises:
-        UnknownName, BadUsage, BadPairs: no such method or setting; several repeats of a task that has no seed; too few prompts.
+        UnknownName, BadUsage, BadPairs: no such method or setting; several repeats of a task that has no seed; too few prompts;
+            a size that the graph does not have.
+        BadFile: the folder holds a damaged file.
     """
     if run.repeats < 1 or (run.repeats > 1 and not task.seeded):
         raise BadUsage(f"Repeats must be 1 or more, and just 1 for a task whose examples do not depend on a seed; got {run.repeats}.")
     robust = run.robust()
+    run.check_sizes(model.graph)
     folder = RunFolder.open(output, dataclasses.asdict(run))
     found: list[dict[str, Any]] = []
     for repeat in range(run.repeats):
@@ -108,10 +128,7 @@ def run_robust(run: RobustRun, output: Path, model: Model, task: Task, *, progre
         if not file.is_file():
             made = _Repeat(run, robust, model, task, run.seed + repeat, progress).compare(folder, repeat)
             write_text(file, json.dumps(made, indent=1, ensure_ascii=False))
-        try:
-            found.append(json.loads(file.read_text(encoding="utf-8")))
-        except ValueError as error:
-            raise BadFile(f"{file}: cannot be read as JSON: {error}.") from None
+        found.append(read_json(file, "repeat", dict))
     return found
 
 
@@ -136,9 +153,12 @@ class _Repeat:
         }
         for name, others in (("base pairs", base), ("discovery grid", grids[DISCOVERY])):
             check_apart(name, others, "held-out grid", grids[HELD_OUT])
-        scores = self._rank(base, *grids[DISCOVERY])
-        for name, each in scores.items():
-            each.save(folder.scores_file(f"{number}-{name.replace(' ', '')}"))
+        # Rankings in the folder are of the same plan; here of the same prompts, too.
+        digest = hashlib.sha256(base.content.encode())
+        for pool in (*grids[DISCOVERY], *grids[HELD_OUT]):
+            digest.update(pool.tokens.cpu().numpy().tobytes())
+        folder.save_data(f"repeat {number}", {"hash": digest.hexdigest()})
+        scores = self._rank(base, *grids[DISCOVERY], lambda name: folder.scores_file(f"{number}-{name.replace(' ', '')}"))
         places = [(name, size) for size in run.sizes for name in scores]
         circuits = [dataclasses.replace(self.robust, n_edges=size).circuit(scores[name]) for name, size in places]
         values = evaluate_pairs(model, circuits, *grids[HELD_OUT], progress=self.progress)
@@ -174,15 +194,21 @@ class _Repeat:
             "dropped": dropped,
         }
 
-    def _rank(self, base: Batch, clean: Pool, corrupted: Pool) -> dict[str, EdgeScores]:
-        """The three rankings; robust comes first, as the control has as many pairs."""
-        robust = self.robust.score(self.model, base, clean, corrupted, OBJECTIVE, progress=self.progress)
-        rng = np.random.default_rng(self.seed)
+    def _rank(self, base: Batch, clean: Pool, corrupted: Pool, file: Callable[[str], Path]) -> dict[str, EdgeScores]:
+        """The three rankings; robust comes first, as the control has as many pairs. None depends on whether another was made or read."""
+        data, progress = (self.model, base, clean, corrupted), self.progress
+        robust = self._kept(file(ROBUST), lambda: self.robust.score(*data, OBJECTIVE, progress=progress))
         n_added = int(robust.provenance["n_added"])
-        random = self.robust.score_random(self.model, base, clean, corrupted, n_added, rng, OBJECTIVE, progress=self.progress)
-        plain = self.robust.method.score(self.model, base, OBJECTIVE, progress=self.progress)
-        assert isinstance(plain, EdgeScores)  # else robust discovery would have refused it
+        rng = np.random.default_rng(self.seed)
+        random = self._kept(file(RANDOM), lambda: self.robust.score_random(*data, n_added, rng, OBJECTIVE, progress=progress))
+        plain = self._kept(file(PLAIN), lambda: self.robust.method.score(self.model, base, OBJECTIVE, progress=progress))
         return {PLAIN: plain, RANDOM: random, ROBUST: robust}
+
+    def _kept(self, file: Path, score: Callable[[], Scores]) -> EdgeScores:
+        """Scores that the folder has, or that it has from now on."""
+        if not file.is_file():
+            score().save(file)
+        return EdgeScores.load(file, self.model.graph)
 
 
 def _stored(found: Resampled) -> dict[str, list[float | None]]:

@@ -1,0 +1,68 @@
+"""The folder of a run: whose it is, and what is damaged in it as one line."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from mechassay.errors import BadFile, BadUsage
+from mechassay.records import Failure
+from mechassay.runs.folder import RunFolder, write_text
+
+
+def test_a_folder_with_nothing_but_plans_is_free(tmp_path: Path) -> None:
+    RunFolder.open(tmp_path, {"split": "tset", "methods": ["epa"]}, growing=("methods",))
+    RunFolder.open(tmp_path / "found", {"split": "tset"}).save_data("train", {"hash": "1"})
+    RunFolder(tmp_path).save_data("circuits", {"hash": "1"})
+    folder = RunFolder.open(tmp_path, {"split": "test", "methods": ["eap"]}, growing=("methods",))
+    assert folder.plan() == {"split": "test", "methods": ["eap"]}
+    folder.save_data("circuits", {"hash": "2"})
+    assert RunFolder(tmp_path / "found").data() == {"train": {"hash": "1"}}
+
+
+@pytest.mark.parametrize("result", ["records/a.json", "found/scores/a.safetensors", "report.html", "values/0.f32"])
+def test_a_folder_with_anything_found_is_not(tmp_path: Path, result: str) -> None:
+    RunFolder.open(tmp_path, {"split": "tset"})
+    write_text(tmp_path / result, "")
+    with pytest.raises(BadUsage, match="holds a run with split = 'tset'; this one has 'test'"):
+        RunFolder.open(tmp_path, {"split": "test"})
+    assert RunFolder(tmp_path).plan() == {"split": "tset"}
+
+
+def test_one_edge_is_not_all_edges(tmp_path: Path) -> None:
+    RunFolder.open(tmp_path, {"sizes": (1,)})
+    write_text(tmp_path / "result.json", "")
+    with pytest.raises(BadUsage, match="sizes"):
+        RunFolder.open(tmp_path, {"sizes": (1.0,)})
+    RunFolder.open(tmp_path, {"sizes": (1,)})
+
+
+@pytest.mark.parametrize("text", ['{"circuits": {"ha', "[]", '{"circuits": 3}', '{"circuits": {}}', ""])
+def test_damaged_data_is_one_line(tmp_path: Path, text: str) -> None:
+    folder = RunFolder.open(tmp_path, {})
+    folder.data_file.write_text(text)
+    with pytest.raises(BadFile, match="data.json: not a readable choice of pairs") as raised:
+        folder.save_data("circuits", {"hash": "1"})
+    assert "\n" not in str(raised.value)
+
+
+@pytest.mark.parametrize("text", ['[{"cell"', "{}", '[{"cell": 3}]', "[4]"])
+def test_damaged_failures_are_one_line(tmp_path: Path, text: str) -> None:
+    folder = RunFolder.open(tmp_path, {})
+    failure = Failure(cell={"method": "eap"}, error="NonFinite", message="NaN")
+    folder.save_failures([failure])
+    assert folder.failures() == [failure]
+    (tmp_path / "failures.json").write_text(text)
+    with pytest.raises(BadFile, match="failures.json: not a (readable )?list of failures") as raised:
+        folder.failures()
+    assert "\n" not in str(raised.value)
+
+
+@pytest.mark.parametrize("content", [b"[1]", b"{", b"\xff", json.dumps({"a": 1}).encode() + b"x"])
+def test_a_damaged_plan_is_one_line(tmp_path: Path, content: bytes) -> None:
+    (tmp_path / "plan.json").write_bytes(content)
+    with pytest.raises(BadFile, match="plan.json: not a readable plan") as raised:
+        RunFolder.open(tmp_path, {})
+    assert "\n" not in str(raised.value)
