@@ -27,7 +27,7 @@ def test_all_come_from_one_root(name: str) -> None:
 
 def test_which_errors_are_the_caller_s() -> None:
     machine = {name for name, value in CLASSES.items() if not value.usage}
-    assert machine == {"MechassayError", "SelfCheckFailed", "NonFinite", "OutOfMemory"}
+    assert machine == {"MechassayError", "SelfCheckFailed", "NonFinite", "OutOfMemory", "DiskFull"}
 
 
 def test_an_unknown_name_suggests_the_nearest() -> None:

@@ -10,6 +10,7 @@
     ├── BadFile              a truncated, foreign or unsafe file
     ├── NonFinite            NaN or infinite activations, metrics or scores
     ├── OutOfMemory          not enough memory for even one example
+    ├── DiskFull             not enough room for what a run would store
     ├── MissingExtra         an optional dependency that is not installed
     └── BadUsage             an argument outside its allowed range
 

@@ -101,7 +101,7 @@ def test_an_edge_on_no_path_is_worth_nothing(case: Subject) -> None:
     names = ["input->a0.h1<v>", "a0.h1->logits", "a1.h0->a2.h1<q>"]
     found = minimality(case.model, Circuit.from_names(case.model.graph, names), case.batch, progress=SILENT)
     worth = dict(zip(found.parts, found.drops, strict=True))
-    assert worth["a1.h0->a2.h1<q>"] == 0.0
+    assert worth["a1.h0->a2.h1<q>"] == pytest.approx(0, abs=1e-12)
     assert worth["input->a0.h1<v>"] == pytest.approx(worth["a0.h1->logits"]) and worth["a0.h1->logits"] != 0
     assert found.n_unneeded >= 1
 

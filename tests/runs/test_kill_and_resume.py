@@ -71,7 +71,7 @@ def undisturbed(folder: Path, tmp_path_factory: pytest.TempPathFactory) -> torch
 @pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGINT])
 def test_a_killed_run_is_taken_up(how: signal.Signals, folder: Path, tmp_path: Path, undisturbed: torch.Tensor) -> None:
     out = tmp_path / "out"
-    process = start(folder, out, 0.05)
+    process = start(folder, out, 0.3)
     wait_for_checkpoint(out, 3, process)
     process.send_signal(how)
     _, err = process.communicate(timeout=60)
