@@ -16,7 +16,7 @@ from mechassay.circuits.files import read_tensors
 from tiny import with_words
 
 SLOW = """
-import sys, time
+import signal, sys, time
 from mechassay.circuits import checkpoint
 from mechassay.circuits.methods import exact
 from mechassay.cli.main import main
@@ -25,6 +25,8 @@ from mechassay.cli.main import main
 exact.STACK_TOKENS = 64
 checkpoint.EVERY_SECONDS = 0.0
 pause = float(sys.argv.pop(1))
+# Where tests run in the background a shell has interrupts ignored, and children inherit that.
+signal.signal(signal.SIGINT, signal.default_int_handler)
 done = checkpoint.State.done
 checkpoint.State.done = lambda state, cursor: (done(state, cursor), time.sleep(pause))[0]
 main(sys.argv[1:])
@@ -71,7 +73,7 @@ def undisturbed(folder: Path, tmp_path_factory: pytest.TempPathFactory) -> torch
 @pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGINT])
 def test_a_killed_run_is_taken_up(how: signal.Signals, folder: Path, tmp_path: Path, undisturbed: torch.Tensor) -> None:
     out = tmp_path / "out"
-    process = start(folder, out, 0.3)
+    process = start(folder, out, 0.05)
     wait_for_checkpoint(out, 3, process)
     process.send_signal(how)
     _, err = process.communicate(timeout=60)
