@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from mechassay.circuits.methods.nap import NAP, NAPIG
     from mechassay.circuits.methods.optimal_ablation import OptimalAblation
     from mechassay.circuits.methods.random import Random
+    from mechassay.circuits.methods.random_paths import RandomPaths
     from mechassay.circuits.methods.subnetwork_probing import SubnetworkProbing
     from mechassay.circuits.methods.ugs import UniformGradientSampling
     from mechassay.circuits.necessity import Completeness, Minimality, complement, completeness, minimality
@@ -51,6 +52,7 @@ __all__ = [
     "OptimalAblation",
     "Overlap",
     "Random",
+    "RandomPaths",
     "Recovery",
     "SubnetworkProbing",
     "UniformGradientSampling",
@@ -87,6 +89,7 @@ _LAZY = {
     "SubnetworkProbing": "methods.subnetwork_probing",
     "UniformGradientSampling": "methods.ugs",
     "Random": "methods.random",
+    "RandomPaths": "methods.random_paths",
     "Completeness": "necessity",
     "Minimality": "necessity",
     "ablate": "ablation",

@@ -20,6 +20,7 @@ METHODS = Registry(
         "nap": f"{_HERE}.nap:NAP",
         "nap-ig": f"{_HERE}.nap:NAPIG",
         "random": f"{_HERE}.random:Random",
+        "random-paths": f"{_HERE}.random_paths:RandomPaths",
         "subnetwork-probing": f"{_HERE}.subnetwork_probing:SubnetworkProbing",
         "ugs": f"{_HERE}.ugs:UniformGradientSampling",
     },

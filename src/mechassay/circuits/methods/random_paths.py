@@ -1,0 +1,157 @@
+"""Random circuits in which every edge is live: the control for circuits of few edges.
+
+Of edges drawn uniformly, few lie on a path from `input` to `logits` while the circuit is sparse: of 1,000
+of SmolLM2-135M's 123,211 edges often none does, and the random circuit is the empty one. Here a circuit
+grows by whole paths:
+
+    1. take the edges in random order;
+    2. an edge whose writer is not yet in is led back to `input`, over edges into the writer drawn uniformly,
+       until it meets a node that is in;
+    3. in the same way its reader is led on to `logits`;
+    4. a path that would make the circuit larger than asked for is left out, and later edges are tried.
+
+So a circuit of n edges has n live edges. Once all nodes are in, the rest follows in random order. As a ranking,
+edges come in the order in which a circuit of all of them grows.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import ClassVar
+
+import numpy as np
+import torch
+from jaxtyping import Int
+
+from mechassay.circuits.methods.method import describe
+from mechassay.circuits.objectives import Objective, load_objective
+from mechassay.circuits.scores import Circuit, EdgeScores
+from mechassay.errors import BadUsage
+from mechassay.graph import Graph
+from mechassay.models.model import Model
+from mechassay.pairs import Batch, Pair
+from mechassay.progress import BAR, Progress
+
+
+@dataclass(frozen=True)
+class RandomPaths:
+    """Edges in the order in which a circuit of random paths grows."""
+
+    seed: int = 0
+    name: ClassVar[str] = "random-paths"
+    version: ClassVar[int] = 1
+
+    def __post_init__(self) -> None:
+        if self.seed < 0:
+            raise BadUsage(f"The seed of random-paths must be 0 or more; got {self.seed}.")
+
+    def score(
+        self,
+        model: Model,
+        pairs: Sequence[Pair] | Batch,
+        objective: str | Objective = "logit_diff",
+        *,
+        progress: Progress = BAR,
+        checkpoint: Path | None = None,
+    ) -> EdgeScores:
+        """See `Method.score`; the pairs only enter the provenance."""
+        drawn = self.draw(model.graph)
+        about = describe(self, model, model.batch(pairs), load_objective(objective))
+        return EdgeScores(drawn.graph, drawn.values, about)
+
+    def draw(self, graph: Graph) -> EdgeScores:
+        """Scores of a graph, with no model: 1 for the first edge, falling to 1 / edges for the last."""
+        order = _grown(graph, graph.n_edges, np.random.default_rng(self.seed))
+        values = torch.full((graph.n_writers * graph.n_readers,), float("nan"))
+        values[torch.from_numpy(order)] = torch.linspace(1.0, 1.0 / len(order), len(order))
+        about = {"method": self.name, "settings": {"seed": self.seed}}
+        return EdgeScores(graph, values.view(graph.n_writers, graph.n_readers), about)
+
+    def circuit(self, graph: Graph, n: int | float) -> Circuit:
+        """A circuit of n edges, all on paths from `input` to `logits`.
+
+        Args:
+            n: a number of edges, or a share of all edges as a float, rounded down.
+
+        Raises:
+            BadUsage: a negative number, more edges than there are, or a share outside [0, 1].
+        """
+        count = EdgeScores(graph, torch.where(graph.legal, 0.0, torch.nan)).size(n)
+        mask = torch.zeros(graph.n_writers * graph.n_readers, dtype=torch.bool)
+        mask[torch.from_numpy(_grown(graph, count, np.random.default_rng(self.seed)))] = True
+        return Circuit(graph, mask.view(graph.n_writers, graph.n_readers))
+
+    def forwards(self, graph: Graph, n_pairs: int) -> float:
+        """See `Method.forwards`: none."""
+        return 0.0
+
+
+def _grown(graph: Graph, count: int, rng: np.random.Generator) -> Int[np.ndarray, "edges"]:
+    """Flat indices of `count` edges in the order in which they join."""
+    growth = _Growth(graph, rng)
+    waiting = rng.permutation(np.flatnonzero(graph.legal.numpy()))
+    while growth.n_edges < count:
+        if growth.live.all():
+            rest = waiting[~growth.mask.ravel()[waiting]]
+            return np.concatenate((growth.order(), rest[: count - growth.n_edges]))
+        before, skipped = growth.n_edges, []
+        for place, flat in enumerate(waiting.tolist()):
+            if growth.n_edges == count or growth.live.all():
+                skipped += waiting[place:].tolist()
+                break
+            if not growth.add(flat, count - growth.n_edges):
+                skipped.append(flat)
+        waiting = np.array(skipped, dtype=int)
+        if growth.n_edges == before and not growth.live.all():
+            break
+    return growth.order()
+
+
+class _Growth:
+    """A circuit that grows by paths: every edge in it is live."""
+
+    def __init__(self, graph: Graph, rng: np.random.Generator) -> None:
+        self.graph, self.rng = graph, rng
+        self.visible, self.owner = graph.visible.numpy(), graph.reader_owner.numpy()
+        self.readers = [np.flatnonzero(self.owner == writer) for writer in range(graph.n_writers)]
+        self.mask = np.zeros((graph.n_writers, graph.n_readers), dtype=bool)
+        # `input` and `logits`, which stands behind the last writer, are in from the start.
+        self.live = np.zeros(graph.n_writers + 1, dtype=bool)
+        self.live[[0, graph.n_writers]] = True
+        self.joined: list[int] = []
+
+    @property
+    def n_edges(self) -> int:
+        return len(self.joined)
+
+    def order(self) -> Int[np.ndarray, "edges"]:
+        return np.array(self.joined, dtype=int)
+
+    def add(self, flat: int, room: int) -> bool:
+        """Add a path through an edge if it has at most `room` new edges; whether the edge is in now."""
+        writer, reader = divmod(flat, self.graph.n_readers)
+        if self.mask[writer, reader]:
+            return True
+        path, nodes = [(writer, reader)], []
+        while not self.live[writer] and len(path) <= room:
+            nodes.append(writer)
+            into = int(self.rng.choice(self.readers[writer]))
+            writer = int(self.rng.integers(self.visible[into]))
+            path.append((writer, into))
+        node = int(self.owner[reader])
+        while not self.live[node] and len(path) <= room:
+            nodes.append(node)
+            # Readers that see a writer are all those from the first one on: what a reader sees is a prefix.
+            first = int(np.searchsorted(self.visible, node, side="right"))
+            onto = int(self.rng.integers(first, self.graph.n_readers))
+            path.append((node, onto))
+            node = int(self.owner[onto])
+        if len(path) > room:
+            return False
+        for edge in path:
+            self.mask[edge] = True
+            self.joined.append(edge[0] * self.graph.n_readers + edge[1])
+        self.live[nodes] = True
+        return True
