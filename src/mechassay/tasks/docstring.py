@@ -94,6 +94,10 @@ class Docstring(Task):
     default_counterfactual = MATCHED
     sizes = SIZES
 
+    def template(self, tags: Mapping[str, str]) -> str | None:
+        """All prompts are built alike."""
+        return self.name
+
     def generate(self, split: str, seed: int, tokenizer: Any = None) -> Iterator[Example]:
         """Different examples without end; with a tokenizer, of names and words that it writes as one token.
 

@@ -107,6 +107,10 @@ class GreaterThan(Task):
         if self.digit not in DIGITS:
             raise UnknownName("digit", self.digit, DIGITS)
 
+    def template(self, tags: Mapping[str, str]) -> str | None:
+        """All prompts are built alike."""
+        return self.name
+
     def generate(self, split: str, seed: int, tokenizer: Any = None) -> Iterator[Example]:
         """All examples of one split, in random order; with a tokenizer, those of years that it writes in the usual way.
 

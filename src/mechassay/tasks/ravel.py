@@ -173,6 +173,10 @@ class Ravel(PublicTask):
             prompt, others = draw.prompts(*question)
             yield _example(f"{self.name}-{split}-{number:06d}", prompt, others)
 
+    def template(self, tags: Mapping[str, str]) -> str | None:
+        """None: some counterfactuals have another template than their original."""
+        return None
+
     def from_row(self, row: Mapping[str, Any], id: str) -> Example:
         """The example of a public row. Counterfactuals that ask for something that nobody says are left out.
 

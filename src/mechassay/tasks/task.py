@@ -94,6 +94,13 @@ class Task(ABC):
             tokenizer: for tasks that choose their words by it; most do not look at it.
         """
 
+    def template(self, tags: Mapping[str, str]) -> str | None:
+        """How the prompts of an example with these tags are built, its counterfactuals like the original.
+
+        None where the task does not say: here, where there is no tag `template`.
+        """
+        return tags.get("template")
+
     def examples(
         self, split: str, model: Any = None, *, limit: int | None = None, seed: int = 0, private_seed: int | None = None
     ) -> list[Example]:

@@ -117,6 +117,10 @@ class Template(Task):
             sizes={split: counts[split] for split in SHARES if counts[split]},
         )
 
+    def template(self, tags: Mapping[str, str]) -> str | None:
+        """All prompts are built alike."""
+        return self.prompt
+
     def generate(self, split: str, seed: int, tokenizer: Any = None) -> Iterator[Example]:
         """The rows of a split in an order drawn by the seed, each with its counterfactuals.
 

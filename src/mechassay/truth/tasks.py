@@ -59,6 +59,10 @@ class CompiledTask(Task):
     def draw(self, rng: np.random.Generator) -> tuple[Prompt, tuple[str, ...]]:
         """A random prompt, and the foils that it brings itself (none: the counterfactual's answer)."""
 
+    def template(self, tags: Mapping[str, str]) -> str | None:
+        """All prompts are built alike, though fillers and places are drawn."""
+        return self.name
+
     def generate(self, split: str, seed: int, tokenizer: Any = None) -> Iterator[Example]:
         """Different prompts, until `ENOUGH` draws in a row bring no other."""
         rng = stream(split, seed)
