@@ -153,6 +153,13 @@ class Batch:
         """Columns, padding included."""
         return self.clean.shape[1]
 
+    def prompt_hashes(self) -> tuple[str, ...]:
+        """Sixteen hex digits for each pair: of the tokens of its clean prompt and its answers, whatever its id and counterfactual."""
+        rows = zip(self.clean.tolist(), self.mask.tolist(), self.answers.tolist(), strict=True)
+        return tuple(
+            _token_hash([t for t, real in zip(clean, keep, strict=True) if real], sorted(right))[:16] for clean, keep, right in rows
+        )
+
     def first_difference(self) -> int:
         """The first column in which any pair's prompts differ (`n_tokens` if none does).
 

@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from mechassay.circuits import EAP, NAP, Circuit, EdgeScores, ExactNodePatching, ExactPatching, evaluate
-from mechassay.circuits.faithfulness import FRACTIONS, Controls, _Rule
+from mechassay.circuits.areas import FRACTIONS, Rule
 from mechassay.circuits.methods.eap_ig_inputs import quadrature
 from mechassay.circuits.objectives import Accuracy, CrossEntropy, Js, Kl, LogitDiff, ProbDiff
 from mechassay.graph import Graph
@@ -60,64 +60,6 @@ def test_divergences_of_two_tokens() -> None:
     assert Js()(other, pairs, clean).item() == pytest.approx(js, rel=1e-5)
     assert Js()(clean, pairs, other).item() == pytest.approx(js, rel=1e-5)
     assert Kl()(clean, pairs, clean).item() == pytest.approx(0.0, abs=1e-7)
-
-
-def controls(empty: float, full: float, n: int) -> Controls:
-    ids = tuple(map(str, range(n)))
-    return Controls("logit_diff", ids, np.full(n, empty), np.full(n, full), {})
-
-
-def test_mib_weights_of_faithfulness_in_cpr() -> None:
-    """CPR is linear in f; the trapezoidal rule on MIB's sizes gives these weights (they sum to .999)."""
-    expected = [0.0005, 0.002, 0.004, 0.0075, 0.02, 0.04, 0.075, 0.2, 0.4, 0.25]
-    rule = _Rule("mib-2025", FRACTIONS, 1000, controls(0.0, 1.0, 4), tuple("abcd"), seed=0)
-    kept = tuple(int(1000 * p) for p in FRACTIONS)
-    for place, weight in enumerate(expected):
-        values = np.zeros((10, 4))
-        values[place] = 1.0
-        assert rule.sweep("value", kept, kept, values).cpr.value == pytest.approx(weight, abs=1e-12)
-    perfect = rule.sweep("value", kept, kept, np.ones((10, 4)))
-    assert perfect.cpr.value == pytest.approx(0.999)
-    assert perfect.cmd.value == pytest.approx(0.0)
-
-
-def test_strict_areas() -> None:
-    """Two sizes, 10 and 100 of 100 edges, with f = .5 and 1: triangle .1 * .5 / 2 and trapezoid .9 * .75."""
-    rule = _Rule("strict", (0.2, 1.0), 100, controls(2.0, 4.0, 4), tuple("abcd"), seed=0)
-    sweep = rule.sweep("value", (20, 100), (10, 100), np.array([[3.0] * 4, [4.0] * 4]))
-    assert sweep.faithfulness.tolist() == [0.5, 1.0]
-    assert sweep.cpr.value == pytest.approx(0.025 + 0.675)
-    assert sweep.cmd.value == pytest.approx(0.1 * 0.75 + 0.9 * 0.25)
-    # Over log size, one edge -> 10 -> 100 are two equal halves.
-    assert sweep.log_cpr is not None
-    assert sweep.log_cpr.value == pytest.approx(0.5 * 0.25 + 0.5 * 0.75)
-
-
-def test_faithfulness_is_a_ratio_of_means_not_a_mean_of_ratios() -> None:
-    given = Controls("logit_diff", ("a", "b"), np.array([0.0, 0.0]), np.array([1.0, 3.0]), {})
-    rule = _Rule("mib-2025", (0.5, 1.0), 10, given, ("a", "b"), seed=0)
-    sweep = rule.sweep("value", (5, 10), (5, 10), np.array([[1.0, 0.0], [1.0, 3.0]]))
-    assert sweep.faithfulness[0] == pytest.approx(1 / 4)
-
-
-def test_a_harmless_useless_ranking_has_cpr_of_one_quarter() -> None:
-    rule = _Rule("mib-2025", FRACTIONS, 1000, controls(0.0, 1.0, 4), tuple("abcd"), seed=0)
-    kept = tuple(int(1000 * p) for p in FRACTIONS)
-    values = np.zeros((10, 4))
-    values[-1] = 1.0
-    sweep = rule.sweep("value", kept, kept, values)
-    assert sweep.cpr.value == pytest.approx(0.25)
-    assert sweep.cmd.value == pytest.approx(0.749)
-
-
-def test_denominator_whose_interval_contains_zero_is_undefined_in_strict() -> None:
-    noisy = Controls("logit_diff", tuple("abcd"), np.zeros(4), np.array([1.0, -1.0, 1.0, -0.9]), {})
-    rule = _Rule("strict", (0.5, 1.0), 10, noisy, tuple("abcd"), seed=0)
-    assert not rule.defined
-    sweep = rule.sweep("value", (5, 10), (5, 10), np.ones((2, 4)))
-    assert np.isnan(sweep.cpr.value)
-    assert np.isnan(sweep.faithfulness).all()
-    assert all(np.isnan(interval.low) for interval in sweep.intervals)
 
 
 GRAPH = Graph(2, 1)

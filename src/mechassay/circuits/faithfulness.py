@@ -3,23 +3,15 @@
 For a circuit C, the full model N, the empty circuit 0 and an objective m (means over examples),
 
     f(C) = (m(C) - m(0)) / (m(N) - m(0))                                   (MIB, eq. 1)
-    CPR  = area under f over circuit size      (best edges by value)
-    CMD  = area between f and 1                (best edges by magnitude)
 
-at the ten sizes of Mueller et al. (2025), section 3.1, by the trapezoidal rule. Two profiles:
+at the ten sizes of Mueller et al. (2025), section 3.1. `areas` says what CPR and CMD make of it, in
+the profiles `strict` and `mib-2025`. In `strict` the circuit of size 1 is the full one; edges without a
+score are in no smaller circuit, are counted and warned about.
 
-`mib-2025`  exactly their code: circuits of floor(p * edges) edges, pruned before they are run,
-            but plotted at their nominal size p; the area starts at p = .001, so that a perfect
-            curve has CPR .999. A noisy denominator is divided by all the same.
-`strict`    (default) circuits stand at the size they have after pruning; a segment leads from the
-            empty circuit at 0; an area over log size stands beside the linear one, in which
-            85 % of the weight is on circuits of 20 % and more; where the interval of m(N) - m(0)
-            contains 0, f and its areas are undefined (NaN, counted).
-
-The area over log size is the mean of f (of |1 - f|) over log10(edges), from one edge to all of
-them; the empty circuit stands at one edge. Intervals resample examples (whole groups) and
-recompute every mean; nothing is run again. The controls are the empty circuit (f = 0), the full
-circuit (f = 1) and random rankings, whose CPR and CMD say what the sizes alone are worth.
+Intervals resample examples (whole groups) and recompute every mean; nothing is run again. The
+controls are the empty circuit (f = 0), the full circuit (f = 1), and two kinds of random rankings:
+of edges drawn one by one, and of random paths, whose edges are all live (`methods.random_paths`).
+What a method is worth beside them is the difference of its area from theirs, over the same examples.
 """
 
 from __future__ import annotations
@@ -27,26 +19,27 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Literal
 
 import numpy as np
 from jaxtyping import Float
 
+from mechassay.circuits.areas import FRACTIONS, PROFILES, Profile, Rule, Sweep, check_fractions, check_profile
 from mechassay.circuits.node_scores import Scores
 from mechassay.circuits.objectives import Objective, load_objective
 from mechassay.circuits.per_example import objective_per_example
 from mechassay.circuits.scores import By, Circuit, EdgeScores
-from mechassay.errors import BadUsage, GraphMismatch, UnknownName
+from mechassay.errors import BadUsage, GraphMismatch
 from mechassay.models.circuit_forward import circuit_runner
 from mechassay.models.model import Model
 from mechassay.pairs import Batch, Pair
 from mechassay.progress import BAR, Progress
-from mechassay.stats import Interval, percentile_interval, resampled_means, trapezoid
+from mechassay.stats import Interval, mean_estimate
 
-FRACTIONS = (0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0)
-PROFILES = ("strict", "mib-2025")
-Profile = Literal["strict", "mib-2025"]
+__all__ = ["FRACTIONS", "PROFILES", "Controls", "FaithfulnessCurve", "Profile", "Sweep", "evaluate", "faithfulness_curve", "run_controls"]
+
 RANDOM_SEEDS = (0, 1, 2)
+Drawn = Mapping[int, tuple[tuple[int, ...], Float[np.ndarray, "sizes n"]]]
+"""Random rankings by seed: edges kept at each size, and the objective [sizes, n]."""
 
 
 def evaluate(
@@ -83,58 +76,30 @@ def evaluate(
 
 
 @dataclass(frozen=True)
-class Area:
-    """An area and its interval; NaN where undefined."""
-
-    value: float
-    interval: Interval
-
-
-@dataclass(frozen=True)
-class Sweep:
-    """One ranking's circuits at all sizes.
-
-    Attributes:
-        by: what ranked the edges.
-        asked, kept: edges asked for, and left after pruning.
-        per_example: objective [sizes, n].
-        faithfulness, intervals: f at each size.
-        cpr, cmd: areas over circuit size.
-        log_cpr, log_cmd: areas over log circuit size; None in the profile `mib-2025`.
-    """
-
-    by: By
-    asked: tuple[int, ...]
-    kept: tuple[int, ...]
-    per_example: Float[np.ndarray, "sizes n"]
-    faithfulness: Float[np.ndarray, "sizes"]
-    intervals: tuple[Interval, ...]
-    cpr: Area
-    cmd: Area
-    log_cpr: Area | None
-    log_cmd: Area | None
-
-
-@dataclass(frozen=True)
 class Controls:
     """What every evaluation is compared with: per-example values of the empty and the full circuit, and random rankings.
 
     Attributes:
-        random: seed -> (edges kept at each size, objective [sizes, n]).
+        fractions: sizes that random rankings were cut at.
+        random: rankings of edges drawn one by one.
+        random_paths: rankings of random paths: circuits as large after pruning as before.
     """
 
     objective: str
     ids: tuple[str, ...]
+    fractions: tuple[float, ...]
     empty: Float[np.ndarray, "n"]
     full: Float[np.ndarray, "n"]
-    random: Mapping[int, tuple[tuple[int, ...], Float[np.ndarray, "sizes n"]]]
+    random: Drawn
+    random_paths: Drawn
 
 
 @dataclass(frozen=True)
 class FaithfulnessCurve:
     """Faithfulness of one set of scores at all sizes, its areas, intervals and controls.
 
-    `cpr` comes from the ranking by value, `cmd` from the ranking by magnitude, as in MIB.
+    `cpr` comes from the ranking by value, `cmd` from the ranking by magnitude, as in MIB. Each is an
+    estimate (`sweeps["value"].cpr`) with an interval; `cmd_corrected` is `cmd` less the bias of |1 - f|.
     """
 
     label: str
@@ -145,6 +110,7 @@ class FaithfulnessCurve:
     sweeps: Mapping[By, Sweep]
     controls: Controls
     random: Mapping[int, Sweep]
+    random_paths: Mapping[int, Sweep]
     ids: tuple[str, ...]
     groups: tuple[str, ...]
     denominator: Interval
@@ -167,6 +133,11 @@ class FaithfulnessCurve:
         return self.sweeps["magnitude"].cmd.value
 
     @property
+    def cmd_corrected(self) -> float:
+        """CMD less what |1 - f| adds where f is near 1: about unbiased; plain CMD is too large there."""
+        return self.sweeps["magnitude"].cmd.corrected
+
+    @property
     def cmd_interval(self) -> Interval:
         return self.sweeps["magnitude"].cmd.interval
 
@@ -177,13 +148,19 @@ class FaithfulnessCurve:
 
     @property
     def random_cpr(self) -> float:
-        """Mean CPR of the random rankings."""
-        return float(np.mean([sweep.cpr.value for sweep in self.random.values()]))
+        """Mean CPR of the random rankings of edges drawn one by one."""
+        return mean_estimate([sweep.cpr for sweep in self.random.values()]).value
 
     @property
     def random_cmd(self) -> float:
-        """Mean CMD of the random rankings."""
-        return float(np.mean([sweep.cmd.value for sweep in self.random.values()]))
+        """Mean CMD of the random rankings of edges drawn one by one."""
+        return mean_estimate([sweep.cmd for sweep in self.random.values()]).value
+
+    @property
+    def drawn(self) -> dict[str, Mapping[int, Sweep]]:
+        """Both kinds of random rankings that were run, by name."""
+        kinds = {"random": self.random, "random-paths": self.random_paths}
+        return {name: sweeps for name, sweeps in kinds.items() if sweeps}
 
     def to_html(self, path: str | Path) -> Path:
         """Write the curve as one self-contained HTML file with figures."""
@@ -215,48 +192,54 @@ def faithfulness_curve(
     Args:
         pairs: examples to evaluate on; not those the scores were found on.
         profile: "strict" or "mib-2025".
+        fractions: sizes as shares of the edges, rising, the last 1.
         greedy: grow circuits from the logits instead of taking the top edges.
         controls: those of another curve on the same pairs and objective, to save their cost.
         seed: of the bootstrap.
 
     Raises:
-        UnknownName: no such profile. GraphMismatch: scores of another graph. Also as `evaluate`.
+        UnknownName: no such profile. GraphMismatch: scores of another graph. BadUsage: `fractions` are no
+        rising sizes that end in 1; controls of other examples, objective or sizes. Also as `evaluate`.
     """
-    if profile not in PROFILES:
-        raise UnknownName("profile", profile, PROFILES)
+    check_profile(profile)
+    sizes = check_fractions(fractions)
     if scores.graph != model.graph:
         raise GraphMismatch(f"The scores were made on {scores.graph}; the model's graph is {model.graph}.")
     batch, chosen = model.batch(pairs), load_objective(objective)
     if controls is None:
-        controls = run_controls(model, batch, chosen, fractions=fractions, progress=progress)
-    elif controls.ids != batch.ids or controls.objective != chosen.name:
-        raise BadUsage("The controls belong to other examples or another objective than this evaluation.")
+        controls = run_controls(model, batch, chosen, fractions=sizes, progress=progress)
+    elif (controls.ids, controls.objective, controls.fractions) != (batch.ids, chosen.name, sizes):
+        raise BadUsage("The controls belong to other examples, another objective or other fractions than this evaluation.")
     rankings: tuple[By, By] = ("value", "magnitude")
     greedy = greedy or scores.provenance.get("selection") == "greedy"
-    wanted = {by: [_cut(scores, float(p), by, greedy, profile) for p in fractions] for by in rankings}
+    wanted = {by: [_cut(scores, p, by, greedy, profile) for p in sizes] for by in rankings}
     values = _evaluate_distinct(model, [circuit for by in rankings for circuit in wanted[by]], batch, chosen, progress)
-    rule = _Rule(profile, tuple(fractions), model.graph.n_edges, controls, batch.groups, seed)
-    asked = tuple(int(p * model.graph.n_edges) for p in fractions)
+    rule = Rule(profile, sizes, model.graph.n_edges, controls.empty, controls.full, batch.groups, seed)
+    asked = tuple(int(p * model.graph.n_edges) for p in sizes)
     found: dict[By, Sweep] = {}
     for place, by in enumerate(rankings):
         kept = tuple(round(circuit.weighted_edge_count()) for circuit in wanted[by])
-        found[by] = rule.sweep(by, asked, kept, values[place * len(fractions) : (place + 1) * len(fractions)])
-    random = {number: rule.sweep("value", asked, kept, rows) for number, (kept, rows) in controls.random.items()}
+        found[by] = rule.sweep(by, asked, kept, values[place * len(sizes) : (place + 1) * len(sizes)])
+    random, paths = (
+        {number: rule.sweep("value", asked, kept, rows) for number, (kept, rows) in drawn.items()}
+        for drawn in (controls.random, controls.random_paths)
+    )
     return FaithfulnessCurve(
         label=label or str(scores.provenance.get("method", "scores")),
         profile=profile,
         objective=chosen.name,
         n_edges=model.graph.n_edges,
-        fractions=tuple(fractions),
+        fractions=sizes,
         sweeps=found,
         controls=controls,
         random=random,
+        random_paths=paths,
         ids=batch.ids,
         groups=batch.groups,
         denominator=rule.denominator,
-        n_undefined=len(fractions) if profile == "strict" and not rule.defined else 0,
-        warnings=_warnings(model, scores, batch, rule, found["value"].kept),
-        notes={str(key): str(value) for key, value in scores.provenance.items()},
+        n_undefined=len(sizes) if profile == "strict" and not rule.defined else 0,
+        warnings=_warnings(scores, batch, rule, found["value"].kept),
+        notes={str(key): str(value) for key, value in scores.provenance.items() if key != "prompts"},
     )
 
 
@@ -269,23 +252,30 @@ def run_controls(
     seeds: Sequence[int] = RANDOM_SEEDS,
     progress: Progress = BAR,
 ) -> Controls:
-    """Run the empty and the full circuit and random rankings on examples."""
-    from mechassay.circuits.methods.random import Random
+    """Run the empty and the full circuit and random rankings on examples.
 
-    batch, chosen = model.batch(pairs), load_objective(objective)
-    rankings = {seed: Random(seed=seed).draw(model.graph) for seed in seeds}
-    circuits = {seed: [scores.top(float(p)).pruned() for p in fractions] for seed, scores in rankings.items()}
+    Raises:
+        BadUsage: `fractions` are no rising sizes that end in 1. Also as `evaluate`.
+    """
+    from mechassay.circuits.methods.random import Random
+    from mechassay.circuits.methods.random_paths import RandomPaths
+
+    batch, chosen, sizes = model.batch(pairs), load_objective(objective), check_fractions(fractions)
+    rankings = [kind(seed=seed).draw(model.graph) for kind in (Random, RandomPaths) for seed in seeds]
+    circuits = [scores.top(p).pruned() for scores in rankings for p in sizes]
     ends = [Circuit.empty(model.graph), Circuit.full(model.graph)]
-    values = _evaluate_distinct(model, ends + [circuit for line in circuits.values() for circuit in line], batch, chosen, progress)
-    random: dict[int, tuple[tuple[int, ...], Float[np.ndarray, "sizes n"]]] = {}
-    for place, (seed, line) in enumerate(circuits.items()):
-        begin = 2 + place * len(fractions)
-        random[seed] = (tuple(len(circuit) for circuit in line), values[begin : begin + len(fractions)])
-    return Controls(chosen.name, batch.ids, values[0], values[1], random)
+    values = _evaluate_distinct(model, ends + circuits, batch, chosen, progress)
+    kept = np.array([len(circuit) for circuit in circuits]).reshape(2, len(seeds), len(sizes)).tolist()
+    rows = values[2:].reshape(2, len(seeds), len(sizes), len(batch))
+    edges, paths = ({seed: (tuple(kept[kind][place]), rows[kind, place]) for place, seed in enumerate(seeds)} for kind in (0, 1))
+    return Controls(chosen.name, batch.ids, sizes, values[0], values[1], edges, paths)
 
 
 def _cut(scores: Scores, fraction: float, by: By, greedy: bool, profile: Profile) -> Circuit:
     """The circuit of one size, without what is on no path."""
+    if profile == "strict" and fraction == 1:
+        # With what has no score, which comes last and all together.
+        return Circuit.full(scores.graph)
     if isinstance(scores, EdgeScores):
         return (scores.greedy if greedy else scores.top)(fraction, by=by).pruned()
     return (scores.within if profile == "strict" else scores.top)(fraction, by=by).pruned()
@@ -300,78 +290,47 @@ def _evaluate_distinct(
     return evaluate(model, list(places), batch, objective, progress=progress)[which]
 
 
-class _Rule:
-    """A profile's arithmetic: from per-example values to f and its areas, with intervals."""
-
-    def __init__(
-        self, profile: Profile, fractions: tuple[float, ...], n_edges: int, controls: Controls, groups: tuple[str, ...], seed: int
-    ) -> None:
-        self.profile, self.fractions, self.n_edges, self.seed = profile, fractions, n_edges, seed
-        self.groups = groups
-        self.ends = np.stack((controls.empty, controls.full))
-        draws = self._resampled(self.ends)
-        self.denominator = percentile_interval(draws[:, 1] - draws[:, 0])
-        self.defined = not self.denominator.contains(0.0)
-
-    def _resampled(self, values: Float[np.ndarray, "k n"]) -> Float[np.ndarray, "resamples k"]:
-        # The same seed for every call: all statistics of one evaluation see the same resamples.
-        return resampled_means(values, self.groups, np.random.default_rng(self.seed))
-
-    def sweep(self, by: By, asked: tuple[int, ...], kept: tuple[int, ...], values: Float[np.ndarray, "sizes n"]) -> Sweep:
-        means = np.concatenate((self.ends, values)).mean(axis=1)[None]
-        point, draws = self._ratio(means), self._ratio(self._resampled(np.concatenate((self.ends, values))))
-        strict = self.profile == "strict"
-        if strict and not self.defined:
-            point, draws = np.full_like(point, np.nan), np.full_like(draws, np.nan)
-        axis = np.array(self.fractions)
-        log_areas: list[Area | None] = [None, None]
-        areas: list[Area]
-        if strict:
-            axis = np.concatenate(([0.0], np.array(kept) / self.n_edges))
-            point, draws = (np.concatenate((np.zeros((len(f), 1)), f), axis=1) for f in (point, draws))
-            if not self.defined:
-                point[:], draws[:] = np.nan, np.nan
-            log_axis = np.log10(np.maximum(axis * self.n_edges, 1.0)) / np.log10(self.n_edges)
-            log_areas = list(_areas(point, draws, log_axis))
-        areas = list(_areas(point, draws, axis))
-        skip = 1 if strict else 0
-        return Sweep(
-            by=by,
-            asked=asked,
-            kept=kept,
-            per_example=values,
-            faithfulness=point[0, skip:],
-            intervals=tuple(percentile_interval(draws[:, column]) for column in range(skip, draws.shape[1])),
-            cpr=areas[0],
-            cmd=areas[1],
-            log_cpr=log_areas[0],
-            log_cmd=log_areas[1],
-        )
-
-    @staticmethod
-    def _ratio(means: Float[np.ndarray, "rows k"]) -> Float[np.ndarray, "rows sizes"]:
-        empty, full = means[:, :1], means[:, 1:2]
-        with np.errstate(divide="ignore", invalid="ignore"):
-            return np.where(full == empty, np.nan, (means[:, 2:] - empty) / (full - empty))
-
-
-def _areas(point: np.ndarray, draws: np.ndarray, axis: np.ndarray) -> tuple[Area, Area]:
-    cpr = Area(float(trapezoid(point, axis)[0]), percentile_interval(trapezoid(draws, axis)))
-    cmd = Area(float(trapezoid(np.abs(1 - point), axis)[0]), percentile_interval(trapezoid(np.abs(1 - draws), axis)))
-    return cpr, cmd
-
-
-def _warnings(model: Model, scores: Scores, batch: Batch, rule: _Rule, kept: tuple[int, ...]) -> tuple[str, ...]:
+def _warnings(scores: Scores, batch: Batch, rule: Rule, kept: tuple[int, ...]) -> tuple[str, ...]:
     found: list[str] = []
     if not rule.defined:
         low, high, _ = rule.denominator
         what = "f, CPR and CMD are undefined" if rule.profile == "strict" else "f, CPR and CMD divide by a number that may be 0"
         found.append(f"The interval of the full minus the empty circuit, [{low:.3g}, {high:.3g}], contains 0: {what}.")
-    if scores.provenance.get("data_hash") == batch.content:
-        found.append("Evaluated on the examples that the scores were found on: faithfulness is in-sample.")
+    unscored = _unscored(scores, rule.profile)
+    if unscored:
+        found.append(unscored)
+    found += _in_sample(scores, batch)
     n_empty = sum(size == 0 for size in kept)
     if n_empty:
         found.append(f"{n_empty} of {len(kept)} sizes have no path from input to logits: their circuits are empty.")
-    if len(batch) < 30:
+    if rule.n_groups < 2:
+        found.append("All examples are of one group: there is no interval.")
+    elif len(batch) < 30:
         found.append(f"Only {len(batch)} examples: intervals are rough.")
     return tuple(found)
+
+
+def _in_sample(scores: Scores, batch: Batch) -> list[str]:
+    """A line if examples are among those that the scores were found on: the same tokens and answers, under any id."""
+    seen = set(scores.provenance.get("prompts", ()))
+    if not seen and scores.provenance.get("data_hash") == batch.content:
+        return ["Evaluated on the examples that the scores were found on: faithfulness is in-sample."]
+    shared = [name for name, each in zip(batch.ids, batch.prompt_hashes(), strict=True) if each in seen]
+    if not shared:
+        return []
+    named = ", ".join(shared[:3]) + (", ..." if len(shared) > 3 else "")
+    return [
+        f"{len(shared):,} of {len(batch):,} examples ({named}) are among those that the scores were found on: faithfulness is in-sample."
+    ]
+
+
+def _unscored(scores: Scores, profile: Profile) -> str:
+    """That something has no score, and what becomes of it; empty if all has."""
+    scored = scores.scored()
+    total = scores.graph.n_edges if isinstance(scores, EdgeScores) else scored.numel()
+    n = total - int(scored.sum())
+    if n == 0:
+        return ""
+    unit = "edge" if isinstance(scores, EdgeScores) else scores.unit
+    where = "only the full circuit has them" if profile == "strict" else "no circuit has them"
+    return f"{n:,} of {total:,} {unit}s have no score: {where}."

@@ -11,14 +11,16 @@ import numpy as np
 import torch
 from jaxtyping import Float
 
-from mechassay.circuits.faithfulness import Area, Controls, FaithfulnessCurve, Sweep
+from mechassay.circuits.areas import VERSIONS, Sweep
+from mechassay.circuits.faithfulness import Controls, FaithfulnessCurve
 from mechassay.circuits.files import read_tensors, write_tensors
 from mechassay.circuits.objectives import Accuracy
+from mechassay.errors import BadFile
 from mechassay.models.memory import token_budget
 from mechassay.models.model import Model
 from mechassay.pairs import NO_TOKEN, Batch
 from mechassay.records import Measure, Record, Spec, provenance
-from mechassay.stats import proportion_interval
+from mechassay.stats import Estimate, mean_estimate, proportion_interval
 
 ACCURACY = Accuracy()
 
@@ -40,10 +42,9 @@ def record_of(
     """Everything needed to show, recompute and compare the curve, as plain data."""
     n = len(curve.ids)
     value, magnitude = curve.sweeps["value"], curve.sweeps["magnitude"]
-    measures = [_measure("cpr", value.cpr, n, curve), _measure("cmd", magnitude.cmd, n, curve)]
-    measures += [
-        _measure(name, area, n, curve) for name, area in (("log_cpr", value.log_cpr), ("log_cmd", magnitude.log_cmd)) if area is not None
-    ]
+    areas = {"cpr": value.cpr, "cmd": magnitude.cmd, "log_cpr": value.log_cpr, "log_cmd": magnitude.log_cmd}
+    measures = [_measure(name, area, n, curve) for name, area in areas.items() if area is not None]
+    measures.append(Measure(name="cmd_corrected", value=curve.cmd_corrected, n=n, n_undefined=curve.n_undefined))
     warnings = list(curve.warnings)
     if behaviour is not None:
         measures += behaviour.measures()
@@ -56,7 +57,7 @@ def record_of(
         model=Spec(name=model.name, version=model.version, args={**model.args, "n_edges": curve.n_edges}),
         task=task,
         method=method,
-        metric=Spec(name=curve.objective, args={"profile": curve.profile}),
+        metric=Spec(name=curve.objective, version=VERSIONS[curve.profile], args={"profile": curve.profile}),
         measures=measures,
         per_example=per_example,
         example_ids=list(curve.ids),
@@ -66,19 +67,28 @@ def record_of(
             "empty": {"metric": float(curve.controls.empty.mean()), "faithfulness": 0.0},
             "full": {"metric": float(curve.controls.full.mean()), "faithfulness": 1.0},
             "denominator": list(curve.denominator),
-            "random": {
-                "cpr": curve.random_cpr,
-                "cmd": curve.random_cmd,
-                "seeds": {
-                    str(seed): {"cpr": sweep.cpr.value, "cmd": sweep.cmd.value, **_line(sweep)} for seed, sweep in curve.random.items()
-                },
-            },
+            **{kind: _random_control(curve, sweeps) for kind, sweeps in curve.drawn.items()},
         },
         realised=dict(realised or {}),
         data=dict(data or {}),
         warnings=warnings,
         provenance=provenance(device=device, dtype=dtype, seed=seed, data_hash=data_hash),
     )
+
+
+def _random_control(curve: FaithfulnessCurve, sweeps: Mapping[int, Sweep]) -> dict[str, Any]:
+    """What random rankings reach on average, and how far the curve is from them: values with intervals over examples."""
+    own = {"cpr": curve.sweeps["value"].cpr, "cmd": curve.sweeps["magnitude"].cmd}
+    means = {"cpr": mean_estimate([each.cpr for each in sweeps.values()]), "cmd": mean_estimate([each.cmd for each in sweeps.values()])}
+    found: dict[str, Any] = {}
+    for name, mean in means.items():
+        found |= {name: _plain_number(mean.value), f"{name}_interval": _bounds(mean)}
+        found[f"{name}_difference"] = [_plain_number((own[name] - mean).value), *_bounds(own[name] - mean)]
+    seeds = {
+        str(seed): {"cpr": _plain_number(sweep.cpr.value), "cmd": _plain_number(sweep.cmd.value), **_line(sweep)}
+        for seed, sweep in sweeps.items()
+    }
+    return {**found, "seeds": seeds}
 
 
 @dataclass(frozen=True, eq=False)
@@ -127,7 +137,7 @@ def behaviour_of(model: Model, batch: Batch) -> Behaviour:
     return Behaviour(right, n_answers / (n_answers + n_foils), batch.groups)
 
 
-def _measure(name: str, area: Area, n: int, curve: FaithfulnessCurve) -> Measure:
+def _measure(name: str, area: Estimate, n: int, curve: FaithfulnessCurve) -> Measure:
     low, high, level = area.interval
     return Measure(name=name, value=area.value, low=low, high=high, level=level, n=n, n_undefined=curve.n_undefined)
 
@@ -144,23 +154,41 @@ def _line(sweep: Sweep) -> dict[str, Any]:
 
 
 def _plain(values: np.ndarray) -> list[float | None]:
-    return [None if np.isnan(value) else float(value) for value in values]
+    return [_plain_number(value) for value in values]
+
+
+def _plain_number(value: float) -> float | None:
+    return None if np.isnan(value) else float(value)
+
+
+def _bounds(estimate: Estimate) -> list[float | None]:
+    return [_plain_number(estimate.interval.low), _plain_number(estimate.interval.high)]
 
 
 def save_controls(controls: Controls, path: Path) -> None:
     """Keep controls, so that other scores can be evaluated beside them."""
     tensors = {"empty": torch.from_numpy(controls.empty), "full": torch.from_numpy(controls.full)}
-    tensors |= {f"random{seed}": torch.from_numpy(values) for seed, (_, values) in controls.random.items()}
-    kept = {str(seed): list(sizes) for seed, (sizes, _) in controls.random.items()}
-    write_tensors(path, tensors, {"kind": "controls", "objective": controls.objective, "ids": list(controls.ids), "kept": kept})
+    kept: dict[str, dict[str, list[int]]] = {}
+    for kind, drawn in (("random", controls.random), ("random_paths", controls.random_paths)):
+        tensors |= {f"{kind}{seed}": torch.from_numpy(values) for seed, (_, values) in drawn.items()}
+        kept[kind] = {str(seed): list(sizes) for seed, (sizes, _) in drawn.items()}
+    header = {"objective": controls.objective, "ids": list(controls.ids), "fractions": list(controls.fractions), "kept": kept}
+    write_tensors(path, tensors, {"kind": "controls", **header})
 
 
 def load_controls(path: Path) -> Controls:
     """Controls written by `save_controls`.
 
     Raises:
-        BadFile: truncated or foreign.
+        BadFile: truncated, foreign, or of a version without random paths.
     """
     tensors, header = read_tensors(path, "controls")
-    random = {int(seed): (tuple(sizes), tensors[f"random{seed}"].numpy()) for seed, sizes in header["kept"].items()}
-    return Controls(header["objective"], tuple(header["ids"]), tensors["empty"].numpy(), tensors["full"].numpy(), random)
+    try:
+        drawn = {
+            kind: {int(seed): (tuple(sizes), tensors[f"{kind}{seed}"].numpy()) for seed, sizes in header["kept"][kind].items()}
+            for kind in ("random", "random_paths")
+        }
+        ids, fractions = tuple(header["ids"]), tuple(header["fractions"])
+        return Controls(header["objective"], ids, fractions, tensors["empty"].numpy(), tensors["full"].numpy(), **drawn)
+    except KeyError as error:
+        raise BadFile(f"{path}: these controls lack {error}; remove the file, and they are run again.") from None

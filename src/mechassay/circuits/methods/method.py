@@ -67,6 +67,7 @@ def describe(method: Method, model: Model, batch: Batch, objective: Objective) -
         "objective": objective.name,
         "n_examples": len(batch),
         "data_hash": batch.content,
+        "prompts": list(batch.prompt_hashes()),
         "dtype": str(model.dtype).removeprefix("torch."),
     }
 

@@ -1,0 +1,184 @@
+"""CPR and CMD: how faithful circuits of all sizes are, in one number (Mueller et al. 2025, section 3.1).
+
+f_1 ... f_K is the faithfulness of the circuits cut at the shares p_1 < ... < p_K = 1 of the edges, s_k the
+share that is left after pruning, s_0 = 0 and f_0 = 0 those of the empty circuit. Each profile weights sizes:
+
+    CPR = sum_k w_k f_k           (edges by value)        CMD = sum_k w_k |1 - f_k|     (by magnitude)
+
+`strict`    (default) w_k is the length of [s_k, s_k+1) within [p_1, 1], over 1 - p_1, with s_K+1 = 1: the mean over
+            sizes x from p_1 to 1 of the largest measured circuit that has at most x of the edges. Each value
+            is that of a circuit that was run. So a ranking whose circuits do nothing has CPR 0 and CMD 1,
+            whether they are empty, disconnected or connected; f = 1 at all sizes gives 1 and 0. The full
+            circuit, which all rankings share, has no weight. Over log size: the same in log x.
+`mib-2025`  the benchmark's arithmetic: the trapezoidal rule over nominal sizes p_k, not normalised. f = 1 at
+            all sizes gives CPR .999, circuits that do nothing .25.
+
+`strict` leaves f and its areas undefined (NaN) where the interval of m(N) - m(0) contains 0.
+Intervals are those of `stats.Estimate`; CMD also has a value without the bias that |1 - f| has.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+from jaxtyping import Float
+
+from mechassay.circuits.scores import By
+from mechassay.errors import BadUsage, UnknownName
+from mechassay.stats import (
+    Estimate,
+    Interval,
+    folded_sum,
+    linear_sum,
+    percentile_interval,
+    resampled_means,
+)
+
+FRACTIONS = (0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0)
+Profile = Literal["strict", "mib-2025"]
+VERSIONS: Mapping[str, int] = {"strict": 2, "mib-2025": 1}
+"""Profiles, with the versions of their definitions; `strict` 1 drew segments between pruned sizes."""
+PROFILES = tuple(VERSIONS)
+
+
+def check_fractions(fractions: Sequence[float]) -> tuple[float, ...]:
+    """Sizes to measure, checked: at least two, rising, above 0, the last 1.
+
+    Raises:
+        BadUsage: they are not.
+    """
+    found = tuple(float(each) for each in fractions)
+    rising = all(a < b for a, b in zip((0.0, *found), found, strict=False))
+    if len(found) < 2 or not rising or found[-1] != 1:
+        shown = ", ".join(f"{each:g}" for each in found) or "none"
+        raise BadUsage(f"fractions must be at least two sizes, rising from above 0 to 1; got {shown}.")
+    return found
+
+
+def check_profile(profile: str) -> None:
+    """Refuse what is no profile.
+
+    Raises:
+        UnknownName: it is none.
+    """
+    if profile not in PROFILES:
+        raise UnknownName("profile", profile, PROFILES)
+
+
+def step_weights(sizes: Sequence[float], first: float, *, log: bool = False) -> Float[np.ndarray, "weights"]:
+    """How much of [first, 1] belongs to the empty circuit and to each circuit: from its size to the next one's.
+
+    Args:
+        sizes: shares of the edges, not falling.
+        log: measure lengths in log x.
+    """
+    ends = np.clip([0.0, *sizes, 1.0], first, 1.0)
+    if log:
+        ends = np.log(ends)
+    return np.diff(ends) / (ends[-1] - ends[0])
+
+
+def trapezoid_weights(x: Sequence[float]) -> Float[np.ndarray, "sizes"]:
+    """The weight of each value in the area under them by the trapezoidal rule."""
+    widths = np.diff(np.asarray(x, dtype=float))
+    return (np.append(widths, 0.0) + np.insert(widths, 0, 0.0)) / 2
+
+
+@dataclass(frozen=True)
+class Sweep:
+    """One ranking's circuits at all sizes.
+
+    Attributes:
+        by: what ranked the edges.
+        asked, kept: edges asked for, and left after pruning.
+        per_example: objective [sizes, n].
+        faithfulness, intervals: f at each size.
+        cpr, cmd: areas over circuit size.
+        log_cpr, log_cmd: areas over log circuit size; None in the profile `mib-2025`.
+    """
+
+    by: By
+    asked: tuple[int, ...]
+    kept: tuple[int, ...]
+    per_example: Float[np.ndarray, "sizes n"]
+    faithfulness: Float[np.ndarray, "sizes"]
+    intervals: tuple[Interval, ...]
+    cpr: Estimate
+    cmd: Estimate
+    log_cpr: Estimate | None
+    log_cmd: Estimate | None
+
+
+class Rule:
+    """A profile's arithmetic: from per-example values to f and its areas, with intervals.
+
+    Args:
+        fractions: the sizes that circuits were cut at.
+        n_edges: of the graph.
+        empty, full: the objective of the empty and of the full circuit.
+        groups: the unit that is resampled.
+        seed: of the resamples. Rules of one seed and the same groups draw the same ones.
+    """
+
+    def __init__(
+        self,
+        profile: Profile,
+        fractions: Sequence[float],
+        n_edges: int,
+        empty: Float[np.ndarray, "n"],
+        full: Float[np.ndarray, "n"],
+        groups: Sequence[str],
+        seed: int = 0,
+    ) -> None:
+        check_profile(profile)
+        self.profile: Profile = profile
+        self.fractions = check_fractions(fractions)
+        self.n_edges, self.groups, self.seed = n_edges, tuple(groups), seed
+        self.n_groups = len(set(self.groups))
+        self.ends = np.stack((empty, full))
+        draws = self._resampled(self.ends)
+        self.denominator = percentile_interval(draws[:, 1] - draws[:, 0], n_groups=self.n_groups)
+        self.defined = not self.denominator.contains(0.0) and bool(self.ends[0].mean() != self.ends[1].mean())
+
+    def _resampled(self, values: Float[np.ndarray, "k n"]) -> Float[np.ndarray, "resamples k"]:
+        # The same seed for every call: all statistics of one evaluation see the same resamples.
+        return resampled_means(values, self.groups, np.random.default_rng(self.seed))
+
+    def sweep(self, by: By, asked: tuple[int, ...], kept: tuple[int, ...], values: Float[np.ndarray, "sizes n"]) -> Sweep:
+        """f at all sizes and its areas, from the objective of each size's circuit."""
+        f, draws = self._faithfulness(values)
+        strict = self.profile == "strict"
+        log_areas: tuple[Estimate | None, Estimate | None] = (None, None)
+        if strict:
+            sizes = [each / self.n_edges for each in kept]
+            weights = step_weights(sizes, self.fractions[0])
+            log_areas = self._areas(f, draws, step_weights(sizes, self.fractions[0], log=True))
+        else:
+            weights = np.insert(trapezoid_weights(self.fractions), 0, 0.0)
+        cpr, cmd = self._areas(f, draws, weights)
+        intervals = tuple(percentile_interval(column, n_groups=self.n_groups) for column in draws.T)
+        return Sweep(by, asked, kept, values, f, intervals, cpr, cmd, *log_areas)
+
+    def _faithfulness(
+        self, values: Float[np.ndarray, "sizes n"]
+    ) -> tuple[Float[np.ndarray, "sizes"], Float[np.ndarray, "resamples sizes"]]:
+        together = np.concatenate((self.ends, values))
+        rows = np.vstack((together.mean(axis=1), self._resampled(together)))
+        empty, full = rows[:, :1], rows[:, 1:2]
+        with np.errstate(divide="ignore", invalid="ignore"):
+            f = np.where(full == empty, math.nan, (rows[:, 2:] - empty) / (full - empty))
+        if self.profile == "strict" and not self.defined:
+            f[:] = math.nan
+        return f[0], f[1:]
+
+    def _areas(
+        self, f: Float[np.ndarray, "sizes"], draws: Float[np.ndarray, "resamples sizes"], weights: Float[np.ndarray, "weights"]
+    ) -> tuple[Estimate, Estimate]:
+        """CPR and CMD; the first weight is that of the empty circuit."""
+        n, empty = self.n_groups, math.nan if np.isnan(f).any() else 0.0
+        f, draws = np.insert(f, 0, empty), np.insert(draws, 0, empty, axis=1)
+        return linear_sum(f, draws, weights, n), folded_sum(1 - f, 1 - draws, weights, n)
