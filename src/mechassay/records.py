@@ -18,9 +18,12 @@ from datetime import UTC, datetime
 from functools import cache
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
+from traceback import format_exception
 from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, WithJsonSchema
+
+from mechassay.errors import MechassayError
 
 FORMAT = 1
 PACKAGES = ("mechassay", "torch", "transformers", "tokenizers", "safetensors", "numpy", "scipy")
@@ -83,13 +86,22 @@ class Provenance(Stored):
 class Failure(Stored):
     """A cell without a result: it failed with an error, or it was skipped, for a reason.
 
-    `error` is the class of the error, or the kind of the reason; `message` says it in full.
+    `error` is the class of the error, or the kind of the reason; `message` says it in full. An error that
+    nobody foresaw also has its `traceback`.
     """
 
     cell: dict[str, str]
     error: str
     message: str
     status: Literal["failed", "skipped"] = "failed"
+    traceback: str = ""
+
+
+def failure_of(cell: dict[str, str], error: Exception) -> Failure:
+    """The row of a cell that raised an error: its class and the first line of what it says."""
+    said = str(error).strip()
+    where = "" if isinstance(error, MechassayError) else "".join(format_exception(error))
+    return Failure(cell=cell, error=type(error).__name__, message=said.splitlines()[0] if said else "no message", traceback=where)
 
 
 class Record(Stored):

@@ -12,7 +12,7 @@ from __future__ import annotations
 import ast
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass, field, fields, is_dataclass
+from dataclasses import MISSING, dataclass, field, fields, is_dataclass
 from importlib import import_module
 from importlib.metadata import entry_points
 from typing import Any
@@ -71,13 +71,41 @@ class Registry:
             if key in defaults and not equals:
                 raise BadUsage(f"A setting is written {key}=VALUE; got {part!r}.")
             given[key] = _value(value, defaults.get(key))
+        chosen: dict[str, Any] = {}
         for key, value in {**given, **settings}.items():
             if key not in defaults:
                 raise UnknownName(f"setting of {name}", key, defaults)
-            wanted = type(defaults[key])
-            if defaults[key] is not None and not isinstance(value, wanted):
-                raise BadUsage(f"The setting {key} of {name} is of type {wanted.__name__}; got {value!r}.")
-        return kind(**{**given, **settings})
+            check_type(name, key, value, defaults[key])
+            if isinstance(defaults[key], float):
+                # 100 and 100.0 are one setting, and one name in a table.
+                value = float(value)
+            chosen[key] = value
+        return kind(**chosen)
+
+
+def check_settings(plugin: Any, name: str) -> None:
+    """Refuse a plug-in with a setting of another type than its default; whole numbers are decimal ones too.
+
+    Raises:
+        BadUsage: it has one.
+    """
+    for each in fields(plugin):
+        if each.init:
+            check_type(name, each.name, getattr(plugin, each.name), each.default)
+
+
+def check_type(name: str, key: str, value: Any, default: Any) -> None:
+    """Refuse a value of another type than the setting's default; None and no default say nothing.
+
+    Raises:
+        BadUsage: it is.
+    """
+    if default is None or default is MISSING:
+        return
+    wanted = type(default)
+    fits = isinstance(value, int | float) if wanted is float else isinstance(value, wanted)
+    if not fits or (isinstance(value, bool) and wanted is not bool):
+        raise BadUsage(f"The setting {key} of {name} is of type {wanted.__name__}; got {value!r}.")
 
 
 def _defaults(kind: Any) -> dict[str, Any]:

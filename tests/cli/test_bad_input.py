@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import json
+import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -11,10 +14,13 @@ import torch
 from safetensors.torch import load_file, save_file
 from transformers import LlamaConfig, LlamaForCausalLM, OPTConfig, OPTForCausalLM
 
-from mechassay.circuits import EdgeScores, Random
+from mechassay.circuits import EAP, EdgeScores, Random
 from mechassay.circuits.formats import write_graph_file
+from mechassay.circuits.methods import METHODS
+from mechassay.errors import BadPairs, BadUsage
 from mechassay.graph import Graph
-from tiny import quiet_model
+from mechassay.pairs import Batch
+from tiny import quiet_model, subject
 
 Run = Callable[..., Any]
 
@@ -45,6 +51,68 @@ def test_unknown_names_and_values(folder: Path, tmp_path: Path, run: Run, more: 
     done = run(*words(folder, tmp_path / "out", *more))
     assert done.code == 2
     assert message in done.line
+
+
+def test_settings_that_are_whole_or_negative_numbers() -> None:
+    """100 is a decimal number too, and says the same as 100.0; what is wrong with -1 is its size, not its type."""
+    assert METHODS.make("subnetwork-probing:sparsity=100") == METHODS.make("subnetwork-probing")
+    assert METHODS.make("acdc:threshold=0").threshold == 0.0
+    assert METHODS.make("ugs:lr=1").lr == METHODS.make("edge-pruning:lr=1").lr == 1.0
+    with pytest.raises(BadUsage, match="finite number of at least 0; got -1"):
+        METHODS.make("acdc:threshold=-1")
+    with pytest.raises(BadUsage, match="of type int; got True"):
+        METHODS.make("eap-ig-inputs:steps=True")
+
+
+def test_settings_of_a_wrong_type_in_python() -> None:
+    """In a process of its own: here the annotations themselves are checked while the tests run."""
+    code = """
+from mechassay.circuits import EAPIGInputs
+from mechassay.errors import BadUsage
+for steps in (2.5, "5", None, True):
+    try:
+        EAPIGInputs(steps=steps)
+    except BadUsage as error:
+        print(error)
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    wanted = [f"The setting steps of eap-ig-inputs is of type int; got {each}." for each in ("2.5", "'5'", "None", "True")]
+    assert done.stdout.splitlines() == wanted
+
+
+def test_an_error_that_nobody_foresaw_is_a_row(folder: Path, tmp_path: Path, run: Run) -> None:
+    """A learning rate that overflows inside the optimizer: the other methods go on."""
+    done = run(*words(folder, tmp_path / "out", "--method", "ugs:steps=4,lr=1e40", "--method", "eap"))
+    assert done.code == 1
+    assert "ugs steps=4,lr=1e+40" in done.err and "Traceback" not in done.err
+    assert (tmp_path / "out" / "records" / "eap.json").is_file()
+    (failure,) = json.loads((tmp_path / "out" / "failures.json").read_text())
+    assert failure["error"] == "RuntimeError" and "overflow" in failure["message"] and "\n" not in failure["message"]
+    assert "Traceback" in failure["traceback"]
+
+
+def test_tokens_that_the_model_does_not_have() -> None:
+    case = subject("gpt2")
+    beyond = Batch.from_tokens([[1, 2, 97]], [[1, 2, 3]], [4], [5])
+    with pytest.raises(BadPairs, match="Pair 0: its clean prompt has the token id 97; .* has 0 to 96"):
+        EAP().score(case.model, beyond)
+    with pytest.raises(BadPairs, match="Pair 0: its foil has the token id 200"):
+        EAP().score(case.model, Batch.from_tokens([[1, 2, 3]], [[1, 2, 4]], [4], [200]))
+    long = torch.arange(65)[None] % 90
+    with pytest.raises(BadPairs, match="Pair 0 has 65 tokens; .* has 64 positions"):
+        EAP().score(case.model, Batch.from_tokens(long, long + 1, [4], [5]))
+
+
+def test_a_folder_without_scores(folder: Path, tmp_path: Path, run: Run) -> None:
+    (tmp_path / "empty").mkdir()
+    done = run("circuits", "evaluate", tmp_path / "empty", "-m", folder, "-t", "ioi", "-o", tmp_path / "out")
+    assert done.code == 2 and "the folder has no score files (.safetensors)" in done.line
+
+
+def test_converting_a_file_of_another_ending(tmp_path: Path, run: Run) -> None:
+    (tmp_path / "x.csv").write_text("1")
+    done = run("circuits", "convert", tmp_path / "x.csv", tmp_path / "y.json")
+    assert done.code == 2 and "Unknown ending of files of scores and circuits '.csv'" in done.line
 
 
 def test_unknown_task(folder: Path, tmp_path: Path, run: Run) -> None:

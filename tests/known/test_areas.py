@@ -271,6 +271,6 @@ def test_half_a_random_ranking_is_no_better_than_a_whole_one() -> None:
     assert len(Circuit.full(graph)) == graph.n_edges
     values = np.zeros((10, 4))
     values[-1] = 1.0
-    short = tuple(min(each, 500) for each in KEPT[:-1]) + (1000,)
+    short = (*(min(each, 500) for each in KEPT[:-1]), 1000)
     whole, half = (rule("strict").sweep("value", KEPT, kept, values) for kept in (KEPT, short))
     assert whole.cmd.value == half.cmd.value == 1.0

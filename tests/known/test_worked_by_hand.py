@@ -5,12 +5,10 @@ from __future__ import annotations
 import math
 from dataclasses import replace
 
-import numpy as np
 import pytest
 import torch
 
 from mechassay.circuits import EAP, NAP, Circuit, EdgeScores, ExactNodePatching, ExactPatching, evaluate
-from mechassay.circuits.areas import FRACTIONS, Rule
 from mechassay.circuits.methods.eap_ig_inputs import quadrature
 from mechassay.circuits.objectives import Accuracy, CrossEntropy, Js, Kl, LogitDiff, ProbDiff
 from mechassay.graph import Graph

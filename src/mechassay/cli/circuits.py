@@ -198,11 +198,15 @@ def convert(
     ] = None,
 ) -> None:
     """Translate edge scores and circuits between our files and those of EAP-IG and MIB."""
+    from mechassay.circuits.formats import ENDINGS, write_graph_file
     from mechassay.circuits.formats import read_graph_file as read
-    from mechassay.circuits.formats import write_graph_file
     from mechassay.circuits.scores import EdgeScores
-    from mechassay.errors import BadFile, BadUsage, GraphMismatch
+    from mechassay.errors import BadFile, BadUsage, GraphMismatch, UnknownName
 
+    known = (".safetensors", *ENDINGS)
+    for path in (source, target):
+        if path.suffix not in known:
+            raise UnknownName("ending of files of scores and circuits", path.suffix or path.name, known)
     loaded = load(model, "float32", "cpu") if model else None
     graph = None if loaded is None else loaded.graph
     if source.suffix == ".safetensors":
@@ -295,9 +299,10 @@ def _score_files(given: list[Path]) -> list[Path]:
     files: list[Path] = []
     for path in given:
         folder = path / "scores" if (path / "scores").is_dir() else path
-        files += sorted(folder.glob("*.safetensors")) if folder.is_dir() else [path]
-    if not files:
-        raise BadFile(f"{', '.join(map(str, given))}: no score files (.safetensors) there.")
+        found = sorted(folder.glob("*.safetensors")) if folder.is_dir() else [path]
+        if not found:
+            raise BadFile(f"{path}: the folder has no score files (.safetensors), neither by itself nor in a folder named scores.")
+        files += found
     return files
 
 

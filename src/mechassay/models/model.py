@@ -21,7 +21,7 @@ from mechassay.graph import Graph
 from mechassay.models.capture import Trace, trace
 from mechassay.models.decoder import Context, Decoder, at_least_fp32
 from mechassay.models.families import decode
-from mechassay.pairs import Batch, Pair
+from mechassay.pairs import NO_TOKEN, Batch, Pair
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel, PreTrainedTokenizerBase
@@ -93,13 +93,30 @@ class Model:
         """Pairs as an aligned batch on the model's device.
 
         Raises:
-            BadPairs: see `Batch.from_pairs`; or text pairs for a model without tokenizer.
+            BadPairs: see `Batch.from_pairs`; text pairs for a model without tokenizer; token ids that the model
+                does not have; prompts longer than its positions.
         """
         if isinstance(pairs, Batch):
+            self._check_fits(pairs)
             return pairs.to(self.device)
         if self.tokenizer is None:
             raise BadPairs(f"{self.name} has no tokenizer; pass Batch.from_tokens(...) instead of text pairs.")
-        return Batch.from_pairs(pairs, self.tokenizer, prepend=self.prepend).to(self.device)
+        batch = Batch.from_pairs(pairs, self.tokenizer, prepend=self.prepend)
+        self._check_fits(batch)
+        return batch.to(self.device)
+
+    def _check_fits(self, batch: Batch) -> None:
+        vocabulary, positions = len(self.decoder.embedding), self.decoder.positions
+        parts = {"clean prompt": batch.clean, "counterfactual": batch.counterfactual, "answer": batch.answers, "foil": batch.foils}
+        for what, tokens in parts.items():
+            strange = (tokens >= vocabulary) | (tokens < (NO_TOKEN if what in ("answer", "foil") else 0))
+            if bool(strange.any()):
+                row = int(strange.any(dim=1).nonzero()[0])
+                token = int(tokens[row][strange[row]][0])
+                raise BadPairs(f"Pair {batch.ids[row]}: its {what} has the token id {token}; {self.name} has 0 to {vocabulary - 1}.")
+        if positions is not None and batch.n_tokens > len(positions):
+            row = int(batch.lengths.argmax())
+            raise BadPairs(f"Pair {batch.ids[row]} has {batch.n_tokens:,} tokens; {self.name} has {len(positions):,} positions.")
 
     def positions(self, pairs: Sequence[Pair], name: str, *, counterfactual: bool = False) -> Int[Tensor, "batch"]:
         """The column of a token in `self.batch(pairs)`, by its meaning.

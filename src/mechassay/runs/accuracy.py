@@ -24,7 +24,7 @@ from mechassay.examples import Example
 from mechassay.models.model import Model
 from mechassay.pairs import content_hash
 from mechassay.progress import BAR, Progress
-from mechassay.records import Failure, Measure, Record, Spec, provenance
+from mechassay.records import Failure, Measure, Record, Spec, failure_of, provenance
 from mechassay.report.accuracy import ORIGINAL, write_accuracy
 from mechassay.runs.folder import RunFolder, write_text
 from mechassay.stats import proportion_interval
@@ -76,8 +76,8 @@ def run_accuracy(run: AccuracyRun, output: Path, load: Load, *, progress: Progre
                 record = score_task(model, tasks[task], run, progress=progress)
                 folder.save_record(cell_name(name, task), record)
                 records.append(record)
-            except MechassayError as error:
-                failures.append(Failure(cell={"model": name, "task": task}, error=type(error).__name__, message=str(error)))
+            except Exception as error:
+                failures.append(failure_of({"model": name, "task": task}, error))
     folder.save_failures(failures)
     return records, failures
 

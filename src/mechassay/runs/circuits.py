@@ -21,6 +21,7 @@ from typing import Any, TypeVar
 
 from mechassay.ablated import AblatedValues
 from mechassay.circuits.ablation import ABLATIONS, ablate, ablated_values, load_ablated, save_ablated
+from mechassay.circuits.areas import VERSIONS
 from mechassay.circuits.faithfulness import Controls, Profile, faithfulness_curve, run_controls
 from mechassay.circuits.methods import METHODS
 from mechassay.circuits.methods.method import Method, settings
@@ -29,11 +30,11 @@ from mechassay.circuits.node_scores import NodeScores, Scores, load_scores
 from mechassay.circuits.objectives import load_objective
 from mechassay.circuits.record import Behaviour, behaviour_of, load_controls, record_of, save_controls
 from mechassay.circuits.scores import By, Circuit, EdgeScores
-from mechassay.errors import MechassayError, UnknownName
+from mechassay.errors import UnknownName
 from mechassay.models.model import Model
 from mechassay.pairs import Batch
 from mechassay.progress import BAR, Progress
-from mechassay.records import Failure, Record, Spec
+from mechassay.records import Failure, Record, Spec, failure_of
 from mechassay.report.drawing import draw_circuit
 from mechassay.report.page import write_page
 from mechassay.runs.folder import RunFolder
@@ -78,11 +79,9 @@ class CircuitRun:
 
     def plan(self) -> dict[str, Any]:
         """The plan as plain values; the private seed is never stored."""
-        return {
-            key: list(value) if isinstance(value, tuple) else value
-            for key, value in dataclasses.asdict(self).items()
-            if key != "private_seed"
-        }
+        plain = {key: list(value) if isinstance(value, tuple) else value for key, value in dataclasses.asdict(self).items()}
+        del plain["private_seed"]
+        return {**plain, "profile_version": VERSIONS[self.profile]}
 
 
 class CircuitJob:
@@ -268,11 +267,11 @@ class CircuitJob:
         return record
 
     def _cell(self, name: str, work: Callable[[], T]) -> T | None:
-        """One cell; what goes wrong in it is kept as a failed row."""
+        """One cell; whatever goes wrong in it is kept as a failed row, and others go on."""
         try:
             return work()
-        except MechassayError as error:
-            self.failures.append(Failure(cell=self._cell_name(name), error=type(error).__name__, message=str(error)))
+        except Exception as error:
+            self.failures.append(failure_of(self._cell_name(name), error))
             return None
 
     def _cell_name(self, name: str) -> dict[str, str]:

@@ -26,7 +26,7 @@ from pathlib import Path
 from typing import Any
 
 from mechassay.circuits.ablation import ABLATIONS
-from mechassay.circuits.faithfulness import Profile
+from mechassay.circuits.areas import VERSIONS, Profile
 from mechassay.circuits.methods import METHODS
 from mechassay.circuits.methods.optimal_ablation import OptimalAblation
 from mechassay.errors import BadUsage, MechassayError, UnknownName
@@ -34,7 +34,7 @@ from mechassay.models.memory import token_budget
 from mechassay.models.model import Model
 from mechassay.pairs import Batch
 from mechassay.progress import BAR, Progress
-from mechassay.records import Failure, Record
+from mechassay.records import Failure, Record, failure_of
 from mechassay.report.suite import write_suite
 from mechassay.runs.accuracy import cell_name
 from mechassay.runs.circuits import CircuitJob, CircuitRun, method_name
@@ -70,7 +70,8 @@ class SuiteRun:
 
     def plan(self) -> dict[str, Any]:
         """The plan as plain values."""
-        return {key: list(value) if isinstance(value, tuple) else value for key, value in dataclasses.asdict(self).items()}
+        plain = {key: list(value) if isinstance(value, tuple) else value for key, value in dataclasses.asdict(self).items()}
+        return {**plain, "profile_version": VERSIONS[self.profile]}
 
     def tasks_of(self, model: str) -> tuple[str, ...]:
         """What a model runs on."""
@@ -149,10 +150,10 @@ def run_suite(
                 write_circuit_report(job.folder, found, scores)
                 records += found
                 failures += job.failures
-            except MechassayError as error:
+            except Exception as error:
                 records += [record for record in stored.values() if record is not None]
                 failures += [
-                    Failure(cell={"method": name, "task": task, "model": held.shown}, error=type(error).__name__, message=str(error))
+                    failure_of({"method": name, "task": task, "model": held.shown}, error)
                     for name, record in stored.items()
                     if record is None
                 ]

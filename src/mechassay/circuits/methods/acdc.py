@@ -59,6 +59,7 @@ from mechassay.models.memory import CPU_BUDGET, available_bytes, out_of_memory_i
 from mechassay.models.model import Model
 from mechassay.pairs import Batch, Pair
 from mechassay.progress import BAR, Progress
+from mechassay.registry import check_settings
 
 COMPARISONS = ("signed", "absolute")
 
@@ -87,6 +88,7 @@ class ACDC:
     version: ClassVar[int] = 1
 
     def __post_init__(self) -> None:
+        check_settings(self, self.name)
         if not (math.isfinite(self.threshold) and self.threshold >= 0):
             raise BadUsage(f"A threshold of {self.name} must be a finite number of at least 0; got {self.threshold}.")
         for each in self.thresholds:

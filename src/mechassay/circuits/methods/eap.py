@@ -24,6 +24,7 @@ from mechassay.models.backward import backward_model, check_backward
 from mechassay.models.model import Model
 from mechassay.pairs import Batch, Pair
 from mechassay.progress import BAR, Progress
+from mechassay.registry import check_settings
 
 
 @dataclass(frozen=True)
@@ -39,6 +40,7 @@ class EAP:
     version: ClassVar[int] = 1
 
     def __post_init__(self) -> None:
+        check_settings(self, self.name)
         check_backward(self.backward)
 
     def score(

@@ -40,6 +40,7 @@ from mechassay.models.decoder import Decoder, NormStatistics
 from mechassay.models.model import Model
 from mechassay.pairs import Batch, Pair
 from mechassay.progress import BAR, Progress
+from mechassay.registry import check_settings
 
 READINGS = ("paper", "mib-2025")
 
@@ -63,6 +64,7 @@ class EAPIGActivations:
     version: ClassVar[int] = 1
 
     def __post_init__(self) -> None:
+        check_settings(self, self.name)
         check_backward(self.backward)
         quadrature(self.points, self.steps)
         if self.reading not in READINGS:

@@ -27,6 +27,7 @@ from mechassay.models.backward import backward_model, check_backward
 from mechassay.models.model import Model
 from mechassay.pairs import Batch, Pair
 from mechassay.progress import BAR, Progress
+from mechassay.registry import check_settings
 
 Points = Literal["left", "right", "midpoint", "gauss-legendre"]
 POINTS = ("left", "right", "midpoint", "gauss-legendre")
@@ -49,6 +50,7 @@ class EAPIGInputs:
     version: ClassVar[int] = 1
 
     def __post_init__(self) -> None:
+        check_settings(self, self.name)
         check_backward(self.backward)
         quadrature(self.points, self.steps)
 

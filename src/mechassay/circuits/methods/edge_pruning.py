@@ -37,6 +37,7 @@ from mechassay.graph import Graph
 from mechassay.models.model import Model
 from mechassay.pairs import Batch, Pair
 from mechassay.progress import BAR, Progress
+from mechassay.registry import check_settings
 
 INITIAL_LOG_ALPHA, INITIAL_SPREAD = 10.0, 0.01
 
@@ -70,6 +71,7 @@ class EdgePruning:
     version: ClassVar[int] = 1
 
     def __post_init__(self) -> None:
+        check_settings(self, self.name)
         if not 0 < self.lr < math.inf or not 0 < self.multiplier_lr < math.inf:
             raise BadUsage(f"{self.name} needs a finite lr > 0 and multiplier_lr > 0; got {self}.")
         if not 0 < self.target < 1 or not 0 <= self.warmup <= 1:

@@ -33,6 +33,7 @@ from mechassay.graph import Graph
 from mechassay.models.model import Model
 from mechassay.pairs import Batch, Pair
 from mechassay.progress import BAR, Progress
+from mechassay.registry import check_settings
 
 Paths = Literal["all", "direct"]
 PATHS = ("all", "direct")
@@ -51,6 +52,7 @@ class ExactNodePatching:
     version: ClassVar[int] = 1
 
     def __post_init__(self) -> None:
+        check_settings(self, self.name)
         if self.paths not in PATHS:
             raise UnknownName("paths", self.paths, PATHS)
 

@@ -146,10 +146,10 @@ def seeded(seed: int) -> torch.Generator:
     """Random numbers of a seed.
 
     Raises:
-        BadUsage: a seed of more than 62 bits.
+        BadUsage: no whole number, or one of more than 62 bits.
     """
-    if abs(seed) >= 2**62:
-        raise BadUsage(f"A seed must be smaller than 2^62; got {seed}.")
+    if not isinstance(seed, int) or abs(seed) >= 2**62:  # pyright: ignore[reportUnnecessaryIsInstance] - of users' Python
+        raise BadUsage(f"A seed must be a whole number smaller than 2^62; got {seed!r}.")
     return torch.Generator().manual_seed(seed)
 
 

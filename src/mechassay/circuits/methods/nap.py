@@ -32,6 +32,7 @@ from mechassay.models.backward import backward_model, check_backward
 from mechassay.models.model import Model
 from mechassay.pairs import Batch, Pair
 from mechassay.progress import BAR, Progress
+from mechassay.registry import check_settings
 
 Level = Literal["neuron", "node"]
 LEVELS = ("neuron", "node")
@@ -52,6 +53,7 @@ class NAP:
     version: ClassVar[int] = 1
 
     def __post_init__(self) -> None:
+        check_settings(self, self.name)
         check_backward(self.backward)
         _check_level(self.level)
 
@@ -108,6 +110,7 @@ class NAPIG:
     version: ClassVar[int] = 1
 
     def __post_init__(self) -> None:
+        check_settings(self, self.name)
         check_backward(self.backward)
         quadrature(self.points, self.steps)
         _check_level(self.level)

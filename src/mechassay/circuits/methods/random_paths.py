@@ -33,6 +33,7 @@ from mechassay.graph import Graph
 from mechassay.models.model import Model
 from mechassay.pairs import Batch, Pair
 from mechassay.progress import BAR, Progress
+from mechassay.registry import check_settings
 
 
 @dataclass(frozen=True)
@@ -44,6 +45,7 @@ class RandomPaths:
     version: ClassVar[int] = 1
 
     def __post_init__(self) -> None:
+        check_settings(self, self.name)
         if self.seed < 0:
             raise BadUsage(f"The seed of random-paths must be 0 or more; got {self.seed}.")
 

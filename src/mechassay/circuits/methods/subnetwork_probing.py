@@ -31,6 +31,7 @@ from mechassay.graph import Graph
 from mechassay.models.model import Model
 from mechassay.pairs import Batch, Pair
 from mechassay.progress import BAR, Progress
+from mechassay.registry import check_settings
 
 INITIAL_MASK = 0.9
 
@@ -60,6 +61,7 @@ class SubnetworkProbing:
     version: ClassVar[int] = 1
 
     def __post_init__(self) -> None:
+        check_settings(self, self.name)
         if not 0 < self.lr < math.inf or not 0 <= self.sparsity < math.inf:
             raise BadUsage(f"{self.name} needs a finite lr > 0 and sparsity >= 0; got {self}.")
 

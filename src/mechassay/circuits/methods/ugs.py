@@ -44,6 +44,7 @@ from mechassay.graph import Graph
 from mechassay.models.model import Model
 from mechassay.pairs import Batch, Pair
 from mechassay.progress import BAR, Progress
+from mechassay.registry import check_settings
 
 INITIAL_THETA = 1.0
 BETAS = (0.9, 0.995)
@@ -77,6 +78,7 @@ class UniformGradientSampling:
     version: ClassVar[int] = 1
 
     def __post_init__(self) -> None:
+        check_settings(self, self.name)
         if not 0 < self.lr < math.inf or not 0 <= self.sparsity < math.inf or not 0 <= self.node_penalty < math.inf:
             raise BadUsage(f"{self.name} needs a finite lr > 0, sparsity >= 0 and node_penalty >= 0; got {self}.")
 
