@@ -13,7 +13,8 @@ adds the noise once more. Where the sign of x is not sure (|x| < 3 standard erro
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from copy import deepcopy
 from dataclasses import dataclass
 from functools import cached_property
 from typing import NamedTuple
@@ -41,24 +42,45 @@ class Interval(NamedTuple):
         return self.low <= value <= self.high
 
 
+class Resamples:
+    """Resamples of whole groups of examples: the same for every statistic that one object is asked for.
+
+    Args:
+        groups: the group of each example.
+    """
+
+    def __init__(self, groups: Sequence[str], rng: np.random.Generator, n_resamples: int = N_RESAMPLES) -> None:
+        names, self._member = np.unique(np.asarray(groups), return_inverse=True)
+        self.n_groups, self.n_resamples, self._rng = len(names), n_resamples, rng
+        self._sizes = np.bincount(self._member, minlength=self.n_groups).astype(float)
+        # Kept where they fit: drawing them takes longer than using them.
+        self._kept = list(self._drawn(rng)) if n_resamples * self.n_groups <= BLOCK else None
+
+    def _drawn(self, rng: np.random.Generator) -> Iterator[Float[np.ndarray, "block groups"]]:
+        """How often each resample has each group."""
+        step, shares = max(1, BLOCK // self.n_groups), np.full(self.n_groups, 1 / self.n_groups)
+        for begin in range(0, self.n_resamples, step):
+            size = min(step, self.n_resamples - begin)
+            yield rng.multinomial(self.n_groups, shares, size=size).astype(float)
+
+    def means(self, values: Float[np.ndarray, "k n"]) -> Float[np.ndarray, "resamples k"]:
+        """Means of each row of `values` in every resample.
+
+        Groups may differ in size: a resample's mean divides by the examples it drew.
+        """
+        sums = np.zeros((len(values), self.n_groups))
+        for row, line in zip(sums, np.asarray(values, dtype=float), strict=True):
+            row += np.bincount(self._member, weights=line, minlength=self.n_groups)
+        # A copy of the generator draws the same again.
+        blocks = self._drawn(deepcopy(self._rng)) if self._kept is None else self._kept
+        return np.concatenate([(counts @ sums.T) / (counts @ self._sizes)[:, None] for counts in blocks])
+
+
 def resampled_means(
     values: Float[np.ndarray, "k n"], groups: Sequence[str], rng: np.random.Generator, n_resamples: int = N_RESAMPLES
 ) -> Float[np.ndarray, "resamples k"]:
-    """Means of each row of `values` under resampling of whole groups.
-
-    Groups may differ in size: a resample's mean divides by the examples it drew.
-    """
-    names, member = np.unique(np.asarray(groups), return_inverse=True)
-    sizes = np.bincount(member, minlength=len(names)).astype(float)
-    sums = np.zeros((len(values), len(names)))
-    for row, line in zip(sums, np.asarray(values, dtype=float), strict=True):
-        row += np.bincount(member, weights=line, minlength=len(names))
-    means = np.empty((n_resamples, len(values)))
-    step = max(1, BLOCK // len(names))
-    for begin in range(0, n_resamples, step):
-        counts = rng.multinomial(len(names), np.full(len(names), 1 / len(names)), size=min(step, n_resamples - begin))
-        means[begin : begin + step] = (counts @ sums.T) / (counts @ sizes)[:, None]
-    return means
+    """Means of each row of `values` under resampling of whole groups, see `Resamples`."""
+    return Resamples(groups, rng, n_resamples).means(values)
 
 
 def percentile_interval(draws: Float[np.ndarray, "resamples"], level: float = LEVEL, *, n_groups: int | None = None) -> Interval:

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from mechassay.circuits.ablation import ablate
+    from mechassay.circuits.differences import Differences, differences_of
     from mechassay.circuits.faithfulness import Controls, FaithfulnessCurve, evaluate, faithfulness_curve, run_controls
     from mechassay.circuits.methods.acdc import ACDC
     from mechassay.circuits.methods.clean_corrupted import CleanCorrupted
@@ -38,6 +39,7 @@ __all__ = [
     "CleanCorrupted",
     "Completeness",
     "Controls",
+    "Differences",
     "EAPIGActivations",
     "EAPIGInputs",
     "EdgePruning",
@@ -59,6 +61,7 @@ __all__ = [
     "ablate",
     "complement",
     "completeness",
+    "differences_of",
     "evaluate",
     "faithfulness_curve",
     "minimality",
@@ -73,6 +76,8 @@ _LAZY = {
     "Circuit": "scores",
     "CleanCorrupted": "methods.clean_corrupted",
     "Controls": "faithfulness",
+    "Differences": "differences",
+    "differences_of": "differences",
     "EAPIGActivations": "methods.eap_ig_activations",
     "EAPIGInputs": "methods.eap_ig_inputs",
     "EdgePruning": "methods.edge_pruning",

@@ -32,10 +32,10 @@ from mechassay.errors import BadUsage, UnknownName
 from mechassay.stats import (
     Estimate,
     Interval,
+    Resamples,
     folded_sum,
     linear_sum,
     percentile_interval,
-    resampled_means,
 )
 
 FRACTIONS = (0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0)
@@ -137,16 +137,13 @@ class Rule:
         check_profile(profile)
         self.profile: Profile = profile
         self.fractions = check_fractions(fractions)
-        self.n_edges, self.groups, self.seed = n_edges, tuple(groups), seed
-        self.n_groups = len(set(self.groups))
+        self.n_edges = n_edges
+        self._resamples = Resamples(groups, np.random.default_rng(seed))
+        self.n_groups = self._resamples.n_groups
         self.ends = np.stack((empty, full))
-        draws = self._resampled(self.ends)
+        draws = self._resamples.means(self.ends)
         self.denominator = percentile_interval(draws[:, 1] - draws[:, 0], n_groups=self.n_groups)
         self.defined = not self.denominator.contains(0.0) and bool(self.ends[0].mean() != self.ends[1].mean())
-
-    def _resampled(self, values: Float[np.ndarray, "k n"]) -> Float[np.ndarray, "resamples k"]:
-        # The same seed for every call: all statistics of one evaluation see the same resamples.
-        return resampled_means(values, self.groups, np.random.default_rng(self.seed))
 
     def sweep(self, by: By, asked: tuple[int, ...], kept: tuple[int, ...], values: Float[np.ndarray, "sizes n"]) -> Sweep:
         """f at all sizes and its areas, from the objective of each size's circuit."""
@@ -167,7 +164,7 @@ class Rule:
         self, values: Float[np.ndarray, "sizes n"]
     ) -> tuple[Float[np.ndarray, "sizes"], Float[np.ndarray, "resamples sizes"]]:
         together = np.concatenate((self.ends, values))
-        rows = np.vstack((together.mean(axis=1), self._resampled(together)))
+        rows = np.vstack((together.mean(axis=1), self._resamples.means(together)))
         empty, full = rows[:, :1], rows[:, 1:2]
         with np.errstate(divide="ignore", invalid="ignore"):
             f = np.where(full == empty, math.nan, (rows[:, 2:] - empty) / (full - empty))

@@ -1,0 +1,197 @@
+"""Which methods differ: paired differences of their areas, over the same examples.
+
+Two areas of one evaluation are of the same examples, so what makes one example hard makes it hard for both.
+The interval of their difference resamples examples once for both (`stats.Estimate`) and is mostly much
+narrower than a look at two overlapping intervals suggests. All pairs of M methods are many comparisons; their
+intervals hold together, with 95 % for all at once:
+
+    e_ij        errors of the difference d_ij in the resamples, with what is folded at its worst
+    s_ij        the root of the mean of e_ij^2
+    c           the 95 % quantile, over resamples, of the largest |e_ij| / s_ij of all pairs
+    interval    d_ij -/+ c s_ij, widened for few groups
+
+(the studentized maximum of Westfall and Young 1993). A difference is resolved if its interval does not hold
+0. A method's rank lies between one more than the number of methods that are better, and M less the number
+of those that are worse, as far as differences are resolved. Differences below what single precision
+distinguishes are never resolved.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import numpy as np
+from jaxtyping import Bool, Float
+
+from mechassay.circuits.areas import Rule, Sweep
+from mechassay.circuits.faithfulness import FaithfulnessCurve
+from mechassay.circuits.scores import By
+from mechassay.errors import BadUsage
+from mechassay.records import Record
+from mechassay.stats import LEVEL, Estimate, widening
+
+AreaName = Literal["cpr", "cmd"]
+RANKED_BY: dict[str, By] = {"cpr": "value", "cmd": "magnitude"}
+PRECISION = 1e-5
+"""Areas closer than this are one: f is a ratio of differences of single-precision logits."""
+
+
+@dataclass(frozen=True, eq=False)
+class Differences:
+    """All differences of one area between methods.
+
+    Attributes:
+        area: "cpr" (higher is better) or "cmd" (lower is better).
+        names: of the methods.
+        values: area of the row's method less that of the column's; NaN where either is undefined.
+        low, high: simultaneous intervals; NaN where undefined.
+    """
+
+    area: AreaName
+    names: tuple[str, ...]
+    values: Float[np.ndarray, "methods methods"]
+    low: Float[np.ndarray, "methods methods"]
+    high: Float[np.ndarray, "methods methods"]
+    level: float = LEVEL
+
+    @property
+    def better(self) -> Bool[np.ndarray, "methods methods"]:
+        """True where the row's method is better than the column's, and the difference is resolved."""
+        return self.low > PRECISION if self.area == "cpr" else self.high < -PRECISION
+
+    @property
+    def n_resolved(self) -> int:
+        """Resolved differences, of `n_pairs`."""
+        return int(self.better.sum())
+
+    @property
+    def n_pairs(self) -> int:
+        """Pairs of methods whose areas are defined."""
+        n = int((~np.isnan(np.diag(self.values))).sum())
+        return n * (n - 1) // 2
+
+    def ranks(self) -> list[tuple[int, int] | None]:
+        """The best and the worst rank that each method may have; None where its area is undefined."""
+        defined = ~np.isnan(np.diag(self.values))
+        n, better = int(defined.sum()), self.better
+        return [
+            (1 + int(better[:, place].sum()), n - int(better[place].sum())) if defined[place] else None for place in range(len(self.names))
+        ]
+
+    def rows(self) -> list[dict[str, Any]]:
+        """Each pair once, as plain values: names, difference, interval, and whether it is resolved."""
+        first, second = np.triu_indices(len(self.names), 1)
+        better = self.better
+        return [
+            {
+                "area": self.area,
+                "a": self.names[i],
+                "b": self.names[j],
+                "difference": _plain(self.values[i, j]),
+                "low": _plain(self.low[i, j]),
+                "high": _plain(self.high[i, j]),
+                "resolved": bool(better[i, j] or better[j, i]),
+            }
+            for i, j in zip(first.tolist(), second.tolist(), strict=True)
+        ]
+
+
+def differences_of(
+    results: Sequence[Record | FaithfulnessCurve], area: AreaName = "cmd", *, names: Sequence[str] | None = None, seed: int = 0
+) -> Differences:
+    """The differences of an area between evaluations on the same examples.
+
+    Args:
+        results: curves, or the records of a run.
+        area: "cpr" or "cmd".
+        names: what results are called; their methods by default.
+        seed: of the resamples, which all results share.
+
+    Raises:
+        BadUsage: results of other examples, sizes or profiles than the first's, or none.
+    """
+    if not results:
+        raise BadUsage("Differences need at least one result; got none.")
+    parts = [_Part.of(result, area) for result in results]
+    for part in parts[1:]:
+        if part.setting != parts[0].setting:
+            raise BadUsage(
+                f"Differences need results on the same examples, with one objective, profile and sizes; "
+                f"{part.name} and {parts[0].name} differ."
+            )
+    estimates = [part.estimate(area, seed) for part in parts]
+    found = tuple(names) if names is not None else tuple(part.name for part in parts)
+    return _simultaneous(area, found, estimates)
+
+
+def _simultaneous(area: AreaName, names: tuple[str, ...], estimates: Sequence[Estimate]) -> Differences:
+    n = len(estimates)
+    defined = np.array([not math.isnan(each.interval.low) for each in estimates])
+    values = np.subtract.outer(*[np.array([each.value for each in estimates])] * 2)
+    values[~defined], values[:, ~defined] = np.nan, np.nan
+    half = np.full((n, n), np.nan)
+    places = [(i, j) for i in range(n) for j in range(i + 1, n) if defined[i] and defined[j]]
+    if places:
+        largest, spreads = np.zeros(len(estimates[0].errors)), []
+        for i, j in places:
+            error = np.abs(estimates[i].errors - estimates[j].errors) + estimates[i].folded + estimates[j].folded
+            spread = float(np.sqrt(np.mean(error**2)))
+            spreads.append(spread)
+            if spread > PRECISION / 10:
+                largest = np.maximum(largest, error / spread)
+        quantile = float(np.quantile(largest, LEVEL)) * widening(estimates[0].n_groups)
+        for (i, j), spread in zip(places, spreads, strict=True):
+            half[i, j] = half[j, i] = quantile * spread
+    np.fill_diagonal(half, np.where(defined, 0.0, np.nan))
+    return Differences(area, names, values, values - half, values + half)
+
+
+@dataclass(frozen=True, eq=False)
+class _Part:
+    """What an estimate of an area is made of, of a curve or of a record.
+
+    Attributes:
+        setting: what results have to share.
+    """
+
+    name: str
+    setting: tuple[Any, ...]
+    rule: dict[str, Any]
+    kept: tuple[int, ...]
+    values: Float[np.ndarray, "sizes n"]
+
+    @staticmethod
+    def of(result: Record | FaithfulnessCurve, area: AreaName) -> _Part:
+        by = RANKED_BY[area]
+        if isinstance(result, FaithfulnessCurve):
+            sweep = result.sweeps[by]
+            rule = {"profile": result.profile, "fractions": result.fractions, "n_edges": result.n_edges, "groups": result.groups}
+            ends = {"empty": result.controls.empty, "full": result.controls.full}
+            return _Part(result.label, _setting(rule, result.objective, result.ids), {**rule, **ends}, sweep.kept, sweep.per_example)
+        fractions = tuple(result.curves["fractions"])
+        rule = {
+            "profile": result.metric.args["profile"],
+            "fractions": fractions,
+            "n_edges": int(result.model.args["n_edges"]),
+            "groups": tuple(result.groups),
+        }
+        ends = {"empty": np.array(result.per_example["empty"]), "full": np.array(result.per_example["clean"])}
+        values = np.array([result.per_example[f"{by}@{p:g}"] for p in fractions])
+        setting = _setting(rule, result.metric.name, tuple(result.example_ids))
+        return _Part(result.method.name, setting, {**rule, **ends}, tuple(result.curves[by]["kept"]), values)
+
+    def estimate(self, area: AreaName, seed: int) -> Estimate:
+        by = RANKED_BY[area]
+        sweep: Sweep = Rule(**self.rule, seed=seed).sweep(by, self.kept, self.kept, self.values)
+        return sweep.cpr if area == "cpr" else sweep.cmd
+
+
+def _setting(rule: dict[str, Any], objective: str, ids: tuple[str, ...]) -> tuple[Any, ...]:
+    return (rule["profile"], tuple(rule["fractions"]), rule["n_edges"], tuple(rule["groups"]), objective, ids)
+
+
+def _plain(value: float) -> float | None:
+    return None if np.isnan(value) else float(value)
