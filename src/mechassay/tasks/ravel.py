@@ -30,17 +30,17 @@ second prompt asks for that attribute and the others share the rest, which is ho
 prompts for interventions on that variable; such a split ends when the variable's prompts do.
 
 Choices, for scoring by ranked choice: the right answer, the foil, and others of the same attribute
-drawn from the split, ten in all, in alphabetical order. There are six continents.
+drawn from the split, ten in all, in alphabetical order. There are five continents.
 
 Parts of a prompt: entity, the city; "entity.last" is MIB's entity_last_token. Examples of one city
 are one group. Tags: city, attribute, country, continent, language, template.
 
-*Facts.* `data/ravel.json` has 633 cities of at least 100,000 people in 75 countries. Cities,
+*Facts.* `data/ravel.json` has 554 cities of at least 100,000 people in 63 countries. Cities,
 populations, countries and continents are those of GeoNames (https://www.geonames.org, licensed under
-CC BY 4.0). The language of a city is the official language that most people of its country speak,
-by Unicode CLDR, where one clearly dominates. Cities whose name another city shares, countries on two
-continents or in dispute, and countries with an article before their name (so that " United States" is no
-answer) are left out. `tools/ravel_facts.py` makes the table and states the rules.
+CC BY 4.0). The language of a city is the only official one of its country, by Unicode CLDR. Left out
+are cities whose name another city shares, countries on two continents or in dispute, those with more
+than one official language, those with an article before their name (so that " United States" is no
+answer), and Australia, whose continent has two names: no city is in Oceania. `tools/ravel_facts.py` makes the table and states the rules.
 
 Where this deviates from MIB:
 
@@ -85,9 +85,9 @@ ATTRIBUTE, WIKIPEDIA = "attribute_counterfactual", "wikipedia_counterfactual"
 # What the attribute of a sentence is called.
 NOTHING = "wikipedia"
 ENTITY = "entity"
-SIZES = {"train": 11_412, "validation": 1_575, "test": 1_000, "private": 1_000}
+SIZES = {"train": 9_972, "validation": 1_380, "test": 1_000, "private": 1_000}
 # With a variable, half of the prompts ask for it, so it decides how many there are.
-VARIABLE_SIZES = {"train": 7_608, "validation": 1_050, "test": 1_000, "private": 1_000}
+VARIABLE_SIZES = {"train": 6_648, "validation": 920, "test": 1_000, "private": 1_000}
 N_CHOICES = 10
 # After these a public prompt is continued without a space.
 OPENING = ('"', "'", "“", "‘", "(", "[")
@@ -110,8 +110,8 @@ class Query(Prompt):
 class Ravel(PublicTask):
     """Facts about cities: their country, continent and language.
 
-    A split has 11,412 (train), 1,575 (validation), 1,000 (test) and 1,000 (private) examples; with a
-    `variable`, train has 7,608 and validation 1,050. The public data set has 100,347 and 15,950 there.
+    A split has 9,972 (train), 1,380 (validation), 1,000 (test) and 1,000 (private) examples; with a
+    `variable`, train has 6,648 and validation 920. The public data set has 100,347 and 15,950 there.
 
     Public rows have no city counterfactual: another kind has to be named for them.
 
@@ -133,7 +133,7 @@ class Ravel(PublicTask):
 
     # Unannotated, so of the class and no fields.
     name = "ravel"
-    version = 1
+    version = 2
     counterfactuals = (CITY, ATTRIBUTE, WIKIPEDIA, TEMPLATE)
     default_counterfactual = CITY
     public = PublicData("mib-bench/ravel", splits={"validation": "val"})
