@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers
+from tokenizers import Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers, processors
 from transformers import PreTrainedTokenizerFast
 
 from mechassay.alignment import ALIKE, LENGTHS, NOTHING, UNKNOWN, Aligned, Misaligned, align, continued, token_position
@@ -133,6 +133,40 @@ def test_batches_count_what_was_done() -> None:
     batch = Batch.from_pairs(pairs, DIGITS)
     assert dict(batch.alignment) == {"cut": 0, "forced": 1, "partial": 1}
     assert batch.lengths.tolist() == [7, 6]
+
+
+def llama(prepend: str) -> PreTrainedTokenizerFast:
+    """Like Llama 2's: a mark of a space before the text, digits and bytes as tokens, " is" as one."""
+    alphabet = ["<unk>", "<s>", "▁", *"0123456789+=iso", "▁is", "▁so", "is", "so", *(f"<0x{byte:02X}>" for byte in range(256))]
+    merges = [("▁", "is"), ("▁", "so"), ("i", "s"), ("s", "o")]
+    tokenizer = Tokenizer(
+        models.BPE({token: i for i, token in enumerate(alphabet)}, merges, unk_token="<unk>", byte_fallback=True, fuse_unk=True)
+    )
+    if prepend == "normalizer":
+        tokenizer.normalizer = normalizers.Sequence([normalizers.Prepend("▁"), normalizers.Replace(" ", "▁")])
+    else:
+        tokenizer.pre_tokenizer = pre_tokenizers.Metaspace(prepend_scheme=prepend)
+    steps = [decoders.Replace("▁", " "), decoders.ByteFallback(), decoders.Fuse(), decoders.Strip(" ", 1, 0)]
+    tokenizer.decoder = decoders.Sequence(steps)
+    tokenizer.post_processor = processors.TemplateProcessing("<s> $A", special_tokens=[("<s>", 1)])
+    return PreTrainedTokenizerFast(tokenizer_object=tokenizer, unk_token="<unk>", bos_token="<s>")
+
+
+@pytest.mark.parametrize("prepend", ["normalizer", "first", "always"])
+def test_the_mark_before_a_text_is_no_part_of_its_first_word(prepend: str) -> None:
+    """Llama 2 writes "27+6=" as ▁|2|7|+|6|=, with the mark at the place of the 2."""
+    tokenizer = llama(prepend)
+    cases = {
+        "{a}+{b}=": ("27", "6", ["<s>", "▁", "2", "7", "+", "6", "="], (2, 3)),
+        "{a} is {b}": ("so", "4", ["<s>", "▁so", "▁is", "▁", "4"], (1, 1)),
+        "{a}={b}": ("ü", "4", ["<s>", "▁", "<0xC3>", "<0xBC>", "=", "4"], (2, 3)),
+    }
+    for template, (a, b, tokens, places) in cases.items():
+        prompt = filled(template, {"a": a, "b": b})
+        assert tokenizer.convert_ids_to_tokens(tokenizer(prompt.text)["input_ids"]) == tokens
+        ends = [token_position([prompt.text], [prompt.spans], f"a.{end}", tokenizer) for end in ("first", "last")]
+        assert ends == [[places[0]], [places[1]]]
+        assert token_position([prompt.text], [prompt.spans], "b.first", tokenizer) == [tokens.index(b)]
 
 
 @pytest.mark.parametrize("tokenizer", [DIGITS, WHOLE], ids=["digits", "whole"])

@@ -17,7 +17,9 @@ is cut and forced alike. A token that begins both an answer and a foil decides n
 out of both; a pair in which no token is left is `Misaligned`, with a reason.
 
 *Positions.* A part of a prompt is a span of characters; its tokens are those that overlap it,
-found through the tokenizer's offsets, so that they are right for any tokenizer and any padding.
+found through the tokenizer's offsets, so that they are right for any tokenizer and any padding. A
+tokenizer like Llama's writes a mark of a space before the text, and where it does not join the mark
+with the first word ("▁|27"), the mark has the offsets of the character after it. It is no part.
 """
 
 from __future__ import annotations
@@ -185,10 +187,13 @@ def token_position(
         raise UnknownName("token position", name, ["last", *known, *(f"{part}.first" for part in known)])
     if not tokenizer.is_fast:
         raise BadUsage(f"Token positions need a tokenizer with character offsets; {type(tokenizer).__name__} has none.")
-    offsets = tokenizer(list(texts), padding=False, return_offsets_mapping=True, return_attention_mask=False)["offset_mapping"]
+    encoded = tokenizer(list(texts), padding=False, return_offsets_mapping=True, return_attention_mask=False)
     found: list[int | None] = []
-    for row, each in zip(offsets, spans, strict=True):
+    for row, ids, each in zip(encoded["offset_mapping"], encoded["input_ids"], spans, strict=True):
         begin, stop = each.get(part, (0, 0))
         inside = [index for index, (a, b) in enumerate(row) if a < stop and b > begin]
+        # Two tokens share a character where it is written as bytes, or where a mark stands before it.
+        if len(inside) > 1 and row[inside[1]][0] < row[inside[0]][1] and not str(tokenizer.decode([ids[inside[0]]])).strip():
+            del inside[0]
         found.append(None if not inside else inside[0] if end == "first" else inside[-1])
     return found

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 from transformers import PreTrainedTokenizerFast
 
-from mechassay.alignment import LENGTHS, token_position
+from mechassay.alignment import token_position
 from mechassay.errors import BadPairs, BadUsage, UnknownName
 from mechassay.examples import Example, Prompt
 from mechassay.pairs import Batch, content_hash
@@ -236,13 +236,33 @@ def test_changes_of_format_align(name: str, kind: str, make: Any) -> None:
         assert [text.strip() for text in foils] == [pair.foils[0].strip() for pair in pairs]
 
 
-def test_ten_symbols_need_a_token_for_ten(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("mechassay.tasks.task.PATIENCE", 1)
-    monkeypatch.setattr("mechassay.tasks.task.CHUNK", 8)
+@pytest.mark.parametrize("name", ["mcqa", "mcqa:n_choices=2", "mcqa:n_choices=10", "arc-easy", "arc-challenge"])
+def test_the_default_counterfactual_is_letters_where_a_symbol_begins_with_a_space(name: str) -> None:
+    """Under a tokenizer of digits, " D" against " 4" would be " D" against a space."""
+    task, texts = load_task(name), texts_of(name)
+    assert task.counterfactual_for() == task.default_counterfactual == "symbol_counterfactual"
+    for make, kind in ((word_level, "symbol"), (bpe, "symbol"), (single_digits, "randomLetter")):
+        if make is bpe and name.endswith("10"):
+            continue
+        tokenizer = make(texts)
+        assert task.counterfactual_for(tokenizer) == f"{kind}_counterfactual"
+        pairs = task.pairs("test", tokenizer, limit=6)
+        assert pairs.source["counterfactual"] == f"{kind}_counterfactual"
+        assert pairs == task.pairs("test", tokenizer, limit=6, counterfactual=f"{kind}_counterfactual")
+        foils = tokenizer.batch_decode(Batch.from_pairs(pairs, tokenizer).foils)
+        assert [foil.strip() for foil in foils] == [pair.foils[0].strip() for pair in pairs]
+
+
+def test_without_a_space_digits_tell_symbols_apart() -> None:
+    task = load_task("mcqa:labels=mib-2025")
+    assert task.counterfactual_for(single_digits(texts_of("mcqa"))) == "symbol_counterfactual"
+
+
+def test_ten_symbols_need_a_token_for_ten() -> None:
     task, texts = load_task("mcqa:n_choices=10"), texts_of("mcqa:n_choices=10")
     tokenizer = single_digits(texts)
     for kind in ("symbol_counterfactual", "answerPosition_symbol_counterfactual"):
-        with pytest.raises(BadPairs, match=f"0 usable pairs of 2 asked for; dropped: [0-9]+ {LENGTHS}"):
+        with pytest.raises(BadPairs, match=rf"^No pair of {kind} of mcqa .* 1 to 10 in \d+ tokens .* take randomLetter"):
             task.pairs("test", tokenizer, limit=2, counterfactual=kind)
         assert not task.pairs("test", word_level(texts), limit=2, counterfactual=kind).dropped
     assert not load_task("mcqa:n_choices=9").pairs("test", tokenizer, limit=8).dropped

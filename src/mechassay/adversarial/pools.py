@@ -31,6 +31,8 @@ from mechassay.errors import BadPairs, BadUsage, UnknownName
 from mechassay.examples import Example, Prompt
 
 if TYPE_CHECKING:
+    from transformers import PreTrainedTokenizerBase
+
     from mechassay.models.model import Model
     from mechassay.tasks.task import Task
 
@@ -103,7 +105,7 @@ def draw_pools(
         BadUsage: a size below 1, a negative seed, or matched pools of different sizes.
         BadPairs: the task has fewer prompts of one length.
     """
-    kind = _checked(task, split, counterfactual, seed)
+    kind = _checked(task, split, counterfactual, seed, model.tokenizer)
     if min(n_clean, n_corrupted) < 1 or (matched and n_clean != n_corrupted):
         raise BadUsage(f"Pools need a prompt each, and matched ones equal sizes; got {n_clean} clean and {n_corrupted} corrupted prompts.")
     sides = _Sides(model, matched, n_clean, n_corrupted)
@@ -129,9 +131,9 @@ def said(dropped: Mapping[str, int]) -> str:
     return f" (left out: {counts})" if counts else ""
 
 
-def _checked(task: Task, split: str, counterfactual: str | None, seed: int) -> str:
+def _checked(task: Task, split: str, counterfactual: str | None, seed: int, tokenizer: PreTrainedTokenizerBase | None) -> str:
     """The kind of corrupted prompts that is meant."""
-    kind = task.default_counterfactual if counterfactual is None else counterfactual
+    kind = task.counterfactual_for(tokenizer) if counterfactual is None else counterfactual
     if kind not in task.counterfactuals:
         raise UnknownName("counterfactual", kind, task.counterfactuals)
     # The private split has a seed of its own, which no report may give away.

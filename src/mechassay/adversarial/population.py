@@ -42,7 +42,7 @@ def enumerate_pools(
         BadUsage: the task's examples cannot be counted.
         BadPairs: nothing is left of the split.
     """
-    kind = task.default_counterfactual if counterfactual is None else counterfactual
+    kind = task.counterfactual_for(model.tokenizer) if counterfactual is None else counterfactual
     if kind not in task.counterfactuals:
         raise UnknownName("counterfactual", kind, task.counterfactuals)
     if split not in PUBLIC_SPLITS:

@@ -93,7 +93,7 @@ class RecordMaker:
         run = self.job.run
         return {
             "split": run.split,
-            "counterfactual": run.counterfactual or self.job.task.default_counterfactual,
+            "counterfactual": run.counterfactual or self.job.task.counterfactual_for(self.job.model.tokenizer),
             "design": run.design if run.paired else "clean prompts",
             "population": run.enumerate_all,
             "ablation": run.ablation,

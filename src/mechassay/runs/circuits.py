@@ -234,7 +234,7 @@ class CircuitJob:
             "peak_memory_gb": round(_peak_memory() / 2**30, 3),
         }
         about = {
-            "counterfactual": run.counterfactual or self.task.default_counterfactual,
+            "counterfactual": run.counterfactual or self.task.counterfactual_for(self.model.tokenizer),
             "split": run.test_split,
             "limit": run.test_limit,
             "train_split": run.train_split,

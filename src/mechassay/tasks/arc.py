@@ -149,7 +149,7 @@ class ARC(MultipleChoice):
     labels: str = "strict"
 
     # Unannotated, so of the class and no fields.
-    version = 1
+    version = 2
     counterfactuals = KINDS
     default_counterfactual = "symbol_counterfactual"
 
@@ -162,6 +162,10 @@ class ARC(MultipleChoice):
             raise BadUsage(f'{self.name} takes questions only with source="own"; got source={self.source!r}, questions={self.questions!r}.')
         if self.questions not in (SAMPLE, HUB) and Path(self.questions).suffix not in ROW_FILES:
             raise BadUsage(f"questions of {self.name} is {SAMPLE!r}, {HUB!r} or a file {', '.join(ROW_FILES)}; got {self.questions!r}.")
+
+    @property
+    def n_labels(self) -> int:
+        return N_CHOICES
 
     # They depend on where the questions come from.
     @property

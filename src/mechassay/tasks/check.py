@@ -123,14 +123,14 @@ def check_pairs(
         BadUsage: a limit below 1, a negative seed, or a model without a tokenizer.
     """
     task = task_or_path if isinstance(task_or_path, Task) else load_task(str(task_or_path))
-    kind = task.default_counterfactual if counterfactual is None else counterfactual
+    tokenizer = tokenizer_of(task.name, model)
+    kind = task.counterfactual_for(tokenizer) if counterfactual is None else counterfactual
     if kind not in task.counterfactuals:
         raise UnknownName("counterfactual", kind, task.counterfactuals)
     if limit is not None and limit < 1:
         raise BadUsage(f"limit must be 1 or more; got {limit}.")
     if min(seed, private_seed or 0) < 0:
         raise BadUsage(f"A seed must be 0 or more; got {min(seed, private_seed or 0)}.")
-    tokenizer = tokenizer_of(task.name, model)
     sizes = {split: min(task.sizes[split], limit or task.sizes[split]) for split in SPLITS if task.sizes.get(split)}
     if private_seed is None and task.seeded:
         sizes.pop("private", None)

@@ -31,7 +31,7 @@ Where this deviates from MIB:
 - The objects of the private split are public; its rows are private through their seed.
 
 With ten choices the symbols go up to 10, which is two tokens where digits are: under such a tokenizer
-the pairs of the two symbol counterfactuals have unequal lengths, and all of them are dropped.
+the pairs of the two symbol counterfactuals have unequal lengths, and asking for them is refused.
 """
 
 from __future__ import annotations
@@ -110,7 +110,7 @@ class MCQA(MultipleChoice):
 
     # Unannotated, so of the class and no fields.
     name = "mcqa"
-    version = 1
+    version = 2
     counterfactuals = KINDS
     default_counterfactual = "symbol_counterfactual"
     sizes = SIZES
@@ -119,6 +119,10 @@ class MCQA(MultipleChoice):
         self.check_labels()
         if not 2 <= self.n_choices <= len(COLORS) - 1:
             raise BadUsage(f"n_choices of mcqa must be between 2 and {len(COLORS) - 1}; got {self.n_choices}.")
+
+    @property
+    def n_labels(self) -> int:
+        return self.n_choices
 
     # The configuration depends on a setting.
     @property

@@ -28,8 +28,10 @@ They are found by how the prompt is built, so that a letter of the question is n
 "Answer:" and a letter. With "mib-2025" it is "D", as the circuit track of MIB compares it. What is
 compared is the first token that tells answer from foil (`mechassay.alignment`), which depends on the
 tokenizer. One that writes the space before a digit as a token of its own compares the letter
-" D" with that space, not with "4", in pairs of the change symbol. One that has a token ":D" compares,
-with "mib-2025", that token with ":" or ":C" after "Answer", where MIB's code takes "D" alone.
+" D" with that space, not with "4", in pairs of the change symbol. So where a tokenizer does not tell
+the symbols apart by their first token, the default counterfactual is randomLetter instead of symbol.
+One that has a token ":D" compares, with "mib-2025", that token with ":" or ":C" after "Answer", where
+MIB's code takes "D" alone.
 
 Where this deviates from MIB: table 10 has a letter of the original (D) among the random ones; here
 none is, so that every label changes, and with it every answer.
@@ -46,7 +48,7 @@ from typing import Any
 
 import numpy as np
 
-from mechassay.alignment import Span
+from mechassay.alignment import Span, continued, encode
 from mechassay.errors import UnknownName
 from mechassay.examples import Example, Prompt, filled
 from mechassay.pairs import NO_SPANS
@@ -127,7 +129,7 @@ class Format:
         if POSITION in changes:
             question = question.permuted(self.order)
         if SYMBOL in changes:
-            question = question.relabelled([str(i + 1) for i in range(len(question.choices))])
+            question = question.relabelled(symbols(len(question.choices)))
         if LETTER in changes:
             question = question.relabelled(self.letters)
         return question
@@ -172,6 +174,32 @@ class MultipleChoice(PublicTask):
         """
         return {**_struct(example.prompt), **{kind: _struct(prompt) for kind, prompt in example.counterfactuals.items()}}
 
+    @property
+    @abstractmethod
+    def n_labels(self) -> int:
+        """How many choices a question has."""
+
+    def counterfactual_for(self, tokenizer: Any = None) -> str:
+        """The letters where the tokenizer begins two symbols alike, with a space or with the 1 of 10; else the symbols."""
+        if tokenizer is None:
+            return self.default_counterfactual
+        written = [END + SPACES[self.labels] + symbol for symbol in symbols(self.n_labels)]
+        prompt, *whole = encode(tokenizer, [END, *written])
+        first = {rest[:1] for rest in continued(prompt, whole, force=False).rests}
+        return self.default_counterfactual if len(first) == self.n_labels else LETTER + SUFFIX
+
+    def unusable(self, kind: str, tokenizer: Any = None) -> str | None:
+        if tokenizer is None or SYMBOL not in changes_of(kind):
+            return None
+        names = letters(self.n_labels), symbols(self.n_labels)
+        ours, theirs = (encode(tokenizer, ["".join(f"\n{label}. x" for label in labels)])[0] for labels in names)
+        if len(ours) == len(theirs):
+            return None
+        return (
+            f"the tokenizer writes lines with the labels 1 to {self.n_labels} in {len(theirs)} tokens "
+            f"and A to {names[0][-1]} in {len(ours)}; take {LETTER}{SUFFIX} or fewer choices"
+        )
+
     def prompt(self, question: Question) -> Prompt:
         """A question as a prompt of this task."""
         return question.prompt(SPACES[self.labels], self.parts(question))
@@ -194,6 +222,11 @@ def changes_of(kind: str) -> list[str]:
 def letters(n: int) -> tuple[str, ...]:
     """The labels of an original question: A, B, C, ..."""
     return tuple(ascii_uppercase[:n])
+
+
+def symbols(n: int) -> tuple[str, ...]:
+    """The labels of the change symbol: 1, 2, 3, ..."""
+    return tuple(str(i + 1) for i in range(n))
 
 
 def random_letters(n: int, rng: np.random.Generator) -> tuple[str, ...]:

@@ -67,7 +67,7 @@ class Task(ABC):
         name: the name the task is registered under.
         version: grows whenever the same arguments would give other examples.
         counterfactuals: the kinds of counterfactual prompt it can make.
-        default_counterfactual: the kind used when none is asked for.
+        default_counterfactual: the kind used when none is asked for and no tokenizer is known.
         objective: the objective that fits its answers.
         sizes: examples of each split when no limit is given; a split that is not there is empty.
         seeded: whether a seed decides the examples; where they are read, it does not.
@@ -101,6 +101,14 @@ class Task(ABC):
         """
         return tags.get("template")
 
+    def counterfactual_for(self, tokenizer: Any = None) -> str:
+        """The kind used when none is asked for; a task may choose it by the tokenizer."""
+        return self.default_counterfactual
+
+    def unusable(self, kind: str, tokenizer: Any = None) -> str | None:
+        """Why a tokenizer can align no pair of a kind, as far as that is known beforehand; None where it may."""
+        return None
+
     def examples(
         self, split: str, model: Any = None, *, limit: int | None = None, seed: int = 0, private_seed: int | None = None
     ) -> list[Example]:
@@ -133,7 +141,7 @@ class Task(ABC):
                 token by token. None: no filtering.
             limit: how many pairs, the first of the stream. None: the task's own size of the split,
                 or as many as there are.
-            counterfactual: one of `counterfactuals`. None: the default one.
+            counterfactual: one of `counterfactuals`. None: that of `counterfactual_for`.
             keep: "base", "counterfactual" or "both": only examples whose prompts of that kind the
                 model completes greedily with a right answer. Prompts that nothing completes are kept. Needs a model.
             seed: another seed, other pairs. The private split does not use it.
@@ -145,12 +153,15 @@ class Task(ABC):
                 the private split.
             BadPairs: the tokenizer or the filter leaves too little; the message has the counts.
         """
-        kind = self.default_counterfactual if counterfactual is None else counterfactual
+        tokenizer = tokenizer_of(self.name, model)
+        kind = self.counterfactual_for(tokenizer) if counterfactual is None else counterfactual
         if kind not in self.counterfactuals:
             raise UnknownName("counterfactual", kind, self.counterfactuals)
         keep_named(keep)
         size = self._size(split, limit)
-        tokenizer = tokenizer_of(self.name, model)
+        reason = self.unusable(kind, tokenizer)
+        if reason is not None:
+            raise BadPairs(f"No pair of {kind} of {self.name} can be compared: {reason}.")
         stream = self._stream(split, tokenizer, seed, private_seed)
         chosen = _Selection(kind, keep, tokenizer, model)
         while len(chosen.pairs) < size and chosen.looked_at < PATIENCE * size + CHUNK:
