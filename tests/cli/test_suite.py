@@ -43,7 +43,7 @@ def test_a_table_over_cells_that_is_resumed(folder: Path, tmp_path: Path, run: R
     assert done.code == 0, done.err
     tables = (out / "tables.md").read_text()
     assert "## CMD (lower is better), " in tables and "## CPR (higher is better), " in tables and "AUROC" not in tables
-    for method in ("eap", "nap-ig steps=2", "random control"):
+    for method in ("eap", "nap-ig steps=2", "random edges", "random paths", "Rank by CMD", "differences resolved"):
         assert f"| {method} |" in tables
     assert tables.count("| method | ioi | ioi:source=own |") == 3 and "Accuracy of the model itself" in tables
     assert "| eap, nap-ig steps=2 | s2_io_flip_counterfactual |" in tables
@@ -124,7 +124,7 @@ def test_a_known_circuit_gives_an_auroc(tmp_path: Path, run: Run) -> None:
     assert chance["mean"] == 0.5 and chance["high"] == pytest.approx(0.5 + 1.96 * 0.0981, abs=1e-3)
     tables = (out / "tables.md").read_text()
     auroc = tables.split("## AUROC (known circuit), ground truths")[1].split("##")[0]
-    assert "| method | truth-ioi |" in auroc and "| eap | 0.89 [0." in auroc and "| random control | 0.50 [0.31, 0.69] |" in auroc
+    assert "| method | truth-ioi |" in auroc and "| eap | 0.89 [0." in auroc and "| random rankings | 0.50 [0.31, 0.69] |" in auroc
     assert 0.5 < measures(record(cell / "records/nap.json"))["auroc"] < 1
 
 

@@ -10,11 +10,11 @@ import numpy as np
 import pytest
 import torch
 
-from mechassay.circuits.faithfulness import Area, Controls, FaithfulnessCurve, Sweep
+from mechassay.circuits.areas import Rule
+from mechassay.circuits.faithfulness import Controls, FaithfulnessCurve
 from mechassay.circuits.scores import Circuit, EdgeScores
 from mechassay.graph import Graph
 from mechassay.records import Measure, Provenance, Record, Spec
-from mechassay.stats import Interval
 
 FRACTIONS = [0.01, 0.1, 0.2, 1.0]
 N_EDGES = 1000
@@ -55,6 +55,15 @@ def make_record() -> Callable[..., Record]:
         random = {
             str(seed): {"cpr": 0.2 + 0.01 * seed, "cmd": 0.8 - 0.01 * seed, **line([0.0, 0.01 * seed, 0.1, 1.0])} for seed in range(seeds)
         }
+        control = {
+            "cpr": 0.21,
+            "cpr_interval": [0.2, 0.22],
+            "cpr_difference": [each - 0.21 for each in cpr],
+            "cmd": 0.79,
+            "cmd_interval": [0.78, 0.8],
+            "cmd_difference": [-0.67, -0.74, -0.59],
+            "seeds": random,
+        }
         fields: dict[str, Any] = {
             "kind": "faithfulness",
             "model": Spec(name=model, args={"family": "gpt2", "n_edges": N_EDGES}),
@@ -69,7 +78,7 @@ def make_record() -> Callable[..., Record]:
             "example_ids": names,
             "groups": names,
             "curves": {"fractions": FRACTIONS, "value": shape, "magnitude": shape},
-            "controls": {"denominator": [*denominator, 0.95], "random": {"cpr": 0.21, "cmd": 0.79, "seeds": random}},
+            "controls": {"denominator": [*denominator, 0.95], "random": control, "random-paths": control},
             "realised": {"localize_seconds": 1.5, "evaluate_seconds": 2.0},
             "provenance": Provenance(
                 created="2026-01-01T00:00:00+00:00", commit="abc123", dirty=True, packages={"torch": "2"}, python="3.11", machine="Linux",
@@ -114,24 +123,25 @@ def circuits(scores: EdgeScores) -> dict[int, Circuit]:
 @pytest.fixture
 def curve() -> FaithfulnessCurve:
     """A curve as `faithfulness_curve` returns it."""
-    area, ids = Area(0.75, Interval(0.5, 1.0)), ("x", "y")
-    values, f = np.ones((4, 2)), np.array([0.1, 0.5, 0.8, 1.0])
-
-    def sweep(by: Any, log: Area | None) -> Sweep:
-        return Sweep(by, (10, 100, 200, 1000), (0, 90, 200, 1000), values, f, (Interval(0.0, 1.0),) * 4, area, area, log, log)
-
+    ids, kept = ("x", "y"), (0, 90, 200, 1000)
+    values = np.array([[0.0, 0.0], [0.4, 0.6], [0.7, 0.9], [1.0, 1.0]])
+    empty, full = np.zeros(2), np.ones(2)
+    rule = Rule("strict", FRACTIONS, N_EDGES, empty, full, ids)
+    sweeps = {by: rule.sweep(by, (10, 100, 200, 1000), kept, values) for by in ("value", "magnitude")}
+    drawn = {0: (kept, values)}
     return FaithfulnessCurve(
         label="my-<method>",
         profile="strict",
         objective="logit_diff",
         n_edges=N_EDGES,
         fractions=tuple(FRACTIONS),
-        sweeps={"value": sweep("value", area), "magnitude": sweep("magnitude", area)},
-        controls=Controls("logit_diff", ids, np.zeros(2), np.ones(2), {0: ((0, 90, 200, 1000), values)}),
-        random={0: sweep("value", area)},
+        sweeps=sweeps,
+        controls=Controls("logit_diff", ids, tuple(FRACTIONS), empty, full, drawn, drawn),
+        random={0: sweeps["value"]},
+        random_paths={0: sweeps["value"]},
         ids=ids,
         groups=ids,
-        denominator=Interval(0.5, 1.5),
+        denominator=rule.denominator,
         n_undefined=0,
         warnings=("Only 2 examples: intervals are rough.",),
         notes={"method": "eap", "model": "tiny-model"},

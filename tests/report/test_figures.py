@@ -25,8 +25,14 @@ def texts(root: Element) -> list[str]:
 def test_both_figures_parse_and_name_everything(make_record: Make, parse: Parse) -> None:
     records = [make_record("eap"), make_record("eap-ig-inputs")]
     found = texts(parse(faithfulness_figure(records)))
-    assert {"eap", "eap-ig-inputs", "random control (mean and range of seeds)", "full circuit, f = 1"} <= set(found)
-    assert {"eap", "eap-ig-inputs", "random control"} <= set(texts(parse(areas_figure(records))))
+    assert {
+        "eap",
+        "eap-ig-inputs",
+        "random edges (mean and range of seeds)",
+        "random paths (mean and range of seeds)",
+        "full circuit, f = 1",
+    } <= set(found)
+    assert {"eap", "eap-ig-inputs", "random edges", "random paths"} <= set(texts(parse(areas_figure(records))))
 
 
 @pytest.mark.parametrize("name", ["<script>alert(1)</script>", "cost$1$ & more", "_hidden", 'quo"te'])
@@ -86,7 +92,7 @@ def test_colours_are_distinct_and_random_is_grey(make_record: Make) -> None:
 
 
 def test_without_a_control_or_records(make_record: Make, parse: Parse) -> None:
-    assert "random control" not in " ".join(texts(parse(faithfulness_figure([make_record(seeds=0)]))))
+    assert "random" not in " ".join(texts(parse(faithfulness_figure([make_record(seeds=0)]))))
     parse(areas_figure([make_record(seeds=0)]))
 
 

@@ -149,7 +149,7 @@ def test_many_examples_are_cut_and_said(page: Write, make_record: Make) -> None:
 
 def test_a_curve_is_enough(tmp_path: Path, curve: FaithfulnessCurve) -> None:
     found = Page(curve.to_html(tmp_path / "curve.html").read_text(encoding="utf-8"))
-    for part in ("my-<method>", "tiny-model", "Only 2 examples", "0.75 [0.50, 1.00]", "On 2 pairs,"):
+    for part in ("my-<method>", "tiny-model", "Only 2 examples", "CMD without bias", "On 2 pairs,"):
         assert part in found.text
     record = as_record(curve)
     assert record.measures[0].value == curve.cpr and as_record(record) is record
@@ -163,7 +163,8 @@ def test_better_everywhere(make_record: Make) -> None:
     said = verdict([make_record("eap")])
     assert said == (
         "On 5 test pairs of ioi, circuits found by eap recover more of tiny-model's logit difference than random ones "
-        "at every size up to 20\u00a0%: CPR 0.90 [0.80, 1.00] against 0.210 at random (3 seeds: 0.200 to 0.220)."
+        "at every size up to 20\u00a0%: CPR 0.90 [0.80, 1.00] against 0.210 [0.200, 0.220] of random edges (3 seeds) "
+        "and 0.210 [0.200, 0.220] of random paths (3 seeds)."
     )
 
 
@@ -182,14 +183,22 @@ def test_better_only_somewhere(make_record: Make, f: list[float], expected: str)
     ("cpr", "expected"),
     [
         ((0.25, 0.1, 0.4), "cannot be told from random ones"),
-        ((0.3, 0.22, 0.4), "cannot be told from random ones"),  # touches the best seed
-        ((0.3, 0.221, 0.4), "recover more"),
+        ((0.3, 0.21, 0.4), "cannot be told from random ones"),  # the difference may be 0
+        ((0.3, 0.211, 0.4), "recover more"),
         ((0.1, 0.05, 0.19), "recover less"),
         ((0.3, float("nan"), float("nan")), "without an interval"),
     ],
 )
 def test_overlap_is_said(make_record: Make, cpr: tuple[float, float, float], expected: str) -> None:
     assert expected in verdict([make_record(cpr=cpr)])
+
+
+def test_what_harms_less_than_random_rankings_recovers_nothing(make_record: Make) -> None:
+    """Random circuits may have a CPR below 0, which the empty circuit has not."""
+    record = make_record(cpr=(0.01, -0.01, 0.03))
+    for kind in ("random", "random-paths"):
+        record.controls[kind] |= {"cpr": -0.5, "cpr_interval": [-0.6, -0.4], "cpr_difference": [0.51, 0.4, 0.6]}
+    assert "cannot be told from random ones" in verdict([record])
 
 
 def test_the_best_of_several_is_called_so(make_record: Make, undefined: Record) -> None:
@@ -203,8 +212,8 @@ def test_no_control_and_no_denominator(make_record: Make, undefined: Record) -> 
     assert "faithfulness is undefined: tiny-model's logit difference cannot be told" in verdict([undefined])
 
 
-def test_undefined_random_areas_are_no_control(make_record: Make) -> None:
+def test_undefined_random_areas_give_no_verdict(make_record: Make) -> None:
     record = make_record(measures=[Measure(name="cpr", value=0.5, low=0.4, high=0.6)])
-    for seed in record.controls["random"]["seeds"].values():
-        seed["cpr"] = None
-    assert "there is no random control" in verdict([record])
+    for kind in ("random", "random-paths"):
+        record.controls[kind] |= {"cpr": None, "cpr_interval": [None, None], "cpr_difference": [None, None, None]}
+    assert "without an interval, against undefined of random edges" in verdict([record])

@@ -40,7 +40,7 @@ def test_each_model_has_its_tables_and_ground_truths_have_theirs(make_record: Ma
         ("CMD (lower is better), ground truths", ("method", truth)),
     ]
     (auroc,) = titled(grids, "AUROC")
-    assert auroc.rows == (("eap", "0.90 [0.80, 1.00]"), ("random control", "0.50 [0.31, 0.69]"))
+    assert auroc.rows == (("eap", "0.90 [0.80, 1.00]"), ("random rankings", "0.50 [0.31, 0.69]"))
     assert [row[:3] for row in titled(grids, "CPR")[0].rows[:2]] == [("eap", "0.90 [0.80, 1.00]", "–"), ("nap", "–", "0.90 [0.80, 1.00]")]
 
 

@@ -42,13 +42,14 @@ def test_rows(make_record: Make) -> None:
     assert [(row["kind"], row["method"]) for row in rows] == [
         ("method", "eap"),
         ("method", "exact"),
-        ("control", "random control"),
+        ("control", "random edges"),
+        ("control", "random paths"),
         ("failure", "exact"),
     ]
     assert rows[0]["cpr"] == "0.90 [0.80, 1.00]"
     assert rows[0]["kept"] == "8 of 10" and rows[0]["seconds"] == "3.5" and rows[0]["n"] == "5"
-    assert rows[2]["cpr"] == "0.210 [0.200, 0.220]" and rows[2]["notes"] == "mean and range of 3 seeds"
-    assert rows[3]["notes"] == f"failed (ioi): OutOfMemory: {FAILURE.message}"
+    assert rows[2]["cpr"] == "0.210 [0.200, 0.220]" and rows[2]["notes"] == "mean of 3 seeds"
+    assert rows[4]["notes"] == f"failed (ioi): OutOfMemory: {FAILURE.message}"
 
 
 def test_undefined_is_said(undefined: Record) -> None:
@@ -61,8 +62,8 @@ def test_each_setting_has_its_control(make_record: Make) -> None:
     records = [make_record("eap"), make_record("eap", model="other")]
     assert len(settings(records)) == 2
     rows = table_rows(records)
-    assert [row["kind"] for row in rows] == ["method", "control"] * 2
-    assert rows[0]["method"] != rows[2]["method"]
+    assert [row["kind"] for row in rows] == ["method", "control", "control"] * 2
+    assert rows[0]["method"] != rows[3]["method"]
 
 
 def test_labels_tell_records_apart(make_record: Make) -> None:
@@ -84,7 +85,7 @@ def test_printing(make_record: Make, undefined: Record, width: int) -> None:
     console = Console(width=width, file=io.StringIO(), record=True)
     print_table([make_record("eap"), undefined.model_copy(update={"method": Spec(name="[red]x")})], [FAILURE], console)
     text = console.export_text()
-    for part in ("eap", "undefined", "random control", "[red]x", "0.90", "[0.80, 1.00]", "[bold]"):
+    for part in ("eap", "undefined", "random edges", "random paths", "[red]x", "0.90", "[0.80, 1.00]", "[bold]"):
         assert part in text
 
 

@@ -1,8 +1,8 @@
 """Faithfulness against circuit size, and the areas CPR and CMD, as SVG.
 
 `faithfulness_figure`: f at every circuit size, one panel for each ranking of the edges. The
-empty circuit is f = 0, the full one f = 1; a band is the interval over examples; the dashed grey
-line is the mean of the random rankings, its band their range. Sizes are shares of the model's
+empty circuit is f = 0, the full one f = 1; a band is the interval over examples; grey lines are means of
+random rankings (dashes: of edges, dots: of paths), their bands the range of seeds. Sizes are shares of the model's
 edges on a log axis; empty circuits stand left of the break, at 0. Where a method leaves the panel,
 a triangle at its edge carries the value. Undefined values (NaN) are gaps.
 
@@ -32,12 +32,14 @@ from matplotlib.text import Text
 from matplotlib.ticker import FuncFormatter, NullLocator
 
 from mechassay.records import Record
-from mechassay.report.words import Line, is_random, labels, measure, random_range, random_seeds, share
+from mechassay.report.words import CONTROLS, Line, at_random, control_kinds, is_random, labels, measure, random_seeds, share
 
 # Okabe and Ito's colours, in an order in which neighbours differ most; yellow is left out, it vanishes on white.
 PALETTE = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#56b4e9", "#e69f00")
 MARKERS = ("o", "s", "D", "^", "v", "P")
 GREY = "#8a8a8a"
+Dashes = tuple[int, tuple[int, ...]]
+DASHES: dict[str, Dashes] = {"random": (0, (5, 2)), "random-paths": (0, (1, 1))}
 INK = "#1f2328"
 SIZE = 10.5
 SETTINGS: dict[Any, Any] = {"svg.fonttype": "none", "font.family": ["sans-serif"], "font.size": SIZE}
@@ -93,7 +95,7 @@ def draw_faithfulness(records: Sequence[Record]) -> Figure:
 def _zero_place(records: Sequence[Record]) -> float:
     """Where empty circuits stand on the log axis: a little left of the smallest circuit drawn."""
     lines = [Line.of(record, record.curves[by]) for record in records for by, _ in PANELS]
-    lines += [Line.of(record, seed) for record in records for seed in random_seeds(record).values()]
+    lines += [line for controls in _distinct_controls(records).values() for control in controls for line in control]
     x = np.concatenate([line.x[(line.x > 0) & (line.kept > 0)] for line in lines] or [np.empty(0)])
     return float(min(x.min(), 0.01)) / 2.5 if len(x) else 0.001
 
@@ -103,8 +105,9 @@ def _panel(ax: Axes, records: Sequence[Record], by: Literal["value", "magnitude"
     bottom, top = _limits(lines)
     for y, style in ((0.0, ":"), (1.0, "-")):
         ax.axhline(y, color=INK, lw=0.9, ls=style, alpha=0.55, zorder=1)
-    for control in _distinct_controls(records):
-        _control(ax, control, zero)
+    for kind, controls in _distinct_controls(records).items():
+        for control in controls:
+            _control(ax, control, zero, DASHES[kind])
     clipped = False
     for line, colour, marker in zip(lines, colours(records), _markers(len(lines)), strict=True):
         x = _on_axis(line, zero)
@@ -124,18 +127,22 @@ def _on_axis(line: Line, zero: float) -> np.ndarray:
     return np.where((line.kept > 0) & (line.x > 0), line.x, zero)
 
 
-def _distinct_controls(records: Sequence[Record]) -> list[list[Line]]:
-    """The random rankings of every record, those that records share only once."""
-    found = {repr(random_seeds(record)): [Line.of(record, seed) for seed in random_seeds(record).values()] for record in records}
-    return [control for control in found.values() if control]
+def _distinct_controls(records: Sequence[Record]) -> dict[str, list[list[Line]]]:
+    """The random rankings of every record by kind, those that records share only once."""
+    kinds: dict[str, dict[str, list[Line]]] = {}
+    for record in records:
+        for kind in control_kinds(record):
+            seeds = random_seeds(record, kind)
+            kinds.setdefault(kind, {}).setdefault(repr(seeds), [Line.of(record, seed) for seed in seeds.values()])
+    return {kind: list(found.values()) for kind, found in kinds.items()}
 
 
-def _control(ax: Axes, seeds: list[Line], zero: float) -> None:
+def _control(ax: Axes, seeds: list[Line], zero: float, dashes: Dashes) -> None:
     # Seeds keep slightly different numbers of edges: their mean f stands at their mean size.
     x = np.mean([_on_axis(line, zero) for line in seeds], axis=0)
     f = np.array([line.f for line in seeds])
     ax.fill_between(x, f.min(axis=0), f.max(axis=0), color=GREY, alpha=0.22, lw=0, zorder=1)
-    ax.plot(x, f.mean(axis=0), color=GREY, ls=(0, (5, 2)), lw=1.6, zorder=2)
+    ax.plot(x, f.mean(axis=0), color=GREY, ls=dashes, lw=1.6, zorder=2)
 
 
 def _limits(lines: Sequence[Line]) -> tuple[float, float]:
@@ -221,9 +228,9 @@ def _legend(figure: Figure, records: Sequence[Record]) -> None:
     handles: list[Line2D | Patch] = [
         Line2D([], [], color=colour, marker=marker, ms=5, lw=1.9) for colour, marker in zip(drawn, marks, strict=True)
     ]
-    if _distinct_controls(records):
-        handles.append(Line2D([], [], color=GREY, ls=(0, (5, 2)), lw=1.6))
-        names.append("random control (mean and range of seeds)")
+    for kind in _distinct_controls(records):
+        handles.append(Line2D([], [], color=GREY, ls=DASHES[kind], lw=1.6))
+        names.append(f"{CONTROLS[kind]} (mean and range of seeds)")
     handles += [Line2D([], [], color=INK, lw=0.9, alpha=0.55), Line2D([], [], color=INK, lw=0.9, ls=":", alpha=0.55)]
     names += ["full circuit, f = 1", "empty circuit, f = 0"]
     level = {m.level for record in records for m in record.measures}
@@ -248,22 +255,23 @@ def _literal(text: Text) -> None:
 def draw_areas(records: Sequence[Record]) -> Figure:
     """The figure of `areas_figure`, to save or change."""
     with rc_context(SETTINGS):
-        controls = {repr(random_seeds(record)): record for record in records if random_seeds(record)}
+        shared = {(kind, repr(random_seeds(record, kind))): record for record in records for kind in control_kinds(record)}
+        controls = [(kind, record) for (kind, _), record in shared.items()]
         n_rows = len(records) + len(controls)
         figure = Figure(figsize=(9.2, 1.15 + 0.34 * max(n_rows, 1)), layout="constrained")
         axes = figure.subplots(1, 2, sharey=True)
         for ax, name, ideal, note in zip(axes, ("cpr", "cmd"), (1.0, 0.0), ("higher is better", "lower is better"), strict=True):
-            _forest(ax, records, list(controls.values()), name)
+            _forest(ax, records, controls, name)
             ax.axvline(ideal, color=INK, lw=0.9, alpha=0.55, zorder=1)
             ax.set_xlabel(f"{name.upper()} ({note}; line: f = 1 at every size)", color=INK)
-        axes[0].set_yticks(range(n_rows), [*labels(records), *["random control"] * len(controls)])
+        axes[0].set_yticks(range(n_rows), [*labels(records), *(CONTROLS[kind] for kind, _ in controls)])
         for tick in axes[0].get_yticklabels():
             _literal(tick)
         axes[0].set_ylim(n_rows - 0.4, -0.6)
         return figure
 
 
-def _forest(ax: Axes, records: Sequence[Record], controls: Sequence[Record], name: Literal["cpr", "cmd"]) -> None:
+def _forest(ax: Axes, records: Sequence[Record], controls: Sequence[tuple[str, Record]], name: Literal["cpr", "cmd"]) -> None:
     found = [measure(record, name) for record in records]
     for y, (each, colour, marker) in enumerate(zip(found, colours(records), _markers(len(records)), strict=True)):
         if each is None or math.isnan(each.value):
@@ -271,11 +279,11 @@ def _forest(ax: Axes, records: Sequence[Record], controls: Sequence[Record], nam
             continue
         ax.plot([each.low, each.high], [y, y], color=colour, lw=2.2, solid_capstyle="butt", zorder=2)
         ax.plot([each.value], [y], color=colour, marker=marker, ms=7, zorder=3)
-    for y, record in enumerate(controls, start=len(records)):
-        mean, low, high = random_range(record, name)
+    for y, (kind, record) in enumerate(controls, start=len(records)):
+        mean, low, high = at_random(record, name, kind)
         ax.plot([low, high], [y, y], color=GREY, lw=2.2, zorder=2)
         ax.plot([mean], [y], color=GREY, marker="o", ms=7, zorder=3)
-        ax.axvline(mean, color=GREY, lw=1, ls=(0, (5, 2)), zorder=1)
+        ax.axvline(mean, color=GREY, lw=1, ls=DASHES[kind], zorder=1)
     _plain(ax)
     ax.grid(axis="x", color=INK, alpha=0.1, lw=0.7)
 

@@ -25,7 +25,9 @@ from mechassay.records import Failure, Record, Spec
 from mechassay.report.figures import areas_figure, colours, faithfulness_figure
 from mechassay.report.table import NUMERIC, shown_columns, table_rows
 from mechassay.report.words import (
+    CONTROLS,
     arguments,
+    control_kinds,
     labels,
     measure,
     measure_text,
@@ -177,7 +179,8 @@ def _facts_of(record: Record) -> dict[str, str]:
         "pairs": f"{len(record.example_ids):,} in {len(set(record.groups)):,} groups",
         "objective": objective(record),
         "profile": str(record.metric.args.get("profile", "")),
-        "random control": f"seeds {', '.join(random_seeds(record))}" if random_seeds(record) else "none",
+        "random control": "; ".join(f"{CONTROLS[kind]}, seeds {', '.join(random_seeds(record, kind))}" for kind in control_kinds(record))
+        or "none",
         **{key.replace("_", " "): f"{value:,.4g}" for key, value in record.realised.items() if not math.isnan(value)},
         "seed": str(about.seed),
         "data hash": about.data_hash,

@@ -1,10 +1,11 @@
 """Circuit records of many methods, tasks and models as the tables of MIB: CMD, CPR, and what each cell took.
 
 A row is a method, a column a task on a model (Mueller et al. 2025, tables 2 and 14). Brackets hold intervals
-over examples; the row of the random control has the mean of its rankings. There is one set of tables for
-each model, its tasks side by side, and one for all ground truths, each on its own task, with the AUROC against the
-known circuit; no table is wider than `MOST_COLUMNS` cells. A cell that failed or was skipped says so, with its reason below
-the tables, where cells of one task and model with one kind of reason stand together.
+over examples; so do those of random rankings, of which the mean is shown. Ranks stand in tables of their own,
+as far as paired differences are resolved (`ranks`). There is one set of tables for each model, its tasks side by
+side, and one for all ground truths, each on its own task, with the AUROC against the known circuit; no table is
+wider than `MOST_COLUMNS` cells. A cell that failed or was skipped says so, with its reason below the tables,
+where cells of one task and model with one kind of reason stand together.
 """
 
 from __future__ import annotations
@@ -12,19 +13,22 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from typing import Any
 
-import numpy as np
 from rich.console import Console
 
+from mechassay.circuits.differences import AreaName, Differences
 from mechassay.records import Failure, Record
 from mechassay.report.grids import NOTHING, Grid, grids_markdown, grids_page, print_grids
-from mechassay.report.words import interval, measure, measure_text, number, random_seeds
+from mechassay.report.ranks import rank_text, ranked, resolved_text
+from mechassay.report.words import CONTROLS, at_random, control_kinds, interval, measure, measure_text
 from mechassay.truth.models import truth_names
 
 MOST_COLUMNS = 6
-CONTROL = "random control"
+CHANCE = "random rankings"
 TRUTHS = "ground truths"
 AUROC = "AUROC (known circuit)"
+RANKS: dict[AreaName, str] = {"cmd": "Rank by CMD", "cpr": "Rank by CPR"}
 AREAS = {"cmd": "CMD (lower is better)", "cpr": "CPR (higher is better)"}
 READING = {
     "CMD": "The area between faithfulness and 1 over circuit size, edges by magnitude: 0 is the model's own behaviour at every size.",
@@ -32,8 +36,12 @@ READING = {
     "AUROC": "How well scores tell the edges of a circuit that is known from all others, edges by magnitude: the probability that one of "
     "the first lies above one of the second. Its interval is over edges. Methods that score nodes give all edges out of a node its score.",
     "Intervals": "95 %, bootstrapped over groups of examples. They do not cover the choice of the examples that scores were found on.",
-    "Random control": "The mean over random rankings, cut to the same sizes. Of AUROC: their mean, which is 0.5, and what 95 % of them "
-    "are between.",
+    "Ranks": "1 is best. 2–4: one method is better, and which of the second to the fourth it is cannot be told. Differences are those over "
+    "the same examples; all intervals of a column hold together, with 95 %. Two intervals of the tables may overlap while the difference "
+    "of the methods is resolved. The last row counts resolved differences, of all pairs of methods.",
+    "Random edges, random paths": "The mean over random rankings of edges drawn one by one, and of paths, whose edges all lead from input "
+    "to logits, cut to the same sizes. Circuits without any effect have CPR 0 and CMD 1.",
+    "Random rankings (AUROC)": "The mean, which is 0.5, and what 95 % of random rankings are between.",
     "Accuracy of the model": "How often its answer beats the foils, and how often guessing does. Where the two cannot be told apart, "
     "circuits explain how the model prefers tokens, not how it does the task.",
     "Skipped": "Not run: because the model does not do the task, or because finding the circuit would take too long. An estimate is the "
@@ -88,14 +96,33 @@ class _Cells:
         return next((record for (place, _), record in self.records.items() if place == column), None)
 
     def grid(self, title: str, columns: Sequence[Column], text: Callable[[Record], str], control: str = "") -> Grid:
-        """A table of one text a cell, for the methods asked for here, and a row of the random control's measure if that is named."""
+        """A table of one text a cell, for the methods asked for here, and rows of random rankings' measure if that is named."""
         names = [column.model if column.model in truth_names() else column.task for column in columns]
         rows = [(method, *(self._cell(column, method, text) for column in columns)) for method in self.methods]
         rows = [row for row in rows if set(row[1:]) != {NOTHING}]
-        if control:
-            heads = map(self.head, columns)
-            rows.append((CONTROL, *(NOTHING if head is None else _control(head, control) for head in heads)))
+        heads = list(map(self.head, columns))
+        for name, shown in _controls(control).items():
+            rows.append((name, *(NOTHING if head is None else shown(head) for head in heads)))
         return Grid(title, ("method", *names), tuple(rows))
+
+    def ranks(self, title: str, columns: Sequence[Column], area: AreaName) -> Grid:
+        """A table of the ranks that the methods of each column may have, and how many differences are resolved."""
+        names = [column.model if column.model in truth_names() else column.task for column in columns]
+        texts: dict[tuple[Column, str], str] = {}
+        last: list[str] = []
+        for column in columns:
+            found = self.differences(column, area)
+            last.append(NOTHING if found is None else resolved_text(found))
+            if found is not None:
+                texts |= {(column, name): rank_text(rank) for name, rank in zip(found.names, found.ranks(), strict=True)}
+        rows = [(method, *(texts.get((column, method), NOTHING) for column in columns)) for method in self.methods]
+        rows = [row for row in rows if set(row[1:]) != {NOTHING}]
+        return Grid(title, ("method", *names), (*rows, ("differences resolved", *last)))
+
+    def differences(self, column: Column, area: AreaName) -> Differences | None:
+        """Differences between the methods of a column; None where they cannot be compared."""
+        held = {method: self.records[column, method] for method in self.methods if (column, method) in self.records}
+        return ranked(list(held.values()), area, names=list(held))
 
     def _cell(self, column: Column, method: str, text: Callable[[Record], str]) -> str:
         record = self.records.get((column, method))
@@ -112,6 +139,8 @@ def suite_grids(records: Sequence[Record], failures: Sequence[Failure]) -> list[
             cells.grid(f"{title}, {name}", columns, lambda record, key=key: measure_text(record, key) or NOTHING, key)
             for key, title in {**known, **AREAS}.items()
         ]
+        for area, title in RANKS.items():
+            grids.append(cells.ranks(f"{title}, {name}", columns, area))
         grids.append(cells.grid(f"Seconds (localize + evaluate) and peak memory, {name}", columns, _took))
     heads = [(column.name, cells.head(column)) for column in cells.columns]
     able = tuple((name, *_ability(head)) for name, head in heads if head is not None)
@@ -119,6 +148,13 @@ def suite_grids(records: Sequence[Record], failures: Sequence[Failure]) -> list[
     if failures:
         grids.append(Grid("Failed and skipped cells", ("cell", "what", "methods", "reason"), tuple(_without_result(failures)), words=True))
     return grids
+
+
+def suite_differences(records: Sequence[Record]) -> list[dict[str, Any]]:
+    """Each pair of methods of each column as plain values, for both areas: differences, intervals, and whether they are resolved."""
+    cells = _Cells(records, [])
+    found = [(column, cells.differences(column, area)) for column in cells.columns for area in RANKS]
+    return [{"model": column.model, "task": column.task, **row} for column, each in found if each is not None for row in each.rows()]
 
 
 def write_suite(records: Sequence[Record], failures: Sequence[Failure], *, title: str) -> tuple[str, str]:
@@ -137,12 +173,22 @@ def _method(record: Record) -> str:
     return str(record.task.args.get("cell", record.method.name))
 
 
-def _control(record: Record, name: str) -> str:
+def _controls(name: str) -> dict[str, Callable[[Record], str]]:
+    """Rows of random rankings under a table of a measure: what they are called, and their text."""
+    if not name:
+        return {}
     if name == "auroc":
-        found = record.controls.get("random", {}).get("auroc")
-        return NOTHING if found is None else interval(found["mean"], found["low"], found["high"])
-    values = [line.get(name) for line in random_seeds(record).values()]
-    return number(float(np.mean([math.nan if value is None else value for value in values]))) if values else NOTHING
+        return {CHANCE: _chance}
+    return {shown: lambda record, kind=kind: _control(record, name, kind) for kind, shown in CONTROLS.items()}
+
+
+def _chance(record: Record) -> str:
+    found = record.controls.get("random", {}).get("auroc")
+    return NOTHING if found is None else interval(found["mean"], found["low"], found["high"])
+
+
+def _control(record: Record, name: str, kind: str) -> str:
+    return interval(*at_random(record, name, kind)) if kind in control_kinds(record) else NOTHING
 
 
 def _took(record: Record) -> str:

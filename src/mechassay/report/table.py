@@ -1,7 +1,7 @@
 """Results as a table: a row for every method, for the random control, and for every cell that failed.
 
-CPR and CMD stand with their intervals; in the row of the random control the brackets hold the
-lowest and the highest of its seeds instead. A higher CPR and a lower CMD are better.
+CPR and CMD stand with their intervals over examples, those of random rankings too, of which the mean
+over seeds is shown. A higher CPR and a lower CMD are better.
 """
 
 from __future__ import annotations
@@ -13,15 +13,34 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
+from mechassay.circuits.differences import AreaName
 from mechassay.records import Failure, Record
-from mechassay.report.words import interval, kept_at, labels, measure_text, random_range, random_seeds, seconds, settings
+from mechassay.report.ranks import rank_text, ranked
+from mechassay.report.words import (
+    CONTROLS,
+    at_random,
+    control_kinds,
+    interval,
+    kept_at,
+    labels,
+    measure,
+    measure_text,
+    number,
+    random_seeds,
+    seconds,
+    settings,
+    value_of,
+)
 
 Row = dict[str, str]
 
 COLUMNS = {
     "method": "method",
     "cpr": "CPR",
+    "cpr_rank": "rank by CPR",
     "cmd": "CMD",
+    "cmd_corrected": "CMD without bias",
+    "cmd_rank": "rank by CMD",
     "log_cpr": "log CPR",
     "log_cmd": "log CMD",
     "n": "n",
@@ -35,10 +54,11 @@ WIDE = 160
 """Characters from which intervals stand beside their numbers."""
 
 MIDDLING = 110
+AREAS: tuple[AreaName, ...] = ("cpr", "cmd")
 ESSENTIAL = ("method", "cpr", "cmd", "seconds")
 """What is shown on fewer characters than `MIDDLING`; the report has the rest."""
 
-NUMERIC = ("cpr", "cmd", "log_cpr", "log_cmd", "n", "kept", "seconds")
+NUMERIC = ("cpr", "cpr_rank", "cmd", "cmd_corrected", "cmd_rank", "log_cpr", "log_cmd", "n", "kept", "seconds")
 
 
 def table_rows(records: Sequence[Record], failures: Sequence[Failure] = ()) -> list[Row]:
@@ -46,7 +66,7 @@ def table_rows(records: Sequence[Record], failures: Sequence[Failure] = ()) -> l
     names = dict(zip(map(id, records), labels(records), strict=True))
     rows: list[Row] = []
     for group in settings(records):
-        rows += [_record_row(record, names[id(record)]) for record in group]
+        rows += [{**_record_row(record, names[id(record)]), **ranks} for record, ranks in zip(group, _ranks(group), strict=True)]
         rows += _control_rows(group)
     return rows + [_failure_row(failure) for failure in failures]
 
@@ -64,7 +84,7 @@ def print_table(records: Sequence[Record], failures: Sequence[Failure] = (), con
     narrow = console.width < WIDE
     if console.width < MIDDLING:
         columns = {key: heading for key, heading in columns.items() if key in ESSENTIAL}
-    table = Table(caption="CPR: higher is better. CMD: lower is better. Brackets: 95 % interval; for the random control, range over seeds.")
+    table = Table(caption="CPR: higher is better. CMD: lower is better. Brackets: 95 % interval over examples.")
     for key, heading in columns.items():
         table.add_column(heading, justify="right" if key in NUMERIC else "left", no_wrap=key in NUMERIC or key == "method", overflow="fold")
     for row in rows:
@@ -93,11 +113,24 @@ def _record_row(record: Record, label: str) -> Row:
         "method",
         method=label,
         **{name: measure_text(record, name) for name in ("cpr", "cmd", "log_cpr", "log_cmd")},
+        cmd_corrected=_corrected(record),
         n=f"{len(record.example_ids):,}",
         kept=kept_at(record),
         seconds="" if math.isnan(spent) else f"{spent:.3g}" if spent < 100 else f"{spent:,.0f}",
         notes="; ".join(_notes(record)),
     )
+
+
+def _ranks(group: Sequence[Record]) -> list[Row]:
+    """The ranks of the methods of a setting, by both areas, as far as differences are resolved."""
+    found = {f"{area}_rank": ranked(group, area) for area in AREAS}
+    return [{key: rank_text(each.ranks()[place]) for key, each in found.items() if each is not None} for place in range(len(group))]
+
+
+def _corrected(record: Record) -> str:
+    """CMD without bias, to the digits that CMD's interval supports; empty in older records."""
+    cmd = measure(record, "cmd")
+    return "" if cmd is None or measure(record, "cmd_corrected") is None else number(value_of(record, "cmd_corrected"), cmd.low, cmd.high)
 
 
 def _notes(record: Record) -> list[str]:
@@ -111,15 +144,16 @@ def _notes(record: Record) -> list[str]:
 
 
 def _control_rows(group: Sequence[Record]) -> list[Row]:
-    """One row if all records of a setting were compared with the same random rankings, as they are in one run."""
+    """A row a kind of random rankings, if all records of a setting were compared with the same, as they are in one run."""
     rows: list[Row] = []
     for record in group:
-        seeds = random_seeds(record)
-        cells = {name: interval(*random_range(record, name)) for name in ("cpr", "cmd")}
-        about = f"mean and range of {len(seeds)} seed{'s' * (len(seeds) != 1)}"
-        row = _row("control", method="random control", **cells, n=f"{len(record.example_ids):,}", notes=about)
-        if seeds and row not in rows:
-            rows.append(row)
+        for kind in control_kinds(record):
+            seeds = len(random_seeds(record, kind))
+            cells = {name: interval(*at_random(record, name, kind)) for name in ("cpr", "cmd")}
+            about = f"mean of {seeds} seed{'s' * (seeds != 1)}"
+            row = _row("control", method=CONTROLS[kind], **cells, n=f"{len(record.example_ids):,}", notes=about)
+            if row not in rows:
+                rows.append(row)
     return rows
 
 

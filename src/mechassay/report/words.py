@@ -2,8 +2,8 @@
 
 A number is rounded to what its interval supports: two digits of the interval's half-width if it
 begins with 1, 2 or 3, else one (the rule of the Particle Data Group).
-The verdict claims no more than the intervals do: "more than random" means that the interval
-lies above everything the random rankings reached.
+The verdict claims no more than intervals do: "more than random" means that the difference from random
+rankings over the same examples is above 0, for either kind of them, and that the CPR itself is.
 """
 
 from __future__ import annotations
@@ -92,7 +92,7 @@ def value_of(record: Record, name: str) -> float:
 
 def is_random(record: Record) -> bool:
     """Whether the record is of random scores, run as a method."""
-    return record.method.name.split(":")[0] == "random"
+    return record.method.name.split(":")[0] in CONTROLS
 
 
 def seconds(record: Record) -> float:
@@ -138,17 +138,34 @@ def n_edges(record: Record) -> int:
     return int(record.model.args.get("n_edges") or max(record.curves["value"]["asked"]))
 
 
-def random_seeds(record: Record) -> dict[str, dict[str, Any]]:
-    """The random rankings that the record was compared with, by seed."""
-    return record.controls.get("random", {}).get("seeds", {})
+CONTROLS = {"random": "random edges", "random-paths": "random paths"}
+"""The random rankings that a record may have been compared with, and what they are called."""
 
 
-def random_range(record: Record, name: str) -> tuple[float, float, float]:
-    """Mean, lowest and highest CPR or CMD of the random rankings; NaN without any."""
-    found = [math.nan if seed.get(name) is None else float(seed[name]) for seed in random_seeds(record).values()]
-    if not found or any(map(math.isnan, found)):
-        return math.nan, math.nan, math.nan
-    return float(np.mean(found)), min(found), max(found)
+def random_seeds(record: Record, kind: str = "random") -> dict[str, dict[str, Any]]:
+    """The random rankings of a kind that the record was compared with, by seed."""
+    return record.controls.get(kind, {}).get("seeds", {})
+
+
+def control_kinds(record: Record) -> list[str]:
+    """The kinds of random rankings that the record was compared with."""
+    return [kind for kind in CONTROLS if random_seeds(record, kind)]
+
+
+def at_random(record: Record, name: str, kind: str = "random") -> tuple[float, float, float]:
+    """Mean CPR or CMD of random rankings and its interval over examples; NaN without any."""
+    control = record.controls.get(kind, {})
+    return _numbers([control.get(name), *control.get(f"{name}_interval", [None, None])])
+
+
+def beside_random(record: Record, name: str, kind: str = "random") -> tuple[float, float, float]:
+    """CPR or CMD less the mean of random rankings, over the same examples, and its interval; NaN without any."""
+    return _numbers(record.controls.get(kind, {}).get(f"{name}_difference", [None, None, None]))
+
+
+def _numbers(found: Sequence[float | None]) -> tuple[float, float, float]:
+    value, low, high = (math.nan if each is None else float(each) for each in found)
+    return value, low, high
 
 
 # Names
@@ -229,28 +246,34 @@ def _whose(record: Record) -> str:
 
 
 def _compared(record: Record) -> str:
-    """What the best method's CPR is worth beside the random rankings'."""
-    mean, lowest, highest = random_range(record, "cpr")
-    found = measure(record, "cpr")
+    """What the best method's CPR is worth beside random rankings, and beside the empty circuit, whose CPR is 0."""
+    found, kinds = measure(record, "cpr"), control_kinds(record)
     own, what = f"CPR {measure_text(record, 'cpr')}", f"of {_whose(record)}"
-    if found is None or math.isnan(mean):
+    if found is None or not kinds:
         return f"recover {what} with {own}; there is no random control to compare with."
-    seeds = len(random_seeds(record))
-    at_random, least, most = (number(value, lowest, highest) for value in (mean, lowest, highest))
-    control = f"{at_random} at random ({seeds} seed{'s' * (seeds != 1)}: {least} to {most})"
-    if math.isnan(found.low):
+    control = f"{' and '.join(_control_text(record, kind) for kind in kinds)}"
+    gains = [beside_random(record, "cpr", kind) for kind in kinds]
+    if record.metric.args.get("profile") == "strict":
+        # In that profile the empty circuit is worth 0; random ones may do harm.
+        gains.append((found.value, found.low, found.high))
+    if any(math.isnan(low) for _, low, _ in gains):
         return f"reach {own} {what}, without an interval, against {control}."
-    if found.low > highest:
+    if all(low > 0 for _, low, _ in gains):
         return f"recover more {what} than random ones{_where(record)}: {own} against {control}."
-    if found.high < lowest:
+    if any(high < 0 for _, _, high in gains[: len(kinds)]):
         return f"recover less {what} than random ones: {own} against {control}."
-    return f"cannot be told from random ones in how much {what} they recover: {own}, whose interval overlaps {control}."
+    return f"cannot be told from random ones in how much {what} they recover: {own} against {control}."
+
+
+def _control_text(record: Record, kind: str) -> str:
+    seeds = len(random_seeds(record, kind))
+    return f"{interval(*at_random(record, 'cpr', kind))} of {CONTROLS[kind]} ({seeds} seed{'s' * (seeds != 1)})"
 
 
 def _where(record: Record) -> str:
     """At which small sizes the interval of f lies above the random rankings' intervals."""
     line = Line.of(record, record.curves["value"])
-    controls = [Line.of(record, stored) for stored in random_seeds(record).values()]
+    controls = [Line.of(record, stored) for kind in control_kinds(record) for stored in random_seeds(record, kind).values()]
     highest = np.max([control.high for control in controls], axis=0)
     small = np.array(record.curves["fractions"]) <= SMALL
     above, n_small = int((line.low > highest)[small].sum()), int(small.sum())

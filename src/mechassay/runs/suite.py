@@ -19,6 +19,7 @@ Skipped and failed cells are tried again by the next run; limits are no part of 
 from __future__ import annotations
 
 import dataclasses
+import json
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -35,7 +36,7 @@ from mechassay.models.model import Model
 from mechassay.pairs import Batch
 from mechassay.progress import BAR, Progress
 from mechassay.records import Failure, Record, failure_of
-from mechassay.report.suite import write_suite
+from mechassay.report.suite import suite_differences, write_suite
 from mechassay.runs.accuracy import cell_name
 from mechassay.runs.circuits import CircuitJob, CircuitRun, method_name
 from mechassay.runs.circuits import write_report as write_circuit_report
@@ -224,8 +225,9 @@ def _duration(seconds: float) -> str:
 
 
 def write_report(folder: RunFolder, records: list[Record], failures: list[Failure]) -> Path:
-    """The suite's page (report.html) and its tables in Markdown (tables.md)."""
+    """The suite's page (report.html), its tables in Markdown (tables.md), and the differences of methods (differences.json)."""
     page, markdown = write_suite(records, failures, title="Circuit localization: methods, tasks and models")
     write_text(folder.path / "tables.md", markdown)
+    write_text(folder.path / "differences.json", json.dumps(suite_differences(records), indent=1))
     write_text(folder.path / "report.html", page)
     return folder.path / "report.html"
