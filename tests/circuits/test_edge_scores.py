@@ -85,3 +85,25 @@ def test_an_unknown_ranking_is_refused_greedily_too() -> None:
     by: Any = "valu"
     with pytest.raises(UnknownName, match="Did you mean 'value'"):
         Random().draw(GRAPH).greedy(3, by=by)
+
+
+@pytest.mark.parametrize("by", ["value", "magnitude"])
+def test_greedy_circuits_are_the_beginnings_of_one_order(by: Any) -> None:
+    graph = Graph(2, 3)
+    scores = Random(seed=3).draw(graph)
+    values = scores.values - scores.values[graph.legal].median()  # of both signs
+    values[graph.index("m1->logits")] = float("nan")
+    scores = EdgeScores(graph, values)
+    order = scores.greedy_order(by)
+    # All edges but the unscored one, and those into the MLP that only this one reads.
+    into_m1 = int(graph.legal[:, graph.index("input->m1")[1]].sum())
+    assert len(order) == len(set(order.tolist())) == graph.n_edges - 1 - into_m1
+    for n in range(graph.n_edges + 1):
+        mask = torch.zeros(graph.legal.numel(), dtype=torch.bool)
+        mask[torch.from_numpy(order[:n])] = True
+        assert torch.equal(scores.greedy(n, by=by).edges, mask.view_as(graph.legal)), n
+        assert n == 0 or n > len(order) or scores.greedy(n, by=by).edges.sum() == n
+    with pytest.raises(UnknownName, match="Did you mean 'value'"):
+        scores.greedy_order("valu")  # pyright: ignore[reportArgumentType]
+    with pytest.raises(UnknownName, match="Did you mean 'value'"):
+        scores.greedy(0, by="valu")  # pyright: ignore[reportArgumentType]

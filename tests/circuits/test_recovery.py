@@ -134,6 +134,59 @@ def test_what_stands_where_there_is_no_edge_does_not_count() -> None:
         np.testing.assert_equal(vars(ours), vars(theirs))
 
 
+def in_greedy_order(scores: EdgeScores, by: str) -> EdgeScores:
+    """The slow way: the circuits of 1, 2, 3 ... edges say when each edge comes in; those that none has get 0."""
+    graph, n = scores.graph, scores.graph.n_edges
+    values = torch.where(graph.legal, 0.0, NAN)
+    for size in range(n, 0, -1):
+        values[scores.greedy(size, by=by).edges] = n + 1.0 - size  # pyright: ignore[reportArgumentType]
+    return EdgeScores(graph, values)
+
+
+@pytest.mark.parametrize("by", ["value", "magnitude"])
+@pytest.mark.parametrize("unscored", [False, True])
+def test_greedy_ranks_are_the_order_in_which_circuits_grow(by: str, unscored: bool) -> None:
+    generator = torch.Generator().manual_seed(11)
+    scores, truth = some_scores(MIDDLE, generator), some_truth(MIDDLE, generator, 17)
+    if unscored:  # a layer's readers and an edge into the logits: some edges with a score are never reached
+        values = scores.values.clone()
+        values[:, MIDDLE.index("input->m0")[1]] = NAN
+        values[MIDDLE.index("m1->logits")] = NAN
+        values[MIDDLE.index("a0.h1->logits")] = NAN
+        scores = EdgeScores(MIDDLE, values)
+    slow = recovery_of(in_greedy_order(scores, by), truth)
+    fast = recovery_of(scores, truth, by=by, greedy=True)  # pyright: ignore[reportArgumentType]
+    assert (fast.auroc, fast.auprc, fast.r_precision) == (slow.auroc, slow.auprc, slow.r_precision)
+    assert fast.greedy and fast.auroc_interval == slow.auroc_interval
+    assert fast.auroc != recovery_of(scores, truth, by=by).auroc  # pyright: ignore[reportArgumentType]
+
+
+def test_greedy_order_by_hand() -> None:
+    """m0->logits has no score, so the MLP is never in and input->m0 and a0->m0 are never reached: they tie for the last places."""
+    truth = Circuit.from_names(SMALL, ["input->a0.h0<q>", "a0.h0->logits", "a0.h0->m0"])
+    # By magnitude: input->logits (9), a0->logits (1), then a0's readers: q (5), k and v (4, by index); three never.
+    found = recovery_of(scores_of(SMALL, HAND), truth, by="magnitude", greedy=True)
+    # False: input->logits, k, v, and two of the three last. a0->logits beats 4, q beats 4, a0->m0 ties with two.
+    assert found.auroc == pytest.approx((4 + 4 + 1) / 15)
+    # Recall 1/3 at precision 1/2, 2/3 at 2/3, 1 at 3/8.
+    assert found.auprc == pytest.approx((1 / 2 + 2 / 3 + 3 / 8) / 3)
+    assert found.r_precision == pytest.approx(2 / 3)
+    assert not recovery_of(scores_of(SMALL, HAND), truth).greedy
+
+
+@pytest.mark.parametrize("profile", ["strict", "mib-2025"])
+def test_scores_whose_circuits_are_grown_are_ranked_so_unasked(profile: str) -> None:
+    generator = torch.Generator().manual_seed(12)
+    scores, truth = some_scores(MIDDLE, generator), some_truth(MIDDLE, generator, 17)
+    marked = EdgeScores(MIDDLE, scores.values, {"selection": "greedy"})
+    unasked, asked, raw = (
+        recovery_of(each, truth, by="magnitude", profile=profile, greedy=greedy)  # pyright: ignore[reportArgumentType]
+        for each, greedy in ((marked, False), (scores, True), (scores, False))
+    )
+    np.testing.assert_equal(vars(unasked), vars(asked))
+    assert unasked.auprc != raw.auprc and unasked.greedy and not raw.greedy
+
+
 def mib_area(scores: EdgeScores, truth: Circuit) -> float:
     """Ten circuits, each grown from the logits edge by edge and pruned by names; rates and area by sums."""
     graph = scores.graph

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 import torch
 
-from mechassay.circuits import Circuit, NeuronScores, NodeScores, Random
+from mechassay.circuits import Circuit, EdgeScores, NeuronScores, NodeScores, Random
 from mechassay.circuits.ablation import load_ablated
 from mechassay.circuits.methods.optimal_ablation import OptimalAblation
 from mechassay.circuits.recovery import recovery_of
@@ -21,6 +21,7 @@ from mechassay.graph import Graph
 from mechassay.records import Record
 from mechassay.runs.circuits import CircuitJob, CircuitRun
 from mechassay.runs.truths import by_chance, by_edge, is_truth, load_named, task_named
+from mechassay.truth.models import load_truth
 
 GRAPH = Graph(1, 1)
 
@@ -84,6 +85,24 @@ def test_optimal_constants_are_learned_once_and_kept(tmp_path: Path, monkeypatch
     assert finished(again).per_example == before.per_example and os.stat(again.ablated_file).st_mtime_ns == when
     means = finished(job(tmp_path / "means", ablation="mean", seed=3))
     assert means.per_example["clean"] == before.per_example["clean"] and means.per_example["empty"] != before.per_example["empty"]
+
+
+def test_routes_are_ranked_in_the_order_in_which_their_circuit_grows(tmp_path: Path) -> None:
+    """Their importances are shares of one reader's input: as one ranking of all edges they say something else."""
+    run = job(tmp_path, model="truth-previous-token-trained", task="truth-previous-token-trained", methods=("ifr",))
+    (scores,) = run.localize().values()
+    assert isinstance(scores, EdgeScores) and scores.provenance["selection"] == "greedy"
+    (record,) = run.evaluate({"ifr": scores})
+    truth = load_truth("truth-previous-token-trained").circuits["counterfactual"]
+    order = scores.greedy_order("magnitude").tolist()
+    assert len(order) == truth.graph.n_edges  # all are reached: no ties
+    places = [order.index(writer * truth.graph.n_readers + reader) for writer, reader in truth.edges.nonzero().tolist()]
+    false = set(range(len(order))) - set(places)
+    wins = sum(place < other for place in places for other in false)
+    found = {each.name: each.value for each in record.measures}
+    assert found["auroc"] == pytest.approx(wins / (len(places) * len(false))) and found["auroc"] > 0.9
+    raw = recovery_of(EdgeScores(scores.graph, scores.values), truth, by="magnitude")
+    assert found["auroc"] - raw.auroc > 0.1 and found["auprc"] - raw.auprc > 0.1
 
 
 def test_without_a_verified_circuit_recovery_is_undefined(tmp_path: Path) -> None:

@@ -1,7 +1,9 @@
 """Recovery of a known circuit: do an edge's scores say whether it is in the ground truth?
 
 Every edge of the graph is one item, positive if it is in the truth; edges are matched by their place in the graph,
-and places without an edge are nowhere counted. Edges without a score rank last, all together. Profiles:
+and places without an edge are nowhere counted. Edges without a score rank last, all together. Scores whose circuits are
+grown from the logits (information flow routes) cannot be compared between readers: their edges rank in the order
+in which the greedy circuit grows, and those that it never reaches last, all together. Profiles:
 
 `strict`    (default)
     auroc        P(a true edge scores above a false one) + P(they tie) / 2: the Mann-Whitney statistic, with mid-ranks.
@@ -47,6 +49,7 @@ class Recovery:
 
     Attributes:
         profile, by: how `auroc` was computed, and what ranked the edges.
+        greedy: whether edges rank in the order in which the greedy circuit grows, not all by their own scores.
         auroc, auroc_interval: area under the ROC curve; its interval over edges.
         auprc: average precision.
         r_precision: precision, and recall, among the best `n_true` edges.
@@ -56,6 +59,7 @@ class Recovery:
 
     profile: Profile
     by: By
+    greedy: bool
     auroc: float
     auroc_interval: Interval
     auprc: float
@@ -75,12 +79,14 @@ class Recovery:
         return self.r_precision
 
 
-def recovery_of(scores: EdgeScores, truth: Circuit, by: By | None = None, profile: Profile = "strict") -> Recovery:
+def recovery_of(scores: EdgeScores, truth: Circuit, by: By | None = None, profile: Profile = "strict", *, greedy: bool = False) -> Recovery:
     """Compare a ranking of edges with the circuit that is known to be there.
 
     Args:
         truth: taken as it is; prune it first if edges on no path should not count.
         by: "value" (the default) or "magnitude" (the default, and all there is, under `mib-2025`).
+        greedy: rank edges in the order in which the greedy circuit grows; always done where the
+            provenance of the scores says that their circuits are cut so, as in `faithfulness_curve`.
 
     Raises:
         GraphMismatch: scores and truth belong to different graphs.
@@ -96,7 +102,9 @@ def recovery_of(scores: EdgeScores, truth: Circuit, by: By | None = None, profil
         raise BadUsage(f"The profile mib-2025 ranks edges by magnitude; got {ranked!r}.")
     if scores.graph != truth.graph:
         raise GraphMismatch(f"The scores belong to {scores.graph}; the truth belongs to {truth.graph}.")
-    ranks, member = _ranks(scores, ranked), truth.edges[truth.graph.legal].cpu().numpy()
+    greedy = greedy or scores.provenance.get("selection") == "greedy"
+    ranks = _greedy_ranks(scores, ranked) if greedy else _ranks(scores, ranked)
+    member = truth.edges[truth.graph.legal].cpu().numpy()
     n_true, n_false = int(member.sum()), int((~member).sum())
     if profile == "mib-2025":
         area, interval = _area_over_sizes(scores, truth), Interval(NAN, NAN)
@@ -106,6 +114,7 @@ def recovery_of(scores: EdgeScores, truth: Circuit, by: By | None = None, profil
     return Recovery(
         profile=profile,
         by=ranked,
+        greedy=greedy,
         auroc=area,
         auroc_interval=interval,
         auprc=_average_precision(ranks, member),
@@ -121,6 +130,14 @@ def _ranks(scores: EdgeScores, by: By) -> Float[np.ndarray, "edges"]:
     values = scores.values[scores.graph.legal].double().cpu().numpy()
     keys = np.abs(values) if by == "magnitude" else values
     return rankdata(np.where(np.isnan(keys), -np.inf, keys), method="average")
+
+
+def _greedy_ranks(scores: EdgeScores, by: By) -> Float[np.ndarray, "edges"]:
+    """Ranks of all edges in the order in which the greedy circuit grows, the first highest; those never reached share the lowest."""
+    order = scores.greedy_order(by)
+    keys = np.zeros(scores.values.numel())
+    keys[order] = np.arange(len(order), 0, -1)
+    return rankdata(keys[scores.graph.legal.flatten().numpy()], method="average")
 
 
 def _auroc(ranks: Float[np.ndarray, "edges"], member: Bool[np.ndarray, "edges"]) -> float:

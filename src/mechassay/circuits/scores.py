@@ -24,6 +24,7 @@ import heapq
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
+from itertools import islice
 from pathlib import Path
 from typing import Any, Literal, TypeVar
 
@@ -257,16 +258,36 @@ class EdgeScores:
     def greedy(self, n: int | float, *, by: By = "value") -> Circuit:
         """Grow n edges from the logits: always the best edge into a node already in (MIB, appendix E.1).
 
+        They are the first n of `greedy_order`; fewer, if no more can be reached.
+        """
+        _check_ranking(by)
+        count = self.size(n)
+        grown = np.fromiter(islice(self._growth(by), count), dtype=np.int64)
+        mask = torch.zeros(self.values.numel(), dtype=torch.bool)
+        mask[torch.from_numpy(grown)] = True
+        return Circuit(self.graph, mask.view_as(self.values))
+
+    def greedy_order(self, by: By = "value") -> np.ndarray:
+        """Flat indices of edges in the order in which the greedy circuit grows, as `ranking` gives them.
+
+        Edges that it never reaches are not among them: those without a score, and those into nodes
+        that only such edges read.
+        """
+        _check_ranking(by)
+        return np.fromiter(self._growth(by), dtype=np.int64)
+
+    def _growth(self, by: By) -> Iterator[int]:
+        """One edge after another, as a flat index.
+
         One heap over rankings of whole columns: each reader's in-edges are sorted once, and the
         heap holds the best unused edge of each reader in the circuit.
         """
-        _check_ranking(by)
-        graph, count = self.graph, self.size(n)
+        graph = self.graph
         values = self.values.numpy()
         keys = np.abs(values) if by == "magnitude" else values
         keys = np.where(np.isnan(keys), -np.inf, keys)
         owner = graph.reader_owner.numpy()
-        readers_of: dict[int, np.ndarray] = {}
+        inside: set[int] = set()
         order: dict[int, np.ndarray] = {}
         heap: list[tuple[float, int, int]] = []
 
@@ -279,20 +300,16 @@ class EdgeScores:
             order[reader] = np.argsort(-keys[: int(graph.visible[reader]), reader], kind="stable")
             offer(reader, 0)
 
-        mask = torch.zeros(graph.n_writers, graph.n_readers, dtype=torch.bool)
         open_reader(graph.logits)
-        for _ in range(count):
-            if not heap:
-                break
+        while heap:
             _, reader, place = heapq.heappop(heap)
             writer = int(order[reader][place])
-            mask[writer, reader] = True
+            yield writer * graph.n_readers + reader
             offer(reader, place + 1)
-            if writer not in readers_of:
-                readers_of[writer] = np.flatnonzero(owner == writer)
-                for opened in readers_of[writer]:
+            if writer not in inside:
+                inside.add(writer)
+                for opened in np.flatnonzero(owner == writer):
                     open_reader(int(opened))
-        return Circuit(graph, mask)
 
     def save(self, path: str | Path) -> None:
         """Write the scores as safetensors with a JSON header; atomic."""

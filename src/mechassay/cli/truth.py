@@ -93,7 +93,10 @@ def recover(
     profile: Annotated[str, typer.Option(help="strict, or mib-2025 (ten greedy circuits, as the benchmark's code).")] = "strict",
     seed: SeedOption = 0,
 ) -> None:
-    """Which methods find the known circuit: AUROC with its interval over edges, AUPRC, and precision at the true size."""
+    """Which methods find the known circuit: AUROC with its interval over edges, AUPRC, and precision at the true size.
+
+    Edges rank by magnitude; those of information flow routes in the order in which their circuit grows.
+    """
     from rich.console import Console
 
     from mechassay.circuits.ablation import ablate

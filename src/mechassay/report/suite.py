@@ -34,7 +34,8 @@ READING = {
     "CMD": "The area between faithfulness and 1 over circuit size, edges by magnitude: 0 is the model's own behaviour at every size.",
     "CPR": "The area under faithfulness over circuit size, edges by value: how well the circuits perform.",
     "AUROC": "How well scores tell the edges of a circuit that is known from all others, edges by magnitude: the probability that one of "
-    "the first lies above one of the second. Its interval is over edges. Methods that score nodes give all edges out of a node its score.",
+    "the first lies above one of the second. Its interval is over edges. Methods that score nodes give all edges out of a node its score. "
+    "Edges of information flow routes rank in the order in which their circuit grows.",
     "Intervals": "95 %, bootstrapped over groups of examples. They do not cover the choice of the examples that scores were found on.",
     "Ranks": "1 is best. 2–4: one method is better, and which of the second to the fourth it is cannot be told. Differences are those over "
     "the same examples; all intervals of a column hold together, with 95 %. Two intervals of the tables may overlap while the difference "

@@ -2,7 +2,8 @@
 
 The name of a ground truth ("truth-ioi") stands for its model, and where a task is named for its task. A record of such a model
 on its own task also says how well the scores tell the edges of the verified circuit from the others: AUROC with its
-interval, AUPRC and R-precision, by magnitude (`mechassay.circuits.recovery`). The circuit is the one that was verified
+interval, AUPRC and R-precision, by magnitude, or in the order in which circuits of these scores grow, where they
+are grown from the logits (`mechassay.circuits.recovery`). The circuit is the one that was verified
 for the run's ablation; for another ablation there is no truth, and the measures are undefined.
 
 Scores of nodes are compared too. To include a node is to include all edges out of it, so an edge has its
