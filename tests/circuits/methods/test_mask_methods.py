@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 from typing import Any
 
@@ -15,7 +16,7 @@ from mechassay.circuits.methods import mask_training
 from mechassay.circuits.methods.edge_pruning import EdgePruning
 from mechassay.circuits.methods.mask_training import HardConcrete, StepLoss, Training, connected, minibatches, summary
 from mechassay.circuits.methods.subnetwork_probing import SubnetworkProbing
-from mechassay.circuits.methods.ugs import UniformGradientSampling, straight_through
+from mechassay.circuits.methods.ugs import CLIP, UniformGradientSampling, _Uniform, straight_through  # pyright: ignore[reportPrivateUsage]
 from mechassay.circuits.objectives import Kl
 from mechassay.errors import BadUsage, NonFinite, UnknownName
 from mechassay.graph import Graph
@@ -148,6 +149,79 @@ def test_uniform_masks_by_hand() -> None:
     # Two of four samples are inside, so each slope counts twice: over four samples that is the mean over those inside.
     (slope,) = torch.autograd.grad((alpha * torch.tensor([5.0, 1.0, 3.0, 7.0])[:, None, None]).mean(), p)
     assert float(slope) == pytest.approx(2.0)
+
+
+def test_samples_next_to_zero_and_one_have_a_slope_but_do_not_count() -> None:
+    """p = 1/2, w = 1/4: a column an edge, a row a sample; alpha as written, 1 and 0 beyond."""
+    alpha = torch.tensor([[0.5, 0.3, 1e-4, 0.9999], [0.2, 2e-4, 1e-4, 0.5], [1.3, 0.7, -1.0, 0.4]], dtype=torch.float64)
+    slopes = torch.tensor([[5.0, 1.0, 3.0, 2.0], [4.0, 2.0, 6.0, 7.0], [1.0, 8.0, 2.0, 3.0]], dtype=torch.float64)
+    p = torch.full((1, 4), 0.5, dtype=torch.float64, requires_grad=True)
+    drawn = straight_through(p, (0.5 + (0.5 - alpha) / 4)[:, None])
+    torch.testing.assert_close(drawn[:, 0].detach(), alpha.clamp(0, 1), rtol=0, atol=1e-12)
+    (found,) = torch.autograd.grad((drawn[:, 0] * slopes).sum(dim=1).mean(), p)
+    # Inside: the first two of the first edge; 0.3 and 0.7; none; 0.5 and 0.4. The others' slopes are added all the same.
+    assert found[0].tolist() == pytest.approx([(5 + 4) / 2, (1 + 2 + 8) / 2, 0.0, (2 + 7 + 3) / 2])
+
+
+@pytest.fixture
+def uniform() -> _Uniform:
+    """Masks on a graph of two layers, with probabilities that differ."""
+    masks = _Uniform(Graph(2, 2), UniformGradientSampling(sparsity=0.01, node_penalty=0.003), torch.device("cpu"), torch.float64)
+    generator = torch.Generator().manual_seed(4)
+    with torch.no_grad():
+        for theta in masks.thetas:
+            theta.copy_(torch.randn(theta.shape, generator=generator))
+    return masks
+
+
+def test_groups_of_uniform_masks_are_all_edges_by_what_they_connect(uniform: _Uniform) -> None:
+    graph = Graph(2, 2)
+    groups = [{graph.edge_name(*divmod(place, graph.n_readers)) for place in places.tolist()} for places in uniform.places]
+    assert sorted(name for group in groups for name in group) == sorted(name for name in _names(graph))
+
+    def kind(name: str) -> tuple[bool, bool]:
+        source, target = name.split("->")
+        return source.startswith("a"), target.startswith("a")
+
+    assert [{kind(name) for name in group} for group in groups] == [{(True, True)}, {(True, False)}, {(False, True)}, {(False, False)}]
+    p = uniform.probabilities().detach()
+    for theta, places in zip(uniform.thetas, uniform.places, strict=True):
+        assert torch.equal(p.flatten()[places], theta.detach().sigmoid())
+    assert float(p[~graph.legal].abs().max()) == 0
+    assert len(_Uniform(Graph(1, 1), uniform.settings, torch.device("cpu"), torch.float64).thetas) == 3  # no head before a head
+
+
+def _names(graph: Graph) -> list[str]:
+    return [graph.edge_name(*place) for place in graph.legal.nonzero().tolist()]
+
+
+def test_the_penalty_of_uniform_masks_by_loops_over_names(uniform: _Uniform) -> None:
+    """Edges at .01, and .003 or less, here half of .01 at most, for heads alone: of MLPs and the input only edges count."""
+    graph, p = Graph(2, 2), uniform.probabilities().detach()
+    value = {name: float(p[graph.index(name)]) for name in _names(graph)}
+    expected = 0.01 * sum(value.values())
+    for head in ("a0.h0", "a0.h1", "a1.h0", "a1.h1"):
+        n = sum(each for name, each in value.items() if name.startswith(f"{head}->") or f"->{head}<" in name)
+        expected += 0.003 * (4 / 2) * math.tanh(2 * n / 4)
+    assert float(uniform.penalty(0).detach()) == pytest.approx(expected, rel=1e-12)
+
+
+def test_gradients_of_uniform_masks_are_clipped_in_each_group_alone(uniform: _Uniform, monkeypatch: pytest.MonkeyPatch) -> None:
+    tiny = subject("gpt2", torch.float64)
+    plain = UniformGradientSampling(steps=3, batch_size=2, samples=2)
+    training = replace(plain._training(), steps=3)
+    steps: list[list[Tensor]] = []
+    for price in (0.0, 1e6):
+        masks = _Uniform(tiny.model.graph, plain, tiny.model.device, torch.float64)
+        before = [theta.detach().clone() for theta in masks.thetas]
+        penalty = masks.penalty
+        monkeypatch.setattr(masks, "penalty", lambda step, m=masks, price=price, own=penalty: own(step) + price * m.thetas[1].sum())
+        optimiser = torch.optim.SGD(masks.parameters(), lr=1e-6)  # so small that later steps see the same masks
+        mask_training.train(tiny.model, tiny.batch, Kl(), masks, optimiser, training, label="ugs", progress=SILENT)
+        steps.append([(theta.detach() - old) / 1e-6 for theta, old in zip(masks.thetas, before, strict=True)])
+    for group in (0, 2, 3):
+        torch.testing.assert_close(steps[1][group], steps[0][group], rtol=1e-3, atol=1e-6)
+    assert float(steps[1][1].norm()) == pytest.approx(3 * CLIP, rel=1e-3) and float(steps[0][1].norm()) < CLIP
 
 
 def test_uniform_masks_estimate_the_slope_of_the_expected_loss() -> None:

@@ -69,7 +69,7 @@ class Training:
         samples: masks drawn a step, for each example if `per_example`, else for all of them.
         seed: of the order of examples and of the masks.
         loss: "kl" or "objective".
-        clip: largest norm of a step's gradient.
+        clip: largest norm of a step's gradient, of each of the optimiser's groups of parameters.
     """
 
     steps: int
@@ -147,7 +147,8 @@ def train(
             optimiser.zero_grad()
             torch.autograd.backward([drawn, penalty], [gradient.to(drawn), torch.ones_like(penalty)])
             if training.clip is not None:
-                torch.nn.utils.clip_grad_norm_([p for group in optimiser.param_groups for p in group["params"]], training.clip)
+                for group in optimiser.param_groups:
+                    torch.nn.utils.clip_grad_norm_(group["params"], training.clip)
             optimiser.step()
             losses.append(loss)
             advance(1)

@@ -6,22 +6,20 @@ theta and a probability p = sigmoid(theta), at first sigmoid(1). A mask is drawn
     w = p (1 - p) (held constant),    alpha = 1 - clamp((u - p) / w + 1/2, 0, 1),    u ~ U(0, 1)
 
 so alpha is uniform in (0, 1) with probability w, 1 with probability p - w/2 and else 0. For a loss L
-then dE[L]/dp = L(1) - L(0) = E[dL/dalpha | alpha inside], and that is the estimate: the mean of
-dL/dalpha over those samples of the step in which the edge is inside. It is put together by a
-straight-through alpha, whose slope by p is 1 inside and 0 outside, times samples / samples inside.
+then dE[L]/dp = L(1) - L(0) = E[dL/dalpha | alpha inside], and that is the estimate: the sum of
+dL/dalpha over the step's samples with alpha in (0, 1), divided by how many lie inside, `EDGE` from 0
+and from 1; 0 if none does. A straight-through alpha has that slope, times samples / samples inside.
 
-    loss = mean KL + lambda sum_edges p + min(lambda / 2, node_penalty) sum_nodes (L H / 2) tanh(2 n / (L H)),
+    loss = mean KL + lambda sum_edges p + min(lambda / 2, node_penalty) sum_heads (L H / 2) tanh(2 n / (L H)),
 
-n being the sum of p over a node's in- and out-edges. AdamW with betas .9, .995 and no decay, gradients
-clipped at norm 5. The score is p.
+n being the sum of p over a head's in- and out-edges. AdamW with betas .9, .995 and no decay. Gradients are
+clipped at norm 5 in each of four groups: edges from a head or not, into a head or not. The score is p.
 
-Settings are those of the public code for lambda = 1e-3 and counterfactual ablation: learning rate .05,
-a fifth of it with counterfactual ablation, 12 masks an example, 5 examples a step. It makes one pass
-over 9,500 IOI pairs, which is 1,900 steps; here steps are counted, and pairs repeat.
-
-Deviations: dangling edges are zeroed only under constants, since otherwise they have no effect
-(`mask_training`), and count as samples; columns in which a pair's prompts agree are the same in both
-runs, so there is no special case for the first token.
+Settings are those of the public code for lambda = 1e-3 and counterfactual ablation: learning rate .05 / 5,
+12 masks an example, 5 examples a step. It makes one pass over 9,500 IOI pairs, which is 1,900 steps;
+here steps are counted, and pairs repeat. Deviations: dangling edges are zeroed only under constants, since
+otherwise they have no effect (`mask_training`), and count as samples; columns in which a pair's prompts
+agree are the same in both runs, so there is no special case for the first token.
 """
 
 from __future__ import annotations
@@ -33,7 +31,7 @@ from pathlib import Path
 from typing import ClassVar
 
 import torch
-from jaxtyping import Float
+from jaxtyping import Bool, Float
 from torch import Tensor
 
 from mechassay.circuits.methods.mask_training import Training, prepared, train, trained_scores
@@ -49,6 +47,8 @@ from mechassay.registry import check_settings
 INITIAL_THETA = 1.0
 BETAS = (0.9, 0.995)
 CLIP = 5.0
+EDGE = 1e-3
+"""Samples nearer to 0 or 1 than this have a slope, but are not counted as inside."""
 
 
 @dataclass(frozen=True)
@@ -61,7 +61,7 @@ class UniformGradientSampling:
         samples: masks an example and step.
         lr: of AdamW.
         sparsity: lambda, what an edge costs.
-        node_penalty: what a node costs at most, see above; 0 leaves the term out.
+        node_penalty: what a head costs at most, see above; 0 leaves the term out.
         loss: "kl", or "objective" to descend minus the objective.
         seed: of examples and masks.
     """
@@ -75,7 +75,7 @@ class UniformGradientSampling:
     loss: str = "kl"
     seed: int = 0
     name: ClassVar[str] = "ugs"
-    version: ClassVar[int] = 1
+    version: ClassVar[int] = 2
 
     def __post_init__(self) -> None:
         check_settings(self, self.name)
@@ -98,9 +98,9 @@ class UniformGradientSampling:
         training = self._training()
         batch, chosen = prepared(self, training, model, pairs, objective)
         masks = _Uniform(model.graph, self, model.device, model.accumulator)
-        optimiser = torch.optim.AdamW([masks.theta], lr=self.lr, betas=BETAS, weight_decay=0.0)
+        optimiser = torch.optim.AdamW(masks.parameters(), lr=self.lr, betas=BETAS, weight_decay=0.0)
         losses = train(model, batch, chosen, masks, optimiser, training, label=self.name, progress=progress)
-        return trained_scores(self, model, batch, chosen, masks.theta.detach().sigmoid(), losses)
+        return trained_scores(self, model, batch, chosen, masks.probabilities().detach(), losses)
 
     def forwards(self, graph: Graph, n_pairs: int) -> float:
         """See `Method.forwards`: the training."""
@@ -111,27 +111,50 @@ class UniformGradientSampling:
 
 
 class _Uniform:
-    """Masks of a probability for each edge."""
+    """Masks of a probability for each edge.
+
+    Attributes:
+        thetas: the parameters of each group of edges, in index order within the group.
+    """
 
     def __init__(self, graph: Graph, settings: UniformGradientSampling, device: torch.device, dtype: torch.dtype) -> None:
-        self.graph, self.settings = graph, settings
+        self.settings = settings
         self.legal = graph.legal.to(device)
         self.owner = graph.reader_owner.to(device)
-        self.theta = torch.full(graph.legal.shape, INITIAL_THETA, device=device, dtype=dtype).requires_grad_()
+        self.n_heads = graph.n_layers * graph.n_heads
+        self.is_head = torch.zeros(graph.n_writers, dtype=torch.bool, device=device)
+        for layer in range(graph.n_layers):
+            self.is_head[graph.heads(layer)] = True
+        self.places = [group.flatten().nonzero()[:, 0] for group in self._groups() if bool(group.any())]
+        self.thetas = [torch.full((len(each),), INITIAL_THETA, device=device, dtype=dtype).requires_grad_() for each in self.places]
+
+    def _groups(self) -> list[Bool[Tensor, "writers readers"]]:
+        """Edges from a head or another writer, into a head or another reader."""
+        into_head = torch.cat((self.is_head, self.is_head.new_zeros(1)))[self.owner]
+        return [self.legal & out[:, None] & into for out in (self.is_head, ~self.is_head) for into in (into_head, ~into_head)]
+
+    def parameters(self) -> list[dict[str, list[Tensor]]]:
+        """The groups, as an optimiser takes them."""
+        return [{"params": [theta]} for theta in self.thetas]
+
+    def probabilities(self) -> Float[Tensor, "writers readers"]:
+        """p of every edge, and 0 where there is none."""
+        flat = self.thetas[0].new_zeros(self.legal.numel())
+        return flat.index_copy(0, torch.cat(self.places), torch.cat(self.thetas).sigmoid()).view_as(self.legal)
 
     def draw(self, n: int, generator: torch.Generator) -> Float[Tensor, "masks writers readers"]:
-        p = self.theta.sigmoid()
+        p = self.probabilities()
         u = torch.rand((n, *p.shape), generator=generator).to(p)
         return straight_through(p, u) * self.legal
 
     def penalty(self, step: int) -> Float[Tensor, ""]:
-        p, graph, settings = self.theta.sigmoid() * self.legal, self.graph, self.settings
+        p, settings, size = self.probabilities(), self.settings, self.n_heads
         cost = settings.sparsity * p.sum()
         weight = min(settings.sparsity / 2, settings.node_penalty)
         if weight:
-            size = graph.n_layers * graph.n_heads
-            at_node = p.new_zeros(graph.n_writers + 1).index_add(0, self.owner, p.sum(dim=0))[:-1] + p.sum(dim=1)
-            cost = cost + weight * size / 2 * torch.tanh(2 * at_node[1:] / size).sum()
+            into = p.new_zeros(len(p) + 1).index_add(0, self.owner, p.sum(dim=0))[:-1]
+            at_head = (into + p.sum(dim=1))[self.is_head]
+            cost = cost + weight * size / 2 * torch.tanh(2 * at_head / size).sum()
         return cost
 
 
@@ -142,5 +165,7 @@ def straight_through(
     fixed = p.detach()
     width = fixed * (1 - fixed)
     alpha = 1 - ((u - fixed) / width.clamp(min=torch.finfo(p.dtype).tiny) + 0.5).clamp(0, 1)
-    inside = ((alpha > 0) & (alpha < 1)).to(p.dtype)
-    return alpha + inside * (len(u) / inside.sum(dim=0).clamp(min=1)) * (p - fixed)
+    sloped = ((alpha > 0) & (alpha < 1)).to(p.dtype)
+    inside = ((alpha > EDGE) & (alpha < 1 - EDGE)).sum(dim=0)
+    weight = torch.where(inside > 0, len(u) / inside.clamp(min=1), 0.0).to(p.dtype)
+    return alpha + sloped * weight * (p - fixed)
