@@ -1,19 +1,25 @@
-"""Write the compiled ground-truth models of src/mechassay/truth/data: weights, tokenizer, and the circuit verified by intervention.
+"""Write or check the ground-truth models of src/mechassay/truth/data, and what interventions say about them.
 
-    python tools/truth_models.py            write the folders
+    python tools/truth_models.py            write the compiled models, and every truth.json, verified anew
     python tools/truth_models.py --check    exit with 1 if a folder would change
+    python tools/truth_models.py --margins  judge every shipped circuit on fresh pairs; a table for docs/truth.md
 
-A model whose claimed circuit does not hold for every ablation is refused (`mechassay.truth.verify.MARGIN`). The check
-compares text files as they are, tensors to 1e-6 (matrix products are not rounded the same everywhere), the edges
-exactly, and effects not at all: the largest effect outside a circuit is mostly rounding. Trained models are written by
-`mechassay truth train`.
+A compiled circuit that does not hold (`mechassay.truth.verify`) is refused, and so is a trained one for
+counterfactuals; for another ablation it is left out. The check compares text files as they
+are, tensors to 1e-6 (matrix products are not rounded the same everywhere), the edges exactly, and effects
+not at all: the largest effect outside a compiled circuit is mostly rounding. Weights of trained models are
+those that `mechassay truth train` wrote, and are not touched.
 """
 
 from __future__ import annotations
 
+import itertools
 import json
+import shutil
 import sys
 import tempfile
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -22,12 +28,15 @@ from safetensors.torch import load_file
 
 from mechassay.circuits.scores import Circuit
 from mechassay.models.model import load_model
+from mechassay.truth import training
+from mechassay.truth.causal import CAUSAL
 from mechassay.truth.compiled import BLUEPRINTS, Blueprint, compile_model
-from mechassay.truth.folders import write_model, write_truth
-from mechassay.truth.models import DATA
+from mechassay.truth.folders import FILE, write_model, write_truth
+from mechassay.truth.models import DATA, load_truth, truth_folder, truth_names
 from mechassay.truth.verify import ABLATIONS, Verification, verify
 
 SPLIT, SEED, N_PAIRS = "test", 0, 500
+FRESH, SIZES = (("validation", 11), ("train", 12)), (40, 100, 500)
 
 
 def say(line: str) -> None:
@@ -42,7 +51,7 @@ def verified(blueprint: Blueprint, folder: Path) -> dict[str, Verification]:
     found: dict[str, Verification] = {}
     for ablation in ABLATIONS:
         done = verify(model, pairs, Circuit.from_names(model.graph, list(blueprint.claimed(ablation))), ablation)
-        say(f"{blueprint.task.name:22} {ablation:15} {len(done.claimed)} edges of {model.graph.n_edges}, margin {done.margin:.0f}")
+        say(f"{blueprint.task.name:30} {told(ablation, done)}")
         if not done.holds:
             sys.exit(f"The claim does not hold: {done.claimed.names()} claimed, {done.found.names()} found.")
         found[ablation] = done
@@ -50,9 +59,48 @@ def verified(blueprint: Blueprint, folder: Path) -> dict[str, Verification]:
 
 
 def write(blueprint: Blueprint, folder: Path) -> None:
-    """Write one model's folder."""
+    """Write one compiled model's folder."""
     write_model(compile_model(blueprint), blueprint.task.vocabulary, folder)
     write_truth(folder, blueprint.task.name, verified(blueprint, folder), split=SPLIT, seed=SEED)
+
+
+def write_trained(name: str, folder: Path) -> None:
+    """Write the files of a trained model with the circuits that hold for it; exits if that of counterfactuals does not."""
+    truth, causal = load_truth(name), CAUSAL.make(name)
+    found = training.verified(truth.model, causal, N_PAIRS)
+    for ablation, done in found.items():
+        say(f"{name:30} {told(ablation, done)}{'' if done.holds else ': does not hold, left out'}")
+    holding = {ablation: done for ablation, done in found.items() if done.holds}
+    if "counterfactual" not in holding:
+        sys.exit(f"The circuit of {name} does not hold.")
+    for file in truth_folder(name).iterdir():
+        if file != folder / file.name:
+            shutil.copyfile(file, folder / file.name)
+    record = json.loads((folder / FILE).read_text("utf-8"))
+    write_truth(folder, record["task"], holding, split=SPLIT, seed=SEED, training=record["training"])
+
+
+def told(ablation: str, done: Verification) -> str:
+    """The verdict on one circuit in a line."""
+    clear = f"margin {done.margin:.0f}, joint {done.joint_margin:.0f}, least share {done.least_share:.2f}"
+    return f"{ablation:15} {len(done.claimed)} edges of {done.claimed.graph.n_edges}, {clear}"
+
+
+def margins() -> None:
+    """Print how clear each circuit is on fresh pairs: a row of a table for each ablation, split and number of pairs."""
+    say("| model | ablation | pairs | inside | outside | margin | all at once | least share | in the pair | rarest edge |")
+    say("|---|---|---|---|---|---|---|---|---|---|")
+    for name in truth_names():
+        truth = load_truth(name)
+        means = truth.pairs()
+        for (ablation, claimed), (split, seed), n in itertools.product(truth.circuits.items(), FRESH, SIZES):
+            pairs = truth.task.pairs(split, truth.model, limit=n, seed=seed)
+            done = verify(truth.model, pairs, claimed, ablation, data=means)
+            shares, in_pair = done.shares[claimed.edges], done.shares_in_pair[claimed.edges]
+            effects = f"{done.smallest_inside:.2f} | {done.largest_outside:.2g} | {done.margin:,.0f} | {done.joint_margin:,.0f}"
+            rarest = f"{done.least_share:.2f} | {float(in_pair.min()):.2f} | `{claimed.names()[int(shares.argmin())]}`"
+            verdict = "" if done.holds else " (does not hold)"
+            say(f"| `{name}` | {ablation} | {split} {len(pairs)}{verdict} | {effects} | {rarest} |")
 
 
 def differences(old: Path, new: Path) -> list[str]:
@@ -76,14 +124,19 @@ def _without_effects(path: Path) -> dict[str, Any]:
 
 
 def main() -> int:
-    """Write or check all folders."""
+    """Write, check or judge all folders."""
+    if "--margins" in sys.argv:
+        margins()
+        return 0
     changed = 0
-    for name, make in BLUEPRINTS.items():
+    makers: dict[str, Callable[[Path], None]] = {name: partial(write, make()) for name, make in BLUEPRINTS.items()}
+    makers |= {name: partial(write_trained, name) for name in truth_names() if name not in BLUEPRINTS}
+    for name, make in makers.items():
         if "--check" not in sys.argv:
-            write(make(), DATA / name)
+            make(DATA / name)
             continue
         with tempfile.TemporaryDirectory() as folder:
-            write(make(), Path(folder))
+            make(Path(folder))
             for file in differences(DATA / name, Path(folder)):
                 say(f"{name}/{file} would change")
                 changed += 1

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from mechassay.truth.models import truth_folder, truth_names
+from mechassay.truth.models import load_truth, truth_folder, truth_names
 
 Run = Callable[..., Any]
 
@@ -15,12 +15,15 @@ def test_list_names_models_circuits_and_folders(run: Run) -> None:
     out = run("truth", "list").out
     for name in truth_names():
         assert name in out
-    assert out.count("margin") == 3 * len(truth_names()) and "11 of 262 edges" in out
+    circuits = sum(len(load_truth(name).circuits) for name in truth_names())
+    assert out.count("margin") == out.count("in 500 pairs, least share") == circuits and "11 of 262 edges" in out
 
 
 def test_verify_holds_on_fresh_pairs(run: Run) -> None:
     done = run("truth", "verify", "truth-induction", "--ablation", "zero", "--limit", "20")
     assert done.code == 0 and done.out.startswith("zero: holds; 5 of 110 edges, smallest effect inside")
+    assert "over all outside at once, 20 pairs" in done.out
+    assert "rarest edge: " in done.out and "above every effect outside in 100% of the pairs" in done.out
     assert "Did you mean 'mean'?" in run("truth", "verify", "truth-induction", "--ablation", "means").line
     assert "Did you mean 'truth-ioi'?" in run("truth", "verify", "truth-oi").line
 
@@ -31,6 +34,15 @@ def test_recover_ranks_methods(run: Run) -> None:
     line = next(line for line in done.out.splitlines() if "eap-ig-inputs" in line)
     assert "1.00" in line
     assert "does not score edges" in run("truth", "recover", "-n", "truth-induction", "--method", "nap", "--limit", "4").line
+
+
+def test_recover_leaves_out_models_without_a_circuit_for_the_ablation(run: Run) -> None:
+    words = ("truth", "recover", "--ablation", "mean", "--method", "random", "--limit", "2")
+    done = run(*words)
+    assert done.code == 0 and "truth-ioi, mean" in done.out and "truth-ioi-trained, mean" not in done.out
+    assert "truth-ioi-trained: no verified circuit for mean ablation" in done.err
+    assert "Unknown ablation 'mean'" in run(*words, "-n", "truth-ioi-trained").line
+    assert "Did you mean 'mean'" in run("truth", "recover", "--ablation", "means", "--method", "random", "--limit", "2").line
 
 
 def test_train_refuses_a_circuit_that_is_not_clear_and_an_unknown_name(run: Run, tmp_path: Path) -> None:

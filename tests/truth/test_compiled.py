@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -186,7 +187,7 @@ def test_a_damaged_record_is_refused(text: str, tmp_path: Path, monkeypatch: pyt
         load_truth("truth-induction")
 
 
-@pytest.mark.parametrize(("key", "value"), [("smallest_inside", "large"), ("edges", [5])])
+@pytest.mark.parametrize(("key", "value"), [("smallest_inside", "large"), ("edges", [5]), ("shares", [1.0]), ("together", [])])
 def test_a_damaged_row_is_refused(key: str, value: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     file = copied("truth-induction", tmp_path, monkeypatch)
     record = json.loads(file.read_text("utf-8"))
@@ -197,6 +198,19 @@ def test_a_damaged_row_is_refused(key: str, value: Any, tmp_path: Path, monkeypa
     file.write_text(json.dumps(record | {"ablations": {}}), "utf-8")
     with pytest.raises(BadFile, match="no ablation has a circuit"):
         load_truth("truth-induction")
+
+
+def test_a_record_of_an_older_version_is_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    file = copied("truth-induction", tmp_path, monkeypatch)
+    record = json.loads(file.read_text("utf-8"))
+    for row in record["ablations"].values():
+        for key in ("together", "shares", "shares_in_pair"):
+            row.pop(key, None)
+    file.write_text(json.dumps(record), "utf-8")
+    old, new = load_truth("truth-induction"), truth_of("truth-induction")
+    assert old.circuits == new.circuits and old.margins == new.margins
+    row = old.verified["zero"]
+    assert math.isnan(row.together) and math.isnan(row.joint_margin) and row.shares == () and math.isnan(row.least_share)
 
 
 def test_an_unknown_name_has_a_suggestion() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 from functools import cache
 
@@ -14,8 +15,8 @@ from mechassay.circuits.scores import Circuit
 from mechassay.errors import BadUsage, GraphMismatch, UnknownName
 from mechassay.graph import Graph
 from mechassay.truth.compiled import BLUEPRINTS
-from mechassay.truth.models import load_truth
-from mechassay.truth.verify import ABLATIONS, MARGIN, Verification, above_the_gap, largest_effects, verify
+from mechassay.truth.models import load_truth, truth_names
+from mechassay.truth.verify import ABLATIONS, LEAST_SHARE, MARGIN, Verification, above_the_gap, effects_by_pair, verify
 
 truth_of = cache(load_truth)
 NAMES = sorted(BLUEPRINTS)
@@ -58,35 +59,81 @@ def test_impossible_effects_are_refused(bad: float) -> None:
         above_the_gap(SMALL, effects_of(v=bad))
 
 
+def done_with(claimed: Circuit, *pairs: torch.Tensor, together: float = 0.0) -> Verification:
+    return Verification("zero", claimed, torch.stack(pairs), together)
+
+
 def test_margins_by_hand() -> None:
-    effects = effects_of(v=8, mlp=4, direct=0.5)
     right = Circuit.from_names(SMALL, [EDGES["v"], EDGES["mlp"]])
-    done = Verification("zero", right, effects, 1)
-    assert (done.smallest_inside, done.largest_outside, done.margin) == (4, 0.5, 8)
+    done = done_with(right, effects_of(v=8, mlp=4, direct=0.5), together=0.2)
+    assert (done.smallest_inside, done.largest_outside, done.margin, done.n_pairs) == (4, 0.5, 8, 1)
+    assert done.joint_margin == pytest.approx(20)
     assert not done.holds  # 8 is less than MARGIN, and 0.5 to the floor is the widest gap
-    assert not Verification("zero", right, effects_of(v=8, mlp=4, direct=1e-9), 1, together=0.5).holds
-    clear = Verification("zero", right, effects_of(v=8, mlp=4, direct=4 / MARGIN / 1000), 1)
-    assert clear.holds and clear.margin == pytest.approx(1000 * MARGIN)
+    assert not done_with(right, effects_of(v=8, mlp=4, direct=1e-9), together=0.5).holds
+    clear = done_with(right, effects_of(v=8, mlp=4, direct=4 / MARGIN / 1000))
+    assert clear.holds and clear.margin == pytest.approx(1000 * MARGIN) and clear.joint_margin == math.inf
+
+
+def test_shares_by_hand() -> None:
+    """The largest effect outside is 0.5, in the first pair."""
+    claimed = Circuit.from_names(SMALL, [EDGES["v"], EDGES["mlp"]])
+    done = done_with(
+        claimed,
+        effects_of(v=8, mlp=4, direct=0.5),
+        effects_of(v=8, mlp=0, direct=0.01),
+        effects_of(v=0.5, mlp=0.4, direct=0.01, out=0.4),
+        effects_of(v=0.005, mlp=3, direct=0.01),
+    )
+    v, mlp, direct = (SMALL.index(EDGES[name]) for name in ("v", "mlp", "direct"))
+    assert (float(done.shares[v]), float(done.shares[mlp]), float(done.shares[direct])) == (2 / 4, 2 / 4, 0)
+    # In the third pair 0.5 exceeds 0.4, and 0.4 does not; in the fourth 0.005 does not exceed 0.01.
+    assert (float(done.shares_in_pair[v]), float(done.shares_in_pair[mlp]), float(done.shares_in_pair[direct])) == (3 / 4, 2 / 4, 0)
+    assert done.least_share == 1 / 2
+    assert bool((done.shares.isnan() == ~SMALL.legal).all()) and bool((done.shares_in_pair.isnan() == ~SMALL.legal).all())
+
+
+def test_an_edge_that_few_pairs_show_does_not_hold_whatever_its_margin() -> None:
+    claimed = Circuit.from_names(SMALL, [EDGES["v"], EDGES["mlp"]])
+    common, rare = effects_of(v=8, direct=1e-3), effects_of(v=8, mlp=8, direct=1e-3)
+    n = int(1 / LEAST_SHARE)
+    enough, few = done_with(claimed, rare, *[common] * (n - 1)), done_with(claimed, rare, *[common] * n)
+    assert enough.holds and enough.least_share == LEAST_SHARE
+    # The margin is that of a maximum: the same, or none in the pairs that lack the rare one.
+    assert few.margin == enough.margin == 8000 and few.found == claimed and not few.holds
+    assert done_with(claimed, common).margin == 0 and not done_with(claimed, common).holds
 
 
 def test_a_claim_of_nothing_or_of_all_has_no_margin() -> None:
-    effects = effects_of(v=8)
     for claim in (Circuit.empty(SMALL), Circuit.full(SMALL)):
-        done = Verification("zero", claim, effects, 1)
-        assert done.margin != done.margin and not done.holds
+        done = done_with(claim, effects_of(v=8))
+        assert math.isnan(done.margin) and math.isnan(done.least_share) and not done.holds
+
+
+def test_no_effect_anywhere_has_no_margin() -> None:
+    done = done_with(Circuit.from_names(SMALL, [EDGES["v"]]), effects_of())
+    assert math.isnan(done.margin) and done.least_share == 0 and not done.holds
 
 
 # --- against exact patching ----------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("ablation", ["counterfactual", "mean"])
-def test_effects_are_the_largest_of_exact_patching_of_single_pairs(ablation: str) -> None:
+def test_effects_are_those_of_exact_patching_of_single_pairs(ablation: str) -> None:
     truth = truth_of("truth-induction")
     batch = ablate(truth.model, truth.task.pairs("train", truth.model, limit=2), ablation)
     single = [ExactPatching().score(truth.model, batch.select([row])).values.abs() for row in range(len(batch))]
-    torch.testing.assert_close(
-        largest_effects(truth.model, batch).float(), torch.stack(single).amax(0), atol=1e-3, rtol=1e-4, equal_nan=True
-    )
+    torch.testing.assert_close(effects_by_pair(truth.model, batch).float(), torch.stack(single), atol=1e-3, rtol=1e-4, equal_nan=True)
+
+
+def test_means_of_other_pairs() -> None:
+    truth = truth_of("truth-fraction-trained")
+    pairs, others = (truth.task.pairs("train", truth.model, limit=4, seed=seed) for seed in (0, 1))
+    claimed = truth.circuits["mean"]
+    given, own, theirs = (verify(truth.model, pairs, claimed, "mean", data=data) for data in (others, None, pairs))
+    by_hand = effects_by_pair(truth.model, ablate(truth.model, pairs, "mean", data=others))
+    assert torch.equal(given.by_pair.nan_to_num(), by_hand.nan_to_num())
+    assert torch.equal(own.by_pair.nan_to_num(), theirs.by_pair.nan_to_num())
+    assert not torch.allclose(given.by_pair.nan_to_num(), own.by_pair.nan_to_num(), atol=1e-3)
 
 
 # --- the shipped models --------------------------------------------------------------------------------
@@ -98,6 +145,28 @@ def test_the_shipped_circuit_is_the_one_claimed(name: str, ablation: str) -> Non
     truth = truth_of(name)
     assert truth.circuits[ablation] == Circuit.from_names(truth.model.graph, list(BLUEPRINTS[name]().claimed(ablation)))
     assert truth.margins[ablation] > 1000
+
+
+@pytest.mark.parametrize("name", truth_names())
+def test_what_shipping_depends_on_is_stored(name: str) -> None:
+    truth = truth_of(name)
+    assert truth.n_pairs == 500
+    for ablation, each in truth.verified.items():
+        assert len(each.shares) == len(each.shares_in_pair) == len(each.circuit), ablation
+        assert each.least_share >= LEAST_SHARE, ablation
+        assert each.margin >= MARGIN and each.joint_margin >= MARGIN, ablation
+        assert all(pair >= share for share, pair in zip(each.shares, each.shares_in_pair, strict=True))
+
+
+def test_what_is_stored_is_what_verification_finds() -> None:
+    truth = truth_of("truth-previous-token-trained")
+    done = verify(truth.model, truth.pairs(), truth.circuits["zero"], "zero")
+    stored, inside = truth.verified["zero"], truth.circuits["zero"].edges
+    assert (stored.smallest_inside, stored.largest_outside, stored.together) == pytest.approx(
+        (done.smallest_inside, done.largest_outside, done.together), rel=1e-3
+    )
+    assert stored.shares == pytest.approx(done.shares[inside].tolist(), abs=0.004)
+    assert stored.shares_in_pair == pytest.approx(done.shares_in_pair[inside].tolist(), abs=0.004)
 
 
 # Every edge in every pair takes seconds: each model and each ablation here, all of both in tools/truth_models.py --check.

@@ -1,11 +1,15 @@
 """A ground truth as a folder: a model and tokenizer that load like any others, and truth.json.
 
     {"format": 1, "task": name, "graph": fingerprint, "split": ..., "seed": ..., "n_pairs": ...,
-     "ablations": {ablation: {"edges": [...], "smallest_inside": ..., "largest_outside": ...}},
+     "ablations": {ablation: {"edges": [...], "smallest_inside": ..., "largest_outside": ..., "together": ...,
+                              "shares": [...], "shares_in_pair": [...]}},
      "training": {...}}                                                       for a trained model
 
-with the verified edges (`mechassay.truth.verify`), the smallest largest effect of an edge of the circuit, and the largest of
-another, over the first `n_pairs` pairs of the split. A circuit that does not hold is never written.
+with the verified edges (`mechassay.truth.verify`), the smallest of their largest effects, the largest effect
+of another edge, and that of all others at once. `shares` are those of pairs in which each edge of the
+circuit exceeds the largest effect of the others in any pair, `shares_in_pair` in that same pair. All are
+over the first `n_pairs` pairs of the split, means too. Files of older versions lack the last three. A
+circuit that does not hold is never written.
 """
 
 from __future__ import annotations
@@ -71,14 +75,23 @@ def write_truth(
         "split": split,
         "seed": seed,
         "n_pairs": first.n_pairs,
-        "ablations": {
-            name: {"edges": each.claimed.names(), "smallest_inside": each.smallest_inside, "largest_outside": each.largest_outside}
-            for name, each in ablations.items()
-        },
+        "ablations": {name: _row(each) for name, each in ablations.items()},
     }
     if training is not None:
         record["training"] = dict(training)
     (folder / FILE).write_text(json.dumps(record, indent=2) + "\n", "utf-8")
+
+
+def _row(done: Verification) -> dict[str, Any]:
+    inside = done.claimed.edges
+    return {
+        "edges": done.claimed.names(),
+        "smallest_inside": done.smallest_inside,
+        "largest_outside": done.largest_outside,
+        "together": done.together,
+        "shares": done.shares[inside].tolist(),
+        "shares_in_pair": done.shares_in_pair[inside].tolist(),
+    }
 
 
 def _rewrite(file: Path, changes: Mapping[str, str | None]) -> None:

@@ -19,9 +19,11 @@ from mechassay.circuits.scores import Circuit
 from mechassay.errors import BadFile, GraphMismatch, UnknownName
 from mechassay.graph import Graph
 from mechassay.models.model import Model, load_model
+from mechassay.pairs import Pairs
 from mechassay.registry import Registry
 from mechassay.tasks.task import Task
 from mechassay.truth.folders import FILE, FORMAT
+from mechassay.truth.verify import ratio
 
 DATA = Path(__file__).parent / "data"
 TRUTHS = Registry(
@@ -47,16 +49,34 @@ class Verified:
     Attributes:
         circuit: the edges that have an effect.
         smallest_inside, largest_outside: the extremes of the edges' largest effects, in the circuit and out of it.
+        together: the largest effect of all edges outside at once.
+        shares, shares_in_pair: of each edge of the circuit, in the order of `circuit.names()`, the share of pairs in
+            which it exceeds the largest effect outside in any pair, and in the same pair.
+
+    The last three are NaN and empty for a truth.json of an older version.
     """
 
     circuit: Circuit
     smallest_inside: float
     largest_outside: float
+    together: float = math.nan
+    shares: tuple[float, ...] = ()
+    shares_in_pair: tuple[float, ...] = ()
 
     @property
     def margin(self) -> float:
-        """How many times the least effect inside the circuit exceeds the greatest outside."""
-        return self.smallest_inside / self.largest_outside if self.largest_outside else math.inf
+        """How many times the least effect inside the circuit exceeds the greatest outside; see `ratio`."""
+        return ratio(self.smallest_inside, self.largest_outside)
+
+    @property
+    def joint_margin(self) -> float:
+        """How many times it exceeds the effect of everything outside at once."""
+        return ratio(self.smallest_inside, self.together)
+
+    @property
+    def least_share(self) -> float:
+        """The least of `shares`; NaN if there are none."""
+        return min(self.shares, default=math.nan)
 
 
 @dataclass(frozen=True, eq=False)
@@ -86,8 +106,12 @@ class Truth:
 
     @property
     def margins(self) -> dict[str, float]:
-        """How clear the circuit is, by ablation."""
+        """How clear the circuit is, by ablation: maxima over `n_pairs` pairs."""
         return {ablation: each.margin for ablation, each in self.verified.items()}
+
+    def pairs(self) -> Pairs:
+        """The pairs that the circuits were verified on, and whose means `mean` stands for."""
+        return self.task.pairs(self.split, self.model, limit=self.n_pairs, seed=self.seed)
 
 
 def truth_names() -> list[str]:
@@ -133,7 +157,12 @@ def load_truth(name: str | Path, *, dtype: str | torch.dtype = "float32", device
 
 
 def _verified(graph: Graph, row: Mapping[str, Any]) -> Verified:
-    return Verified(Circuit.from_names(graph, row["edges"]), float(row["smallest_inside"]), float(row["largest_outside"]))
+    circuit = Circuit.from_names(graph, row["edges"])
+    shares, in_pair = (tuple(map(float, row.get(key, ()))) for key in ("shares", "shares_in_pair"))
+    if any(len(each) not in (0, len(circuit)) for each in (shares, in_pair)):
+        raise ValueError(f"{len(circuit)} edges, but {len(shares)} and {len(in_pair)} shares")
+    extremes = float(row["smallest_inside"]), float(row["largest_outside"]), float(row.get("together", math.nan))
+    return Verified(circuit, *extremes, shares, in_pair)
 
 
 def _read(path: Path) -> Any:
