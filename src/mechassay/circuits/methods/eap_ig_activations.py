@@ -7,7 +7,12 @@ network that follows. 2L + 1 sublayers times Z points. Two readings of "averaged
 `paper`     Marks et al. 2025; Mueller et al. 2025, eq. 4: a writer's edges use the gradients of the
             runs in which its own sublayer was interpolated. A layer's heads move together, which is
             what gives the O(Z L) cost that the paper states.
-`mib-2025`  their code: every edge averages over the runs of ALL sublayers, 1 / (Z (2L + 1)).
+`mib-2025`  their code: every edge averages over the runs of ALL sublayers, 1 / (Z (2L + 1)). With two
+            exceptions, where theirs is inconsistent. Under means it interpolates towards zero and
+            multiplies with the difference from the mean; here both are the mean. With rotary positions
+            it leaves the runs of the input out of edges from the input into the first layer's heads
+            (the interpolated input is a constant, to which its gradient hooks are blind); here they
+            are in all edges.
 
 The forward pass resumes at the interpolated sublayer, so that no prefix is computed twice. In the
 second reading, readers before the sublayer also receive gradients, through the skip connection
