@@ -2,7 +2,7 @@
 
     python tools/truth_models.py            write the compiled models, and every truth.json, verified anew
     python tools/truth_models.py --check    exit with 1 if a folder would change
-    python tools/truth_models.py --margins  judge every shipped circuit on fresh pairs; a table for docs/truth.md
+    python tools/truth_models.py --margins [NAME ...]   judge circuits on fresh pairs: the table of docs/truth.md
 
 A compiled circuit that does not hold (`mechassay.truth.verify`) is refused, and so is a trained one for
 counterfactuals; for another ablation it is left out. The check compares text files as they
@@ -13,12 +13,11 @@ those that `mechassay truth train` wrote, and are not touched.
 
 from __future__ import annotations
 
-import itertools
 import json
 import shutil
 import sys
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -28,11 +27,12 @@ from safetensors.torch import load_file
 
 from mechassay.circuits.scores import Circuit
 from mechassay.models.model import load_model
+from mechassay.pairs import Pairs
 from mechassay.truth import training
 from mechassay.truth.causal import CAUSAL
 from mechassay.truth.compiled import BLUEPRINTS, Blueprint, compile_model
 from mechassay.truth.folders import FILE, write_model, write_truth
-from mechassay.truth.models import DATA, load_truth, truth_folder, truth_names
+from mechassay.truth.models import DATA, Truth, load_truth, truth_folder, truth_names
 from mechassay.truth.verify import ABLATIONS, Verification, verify
 
 SPLIT, SEED, N_PAIRS = "test", 0, 500
@@ -86,21 +86,26 @@ def told(ablation: str, done: Verification) -> str:
     return f"{ablation:15} {len(done.claimed)} edges of {done.claimed.graph.n_edges}, {clear}"
 
 
-def margins() -> None:
-    """Print how clear each circuit is on fresh pairs: a row of a table for each ablation, split and number of pairs."""
-    say("| model | ablation | pairs | inside | outside | margin | all at once | least share | in the pair | rarest edge |")
-    say("|---|---|---|---|---|---|---|---|---|---|")
-    for name in truth_names():
+def margins(names: Sequence[str]) -> None:
+    """Print how clear each circuit is: what truth.json says, and its margins on fresh pairs of two splits."""
+    fresh = " | ".join(f"{n} fresh pairs" for n in SIZES)
+    say(f"| model | ablation | edges | inside | outside | margin | joint | least share | rarest edge | {fresh} |")
+    say("|---" * (9 + len(SIZES)) + "|")
+    for name in names:
         truth = load_truth(name)
         means = truth.pairs()
-        for (ablation, claimed), (split, seed), n in itertools.product(truth.circuits.items(), FRESH, SIZES):
-            pairs = truth.task.pairs(split, truth.model, limit=n, seed=seed)
-            done = verify(truth.model, pairs, claimed, ablation, data=means)
-            shares, in_pair = done.shares[claimed.edges], done.shares_in_pair[claimed.edges]
-            effects = f"{done.smallest_inside:.2f} | {done.largest_outside:.2g} | {done.margin:,.0f} | {done.joint_margin:,.0f}"
-            rarest = f"{done.least_share:.2f} | {float(in_pair.min()):.2f} | `{claimed.names()[int(shares.argmin())]}`"
-            verdict = "" if done.holds else " (does not hold)"
-            say(f"| `{name}` | {ablation} | {split} {len(pairs)}{verdict} | {effects} | {rarest} |")
+        for ablation, each in truth.verified.items():
+            cells = [" / ".join(fresh_margin(truth, ablation, n, split, seed, means) for split, seed in FRESH) for n in SIZES]
+            effects = f"{each.smallest_inside:.2f} | {each.largest_outside:.2g} | {each.margin:,.0f} | {each.joint_margin:,.0f}"
+            rarest = f"{each.least_share:.2f} | `{each.circuit.names()[each.shares.index(each.least_share)]}`"
+            say(f"| `{name}` | {ablation} | {len(each.circuit)} | {effects} | {rarest} | {' | '.join(cells)} |")
+
+
+def fresh_margin(truth: Truth, ablation: str, n: int, split: str, seed: int, means: Pairs) -> str:
+    """The margin of a circuit on fresh pairs, and whether it does not hold there."""
+    pairs = truth.task.pairs(split, truth.model, limit=n, seed=seed)
+    done = verify(truth.model, pairs, truth.circuits[ablation], ablation, data=means)
+    return f"{done.margin:,.0f}{'' if done.holds else ' (does not hold)'}"
 
 
 def differences(old: Path, new: Path) -> list[str]:
@@ -126,7 +131,7 @@ def _without_effects(path: Path) -> dict[str, Any]:
 def main() -> int:
     """Write, check or judge all folders."""
     if "--margins" in sys.argv:
-        margins()
+        margins(sys.argv[2:] or truth_names())
         return 0
     changed = 0
     makers: dict[str, Callable[[Path], None]] = {name: partial(write, make()) for name, make in BLUEPRINTS.items()}
