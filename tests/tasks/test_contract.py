@@ -13,6 +13,11 @@ VARIANTS = [
     "arithmetic-addition:digits=2",
     "ravel:variable=Country",
     "greater-than:digit=last",
+    "ioi:words=paper",
+    "ioi:words=paper-matched",
+    "greater-than:words=paper",
+    "greater-than:words=paper,digit=last",
+    "docstring:words=paper",
 ]
 
 

@@ -414,7 +414,7 @@ def test_settings() -> None:
     task: Any = load_task("greater-than:digit=last")
     assert task == GreaterThan("last") and task.name == "greater-than" and task.default_counterfactual in task.counterfactuals
     pairs = task.pairs("test", limit=2)
-    assert pairs.source["settings"] == {"digit": "last"}
+    assert pairs.source["settings"] == {"digit": "last", "words": "own"}
     with pytest.raises(UnknownName, match=r"digit 'lst'.*Did you mean 'last'"):
         load_task("greater-than", digit="lst")
     with pytest.raises(UnknownName, match="Did you mean 'matched_counterfactual'"):

@@ -56,6 +56,8 @@ import numpy as np
 from mechassay.alignment import encode
 from mechassay.errors import BadPairs
 from mechassay.examples import Example, Prompt, filled
+from mechassay.tasks.paper import OWN, PAPER, check_words, owner, paper_words
+from mechassay.tasks.paper import SIZES as PAPER_SIZES
 from mechassay.tasks.task import Task, stream
 
 SIZES = {"train": 10_000, "validation": 1_000, "test": 1_000, "private": 1_000}
@@ -85,7 +87,17 @@ class Docstring(Task):
 
     Parts of a prompt: its fields, the six parameters meaning those of the first line; and a_2 and
     b_2, the two that the docstring describes.
+
+    Attributes:
+        words: "own", or "paper" for the names and words of Heimersheim and Janiak (2023), see
+            `mechassay.tasks.paper`: every split has all of them, and no two splits share a function's
+            name; a word may be one of the prompt's names.
+
+    Raises:
+        UnknownName: no such `words`.
     """
+
+    words: str = OWN
 
     # Unannotated, so of the class and no fields.
     name = "docstring"
@@ -93,6 +105,11 @@ class Docstring(Task):
     counterfactuals = (MATCHED, RANDOM, UNMATCHED)
     default_counterfactual = MATCHED
     sizes = SIZES
+
+    def __post_init__(self) -> None:
+        check_words(self.words)
+        if self.words == PAPER:
+            object.__setattr__(self, "sizes", PAPER_SIZES)
 
     def template(self, tags: Mapping[str, str]) -> str | None:
         """All prompts are built alike."""
@@ -102,9 +119,11 @@ class Docstring(Task):
         """Different examples without end; with a tokenizer, of names and words that it writes as one token.
 
         Raises:
-            BadPairs: the tokenizer leaves fewer than 12 names, 7 words or 1 word for w1.
+            BadPairs: the tokenizer leaves fewer than 12 names, 7 words, 1 word for w1 or 1 name for the function.
         """
-        words = _words()[split] if tokenizer is None else _single_tokens(_words()[split], tokenizer)
+        words = _words()[split] if self.words == OWN else _paper_words(split)
+        if tokenizer is not None:
+            words = _single_tokens(words, tokenizer)
         rng = stream(split, seed)
         seen: set[str] = set()
         while True:
@@ -120,11 +139,16 @@ class Docstring(Task):
 
 @dataclass(frozen=True)
 class _Words:
-    """What the prompts of one split are made of; `first` are the words that may be w1."""
+    """What the prompts of one split are made of; `first` are the words that may be w1.
+
+    Attributes:
+        functions: the names that a function may have; empty where any may.
+    """
 
     names: tuple[str, ...]
     words: tuple[str, ...]
     first: tuple[str, ...]
+    functions: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -149,6 +173,9 @@ class _Draw:
 
 def _draw(words: _Words, rng: np.random.Generator) -> _Draw:
     drawn = _some(words.names, len(NAMES) + len(OTHERS), rng)
+    if words.functions:
+        name = words.functions[int(rng.integers(len(words.functions)))]
+        drawn = [name, *[each for each in drawn if each != name]][: len(drawn)]
     first = words.first[int(rng.integers(len(words.first)))]
     # One too many, so that there are enough without the first.
     rest = [word for word in _some(words.words, len(WORDS), rng) if word != first][: len(WORDS) - 1]
@@ -175,9 +202,17 @@ def _words() -> dict[str, _Words]:
     return {split: _Words(tuple(group["names"]), tuple(group["words"]), tuple(group["words"])) for split, group in lists}
 
 
+@cache
+def _paper_words(split: str) -> _Words:
+    names, words = (tuple(paper_words("docstring")[kind]) for kind in ("names", "words"))
+    return _Words(names, words, words, tuple(name for place, name in enumerate(names) if owner(place) == split))
+
+
 def _single_tokens(words: _Words, tokenizer: Any) -> _Words:
     """The words that a tokenizer writes as one token wherever a prompt has them."""
+    functions = [f" {name}" for name in words.functions]
     return _Words(
+        functions=_fit("names of functions", functions, BEFORE_NAME, 1, tokenizer) if functions else (),
         names=_fit("names", [f" {name}" for name in words.names], BEFORE_NAME, len(NAMES) + len(OTHERS), tokenizer),
         words=_fit("words", [f" {word}" for word in words.words], BEFORE_WORD, len(WORDS), tokenizer),
         first=_fit("words without a space before them", words.first, BEFORE_FIRST, 1, tokenizer),

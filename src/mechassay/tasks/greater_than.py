@@ -65,7 +65,9 @@ from typing import Any
 from mechassay.alignment import continued, encode
 from mechassay.errors import UnknownName
 from mechassay.examples import Example, Prompt, filled
-from mechassay.tasks.task import SPLITS, Task, stream
+from mechassay.tasks.paper import OWN, PAPER, check_words, owner, paper_words
+from mechassay.tasks.paper import SIZES as PAPER_SIZES
+from mechassay.tasks.task import Task, stream
 
 SIZES = {"train": 10_000, "validation": 1_000, "test": 1_000, "private": 1_000}
 TEMPLATE = "The {noun} lasted from the year {century}{year} to {century}"
@@ -88,12 +90,15 @@ class GreaterThan(Task):
 
     Attributes:
         digit: "first": continue with the year's last two digits; "last": the tens digit is given.
+        words: "own", or "paper" for the nouns of Hanna et al. (2023), see `mechassay.tasks.paper`: every split has
+            all nouns, centuries and YY, and no two splits share a noun with its century.
 
     Raises:
-        UnknownName: another digit.
+        UnknownName: another digit, or no such `words`.
     """
 
     digit: str = "first"
+    words: str = OWN
 
     # Unannotated, so of the class and no fields.
     name = "greater-than"
@@ -106,6 +111,9 @@ class GreaterThan(Task):
     def __post_init__(self) -> None:
         if self.digit not in DIGITS:
             raise UnknownName("digit", self.digit, DIGITS)
+        check_words(self.words)
+        if self.words == PAPER:
+            object.__setattr__(self, "sizes", PAPER_SIZES)
 
     def template(self, tags: Mapping[str, str]) -> str | None:
         """All prompts are built alike."""
@@ -116,14 +124,14 @@ class GreaterThan(Task):
 
         An example's id is its place in that order: it does not depend on the tokenizer.
         """
-        nouns, years = _nouns()[split], _years(split)
+        originals, others = _originals(self.words, split), _others(self.words, split)
         rng = stream(split, seed)
-        order: list[int] = rng.permutation(len(nouns) * len(years)).tolist()
-        drawn: list[list[int]] = rng.integers((len(nouns), len(CENTURIES)), size=(len(order), 2)).tolist()
-        endings = self._endings(nouns[0], tokenizer)
-        for number, (place, (noun, century)) in enumerate(zip(order, drawn, strict=True)):
-            ours, theirs = (nouns[place % len(nouns)], *years[place // len(nouns)]), (nouns[noun], CENTURIES[century])
-            example = self._example(f"{self.name}-{split}-{number:06d}", ours, theirs, endings)
+        order: list[int] = rng.permutation(len(originals)).tolist()
+        drawn: list[list[int]] = rng.integers((len(others), len(others[0])), size=(len(order), 2)).tolist()
+        endings = self._endings(originals[0][0], tokenizer)
+        for number, (place, (row, column)) in enumerate(zip(order, drawn, strict=True)):
+            theirs = others[row][column]
+            example = self._example(f"{self.name}-{split}-{number:06d}", originals[place], theirs, endings)
             if example is not None:
                 yield example
 
@@ -133,9 +141,9 @@ class GreaterThan(Task):
         Raises:
             UnknownName: no such split.
         """
-        if split not in SPLITS:
-            raise UnknownName("split", split, SPLITS)
-        return len(_nouns()[split]) * sum(self.digit == "first" or year[1] != "9" for _, year in _years(split))
+        if split not in self.sizes:
+            raise UnknownName("split", split, list(self.sizes))
+        return sum(self.digit == "first" or year[1] != "9" for _, _, year in _originals(self.words, split))
 
     def _tens(self, year: str) -> str:
         return year[0] if self.digit == "last" else ""
@@ -192,6 +200,25 @@ def _usual(noun: str, century: str, tens: str, tokenizer: Any) -> tuple[str, ...
 def _nouns() -> dict[str, tuple[str, ...]]:
     text = files("mechassay.tasks").joinpath("data/greater_than.json").read_text(encoding="utf-8")
     return {split: tuple(words) for split, words in json.loads(text).items()}
+
+
+@cache
+def _originals(words: str, split: str) -> tuple[tuple[str, str, str], ...]:
+    """Noun, century and year of every original prompt of a split."""
+    if words == PAPER:
+        return tuple((noun, century, year) for ((noun, century),) in _others(words, split) for year in YEARS)
+    return tuple((noun, century, year) for century, year in _years(split) for noun in _nouns()[split])
+
+
+@cache
+def _others(words: str, split: str) -> tuple[tuple[tuple[str, str], ...], ...]:
+    """Noun and century of every unmatched prompt of a split, in rows of equal length."""
+    if words == OWN:
+        return tuple(tuple((noun, century) for century in CENTURIES) for noun in _nouns()[split])
+    nouns = paper_words("greater-than")["nouns"]
+    return tuple(
+        ((noun, century),) for row, noun in enumerate(nouns) for column, century in enumerate(CENTURIES) if owner(row, column) == split
+    )
 
 
 @cache

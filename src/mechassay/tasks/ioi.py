@@ -22,7 +22,8 @@ the counterfactual names twice.
 
 Where this deviates from MIB:
 
-- Templates and words are our own (`data/ioi.json`); as in MIB, the four splits share none.
+- Templates and words are our own (`data/ioi.json`), each template made to fit every place and object of its
+  split; as in MIB, the four splits share none.
 - The subject is name A in half of the rows and name B in the others; in table 6 it is always name A.
   The tag `order` has the names of Wang et al.: "ABBA" when the indirect object comes first, "BABA"
   when the subject does.
@@ -36,17 +37,21 @@ from __future__ import annotations
 
 import json
 import re
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from importlib.resources import files
+from itertools import combinations
 from typing import Any
 
 import numpy as np
 
 from mechassay.alignment import encode
-from mechassay.errors import BadPairs
+from mechassay.errors import BadPairs, BadUsage
 from mechassay.examples import Example, Prompt, filled
+from mechassay.tasks.paper import OWN, PAPER, PAPER_MATCHED, check_words, owner, paper_words
+from mechassay.tasks.paper import SIZES as PAPER_SIZES
 from mechassay.tasks.public import PublicData, PublicTask
 from mechassay.tasks.task import stream
 
@@ -64,6 +69,8 @@ CHANGES = {
     "random_names_s2_ioi_flip_counterfactual": (True, False, True),
     "random_names_s1_ioi_flip_s2_ioi_flip_counterfactual": (True, True, True),
 }
+# Three other people: the corrupted prompts of Uit de Bos and Garriga-Alonso (2024), with their words only.
+NEW_NAMES = "new_names_abc_counterfactual"
 # Table 6 says N/A for the answer of "abc": no name completes it. The released rows say 1 (figure 3), so we do.
 ABC_KEY = 1
 NAMES_PER_ROW = 5
@@ -81,9 +88,17 @@ class IOI(PublicTask):
 
     Attributes:
         source: "own", "hub", or a folder with rows of the public schema.
+        words: "own"; "paper" or "paper-matched" for those of Uit de Bos and Garriga-Alonso (2024), see
+            `mechassay.tasks.paper`: one template, the indirect object always first, and a ninth kind of
+            counterfactual, "new_names_abc", in which three other people stand for all names.
+
+    Raises:
+        UnknownName: no such `words`.
+        BadUsage: `words` together with a source that brings its own.
     """
 
     source: str = "own"
+    words: str = OWN
 
     # Unannotated, so of the class and no fields.
     name = "ioi"
@@ -93,16 +108,27 @@ class IOI(PublicTask):
     sizes = SIZES
     public = PublicData("mib-bench/ioi")
 
+    def __post_init__(self) -> None:
+        check_words(self.words, (OWN, PAPER, PAPER_MATCHED))
+        if self.words == OWN:
+            return
+        if self.source != "own":
+            raise BadUsage(f'ioi takes words only with source="own"; got source={self.source!r}, words={self.words!r}.')
+        object.__setattr__(self, "sizes", PAPER_SIZES)
+        object.__setattr__(self, "counterfactuals", (*CHANGES, NEW_NAMES))
+
     def invent(self, split: str, seed: int, tokenizer: Any = None) -> Iterator[Example]:
         """The rows of one split; with a tokenizer, only names that it writes as one token.
 
         Raises:
-            BadPairs: the tokenizer leaves fewer than 6 names.
+            BadPairs: the tokenizer leaves fewer than 6 names, or no two pairs of them.
         """
-        words = _words()[split]
+        words = _words()[split] if self.words == OWN else _paper_words(self.words)
         names = words.names if tokenizer is None else _single_token_names(words.names, tokenizer)
-        for number, row in enumerate(_rows(words, names, stream(split, seed))):
-            yield row.example(f"{self.name}-{split}-{number:06d}")
+        rng = stream(split, seed)
+        rows = _rows(words, names, rng) if self.words == OWN else _paper_rows(words, names, split, rng)
+        for number, row in enumerate(rows):
+            yield row.example(f"{self.name}-{split}-{number:06d}", self.counterfactuals)
 
     def from_row(self, row: Mapping[str, Any], id: str) -> Example:
         template, people = row["template"], row["metadata"]
@@ -173,24 +199,20 @@ class _Row:
         """What the clean prompt is made of."""
         return (self.template, self.subject, self.indirect_object, self.subject_first, self.object, self.place)
 
-    def example(self, id: str) -> Example:
-        fixed = {"place": self.place, "object": self.object}
-        clean, *others = [_prompt(self.template, {**people, **fixed}, choices) for people, choices in self._casts()]
-        return _example(id, self.template, clean, dict(zip(CHANGES, others, strict=True)))
+    def example(self, id: str, kinds: Sequence[str]) -> Example:
+        return _example(id, self.template, self._prompt(None), {kind: self._prompt(kind) for kind in kinds})
 
-    def _casts(self) -> list[tuple[dict[str, str], tuple[str, ...]]]:
-        """Names and choices of the clean prompt and of each counterfactual."""
-        casts: list[tuple[dict[str, str], tuple[str, ...]]] = []
+    def _prompt(self, kind: str | None) -> Prompt:
+        """The clean prompt, or a counterfactual."""
         people, strangers = (self.subject, self.indirect_object), (self.random_a, self.random_b)
-        for kind, (random, flip_s1, flip_s2) in {"": (False, False, False), **CHANGES}.items():
-            subject, other = strangers if random else people
-            a, b = (subject, other) if self.subject_first != flip_s1 else (other, subject)
-            choices = strangers if random else (self.indirect_object, self.subject)
-            c = other if flip_s2 else subject
-            if kind == ABC:
-                c, choices = self.random_c, (*choices, self.random_c)
-            casts.append(({"name_A": a, "name_B": b, "name_C": c}, choices))
-        return casts
+        random, flip_s1, flip_s2 = CHANGES.get(kind or "", (kind == NEW_NAMES, False, False))
+        subject, other = strangers if random else people
+        a, b = (subject, other) if self.subject_first != flip_s1 else (other, subject)
+        choices = strangers if random else (self.indirect_object, self.subject)
+        c = other if flip_s2 else subject
+        if kind in (ABC, NEW_NAMES):
+            c, choices = self.random_c, (*choices, self.random_c)
+        return _prompt(self.template, {"name_A": a, "name_B": b, "name_C": c, "place": self.place, "object": self.object}, choices)
 
 
 def _prompt(template: str, fields: Mapping[str, str], choices: Sequence[str]) -> Prompt:
@@ -281,6 +303,42 @@ def _block(words: _Words, names: Sequence[str], rng: np.random.Generator) -> Ite
             place=words.places[place],
             subject_first=bool(first),
         )
+
+
+@cache
+def _paper_words(words: str) -> _Words:
+    lists = paper_words("ioi")
+    return _Words((lists["templates"][words],), tuple(lists["names"]), tuple(lists["objects"]), tuple(lists["places"]))
+
+
+def _paper_rows(words: _Words, names: Sequence[str], split: str, rng: np.random.Generator) -> Iterator[_Row]:
+    """Different draws whose people, and whose strangers, are pairs of names of the split; until there is none left.
+
+    Raises:
+        BadPairs: no two such pairs have four names.
+    """
+    place = {name: number for number, name in enumerate(words.names)}
+    pairs = [(a, b) for a, b in combinations(names, 2) if owner(place[a], place[b]) == split]
+    met = Counter(name for pair in pairs for name in pair)
+    # A pair that touches all others has no strangers.
+    people = [(a, b) for a, b in pairs if met[a] + met[b] - 1 < len(pairs)]
+    if not people:
+        raise BadPairs(
+            f"IOI needs two pairs of different names in split {split!r}; of these words, the tokenizer leaves {len(names)} names."
+        )
+    sizes = (len(people), 2, len(pairs), 2, len(names), len(words.objects), len(words.places))
+    possible = 2 * len(people) * len(words.objects) * len(words.places)
+    seen: set[tuple[str | bool, ...]] = set()
+    while len(seen) < possible:
+        draws: list[list[int]] = rng.integers(sizes, size=(BLOCK, len(sizes))).tolist()
+        for ours, turn, theirs, other_turn, third, thing, where in draws:
+            subject, indirect_object = people[ours][::-1] if turn else people[ours]
+            random_a, random_b = pairs[theirs][::-1] if other_turn else pairs[theirs]
+            five = (subject, indirect_object, random_a, random_b, names[third])
+            row = _Row(words.templates[0], *five, words.objects[thing], words.places[where], subject_first=False)
+            if len(set(five)) == NAMES_PER_ROW and row.key not in seen:
+                seen.add(row.key)
+                yield row
 
 
 def _single_token_names(names: Sequence[str], tokenizer: Any) -> list[str]:
