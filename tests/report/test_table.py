@@ -11,7 +11,7 @@ from rich.console import Console
 
 from mechassay.records import Failure, Record, Spec
 from mechassay.report.table import print_table, table_rows
-from mechassay.report.words import interval, kept_at, labels, number, seconds, settings
+from mechassay.report.words import CHANCE_DECIMALS, chance_text, interval, kept_at, labels, number, seconds, settings
 
 Make = Callable[..., Record]
 FAILURE = Failure(cell={"method": "exact", "task": "ioi"}, error="OutOfMemory", message="One example [bold]needs[/bold] 20 GB.")
@@ -35,6 +35,15 @@ FAILURE = Failure(cell={"method": "exact", "task": "ioi"}, error="OutOfMemory", 
 def test_numbers_are_rounded_to_their_interval(value: float, low: float, high: float, expected: str) -> None:
     assert interval(value, low, high) == expected
     assert number(value, low, high) == expected.split(" [")[0]
+
+
+def test_a_share_is_never_rounded_to_fewer_digits_than_the_chance_beside_it() -> None:
+    """One of four right is 0.25, not 0.2 beside a chance of 0.25; its interval alone supports one digit."""
+    assert interval(0.25, 0.01, 0.8) == "0.2 [0.0, 0.8]"
+    assert interval(0.25, 0.01, 0.8, least=CHANCE_DECIMALS) == "0.25 [0.01, 0.80]"
+    assert len(chance_text(0.25).partition(".")[2]) == CHANCE_DECIMALS
+    assert interval(1.0, 0.964, 1.0, least=CHANCE_DECIMALS) == interval(1.0, 0.964, 1.0) == "1.000 [0.964, 1.000]", "more stay"
+    assert interval(math.nan, 0.0, 1.0, least=CHANCE_DECIMALS) == "undefined"
 
 
 def test_rows(make_record: Make) -> None:

@@ -14,14 +14,16 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers, trainers
-from transformers import PreTrainedTokenizerFast
+from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
 
 from mechassay.alignment import token_position
 from mechassay.errors import BadPairs, BadUsage, UnknownName
 from mechassay.examples import Example, Prompt
+from mechassay.models.model import make_model
 from mechassay.pairs import Batch
 from mechassay.tasks import SPLITS, load_task
 from mechassay.tasks.docstring import MATCHED, RANDOM, UNMATCHED, Docstring
+from tiny import quiet_model
 
 LISTS: dict[str, dict[str, list[str]]] = json.loads(files("mechassay.tasks").joinpath("data/docstring.json").read_text(encoding="utf-8"))
 PRIVATE = 987
@@ -241,6 +243,16 @@ def test_a_tokenizer_that_knows_all_words_changes_nothing() -> None:
     assert [tokenizer.convert_ids_to_tokens(row) for row in batch.foils.tolist()] == [
         [foil.strip() for foil in pair.foils] for pair in plain
     ]
+
+
+def test_a_filter_by_counterfactuals_keeps_every_pair() -> None:
+    """Nothing completes a counterfactual, so that no model gets one wrong."""
+    tokenizer = word_level(everything("test"))
+    shape = {"hidden_size": 16, "intermediate_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2, "num_key_value_heads": 2}
+    network = quiet_model(LlamaForCausalLM, LlamaConfig(vocab_size=len(tokenizer), bos_token_id=0, eos_token_id=0, **shape))
+    plain = Docstring().pairs("test", tokenizer, limit=6)
+    kept = Docstring().pairs("test", make_model(network, tokenizer), limit=6, keep="counterfactual")
+    assert kept == plain and not kept.dropped and not any(pair.counterfactual_answers for pair in kept)
 
 
 def test_unknown_names_and_words_are_left_out() -> None:

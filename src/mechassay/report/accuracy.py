@@ -19,7 +19,8 @@ from rich.console import Console
 from mechassay.records import Failure, Record
 from mechassay.report.figures import GREY, INK, MARKERS, PALETTE, SETTINGS, svg
 from mechassay.report.grids import NOTHING, Grid, grids_markdown, grids_page, print_grids
-from mechassay.report.words import interval, measure
+from mechassay.report.words import CHANCE_DECIMALS, chance_text, interval, measure
+from mechassay.tasks.paper import OWN
 
 ORIGINAL = "original"
 SCORES = {"greedy": "greedy", "ranked": "ranked choice"}
@@ -117,6 +118,8 @@ def _tasks(records: Sequence[Record]) -> dict[str, list[Record]]:
     found: dict[str, list[Record]] = {}
     for record in records:
         changed = [f"{key}={record.task.args[key]}" for key in ("n_choices", "variable", "digit", "digits") if record.task.args.get(key)]
+        words = record.task.args.get("words", OWN)
+        changed += [f"words={words}"] if words != OWN else []
         name = record.task.name + (f" ({', '.join(changed)})" if changed else "")
         found.setdefault(name, []).append(record)
     return found
@@ -135,12 +138,12 @@ def _cells(records: dict[str, Record], models: Sequence[str], kind: str) -> tupl
     cells = [_cell(records[model], f"{name}@{kind}") if model in records else NOTHING for model in models for name in SCORES]
     some = next(iter(records.values()))
     chance, greedy = measure(some, f"chance@{kind}"), measure(some, f"greedy@{kind}")
-    return (*cells, NOTHING if chance is None or not chance.n else f"{chance.value:.2f}", "0" if greedy is None else f"{greedy.n:,}")
+    return (*cells, NOTHING if chance is None or not chance.n else chance_text(chance.value), "0" if greedy is None else f"{greedy.n:,}")
 
 
 def _cell(record: Record, name: str) -> str:
     found = measure(record, name)
-    return NOTHING if found is None or not found.n else interval(found.value, found.low, found.high)
+    return NOTHING if found is None or not found.n else interval(found.value, found.low, found.high, least=CHANCE_DECIMALS)
 
 
 def _facts(record: Record) -> dict[str, str]:

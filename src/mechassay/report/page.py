@@ -25,6 +25,7 @@ from mechassay.records import Failure, Record, Spec
 from mechassay.report.figures import areas_figure, colours, faithfulness_figure
 from mechassay.report.table import NUMERIC, shown_columns, table_rows
 from mechassay.report.words import (
+    CHANCE_DECIMALS,
     CONTROLS,
     arguments,
     control_kinds,
@@ -173,7 +174,7 @@ def _facts_of(record: Record) -> dict[str, str]:
         "counterfactual": str(args.get("counterfactual", "")),
         "split": str(args.get("split", "")),
         **{key.replace("_", " "): str(value) for key, value in args.items() if key not in task},
-        "accuracy of the model": measure_text(record, "accuracy"),
+        "accuracy of the model": measure_text(record, "accuracy", least=CHANCE_DECIMALS),
         "chance": measure_text(record, "chance"),
         **{f"{split} pairs": _selection(chosen) for split, chosen in record.data.items()},
         "pairs": f"{len(record.example_ids):,} in {len(set(record.groups)):,} groups",

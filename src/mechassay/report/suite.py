@@ -21,7 +21,7 @@ from mechassay.circuits.differences import AreaName, Differences
 from mechassay.records import Failure, Record
 from mechassay.report.grids import NOTHING, Grid, grids_markdown, grids_page, print_grids
 from mechassay.report.ranks import rank_text, ranked, resolved_text
-from mechassay.report.words import CONTROLS, at_random, control_kinds, interval, measure, measure_text
+from mechassay.report.words import CHANCE_DECIMALS, CONTROLS, at_random, chance_text, control_kinds, interval, measure, measure_text
 from mechassay.truth.models import truth_names
 
 MOST_COLUMNS = 6
@@ -200,7 +200,11 @@ def _took(record: Record) -> str:
 
 def _ability(record: Record) -> tuple[str, str, str]:
     chance = measure(record, "chance")
-    return (measure_text(record, "accuracy"), NOTHING if chance is None else f"{chance.value:.2f}", f"{len(record.example_ids):,}")
+    return (
+        measure_text(record, "accuracy", least=CHANCE_DECIMALS),
+        NOTHING if chance is None else chance_text(chance.value),
+        f"{len(record.example_ids):,}",
+    )
 
 
 def _without_result(failures: Sequence[Failure]) -> Iterator[tuple[str, ...]]:

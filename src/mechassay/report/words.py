@@ -1,7 +1,8 @@
 """Numbers, names and findings of records in words: what tables, figures and pages have in common.
 
 A number is rounded to what its interval supports: two digits of the interval's half-width if it
-begins with 1, 2 or 3, else one (the rule of the Particle Data Group).
+begins with 1, 2 or 3, else one (the rule of the Particle Data Group). A share that stands beside the
+share of chance has at least as many decimals as that: 0.25 of four examples is no 0.2 beside 0.25.
 The verdict claims no more than intervals do: "more than random" means that the difference from random
 rankings over the same examples is above 0, for either kind of them, and that the CPR itself is.
 """
@@ -20,6 +21,8 @@ import numpy as np
 from mechassay.records import Measure, Record, Spec
 
 UNDEFINED = "undefined"
+CHANCE_DECIMALS = 2
+"""Decimals of the share of chance, and the fewest of what is compared with it."""
 SMALL = 0.2
 """Circuits up to this share of the edges count as small in the verdict."""
 
@@ -42,12 +45,12 @@ def number(value: float, low: float = math.nan, high: float = math.nan) -> str:
     return _fixed(value, _decimals(low, high))
 
 
-def interval(value: float, low: float, high: float) -> str:
-    """A value and its interval: `1.97 [1.71, 2.20]`."""
-    shown = number(value, low, high)
-    if not (math.isfinite(low) and math.isfinite(high)) or shown == UNDEFINED:
-        return shown
-    decimals = _decimals(low, high)
+def interval(value: float, low: float, high: float, *, least: int = 0) -> str:
+    """A value and its interval, with at least so many decimals: `1.97 [1.71, 2.20]`."""
+    if not (math.isfinite(value) and math.isfinite(low) and math.isfinite(high)):
+        return number(value, low, high)
+    decimals = max(least, _decimals(low, high))
+    shown = _fixed(value, decimals)
     return f"{shown} [{_fixed(low, decimals)}, {_fixed(high, decimals)}]"
 
 
@@ -78,10 +81,15 @@ def measure(record: Record, name: str) -> Measure | None:
     return next((each for each in record.measures if each.name == name), None)
 
 
-def measure_text(record: Record, name: str) -> str:
-    """A measure and its interval; empty if the record does not have it."""
+def measure_text(record: Record, name: str, *, least: int = 0) -> str:
+    """A measure and its interval, with at least so many decimals; empty if the record does not have it."""
     found = measure(record, name)
-    return "" if found is None else interval(found.value, found.low, found.high)
+    return "" if found is None else interval(found.value, found.low, found.high, least=least)
+
+
+def chance_text(chance: float) -> str:
+    """What guessing would get right."""
+    return f"{chance:.{CHANCE_DECIMALS}f}"
 
 
 def value_of(record: Record, name: str) -> float:
