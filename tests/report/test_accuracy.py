@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import xml.etree.ElementTree as ElementTree
-from dataclasses import replace
 
 import pytest
 
@@ -50,7 +49,7 @@ def test_another_word_set_makes_another_task() -> None:
 def test_few_examples_are_not_rounded_below_chance() -> None:
     """One of four right: its interval supports one digit, but "0.2" beside a chance of "0.25" would look worse than guessing."""
     few = [Measure(name="greedy@original", value=0.25, low=0.0456, high=0.6994, n=4), Measure(name="chance@original", value=0.25, n=4)]
-    overall, *_ = accuracy_grids([replace(record("a"), measures=few)])
+    overall, *_ = accuracy_grids([record("a").model_copy(update={"measures": few})])
     assert overall.rows[0] == ("mcqa", "0.25 [0.05, 0.70]", "–", "0.25", "4")
 
 

@@ -202,7 +202,6 @@ def _nouns() -> dict[str, tuple[str, ...]]:
     return {split: tuple(words) for split, words in json.loads(text).items()}
 
 
-@cache
 def _originals(words: str, split: str) -> tuple[tuple[str, str, str], ...]:
     """Noun, century and year of every original prompt of a split."""
     if words == PAPER:
@@ -210,7 +209,6 @@ def _originals(words: str, split: str) -> tuple[tuple[str, str, str], ...]:
     return tuple((noun, century, year) for century, year in _years(split) for noun in _nouns()[split])
 
 
-@cache
 def _others(words: str, split: str) -> tuple[tuple[tuple[str, str], ...], ...]:
     """Noun and century of every unmatched prompt of a split, in rows of equal length."""
     if words == OWN:
