@@ -72,6 +72,16 @@ def test_edges_ranking_and_growth_are_those_asked_for(first: Path, tmp_path: Pat
     assert sorted(lines(out.read_text("utf-8"))) == sorted(wanted.names())
 
 
+def test_scores_that_grow_are_drawn_as_they_grow(tmp_path: Path, run: Run) -> None:
+    """Importances of information flow routes cannot be compared between readers."""
+    scores = made(3)
+    routes = EdgeScores(GRAPH, scores.values, {**scores.provenance, "selection": "greedy"})
+    routes.save(tmp_path / "ifr.safetensors")
+    assert run("circuits", "draw", tmp_path / "ifr.safetensors", "--edges", "20", "-o", tmp_path / "ifr.svg").code == 0
+    drawn = lines((tmp_path / "ifr.svg").read_text())
+    assert set(drawn) == set(scores.greedy(20, by="magnitude").pruned().names()) != set(scores.top(20, by="magnitude").pruned().names())
+
+
 def test_two_files_are_compared(first: Path, second: Path, tmp_path: Path, run: Run) -> None:
     done = run("circuits", "draw", first, second, "-o", tmp_path / "x.svg", "--edges", "100", "--greedy")
     assert done.code == 0, done.err

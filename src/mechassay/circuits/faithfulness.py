@@ -211,7 +211,7 @@ def faithfulness_curve(
     elif (controls.ids, controls.objective, controls.fractions) != (batch.ids, chosen.name, sizes):
         raise BadUsage("The controls belong to other examples, another objective or other fractions than this evaluation.")
     rankings: tuple[By, By] = ("value", "magnitude")
-    greedy = greedy or scores.provenance.get("selection") == "greedy"
+    greedy = greedy or (isinstance(scores, EdgeScores) and scores.grows)
     wanted = {by: [_cut(scores, p, by, greedy, profile) for p in sizes] for by in rankings}
     values = _evaluate_distinct(model, [circuit for by in rankings for circuit in wanted[by]], batch, chosen, progress)
     rule = Rule(profile, sizes, model.graph.n_edges, controls.empty, controls.full, batch.groups, seed)

@@ -102,7 +102,7 @@ def recovery_of(scores: EdgeScores, truth: Circuit, by: By | None = None, profil
         raise BadUsage(f"The profile mib-2025 ranks edges by magnitude; got {ranked!r}.")
     if scores.graph != truth.graph:
         raise GraphMismatch(f"The scores belong to {scores.graph}; the truth belongs to {truth.graph}.")
-    greedy = greedy or scores.provenance.get("selection") == "greedy"
+    greedy = greedy or scores.grows
     ranks = _greedy_ranks(scores, ranked) if greedy else _ranks(scores, ranked)
     member = truth.edges[truth.graph.legal].cpu().numpy()
     n_true, n_false = int(member.sum()), int((~member).sum())

@@ -205,6 +205,11 @@ class EdgeScores:
             clean = torch.where(graph.legal, clean, torch.tensor(float("nan")))
         return EdgeScores(graph, clean, dict(provenance or {}))
 
+    @property
+    def grows(self) -> bool:
+        """Whether its method says that circuits are grown from the logits, not cut from one ranking (information flow routes)."""
+        return self.provenance.get("selection") == "greedy"
+
     def scored(self) -> Bool[Tensor, "writers readers"]:
         """True at edges that have a score."""
         return self.graph.legal & ~self.values.isnan()

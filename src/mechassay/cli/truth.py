@@ -100,7 +100,7 @@ def train_truth(
 @app.command("recover")
 def recover(
     name: Annotated[list[str] | None, typer.Option("--name", "-n", help="Ground truth; all if not given.")] = None,
-    method: Annotated[list[str], typer.Option("--method", "-M", help="Method that scores edges; repeat for several.")] = METHODS,
+    method: Annotated[list[str], typer.Option("--method", "-M", help="Method; repeat for several.")] = METHODS,
     ablation: Annotated[str, typer.Option(help="What ablated edges carry.")] = "counterfactual",
     limit: Annotated[int, typer.Option(help="Pairs to find circuits on.")] = 50,
     profile: Annotated[str, typer.Option(help="strict, or mib-2025 (ten greedy circuits, as the benchmark's code).")] = "strict",
@@ -115,10 +115,10 @@ def recover(
     from mechassay.circuits.ablation import ablate
     from mechassay.circuits.methods import METHODS as KNOWN
     from mechassay.circuits.recovery import recovery_of
-    from mechassay.circuits.scores import EdgeScores
-    from mechassay.errors import BadUsage, UnknownName
+    from mechassay.errors import UnknownName
     from mechassay.report.grids import Grid, print_grids
     from mechassay.report.words import interval, number
+    from mechassay.runs.truths import by_edge
     from mechassay.truth.models import load_truth, truth_names
     from mechassay.truth.verify import ABLATIONS
 
@@ -136,9 +136,7 @@ def recover(
         batch = ablate(truth.model, truth.task.pairs("train", truth.model, limit=limit, seed=seed), ablation)
         rows: list[tuple[str, ...]] = []
         for text, made in methods.items():
-            scores = made.score(truth.model, batch)
-            if not isinstance(scores, EdgeScores):
-                raise BadUsage(f"{text} does not score edges: its circuits cannot be compared with a circuit of edges.")
+            scores = by_edge(made.score(truth.model, batch))
             found = recovery_of(scores, truth.circuits[ablation], by="magnitude", profile="strict" if profile == "strict" else "mib-2025")
             low, high, _ = found.auroc_interval
             rows.append((text, interval(found.auroc, low, high), number(found.auprc), number(found.r_precision)))

@@ -281,8 +281,11 @@ class CircuitJob:
 def legible(scores: EdgeScores | NodeScores, n_edges: int = DRAWN_EDGES, by: By = "magnitude") -> Circuit:
     """The largest circuit of top edges, or of top nodes, that has at most `n_edges` left after pruning.
 
-    Where the first connected one is already larger, edges are grown from the logits instead; of nodes there is then none.
+    Where the first connected one is already larger, and where scores say that their circuits grow from the logits, edges are
+    grown; of nodes there is then none.
     """
+    if isinstance(scores, EdgeScores) and scores.grows:
+        return scores.greedy(min(n_edges, scores.graph.n_edges), by=by).pruned()
     low, high = 0, min(len(scores.ranking(by)), scores.graph.n_edges)
     while low < high:
         middle = (low + high + 1) // 2

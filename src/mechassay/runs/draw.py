@@ -132,7 +132,7 @@ def _read(path: Path) -> tuple[EdgeScores | NodeScores | NeuronScores | None, Ci
 def _cut_edges(scores: EdgeScores, n_edges: int | None, by: By, greedy: bool) -> tuple[str, Circuit]:
     if n_edges is not None:
         scores.size(n_edges)  # Too many or too few is wrong, greedily too.
-    if greedy:
+    if greedy or scores.grows:
         n = min(DRAWN_EDGES, scores.graph.n_edges) if n_edges is None else n_edges
         return f"{n:,} edges grown from the logits by {by}, pruned", scores.greedy(n, by=by).pruned()
     if n_edges is None:

@@ -180,7 +180,7 @@ def _cut(scores: Scores, each: NamedCircuit) -> Circuit:
     assert size is not None
     if isinstance(scores, EdgeScores):
         # Some methods say that their scores are to be cut greedily.
-        greedy = each.greedy or scores.provenance.get("selection") == "greedy"
+        greedy = each.greedy or scores.grows
         return (scores.greedy if greedy else scores.top)(size, by="magnitude").pruned()
     if each.greedy:
         unit = "node" if isinstance(scores, NodeScores) else "neuron"
