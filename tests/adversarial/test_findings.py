@@ -12,10 +12,11 @@ import pyarrow.parquet
 import pytest
 import torch
 
-from mechassay.adversarial.findings import Statistics, fields_of, finite, heat_maps, histogram, skeleton
+from mechassay.adversarial.findings import Statistics, fields_of, finite, heat_maps, histogram
 from mechassay.adversarial.groups import Field
 from mechassay.adversarial.pools import Pool
 from mechassay.adversarial.population import check_finite, enumerate_pools
+from mechassay.adversarial.strata import skeleton
 from mechassay.adversarial.values import Values
 from mechassay.errors import BadFile, BadUsage, UnknownName
 from mechassay.examples import Prompt, filled
@@ -24,6 +25,12 @@ from mechassay.truth.models import load_truth
 from mechassay.truth.tasks import CompiledIOI
 
 SMALL = Statistics("grid", above=(1.0,), n_resamples=50, n_permutations=200)
+
+
+@pytest.fixture(scope="module")
+def words() -> Any:
+    """A tokenizer."""
+    return load_truth("truth-ioi").model.tokenizer
 
 
 def pool(prompts: list[Prompt]) -> Pool:
@@ -57,22 +64,22 @@ def test_a_population_has_no_intervals() -> None:
     assert math.isnan(exact["bound"]) and guessed["low"] < 0.1 < guessed["bound"] <= guessed["high"]
 
 
-def test_fields_that_divide_alike_are_one() -> None:
+def test_fields_that_divide_alike_are_one(words: Any) -> None:
     clean = pool(cities("Rome", "Oslo", "Rome", "Oslo"))
     other = pool(cities("Bern", "Bern", "Lima", "Lima"))
-    alone = fields_of(clean, None, grid=True)
+    alone = fields_of(clean, None, words, grid=True)
     assert [(field.name, tuple(field.labels), field.side) for field in alone] == [("city", ("Rome", "Oslo", "Rome", "Oslo"), "clean")]
-    assert [field.name for field in fields_of(clean, other, grid=True)] == ["city", "corrupted city"]
+    assert [field.name for field in fields_of(clean, other, words, grid=True)] == ["city", "corrupted city"]
     # Of pairs, the corrupted prompt's field may say nothing new; in a grid its labels stand on another axis.
-    assert [field.name for field in fields_of(clean, clean, grid=False)] == ["city = corrupted city"]
-    assert [field.name for field in fields_of(clean, clean, grid=True)] == ["city", "corrupted city"]
+    assert [field.name for field in fields_of(clean, clean, words, grid=False)] == ["city = corrupted city"]
+    assert [field.name for field in fields_of(clean, clean, words, grid=True)] == ["city", "corrupted city"]
 
 
-def test_the_template_is_a_field() -> None:
-    words = {"city": "Rome", "number": "1"}
-    prompts = [filled(text, words) for text in ("In {city} {number}", "Near {city} {number}") for _ in range(2)]
+def test_the_template_is_a_field(words: Any) -> None:
+    parts = {"city": "Rome", "number": "1"}
+    prompts = [filled(text, parts) for text in ("In {city} {number}", "Near {city} {number}") for _ in range(2)]
     assert skeleton(prompts[0]) == "In {city} {number}"
-    assert [(field.name, field.labels) for field in fields_of(pool(prompts), None, grid=True)] == [
+    assert [(field.name, field.labels) for field in fields_of(pool(prompts), None, words, grid=True)] == [
         ("template", ("In {city} {number}",) * 2 + ("Near {city} {number}",) * 2)
     ]
     inside = Prompt("a bb c", spans={"whole": (0, 6), "middle": (2, 4)})
@@ -87,12 +94,23 @@ def test_a_worse_label_is_found_and_p_counts_the_fields() -> None:
         Field("place", ["zoo"] * 10 + ["bar"] * 30),
         Field("thing", [("ring", "bone")[row % 2] for row in range(40)]),
     ]
-    one = SMALL.groups(values, fields[:1], np.random.default_rng(1))
-    two = SMALL.groups(values, fields, np.random.default_rng(1))
+    empty = np.full((40, 30), 50.0)
+    one = SMALL.groups(values, empty, fields[:1], np.random.default_rng(1))
+    two = SMALL.groups(values, empty, fields, np.random.default_rng(1))
     place = two[0]
     assert place["labels"] == ["bar", "zoo"] and place["inputs"] == [30, 10]
     assert place["p"][1] == pytest.approx(2 * one[0]["p"][1]) and place["p"][1] < 0.05 < min(two[1]["p"])
     assert place["max"][1] == values[:10].max() and place["rest"][0] > place["99%"][0]
+    assert place["worse"] == [False, True] and not any(two[1]["worse"])
+    assert place["effect"][1] == pytest.approx(place["tested"][1] - place["rest"][1])
+    assert place["share"][1] == pytest.approx(place["effect"][1] / 50) and place["mean_share"][1] == pytest.approx(
+        place["mean_effect"][1] / 50
+    )
+    assert place["mean_effect"][1] == pytest.approx(values[:10].mean() - values[10:].mean())
+    assert place["mean_low"][1] < place["mean_effect"][1] < place["mean_high"][1]
+    # The same difference is nothing beside an empty circuit that is a hundred times further away.
+    far = SMALL.groups(values, 100 * empty, fields, np.random.default_rng(1))
+    assert far[0]["p"] == place["p"] and far[0]["worse"] == [False, False]
     (heat,) = heat_maps(values, fields, two)
     assert heat["fields"] == ["place", "thing"] and np.array(heat["max"]).max() == values.max()
 

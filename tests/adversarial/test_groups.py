@@ -10,8 +10,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.stats import fisher_exact
 
-from mechassay.adversarial import groups
-from mechassay.adversarial.groups import Exceedance, Field, HighPercentile, by_fields, worse_labels
+from mechassay.adversarial import label_tests
+from mechassay.adversarial.groups import Field, by_fields
+from mechassay.adversarial.label_tests import Exceedance, HighPercentile, worse_labels
 from mechassay.errors import BadUsage, NonFinite, UnknownName
 
 
@@ -143,7 +144,7 @@ def test_blocks_names_and_seeds(monkeypatch: pytest.MonkeyPatch) -> None:
     wanted = test(labels)
     assert test([f"label {label}" for label in labels]) == wanted
     assert test(labels, 1) != wanted
-    monkeypatch.setattr(groups, "BLOCK", 500)
+    monkeypatch.setattr(label_tests, "BLOCK", 500)
     assert test(labels) == wanted
 
 

@@ -20,6 +20,7 @@ from mechassay.report.adversarial import (
     broken,
     controls_grid,
     exceedance_grid,
+    group_grid,
     marked,
     nats,
     overview_grid,
@@ -178,18 +179,57 @@ def test_a_population_is_exact(records: list[Record]) -> None:
     assert "percentiles and maximum are exact" in adversarial_page([exact])
 
 
+def group(name: str, labels: list[str], tested: list[float], rest: list[float], p: list[float], worse: list[bool]) -> dict[str, Any]:
+    effect = [one - other for one, other in zip(tested, rest, strict=True)]
+    means = {"mean_effect": [each / 2 for each in effect], "mean_low": [0.5, None], "mean_high": [1.5, None], "mean_share": effect}
+    sizes = {"inputs": [20, 1234], "compared": [15, 1234], "strata": 5, "strata used": 3}
+    return {
+        **{"name": name, "labels": labels, "tested": tested, "rest": rest, "effect": effect, "p": p, "worse": worse, **sizes, **means},
+        **{"share": [each / 10 for each in effect], "99.9%": tested, "max": tested},
+    }
+
+
 def test_worse_labels_are_named(records: list[Record]) -> None:
-    groups = [
-        {"name": "object", "labels": ["bone", "kiss"], "99%": [1.0, 9.0], "rest": [9.0, 1.0], "p": [1.0, 0.01]},
-        {"name": "place", "labels": ["zoo", "bar"], "99%": [2.0, 2.0], "rest": [2.0, 2.0], "p": [0.9, 1.0]},
-    ]
+    found = group("object", ["kiss", "bone"], [9.0, 1.0], [7.5, 9.0], [0.01, 1.0], [True, False])
+    small = group("place", ["zoo", "bar"], [2.0, 2.0], [1.99, 2.0], [0.01, 1.0], [False, False])
+    nothing = group("name", ["Ann", "Bob"], [2.0, 2.0], [2.0, 2.0], [0.9, 1.0], [False, False])
+    nothing["compared"] = nothing["inputs"]
 
-    def told(groups: list[dict[str, Any]]) -> str:
-        return worse_labels_text(records[0].model_copy(update={"curves": {**records[0].curves, "groups": groups}}))
+    def told(*groups: dict[str, Any]) -> str:
+        return worse_labels_text(records[0].model_copy(update={"curves": {**records[0].curves, "groups": list(groups)}}))
 
-    assert told(groups) == "Found to be worse than the rest: object = 'kiss' (99th percentile 9 against 1)."
-    assert told(groups[1:]) == "No label of any of 1 fields is found to be worse than the others."
-    assert told([]).startswith("No part of the prompts has labels")
+    left = "Not compared, as no other label is in their stratum: object: 5 of 1,254 prompts in 2 strata."
+    assert told(found, nothing) == (
+        "Found to be worse than the rest of their strata: object = 'kiss' (99th percentile 9.00 against 7.50, 1.50 more: 15\u00a0% of the "
+        f"empty circuit's; means differ by 0.750 [0.500, 1.50]). {left}"
+    )
+    assert told(nothing) == "No label of any of 1 fields is found to be worse than the rest of its strata."
+    # What differs by next to nothing is not worse, whatever its p.
+    least = "the least effect worth reporting (5\u00a0% of the empty circuit's 99th percentile)"
+    small["compared"] = small["inputs"]
+    assert told(small).endswith(f"of its strata. 1 has p ≤ 0.05, by less than {least}.")
+    assert f" 1 more has p ≤ 0.05, but by less than {least}. Not compared" in told(found, small)
+    assert told().startswith("No part of the prompts has labels")
+
+
+def test_the_table_of_labels_has_effects(records: list[Record]) -> None:
+    rows = group_grid(group("object", ["kiss", "bone"], [9.0, 1.0], [7.5, 9.0], [0.01, 1.0], [True, False])).rows
+    assert rows[0] == ("kiss", "15 of 20", "9.00", "7.50", "1.50", "15\u00a0%", "0.750 [0.500, 1.50]", "9.00", "9.00", "0.01")
+    assert rows[1][1] == "1,234" and rows[1][6] == "-4.00"
+
+
+def test_a_run_stores_effects_and_strata(records: list[Record]) -> None:
+    """Every label's numbers are those of its pairs, on the run's own values."""
+    for record in records:
+        for found in record.curves["groups"]:
+            n = len(found["labels"])
+            assert all(len(found[key]) == n for key in ("inputs", "compared", "tested", "rest", "effect", "share", "mean_effect", "worse"))
+            assert found["strata used"] <= found["strata"]
+            for tested, rest, effect in zip(found["tested"], found["rest"], found["effect"], strict=True):
+                assert (effect is None) == (tested is None) and (effect is None or effect == pytest.approx(tested - rest))
+    exact = records[0]
+    assert exact.task.args["least_effect"] == 0.05
+    assert not any(any(found["worse"]) for found in exact.curves["groups"]), "what is rounding is never worse"
 
 
 def test_parts_of_prompts_are_marked_and_escaped() -> None:
@@ -198,7 +238,17 @@ def test_parts_of_prompts_are_marked_and_escaped() -> None:
 
 
 @pytest.mark.parametrize(
-    ("value", "text"), [(None, "–"), (float("nan"), "–"), (-3e-6, "≈ 0"), (0.12345, "0.123"), (12.3456, "12.3"), (1234.5, "1234")]
+    ("value", "text"),
+    [
+        (None, "–"),
+        (float("nan"), "–"),
+        (-3e-6, "≈ 0"),
+        (0.12345, "0.123"),
+        (8, "8.00"),
+        (12.3456, "12.3"),
+        (100.2, "100"),
+        (1234.5, "1234"),
+    ],
 )
 def test_numbers_have_three_digits(value: float | None, text: str) -> None:
     assert nats(value) == text

@@ -5,7 +5,9 @@ Garriga-Alonso (2024) and on a logarithmic scale, and for the fields of the prom
 worse (`groups`), and heat maps of two fields. Fields that group the prompts alike are one field with several names. The
 template of a prompt, its text without its parts, is a field too.
 
-p values are adjusted for the labels of a field (`worse_labels`) and, by Bonferroni, for the number of fields.
+Labels are compared within strata of prompts that are built alike (`strata`). p values are adjusted for the labels of a
+field (`worse_labels`) and, by Bonferroni, for the number of fields. How much worse a label is stands beside them, in nats
+and as a share of the same number of the empty circuit; a label is called worse only if that share is `LEAST_EFFECT` or more.
 
 A population, all pairs that there are, has no intervals and needs no bounds: they are left undefined.
 """
@@ -17,21 +19,29 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from itertools import combinations
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 from jaxtyping import Float
 
 from mechassay.adversarial.design import Design
-from mechassay.adversarial.groups import Field, HighPercentile, by_fields, worse_labels
+from mechassay.adversarial.groups import Field, by_fields
+from mechassay.adversarial.label_effects import label_effects
+from mechassay.adversarial.label_tests import HighPercentile, worse_labels
 from mechassay.adversarial.pools import Pool
+from mechassay.adversarial.strata import REPEATS, TEMPLATE, skeleton, strata_of
 from mechassay.adversarial.summary import PERCENTILES, summarise
-from mechassay.examples import Prompt
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedTokenizerBase
 
 BINS = 100
 FIELD_PERCENTILES = (0.99, 0.999)
 TESTED = 0.99
 """The percentile whose difference between labels is tested."""
+ALPHA = 0.05
+LEAST_EFFECT = 0.05
+"""Least difference of the tested percentile that is called worse, as a share of the empty circuit's."""
 MAX_LABELS = 150
 MAP_LABELS, MAPS = 100, 3
 
@@ -46,6 +56,7 @@ class Statistics:
         percentiles: of the table.
         above: thresholds in nats whose exceedance is asked for.
         n_resamples, n_permutations: of the bootstrap of a grid, and of the tests of labels.
+        least_effect: what a label must be worse by, see `LEAST_EFFECT`.
     """
 
     design: str
@@ -54,6 +65,7 @@ class Statistics:
     above: tuple[float, ...] = ()
     n_resamples: int = 1000
     n_permutations: int = 2000
+    least_effect: float = LEAST_EFFECT
 
     def table(self, values: Float[np.ndarray, "*pairs"], rng: np.random.Generator) -> list[dict[str, Any]]:
         """The rows of `summarise`."""
@@ -72,22 +84,45 @@ class Statistics:
             rows.append({**row, **(_UNKNOWN if self.population else {"low": low, "high": high, "bound": bound})})
         return rows
 
-    def groups(self, values: Float[np.ndarray, "*pairs"], fields: Sequence[Field], rng: np.random.Generator) -> list[dict[str, Any]]:
-        """A table for each field: its labels, how many inputs have them, maximum, percentiles, and the test of each label."""
+    def groups(
+        self, values: Float[np.ndarray, "*pairs"], empty: Float[np.ndarray, "*pairs"], fields: Sequence[Field], rng: np.random.Generator
+    ) -> list[dict[str, Any]]:
+        """A table for each field: its labels, how many inputs have them, maximum, percentiles, and the test of each label.
+
+        Beside `inputs`, how many inputs were `compared` with others of their strata. `tested` and `rest` are the tested percentile of
+        these and of what they are compared with, `effect` is their difference, `share` that of the empty circuit's
+        percentile, `worse` whether both p and share say so. `mean_effect` is the difference of means, with an interval.
+        """
+        beyond, middle = float(np.nanquantile(empty, TESTED)), float(np.nanmean(empty))
         rows: list[dict[str, Any]] = []
         for field in fields:
             table = by_fields(values, [field], FIELD_PERCENTILES)
             test = worse_labels(values, field, HighPercentile(TESTED), rng, self.n_permutations)
+            means = label_effects(values, field)
+            p = np.minimum(1.0, test.adjusted * len(fields))
+            effect = test.value - test.rest
+            share = effect / beyond if beyond > 0 else np.full(len(p), math.nan)
             rows.append(
                 {
                     "name": field.name,
                     "side": field.side,
                     "labels": list(test.labels),
                     "inputs": test.inputs.tolist(),
+                    "compared": test.compared.tolist(),
+                    "strata": test.n_strata,
+                    "strata used": test.n_used,
                     "max": table.max.tolist(),
                     **{f"{100 * p:g}%": table.percentiles[:, place].tolist() for place, p in enumerate(FIELD_PERCENTILES)},
+                    "tested": test.value.tolist(),
                     "rest": test.rest.tolist(),
-                    "p": np.minimum(1.0, test.adjusted * len(fields)).tolist(),
+                    "effect": effect.tolist(),
+                    "share": share.tolist(),
+                    "mean_effect": means.difference.tolist(),
+                    "mean_low": [math.nan] * len(p) if self.population else means.low.tolist(),
+                    "mean_high": [math.nan] * len(p) if self.population else means.high.tolist(),
+                    "mean_share": (means.difference / middle).tolist() if middle > 0 else [math.nan] * len(p),
+                    "p": p.tolist(),
+                    "worse": ((p <= ALPHA) & (np.nan_to_num(share) >= self.least_effect)).tolist(),
                 }
             )
         return rows
@@ -138,41 +173,43 @@ def _fits(two: Sequence[Field], axes: int) -> bool:
     return max(sizes) <= MAP_LABELS and (not same_inputs or math.prod(sizes) <= len(two[0].labels))
 
 
-def fields_of(clean: Pool, corrupted: Pool | None, *, grid: bool) -> list[Field]:
+def fields_of(clean: Pool, corrupted: Pool | None, tokenizer: PreTrainedTokenizerBase, *, grid: bool) -> list[Field]:
     """The fields by which pairs can be grouped: at least two labels, and on average two prompts a label.
 
     Args:
         corrupted: None where there is none to group by.
+        tokenizer: counts the tokens of words, for the strata.
     """
     sides: list[tuple[Literal["clean", "corrupted"], Pool]] = [("clean", clean)]
     if corrupted is not None:
         sides.append(("corrupted", corrupted))
-    names: dict[tuple[str, tuple[int, ...]], list[str]] = {}
-    columns: dict[tuple[str, tuple[int, ...]], Field] = {}
+    names: dict[tuple[str, tuple[int, ...]], list[tuple[Literal["clean", "corrupted"], str]]] = {}
+    labels_of: dict[tuple[str, tuple[int, ...]], tuple[str, ...]] = {}
     for side, pool in sides:
-        for name, labels in {**pool.fields, "template": tuple(map(skeleton, pool.prompts))}.items():
+        for name, labels in {**pool.fields, TEMPLATE: tuple(map(skeleton, pool.prompts))}.items():
             n_labels = len(set(labels))
-            if not 2 <= n_labels <= min(MAX_LABELS, len(labels) // 2):
+            if not 2 <= n_labels <= min(MAX_LABELS, len(labels) // REPEATS):
                 continue
             # Fields that divide the inputs alike are one; of a grid only those of the same side can.
             key = (side if grid else "", tuple(np.unique(np.asarray(labels), return_inverse=True)[1].tolist()))
-            names.setdefault(key, []).append(name if side == "clean" else f"corrupted {name}")
-            columns.setdefault(key, Field(name, labels, side))
-    return [Field(_joined(names[key]), field.labels, field.side) for key, field in columns.items()]
+            names.setdefault(key, []).append((side, name))
+            labels_of.setdefault(key, labels)
+    found: list[Field] = []
+    pools = dict(sides)
+    for key, labels in labels_of.items():
+        side = names[key][0][0]
+        strata = strata_of(pools[side], [name for other, name in names[key] if other == side], tokenizer)
+        found.append(Field(_joined([_called(*each) for each in names[key]]), labels, side, strata))
+    return found
+
+
+def _called(side: str, name: str) -> str:
+    return name if side == "clean" else f"corrupted {name}"
 
 
 def _joined(names: Sequence[str]) -> str:
     """Several names of one field; of a part that comes again (`year_2`) only the first."""
     return " = ".join(dict.fromkeys(re.sub(r"_\d+$", "", name) if re.sub(r"_\d+$", "", name) in names else name for name in names))
-
-
-def skeleton(prompt: Prompt) -> str:
-    """A prompt's text with the names of its parts in their places."""
-    text, done = "", 0
-    for name, (begin, end) in sorted(prompt.spans.items(), key=lambda item: (item[1], item[0])):
-        if begin >= done and end > begin:
-            text, done = f"{text}{prompt.text[done:begin]}{{{name}}}", end
-    return text + prompt.text[done:]
 
 
 def finite(value: Any) -> Any:

@@ -68,6 +68,9 @@ def run(
     worst: WorstOption = 10,
     resamples: Annotated[int, typer.Option("--resamples", help="Of the bootstrap of a grid.")] = 1000,
     permutations: Annotated[int, typer.Option("--permutations", help="Of the tests of labels.")] = 2000,
+    least_effect: Annotated[
+        float, typer.Option("--least-effect", help="Share of the empty circuit's 99th percentile that a label must be worse by.")
+    ] = 0.05,
     device: DeviceOption = "cpu",
     dtype: DtypeOption = "float32",
     seed: SeedOption = 0,
@@ -97,6 +100,7 @@ def run(
         worst=worst,
         n_resamples=resamples,
         n_permutations=permutations,
+        least_effect=least_effect,
     )
     job = AdversarialJob(plan, output, lambda: load(model, dtype, device, prepend_bos))
     records = job.records()

@@ -19,13 +19,13 @@ from markupsafe import Markup, escape
 
 from mechassay.adversarial.bootstrap import LEAST
 from mechassay.records import Record
-from mechassay.report.adversarial_figures import ROUNDING, by_name, draw_distribution, draw_heat_map, flat_map, n_pairs, plain_number
+from mechassay.report.adversarial_figures import by_name, draw_distribution, draw_heat_map, flat_map, n_pairs
+from mechassay.report.adversarial_labels import group_grid, worse_labels_text
 from mechassay.report.figures import PALETTE, svg
 from mechassay.report.grids import NOTHING, Grid
+from mechassay.report.nats import ROUNDING, nats, plain_number, with_interval
 from mechassay.report.words import arguments, share
 
-ALPHA = 0.05
-SHOWN_LABELS = 12
 SHORT = 14
 """Letters of a circuit's name that a console of 80 has room for."""
 FILE_ENDING = re.compile(r"\.(safetensors|json|pt)(?=[@:]|$)")
@@ -56,9 +56,13 @@ READING = {
     "z": "Difference from the mean in standard deviations.",
     "Upper bound": "With confidence 95 % the percentile of the whole population is at most this. The largest value of a sample bounds "
     "nothing: there is always a worse pair to be found.",
-    "Worse labels": "A label is called worse if the 99th percentile of its prompts exceeds that of all others more than labels "
-    "permuted between prompts do. p is adjusted for all labels of the field and for the number of fields: if labels did not matter, the "
-    "probability that any is called worse is at most 5 %. Differences below 0.0001 nats are not looked at.",
+    "Worse labels": "A label is called worse if the 99th percentile of its prompts exceeds that of the rest by more than labels "
+    "permuted between prompts do, and by the least effect worth reporting. Labels are permuted, and "
+    "compared, within strata: prompts of one template whose words for the field have as many tokens. "
+    "The rest are the other labels' prompts of the same strata, weighted alike; prompts without any are "
+    "left out and counted. p is adjusted for all labels of the field and for the number of fields: if, "
+    "within strata, labels are independent of all else in the prompt, the probability that any is called "
+    "worse is at most 5 %. The difference of the means has an interval for each label by itself.",
 }
 
 
@@ -207,7 +211,7 @@ def summary_grid(record: Record) -> Grid:
     ]
     for name, row in own.items():
         z = f"{row['z']:.2f}" if math.isfinite(row["z"]) else ""
-        rows.append((name, _interval(row), z, _bound(name, row, population), nats(empty[name]["value"]), nats(random[name]["value"])))
+        rows.append((name, with_interval(row), z, _bound(name, row, population), nats(empty[name]["value"]), nats(random[name]["value"])))
     columns, *cells = rows if _has_z(own) else [(*row[:2], *row[3:]) for row in rows]
     return Grid("Distribution, in nats", columns, tuple(cells))
 
@@ -225,50 +229,11 @@ def exceedance_grid(record: Record) -> Grid:
     return Grid("How often it is worse than", ("KL above", "share of pairs", "upper bound", "empty circuit"), tuple(rows))
 
 
-def worse_labels_text(record: Record) -> str:
-    """Which labels are worse, by the test."""
-    groups = record.curves["groups"]
-    if not groups:
-        return "No part of the prompts has labels to compare: too few prompts, or too many different labels."
-    found = [
-        f"{group['name']} = {label!r} (99th percentile {nats(group['99%'][place])} against {nats(group['rest'][place])})"
-        for group in groups
-        for place, label in enumerate(group["labels"])
-        if group["p"][place] <= ALPHA
-    ]
-    if not found:
-        return f"No label of any of {len(groups)} fields is found to be worse than the others."
-    listed = "; ".join(found[:SHOWN_LABELS])
-    more = f"; and {len(found) - SHOWN_LABELS} more" if len(found) > SHOWN_LABELS else ""
-    return f"Found to be worse than the rest: {listed}{more}."
-
-
-def group_grid(group: Mapping[str, Any]) -> Grid:
-    """The labels of a field, worst first."""
-    order = sorted(range(len(group["labels"])), key=lambda place: (group["p"][place], -plain_number(group["99%"][place])))
-    rows: list[tuple[str, ...]] = [
-        (
-            group["labels"][place],
-            f"{group['inputs'][place]:,}",
-            nats(group["99%"][place]),
-            nats(group["rest"][place]),
-            nats(group["99.9%"][place]),
-            nats(group["max"][place]),
-            f"{group['p'][place]:.2g}",
-        )
-        for place in order[:SHOWN_LABELS]
-    ]
-    if len(order) > SHOWN_LABELS:
-        rows.append(("", f"{len(order) - SHOWN_LABELS} more labels, none with a smaller p; the record has them all."))
-    columns = (group["name"], "prompts", "99%", "99% of the rest", "99.9%", "max", "p, adjusted")
-    return Grid(group["name"], columns, tuple(rows))
-
-
 # The page
 
 
 def _circuit(record: Record, colour: str) -> dict[str, Any]:
-    groups = sorted(record.curves["groups"], key=lambda group: min(group["p"]))
+    groups = sorted(record.curves["groups"], key=lambda group: (not any(group["worse"]), min(group["p"])))
     return {
         "name": record.method.name,
         "cautions": [text for text in record.warnings if text not in broken(record)],
@@ -279,7 +244,7 @@ def _circuit(record: Record, colour: str) -> dict[str, Any]:
         "tables": [summary_grid(record), exceedance_grid(record)],
         "worst": [_case(case) for case in record.curves["worst"]],
         "worse": worse_labels_text(record),
-        "groups": [(group_grid(group), min(group["p"]) <= ALPHA) for group in groups],
+        "groups": [(group_grid(group), any(group["worse"])) for group in groups],
         "maps": [
             (" and ".join(found["fields"]), None if flat_map(found) else Markup(svg(draw_heat_map(found))))
             for found in record.curves["heat_maps"]
@@ -351,21 +316,6 @@ def _facts_of(record: Record) -> dict[str, str]:
 
 
 # Numbers
-
-
-def nats(value: Any) -> str:
-    """Three digits; a dash where undefined; what is rounding as such."""
-    number = plain_number(value)
-    if math.isnan(number):
-        return NOTHING
-    return "≈ 0" if abs(number) < ROUNDING else f"{number:.3g}" if abs(number) < 1000 else f"{number:.0f}"
-
-
-def _interval(row: Mapping[str, float]) -> str:
-    low, high = row["low"], row["high"]
-    if math.isnan(low) and math.isnan(high):
-        return nats(row["value"])
-    return f"{nats(row['value'])} [{nats(low) if math.isfinite(low) else '–'}, {nats(high) if math.isfinite(high) else '–'}]"
 
 
 def _has_z(rows: Mapping[str, Mapping[str, float]]) -> bool:

@@ -14,11 +14,10 @@ from matplotlib.figure import Figure
 
 from mechassay.records import Record
 from mechassay.report.figures import GREY, INK, PALETTE, SETTINGS, SIZE
+from mechassay.report.nats import ROUNDING, plain_number
 
 MARKED = ("95%", "99%", "99.9%", "99.99%", "max")
 MAPPED = ("99%", "99.9%", "max")
-ROUNDING = 2e-5
-"""Divergences in single precision are exact up to about this many nats."""
 CELL_TEXT = 12
 """Labels up to which a heat map has its numbers written in."""
 
@@ -137,11 +136,6 @@ def _font(n: int) -> float:
 
 def _cut(text: str, most: int = 24) -> str:
     return text if len(text) <= most else f"{text[: most - 1]}…"
-
-
-def plain_number(value: Any) -> float:
-    """A number as records hold it: None is undefined."""
-    return math.nan if value is None else float(value)
 
 
 def by_name(table: Sequence[Mapping[str, Any]]) -> dict[str, dict[str, float]]:

@@ -37,7 +37,7 @@ from mechassay.adversarial.bounds import check_share
 from mechassay.adversarial.controls import Controls, control_circuit, controls_of, run_controls
 from mechassay.adversarial.design import DESIGN_KINDS
 from mechassay.adversarial.evaluation import evaluate_pairs
-from mechassay.adversarial.findings import Statistics
+from mechassay.adversarial.findings import LEAST_EFFECT, Statistics
 from mechassay.adversarial.pools import Pool, draw_pools
 from mechassay.adversarial.population import check_finite, enumerate_pools
 from mechassay.adversarial.summary import PERCENTILES
@@ -76,6 +76,7 @@ class AdversarialRun:
         above: thresholds in nats whose exceedance is asked for.
         worst: how many of the worst pairs to show.
         n_resamples, n_permutations: of the bootstrap of a grid, and of the tests of labels.
+        least_effect: what a label must be worse by to be called so, as a share of the empty circuit's 99th percentile.
     """
 
     model: str
@@ -97,6 +98,7 @@ class AdversarialRun:
     worst: int = 10
     n_resamples: int = 1000
     n_permutations: int = 2000
+    least_effect: float = LEAST_EFFECT
 
     @property
     def paired(self) -> bool:
@@ -135,6 +137,8 @@ class AdversarialRun:
         for threshold in self.above:
             if not (math.isfinite(threshold) and threshold >= 0):
                 raise BadUsage(f"A threshold must be a number of nats, 0 or more; got {threshold}.")
+        if not (math.isfinite(self.least_effect) and self.least_effect >= 0):
+            raise BadUsage(f"The least effect must be a share of the empty circuit's, 0 or more; got {self.least_effect}.")
         least = {"worst": 0, "n_resamples": 1, "n_permutations": 1, "train_limit": 1}
         for name, number in least.items():
             if getattr(self, name) < number:
@@ -164,7 +168,13 @@ class AdversarialJob:
         arrow()
         self.folder = RunFolder.open(output, run.plan())
         self.statistics = Statistics(
-            run.drawn_as, run.enumerate_all, run.percentiles, run.above, n_resamples=run.n_resamples, n_permutations=run.n_permutations
+            run.drawn_as,
+            run.enumerate_all,
+            run.percentiles,
+            run.above,
+            n_resamples=run.n_resamples,
+            n_permutations=run.n_permutations,
+            least_effect=run.least_effect,
         )
 
     @cached_property

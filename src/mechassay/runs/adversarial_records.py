@@ -47,10 +47,12 @@ class RecordMaker:
         rng = np.random.default_rng((run.seed, number))
         cases, drawn = self._alone(each, values, np.random.default_rng((run.seed, number, RANDOM_CASES)))
         found = self._summary(values, rng)
-        fields = fields_of(self.job.pools[0], self.job.pools[1] if run.paired else None, grid=values.ndim == 2)
+        tokenizer = self.job.model.tokenizer
+        assert tokenizer is not None, "pools are made with a tokenizer"
+        fields = fields_of(self.job.pools[0], self.job.pools[1] if run.paired else None, tokenizer, grid=values.ndim == 2)
         # What is rounding is no difference between labels.
         rounded = np.round(values, DECIMALS)
-        groups = self.job.statistics.groups(rounded, fields, rng)
+        groups = self.job.statistics.groups(rounded, empty, fields, rng)
         largest = float(max(values.max(), 0.0))
         curves = {
             **found,
@@ -99,6 +101,7 @@ class RecordMaker:
             "ablation": run.ablation,
             "n_clean": len(self.job.pools[0]),
             **({"n_corrupted": len(self.job.pools[1])} if run.paired else {}),
+            "least_effect": run.least_effect,
             **settings_of(self.job.task),
         }
 

@@ -1,0 +1,309 @@
+"""A test of every label of a field against the others: which labels make a circuit fail.
+
+Inputs come in strata (`Field.strata`): how they are built, such as template and number of tokens.
+Null hypothesis: among the inputs of a stratum, labels have nothing to do with how badly they fare.
+Labels are permuted within strata, whole rows or columns of a grid, never pairs: pairs of a row
+share their input. Columns stay, so that nothing is assumed about them. A label is compared with the
+rest of its strata: the pairs of the other labels there, weighted so that each stratum counts as it
+does among the label's own inputs. A stratum of one label says nothing and is left out. The
+statistic is the label's exceedance or percentile minus that of the rest, centred and scaled by mean
+and deviation, over the permutations and the observed labels (which are one of them), of all labels
+with as many inputs in each stratum. The largest over the labels then gives
+
+    adjusted p of a label = share of the permutations whose largest scaled statistic reaches its own
+
+(Westfall and Young 1993, single-step maxT). The step-down version needs labels that are
+exchangeable without the worse ones, which "the rest" contains, and is not used.
+
+Only counts between thresholds are permuted: one threshold for an exceedance, for a percentile
+`N_THRESHOLDS` of the pooled values, between which it is interpolated. Where every input has a
+single pair, tables label x count are drawn given their margins (Patefield 1981): the same
+distribution, at a cost that does not depend on the number of pairs.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import numpy as np
+from jaxtyping import Float, Int
+from scipy.stats import random_table  # pyright: ignore[reportMissingTypeStubs] - scipy ships none
+
+from mechassay.adversarial.bounds import check_share
+from mechassay.adversarial.groups import Field
+from mechassay.errors import BadUsage, NonFinite
+
+N_PERMUTATIONS = 2000
+N_THRESHOLDS = 64
+BLOCK = 2**22
+ROUNDING = 1e-9
+
+Tables = tuple[Float[np.ndarray, "draws labels bins"], Float[np.ndarray, "draws labels bins"]]
+"""Counts of the pairs of each label, and of those it is compared with."""
+
+
+@dataclass(frozen=True)
+class Exceedance:
+    """The share of a label's pairs with a value above a threshold."""
+
+    above: float
+
+    def thresholds(self, values: Float[np.ndarray, "n"]) -> Float[np.ndarray, "t"]:
+        return np.array([self.above], dtype=float)
+
+    def measure(self, counts: Float[np.ndarray, "*lead bins"], thresholds: Float[np.ndarray, "t"]) -> Float[np.ndarray, "*lead"]:
+        """From the numbers of values between thresholds; NaN without values."""
+        with np.errstate(invalid="ignore", divide="ignore"):
+            return counts[..., 1] / counts.sum(axis=-1)
+
+
+@dataclass(frozen=True)
+class HighPercentile:
+    """The p-th percentile of a label's pairs."""
+
+    p: float
+
+    def thresholds(self, values: Float[np.ndarray, "n"]) -> Float[np.ndarray, "t"]:
+        """Pooled values, from the smallest to the largest; half of them have a fifth to five times the share 1 - p above them."""
+        check_share("A percentile", self.p)
+        if not np.isfinite(values).all():
+            raise NonFinite("A test of percentiles needs finite values; infinite ones can be tested by their exceedance.")
+        rising = np.sort(values)
+        n, half = values.size, N_THRESHOLDS // 2
+        near = np.geomspace((1 - self.p) / 5, (1 - self.p) * 5, half) * n
+        beyond = np.concatenate([np.geomspace(1, n, half), near.clip(1, n)]).astype(int)
+        return np.unique(rising[n - beyond]).astype(float)
+
+    def measure(self, counts: Float[np.ndarray, "*lead bins"], thresholds: Float[np.ndarray, "t"]) -> Float[np.ndarray, "*lead"]:
+        """Interpolated between the thresholds that have less, and not less, than the share p at or below them; NaN without values."""
+        # No value is above the last threshold, which is the largest of all; so there is always a place.
+        below = np.cumsum(counts, axis=-1)[..., :-1]
+        wanted = self.p * below[..., -1:]
+        place = (below >= wanted * (1 - ROUNDING)).argmax(axis=-1)[..., None]
+        before = np.maximum(place - 1, 0)
+        low, high = (np.take_along_axis(below, at, axis=-1) for at in (before, place))
+        share = np.where(high > low, (wanted - low) / np.where(high > low, high - low, 1), 1.0)
+        found = thresholds[before] + share * (thresholds[place] - thresholds[before])
+        return np.where(below[..., -1] > 0, found[..., 0], np.nan)
+
+
+@dataclass(frozen=True, eq=False)
+class Comparison:
+    """The inputs of a field that can be compared within strata.
+
+    Attributes:
+        names: the labels, sorted.
+        inputs: how many inputs have each label.
+        kept: places of the inputs in strata of two or more labels.
+        code, stratum: of the kept inputs: columns and rows of `sizes`.
+        sizes: kept inputs of each label in each stratum that is kept.
+        n_strata: strata of all inputs.
+    """
+
+    names: tuple[str, ...]
+    inputs: Int[np.ndarray, "labels"]
+    kept: Int[np.ndarray, "kept"]
+    code: Int[np.ndarray, "kept"]
+    stratum: Int[np.ndarray, "kept"]
+    sizes: Int[np.ndarray, "strata labels"]
+    n_strata: int
+
+    @staticmethod
+    def of(field: Field) -> Comparison:
+        """Of a field.
+
+        Raises:
+            BadUsage: it has fewer than two labels.
+        """
+        names, code = np.unique(np.asarray(field.labels), return_inverse=True)
+        if len(names) < 2:
+            raise BadUsage(f"A test of labels needs at least 2 of them; the field {field.name} has {len(names)}.")
+        built = np.zeros(len(code), dtype=np.int64)
+        if field.strata is not None:
+            built = np.unique(np.asarray(field.strata), return_inverse=True)[1]
+        sizes = np.zeros((int(built.max()) + 1, len(names)), dtype=np.int64)
+        np.add.at(sizes, (built, code), 1)
+        several = (sizes > 0).sum(axis=1) > 1
+        kept = np.flatnonzero(several[built])
+        stratum = (np.cumsum(several) - 1)[built[kept]]
+        return Comparison(tuple(map(str, names)), np.bincount(code), kept, code[kept], stratum, sizes[several], len(several))
+
+    @property
+    def compared(self) -> Int[np.ndarray, "labels"]:
+        """How many inputs of each label are compared with others."""
+        return self.sizes.sum(axis=0)
+
+    @property
+    def others(self) -> Int[np.ndarray, "strata labels"]:
+        """How many inputs of other labels each stratum has."""
+        return self.sizes.sum(axis=1, keepdims=True) - self.sizes
+
+    @property
+    def weights(self) -> Float[np.ndarray, "strata labels"]:
+        """What an input of another label counts in the rest that a label is compared with."""
+        return self.sizes / self.others
+
+    def rest(
+        self, own: Float[np.ndarray, "draws labels bins"], counts: Float[np.ndarray, "kept bins"]
+    ) -> Float[np.ndarray, "draws labels bins"]:
+        """Counts of the rest, from the label's own counts weighted by `weights`, in each draw."""
+        total = np.zeros((len(self.sizes), counts.shape[1]))
+        np.add.at(total, self.stratum, counts)
+        return self.weights.T @ total - own
+
+
+@dataclass(frozen=True)
+class LabelTest:
+    """Every label against the rest of its strata.
+
+    Attributes:
+        inputs: how many inputs have the label.
+        compared: how many of them are in a stratum with other labels; the others say nothing.
+        value: the statistic of the compared inputs' pairs; NaN without any.
+        rest: the statistic of the other labels' pairs, weighted by stratum like the label's own.
+        p: one-sided p value of the label by itself.
+        adjusted: p value adjusted for all labels of the field.
+        n_strata, n_used: strata of all inputs, and those of two or more labels.
+    """
+
+    field: str
+    labels: tuple[str, ...]
+    inputs: Int[np.ndarray, "labels"]
+    compared: Int[np.ndarray, "labels"]
+    value: Float[np.ndarray, "labels"]
+    rest: Float[np.ndarray, "labels"]
+    p: Float[np.ndarray, "labels"]
+    adjusted: Float[np.ndarray, "labels"]
+    n_permutations: int
+    n_strata: int
+    n_used: int
+
+    def worse(self, alpha: float = 0.05, least: float = 0.0) -> tuple[str, ...]:
+        """The labels that are worse than the rest, by `least` or more.
+
+        With probability 1 - alpha there are none, if labels are exchangeable within strata.
+        """
+        apart = np.nan_to_num(self.value - self.rest, nan=-math.inf)
+        found = (self.adjusted <= alpha) & (apart >= least)
+        return tuple(name for name, is_worse in zip(self.labels, found, strict=True) if is_worse)
+
+
+def worse_labels(
+    values: Float[np.ndarray, "*shape"],
+    field: Field,
+    statistic: Exceedance | HighPercentile,
+    rng: np.random.Generator,
+    n_permutations: int = N_PERMUTATIONS,
+) -> LabelTest:
+    """Test for every label of a field whether its inputs are worse than the rest of their strata.
+
+    Labels are exchangeable within strata if, among inputs that are built alike, they are independent
+    of everything else in the input. A label without defined values, or alone in its strata, shows no
+    difference.
+
+    Args:
+        values: [clean, corrupted] of a grid, or [pairs]; NaN is left out.
+        statistic: a threshold for it must not be chosen by looking at the labels.
+
+    Raises:
+        BadUsage: fewer than two labels, labels or strata that do not fit the values, no defined
+            values, or no permutations.
+        NonFinite: infinite values with `HighPercentile`.
+    """
+    found = Comparison.of(field)
+    if n_permutations < 1:
+        raise BadUsage(f"A permutation test needs at least 1 permutation; got {n_permutations}.")
+    inputs = np.moveaxis(values, field.axis(values), 0).reshape(len(field.labels), -1)
+    defined = inputs[~np.isnan(inputs)]
+    if not defined.size:
+        raise BadUsage("A test of labels needs defined values; all are NaN.")
+    thresholds = statistic.thresholds(defined)
+    counts = _binned(inputs[found.kept], thresholds)
+    observed = _by_label(counts[np.argsort(found.code, kind="stable")][None], counts, found)
+    value, rest = (statistic.measure(each[0], thresholds) for each in observed)
+    rows = [_apart(value, rest)[None]]
+    draw = _drawn_tables if inputs.shape[1] == 1 else _permuted
+    for tables in draw(counts, found, rng, n_permutations) if len(found.kept) else ():
+        rows.append(_apart(*(statistic.measure(each, thresholds) for each in tables)))
+    p, adjusted = _p_values(np.concatenate(rows), found.sizes)
+    about = (found.inputs, found.compared, value, rest, p, adjusted)
+    return LabelTest(field.name, found.names, *about, n_permutations, found.n_strata, len(found.sizes))
+
+
+def _binned(inputs: Float[np.ndarray, "inputs pairs"], thresholds: Float[np.ndarray, "t"]) -> Float[np.ndarray, "inputs bins"]:
+    """For each input how many of its values lie between thresholds; the last bin is above all of them."""
+    n, bins = len(inputs), len(thresholds) + 1
+    place = np.searchsorted(thresholds, inputs, side="left") + np.arange(n)[:, None] * bins
+    return np.bincount(place[~np.isnan(inputs)], minlength=n * bins).reshape(n, bins).astype(float)
+
+
+def _by_label(placed: Float[np.ndarray, "draws kept bins"], counts: Float[np.ndarray, "kept bins"], found: Comparison) -> Tables:
+    """Counts of each label and of its rest, from the counts of the inputs that stand at the labels' places, in order."""
+    there = np.flatnonzero(found.compared)
+    own, weighted = (np.zeros((len(placed), len(found.names), counts.shape[1])) for _ in range(2))
+    if len(there):
+        order = np.argsort(found.code, kind="stable")
+        begin = np.searchsorted(found.code[order], there)
+        weight = found.weights[found.stratum[order], found.code[order]]
+        own[:, there] = np.add.reduceat(placed, begin, axis=1)
+        weighted[:, there] = np.add.reduceat(placed * weight[:, None], begin, axis=1)
+    return own, found.rest(weighted, counts)
+
+
+def _permuted(counts: Float[np.ndarray, "kept bins"], found: Comparison, rng: np.random.Generator, n_permutations: int) -> Iterator[Tables]:
+    """Tables label x bin with the labels permuted within strata, in blocks."""
+    # Places by stratum, and where in them the places by label are.
+    by_stratum = np.argsort(found.stratum, kind="stable")
+    rank = np.empty_like(by_stratum)
+    rank[by_stratum] = np.arange(len(rank))
+    slots = rank[np.argsort(found.code, kind="stable")]
+    step = max(1, BLOCK // counts.size)
+    for begin in range(0, n_permutations, step):
+        size = (min(step, n_permutations - begin), len(rank))
+        # Random numbers that are larger in later strata: their order is random within strata alone.
+        shuffled = by_stratum[(rng.random(size) + found.stratum[by_stratum]).argsort(axis=1)]
+        yield _by_label(counts[shuffled[:, slots]], counts, found)
+
+
+def _drawn_tables(
+    counts: Float[np.ndarray, "kept bins"], found: Comparison, rng: np.random.Generator, n_permutations: int
+) -> Iterator[Tables]:
+    """The same where every input has one value: a table for each stratum, with the margins of the observed one."""
+    # An undefined value is a bin of its own, which is dropped again.
+    bins = np.zeros((len(found.sizes), counts.shape[1] + 1), dtype=np.int64)
+    np.add.at(bins[:, :-1], found.stratum, counts.astype(np.int64))
+    bins[:, -1] = found.sizes.sum(axis=1) - bins.sum(axis=1)
+    n_labels = len(found.names)
+    step = max(1, BLOCK // (n_labels * bins.shape[1]))
+    for begin in range(0, n_permutations, step):
+        size = min(step, n_permutations - begin)
+        own, weighted = (np.zeros((size, n_labels, bins.shape[1])) for _ in range(2))
+        for sizes, column, weight in zip(found.sizes, bins, found.weights, strict=True):
+            there, filled = np.flatnonzero(sizes), np.flatnonzero(column)
+            table = random_table.rvs(sizes[there], column[filled], size=size, random_state=rng)
+            place = np.ix_(np.arange(size), there, filled)
+            own[place] += table
+            weighted[place] += table * weight[there][:, None]
+        yield own[..., :-1], found.rest(weighted[..., :-1], counts)
+
+
+def _apart(value: Float[np.ndarray, "*lead"], rest: Float[np.ndarray, "*lead"]) -> Float[np.ndarray, "*lead"]:
+    return np.nan_to_num(value - rest, nan=0.0)
+
+
+def _p_values(
+    draws: Float[np.ndarray, "draws labels"], sizes: Int[np.ndarray, "strata labels"]
+) -> tuple[Float[np.ndarray, "labels"], Float[np.ndarray, "labels"]]:
+    """Each label's own and adjusted p values from its statistic in all draws, of which the first is the observed one."""
+    scaled = np.empty_like(draws)
+    alike = np.unique(sizes, axis=1, return_inverse=True)[1].reshape(-1)
+    for number in range(int(alike.max()) + 1):
+        # Labels of the same sizes have one null distribution; scaled alike, their ties stay ties.
+        same = draws[:, alike == number]
+        deviation = same.std()
+        varies = deviation > ROUNDING * np.abs(same).max()
+        scaled[:, alike == number] = (same - same.mean()) / deviation if varies else 0.0
+    reached = scaled[0] - ROUNDING
+    return (scaled >= reached).mean(axis=0), (scaled.max(axis=1)[:, None] >= reached).mean(axis=0)

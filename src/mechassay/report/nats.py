@@ -1,0 +1,33 @@
+"""Numbers of adversarial runs, in nats, as text."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from typing import Any
+
+from mechassay.report.grids import NOTHING
+
+ROUNDING = 2e-5
+"""Divergences in single precision are exact up to about this many nats."""
+
+
+def nats(value: Any) -> str:
+    """Three digits, zeros at the end too; a dash where undefined; what is rounding as such."""
+    number = plain_number(value)
+    if math.isnan(number):
+        return NOTHING
+    return "≈ 0" if abs(number) < ROUNDING else f"{number:#.3g}".rstrip(".") if abs(number) < 999.5 else f"{number:.0f}"
+
+
+def with_interval(row: Mapping[str, float], name: str = "value") -> str:
+    """A number and its interval, from `low` to `high`; an end that needs more pairs is a dash."""
+    low, high = row["low"], row["high"]
+    if math.isnan(low) and math.isnan(high):
+        return nats(row[name])
+    return f"{nats(row[name])} [{nats(low) if math.isfinite(low) else '–'}, {nats(high) if math.isfinite(high) else '–'}]"
+
+
+def plain_number(value: Any) -> float:
+    """A number as records hold it: None is undefined."""
+    return math.nan if value is None else float(value)
