@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import numpy as np
 import pytest
 
-from mechassay.adversarial.controls import control_circuit, random_circuit, run_controls
+from mechassay.adversarial.controls import ControlCircuits, control_seed, random_circuit, random_paths, run_controls
 from mechassay.adversarial.evaluation import evaluate_pairs
 from mechassay.adversarial.pools import Pool, draw_pools
 from mechassay.circuits.scores import Circuit
+from mechassay.graph import Graph
 from mechassay.progress import SILENT
 from mechassay.truth.models import Truth, load_truth
 
@@ -29,10 +32,14 @@ def corrupted(truth: Truth, pools: tuple[Pool, Pool]) -> np.ndarray:
 
 
 def test_they_pass(truth: Truth, pools: tuple[Pool, Pool], corrupted: np.ndarray) -> None:
-    found = run_controls(truth.model, [50, 200], *pools, corrupted, side=5, progress=SILENT)
+    circuits = [random_circuit(truth.model.graph, size, 7) for size in (50, 200)]
+    live = [len(circuit.pruned()) for circuit in circuits]
+    found = run_controls(truth.model, circuits, *pools, corrupted, side=5, progress=SILENT)
     assert found.passed and [check.name for check in found.checks] == ["full", "empty"]
     assert all(check.n == 25 and check.largest < 1e-4 for check in found.checks)
     assert {size: values.shape for size, values in found.random.items()} == {50: (5, 5), 200: (5, 5)}
+    # As many live edges as the circuits have, not as many edges.
+    assert list(found.paths) == sorted(set(live)) and all(values.shape == (5, 5) for values in found.paths.values())
 
 
 def test_a_wrong_main_run_is_found(truth: Truth, pools: tuple[Pool, Pool], corrupted: np.ndarray) -> None:
@@ -59,8 +66,8 @@ def test_a_wrong_circuit_forward_is_found(
 def test_pairs_are_controlled_too(truth: Truth) -> None:
     pools = draw_pools(truth.task, truth.model, 12, 12, matched=True)
     main = evaluate_pairs(truth.model, [Circuit.empty(truth.model.graph)], *pools, grid=False, progress=SILENT).corrupted
-    found = run_controls(truth.model, [30], *pools, main, side=3, progress=SILENT)
-    assert found.passed and found.random[30].shape == (9,)
+    found = run_controls(truth.model, [random_paths(truth.model.graph, 30, 0)], *pools, main, side=3, progress=SILENT)
+    assert found.passed and found.random[30].shape == (9,) and found.paths[30].shape == (9,)
 
 
 def test_random_circuits_have_the_size_and_the_seed(truth: Truth) -> None:
@@ -70,14 +77,32 @@ def test_random_circuits_have_the_size_and_the_seed(truth: Truth) -> None:
     assert random_circuit(graph, graph.n_edges, 3) == Circuit.full(graph)
 
 
-def test_a_random_circuit_is_not_its_own_control(truth: Truth, pools: tuple[Pool, Pool], corrupted: np.ndarray) -> None:
+@pytest.mark.parametrize("draw", [random_circuit, random_paths])
+def test_a_random_circuit_is_not_its_own_control(
+    truth: Truth, pools: tuple[Pool, Pool], corrupted: np.ndarray, draw: Callable[[Graph, int, int], Circuit]
+) -> None:
     graph, size, seed = truth.model.graph, 200, 3
-    own, control = random_circuit(graph, size, seed), control_circuit(graph, size, seed)
-    assert control == control_circuit(graph, size, seed) and len(control) == size
-    assert len({frozenset(control_circuit(graph, size, each).edges.flatten().nonzero()[:, 0].tolist()) for each in range(-2, 5)}) == 7
-    # As many edges in common as two independent draws have: a share of size / n_edges, give or take four standard errors.
-    common, expected = int((own.edges & control.edges).sum()), size**2 / graph.n_edges
-    assert abs(common - expected) < 4 * np.sqrt(expected)
-    found = run_controls(truth.model, [size], *pools, corrupted, seed=seed, side=5, progress=SILENT)
-    wanted = evaluate_pairs(truth.model, [own, control], pools[0].select(range(5)), pools[1].select(range(5)), progress=SILENT).circuits
-    assert np.allclose(found.random[size], wanted[1], atol=1e-4) and not np.allclose(found.random[size], wanted[0], atol=1e-4)
+    own = draw(graph, size, seed)
+    drawn = ControlCircuits.of([own], graph, seed)
+    control = drawn.random[size] if draw is random_circuit else drawn.paths[size]
+    assert control == draw(graph, size, control_seed(seed)) and len(control) == size and control != own
+    assert len({control_seed(each) for each in range(-2, 5)} - set(range(-2, 5))) == 7
+    if draw is random_circuit:
+        # As many edges in common as two independent draws have: a share of size / n_edges, give or take four standard errors.
+        common, expected = int((own.edges & control.edges).sum()), size**2 / graph.n_edges
+        assert abs(common - expected) < 4 * np.sqrt(expected)
+    found = run_controls(truth.model, [own], *pools, corrupted, seed=seed, side=5, progress=SILENT)
+    part = [pool.select(range(5)) for pool in pools]
+    wanted = evaluate_pairs(truth.model, [control], *part, progress=SILENT).circuits[0]
+    assert np.allclose((found.random if draw is random_circuit else found.paths)[size], wanted, atol=1e-4)
+
+
+def test_random_paths_are_live_where_random_edges_are_not(truth: Truth) -> None:
+    """What a sparse circuit is compared with: uniformly drawn edges are the empty circuit, paths are not."""
+    graph = truth.model.graph
+    own = random_paths(graph, 12, 1)
+    drawn = ControlCircuits.of([own], graph, 0)
+    assert len(drawn.random[12].pruned()) == 0 and len(drawn.paths[12]) == len(drawn.paths[12].pruned()) == 12
+    # A circuit whose edges are on no path is compared with no path.
+    dead = random_circuit(graph, 12, 0)
+    assert len(dead.pruned()) == 0 and list(ControlCircuits.of([dead], graph, 0).paths) == [0]

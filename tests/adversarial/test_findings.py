@@ -12,8 +12,9 @@ import pyarrow.parquet
 import pytest
 import torch
 
-from mechassay.adversarial.findings import Statistics, fields_of, finite, heat_maps, histogram
+from mechassay.adversarial.findings import Statistics, fields_of, finite, histogram
 from mechassay.adversarial.groups import Field
+from mechassay.adversarial.heat_maps import chosen_maps, heat_map, named_field, parse_map
 from mechassay.adversarial.pools import Pool
 from mechassay.adversarial.population import check_finite, enumerate_pools
 from mechassay.adversarial.strata import skeleton
@@ -43,11 +44,13 @@ def cities(*names: str) -> list[Prompt]:
 
 def test_a_histogram_counts_everything_up_to_its_end() -> None:
     values, empty = np.array([-1e-6, 0.0, 0.5, 1.0, 2.0]), np.array([1.999, 2.0, 2.0, 3.0, 4.0])
-    found = histogram(values, empty, 2.0)
+    found = histogram(values, empty, np.array([0.25, np.nan, 1.25]), 2.0)
     assert len(found["edges"]) == 101 and found["edges"][-1] == 2.0
     assert sum(found["circuit"]) == 5 and found["circuit"][0] == 2 and found["circuit"][25] == found["circuit"][50] == 1
     assert sum(found["corrupted"]) == 3 and found["corrupted"][-1] == 3
-    assert sum(histogram(np.zeros(4), np.zeros(4), 0.0)["circuit"]) == 4
+    # The random circuit was run on two pairs of five: each stands for two and a half.
+    assert sum(found["random_paths"]) == 5 and found["random_paths"][12] == found["random_paths"][62] == 2.5
+    assert sum(histogram(np.zeros(4), np.zeros(4), np.zeros(4), 0.0)["circuit"]) == 4
 
 
 def test_a_population_has_no_intervals() -> None:
@@ -111,12 +114,11 @@ def test_a_worse_label_is_found_and_p_counts_the_fields() -> None:
     # The same difference is nothing beside an empty circuit that is a hundred times further away.
     far = SMALL.groups(values, 100 * empty, fields, np.random.default_rng(1))
     assert far[0]["p"] == place["p"] and far[0]["worse"] == [False, False]
-    (heat,) = heat_maps(values, fields, two)
-    assert heat["fields"] == ["place", "thing"] and np.array(heat["max"]).max() == values.max()
+    ((one_field, other),) = chosen_maps(fields, two, 2)
+    assert (one_field.name, other.name) == ("place", "thing")
 
 
 def test_heat_maps_have_inputs_for_their_cells() -> None:
-    values = np.arange(80.0).reshape(8, 10)
     fields = [
         Field("a", list("wwxxyyzz")),
         Field("b", list("ppqqrrpp")),
@@ -125,7 +127,47 @@ def test_heat_maps_have_inputs_for_their_cells() -> None:
     ]
     p = [{"p": [0.1]}, {"p": [0.2]}, {"p": [0.9]}, {"p": [1.0]}]
     # a and b have twelve cells for eight inputs; a clean and a corrupted field have all pairs.
-    assert [found["fields"] for found in heat_maps(values, fields, p)] == [["a", "c"], ["a", "d"], ["b", "c"]]
+    assert [(one.name, two.name) for one, two in chosen_maps(fields, p, 2)] == [("a", "c"), ("a", "d"), ("b", "c")]
+    # What is asked for is drawn whatever its size, first, and once.
+    asked = [(fields[1], fields[0]), (fields[2], fields[0])]
+    assert [(one.name, two.name) for one, two in chosen_maps(fields, p, 2, asked)] == [("b", "a"), ("c", "a"), ("a", "d"), ("b", "c")]
+
+
+def test_a_heat_map_has_the_largest_labels_and_says_what_it_leaves_out() -> None:
+    rng = np.random.default_rng(0)
+    labels = [f"n{row:02}" for row in range(40)]
+    values = rng.exponential(size=(80, 6))
+    values[[labels[row % 40] == "n07" for row in range(80)]] += 10
+    empty = values + 3
+    rows, columns = Field("noun", labels * 2), Field("year", list("aabbcc"), "corrupted")
+    found = heat_map(values, empty, (rows, columns))
+    assert found["labels"][0][0] == "n07" and len(found["labels"][0]) == 30 and found["left_out"] == [10, 0]
+    hidden = [row for row in range(80) if labels[row % 40] not in found["labels"][0]]
+    assert found["largest_left_out"][0] == values[hidden].max() and math.isnan(found["largest_left_out"][1])
+    high = [np.quantile(values[[row, row + 40]], 0.999) for row in range(40)]
+    assert found["labels"][0] == [labels[place] for place in np.argsort(np.negative(high))[:30]]
+    for number, row in enumerate(found["labels"][0]):
+        for other, column in enumerate(found["labels"][1]):
+            cell = values[[labels[place % 40] == row for place in range(80)]][:, [each == column for each in "aabbcc"]]
+            assert found["max"][number][other] == cell.max()
+            assert found["99.9%"][number][other] == pytest.approx(np.quantile(cell, 0.999))
+            assert found["99.99%"][number][other] == pytest.approx(np.quantile(cell, 0.9999))
+    assert found["empty"]["max"] == empty.max() and found["empty"]["mean"] == pytest.approx(empty.mean())
+
+
+def test_fields_of_heat_maps_by_name() -> None:
+    clean, corrupted = pool(cities("Rome", "Oslo", "Bern")), pool(cities("Lima", "Bonn"))
+    assert named_field("city", clean, corrupted) == Field("city", ("Rome", "Oslo", "Bern"))
+    assert named_field("corrupted city", clean, corrupted) == Field("corrupted city", ("Lima", "Bonn"), "corrupted")
+    assert named_field("template", clean, None).labels == ("{city} and {city_2}, {number}",) * 3
+    with pytest.raises(UnknownName, match="Unknown field for a heat map 'ctiy'. Did you mean 'city'"):
+        named_field("ctiy", clean, corrupted)
+    with pytest.raises(UnknownName, match="corrupted city"):
+        named_field("corrupted city", clean, None)
+    assert parse_map("place, corrupted object") == ("place", "corrupted object")
+    for wrong in ("place", "place,place", "a,b,c", "a,", ""):
+        with pytest.raises(BadUsage, match="two different fields, as in place,object"):
+            parse_map(wrong)
 
 
 def test_what_json_lacks_is_none() -> None:

@@ -18,7 +18,7 @@ from tokenizers.models import WordLevel
 from tokenizers.pre_tokenizers import Whitespace
 
 import tiny
-from mechassay.adversarial import findings
+from mechassay.adversarial import heat_maps
 from mechassay.tasks import greater_than
 from mechassay.tasks.docstring import Docstring
 from mechassay.tasks.greater_than import GreaterThan
@@ -34,7 +34,7 @@ SMALL = ("--n-clean", "12", "--n-corrupted", "10", "--worst", "2", "--resamples"
 @pytest.fixture(autouse=True)
 def few_heat_maps(monkeypatch: pytest.MonkeyPatch) -> None:
     """Drawing takes most of the time."""
-    monkeypatch.setattr(findings, "MAPS", 0)
+    monkeypatch.setattr(heat_maps, "MAPS", 0)
 
 
 def test_a_run_and_its_report(run: Run, tmp_path: Path) -> None:

@@ -5,12 +5,14 @@ from __future__ import annotations
 import io
 import math
 from collections.abc import Iterator
+from itertools import combinations, pairwise
 from typing import Any
 
+import numpy as np
 import pytest
 from rich.console import Console
 
-from mechassay.adversarial import findings
+from mechassay.adversarial import heat_maps
 from mechassay.adversarial.design import DESIGN_KINDS
 from mechassay.progress import SILENT
 from mechassay.records import Record
@@ -29,8 +31,9 @@ from mechassay.report.adversarial import (
     verdict,
     worse_labels_text,
 )
-from mechassay.report.adversarial_figures import draw_heat_map
+from mechassay.report.adversarial_figures import draw_distribution, together
 from mechassay.report.grids import print_grids
+from mechassay.report.heat_maps import draw_heat_map, flat_map, map_words
 from mechassay.runs.adversarial import AdversarialJob, AdversarialRun
 from mechassay.runs.truths import load_named
 
@@ -43,7 +46,7 @@ def records(tmp_path_factory: pytest.TempPathFactory) -> Iterator[list[Record]]:
     run = AdversarialRun("truth-ioi", "truth-ioi", ("truth", "random@0.5"), n_clean=24, n_corrupted=20, **FAST)
     job = AdversarialJob(run, tmp_path_factory.mktemp("run"), lambda: load_named("truth-ioi"), progress=SILENT)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(findings, "MAPS", 1)
+        patch.setattr(heat_maps, "MAPS", 1)
         yield job.records()
 
 
@@ -127,11 +130,70 @@ def test_heat_maps_of_rounding_are_left_out(records: list[Record], page: str) ->
     assert len(exact) == len(other) == 1
     assert page.count("No heat map: every cell is ≈ 0, which is rounding.") == 1
     assert adversarial_page([records[0]]).count("<svg") == 1 and adversarial_page([records[1]]).count("<svg") == 2
-    found = {"fields": ["a", "b"], "labels": [["x", "y"], ["u", "v"]], "99%": [[-0.0, 0.0], [0.0, None]]}
-    figure = draw_heat_map({**found, "99.9%": [[-0.0, 1e-5], [0.0, None]], "max": [[-0.0, 0.5], [0.25, None]]})
-    panels, bars = figure.axes[:3], figure.axes[3:]
-    assert [[text.get_text() for text in ax.texts] for ax in panels] == [["≈ 0"] * 3, ["≈ 0"] * 3, ["≈ 0", "0.5", "0.25"]]
-    assert len(bars) == 1
+
+
+def made_map(cells: list[list[float | None]], *, largest: float = 1.0, left_out: tuple[int, int] = (0, 0)) -> dict[str, Any]:
+    """A heat map whose maxima are `largest` times its percentiles."""
+    labels = [[f"{letter}{place}" for place in range(count)] for letter, count in zip("rc", np.shape(cells), strict=True)]
+    most = [[None if cell is None else cell * largest for cell in row] for row in cells]
+    empty = {"99.9%": 8.0, "99.99%": 9.0, "max": 10.0, "mean": 4.0}
+    about = {"fields": ["a", "b"], "labels": labels, "left_out": list(left_out), "largest_left_out": [7.5, None], "empty": empty}
+    return {**about, "99.9%": cells, "99.99%": cells, "max": most}
+
+
+def test_panels_of_a_heat_map_have_one_scale_from_zero() -> None:
+    figure = draw_heat_map(made_map([[7.97, 7.99], [7.98, None]], largest=1.25))
+    panels, (bar,) = figure.axes[:3], figure.axes[3:]
+    assert {ax.images[0].get_clim() for ax in panels} == {(0.0, pytest.approx(7.99 * 1.25))}
+    assert [[text.get_text() for text in ax.texts] for ax in panels[:1]] == [["7.97", "7.99", "7.98"]]
+    # Numbers that differ by rounding look the same.
+    shades = panels[0].images[0].to_rgba(np.array([7.97, 7.99]))
+    assert np.abs(shades[0] - shades[1]).max() < 0.02
+    assert panels[2].get_title(loc="left") == "max (empty circuit 10.0)"
+    # A cell without pairs is no colour of the scale; the empty circuit's mean is marked on the bar.
+    assert np.ma.getmaskarray(panels[0].images[0].get_array())[1, 1] and panels[0].patch.get_hatch()
+    assert [line.get_ydata()[0] for line in bar.lines] == [4.0, 4.0]
+    assert [text.get_text() for text in figure.legends[0].get_texts()] == ["empty circuit's mean, 4.00", "no pairs"]
+    small = draw_heat_map(made_map([[0.5, 0.25]]))
+    assert not small.axes[3].lines and small.legends[0].get_texts()[0].get_text() == "empty circuit's mean, 4.00, beyond the scale"
+
+
+def test_heat_maps_that_are_wide_are_readable() -> None:
+    """Panels of many columns stand below one another; no label lies over the next one."""
+    found = made_map(np.random.default_rng(0).exponential(size=(30, 30)).tolist(), left_out=(44, 0))
+    figure = draw_heat_map(found)
+    figure.set_dpi(100)
+    figure.draw_without_rendering()
+    panels = figure.axes[:3]
+    assert len({round(ax.get_position().x0, 3) for ax in panels}) == 1 and not panels[0].texts
+    for labels, axis in ((panels[2].get_xticklabels(), "x"), (panels[0].get_yticklabels(), "y")):
+        boxes = sorted(getattr(label.get_window_extent(), f"interval{axis}") for label in labels)
+        assert all(one[1] <= two[0] for one, two in pairwise(map(sorted, boxes)))
+    assert map_words(found).endswith("Not drawn: 44 more of a, whose largest value is 7.50 nats.") and map_words(made_map([[1.0]])) == ""
+
+
+def test_rounding_is_no_heat_map() -> None:
+    assert flat_map(made_map([[-0.0, 1e-5], [0.0, None]])) and not flat_map(made_map([[-0.0, 1e-5], [0.5, None]]))
+
+
+def test_percentiles_near_each_other_are_named_together() -> None:
+    marks = [("95%", 1.0), ("99%", 2.0), ("99.9%", 2.02), ("99.99%", 2.03), ("max", 4.0)]
+    assert together(marks, 4.0) == [("95%", 1.0), ("99% to 99.99%", 2.03), ("max", 4.0)]
+    assert together([("95%", 0.0), ("max", 0.1)], 2.0) == [("95% to max", 0.1)]
+    assert together([], 1.0) == []
+
+
+@pytest.mark.parametrize("spread", [0.0, 0.001, 0.05, 1.0])
+def test_names_in_a_histogram_do_not_overlap(records: list[Record], spread: float) -> None:
+    record = records[1]
+    places = dict(zip(("95%", "99%", "99.9%", "99.99%", "max"), 1 + spread * np.arange(5) / 5, strict=True))
+    rows = [{**row, "value": places.get(row["name"], row["value"])} for row in record.curves["summary"]]
+    figure = draw_distribution(record.model_copy(update={"curves": {**record.curves, "summary": rows}}))
+    figure.set_dpi(100)
+    figure.draw_without_rendering()
+    boxes = [text.get_window_extent() for text in figure.axes[0].texts]
+    assert boxes and not any(one.overlaps(two) for one, two in combinations(boxes, 2))
+    assert all("times" not in label.get_text() for label in figure.axes[1].get_yticklabels(which="both"))
 
 
 def test_only_exact_intervals_are_called_exact(records: list[Record]) -> None:

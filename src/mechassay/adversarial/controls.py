@@ -1,7 +1,8 @@
 """What an adversarial evaluation is compared with, and what it has to reproduce before it is believed.
 
     corrupted   KL(M(x) || M(x~)) of every pair: the model on the corrupted prompt, which is the empty circuit
-    random      a circuit of as many edges, drawn at random, on a part of the pairs
+    paths       as many edges on random paths from input to logits, all of them live, on a part of the pairs
+    random      as many edges drawn uniformly, of which few or none are live, on the same part
     full        every edge: must be 0                                    | checks, on the same part
     empty       no edge, run like any circuit: must equal `corrupted`    |
 
@@ -11,7 +12,10 @@ circuit that does not differ from `corrupted` says nothing; whether it does is f
 
 The part is the first prompts of both pools (or the first pairs), so that the values of the main run can be compared with it.
 
-The random control is drawn with a seed of its own, made of the run's (`control_circuit`): a run may be of random circuits, which are
+What a circuit has to beat is `paths` with as many live edges as it has itself. Of edges drawn uniformly almost none lie on a path
+while a circuit is sparse; `random` is then the empty circuit.
+
+Both are drawn with a seed of their own, made of the run's (`control_seed`): a run may be of random circuits, which are
 drawn with the run's seed itself, and would else be their own control.
 """
 
@@ -28,6 +32,7 @@ from mechassay.adversarial.agreement import Agreement
 from mechassay.adversarial.evaluation import evaluate_pairs
 from mechassay.adversarial.pools import Pool
 from mechassay.circuits.methods.random import Random
+from mechassay.circuits.methods.random_paths import RandomPaths
 from mechassay.circuits.scores import Circuit
 from mechassay.graph import Graph
 from mechassay.models.model import Model
@@ -71,13 +76,17 @@ class Controls:
 
     Attributes:
         checks: full and empty.
-        random: for every number of edges, the divergences of a random circuit of as many, on the part.
-        n_live: of these random circuits, the edges on a path from input to logits.
+        random: for every number of edges, the divergences of as many drawn uniformly, on the part.
+        paths: the same for every number of live edges, of random paths.
+        n_live: of the circuits of `random`, the edges on a path from input to logits.
+        n_edges: of the circuits of `paths`, which may be a few less than asked for.
     """
 
     checks: tuple[Check, ...]
     random: Mapping[int, Float[np.ndarray, "*part"]]
+    paths: Mapping[int, Float[np.ndarray, "*part"]]
     n_live: Mapping[int, int]
+    n_edges: Mapping[int, int]
 
     @property
     def passed(self) -> bool:
@@ -89,17 +98,48 @@ def random_circuit(graph: Graph, n_edges: int, seed: int) -> Circuit:
     return Random(seed=seed).draw(graph).top(n_edges)
 
 
-def control_circuit(graph: Graph, n_edges: int, seed: int) -> Circuit:
-    """The random control of a run with that seed: independent of `random_circuit` with the same seed.
+def random_paths(graph: Graph, n_edges: int, seed: int) -> Circuit:
+    """As many edges, or the fewest less, all of them on random paths from input to logits."""
+    return RandomPaths(seed=seed).circuit(graph, n_edges)
 
-    The seed it is drawn with is the first word of `numpy.random.SeedSequence((seed, CONTROL))`, with a negative seed modulo 2^64.
+
+def control_seed(seed: int) -> int:
+    """The seed of the random controls of a run with that seed: independent of the run's own random circuits.
+
+    It is the first word of `numpy.random.SeedSequence((seed, CONTROL))`, with a negative seed modulo 2^64.
     """
-    return random_circuit(graph, n_edges, int(np.random.SeedSequence((seed % 2**64, CONTROL)).generate_state(1)[0]))
+    return int(np.random.SeedSequence((seed % 2**64, CONTROL)).generate_state(1)[0])
+
+
+@dataclass(frozen=True, eq=False)
+class ControlCircuits:
+    """The random circuits that those of a run are compared with."""
+
+    random: Mapping[int, Circuit]
+    paths: Mapping[int, Circuit]
+
+    @staticmethod
+    def of(circuits: Sequence[Circuit], graph: Graph, seed: int) -> ControlCircuits:
+        """Of as many edges, and of as many live edges, as each of the circuits.
+
+        Args:
+            seed: of the run; that of the random circuits is made of it.
+        """
+        sizes = sorted({len(circuit) for circuit in circuits})
+        live = sorted({len(circuit.pruned()) for circuit in circuits})
+        own = control_seed(seed)
+        return ControlCircuits(
+            {size: random_circuit(graph, size, own) for size in sizes}, {size: random_paths(graph, size, own) for size in live}
+        )
+
+    def with_checks(self, graph: Graph) -> list[Circuit]:
+        """The full and the empty circuit, those of `random`, those of `paths`: in the order of `controls_of`."""
+        return [Circuit.full(graph), Circuit.empty(graph), *self.random.values(), *self.paths.values()]
 
 
 def run_controls(
     model: Model,
-    sizes: Sequence[int],
+    circuits: Sequence[Circuit],
     clean: Pool,
     corrupted: Pool,
     main: Float[np.ndarray, "*pairs"],
@@ -112,7 +152,7 @@ def run_controls(
     """Run the controls on a part of the pairs.
 
     Args:
-        sizes: numbers of edges to draw random circuits of.
+        circuits: of the run; random circuits of their sizes are drawn.
         seed: of the run; that of the random circuits is made of it.
         main: KL(M(x) || M(x~)) as the main run has it: [clean, corrupted] of a grid, else [pairs].
         side: prompts of each pool to take of a grid; of pairs its square.
@@ -123,10 +163,10 @@ def run_controls(
     """
     grid = main.ndim == 2
     n = [min(len(pool), side if grid else side**2) for pool in (clean, corrupted)]
-    circuits = [control_circuit(model.graph, size, seed) for size in sizes]
+    drawn = ControlCircuits.of(circuits, model.graph, seed)
     found = evaluate_pairs(
         model,
-        [Circuit.full(model.graph), Circuit.empty(model.graph), *circuits],
+        drawn.with_checks(model.graph),
         clean.select(range(n[0])),
         corrupted.select(range(n[1])),
         grid=grid,
@@ -134,20 +174,21 @@ def run_controls(
         progress=progress,
     )
     part = np.asarray(main[: n[0], : n[1]] if grid else main[: n[0]])
-    return controls_of(sizes, circuits, np.asarray(found.circuits), part, Agreement.of(model.dtype))
+    return controls_of(drawn, np.asarray(found.circuits), part, Agreement.of(model.dtype))
 
 
 def controls_of(
-    sizes: Sequence[int],
-    circuits: Sequence[Circuit],
+    drawn: ControlCircuits,
     values: Float[np.ndarray, "circuits *part"],
     corrupted: Float[np.ndarray, "*part"],
     allowed: Agreement,
 ) -> Controls:
-    """Controls from the divergences of the full, the empty and the random circuits, in that order."""
+    """Controls from the divergences of `ControlCircuits.with_checks`."""
     checks = (
         Check.of("full", values[0], np.zeros_like(values[0]), allowed),
         Check.of("empty", values[1], corrupted, allowed),
     )
-    live = {size: len(circuit.pruned()) for size, circuit in zip(sizes, circuits, strict=True)}
-    return Controls(checks, dict(zip(sizes, values[2:], strict=True)), live)
+    random = dict(zip(drawn.random, values[2:], strict=False))
+    paths = dict(zip(drawn.paths, values[2 + len(drawn.random) :], strict=True))
+    n_live = {size: len(circuit.pruned()) for size, circuit in drawn.random.items()}
+    return Controls(checks, random, paths, n_live, {size: len(circuit) for size, circuit in drawn.paths.items()})

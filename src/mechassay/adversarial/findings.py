@@ -18,7 +18,6 @@ import math
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
-from itertools import combinations
 from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
@@ -43,7 +42,6 @@ ALPHA = 0.05
 LEAST_EFFECT = 0.05
 """Least difference of the tested percentile that is called worse, as a share of the empty circuit's."""
 MAX_LABELS = 150
-MAP_LABELS, MAPS = 100, 3
 
 
 @dataclass(frozen=True)
@@ -131,46 +129,21 @@ class Statistics:
 _UNKNOWN = {"low": math.nan, "high": math.nan, "bound": math.nan}
 
 
-def histogram(values: Float[np.ndarray, "*pairs"], corrupted: Float[np.ndarray, "*pairs"], largest: float) -> dict[str, list[Any]]:
-    """Counts of a circuit's values and of the empty circuit's in equal bins from 0 to `largest`.
+def histogram(
+    values: Float[np.ndarray, "*pairs"], corrupted: Float[np.ndarray, "*pairs"], random: Float[np.ndarray, "*part"], largest: float
+) -> dict[str, list[Any]]:
+    """Counts of a circuit's values, of the empty circuit's and of a random one's in equal bins from 0 to `largest`.
 
     Values below 0 are rounding and count as 0; those above `largest` are in no bin.
+
+    Args:
+        random: on a part of the pairs; its counts are scaled to all of them.
     """
     edges = np.linspace(0.0, largest if largest > 0 else 1.0, BINS + 1)
-    counts = {
-        name: np.histogram(np.maximum(found, 0), edges)[0].tolist() for name, found in (("circuit", values), ("corrupted", corrupted))
-    }
-    return {"edges": edges.tolist(), **counts}
-
-
-def heat_maps(values: Float[np.ndarray, "*pairs"], fields: Sequence[Field], groups: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
-    """Maximum and percentiles by two fields, for the pairs of fields whose labels differ most (the least p values).
-
-    Where both fields are of the same inputs, there are at least as many inputs as cells. Which fields are shown is chosen by the
-    values: a heat map tests nothing.
-    """
-    least = [min(group["p"]) for group in groups]
-    pairs = [pair for pair in combinations(range(len(fields)), 2) if _fits([fields[place] for place in pair], values.ndim)]
-    maps: list[dict[str, Any]] = []
-    for pair in sorted(pairs, key=lambda pair: (sum(least[place] for place in pair), pair))[:MAPS]:
-        two = [fields[place] for place in pair]
-        table = by_fields(values, two, FIELD_PERCENTILES)
-        maps.append(
-            {
-                "fields": [field.name for field in two],
-                "labels": [list(labels) for labels in table.labels],
-                "max": table.max.tolist(),
-                **{f"{100 * p:g}%": table.percentiles[..., place].tolist() for place, p in enumerate(FIELD_PERCENTILES)},
-            }
-        )
-    return maps
-
-
-def _fits(two: Sequence[Field], axes: int) -> bool:
-    """Whether a heat map of two fields is small enough, and has something in most cells."""
-    sizes = [len(set(field.labels)) for field in two]
-    same_inputs = axes == 1 or two[0].side == two[1].side
-    return max(sizes) <= MAP_LABELS and (not same_inputs or math.prod(sizes) <= len(two[0].labels))
+    all_values = {"circuit": values, "corrupted": corrupted, "random_paths": random}
+    counts = {name: np.histogram(np.maximum(found[~np.isnan(found)], 0), edges)[0] for name, found in all_values.items()}
+    scaled = counts["random_paths"] * float((~np.isnan(values)).sum() / (~np.isnan(random)).sum())
+    return {"edges": edges.tolist(), **{name: found.tolist() for name, found in counts.items()}, "random_paths": scaled.tolist()}
 
 
 def fields_of(clean: Pool, corrupted: Pool | None, tokenizer: PreTrainedTokenizerBase, *, grid: bool) -> list[Field]:

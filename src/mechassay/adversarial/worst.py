@@ -9,6 +9,8 @@ without what the evaluation of all pairs shares between them (blocks, broadcast 
 `divergence`). If the two differ by more than rounding (`Agreement`) the stored value is wrong and the run is broken.
 A fault that makes values too small does not show there, so some random pairs are run alone as well.
 
+The worst pairs are often one prompt with many others: a second list has every prompt once (`largest_distinct`).
+
 Tables 4 to 6 and 8 to 10 of Uit de Bos and Garriga-Alonso (2024) show the same ten rows. Their values and their
 logits come from two runs of different code, which is how they came to contradict each other; here both are of one run.
 """
@@ -147,6 +149,32 @@ def largest(values: Float[np.ndarray, "n"], k: int) -> Int[np.ndarray, "k"]:
     least = np.partition(keys, values.size - k)[values.size - k]
     places = np.flatnonzero(keys >= least)
     return places[np.argsort(-keys[places], kind="stable")][:k]
+
+
+def largest_distinct(values: Float[np.ndarray, "*pairs"], clean: Pool, corrupted: Pool, k: int) -> Int[np.ndarray, "k"]:
+    """Places in the flat values of the k largest of which no two share a prompt, largest first; fewer if there are fewer.
+
+    The largest value comes first, then the largest of pairs without either of its prompts, and so on. A text
+    that is clean in one pair and corrupted in another is one prompt.
+
+    Raises:
+        BadUsage: k below 0.
+    """
+    if k < 0:
+        raise BadUsage(f"The number of worst pairs must be 0 or more; got {k}.")
+    left = np.where(np.isnan(values), -np.inf, values)
+    texts = [np.array([prompt.text for prompt in pool.prompts], dtype=object) for pool in (clean, corrupted)]
+    found: list[int] = []
+    while len(found) < k and np.isfinite(left).any():
+        place = int(left.argmax())
+        found.append(place)
+        row, column = divmod(place, left.shape[-1]) if left.ndim == 2 else (place, place)
+        taken = [(side == texts[0][row]) | (side == texts[1][column]) for side in texts]
+        if left.ndim == 2:
+            left[taken[0]] = left[:, taken[1]] = -np.inf
+        else:
+            left[taken[0] | taken[1]] = -np.inf
+    return np.array(found, dtype=np.int64)
 
 
 def _pair(clean: Int[Tensor, "pos"], corrupted: Int[Tensor, "pos"], ablated: AblatedValues | None, device: torch.device) -> Batch:

@@ -30,12 +30,14 @@ CircuitOption = Annotated[
     typer.Option(
         "--circuit",
         "-c",
-        help="canonical:NAME, truth, full, empty, random@SIZE, METHOD@SIZE (found on the train split), FILE.safetensors@SIZE, FILE.json or "
-        "FILE.pt. SIZE: edges (500) or a share of them (0.01); then :greedy to grow it from the logits. Repeat for several.",
+        help="canonical:NAME, truth, full, empty, random@SIZE, random-paths@SIZE, METHOD@SIZE (found on the train split), "
+        "FILE.safetensors@SIZE, FILE.json or FILE.pt. SIZE: edges (500) or a share of them (0.01); "
+        "then :greedy to grow it from the logits. Repeat for several.",
     ),
 ]
 CleanOption = Annotated[int, typer.Option("--n-clean", help="Clean prompts.")]
 WorstOption = Annotated[int, typer.Option("--worst", help="How many of the worst pairs to show, each run again by itself.")]
+NO_MAPS: list[str] = []
 PERCENTILES = [0.25, 0.5, 0.75, 0.95, 0.99, 0.999, 0.9999]
 ABOVE = [0.01, 0.1, 1.0, 5.0]
 
@@ -68,6 +70,10 @@ def run(
     worst: WorstOption = 10,
     resamples: Annotated[int, typer.Option("--resamples", help="Of the bootstrap of a grid.")] = 1000,
     permutations: Annotated[int, typer.Option("--permutations", help="Of the tests of labels.")] = 2000,
+    heat_map: Annotated[
+        list[str],
+        typer.Option("--heat-map", help="Two fields to draw a heat map of: place,object or noun,'corrupted noun'. Repeat."),
+    ] = NO_MAPS,
     least_effect: Annotated[
         float, typer.Option("--least-effect", help="Share of the empty circuit's 99th percentile that a label must be worse by.")
     ] = 0.05,
@@ -100,6 +106,7 @@ def run(
         worst=worst,
         n_resamples=resamples,
         n_permutations=permutations,
+        heat_maps=tuple(heat_map),
         least_effect=least_effect,
     )
     job = AdversarialJob(plan, output, lambda: load(model, dtype, device, prepend_bos))

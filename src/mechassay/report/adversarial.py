@@ -19,16 +19,18 @@ from markupsafe import Markup, escape
 
 from mechassay.adversarial.bootstrap import LEAST
 from mechassay.records import Record
-from mechassay.report.adversarial_figures import by_name, draw_distribution, draw_heat_map, flat_map, n_pairs
+from mechassay.report.adversarial_figures import by_name, draw_distribution, n_pairs
 from mechassay.report.adversarial_labels import group_grid, worse_labels_text
 from mechassay.report.figures import PALETTE, svg
 from mechassay.report.grids import NOTHING, Grid
+from mechassay.report.heat_maps import draw_heat_map, flat_map, map_words
 from mechassay.report.nats import ROUNDING, nats, plain_number, with_interval
 from mechassay.report.words import arguments, share
 
 SHORT = 14
 """Letters of a circuit's name that a console of 80 has room for."""
 FILE_ENDING = re.compile(r"\.(safetensors|json|pt)(?=[@:]|$)")
+RANDOM = {"random_paths": "random paths", "random": "random edges"}
 WORDS = {
     "grid": "every clean prompt with every corrupted one",
     "independent": "pairs of independently drawn clean and corrupted prompts",
@@ -47,7 +49,10 @@ READING = {
     "edges carry the clean prompt x; all others carry the corrupted prompt x̃, or constants.",
     "Empty circuit": "KL(M(x) ‖ M(x̃)): no edge carries the clean prompt. A circuit whose distribution is close to this one explains "
     "nothing, however it looks by itself.",
-    "Random circuit": "As many edges drawn at random, on a part of the pairs. If none of them is live, it is the empty circuit.",
+    "Random paths": "As many live edges as the circuit has, on random paths from input to logits, on a part of the pairs: what a circuit "
+    "of its size does that was not looked for.",
+    "Random edges": "As many edges as the circuit has, drawn uniformly, on the same part. Few or none are live while a circuit is sparse; "
+    "with none it is the empty circuit.",
     "Live edges": "Edges on some path from input to logits within the circuit; the others cannot change its output.",
     "Brackets": "An interval that covers the true value of the circuit with confidence 95 %; a dash is an end that needs more pairs. "
     "Without brackets, a percentile or share of a sample has no interval: too few prompts lie beyond it. On a grid that is fewer than "
@@ -162,11 +167,12 @@ def overview_grid(records: Sequence[Record], *, short: bool = False) -> Grid:
     ]
     empty = by_name(records[0].controls["corrupted"]["summary"])
     rows.append(("empty circuit", "0", "0", *(nats(empty[name]["value"]) for name in names), NOTHING))
-    drawn = {record.controls["random"]["edges"]: record.controls["random"] for record in records}
-    for edges, control in sorted(drawn.items()):
-        found = by_name(control["summary"])
-        part = f"random ({control['pairs']:,} pairs)"
-        rows.append((part, f"{edges:,}", f"{control['live']:,}", *(nats(found[name]["value"]) for name in names), NOTHING))
+    for kind, called in RANDOM.items():
+        drawn = {record.controls[kind]["edges"]: record.controls[kind] for record in records}
+        for edges, control in sorted(drawn.items()):
+            found = by_name(control["summary"])
+            part = called if short else f"{called} ({control['pairs']:,} pairs)"
+            rows.append((part, f"{edges:,}", f"{control['live']:,}", *(nats(found[name]["value"]) for name in names), NOTHING))
     return Grid("All circuits, in nats", columns, tuple(rows))
 
 
@@ -203,15 +209,17 @@ def summary_grid(record: Record) -> Grid:
     """The distribution, as in tables 3 and 7; without z-scores where the spread is rounding."""
     population = bool(record.task.args["population"])
     empty = by_name(record.controls["corrupted"]["summary"])
-    random = by_name(record.controls["random"]["summary"])
+    drawn = {called: record.controls[kind] for kind, called in RANDOM.items()}
+    tables = [by_name(control["summary"]) for control in drawn.values()]
     own = by_name(record.curves["summary"])
-    rows = [
-        ("", "circuit", "z", "upper bound", "empty circuit", "random circuit"),
-        ("count", f"{n_pairs(record):,}", "", "", f"{n_pairs(record):,}", f"{record.controls['random']['pairs']:,}"),
+    rows: list[tuple[str, ...]] = [
+        ("", "circuit", "z", "upper bound", "empty circuit", *drawn),
+        ("count", f"{n_pairs(record):,}", "", "", f"{n_pairs(record):,}", *(f"{control['pairs']:,}" for control in drawn.values())),
     ]
     for name, row in own.items():
         z = f"{row['z']:.2f}" if math.isfinite(row["z"]) else ""
-        rows.append((name, with_interval(row), z, _bound(name, row, population), nats(empty[name]["value"]), nats(random[name]["value"])))
+        others = [nats(table[name]["value"]) for table in (empty, *tables)]
+        rows.append((name, with_interval(row), z, _bound(name, row, population), *others))
     columns, *cells = rows if _has_z(own) else [(*row[:2], *row[3:]) for row in rows]
     return Grid("Distribution, in nats", columns, tuple(cells))
 
@@ -242,14 +250,22 @@ def _circuit(record: Record, colour: str) -> dict[str, Any]:
         "colour": colour,
         "figure": Markup(svg(draw_distribution(record, colour))),
         "tables": [summary_grid(record), exceedance_grid(record)],
-        "worst": [_case(case) for case in record.curves["worst"]],
+        "worst": _worst(record),
         "worse": worse_labels_text(record),
         "groups": [(group_grid(group), any(group["worse"])) for group in groups],
         "maps": [
-            (" and ".join(found["fields"]), None if flat_map(found) else Markup(svg(draw_heat_map(found))))
+            (" and ".join(found["fields"]), None if flat_map(found) else Markup(svg(draw_heat_map(found))), map_words(found))
             for found in record.curves["heat_maps"]
         ],
     }
+
+
+def _worst(record: Record) -> list[tuple[str, list[dict[str, Any]]]]:
+    """The worst pairs, and those of different prompts where they are others."""
+    lists = {"The worst pairs": record.curves["worst"], "The worst pairs, each prompt once": record.curves["worst_distinct"]}
+    if record.curves["worst"] == record.curves["worst_distinct"]:
+        lists = {"The worst pairs, no prompt of which comes twice": record.curves["worst"]}
+    return [(title, [_case(case) for case in cases]) for title, cases in lists.items() if cases]
 
 
 def _case(case: Mapping[str, Any]) -> dict[str, Any]:

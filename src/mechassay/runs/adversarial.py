@@ -34,10 +34,12 @@ from jaxtyping import Float
 
 from mechassay.adversarial.agreement import Agreement
 from mechassay.adversarial.bounds import check_share
-from mechassay.adversarial.controls import Controls, control_circuit, controls_of, run_controls
+from mechassay.adversarial.controls import ControlCircuits, Controls, controls_of, run_controls
 from mechassay.adversarial.design import DESIGN_KINDS
 from mechassay.adversarial.evaluation import evaluate_pairs
 from mechassay.adversarial.findings import LEAST_EFFECT, Statistics
+from mechassay.adversarial.groups import Field
+from mechassay.adversarial.heat_maps import named_field, parse_map
 from mechassay.adversarial.pools import Pool, draw_pools
 from mechassay.adversarial.population import check_finite, enumerate_pools
 from mechassay.adversarial.summary import PERCENTILES
@@ -76,6 +78,7 @@ class AdversarialRun:
         above: thresholds in nats whose exceedance is asked for.
         worst: how many of the worst pairs to show.
         n_resamples, n_permutations: of the bootstrap of a grid, and of the tests of labels.
+        heat_maps: pairs of fields, "place,object", whose heat map is always drawn.
         least_effect: what a label must be worse by to be called so, as a share of the empty circuit's 99th percentile.
     """
 
@@ -98,6 +101,7 @@ class AdversarialRun:
     worst: int = 10
     n_resamples: int = 1000
     n_permutations: int = 2000
+    heat_maps: tuple[str, ...] = ()
     least_effect: float = LEAST_EFFECT
 
     @property
@@ -137,8 +141,7 @@ class AdversarialRun:
         for threshold in self.above:
             if not (math.isfinite(threshold) and threshold >= 0):
                 raise BadUsage(f"A threshold must be a number of nats, 0 or more; got {threshold}.")
-        if not (math.isfinite(self.least_effect) and self.least_effect >= 0):
-            raise BadUsage(f"The least effect must be a share of the empty circuit's, 0 or more; got {self.least_effect}.")
+        self._check_labels()
         least = {"worst": 0, "n_resamples": 1, "n_permutations": 1, "train_limit": 1}
         for name, number in least.items():
             if getattr(self, name) < number:
@@ -147,6 +150,13 @@ class AdversarialRun:
             raise BadUsage(f"{self.design.capitalize()} pairs need pools of one size; got {self.n_clean} and {self.n_corrupted} prompts.")
         if self.enumerate_all and not (self.design == "matched" and self.paired):
             raise BadUsage("Only matched pairs with counterfactual ablation can be enumerated: --design matched.")
+
+    def _check_labels(self) -> None:
+        """Refuse what is wrong with how labels are looked at."""
+        for text in self.heat_maps:
+            parse_map(text)
+        if not (math.isfinite(self.least_effect) and self.least_effect >= 0):
+            raise BadUsage(f"The least effect must be a share of the empty circuit's, 0 or more; got {self.least_effect}.")
 
 
 class AdversarialJob:
@@ -250,6 +260,18 @@ class AdversarialJob:
         self._keep(pools)
         return pools
 
+    @cached_property
+    def heat_maps(self) -> list[tuple[Field, Field]]:
+        """The fields of the heat maps that were asked for.
+
+        Raises:
+            UnknownName: the prompts have no such field.
+        """
+        clean, corrupted = self.pools
+        other = corrupted if self.run.paired else None
+        typed = map(parse_map, self.run.heat_maps)
+        return [(named_field(one, clean, other), named_field(two, clean, other)) for one, two in typed]
+
     def _keep(self, pools: tuple[Pool, Pool]) -> None:
         sides = dict(zip(("clean", "corrupted") if self.run.paired else ("clean",), pools, strict=False))
         text = "{" + ",\n".join(f'"{side}": {_as_json(pool)}' for side, pool in sides.items()) + "}"
@@ -273,7 +295,9 @@ class AdversarialJob:
         names = tuple(each.text for each in self.circuits)
         if self.values_file.is_file():
             return Values.load(self.values_file, names)
-        (clean, corrupted), circuits = self.pools, [each.circuit for each in self.circuits]
+        # A field that there is not is refused before anything is run.
+        (clean, corrupted), _ = self.pools, self.heat_maps
+        circuits = [each.circuit for each in self.circuits]
         begin, store = time.perf_counter(), self.folder.path / "values"
         goes_on = store.exists()
         if self.run.paired:
@@ -306,15 +330,15 @@ class AdversarialJob:
     @cached_property
     def controls(self) -> Controls:
         """Controls with a known answer, and random circuits of the same sizes."""
-        sizes, model, seed = sorted({len(each.circuit) for each in self.circuits}), self.model, self.run.seed
+        circuits, model, seed = [each.circuit for each in self.circuits], self.model, self.run.seed
         if self.run.paired:
             store = self.folder.path / "controls"
-            found = run_controls(model, sizes, *self.pools, self.values.corrupted, seed=seed, store=store, progress=self.progress)
+            found = run_controls(model, circuits, *self.pools, self.values.corrupted, seed=seed, store=store, progress=self.progress)
             shutil.rmtree(store, ignore_errors=True)
             return found
-        drawn = [control_circuit(model.graph, size, seed) for size in sizes]
-        values = self._by_constants([Circuit.full(model.graph), Circuit.empty(model.graph), *drawn])
-        return controls_of(sizes, drawn, values, self.values.corrupted, Agreement.of(model.dtype))
+        drawn = ControlCircuits.of(circuits, model.graph, seed)
+        values = self._by_constants(drawn.with_checks(model.graph))
+        return controls_of(drawn, values, self.values.corrupted, Agreement.of(model.dtype))
 
     def records(self) -> list[Record]:
         """The record of every circuit; those in the folder are read, the others made."""

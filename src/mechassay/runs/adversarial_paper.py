@@ -30,6 +30,8 @@ from mechassay.tasks.ioi import ABC
 
 ROWS = ("mean", "std", "min", "25%", "50%", "75%", "95%", "99%", "99.9%", "99.99%", "max")
 TASKS = ("ioi", "greater-than", "docstring")
+MAPS = {"ioi": ("place,object",), "greater-than": ("noun,year",)}
+"""Fields of the paper's figures 7 and 10."""
 PRINTED: Mapping[str, Mapping[str, tuple[float, ...]]] = {
     "unmatched": {
         "ioi": (5.15, 1.70, 0.03, 4.01, 5.12, 6.27, 7.99, 9.25, 10.81, 12.25, 14.64),
@@ -112,6 +114,7 @@ class PaperRun:
                     dtype=self.dtype,
                     seed=self.seed,
                     worst=self.worst,
+                    heat_maps=MAPS.get(task, ()),
                 )
         return found
 

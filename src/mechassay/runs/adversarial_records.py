@@ -6,15 +6,16 @@ import dataclasses
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 from jaxtyping import Float
 
 from mechassay.adversarial.agreement import Agreement
-from mechassay.adversarial.findings import fields_of, finite, heat_maps, histogram
+from mechassay.adversarial.findings import fields_of, finite, histogram
+from mechassay.adversarial.heat_maps import chosen_maps, heat_map
 from mechassay.adversarial.values import Values
-from mechassay.adversarial.worst import WorstCase, disagreements, random_cases, worst_cases
+from mechassay.adversarial.worst import WorstCase, cases_at, disagreements, largest, largest_distinct, random_cases
 from mechassay.records import Measure, Record, Spec, provenance
 from mechassay.tasks.task import settings_of
 
@@ -26,6 +27,18 @@ KIND = "adversarial"
 DECIMALS = 4
 RANDOM_CASES = 10
 """Random pairs that are run again alone, beside the worst ones."""
+
+
+class _Alone(NamedTuple):
+    """Pairs that were run again alone."""
+
+    worst: Sequence[WorstCase]
+    distinct: Sequence[WorstCase]
+    drawn: Sequence[WorstCase]
+
+    @property
+    def wrong(self) -> tuple[WorstCase, ...]:
+        return disagreements((*self.worst, *self.distinct, *self.drawn))
 
 
 class RecordMaker:
@@ -45,7 +58,7 @@ class RecordMaker:
         each, values = self.job.circuits[number], self.job.values.circuits[number]
         # Each circuit has its own stream, so that what is done already changes nothing.
         rng = np.random.default_rng((run.seed, number))
-        cases, drawn = self._alone(each, values, np.random.default_rng((run.seed, number, RANDOM_CASES)))
+        alone = self._alone(each, values, np.random.default_rng((run.seed, number, RANDOM_CASES)))
         found = self._summary(values, rng)
         tokenizer = self.job.model.tokenizer
         assert tokenizer is not None, "pools are made with a tokenizer"
@@ -53,16 +66,16 @@ class RecordMaker:
         # What is rounding is no difference between labels.
         rounded = np.round(values, DECIMALS)
         groups = self.job.statistics.groups(rounded, empty, fields, rng)
-        largest = float(max(values.max(), 0.0))
+        most, paths = float(max(np.nanmax(values), 0.0)), self.job.controls.paths[len(each.circuit.pruned())]
         curves = {
             **found,
-            "histogram": histogram(values, empty, largest),
-            "histogram_all": histogram(values, empty, float(max(largest, empty.max()))),
-            "worst": [self._case(case, empty) for case in cases],
+            "histogram": histogram(values, empty, paths, most),
+            "histogram_all": histogram(values, empty, paths, float(max(most, np.nanmax(empty), np.nanmax(paths)))),
+            "worst": [self._case(case, empty) for case in alone.worst],
+            "worst_distinct": [self._case(case, empty) for case in alone.distinct],
             "groups": groups,
-            "heat_maps": heat_maps(rounded, fields, groups),
+            "heat_maps": [heat_map(rounded, empty, two) for two in chosen_maps(fields, groups, values.ndim, self.job.heat_maps)],
         }
-        wrong = disagreements((*cases, *drawn))
         realised = {"evaluate_seconds": self.job.seconds, "analyse_seconds": round(time.perf_counter() - begin, 3)}
         about = self.job.folder.data()
         about["values"] = {"file": self.job.values_file.name, "hash": Values.file_hash(self.job.values_file)}
@@ -79,10 +92,10 @@ class RecordMaker:
             example_ids=[],
             groups=[],
             curves=finite(curves),
-            controls=finite(self._controls(n, cases, drawn)),
+            controls=finite(self._controls(each, alone)),
             realised=realised,
             data=about,
-            warnings=[*self._broken(wrong), *self._cautions(each)],
+            warnings=[*self._broken(alone.wrong), *self._cautions(each)],
             provenance=provenance(
                 device=str(model.device),
                 dtype=str(model.dtype).removeprefix("torch."),
@@ -114,14 +127,15 @@ class RecordMaker:
             found.append(f"The circuit was found on the split {self.job.run.split} that it is evaluated on.")
         return found
 
-    def _alone(
-        self, each: FoundCircuit, values: Float[np.ndarray, "*pairs"], rng: np.random.Generator
-    ) -> tuple[tuple[WorstCase, ...], tuple[WorstCase, ...]]:
-        """The worst pairs and some random ones, each run again by itself."""
+    def _alone(self, each: FoundCircuit, values: Float[np.ndarray, "*pairs"], rng: np.random.Generator) -> _Alone:
+        """The worst pairs, those of different prompts, and some random ones, each run again by itself."""
         job = self.job
         ablated = None if job.run.paired else job.constants.ablated
-        worst = worst_cases(job.model, each.circuit, *job.pools, values, job.run.worst, ablated=ablated)
-        return worst, random_cases(job.model, each.circuit, *job.pools, values, RANDOM_CASES, rng, ablated=ablated)
+        worst, distinct = largest(values.reshape(-1), job.run.worst), largest_distinct(values, *job.pools, job.run.worst)
+        places = np.unique(np.concatenate([worst, distinct]))
+        cases = dict(zip(places.tolist(), cases_at(job.model, each.circuit, *job.pools, values, places, ablated=ablated), strict=True))
+        drawn = random_cases(job.model, each.circuit, *job.pools, values, RANDOM_CASES, rng, ablated=ablated)
+        return _Alone([cases[place] for place in worst.tolist()], [cases[place] for place in distinct.tolist()], drawn)
 
     def _case(self, case: WorstCase, empty: Float[np.ndarray, "*pairs"]) -> dict[str, Any]:
         sides = {"clean_prompt": (self.job.pools[0], case.clean)}
@@ -134,14 +148,14 @@ class RecordMaker:
         place = (case.clean, case.corrupted) if empty.ndim == 2 else (case.clean,)
         return {**asdict(case), "empty": float(empty[place]), **prompts}
 
-    def _controls(self, n: int, cases: Sequence[WorstCase], drawn: Sequence[WorstCase]) -> dict[str, Any]:
-        found = self.job.controls
-        part = found.random[n]
-        statistics = dataclasses.replace(self.job.statistics, population=False, n_resamples=min(200, self.job.run.n_resamples))
-        table = statistics.table(part, np.random.default_rng(self.job.run.seed))
+    def _controls(self, each: FoundCircuit, alone: _Alone) -> dict[str, Any]:
+        found, drawn = self.job.controls, alone.drawn
+        cases = list({(case.clean, case.corrupted): case for case in (*alone.worst, *alone.distinct)}.values())
+        n, live = len(each.circuit), len(each.circuit.pruned())
+        random, paths = found.random[n], found.paths[live]
         return {
             "checks": [{**asdict(check), "passed": check.passed} for check in found.checks],
-            "failures": self._broken(disagreements((*cases, *drawn))),
+            "failures": self._broken(alone.wrong),
             "worst": {"n": len(cases), "n_wrong": len(disagreements(cases))},
             "drawn": {
                 "n": len(drawn),
@@ -149,8 +163,15 @@ class RecordMaker:
                 "largest": max((abs(case.value - case.again) for case in drawn), default=0.0),
             },
             "corrupted": self.corrupted,
-            "random": {"edges": n, "live": found.n_live[n], "pairs": int(part.size), "seed": self.job.run.seed, "summary": table},
+            "random": {"edges": n, "live": found.n_live[n], **self._random(random)},
+            "random_paths": {"edges": found.n_edges[live], "live": found.n_edges[live], **self._random(paths)},
         }
+
+    def _random(self, part: Float[np.ndarray, "*part"]) -> dict[str, Any]:
+        """The distribution of a random circuit on the part of the pairs it is run on."""
+        statistics = dataclasses.replace(self.job.statistics, population=False, n_resamples=min(200, self.job.run.n_resamples))
+        table = statistics.table(part, np.random.default_rng(self.job.run.seed))
+        return {"pairs": int((~np.isnan(part)).sum()), "seed": self.job.run.seed, "summary": table}
 
     def _broken(self, wrong: Sequence[WorstCase]) -> list[str]:
         """Every control that fails, in words."""

@@ -3,7 +3,8 @@
     canonical:ioi                  a circuit of the literature, on the model it was found in
     truth                          the verified circuit of a ground-truth model
     full, empty                    every edge, or none
-    random@500                     edges drawn at random
+    random@500                     edges drawn at random, of which few may be live
+    random-paths@500               edges on random paths from input to logits, all of them live
     eap-ig-inputs@0.01             what a method finds on the train split; its settings may follow its name (eap-ig-inputs:steps=10@500)
     scores.safetensors@500         the best of stored scores
     circuit.json, circuit.pt       the circuit in a file of EAP-IG or MIB; with a size, the best of its scores
@@ -21,7 +22,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
-from mechassay.adversarial.controls import random_circuit
+from mechassay.adversarial.controls import random_circuit, random_paths
 from mechassay.circuits.canonical import CANONICAL, canonical
 from mechassay.circuits.formats import ENDINGS, read_graph_file
 from mechassay.circuits.methods import METHODS
@@ -33,8 +34,19 @@ from mechassay.models.model import Model
 from mechassay.runs.truths import is_truth
 from mechassay.truth.models import load_truth
 
+DRAWN = {"random": random_circuit, "random-paths": random_paths}
 PLAIN = ("truth", "full", "empty")
-FORMS = ("canonical:NAME", *PLAIN, "random@SIZE", "METHOD@SIZE", "METHOD@SIZE:greedy", "FILE.safetensors@SIZE", "FILE.json", "FILE.pt")
+FORMS = (
+    "canonical:NAME",
+    *PLAIN,
+    "random@SIZE",
+    "random-paths@SIZE",
+    "METHOD@SIZE",
+    "METHOD@SIZE:greedy",
+    "FILE.safetensors@SIZE",
+    "FILE.json",
+    "FILE.pt",
+)
 OURS = ".safetensors"
 GREEDY = "greedy"
 
@@ -83,7 +95,7 @@ class NamedCircuit:
         if colon and way != GREEDY:
             raise UnknownName("way to cut", way, (GREEDY,))
         size, greedy = number_or_share(typed, "edges", text), way == GREEDY
-        if name == "random" and not greedy:
+        if name in DRAWN and not greedy:
             return NamedCircuit(text, "random", name, size)
         if Path(name).suffix in (OURS, *ENDINGS):
             return NamedCircuit._of_file(text, name, size, greedy)
@@ -151,7 +163,7 @@ def _find(each: NamedCircuit, model: Model, model_name: str, ablation: str, seed
     if each.kind == "random":
         assert size is not None
         count = EdgeScores.of(graph, graph.legal.float()).size(size)
-        return FoundCircuit(each.text, random_circuit(graph, count, seed), {"seed": seed})
+        return FoundCircuit(each.text, DRAWN[each.name](graph, count, seed), {"seed": seed})
     if each.kind == "method":
         about = scores[each.name].provenance
         kept = {key: about[key] for key in ("split", "n_examples", "objective", "seconds") if key in about}
