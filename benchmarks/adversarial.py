@@ -2,8 +2,12 @@
 
     python benchmarks/adversarial.py [--clean 160] [--corrupted 16] [--repeats 3]
 
-GPT-2 small's shape with random weights; prompts have the shape of the tasks' (fixed words and fields, random tokens in the fields, each
-field with as many values as the task has words), and are neighbours in the order in which a pool of 1000 is run.
+GPT-2 small's shape with random weights. Prompts are of two kinds, and neighbours in the order in which a pool of 1000 is run:
+
+- the paper's: one template, random tokens in its fields, each with as many values as the paper has words;
+- the task's: the IOI task's own test prompts and `abc_counterfactual` ones, in SmolLM2's tokens
+  (`mechassay models fetch smollm2-135m`): its templates, names, places and objects, 19 tokens a prompt.
+
 The plain forward is Hugging Face's, with logits at the last position alone, at the batch size that suits it best.
 A pair is one of a grid: what depends on the clean prompt alone is done once for all its corrupted ones, so that grids with two numbers of
 corrupted prompts are timed and their difference is divided by the difference in pairs. The run of the corrupted
@@ -15,13 +19,16 @@ from __future__ import annotations
 import argparse
 import statistics
 import sys
+from collections.abc import Callable
+from functools import partial
 
 import torch
 from bench import plain_model, timed
 from torch import Tensor
 
+import mechassay as ma
 from mechassay.adversarial.evaluation import evaluate_pairs
-from mechassay.adversarial.pools import Pool
+from mechassay.adversarial.pools import Pool, draw_pools
 from mechassay.circuits.canonical import canonical
 from mechassay.circuits.methods.eap_ig_inputs import EAPIGInputs
 from mechassay.circuits.scores import Circuit
@@ -29,6 +36,7 @@ from mechassay.examples import Prompt
 from mechassay.models.model import Model
 from mechassay.pairs import Batch
 from mechassay.progress import SILENT
+from mechassay.tasks.ioi import ABC
 
 # Letters are fields, dots are words that all prompts share: "<BOS> When A and B went to the P, B gave a O to",
 # "The N lasted from the year YZ to Y", and how many names, places, objects, nouns, centuries and years there are.
@@ -49,9 +57,23 @@ def prompts(shape: str, n: int, seed: int) -> Pool:
     return Pool(tuple(Prompt(str(row)) for row in range(n)), torch.tensor(rows))
 
 
-def top_edges(model: Model, shape: str, share: float) -> Circuit:
+def task_prompts() -> Callable[[int, int], Pool]:
+    """The middle of the IOI task's own pools, in the order of their tokens: of the clean one for odd seeds, else of the corrupted one."""
+    reader = ma.load_model("smollm2-135m")
+    pools = draw_pools(ma.load_task("ioi"), reader, POOL, POOL, counterfactual=ABC)
+    ordered = [sorted(pool.tokens.tolist()) for pool in pools]
+
+    def middle(n: int, seed: int) -> Pool:
+        begin = (POOL - n) // 2
+        rows = ordered[(seed + 1) % 2][begin : begin + n]
+        return Pool(tuple(Prompt(str(row)) for row in range(n)), torch.tensor(rows))
+
+    return middle
+
+
+def top_edges(model: Model, draw: Callable[[int, int], Pool], share: float) -> Circuit:
     """The strongest edges by EAP-IG on some pairs."""
-    clean, other = (prompts(shape, 8, seed).tokens for seed in (5, 6))
+    clean, other = (draw(8, seed).tokens for seed in (5, 6))
     batch = Batch.from_tokens(clean, other, list(range(8)), list(range(8, 16)))
     return EAPIGInputs(steps=5).score(model, batch, progress=SILENT).top(share, by="magnitude").pruned()
 
@@ -87,16 +109,21 @@ def main() -> None:
     parser.add_argument("--repeats", type=int, default=3)
     args = parser.parse_args()
     model = plain_model("gpt2-small-random")
+    ioi, greater_than = partial(prompts, IOI), partial(prompts, GREATER_THAN)
+    task = task_prompts()
+    literature = {name: canonical(name, model.graph).circuit for name in ("ioi", "greater-than")}
     rows = [
-        ("IOI, canonical", IOI, canonical("ioi", model.graph).circuit, "0.8x", "0.6x"),
-        ("greater-than, canonical", GREATER_THAN, canonical("greater-than", model.graph).circuit, "0.4x", "0.25x"),
-        ("1 % of edges, EAP-IG, IOI's prompts", IOI, top_edges(model, IOI, 0.01), "0.3x", ""),
-        ("1 % of edges, EAP-IG, greater-than's prompts", GREATER_THAN, top_edges(model, GREATER_THAN, 0.01), "0.3x", ""),
+        ("IOI, canonical, the paper's prompts", ioi, literature["ioi"], "0.8x", "0.6x"),
+        ("IOI, canonical, the task's prompts", task, literature["ioi"], "", ""),
+        ("greater-than, canonical", greater_than, literature["greater-than"], "0.4x", "0.25x"),
+        ("1 % of edges, EAP-IG, greater-than's prompts", greater_than, top_edges(model, greater_than, 0.01), "0.3x", ""),
+        ("1 % of edges, EAP-IG, IOI, the paper's prompts", ioi, top_edges(model, ioi, 0.01), "0.3x", ""),
+        ("1 % of edges, EAP-IG, IOI, the task's prompts", task, top_edges(model, task, 0.01), "", ""),
     ]
     out = sys.stdout.write
     out("| circuit | edges | live heads + MLPs | must reach | stretch | a pair |\n| --- | --- | --- | --- | --- | --- |\n")
-    for name, shape, circuit, must, stretch in rows:
-        clean, corrupted = prompts(shape, args.clean, 1), prompts(shape, args.corrupted, 2)
+    for name, draw, circuit, must, stretch in rows:
+        clean, corrupted = draw(args.clean, 1), draw(args.corrupted, 2)
         ratios = [one_ratio(model, circuit, clean, corrupted) for _ in range(args.repeats)]
         live = circuit.live()
         mlps = int(live[[model.graph.mlp_writer(layer) for layer in range(model.graph.n_layers)]].sum())
