@@ -102,6 +102,7 @@ def test_the_record_says_what_the_file_holds(job: AdversarialJob, records: list[
         control = {row["name"]: row["value"] for row in record.controls["corrupted"]["summary"]}
         assert control["mean"] == pytest.approx(empty.mean(dtype=float))
         assert record.controls["random"]["edges"] == record.method.args["edges"]
+        assert record.controls["random_paths"]["live"] == record.method.args["live edges"]
         assert not record.warnings and not record.controls["failures"]
 
 

@@ -10,6 +10,7 @@ import torch
 
 from mechassay.circuits.formats import write_graph_file
 from mechassay.circuits.methods.random import Random
+from mechassay.circuits.methods.random_paths import RandomPaths
 from mechassay.circuits.node_scores import NodeScores, Scores
 from mechassay.circuits.scores import Circuit, EdgeScores
 from mechassay.errors import BadFile, BadUsage, GraphMismatch, MechassayError, UnknownName
@@ -49,6 +50,8 @@ def test_circuits_by_name(model: Model) -> None:
     assert full == Circuit.full(graph) and empty == Circuit.empty(graph)
     assert drawn == Random(seed=0).draw(graph).top(30)
     assert len(share) == graph.n_edges // 2
+    (paths,) = find(model, "random-paths@30")
+    assert paths == RandomPaths(seed=0).circuit(graph, 30) and len(paths) == len(paths.pruned()) == 30
 
 
 def test_methods_share_one_scoring(model: Model, scores: EdgeScores) -> None:
