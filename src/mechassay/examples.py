@@ -51,6 +51,7 @@ class Example:
         foils: what answers are compared with, if not what the module's rule says.
         group: the unit that error bars respect; None: the example itself.
         tags: template fields, for group-by.
+        unread: why a kind of counterfactual that was to be read is not there, by kind.
     """
 
     id: str
@@ -59,6 +60,7 @@ class Example:
     foils: tuple[str, ...] | None = None
     group: str | None = None
     tags: Mapping[str, str] = field(default_factory=lambda: EMPTY)
+    unread: Mapping[str, str] = field(default_factory=lambda: EMPTY, compare=False)
 
     def pair(self, kind: str) -> Pair:
         """The pair of the original and its counterfactual of one kind.
@@ -85,6 +87,21 @@ class Example:
             return self.foils
         changed = tuple(answer for answer in other.answers if answer not in self.prompt.answers)
         return changed or tuple(choice for choice in self.prompt.choices if choice not in self.prompt.answers)
+
+
+@dataclass(frozen=True)
+class Unreadable:
+    """What stands in the place of an example that could not be read.
+
+    Attributes:
+        id: what the example would have been called.
+        reason: a kind of mistake to count by.
+        message: what is wrong with this one.
+    """
+
+    id: str
+    reason: str
+    message: str
 
 
 def filled(template: str, fields: Mapping[str, str], answers: tuple[str, ...] = (), choices: tuple[str, ...] = ()) -> Prompt:

@@ -258,7 +258,7 @@ def test_line_breaks_of_a_question_become_spaces(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("row", "message"),
     [
-        (question(1, answerKey="E"), "row 3 is not a question of ARC: ValueError .*got 'E'"),
+        (question(1, answerKey="E"), "row 3 is not a question of ARC: BadRow .*got 'E'"),
         (question(1, answerKey=None), "row 3 .*got 'None'"),
         (question(1, question="  "), "row 3 .*are texts; got '  '"),
         (question(1, question=None), "row 3 .*are texts; got None"),
@@ -268,7 +268,10 @@ def test_line_breaks_of_a_question_become_spaces(tmp_path: Path) -> None:
         (question(1, choices={"text": ["a", ""], "label": ["A", "B"]}, answerKey="A"), "row 3 .*are texts; got ''"),
         (question(1, choices=["a", "b", "c", "d"]), "row 3 .*TypeError"),
         (question(1, choices=[]), "row 3 .*two choices or more"),
-        (question(1, split="exam"), "row 3 .*a split is one of train, validation, test, private, dev; got 'exam'"),
+        (
+            question(1, split="exam"),
+            "row 3 .*a split is one of train, validation, test, private or a usual name of one .val, dev.; got 'exam'",
+        ),
         ({"prompt": "Question: ?"}, "row 3 .*KeyError 'question'"),
         (question(5), "rows 2 and 3 have the same question with the same choices: 'Where does path 5 lead\\?'"),
         (question(1, split="test"), "either all rows have a field split or none has; row 1 has none"),
@@ -314,7 +317,7 @@ def hub(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
         rows = [json.loads(line) for line in (DATA / file).read_text(encoding="utf-8").splitlines()]
         return [*rows, rows[0]] if repo.startswith("allenai") else rows
 
-    monkeypatch.setitem(sys.modules, "datasets", SimpleNamespace(load_dataset=load_dataset))
+    monkeypatch.setitem(sys.modules, "datasets", SimpleNamespace(load_dataset=load_dataset, config=SimpleNamespace(HF_HUB_OFFLINE=True)))
     return asked
 
 
@@ -361,7 +364,7 @@ def test_public_rows(tmp_path: Path) -> None:
     assert [prompt.answers for prompt in tiger.counterfactuals.values()] == [(" B",), (" 4",), (" E",), (" H",)]
     assert stone.counterfactuals == {}, "three choices"
     rows = [json.loads(line) for line in (DATA / "arc.jsonl").read_text(encoding="utf-8").splitlines()]
-    assert task.to_row(tiger) == {**rows[0], "id": tiger.tags["question_id"]}
+    assert task.to_row(tiger) == {**rows[0], "arc_id": tiger.tags["question_id"]}
     assert len({tiger.tags["question_id"], stone.tags["question_id"]}) == 2
     with pytest.raises(BadFile, match="no validation.jsonl"):
         task.pairs("validation")
@@ -369,14 +372,21 @@ def test_public_rows(tmp_path: Path) -> None:
 
 def test_broken_public_rows(tmp_path: Path) -> None:
     first, second = (json.loads(line) for line in (DATA / "arc.jsonl").read_text(encoding="utf-8").splitlines())
-    for change, message in (
-        ({"answerKey": 3}, "an index below 3"),
-        ({"prompt": "Why?"}, "begins with"),
-        ({"choices": {}}, "KeyError 'label'"),
+    for change, reason in (
+        ({"answerKey": 3}, "an answer key that is no choice"),
+        ({"prompt": "Why?"}, "a prompt of another form"),
+        ({"choices": {}}, "a row without 'label'"),
     ):
         (tmp_path / "test.jsonl").write_text(json.dumps(first) + "\n" + json.dumps({**second, **change}), encoding="utf-8")
-        with pytest.raises(BadFile, match=f"(?s)Row 2 of .*{message}"):
-            ARCEasy(source=str(tmp_path)).pairs("test")
+        pairs = ARCEasy(source=str(tmp_path)).pairs("test")
+        assert len(pairs) == 1 and pairs.dropped == {reason: 1}
+
+
+def test_the_id_of_a_public_row(tmp_path: Path) -> None:
+    row = json.loads((DATA / "arc.jsonl").read_text(encoding="utf-8").splitlines()[0])
+    (tmp_path / "test.jsonl").write_text(json.dumps({**row, "arc_id": "Made_up_3"}), encoding="utf-8")
+    (example,) = ARCEasy(source=str(tmp_path)).examples("test")
+    assert example.tags["question_id"] == "Made_up_3"
 
 
 def test_a_file_is_read_once(tmp_path: Path) -> None:

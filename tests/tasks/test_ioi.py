@@ -22,7 +22,7 @@ from transformers import PreTrainedTokenizerFast
 
 import mechassay.tasks.ioi
 from mechassay.alignment import LENGTHS, token_position
-from mechassay.errors import BadFile, BadPairs, BadUsage, UnknownName
+from mechassay.errors import BadPairs, BadUsage, UnknownName
 from mechassay.examples import Example, Prompt
 from mechassay.pairs import Batch, content_hash
 from mechassay.tasks import SPLITS, Task, load_task
@@ -314,19 +314,77 @@ def test_public_rows(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("change", "message"),
+    ("change", "reason"),
     [
-        (("prompt", "In the zoo, Eve and Ann met, and Ann sold a toy car to"), "does not fit its template"),
-        (("prompt", "In the zoo, Ann and Eve met, and Eve lent a toy car to"), "subject of .* is not 'Ann'"),
-        (("choices", ["Ann", "Sam"]), "do not have ' Eve'"),
-        ((ABC, None), "TypeError"),
-        (("metadata", {}), "KeyError 'subject'"),
-        (("template", "In the {place}, {name_A} met, and lent a {object} to"), "does not fit"),
+        (("prompt", "In the zoo, somebody met, and lent a toy car to"), "a prompt that is not its template"),
+        (("prompt", "In the zoo, Ann and Eve met, and Eve lent a toy car to"), "people of another role"),
+        (("prompt", "In the zoo, Ann and Eve met, and Sam lent a toy car to"), "people of another role"),
+        (("choices", ["Ann", "Sam"]), "choices without the right one"),
+        ((ABC, None), "no such counterfactual"),
+        ((ABC, {"prompt": "In the zoo"}), "its counterfactual: a prompt that is not its template"),
+        (("metadata", {}), "a row without 'subject'"),
+        (("metadata", None), "a row of another form"),
     ],
 )
-def test_broken_public_rows(tmp_path: Path, change: tuple[str, Any], message: str) -> None:
-    with pytest.raises(BadFile, match=f"(?s)Row 2 of .*{message}"):
-        IOI(str(public_folder(tmp_path, change))).pairs("test")
+def test_broken_public_rows(tmp_path: Path, change: tuple[str, Any], reason: str) -> None:
+    """They are dropped and counted."""
+    pairs = IOI(str(public_folder(tmp_path, change))).pairs("test", counterfactual=ABC)
+    assert [pair.id for pair in pairs] == ["ioi-test-000000"] and pairs.dropped == {reason: 1}
+
+
+# Forms of MIB's templates: with and without place and object, either of them first or twice, ", " within.
+FORMS = (
+    "After {name_A} and {name_B} saw the {place}, {name_C} lent a {object} to",
+    "{name_A} and {name_B} stood together. {name_C} sold an {object} to",
+    "Now {name_A} and {name_B} quarrelled for long. Afterwards {name_C} spoke to",
+    "The {place} {name_A} and {name_B} saw had a {object}. {name_C} lent it to",
+    "When {name_A} and {name_B} had a {object} at the {place}, {name_C} chose to sell the {object} to",
+    "While {name_A} and {name_B} slept, {name_C} took an {object} to",
+)
+
+
+def form_row(form: str, place: str, thing: str, *, say: bool = True, template: bool = True) -> dict[str, Any]:
+    """A public row of a form; without its fields in the metadata, or without its template."""
+    casts = {"": "SIS", "s1_io_flip": "ISS", "s2_io_flip": "SII", "s1_ioi_flip_s2_ioi_flip": "ISI", "abc": "SIC"}
+    casts |= {f"random_names{each}": cast for each, cast in (("", "ABA"), ("_s1_ioi_flip", "BAA"), ("_s2_ioi_flip", "ABB"))}
+    casts["random_names_s1_ioi_flip_s2_ioi_flip"] = "BAB"
+    people = {"S": "Mary", "I": "John", "A": "Ann Lee", "B": "Bob", "C": "Ann"}
+
+    def struct(cast: str) -> dict[str, Any]:
+        names = {f"name_{slot}": people[who] for slot, who in zip("ABC", cast, strict=True)}
+        return {"prompt": form.format(**names, place=place, object=thing), "choices": list(people.values()), "answerKey": 0}
+
+    roles = {"subject": "S", "indirect_object": "I", "random_a": "A", "random_b": "B", "random_c": "C"}
+    metadata = {role: people[who] for role, who in roles.items()}
+    metadata |= {"place": place if say else None, "object": thing if say else None}
+    others = {f"{kind}_counterfactual": struct(cast) for kind, cast in casts.items() if kind}
+    return {**struct(casts[""]), "template": form if template else None, "metadata": metadata, **others}
+
+
+@pytest.mark.parametrize("form", FORMS)
+@pytest.mark.parametrize(("place", "thing"), [("store", "ring"), ("train station", "bag of chips")])
+@pytest.mark.parametrize("lacks", ["nothing", "fields", "template"])
+def test_public_rows_of_every_form(form: str, place: str, thing: str, lacks: str) -> None:
+    row = form_row(form, place, thing, say=lacks != "fields", template=lacks != "template")
+    example = IOI().from_row(row, "x")
+    assert example.tags["template"] == form and set(example.counterfactuals) == set(CHANGES)
+    assert [example.prompt.part(f"name_{slot}") for slot in "ABC"] == ["Mary", "John", "Mary"]
+    strangers = example.counterfactuals["random_names_s1_ioi_flip_counterfactual"]
+    assert [strangers.part(f"name_{slot}") for slot in "ABC"] == ["Bob", "Ann Lee", "Ann Lee"], "Ann Lee is not Ann"
+    for field, value in (("place", place), ("object", thing)):
+        there = f"{{{field}}}" in form
+        assert example.tags.get(field) == (value if there else None)
+        assert [prompt.part(field) for prompt in (example.prompt, strangers) if field in prompt.spans] == [value, value][: 2 * there]
+    assert IOI().to_row(example)["prompt"] == row["prompt"]
+
+
+def test_a_row_whose_template_says_something_else() -> None:
+    """As "a apple" where the prompt has "an apple": the template is made of the prompt."""
+    row = form_row("While {name_A} and {name_B} slept, {name_C} took an {object} to", "store", "apple")
+    row["template"] = "While {name_A} and {name_B} slept, {name_C} took a {object} to"
+    example = IOI().from_row(row, "x")
+    assert example.tags["template"] == "While {name_A} and {name_B} slept, {name_C} took an {object} to"
+    assert example.tags["object"] == "apple" and "place" not in example.tags and len(example.counterfactuals) == 8
 
 
 @pytest.mark.parametrize("kind", CHANGES)

@@ -355,22 +355,26 @@ def test_a_question_in_other_words_has_fewer_parts(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("changes", "message"),
+    ("changes", "reason"),
     [
-        ({"answerKey": 0}, "not answered by 'red'"),
-        ({"answerKey": 4}, "an index below 4"),
-        ({"symbol_counterfactual": {"prompt": "?"}}, "KeyError 'choices'"),
-        ({"prompt": None}, "begins with"),
-        ({"choices": None}, "TypeError"),
+        ({"answerKey": 0}, "a question that its answer does not answer"),
+        ({"answerKey": 4}, "an answer key that is no choice"),
+        ({"symbol_counterfactual": {"prompt": "?"}}, "its counterfactual: a row without 'choices'"),
+        ({"symbol_counterfactual": None}, "no such counterfactual"),
+        ({"prompt": None}, "a prompt of another form"),
+        ({"prompt": "Question: Why?\nA. red\nB. blue\nC. orange\nD. green\nAnswer: "}, "a prompt of another form"),
+        ({"choices": None}, "a row of another form"),
+        ({"choices": {"label": ["A"], "text": ["red"]}}, "choices without a label of their own"),
     ],
 )
-def test_broken_public_rows(tmp_path: Path, changes: dict[str, Any], message: str) -> None:
-    with pytest.raises(BadFile, match=f"(?s)Row 2 of .*{message}"):
-        MCQA(folder(tmp_path, **changes)).pairs("test")
+def test_broken_public_rows(tmp_path: Path, changes: dict[str, Any], reason: str) -> None:
+    """They are dropped and counted; so is one whose prompt ends in a space, which no label would follow."""
+    pairs = MCQA(folder(tmp_path, **changes)).pairs("test")
+    assert [pair.id for pair in pairs] == ["mcqa-test-000000"] and pairs.dropped == {reason: 1}
 
 
 def test_public_rows_have_as_many_choices_as_asked_for(tmp_path: Path) -> None:
-    with pytest.raises(BadFile, match="Row 1 of .* has 4 choices; n_choices is 5"):
+    with pytest.raises(BadFile, match=r"none of 2 rows .*: 2 another number of choices \(row 1: .* has 4 choices; n_choices is 5"):
         MCQA(folder(tmp_path), n_choices=5).pairs("test")
 
 

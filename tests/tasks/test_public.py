@@ -3,8 +3,14 @@
 from __future__ import annotations
 
 import json
+import os
+import subprocess
+import sys
+import time
 from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
+from threading import Thread
 from typing import Any
 
 import pyarrow
@@ -13,7 +19,9 @@ import pytest
 
 from mechassay.errors import BadFile, BadUsage, MissingExtra
 from mechassay.pairs import content_hash
-from mechassay.tasks import load_task
+from mechassay.tasks import SPLITS, hub, load_task
+from mechassay.tasks.check import check_pairs
+from mechassay.tasks.hub import DEADLINE
 from mechassay.tasks.ioi import IOI
 from mechassay.tasks.public import PublicData, public_rows, read_rows
 
@@ -77,9 +85,60 @@ def test_a_hub_that_cannot_be_reached_is_one_line() -> None:
 
 
 def test_rows_of_another_schema_are_named(rows: list[dict[str, Any]], tmp_path: Path) -> None:
-    write(tmp_path / "test.jsonl", [rows[0], {"prompt": "x"}])
-    with pytest.raises(BadFile, match=r"Row 2 of .* is not a row of mib-bench/ioi: KeyError"):
-        IOI(source=str(tmp_path)).examples("test", limit=2)
+    for split in SPLITS:
+        write(tmp_path / f"{split}.jsonl", [rows[0], {"prompt": "x"}, rows[1], {"prompt": "y"}])
+    task = IOI(source=str(tmp_path))
+    assert task.pairs("test").dropped == {"a row without 'metadata'": 2}
+    assert [example.id for example in task.examples("test")] == ["ioi-test-000000", "ioi-test-000002"]
+    found = check_pairs(task).splits["test"]
+    assert (found.rows, found.usable, found.dropped["a row without 'metadata'"].ids) == (4, 2, ("ioi-test-000001", "ioi-test-000003"))
+    for split in SPLITS:
+        write(tmp_path / f"{split}.jsonl", [{"prompt": "x"}, {"prompt": "y", "metadata": {}}])
+    said = r"none of 2 rows is one of mib-bench/ioi: 1 a row without 'metadata', 1 .* \(row 1: no 'metadata'\)\.$"
+    for use in (lambda: task.pairs("test"), lambda: task.examples("test"), lambda: check_pairs(task)):
+        with pytest.raises(BadFile, match=said):
+            use()
+
+
+@pytest.mark.parametrize("name", ["val", "dev", "valid"])
+def test_a_split_under_its_usual_names(rows: list[dict[str, Any]], tmp_path: Path, name: str) -> None:
+    write(tmp_path / f"{name}.jsonl", rows)
+    assert len(IOI(source=str(tmp_path)).pairs("validation")) == len(rows)
+
+
+@pytest.mark.parametrize("endpoint", ["http://127.0.0.1:9", "http://mechassay-no-such-host.invalid"])
+def test_no_network_is_one_line_at_once(endpoint: str) -> None:
+    """In a process of its own, as the hub's clients read their settings once."""
+    call = "ma.load_task('ioi:source=hub').pairs('test', limit=1)"
+    code = f"import mechassay as ma\ntry:\n    {call}\nexcept ma.MechassayError as error:\n    print(error)"
+    environment = {name: value for name, value in os.environ.items() if not name.lower().endswith("_proxy") and "OFFLINE" not in name}
+    environment |= {"HF_ENDPOINT": endpoint, "PYTHONPATH": str(Path(__file__).parents[2] / "src"), "HF_HUB_DISABLE_TELEMETRY": "1"}
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False, env=environment)
+    assert done.stderr == "" and done.stdout.count("\n") == 1
+    assert done.stdout.startswith(f"mib-bench/ioi: the hub cannot be reached at {endpoint} (") and "HF_HUB_OFFLINE=1" in done.stdout
+
+
+def test_asking_the_hub_has_a_deadline(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(hub, "_asked", lambda endpoint: time.sleep(60) or "")
+    monkeypatch.setattr(hub, "DEADLINE", 0.2)
+    begin = time.perf_counter()
+    with pytest.raises(BadFile, match=r"a/b: the hub cannot be reached at http://x \(no answer within 0.2 s\)"):
+        hub.reachable("a/b", "http://x")
+    assert time.perf_counter() - begin < 2
+    assert DEADLINE <= 2.5, "together with loading, an offline machine waits three seconds"
+
+
+class Quiet(BaseHTTPRequestHandler):
+    """Knows no method, and says nothing about it."""
+
+    def log_message(self, format: str, *args: object) -> None: ...
+
+
+def test_any_answer_of_the_hub_will_do() -> None:
+    """Here 501, as the server knows no HEAD: what it means is for the client to say."""
+    with HTTPServer(("127.0.0.1", 0), Quiet) as server:
+        Thread(target=server.handle_request, daemon=True).start()
+        hub.reachable("a/b", f"http://127.0.0.1:{server.server_port}")
 
 
 @pytest.mark.parametrize(

@@ -569,20 +569,46 @@ def test_public_rows_are_balanced_for_a_variable(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("change", "message"),
+    ("change", "reason"),
     [
-        ({"entity": "Gotham", "Continent": None}, "Row ravel-train-000000: neither .* the Continent of 'Gotham' is"),
-        ({"attribute": "Mayor"}, "the Mayor of 'Paris' is"),
-        ({"entity": None}, "Row 1 of .* is not a row of mib-bench/ravel: Type"),
-        ({ATTRIBUTE: {"prompt": "x"}}, "Row 1 of .* KeyError 'entity'"),
-        ({WIKIPEDIA: "Paris is old."}, "Row 1 of .* Type"),
+        ({"entity": "Gotham", "Continent": None}, "a fact that nobody says"),
+        ({"attribute": "Mayor"}, "a fact that nobody says"),
+        ({"entity": None}, "a row of another form"),
+        ({"prompt": None}, "a row of another form"),
+        ({WIKIPEDIA: {"prompt": "x"}}, "its counterfactual: a row without 'entity'"),
+        ({WIKIPEDIA: "Paris is old."}, "its counterfactual: a row of another form"),
+        ({WIKIPEDIA: None}, "no such counterfactual"),
     ],
 )
-def test_rows_that_say_too_little(change: dict[str, Any], message: str, tmp_path: Path) -> None:
-    row = json.loads(DATA.read_text(encoding="utf-8").splitlines()[0]) | change
+def test_rows_that_say_too_little_are_dropped(change: dict[str, Any], reason: str, tmp_path: Path) -> None:
+    row = json.loads(DATA.read_text(encoding="utf-8").splitlines()[0])
+    lines = "".join(f"{json.dumps(each)}\n" for each in (row | change, row))
+    (tmp_path / "train.jsonl").write_text(lines, encoding="utf-8")
+    pairs = Ravel(str(tmp_path)).pairs("train", counterfactual=WIKIPEDIA)
+    assert [pair.id for pair in pairs] == ["ravel-train-000001"] and pairs.dropped == {reason: 1}
+    if reason in ("a fact that nobody says", "a row of another form"):
+        balanced = Ravel(str(tmp_path), row["attribute"])
+        assert balanced.pairs("train", counterfactual=WIKIPEDIA).dropped == {reason: 1}
+
+
+def test_a_split_of_which_nothing_can_be_read_is_an_error(tmp_path: Path) -> None:
+    row = json.loads(DATA.read_text(encoding="utf-8").splitlines()[0]) | {"entity": "Gotham", "Continent": None}
     (tmp_path / "train.jsonl").write_text(json.dumps(row), encoding="utf-8")
-    with pytest.raises(BadFile, match=message):
+    said = r"none of 1 rows is one of mib-bench/ravel: 1 a fact that nobody says \(row 1: neither .* the Continent of 'Gotham' is\)\.$"
+    with pytest.raises(BadFile, match=said):
         Ravel(str(tmp_path)).pairs("train", counterfactual=WIKIPEDIA)
+
+
+def test_a_value_with_commas_is_several_right_answers() -> None:
+    """As MIB's checker takes them, also where the counterfactual shares one of them."""
+    row = {"prompt": "People in Tizi speak", "entity": "Tizi", "attribute": "Language", "Language": "Arabic,Berberi"}
+    other = {"prompt": "People in Nowhere speak", "entity": "Nowhere", "attribute": "Language", "Language": "French, Arabic"}
+    example = Ravel().from_row({**row, TEMPLATE: other}, "x")
+    assert example.prompt.answers == (" Arabic", " Berberi")
+    assert example.counterfactuals[TEMPLATE].answers == (" French", " Arabic")
+    assert example.foils == (" French",) and example.tags["language"] == "Arabic,Berberi"
+    assert example.prompt.choices == (" Arabic", " Berberi", " French")
+    assert Ravel().to_row(example)["Language"] == "Arabic,Berberi"
 
 
 def test_a_row_may_have_labels() -> None:

@@ -38,7 +38,6 @@ Where this deviates from MIB:
 - Splits share no question, but they share words.
 - A private seed decides the order and the counterfactuals of the private split; its questions are
   as public as their source.
-- Rows have one column more than MIB's: id.
 """
 
 from __future__ import annotations
@@ -69,6 +68,7 @@ from mechassay.tasks.multiple_choice import (
     random_letters,
 )
 from mechassay.tasks.public import ROW_FILES, PublicData, public_rows, read_rows
+from mechassay.tasks.splits import split_named
 from mechassay.tasks.task import SPLITS, stream
 
 N_CHOICES = 4
@@ -80,8 +80,6 @@ KINDS = (
     "answerPosition_randomLetter_counterfactual",
 )
 SAMPLE, HUB = "sample", "hub"
-# What files call a split, beside our own names.
-ALIASES = {"dev": "validation"}
 
 
 @dataclass(frozen=True)
@@ -198,11 +196,11 @@ class ARC(MultipleChoice):
             yield self.example(f"{self.name}-{split}-{number:06d}", item.question, others, {"id": item.id})
 
     def to_row(self, example: Example) -> dict[str, Any]:
-        """An example in the public schema, and its question_id as "id"."""
-        return {**super().to_row(example), "id": example.tags["question_id"]}
+        """An example in the public schema; its question_id is "arc_id"."""
+        return {**super().to_row(example), "arc_id": example.tags["question_id"]}
 
     def example(self, id: str, question: Question, others: Mapping[str, Question], row: Mapping[str, Any]) -> Example:
-        name = row.get("id") or _digest("\n".join(_key(question)))[:16]
+        name = row.get("arc_id") or row.get("id") or _digest("\n".join(_key(question)))[:16]
         tags = {"question_id": str(name), "position": str(question.correct)}
         kept = others if _counts(question) else {}
         return Example(id, self.prompt(question), {kind: self.prompt(other) for kind, other in kept.items()}, tags=tags)
@@ -301,9 +299,9 @@ def _item(row: object, number: str) -> _Item:
 def _split(name: object) -> str | None:
     if name is None:
         return None
-    ours = ALIASES.get(str(name).lower(), str(name).lower())
-    if ours not in SPLITS:
-        raise ValueError(f"a split is one of {', '.join((*SPLITS, *ALIASES))}; got {name!r}")
+    ours = split_named(str(name))
+    if ours is None:
+        raise ValueError(f"a split is one of {', '.join(SPLITS)} or a usual name of one (val, dev); got {name!r}")
     return ours
 
 

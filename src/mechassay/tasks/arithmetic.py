@@ -41,26 +41,30 @@ Where this deviates from MIB:
   than 10.
 - Template 3 of subtraction ends in " A:" like that of addition; in table 7 it is cut off.
 - Prompts do not end in a space, and answers begin with one, except after "27+64=". Public rows that
-  end in a space are read as they are, and their answers then begin with the number.
+  end in a space are read as they are, and their answers then begin with the number. With
+  labels="mib-2025" our own prompts all end in a space too, as MIB's do, and answers are the number.
 """
 
 from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 from typing import Any, ClassVar
 
 import numpy as np
 
-from mechassay.errors import BadUsage
-from mechassay.examples import Example, Prompt, filled
-from mechassay.tasks.public import PublicData, PublicTask
+from mechassay.errors import BadUsage, UnknownName
+from mechassay.examples import Example, Prompt, Unreadable, filled
+from mechassay.tasks.public import BadRow, PublicData, PublicTask
 from mechassay.tasks.task import stream
 
 Operands = tuple[int, int]
 
+STRICT, MIB = "strict", "mib-2025"
+# What our own prompts end in.
+ENDS = {STRICT: "", MIB: " "}
 RANDOM = "random_counterfactual"
 TENS_CARRY = "tens_carry_counterfactual"
 # In the order and spelling of MIB's columns.
@@ -106,23 +110,28 @@ class Arithmetic(PublicTask):
     Attributes:
         source: "own", "hub", or a folder with rows of the public schema.
         digits: 1 or 2 for operands of that many digits only; 0 for both.
+        labels: "strict" for answers like " 91"; "mib-2025" for "91", after a prompt that ends in a space.
+            Public rows are read as they are.
         operator: "+" or "-".
         templates: those of table 7.
     """
 
     source: str = "own"
     digits: int = 0
+    labels: str = STRICT
     operator: ClassVar[str]
     templates: ClassVar[tuple[str, ...]]
 
     def __post_init__(self) -> None:
         if self.digits not in (0, 1, 2):
             raise BadUsage(f"digits must be 1, 2, or 0 for both; got {self.digits}.")
+        if self.labels not in ENDS:
+            raise UnknownName("labels", self.labels, ENDS)
 
-    def generate(self, split: str, seed: int, tokenizer: Any = None) -> Iterator[Example]:
-        for example in super().generate(split, seed, tokenizer):
-            if self.digits in (0, int(example.tags["num_digit"])):
-                yield example
+    def readings(self, split: str, seed: int, tokenizer: Any = None) -> Iterator[Example | Unreadable]:
+        for each in super().readings(split, seed, tokenizer):
+            if isinstance(each, Unreadable) or self.digits in (0, int(each.tags["num_digit"])):
+                yield each
 
     def invent(self, split: str, seed: int, tokenizer: Any = None) -> Iterator[Example]:
         """All operands of the split with all templates, in an order drawn once."""
@@ -130,28 +139,29 @@ class Arithmetic(PublicTask):
         operands = [*operands_of(split, self.operator, 1), *operands_of(split, self.operator, 2)]
         order: list[int] = rng.permutation(len(operands) * len(self.templates)).tolist()
         for number, place in enumerate(order):
-            which, template = divmod(place, len(self.templates))
+            which, number_of_template = divmod(place, len(self.templates))
+            template = self.templates[number_of_template] + ENDS[self.labels]
             changed = _draw(split, self.operator, operands[which], rng)
             yield self._example(
                 id=f"{self.name}-{split}-{number:06d}",
-                prompt=self._prompt(self.templates[template], *map(str, operands[which])),
-                others={kind: self._prompt(self.templates[template], *map(str, other)) for kind, other in changed.items()},
-                template=str(template + 1),
+                prompt=self._prompt(template, *map(str, operands[which])),
+                others={kind: self._prompt(template, *map(str, other)) for kind, other in changed.items()},
+                template=str(number_of_template + 1),
             )
 
     def from_row(self, row: Mapping[str, Any], id: str) -> Example:
         if row["operator"] != self.operator:
-            raise ValueError(f"the operator is {row['operator']!r}, not {self.operator!r}")
+            raise BadRow("another operator", f"the operator is {row['operator']!r}, not {self.operator!r}")
         template, *_ = _parsed(row["prompt"])
-        # A struct may be null, or all its fields.
-        present = {kind: row[kind] for kind in self.counterfactuals if row[kind] is not None and row[kind]["prompt"] is not None}
+        others, unread = self.read_counterfactuals(row, self._read)
         known = template.rstrip()
-        return self._example(
+        example = self._example(
             id=id,
             prompt=self._read(row),
-            others={kind: self._read(column) for kind, column in present.items()},
+            others=others,
             template=str(self.templates.index(known) + 1) if known in self.templates else template,
         )
+        return replace(example, unread=unread)
 
     def to_row(self, example: Example) -> dict[str, Any]:
         """An example in the public schema.
@@ -177,11 +187,11 @@ class Arithmetic(PublicTask):
         """The prompt of a row or of one of its counterfactuals.
 
         Raises:
-            ValueError: it has not two operands, or its label is not their result.
+            BadRow: it has not two operands, or its label is not their result.
         """
         template, a, b = _parsed(row["prompt"])
         if _result(self.operator, (int(a), int(b))) != int(row["label"]):
-            raise ValueError(f"the label of {row['prompt']!r} is {row['label']!r}")
+            raise BadRow("a label that is not the result", f"the label of {row['prompt']!r} is {row['label']!r}")
         return self._prompt(template, a, b)
 
     def _example(self, id: str, prompt: Prompt, others: Mapping[str, Prompt], template: str) -> Example:
@@ -317,11 +327,13 @@ def _parsed(text: str) -> tuple[str, str, str]:
     """A prompt's template and its two operands, as they are written.
 
     Raises:
-        ValueError: it has not exactly two numbers.
+        BadRow: it has not exactly two numbers, or braces.
     """
+    if "{" in text or "}" in text:
+        raise BadRow("a prompt with braces", f"the prompt {text!r} has braces, which mark the places of its numbers here")
     pieces: Sequence[str] = re.split(r"(\d+)", text)
     if len(pieces) != 5:
-        raise ValueError(f"the prompt {text!r} has {len(pieces) // 2} numbers, not 2")
+        raise BadRow("a prompt without two numbers", f"the prompt {text!r} has {len(pieces) // 2} numbers, not 2")
     before, a, between, b, after = pieces
     return f"{before}{{op1}}{between}{{op2}}{after}", a, b
 

@@ -15,7 +15,7 @@ The last three are explained in `mechassay.alignment`. Rows are looked at in chu
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from itertools import islice
 from pathlib import Path
@@ -26,11 +26,11 @@ import numpy as np
 
 from mechassay.alignment import Aligned, Misaligned
 from mechassay.errors import BadUsage, UnknownName
-from mechassay.examples import Example
+from mechassay.examples import Example, Unreadable
 from mechassay.pairs import align_pairs
 from mechassay.progress import SILENT, Progress
 from mechassay.tasks.files import AT_ONCE, FileTask
-from mechassay.tasks.task import ABSENT, SPLITS, Task, load_task, tokenizer_of
+from mechassay.tasks.task import SPLITS, Task, load_task, misfit, tokenizer_of
 
 NO_SPACE = "no leading space"
 PARTIAL, FORCED, CUT = "partial", "forced", "cut"
@@ -135,11 +135,12 @@ def check_pairs(
     if private_seed is None and task.seeded:
         sizes.pop("private", None)
     counts = {split: _Count() for split in sizes}
+    examples: Iterator[tuple[str, Example | Unreadable]]
     if isinstance(task, FileTask) and limit is None:
         examples = task.located(tokenizer)
     else:
         seeds = dict.fromkeys(SPLITS, seed) | {"private": private_seed or 0}
-        examples = ((split, each) for split, size in sizes.items() for each in islice(task.generate(split, seeds[split], tokenizer), size))
+        examples = ((split, each) for split, size in sizes.items() for each in islice(task.readings(split, seeds[split], tokenizer), size))
     with progress.track("checking pairs", sum(sizes.values())) as advance:
         while chunk := list(islice(examples, AT_ONCE)):
             for (split, example), found in zip(chunk, _aligned([example for _, example in chunk], kind, tokenizer), strict=True):
@@ -149,16 +150,21 @@ def check_pairs(
     return Check(task.name, kind, MappingProxyType(splits), _together(counts.values()).result())
 
 
-def _aligned(examples: Sequence[Example], kind: str, tokenizer: Any) -> list[Aligned | Misaligned | None]:
+def _aligned(examples: Sequence[Example | Unreadable], kind: str, tokenizer: Any) -> list[Aligned | Misaligned | None]:
     """What becomes of each example; None if it is usable as far as can be told without a tokenizer."""
-    found: list[Aligned | Misaligned | None] = [
-        None if kind in example.counterfactuals else Misaligned(ABSENT, f"there is no {kind!r} of this example") for example in examples
-    ]
+    found: list[Aligned | Misaligned | None] = [_misfit(example, kind) for example in examples]
     if tokenizer is not None:
-        present = [row for row, absent in enumerate(found) if absent is None]
-        for row, each in zip(present, align_pairs([examples[row].pair(kind) for row in present], tokenizer), strict=True):
+        present = {row: each for row, each in enumerate(examples) if isinstance(each, Example) and found[row] is None}
+        for row, each in zip(present, align_pairs([example.pair(kind) for example in present.values()], tokenizer), strict=True):
             found[row] = each
     return found
+
+
+def _misfit(example: Example | Unreadable, kind: str) -> Misaligned | None:
+    reason = misfit(example, kind)
+    if reason is None:
+        return None
+    return Misaligned(reason, example.message if isinstance(example, Unreadable) else f"there is no {kind!r} of this example")
 
 
 @dataclass
@@ -184,9 +190,10 @@ class _Count:
     notes: dict[str, _Tally] = field(default_factory=dict)
     lengths: Counter[int] = field(default_factory=Counter)
 
-    def add(self, example: Example, found: Aligned | Misaligned | None) -> None:
+    def add(self, example: Example | Unreadable, found: Aligned | Misaligned | None) -> None:
         self.rows += 1
-        if isinstance(found, Misaligned):
+        if isinstance(example, Unreadable) or isinstance(found, Misaligned):
+            assert isinstance(found, Misaligned), "what cannot be read has a reason"
             self.dropped.setdefault(found.reason, _Tally(found.message)).add([example.id], 1)
             return
         self.usable += 1

@@ -36,10 +36,9 @@ Where this deviates from MIB:
 from __future__ import annotations
 
 import json
-import re
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 from importlib.resources import files
 from itertools import combinations
@@ -50,9 +49,10 @@ import numpy as np
 from mechassay.alignment import encode
 from mechassay.errors import BadPairs, BadUsage
 from mechassay.examples import Example, Prompt, filled
+from mechassay.tasks.ioi_rows import fields_of, template_of
 from mechassay.tasks.paper import OWN, PAPER, PAPER_MATCHED, check_words, owner, paper_words
 from mechassay.tasks.paper import SIZES as PAPER_SIZES
-from mechassay.tasks.public import PublicData, PublicTask
+from mechassay.tasks.public import BadRow, PublicData, PublicTask
 from mechassay.tasks.task import stream
 
 SIZES = {"train": 10_000, "validation": 10_000, "test": 1_000, "private": 1_000}
@@ -84,7 +84,8 @@ class IOI(PublicTask):
     """The indirect object identification task.
 
     The foil is the subject of the clean prompt, whatever the counterfactual. Clean prompts do not
-    depend on the counterfactual. Tags: template, order, subject, indirect_object, place, object.
+    depend on the counterfactual. Tags: template, order, subject, indirect_object, place, object; a public row
+    has place and object only where its prompt does.
 
     Attributes:
         source: "own", "hub", or a folder with rows of the public schema.
@@ -131,18 +132,15 @@ class IOI(PublicTask):
             yield row.example(f"{self.name}-{split}-{number:06d}", self.counterfactuals)
 
     def from_row(self, row: Mapping[str, Any], id: str) -> Example:
-        template, people = row["template"], row["metadata"]
-        prompt = _read(template, row["prompt"], row["choices"])
+        people = row["metadata"]
+        template = template_of(row.get("template"), row["prompt"], people)
+        prompt = _read(template, row, people)
         # Who is who decides answer and foil, so the text must agree.
         for role in ("subject", "indirect_object"):
-            if prompt.part(role) != people[role]:
-                raise ValueError(f"the {role} of {prompt.text!r} is not {people[role]!r}")
-        return _example(
-            id=id,
-            template=template,
-            prompt=prompt,
-            others={kind: _read(template, row[kind]["prompt"], row[kind]["choices"]) for kind in CHANGES},
-        )
+            if role not in prompt.spans or prompt.part(role) != people[role]:
+                raise BadRow("people of another role", f"the {role} of {prompt.text!r} is not {people[role]!r}")
+        others, unread = self.read_counterfactuals(row, lambda struct: _read(template, struct, people))
+        return replace(_example(id=id, template=template, prompt=prompt, others=others), unread=unread)
 
     def to_row(self, example: Example) -> dict[str, Any]:
         """An example in the public schema.
@@ -156,7 +154,7 @@ class IOI(PublicTask):
             "prompt": whole.pop("prompt"),
             "template": example.tags["template"],
             "metadata": {
-                **{role: example.tags[role] for role in ("subject", "indirect_object", "object", "place")},
+                **{role: example.tags.get(role) for role in ("subject", "indirect_object", "object", "place")},
                 "random_a": random.part("subject"),
                 "random_b": random.part("indirect_object"),
                 "random_c": abc.part("name_C"),
@@ -228,38 +226,27 @@ def _prompt(template: str, fields: Mapping[str, str], choices: Sequence[str]) ->
     return Prompt(plain.text, (f" {fields[other]}",), offered, {**spans, **meaning})
 
 
-def _read(template: str, text: str, choices: Sequence[str]) -> Prompt:
-    """The prompt that a text and its template make.
+def _read(template: str, struct: Mapping[str, Any], metadata: Mapping[str, Any]) -> Prompt:
+    """The prompt of a public row or of one of its counterfactuals.
 
     Raises:
-        ValueError: the text is not the template filled in, or its completion is no choice.
+        BadRow: the text is not the template filled in, or its completion is no choice.
     """
-    found = _pattern(template).fullmatch(text)
-    if found is None:
-        raise ValueError(f"the prompt {text!r} does not fit its template {template!r}")
-    prompt = _prompt(template, found.groupdict(), choices)
+    text = struct["prompt"]
+    fields = fields_of(template, text, metadata)
+    if fields is None:
+        raise BadRow("a prompt that is not its template", f"the prompt {text!r} does not fit its template {template!r}")
+    prompt = _prompt(template, fields, struct["choices"])
     if not set(prompt.answers) <= set(prompt.choices):
-        raise ValueError(f"the choices of {text!r} do not have {prompt.answers[0]!r}")
+        raise BadRow("choices without the right one", f"the choices of {text!r} do not have {prompt.answers[0]!r}")
     return prompt
-
-
-@cache
-def _pattern(template: str) -> re.Pattern[str]:
-    pattern, known = "", set[str]()
-    for number, piece in enumerate(re.split(r"\{(\w+)\}", template)):
-        if number % 2 == 0:
-            pattern += re.escape(piece)
-        else:
-            pattern += f"(?P={piece})" if piece in known else f"(?P<{piece}>.+?)"
-            known.add(piece)
-    return re.compile(pattern)
 
 
 def _example(id: str, template: str, prompt: Prompt, others: Mapping[str, Prompt]) -> Example:
     tags = {
         "template": template,
         "order": "BABA" if prompt.part("name_A") == prompt.part("subject") else "ABBA",
-        **{part: prompt.part(part) for part in ("subject", "indirect_object", "place", "object")},
+        **{part: prompt.part(part) for part in ("subject", "indirect_object", "place", "object") if part in prompt.spans},
     }
     return Example(id, prompt, others, foils=(f" {tags['subject']}",), tags=tags)
 

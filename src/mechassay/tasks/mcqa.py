@@ -60,7 +60,7 @@ from mechassay.tasks.multiple_choice import (
     random_letters,
     swap,
 )
-from mechassay.tasks.public import PublicData
+from mechassay.tasks.public import BadRow, PublicData
 from mechassay.tasks.task import stream
 
 COLORS = ("black", "blue", "brown", "gray", "green", "orange", "pink", "purple", "red", "white", "yellow")
@@ -145,9 +145,6 @@ class MCQA(MultipleChoice):
                 return
 
     def example(self, id: str, question: Question, others: Mapping[str, Question], row: Mapping[str, Any]) -> Example:
-        for each in (question, *others.values()):
-            if len(each.choices) != self.n_choices:
-                raise ValueError(f"a question has {len(each.choices)} choices; n_choices is {self.n_choices}")
         prompt = self.prompt(question)
         tags = {
             "object": prompt.part("object_2") if "object_2" in prompt.spans else question.stem,
@@ -162,10 +159,15 @@ class MCQA(MultipleChoice):
         if found is None:
             return NO_SPANS
         if found["color"] != question.choices[question.correct]:
-            raise ValueError(f"the question {question.stem!r} is not answered by {question.choices[question.correct]!r}")
+            raise BadRow(
+                "a question that its answer does not answer",
+                f"the question {question.stem!r} is not answered by {question.choices[question.correct]!r}",
+            )
         return {name: found.span(name) for name in ("object", "color", "object_2")}
 
     def prompt(self, question: Question) -> Prompt:
+        if len(question.choices) != self.n_choices:
+            raise BadRow("another number of choices", f"a question has {len(question.choices)} choices; n_choices is {self.n_choices}")
         found = super().prompt(question)
         return replace(found, spans={**found.spans, "choice_color": found.spans["correct_choice"]})
 

@@ -52,7 +52,7 @@ from mechassay.alignment import Span, continued, encode
 from mechassay.errors import UnknownName
 from mechassay.examples import Example, Prompt, filled
 from mechassay.pairs import NO_SPANS
-from mechassay.tasks.public import PublicTask
+from mechassay.tasks.public import BadRow, PublicTask
 
 POSITION, SYMBOL, LETTER = "answerPosition", "symbol", "randomLetter"
 SUFFIX = "_counterfactual"
@@ -164,8 +164,14 @@ class MultipleChoice(PublicTask):
         """
 
     def from_row(self, row: Mapping[str, Any], id: str) -> Example:
-        others = {kind: read_question(row[kind]) for kind in self.counterfactuals if row.get(kind) is not None}
-        return self.example(id, read_question(row), others, row)
+        others, unread = self.read_counterfactuals(row, self._question)
+        return replace(self.example(id, self._question(row), others, row), unread=unread)
+
+    def _question(self, struct: Mapping[str, Any]) -> Question:
+        """The question of a public struct, if this task has such prompts."""
+        question = read_question(struct)
+        self.prompt(question)
+        return question
 
     def to_row(self, example: Example) -> dict[str, Any]:
         """An example in the public schema.
@@ -261,7 +267,7 @@ def read_question(struct: Mapping[str, Any]) -> Question:
     labels, texts = labelled(struct["choices"])
     stem, choices = _lines(struct["prompt"], labels)
     if [each.strip() for each in choices] != [str(each).strip() for each in texts]:
-        raise ValueError(f"the prompt has the choices {choices}, the field has {texts}")
+        raise BadRow("a prompt that contradicts its choices", f"the prompt has the choices {choices}, the field has {texts}")
     return Question(stem, tuple(choices), tuple(labels), answer_index(struct["answerKey"], labels))
 
 
@@ -274,7 +280,10 @@ def labelled(choices: Any) -> tuple[list[str], list[Any]]:
     columns = choices if isinstance(choices, Mapping) else {field: [each[field] for each in choices] for field in ("label", "text")}
     labels, texts = [str(label) for label in columns["label"]], list(columns["text"])
     if len(labels) != len(texts) or not 1 < len(set(labels)) == len(labels) <= len(ascii_uppercase):
-        raise ValueError(f"there are two choices or more with one label each, all different; got {labels} for {texts}")
+        raise BadRow(
+            "choices without a label of their own",
+            f"there are two choices or more with one label each, all different; got {labels} for {texts}",
+        )
     return labels, texts
 
 
@@ -288,18 +297,20 @@ def answer_index(key: object, labels: Sequence[str]) -> int:
         return labels.index(key)
     if isinstance(key, int) and not isinstance(key, bool) and 0 <= key < len(labels):
         return key
-    raise ValueError(f"an answer key is an index below {len(labels)} or one of the labels {list(labels)}; got {key!r}")
+    raise BadRow(
+        "an answer key that is no choice", f"an answer key is an index below {len(labels)} or one of the labels {list(labels)}; got {key!r}"
+    )
 
 
 def _lines(text: object, labels: Sequence[str]) -> tuple[str, list[str]]:
     """The stem and the choices of a prompt; from its end, as a stem may have lines of its own."""
     if not (isinstance(text, str) and text.startswith(BEGIN) and text.endswith(END)):
-        raise ValueError(f"a prompt begins with {BEGIN!r} and ends with {END!r}; got {text!r}")
+        raise BadRow("a prompt of another form", f"a prompt begins with {BEGIN!r} and ends with {END!r}; got {text!r}")
     rest, choices = text[len(BEGIN) : -len(END)], list[str]()
     for label in reversed(labels):
         rest, line, choice = rest.rpartition(f"\n{label}. ")
         if not line:
-            raise ValueError(f"the prompt has no line '{label}. ...' in its place: {text!r}")
+            raise BadRow("a prompt of another form", f"the prompt has no line '{label}. ...' in its place: {text!r}")
         choices.insert(0, choice)
     return rest, choices
 

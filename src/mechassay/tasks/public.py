@@ -6,6 +6,10 @@ generates such examples itself (`source="own"`), or reads them from the hub (`so
 a folder with one file a split (train.jsonl, .json or .parquet); `rows` writes what it generates.
 The same `Example`, and so the same `Pair`, comes out of a row whichever way it came.
 
+A row that cannot be read is dropped, and counted by reason in `Pairs.dropped`. A counterfactual that
+cannot be read is left out of its row, which is dropped only where that kind is asked for. If no row
+of a split can be read, that is an error with the reasons: it is then another data set.
+
 Nothing of a data set is executed: rows are parquet or JSON, read by `datasets` and `pyarrow`.
 """
 
@@ -14,16 +18,44 @@ from __future__ import annotations
 import json
 import sys
 from abc import abstractmethod
-from collections.abc import Iterable, Iterator, Mapping
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from mechassay.errors import BadFile, BadUsage, MissingExtra
-from mechassay.examples import Example
+from mechassay.examples import Example, Unreadable
+from mechassay.tasks.hub import reachable
+from mechassay.tasks.splits import names_of
 from mechassay.tasks.task import Task
 
 ROW_FILES = (".jsonl", ".json", ".parquet")
+
+T = TypeVar("T")
+
+
+class BadRow(ValueError):
+    """A row that does not say what it should.
+
+    Attributes:
+        reason: the kind of mistake, to count by.
+    """
+
+    def __init__(self, reason: str, detail: str) -> None:
+        super().__init__(detail)
+        self.reason = reason
+
+
+# What reading a value of the wrong kind, or one that is not there, raises.
+ROW_ERRORS = (KeyError, IndexError, TypeError, ValueError, AttributeError)
+
+
+def reason_of(error: Exception) -> str:
+    """The kind of mistake that made a row unreadable."""
+    if isinstance(error, BadRow):
+        return error.reason
+    return f"a row without {error}" if isinstance(error, KeyError) else "a row of another form"
 
 
 @dataclass(frozen=True)
@@ -43,6 +75,10 @@ class PublicData:
     def split(self, ours: str) -> str:
         """Their name of a split; the private test set calls its only one "test"."""
         return self.splits.get("test" if ours == "private" else ours, "test" if ours == "private" else ours)
+
+
+# Kinds of mistakes that a message names.
+NAMED = 4
 
 
 class PublicTask(Task):
@@ -78,17 +114,49 @@ class PublicTask(Task):
         """An example as plain JSON values in the public schema."""
 
     def generate(self, split: str, seed: int, tokenizer: Any = None) -> Iterator[Example]:
-        """Generated examples, or those of the data set in its own order."""
+        """Generated examples, or those of the data set in its own order; what cannot be read is left out.
+
+        Raises:
+            BadFile: there are rows, but none can be read; or the data set itself cannot.
+        """
+        return (each for each in self.readings(split, seed, tokenizer) if isinstance(each, Example))
+
+    def readings(self, split: str, seed: int, tokenizer: Any = None) -> Iterator[Example | Unreadable]:
+        """As `generate`, with an `Unreadable` in the place of each row that cannot be read."""
         if self.source == "own":
             yield from self.invent(split, seed, tokenizer)
             return
-        for number, row in enumerate(public_rows(self.source, self.public, split)):
+        wrong: Counter[str] = Counter()
+        first, number = "", 0
+        for number, row in enumerate(public_rows(self.source, self.public, split), 1):
+            id = f"{self.name}-{split}-{number - 1:06d}"
             try:
-                yield self.from_row(row, f"{self.name}-{split}-{number:06d}")
-            except (KeyError, IndexError, TypeError, ValueError, AttributeError) as error:
-                raise BadFile(
-                    f"Row {number + 1} of {self.source} ({split}) is not a row of {self.public.repo}: {type(error).__name__} {error}."
-                ) from error
+                yield self.from_row(row, id)
+            except ROW_ERRORS as error:
+                reason = reason_of(error)
+                first = first or f"row {number}: {_told(error)}"
+                wrong[reason] += 1
+                yield Unreadable(id, reason, f"row {number} of {self.source} ({split}): {_told(error)}")
+        if number and wrong.total() == number:
+            reasons = ", ".join(f"{count:,} {reason}" for reason, count in wrong.most_common(NAMED))
+            raise BadFile(f"{self.source} ({split}): none of {number:,} rows is one of {self.public.repo}: {reasons} ({first}).")
+
+    def read_counterfactuals(self, row: Mapping[str, Any], read: Callable[[Mapping[str, Any]], T]) -> tuple[dict[str, T], dict[str, str]]:
+        """The counterfactuals of a public row that are there and can be read, and why others cannot.
+
+        A struct that is null, or whose prompt is, is not there.
+        """
+        found: dict[str, T] = {}
+        unread: dict[str, str] = {}
+        for kind in self.counterfactuals:
+            struct = row.get(kind)
+            if not struct or (isinstance(struct, Mapping) and struct.get("prompt") is None):
+                continue
+            try:
+                found[kind] = read(struct)
+            except ROW_ERRORS as error:
+                unread[kind] = f"its counterfactual: {reason_of(error)}"
+        return found, unread
 
     def rows(
         self, split: str, model: Any = None, *, limit: int | None = None, seed: int = 0, private_seed: int | None = None
@@ -107,10 +175,13 @@ def public_rows(source: str, public: PublicData, split: str) -> Iterable[Mapping
     if source != "hub":
         return read_rows(_split_file(Path(source), public.split(split) if split != "private" else "private"))
     try:
-        from datasets import load_dataset  # pyright: ignore[reportMissingTypeStubs] - datasets ships none
+        from datasets import config, load_dataset  # pyright: ignore[reportMissingTypeStubs] - datasets ships none
     except ImportError as error:
         raise MissingExtra("Reading data sets from the hub", "datasets", "hub") from error
     repo = public.repo + ("_private_test" if split == "private" else "")
+    # In its offline mode the client reads what is cached, and asks nobody.
+    if not config.HF_HUB_OFFLINE:
+        reachable(repo, config.HF_ENDPOINT)
     try:
         return load_dataset(repo, public.config, split=public.split(split))  # pyright: ignore[reportReturnType]
     except (OSError, ValueError, RuntimeError) as error:
@@ -175,10 +246,16 @@ def _parquet(file: Path) -> Iterator[dict[str, Any]]:
 def _split_file(folder: Path, split: str) -> Path:
     if not folder.is_dir():
         raise BadUsage(f'A source is "own", "hub" or a folder with one file a split; got {str(folder)!r}.')
-    found = [folder / f"{split}{suffix}" for suffix in ROW_FILES if (folder / f"{split}{suffix}").is_file()]
+    possible = [folder / f"{name}{suffix}" for name in dict.fromkeys((split, *names_of(split))) for suffix in ROW_FILES]
+    found = [file for file in possible if file.is_file()]
     if not found:
         raise BadFile(f"{folder}: no {split}.jsonl, {split}.json or {split}.parquet there.")
     return found[0]
+
+
+def _told(error: Exception) -> str:
+    """An error of a row in one line."""
+    return f"no {error}" if isinstance(error, KeyError) else _line(error)
 
 
 def _line(error: Exception) -> str:

@@ -56,7 +56,8 @@ such struct for each kind of counterfactual, in which the attribute of a sentenc
 The paper does not define them: these names are taken from users of the data set. Inferred are: that
 a fact which a row leaves empty may be taken from our table; that the last mention of the city is the
 one asked about; that an answer after a quotation mark, a bracket or a space has no space of its own.
-A column `label`, where there is one, is the answer.
+A column `label`, where there is one, is the answer. A value with commas ("Arabic,Berberi") is several
+right answers; tags have it as it is.
 """
 
 from __future__ import annotations
@@ -73,10 +74,10 @@ from typing import Any, TypeVar
 import numpy as np
 
 from mechassay.alignment import encode
-from mechassay.errors import BadFile, BadUsage, UnknownName
-from mechassay.examples import Example, Prompt, filled
+from mechassay.errors import BadUsage, UnknownName
+from mechassay.examples import Example, Prompt, Unreadable, filled
 from mechassay.pairs import EMPTY
-from mechassay.tasks.public import PublicData, PublicTask
+from mechassay.tasks.public import BadRow, PublicData, PublicTask
 from mechassay.tasks.task import stream
 
 ATTRIBUTES = ("Country", "Continent", "Language")
@@ -89,6 +90,7 @@ SIZES = {"train": 9_972, "validation": 1_380, "test": 1_000, "private": 1_000}
 # With a variable, half of the prompts ask for it, so it decides how many there are.
 VARIABLE_SIZES = {"train": 6_648, "validation": 920, "test": 1_000, "private": 1_000}
 N_CHOICES = 10
+NO_FACT = "a fact that nobody says"
 # After these a public prompt is continued without a space.
 OPENING = ('"', "'", "“", "‘", "(", "[")
 
@@ -154,12 +156,18 @@ class Ravel(PublicTask):
         one, other = (attribute for attribute in ATTRIBUTES if attribute != self.variable)
         return (self.variable, one, self.variable, other)
 
-    def generate(self, split: str, seed: int, tokenizer: Any = None) -> Iterator[Example]:
-        """The examples of one split, balanced for `variable`."""
-        examples = super().generate(split, seed, tokenizer)
+    def readings(self, split: str, seed: int, tokenizer: Any = None) -> Iterator[Example | Unreadable]:
+        """The examples of one split, balanced for `variable`; what cannot be read stands where a next example was looked for."""
+        found = super().readings(split, seed, tokenizer)
         if not self.variable or self.source == "own":
-            return examples
-        return _in_turn(examples, lambda example: example.tags["attribute"], self.turns)
+            yield from found
+            return
+        passed: list[Unreadable] = []
+        for example in _in_turn(_read_ones(found, passed), lambda example: example.tags["attribute"], self.turns):
+            yield from passed
+            passed.clear()
+            yield example
+        yield from passed
 
     def invent(self, split: str, seed: int, tokenizer: Any = None) -> Iterator[Example]:
         """Every template of a split with every city. Which those are does not depend on the tokenizer."""
@@ -185,15 +193,16 @@ class Ravel(PublicTask):
         of the attribute in our table.
 
         Raises:
-            BadFile: neither the row nor our table says what the original asks for.
+            BadRow: neither the row nor our table says what the original asks for.
         """
         prompt = _read(row)
         if not prompt.answers:
             city, attribute = prompt.columns[ENTITY], prompt.columns["attribute"]
-            raise BadFile(f"Row {id}: neither the row nor the cities of ravel say what the {attribute} of {city!r} is.")
-        others = {kind: _read(row[kind]) for kind in self.counterfactuals if row.get(kind)}
+            raise BadRow(NO_FACT, f"neither the row nor the cities of ravel say what the {attribute} of {city!r} is")
+        others, unread = self.read_counterfactuals(row, _read)
         asked = {kind: other for kind, other in others.items() if other.answers or other.columns["attribute"] not in ATTRIBUTES}
-        return _example(id, prompt, asked)
+        unread |= {kind: f"its counterfactual: {NO_FACT}" for kind in others.keys() - asked.keys()}
+        return replace(_example(id, prompt, asked), unread=unread)
 
     def to_row(self, example: Example) -> dict[str, Any]:
         """An example in the public schema, which has our city counterfactual besides."""
@@ -313,9 +322,10 @@ def _read(row: Mapping[str, Any]) -> Query:
 
 
 def _continuations(text: str, values: Iterable[str]) -> tuple[str, ...]:
-    """Values as they continue a text, each once; empty ones are left out."""
+    """Values as they continue a text, each once; of "Arabic,Berberi" each of the two, and of an empty one none."""
     space = "" if text.endswith(OPENING) or text[-1:].isspace() else " "
-    return tuple(dict.fromkeys(f"{space}{value}" for value in values if value))
+    each = (part.strip() for value in values for part in value.split(","))
+    return tuple(dict.fromkeys(f"{space}{part}" for part in each if part))
 
 
 def _example(id: str, prompt: Query, others: Mapping[str, Query]) -> Example:
@@ -345,6 +355,15 @@ def _columns(prompt: Prompt) -> dict[str, str]:
     if not isinstance(prompt, Query):
         raise BadUsage(f"A row of ravel is made of prompts of ravel; got a {type(prompt).__name__}.")
     return dict(prompt.columns)
+
+
+def _read_ones(found: Iterable[Example | Unreadable], passed: list[Unreadable]) -> Iterator[Example]:
+    """The examples; what stands between them is put into `passed`."""
+    for each in found:
+        if isinstance(each, Example):
+            yield each
+        else:
+            passed.append(each)
 
 
 def _in_turn(items: Iterable[T], attribute: Callable[[T], str], turns: Sequence[str]) -> Iterator[T]:

@@ -19,6 +19,24 @@ from scipy.sparse.csgraph import connected_components  # pyright: ignore[reportM
 SHARES = {"train": 0.6, "validation": 0.2, "test": 0.2}
 HASH_BYTES = 8
 NONE = 0
+# What others call our splits, in lower case.
+USUAL_NAMES = {
+    "train": ("train", "training"),
+    "validation": ("validation", "valid", "val", "dev", "development"),
+    "test": ("test", "testing"),
+    "private": ("private",),
+}
+
+
+def names_of(split: str) -> tuple[str, ...]:
+    """The usual names of one of our splits, ours first."""
+    return USUAL_NAMES.get(split, (split,))
+
+
+def split_named(name: str) -> str | None:
+    """Our split of a usual name, in whatever case and with space around it; None if it is none."""
+    plain = name.strip().lower()
+    return next((split for split, names in USUAL_NAMES.items() if plain in names), None)
 
 
 def text_hash(text: str, kind: bytes = b"") -> bytes:

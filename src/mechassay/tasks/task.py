@@ -30,7 +30,7 @@ import numpy as np
 
 from mechassay.alignment import Misaligned
 from mechassay.errors import BadPairs, BadUsage, UnknownName
-from mechassay.examples import Example
+from mechassay.examples import Example, Unreadable
 from mechassay.pairs import Pairs, align_pairs
 from mechassay.registry import Registry
 
@@ -109,6 +109,10 @@ class Task(ABC):
         """Why a tokenizer can align no pair of a kind, as far as that is known beforehand; None where it may."""
         return None
 
+    def readings(self, split: str, seed: int, tokenizer: Any = None) -> Iterator[Example | Unreadable]:
+        """As `generate`, with what stands for each example that could not be read; for those who count them."""
+        yield from self.generate(split, seed, tokenizer)
+
     def examples(
         self, split: str, model: Any = None, *, limit: int | None = None, seed: int = 0, private_seed: int | None = None
     ) -> list[Example]:
@@ -117,7 +121,8 @@ class Task(ABC):
         Arguments and errors are those of `pairs`.
         """
         size = self._size(split, limit)
-        found = list(islice(self._stream(split, tokenizer_of(self.name, model), seed, private_seed), size))
+        stream = self._stream(split, tokenizer_of(self.name, model), seed, private_seed)
+        found = list(islice((each for each in stream if isinstance(each, Example)), size))
         if limit is not None and len(found) < limit:
             raise BadUsage(f"Split {split!r} of {self.name} has {len(found)} examples; asked for {limit}.")
         return found
@@ -174,7 +179,7 @@ class Task(ABC):
         source |= {"settings": settings_of(self)} | ({} if split == "private" else {"seed": seed})
         pairs = Pairs(chosen.pairs, source=source, dropped=chosen.dropped)
         if not pairs or (limit is not None and len(pairs) < limit):
-            raise _too_few(self, split, pairs, size)
+            raise _too_few(self, split, pairs, limit)
         return pairs
 
     def _size(self, split: str, limit: int | None) -> int:
@@ -183,10 +188,14 @@ class Task(ABC):
         if limit is not None and limit < 1:
             raise BadUsage(f"limit must be 1 or more; got {limit}.")
         if split not in self.sizes:
-            raise BadUsage(f"{self.name} has no split {split!r}, only {', '.join(self.sizes)}.")
+            raise self._no_split(split)
         return limit or self.sizes[split]
 
-    def _stream(self, split: str, tokenizer: Any, seed: int, private_seed: int | None) -> Iterator[Example]:
+    def _no_split(self, split: str) -> BadUsage:
+        """The error for a split that the task does not have."""
+        return BadUsage(f"{self.name} has no split {split!r}, only {', '.join(self.sizes)}: ask for one of those.")
+
+    def _stream(self, split: str, tokenizer: Any, seed: int, private_seed: int | None) -> Iterator[Example | Unreadable]:
         if split == "private" and self.seeded:
             if private_seed is None:
                 raise BadUsage(
@@ -195,7 +204,7 @@ class Task(ABC):
             seed = private_seed
         if seed < 0:
             raise BadUsage(f"A seed must be 0 or more; got {seed}.")
-        return self.generate(split, seed, tokenizer)
+        return self.readings(split, seed, tokenizer)
 
 
 class _Selection:
@@ -207,27 +216,24 @@ class _Selection:
         self.dropped: Counter[str] = Counter()
         self.looked_at = 0
 
-    def take(self, chunk: Sequence[Example], size: int) -> None:
+    def take(self, chunk: Sequence[Example | Unreadable], size: int) -> None:
         """Add what is fit, up to `size` pairs; examples after the last one taken are not looked at."""
-        fit = [self._misfit(example) for example in chunk]
-        present = [row for row, reason in enumerate(fit) if reason is None]
+        fit = [misfit(example, self.kind) for example in chunk]
+        present = {row: each for row, each in enumerate(chunk) if isinstance(each, Example) and fit[row] is None}
         if self.tokenizer is not None and present:
-            pairs = [chunk[row].pair(self.kind) for row in present]
+            pairs = [example.pair(self.kind) for example in present.values()]
             for row, found in zip(present, align_pairs(pairs, self.tokenizer), strict=True):
                 fit[row] = found.reason if isinstance(found, Misaligned) else None
-        for row, reason in self._wrong([chunk[row] if fit[row] is None else None for row in range(len(chunk))]).items():
+        for row, reason in self._wrong([present[row] if fit[row] is None else None for row in range(len(chunk))]).items():
             fit[row] = reason
-        for example, reason in zip(chunk, fit, strict=True):
+        for row, reason in enumerate(fit):
             if len(self.pairs) == size:
                 return
             self.looked_at += 1
             if reason is None:
-                self.pairs.append(example.pair(self.kind))
+                self.pairs.append(present[row].pair(self.kind))
             else:
                 self.dropped[reason] += 1
-
-    def _misfit(self, example: Example) -> str | None:
-        return None if self.kind in example.counterfactuals else ABSENT
 
     def _wrong(self, examples: Sequence[Example | None]) -> dict[int, str]:
         """Rows that the model gets wrong where `keep` asks for right ones."""
@@ -253,9 +259,17 @@ class _Selection:
         return found
 
 
-def _too_few(task: Task, split: str, pairs: Pairs, wanted: int) -> BadPairs:
+def misfit(example: Example | Unreadable, kind: str) -> str | None:
+    """Why an example has no pair of a kind, whatever the tokenizer; None if it has one."""
+    if isinstance(example, Unreadable):
+        return example.reason
+    return None if kind in example.counterfactuals else example.unread.get(kind, ABSENT)
+
+
+def _too_few(task: Task, split: str, pairs: Pairs, limit: int | None) -> BadPairs:
+    wanted = "" if limit is None else f" of {limit} asked for"
     reasons = ", ".join(f"{count} {reason}" for reason, count in sorted(pairs.dropped.items())) or "none"
-    return BadPairs(f"Split {split!r} of {task.name} has {len(pairs)} usable pairs of {wanted} asked for; dropped: {reasons}.")
+    return BadPairs(f"Split {split!r} of {task.name} has {len(pairs)} usable pairs{wanted}; dropped: {reasons}.")
 
 
 def keep_named(name: str) -> Keep:
