@@ -58,6 +58,18 @@ def test_score_writes_records_tables_and_a_page_and_goes_on(folder: Path, tmp_pa
     assert "holds a run with limit" in run(*words[:-4], "--limit", "7", "-o", out).line
 
 
+def test_score_with_the_scoring_of_mib_beside_the_exact_one(folder: Path, tmp_path: Path, run: Run) -> None:
+    words = ["tasks", "score", "-m", folder, "-t", "ioi", "--limit", "4", "-o", tmp_path / "out"]
+    done = run(*words, "--scoring", "mib-2025")
+    assert done.code == 0, done.err
+    (file,) = (tmp_path / "out/records").glob("*.json")
+    found = {each.name: each for each in Record.model_validate_json(file.read_text()).measures}
+    assert found["mib-2025@original"].n == 4 and found["mib-2025@original"].value >= found["greedy@original"].value
+    assert found["mib-2025@abc_counterfactual"].n == 0
+    assert ": mib-2025 |" in (tmp_path / "out/accuracy.md").read_text()
+    assert "Unknown scoring 'mib'" in run(*words, "--scoring", "mib").line
+
+
 def test_score_keeps_going_when_a_model_fails(folder: Path, tmp_path: Path, run: Run) -> None:
     done = run("tasks", "score", "-m", tmp_path / "nothing", "-m", folder, "-t", "ioi", "--limit", "3", "-o", tmp_path / "out")
     assert done.code == 1

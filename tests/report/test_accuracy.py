@@ -39,6 +39,17 @@ def test_grids() -> None:
 def test_settings_make_another_task() -> None:
     grids = accuracy_grids([record("a", n_choices=4), record("a", n_choices=6)])
     assert [grid.title for grid in grids] == ["Original prompts", "mcqa (n_choices=4)", "mcqa (n_choices=6)"]
+    grids = accuracy_grids([record("a", labels="strict"), record("a", labels="mib-2025")])
+    assert [grid.title for grid in grids] == ["Original prompts", "mcqa", "mcqa (labels=mib-2025)"]
+
+
+def test_the_scoring_of_mib_is_a_column_where_a_record_has_it() -> None:
+    lax = record("b")
+    measures = [*lax.measures, Measure(name="mib-2025@original", value=0.5, low=0.4, high=0.6, n=50)]
+    overall, mcqa = accuracy_grids([record("a"), lax.model_copy(update={"measures": measures})])
+    columns = [f"{model}: {name}" for model in "ab" for name in ("greedy", "ranked choice", "mib-2025")]
+    assert overall.columns == ("task", *columns, "chance", "n") == ("task", *mcqa.columns[1:])
+    assert overall.rows[0][3] == "–" and overall.rows[0][6] == "0.50 [0.40, 0.60]"
 
 
 def test_another_word_set_makes_another_task() -> None:

@@ -549,3 +549,32 @@ def test_broken_public_rows(tmp_path: Path, change: tuple[str, Any], reason: str
     whole = Addition(str(public_folder(tmp_path / "whole", Addition()))).pairs("test")
     broken = Addition(str(public_folder(tmp_path / "broken", Addition(), change))).pairs("test")
     assert list(broken) == list(whole)[1:] and broken.dropped == {reason: 1}
+
+
+# --- labels as MIB has them --------------------------------------------------------------------------
+
+
+def test_labels_as_mib_has_them() -> None:
+    """The same examples in the same order; every prompt ends in a space, and every answer is the bare number."""
+    for strict, lax in ((Addition(), Addition(labels="mib-2025")), (Subtraction(), Subtraction(labels="mib-2025"))):
+        ours, theirs = strict.pairs("test", limit=60), lax.pairs("test", limit=60)
+        for a, b in zip(ours, theirs, strict=True):
+            assert (b.clean, b.counterfactual) == (a.clean + " ", a.counterfactual + " ")
+            assert (b.answers, b.foils) == (tuple(x.strip() for x in a.answers), tuple(x.strip() for x in a.foils))
+            assert (b.id, b.tags, b.spans, b.group) == (a.id, a.tags, a.spans, a.group)
+    assert ours != theirs
+
+
+def test_a_public_row_is_read_as_it_is_whatever_the_labels(tmp_path: Path) -> None:
+    folder = str(public_folder(tmp_path, Addition()))
+    assert Addition(folder).pairs("test") == Addition(folder, labels="mib-2025").pairs("test")
+    assert Addition(folder).pairs("test")[0].clean == "The sum of 27 and 64 is: "
+    with pytest.raises(UnknownName, match="labels 'lax'"):
+        Addition(labels="lax")
+
+
+def test_rows_in_the_labels_of_mib_are_those_of_its_data(tmp_path: Path) -> None:
+    """A row of ours is then what the miniature of the public data has."""
+    row = Addition(labels="mib-2025").rows("test", limit=1)[0]
+    theirs = Addition(str(public_folder(tmp_path, Addition()))).rows("test", limit=1)[0]
+    assert row.keys() == theirs.keys() and row["prompt"].endswith(" ") and theirs["prompt"].endswith(" ")

@@ -11,6 +11,7 @@ VARIANTS = [
     "mcqa:n_choices=2",
     "mcqa:n_choices=10,labels=mib-2025",
     "arithmetic-addition:digits=2",
+    "arithmetic-subtraction:labels=mib-2025",
     "ravel:variable=Country",
     "greater-than:digit=last",
     "ioi:words=paper",

@@ -20,7 +20,9 @@ if TYPE_CHECKING:
 
 app = typer.Typer(help="List tasks, show and check their pairs, and score models on them.", no_args_is_help=True)
 
-TaskArgument = Annotated[str, typer.Argument(help="Task, with settings if wanted (mcqa:n_choices=6), or a .jsonl or .csv file.")]
+TaskArgument = Annotated[
+    str, typer.Argument(help="Task, with settings if wanted (mcqa:n_choices=6), or a file: .jsonl, .json, .csv, .tsv.")
+]
 SplitOption = Annotated[str, typer.Option(help="train, validation, test or private.")]
 CounterfactualOption = Annotated[str | None, typer.Option(help="Kind of counterfactual; the task's default if not given.")]
 PrivateSeed = Annotated[int | None, typer.Option(help="Seed of the private split, which its keeper alone knows.")]
@@ -143,6 +145,7 @@ def score(
     seed: SeedOption = 0,
     private_seed: PrivateSeed = None,
     prepend_bos: BosOption = False,
+    scoring: Annotated[str, typer.Option(help="exact; or mib-2025: MIB's laxer scoring of what is written beside it.")] = "exact",
 ) -> None:
     """Greedy and ranked-choice accuracy of models on tasks, for original prompts and every counterfactual."""
     from rich.console import Console
@@ -152,7 +155,7 @@ def score(
     from mechassay.runs.folder import RunFolder
     from mechassay.tasks import TASKS
 
-    run = AccuracyRun(tuple(model), tuple(task or TASKS.names()), split, limit, dtype, prepend_bos, seed, private_seed)
+    run = AccuracyRun(tuple(model), tuple(task or TASKS.names()), split, limit, dtype, prepend_bos, seed, private_seed, scoring)
     records, failures = run_accuracy(run, output, lambda name: load(name, dtype, device, prepend_bos))
     console = Console()
     print_accuracy(records, failures, console)

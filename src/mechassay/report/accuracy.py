@@ -3,6 +3,7 @@
 The first table has a task in each row and, for each model, greedy and ranked-choice accuracy of the
 original prompts (MIB, tables 1 and 11). Then each task has its own table and figure, with the
 original and every kind of counterfactual (MIB, tables 12 and 13). Chance is that of ranked choice.
+Where a record has MIB's own scoring, that is a column "mib-2025" beside the two; figures leave it out.
 Brackets hold 95 % intervals over groups of examples.
 """
 
@@ -24,12 +25,13 @@ from mechassay.tasks.paper import OWN
 
 ORIGINAL = "original"
 SCORES = {"greedy": "greedy", "ranked": "ranked choice"}
-
+MIB = "mib-2025"
 
 READING = {
     "Greedy": "The most likely token at every step spells a right answer exactly.",
     "Ranked choice": "Of the prompt's choices, the one of the highest log-probability is right. Chance is what guessing among them "
     "gives. A task with free answers has none.",
+    MIB: "If it is there: what the model writes is right by MIB's laxer rules, such as a right name anywhere in it.",
     "Intervals": "95 %, Clopper and Pearson's with an effective sample size that respects groups of examples.",
     "n": "Prompts that have a right answer. An example without a counterfactual of some kind does not count there.",
 }
@@ -39,14 +41,14 @@ def accuracy_grids(records: Sequence[Record], failures: Sequence[Failure] = ()) 
     """The tables: all tasks first, then one for each task."""
     models = list(dict.fromkeys(record.model.name for record in records))
     tasks = _tasks(records)
-    overall = [(name, *_cells({record.model.name: record for record in group}, models, ORIGINAL)) for name, group in tasks.items()] + [
-        (failure.cell.get("task", ""), f"{failure.cell.get('model', '')} failed: {failure.message}") for failure in failures
-    ]
-    grids = [Grid("Original prompts", _columns("task", models), tuple(overall))] if overall else []
+    scores = _scores(records)
+    by_model = {name: {record.model.name: record for record in group} for name, group in tasks.items()}
+    overall = [(name, *_cells(of, models, ORIGINAL, scores)) for name, of in by_model.items()]
+    overall += [(each.cell.get("task", ""), f"{each.cell.get('model', '')} failed: {each.message}") for each in failures]
+    grids = [Grid("Original prompts", _columns("task", models, scores), tuple(overall))] if overall else []
     for name, group in tasks.items():
-        of = {record.model.name: record for record in group}
-        rows = tuple((short(kind), *_cells(of, models, kind)) for kind in _kinds(group[0]))
-        grids.append(Grid(name, _columns("prompts", models), rows))
+        rows = tuple((short(kind), *_cells(by_model[name], models, kind, scores)) for kind in _kinds(group[0]))
+        grids.append(Grid(name, _columns("prompts", models, scores), rows))
     return grids
 
 
@@ -120,6 +122,7 @@ def _tasks(records: Sequence[Record]) -> dict[str, list[Record]]:
         changed = [f"{key}={record.task.args[key]}" for key in ("n_choices", "variable", "digit", "digits") if record.task.args.get(key)]
         words = record.task.args.get("words", OWN)
         changed += [f"words={words}"] if words != OWN else []
+        changed += [f"labels={labels}" for labels in [record.task.args.get("labels", "strict")] if labels != "strict"]
         name = record.task.name + (f" ({', '.join(changed)})" if changed else "")
         found.setdefault(name, []).append(record)
     return found
@@ -130,12 +133,18 @@ def _kinds(record: Record) -> list[str]:
     return [each.name.removeprefix("greedy@") for each in record.measures if each.name.startswith("greedy@") and each.n]
 
 
-def _columns(first: str, models: Sequence[str]) -> tuple[str, ...]:
-    return (first, *(f"{model}: {name}" for model in models for name in SCORES.values()), "chance", "n")
+def _scores(records: Sequence[Record]) -> dict[str, str]:
+    """The scores that some record has, with their titles."""
+    lax = any(measure(record, f"{MIB}@{ORIGINAL}") is not None for record in records)
+    return {**SCORES, **({MIB: MIB} if lax else {})}
 
 
-def _cells(records: dict[str, Record], models: Sequence[str], kind: str) -> tuple[str, ...]:
-    cells = [_cell(records[model], f"{name}@{kind}") if model in records else NOTHING for model in models for name in SCORES]
+def _columns(first: str, models: Sequence[str], scores: dict[str, str]) -> tuple[str, ...]:
+    return (first, *(f"{model}: {name}" for model in models for name in scores.values()), "chance", "n")
+
+
+def _cells(records: dict[str, Record], models: Sequence[str], kind: str, scores: dict[str, str]) -> tuple[str, ...]:
+    cells = [_cell(records[model], f"{name}@{kind}") if model in records else NOTHING for model in models for name in scores]
     some = next(iter(records.values()))
     chance, greedy = measure(some, f"chance@{kind}"), measure(some, f"greedy@{kind}")
     return (*cells, NOTHING if chance is None or not chance.n else chance_text(chance.value), "0" if greedy is None else f"{greedy.n:,}")

@@ -19,7 +19,7 @@ from typing import Any
 import numpy as np
 from jaxtyping import Float
 
-from mechassay.errors import MechassayError
+from mechassay.errors import MechassayError, UnknownName
 from mechassay.examples import Example
 from mechassay.models.model import Model
 from mechassay.pairs import content_hash
@@ -30,14 +30,27 @@ from mechassay.runs.folder import RunFolder, write_text
 from mechassay.stats import proportion_interval
 from mechassay.tasks import Task, load_task
 from mechassay.tasks.behaviour import score_prompts
+from mechassay.tasks.mib_scoring import NAME as MIB
+from mechassay.tasks.mib_scoring import Scoring, mib_scores
+from mechassay.tasks.public import PublicTask
 from mechassay.tasks.task import settings_of
 
 Load = Callable[[str], Model]
 
+EXACT = "exact"
+SCORINGS = (EXACT, MIB)
+
 
 @dataclass(frozen=True)
 class AccuracyRun:
-    """What to score. The fields are the plan that is stored with the results."""
+    """What to score. The fields are the plan that is stored with the results.
+
+    Attributes:
+        scoring: "exact", or "mib-2025" for MIB's scoring beside it, in the tasks that MIB has.
+
+    Raises:
+        UnknownName: another scoring.
+    """
 
     models: tuple[str, ...]
     tasks: tuple[str, ...]
@@ -47,11 +60,18 @@ class AccuracyRun:
     prepend_bos: bool = False
     seed: int = 0
     private_seed: int | None = None
+    scoring: str = EXACT
+
+    def __post_init__(self) -> None:
+        if self.scoring not in SCORINGS:
+            raise UnknownName("scoring", self.scoring, SCORINGS)
 
     def plan(self) -> dict[str, Any]:
         """The plan as plain values; the private seed is never stored."""
         plain = dataclasses.asdict(self) | {"models": list(self.models), "tasks": list(self.tasks)}
-        return {key: value for key, value in plain.items() if key != "private_seed"}
+        # A plan with the usual scoring is that of a folder made before there was another.
+        left_out = {"private_seed", *(["scoring"] if self.scoring == EXACT else [])}
+        return {key: value for key, value in plain.items() if key not in left_out}
 
 
 def run_accuracy(run: AccuracyRun, output: Path, load: Load, *, progress: Progress = BAR) -> tuple[list[Record], list[Failure]]:
@@ -107,7 +127,8 @@ def score_task(model: Model, task: Task, run: AccuracyRun, *, progress: Progress
     hash_of_examples = _hash(examples)
     columns: dict[str, Float[np.ndarray, "n"]] = {}
     for kind in (ORIGINAL, *task.counterfactuals):
-        columns |= {f"{name}@{kind}": values for name, values in _column(model, examples, kind, progress).items()}
+        lax = task.mib_scoring if run.scoring == MIB and isinstance(task, PublicTask) else None
+        columns |= {f"{name}@{kind}": values for name, values in _column(model, examples, kind, lax, progress).items()}
     return Record(
         kind="accuracy",
         model=Spec(name=model.name, args={"family": model.family}),
@@ -134,7 +155,9 @@ def _examples(model: Model, task: Task, run: AccuracyRun) -> list[Example]:
     return task.examples(run.split, model, limit=limit, seed=run.seed, private_seed=run.private_seed)
 
 
-def _column(model: Model, examples: Sequence[Example], kind: str, progress: Progress) -> dict[str, Float[np.ndarray, "n"]]:
+def _column(
+    model: Model, examples: Sequence[Example], kind: str, lax: Scoring | None, progress: Progress
+) -> dict[str, Float[np.ndarray, "n"]]:
     """Values of one kind of prompt for every example; NaN where it has none."""
     prompts = {row: example.prompt if kind == ORIGINAL else example.counterfactuals.get(kind) for row, example in enumerate(examples)}
     there = {row: prompt for row, prompt in prompts.items() if prompt is not None and prompt.answers}
@@ -142,6 +165,9 @@ def _column(model: Model, examples: Sequence[Example], kind: str, progress: Prog
     values = {name: np.full(len(examples), np.nan) for name in ("greedy", "ranked", "chance")}
     for name, column in values.items():
         column[list(there)] = getattr(found, name)
+    if lax is not None:
+        values[MIB] = np.full(len(examples), np.nan)
+        values[MIB][list(there)] = mib_scores(model, list(there.values()), lax, progress=progress)
     return values
 
 

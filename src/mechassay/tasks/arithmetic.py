@@ -57,6 +57,7 @@ import numpy as np
 
 from mechassay.errors import BadUsage, UnknownName
 from mechassay.examples import Example, Prompt, Unreadable, filled
+from mechassay.tasks.mib_scoring import NUMBERED
 from mechassay.tasks.public import BadRow, PublicData, PublicTask
 from mechassay.tasks.task import stream
 
@@ -121,6 +122,9 @@ class Arithmetic(PublicTask):
     labels: str = STRICT
     operator: ClassVar[str]
     templates: ClassVar[tuple[str, ...]]
+
+    # Unannotated, so of the class and no field.
+    mib_scoring = NUMBERED
 
     def __post_init__(self) -> None:
         if self.digits not in (0, 1, 2):

@@ -134,6 +134,50 @@ def log_probabilities(model: Model, prompts: Sequence[Prompt], *, progress: Prog
     return scored
 
 
+@torch.no_grad()
+def written(model: Model, texts: Sequence[str], n: int, *, progress: Progress = SILENT) -> list[str]:
+    """What a model writes after each text: up to `n` tokens, each the likeliest, as far as its end-of-text token.
+
+    Raises:
+        BadUsage: a model without a tokenizer.
+    """
+    needs_model(model, "written")
+    if not texts:
+        return []
+    tokenizer = model.tokenizer
+    assert tokenizer is not None
+    begun = [(*model.prepend, *tokens) for tokens in encode(tokenizer, texts)]
+    rows = list(begun)
+    order = sorted(range(len(rows)), key=lambda row: len(rows[row]))
+    longest = max(map(len, rows)) + n
+    size = max(1, token_budget(model.bytes_per_token, longest, model.device) // longest)
+    with progress.track("writing", len(rows)) as advance, out_of_memory_is_an_error("Writing"):
+        for start in range(0, len(order), size):
+            chunk = order[start : start + size]
+            for _ in range(n):
+                for row, token in zip(chunk, _likeliest(model, [rows[row] for row in chunk]), strict=True):
+                    rows[row] = (*rows[row], token)
+            advance(len(chunk))
+    end = tokenizer.eos_token_id
+    kept = [
+        row[: next((place for place in range(len(old), len(row)) if row[place] == end), len(row))]
+        for row, old in zip(rows, begun, strict=True)
+    ]
+    before, after = (tokenizer.batch_decode([list(row) for row in each]) for each in (begun, kept))
+    return [text[len(prompt) :] for prompt, text in zip(before, after, strict=True)]
+
+
+def _likeliest(model: Model, rows: Sequence[Tokens]) -> list[int]:
+    """The likeliest next token of each row."""
+    tokens, mask = _padded(rows)
+    decoder = model.decoder
+    taken = trace(decoder, decoder.embed(tokens.to(model.device)), decoder.context(mask.to(model.device)))
+    found: list[int] = []
+    for part in taken.final[:, -1].split(ROWS_OF_LOGITS):
+        found += decoder.readout(part).all().argmax(dim=-1).tolist()
+    return found
+
+
 def _is_greedy(rest: Tokens, said: Mapping[Tokens, _Next]) -> bool:
     return all(said[rest[:end]].best == token for end, token in enumerate(rest))
 

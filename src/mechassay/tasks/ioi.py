@@ -50,6 +50,7 @@ from mechassay.alignment import encode
 from mechassay.errors import BadPairs, BadUsage
 from mechassay.examples import Example, Prompt, filled
 from mechassay.tasks.ioi_rows import fields_of, template_of
+from mechassay.tasks.mib_scoring import NAMED
 from mechassay.tasks.paper import OWN, PAPER, PAPER_MATCHED, check_words, owner, paper_words
 from mechassay.tasks.paper import SIZES as PAPER_SIZES
 from mechassay.tasks.public import BadRow, PublicData, PublicTask
@@ -108,6 +109,7 @@ class IOI(PublicTask):
     default_counterfactual = "s2_io_flip_counterfactual"
     sizes = SIZES
     public = PublicData("mib-bench/ioi")
+    mib_scoring = NAMED
 
     def __post_init__(self) -> None:
         check_words(self.words, (OWN, PAPER, PAPER_MATCHED))

@@ -52,6 +52,7 @@ from mechassay.alignment import Span, continued, encode
 from mechassay.errors import UnknownName
 from mechassay.examples import Example, Prompt, filled
 from mechassay.pairs import NO_SPANS
+from mechassay.tasks.mib_scoring import LABELLED
 from mechassay.tasks.public import BadRow, PublicTask
 
 POSITION, SYMBOL, LETTER = "answerPosition", "symbol", "randomLetter"
@@ -143,6 +144,7 @@ class MultipleChoice(PublicTask):
     """
 
     labels: str
+    mib_scoring = LABELLED
 
     @abstractmethod
     def parts(self, question: Question) -> Mapping[str, Span]:

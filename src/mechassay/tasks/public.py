@@ -27,6 +27,7 @@ from typing import Any, TypeVar
 from mechassay.errors import BadFile, BadUsage, MissingExtra
 from mechassay.examples import Example, Unreadable
 from mechassay.tasks.hub import reachable
+from mechassay.tasks.mib_scoring import Scoring
 from mechassay.tasks.splits import names_of
 from mechassay.tasks.task import Task
 
@@ -87,10 +88,12 @@ class PublicTask(Task):
     Attributes:
         source: "own" (generated here), "hub", or a folder with one file a split.
         public: where the data set is.
+        mib_scoring: how MIB scores what a model writes.
     """
 
     source: str
     public: PublicData
+    mib_scoring: Scoring
 
     @property
     def seeded(self) -> bool:

@@ -77,6 +77,7 @@ from mechassay.alignment import encode
 from mechassay.errors import BadUsage, UnknownName
 from mechassay.examples import Example, Prompt, Unreadable, filled
 from mechassay.pairs import EMPTY
+from mechassay.tasks.mib_scoring import VALUED
 from mechassay.tasks.public import BadRow, PublicData, PublicTask
 from mechassay.tasks.task import stream
 
@@ -139,6 +140,7 @@ class Ravel(PublicTask):
     counterfactuals = (CITY, ATTRIBUTE, WIKIPEDIA, TEMPLATE)
     default_counterfactual = CITY
     public = PublicData("mib-bench/ravel", splits={"validation": "val"})
+    mib_scoring = VALUED
 
     def __post_init__(self) -> None:
         if self.variable and self.variable not in ATTRIBUTES:

@@ -1,0 +1,130 @@
+"""MIB's scoring of what a model writes, beside the exact one of `mechassay.tasks.behaviour`: "mib-2025".
+
+The causal track of MIB (Mueller et al. 2025) lets a model write a few tokens greedily, and calls the
+text right by rules that are laxer than equality:
+
+    task         tokens   right where the text
+    ioi          1        has the right name anywhere in it
+    mcqa, arc    1        has a space and the right label anywhere in it
+    arithmetic   3        has the result as its first number; "091" is 91
+    ravel        2        has one of the right values anywhere in it, whatever its case, without
+                          punctuation; or one of a few other names, such as "Korea" for South Korea
+
+So " Johnson" is right for John, and "The answer is 9" has the first number 9. An example has one
+value: 1 right, 0 wrong, NaN where nothing is right. What a model writes after its end-of-text token
+does not count.
+
+Where this deviates from the public code: arithmetic has 3 tokens for every model (there 1 for Llama),
+and results of one digit are right as they are written (there they must be "008" or "08", but no
+experiment has them). Of the other names in RAVEL those of each value are looked at, not of the whole
+list. Models are run in the precision they were loaded in (there half precision).
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+from jaxtyping import Float
+
+from mechassay.examples import Prompt
+from mechassay.progress import SILENT, Progress
+
+if TYPE_CHECKING:
+    from mechassay.models.model import Model
+
+NAME = "mib-2025"
+
+
+@dataclass(frozen=True)
+class Scoring:
+    """How MIB scores a task.
+
+    Attributes:
+        tokens: how many tokens the model writes.
+        right: whether a text is right, given the right continuations.
+    """
+
+    tokens: int
+    right: Callable[[str, Sequence[str]], bool]
+
+
+def mib_scores(model: Model, prompts: Sequence[Prompt], scoring: Scoring, *, progress: Progress = SILENT) -> Float[np.ndarray, "n"]:
+    """Whether what a model writes after each prompt is right; NaN for a prompt without answers.
+
+    Raises:
+        BadUsage: a model without a tokenizer.
+    """
+    from mechassay.tasks.behaviour import written
+
+    asked = [row for row, prompt in enumerate(prompts) if prompt.answers]
+    texts = written(model, [prompts[row].text for row in asked], scoring.tokens, progress=progress)
+    values = np.full(len(prompts), np.nan)
+    for row, text in zip(asked, texts, strict=True):
+        values[row] = scoring.right(text, prompts[row].answers)
+    return values
+
+
+def names_it(text: str, answers: Sequence[str]) -> bool:
+    """An answer is in the text, with or without its space."""
+    return any(answer.strip() in text for answer in answers)
+
+
+def labels_it(text: str, answers: Sequence[str]) -> bool:
+    """An answer is in the text, with a space before it."""
+    return any(f" {answer.strip()}" in text for answer in answers)
+
+
+def first_number(text: str, answers: Sequence[str]) -> bool:
+    """The first number in the text is an answer, which may be written with three digits."""
+    found = re.search(r"\d+", text)
+    right = [answer.strip() for answer in answers]
+    return found is not None and found[0] in {*right, *(number.zfill(3) for number in right)}
+
+
+def any_value(text: str, answers: Sequence[str]) -> bool:
+    """A value of a city's attribute is in the text, or another name for it."""
+    said = re.sub(r"[^\w\s]+", "", text.lower()).strip()
+    return any(value.strip().lower() in said or _other_name(value.strip().lower(), said, text.strip().lower()) for value in answers)
+
+
+# What the text may begin with instead.
+BEGINNINGS = {
+    "south korea": ("korea", "south korea"),
+    "persian": ("persian", "farsi"),
+    "farsi": ("persian", "farsi"),
+    "oceania": ("australia",),
+    "north america": ("america",),
+}
+# What it may have anywhere instead.
+INSIDE = {"mandarin": ("chinese", "mandarin"), "chinese": ("chinese", "mandarin")}
+# Countries that may stand without their article.
+WITH_ARTICLE = ("united states", "united kingdom", "czech republic")
+
+
+def _other_name(value: str, said: str, raw: str) -> bool:
+    """Whether a text begins with, has or is another name of a value.
+
+    Args:
+        value: the right one, in lower case.
+        said: the text in lower case without punctuation.
+        raw: the text in lower case.
+    """
+    if any(country in value for country in WITH_ARTICLE):
+        plain = raw.replace("the ", "")
+        if plain == "us" or plain.startswith((value.replace("the ", ""), "england")):
+            return True
+    if "north america" in value and said == "na":
+        return True
+    beginnings = (name for known, names in BEGINNINGS.items() if known in value for name in names)
+    inside = (name for known, names in INSIDE.items() if known in value for name in names)
+    return said.startswith(tuple(beginnings)) or any(name in said for name in inside)
+
+
+NAMED = Scoring(1, names_it)
+LABELLED = Scoring(1, labels_it)
+NUMBERED = Scoring(3, first_number)
+VALUED = Scoring(2, any_value)
