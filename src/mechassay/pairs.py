@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from types import MappingProxyType
@@ -107,6 +108,17 @@ class Pairs(tuple[Pair, ...]):
     def content_hash(self) -> str:
         """SHA-256 of the pairs, see `content_hash`."""
         return content_hash(self)
+
+    @property
+    def notes(self) -> Mapping[str, str]:
+        """What a reader should know of the data, by what it is about; see `Task.notes`."""
+        return self.source.get("notes", EMPTY)
+
+    @property
+    def fields(self) -> dict[str, int]:
+        """The parts that prompts have, clean or counterfactual, and how many pairs have each."""
+        counts = Counter(name for pair in self for name in dict.fromkeys((*pair.spans, *pair.counterfactual_spans)))
+        return dict(counts)
 
     def selection(self) -> dict[str, Any]:
         """What was chosen and what was dropped, as plain values for a record."""

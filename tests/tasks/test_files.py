@@ -204,7 +204,7 @@ def test_the_task(tmp_path: Path) -> None:
     assert isinstance(task, FileTask)
     assert (task.name, task.version, task.counterfactuals, task.default_counterfactual) == (
         "towns",
-        1,
+        2,
         ("counterfactual",),
         "counterfactual",
     )
@@ -213,7 +213,7 @@ def test_the_task(tmp_path: Path) -> None:
     assert task.pairs("train", seed=5) == task.pairs("train"), "the seed changes nothing"
     with pytest.raises(BadPairs, match="'train' of towns has 5 usable pairs of 6 asked for"):
         task.pairs("train", limit=6)
-    with pytest.raises(BadUsage, match="towns has no split 'test', only train"):
+    with pytest.raises(BadUsage, match="towns has no split 'test', only train: ask for 'train', or say in a column 'split' which rows are"):
         task.pairs("test")
     with pytest.raises(UnknownName, match="counterfactual"):
         task.pairs("train", counterfactual="other_row")
@@ -258,7 +258,7 @@ def test_a_file_that_changes_is_not_mixed(tmp_path: Path) -> None:
 
 
 def test_files_that_are_none(tmp_path: Path) -> None:
-    for name, message in (("no.jsonl", "there is no such file"), ("a.json", r"end in \.jsonl or \.csv"), ("a", r"end in \.jsonl or \.csv")):
+    for name, message in (("no.jsonl", "there is no such file"), ("a.xlsx", r"end in \.jsonl, \.json, \.csv, \.tsv"), ("a", r"end in ")):
         with pytest.raises(BadFile, match=message):
             FileTask(str(tmp_path / name))
     (tmp_path / "folder.csv").mkdir()
@@ -429,7 +429,7 @@ def test_rows_are_allotted_by_shares(tmp_path: Path) -> None:
 
 def test_the_allotment_is_pinned(tmp_path: Path) -> None:
     """Another allotment of the same file would change every result on it: raise FileTask.version."""
-    assert FileTask.version == 1
+    assert FileTask.version == 2
     path = write(tmp_path, jsonl([row(n, group=str(n // 2) if n > 20 else None) for n in range(40)]))
     letters = "".join({"train": "r", "validation": "v", "test": "t"}[split] for split in where(path).values())
     assert letters == "rtrrrrrrrrrrrrvvtrrtrrrrvvttrrrrrrttttrr"
@@ -514,12 +514,12 @@ def test_token_ids_are_read_as_text(tmp_path: Path, kind: str) -> None:
 
 
 def test_token_ids_in_jsonl_and_beside_texts(tmp_path: Path) -> None:
-    tokenizer = word_level(["The", "Eiffel", "Tower", "is", "in", "Colosseum", "Paris", "Rome"])
-    base = {"clean": PROMPT, "corrupted": OTHER}
+    tokenizer = word_level(["The", "Eiffel", "Tower", "is", "in", "Colosseum", "Paris", "Rome", "old"])
+    base, old = {"clean": PROMPT, "corrupted": OTHER}, {"clean": OTHER, "corrupted": PROMPT}
     rows = [
         {**base, "correct_idx": 7, "incorrect_idx": [8]},
-        {**base, "answer": " Rome", "foil": " Paris"},
-        {**base, "correct_idx": "8", "incorrect_idx": "[ 7 ]"},
+        {**old, "answer": " Rome", "foil": " Paris"},
+        {**old, "correct_idx": "8", "incorrect_idx": "[ 7 ]"},
     ]
     found = [example.prompt.answers for _, example in FileTask(write(tmp_path, jsonl(rows))).located(tokenizer)]
     assert found == [(" Paris",), (" Rome",), (" Rome",)]

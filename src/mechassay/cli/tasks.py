@@ -92,6 +92,8 @@ def show_task(
             )
     for reason, count in pairs.dropped.items():
         console.print(f"dropped on the way: {count} {escape(reason)}")
+    for about, text in pairs.notes.items():
+        console.print(f"{escape(about)}: {escape(text)}")
 
 
 @app.command("check")
@@ -117,6 +119,12 @@ def check_task(
         for reason, each in findings.items():
             rows = ", ".join(each.ids) + (", ..." if each.count > len(each.ids) else "")
             console.print(f"{title}: {each.count:,} {reason} ({rows}): {each.message}", soft_wrap=True, markup=False, highlight=False)
+    for name_of, text in found.remarks.items():
+        console.print(f"{name_of}: {text}", soft_wrap=True, markup=False, highlight=False)
+    fields = ", ".join(f"{each} ({count:,})" for each, count in found.total.fields.items())
+    console.print(
+        f"fields: {fields or 'none; no value of a column is a word of its prompt'}", soft_wrap=True, markup=False, highlight=False
+    )
     if loaded is None:
         console.print("Without --model nothing is said about tokens.")
     if output is not None:

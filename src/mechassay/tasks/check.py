@@ -27,7 +27,7 @@ import numpy as np
 from mechassay.alignment import Aligned, Misaligned
 from mechassay.errors import BadUsage, UnknownName
 from mechassay.examples import Example, Unreadable
-from mechassay.pairs import align_pairs
+from mechassay.pairs import EMPTY, NO_COUNTS, align_pairs
 from mechassay.progress import SILENT, Progress
 from mechassay.tasks.files import AT_ONCE, FileTask
 from mechassay.tasks.task import SPLITS, Task, load_task, misfit, tokenizer_of
@@ -62,6 +62,7 @@ class SplitCheck:
         dropped: by reason.
         notes: by what is unusual; a row may have several.
         lengths: tokens of the usable prompts as they are run, (least, median, most); None without a tokenizer.
+        fields: how many of the usable original prompts have each part, by its name.
     """
 
     rows: int
@@ -69,6 +70,7 @@ class SplitCheck:
     dropped: Mapping[str, Finding]
     notes: Mapping[str, Finding]
     lengths: tuple[int, float, int] | None
+    fields: Mapping[str, int] = field(default_factory=lambda: NO_COUNTS)
 
 
 @dataclass(frozen=True)
@@ -79,12 +81,14 @@ class Check:
         task, counterfactual: what was checked.
         splits: by name, those that have rows.
         total: all of them together.
+        remarks: what a reader should know of the data as a whole, see `Task.notes`.
     """
 
     task: str
     counterfactual: str
     splits: Mapping[str, SplitCheck]
     total: SplitCheck
+    remarks: Mapping[str, str] = field(default_factory=lambda: EMPTY)
 
     def as_dict(self) -> dict[str, Any]:
         """The same as plain JSON values."""
@@ -93,6 +97,7 @@ class Check:
             "counterfactual": self.counterfactual,
             "splits": {split: _plain(each) for split, each in self.splits.items()},
             "total": _plain(self.total),
+            "remarks": dict(self.remarks),
         }
 
 
@@ -109,7 +114,7 @@ def check_pairs(
     """Look at all pairs of a task or a file.
 
     Args:
-        task_or_path: a task, the name of one, or a .jsonl or .csv file.
+        task_or_path: a task, the name of one, or a file of pairs.
         model: a model with a tokenizer, or a tokenizer. None: only what can be told without tokens.
         counterfactual: as in `Task.pairs`.
         limit: the first so many examples of each split. None: the split's own size.
@@ -147,7 +152,8 @@ def check_pairs(
                 counts[split].add(example, found)
             advance(len(chunk))
     splits = {split: each.result() for split, each in counts.items()}
-    return Check(task.name, kind, MappingProxyType(splits), _together(counts.values()).result())
+    remarks = {name: text for split in splits for name, text in task.notes(split, tokenizer).items()}
+    return Check(task.name, kind, MappingProxyType(splits), _together(counts.values()).result(), MappingProxyType(remarks))
 
 
 def _aligned(examples: Sequence[Example | Unreadable], kind: str, tokenizer: Any) -> list[Aligned | Misaligned | None]:
@@ -189,6 +195,7 @@ class _Count:
     dropped: dict[str, _Tally] = field(default_factory=dict)
     notes: dict[str, _Tally] = field(default_factory=dict)
     lengths: Counter[int] = field(default_factory=Counter)
+    fields: Counter[str] = field(default_factory=Counter)
 
     def add(self, example: Example | Unreadable, found: Aligned | Misaligned | None) -> None:
         self.rows += 1
@@ -197,13 +204,21 @@ class _Count:
             self.dropped.setdefault(found.reason, _Tally(found.message)).add([example.id], 1)
             return
         self.usable += 1
+        self.fields.update(example.prompt.spans.keys())
         for name, message in _notes(example, found).items():
             self.notes.setdefault(name, _Tally(message)).add([example.id], 1)
         if found is not None:
             self.lengths[len(found.clean)] += 1
 
     def result(self) -> SplitCheck:
-        return SplitCheck(self.rows, self.usable, _findings(self.dropped), _findings(self.notes), _spread(self.lengths))
+        return SplitCheck(
+            self.rows,
+            self.usable,
+            _findings(self.dropped),
+            _findings(self.notes),
+            _spread(self.lengths),
+            MappingProxyType(dict(self.fields)),
+        )
 
 
 def _notes(example: Example, found: Aligned | None) -> dict[str, str]:
@@ -230,6 +245,7 @@ def _together(counts: Iterable[_Count]) -> _Count:
         total.rows += each.rows
         total.usable += each.usable
         total.lengths += each.lengths
+        total.fields.update(each.fields)
         for ours, theirs in ((total.dropped, each.dropped), (total.notes, each.notes)):
             for name, tally in theirs.items():
                 ours.setdefault(name, _Tally(tally.message)).add(tally.ids, tally.count)
@@ -257,4 +273,5 @@ def _plain(split: SplitCheck) -> dict[str, Any]:
         "dropped": {name: {**asdict(each), "ids": list(each.ids)} for name, each in split.dropped.items()},
         "notes": {name: {**asdict(each), "ids": list(each.ids)} for name, each in split.notes.items()},
         "lengths": None if split.lengths is None else list(split.lengths),
+        "fields": dict(split.fields),
     }

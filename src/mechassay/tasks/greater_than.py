@@ -178,22 +178,26 @@ def _prompt(noun: str, century: str, year: str, tens: str, endings: Endings) -> 
 
 
 def _usual(noun: str, century: str, tens: str, tokenizer: Any) -> tuple[str, ...]:
-    """The endings of a prompt that the tokenizer adds to it in the usual way; all of them without a tokenizer.
-
-    A way is how many tokens of the prompt stay in place, and how many follow them. Of two equally
-    usual ways it is the one that leaves more of the prompt as it is.
-    """
+    """The endings of a prompt that the tokenizer adds to it in the usual way; all of them without a tokenizer."""
     width = 2 - len(tens)
     endings = tuple(f"{number:0{width}d}" for number in range(10**width))
     if tokenizer is None:
         return endings
-    text = _prompt(noun, century, FIRST_YEAR, tens, {(century, tens): ()}).text
+    return usual(_prompt(noun, century, FIRST_YEAR, tens, {(century, tens): ()}).text, endings, tokenizer)
+
+
+def usual(text: str, endings: tuple[str, ...], tokenizer: Any) -> tuple[str, ...]:
+    """Those endings that a tokenizer adds to a text in the way in which it adds most of them.
+
+    A way is how many tokens of the text stay in place, and how many follow them. Of two equally
+    usual ways it is the one that leaves more of the text as it is.
+    """
     prompt, *whole = encode(tokenizer, [text, *(text + ending for ending in endings)])
     found = [continued(prompt, [tokens], force=False) for tokens in whole]
     ways = [(each.kept, len(each.rests[0])) for each in found]
     count = Counter(ways)
-    usual = max(count, key=lambda way: (count[way], way))
-    return tuple(ending for ending, way in zip(endings, ways, strict=True) if way == usual)
+    most = max(count, key=lambda way: (count[way], way))
+    return tuple(ending for ending, way in zip(endings, ways, strict=True) if way == most)
 
 
 @cache

@@ -1,8 +1,9 @@
-r"""The rows of a JSONL or CSV file of pairs: what they say, and what is wrong with them.
+r"""The rows of a file of pairs: what they say, and what is wrong with them.
 
-Lines are read one at a time and never held; nothing in them is executed. A row that is wrong is
-a `Mistake`, so that all of a file can be told at once; a file that stops being lines of UTF-8 or
-CSV is an error there and then. What the columns mean is said in `mechassay.tasks.files`.
+JSONL, CSV and TSV are read one line at a time and never held; a JSON file is one value, and is held
+while it is read. Nothing in them is executed. A row that is wrong is a `Mistake`, so that all of a
+file can be told at once; a file that stops being UTF-8, CSV or JSON is an error there and then. What
+the columns mean is said in `mechassay.tasks.columns` and `mechassay.tasks.files`.
 """
 
 from __future__ import annotations
@@ -11,39 +12,40 @@ import csv
 import json
 import re
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
-from difflib import get_close_matches
+from collections.abc import Iterator, Mapping
 from io import BufferedReader
 from typing import Any, NamedTuple
 
+from mechassay.alignment import Span
 from mechassay.errors import BadFile, BadPairs
+from mechassay.pairs import EMPTY, NO_SPANS
+from mechassay.tasks.columns import ANSWERS_OF_OTHER, SPANS, TAGS, Columns, Mistake, Texts, meaning
 
-# What a row must say, and the columns that can say it, the usual one first.
-REQUIRED = {
-    "clean": ("clean",),
-    "counterfactual": ("counterfactual", "corrupted"),
-    "answer": ("answer", "answers", "correct_idx"),
-    "foil": ("foil", "foils", "incorrect_idx"),
-}
-TOKEN_IDS = ("correct_idx", "incorrect_idx")
-OPTIONAL = ("id", "group")
-RESERVED = frozenset([*OPTIONAL, *(column for columns in REQUIRED.values() for column in columns)])
 # A "line" beyond this is no line of text, and would have to be held as a whole.
 LONGEST_LINE = 1 << 24
 # Sets of column names that are remembered.
 LAYOUTS = 64
+DELIMITERS = {".csv": ",", ".tsv": "\t"}
 
 _BAR = re.compile(r"(?<!\\)\|")
 _IDS = re.compile(r"\s*(?:\d{1,9}|\[\s*\d{1,9}(?:\s*,\s*\d{1,9})*\s*\])\s*", re.ASCII)
+_YEAR = re.compile(r"\s*\d{1,2}\s*", re.ASCII)
+_CENTURY = re.compile(r"(?<!\d)\d\d$", re.ASCII)
 _SURROGATE = re.compile(r"\\u[dD][89a-fA-F]")
+ENDINGS = tuple(f"{number:02d}" for number in range(100))
 
-Texts = tuple[str, ...]
 Tokens = tuple[int, ...]
 
 
 class Row(NamedTuple):
-    """A row as the file has it; answers and foils are both texts, or both token ids."""
+    """A row as the file has it; answers and foils are both texts, or both token ids.
+
+    Attributes:
+        values: what may be parts of the clean prompt, by name.
+        other_values: the same of the counterfactual.
+        spans, other_spans: parts that the row gives itself.
+        years: whether answers and foils are the years of a century.
+    """
 
     number: int
     id: str | None
@@ -54,25 +56,12 @@ class Row(NamedTuple):
     group: str | None
     split: str | None
     tags: Mapping[str, str]
-
-
-@dataclass(frozen=True)
-class Mistake:
-    """What is wrong with a row: a kind to count by, what it looks like there, and the error it makes."""
-
-    what: str
-    detail: str = ""
-    error: type[BadFile | BadPairs] = BadFile
-
-
-class Columns(NamedTuple):
-    """The column of each required text, and those of the tags."""
-
-    clean: str
-    counterfactual: str
-    answer: str
-    foil: str
-    tags: Texts
+    values: Mapping[str, str] = EMPTY
+    other_values: Mapping[str, str] = EMPTY
+    spans: Mapping[str, Span] = NO_SPANS
+    other_spans: Mapping[str, Span] = NO_SPANS
+    other_answers: Texts = ()
+    years: bool = False
 
 
 class Reader:
@@ -80,22 +69,27 @@ class Reader:
 
     def __init__(self, path: str, split_column: str) -> None:
         self.path, self.split_column = path, split_column
-        self.is_csv = path.lower().endswith(".csv")
+        ending = path[path.rfind(".") :].lower()
+        self.delimiter, self.is_json = DELIMITERS.get(ending), ending == ".json"
         self._known: dict[Texts, Columns | Mistake] = {}
 
     def rows(self, stream: BufferedReader) -> Iterator[tuple[int, Row | Mistake]]:
         """Each row with its number: the line on which it begins, from 1. Empty lines are no rows.
 
         Raises:
-            BadFile: something that is not UTF-8 or not CSV, or a header without the columns needed.
+            BadFile: something that is not UTF-8, CSV or JSON, or a header without the columns needed.
         """
-        lines = _lines(self.path, stream)
-        for number, raw in self._csv(lines) if self.is_csv else _json_rows(lines):
+        if self.is_json:
+            found = _json_list(self.path, stream)
+        else:
+            lines = _lines(self.path, stream)
+            found = _json_rows(lines) if self.delimiter is None else self._csv(lines, self.delimiter)
+        for number, raw in found:
             yield number, raw if isinstance(raw, Mistake) else self._row(number, raw)
 
-    def _csv(self, lines: Iterator[str]) -> Iterator[tuple[int, dict[str, Any] | Mistake]]:
+    def _csv(self, lines: Iterator[str], delimiter: str) -> Iterator[tuple[int, dict[str, Any] | Mistake]]:
         # Strict: a quote that is never closed is an error, and not one long cell.
-        cells = csv.reader(lines, strict=True)
+        cells = csv.reader(lines, delimiter=delimiter, strict=True)
         header: list[str] = []
         while True:
             number = cells.line_num + 1
@@ -126,25 +120,8 @@ class Reader:
         if names not in self._known:
             if len(self._known) == LAYOUTS:
                 self._known.clear()
-            self._known[names] = self._meaning(names)
+            self._known[names] = meaning(names, self.split_column)
         return self._known[names]
-
-    def _meaning(self, names: Texts) -> Columns | Mistake:
-        found: dict[str, str] = {}
-        for meaning, spellings in REQUIRED.items():
-            there = [name for name in spellings if name in names]
-            if len(there) > 1:
-                return Mistake(f"the columns {there[0]!r} and {there[1]!r} mean the same", "keep one of them")
-            if there:
-                found[meaning] = there[0]
-        missing = [meaning for meaning in REQUIRED if meaning not in found]
-        if missing:
-            return Mistake(f"no column{'s' if len(missing) > 1 else ''} {', '.join(map(repr, missing))}", _there(missing, names))
-        if (found["answer"] in TOKEN_IDS) != (found["foil"] in TOKEN_IDS):
-            return Mistake(f"{found['answer']!r} and {found['foil']!r} are not of one kind", "both must be texts, or both token ids")
-        # A column without a name is no tag: it is the row number that pandas writes, or nothing.
-        special = {*found.values(), *OPTIONAL, self.split_column, ""}
-        return Columns(**found, tags=tuple(name for name in names if name not in special))
 
     def _row(self, number: int, raw: dict[str, Any]) -> Row | Mistake:
         columns = self._columns(tuple(raw))
@@ -159,32 +136,79 @@ class Reader:
             return wrong
         if clean == other:
             return Mistake(f"{columns.clean!r} equals {columns.counterfactual!r}", short(clean), BadPairs)
-        answers = self._several(columns.answer, raw[columns.answer])
+        said = self._continuations(columns, raw, clean)
+        if isinstance(said, Mistake):
+            return said
+        own = self._parts(columns, raw, clean, other)
+        if isinstance(own, Mistake):
+            return own
+        answers, foils, year = said
+        own["tags"] = {**own["tags"], **year}
+        return Row(number, _name(name), clean, other, answers, foils, _name(group), split or None, years=columns.years, **own)
+
+    def _continuations(
+        self, columns: Columns, raw: dict[str, Any], clean: str
+    ) -> tuple[Texts | Tokens, Texts | Tokens, dict[str, str]] | Mistake:
+        """Answers, foils, and the tags that a year makes."""
+        if columns.years:
+            return _later_years(columns.answer, raw[columns.answer], clean)
+        answers = self._several(columns.answer, raw[columns.answer], columns.token_ids)
         if isinstance(answers, Mistake):
             return answers
-        foils = self._several(columns.foil, raw[columns.foil])
+        foils = self._several(columns.foil, raw[columns.foil], columns.token_ids)
         if isinstance(foils, Mistake):
             return foils
         for one in answers:
             if one in foils:
                 return Mistake("an answer equals a foil", short(one), BadPairs)
-        tags = {tag: _as_text(raw[tag]) for tag in columns.tags if raw[tag] is not None}
-        return Row(number, _name(name), clean, other, answers, foils, _name(group), split or None, tags)
+        return answers, foils, {}
 
-    def _several(self, column: str, value: Any) -> Texts | Tokens | Mistake:
-        """Answers or foils, one or several."""
-        if column in TOKEN_IDS:
+    def _parts(self, columns: Columns, raw: dict[str, Any], clean: str, other: str) -> dict[str, Any] | Mistake:
+        """What a row says beside its prompts, answers and foils, by the names of `Row`."""
+        if not columns.tags and not raw.get(ANSWERS_OF_OTHER):
+            return {"tags": EMPTY}
+        given: dict[str, dict[str, Span]] = {}
+        for name, text in zip(SPANS, (clean, other), strict=True):
+            if name in columns.tags and raw[name] is not None and self.delimiter is None:
+                spans = _spans(name, raw[name], text)
+                if isinstance(spans, Mistake):
+                    return spans
+                given[name] = spans
+        nested = raw.get(TAGS) if isinstance(raw.get(TAGS), dict) else None
+        left_out = {*given, *([TAGS] if nested is not None else [])}
+        found = {name: raw[name] for name in columns.tags if raw[name] is not None and name not in left_out}
+        # A row that gives its parts itself has them from its columns besides, not from its tags.
+        sought = {**found, **(nested or {})} if not given else found
+        values = {name: str(value) for name, value in sought.items() if isinstance(value, str | int) and not isinstance(value, bool)}
+        theirs = {name: column for name, column in columns.others.items() if column in values}
+        values = {name: value for name, value in values.items() if name not in columns.others.values()}
+        answers = self._several(ANSWERS_OF_OTHER, raw[ANSWERS_OF_OTHER], False) if raw.get(ANSWERS_OF_OTHER) else ()
+        if isinstance(answers, Mistake):
+            return answers
+        return {
+            "tags": {name: _as_text(value) for name, value in {**found, **(nested or {})}.items() if value is not None},
+            "values": values,
+            "other_values": {name: str(raw[theirs[name]]) if name in theirs else value for name, value in values.items()},
+            "spans": given.get(SPANS[0], NO_SPANS),
+            "other_spans": given.get(SPANS[1], NO_SPANS),
+            "other_answers": answers,
+        }
+
+    def _several(self, column: str, value: Any, token_ids: bool) -> Any:
+        """Answers or foils, one or several; a `Mistake` if they are none."""
+        if token_ids:
             return _token_ids(column, value)
-        if isinstance(value, str) and value and not (self.is_csv and "|" in value):
+        in_cells = self.delimiter is not None
+        if isinstance(value, str) and value and not (in_cells and "|" in value):
             return (value,)
-        if self.is_csv:
+        if in_cells:
             found = [piece.replace("\\|", "|") for piece in _BAR.split(value)]
         else:
             found = value if isinstance(value, list) else [value]
         if not all(isinstance(one, str) for one in found):
             return Mistake(f"{column!r} must be text or a list of texts", f"got {_kind(value)}")
         if not found or not all(found):
-            return Mistake(f"{column!r} is empty", "a bar that is meant is written \\|" if self.is_csv and "|" in value else "", BadPairs)
+            return Mistake(f"{column!r} is empty", "a bar that is meant is written \\|" if in_cells and "|" in value else "", BadPairs)
         return tuple(found)
 
 
@@ -211,6 +235,33 @@ def _json_rows(lines: Iterator[str]) -> Iterator[tuple[int, dict[str, Any] | Mis
     for number, line in enumerate(lines, 1):
         if not line.isspace():
             yield number, _json_row(line)
+
+
+def _json_list(path: str, stream: BufferedReader) -> Iterator[tuple[int, dict[str, Any] | Mistake]]:
+    """The rows of a JSON file, which is a list of objects; numbered from 1."""
+    try:
+        rows = _JSON.decode(stream.read().decode("utf-8-sig"))
+    except UnicodeDecodeError as error:
+        raise BadFile(f"{path} is not UTF-8 ({error.reason} at byte {error.start + 1}).") from error
+    except json.JSONDecodeError as error:
+        raise BadFile(f"{path} is not JSON ({error.msg} at line {error.lineno}, character {error.colno}).") from error
+    except RecursionError as error:
+        raise BadFile(f"{path} is not JSON (nested too deeply).") from error
+    except ValueError as error:
+        raise BadFile(f"{path} is not JSON ({error}).") from error
+    if not isinstance(rows, list):
+        raise BadFile(f"{path}: a .json file of pairs is a list of objects; got {_kind(rows)}.")
+    for number, row in enumerate(rows, 1):
+        yield number, _text_of(row)
+
+
+def _text_of(row: Any) -> dict[str, Any] | Mistake:
+    """A row of a JSON file, whose texts can be written."""
+    try:
+        json.dumps(row, ensure_ascii=False).encode()
+    except UnicodeEncodeError:
+        return Mistake("half of a surrogate pair, which is no text")
+    return row if isinstance(row, dict) else Mistake("a row is a JSON object", f"got {_kind(row)}")
 
 
 def _json_row(line: str) -> dict[str, Any] | Mistake:
@@ -243,14 +294,6 @@ _JSON = json.JSONDecoder(object_pairs_hook=_object)
 # --- cells -------------------------------------------------------------------------------------------
 
 
-def _there(missing: Sequence[str], names: Sequence[str]) -> str:
-    """The columns that there are, and which of them may be one of the missing."""
-    there = f"there are {', '.join(map(repr, names))}" if names else "there are none"
-    free = {name.lower(): name for name in names if name not in RESERVED}
-    close = [(spelling, found) for each in missing for spelling in REQUIRED[each] for found in get_close_matches(spelling, free, n=1)]
-    return there + (f"; did you mean {close[0][0]!r} by {free[close[0][1]]!r}?" if close else "")
-
-
 def _text_mistake(column: str, value: Any) -> Mistake | None:
     if not isinstance(value, str):
         return Mistake(f"{column!r} must be text", f"got {_kind(value)}")
@@ -276,6 +319,34 @@ def _token_ids(column: str, value: Any) -> Tokens | Mistake:
     if not isinstance(text, str) or not _IDS.fullmatch(text):
         return Mistake(f"{column!r} must be a token id or a list of them, as 7 or [7, 8]", f"got {short(value)}")
     return tuple(int(digits) for digits in re.findall(r"\d+", text))
+
+
+def _later_years(column: str, value: Any, clean: str) -> tuple[Texts, Texts, dict[str, str]] | Mistake:
+    """The years of a prompt's century after the one it names, those up to it, and both as tags."""
+    text = str(value) if isinstance(value, int) and not isinstance(value, bool) else value
+    century = _CENTURY.search(clean)
+    year = f"{int(text):02d}" if isinstance(text, str) and _YEAR.fullmatch(text) else None
+    if century is None or year is None or century[0] + year not in clean or year == ENDINGS[-1]:
+        return Mistake(
+            f"{column!r} without a foil is a year YY, 0 to 98, of a prompt with CCYY that ends in CC",
+            f"got {short(value)} after {short(clean[-30:])}",
+        )
+    later = int(year) + 1
+    return ENDINGS[later:], ENDINGS[:later], {"century": century[0], "year": year}
+
+
+def _spans(column: str, value: Any, text: str) -> dict[str, Span] | Mistake:
+    """Parts that a row gives itself, as `Pair.as_dict` writes them."""
+    wrong = Mistake(f"{column!r} must be an object of [begin, end] in characters of the prompt", f"got {short(value)}")
+    if not isinstance(value, dict):
+        return wrong
+    found: dict[str, Span] = {}
+    for name, span in value.items():
+        whole = isinstance(span, list) and len(span) == 2 and all(type(place) is int for place in span)
+        if not whole or not 0 <= span[0] < span[1] <= len(text):
+            return wrong
+        found[name] = (span[0], span[1])
+    return found
 
 
 def _as_text(value: Any) -> str:

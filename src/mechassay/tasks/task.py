@@ -54,6 +54,8 @@ TASKS = Registry(
         "ravel": "mechassay.tasks.ravel:Ravel",
     },
 )
+# How the names of files of pairs end.
+FILES = (".jsonl", ".json", ".csv", ".tsv")
 CHUNK = 256
 # Examples looked at for each one wanted, before a tokenizer or a model is found unfit for the task.
 PATIENCE = 50
@@ -108,6 +110,10 @@ class Task(ABC):
     def unusable(self, kind: str, tokenizer: Any = None) -> str | None:
         """Why a tokenizer can align no pair of a kind, as far as that is known beforehand; None where it may."""
         return None
+
+    def notes(self, split: str, tokenizer: Any = None) -> dict[str, str]:
+        """What a reader should know of the data beside what was dropped, by what it is about; most tasks have nothing."""
+        return {}
 
     def readings(self, split: str, seed: int, tokenizer: Any = None) -> Iterator[Example | Unreadable]:
         """As `generate`, with what stands for each example that could not be read; for those who count them."""
@@ -177,6 +183,8 @@ class Task(ABC):
         source = {"task": self.name, "version": self.version, "split": split, "counterfactual": kind, "keep": keep}
         # The private seed is a secret: it is never stored.
         source |= {"settings": settings_of(self)} | ({} if split == "private" else {"seed": seed})
+        notes = self.notes(split, tokenizer)
+        source |= {"notes": notes} if notes else {}
         pairs = Pairs(chosen.pairs, source=source, dropped=chosen.dropped)
         if not pairs or (limit is not None and len(pairs) < limit):
             raise _too_few(self, split, pairs, limit)
@@ -298,14 +306,14 @@ def load_task(name: str, **settings: Any) -> Task:
     """The task registered as `name`, or the pairs of a file.
 
     Args:
-        name: a registered name, one with settings ("mcqa:n_choices=6"), or the path of a .jsonl or .csv file.
+        name: a registered name, one with settings ("mcqa:n_choices=6"), or the path of a .jsonl, .json, .csv or .tsv file.
         settings: the task's settings by keyword, over those in the name.
 
     Raises:
         UnknownName: nobody registered `name`, or the task has no such setting.
         BadFile: there is no such file. What is wrong inside it is said when its pairs are asked for.
     """
-    if name.lower().endswith((".jsonl", ".csv")):
+    if name.lower().endswith(FILES):
         from mechassay.tasks.files import FileTask
 
         return FileTask(name, **settings)
