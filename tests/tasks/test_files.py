@@ -18,12 +18,13 @@ from typing import Any
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
+from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers, trainers
 from transformers import PreTrainedTokenizerFast
 
 from mechassay.errors import BadFile, BadPairs, BadUsage, MechassayError, UnknownName
 from mechassay.pairs import Batch, content_hash
 from mechassay.tasks import SPLITS, load_task
+from mechassay.tasks.check import check_pairs
 from mechassay.tasks.files import FileTask
 from mechassay.tasks.rows import LONGEST_LINE
 from mechassay.tasks.task import settings_of
@@ -554,6 +555,175 @@ def test_token_ids_of_both_sides_differ(tmp_path: Path) -> None:
     assert refused(path, BadPairs) == "my: row 2: an answer equals a foil (2)."
 
 
+def test_token_ids_of_another_tokenizer(tmp_path: Path) -> None:
+    """Its words mix those with a space before them and those without."""
+    whole = ["The Eiffel Tower is in", *(f" {town}" for town in ("Paris", "Rome", "Oslo")), "offers"]
+    tokenizer = byte_level([*TEXTS, *whole * 20], size=420)
+    ids = {text: tokenizer(PROMPT + text)["input_ids"][-1] for text in (" Paris", " Rome")}
+    joined = tokenizer(PROMPT + "offers")["input_ids"]
+    assert len(joined) == len(tokenizer(PROMPT)["input_ids"]) + 1
+    rows = [
+        {"clean": PROMPT, "corrupted": OTHER, "correct_idx": ids[" Paris"], "incorrect_idx": ids[" Rome"]},
+        {"clean": OTHER, "corrupted": PROMPT, "correct_idx": ids[" Rome"], "incorrect_idx": joined[-1]},
+    ]
+    said = rf"row 2: {ids[' Paris']} is ' Paris'; row 3: {joined[-1]} is 'offers'\): was the file made for another model\?"
+    with pytest.raises(BadPairs, match=said):
+        list(FileTask(write(tmp_path, as_csv(rows), "my.csv")).located(tokenizer))
+    path = write(tmp_path, as_csv([{**rows[0], "split": "test"}]), "one.csv")
+    pairs, check = FileTask(path).pairs("test", tokenizer), check_pairs(path, tokenizer)
+    note = pairs.notes["token ids"]
+    assert note.startswith("answers and foils are token ids; row 2 is read as ' Paris' against ' Rome'.")
+    assert pairs.selection()["notes"] == dict(pairs.notes) == dict(check.remarks)
+
+
+@pytest.mark.parametrize(
+    ("right", "wrong", "more"),
+    [
+        ("clean_answer_idx", "corrupted_answer_idx", {"label": 0}),
+        ("country_idx", "corrupted_country_idx", {"capital": "Tower", "corrupted_capital": "Colosseum"}),
+        ("answers_idx", "corrupted_answers_idx", {"answers": "['x']", "corrupted_answers": "['y']"}),
+    ],
+)
+def test_other_names_of_token_ids(tmp_path: Path, right: str, wrong: str, more: dict[str, Any]) -> None:
+    """The files of the paper's code; what stands beside the ids are tags."""
+    tokenizer = byte_level(TEXTS)
+    ids = [str([tokenizer(PROMPT + text)["input_ids"][-1]]) for text in (" Paris", " Rome")]
+    path = write(tmp_path, as_csv([{"clean": PROMPT, "corrupted": OTHER, right: ids[0], wrong: ids[1], **more}]), "my.csv")
+    ((_, example),) = FileTask(path).located(tokenizer)
+    pair = example.pair("counterfactual")
+    assert (pair.answers, pair.foils) == ((" Paris",), (" Rome",))
+    assert dict(pair.tags) == {name: str(value) for name, value in more.items()}
+    assert ("capital" in pair.spans) == ("capital" in more) == ("capital" in pair.counterfactual_spans)
+
+
+# --- years -------------------------------------------------------------------------------------------
+
+WAR = {"clean": "The war lasted from the year 1352 to the year 13", "corrupted": "The war lasted from the year 1301 to the year 13"}
+
+
+@pytest.mark.parametrize("column", ["label", "correct_idx"])
+@pytest.mark.parametrize("name", ["my.csv", "my.jsonl"])
+def test_a_year_is_compared_with_those_up_to_it(tmp_path: Path, column: str, name: str) -> None:
+    rows = [{**WAR, column: 52}, {"clean": "1208, 1216, 12", "corrupted": "1208, 1301, 13", column: 8}]
+    path = write(tmp_path, as_csv(rows) if name == "my.csv" else jsonl(rows), name)
+    first, second = everything(path)
+    years = tuple(f"{year:02d}" for year in range(100))
+    assert (first.answers, first.foils) == (years[53:], years[:53])
+    assert (second.answers, second.foils) == (years[9:], years[:9])
+    assert dict(first.tags) == {"century": "13", "year": "52"} and second.tags["year"] == "08"
+    parts = {part: first.clean[begin:end] for part, (begin, end) in first.spans.items()}
+    assert parts == {"century": "13", "year": "52", "century_2": "13"}
+    assert {part: first.counterfactual[begin:end] for part, (begin, end) in first.counterfactual_spans.items()} == {**parts, "year": "01"}
+    assert first.id == "my-000002" if name == "my.csv" else "my-000001"
+    assert FileTask(path).objective == "prob_diff"
+    assert FileTask(write(tmp_path, jsonl([row(1)]), "other.jsonl")).objective == "logit_diff"
+
+
+@pytest.mark.parametrize("change", [{"label": 53}, {"label": 99}, {"label": "x"}, {"label": 152}, {"clean": "The year 1352 to 13 "}])
+def test_years_that_are_none(tmp_path: Path, change: dict[str, Any]) -> None:
+    message = refused(write(tmp_path, jsonl([{**WAR, "label": 52, **change}])), BadFile)
+    assert message.startswith("my: row 1: 'label' without a foil is a year YY, 0 to 98, of a prompt with CCYY that ends in CC (got ")
+
+
+def test_a_label_beside_answer_and_foil_is_a_tag(tmp_path: Path) -> None:
+    (pair,) = everything(write(tmp_path, jsonl([row(1, label=1)])))
+    assert (pair.answers, pair.foils, pair.tags["label"]) == ((" Paris",), (" Rome",), "1")
+
+
+def test_years_are_those_that_the_tokenizer_writes_in_its_usual_way(tmp_path: Path) -> None:
+    """Here 1399 is a word of its own, which would take the century away from the prompt."""
+    vocabulary = ["The", "war", "lasted", "from", "the", "year", "to", *map(str, range(10, 100)), *(f"0{n}" for n in range(10))]
+    tokenizer = Tokenizer(models.WordLevel({word: i for i, word in enumerate(["[UNK]", *vocabulary, "1399"])}, unk_token="[UNK]"))
+    tokenizer.pre_tokenizer = pre_tokenizers.Split(Regex(r"1399|\d\d|[a-zA-Z]+|\s"), behavior="isolated")  # pyright: ignore[reportAttributeAccessIssue]
+    fast = PreTrainedTokenizerFast(tokenizer_object=tokenizer, unk_token="[UNK]")
+    (pair,) = FileTask(write(tmp_path, jsonl([{**WAR, "label": 52, "split": "test"}]))).pairs("test", fast)
+    assert pair.answers == tuple(map(str, range(53, 99))) and len(pair.foils) == 53
+
+
+# --- prompts that come again -------------------------------------------------------------------------
+
+
+def test_repeated_rows_are_one_group_and_said(tmp_path: Path) -> None:
+    """As in a file of 38 prompts that has each of them twice."""
+    rows = [row(n, split="test") for n in range(38)]
+    pairs = FileTask(write(tmp_path, jsonl(rows * 2))).pairs("test")
+    groups = [pair.group for pair in pairs]
+    assert len(pairs) == 76 and len(set(groups)) == 38 and groups[:38] == groups[38:] and groups[0] == "my, rows like 1"
+    note = "rows 39, 40, 41 and 35 more have the clean prompt of a row before (38 of them repeat a whole row); "
+    note += "rows with one prompt are one group"
+    assert pairs.notes == {"repeated prompts": note} == pairs.selection()["notes"]
+    assert check_pairs(FileTask(write(tmp_path, jsonl(rows * 2)))).remarks == pairs.notes
+    plain = FileTask(write(tmp_path, jsonl(rows))).pairs("test")
+    assert {pair.group for pair in plain} == {None} and not plain.notes and "notes" not in plain.selection()
+
+
+def test_one_prompt_joins_groups(tmp_path: Path) -> None:
+    same = row(1)["clean"]
+    rows = [
+        row(1, group="a"),
+        row(2, group="a"),
+        row(3, group="b", clean=same, counterfactual="other"),
+        row(4, group="b"),
+        row(5, group="c"),
+        row(6),
+        row(7, clean=row(6)["clean"]),
+        row(8, group="d"),
+        row(9, group="d", clean=row(8)["clean"]),
+    ]
+    groups = [pair.group for pair in everything(write(tmp_path, jsonl(rows)))]
+    assert groups == [*["my, rows like 1"] * 4, "c", *["my, rows like 6"] * 2, "d", "d"]
+
+
+def test_rows_that_contradict_one_another(tmp_path: Path) -> None:
+    rows = [row(1), row(2), row(3), row(2, answer=" Rome", foil=" Paris", counterfactual="another")]
+    message = refused(write(tmp_path, jsonl(rows)), BadPairs)
+    assert message == "my: rows 2 and 4 have the same clean prompt, with answer and foil exchanged; one of them is wrong."
+    both = [row(1, answer=[" a", " b"], foil=" c"), row(1, answer=" c", foil=[" b", " a"])]
+    assert "rows 1 and 2 have the same clean prompt" in refused(write(tmp_path, jsonl(both)), BadPairs)
+    rows[3] = row(2, answer=" Rome", foil=" Oslo")
+    assert len(everything(write(tmp_path, jsonl(rows)))) == 4, "another question about the same prompt"
+
+
+# --- other files -------------------------------------------------------------------------------------
+
+
+def test_json_and_tsv_say_the_same(tmp_path: Path) -> None:
+    rows = [row(n, id=f"r{n}", split=SPLITS[n % 4], note='a "quote", and\na line') for n in range(12)]
+    plain = read(write(tmp_path, jsonl(rows)))
+    assert read(write(tmp_path, json.dumps(rows, indent=1), "my.json")) == plain
+    text = io.StringIO()
+    writer = csv.DictWriter(text, list(rows[0]), delimiter="\t", lineterminator="\n")
+    writer.writeheader()
+    writer.writerows(rows)
+    assert read(write(tmp_path, text.getvalue(), "my.TSV")) == plain
+    assert load_task(str(tmp_path / "my.json")).name == load_task(str(tmp_path / "my.TSV")).name == "my"
+    (pair,) = everything(write(tmp_path, "clean\tcorrupted\tanswer\tfoil\na\tb\t c| d\t e\n", "bar.tsv"))
+    assert pair.answers == (" c", " d")
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        ("{}", "my: a .json file of pairs is a list of objects; got an object."),
+        ("[1]", "my: row 1: a row is a JSON object (got 1)."),
+        ("[", "my is not JSON (Expecting value at line 1, character 2)."),
+        ("[" * 100_000, "my is not JSON (nested too deeply)."),
+        (b"\xff", "my is not UTF-8 (invalid start byte at byte 1)."),
+        ('[{"clean": 1, "clean": 2}]', "my is not JSON ('clean' comes twice)."),
+        ('[{"clean": "\\ud800"}]', "my: row 1: half of a surrogate pair, which is no text."),
+        ("[]", "my: there are no rows."),
+    ],
+)
+def test_json_that_is_wrong(tmp_path: Path, content: str | bytes, message: str) -> None:
+    assert refused(write(tmp_path, content, "my.json"), BadFile) == message
+
+
+def test_usual_names_of_splits(tmp_path: Path) -> None:
+    names = {"train": ["Train", "training"], "validation": ["dev", "val", "Valid", "DEVELOPMENT"], "test": [" test ", "testing"]}
+    rows = [row(n, split=name) for n, name in enumerate(name for each in names.values() for name in each)]
+    assert FileTask(write(tmp_path, jsonl(rows))).sizes == {"train": 2, "validation": 4, "test": 2}
+
+
 # --- with a tokenizer, and at length -----------------------------------------------------------------
 
 
@@ -592,6 +762,7 @@ def test_long_files_are_not_held(tmp_path: Path) -> None:
     script = f"""
 import resource, sys
 import scipy.sparse.csgraph
+from mechassay.tasks.check import check_pairs
 from mechassay.tasks.files import FileTask
 peak = lambda: resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * (1 if sys.platform == "darwin" else 1024)
 before = peak()

@@ -143,7 +143,11 @@ class Reader:
         if isinstance(own, Mistake):
             return own
         answers, foils, year = said
-        own["tags"] = {**own["tags"], **year}
+        if columns.years:
+            own["tags"] = {**own["tags"], **year}
+            place = clean.rfind(year["century"] + year["year"])
+            for part, text in (("spans", clean), ("other_spans", other)):
+                own[part] = {**_year_spans(text, place), **own.get(part, NO_SPANS)}
         return Row(number, _name(name), clean, other, answers, foils, _name(group), split or None, years=columns.years, **own)
 
     def _continuations(
@@ -333,6 +337,14 @@ def _later_years(column: str, value: Any, clean: str) -> tuple[Texts, Texts, dic
         )
     later = int(year) + 1
     return ENDINGS[later:], ENDINGS[:later], {"century": century[0], "year": year}
+
+
+def _year_spans(text: str, place: int) -> dict[str, Span]:
+    """The parts of a prompt with CCYY at a place, if it has digits there: the names are those of greater-than."""
+    if not text[place : place + 4].isdigit():
+        return {}
+    century_2 = {"century_2": (len(text) - 2, len(text))} if _CENTURY.search(text) else {}
+    return {"century": (place, place + 2), "year": (place + 2, place + 4), **century_2}
 
 
 def _spans(column: str, value: Any, text: str) -> dict[str, Span] | Mistake:

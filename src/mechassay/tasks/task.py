@@ -19,6 +19,7 @@ A name may carry settings, as in "mcqa:n_choices=6", or be a file of pairs (`mec
 
 from __future__ import annotations
 
+import sys
 from abc import ABC, abstractmethod
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
@@ -187,7 +188,7 @@ class Task(ABC):
         source |= {"notes": notes} if notes else {}
         pairs = Pairs(chosen.pairs, source=source, dropped=chosen.dropped)
         if not pairs or (limit is not None and len(pairs) < limit):
-            raise _too_few(self, split, pairs, limit)
+            raise _too_few(self, split, pairs, size)
         return pairs
 
     def _size(self, split: str, limit: int | None) -> int:
@@ -274,8 +275,9 @@ def misfit(example: Example | Unreadable, kind: str) -> str | None:
     return None if kind in example.counterfactuals else example.unread.get(kind, ABSENT)
 
 
-def _too_few(task: Task, split: str, pairs: Pairs, limit: int | None) -> BadPairs:
-    wanted = "" if limit is None else f" of {limit} asked for"
+def _too_few(task: Task, split: str, pairs: Pairs, size: int) -> BadPairs:
+    # A data set that is read has no size of its own.
+    wanted = "" if size == sys.maxsize else f" of {size} asked for"
     reasons = ", ".join(f"{count} {reason}" for reason, count in sorted(pairs.dropped.items())) or "none"
     return BadPairs(f"Split {split!r} of {task.name} has {len(pairs)} usable pairs{wanted}; dropped: {reasons}.")
 
