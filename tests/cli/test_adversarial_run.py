@@ -23,6 +23,7 @@ from mechassay.tasks import greater_than
 from mechassay.tasks.docstring import Docstring
 from mechassay.tasks.greater_than import GreaterThan
 from mechassay.tasks.ioi import IOI
+from mechassay.tasks.paper import PAPER, PAPER_MATCHED
 from mechassay.tasks.task import Task
 
 Run = Callable[..., Any]
@@ -141,7 +142,10 @@ def word_tokenizer(*tasks: Task) -> transformers.PreTrainedTokenizerFast:
 @pytest.fixture(scope="module")
 def small_gpt2(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A random GPT-2 of the graph of GPT-2 small, whose tokenizer knows the words of the two tasks."""
-    tokenizer, config = word_tokenizer(IOI(), GreaterThan()), tiny.configs()["gpt2_12x12"]
+    tokenizer, config = (
+        word_tokenizer(IOI(), IOI(words=PAPER), IOI(words=PAPER_MATCHED), GreaterThan(), GreaterThan(words=PAPER)),
+        tiny.configs()["gpt2_12x12"],
+    )
     config.vocab_size = len(tokenizer)
     folder = tmp_path_factory.mktemp("gpt2")
     tiny._random(config, "gpt2", torch.float32, 0).save_pretrained(folder)
@@ -152,7 +156,7 @@ def small_gpt2(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="module")
 def small_attn_only(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A random attention-only model of the graph of attn-only-4l, whose tokenizer knows the words of docstring."""
-    tokenizer, folder = word_tokenizer(Docstring()), tmp_path_factory.mktemp("attn-only")
+    tokenizer, folder = word_tokenizer(Docstring(words=PAPER)), tmp_path_factory.mktemp("attn-only")
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(tiny, "VOCABULARY", len(tokenizer))
         tiny.write_attn_only(folder, n_layers=4, n_heads=8)
@@ -201,9 +205,16 @@ def test_the_paper(run: Run, small_gpt2: Path, tmp_path: Path) -> None:
         *(f"{task}-{pairs}" for task in ("ioi", "greater-than") for pairs in ("unmatched", "matched")),
     }
     record = json.loads((out / "ioi-matched" / "records").glob("*.json").__next__().read_text("utf-8"))
-    assert record["method"]["args"]["edges"] == 963 and record["task"]["args"]["counterfactual"] == "abc_counterfactual"
+    assert record["method"]["args"]["edges"] == 963 and record["task"]["args"]["counterfactual"] == "new_names_abc_counterfactual"
     assert float(means[1][1]) == pytest.approx(record["measures"][0]["value"], rel=0.01)
     page = (out / "report.html").read_text("utf-8")
+    # The page ends with the verdict, which another model than GPT-2 cannot have, and says which pairs these are.
+    assert page.index("Verdict on table 3") > page.index("Matched pairs (table 7)") and "the same in both prompts" in page
+    for task in ("ioi", "greater-than"):
+        assert re.search(rf"{task}: what table 3 is closer to cannot be told: .* is not GPT-2 small\.", done.out)
+    assert page.count("cannot be told") == 2
+    again = run(*words)
+    assert again.code == 0 and again.out == done.out
     assert "table 7" in page and '<td><a href="ioi-matched/report.html">ioi-matched/report.html</a></td>' in page
 
 
@@ -221,3 +232,33 @@ def test_the_docstring_circuit_of_the_paper(run: Run, small_attn_only: Path, fol
     assert record["method"]["args"]["edges"] == 24 and record["task"]["args"]["counterfactual"] == "random_random_counterfactual"
     page = (tmp_path / "out" / "report.html").read_text("utf-8")
     assert "What failed" in page and "12.07" in page and "14.64" not in page
+
+
+def test_pairs_methods_and_controls_are_chosen(run: Run, tmp_path: Path) -> None:
+    words = ("--same", "template", "-c", "eap-ig-inputs@7", "--objective", "kl", "--pairing", "random", "--controls", "4")
+    done = run(*TRUTH, *SMALL, *words, "-o", tmp_path / "out")
+    assert done.code == 0, done.err
+    assert "random (16 pairs)" in done.out and "All prompts have one template." in done.out
+    plan = json.loads((tmp_path / "out" / "plan.json").read_text("utf-8"))
+    assert (plan["same"], plan["objective"], plan["pairing"], plan["controls"]) == (["template"], "kl", "random", 4)
+    page = (tmp_path / "out" / "report.html").read_text("utf-8")
+    assert "pairing=random" in page and "objective=kl" in page and "those that agree in template" in page and "By template" in page
+    refused = run(*TRUTH, *SMALL, "--same", "template", "-c", "eap-ig-inputs@7", "--objective", "kl", "-o", tmp_path / "out")
+    assert refused.code == 2 and "holds a run with" in refused.line
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (("--same", "template,"), "--same takes FIELD"),
+        (("--same", "nothing"), "nothing"),
+        (("--where", "subject"), "--where takes FIELD=VALUE"),
+        (("--where", "place=zoo"), "place"),
+        (("--where", "subject=Zoe"), "0 clean and 0 corrupted prompts"),
+        (("--pairing", "unmatched"), "matched, random, same-template"),
+        (("--controls", "0"), "controls must be 1 or more"),
+    ],
+)
+def test_wrong_choices_are_one_line(run: Run, tmp_path: Path, words: tuple[str, ...], message: str) -> None:
+    done = run(*TRUTH, *SMALL, "-c", "random@0.5", *words, "-o", tmp_path / "out")
+    assert done.code == 2 and message in done.line

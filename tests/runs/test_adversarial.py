@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import signal
 import subprocess
@@ -17,17 +18,22 @@ import torch
 
 from mechassay.adversarial import blocks
 from mechassay.adversarial.bounds import upper_bound
+from mechassay.adversarial.pools import draw_pools
 from mechassay.adversarial.values import Values
+from mechassay.circuits import EAPIGInputs
 from mechassay.circuits.ablation import ablate
 from mechassay.circuits.faithfulness import evaluate
 from mechassay.errors import BadFile, BadUsage, MissingExtra, UnknownName
-from mechassay.models.model import Model
+from mechassay.models.model import Model, make_model
 from mechassay.pairs import Batch
 from mechassay.progress import SILENT
 from mechassay.records import Record
 from mechassay.runs.adversarial import AdversarialJob, AdversarialRun, cell_name, stored_records, write_report
-from mechassay.runs.truths import load_named
+from mechassay.runs.truths import load_named, task_named
+from mechassay.tasks import load_task
+from mechassay.tasks.template import Template
 from mechassay.truth.models import load_truth
+from tiny import with_words
 
 TRUTH = "truth-ioi"
 FAST: dict[str, Any] = {"n_resamples": 50, "n_permutations": 50, "worst": 3}
@@ -39,7 +45,9 @@ from pathlib import Path
 torch.set_num_threads(int(sys.argv[2]))
 from mechassay.adversarial import blocks
 from mechassay.runs.adversarial import AdversarialJob, AdversarialRun
-from mechassay.runs.truths import load_named
+from mechassay.runs.truths import load_named, task_named
+from mechassay.tasks import load_task
+from mechassay.tasks.template import Template
 
 # Blocks of four clean prompts of ten tokens, and time to be killed after each.
 blocks.BLOCK_TOKENS = 40
@@ -250,7 +258,7 @@ def test_wrong_values_break_the_run(model: Model, tmp_path: Path, monkeypatch: p
     job = AdversarialJob(run, tmp_path, lambda: model, progress=SILENT)
     job.values.circuits[0, 2, 3] += 20
     (record,) = job.records()
-    assert record.controls["worst"] == {"n": 3, "n_wrong": 1}
+    assert record.controls["worst"]["n"] >= 3 and record.controls["worst"]["n_wrong"] == 1
     assert "pairs that were run again have another divergence" in record.controls["failures"][0]
     assert record.warnings == record.controls["failures"]
 
@@ -270,7 +278,7 @@ def test_a_model_that_says_the_same_after_all_prompts_breaks_the_run(model: Mode
     run = AdversarialRun(TRUTH, TRUTH, ("random@0.5",), n_clean=8, n_corrupted=6, **FAST)
     job = AdversarialJob(run, tmp_path, lambda: model, progress=SILENT)
     clean, corrupted = job.pools
-    vars(job)["pools"] = clean.select([0] * 8), clean.select([0] * 6)
+    vars(job)["drawn"] = clean.select([0] * 8), clean.select([0] * 6), None
     (record,) = job.records()
     assert "every circuit would pass" in record.controls["failures"][0] and len(corrupted) == 6
 
@@ -303,3 +311,152 @@ def test_a_truncated_list_of_prompts_is_written_again(model: Model, tmp_path: Pa
         texts.append(file.read_text("utf-8"))
         file.write_text(texts[0][:50], encoding="utf-8")
     assert texts[0] == texts[1] and len(json.loads(texts[0])["clean"]) == 8
+
+
+IOI_READER: dict[str, Any] = {"counterfactual": "abc_counterfactual", "n_clean": 12, "n_corrupted": 10, **FAST}
+
+
+@pytest.fixture(scope="module")
+def reader() -> Model:
+    """A model that reads IOI."""
+    return make_model(*with_words())
+
+
+def test_a_grid_of_one_template_runs_nothing_else(reader: Model, tmp_path: Path) -> None:
+    plans = {same: AdversarialRun("reader", "ioi", ("random@0.5",), same=same, controls=3, **IOI_READER) for same in ((), ("template",))}
+    jobs = {same: AdversarialJob(plan, tmp_path / f"{len(same)}", lambda: reader, progress=SILENT) for same, plan in plans.items()}
+    (whole,), (some,) = (job.records() for job in jobs.values())
+    job = jobs["template",]
+    part, table = job.part, pyarrow.parquet.read_table(job.values_file)
+    assert part is not None and table.num_rows == part.n_values == some.measures[0].n < 120 == whole.measures[0].n
+    prompts = json.loads((job.folder.path / "prompts.json").read_text("utf-8"))
+    templates = [pool.labels("template") for pool in job.pools]
+    assert [len(prompts[side]) for side in ("clean", "corrupted")] == [len(pool) for pool in job.pools]
+    assert templates[0] is not None and templates[1] is not None
+    rows, columns = (table[side].to_pylist() for side in ("clean", "corrupted"))
+    assert [templates[0][row] for row in rows] == [templates[1][column] for column in columns]
+    # The split of the whole grid says of the same pairs what the restricted run says of all of its own.
+    same, different = whole.curves["split"]["halves"]
+    found = values_of(some)
+    assert (same["pairs"], different["pairs"]) == ("same", "different") and same["n"] + different["n"] == 120 and same["n"] == part.n_values
+    assert same["circuit"]["mean"][0] == pytest.approx(found["mean"], abs=1e-5) and same["circuit"]["max"][0] == pytest.approx(
+        found["max"], abs=1e-5
+    )
+    assert [half["pairs"] for half in some.curves["split"]["halves"]] == ["same"]
+    assert some.task.args["same"] == "template" and whole.task.args.get("same") is None
+    assert some.controls["random"]["pairs"] <= 9 and all(check["n"] <= 9 for check in some.controls["checks"])
+    assert not some.controls["failures"] and sum(some.curves["histogram"]["circuit"]) == part.n_values
+    page = write_report(job.folder, [some]).read_text("utf-8")
+    assert "those that agree in template" in page and "Both prompts of every pair have the same of" in page
+    # Labels are compared among prompts with the same partners: the template itself cannot be.
+    tested = {group["name"]: group for group in some.curves["groups"]}
+    assert tested and all(sum(group["compared"]) == 0 for name, group in tested.items() if name.endswith("template"))
+    assert "By template" in write_report(jobs[()].folder, [whole]).read_text("utf-8")
+
+
+def test_pairs_that_all_agree_are_a_grid_like_any_other(model: Model, tmp_path: Path) -> None:
+    plain, same = (
+        AdversarialJob(
+            AdversarialRun(TRUTH, TRUTH, ("random@0.5",), same=fields, n_clean=9, n_corrupted=8, **FAST),
+            tmp_path / f"{len(fields)}",
+            lambda: model,
+            progress=SILENT,
+        )
+        for fields in ((), ("template",))
+    )
+    assert same.part is None
+    (one,), (other,) = plain.records(), same.records()
+    assert one.model_dump_json(include={"curves", "measures"}) == other.model_dump_json(include={"curves", "measures"})
+
+
+def test_where_is_of_all_prompts(reader: Model, tmp_path: Path) -> None:
+    place = draw_pools(load_task("ioi"), reader, 1, 1)[0].prompts[0].part("place")
+    run = AdversarialRun("reader", "ioi", ("random@0.5",), where=(f"place={place}",), **{**IOI_READER, "n_clean": 3, "n_corrupted": 2})
+    job = AdversarialJob(run, tmp_path, lambda: reader, progress=SILENT)
+    (record,) = job.records()
+    assert {prompt.part("place") for pool in job.pools for prompt in pool.prompts} == {place}
+    assert record.task.args["where"] == f"place={place}" and record.measures[0].n == 6
+
+
+def own_task(first: str = "Ann") -> Template:
+    """A task of one's own for the ground truth: ten of its words."""
+    names = ("Bob", "Cid", "Dan", "Eve", "Fay")
+    rows = [{"one": first, "other": name, "filler": filler} for name in names for filler in ("so", "and", ",")]
+    return Template("own", "then {one} {other} {filler} so so so . {one} to", " {other}", rows)
+
+
+def test_a_task_of_ones_own_is_its_plan(model: Model, tmp_path: Path) -> None:
+    run = AdversarialRun(TRUTH, own_task(), ("truth", "eap@9"), n_clean=2, n_corrupted=1, train_limit=4, **FAST)
+    job = AdversarialJob(run, tmp_path, lambda: model, progress=SILENT)
+    truth, found = job.records()
+    assert values_of(truth)["max"] < 0.05 and truth.task.name == found.task.name == "own"
+    plan = json.loads((tmp_path / "plan.json").read_text("utf-8"))
+    assert plan["task"]["name"] == "own" and plan["task"]["version"] == 1 and plan["task"]["settings"]["sha256"]
+    # The same task goes on; one with other rows is another task.
+    AdversarialJob(run, tmp_path, lambda: model, progress=SILENT)
+    with pytest.raises(BadUsage, match="holds a run with task"):
+        AdversarialJob(dataclasses.replace(run, task=own_task("Eve")), tmp_path, lambda: model, progress=SILENT)
+
+
+def test_a_name_and_the_task_itself_are_one_plan() -> None:
+    by_name, by_task = (AdversarialRun(TRUTH, task, ("truth",)) for task in (TRUTH, task_named(TRUTH)))
+    assert by_name.plan() == by_task.plan()
+
+
+@pytest.mark.parametrize("pairing", ["random", "same-template"])
+def test_circuits_are_found_on_the_pairs_and_by_the_objective_asked_for(model: Model, tmp_path: Path, pairing: str) -> None:
+    run = AdversarialRun(
+        TRUTH, TRUTH, ("eap-ig-inputs@9",), objective="kl", pairing=pairing, n_clean=4, n_corrupted=3, train_limit=20, **FAST
+    )
+    job = AdversarialJob(run, tmp_path, lambda: model, progress=SILENT)
+    (record,) = job.records()
+    assert record.method.args["objective"] == "kl" and record.method.args["pairing"] == pairing
+    plan = json.loads((tmp_path / "plan.json").read_text("utf-8"))
+    assert (plan["objective"], plan["pairing"]) == ("kl", pairing)
+    assert f"pairing={pairing}" in write_report(job.folder, [record]).read_text("utf-8")
+    # The scores are those of the method on the pairs made anew by hand.
+    train = job.finder.train
+    pairs = job.task.pairs("train", model, limit=20)
+    plain = model.batch(pairs)
+    assert torch.equal(train.clean, plain.clean) and not (train.counterfactual == plain.counterfactual).all(dim=1).any()
+    assert sorted(train.counterfactual.tolist()) == sorted(plain.counterfactual.tolist())
+    slow = EAPIGInputs().score(model, train, "kl", progress=SILENT).top(9, by="magnitude").pruned()
+    assert job.circuits[0].circuit == slow or torch.equal(job.circuits[0].circuit.edges, slow.edges)
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"same": ("template",), "design": "matched"}, "--same chooses among the pairs of a grid"),
+        ({"same": ("template",), "ablation": "zero"}, "--same chooses among the pairs of a grid"),
+        ({"same": ("template", "template")}, "--same takes FIELD"),
+        ({"where": ("object",)}, "--where takes FIELD=VALUE"),
+        ({"where": ("object=x",), "design": "matched", "enumerate_all": True}, "--enumerate takes all"),
+        ({"pairing": "random"}, "of circuits that a method finds"),
+        ({"objective": "kl"}, "of circuits that a method finds"),
+        ({"circuits": ("eap@9",), "pairing": "random", "ablation": "mean"}, "Only counterfactual ablation pairs prompts"),
+        ({"controls": 0}, "controls must be 1 or more"),
+    ],
+)
+def test_restrictions_that_no_design_has_are_refused(settings: dict[str, Any], message: str) -> None:
+    with pytest.raises(BadUsage, match=message):
+        AdversarialRun(**{"model": TRUTH, "task": TRUTH, "circuits": ("truth",), **settings}).check()
+    with pytest.raises(UnknownName, match="pairing"):
+        AdversarialRun(TRUTH, TRUTH, ("eap@9",), pairing="unmatched").check()
+
+
+def test_prompts_without_fields_are_said(model: Model, tmp_path: Path) -> None:
+    names = (("Ann", "Bob"), ("Cid", "Dan"), ("Eve", "Fay"), ("Ann", "Dan"))
+    text = "then {} {} so so so so . {} to"
+    rows = [
+        json.dumps(
+            {"clean": text.format(a, b, a), "counterfactual": text.format(b, a, b), "answer": f" {b}", "foil": f" {a}", "split": "test"}
+        )
+        for a, b in names
+    ]
+    file = tmp_path / "own.jsonl"
+    file.write_text("\n".join(rows), encoding="utf-8")
+    run = AdversarialRun(TRUTH, str(file), ("truth",), n_clean=2, n_corrupted=2, **FAST)
+    (record,) = AdversarialJob(run, tmp_path / "out", lambda: model, progress=SILENT).records()
+    assert any("have no fields: no label can be compared" in text for text in record.warnings)
+    assert record.curves["split"]["templates"] is None

@@ -28,6 +28,7 @@ from torch import Tensor
 
 from mechassay.adversarial.beginnings import STAGE_TOKENS, Beginnings, cuts, lexicographic, n_beginnings, unanswered
 from mechassay.adversarial.divergence import Target, divergence, divergences_from
+from mechassay.adversarial.partial_grid import PartialGrid
 from mechassay.models.capture import Contrast, Trace, trace
 from mechassay.models.circuit_forward import CircuitRunner
 from mechassay.models.decoder import Context, Readout
@@ -68,12 +69,18 @@ class Work:
         check_fits(per_token, length, self.model.device)
         return max(1, min(BLOCK_TOKENS, BUDGET // per_token) // length)
 
-    def grid_blocks(self) -> list[GridBlock]:
-        order, columns = lexicographic(self.clean), lexicographic(self.corrupted)
+    def grid_blocks(self, part: PartialGrid | None = None) -> list[GridBlock]:
+        """Blocks of the whole grid, or of one grid for each stratum of a part."""
+        whole = (np.arange(len(self.clean)), np.arange(len(self.corrupted)))
+        return [block for rows, columns in ([whole] if part is None else part.blocks()) for block in self._blocks_of(rows, columns)]
+
+    def _blocks_of(self, clean: Int[np.ndarray, "rows"], corrupted: Int[np.ndarray, "columns"]) -> list[GridBlock]:
+        order = clean[lexicographic(self.clean[torch.from_numpy(clean)])]
+        columns = corrupted[lexicographic(self.corrupted[torch.from_numpy(corrupted)])].tolist()
         groups = [columns[begin : begin + REFERENCES] for begin in range(0, len(columns), REFERENCES)]
         different = torch.tensor([n_beginnings(self.corrupted[group]) for group in groups])
         shares = (different.sum(dim=0) / len(columns)).tolist()
-        blocks = (np.array(order[rows]) for rows in _slices(len(order), self.size))
+        blocks = (order[rows] for rows in _slices(len(order), self.size))
         return [GridBlock(self, rows, [np.array(group) for group in groups], shares) for rows in blocks]
 
     def pair_blocks(self) -> list[PairBlock]:
@@ -102,6 +109,11 @@ class GridBlock:
     rows: Int[np.ndarray, "rows"]
     groups: Sequence[Int[np.ndarray, "columns"]]
     shares: Sequence[float]
+
+    @property
+    def place(self) -> tuple[np.ndarray, ...]:
+        """Where its values are in the grid."""
+        return np.ix_(self.rows, np.concatenate(self.groups))
 
     def fill(self, values: Float[np.ndarray, "rows clean corrupted"], advance: Callable[[int], None]) -> None:
         """Make what is missing of this block's values: row 0 of the corrupted runs, then one for each circuit."""
@@ -173,6 +185,11 @@ class PairBlock:
 
     work: Work
     rows: Int[np.ndarray, "rows"]
+
+    @property
+    def place(self) -> tuple[np.ndarray, ...]:
+        """Where its values are."""
+        return (self.rows,)
 
     def fill(self, values: Float[np.ndarray, "rows pairs"], advance: Callable[[int], None]) -> None:
         """Make what is missing of this block's values: row 0 of the corrupted runs, then one for each circuit."""

@@ -76,11 +76,11 @@ def two_way_draws(
     return GridDraws(mean, found, np.stack(over, axis=1) if over else np.empty((n_resamples, 0)))
 
 
-def within_reach(shape: tuple[int, ...], share: float | None = None) -> bool:
+def within_reach(shape: tuple[int | float, ...], share: float | None = None) -> bool:
     """Whether resamples of a grid give an interval: `LEAST` rows and columns on either side of the statistic.
 
     Args:
-        shape: (clean, corrupted).
+        shape: (clean, corrupted), or what counts in their place (`PartialGrid.units`).
         share: the percentile or the share of exceedances that it is of; of a mean if not given. NaN is out of reach.
     """
     beyond = min(shape) * (1.0 if share is None else min(share, 1 - share))
@@ -88,7 +88,9 @@ def within_reach(shape: tuple[int, ...], share: float | None = None) -> bool:
     return beyond >= LEAST * (1 - 1e-9)
 
 
-def grid_interval(draws: Float[np.ndarray, "resamples"], level: float, shape: tuple[int, ...], share: float | None = None) -> Interval:
+def grid_interval(
+    draws: Float[np.ndarray, "resamples"], level: float, shape: tuple[int | float, ...], share: float | None = None
+) -> Interval:
     """The central `level` of a statistic's resamples; NaN at both ends where it is not `within_reach`."""
     return percentile_interval(draws if within_reach(shape, share) else np.full(1, np.nan), level)
 

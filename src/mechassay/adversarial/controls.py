@@ -30,7 +30,9 @@ from jaxtyping import Float
 
 from mechassay.adversarial.agreement import Agreement
 from mechassay.adversarial.evaluation import evaluate_pairs
+from mechassay.adversarial.partial_grid import PartialGrid
 from mechassay.adversarial.pools import Pool
+from mechassay.adversarial.restriction import first_part
 from mechassay.circuits.methods.random import Random
 from mechassay.circuits.methods.random_paths import RandomPaths
 from mechassay.circuits.scores import Circuit
@@ -65,7 +67,7 @@ class Check:
         return self.n_wrong == 0
 
     @staticmethod
-    def of(name: str, values: Float[np.ndarray, "*shape"], answer: Float[np.ndarray, "*shape"], allowed: Agreement) -> Check:
+    def of(name: str, values: Float[np.ndarray, "pairs"], answer: Float[np.ndarray, "pairs"], allowed: Agreement) -> Check:
         wrong = ~allowed.holds(values, answer)
         return Check(name, float(np.abs(values - answer).max()), int(values.size), int(wrong.sum()))
 
@@ -146,6 +148,7 @@ def run_controls(
     *,
     seed: int = 0,
     side: int = SIDE,
+    part: PartialGrid | None = None,
     store: Path | None = None,
     progress: Progress = BAR,
 ) -> Controls:
@@ -156,25 +159,26 @@ def run_controls(
         seed: of the run; that of the random circuits is made of it.
         main: KL(M(x) || M(x~)) as the main run has it: [clean, corrupted] of a grid, else [pairs].
         side: prompts of each pool to take of a grid; of pairs its square.
+        part: which pairs of the grid there are.
         store: as `evaluate_pairs`.
 
     Raises:
         As `evaluate_pairs`.
     """
-    grid = main.ndim == 2
-    n = [min(len(pool), side if grid else side**2) for pool in (clean, corrupted)]
+    places = first_part(part, main.shape, side)
+    rows, columns = places[0].tolist(), places[-1].tolist()
     drawn = ControlCircuits.of(circuits, model.graph, seed)
     found = evaluate_pairs(
         model,
         drawn.with_checks(model.graph),
-        clean.select(range(n[0])),
-        corrupted.select(range(n[1])),
-        grid=grid,
+        clean.select(rows),
+        corrupted.select(columns),
+        grid=main.ndim == 2,
+        part=None if part is None else part.select(rows, columns),
         store=store,
         progress=progress,
     )
-    part = np.asarray(main[: n[0], : n[1]] if grid else main[: n[0]])
-    return controls_of(drawn, np.asarray(found.circuits), part, Agreement.of(model.dtype))
+    return controls_of(drawn, np.asarray(found.circuits), np.asarray(main[np.ix_(*places)]), Agreement.of(model.dtype))
 
 
 def controls_of(
@@ -183,11 +187,10 @@ def controls_of(
     corrupted: Float[np.ndarray, "*part"],
     allowed: Agreement,
 ) -> Controls:
-    """Controls from the divergences of `ControlCircuits.with_checks`."""
-    checks = (
-        Check.of("full", values[0], np.zeros_like(values[0]), allowed),
-        Check.of("empty", values[1], corrupted, allowed),
-    )
+    """Controls from the divergences of `ControlCircuits.with_checks`; NaN is no pair."""
+    pairs = ~np.isnan(corrupted)
+    full, empty, answer = values[0][pairs], values[1][pairs], corrupted[pairs]
+    checks = (Check.of("full", full, np.zeros_like(full), allowed), Check.of("empty", empty, answer, allowed))
     random = dict(zip(drawn.random, values[2:], strict=False))
     paths = dict(zip(drawn.paths, values[2 + len(drawn.random) :], strict=True))
     n_live = {size: len(circuit.pruned()) for size, circuit in drawn.random.items()}

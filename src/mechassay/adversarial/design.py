@@ -8,7 +8,8 @@ Pairs of the first two are independent draws, of different populations: all comb
 own pairs. What holds for them is exact (`bounds`). The pairs of a grid are draws from the same population
 as the first, but pairs in a row or a column share an input: bounds count the smaller side of the grid
 (`grid`), intervals resample rows and columns (`bootstrap`), and there are none where fewer than five rows or columns lie
-beyond a percentile. Which it is cannot be read off the values, so it is said.
+beyond a percentile. A grid may be restricted to pairs of one stratum (`partial_grid`): its values are NaN elsewhere, which is not
+undefined but no pair. Which it is cannot be read off the values, so it is said.
 """
 
 from __future__ import annotations
@@ -25,6 +26,7 @@ from scipy.special import stdtrit  # pyright: ignore[reportMissingTypeStubs] - s
 from mechassay.adversarial import bounds, grid
 from mechassay.adversarial.bootstrap import N_RESAMPLES, grid_interval, two_way_draws
 from mechassay.adversarial.bounds import UpperBound, check_share
+from mechassay.adversarial.partial_grid import PartialGrid, partial_confidence, partial_exceedance, partial_rank
 from mechassay.errors import BadUsage, UnknownName
 from mechassay.stats import LEVEL, Interval, clopper_pearson
 
@@ -53,14 +55,16 @@ class Design:
     Attributes:
         kind: grid, matched or independent.
         shape: of the values: (clean, corrupted) for a grid, else (pairs,).
+        part: which pairs of a grid belong to it, where not all do.
 
     Raises:
-        BadUsage: the shape is not that of the kind, or empty.
+        BadUsage: the shape is not that of the kind, or empty, or not that of the part.
         UnknownName: `kind` is none of the three.
     """
 
     kind: str
     shape: tuple[int, ...]
+    part: PartialGrid | None = None
 
     def __post_init__(self) -> None:
         if self.kind not in DESIGN_KINDS:
@@ -68,21 +72,23 @@ class Design:
         wanted = "2 axes (clean, corrupted)" if self.kind == "grid" else "1 axis (pairs)"
         if len(self.shape) != (2 if self.kind == "grid" else 1) or 0 in self.shape:
             raise BadUsage(f"Values of the design {self.kind} have {wanted}, none of them empty; got the shape {self.shape}.")
+        if self.part is not None and self.part.shape != self.shape:
+            raise BadUsage(f"A part is of a grid's prompts, here {self.part.shape}; the {self.kind} has the shape {self.shape}.")
 
     @property
     def n_values(self) -> int:
         """Pairs."""
-        return math.prod(self.shape)
+        return math.prod(self.shape) if self.part is None else self.part.n_values
 
     @property
-    def n_units(self) -> int:
-        """Independent draws that a bound may count: all pairs, or the smaller side of a grid."""
-        return min(self.shape)
+    def n_units(self) -> int | float:
+        """Independent draws that a bound may count: all pairs, the smaller side of a grid, or `PartialGrid.units`."""
+        return min(self.shape) if self.part is None else self.part.units
 
     @property
     def population(self) -> str:
         """What the results are about, in words."""
-        return POPULATIONS[self.kind]
+        return POPULATIONS[self.kind] + ("" if self.part is None else " of its stratum")
 
     def upper_bound(self, values: Float[np.ndarray, "*shape"], p: float, level: float = LEVEL, kind: str | None = None) -> UpperBound:
         """Upper confidence bound of the p-th percentile: an order statistic of the values.
@@ -100,6 +106,12 @@ class Design:
         if self.kind != "grid":
             return bounds.upper_bound(values, p, level, kind or "exact")
         kind = kind or "shortfall"
+        if self.part is not None:
+            if kind != "shortfall":
+                raise UnknownName("kind of bound for a part of a grid", kind, ("shortfall",))
+            rank = partial_rank(self.part, p, level)
+            confidence = math.nan if rank is None else partial_confidence(self.part, p, rank)
+            return bounds.bound_at(values[self.part.mask], rank, p, level, kind, confidence)
         rank = grid.grid_rank(self.shape[0], self.shape[1], p, level, kind)
         confidence = math.nan if rank is None else grid.grid_confidence(self.shape[0], self.shape[1], p, rank, kind)
         return bounds.bound_at(values, rank, p, level, kind, confidence)
@@ -114,7 +126,9 @@ class Design:
         """
         self._check(values)
         check_share("The confidence", level)
-        hits = values.size - int((values <= above).sum())
+        hits = self.n_values - int((values <= above).sum())
+        if self.part is not None:
+            return partial_exceedance(self.part, hits, level)
         if self.kind == "grid":
             return grid.grid_exceedance(hits, self.shape[0], self.shape[1], level)
         return clopper_pearson(float(hits), float(values.size), 2 * level - 1).high
@@ -147,10 +161,11 @@ class Design:
         if self.kind == "grid":
             draws = two_way_draws(values, rng, percentiles, above, n_resamples)
             hits = [float((defined > threshold).mean()) if defined.size else math.nan for threshold in above]
+            inputs = (self.n_units,)
             return Intervals(
-                grid_interval(draws.mean, level, self.shape),
-                tuple(grid_interval(column, level, self.shape, p) for column, p in zip(draws.percentiles.T, percentiles, strict=True)),
-                tuple(grid_interval(column, level, self.shape, share) for column, share in zip(draws.exceedance.T, hits, strict=True)),
+                grid_interval(draws.mean, level, inputs),
+                tuple(grid_interval(column, level, inputs, p) for column, p in zip(draws.percentiles.T, percentiles, strict=True)),
+                tuple(grid_interval(column, level, inputs, share) for column, share in zip(draws.exceedance.T, hits, strict=True)),
             )
         if not defined.size:
             undefined = Interval(math.nan, math.nan, level)
@@ -164,6 +179,8 @@ class Design:
     def _check(self, values: np.ndarray) -> None:
         if values.shape != self.shape:
             raise BadUsage(f"The design {self.kind} has values of shape {self.shape}; got {values.shape}.")
+        if self.part is not None and not np.isnan(values[~self.part.mask]).all():
+            raise BadUsage("A restricted grid has values of pairs of one stratum alone; others must be NaN.")
 
 
 def _student(values: Float[np.ndarray, "n"], level: float) -> Interval:

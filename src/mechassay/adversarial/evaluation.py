@@ -18,9 +18,10 @@ from pathlib import Path
 
 import numpy as np
 import torch
-from jaxtyping import Float, Int
+from jaxtyping import Float
 
 from mechassay.adversarial.blocks import Work
+from mechassay.adversarial.partial_grid import PartialGrid
 from mechassay.adversarial.pools import Pool
 from mechassay.circuits.scores import Circuit
 from mechassay.errors import BadFile, BadUsage, DiskFull, GraphMismatch, NonFinite
@@ -50,6 +51,7 @@ def evaluate_pairs(
     corrupted: Pool,
     *,
     grid: bool = True,
+    part: PartialGrid | None = None,
     store: Path | None = None,
     progress: Progress = BAR,
 ) -> Divergences:
@@ -58,6 +60,7 @@ def evaluate_pairs(
     Args:
         circuits: one or more, of the model's graph.
         grid: all combinations; otherwise the pools are of one size and pair i is (clean i, corrupted i).
+        part: which of the combinations; the values of all others are NaN.
         store: a folder for what is done, so that a killed job can go on; None: in memory.
 
     Raises:
@@ -78,17 +81,19 @@ def evaluate_pairs(
     if not grid and len(clean) != len(corrupted):
         raise BadUsage(f"Pairs need pools of one size; got {len(clean)} clean and {len(corrupted)} corrupted prompts.")
     shape = (len(clean), len(corrupted)) if grid else (len(clean),)
-    values = _Store(store, (len(circuits) + 1, *shape), _identity(circuits, clean, corrupted))
+    if part is not None and part.shape != shape:
+        raise BadUsage(f"A part of a grid is of its prompts, here {part.shape}; got values of shape {shape}.")
+    values = _Store(store, (len(circuits) + 1, *shape), _identity(circuits, clean, corrupted, part))
     runs = [circuit_runner(model.decoder, model.graph, circuit.edges, circuit.neurons) for circuit in circuits]
     work = Work(model, runs, clean.tokens.to(model.device), corrupted.tokens.to(model.device))
     with (
         torch.no_grad(),
-        progress.track(f"running {len(circuits)} circuits on pairs", int(np.prod(shape))) as advance,
+        progress.track(f"running {len(circuits)} circuits on pairs", math.prod(shape) if part is None else part.n_values) as advance,
         out_of_memory_is_an_error("Adversarial evaluation"),
     ):
-        for block in work.grid_blocks() if grid else work.pair_blocks():
+        for block in work.grid_blocks(part) if grid else work.pair_blocks():
             block.fill(values.array, advance)
-            _check_finite(values.array[:, block.rows], block.rows)
+            _check_finite(values.array[(slice(None), *block.place)], block.place)
     values.flush()
     return Divergences(values.array[1:], values.array[0])
 
@@ -135,7 +140,7 @@ def _check_room(folder: Path, size: int) -> None:
         raise DiskFull(f"{folder}: needs {2 * size / 1e9:.2g} GB for the divergences; {free / 1e9:.2g} GB are free.")
 
 
-def _identity(circuits: Sequence[Circuit], clean: Pool, corrupted: Pool) -> str:
+def _identity(circuits: Sequence[Circuit], clean: Pool, corrupted: Pool, part: PartialGrid | None) -> str:
     """What the values are of, but for the model."""
     digest = hashlib.sha256()
     for circuit in circuits:
@@ -143,13 +148,16 @@ def _identity(circuits: Sequence[Circuit], clean: Pool, corrupted: Pool) -> str:
         digest.update(b"".join(part.cpu().numpy().tobytes() for part in parts) + bytes([len(parts)]))
     for pool in (clean, corrupted):
         digest.update(pool.tokens.cpu().numpy().tobytes())
+    if part is not None:
+        digest.update(part.clean.tobytes() + part.corrupted.tobytes())
     return digest.hexdigest()
 
 
-def _check_finite(values: Float[np.ndarray, "rows some *corrupted"], prompts: Int[np.ndarray, "some"]) -> None:
-    """Refuse what is not finite in the block of these clean prompts (or pairs)."""
+def _check_finite(values: Float[np.ndarray, "rows *block"], place: tuple[np.ndarray, ...]) -> None:
+    """Refuse what is not finite in the block that has this place in the grid (or among the pairs)."""
     if not np.isfinite(values).all():
-        row, pair, *rest = np.argwhere(~np.isfinite(values))[0].tolist()
-        where, value = (int(prompts[pair]), *rest), values[(row, pair, *rest)]
+        row, *found = np.argwhere(~np.isfinite(values))[0].tolist()
+        where = [int(axis.reshape(-1)[at]) for axis, at in zip(place, found, strict=True)]
+        value = values[(row, *found)]
         circuit = "the corrupted run" if row == 0 else f"circuit {row - 1}"
         raise NonFinite(f"The divergence of {circuit} for pair {', '.join(map(str, where))} is {value}: activations overflow or hold NaN.")

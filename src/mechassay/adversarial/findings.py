@@ -27,6 +27,7 @@ from mechassay.adversarial.design import Design
 from mechassay.adversarial.groups import Field, by_fields
 from mechassay.adversarial.label_effects import label_effects
 from mechassay.adversarial.label_tests import HighPercentile, worse_labels
+from mechassay.adversarial.partial_grid import PartialGrid
 from mechassay.adversarial.pools import Pool
 from mechassay.adversarial.strata import REPEATS, TEMPLATE, skeleton, strata_of
 from mechassay.adversarial.summary import PERCENTILES, summarise
@@ -55,6 +56,7 @@ class Statistics:
         above: thresholds in nats whose exceedance is asked for.
         n_resamples, n_permutations: of the bootstrap of a grid, and of the tests of labels.
         least_effect: what a label must be worse by, see `LEAST_EFFECT`.
+        part: which pairs of a grid there are, where not all are.
     """
 
     design: str
@@ -64,20 +66,25 @@ class Statistics:
     n_resamples: int = 1000
     n_permutations: int = 2000
     least_effect: float = LEAST_EFFECT
+    part: PartialGrid | None = None
+
+    def drawn(self, values: Float[np.ndarray, "*pairs"]) -> Design:
+        """How these values were drawn."""
+        return Design(self.design, values.shape, self.part)
 
     def table(self, values: Float[np.ndarray, "*pairs"], rng: np.random.Generator) -> list[dict[str, Any]]:
         """The rows of `summarise`."""
-        found = summarise(values, self.design, rng, self.percentiles, n_resamples=self.n_resamples)
+        found = summarise(values, self.drawn(values), rng, self.percentiles, n_resamples=self.n_resamples)
         rows = [asdict(row) for row in found.rows]
         return [{**row, **_UNKNOWN} for row in rows] if self.population else rows
 
     def exceedance(self, values: Float[np.ndarray, "*pairs"], rng: np.random.Generator) -> list[dict[str, Any]]:
         """For each threshold the share of pairs above it, its interval and upper bound."""
-        design = Design(self.design, values.shape)
+        design = self.drawn(values)
         intervals = design.intervals(values, rng, (), self.above, n_resamples=self.n_resamples).exceedance
         rows: list[dict[str, Any]] = []
         for threshold, (low, high, _) in zip(self.above, intervals, strict=True):
-            row = {"above": threshold, "value": float((values > threshold).mean())}
+            row = {"above": threshold, "value": float((values > threshold).sum()) / design.n_values}
             bound = math.nan if self.population else design.exceedance_bound(values, threshold)
             rows.append({**row, **(_UNKNOWN if self.population else {"low": low, "high": high, "bound": bound})})
         return rows
@@ -134,7 +141,7 @@ def histogram(
 ) -> dict[str, list[Any]]:
     """Counts of a circuit's values, of the empty circuit's and of a random one's in equal bins from 0 to `largest`.
 
-    Values below 0 are rounding and count as 0; those above `largest` are in no bin.
+    Values below 0 are rounding and count as 0; those above `largest`, and NaN, are in no bin.
 
     Args:
         random: on a part of the pairs; its counts are scaled to all of them.

@@ -69,7 +69,7 @@ class Summary:
 
 def summarise(
     values: Float[np.ndarray, "..."] | Iterable[Float[np.ndarray, "..."]],
-    design: str,
+    design: str | Design,
     rng: np.random.Generator,
     percentiles: Sequence[float] = PERCENTILES,
     level: float = LEVEL,
@@ -79,7 +79,7 @@ def summarise(
 
     Args:
         values: of all pairs, [clean, corrupted] for a grid, else [pairs]; or blocks of them, joined along their first axis.
-        design: grid, matched or independent.
+        design: grid, matched or independent; or with all that is known of it.
         rng: for the bootstrap of a grid.
 
     Raises:
@@ -89,7 +89,7 @@ def summarise(
     for share in (*percentiles, level):
         check_share("A percentile or level", share)
     whole = values if isinstance(values, np.ndarray) else _joined(values)
-    drawn = Design(design, whole.shape)
+    drawn = Design(design, whole.shape) if isinstance(design, str) else design
     flat = whole.reshape(-1)
     rising = np.sort(flat)
     count, mean, std = moments(flat)
@@ -105,7 +105,7 @@ def summarise(
     for p, interval in zip(percentiles, found.percentiles, strict=True):
         rows.append(row(f"{100 * p:g}%", _percentile(rising, p), interval, drawn.upper_bound(whole, p, level).value))
     rows.append(row("max", _percentile(rising, 1.0)))
-    return Summary(drawn, level, count, whole.size - count, tuple(rows))
+    return Summary(drawn, level, count, drawn.n_values - count, tuple(rows))
 
 
 def z_score(value: float, mean: float, std: float) -> float:

@@ -4,13 +4,15 @@
     empty circuit      KL(M(x) || M(x~)), fp32, in nats
     <circuit>          KL(M(x) || C(x, x~)), fp32, in nats, one column a circuit by its name
 
-Rows are in the order of the values: of a grid, all corrupted prompts of the first clean one first. The same values give the
-same bytes (with the same version of pyarrow). Where ablated edges carry constants there is no column `corrupted`.
+Rows are in the order of the values: of a grid, all corrupted prompts of the first clean one first; those
+that are no pairs of a restricted grid are left out. The same values give the same bytes (with the same
+version of pyarrow). Where ablated edges carry constants there is no column `corrupted`.
 """
 
 from __future__ import annotations
 
 import hashlib
+import math
 import os
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -18,7 +20,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from jaxtyping import Float
+from jaxtyping import Float, Int
 
 from mechassay.errors import BadFile, MissingExtra
 
@@ -32,7 +34,7 @@ class Values:
 
     Attributes:
         names: of the circuits.
-        circuits: [circuits, clean, corrupted] for a grid, else [circuits, pairs].
+        circuits: [circuits, clean, corrupted] for a grid, else [circuits, pairs]. NaN is no pair of a restricted grid.
         corrupted: those of the empty circuit, of the same pairs.
         paired: False where ablated edges carry constants, so that there are no corrupted prompts.
     """
@@ -60,6 +62,9 @@ class Values:
                 columns[CORRUPTED] = columns[CLEAN]
         numbers = {EMPTY: self.corrupted, **dict(zip(self.names, self.circuits, strict=True))}
         columns |= {name: np.ascontiguousarray(values, dtype=np.float32).reshape(-1) for name, values in numbers.items()}
+        pairs = ~np.isnan(self.corrupted).reshape(-1)
+        if not pairs.all():
+            columns = {name: values[pairs] for name, values in columns.items()}
         table = pyarrow.table(columns).replace_schema_metadata({"unit": "nats", "shape": ",".join(map(str, shape))})
         path.parent.mkdir(parents=True, exist_ok=True)
         partial = path.with_name(f"{path.name}.partial-{os.getpid()}")
@@ -81,13 +86,19 @@ class Values:
         try:
             table = parquet.read_table(path)
             shape = tuple(map(int, (table.schema.metadata or {})[b"shape"].split(b",")))
-            found = [table[name].to_numpy().reshape(shape) for name in (EMPTY, *names)]
-        except (OSError, pyarrow.ArrowException, KeyError, ValueError) as error:
+            found = [table[name].to_numpy() for name in (EMPTY, *names)]
+            places = _places_of(table, shape)
+        except (OSError, pyarrow.ArrowException, KeyError, ValueError, IndexError) as error:
             raise BadFile(f"{path}: not a file of divergences of {', '.join(names)} ({str(error).splitlines()[0]}).") from None
         numbers = np.stack(found)
         if not np.isfinite(numbers).all():
             raise BadFile(f"{path}: {int((~np.isfinite(numbers)).sum()):,} of its divergences are not finite.")
-        return Values(tuple(names), numbers[1:], numbers[0], CORRUPTED in table.column_names)
+        whole = numbers
+        if places is not None:
+            whole = np.full((len(numbers), math.prod(shape)), np.nan, dtype=numbers.dtype)
+            whole[:, places] = numbers
+        whole = whole.reshape(-1, *shape)
+        return Values(tuple(names), whole[1:], whole[0], CORRUPTED in table.column_names)
 
     @staticmethod
     def file_hash(path: Path) -> str:
@@ -108,6 +119,22 @@ def arrow() -> tuple[Any, Any]:
     except ImportError as error:
         raise MissingExtra("Writing divergences as parquet", "pyarrow", "parquet") from error
     return pyarrow, pyarrow.parquet
+
+
+def _places_of(table: Any, shape: tuple[int, ...]) -> Int[np.ndarray, "rows"] | None:
+    """Where the rows of a file are among the values of that shape; None if all are there.
+
+    Raises:
+        ValueError, KeyError: they are nowhere.
+    """
+    if table.num_rows == math.prod(shape):
+        return None
+    if len(shape) != 2:
+        raise ValueError(f"{table.num_rows} rows instead of {math.prod(shape)}")
+    clean, corrupted = (table[name].to_numpy().astype(np.int64) for name in (CLEAN, CORRUPTED))
+    if clean.max(initial=0) >= shape[0] or corrupted.max(initial=0) >= shape[1]:
+        raise ValueError(f"pairs that a grid of {shape[0]} x {shape[1]} does not have")
+    return clean * shape[1] + corrupted
 
 
 def _places(n: int) -> np.ndarray:

@@ -97,8 +97,9 @@ def random_cases(
     *,
     ablated: AblatedValues | None = None,
 ) -> tuple[WorstCase, ...]:
-    """k different pairs drawn at random, fewer if there are fewer. See `cases_at`."""
-    places = rng.choice(values.size, size=min(k, values.size), replace=False)
+    """k different pairs drawn at random, fewer if there are fewer; NaN is no pair. See `cases_at`."""
+    there = np.flatnonzero(~np.isnan(values))
+    places = rng.choice(there, size=min(k, there.size), replace=False)
     return cases_at(model, circuit, clean, corrupted, values, places, ablated=ablated)
 
 
@@ -135,14 +136,14 @@ def cases_at(
 
 
 def largest(values: Float[np.ndarray, "n"], k: int) -> Int[np.ndarray, "k"]:
-    """Places of the k largest values, largest first, ties by place; fewer if there are fewer. NaN is smaller than all.
+    """Places of the k largest values, largest first, ties by place; fewer if there are fewer. NaN is no value.
 
     Raises:
         BadUsage: k below 0.
     """
     if k < 0:
         raise BadUsage(f"The number of worst pairs must be 0 or more; got {k}.")
-    k = min(k, values.size)
+    k = min(k, int((~np.isnan(values)).sum()))
     if k == 0:
         return np.empty(0, dtype=np.int64)
     keys = np.where(np.isnan(values), -np.inf, values)

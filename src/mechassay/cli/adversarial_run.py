@@ -14,8 +14,10 @@ from mechassay.cli.options import (
     DeviceOption,
     DtypeOption,
     ModelOption,
+    ObjectiveOption,
     OutputOption,
     PairAblationOption,
+    PairingOption,
     SeedOption,
     TaskOption,
     load,
@@ -58,6 +60,12 @@ def run(
     n_corrupted: Annotated[
         int | None, typer.Option("--n-corrupted", help="Corrupted prompts of a grid; as many as clean ones if not given.")
     ] = None,
+    same: Annotated[
+        str, typer.Option("--same", help="Only pairs of a grid whose prompts agree in these fields: template, or template,object.")
+    ] = "",
+    where: Annotated[
+        list[str] | None, typer.Option("--where", help="Only prompts with this value of a field: FIELD=VALUE. Repeat for several fields.")
+    ] = None,
     enumerate_all: Annotated[
         bool, typer.Option("--enumerate", help="All matched pairs of the split, where a task has finitely many (greater-than).")
     ] = False,
@@ -65,9 +73,14 @@ def run(
     counterfactual: CounterfactualOption = None,
     ablation: PairAblationOption = "counterfactual",
     train_limit: Annotated[int, typer.Option("--train-limit", help="Pairs that methods find circuits on.")] = 100,
+    objective: ObjectiveOption = None,
+    pairing: PairingOption = "matched",
     percentile: Annotated[list[float], typer.Option("--percentile", help="Percentile of the tables, as a share. Repeat.")] = PERCENTILES,
     above: Annotated[list[float], typer.Option("--above", help="Threshold in nats: how often it is exceeded. Repeat.")] = ABOVE,
     worst: WorstOption = 10,
+    controls: Annotated[
+        int, typer.Option("--controls", help="Prompts of each pool that controls are run on; of single pairs as many as its square.")
+    ] = 64,
     resamples: Annotated[int, typer.Option("--resamples", help="Of the bootstrap of a grid.")] = 1000,
     permutations: Annotated[int, typer.Option("--permutations", help="Of the tests of labels.")] = 2000,
     heat_map: Annotated[
@@ -83,7 +96,9 @@ def run(
     prepend_bos: BosOption = False,
 ) -> None:
     """How far circuits are from the model on every pair of prompts: percentiles with bounds, worst pairs, which prompts are worse."""
+    from mechassay.adversarial.restriction import parse_same
     from mechassay.report.adversarial import overview_grid
+    from mechassay.report.adversarial_split import split_grid, split_text
     from mechassay.runs.adversarial import AdversarialJob, AdversarialRun, write_report
 
     plan = AdversarialRun(
@@ -93,17 +108,22 @@ def run(
         design=design or ("matched" if enumerate_all else "grid"),
         n_clean=n_clean,
         n_corrupted=n_clean if n_corrupted is None else n_corrupted,
+        same=parse_same(same),
+        where=tuple(where or ()),
         enumerate_all=enumerate_all,
         split=split,
         counterfactual=counterfactual,
         ablation=ablation,
         train_limit=train_limit,
+        objective=objective,
+        pairing=pairing,
         dtype=dtype,
         prepend_bos=prepend_bos,
         seed=seed,
         percentiles=tuple(percentile),
         above=tuple(above),
         worst=worst,
+        controls=controls,
         n_resamples=resamples,
         n_permutations=permutations,
         heat_maps=tuple(heat_map),
@@ -112,7 +132,9 @@ def run(
     job = AdversarialJob(plan, output, lambda: load(model, dtype, device, prepend_bos))
     records = job.records()
     page = write_report(job.folder, records)
-    _finish([overview_grid(records, short=True)], page, records)
+    # One population is in the table above.
+    by_template = split_grid(records) if len(records[0].curves["split"]["halves"]) > 1 else None
+    _finish([overview_grid(records, short=True), *([by_template] if by_template else [])], page, records, split_text(records))
 
 
 def paper(
@@ -132,7 +154,7 @@ def paper(
     seed: SeedOption = 0,
 ) -> None:
     """Run the evaluation of Uit de Bos and Garriga-Alonso (2024) again: IOI, greater-than and docstring, unmatched and matched pairs."""
-    from mechassay.runs.adversarial_paper import TITLES, PaperRun, paper_grid, run_paper
+    from mechassay.runs.adversarial_paper import TITLES, PaperRun, paper_grid, run_paper, verdict_text
 
     plan = PaperRun(
         model=model,
@@ -144,19 +166,20 @@ def paper(
         seed=seed,
         worst=worst,
     )
-    records, failures = run_paper(plan, output, lambda name, bos: load(name, dtype, device, bos))
+    result = run_paper(plan, output, lambda name, bos: load(name, dtype, device, bos))
     if docstring_model is None:
         typer.echo("Skipped: docstring needs attn-only-4l, --docstring-model.", err=True)
-    for failure in failures:
+    for failure in result.failures:
         typer.echo(f"mechassay: {failure.cell['run']}: {failure.message}", err=True)
-    grids = [grid for pairs in TITLES if (grid := paper_grid(records, pairs)).columns[1:]]
-    _finish(grids, output / "report.html", list(records.values()))
-    if failures:
+    grids = [grid for pairs in TITLES if (grid := paper_grid(result.records, pairs)).columns[1:]]
+    said = "\n".join(verdict_text(task, found) for task, found in result.verdicts.items())
+    _finish(grids, output / "report.html", list(result.records.values()), said)
+    if result.failures:
         raise typer.Exit(1)
 
 
-def _finish(grids: Sequence[Grid], page: Path, records: Sequence[Record]) -> None:
-    """What was found; controls that fail come first, and are exit code 1."""
+def _finish(grids: Sequence[Grid], page: Path, records: Sequence[Record], said: str = "") -> None:
+    """What was found, and a sentence on it; controls that fail come first, and are exit code 1."""
     from rich.console import Console
 
     from mechassay.report.adversarial import broken
@@ -167,6 +190,8 @@ def _finish(grids: Sequence[Grid], page: Path, records: Sequence[Record]) -> Non
         typer.echo(f"mechassay: controls fail: {record.method.name}: {text}", err=True)
     console = Console()
     print_grids(grids, console)
+    if said:
+        console.print(said, soft_wrap=True, markup=False, highlight=False)
     console.print(f"Report: {page}", soft_wrap=True)
     if wrong:
         raise typer.Exit(1)

@@ -7,17 +7,21 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from mechassay.cli.options import BosOption, CounterfactualOption, DeviceOption, DtypeOption, ModelOption, SeedOption, TaskOption, load
+from mechassay.cli.options import (
+    BosOption,
+    CounterfactualOption,
+    DeviceOption,
+    DtypeOption,
+    ModelOption,
+    ObjectiveOption,
+    PairingOption,
+    SeedOption,
+    TaskOption,
+    load,
+)
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
     from mechassay.adversarial.climbs import SearchResult
-    from mechassay.circuits.node_scores import Scores
-    from mechassay.circuits.scores import Circuit
-    from mechassay.models.model import Model
-    from mechassay.runs.named_circuits import NamedCircuit
-    from mechassay.tasks.task import Task
 
 INTERRUPTED = 130
 
@@ -35,6 +39,8 @@ def search(
     restarts: Annotated[int, typer.Option("--restarts", help="Climbs from random pairs after these.")] = 8,
     compare: Annotated[bool, typer.Option(help="Also evaluate as many random pairs.")] = True,
     train_limit: Annotated[int, typer.Option("--train-limit", help="Pairs that a method finds the circuit on.")] = 100,
+    objective: ObjectiveOption = None,
+    pairing: PairingOption = "matched",
     output: Annotated[Path | None, typer.Option("--output", "-o", help="Also write all climbs as JSON.")] = None,
     device: DeviceOption = "cpu",
     dtype: DtypeOption = "float32",
@@ -44,26 +50,37 @@ def search(
     """Change prompts field by field for a larger divergence: a lower bound on the largest one. Ctrl-C ends it with the best so far."""
     import json
 
-    from mechassay.adversarial import search as searching
-    from mechassay.adversarial.pools import draw_pools
+    from mechassay.runs.adversarial_search import SearchJob, SearchRun
     from mechassay.runs.folder import check_can_write, write_text
-    from mechassay.runs.named_circuits import NamedCircuit
-    from mechassay.runs.truths import task_named
 
     if output is not None:
         check_can_write(output)
-    named, chosen = NamedCircuit.parse(circuit), task_named(task)
+    run = SearchRun(
+        model=model,
+        task=task,
+        circuit=circuit,
+        n_clean=n_clean,
+        n_corrupted=n_corrupted,
+        split=split,
+        counterfactual=counterfactual,
+        budget=budget,
+        starts=starts,
+        restarts=restarts,
+        compare=compare,
+        train_limit=train_limit,
+        objective=objective,
+        pairing=pairing,
+        seed=seed,
+    )
     try:
-        loaded = load(model, dtype, device, prepend_bos)
-        found = _circuit(named, loaded, model, chosen, counterfactual, train_limit, seed)
-        pools = draw_pools(chosen, loaded, n_clean, n_corrupted, split=split, counterfactual=counterfactual, seed=seed)
-        result = searching.search(loaded, found, *pools, budget=budget, starts=starts, restarts=restarts, compare=compare, seed=seed)
+        result, no_fields = SearchJob(run, lambda: load(model, dtype, device, prepend_bos)).search()
     except KeyboardInterrupt:
         raise _interrupted("nothing was found yet") from None
     _say(result)
+    if no_fields:
+        typer.echo(no_fields)
     if output is not None:
-        about = {"model": model, "task": task, "circuit": circuit, "split": split, "seed": seed, "budget": budget}
-        write_text(output, json.dumps({**about, **result.as_dict()}, indent=1, ensure_ascii=False))
+        write_text(output, json.dumps({**run.about(), **result.as_dict()}, indent=1, ensure_ascii=False, default=str))
     if not result.finished:
         raise _interrupted("what was found so far is above" + (f" and in {output}" if output is not None else ""))
 
@@ -72,19 +89,6 @@ def _interrupted(kept: str) -> SystemExit:
     """The end after Ctrl-C. Unlike other commands, a search does not go on where it was; so the common message is not for it."""
     typer.echo(f"mechassay: interrupted; {kept}. The same command begins anew.", err=True)
     return SystemExit(INTERRUPTED)
-
-
-def _circuit(
-    named: NamedCircuit, model: Model, model_name: str, task: Task, counterfactual: str | None, train_limit: int, seed: int
-) -> Circuit:
-    from mechassay.circuits.methods import METHODS
-    from mechassay.runs.named_circuits import find_circuits
-
-    def score(methods: Sequence[str]) -> dict[str, Scores]:
-        pairs = task.pairs("train", model, limit=train_limit, counterfactual=counterfactual, seed=seed)
-        return {text: METHODS.make(text).score(model, pairs) for text in methods}
-
-    return find_circuits([named], model, model_name, "counterfactual", seed, score)[0].circuit
 
 
 def _say(result: SearchResult) -> None:

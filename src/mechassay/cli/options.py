@@ -21,6 +21,18 @@ on them)."
 AblationOption = Annotated[str, typer.Option("--ablation", help=_ABLATED.format("resample, "))]
 PairAblationOption = Annotated[str, typer.Option("--ablation", help=_ABLATED.format(""))]
 """Where prompts are paired by the design: resampling would pair them again."""
+ObjectiveOption = Annotated[
+    str | None,
+    typer.Option("--objective", help="What a method looks for its circuit by: logit_diff, kl, ...; the task's own if not given."),
+]
+PairingOption = Annotated[
+    str,
+    typer.Option(
+        "--pairing",
+        help="Corrupted prompts that a method looks for its circuit with: matched (each prompt's own), random (another example's, of equal "
+        "length) or same-template (random, of the same template).",
+    ),
+]
 DeviceOption = Annotated[str, typer.Option("--device", help="cpu, cuda, cuda:1, mps.")]
 DtypeOption = Annotated[str, typer.Option("--dtype", help="float32, float64, bfloat16 or float16.")]
 SeedOption = Annotated[int, typer.Option("--seed", min=0, max=2**62 - 1, help="Seed of the task's examples and of the bootstrap.")]

@@ -21,6 +21,7 @@ from mechassay.adversarial.bootstrap import LEAST
 from mechassay.records import Record
 from mechassay.report.adversarial_figures import by_name, draw_distribution, n_pairs
 from mechassay.report.adversarial_labels import group_grid, worse_labels_text
+from mechassay.report.adversarial_split import split_grid, split_text
 from mechassay.report.figures import PALETTE, svg
 from mechassay.report.grids import NOTHING, Grid
 from mechassay.report.heat_maps import draw_heat_map, flat_map, map_words
@@ -40,6 +41,8 @@ WORDS = {
 EXACT = "the interval of the mean is Student's, those of percentiles and shares and all upper bounds are exact for independent"
 BOUNDS = {
     "grid": "intervals by a bootstrap of rows and columns, upper bounds by the shortfall bound for the smaller side of the grid",
+    "same": "intervals by a bootstrap of rows and columns; upper bounds by the shortfall bound, for a population in which the values that "
+    "prompts agree in have the shares that they have here",
     "independent": f"{EXACT} pairs",
     "matched": f"{EXACT} pairs",
     "clean prompts": f"{EXACT} prompts",
@@ -58,6 +61,8 @@ READING = {
     "Without brackets, a percentile or share of a sample has no interval: too few prompts lie beyond it. On a grid that is fewer than "
     f"{LEAST} of the smaller side's prompts (the 99th percentile of 100 × 100 pairs has 1), and for the mean fewer than {LEAST} in all: a "
     "bootstrap of so few covers far less than it says. Minimum, maximum and standard deviation never have one.",
+    "Left of empty": "The circuit's mean divergence over the empty circuit's, on the same pairs: 100 % is a circuit that explains nothing. "
+    "Pairs of different templates are built from different sentences; no circuit was found on such.",
     "z": "Difference from the mean in standard deviations.",
     "Upper bound": "With confidence 95 % the percentile of the whole population is at most this. The largest value of a sample bounds "
     "nothing: there is always a worse pair to be found.",
@@ -80,13 +85,13 @@ def adversarial_page(records: Sequence[Record]) -> str:
     environment = Environment(
         loader=PackageLoader("mechassay.report"), autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True
     )
-    first = records[0]
+    first, by_template = records[0], split_grid(records)
     return environment.get_template("adversarial.html").render(
         title=f"Adversarial evaluation of circuits of {first.model.name} on {first.task.name}",
         failures=[(record.method.name, text) for record in records for text in broken(record)],
         verdicts=[(record.method.name, verdict(record)) for record in records],
-        about=about(first),
-        tables=[controls_grid(records), overview_grid(records)],
+        about=" ".join(filter(None, (about(first), split_text(records)))),
+        tables=[controls_grid(records), overview_grid(records), *([by_template] if by_template else [])],
         circuits=[_circuit(record, PALETTE[number % len(PALETTE)]) for number, record in enumerate(records)],
         reading=list(READING.items()),
         facts=_facts(records),
@@ -105,7 +110,10 @@ def about(record: Record) -> str:
     if args["population"]:
         return f"All {n:,} matched pairs of the split {args['split']}: percentiles and maximum are exact and need no interval."
     sides = f"{args['n_clean']:,} × {args['n_corrupted']:,}: " if args["design"] == "grid" else ""
-    return f"{n:,} {pairs} ({sides}{WORDS[args['design']]}) of the split {args['split']}; {BOUNDS[args['design']]}."
+    chosen = f", those that agree in {args['same']}" if "same" in args else ""
+    chosen += f", all prompts with {args['where']}" if "where" in args else ""
+    valid = BOUNDS["same" if "same" in args else args["design"]]
+    return f"{n:,} {pairs} ({sides}{WORDS[args['design']]}{chosen}) of the split {args['split']}; {valid}."
 
 
 def verdict(record: Record) -> str:

@@ -20,143 +20,40 @@ from __future__ import annotations
 
 import hashlib
 import json
-import math
 import shutil
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 from jaxtyping import Float
 
 from mechassay.adversarial.agreement import Agreement
-from mechassay.adversarial.bounds import check_share
 from mechassay.adversarial.controls import ControlCircuits, Controls, controls_of, run_controls
-from mechassay.adversarial.design import DESIGN_KINDS
 from mechassay.adversarial.evaluation import evaluate_pairs
-from mechassay.adversarial.findings import LEAST_EFFECT, Statistics
+from mechassay.adversarial.findings import Statistics
 from mechassay.adversarial.groups import Field
 from mechassay.adversarial.heat_maps import named_field, parse_map
+from mechassay.adversarial.partial_grid import PartialGrid
 from mechassay.adversarial.pools import Pool, draw_pools
 from mechassay.adversarial.population import check_finite, enumerate_pools
-from mechassay.adversarial.summary import PERCENTILES
+from mechassay.adversarial.restriction import agreeing, parse_where
 from mechassay.adversarial.values import Values, arrow
-from mechassay.circuits.ablation import ABLATIONS
 from mechassay.circuits.faithfulness import evaluate
 from mechassay.circuits.node_scores import Scores
 from mechassay.circuits.scores import Circuit
-from mechassay.errors import BadFile, BadUsage, MechassayError, UnknownName
+from mechassay.errors import BadFile, MechassayError
 from mechassay.models.model import Model
 from mechassay.pairs import Batch
 from mechassay.progress import BAR, Progress
 from mechassay.records import Record
 from mechassay.report.adversarial import adversarial_page
+from mechassay.runs.adversarial_plan import AdversarialRun
 from mechassay.runs.adversarial_records import RecordMaker
 from mechassay.runs.circuits import CircuitJob, CircuitRun, method_name
 from mechassay.runs.folder import RunFolder, write_text
 from mechassay.runs.named_circuits import FoundCircuit, NamedCircuit, find_circuits
-from mechassay.runs.truths import task_named
-
-ABOVE = (0.01, 0.1, 1.0, 5.0)
-PAIRED = "counterfactual"
-"""The one ablation that a corrupted prompt has a part in here."""
-
-
-@dataclass(frozen=True)
-class AdversarialRun:
-    """What to run. The fields are the plan that is stored with the results.
-
-    Attributes:
-        circuits: as they are typed, see `runs.named_circuits`.
-        design: grid, matched or independent.
-        n_clean, n_corrupted: prompts of each pool; only a grid's may differ.
-        enumerate_all: take every matched pair of the split instead of a sample.
-        percentiles: of the table.
-        above: thresholds in nats whose exceedance is asked for.
-        worst: how many of the worst pairs to show.
-        n_resamples, n_permutations: of the bootstrap of a grid, and of the tests of labels.
-        heat_maps: pairs of fields, "place,object", whose heat map is always drawn.
-        least_effect: what a label must be worse by to be called so, as a share of the empty circuit's 99th percentile.
-    """
-
-    model: str
-    task: str
-    circuits: tuple[str, ...]
-    design: str = "grid"
-    n_clean: int = 1000
-    n_corrupted: int = 1000
-    enumerate_all: bool = False
-    split: str = "test"
-    counterfactual: str | None = None
-    ablation: str = PAIRED
-    train_limit: int = 100
-    dtype: str = "float32"
-    prepend_bos: bool = False
-    seed: int = 0
-    percentiles: tuple[float, ...] = PERCENTILES
-    above: tuple[float, ...] = ABOVE
-    worst: int = 10
-    n_resamples: int = 1000
-    n_permutations: int = 2000
-    heat_maps: tuple[str, ...] = ()
-    least_effect: float = LEAST_EFFECT
-
-    @property
-    def paired(self) -> bool:
-        """Whether corrupted prompts matter."""
-        return self.ablation == PAIRED
-
-    @property
-    def drawn_as(self) -> str:
-        """The design that the statistics see: clean prompts alone are independent."""
-        return self.design if self.paired else "independent"
-
-    def plan(self) -> dict[str, Any]:
-        """The plan as plain values, with hashes of the files that circuits come from."""
-        plain = {key: list(value) if isinstance(value, tuple) else value for key, value in asdict(self).items()}
-        files = {text: NamedCircuit.parse(text).file_hash for text in self.circuits}
-        return {**plain, "files": {text: digest for text, digest in files.items() if digest}}
-
-    def check(self) -> None:
-        """Refuse what cannot be run; see `AdversarialJob`."""
-        if self.design not in DESIGN_KINDS:
-            raise UnknownName("design", self.design, DESIGN_KINDS)
-        if self.ablation not in ABLATIONS:
-            raise UnknownName("ablation", self.ablation, ABLATIONS)
-        if self.ablation == "resample":
-            raise BadUsage(
-                "Resample ablation pairs each prompt with another clean one: take --ablation counterfactual with --design independent."
-            )
-        if not self.circuits or len(set(self.circuits)) < len(self.circuits):
-            raise BadUsage(f"Give one or more different circuits; got {', '.join(self.circuits) or 'none'}.")
-        for share in self.percentiles:
-            check_share("A percentile", share)
-        for name in ("percentiles", "above"):
-            numbers = getattr(self, name)
-            if len(set(numbers)) < len(numbers):
-                raise BadUsage(f"Give each of {name} once; got {', '.join(f'{number:g}' for number in numbers)}.")
-        for threshold in self.above:
-            if not (math.isfinite(threshold) and threshold >= 0):
-                raise BadUsage(f"A threshold must be a number of nats, 0 or more; got {threshold}.")
-        self._check_labels()
-        least = {"worst": 0, "n_resamples": 1, "n_permutations": 1, "train_limit": 1}
-        for name, number in least.items():
-            if getattr(self, name) < number:
-                raise BadUsage(f"{name} must be {number} or more; got {getattr(self, name)}.")
-        if self.design != "grid" and self.n_clean != self.n_corrupted:
-            raise BadUsage(f"{self.design.capitalize()} pairs need pools of one size; got {self.n_clean} and {self.n_corrupted} prompts.")
-        if self.enumerate_all and not (self.design == "matched" and self.paired):
-            raise BadUsage("Only matched pairs with counterfactual ablation can be enumerated: --design matched.")
-
-    def _check_labels(self) -> None:
-        """Refuse what is wrong with how labels are looked at."""
-        for text in self.heat_maps:
-            parse_map(text)
-        if not (math.isfinite(self.least_effect) and self.least_effect >= 0):
-            raise BadUsage(f"The least effect must be a share of the empty circuit's, 0 or more; got {self.least_effect}.")
 
 
 class AdversarialJob:
@@ -172,12 +69,22 @@ class AdversarialJob:
         run.check()
         self.run, self.progress, self._load = run, progress, load
         self.named = [NamedCircuit.parse(text) for text in run.circuits]
-        self.task = task_named(run.task)
+        self.task = run.load_task()
         if run.enumerate_all:
             check_finite(self.task)
         arrow()
         self.folder = RunFolder.open(output, run.plan())
-        self.statistics = Statistics(
+        self.where = parse_where(run.where)
+
+    @cached_property
+    def model(self) -> Model:
+        return self._load()
+
+    @cached_property
+    def statistics(self) -> Statistics:
+        """How values are summarised."""
+        run = self.run
+        return Statistics(
             run.drawn_as,
             run.enumerate_all,
             run.percentiles,
@@ -185,11 +92,8 @@ class AdversarialJob:
             n_resamples=run.n_resamples,
             n_permutations=run.n_permutations,
             least_effect=run.least_effect,
+            part=self.part,
         )
-
-    @cached_property
-    def model(self) -> Model:
-        return self._load()
 
     @cached_property
     def finder(self) -> CircuitJob:
@@ -198,16 +102,18 @@ class AdversarialJob:
         methods = tuple(dict.fromkeys(each.name for each in self.named if each.kind == "method"))
         plan = CircuitRun(
             model=run.model,
-            task=run.task,
+            task=self.task.name,
             methods=methods,
             counterfactual=run.counterfactual,
+            objective=run.objective,
+            pairing=run.pairing,
             ablation=run.ablation,
             train_limit=run.train_limit,
             dtype=run.dtype,
             prepend_bos=run.prepend_bos,
             seed=run.seed,
         )
-        return CircuitJob(plan, self.folder.path / "found", lambda: self.model, progress=self.progress)
+        return CircuitJob(plan, self.folder.path / "found", lambda: self.model, task=self.task, progress=self.progress)
 
     @cached_property
     def circuits(self) -> list[FoundCircuit]:
@@ -233,13 +139,23 @@ class AdversarialJob:
             raise MechassayError(f"{failure.cell['method']} found no circuit: {failure.message}")
         return {text: scores[method_name(METHODS.make(text))] for text in methods}
 
-    @cached_property
+    @property
     def pools(self) -> tuple[Pool, Pool]:
         """Clean and corrupted prompts; without a part for the corrupted ones they are the clean ones.
 
         Raises:
             BadUsage: the folder holds results on other prompts.
         """
+        return self.drawn[:2]
+
+    @property
+    def part(self) -> PartialGrid | None:
+        """Which pairs of the grid there are; None if all are."""
+        return self.drawn[2]
+
+    @cached_property
+    def drawn(self) -> tuple[Pool, Pool, PartialGrid | None]:
+        """Both pools, and which pairs of them there are."""
         run, task, model = self.run, self.task, self.model
         if run.enumerate_all:
             pools = enumerate_pools(task, model, split=run.split, counterfactual=run.counterfactual, seed=run.seed)
@@ -250,15 +166,24 @@ class AdversarialJob:
                 run.n_clean,
                 run.n_corrupted,
                 matched=run.design == "matched",
+                where=self.where,
                 split=run.split,
                 counterfactual=run.counterfactual,
                 seed=run.seed,
             )
         else:
-            clean, _ = draw_pools(task, model, run.n_clean, 1, split=run.split, counterfactual=run.counterfactual, seed=run.seed)
+            clean, _ = draw_pools(
+                task, model, run.n_clean, 1, where=self.where, split=run.split, counterfactual=run.counterfactual, seed=run.seed
+            )
             pools = clean, clean
-        self._keep(pools)
-        return pools
+        part = None
+        if run.same:
+            *pools, agreed = agreeing(*pools, run.same)
+            # Where all agree it is a grid like any other.
+            part = None if agreed.mask.all() else agreed
+        clean, corrupted = pools
+        self._keep((clean, corrupted))
+        return clean, corrupted, part
 
     @cached_property
     def heat_maps(self) -> list[tuple[Field, Field]]:
@@ -302,7 +227,7 @@ class AdversarialJob:
         goes_on = store.exists()
         if self.run.paired:
             done = evaluate_pairs(
-                self.model, circuits, clean, corrupted, grid=self.run.design == "grid", store=store, progress=self.progress
+                self.model, circuits, clean, corrupted, grid=self.run.design == "grid", part=self.part, store=store, progress=self.progress
             )
             values = Values(names, np.array(done.circuits), np.array(done.corrupted))
         else:
@@ -333,7 +258,8 @@ class AdversarialJob:
         circuits, model, seed = [each.circuit for each in self.circuits], self.model, self.run.seed
         if self.run.paired:
             store = self.folder.path / "controls"
-            found = run_controls(model, circuits, *self.pools, self.values.corrupted, seed=seed, store=store, progress=self.progress)
+            side, part, main = self.run.controls, self.part, self.values.corrupted
+            found = run_controls(model, circuits, *self.pools, main, seed=seed, side=side, part=part, store=store, progress=self.progress)
             shutil.rmtree(store, ignore_errors=True)
             return found
         drawn = ControlCircuits.of(circuits, model.graph, seed)

@@ -1,21 +1,23 @@
 """The evaluation of Uit de Bos and Garriga-Alonso (2024), run again: three circuits of the literature, unmatched and matched pairs.
 
-    unmatched   1000 clean prompts x 1000 corrupted ones                       their figures 1 to 3, tables 3 to 6
-    matched     each clean prompt with its own corrupted one, 1,000,000 of them their figures 4 to 6, tables 7 to 10
+    unmatched   1000 clean x 1000 corrupted prompts of one template     their figures 1 to 3, tables 3 to 6
+    matched     1,000,000 prompts, each with its own corrupted one      their figures 4 to 6, tables 7 to 10
 
-Each of the six is a run of its own (`runs.adversarial`) in a folder of its own; one page puts their distributions beside the printed
-ones. What differs from the paper is in docs/adversarial.md: the prompts are those of our tasks, the matched greater-than
-pairs are all there are, and the circuits are run on the whole, which the printed tables of unmatched pairs probably were not.
+Each of the six is a run of its own (`runs.adversarial`) in a folder of its own; one page puts their
+distributions beside the printed ones, and ends with a verdict: is table 3 closer to the circuit or to the
+empty circuit (`adversarial_verdict`)? In the paper both prompts of a pair have one template, so pairs are
+those of the same template here. What else differs from the paper is in docs/adversarial.md.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from markupsafe import Markup
 
+from mechassay.adversarial.values import Values
 from mechassay.errors import BadUsage, MechassayError
 from mechassay.models.model import Model
 from mechassay.progress import BAR, Progress
@@ -23,15 +25,28 @@ from mechassay.records import Failure, Record
 from mechassay.report.adversarial import broken, nats
 from mechassay.report.grids import NOTHING, Grid, grids_page
 from mechassay.runs.adversarial import AdversarialJob, AdversarialRun, write_report
+from mechassay.runs.adversarial_verdict import Closeness, closeness, keep, kept, other_model
 from mechassay.runs.folder import write_text
 from mechassay.tasks.docstring import RANDOM
 from mechassay.tasks.greater_than import GreaterThan
-from mechassay.tasks.ioi import ABC
+from mechassay.tasks.ioi import NEW_NAMES
+from mechassay.tasks.paper import PAPER
 
 ROWS = ("mean", "std", "min", "25%", "50%", "75%", "95%", "99%", "99.9%", "99.99%", "max")
 TASKS = ("ioi", "greater-than", "docstring")
 MAPS = {"ioi": ("place,object",), "greater-than": ("noun,year",)}
 """Fields of the paper's figures 7 and 10."""
+PROMPTS: Mapping[str, Mapping[str, str]] = {
+    "unmatched": {"ioi": "ioi:words=paper", "greater-than": "greater-than:words=paper", "docstring": "docstring:words=paper"},
+    "matched": {"ioi": "ioi:words=paper-matched", "greater-than": "greater-than:words=paper", "docstring": "docstring:words=paper"},
+}
+"""The task, as commands take it, that the prompts of each table are from."""
+IOI_MATCHED = 300_000
+"""The most matched pairs of IOI: the paper's words make 372,480 different clean prompts of the split test."""
+SAME = ("template",)
+"""What both prompts of an unmatched pair agree in."""
+SCALED = {"docstring": 50257 / 48262}
+"""What the printed numbers of table 3 are too large by."""
 PRINTED: Mapping[str, Mapping[str, tuple[float, ...]]] = {
     "unmatched": {
         "ioi": (5.15, 1.70, 0.03, 4.01, 5.12, 6.27, 7.99, 9.25, 10.81, 12.25, 14.64),
@@ -47,10 +62,16 @@ PRINTED: Mapping[str, Mapping[str, tuple[float, ...]]] = {
 """Tables 3 and 7 of the paper, in nats, in the order of `ROWS`."""
 TITLES = {"unmatched": "Unmatched pairs (table 3)", "matched": "Matched pairs (table 7)"}
 READING = {
-    "Here": "The circuit, run again on prompts of our tasks.",
+    "Here": "The circuit, run again.",
+    "Population": "As in the paper, both prompts of every pair have the same template. Prompts of different ones are in no pair "
+    "with each other.",
     "Empty": "KL(M(x) ‖ M(x̃)): the model itself on the corrupted prompt, without any circuit.",
     "Printed": "What the paper says. Its numbers for unmatched pairs are probably those of the empty circuit, and those for docstring are "
     "4 % too large in table 3, because all were scaled by the vocabulary of GPT-2.",
+    "Distance": "The mean of |ln(percentile here / percentile printed)| over the percentiles that the sample reaches to: 0.1 is a "
+    "difference of about 10 % at a typical percentile. Docstring's printed numbers are divided by what they are too large by. Table 3 is "
+    "called closer to one of the two if the 95 % interval of the difference of the distances excludes 0. Whether docstring's model is the "
+    "paper's is told by its shape alone.",
 }
 
 Load = Callable[[str, bool], Model]
@@ -65,7 +86,7 @@ class PaperRun:
         model: GPT-2 small: hub id or folder.
         docstring_model: attn-only-4l; None leaves the docstring circuit out.
         n_clean, n_corrupted: sides of the grids.
-        n_matched: matched pairs; of greater-than all, if the split has no more.
+        n_matched: matched pairs; of greater-than all, if the split has no more, of IOI at most `IOI_MATCHED`.
     """
 
     model: str
@@ -92,21 +113,23 @@ class PaperRun:
     def plans(self) -> dict[str, AdversarialRun]:
         """The runs by the name of their folder: "ioi-unmatched" and so on."""
         found: dict[str, AdversarialRun] = {}
-        kinds = {"ioi": ABC, "greater-than": None, "docstring": RANDOM}
+        kinds = {"ioi": NEW_NAMES, "greater-than": None, "docstring": RANDOM}
         for task in TASKS:
             model = self.docstring_model if task == "docstring" else self.model
             if model is None:
                 continue
-            every = task == "greater-than" and self.n_matched >= GreaterThan().population("test")
-            sizes = {"unmatched": (self.n_clean, self.n_corrupted), "matched": (self.n_matched, self.n_matched)}
+            every = task == "greater-than" and self.n_matched >= GreaterThan(words=PAPER).population("test")
+            n_matched = min(self.n_matched, IOI_MATCHED) if task == "ioi" else self.n_matched
+            sizes = {"unmatched": (self.n_clean, self.n_corrupted), "matched": (n_matched, n_matched)}
             for pairs, (n_clean, n_corrupted) in sizes.items():
                 found[f"{task}-{pairs}"] = AdversarialRun(
                     model=model,
-                    task=task,
+                    task=PROMPTS[pairs][task],
                     circuits=(f"canonical:{task}",),
                     design="grid" if pairs == "unmatched" else "matched",
                     n_clean=n_clean,
                     n_corrupted=n_corrupted,
+                    same=SAME if pairs == "unmatched" else (),
                     enumerate_all=every and pairs == "matched",
                     counterfactual=kinds[task],
                     # Docstring prompts begin with BOS in the paper, those of the other tasks do not.
@@ -119,8 +142,23 @@ class PaperRun:
         return found
 
 
-def run_paper(run: PaperRun, output: Path, load: Load, *, progress: Progress = BAR) -> tuple[dict[str, Record], list[Failure]]:
-    """All runs that can be made, each with its report, and the page of all; records by folder, and what failed.
+@dataclass(frozen=True)
+class PaperResult:
+    """What came out.
+
+    Attributes:
+        records: by the name of their folder.
+        failures: runs that could not be made.
+        verdicts: of table 3, by task.
+    """
+
+    records: Mapping[str, Record]
+    failures: Sequence[Failure]
+    verdicts: Mapping[str, Closeness]
+
+
+def run_paper(run: PaperRun, output: Path, load: Load, *, progress: Progress = BAR) -> PaperResult:
+    """All runs that can be made, each with its report, and the page of all.
 
     Raises:
         BadUsage, UnknownName: a setting that no run can have, or no run could be made.
@@ -128,6 +166,7 @@ def run_paper(run: PaperRun, output: Path, load: Load, *, progress: Progress = B
     run.check()
     records: dict[str, Record] = {}
     failures: list[Failure] = []
+    verdicts: dict[str, Closeness] = {}
     models: dict[tuple[str, bool], Model | MechassayError] = {}
 
     def loaded(plan: AdversarialRun) -> Model:
@@ -148,25 +187,73 @@ def run_paper(run: PaperRun, output: Path, load: Load, *, progress: Progress = B
             job = AdversarialJob(plan, output / name, lambda plan=plan: loaded(plan), progress=progress)
             (records[name],) = job.records()
             write_report(job.folder, [records[name]])
+            task, _, pairs = name.rpartition("-")
+            if pairs == "unmatched":
+                verdicts[task] = _verdict(job, task)
         except MechassayError as error:
             failures.append(Failure(cell={"run": name}, error=type(error).__name__, message=str(error)))
     if not records and failures:
         raise BadUsage(f"None of the runs could be made; the first: {failures[0].message}")
-    write_text(output / "report.html", paper_page(records, failures))
-    return records, failures
+    result = PaperResult(records, failures, verdicts)
+    write_text(output / "report.html", paper_page(result))
+    return result
 
 
-def paper_page(records: Mapping[str, Record], failures: list[Failure]) -> str:
-    """Our distributions beside the printed ones."""
+def _verdict(job: AdversarialJob, task: str) -> Closeness:
+    """Whether table 3 is closer to the circuit or to the empty circuit; a finished folder knows."""
+    file, digest = job.folder.path / "verdict.json", Values.file_hash(job.values_file)
+    found = kept(file, digest)
+    if found is None:
+        printed = {name: value / SCALED.get(task, 1.0) for name, value in zip(ROWS, PRINTED["unmatched"][task], strict=True)}
+        why_not, values = other_model(job.model, task), job.values
+        units = job.statistics.drawn(values.corrupted).n_units
+        found = Closeness(why_not) if why_not else closeness(values.circuits[0], values.corrupted, printed, units, job.run.seed)
+        keep(file, digest, found)
+    return found
+
+
+def verdict_grid(verdicts: Mapping[str, Closeness]) -> Grid:
+    """For each task what table 3 is closer to."""
+    columns = ("task", "table 3 is closer to", "from the circuit", "from the empty circuit", "the first minus the second", "percentiles")
+    rows = [
+        (
+            task,
+            found.closer_to,
+            *((f"{found.circuit:.2f}", f"{found.empty:.2f}") if found.compared else (NOTHING, NOTHING)),
+            f"[{found.low:.2f}, {found.high:.2f}]" if found.compared else NOTHING,
+            ", ".join(found.compared) or NOTHING,
+        )
+        for task, found in verdicts.items()
+    ]
+    return Grid("Verdict on table 3, by distances", columns, tuple(rows), words=True)
+
+
+def verdict_text(task: str, found: Closeness) -> str:
+    """The verdict on one task in a line."""
+    if not found.compared:
+        return f"{task}: what table 3 is closer to {found.closer_to}."
+    near = f"its distance is {found.circuit:.2f} from the circuit and {found.empty:.2f} from the empty circuit"
+    if found.closer_to.startswith("cannot"):
+        return f"{task}: what table 3 is closer to {found.closer_to}; {near}."
+    return f"{task}: table 3 is closer to {found.closer_to}; {near}."
+
+
+def paper_page(result: PaperResult) -> str:
+    """Our distributions beside the printed ones, and the verdict."""
+    records, failures = result.records, result.failures
     grids = [grid for pairs in TITLES if (grid := paper_grid(records, pairs)).columns[1:]]
     said = [(failure.cell["run"], failure.message) for failure in failures]
     said += [(name, text) for name, record in records.items() for text in broken(record)]
     if said:
         grids.insert(0, Grid("What failed", ("run", "why"), tuple(said), words=True))
+    if result.verdicts:
+        grids.append(verdict_grid(result.verdicts))
     facts = [
         {
             "run": name,
             "model": record.model.name,
+            "prompts": PROMPTS[name.rpartition("-")[2]][name.rpartition("-")[0]],
+            "templates": "the same in both prompts" if "same" in record.task.args else "the task's own pairs",
             "circuit": record.method.name,
             "edges": f"{record.method.args['edges']:,}",
             "pairs": f"{record.measures[0].n:,}{' (all)' if record.task.args['population'] else ''}",

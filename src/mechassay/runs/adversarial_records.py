@@ -13,7 +13,11 @@ from jaxtyping import Float
 
 from mechassay.adversarial.agreement import Agreement
 from mechassay.adversarial.findings import fields_of, finite, histogram
+from mechassay.adversarial.groups import Field
 from mechassay.adversarial.heat_maps import chosen_maps, heat_map
+from mechassay.adversarial.pools import TEMPLATE
+from mechassay.adversarial.restriction import first_part
+from mechassay.adversarial.split import split_by
 from mechassay.adversarial.values import Values
 from mechassay.adversarial.worst import WorstCase, cases_at, disagreements, largest, largest_distinct, random_cases
 from mechassay.records import Measure, Record, Spec, provenance
@@ -25,6 +29,10 @@ if TYPE_CHECKING:
 
 KIND = "adversarial"
 DECIMALS = 4
+NO_FIELDS_TEXT = (
+    "The prompts of {} have no fields: no label can be compared, no heat map drawn, no pair chosen by --same or --where, and a search "
+    "changes nothing."
+)
 RANDOM_CASES = 10
 """Random pairs that are run again alone, beside the worst ones."""
 
@@ -63,6 +71,7 @@ class RecordMaker:
         tokenizer = self.job.model.tokenizer
         assert tokenizer is not None, "pools are made with a tokenizer"
         fields = fields_of(self.job.pools[0], self.job.pools[1] if run.paired else None, tokenizer, grid=values.ndim == 2)
+        fields = [self._within(field) for field in fields]
         # What is rounding is no difference between labels.
         rounded = np.round(values, DECIMALS)
         groups = self.job.statistics.groups(rounded, empty, fields, rng)
@@ -73,6 +82,7 @@ class RecordMaker:
             "histogram_all": histogram(values, empty, paths, float(max(most, np.nanmax(empty), np.nanmax(paths)))),
             "worst": [self._case(case, empty) for case in alone.worst],
             "worst_distinct": [self._case(case, empty) for case in alone.distinct],
+            "split": self._split(values, empty),
             "groups": groups,
             "heat_maps": [heat_map(rounded, empty, two) for two in chosen_maps(fields, groups, values.ndim, self.job.heat_maps)],
         }
@@ -114,9 +124,21 @@ class RecordMaker:
             "ablation": run.ablation,
             "n_clean": len(self.job.pools[0]),
             **({"n_corrupted": len(self.job.pools[1])} if run.paired else {}),
+            **({"same": ", ".join(run.same)} if run.same else {}),
+            **({"where": ", ".join(run.where)} if run.where else {}),
             "least_effect": run.least_effect,
             **settings_of(self.job.task),
         }
+
+    def _split(self, values: Float[np.ndarray, "*pairs"], empty: Float[np.ndarray, "*pairs"]) -> dict[str, Any]:
+        """A grid's pairs by whether both prompts are built the same way; why not, where the task does not say."""
+        if values.ndim != 2:
+            return {"halves": [], "templates": 0}
+        sides = [pool.labels(TEMPLATE) for pool in self.job.pools]
+        if sides[0] is None or sides[1] is None:
+            return {"halves": [], "templates": None}
+        found = split_by(values, empty, sides[0], sides[1], self.job.run.seed, self.job.run.n_resamples)
+        return {"halves": [half.as_dict() for half in found], "templates": len({*sides[0], *sides[1]})}
 
     def _cautions(self, each: FoundCircuit) -> list[str]:
         """What makes a sound record say less than it seems to."""
@@ -125,6 +147,8 @@ class RecordMaker:
             found.append("No path leads from input to logits: this is the empty circuit.")
         if "split" in each.about and each.about["split"] == self.job.run.split:
             found.append(f"The circuit was found on the split {self.job.run.split} that it is evaluated on.")
+        if not any(pool.fields for pool in self.job.pools):
+            found.append(NO_FIELDS_TEXT.format(self.job.task.name))
         return found
 
     def _alone(self, each: FoundCircuit, values: Float[np.ndarray, "*pairs"], rng: np.random.Generator) -> _Alone:
@@ -148,6 +172,15 @@ class RecordMaker:
         place = (case.clean, case.corrupted) if empty.ndim == 2 else (case.clean,)
         return {**asdict(case), "empty": float(empty[place]), **prompts}
 
+    def _within(self, field: Field) -> Field:
+        """A field whose labels are compared within the strata of a restricted grid: only there do prompts have the same partners."""
+        part = self.job.part
+        if part is None:
+            return field
+        codes = (part.clean if field.side == "clean" else part.corrupted).tolist()
+        own = field.strata or ("",) * len(codes)
+        return dataclasses.replace(field, strata=tuple(f"{code} {stratum}" for code, stratum in zip(codes, own, strict=True)))
+
     def _controls(self, each: FoundCircuit, alone: _Alone) -> dict[str, Any]:
         found, drawn = self.job.controls, alone.drawn
         cases = list({(case.clean, case.corrupted): case for case in (*alone.worst, *alone.distinct)}.values())
@@ -169,7 +202,12 @@ class RecordMaker:
 
     def _random(self, part: Float[np.ndarray, "*part"]) -> dict[str, Any]:
         """The distribution of a random circuit on the part of the pairs it is run on."""
-        statistics = dataclasses.replace(self.job.statistics, population=False, n_resamples=min(200, self.job.run.n_resamples))
+        drawn = self.job.part
+        if drawn is not None:
+            rows, columns = first_part(drawn, self.job.values.corrupted.shape, self.job.run.controls)
+            drawn = drawn.select(rows.tolist(), columns.tolist())
+        n_resamples = min(200, self.job.run.n_resamples)
+        statistics = dataclasses.replace(self.job.statistics, population=False, n_resamples=n_resamples, part=drawn)
         table = statistics.table(part, np.random.default_rng(self.job.run.seed))
         return {"pairs": int((~np.isnan(part)).sum()), "seed": self.job.run.seed, "summary": table}
 
@@ -188,7 +226,7 @@ class RecordMaker:
                 f"{len(wrong)} of the pairs that were run again have another divergence when they are run alone, the first "
                 f"{case.again:.6g} instead of {case.value:.6g} nats. The divergences cannot be trusted."
             )
-        largest = float(self.job.values.corrupted.max())
+        largest = float(np.nanmax(self.job.values.corrupted))
         if largest <= Agreement.of(self.job.model.dtype).absolute:
             found.append(
                 f"Without any circuit the divergence is at most {max(largest, 0.0):.1g} nats, on all pairs: the model says the same after "
@@ -205,7 +243,7 @@ def _measures(
     `bound X` is the upper bound of X, undefined where the pairs are too few; `worse than empty` the share of pairs on which the
     circuit diverges more than the empty one, by more than rounding.
     """
-    n = int(values.size)
+    n = int((~np.isnan(values)).sum())
     rows = [(row["name"], row) for row in found["summary"]] + [(f"above {row['above']:g}", row) for row in found["exceedance"]]
     measures: list[Measure] = []
     for name, row in rows:
@@ -213,7 +251,7 @@ def _measures(
         measures.append(Measure(name=name, value=value, low=low, high=high, n=n))
         if not np.isnan(row["bound"]):
             measures.append(Measure(name=f"bound {name}", value=_finite(row["bound"]), n=n))
-    measures.append(Measure(name="worse than empty", value=float(((values > empty) & ~allowed.holds(values, empty)).mean()), n=n))
+    measures.append(Measure(name="worse than empty", value=float(((values > empty) & ~allowed.holds(values, empty)).sum()) / n, n=n))
     return measures
 
 

@@ -19,6 +19,8 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any, TypeVar
 
+import numpy as np
+
 from mechassay.ablated import AblatedValues
 from mechassay.circuits.ablation import ABLATIONS, ablate, ablated_values, load_ablated, save_ablated
 from mechassay.circuits.areas import VERSIONS
@@ -28,9 +30,10 @@ from mechassay.circuits.methods.method import Method, settings
 from mechassay.circuits.methods.optimal_ablation import OptimalAblation
 from mechassay.circuits.node_scores import NodeScores, Scores, load_scores
 from mechassay.circuits.objectives import load_objective
+from mechassay.circuits.pairing import check_pairing, paired
 from mechassay.circuits.record import Behaviour, behaviour_of, load_controls, record_of, save_controls
 from mechassay.circuits.scores import By, Circuit, EdgeScores
-from mechassay.errors import UnknownName
+from mechassay.errors import BadUsage, UnknownName
 from mechassay.models.model import Model
 from mechassay.pairs import Batch
 from mechassay.progress import BAR, Progress
@@ -39,7 +42,7 @@ from mechassay.report.drawing import draw_circuit
 from mechassay.report.page import write_page
 from mechassay.runs.folder import RunFolder
 from mechassay.runs.truths import is_truth, task_named, with_recovery
-from mechassay.tasks.task import Keep, settings_of
+from mechassay.tasks.task import Keep, Task, settings_of
 
 T = TypeVar("T")
 DRAWN_EDGES = 60
@@ -57,7 +60,11 @@ def method_name(method: Method) -> str:
 
 @dataclass(frozen=True)
 class CircuitRun:
-    """What to run. The fields are the plan that is stored with the results."""
+    """What to run. The fields are the plan that is stored with the results.
+
+    Attributes:
+        pairing: which corrupted prompts the train pairs have, see `circuits.pairing`.
+    """
 
     model: str
     task: str
@@ -76,6 +83,7 @@ class CircuitRun:
     prepend_bos: bool = False
     seed: int = 0
     private_seed: int | None = None
+    pairing: str = "matched"
 
     def plan(self) -> dict[str, Any]:
         """The plan as plain values; the private seed is never stored."""
@@ -85,16 +93,25 @@ class CircuitRun:
 
 
 class CircuitJob:
-    """A plan, its folder, its model, and the cells that are to be done."""
+    """A plan, its folder, its model, and the cells that are to be done.
 
-    def __init__(self, run: CircuitRun, output: Path, load: Callable[[], Model], *, progress: Progress = BAR) -> None:
+    Args:
+        task: the task that the plan names, where it has no name that can be loaded.
+    """
+
+    def __init__(
+        self, run: CircuitRun, output: Path, load: Callable[[], Model], *, task: Task | None = None, progress: Progress = BAR
+    ) -> None:
         # Everything that can be wrong with what was typed is found before the model is loaded.
         self.run, self.progress = run, progress
         self.methods = {method_name(method): method for method in (METHODS.make(text) for text in run.methods)}
-        self.task = task_named(run.task)
+        self.task = task_named(run.task) if task is None else task
         self.objective = load_objective(run.objective or self.task.objective)
         if run.ablation not in ABLATIONS:
             raise UnknownName("ablation", run.ablation, ABLATIONS)
+        check_pairing(run.pairing)
+        if run.pairing != "matched" and run.ablation != "counterfactual":
+            raise BadUsage(f"Only counterfactual ablation pairs prompts; got the pairing {run.pairing} with {run.ablation} ablation.")
         self.folder = RunFolder.open(output, run.plan(), growing=("methods",))
         self.model = load()
         self.failures: list[Failure] = []
@@ -116,7 +133,12 @@ class CircuitJob:
             private_seed=run.private_seed,
         )
         batch = self.model.batch(pairs)
-        self.folder.save_data(role, {**pairs.selection(), "alignment": dict(batch.alignment)})
+        about = {**pairs.selection(), "alignment": dict(batch.alignment)}
+        if role == "train" and run.pairing != "matched":
+            templates = [self.task.template(pair.tags) for pair in pairs]
+            batch, _, n_alone = paired(batch, run.pairing, np.random.default_rng(run.seed), templates)
+            about |= {"pairing": run.pairing, "kept": len(batch), "alone": n_alone}
+        self.folder.save_data(role, about)
         return batch
 
     @cached_property
@@ -190,6 +212,7 @@ class CircuitJob:
             "seconds": round(time.perf_counter() - begin, 3),
             "task": self.run.task,
             "split": self.run.train_split,
+            **({"pairing": self.run.pairing, "left out": self.folder.data()["train"]["alone"]} if self.run.pairing != "matched" else {}),
         }
         return dataclasses.replace(scores, provenance=about)
 

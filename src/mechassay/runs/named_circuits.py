@@ -166,7 +166,7 @@ def _find(each: NamedCircuit, model: Model, model_name: str, ablation: str, seed
         return FoundCircuit(each.text, DRAWN[each.name](graph, count, seed), {"seed": seed})
     if each.kind == "method":
         about = scores[each.name].provenance
-        kept = {key: about[key] for key in ("split", "n_examples", "objective", "seconds") if key in about}
+        kept = {key: about[key] for key in ("split", "n_examples", "objective", "pairing", "left out", "seconds") if key in about}
         return FoundCircuit(each.text, _cut(scores[each.name], each), kept)
     return _of_file(each, graph)
 
