@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+import mechassay as ma
 from mechassay.circuits import EdgeScores
 from mechassay.circuits.ablation import load_ablated
 from mechassay.records import Record
@@ -37,6 +38,20 @@ def test_run_writes_scores_records_and_a_report(folder: Path, tmp_path: Path, ru
     assert "<svg" in (out / "report.html").read_text()
     for name in ("eap", "random"):
         assert name in done.out
+
+
+def test_what_a_file_repeats_is_a_warning_of_its_records(folder: Path, tmp_path: Path, run: Run) -> None:
+    pairs = ma.load_task("ioi").pairs("test", ma.load_model(str(folder)), limit=4)
+    rows = [pair.as_dict() | {"id": str(place)} for place, pair in enumerate([*pairs, pairs[0]])]
+    file = tmp_path / "mine.jsonl"
+    file.write_text("\n".join(map(json.dumps, rows)))
+    splits = ("--split", "train", "--train-split", "train", "--limit", "5", "--train-limit", "5")
+    done = run("circuits", "run", "-m", folder, "-t", file, "--method", "eap", *splits, "-o", tmp_path / "out")
+    assert done.code == 0, done.err
+    record = Record.model_validate_json((tmp_path / "out" / "records" / "eap.json").read_text())
+    assert any("rows with one prompt are one group" in warning for warning in record.warnings), (done.err, record.warnings)
+    assert len(set(record.groups)) == 4
+    assert any(warning.startswith("5 of 5 examples (0, 1, 2, ...) are among those") for warning in record.warnings)
 
 
 def test_scores_of_nodes_neurons_and_routes_run_like_those_of_edges(folder: Path, tmp_path: Path, run: Run) -> None:

@@ -269,7 +269,8 @@ def test_values_that_are_too_small_break_the_run_too(model: Model, tmp_path: Pat
     flat = job.values.circuits[0].reshape(-1)
     flat[np.argsort(flat)[:-3]] = 0
     (record,) = job.records()
-    assert record.controls["worst"] == {"n": 3, "n_wrong": 0}
+    # The largest three are right; of pairs without a prompt twice, more are looked at.
+    assert record.controls["worst"]["n"] >= 3 and record.controls["worst"]["n_wrong"] <= record.controls["worst"]["n"] - 3
     assert record.controls["drawn"]["n"] == 10 and record.controls["drawn"]["n_wrong"] > 5 and record.controls["drawn"]["largest"] > 1
     assert record.controls["failures"]
 

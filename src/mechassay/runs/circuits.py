@@ -286,6 +286,9 @@ class CircuitJob:
         )
         if is_truth(run.model) and self.task == task_named(run.model):
             record = with_recovery(record, scores, run.model, run.ablation)
+        # What a task says of its data, as that rows repeat each other.
+        notes = dict.fromkeys(note for chosen in data.values() for note in chosen.get("notes", {}).values())
+        record = record.model_copy(update={"warnings": [*record.warnings, *notes]})
         self.folder.save_record(name, record)
         return record
 
