@@ -21,7 +21,7 @@ from mechassay.adversarial.values import Values
 from mechassay.errors import BadUsage, MechassayError
 from mechassay.models.model import Model
 from mechassay.progress import BAR, Progress
-from mechassay.records import Failure, Record
+from mechassay.records import Failure, Record, failure_of
 from mechassay.report.adversarial import broken, nats
 from mechassay.report.grids import NOTHING, Grid, grids_page
 from mechassay.runs.adversarial import AdversarialJob, AdversarialRun, write_report
@@ -190,8 +190,8 @@ def run_paper(run: PaperRun, output: Path, load: Load, *, progress: Progress = B
             task, _, pairs = name.rpartition("-")
             if pairs == "unmatched":
                 verdicts[task] = _verdict(job, task)
-        except MechassayError as error:
-            failures.append(Failure(cell={"run": name}, error=type(error).__name__, message=str(error)))
+        except Exception as error:
+            failures.append(failure_of({"run": name}, error))
     if not records and failures:
         raise BadUsage(f"None of the runs could be made; the first: {failures[0].message}")
     result = PaperResult(records, failures, verdicts)
