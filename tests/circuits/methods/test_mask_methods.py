@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 import pytest
@@ -18,10 +18,12 @@ from mechassay.circuits.methods.mask_training import HardConcrete, StepLoss, Tra
 from mechassay.circuits.methods.subnetwork_probing import SubnetworkProbing
 from mechassay.circuits.methods.ugs import CLIP, UniformGradientSampling, _Uniform, straight_through  # pyright: ignore[reportPrivateUsage]
 from mechassay.circuits.objectives import Kl
+from mechassay.circuits.tail import MEAN, CVaR, Weights, WorstGroup
 from mechassay.errors import BadUsage, NonFinite, UnknownName
 from mechassay.graph import Graph
 from mechassay.models.capture import Contrast
 from mechassay.models.model import make_model
+from mechassay.pairs import Batch
 from mechassay.progress import SILENT
 from tiny import Subject, build, subject
 
@@ -256,6 +258,68 @@ def test_a_small_memory_budget_changes_nothing(ablation: str) -> None:
     assert small == pytest.approx(large, rel=1e-10)
     torch.testing.assert_close(slopes, expected, rtol=1e-9, atol=1e-12)
     assert int((slopes != 0).sum()) > 100
+
+
+@pytest.mark.parametrize(("ablation", "per_example"), [("counterfactual", False), ("counterfactual", True), ("mean", True)])
+def test_weighted_losses_have_the_weighted_slope(ablation: str, per_example: bool) -> None:
+    """Against one example at a time; the third has no weight, and is not run."""
+    tiny = subject("qwen2", torch.float64)
+    batch = ablate(tiny.model, tiny.batch, ablation, progress=SILENT)
+    training = Training(steps=3, batch_size=3, samples=2, seed=0, per_example=per_example)
+    drawn = torch.rand(6 if per_example else 2, *tiny.model.graph.legal.shape, generator=torch.Generator().manual_seed(1)).double()
+    weights = torch.tensor([0.7, 0.3, 0.0], dtype=torch.float64)
+    total, slope = mask_training.fidelity_and_slope(tiny.model, batch, Kl(), drawn, training, 1, weights)
+    losses = mask_training.losses_of(tiny.model, batch, Kl(), drawn, training, 10**6)
+    expected, by_hand = torch.zeros_like(drawn), 0.0
+    for row, weight in enumerate(weights.tolist()):
+        places = [row, 3 + row] if per_example else [0, 1]
+        one, its = mask_training.fidelity_and_slope(tiny.model, batch.select([row]), Kl(), drawn[places], training, 10**6)
+        assert one == pytest.approx(float(losses[row]), rel=1e-9)
+        expected[places] += weight * its
+        by_hand += weight * one
+    assert total == pytest.approx(by_hand, rel=1e-9)
+    torch.testing.assert_close(slope, expected, rtol=1e-9, atol=1e-12)
+    assert not per_example or not slope[[2, 5]].any()
+
+
+@pytest.mark.parametrize("method", SHORT, ids=names(SHORT))
+def test_a_tail_that_is_the_mean_trains_alike_and_another_does_not(method: Any) -> None:
+    tiny = subject("gpt2", torch.float64)
+    if isinstance(method, EdgePruning):
+        method = replace(method, steps=40)  # its masks are all one at first, and nothing has a loss
+    plain, whole, half = (
+        method.score(tiny.model, tiny.batch, progress=SILENT, tail=tail).values.nan_to_num(7.0) for tail in (MEAN, CVaR(1.0), CVaR(0.4))
+    )
+    torch.testing.assert_close(whole, plain, rtol=1e-9, atol=1e-12)
+    assert not torch.allclose(half, plain, rtol=1e-6, atol=1e-9)
+
+
+def test_groups_weights_go_from_step_to_step() -> None:
+    """With a step of 0 groups count alike for good: the mean, where each example is a group. Else the worst one comes to rule."""
+    tiny = subject("gpt2", torch.float64)
+
+    class Named:
+        n_groups = 3
+
+        def draw(self, generator: torch.Generator) -> tuple[Batch, Tensor]:
+            return tiny.batch, torch.arange(3)
+
+    found: dict[float, Tensor] = {}
+    seen: list[Tensor] = []
+
+    @dataclass(frozen=True)
+    class Watched(WorstGroup):
+        def weights(self, losses: Tensor, groups: Tensor, standing: Tensor) -> Weights:
+            seen.append(standing)
+            return super().weights(losses, groups, standing)
+
+    method = SubnetworkProbing(steps=6, lr=0.1)
+    for step in (0.0, 1e3):
+        found[step] = method.score(tiny.model, tiny.batch, progress=SILENT, examples=Named(), tail=Watched(step)).values.nan_to_num(7.0)
+    plain = method.score(tiny.model, tiny.batch, progress=SILENT, examples=Named()).values.nan_to_num(7.0)
+    torch.testing.assert_close(found[0.0], plain, rtol=1e-9, atol=1e-12)
+    assert not torch.allclose(found[1e3], plain, rtol=1e-6, atol=1e-9)
+    assert all(torch.allclose(each, torch.full_like(each, 1 / 3)) for each in seen[:7]) and float(seen[-1].max()) > 0.999
 
 
 def test_minibatches_take_every_example_once_an_epoch() -> None:

@@ -28,10 +28,11 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from mechassay.circuits.methods.mask_training import HardConcrete, Training, prepared, train, trained_scores
+from mechassay.circuits.methods.mask_training import Examples, HardConcrete, Training, prepared, train, trained_scores
 from mechassay.circuits.methods.method import seeded
 from mechassay.circuits.objectives import Objective
 from mechassay.circuits.scores import EdgeScores
+from mechassay.circuits.tail import MEAN, Tail
 from mechassay.errors import BadUsage
 from mechassay.graph import Graph
 from mechassay.models.model import Model
@@ -85,10 +86,13 @@ class EdgePruning:
         *,
         progress: Progress = BAR,
         checkpoint: Path | None = None,
+        examples: Examples | None = None,
+        tail: Tail = MEAN,
     ) -> EdgeScores:
         """See `Method.score`; scores are probabilities, and `checkpoint` is not used: a killed job starts again.
 
-        The objective plays a part only if `loss` is "objective". The sparsity reached is in the provenance.
+        The objective plays a part only if `loss` is "objective". `examples` and `tail` are those of `mask_training.train`.
+        The sparsity reached is in the provenance.
         """
         training = self._training()
         batch, chosen = prepared(self, training, model, pairs, objective)
@@ -101,7 +105,7 @@ class EdgePruning:
             {"params": [masks.multipliers], "lr": self.multiplier_lr, "maximize": True},
         ]
         optimiser = torch.optim.AdamW(groups, weight_decay=0.0)
-        losses = train(model, batch, chosen, masks, optimiser, training, label=self.name, progress=progress)
+        losses = train(model, batch, chosen, masks, optimiser, training, label=self.name, progress=progress, examples=examples, tail=tail)
         scores = trained_scores(self, model, batch, chosen, masks.kept().detach(), losses)
         return EdgeScores(scores.graph, scores.values, {**scores.provenance, "sparsity": 1 - float(masks.mean_kept().detach())})
 

@@ -7,7 +7,8 @@ A step draws some examples and some random masks m of real numbers, evaluates th
 
 at the last token, or of minus the objective where `loss` is "objective". How masks are drawn from
 trainable parameters, and what the penalty is, is the method's (`Masks`). The model's own parameters
-never get gradients.
+never get gradients. Another `Tail` than the mean weighs a step's examples by their losses, each a mean over its
+masks; examples may come with other counterfactuals each step (`Examples`).
 
 Where ablated edges carry constants, edges of a drawn mask that are on no path of nonzero edges from
 `input` to `logits` are zeroed, as when a circuit is evaluated: a circuit that is not connected is the
@@ -19,20 +20,22 @@ Losses are recorded in the provenance: of the first and the last step, and means
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple, Protocol
 
 import torch
-from jaxtyping import Float
+from jaxtyping import Float, Int
 from torch import Tensor
 
 from mechassay.circuits.methods.method import Method, check_gradients, describe, seeded
 from mechassay.circuits.objectives import Kl, Objective, load_objective, signed
 from mechassay.circuits.scores import EdgeScores
+from mechassay.circuits.tail import MEAN, Mean, Tail, even
 from mechassay.errors import BadUsage, NonFinite, UnknownName
 from mechassay.graph import Graph
 from mechassay.models.capture import Contrast
+from mechassay.models.decoder import Readout
 from mechassay.models.masked_forward import masked_readout
 from mechassay.models.memory import out_of_memory_is_an_error, token_budget
 from mechassay.models.model import Model
@@ -45,6 +48,19 @@ MIN_STEPS = 3
 
 # Hard concrete masks (Louizos et al. 2018), as in subnetwork probing and edge pruning.
 BETA, GAMMA, ZETA = 2 / 3, -0.1, 1.1
+
+
+class Examples(Protocol):
+    """What the steps of a training are on."""
+
+    @property
+    def n_groups(self) -> int:
+        """How many groups the examples are in."""
+        ...
+
+    def draw(self, generator: torch.Generator) -> tuple[Batch, Int[Tensor, "n"]]:
+        """The examples of the next step, and the number of each one's group."""
+        ...
 
 
 class Masks(Protocol):
@@ -124,8 +140,13 @@ def train(
     *,
     label: str,
     progress: Progress,
+    examples: Examples | None = None,
+    tail: Tail = MEAN,
 ) -> list[StepLoss]:
     """Train the parameters of `masks`, which `optimiser` holds, in place; losses of all steps.
+
+    Args:
+        examples: what each step is on; `batch_size` examples of the batch if not given.
 
     Raises:
         NonFinite: the loss or its gradient is infinite or NaN; the message has the step.
@@ -133,13 +154,18 @@ def train(
     """
     generator = seeded(training.seed)
     budget = token_budget(_bytes_per_token(model), batch.n_tokens, model.device)
-    order = minibatches(len(batch), training.batch_size, generator)
+    source = Minibatches(batch, training.batch_size) if examples is None else examples
+    standing = even(source.n_groups, torch.zeros((), dtype=torch.float64))
     losses: list[StepLoss] = []
     with torch.enable_grad(), progress.track(label, training.steps) as advance, out_of_memory_is_an_error(label):
         for step in range(training.steps):
-            part = batch.select(next(order))
+            part, groups = source.draw(generator)
             drawn = masks.draw(training.samples * (len(part) if training.per_example else 1), generator)
-            fidelity, gradient = fidelity_and_slope(model, part, objective, drawn.detach(), training, budget)
+            weights = None
+            if not isinstance(tail, Mean):
+                found = losses_of(model, part, objective, drawn.detach(), training, budget)
+                weights, standing = tail.weights(found, groups, standing)
+            fidelity, gradient = fidelity_and_slope(model, part, objective, drawn.detach(), training, budget, weights)
             penalty = masks.penalty(step)
             loss = StepLoss(fidelity, float(penalty.detach()))
             if not bool(torch.isfinite(gradient).all()) or not all(-float("inf") < value < float("inf") for value in loss):
@@ -174,28 +200,83 @@ def minibatches(n: int, size: int, generator: torch.Generator) -> Iterator[list[
             yield order[begin : begin + size]
 
 
+@dataclass(eq=False)
+class Minibatches:
+    """Some of a batch's examples a step, all in one group."""
+
+    batch: Batch
+    size: int
+    order: Iterator[list[int]] | None = None
+    n_groups: int = 1
+
+    def draw(self, generator: torch.Generator) -> tuple[Batch, Int[Tensor, "n"]]:
+        """See `Examples.draw`; the order is the first generator's."""
+        self.order = minibatches(len(self.batch), self.size, generator) if self.order is None else self.order
+        part = self.batch.select(next(self.order))
+        return part, torch.zeros(len(part), dtype=torch.long)
+
+
 def fidelity_and_slope(
-    model: Model, batch: Batch, objective: Objective, drawn: Float[Tensor, "masks writers readers"], training: Training, budget: int
+    model: Model,
+    batch: Batch,
+    objective: Objective,
+    drawn: Float[Tensor, "masks writers readers"],
+    training: Training,
+    budget: int,
+    weights: Float[Tensor, "n"] | None = None,
 ) -> tuple[float, Float[Tensor, "masks writers readers"]]:
-    """The mean loss of masked runs and its gradient by the masks: some examples and one mask each at a time."""
-    decoder, total = model.decoder, 0.0
-    gradient = torch.zeros_like(drawn)
-    for rows, chunk in batch.chunks(budget):
+    """The mean loss of masked runs and its gradient by the masks: some examples and one mask each at a time.
+
+    Args:
+        weights: of the examples in the mean, all alike if not given; those of weight 0 are not run.
+    """
+    gradient, total = torch.zeros_like(drawn), 0.0
+    share = torch.full((len(batch),), 1 / len(batch), dtype=torch.float64) if weights is None else weights
+    wanted = share.nonzero()[:, 0].tolist()
+    for rows, places, mask, run in _masked_runs(model, batch, wanted, objective, drawn, training, budget):
+        mask.requires_grad_()
+        losses = run(mask)
+        loss = (losses * share[rows].to(losses)).sum() / training.samples
+        (slope,) = torch.autograd.grad(loss, mask)
+        gradient[places] += slope * (mask != 0) if batch.ablated is not None else slope
+        total += float(loss.detach())
+    return total, gradient
+
+
+@torch.no_grad()
+def losses_of(
+    model: Model, batch: Batch, objective: Objective, drawn: Float[Tensor, "masks writers readers"], training: Training, budget: int
+) -> Float[Tensor, "n"]:
+    """The loss of each example, a mean over its masks, in fp64."""
+    found = torch.zeros(len(batch), dtype=torch.float64)
+    for rows, _, mask, run in _masked_runs(model, batch, list(range(len(batch))), objective, drawn, training, budget):
+        found[rows] += run(mask).double().cpu() / training.samples
+    return found
+
+
+def _masked_runs(
+    model: Model,
+    batch: Batch,
+    wanted: list[int],
+    objective: Objective,
+    drawn: Float[Tensor, "masks writers readers"],
+    training: Training,
+    budget: int,
+) -> Iterator[tuple[list[int], list[int], Tensor, Callable[[Tensor], Tensor]]]:
+    """Chunks of the wanted examples with one mask each: their rows, the masks' places, the masks, and their losses by the masks."""
+    decoder = model.decoder
+    for chosen, chunk in batch.select(wanted).chunks(budget):
+        rows = [wanted[row] for row in chosen]
         contrast = Contrast.run(decoder, chunk)
         clean = contrast.clean.readout(decoder) if objective.needs_clean else None
+
+        def run(mask: Tensor, chunk: Batch = chunk, contrast: Contrast = contrast, clean: Readout | None = clean) -> Tensor:
+            return -signed(objective, masked_readout(decoder, contrast, mask), chunk, clean)
+
         for sample in range(training.samples):
             places = [sample * len(batch) + row for row in rows] if training.per_example else [sample]
             mask = drawn[places]
-            if batch.ablated is not None:
-                mask = mask * connected(model.graph, mask)
-            mask.requires_grad_()
-            loss = -signed(objective, masked_readout(decoder, contrast, mask), chunk, clean).sum() / (len(batch) * training.samples)
-            (slope,) = torch.autograd.grad(loss, mask)
-            if batch.ablated is not None:
-                slope = slope * (mask != 0)
-            gradient[places] += slope
-            total += float(loss.detach())
-    return total, gradient
+            yield rows, places, mask * connected(model.graph, mask) if batch.ablated is not None else mask, run
 
 
 def connected(graph: Graph, masks: Float[Tensor, "masks writers readers"]) -> Float[Tensor, "masks writers readers"]:

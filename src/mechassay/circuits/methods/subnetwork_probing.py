@@ -23,9 +23,10 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from mechassay.circuits.methods.mask_training import GAMMA, ZETA, HardConcrete, Training, prepared, train, trained_scores
+from mechassay.circuits.methods.mask_training import GAMMA, ZETA, Examples, HardConcrete, Training, prepared, train, trained_scores
 from mechassay.circuits.objectives import Objective
 from mechassay.circuits.scores import EdgeScores
+from mechassay.circuits.tail import MEAN, Tail
 from mechassay.errors import BadUsage
 from mechassay.graph import Graph
 from mechassay.models.model import Model
@@ -73,10 +74,12 @@ class SubnetworkProbing:
         *,
         progress: Progress = BAR,
         checkpoint: Path | None = None,
+        examples: Examples | None = None,
+        tail: Tail = MEAN,
     ) -> EdgeScores:
         """See `Method.score`; scores are probabilities, and `checkpoint` is not used: a killed job starts again.
 
-        The objective plays a part only if `loss` is "objective".
+        The objective plays a part only if `loss` is "objective". `examples` and `tail` are those of `mask_training.train`.
         """
         training = self._training()
         batch, chosen = prepared(self, training, model, pairs, objective)
@@ -84,7 +87,7 @@ class SubnetworkProbing:
         start = torch.full(model.graph.legal.shape, math.log(share / (1 - share)), device=model.device, dtype=model.accumulator)
         masks = _Priced(model.graph, start, self.sparsity)
         optimiser = torch.optim.Adam([masks.log_alpha], lr=self.lr)
-        losses = train(model, batch, chosen, masks, optimiser, training, label=self.name, progress=progress)
+        losses = train(model, batch, chosen, masks, optimiser, training, label=self.name, progress=progress, examples=examples, tail=tail)
         return trained_scores(self, model, batch, chosen, masks.kept().detach(), losses)
 
     def forwards(self, graph: Graph, n_pairs: int) -> float:

@@ -34,9 +34,10 @@ import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
 
-from mechassay.circuits.methods.mask_training import Training, prepared, train, trained_scores
+from mechassay.circuits.methods.mask_training import Examples, Training, prepared, train, trained_scores
 from mechassay.circuits.objectives import Objective
 from mechassay.circuits.scores import EdgeScores
+from mechassay.circuits.tail import MEAN, Tail
 from mechassay.errors import BadUsage
 from mechassay.graph import Graph
 from mechassay.models.model import Model
@@ -90,16 +91,18 @@ class UniformGradientSampling:
         *,
         progress: Progress = BAR,
         checkpoint: Path | None = None,
+        examples: Examples | None = None,
+        tail: Tail = MEAN,
     ) -> EdgeScores:
         """See `Method.score`; scores are probabilities, and `checkpoint` is not used: a killed job starts again.
 
-        The objective plays a part only if `loss` is "objective".
+        The objective plays a part only if `loss` is "objective". `examples` and `tail` are those of `mask_training.train`.
         """
         training = self._training()
         batch, chosen = prepared(self, training, model, pairs, objective)
         masks = _Uniform(model.graph, self, model.device, model.accumulator)
         optimiser = torch.optim.AdamW(masks.parameters(), lr=self.lr, betas=BETAS, weight_decay=0.0)
-        losses = train(model, batch, chosen, masks, optimiser, training, label=self.name, progress=progress)
+        losses = train(model, batch, chosen, masks, optimiser, training, label=self.name, progress=progress, examples=examples, tail=tail)
         return trained_scores(self, model, batch, chosen, masks.probabilities().detach(), losses)
 
     def forwards(self, graph: Graph, n_pairs: int) -> float:
