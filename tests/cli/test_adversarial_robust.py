@@ -10,11 +10,13 @@ from typing import Any
 import pytest
 
 from mechassay.adversarial.robust import Robust
+from mechassay.circuits import EAPIGInputs
 from mechassay.circuits.scores import EdgeScores
 
 Run = Callable[..., Any]
-SMALL = ("-m", "truth-ioi", "-t", "truth-ioi", "--edges", "6", "--size", ".03", "--rounds", "1", "--worst", "2",
-         "--base", "4", "--discovery", "5", "--held-out", "6")  # fmt: skip
+SMALL = ("-m", "truth-ioi", "-t", "truth-ioi", "--edges", "6", "--size", ".03", "--rounds", "1", "--tail", "cvar:alpha=.5",
+         "--pairing", "random", "--base", "4", "--held-out", "6")  # fmt: skip
+NAMES = ("matched", "random", "cvar_alpha_.5")
 
 
 def test_tables_and_files(run: Run, tmp_path: Path) -> None:
@@ -22,8 +24,9 @@ def test_tables_and_files(run: Run, tmp_path: Path) -> None:
     assert done.code == 0, done.err
     assert "KL, 3\u00a0% of the edges" in done.out and "Report: " in done.out
     stored = json.loads((tmp_path / "out/result.json").read_text("utf-8"))
-    assert stored["run"]["edges"] == 6 and stored["run"]["sizes"] == [0.03]
+    assert stored["run"]["edges"] == 6 and stored["run"]["sizes"] == [0.03] and stored["run"]["tails"] == ["cvar:alpha=.5"]
     assert {cell["edges"] for cell in stored["repeats"][0]["cells"]} == {7}  # 3 % of 262
+    assert [cell["ranking"] for cell in stored["repeats"][0]["cells"]] == ["matched", "random", "cvar:alpha=.5"]
     assert "<table" in (tmp_path / "out/report.html").read_text("utf-8")
     assert run("adversarial", "robust", *SMALL, "-o", tmp_path / "out").out == done.out
     other = run("adversarial", "robust", *SMALL, "--size", "1.0", "-o", tmp_path / "out")
@@ -33,20 +36,29 @@ def test_tables_and_files(run: Run, tmp_path: Path) -> None:
 def test_a_killed_repeat_takes_up_its_rankings(run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     words = ("adversarial", "robust", *SMALL, "-o")
     assert run(*words, tmp_path / "whole").code == 0
-    random = Robust.score_random
+    score = Robust.score
 
     def killed(*args: Any, **options: Any) -> Any:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(Robust, "score_random", killed)
-    assert run(*words, tmp_path / "out").code == 130
-    assert [path.name for path in (tmp_path / "out/scores").iterdir()] == ["0-robust.safetensors"]
-    monkeypatch.setattr(Robust, "score_random", random)
     monkeypatch.setattr(Robust, "score", killed)
+    assert run(*words, tmp_path / "out").code == 130
+    assert [path.name for path in (tmp_path / "out/scores").iterdir()] == ["0-matched.safetensors"]
+    monkeypatch.setattr(Robust, "score", score)
+    monkeypatch.setattr(EAPIGInputs, "score", lambda self, *args, **options: _but_matched(self, *args, **options))
     assert run(*words, tmp_path / "out").code == 0
-    files = ("repeats/0.json", "result.json", "report.html", *(f"scores/0-{name}.safetensors" for name in ("plain", "robust")))
+    files = ("repeats/0.json", "result.json", "report.html", *(f"scores/0-{name}.safetensors" for name in NAMES))
     for name in files:
         assert _without_times(tmp_path / "out" / name) == _without_times(tmp_path / "whole" / name), name
+
+
+_SCORE = EAPIGInputs.score
+
+
+def _but_matched(self: EAPIGInputs, model: Any, pairs: Any, *args: Any, **options: Any) -> Any:
+    """Single pairs are scored; the matched ranking, of four, is there already."""
+    assert len(pairs) == 1
+    return _SCORE(self, model, pairs, *args, **options)
 
 
 def _without_times(file: Path) -> object:
@@ -74,7 +86,6 @@ def test_rankings_of_other_prompts_are_not_taken_up(run: Run, tmp_path: Path) ->
         (["--edges", "inf"], "number of edges (500) or a share of them, between 0 and 1 (0.01); got 'inf'"),
         (["--edges", "nan"], "got 'nan'"),
         (["--edges", "7.9"], "got '7.9'"),
-        (["--worst", "2.5"], "number of pairs (500)"),
         (["--size", ".03"], "different sizes to compare rankings at; got 0.03, 0.03"),
     ],
 )
@@ -84,7 +95,7 @@ def test_sizes_are_refused_before_anything_is_scored(
     def scored(*args: Any, **options: Any) -> Any:
         raise AssertionError("scored")
 
-    monkeypatch.setattr(Robust, "score", scored)
+    monkeypatch.setattr(EAPIGInputs, "score", scored)
     done = run("adversarial", "robust", *SMALL, *words, "-o", tmp_path / "out")
     assert done.code == 2 and message in done.line and not (tmp_path / "out").exists()
 
@@ -94,9 +105,12 @@ def test_sizes_are_refused_before_anything_is_scored(
     [
         (["--method", "eap"], "use eap-ig-inputs"),
         (["--cut", "gredy"], "Did you mean 'greedy'"),
-        (["--worst", "6"], "a grid of 5 x 5 prompts has no 6 pairs"),
+        (["--tail", "cvar:alpha=2.0"], "above 0 and at most 1; got 2"),
+        (["--tail", "cvr"], "Did you mean 'cvar'"),
+        (["--tail", "mean"], "not the mean, which is there anyway"),
+        (["--pairing", "matched"], "the pairing is same-template or random"),
+        (["--group", "colour"], "Unknown field of prompts 'colour'"),
         (["--repeats", "0"], "Repeats must be 1 or more"),
-        (["--weight", "2"], "must be between 0 and 1; got 2.0"),
         (["--method", "nope"], "Unknown method 'nope'"),
     ],
 )

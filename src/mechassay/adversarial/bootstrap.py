@@ -95,6 +95,31 @@ def grid_interval(
     return percentile_interval(draws if within_reach(shape, share) else np.full(1, np.nan), level)
 
 
+def two_way_worst(
+    values: Float[np.ndarray, "clean corrupted"], rng: np.random.Generator, share: float, n_resamples: int = N_RESAMPLES
+) -> Float[np.ndarray, "resamples"]:
+    """The mean of the worst share of each resampled grid's weight; NaN values are left out, as is a resample that has none.
+
+    A generator in the state that `two_way_draws` was given draws the same rows and columns.
+
+    Raises:
+        BadUsage: the share is not between 0 and 1.
+    """
+    check_share("The worst share", share)
+    rows, columns = (_times_drawn(n, n_resamples, rng) for n in values.shape)
+    order = np.argsort(values, axis=None)[: int((~np.isnan(values)).sum())][::-1]
+    row, column = np.divmod(order, values.shape[1])
+    falling = values.reshape(-1)[order].astype(float)
+    found = np.full(n_resamples, np.nan)
+    for draw in range(n_resamples):
+        weights = rows[draw, row].astype(float) * columns[draw, column]
+        wanted = share * weights.sum()
+        if wanted:
+            ends = np.cumsum(weights)
+            found[draw] = np.clip(wanted - (ends - weights), 0, weights) @ falling / wanted
+    return found
+
+
 def _times_drawn(n: int, n_resamples: int, rng: np.random.Generator) -> Float[np.ndarray, "resamples n"]:
     return rng.multinomial(n, np.full(n, 1 / n), size=n_resamples).astype(np.float32)
 

@@ -5,6 +5,9 @@ columns: what makes a prompt hard for all circuits cancels. They cover the choic
 data that the circuits were found on; for that, find them again on other data (`over_repeats`). The largest value
 has no interval: a resample never exceeds it. Nor has a percentile that too few rows or columns lie beyond (`bootstrap.LEAST`),
 nor a difference of two such.
+
+A grid may have no value for some pairs (NaN): they are left out of everything, and what counts in place of its
+smaller side is the number of values over the most that one prompt is in.
 """
 
 from __future__ import annotations
@@ -16,12 +19,13 @@ from dataclasses import dataclass
 import numpy as np
 from jaxtyping import Float
 
-from mechassay.adversarial.bootstrap import N_RESAMPLES, two_way_draws, within_reach
+from mechassay.adversarial.bootstrap import N_RESAMPLES, two_way_draws, two_way_worst, within_reach
 from mechassay.adversarial.design import Design
 from mechassay.errors import BadUsage
 from mechassay.stats import LEVEL, percentile_interval
 
-PERCENTILES = (0.95, 0.99)
+PERCENTILES = (0.99,)
+WORST = 0.1
 
 
 @dataclass(frozen=True)
@@ -38,7 +42,7 @@ class Resampled:
     """Statistics of a grid, and of its resamples.
 
     Attributes:
-        names: "mean", a percentile for each one asked for ("95%"), "max".
+        names: "mean", the mean of the worst share ("worst 10%"), a percentile for each one asked for ("99%"), "max".
         shape, seed: of the grid and of its resamples: grids that agree in both had the same rows and columns drawn.
         points: of the grid itself; percentiles are interpolated.
         draws: of each resample; there is none of the maximum. NaN throughout for a statistic out of the bootstrap's reach.
@@ -52,18 +56,28 @@ class Resampled:
 
     @staticmethod
     def of(
-        values: Float[np.ndarray, "clean corrupted"], seed: int, percentiles: Sequence[float] = PERCENTILES, n_resamples: int = N_RESAMPLES
+        values: Float[np.ndarray, "clean corrupted"],
+        seed: int,
+        percentiles: Sequence[float] = PERCENTILES,
+        worst: float = WORST,
+        n_resamples: int = N_RESAMPLES,
     ) -> Resampled:
         """Resample a grid.
 
         Raises:
-            BadUsage: a percentile is not between 0 and 1, or there are no resamples.
+            BadUsage: a percentile or the worst share is not between 0 and 1, there are no resamples, or no values.
         """
+        there = ~np.isnan(values)
+        if not there.any():
+            raise BadUsage("Statistics of a grid need one value or more; all are NaN.")
         draws = two_way_draws(values, np.random.default_rng(seed), percentiles, n_resamples=n_resamples)
-        names = ("mean", *(f"{100 * p:g}%" for p in percentiles), "max")
-        points = [values.mean(dtype=float), *np.quantile(values.astype(float), percentiles), values.max()]
-        reached = [within_reach(values.shape, share) for share in (None, *percentiles)]
-        found = np.where(reached, np.column_stack((draws.mean, draws.percentiles)), np.nan)
+        tail = two_way_worst(values, np.random.default_rng(seed), worst, n_resamples)
+        names = ("mean", f"worst {100 * worst:g}%", *(f"{100 * p:g}%" for p in percentiles), "max")
+        known = values[there].astype(float)
+        points = [known.mean(), _worst_mean(known, worst), *np.quantile(known, percentiles), known.max()]
+        units = known.size / max(int(there.sum(axis=0).max()), int(there.sum(axis=1).max()))
+        reached = [within_reach((units,), share) for share in (None, worst, *percentiles)]
+        found = np.where(reached, np.column_stack((draws.mean, tail, draws.percentiles)), np.nan)
         return Resampled(names, values.shape, seed, np.array(points, dtype=float), found)
 
     def minus(self, other: Resampled) -> Resampled:
@@ -82,6 +96,13 @@ class Resampled:
         intervals = [percentile_interval(column, level)[:2] for column in self.draws.T]
         ends = [*intervals, (math.nan, math.nan)]
         return {name: Estimate(float(point), *end) for name, point, end in zip(self.names, self.points, ends, strict=True)}
+
+
+def _worst_mean(values: Float[np.ndarray, "values"], share: float) -> float:
+    """The mean of the largest share of the values, the last of them in part."""
+    wanted = share * values.size
+    taken = np.clip(wanted - np.arange(values.size), 0, 1)
+    return float(np.sort(values)[::-1] @ taken / wanted)
 
 
 def over_repeats(found: Sequence[Estimate], level: float = LEVEL) -> Estimate:

@@ -20,25 +20,28 @@ from mechassay.cli.options import (
 )
 
 SIZES = ["0.01", "0.02", "0.05"]
+TAILS = ["cvar", "mixture", "worst-group"]
 
 
 def robust(
     model: ModelOption,
     task: TaskOption,
-    method: Annotated[str, typer.Option("--method", "-M", help="Method that scores edges and can use kl.")] = "eap-ig-inputs",
+    method: Annotated[
+        str, typer.Option("--method", "-M", help="Method that scores edges and can use kl, or trains a mask.")
+    ] = "eap-ig-inputs",
+    tail: Annotated[
+        list[str], typer.Option(help="How losses become one: cvar, mixture:weight=0.5,alpha=0.2, worst-group; repeat for several.")
+    ] = TAILS,
+    pairing: Annotated[str, typer.Option(help="Of training and held-out pairs: same-template, or random.")] = "same-template",
+    group: Annotated[str, typer.Option(help="Field whose values are the groups of worst-group; the templates if not given.")] = "",
     edges: Annotated[
-        str, typer.Option(help="Size of the circuit whose worst pairs are looked for: edges (500) or a share of them (0.01).")
+        str, typer.Option(help="Size of the circuit whose losses are looked at: edges (500) or a share of them (0.01).")
     ] = "0.02",
     size: Annotated[list[str], typer.Option(help="Size at which rankings are compared, like --edges; repeat for several.")] = SIZES,
-    rounds: Annotated[int, typer.Option(help="How often worst pairs are added.")] = 3,
-    worst: Annotated[str, typer.Option(help="Pairs a round (10), or the share of the grid that they are taken from (0.01).")] = "10",
+    rounds: Annotated[int, typer.Option(help="How often pairs are drawn and weighed; a method that trains a mask has its steps.")] = 3,
     cut: Annotated[str, typer.Option(help="top, or greedy (grown from the logits).")] = "top",
-    weight: Annotated[
-        float | None, typer.Option(help="Weight of all added pairs together, between 0 and 1; every pair alike if not given.")
-    ] = None,
-    base: Annotated[int, typer.Option(help="Base pairs, of the split train.")] = 100,
-    discovery: Annotated[int, typer.Option(help="Clean, and corrupted, prompts of the discovery grid, of the split validation.")] = 100,
-    held_out: Annotated[int, typer.Option(help="Clean, and corrupted, prompts that rankings are compared on, of the split test.")] = 100,
+    base: Annotated[int, typer.Option(help="Pairs that circuits are found on, of the split train.")] = 100,
+    held_out: Annotated[int, typer.Option(help="Held-out matched pairs, of the split test; the grid takes as many again.")] = 100,
     counterfactual: CounterfactualOption = None,
     repeats: Annotated[int, typer.Option(help="Times all is done, with other prompts; from two on, intervals are over repeats.")] = 1,
     output: OutputOption = Path("runs/robust"),
@@ -47,7 +50,7 @@ def robust(
     seed: SeedOption = 0,
     prepend_bos: BosOption = False,
 ) -> None:
-    """Compare a method's circuits with those it finds when given its circuit's worst pairs, or random ones, on held-out prompts."""
+    """Compare a method's circuits with those it finds on pairs drawn anew, where pairs that fail count for more, on held-out pairs."""
     from rich.console import Console
 
     from mechassay.adversarial.robust import cut_named
@@ -60,14 +63,14 @@ def robust(
         model=model,
         task=task,
         method=method,
+        tails=tuple(tail),
+        pairing=pairing,
+        group=group,
         edges=number_or_share(edges),
         sizes=tuple(map(number_or_share, size)),
         rounds=rounds,
-        worst=number_or_share(worst, "pairs"),
         cut=cut_named(cut),
-        weight=weight,
         n_base=base,
-        n_discovery=discovery,
         n_held_out=held_out,
         counterfactual=counterfactual or "",
         repeats=repeats,

@@ -1,15 +1,20 @@
-"""Does robust discovery help? Three rankings of one method, compared on a grid of prompts that none of them has seen.
+"""Does robust discovery help? Rankings of one method, compared on held-out pairs that none of them has seen.
 
-    plain                 scored on base pairs: the task's own, from its split train
-    plain + random pairs  scored on these and on as many pairs of the discovery grid as robust ends up with, drawn at random
-    robust                scored on these and on the worst pairs of the discovery grid (`mechassay.adversarial.robust`)
+    matched           scored on the task's own pairs, from its split train
+    random            scored on the same clean prompts, each with the corrupted prompt of another pair, whatever its template
+    PAIRING           the same where both prompts are of one template (`same-template`), if that is the pairing
+    a tail            the same pairing, where pairs that the circuit fails on count for more (`mechassay.adversarial.robust`)
 
-all with the objective KL to the clean run. The discovery grid is of the split validation, the grid they are compared on of the
-split test; no two of the three share a prompt. What more data of the grid's kind does is the difference of the
-second from the first; what choosing the worst does is the difference of the third from the second.
+all with the objective KL to the clean run. What re-pairing does is the difference of the second and third from the first; what a
+tail does is its difference from the third. These have as many pairs: `rounds` times as many as the first has.
 
-Intervals of one repeat are over the held-out grid's prompts, rankings given. Repeats draw base pairs and both grids anew, each with
-the seed after; with two or more, intervals are Student's over repeats, and cover what the rankings were found on too.
+Rankings are compared on two sets of pairs of the split test, at equal numbers of edges. *Matched* pairs are the
+task's own. The *grid* has the clean prompts of one half of the examples with the corrupted ones of the other half, wherever both have
+equally many tokens and, under same-template, one template. No prompt is on both sides of the comparison: one
+that training and held-out pairs share is refused.
+
+Intervals of one repeat are over the held-out prompts, rankings given. Repeats draw all pairs anew, each with the seed after;
+with two or more, intervals are Student's over repeats, and cover what the rankings were found on too.
 
 The folder keeps finished repeats, and each ranking once it is found; the same command goes on with what is missing.
 """
@@ -26,15 +31,21 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from jaxtyping import Float
 
 from mechassay.adversarial.evaluation import evaluate_pairs
 from mechassay.adversarial.paired import Estimate, Resampled, over_repeats
-from mechassay.adversarial.pools import Pool, draw_pools
-from mechassay.adversarial.robust import Cut, Robust, check_apart
+from mechassay.adversarial.pools import Pool
+from mechassay.adversarial.redrawn import Redrawn, labels_of
+from mechassay.adversarial.robust import Cut, Known, Robust
+from mechassay.circuits.faithfulness import evaluate
 from mechassay.circuits.methods import METHODS
 from mechassay.circuits.node_scores import Scores
-from mechassay.circuits.scores import EdgeScores
-from mechassay.errors import BadUsage
+from mechassay.circuits.pairing import check_pairing, paired
+from mechassay.circuits.scores import Circuit, EdgeScores
+from mechassay.circuits.tail import MEAN, TAILS, Tail
+from mechassay.errors import BadPairs, BadUsage
+from mechassay.examples import Prompt
 from mechassay.graph import Graph
 from mechassay.models.model import Model
 from mechassay.pairs import Batch
@@ -42,23 +53,26 @@ from mechassay.progress import BAR, Progress
 from mechassay.report.grids import Grid, grids_markdown, grids_page
 from mechassay.report.words import interval, number, share
 from mechassay.runs.folder import RunFolder, read_json, write_text
+from mechassay.stats import LEVEL, percentile_interval, resampled_means
 from mechassay.tasks.task import Task
 
 OBJECTIVE = "kl"
-BASE, DISCOVERY, HELD_OUT = "train", "validation", "test"
-PLAIN, RANDOM, ROBUST = "plain", "plain + random pairs", "robust"
-DIFFERENCES = ((RANDOM, PLAIN), (ROBUST, PLAIN), (ROBUST, RANDOM))
-STATISTICS = ("mean", "95%", "99%", "max")
+FOUND_ON, HELD_OUT = "train", "test"
+MATCHED, RANDOM = "matched", "random"
+OWN = "matched pairs: mean"
+STATISTICS = (OWN, "mean", "worst 10%", "99%", "max")
+TAIL_NAMES = ("cvar", "mixture", "worst-group")
 READING = {
-    "KL": "KL(M(x) || C(x, x~)) in nats at the last token, for every clean prompt x with every corrupted prompt x~ of the held-out grid.",
-    PLAIN: "The method's ranking, scored on the base pairs alone.",
-    RANDOM: "The same with pairs of the discovery grid drawn at random, as many as robust has: what more data of that kind does.",
-    ROBUST: "The same with the pairs that the circuit of each round failed on most: what choosing them does is its difference from the row "
-    "before.",
-    "Intervals": "95 %. Of one repeat: two-way bootstrap over the held-out prompts, rankings given; differences are of the same resampled "
-    "prompts. Of several: Student's over repeats, each with base pairs, discovery grid and held-out grid of its own. Where an interval "
-    "of a difference holds 0, nothing was shown. A percentile with few prompts beyond it, and the maximum, are estimated badly.",
-    "Discovery": "The grid that worst pairs were taken from. From round 1 on its numbers are a training error.",
+    "KL": "KL(M(x) || C(x, x~)) in nats at the last token. All columns but one are about the held-out grid: clean prompts x with corrupted "
+    "prompts x~ of other examples, of one template where the pairing is same-template.",
+    OWN: "The mean over held-out pairs as the task makes them.",
+    "worst 10 %": "The mean of the tenth of the pairs with the largest KL.",
+    "Rankings": "matched: scored on the task's own pairs. random, same-template: on the same clean prompts, each with corrupted prompts of "
+    "other examples. The others: on such pairs, where those that the circuit fails on count for more.",
+    "Intervals": "95 %. Of one repeat: bootstraps over the held-out prompts, rankings given; differences are of the same resampled "
+    "prompts. Of several: Student's over repeats, each with pairs of its own. Where an interval of a difference holds 0, nothing was "
+    "shown. They are not adjusted for the number of comparisons.",
+    "Rounds": "What the circuit of each round did on its fresh pairs. Their clean prompts are those that the circuit was found on.",
     "Edges on a path": "Those of the edges asked for that are on a path from input to logits; the others do nothing.",
 }
 
@@ -68,23 +82,26 @@ class RobustRun:
     """What to run. The fields are the plan that is stored with the results.
 
     Attributes:
-        edges: size of the circuit whose worst pairs are looked for: a number, or a share as a float.
+        tails: how losses are made into one, each a ranking ("cvar", "mixture:alpha=0.1"); see `TAILS`.
+        pairing: of the pairs that tails are looked for on, and of the held-out grid: "same-template" or "random".
+        group: a field of the clean prompts, whose values are the groups of worst-group; the templates if empty.
+        edges: size of the circuit whose losses are looked at: a number, or a share as a float.
         sizes: at which rankings are compared.
-        n_base, n_discovery, n_held_out: base pairs, and clean and corrupted prompts of each grid.
+        n_base, n_held_out: pairs that circuits are found on, and held-out matched pairs. The grid has twice as many examples.
         counterfactual: the kind of corrupted prompts; the task's default if empty.
     """
 
     model: str
     task: str
     method: str = "eap-ig-inputs"
+    tails: tuple[str, ...] = TAIL_NAMES
+    pairing: str = "same-template"
+    group: str = ""
     edges: int | float = 0.02
     sizes: tuple[int | float, ...] = (0.01, 0.02, 0.05)
     rounds: int = 3
-    worst: int | float = 10
     cut: Cut = "top"
-    weight: float | None = None
     n_base: int = 100
-    n_discovery: int = 100
     n_held_out: int = 100
     counterfactual: str = ""
     repeats: int = 1
@@ -92,9 +109,32 @@ class RobustRun:
     prepend_bos: bool = False
     seed: int = 0
 
-    def robust(self) -> Robust:
+    def robust(self, tail: Tail = MEAN) -> Robust:
         """The wrapped method."""
-        return Robust(METHODS.make(self.method), self.edges, self.rounds, self.worst, self.cut, weight=self.weight)
+        return Robust(METHODS.make(self.method), tail, self.edges, self.rounds, self.cut)
+
+    def arms(self) -> dict[str, tuple[str, Tail]]:
+        """Pairing and tail of every ranking but the matched one, by name.
+
+        Raises:
+            UnknownName: no such pairing or tail. BadUsage: matched pairs, or a tail twice.
+        """
+        check_pairing(self.pairing)
+        if self.pairing == MATCHED:
+            raise BadUsage(
+                "Robust discovery draws pairs anew, and matched ones are always the same: the pairing is same-template or random."
+            )
+        named = [TAILS.make(text) for text in self.tails]
+        if MEAN in named or len(set(named)) < len(named):
+            raise BadUsage(f"Give different tails, and not the mean, which is there anyway; got {', '.join(self.tails)}.")
+        pairings = dict.fromkeys((RANDOM, self.pairing))
+        return {**{each: (each, MEAN) for each in pairings}, **dict(zip(self.tails, [(self.pairing, each) for each in named], strict=True))}
+
+    def differences(self) -> list[tuple[str, str]]:
+        """What is compared with what: every ranking with those without a tail that are named before it."""
+        arms = [MATCHED, *self.arms()]
+        plain = [name for name in arms if name not in self.tails]
+        return [(of, minus) for place, of in enumerate(arms) for minus in plain if minus in arms[:place]]
 
     def check_sizes(self, graph: Graph) -> None:
         """Refuse sizes that the graph does not have, and repeated ones.
@@ -119,17 +159,82 @@ def run_robust(run: RobustRun, output: Path, model: Model, task: Task, *, progre
     """
     if run.repeats < 1 or (run.repeats > 1 and not task.seeded):
         raise BadUsage(f"Repeats must be 1 or more, and just 1 for a task whose examples do not depend on a seed; got {run.repeats}.")
-    robust = run.robust()
+    run.robust()
+    run.arms()
     run.check_sizes(model.graph)
     folder = RunFolder.open(output, dataclasses.asdict(run))
     found: list[dict[str, Any]] = []
     for repeat in range(run.repeats):
         file = output / "repeats" / f"{repeat}.json"
         if not file.is_file():
-            made = _Repeat(run, robust, model, task, run.seed + repeat, progress).compare(folder, repeat)
+            made = _Repeat(run, model, task, run.seed + repeat, progress).compare(folder, repeat)
             write_text(file, json.dumps(made, indent=1, ensure_ascii=False))
         found.append(read_json(file, "repeat", dict))
     return found
+
+
+@dataclass(frozen=True, eq=False)
+class _Strata:
+    """Pairs of a split with what says which prompts may meet: equally many tokens and, where asked for, one template."""
+
+    batch: Batch
+    templates: tuple[str | None, ...]
+    groups: tuple[str, ...]
+    strata: tuple[str, ...]
+
+    @staticmethod
+    def drawn(run: RobustRun, model: Model, task: Task, split: str, n: int, seed: int, group: str) -> _Strata:
+        """The first pairs of a split, with the field `group` as their groups, or their templates if it is empty."""
+        pairs = task.pairs(split, model, limit=n, counterfactual=run.counterfactual or None, seed=seed)
+        templates = tuple(task.template(pair.tags) for pair in pairs)
+        if run.pairing != RANDOM and None in templates:
+            raise BadUsage(f"{task.name} does not say which template its prompts have: take the pairing random.")
+        groups = labels_of(pairs, group) if group else [template or "" for template in templates]
+        batch = model.batch(pairs)
+        strata = [
+            f"{length} {template if run.pairing != RANDOM else ''}"
+            for length, template in zip(batch.lengths.tolist(), templates, strict=True)
+        ]
+        return _Strata(batch, templates, tuple(groups), tuple(strata))
+
+    def select(self, rows: Sequence[int]) -> _Strata:
+        """The pairs at `rows`, in that order."""
+        groups, strata = (tuple(each[row] for row in rows) for each in (self.groups, self.strata))
+        return _Strata(self.batch.select(rows), tuple(self.templates[row] for row in rows), groups, strata)
+
+
+def strata_grid(
+    model: Model,
+    circuits: Sequence[Circuit],
+    clean: Batch,
+    corrupted: Batch,
+    strata: tuple[Sequence[str], Sequence[str]],
+    progress: Progress,
+) -> Float[np.ndarray, "circuits_and_empty clean corrupted"]:
+    """KL of each circuit, and last of no edges, for all clean with all corrupted prompts of one stratum; NaN for all others.
+
+    Args:
+        clean, corrupted: batches whose clean, and whose corrupted, prompts are taken.
+        strata: of each, in their order; prompts of one have equally many tokens.
+
+    Raises:
+        BadPairs: no two prompts are of one stratum.
+    """
+    found = np.full((len(circuits) + 1, len(clean), len(corrupted)), np.nan, dtype=np.float32)
+    for each in sorted(set(strata[0]) & set(strata[1])):
+        rows, columns = ([place for place, stratum in enumerate(side) if stratum == each] for side in strata)
+        pools = [
+            _pool(batch.select(places), name) for batch, places, name in ((clean, rows, "clean"), (corrupted, columns, "counterfactual"))
+        ]
+        values = evaluate_pairs(model, circuits, *pools, progress=progress)
+        found[(slice(None), *np.ix_(rows, columns))] = np.concatenate((values.circuits, values.corrupted[None]))
+    if np.isnan(found).all():
+        raise BadPairs("No held-out clean prompt has the template and length of a corrupted one: there is no grid.")
+    return found
+
+
+def _pool(batch: Batch, side: str) -> Pool:
+    return Pool((Prompt(""),) * len(batch), getattr(batch, side))
 
 
 @dataclass(frozen=True, eq=False)
@@ -137,7 +242,6 @@ class _Repeat:
     """One comparison, of one seed."""
 
     run: RobustRun
-    robust: Robust
     model: Model
     task: Task
     seed: int
@@ -145,26 +249,20 @@ class _Repeat:
 
     def compare(self, folder: RunFolder, number: int) -> dict[str, Any]:
         run, model = self.run, self.model
-        kind = run.counterfactual or None
-        base = model.batch(self.task.pairs(BASE, model, limit=run.n_base, counterfactual=kind, seed=self.seed))
-        grids = {
-            split: draw_pools(self.task, model, n, n, split=split, counterfactual=kind, seed=self.seed)
-            for split, n in ((DISCOVERY, run.n_discovery), (HELD_OUT, run.n_held_out))
-        }
-        for name, others in (("base pairs", base), ("discovery grid", grids[DISCOVERY])):
-            check_apart(name, others, "held-out grid", grids[HELD_OUT])
+        draw = (run, model, self.task)
+        base = _Strata.drawn(*draw, FOUND_ON, run.n_base, self.seed, run.group)
+        # Whoever has no partner would be in the matched ranking alone.
+        rows = paired(base.batch, run.pairing, np.random.default_rng(0), base.templates).rows
+        kept = base.select(rows)
+        held = _Strata.drawn(*draw, HELD_OUT, 2 * run.n_held_out, self.seed, "")
+        check_apart("pairs that circuits are found on", kept.batch, "held-out pairs", held.batch)
         # Rankings in the folder are of the same plan; here of the same prompts, too.
-        digest = hashlib.sha256(base.content.encode())
-        for pool in (*grids[DISCOVERY], *grids[HELD_OUT]):
-            digest.update(pool.tokens.cpu().numpy().tobytes())
-        folder.save_data(f"repeat {number}", {"hash": digest.hexdigest()})
-        scores = self._rank(base, *grids[DISCOVERY], lambda name: folder.scores_file(f"{number}-{name.replace(' ', '')}"))
+        folder.save_data(f"repeat {number}", {"hash": hashlib.sha256((kept.batch.content + held.batch.content).encode()).hexdigest()})
+        scores = self._rank(kept, lambda name: folder.scores_file(f"{number}-{_file(name)}"))
         places = [(name, size) for size in run.sizes for name in scores]
-        circuits = [dataclasses.replace(self.robust, n_edges=size).circuit(scores[name]) for name, size in places]
-        values = evaluate_pairs(model, circuits, *grids[HELD_OUT], progress=self.progress)
-        seed = self.run.seed
-        by_place = {place: Resampled.of(each, seed) for place, each in zip(places, values.circuits, strict=True)}
-        plain = {size: circuit.pruned().edges for (name, size), circuit in zip(places, circuits, strict=True) if name == PLAIN}
+        circuits = [dataclasses.replace(run.robust(), n_edges=size).circuit(scores[name]) for name, size in places]
+        statistics, empty, n_pairs = self._evaluated(held, places, circuits)
+        matched = {size: circuit.pruned().edges for (name, size), circuit in zip(places, circuits, strict=True) if name == MATCHED}
         cells: list[dict[str, Any]] = []
         for (name, size), circuit in zip(places, circuits, strict=True):
             live = circuit.pruned().edges
@@ -174,35 +272,53 @@ class _Repeat:
                     "size": size,
                     "edges": len(circuit),
                     "edges_on_a_path": int(live.sum()),
-                    "in_plain": int((live & plain[size]).sum()),
+                    "in_matched": int((live & matched[size]).sum()),
                     "pairs": scores[name].provenance["n_examples"],
-                    "statistics": _stored(by_place[name, size]),
+                    "statistics": statistics[name, size].stored(),
                 }
             )
         differences = [
-            {"of": of, "minus": minus, "size": size, "statistics": _stored(by_place[of, size].minus(by_place[minus, size]))}
+            {"of": of, "minus": minus, "size": size, "statistics": statistics[of, size].minus(statistics[minus, size]).stored()}
             for size in run.sizes
-            for of, minus in DIFFERENCES
+            for of, minus in run.differences()
         ]
-        dropped = {split: [dict(pool.dropped) for pool in pools] for split, pools in grids.items()}
         return {
             "seed": self.seed,
-            "rounds": scores[ROBUST].provenance["rounds"],
+            "n_pairs": len(kept.batch),
+            "n_alone": run.n_base - len(kept.batch),
+            "n_grid": n_pairs,
+            "rounds": {name: each.provenance.get("rounds", []) for name, each in scores.items()},
             "cells": cells,
             "differences": differences,
-            "empty": _stored(Resampled.of(values.corrupted, seed)),
-            "dropped": dropped,
+            "empty": empty.stored(),
         }
 
-    def _rank(self, base: Batch, clean: Pool, corrupted: Pool, file: Callable[[str], Path]) -> dict[str, EdgeScores]:
-        """The three rankings; robust comes first, as the control has as many pairs. None depends on whether another was made or read."""
-        data, progress = (self.model, base, clean, corrupted), self.progress
-        robust = self._kept(file(ROBUST), lambda: self.robust.score(*data, OBJECTIVE, progress=progress))
-        n_added = int(robust.provenance["n_added"])
-        rng = np.random.default_rng(self.seed)
-        random = self._kept(file(RANDOM), lambda: self.robust.score_random(*data, n_added, rng, OBJECTIVE, progress=progress))
-        plain = self._kept(file(PLAIN), lambda: self.robust.method.score(self.model, base, OBJECTIVE, progress=progress))
-        return {PLAIN: plain, RANDOM: random, ROBUST: robust}
+    def _evaluated(
+        self, held: _Strata, places: Sequence[tuple[str, int | float]], circuits: Sequence[Circuit]
+    ) -> tuple[dict[tuple[str, int | float], _Statistics], _Statistics, int]:
+        """Statistics of every circuit and of no edges, and how many pairs the grid has."""
+        n, seed = self.run.n_held_out, self.run.seed
+        first, second = held.select(range(n)), held.select(range(n, 2 * n))
+        grid = strata_grid(self.model, circuits, first.batch, second.batch, (first.strata, second.strata), self.progress)
+        none = dataclasses.replace(circuits[0], edges=circuits[0].edges & False)
+        own = evaluate(self.model, [*circuits, none], first.batch, OBJECTIVE, progress=self.progress)
+        draws = resampled_means(own, first.batch.groups, np.random.default_rng(seed))
+        found = [_Statistics(Resampled.of(each, seed), float(own[row].mean()), draws[:, row]) for row, each in enumerate(grid)]
+        return dict(zip(places, found, strict=False)), found[-1], int(np.isfinite(grid[0]).sum())
+
+    def _rank(self, base: _Strata, file: Callable[[str], Path]) -> dict[str, EdgeScores]:
+        """All rankings. None depends on whether another was made or read."""
+        run, model, known, progress = self.run, self.model, dict[bytes, Any](), self.progress
+        method = run.robust().method
+        found = {MATCHED: self._kept(file(MATCHED), lambda: method.score(model, base.batch, OBJECTIVE, progress=progress))}
+        for name, (pairing, tail) in run.arms().items():
+
+            def score(pairing: str = pairing, tail: Tail = tail, known: Known = known) -> Scores:
+                pairs = Redrawn.of(base.batch, pairing, base.templates, base.groups)
+                return run.robust(tail).score(model, pairs, OBJECTIVE, seed=self.seed, known=known, progress=progress)
+
+            found[name] = self._kept(file(name), score)
+        return found
 
     def _kept(self, file: Path, score: Callable[[], Scores]) -> EdgeScores:
         """Scores that the folder has, or that it has from now on."""
@@ -211,9 +327,44 @@ class _Repeat:
         return EdgeScores.load(file, self.model.graph)
 
 
-def _stored(found: Resampled) -> dict[str, list[float | None]]:
-    """Estimates as plain values: value, low, high."""
-    return {name: [_plain(end) for end in (each.value, each.low, each.high)] for name, each in found.estimates().items()}
+def _file(ranking: str) -> str:
+    """A ranking's name as that of a file."""
+    return "".join(letter if letter.isalnum() or letter in "-." else "_" for letter in ranking)
+
+
+@dataclass(frozen=True, eq=False)
+class _Statistics:
+    """What one circuit did: on the grid, and the mean on matched pairs with its resamples."""
+
+    grid: Resampled
+    own: float
+    own_draws: Float[np.ndarray, "resamples"]
+
+    def minus(self, other: _Statistics) -> _Statistics:
+        return _Statistics(self.grid.minus(other.grid), self.own - other.own, self.own_draws - other.own_draws)
+
+    def stored(self) -> dict[str, list[float | None]]:
+        """Estimates as plain values: value, low, high."""
+        low, high, _ = percentile_interval(self.own_draws, LEVEL)
+        found = {OWN: Estimate(self.own, low, high), **self.grid.estimates()}
+        return {name: [_plain(end) for end in (each.value, each.low, each.high)] for name, each in found.items()}
+
+
+def check_apart(first: str, some: Batch, second: str, others: Batch) -> None:
+    """Refuse two sets of pairs that have a prompt, clean or corrupted, in common.
+
+    Raises:
+        BadPairs: they do; the message has their names and how many.
+    """
+    shared = _prompts(some) & _prompts(others)
+    if shared:
+        raise BadPairs(f"The {first} and the {second} share {len(shared)} prompts; take them from different splits.")
+
+
+def _prompts(batch: Batch) -> set[tuple[int, ...]]:
+    """Prompts without their padding."""
+    rows = [zip(tokens.cpu(), batch.mask.cpu(), strict=True) for tokens in (batch.clean, batch.counterfactual)]
+    return {tuple(row[keep].tolist()) for side in rows for row, keep in side}
 
 
 def _plain(value: float) -> float | None:
@@ -237,39 +388,42 @@ def _mean(rows: Sequence[Mapping[str, Any]], name: str) -> str:
 
 
 def robust_grids(run: RobustRun, repeats: Sequence[Mapping[str, Any]]) -> list[Grid]:
-    """The tables: at every size the rankings and their differences, then the rounds on the discovery grid."""
+    """The tables: at every size the rankings and their differences, then the rounds of each tail."""
     grids: list[Grid] = []
     heads = tuple(name.replace("%", " %") for name in STATISTICS)
     for size in run.sizes:
         title = f"{share(size)} of the edges" if isinstance(size, float) else f"{size:,} edges"
         rows: list[tuple[str, ...]] = [
-            ("no edges (corrupted run)", "0", "0", "0", *_texts([{"statistics": repeat["empty"]} for repeat in repeats]))
+            ("no edges (corrupted run)", "0", "0", *_texts([{"statistics": repeat["empty"]} for repeat in repeats]))
         ]
-        for ranking in (PLAIN, RANDOM, ROBUST):
+        for ranking in (MATCHED, *run.arms()):
             cells = [cell for repeat in repeats for cell in repeat["cells"] if cell["ranking"] == ranking and cell["size"] == size]
-            rows.append((ranking, *(_mean(cells, name) for name in ("pairs", "edges_on_a_path", "in_plain")), *_texts(cells)))
-        grids.append(Grid(f"KL, {title}", ("ranking", "pairs", "edges on a path", "also in plain", *heads), tuple(rows)))
+            rows.append((ranking, *(_mean(cells, name) for name in ("pairs", "edges_on_a_path")), *_texts(cells)))
+        grids.append(Grid(f"KL, {title}", ("ranking", "pairs", "edges on a path", *heads), tuple(rows)))
         less = "mean is lower in"
         rows = []
-        for of, minus in DIFFERENCES:
+        for of, minus in run.differences():
             found = [
                 row for repeat in repeats for row in repeat["differences"] if (row["of"], row["minus"], row["size"]) == (of, minus, size)
             ]
             n_less = sum(row["statistics"]["mean"][0] < 0 for row in found)
             rows.append((f"{of} minus {minus}", *_texts(found), f"{n_less} of {len(found)} repeats"))
         grids.append(Grid(f"Differences of KL, {title}", ("difference", *heads, less), tuple(rows)))
-    grids.append(_rounds(repeats))
+    if rows := [row for name in run.arms() for row in _rounds(name, [repeat["rounds"][name] for repeat in repeats])]:
+        grids.append(Grid("KL of each round's circuit on its fresh pairs, mean over repeats", ROUND_HEADS, tuple(rows)))
     return grids
 
 
-def _rounds(repeats: Sequence[Mapping[str, Any]]) -> Grid:
-    rows: list[tuple[str, ...]] = []
-    for place in range(max(len(repeat["rounds"]) for repeat in repeats)):
-        entries = [repeat["rounds"][place] for repeat in repeats if place < len(repeat["rounds"])]
-        means = (number(float(np.mean([entry[name] for entry in entries]))) for name in ("mean", "p99", "max"))
-        added = f"{np.mean([len(entry['added']) for entry in entries]):.3g}"
-        rows.append((str(place), str(len(entries)), *means, added))
-    return Grid("KL on the discovery grid, mean over repeats", ("round", "repeats", "mean", "99 %", "max", "pairs then added"), tuple(rows))
+ROUND_HEADS = ("ranking", "round", "mean", "tail", "max", "pairs counted", "group that counts most")
+
+
+def _rounds(name: str, histories: Sequence[Sequence[Mapping[str, Any]]]) -> Iterator[tuple[str, ...]]:
+    """The rows of a ranking, a round each; none for what has no rounds."""
+    for entries in zip(*histories, strict=True):
+        means = (number(float(np.mean([entry[each] for entry in entries]))) for each in ("mean", "tail", "max"))
+        tops = [max(entry["groups"].items(), key=lambda group: group[1]) for entry in entries]
+        weights = [f"{share(weight)} {label or 'all'}" for label, weight in tops]
+        yield (name, str(entries[0]["round"]), *means, _mean(entries, "counted"), weights[0] if len(weights) == 1 else "")
 
 
 def write_robust(run: RobustRun, output: Path, repeats: Sequence[Mapping[str, Any]]) -> Path:
