@@ -9,9 +9,9 @@ all with the objective KL to the clean run. What re-pairing does is the differen
 tail does is its difference from the third. These have as many pairs: `rounds` times as many as the first has.
 
 Rankings are compared on two sets of pairs of the split test, at equal numbers of edges. *Matched* pairs are the
-task's own. The *grid* has the clean prompts of one half of the examples with the corrupted ones of the other half, wherever both have
-equally many tokens and, under same-template, one template. No prompt is on both sides of the comparison: one
-that training and held-out pairs share is refused.
+task's own. The *grid* has the clean prompts of one half of the examples with the corrupted ones of the other half, all of them
+or, under same-template, wherever both have one template. Prompts that training and held-out pairs share are refused. As in any grid
+all prompts of a split have equally many tokens: the number that most of them have.
 
 Intervals of one repeat are over the held-out prompts, rankings given. Repeats draw all pairs anew, each with the seed after;
 with two or more, intervals are Student's over repeats, and cover what the rankings were found on too.
@@ -175,7 +175,7 @@ def run_robust(run: RobustRun, output: Path, model: Model, task: Task, *, progre
 
 @dataclass(frozen=True, eq=False)
 class _Strata:
-    """Pairs of a split with what says which prompts may meet: equally many tokens and, where asked for, one template."""
+    """Pairs of a split, all of one length, with what says which prompts may meet: their templates, where that is asked for."""
 
     batch: Batch
     templates: tuple[str | None, ...]
@@ -184,18 +184,20 @@ class _Strata:
 
     @staticmethod
     def drawn(run: RobustRun, model: Model, task: Task, split: str, n: int, seed: int, group: str) -> _Strata:
-        """The first pairs of a split, with the field `group` as their groups, or their templates if it is empty."""
-        pairs = task.pairs(split, model, limit=n, counterfactual=run.counterfactual or None, seed=seed)
-        templates = tuple(task.template(pair.tags) for pair in pairs)
+        """The first pairs of a split that have as many tokens as most, with the field `group` as their groups, or their templates."""
+        asked, rows, pairs, batch = n, list[int](), (), None
+        while batch is None or len(rows) < n:
+            pairs = task.pairs(split, model, limit=asked, counterfactual=run.counterfactual or None, seed=seed)
+            batch = model.batch(pairs)
+            rows = (batch.lengths == batch.lengths.mode().values).nonzero()[:n, 0].tolist()
+            asked *= 2
+        chosen = [pairs[row] for row in rows]
+        templates = tuple(task.template(pair.tags) for pair in chosen)
         if run.pairing != RANDOM and None in templates:
             raise BadUsage(f"{task.name} does not say which template its prompts have: take the pairing random.")
-        groups = labels_of(pairs, group) if group else [template or "" for template in templates]
-        batch = model.batch(pairs)
-        strata = [
-            f"{length} {template if run.pairing != RANDOM else ''}"
-            for length, template in zip(batch.lengths.tolist(), templates, strict=True)
-        ]
-        return _Strata(batch, templates, tuple(groups), tuple(strata))
+        kinds = tuple(template or "" for template in templates)
+        groups = tuple(labels_of(chosen, group)) if group else kinds
+        return _Strata(batch.select(rows), templates, groups, kinds if run.pairing != RANDOM else ("",) * n)
 
     def select(self, rows: Sequence[int]) -> _Strata:
         """The pairs at `rows`, in that order."""
@@ -215,7 +217,7 @@ def strata_grid(
 
     Args:
         clean, corrupted: batches whose clean, and whose corrupted, prompts are taken.
-        strata: of each, in their order; prompts of one have equally many tokens.
+        strata: of each, in their order.
 
     Raises:
         BadPairs: no two prompts are of one stratum.
@@ -229,7 +231,7 @@ def strata_grid(
         values = evaluate_pairs(model, circuits, *pools, progress=progress)
         found[(slice(None), *np.ix_(rows, columns))] = np.concatenate((values.circuits, values.corrupted[None]))
     if np.isnan(found).all():
-        raise BadPairs("No held-out clean prompt has the template and length of a corrupted one: there is no grid.")
+        raise BadPairs("No held-out clean prompt has the template of a corrupted one: there is no grid.")
     return found
 
 
