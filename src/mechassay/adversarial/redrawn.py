@@ -1,7 +1,8 @@
 """Pairs whose corrupted prompts are drawn anew whenever they are asked for.
 
-The clean prompts stay; `pairing` says who may give whom a corrupted prompt (`mechassay.circuits.pairing`). Matched pairs are the
-same every time. Groups are what worst-group weighs: the templates, or any field of the clean prompts.
+The clean prompts stay; `pairing` says who may give whom a corrupted prompt
+(`mechassay.circuits.pairing`). Matched pairs are the same every time. Groups are what worst-group
+weighs: the templates, or any field of the clean prompts.
 """
 
 from __future__ import annotations
@@ -55,7 +56,9 @@ class Redrawn:
         return Redrawn(batch, pairing, tuple(templates), tuple(names.tolist()), torch.from_numpy(member.reshape(-1)))
 
     def draw(self, rng: np.random.Generator) -> tuple[Batch, Int[Tensor, "kept"]]:
-        """Pairs made anew, and the number of each one's group; those that nobody can give a prompt are left out.
+        """Pairs made anew, and the number of each one's group.
+
+        Those that nobody can give a prompt are left out.
 
         Raises:
             BadUsage: "same-template" without a template for every pair.

@@ -1,7 +1,7 @@
-"""Robust discovery: find a circuit for pairs that are drawn anew each time, where those it fails on count for more.
+"""Robust discovery: a circuit for pairs drawn anew, where those it fails on count for more.
 
-Uit de Bos and Garriga-Alonso (2024), section 5, leave open whether adversarial evaluation helps to find circuits. Two
-ways to try it, by what the method is. Both take a `Tail`, which makes one loss of many (`mechassay.circuits.tail`).
+Uit de Bos and Garriga-Alonso (2024), section 5, leave open whether adversarial evaluation helps to
+find circuits. How it is tried depends on the method; both ways take a `Tail` (`circuits.tail`).
 
 Re-scoring, for a method that scores edges by a mean over pairs (attribution, exact patching):
 
@@ -11,15 +11,16 @@ Re-scoring, for a method that scores edges by a mean over pairs (attribution, ex
         L_i = KL(M || C) on each pair i of a fresh draw,  w = the tail's weights of L
         T_r = sum_i w_i (scores of pair i),     S = (T_1 + ... + T_r) / r
 
-A pair's scores estimate how its loss moves with each edge, and w is the gradient of the tail by the losses, so that T_r
-does for the tail what plain scores do for the mean. Rounds are averaged because T_r alone follows the last circuit's
-failures and forgets the others'. With the tail `mean` no circuit is run: the scores are the mean over rounds * n pairs.
+A pair's scores estimate how its loss moves with each edge, and w is the gradient of the tail by the
+losses, so that T_r does for the tail what plain scores do for the mean. Rounds are averaged because
+T_r alone follows the last circuit's failures and forgets the others'. With the tail `mean` no
+circuit is run: the scores are the mean over rounds * n pairs.
 
-Training, for a method that trains a mask (edge-pruning, subnetwork-probing, ugs): each step draws pairs anew, and its loss
-is the tail of theirs. `rounds`, `n_edges` and `cut` play no part.
+Training, for a method that trains a mask (edge-pruning, subnetwork-probing, ugs): each step draws
+pairs anew, and its loss is the tail of theirs. `rounds`, `n_edges` and `cut` play no part.
 
-A pair is scored once, even where several tails ask for it (`known`). One pair's scores are as large as the graph. Nothing
-here is evidence that a circuit is robust: evaluate it on prompts of another split.
+A pair is scored once, even where several tails ask for it (`known`). Nothing here is evidence that
+a circuit is robust: evaluate it on prompts of another split.
 """
 
 from __future__ import annotations
@@ -92,14 +93,18 @@ class Robust:
         known: Known | None = None,
         progress: Progress = BAR,
     ) -> EdgeScores:
-        """Scores of the last round; `provenance["rounds"]` says what each round's circuit did on its fresh pairs.
+        """Scores after the last round, or of the trained mask.
+
+        `provenance["rounds"]` says what each round's circuit did on its fresh pairs.
 
         Args:
             seed: of the pairs drawn.
-            known: single pairs' scores by this method with this objective on this model, added to; see `Known`.
+            known: scores of single pairs, each as large as the graph, by this method with this
+                objective on this model; those that are missing are added.
 
         Raises:
-            BadUsage: an objective that does not compare with the clean run, or a method that does not score edges.
+            BadUsage: an objective that does not compare with the clean run, or a method that does
+                not score edges.
             BadPairs: nothing to draw.
         """
         chosen = load_objective(objective)

@@ -1,20 +1,22 @@
-"""How the losses of many pairs become one: their mean, or something in which bad pairs count for more.
+"""How the losses of many pairs become one: a mean, or one in which bad pairs count for more.
 
     mean           (1/n) sum_i L_i
     cvar           the mean of the worst share alpha of the losses             (Rockafellar and Uryasev 2000)
     mixture        weight * mean + (1 - weight) * cvar
     worst-group    sum_g q_g mean of group g,  q_g <- q_g exp(step * mean of g)  (Sagawa et al. 2020)
 
-Each is a weighted mean whose weights come from the losses, and the weights are its gradient by the losses: in cvar and
-mixture by Danskin's theorem, in worst-group because the groups' weights are held fixed within an update. So a
-caller needs no gradient of a sort: it computes losses, asks for weights, and descends sum_i w_i L_i.
+Each is a weighted mean whose weights come from the losses, and the weights are its gradient by the
+losses: in cvar and mixture by Danskin's theorem, in worst-group because the groups' weights are
+held fixed within an update. So a caller needs no gradient of a sort: it computes losses, asks for
+weights, and descends sum_i w_i L_i.
 
-Cvar of n losses takes alpha n of them, the last in part where that is no whole number. Losses that tie at its edge
-share what is left there evenly. Where all losses are equal every pair counts alike: the tail of what
-has no tail is the mean.
+Cvar of n losses takes alpha n of them, the last in part where that is no whole number. Losses that
+tie at its edge share what is left there evenly. Where all losses are equal every pair counts alike:
+the tail of what has no tail is the mean.
 
-The weights q of the groups are the only state. They are uniform at first, come in with each update and go out with the
-result. A group without a loss in an update keeps its weight, and the others' are scaled up for that update.
+The weights q of the groups are the only state. They are uniform at first, come in with each update
+and go out with the result. A group without a loss in an update keeps its weight, and the others'
+are scaled up for that update.
 """
 
 from __future__ import annotations
@@ -122,7 +124,8 @@ class WorstGroup:
     """The groups' means, of which those that have been bad count for more.
 
     Attributes:
-        step: how fast the groups' weights follow their losses, a nat and update; 0 weighs groups alike for good.
+        step: how fast the groups' weights follow their losses, a nat and update; at 0 groups count
+            alike for good.
     """
 
     step: float = 1.0
@@ -138,7 +141,7 @@ class WorstGroup:
         there, member, sizes = torch.unique(groups, return_inverse=True, return_counts=True)
         means = losses.new_zeros(len(there)).index_add(0, member, losses) / sizes
         before = standing[there]
-        # Scaled to what these groups had together, so that a group that is not there neither gains nor loses.
+        # Scaled to what these groups had together: a group that is not there keeps its weight.
         after = before * torch.exp(self.step * (means - means.max()))
         after = after * (before.sum() / after.sum())
         return Weights((after / after.sum() / sizes)[member], standing.index_copy(0, there, after))

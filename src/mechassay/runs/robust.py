@@ -1,22 +1,26 @@
-"""Does robust discovery help? Rankings of one method, compared on held-out pairs that none of them has seen.
+"""Does robust discovery help? Rankings of one method, compared on held-out pairs.
 
-    matched           scored on the task's own pairs, from its split train
-    random            scored on the same clean prompts, each with the corrupted prompt of another pair, whatever its template
-    PAIRING           the same where both prompts are of one template (`same-template`), if that is the pairing
-    a tail            the same pairing, where pairs that the circuit fails on count for more (`mechassay.adversarial.robust`)
+    matched        scored on the task's own pairs, from its split train
+    random         on the same clean prompts, each with the corrupted prompt of another pair
+    same-template  the same, where both prompts are of one template (if that is the pairing)
+    a tail         that pairing, where pairs that the circuit fails on count for more
 
-all with the objective KL to the clean run. What re-pairing does is the difference of the second and third from the first; what a
-tail does is its difference from the third. These have as many pairs: `rounds` times as many as the first has.
+all with the objective KL to the clean run. What re-pairing does is the difference of the second and
+third from the first; what a tail does is its difference from the third. All but the first draw
+`rounds` times as many pairs as that has, and each tail the same ones (`adversarial.robust`).
 
-Rankings are compared on two sets of pairs of the split test, at equal numbers of edges. *Matched* pairs are the
-task's own. The *grid* has the clean prompts of one half of the examples with the corrupted ones of the other half, all of them
-or, under same-template, wherever both have one template. Prompts that training and held-out pairs share are refused. As in any grid
-all prompts of a split have equally many tokens: the number that most of them have.
+Rankings are compared on two sets of pairs of the split test, at equal numbers of edges. *Matched*
+pairs are the task's own. The *grid* has the clean prompts of one half of the examples with the
+corrupted ones of the other half, all of them or, under same-template, wherever both have one
+template. Prompts that training and held-out pairs share are refused. As in any grid all prompts of
+a split have equally many tokens: the number that most of them have.
 
-Intervals of one repeat are over the held-out prompts, rankings given. Repeats draw all pairs anew, each with the seed after;
-with two or more, intervals are Student's over repeats, and cover what the rankings were found on too.
+Intervals of one repeat are over the held-out prompts, rankings given. Repeats draw all pairs anew,
+each with the seed after; with two or more, intervals are Student's over repeats, and cover what the
+rankings were found on too.
 
-The folder keeps finished repeats, and each ranking once it is found; the same command goes on with what is missing.
+The folder keeps finished repeats, and each ranking once it is found; the same command goes on with
+what is missing.
 """
 
 from __future__ import annotations
@@ -83,11 +87,14 @@ class RobustRun:
 
     Attributes:
         tails: how losses are made into one, each a ranking ("cvar", "mixture:alpha=0.1"); see `TAILS`.
-        pairing: of the pairs that tails are looked for on, and of the held-out grid: "same-template" or "random".
-        group: a field of the clean prompts, whose values are the groups of worst-group; the templates if empty.
+        pairing: of the pairs that tails are looked for on, and of the held-out grid:
+            "same-template" or "random".
+        group: a field of the clean prompts, whose values are the groups of worst-group; the
+            templates if empty.
         edges: size of the circuit whose losses are looked at: a number, or a share as a float.
         sizes: at which rankings are compared.
-        n_base, n_held_out: pairs that circuits are found on, and held-out matched pairs. The grid has twice as many examples.
+        n_base, n_held_out: pairs that circuits are found on, and held-out matched pairs. The grid
+            has these pairs' clean prompts, and the corrupted ones of as many others.
         counterfactual: the kind of corrupted prompts; the task's default if empty.
     """
 
@@ -131,7 +138,7 @@ class RobustRun:
         return {**{each: (each, MEAN) for each in pairings}, **dict(zip(self.tails, [(self.pairing, each) for each in named], strict=True))}
 
     def differences(self) -> list[tuple[str, str]]:
-        """What is compared with what: every ranking with those without a tail that are named before it."""
+        """What is compared with what: each ranking with those before it that have no tail."""
         arms = [MATCHED, *self.arms()]
         plain = [name for name in arms if name not in self.tails]
         return [(of, minus) for place, of in enumerate(arms) for minus in plain if minus in arms[:place]]
@@ -175,7 +182,7 @@ def run_robust(run: RobustRun, output: Path, model: Model, task: Task, *, progre
 
 @dataclass(frozen=True, eq=False)
 class _Strata:
-    """Pairs of a split, all of one length, with what says which prompts may meet: their templates, where that is asked for."""
+    """Pairs of a split, all of one length, with what says which prompts may meet."""
 
     batch: Batch
     templates: tuple[str | None, ...]
@@ -184,7 +191,10 @@ class _Strata:
 
     @staticmethod
     def drawn(run: RobustRun, model: Model, task: Task, split: str, n: int, seed: int, group: str) -> _Strata:
-        """The first pairs of a split that have as many tokens as most, with the field `group` as their groups, or their templates."""
+        """The first pairs of a split that have as many tokens as most.
+
+        Their groups are the values of the field `group`, or the templates if it is empty.
+        """
         asked, rows, pairs, batch = n, list[int](), (), None
         while batch is None or len(rows) < n:
             pairs = task.pairs(split, model, limit=asked, counterfactual=run.counterfactual or None, seed=seed)
@@ -213,7 +223,7 @@ def strata_grid(
     strata: tuple[Sequence[str], Sequence[str]],
     progress: Progress,
 ) -> Float[np.ndarray, "circuits_and_empty clean corrupted"]:
-    """KL of each circuit, and last of no edges, for all clean with all corrupted prompts of one stratum; NaN for all others.
+    """KL of each circuit, and last of no edges, for every pair of prompts of one stratum, else NaN.
 
     Args:
         clean, corrupted: batches whose clean, and whose corrupted, prompts are taken.
