@@ -76,7 +76,8 @@ READING = {
     "Intervals": "95 %. Of one repeat: bootstraps over the held-out prompts, rankings given; differences are of the same resampled "
     "prompts. Of several: Student's over repeats, each with pairs of its own. Where an interval of a difference holds 0, nothing was "
     "shown. They are not adjusted for the number of comparisons.",
-    "Rounds": "What the circuit of each round did on its fresh pairs. Their clean prompts are those that the circuit was found on.",
+    "Rounds": "What the circuit of each round did on its fresh pairs. Their clean prompts are those that the circuit was found on. "
+    "The heaviest group is the one that worst-group lets count most, and its share.",
     "Edges on a path": "Those of the edges asked for that are on a path from input to logits; the others do nothing.",
 }
 
@@ -426,7 +427,7 @@ def robust_grids(run: RobustRun, repeats: Sequence[Mapping[str, Any]]) -> list[G
     return grids
 
 
-ROUND_HEADS = ("ranking", "round", "mean", "tail", "max", "pairs counted", "group that counts most")
+ROUND_HEADS = ("ranking", "round", "mean", "tail", "max", "pairs counted", "heaviest group")
 
 
 def _rounds(name: str, histories: Sequence[Sequence[Mapping[str, Any]]]) -> Iterator[tuple[str, ...]]:
@@ -434,8 +435,10 @@ def _rounds(name: str, histories: Sequence[Sequence[Mapping[str, Any]]]) -> Iter
     for entries in zip(*histories, strict=True):
         means = (number(float(np.mean([entry[each] for entry in entries]))) for each in ("mean", "tail", "max"))
         tops = [max(entry["groups"].items(), key=lambda group: group[1]) for entry in entries]
-        weights = [f"{share(weight)} {label or 'all'}" for label, weight in tops]
-        yield (name, str(entries[0]["round"]), *means, _mean(entries, "counted"), weights[0] if len(weights) == 1 else "")
+        moved = any(len(set(entry["groups"].values())) > 1 for entry in entries)
+        label = f" ({tops[0][0]})" if len({name for name, _ in tops}) == 1 else ""
+        heaviest = f"{share(float(np.mean([weight for _, weight in tops])))}{label}" if moved else ""
+        yield (name, str(entries[0]["round"]), *means, _mean(entries, "counted"), heaviest)
 
 
 def write_robust(run: RobustRun, output: Path, repeats: Sequence[Mapping[str, Any]]) -> Path:
