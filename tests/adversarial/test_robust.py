@@ -176,14 +176,33 @@ def words(*texts: list[str]) -> list[list[list[int]]]:
     return [tokenizer(side)["input_ids"] for side in texts]
 
 
-def test_pairing_anew_shows_what_matched_pairs_hide() -> None:
-    """Names are a pair's own, and only fillers differ within one: matched pairs show no edge of the circuit, others all nine."""
-    truth = load_truth("truth-ioi")
+def named_pairs() -> Batch:
+    """Twelve pairs with names of their own; only fillers differ within one, and fillers do not matter."""
     names = [("Ann", "Bob"), ("Cid", "Dan"), ("Eve", "Fay"), ("Bob", "Cid"), ("Dan", "Ann"), ("Fay", "Eve")]
     shapes = ("then {0} . {1} , so so {0} so to", "then . so {0} {1} , {1} . so to")
     clean = [shape.format(*both) for both in names for shape in shapes]
-    other = [text.replace(".", "and") for text in clean]
-    batch = Batch.from_tokens(*words(clean, other), [[]] * 12, [[]] * 12)
+    return Batch.from_tokens(*words(clean, [text.replace(".", "and") for text in clean]), [[]] * 12, [[]] * 12)
+
+
+def test_where_no_pair_fails_a_tail_is_the_mean() -> None:
+    """The true circuit, and then some: it departs from the model by rounding alone, and by more in some pairs than in others."""
+    truth, pairs = load_truth("truth-ioi"), Redrawn.of(named_pairs(), "random", (), ["a", "b"] * 6)
+    scores = EAPIGInputs().score(truth.model, pairs.draw(np.random.default_rng(0))[0], "kl", progress=SILENT)
+    losses = evaluate(truth.model, scores.top(12, by="magnitude"), pairs.draw(np.random.default_rng(1))[0], "kl", progress=SILENT)
+    assert len(set(losses.tolist())) > 1 and losses.max() < 1e-5
+    found = [
+        Robust(EAPIGInputs(), tail, n_edges=12, rounds=1).score(truth.model, pairs, progress=SILENT)
+        for tail in (MEAN, CVaR(0.2), Mixture(0.5, 0.2), WorstGroup(5.0))
+    ]
+    for each in found[1:]:
+        torch.testing.assert_close(each.values, found[0].values, rtol=1e-4, atol=1e-7, equal_nan=True)
+        assert [entry["counted"] for entry in each.provenance["rounds"]] == [12]
+
+
+def test_pairing_anew_shows_what_matched_pairs_hide() -> None:
+    """Names are a pair's own, and only fillers differ within one: matched pairs show no edge of the circuit, others all nine."""
+    truth = load_truth("truth-ioi")
+    batch = named_pairs()
     circuit = truth.circuits["counterfactual"]
     shared: dict[str, int] = {}
     for pairing in ("matched", "random"):

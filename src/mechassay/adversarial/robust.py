@@ -13,8 +13,8 @@ Re-scoring, for a method that scores edges by a mean over pairs (attribution, ex
 
 A pair's scores estimate how its loss moves with each edge, and w is the gradient of the tail by the
 losses, so that T_r does for the tail what plain scores do for the mean. Rounds are averaged because
-T_r alone follows the last circuit's failures and forgets the others'. With the tail `mean` no
-circuit is run: the scores are the mean over rounds * n pairs.
+T_r alone follows the last circuit's failures and forgets the others'. Where no pair fails all are
+alike, and T_r is their mean. With the tail `mean` no circuit is run.
 
 Training, for a method that trains a mask (edge-pruning, subnetwork-probing, ugs): each step draws
 pairs anew, and its loss is the tail of theirs. `rounds`, `n_edges` and `cut` play no part.
@@ -52,6 +52,8 @@ Cut = Literal["top", "greedy"]
 CUTS: tuple[Cut, ...] = ("top", "greedy")
 TRAINED = (EdgePruning, SubnetworkProbing, UniformGradientSampling)
 """Methods that train a mask, and take examples and a tail."""
+ROUNDING = 1e-5
+"""Nats. In fp32 a divergence up to this is rounding (`divergence`): there a pair has not failed."""
 Known = MutableMapping[bytes, Tensor]
 """Scores of single pairs, by their tokens."""
 
@@ -195,6 +197,7 @@ class _Rounds:
             if scores is not None:
                 circuit = robust.circuit(EdgeScores(self.model.graph, scores))
                 losses = torch.from_numpy(evaluate(self.model, circuit, batch, self.objective, progress=self.progress))
+                losses = torch.where(losses > ROUNDING, losses, 0.0)
                 found = robust.tail.weights(losses, groups, standing)
                 weights, standing = found
                 history.append(self._entry(number, circuit, losses, found))
