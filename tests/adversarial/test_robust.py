@@ -243,7 +243,7 @@ def test_bad_settings(settings: dict[str, Any], message: str) -> None:
 
 def test_what_no_round_could_use(tiny: Subject) -> None:
     def score(method: Any = METHOD, objective: str = "kl", **more: Any) -> EdgeScores:
-        return Robust(method, n_edges=20, **more).score(tiny.model, Redrawn.of(tiny.batch, "random"), objective, progress=SILENT)
+        return Robust(method, CVaR(), n_edges=20, **more).score(tiny.model, Redrawn.of(tiny.batch, "random"), objective, progress=SILENT)
 
     with pytest.raises(BadUsage, match=r"compares with the clean run \(kl, js\); got 'logit_diff'"):
         score(objective="logit_diff")
@@ -265,7 +265,7 @@ def test_prompts_are_shared_whichever_side_they_are_on(tiny: Subject) -> None:
 
 def test_any_method_of_edges_will_do(tiny: Subject) -> None:
     pairs = Redrawn.of(tiny.batch, "random")
-    found = Robust(Random(seed=3), n_edges=20, rounds=1).score(tiny.model, pairs, "js", progress=SILENT)
+    found = Robust(Random(seed=3), CVaR(), n_edges=20, rounds=1).score(tiny.model, pairs, "js", progress=SILENT)
     assert found.provenance["objective"] == "js" and found.provenance["method"] == "robust"
 
 

@@ -26,7 +26,7 @@ a circuit is robust: evaluate it on prompts of another split.
 from __future__ import annotations
 
 from collections.abc import MutableMapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, ClassVar, Literal
 
 import numpy as np
@@ -42,7 +42,7 @@ from mechassay.circuits.methods.subnetwork_probing import SubnetworkProbing
 from mechassay.circuits.methods.ugs import UniformGradientSampling
 from mechassay.circuits.objectives import Objective, load_objective
 from mechassay.circuits.scores import By, Circuit, EdgeScores
-from mechassay.circuits.tail import Mean, Mixture, Tail, Weights, even
+from mechassay.circuits.tail import MEAN, Mean, Tail, Weights, even
 from mechassay.errors import BadUsage, UnknownName
 from mechassay.models.model import Model
 from mechassay.pairs import Batch
@@ -72,7 +72,7 @@ class Robust:
     """
 
     method: Method
-    tail: Tail = field(default_factory=Mixture)
+    tail: Tail = MEAN
     n_edges: int | float = 0.02
     rounds: int = 3
     cut: Cut = "top"
