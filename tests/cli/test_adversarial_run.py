@@ -238,10 +238,11 @@ def test_pairs_methods_and_controls_are_chosen(run: Run, tmp_path: Path) -> None
     words = ("--same", "template", "-c", "eap-ig-inputs@7", "--objective", "kl", "--pairing", "random", "--controls", "4")
     done = run(*TRUTH, *SMALL, *words, "-o", tmp_path / "out")
     assert done.code == 0, done.err
-    assert "random (16 pairs)" in done.out and "All prompts have one template." in done.out
+    assert "random paths" in done.out and "random edges" in done.out and "All prompts have one template." in done.out
     plan = json.loads((tmp_path / "out" / "plan.json").read_text("utf-8"))
     assert (plan["same"], plan["objective"], plan["pairing"], plan["controls"]) == (["template"], "kl", "random", 4)
     page = (tmp_path / "out" / "report.html").read_text("utf-8")
+    assert "random paths (16 pairs)" in page and "random edges (16 pairs)" in page
     assert "pairing=random" in page and "objective=kl" in page and "those that agree in template" in page and "By template" in page
     refused = run(*TRUTH, *SMALL, "--same", "template", "-c", "eap-ig-inputs@7", "--objective", "kl", "-o", tmp_path / "out")
     assert refused.code == 2 and "holds a run with" in refused.line
