@@ -109,6 +109,8 @@ def test_sizes_are_refused_before_anything_is_scored(
         (["--tail", "cvr"], "Did you mean 'cvar'"),
         (["--tail", "mean"], "not the mean, which is there anyway"),
         (["--pairing", "matched"], "the pairing is same-template or random"),
+        (["--objective", "logit_diff"], "compares with the clean run (kl, js); got 'logit_diff'"),
+        (["--objective", "kll"], "Did you mean 'kl'"),
         (["--group", "colour"], "Unknown field of prompts 'colour'"),
         (["--repeats", "0"], "Repeats must be 1 or more"),
         (["--method", "nope"], "Unknown method 'nope'"),

@@ -58,6 +58,19 @@ Known = MutableMapping[bytes, Tensor]
 """Scores of single pairs, by their tokens."""
 
 
+def check_divergence(objective: Objective) -> None:
+    """Refuse an objective that does not compare with the clean run.
+
+    Raises:
+        BadUsage: it does not.
+    """
+    if not objective.needs_clean:
+        raise BadUsage(
+            f"A circuit fails on a pair where it departs from the model: robust discovery needs an objective that compares with the "
+            f"clean run (kl, js); got {objective.name!r}."
+        )
+
+
 @dataclass(frozen=True)
 class Robust:
     """A method, and what its pairs' losses are made into.
@@ -110,11 +123,7 @@ class Robust:
             BadPairs: nothing to draw.
         """
         chosen = load_objective(objective)
-        if not chosen.needs_clean:
-            raise BadUsage(
-                f"A circuit fails on a pair where it departs from the model: robust discovery needs an objective that compares with the "
-                f"clean run (kl, js); got {chosen.name!r}."
-            )
+        check_divergence(chosen)
         if isinstance(self.method, TRAINED):
             examples = _Steps(pairs, self.method.batch_size)
             scores = self.method.score(model, pairs.batch, chosen, progress=progress, examples=examples, tail=self.tail)

@@ -34,6 +34,7 @@ def robust(
     ] = TAILS,
     pairing: Annotated[str, typer.Option(help="Of training and held-out pairs: same-template, or random.")] = "same-template",
     group: Annotated[str, typer.Option(help="Field whose values are the groups of worst-group; the templates if not given.")] = "",
+    objective: Annotated[str, typer.Option(help="What circuits are found by: kl or js. Held-out pairs are measured by kl.")] = "kl",
     edges: Annotated[
         str, typer.Option(help="Size of the circuit whose losses are looked at: edges (500) or a share of them (0.01).")
     ] = "0.02",
@@ -66,6 +67,7 @@ def robust(
         tails=tuple(tail),
         pairing=pairing,
         group=group,
+        objective=objective,
         edges=number_or_share(edges),
         sizes=tuple(map(number_or_share, size)),
         rounds=rounds,

@@ -41,10 +41,11 @@ from mechassay.adversarial.evaluation import evaluate_pairs
 from mechassay.adversarial.paired import Estimate, Resampled, over_repeats
 from mechassay.adversarial.pools import Pool
 from mechassay.adversarial.redrawn import Redrawn, labels_of
-from mechassay.adversarial.robust import Cut, Known, Robust
+from mechassay.adversarial.robust import Cut, Known, Robust, check_divergence
 from mechassay.circuits.faithfulness import evaluate
 from mechassay.circuits.methods import METHODS
 from mechassay.circuits.node_scores import Scores
+from mechassay.circuits.objectives import load_objective
 from mechassay.circuits.pairing import check_pairing, paired
 from mechassay.circuits.scores import Circuit, EdgeScores
 from mechassay.circuits.tail import MEAN, TAILS, Tail
@@ -60,7 +61,7 @@ from mechassay.runs.folder import RunFolder, read_json, write_text
 from mechassay.stats import LEVEL, percentile_interval, resampled_means
 from mechassay.tasks.task import Task
 
-OBJECTIVE = "kl"
+DIVERGENCE = "kl"
 FOUND_ON, HELD_OUT = "train", "test"
 MATCHED, RANDOM = "matched", "random"
 OWN = "matched pairs: mean"
@@ -92,6 +93,8 @@ class RobustRun:
             "same-template" or "random".
         group: a field of the clean prompts, whose values are the groups of worst-group; the
             templates if empty.
+        objective: what circuits are found by, and what a pair's loss is: "kl" or "js"; held-out pairs
+            are always measured by KL.
         edges: size of the circuit whose losses are looked at: a number, or a share as a float.
         sizes: at which rankings are compared.
         n_base, n_held_out: pairs that circuits are found on, and held-out matched pairs. The grid
@@ -105,6 +108,7 @@ class RobustRun:
     tails: tuple[str, ...] = TAIL_NAMES
     pairing: str = "same-template"
     group: str = ""
+    objective: str = DIVERGENCE
     edges: int | float = 0.02
     sizes: tuple[int | float, ...] = (0.01, 0.02, 0.05)
     rounds: int = 3
@@ -120,6 +124,14 @@ class RobustRun:
     def robust(self, tail: Tail = MEAN) -> Robust:
         """The wrapped method."""
         return Robust(METHODS.make(self.method), tail, self.edges, self.rounds, self.cut)
+
+    def check_objective(self) -> None:
+        """Refuse an objective that does not compare a circuit with the model.
+
+        Raises:
+            BadUsage: it does not. UnknownName: there is none of that name.
+        """
+        check_divergence(load_objective(self.objective))
 
     def arms(self) -> dict[str, tuple[str, Tail]]:
         """Pairing and tail of every ranking but the matched one, by name.
@@ -169,6 +181,7 @@ def run_robust(run: RobustRun, output: Path, model: Model, task: Task, *, progre
         raise BadUsage(f"Repeats must be 1 or more, and just 1 for a task whose examples do not depend on a seed; got {run.repeats}.")
     run.robust()
     run.arms()
+    run.check_objective()
     run.check_sizes(model.graph)
     folder = RunFolder.open(output, dataclasses.asdict(run))
     found: list[dict[str, Any]] = []
@@ -314,7 +327,7 @@ class _Repeat:
         first, second = held.select(range(n)), held.select(range(n, 2 * n))
         grid = strata_grid(self.model, circuits, first.batch, second.batch, (first.strata, second.strata), self.progress)
         none = dataclasses.replace(circuits[0], edges=circuits[0].edges & False)
-        own = evaluate(self.model, [*circuits, none], first.batch, OBJECTIVE, progress=self.progress)
+        own = evaluate(self.model, [*circuits, none], first.batch, DIVERGENCE, progress=self.progress)
         draws = resampled_means(own, first.batch.groups, np.random.default_rng(seed))
         found = [_Statistics(Resampled.of(each, seed), float(own[row].mean()), draws[:, row]) for row, each in enumerate(grid)]
         return dict(zip(places, found, strict=False)), found[-1], int(np.isfinite(grid[0]).sum())
@@ -323,12 +336,12 @@ class _Repeat:
         """All rankings. None depends on whether another was made or read."""
         run, model, known, progress = self.run, self.model, dict[bytes, Any](), self.progress
         method = run.robust().method
-        found = {MATCHED: self._kept(file(MATCHED), lambda: method.score(model, base.batch, OBJECTIVE, progress=progress))}
+        found = {MATCHED: self._kept(file(MATCHED), lambda: method.score(model, base.batch, run.objective, progress=progress))}
         for name, (pairing, tail) in run.arms().items():
 
             def score(pairing: str = pairing, tail: Tail = tail, known: Known = known) -> Scores:
                 pairs = Redrawn.of(base.batch, pairing, base.templates, base.groups)
-                return run.robust(tail).score(model, pairs, OBJECTIVE, seed=self.seed, known=known, progress=progress)
+                return run.robust(tail).score(model, pairs, run.objective, seed=self.seed, known=known, progress=progress)
 
             found[name] = self._kept(file(name), score)
         return found
