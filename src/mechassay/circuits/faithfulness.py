@@ -38,6 +38,7 @@ from mechassay.stats import Interval, mean_estimate
 __all__ = ["FRACTIONS", "PROFILES", "Controls", "FaithfulnessCurve", "Profile", "Sweep", "evaluate", "faithfulness_curve", "run_controls"]
 
 RANDOM_SEEDS = (0, 1, 2)
+RANKINGS: tuple[By, By] = ("value", "magnitude")
 Drawn = Mapping[int, tuple[tuple[int, ...], Float[np.ndarray, "sizes n"]]]
 """Random rankings by seed: edges kept at each size, and the objective [sizes, n]."""
 
@@ -210,14 +211,13 @@ def faithfulness_curve(
         controls = run_controls(model, batch, chosen, fractions=sizes, progress=progress)
     elif (controls.ids, controls.objective, controls.fractions) != (batch.ids, chosen.name, sizes):
         raise BadUsage("The controls belong to other examples, another objective or other fractions than this evaluation.")
-    rankings: tuple[By, By] = ("value", "magnitude")
     greedy = greedy or (isinstance(scores, EdgeScores) and scores.grows)
-    wanted = {by: [_cut(scores, p, by, greedy, profile) for p in sizes] for by in rankings}
-    values = _evaluate_distinct(model, [circuit for by in rankings for circuit in wanted[by]], batch, chosen, progress)
+    wanted = {by: [_cut(scores, p, by, greedy, profile) for p in sizes] for by in RANKINGS}
+    values = _evaluate_distinct(model, [circuit for by in RANKINGS for circuit in wanted[by]], batch, chosen, progress)
     rule = Rule(profile, sizes, model.graph.n_edges, controls.empty, controls.full, batch.groups, seed)
     asked = tuple(int(p * model.graph.n_edges) for p in sizes)
     found: dict[By, Sweep] = {}
-    for place, by in enumerate(rankings):
+    for place, by in enumerate(RANKINGS):
         kept = tuple(round(circuit.weighted_edge_count()) for circuit in wanted[by])
         found[by] = rule.sweep(by, asked, kept, values[place * len(sizes) : (place + 1) * len(sizes)])
     random, paths = (
