@@ -19,6 +19,7 @@ from tokenizers.pre_tokenizers import Whitespace
 
 import tiny
 from mechassay.adversarial import heat_maps
+from mechassay.runs.adversarial_paper import PaperRun
 from mechassay.tasks import greater_than
 from mechassay.tasks.docstring import Docstring
 from mechassay.tasks.greater_than import GreaterThan
@@ -263,3 +264,28 @@ def test_pairs_methods_and_controls_are_chosen(run: Run, tmp_path: Path) -> None
 def test_wrong_choices_are_one_line(run: Run, tmp_path: Path, words: tuple[str, ...], message: str) -> None:
     done = run(*TRUTH, *SMALL, "-c", "random@0.5", *words, "-o", tmp_path / "out")
     assert done.code == 2 and message in done.line
+
+
+def test_a_heat_map_that_is_asked_for_is_drawn(run: Run, tmp_path: Path) -> None:
+    words = (*TRUTH, *SMALL, "-c", "random@0.5")
+    done = run(*words, "--heat-map", "subject,corrupted subject", "-o", tmp_path / "out")
+    assert done.code == 0, done.err
+    assert json.loads((tmp_path / "out" / "plan.json").read_text("utf-8"))["heat_maps"] == ["subject,corrupted subject"]
+    assert "By subject and corrupted subject" in (tmp_path / "out" / "report.html").read_text("utf-8")
+    refused = run(*words, "--heat-map", "subjct,subject", "-o", tmp_path / "other")
+    assert refused.code == 2 and "Did you mean 'subject'" in refused.line
+
+
+def test_nothing_is_worse_than_by_the_least_effect(run: Run, tmp_path: Path) -> None:
+    """Larger than the empty circuit's 99th percentile, no label's effect can be worth reporting."""
+    done = run(*TRUTH, *SMALL, "-c", "random@0.5", "--least-effect", "1.0", "-o", tmp_path / "out")
+    assert done.code == 0, done.err
+    assert "Found to be worse" not in (tmp_path / "out" / "report.html").read_text("utf-8")
+
+
+def test_the_papers_runs_draw_its_heat_maps() -> None:
+    plans = PaperRun("gpt2").plans()
+    maps = {name: plan.heat_maps for name, plan in plans.items()}
+    assert sum(name.startswith(("ioi", "greater")) for name in maps) == 4
+    assert all(any("place" in each and "object" in each for each in found) for name, found in maps.items() if name.startswith("ioi"))
+    assert all(any("noun" in each and "year" in each for each in found) for name, found in maps.items() if name.startswith("greater"))
