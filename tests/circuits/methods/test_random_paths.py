@@ -29,6 +29,14 @@ def test_all_edges_asked_for_are_live(graph: Graph, seed: int, data: st.DataObje
     assert circuit.pruned() == circuit
 
 
+@pytest.mark.parametrize("n", range(19))
+def test_every_size_is_reached_on_a_small_graph(n: int) -> None:
+    graph = Graph(1, 2)
+    for seed in range(200):
+        circuit = RandomPaths(seed).circuit(graph, min(n, graph.n_edges))
+        assert len(circuit.pruned()) == min(n, graph.n_edges)
+
+
 def test_uniform_edges_of_a_sparse_circuit_are_not_live() -> None:
     graph = Graph(30, 9)
     assert len(Random(seed=0).draw(graph).top(1000).pruned()) == 0

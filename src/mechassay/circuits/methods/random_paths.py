@@ -8,7 +8,9 @@ grows by whole paths:
     2. an edge whose writer is not yet in is led back to `input`, over edges into the writer drawn uniformly,
        until it meets a node that is in;
     3. in the same way its reader is led on to `logits`;
-    4. a path that would make the circuit larger than asked for is left out, and later edges are tried.
+    4. a path that would make the circuit larger than asked for is left out, and later edges are tried;
+    5. where one edge is missing at the end and none fits alone, a path of two edges through a node that is
+       not yet in takes the place of `input->logits`.
 
 So a circuit of n edges has n live edges. Once all nodes are in, the rest follows in random order. As a ranking,
 edges come in the order in which a circuit of all of them grows.
@@ -106,8 +108,8 @@ def _grown(graph: Graph, count: int, rng: np.random.Generator) -> Int[np.ndarray
             if not growth.add(flat, count - growth.n_edges):
                 skipped.append(flat)
         waiting = np.array(skipped, dtype=int)
-        if growth.n_edges == before and not growth.live.all():
-            break
+        if growth.n_edges == before and count - before == 1:
+            growth.exchange_direct_edge()
     return growth.order()
 
 
@@ -152,8 +154,19 @@ class _Growth:
             node = int(self.owner[onto])
         if len(path) > room:
             return False
+        self._join(path, nodes)
+        return True
+
+    def exchange_direct_edge(self) -> None:
+        """Put `input` -> node -> `logits` through a node drawn among those not in for `input->logits`."""
+        logits = self.graph.logits
+        self.mask[0, logits] = False
+        self.joined.remove(logits)
+        node = int(self.rng.choice(np.flatnonzero(~self.live)))
+        self._join([(0, int(self.rng.choice(self.readers[node]))), (node, logits)], [node])
+
+    def _join(self, path: list[tuple[int, int]], nodes: list[int]) -> None:
         for edge in path:
             self.mask[edge] = True
             self.joined.append(edge[0] * self.graph.n_readers + edge[1])
         self.live[nodes] = True
-        return True
