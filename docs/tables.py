@@ -1,4 +1,5 @@
-"""Put the tables of a run under the marker of a page: python docs/tables.py runs/accuracy/accuracy.md docs/tasks/accuracy.md.
+"""Put the tables of a run under the marker of a page:
+python docs/tables.py runs/accuracy/accuracy.md docs/tasks/accuracy.md.
 
 What stands above the marker is written by hand and stays.
 """

@@ -1,4 +1,5 @@
-"""Attention-only models the slow way, from a checkpoint's tensors: one prompt, one head and one query at a time.
+"""Attention-only models the slow way, from a checkpoint's tensors:
+one prompt, one head and one query at a time.
 
 Nothing is taken from the package but the numbering of a graph's nodes.
 """
@@ -19,7 +20,9 @@ State = Mapping[str, Tensor]
 
 @dataclass(frozen=True)
 class Run:
-    """A run of one prompt: what every writer wrote, [writers][pos, d], and the stream before each layer and after the last."""
+    """A run of one prompt: what every writer wrote, [writers][pos, d],
+    and the stream before each layer and after the last.
+    """
 
     writers: list[Tensor]
     streams: list[Tensor]
@@ -35,7 +38,9 @@ def layer_norm(state: State, name: str, x: Tensor) -> Tensor:
     return torch.stack(rows) * state[f"{name}.w"] + state[f"{name}.b"]
 
 
-def head_output(state: State, layer: int, head: int, streams: tuple[Tensor, Tensor, Tensor]) -> Tensor:
+def head_output(
+    state: State, layer: int, head: int, streams: tuple[Tensor, Tensor, Tensor]
+) -> Tensor:
     """What a head writes when its query, key and value read these streams."""
     q, k, v = (
         layer_norm(state, f"blocks.{layer}.ln1", x) @ state[f"blocks.{layer}.attn.W_{slot}"][head]
@@ -44,14 +49,23 @@ def head_output(state: State, layer: int, head: int, streams: tuple[Tensor, Tens
     )
     rows: list[Tensor] = []
     for place in range(len(q)):
-        scores = torch.stack([q[place] @ k[earlier] for earlier in range(place + 1)]) / q.shape[1] ** 0.5
+        scores = (
+            torch.stack([q[place] @ k[earlier] for earlier in range(place + 1)]) / q.shape[1] ** 0.5
+        )
         weights = scores.exp() / scores.exp().sum()
-        rows.append(sum((weights[earlier] * v[earlier] for earlier in range(place + 1)), torch.zeros_like(v[0])))
+        rows.append(
+            sum(
+                (weights[earlier] * v[earlier] for earlier in range(place + 1)),
+                torch.zeros_like(v[0]),
+            )
+        )
     return torch.stack(rows) @ state[f"blocks.{layer}.attn.W_O"][head]
 
 
 def logits_of(state: State, stream: Tensor) -> Tensor:
-    return layer_norm(state, "ln_final", stream) @ state["unembed.W_U"] + state.get("unembed.b_U", 0.0)
+    return layer_norm(state, "ln_final", stream) @ state["unembed.W_U"] + state.get(
+        "unembed.b_U", 0.0
+    )
 
 
 def run(state: State, tokens: Tensor) -> Run:
@@ -67,18 +81,25 @@ def run(state: State, tokens: Tensor) -> Run:
 
 
 def circuit_logits(state: State, clean: Tensor, reference: Run, coefficients: Tensor) -> Tensor:
-    """Logits at the last position with coefficient M[u, v] on every edge: x_v = R'_v + sum_u M[u, v] (a_u - a'_u)."""
+    """Logits at the last position with coefficient M[u, v] on every edge:
+    x_v = R'_v + sum_u M[u, v] (a_u - a'_u).
+    """
     graph = graph_of(state)
     changes = [state["embed.W_E"][clean] - reference.writers[0]]
 
     def stream(reader: int, layer: int) -> Tensor:
-        return reference.streams[layer] + sum(coefficients[u, reader] * changes[u] for u in range(int(graph.visible[reader])))
+        return reference.streams[layer] + sum(
+            coefficients[u, reader] * changes[u] for u in range(int(graph.visible[reader]))
+        )
 
     for layer in range(graph.n_layers):
         outputs: list[Tensor] = []
         for head in range(graph.n_heads):
             q, k, v = (stream(graph.slot(layer, slot, head), layer) for slot in range(3))
-            outputs.append(head_output(state, layer, head, (q, k, v)) - reference.writers[graph.head(layer, head)])
+            outputs.append(
+                head_output(state, layer, head, (q, k, v))
+                - reference.writers[graph.head(layer, head)]
+            )
         changes += outputs
     return logits_of(state, stream(graph.logits, graph.n_layers))[-1]
 

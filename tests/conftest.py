@@ -10,12 +10,19 @@ os.environ["HF_HUB_OFFLINE"] = "1"
 import pytest
 import torch
 
-# Several workers share the machine; one alone takes two threads, so that timings mean the same everywhere.
-torch.set_num_threads(1 if "PYTEST_XDIST_WORKER" in os.environ or os.environ.get("OMP_NUM_THREADS") == "1" else min(2, os.cpu_count() or 1))
+# Several workers share the machine; one alone takes two threads, so that timings mean the same
+# everywhere.
+torch.set_num_threads(
+    1
+    if "PYTEST_XDIST_WORKER" in os.environ or os.environ.get("OMP_NUM_THREADS") == "1"
+    else min(2, os.cpu_count() or 1)
+)
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Tests marked `gpu` are skipped without one; tests marked `network` run only when asked for by `-m network`."""
+    """Tests marked `gpu` are skipped without one;
+    tests marked `network` run only when asked for by `-m network`.
+    """
     no_gpu = pytest.mark.skip(reason="there is no GPU")
     no_network = pytest.mark.skip(reason="needs the network: pytest -m network")
     for item in items:

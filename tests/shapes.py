@@ -1,4 +1,5 @@
-"""The checker behind the import hook of the tests: beartype, on what it can check of every annotation.
+"""The checker behind the import hook of the tests:
+beartype, on what it can check of every annotation.
 
 jaxtyping hands in each function (and each dataclass's constructor) of the package. Plain
 `beartype.beartype` does not do, for three kinds of annotation that the package uses on purpose:
@@ -24,7 +25,9 @@ from beartype import beartype
 def checked(function: Callable[..., Any]) -> Callable[..., Any]:
     """The function with its checkable annotations enforced."""
     module = vars(sys.modules[function.__module__]) if function.__module__ in sys.modules else {}
-    hints = {name: _shallow(_evaluated(hint, module)) for name, hint in function.__annotations__.items()}
+    hints = {
+        name: _shallow(_evaluated(hint, module)) for name, hint in function.__annotations__.items()
+    }
     function.__annotations__ = {name: hint for name, hint in hints.items() if hint is not Any}
     return beartype(function)
 
@@ -41,7 +44,10 @@ def _evaluated(hint: Any, names: dict[str, Any]) -> Any:
 def _shallow(hint: Any) -> Any:
     """The hint without what cannot be checked; `Any` where nothing is left."""
     origin, parts = get_origin(hint), get_args(hint)
-    if origin in (Annotated, Literal):  # options, which typer checks; names, which the package refuses itself
+    if origin in (
+        Annotated,
+        Literal,
+    ):  # options, which typer checks; names, which the package refuses itself
         return Any
     if origin in (Union, types.UnionType):
         kept = [_shallow(part) for part in parts]

@@ -10,7 +10,17 @@ from hypothesis import strategies as st
 from tokenizers import Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers, processors
 from transformers import PreTrainedTokenizerFast
 
-from mechassay.alignment import ALIKE, LENGTHS, NOTHING, UNKNOWN, Aligned, Misaligned, align, continued, token_position
+from mechassay.alignment import (
+    ALIKE,
+    LENGTHS,
+    NOTHING,
+    UNKNOWN,
+    Aligned,
+    Misaligned,
+    align,
+    continued,
+    token_position,
+)
 from mechassay.errors import UnknownName
 from mechassay.examples import filled
 from mechassay.pairs import Batch, Pair
@@ -19,9 +29,18 @@ NUMBERS = [str(n) for n in range(1000)]
 
 
 def tokenizer_of(vocabulary: list[str], split: str | None = None) -> PreTrainedTokenizerFast:
-    """A tokenizer whose tokens are the given strings where `split` finds them; the space is part of a token."""
-    tokenizer = Tokenizer(models.WordLevel({word: i for i, word in enumerate(dict.fromkeys(["[UNK]", *vocabulary]))}, unk_token="[UNK]"))
-    tokenizer.pre_tokenizer = pre_tokenizers.Split(Regex(split or r" ?\w+| ?[^\w\s]|\s"), behavior="isolated")  # pyright: ignore[reportAttributeAccessIssue]
+    """A tokenizer whose tokens are the given strings where `split` finds them;
+    the space is part of a token.
+    """
+    tokenizer = Tokenizer(
+        models.WordLevel(
+            {word: i for i, word in enumerate(dict.fromkeys(["[UNK]", *vocabulary]))},
+            unk_token="[UNK]",
+        )
+    )
+    tokenizer.pre_tokenizer = pre_tokenizers.Split(
+        Regex(split or r" ?\w+| ?[^\w\s]|\s"), behavior="isolated"
+    )  # pyright: ignore[reportAttributeAccessIssue]
     tokenizer.decoder = decoders.Fuse()  # pyright: ignore[reportAttributeAccessIssue]
     return PreTrainedTokenizerFast(tokenizer_object=tokenizer, unk_token="[UNK]")
 
@@ -31,7 +50,9 @@ def words(*texts: str) -> PreTrainedTokenizerFast:
 
 
 DIGITS = tokenizer_of([*"0123456789", " ", "+", "=", "is", " is"], r"\d| |\w+|[^\w\s]")
-WHOLE = tokenizer_of([*NUMBERS, *(f" {n}" for n in NUMBERS), "+", " +", "=", " =", " "], r" ?\d+| ?[^\w\s]|\s")
+WHOLE = tokenizer_of(
+    [*NUMBERS, *(f" {n}" for n in NUMBERS), "+", " +", "=", " =", " "], r" ?\d+| ?[^\w\s]|\s"
+)
 
 
 def shown(tokenizer: PreTrainedTokenizerFast, found: Aligned | Misaligned) -> dict[str, Any]:
@@ -46,36 +67,67 @@ def shown(tokenizer: PreTrainedTokenizerFast, found: Aligned | Misaligned) -> di
     }
 
 
-def one(tokenizer: PreTrainedTokenizerFast, clean: str, other: str, answers: list[str], foils: list[str]) -> Aligned | Misaligned:
+def one(
+    tokenizer: PreTrainedTokenizerFast, clean: str, other: str, answers: list[str], foils: list[str]
+) -> Aligned | Misaligned:
     return align([(clean, other)], [answers], [foils], tokenizer)[0]
 
 
 def test_digits_are_compared_at_the_first_that_differs() -> None:
     found = one(DIGITS, "27+61=", "21+60=", ["88"], ["81"])
     assert shown(DIGITS, found) == {
-        "clean": [*"27+61=8"], "answers": ["8"], "foils": ["1"], "cut": 0, "forced": 1, "partial": False,
-    }  # fmt: skip
+        "clean": [*"27+61=8"],
+        "answers": ["8"],
+        "foils": ["1"],
+        "cut": 0,
+        "forced": 1,
+        "partial": False,
+    }
     assert isinstance(found, Aligned)
     assert [DIGITS.decode([i]) for i in found.counterfactual] == [*"21+60=8"]
 
 
 def test_the_space_before_a_number_is_written_on_where_it_is_a_token() -> None:
     found = shown(DIGITS, one(DIGITS, "27+64=", "42+29=", [" 91"], [" 71"]))
-    assert found == {"clean": [*"27+64= "], "answers": ["9"], "foils": ["7"], "cut": 0, "forced": 1, "partial": True}
+    assert found == {
+        "clean": [*"27+64= "],
+        "answers": ["9"],
+        "foils": ["7"],
+        "cut": 0,
+        "forced": 1,
+        "partial": True,
+    }
 
 
 def test_whole_numbers_need_nothing() -> None:
     found = shown(WHOLE, one(WHOLE, "27+64=", "42+29=", ["91"], ["71"]))
-    assert found == {"clean": ["27", "+", "64", "="], "answers": ["91"], "foils": ["71"], "cut": 0, "forced": 0, "partial": False}
+    assert found == {
+        "clean": ["27", "+", "64", "="],
+        "answers": ["91"],
+        "foils": ["71"],
+        "cut": 0,
+        "forced": 0,
+        "partial": False,
+    }
 
 
 def test_a_space_that_the_answer_takes_is_cut_from_both_prompts() -> None:
     """ "= " + "91" is one token " 91"; a model never saw the space alone there."""
     found = one(WHOLE, "27+64= ", "42+29= ", ["91"], ["71"])
     assert shown(WHOLE, found) == {
-        "clean": ["27", "+", "64", "="], "answers": [" 91"], "foils": [" 71"], "cut": 1, "forced": 0, "partial": False,
-    }  # fmt: skip
-    assert isinstance(found, Aligned) and [WHOLE.decode([i]) for i in found.counterfactual] == ["42", "+", "29", "="]
+        "clean": ["27", "+", "64", "="],
+        "answers": [" 91"],
+        "foils": [" 71"],
+        "cut": 1,
+        "forced": 0,
+        "partial": False,
+    }
+    assert isinstance(found, Aligned) and [WHOLE.decode([i]) for i in found.counterfactual] == [
+        "42",
+        "+",
+        "29",
+        "=",
+    ]
 
 
 def test_a_token_that_begins_both_an_answer_and_a_foil_counts_for_neither() -> None:
@@ -100,7 +152,14 @@ def test_reasons() -> None:
 
 def test_without_foils_nothing_is_forced() -> None:
     found = shown(DIGITS, one(DIGITS, "27+61=", "21+60=", ["88", "81"], []))
-    assert found == {"clean": [*"27+61="], "answers": ["8"], "foils": [], "cut": 0, "forced": 0, "partial": True}
+    assert found == {
+        "clean": [*"27+61="],
+        "answers": ["8"],
+        "foils": [],
+        "cut": 0,
+        "forced": 0,
+        "partial": True,
+    }
 
 
 @given(
@@ -109,8 +168,12 @@ def test_without_foils_nothing_is_forced() -> None:
     merged=st.integers(0, 2),
     force=st.booleans(),
 )
-def test_continued_puts_every_continuation_together_again(prompt: list[int], rests: list[list[int]], merged: int, force: bool) -> None:
-    """Whatever is cut and forced: kept + forced + rest is the continuation, and nothing more could be kept or forced."""
+def test_continued_puts_every_continuation_together_again(
+    prompt: list[int], rests: list[list[int]], merged: int, force: bool
+) -> None:
+    """Whatever is cut and forced: kept + forced + rest is the continuation,
+    and nothing more could be kept or forced.
+    """
     whole = [prompt[: len(prompt) - merged] + rest for rest in rests]
     split = continued(prompt, whole, force=force)
     assert split.kept + split.cut == len(prompt)
@@ -122,7 +185,9 @@ def test_continued_puts_every_continuation_together_again(prompt: list[int], res
     else:
         assert split.forced == ()
     if split.cut:
-        assert any(row[split.kept : split.kept + 1] != [prompt[split.kept]] for row in whole), "no more was cut than had to be"
+        assert any(row[split.kept : split.kept + 1] != [prompt[split.kept]] for row in whole), (
+            "no more was cut than had to be"
+        )
 
 
 def test_batches_count_what_was_done() -> None:
@@ -136,17 +201,42 @@ def test_batches_count_what_was_done() -> None:
 
 
 def llama(prepend: str) -> PreTrainedTokenizerFast:
-    """Like Llama 2's: a mark of a space before the text, digits and bytes as tokens, " is" as one."""
-    alphabet = ["<unk>", "<s>", "▁", *"0123456789+=iso", "▁is", "▁so", "is", "so", *(f"<0x{byte:02X}>" for byte in range(256))]
+    """Like Llama 2's: a mark of a space before the text,
+    digits and bytes as tokens, " is" as one.
+    """
+    alphabet = [
+        "<unk>",
+        "<s>",
+        "▁",
+        *"0123456789+=iso",
+        "▁is",
+        "▁so",
+        "is",
+        "so",
+        *(f"<0x{byte:02X}>" for byte in range(256)),
+    ]
     merges = [("▁", "is"), ("▁", "so"), ("i", "s"), ("s", "o")]
     tokenizer = Tokenizer(
-        models.BPE({token: i for i, token in enumerate(alphabet)}, merges, unk_token="<unk>", byte_fallback=True, fuse_unk=True)
+        models.BPE(
+            {token: i for i, token in enumerate(alphabet)},
+            merges,
+            unk_token="<unk>",
+            byte_fallback=True,
+            fuse_unk=True,
+        )
     )
     if prepend == "normalizer":
-        tokenizer.normalizer = normalizers.Sequence([normalizers.Prepend("▁"), normalizers.Replace(" ", "▁")])
+        tokenizer.normalizer = normalizers.Sequence(
+            [normalizers.Prepend("▁"), normalizers.Replace(" ", "▁")]
+        )
     else:
         tokenizer.pre_tokenizer = pre_tokenizers.Metaspace(prepend_scheme=prepend)
-    steps = [decoders.Replace("▁", " "), decoders.ByteFallback(), decoders.Fuse(), decoders.Strip(" ", 1, 0)]
+    steps = [
+        decoders.Replace("▁", " "),
+        decoders.ByteFallback(),
+        decoders.Fuse(),
+        decoders.Strip(" ", 1, 0),
+    ]
     tokenizer.decoder = decoders.Sequence(steps)
     tokenizer.post_processor = processors.TemplateProcessing("<s> $A", special_tokens=[("<s>", 1)])
     return PreTrainedTokenizerFast(tokenizer_object=tokenizer, unk_token="<unk>", bos_token="<s>")
@@ -164,17 +254,28 @@ def test_the_mark_before_a_text_is_no_part_of_its_first_word(prepend: str) -> No
     for template, (a, b, tokens, places) in cases.items():
         prompt = filled(template, {"a": a, "b": b})
         assert tokenizer.convert_ids_to_tokens(tokenizer(prompt.text)["input_ids"]) == tokens
-        ends = [token_position([prompt.text], [prompt.spans], f"a.{end}", tokenizer) for end in ("first", "last")]
+        ends = [
+            token_position([prompt.text], [prompt.spans], f"a.{end}", tokenizer)
+            for end in ("first", "last")
+        ]
         assert ends == [[places[0]], [places[1]]]
-        assert token_position([prompt.text], [prompt.spans], "b.first", tokenizer) == [tokens.index(b)]
+        assert token_position([prompt.text], [prompt.spans], "b.first", tokenizer) == [
+            tokens.index(b)
+        ]
 
 
 @pytest.mark.parametrize("tokenizer", [DIGITS, WHOLE], ids=["digits", "whole"])
 def test_positions_are_found_by_meaning(tokenizer: PreTrainedTokenizerFast) -> None:
-    prompts = [filled("{a}+{b}=", {"a": "27", "b": "6"}), filled("{a}+{b}=", {"a": "3", "b": "140"})]
+    prompts = [
+        filled("{a}+{b}=", {"a": "27", "b": "6"}),
+        filled("{a}+{b}=", {"a": "3", "b": "140"}),
+    ]
     texts, spans = [prompt.text for prompt in prompts], [prompt.spans for prompt in prompts]
     for name, parts in (("b", ["6", "140"]), ("a", ["27", "3"])):
-        last, first = token_position(texts, spans, name, tokenizer), token_position(texts, spans, f"{name}.first", tokenizer)
+        last, first = (
+            token_position(texts, spans, name, tokenizer),
+            token_position(texts, spans, f"{name}.first", tokenizer),
+        )
         assert last == token_position(texts, spans, f"{name}.last", tokenizer)
         for text, begin, end, part in zip(texts, first, last, parts, strict=True):
             assert begin is not None and end is not None

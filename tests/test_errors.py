@@ -10,7 +10,11 @@ import pytest
 from mechassay import errors
 from mechassay.errors import BadUsage, MechassayError, MissingExtra, UnknownName
 
-CLASSES = {name: value for name, value in vars(errors).items() if inspect.isclass(value) and issubclass(value, Exception)}
+CLASSES = {
+    name: value
+    for name, value in vars(errors).items()
+    if inspect.isclass(value) and issubclass(value, Exception)
+}
 
 
 def test_the_docstring_lists_exactly_the_tree() -> None:
@@ -32,7 +36,11 @@ def test_which_errors_are_the_caller_s() -> None:
 
 def test_an_unknown_name_suggests_the_nearest() -> None:
     error = UnknownName("method", "eap-ig-input", ["random", "eap-ig-inputs", "eap"])
-    assert str(error) == "Unknown method 'eap-ig-input'. Did you mean 'eap-ig-inputs'? Known: eap, eap-ig-inputs, random."
+    assert (
+        str(error)
+        == "Unknown method 'eap-ig-input'. Did you mean 'eap-ig-inputs'? Known: eap, eap-ig-inputs,"
+        " random."
+    )
     assert isinstance(error, BadUsage)
 
 

@@ -18,7 +18,13 @@ HEAVY = ["matplotlib", "sklearn", "transformers", "typer"]
 def run(code: str) -> str:
     """What a fresh interpreter prints."""
     path = os.pathsep.join([str(SOURCE), *filter(None, [os.environ.get("PYTHONPATH")])])
-    done = subprocess.run([sys.executable, "-c", code], env={**os.environ, "PYTHONPATH": path}, capture_output=True, text=True, check=False)
+    done = subprocess.run(
+        [sys.executable, "-c", code],
+        env={**os.environ, "PYTHONPATH": path},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
     assert done.returncode == 0, done.stderr
     return done.stdout
 
@@ -36,18 +42,24 @@ def test_nothing_of_ours_is_exported_that_is_not_in_the_list() -> None:
     ours = {
         name
         for name, value in vars(mechassay).items()
-        if not name.startswith("_") and str(getattr(value, "__module__", "")).partition(".")[0] == "mechassay"
+        if not name.startswith("_")
+        and str(getattr(value, "__module__", "")).partition(".")[0] == "mechassay"
     }
     assert ours <= set(mechassay.__all__)
 
 
 def test_the_names_that_programs_are_written_against() -> None:
-    assert {"Batch", "Graph", "Pair", "circuits", "load_model", "load_task"} <= set(mechassay.__all__)
+    assert {"Batch", "Graph", "Pair", "circuits", "load_model", "load_task"} <= set(
+        mechassay.__all__
+    )
     assert mechassay.__version__ == version.__version__
 
 
 def test_importing_mechassay_is_light() -> None:
-    assert run(f"import mechassay, sys; print(sorted(set(sys.modules) & set({HEAVY})))").strip() == "[]"
+    assert (
+        run(f"import mechassay, sys; print(sorted(set(sys.modules) & set({HEAVY})))").strip()
+        == "[]"
+    )
 
 
 def test_an_unknown_attribute_is_an_attribute_error() -> None:

@@ -15,8 +15,12 @@ from mechassay.errors import BadUsage, UnknownName
 from mechassay.graph import EdgeIndex, Graph, Spelling
 
 SPELLINGS: list[Spelling] = ["mib", "transformer-lens", "dotted"]
-graphs = st.builds(Graph, st.integers(1, 4), st.integers(1, 3), parallel=st.booleans(), mlp=st.booleans())
-small_graphs = st.builds(Graph, st.integers(1, 2), st.integers(1, 2), parallel=st.booleans(), mlp=st.booleans())
+graphs = st.builds(
+    Graph, st.integers(1, 4), st.integers(1, 3), parallel=st.booleans(), mlp=st.booleans()
+)
+small_graphs = st.builds(
+    Graph, st.integers(1, 2), st.integers(1, 2), parallel=st.booleans(), mlp=st.booleans()
+)
 
 
 @pytest.mark.parametrize(
@@ -27,7 +31,8 @@ small_graphs = st.builds(Graph, st.integers(1, 2), st.integers(1, 2), parallel=s
         pytest.param(Graph(26, 8), 74_218, id="Gemma-2-2B"),
         pytest.param(Graph(32, 32), 1_592_881, id="Llama-3.1-8B"),
         pytest.param(Graph(4, 8, mlp=False), 1_281, id="attention-only, 4 layers"),
-        # By hand: the heads see input (3 edges), the MLP input and perhaps the head, the logits all three writers.
+        # By hand: the heads see input (3 edges), the MLP input and perhaps the head, the logits all
+        # three writers.
         pytest.param(Graph(1, 1), 3 + 2 + 3, id="one head, one MLP"),
         pytest.param(Graph(1, 1, parallel=True), 3 + 1 + 3, id="one head, one MLP, in parallel"),
     ],
@@ -68,11 +73,18 @@ def test_index_arithmetic_agrees_with_names(graph: Graph) -> None:
             assert graph.writer_name(graph.head(layer, head)) == f"a{layer}.h{head}"
             assert graph.head(layer, head) in range(graph.n_writers)[graph.heads(layer)]
             for slot, letter in enumerate("qkv"):
-                assert graph.reader_name(graph.slot(layer, slot, head)) == f"a{layer}.h{head}<{letter}>"
+                assert (
+                    graph.reader_name(graph.slot(layer, slot, head))
+                    == f"a{layer}.h{head}<{letter}>"
+                )
                 assert graph.slot(layer, slot, head) in range(graph.n_readers)[graph.slots(layer)]
                 assert graph.visible[graph.slot(layer, slot, head)] == graph.seen_by_heads(layer)
         if graph.mlp:
-            assert graph.writer_name(graph.mlp_writer(layer)) == graph.reader_name(graph.mlp_reader(layer)) == f"m{layer}"
+            assert (
+                graph.writer_name(graph.mlp_writer(layer))
+                == graph.reader_name(graph.mlp_reader(layer))
+                == f"m{layer}"
+            )
             assert graph.visible[graph.mlp_reader(layer)] == graph.seen_by_mlp(layer)
 
 
@@ -92,7 +104,9 @@ def test_stages_hold_every_reader_once_in_order(graph: Graph) -> None:
 
 
 @given(graphs, st.sampled_from(SPELLINGS), st.data())
-def test_names_round_trip_in_every_spelling(graph: Graph, spelling: Spelling, data: st.DataObject) -> None:
+def test_names_round_trip_in_every_spelling(
+    graph: Graph, spelling: Spelling, data: st.DataObject
+) -> None:
     writer = data.draw(st.integers(0, graph.n_writers - 1))
     reader = data.draw(st.integers(0, graph.n_readers - 1))
     assert graph.writer(graph.writer_name(writer, spelling)) == writer
@@ -106,18 +120,23 @@ def test_names_round_trip_in_every_spelling(graph: Graph, spelling: Spelling, da
 
 
 @given(graphs, st.data())
-def test_the_message_about_an_illegal_edge_names_legal_ones(graph: Graph, data: st.DataObject) -> None:
+def test_the_message_about_an_illegal_edge_names_legal_ones(
+    graph: Graph, data: st.DataObject
+) -> None:
     illegal = (~graph.legal).nonzero().tolist()
     if not illegal:
         return
     name = graph.edge_name(*data.draw(st.sampled_from(illegal)))
     with pytest.raises(UnknownName) as caught:
         graph.index(name)
-    said = re.search(r"(?:Did you mean '(?P<nearest>[^']+)'\? )?Known: (?P<known>.+)\.", str(caught.value))
+    said = re.search(
+        r"(?:Did you mean '(?P<nearest>[^']+)'\? )?Known: (?P<known>.+)\.", str(caught.value)
+    )
     assert said is not None
     for other in said["known"].split(", "):
         assert graph.edge_name(*graph.index(other)).partition("->")[2] == name.partition("->")[2]
-    # Short names like a1.h0->m0 and input->m0 have too little in common to suggest one for the other.
+    # Short names like a1.h0->m0 and input->m0 have too little in common to suggest one for the
+    # other.
     assert said["nearest"] is not None or not name.endswith(">")
 
 
@@ -186,8 +205,12 @@ def on_some_path(graph: Graph, edges: set[tuple[int, int]]) -> set[tuple[int, in
 
 @settings(max_examples=200)
 @given(small_graphs, st.sampled_from([0.15, 0.3, 0.5]), st.integers(0, 10**6))
-def test_on_paths_is_what_following_every_path_finds(graph: Graph, density: float, seed: int) -> None:
-    chosen = graph.legal & (torch.rand(graph.legal.shape, generator=torch.Generator().manual_seed(seed)) < density)
+def test_on_paths_is_what_following_every_path_finds(
+    graph: Graph, density: float, seed: int
+) -> None:
+    chosen = graph.legal & (
+        torch.rand(graph.legal.shape, generator=torch.Generator().manual_seed(seed)) < density
+    )
     found = {(u, v) for u, v in (chosen & graph.on_paths(chosen)).nonzero().tolist()}
     assert found == on_some_path(graph, {(u, v) for u, v in chosen.nonzero().tolist()})
 
@@ -195,7 +218,13 @@ def test_on_paths_is_what_following_every_path_finds(graph: Graph, density: floa
 @given(graphs)
 def test_all_edges_of_the_whole_graph_are_on_paths_and_none_of_the_empty(graph: Graph) -> None:
     assert bool(graph.on_paths(graph.legal)[graph.legal].all())
-    assert not bool((graph.on_paths(torch.zeros_like(graph.legal)) & graph.legal & (torch.arange(graph.n_writers)[:, None] > 0)).any())
+    assert not bool(
+        (
+            graph.on_paths(torch.zeros_like(graph.legal))
+            & graph.legal
+            & (torch.arange(graph.n_writers)[:, None] > 0)
+        ).any()
+    )
 
 
 @pytest.mark.parametrize("slot", "qkv")

@@ -1,8 +1,9 @@
 """Imports run one way: a module knows those to its left, never those to its right.
 
-errors, version, registry, progress -> graph, ablated, alignment, pairs, examples, records, stats -> models -> tasks -> circuits -> truth
--> adversarial -> report -> runs -> cli. Only imports that run when a module is imported count: those inside functions and
-under TYPE_CHECKING do not make one part of the package depend on another at import time.
+errors, version, registry, progress -> graph, ablated, alignment, pairs, examples, records, stats ->
+models -> tasks -> circuits -> truth -> adversarial -> report -> runs -> cli. Only imports that run
+when a module is imported count: those inside functions and under TYPE_CHECKING do not make one part
+of the package depend on another at import time.
 """
 
 from __future__ import annotations
@@ -42,7 +43,9 @@ MODULES = sorted(PACKAGE.rglob("*.py"))
 
 
 def place(part: str) -> int:
-    """Where a part of the package stands in the order; the package itself stands above all its parts."""
+    """Where a part of the package stands in the order;
+    the package itself stands above all its parts.
+    """
     return ORDER.index(part) if part else TOP
 
 
@@ -73,7 +76,10 @@ def parts_imported(source: str, module: tuple[str, ...]) -> list[str]:
             base = (*module[: len(module) - node.level + 1],) if node.level else ()
             whole = base + (tuple(node.module.split(".")) if node.module else ())
             # `from mechassay import graph` imports a part, not the package's own names.
-            names = [(*whole, alias.name) if whole == ("mechassay",) and alias.name in ORDER else whole for alias in node.names]
+            names = [
+                (*whole, alias.name) if whole == ("mechassay",) and alias.name in ORDER else whole
+                for alias in node.names
+            ]
         found.extend(name[1] if len(name) > 1 else "" for name in names if name[0] == "mechassay")
     return found
 
@@ -83,8 +89,14 @@ def test_a_module_imports_only_what_is_left_of_it(path: Path) -> None:
     inside = path.relative_to(PACKAGE).with_suffix("").parts
     part = "" if inside in (("__init__",), ("__main__",)) else inside[0]
     assert not part or part in ORDER, f"{part} has no place in the order of imports"
-    wrong = [other for other in parts_imported(path.read_text("utf-8"), ("mechassay", *inside[:-1])) if place(other) > place(part)]
-    assert not wrong, f"{'/'.join(inside)} imports {', '.join(sorted(set(wrong)))}, which stands to its right"
+    wrong = [
+        other
+        for other in parts_imported(path.read_text("utf-8"), ("mechassay", *inside[:-1]))
+        if place(other) > place(part)
+    ]
+    assert not wrong, (
+        f"{'/'.join(inside)} imports {', '.join(sorted(set(wrong)))}, which stands to its right"
+    )
 
 
 def test_the_check_sees_every_way_of_importing() -> None:
@@ -108,4 +120,6 @@ def f():
     import mechassay.report
 """
     found = parts_imported(source, ("mechassay", "circuits"))
-    assert sorted(found) == sorted(["graph", "pairs", "", "circuits", "models", "circuits", "stats", "records", "tasks"])
+    assert sorted(found) == sorted(
+        ["graph", "pairs", "", "circuits", "models", "circuits", "stats", "records", "tasks"]
+    )

@@ -28,12 +28,19 @@ def test_rates(speed: float, text: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("label", "shown"), [("running 12 circuits on pairs", "running 12 circuits on pairs"), ("x" * 60, "x" * 27 + "…"), ("a[b]", "a[b]")]
+    ("label", "shown"),
+    [
+        ("running 12 circuits on pairs", "running 12 circuits on pairs"),
+        ("x" * 60, "x" * 27 + "…"),
+        ("a[b]", "a[b]"),
+    ],
 )
 def test_a_line_fits_into_80_columns(label: str, shown: str) -> None:
     out = io.StringIO()
     now = [0.0]
-    bar = drawn(Console(width=80, file=out, force_terminal=True, color_system=None, legacy_windows=False))
+    bar = drawn(
+        Console(width=80, file=out, force_terminal=True, color_system=None, legacy_windows=False)
+    )
     bar.get_time = lambda: now[0]
     task = bar.add_task(label, total=1_000_000)
     for _ in range(10):

@@ -1,4 +1,6 @@
-"""Records: what is written is what is read, NaN is null, nothing unknown slips in, and the published schema is current."""
+"""Records: what is written is what is read, NaN is null, nothing unknown slips in,
+and the published schema is current.
+"""
 
 from __future__ import annotations
 
@@ -23,7 +25,10 @@ def record(**changes: Any) -> Record:
         "task": Spec(name="ioi", args={"split": "test"}),
         "method": Spec(name="eap", version=2),
         "metric": Spec(name="logit_diff"),
-        "measures": [Measure(name="cpr", value=0.8, low=0.7, high=0.9, n=3), Measure(name="cmd", value=NAN, n=3, n_undefined=10)],
+        "measures": [
+            Measure(name="cpr", value=0.8, low=0.7, high=0.9, n=3),
+            Measure(name="cmd", value=NAN, n=3, n_undefined=10),
+        ],
         "per_example": {"clean": [1.0, NAN, 3.5]},
         "example_ids": ["a", "b", "c"],
         "groups": ["a", "b", "b"],
@@ -81,7 +86,11 @@ def test_records_are_frozen() -> None:
 
 
 def test_a_failure_is_a_row() -> None:
-    row = Failure(cell={"method": "eap", "model": "tiny"}, error="OutOfMemory", message="One example needs 9 GB.")
+    row = Failure(
+        cell={"method": "eap", "model": "tiny"},
+        error="OutOfMemory",
+        message="One example needs 9 GB.",
+    )
     assert Failure.model_validate_json(row.model_dump_json()) == row
 
 
@@ -94,7 +103,9 @@ def test_provenance_says_what_ran() -> None:
     assert found.commit is None or len(found.commit) == 40
 
 
-def test_provenance_where_the_package_is_not_a_checkout(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_provenance_where_the_package_is_not_a_checkout(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
     from mechassay import records
 
     inside = tmp_path / "lib" / "mechassay" / "records.py"
@@ -121,4 +132,7 @@ def test_the_schema_lets_undefined_numbers_be_null() -> None:
     low = parts["$defs"]["Measure"]["properties"]["low"]
     assert low["type"] == ["number", "null"]
     assert low["default"] is None
-    assert parts["properties"]["per_example"]["additionalProperties"]["items"]["type"] == ["number", "null"]
+    assert parts["properties"]["per_example"]["additionalProperties"]["items"]["type"] == [
+        "number",
+        "null",
+    ]

@@ -14,16 +14,22 @@ from mechassay.models.families import FAMILIES
 from mechassay.registry import Registry
 from mechassay.tasks import TASKS
 
-BUILT_IN = [(kind, name) for kind in (METHODS, OBJECTIVES, FAMILIES, TASKS) for name in kind.built_in]
+BUILT_IN = [
+    (kind, name) for kind in (METHODS, OBJECTIVES, FAMILIES, TASKS) for name in kind.built_in
+]
 
 
 def install(monkeypatch: pytest.MonkeyPatch, group: str, **plugins: str) -> None:
     """Pretend that other packages registered `plugins` in one group, and nothing in others."""
     points = [EntryPoint(name, value, group) for name, value in plugins.items()]
-    monkeypatch.setattr(registry, "entry_points", lambda group: [point for point in points if point.group == group])
+    monkeypatch.setattr(
+        registry, "entry_points", lambda group: [point for point in points if point.group == group]
+    )
 
 
-@pytest.mark.parametrize(("kind", "name"), BUILT_IN, ids=[f"{kind.kind}:{name}" for kind, name in BUILT_IN])
+@pytest.mark.parametrize(
+    ("kind", "name"), BUILT_IN, ids=[f"{kind.kind}:{name}" for kind, name in BUILT_IN]
+)
 def test_every_built_in_name_loads(kind: Registry, name: str) -> None:
     assert callable(kind.load(name))
 

@@ -9,11 +9,20 @@ import pytest
 from scipy.stats import beta, binomtest
 
 from mechassay import stats
-from mechassay.stats import Interval, mean_interval, percentile_interval, proportion_interval, resampled_means, trapezoid
+from mechassay.stats import (
+    Interval,
+    mean_interval,
+    percentile_interval,
+    proportion_interval,
+    resampled_means,
+    trapezoid,
+)
 
 
 def test_intervals_cover_the_truth_as_often_as_they_say() -> None:
-    """300 samples of 40: a right 95 % percentile bootstrap covers about 93 %, give or take 1.5 (one standard error)."""
+    """300 samples of 40: a right 95 % percentile bootstrap covers about 93 %,
+    give or take 1.5 (one standard error).
+    """
     rng = np.random.default_rng(0)
     own = [str(i) for i in range(40)]
     covered = [mean_interval(rng.normal(3.0, 2.0, 40), own, rng).contains(3.0) for _ in range(300)]
@@ -29,7 +38,9 @@ def test_an_interval_is_as_wide_as_theory_says() -> None:
 
 
 def test_resampling_groups_widens_the_interval_of_clustered_values() -> None:
-    """Ten copies of each of 30 values are worth 30 values, not 300: the interval is sqrt(10) = 3.2 times as wide."""
+    """Ten copies of each of 30 values are worth 30 values, not 300:
+    the interval is sqrt(10) = 3.2 times as wide.
+    """
     values = np.repeat(np.random.default_rng(3).normal(size=30), 10)
     each = mean_interval(values, [str(i) for i in range(300)], np.random.default_rng(4))
     grouped = mean_interval(values, [str(i // 10) for i in range(300)], np.random.default_rng(4))
@@ -38,7 +49,9 @@ def test_resampling_groups_widens_the_interval_of_clustered_values() -> None:
 
 def test_a_mean_divides_by_the_examples_it_drew() -> None:
     """Groups a (one value, 4) and b (0, 0, 0): two draws give aa: 4, ab: 4 of 4 = 1, bb: 0."""
-    means = resampled_means(np.array([[4.0, 0.0, 0.0, 0.0]]), ["a", "b", "b", "b"], np.random.default_rng(5), 4000)[:, 0]
+    means = resampled_means(
+        np.array([[4.0, 0.0, 0.0, 0.0]]), ["a", "b", "b", "b"], np.random.default_rng(5), 4000
+    )[:, 0]
     assert set(means.tolist()) == {0.0, 1.0, 4.0}
     shares = [float((means == value).mean()) for value in (0.0, 1.0, 4.0)]
     assert shares == pytest.approx([0.25, 0.5, 0.25], abs=0.05)
@@ -46,19 +59,30 @@ def test_a_mean_divides_by_the_examples_it_drew() -> None:
 
 def test_rows_are_resampled_together() -> None:
     values = np.random.default_rng(6).normal(size=50)
-    means = resampled_means(np.stack((values, 2 * values + 1)), [str(i) for i in range(50)], np.random.default_rng(7), 100)
+    means = resampled_means(
+        np.stack((values, 2 * values + 1)),
+        [str(i) for i in range(50)],
+        np.random.default_rng(7),
+        100,
+    )
     np.testing.assert_allclose(means[:, 1], 2 * means[:, 0] + 1)
 
 
 def test_one_group_has_no_spread() -> None:
-    assert mean_interval(np.array([1.0, 2.0, 6.0]), ["g"] * 3, np.random.default_rng(8))[:2] == pytest.approx((3.0, 3.0))
+    assert mean_interval(np.array([1.0, 2.0, 6.0]), ["g"] * 3, np.random.default_rng(8))[
+        :2
+    ] == pytest.approx((3.0, 3.0))
 
 
 def test_the_order_of_examples_and_the_names_of_groups_are_irrelevant() -> None:
     values, groups = np.arange(12.0), [str(i % 5) for i in range(12)]
     turned = resampled_means(values[None, ::-1], groups[::-1], np.random.default_rng(9), 50)
-    np.testing.assert_allclose(turned, resampled_means(values[None], groups, np.random.default_rng(9), 50))
-    renamed = resampled_means(values[None], [f"group {name}" for name in groups], np.random.default_rng(9), 50)
+    np.testing.assert_allclose(
+        turned, resampled_means(values[None], groups, np.random.default_rng(9), 50)
+    )
+    renamed = resampled_means(
+        values[None], [f"group {name}" for name in groups], np.random.default_rng(9), 50
+    )
     np.testing.assert_allclose(renamed, turned)
 
 
@@ -90,25 +114,40 @@ def test_an_interval_contains_its_ends() -> None:
 
 def test_the_trapezoid_by_hand() -> None:
     # Over [0, 1] the mean height is 1/2, over [1, 3] it is 2.
-    np.testing.assert_allclose(trapezoid(np.array([[0.0, 1.0, 3.0]]), np.array([0.0, 1.0, 3.0])), [0.5 + 4.0])
-    np.testing.assert_allclose(trapezoid(np.array([[1.0, 1.0, 1.0], [0.0, 2.0, 0.0]]), np.array([0.0, 0.5, 1.0])), [1.0, 1.0])
+    np.testing.assert_allclose(
+        trapezoid(np.array([[0.0, 1.0, 3.0]]), np.array([0.0, 1.0, 3.0])), [0.5 + 4.0]
+    )
+    np.testing.assert_allclose(
+        trapezoid(np.array([[1.0, 1.0, 1.0], [0.0, 2.0, 0.0]]), np.array([0.0, 0.5, 1.0])),
+        [1.0, 1.0],
+    )
     assert trapezoid(np.array([[5.0, 5.0]]), np.array([0.3, 0.3])).tolist() == [0.0]
     assert np.isnan(trapezoid(np.array([[1.0, float("nan")]]), np.array([0.0, 1.0]))).all()
 
 
-# --- proportions --------------------------------------------------------------------------------------
+# --- proportions
+# --------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(("hits", "n"), [(0, 10), (3, 10), (50, 50), (37, 200)])
-def test_without_groups_a_proportion_has_the_interval_of_clopper_and_pearson(hits: int, n: int) -> None:
-    """Against scipy's exact binomial test. The variance over n single examples is p(1-p)/(n-1), so n* is n - 1 where p is not 0 or 1."""
+def test_without_groups_a_proportion_has_the_interval_of_clopper_and_pearson(
+    hits: int, n: int
+) -> None:
+    """Against scipy's exact binomial test. The variance over n single examples is p(1-p)/(n-1),
+    so n* is n - 1 where p is not 0 or 1.
+    """
     right = np.array([1.0] * hits + [0.0] * (n - hits))
     found = proportion_interval(right, [str(i) for i in range(n)])
     size = n if hits in (0, n) else n - 1
-    exact = (beta.ppf(0.025, hits / n * size, size - hits / n * size + 1), beta.ppf(0.975, hits / n * size + 1, size - hits / n * size))
+    exact = (
+        beta.ppf(0.025, hits / n * size, size - hits / n * size + 1),
+        beta.ppf(0.975, hits / n * size + 1, size - hits / n * size),
+    )
     assert found[:2] == pytest.approx(np.nan_to_num(exact, nan=hits / n), abs=1e-12)
     if hits in (0, n):
-        assert found[:2] == pytest.approx(tuple(binomtest(hits, n).proportion_ci(method="exact")), abs=1e-9)
+        assert found[:2] == pytest.approx(
+            tuple(binomtest(hits, n).proportion_ci(method="exact")), abs=1e-9
+        )
 
 
 def test_groups_that_agree_count_once() -> None:
@@ -117,7 +156,9 @@ def test_groups_that_agree_count_once() -> None:
     right = np.array([float(i // 20 < 6) for i in range(200)])
     few = proportion_interval(right[::20], groups[::20])
     assert proportion_interval(right, groups)[:2] == pytest.approx(few[:2], abs=1e-12)
-    assert proportion_interval(np.ones(200), groups)[:2] == pytest.approx(proportion_interval(np.ones(10), groups[::20])[:2])
+    assert proportion_interval(np.ones(200), groups)[:2] == pytest.approx(
+        proportion_interval(np.ones(10), groups[::20])[:2]
+    )
 
 
 def test_the_interval_of_a_proportion_covers_it() -> None:

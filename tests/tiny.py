@@ -1,8 +1,8 @@
 """Tiny random models of every supported family, made in code: three layers, four heads, 97 tokens.
 
 Each differs from the others in something that the decoder must get right: parallel blocks, grouped
-queries, biases, sliding windows, scaled rotary positions, query and key norms, post-norms, soft-caps.
-All parameters are random, norms and biases too, so that a part that is left out shows.
+queries, biases, sliding windows, scaled rotary positions, query and key norms, post-norms,
+soft-caps. All parameters are random, norms and biases too, so that a part that is left out shows.
 """
 
 from __future__ import annotations
@@ -41,10 +41,19 @@ FAMILIES = [
 
 
 def configs() -> dict[str, Any]:
-    """The configuration of every model by its name: those in `FAMILIES`, and GPT-2 small's shape."""
+    """The configuration of every model by its name:
+    those in `FAMILIES`, and GPT-2 small's shape.
+    """
     # Special tokens inside the vocabulary: transformers would warn about its own defaults.
     special = {"bos_token_id": 0, "eos_token_id": 0, "pad_token_id": None}
-    gpt2 = {**special, "vocab_size": VOCABULARY, "n_embd": 32, "n_layer": 3, "n_head": 4, "n_positions": 64}
+    gpt2 = {
+        **special,
+        "vocab_size": VOCABULARY,
+        "n_embd": 32,
+        "n_layer": 3,
+        "n_head": 4,
+        "n_positions": 64,
+    }
     common = {
         **special,
         "vocab_size": VOCABULARY,
@@ -68,33 +77,54 @@ def configs() -> dict[str, Any]:
     alternating = ["sliding_attention", "full_attention", "sliding_attention"]
     return {
         "gpt2": transformers.GPT2Config(**gpt2),
-        "gpt2_12x12": transformers.GPT2Config(**{**gpt2, "n_embd": 24, "n_layer": 12, "n_head": 12}),
+        "gpt2_12x12": transformers.GPT2Config(
+            **{**gpt2, "n_embd": 24, "n_layer": 12, "n_head": 12}
+        ),
         "gpt2_scaled": transformers.GPT2Config(**gpt2, scale_attn_by_inverse_layer_idx=True),
         "neox": transformers.GPTNeoXConfig(**common, rotary_pct=0.25),
         "neox_seq": transformers.GPTNeoXConfig(**common, use_parallel_residual=False),
         "llama": transformers.LlamaConfig(**grouped, tie_word_embeddings=True),
         "llama31": transformers.LlamaConfig(
-            **{**grouped, "max_position_embeddings": 512}, attention_bias=True, mlp_bias=True, rope_parameters=llama31_rope
+            **{**grouped, "max_position_embeddings": 512},
+            attention_bias=True,
+            mlp_bias=True,
+            rope_parameters=llama31_rope,
         ),
         "mistral": transformers.MistralConfig(**grouped, sliding_window=4),
-        "qwen2": transformers.Qwen2Config(**grouped, use_sliding_window=True, sliding_window=4, max_window_layers=1),
+        "qwen2": transformers.Qwen2Config(
+            **grouped, use_sliding_window=True, sliding_window=4, max_window_layers=1
+        ),
         "qwen3": transformers.Qwen3Config(**grouped, head_dim=16),
-        "gemma2": transformers.Gemma2Config(**grouped, head_dim=16, sliding_window=4, query_pre_attn_scalar=10, **softcaps),
+        "gemma2": transformers.Gemma2Config(
+            **grouped, head_dim=16, sliding_window=4, query_pre_attn_scalar=10, **softcaps
+        ),
         "gemma3": transformers.Gemma3TextConfig(
-            **{**common, "num_key_value_heads": 1}, head_dim=16, sliding_window=4, query_pre_attn_scalar=10, layer_types=alternating
+            **{**common, "num_key_value_heads": 1},
+            head_dim=16,
+            sliding_window=4,
+            query_pre_attn_scalar=10,
+            layer_types=alternating,
         ),
     }
 
 
-def build(name: str, dtype: torch.dtype = torch.float32, seed: int = 0) -> transformers.PreTrainedModel:
-    """The Hugging Face model `name` with random weights, frozen, with the attention of its own modelling file."""
+def build(
+    name: str, dtype: torch.dtype = torch.float32, seed: int = 0
+) -> transformers.PreTrainedModel:
+    """The Hugging Face model `name` with random weights, frozen,
+    with the attention of its own modelling file.
+    """
     return _random(configs()[name], name, dtype, seed)
 
 
 def _random(config: Any, name: str, dtype: torch.dtype, seed: int) -> transformers.PreTrainedModel:
     with warnings.catch_warnings(), torch.random.fork_rng(devices=[]):
         warnings.simplefilter("ignore")
-        model = transformers.AutoModelForCausalLM.from_config(config, attn_implementation="eager").eval().to(dtype)
+        model = (
+            transformers.AutoModelForCausalLM.from_config(config, attn_implementation="eager")
+            .eval()
+            .to(dtype)
+        )
     generator = torch.Generator().manual_seed(seed)
     with torch.no_grad():
         for path, parameter in model.named_parameters():
@@ -110,7 +140,9 @@ def _centre(name: str, path: str, parameter: torch.Tensor) -> float:
 
 
 def quiet_model(kind: type, config: Any) -> Any:
-    """A model from a config, without transformers' remarks about special tokens beyond a tiny vocabulary."""
+    """A model from a config, without transformers' remarks about
+    special tokens beyond a tiny vocabulary.
+    """
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         return kind(config).eval()
@@ -124,7 +156,9 @@ class Subject:
     batch: Batch
 
 
-def subject(name: str, dtype: torch.dtype = torch.float32, n_pairs: int = 3, seed: int = 0) -> Subject:
+def subject(
+    name: str, dtype: torch.dtype = torch.float32, n_pairs: int = 3, seed: int = 0
+) -> Subject:
     """A tiny model of a family with pairs for it."""
     return Subject(make_model(build(name, dtype, seed)), token_pairs(n_pairs, seed))
 
@@ -135,49 +169,98 @@ def token_pairs(n_pairs: int = 3, seed: int = 0) -> Batch:
     clean = torch.randint(0, VOCABULARY, (n_pairs, 7), generator=generator)
     other = clean.clone()
     for column in (3, 5):
-        other[:, column] = (clean[:, column] + torch.randint(1, VOCABULARY, (n_pairs,), generator=generator)) % VOCABULARY
+        other[:, column] = (
+            clean[:, column] + torch.randint(1, VOCABULARY, (n_pairs,), generator=generator)
+        ) % VOCABULARY
     answers, foils = torch.randperm(VOCABULARY, generator=generator)[: 2 * n_pairs].view(2, -1)
     mask = torch.ones_like(clean, dtype=torch.bool)
     mask[0, :2] = False
     return Batch.from_tokens(clean, other, answers, foils, mask=mask)
 
 
-def write_attn_only(folder: Path, *, n_layers: int = 3, n_heads: int = 4, d_head: int = 8, seed: int = 0) -> dict[str, torch.Tensor]:
-    """Write an attention-only checkpoint as Neel Nanda's are: config.json and model_final.pth, without `b_U` and with buffers.
+def write_attn_only(
+    folder: Path, *, n_layers: int = 3, n_heads: int = 4, d_head: int = 8, seed: int = 0
+) -> dict[str, torch.Tensor]:
+    """Write an attention-only checkpoint as Neel Nanda's are:
+    config.json and model_final.pth, without `b_U` and with buffers.
 
     Returns:
         Its weights, without the buffers.
     """
     d_model, n_ctx, per_head = 32, 64, (n_heads, 32, d_head)
-    shapes: dict[str, tuple[int, ...]] = {"embed.W_E": (VOCABULARY, d_model), "pos_embed.W_pos": (n_ctx, d_model)}
+    shapes: dict[str, tuple[int, ...]] = {
+        "embed.W_E": (VOCABULARY, d_model),
+        "pos_embed.W_pos": (n_ctx, d_model),
+    }
     for block in (f"blocks.{layer}" for layer in range(n_layers)):
         shapes |= {f"{block}.ln1.w": (d_model,), f"{block}.ln1.b": (d_model,)}
         shapes |= {f"{block}.attn.{name}": per_head for name in ("W_Q", "W_K", "W_V")}
         shapes |= {f"{block}.attn.{name}": (n_heads, d_head) for name in ("b_Q", "b_K", "b_V")}
         shapes |= {f"{block}.attn.W_O": (n_heads, d_head, d_model), f"{block}.attn.b_O": (d_model,)}
-    shapes |= {"ln_final.w": (d_model,), "ln_final.b": (d_model,), "unembed.W_U": (d_model, VOCABULARY)}
+    shapes |= {
+        "ln_final.w": (d_model,),
+        "ln_final.b": (d_model,),
+        "unembed.W_U": (d_model, VOCABULARY),
+    }
     generator = torch.Generator().manual_seed(seed)
     weights = {
-        name: torch.randn(shape, generator=generator, dtype=torch.float64) * 0.3 + float(name.endswith(".w"))
+        name: torch.randn(shape, generator=generator, dtype=torch.float64) * 0.3
+        + float(name.endswith(".w"))
         for name, shape in shapes.items()
     }
     buffers: dict[str, torch.Tensor] = {}
     for block in (f"blocks.{layer}" for layer in range(n_layers)):
-        buffers |= {f"{block}.attn.mask": torch.ones(n_ctx, n_ctx, dtype=torch.bool).tril(), f"{block}.attn.IGNORE": torch.tensor(-1e5)}
-    sizes = {"n_layers": n_layers, "d_model": d_model, "d_mlp": 4 * d_model, "d_head": d_head, "n_heads": n_heads, "n_ctx": n_ctx}
-    rest = {"normalization": "LN", "act_fn": "solu_ln", "shortformer_pos": False, "attn_only": True, "ln_eps": 1e-5, "lr_hidden": 0.002}
+        buffers |= {
+            f"{block}.attn.mask": torch.ones(n_ctx, n_ctx, dtype=torch.bool).tril(),
+            f"{block}.attn.IGNORE": torch.tensor(-1e5),
+        }
+    sizes = {
+        "n_layers": n_layers,
+        "d_model": d_model,
+        "d_mlp": 4 * d_model,
+        "d_head": d_head,
+        "n_heads": n_heads,
+        "n_ctx": n_ctx,
+    }
+    rest = {
+        "normalization": "LN",
+        "act_fn": "solu_ln",
+        "shortformer_pos": False,
+        "attn_only": True,
+        "ln_eps": 1e-5,
+        "lr_hidden": 0.002,
+    }
     folder.mkdir(parents=True, exist_ok=True)
-    (folder / "config.json").write_text(json.dumps({**sizes, "d_vocab": VOCABULARY, **rest}), "utf-8")
+    (folder / "config.json").write_text(
+        json.dumps({**sizes, "d_vocab": VOCABULARY, **rest}), "utf-8"
+    )
     torch.save({**weights, **buffers}, folder / "model_final.pth")
     return weights
 
 
-def with_words(seed: int = 0) -> tuple[transformers.PreTrainedModel, transformers.PreTrainedTokenizerFast]:
-    """A tiny Llama whose tokenizer knows every word of the IOI task, so that text pairs run on it."""
-    words = json.loads(files("mechassay.tasks").joinpath("data/ioi.json").read_text(encoding="utf-8"))
+def with_words(
+    seed: int = 0,
+) -> tuple[transformers.PreTrainedModel, transformers.PreTrainedTokenizerFast]:
+    """A tiny Llama whose tokenizer knows every word of the IOI task,
+    so that text pairs run on it.
+    """
+    words = json.loads(
+        files("mechassay.tasks").joinpath("data/ioi.json").read_text(encoding="utf-8")
+    )
     texts = [text for split in words.values() for group in split.values() for text in group]
-    found = sorted({word for text in texts for word in re.findall(r"\w+|[^\w\s]+", re.sub(r"\{\w+\}", " ", text))} - {"[UNK]"})
-    tokenizer = Tokenizer(WordLevel({word: number for number, word in enumerate(["[UNK]", *found])}, unk_token="[UNK]"))
+    found = sorted(
+        {
+            word
+            for text in texts
+            for word in re.findall(r"\w+|[^\w\s]+", re.sub(r"\{\w+\}", " ", text))
+        }
+        - {"[UNK]"}
+    )
+    tokenizer = Tokenizer(
+        WordLevel(
+            {word: number for number, word in enumerate(["[UNK]", *found])}, unk_token="[UNK]"
+        )
+    )
     tokenizer.pre_tokenizer = Whitespace()  # pyright: ignore[reportAttributeAccessIssue]
     config = transformers.LlamaConfig(
         vocab_size=tokenizer.get_vocab_size(),

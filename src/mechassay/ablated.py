@@ -33,10 +33,14 @@ class AblatedValues:
     def embed_at(self, positions: Int[Tensor, "batch pos"]) -> Float[Tensor, "batch pos d_model"]:
         return self.embed[self._index(positions)]
 
-    def z_at(self, layer: int, positions: Int[Tensor, "batch pos"]) -> Float[Tensor, "batch heads pos d_head"]:
+    def z_at(
+        self, layer: int, positions: Int[Tensor, "batch pos"]
+    ) -> Float[Tensor, "batch heads pos d_head"]:
         return self.z[layer][:, self._index(positions)].transpose(0, 1)
 
-    def mlp_at(self, layer: int, positions: Int[Tensor, "batch pos"]) -> Float[Tensor, "batch pos d_model"]:
+    def mlp_at(
+        self, layer: int, positions: Int[Tensor, "batch pos"]
+    ) -> Float[Tensor, "batch pos d_model"]:
         assert self.mlp is not None
         return self.mlp[layer][self._index(positions)]
 
@@ -45,7 +49,12 @@ class AblatedValues:
 
     def to(self, device: torch.device | str) -> AblatedValues:
         """The same values on `device`."""
-        return replace(self, embed=self.embed.to(device), z=self.z.to(device), mlp=None if self.mlp is None else self.mlp.to(device))
+        return replace(
+            self,
+            embed=self.embed.to(device),
+            z=self.z.to(device),
+            mlp=None if self.mlp is None else self.mlp.to(device),
+        )
 
     @property
     def content(self) -> str:

@@ -80,7 +80,9 @@ class Aligned:
 
 @dataclass(frozen=True)
 class Misaligned:
-    """Why the prompts of a pair cannot be compared: a kind to count by, and a message about this pair."""
+    """Why the prompts of a pair cannot be compared:
+    a kind to count by, and a message about this pair.
+    """
 
     reason: str
     message: str
@@ -90,7 +92,10 @@ def encode(tokenizer: PreTrainedTokenizerBase, texts: Sequence[str]) -> list[lis
     """Token ids of texts, with the special tokens that the tokenizer adds by itself."""
     if not texts:
         return []
-    return [list(ids) for ids in tokenizer(list(texts), padding=False, return_attention_mask=False)["input_ids"]]
+    return [
+        list(ids)
+        for ids in tokenizer(list(texts), padding=False, return_attention_mask=False)["input_ids"]
+    ]
 
 
 def continued(prompt: Sequence[int], whole: Sequence[Sequence[int]], *, force: bool) -> Continued:
@@ -104,23 +109,40 @@ def continued(prompt: Sequence[int], whole: Sequence[Sequence[int]], *, force: b
     common = _shared([tuple(ids) for ids in whole])
     kept = len(_shared([tuple(prompt), common]))
     stop = len(common) if force else kept
-    return Continued(kept, len(prompt) - kept, tuple(common[kept:stop]), tuple(tuple(ids[stop:]) for ids in whole))
+    return Continued(
+        kept,
+        len(prompt) - kept,
+        tuple(common[kept:stop]),
+        tuple(tuple(ids[stop:]) for ids in whole),
+    )
 
 
 def _shared(rows: Sequence[tuple[int, ...]]) -> tuple[int, ...]:
     """The longest common beginning: that of the first and the last in order is common to all."""
     first, last = min(rows), max(rows)
-    n = next((place for place, (a, b) in enumerate(zip(first, last, strict=False)) if a != b), min(len(first), len(last)))
+    n = next(
+        (place for place, (a, b) in enumerate(zip(first, last, strict=False)) if a != b),
+        min(len(first), len(last)),
+    )
     return first[:n]
 
 
 def align(
-    texts: Sequence[tuple[str, str]], answers: Sequence[Sequence[str]], foils: Sequence[Sequence[str]], tokenizer: PreTrainedTokenizerBase
+    texts: Sequence[tuple[str, str]],
+    answers: Sequence[Sequence[str]],
+    foils: Sequence[Sequence[str]],
+    tokenizer: PreTrainedTokenizerBase,
 ) -> list[Aligned | Misaligned]:
-    """Tokens of (clean, counterfactual) prompts, with the tokens that their answers and foils are compared by."""
+    """Tokens of (clean, counterfactual) prompts,
+    with the tokens that their answers and foils are compared by.
+    """
     cleans = encode(tokenizer, [clean for clean, _ in texts])
     others = encode(tokenizer, [other for _, other in texts])
-    written = [clean + text for (clean, _), right, wrong in zip(texts, answers, foils, strict=True) for text in (*right, *wrong)]
+    written = [
+        clean + text
+        for (clean, _), right, wrong in zip(texts, answers, foils, strict=True)
+        for text in (*right, *wrong)
+    ]
     whole = iter(encode(tokenizer, written))
     unknown = tokenizer.unk_token_id
     assert unknown is None or isinstance(unknown, int)
@@ -132,24 +154,38 @@ def align(
 
 
 def _align(
-    clean: list[int], other: list[int], texts: tuple[str, ...], whole: list[list[int]], n_answers: int, unknown: int | None
+    clean: list[int],
+    other: list[int],
+    texts: tuple[str, ...],
+    whole: list[list[int]],
+    n_answers: int,
+    unknown: int | None,
 ) -> Aligned | Misaligned:
     if len(clean) != len(other):
-        return Misaligned(LENGTHS, f"clean has {len(clean)} tokens, counterfactual has {len(other)}; they must be equally long")
+        return Misaligned(
+            LENGTHS,
+            f"clean has {len(clean)} tokens, counterfactual has {len(other)}; they must be equally"
+            " long",
+        )
     if not texts:
         return Aligned(clean, other, [], [])
     # Without foils there is nothing that a shared beginning could cancel against.
     split = continued(clean, whole, force=0 < n_answers < len(texts))
     for text, rest in zip(texts, split.rests, strict=True):
         if not rest:
-            return Misaligned(NOTHING, f"{text!r} written after the prompt adds no token of its own")
+            return Misaligned(
+                NOTHING, f"{text!r} written after the prompt adds no token of its own"
+            )
     first = [rest[0] for rest in split.rests]
     if unknown is not None and unknown in first:
         return Misaligned(UNKNOWN, f"the tokenizer does not know {texts[first.index(unknown)]!r}")
     right, wrong = dict.fromkeys(first[:n_answers]), dict.fromkeys(first[n_answers:])
     both = right.keys() & wrong.keys()
     # The text of a shared token may still go on either way; it counts for neither side.
-    kept_right, kept_wrong = [t for t in right if t not in both], [t for t in wrong if t not in both]
+    kept_right, kept_wrong = (
+        [t for t in right if t not in both],
+        [t for t in wrong if t not in both],
+    )
     if both and not (kept_right and kept_wrong):
         return Misaligned(ALIKE, f"an answer and a foil begin with the same token (id {min(both)})")
     keep = len(other) - split.cut
@@ -165,7 +201,10 @@ def _align(
 
 
 def token_position(
-    texts: Sequence[str], spans: Sequence[Mapping[str, Span]], name: str, tokenizer: PreTrainedTokenizerBase
+    texts: Sequence[str],
+    spans: Sequence[Mapping[str, Span]],
+    name: str,
+    tokenizer: PreTrainedTokenizerBase,
 ) -> list[int | None]:
     """The index of a token of each text, by its meaning.
 
@@ -175,7 +214,8 @@ def token_position(
         name: a part, for its last token; or "part.first" or "part.last".
 
     Returns:
-        Indices from 0 at the first token, special tokens included. None where a prompt lacks the part.
+        Indices from 0 at the first token, special tokens included. None where a prompt lacks the
+        part.
 
     Raises:
         UnknownName: no prompt has such a part.
@@ -184,16 +224,28 @@ def token_position(
     part, _, end = name.partition(".")
     if end not in ("", "first", "last") or not any(part in each for each in spans):
         known = {part for each in spans for part in each}
-        raise UnknownName("token position", name, ["last", *known, *(f"{part}.first" for part in known)])
+        raise UnknownName(
+            "token position", name, ["last", *known, *(f"{part}.first" for part in known)]
+        )
     if not tokenizer.is_fast:
-        raise BadUsage(f"Token positions need a tokenizer with character offsets; {type(tokenizer).__name__} has none.")
-    encoded = tokenizer(list(texts), padding=False, return_offsets_mapping=True, return_attention_mask=False)
+        raise BadUsage(
+            f"Token positions need a tokenizer with character offsets; {type(tokenizer).__name__}"
+            " has none."
+        )
+    encoded = tokenizer(
+        list(texts), padding=False, return_offsets_mapping=True, return_attention_mask=False
+    )
     found: list[int | None] = []
     for row, ids, each in zip(encoded["offset_mapping"], encoded["input_ids"], spans, strict=True):
         begin, stop = each.get(part, (0, 0))
         inside = [index for index, (a, b) in enumerate(row) if a < stop and b > begin]
-        # Two tokens share a character where it is written as bytes, or where a mark stands before it.
-        if len(inside) > 1 and row[inside[1]][0] < row[inside[0]][1] and not str(tokenizer.decode([ids[inside[0]]])).strip():
+        # Two tokens share a character where it is written as bytes, or where a mark stands before
+        # it.
+        if (
+            len(inside) > 1
+            and row[inside[1]][0] < row[inside[0]][1]
+            and not str(tokenizer.decode([ids[inside[0]]])).strip()
+        ):
             del inside[0]
         found.append(None if not inside else inside[0] if end == "first" else inside[-1])
     return found

@@ -25,7 +25,9 @@ from difflib import get_close_matches
 
 
 class MechassayError(Exception):
-    """Base of all errors raised on purpose; its text is one line for the person who typed the call."""
+    """Base of all errors raised on purpose;
+    its text is one line for the person who typed the call.
+    """
 
     usage = False
 
@@ -98,4 +100,6 @@ class MissingExtra(MechassayError):
     usage = True
 
     def __init__(self, feature: str, package: str, extra: str) -> None:
-        super().__init__(f"{feature} needs the package {package!r}: pip install 'mechassay[{extra}]'.")
+        super().__init__(
+            f"{feature} needs the package {package!r}: pip install 'mechassay[{extra}]'."
+        )

@@ -25,7 +25,8 @@ class Prompt:
     Attributes:
         text: the prompt.
         answers: right continuations, with their leading space; empty where nothing is right.
-        choices: what ranked-choice scoring picks from, the answers included; empty where an answer is free.
+        choices: what ranked-choice scoring picks from, the answers included; empty where an answer
+            is free.
         spans: parts of the text by name, in characters.
     """
 
@@ -86,7 +87,9 @@ class Example:
         if self.foils is not None:
             return self.foils
         changed = tuple(answer for answer in other.answers if answer not in self.prompt.answers)
-        return changed or tuple(choice for choice in self.prompt.choices if choice not in self.prompt.answers)
+        return changed or tuple(
+            choice for choice in self.prompt.choices if choice not in self.prompt.answers
+        )
 
 
 @dataclass(frozen=True)
@@ -104,7 +107,12 @@ class Unreadable:
     message: str
 
 
-def filled(template: str, fields: Mapping[str, str], answers: tuple[str, ...] = (), choices: tuple[str, ...] = ()) -> Prompt:
+def filled(
+    template: str,
+    fields: Mapping[str, str],
+    answers: tuple[str, ...] = (),
+    choices: tuple[str, ...] = (),
+) -> Prompt:
     """A template with its {fields} filled in, each a span of the prompt under its name.
 
     A field that comes twice has the span of its first place under its name, and of the others under
@@ -116,6 +124,9 @@ def filled(template: str, fields: Mapping[str, str], answers: tuple[str, ...] = 
             text += piece
             continue
         count[piece] += 1
-        spans[piece if count[piece] == 1 else f"{piece}_{count[piece]}"] = (len(text), len(text) + len(fields[piece]))
+        spans[piece if count[piece] == 1 else f"{piece}_{count[piece]}"] = (
+            len(text),
+            len(text) + len(fields[piece]),
+        )
         text += fields[piece]
     return Prompt(text, answers, choices, spans)

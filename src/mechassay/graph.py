@@ -70,7 +70,10 @@ class Graph:
 
     def __post_init__(self) -> None:
         if self.n_layers < 1 or self.n_heads < 1:
-            raise BadUsage(f"A graph needs at least one layer and one head; got n_layers={self.n_layers}, n_heads={self.n_heads}.")
+            raise BadUsage(
+                f"A graph needs at least one layer and one head; got n_layers={self.n_layers},"
+                f" n_heads={self.n_heads}."
+            )
 
     @property
     def writers_per_layer(self) -> int:
@@ -94,7 +97,9 @@ class Graph:
 
     @property
     def fingerprint(self) -> str:
-        """Twelve hex digits that differ between graphs; stored with scores and checked on loading."""
+        """Twelve hex digits that differ between graphs;
+        stored with scores and checked on loading.
+        """
         text = f"{self.n_layers},{self.n_heads},{int(self.parallel)},{int(self.mlp)}"
         return hashlib.sha256(text.encode()).hexdigest()[:12]
 
@@ -137,7 +142,8 @@ class Graph:
         """How many writers a layer's MLP sees."""
         return self.head(layer, 0 if self.parallel else self.n_heads)
 
-    # Kept for good, so not as tensors of inference mode, which can never be part of a differentiated computation.
+    # Kept for good, so not as tensors of inference mode, which can never be part of a
+    # differentiated computation.
 
     @cached_property
     @torch.inference_mode(False)
@@ -175,7 +181,8 @@ class Graph:
         return [*stages, slice(self.logits, self.logits + 1)]
 
     def on_paths(self, edges: Bool[Tensor, "writers readers"]) -> Bool[Tensor, "writers readers"]:
-        """True where the writer is reached from `input` and the reader leads to `logits`, within `edges`.
+        """True where the writer is reached from `input` and the reader leads to `logits`,
+        within `edges`.
 
         Two sweeps over the layers. Any of a head's three readers makes it reached.
         """
@@ -200,7 +207,11 @@ class Graph:
             return {"mib": "input", "transformer-lens": "hook_embed", "dotted": "input"}[spelling]
         layer, place = divmod(writer - 1, self.writers_per_layer)
         if place == self.n_heads:
-            return {"mib": f"m{layer}", "transformer-lens": f"blocks.{layer}.hook_mlp_out", "dotted": f"MLP {layer}"}[spelling]
+            return {
+                "mib": f"m{layer}",
+                "transformer-lens": f"blocks.{layer}.hook_mlp_out",
+                "dotted": f"MLP {layer}",
+            }[spelling]
         return {
             "mib": f"a{layer}.h{place}",
             "transformer-lens": f"blocks.{layer}.attn.hook_result.{place}",
@@ -210,11 +221,19 @@ class Graph:
     def reader_name(self, reader: int, spelling: Spelling = "mib") -> str:
         """Name of a reader: `a3.h7<q>`, `m3`, `logits`."""
         if reader == self.logits:
-            return "logits" if spelling != "transformer-lens" else f"blocks.{self.n_layers - 1}.hook_resid_post"
+            return (
+                "logits"
+                if spelling != "transformer-lens"
+                else f"blocks.{self.n_layers - 1}.hook_resid_post"
+            )
         layer, place = divmod(reader, self.readers_per_layer)
         slot, head = divmod(place, self.n_heads)
         if slot == 3:
-            return {"mib": f"m{layer}", "transformer-lens": f"blocks.{layer}.hook_mlp_in", "dotted": f"MLP {layer}"}[spelling]
+            return {
+                "mib": f"m{layer}",
+                "transformer-lens": f"blocks.{layer}.hook_mlp_in",
+                "dotted": f"MLP {layer}",
+            }[spelling]
         return {
             "mib": f"a{layer}.h{head}<{SLOTS[slot]}>",
             "transformer-lens": f"blocks.{layer}.hook_{SLOTS[slot]}_input.{head}",
@@ -263,7 +282,14 @@ class Graph:
             raise UnknownName("edge", name, ["input->logits"])
         edge = EdgeIndex(self.writer(source.strip()), self.reader(target.strip()))
         if edge.writer >= int(self.visible[edge.reader]):
-            raise UnknownName("edge", name, [self.edge_name(u, edge.reader) for u in range(min(3, int(self.visible[edge.reader])))])
+            raise UnknownName(
+                "edge",
+                name,
+                [
+                    self.edge_name(u, edge.reader)
+                    for u in range(min(3, int(self.visible[edge.reader])))
+                ],
+            )
         return edge
 
     def _place(self, name: str, kind: str) -> tuple[int, int | None, str | None]:
@@ -278,4 +304,9 @@ class Graph:
             if layer < self.n_layers and (head < self.n_heads if head is not None else self.mlp):
                 return layer, head, slot
         last = self.n_layers - 1
-        raise UnknownName(kind, name, ["input", "logits", f"a{last}.h{self.n_heads - 1}"] + ([f"m{last}"] if self.mlp else []))
+        raise UnknownName(
+            kind,
+            name,
+            ["input", "logits", f"a{last}.h{self.n_heads - 1}"]
+            + ([f"m{last}"] if self.mlp else []),
+        )

@@ -1,11 +1,11 @@
 """Pairs of prompts and the token batches made of them.
 
-A `Pair` is one example: a clean prompt, a counterfactual prompt, and the answers and foils
-that the objective compares. `Pairs` are chosen together: they know what was dropped on the way, and why. A
-`Batch` holds many pairs as token ids, aligned and checked once, when it is made: both prompts
-of a pair have equally many tokens, and end where the first token comes that tells answers from
-foils (`mechassay.alignment`). Batches are left-padded, so that this place is the last column of
-every prompt; padding never changes a result.
+A `Pair` is one example: a clean prompt, a counterfactual prompt, and the answers and foils that the
+objective compares. `Pairs` are chosen together: they know what was dropped on the way, and why. A
+`Batch` holds many pairs as token ids, aligned and checked once, when it is made: both prompts of a
+pair have equally many tokens, and end where the first token comes that tells answers from foils
+(`mechassay.alignment`). Batches are left-padded, so that this place is the last column of every
+prompt; padding never changes a result.
 """
 
 from __future__ import annotations
@@ -75,7 +75,9 @@ class Pair:
             "tags": dict(self.tags),
             "counterfactual_answers": list(self.counterfactual_answers),
             "spans": {name: list(span) for name, span in self.spans.items()},
-            "counterfactual_spans": {name: list(span) for name, span in self.counterfactual_spans.items()},
+            "counterfactual_spans": {
+                name: list(span) for name, span in self.counterfactual_spans.items()
+            },
         }
 
 
@@ -99,9 +101,18 @@ class Pairs(tuple[Pair, ...]):
     source: Mapping[str, Any]
     dropped: Mapping[str, int]
 
-    def __new__(cls, pairs: Iterable[Pair], *, source: Mapping[str, Any] | None = None, dropped: Mapping[str, int] | None = None) -> Pairs:
+    def __new__(
+        cls,
+        pairs: Iterable[Pair],
+        *,
+        source: Mapping[str, Any] | None = None,
+        dropped: Mapping[str, int] | None = None,
+    ) -> Pairs:
         made = super().__new__(cls, pairs)
-        made.source, made.dropped = MappingProxyType(dict(source or {})), MappingProxyType(dict(dropped or {}))
+        made.source, made.dropped = (
+            MappingProxyType(dict(source or {})),
+            MappingProxyType(dict(dropped or {})),
+        )
         return made
 
     @property
@@ -117,12 +128,21 @@ class Pairs(tuple[Pair, ...]):
     @property
     def fields(self) -> dict[str, int]:
         """The parts that prompts have, clean or counterfactual, and how many pairs have each."""
-        counts = Counter(name for pair in self for name in dict.fromkeys((*pair.spans, *pair.counterfactual_spans)))
+        counts = Counter(
+            name
+            for pair in self
+            for name in dict.fromkeys((*pair.spans, *pair.counterfactual_spans))
+        )
         return dict(counts)
 
     def selection(self) -> dict[str, Any]:
         """What was chosen and what was dropped, as plain values for a record."""
-        return {**self.source, "kept": len(self), "dropped": dict(self.dropped), "hash": self.content_hash}
+        return {
+            **self.source,
+            "kept": len(self),
+            "dropped": dict(self.dropped),
+            "hash": self.content_hash,
+        }
 
 
 @dataclass(frozen=True, eq=False)
@@ -166,10 +186,15 @@ class Batch:
         return self.clean.shape[1]
 
     def prompt_hashes(self) -> tuple[str, ...]:
-        """Sixteen hex digits for each pair: of the tokens of its clean prompt and its answers, whatever its id and counterfactual."""
+        """Sixteen hex digits for each pair: of the tokens of its clean prompt and its answers,
+        whatever its id and counterfactual.
+        """
         rows = zip(self.clean.tolist(), self.mask.tolist(), self.answers.tolist(), strict=True)
         return tuple(
-            _token_hash([t for t, real in zip(clean, keep, strict=True) if real], sorted(right))[:16] for clean, keep, right in rows
+            _token_hash([t for t, real in zip(clean, keep, strict=True) if real], sorted(right))[
+                :16
+            ]
+            for clean, keep, right in rows
         )
 
     def first_difference(self) -> int:
@@ -185,8 +210,13 @@ class Batch:
 
     def to(self, device: torch.device | str) -> Batch:
         """The same batch with its tensors on `device`."""
-        moved = {name: getattr(self, name).to(device) for name in ("clean", "counterfactual", "mask", "answers", "foils")}
-        return replace(self, **moved, ablated=None if self.ablated is None else self.ablated.to(device))
+        moved = {
+            name: getattr(self, name).to(device)
+            for name in ("clean", "counterfactual", "mask", "answers", "foils")
+        }
+        return replace(
+            self, **moved, ablated=None if self.ablated is None else self.ablated.to(device)
+        )
 
     def select(self, rows: Sequence[int]) -> Batch:
         """The pairs at `rows`, in that order, trimmed to the longest of them."""
@@ -207,7 +237,10 @@ class Batch:
 
     def repeat(self, times: int) -> Batch:
         """The batch `times` times over, copy after copy."""
-        tensors = {name: getattr(self, name).repeat(times, 1) for name in ("clean", "counterfactual", "mask", "answers", "foils")}
+        tensors = {
+            name: getattr(self, name).repeat(times, 1)
+            for name in ("clean", "counterfactual", "mask", "answers", "foils")
+        }
         return replace(self, **tensors, ids=self.ids * times, groups=self.groups * times)
 
     def chunks(self, max_tokens: int) -> Iterator[tuple[list[int], Batch]]:
@@ -260,26 +293,38 @@ class Batch:
         if not cleans:
             raise BadPairs("A batch needs at least one pair; got none.")
         if len(counterfactuals) != len(cleans):
-            raise BadPairs(f"A batch needs as many counterfactual as clean prompts; got {len(counterfactuals)} and {len(cleans)}.")
+            raise BadPairs(
+                f"A batch needs as many counterfactual as clean prompts; got {len(counterfactuals)}"
+                f" and {len(cleans)}."
+            )
         for name, a, b in zip(names, cleans, counterfactuals, strict=True):
             if len(a) != len(b):
-                raise BadPairs(f"Pair {name}: clean has {len(a)} tokens, counterfactual has {len(b)}; they must be equally long.")
+                raise BadPairs(
+                    f"Pair {name}: clean has {len(a)} tokens, counterfactual has {len(b)}; they"
+                    " must be equally long."
+                )
             if not a:
                 raise BadPairs(f"Pair {name}: the prompts have no tokens.")
         right, wrong = _table(answers), _table(foils)
         if len(right) != len(cleans) or len(wrong) != len(cleans):
-            raise BadPairs(f"A batch of {len(cleans)} pairs needs as many rows of answers and foils; got {len(right)} and {len(wrong)}.")
+            raise BadPairs(
+                f"A batch of {len(cleans)} pairs needs as many rows of answers and foils; got"
+                f" {len(right)} and {len(wrong)}."
+            )
         clash = (right[:, :, None] == wrong[:, None, :]) & (right[:, :, None] != NO_TOKEN)
         if clash.any():
             row = int(clash.flatten(1).any(dim=1).nonzero()[0])
             raise BadPairs(
-                f"Pair {names[row]}: an answer and a foil begin with the same token (id {int(right[row][clash[row].any(1)][0])})."
+                f"Pair {names[row]}: an answer and a foil begin with the same token (id"
+                f" {int(right[row][clash[row].any(1)][0])})."
             )
         width = max(map(len, cleans))
         if groups is None:
             units = names
         else:
-            units = tuple(name if group is None else group for name, group in zip(names, groups, strict=True))
+            units = tuple(
+                name if group is None else group for name, group in zip(names, groups, strict=True)
+            )
         return Batch(
             clean=_pad(cleans, width, pad),
             counterfactual=_pad(counterfactuals, width, pad),
@@ -292,7 +337,9 @@ class Batch:
         )
 
     @staticmethod
-    def from_pairs(pairs: Sequence[Pair], tokenizer: PreTrainedTokenizerBase, *, prepend: Sequence[int] = ()) -> Batch:
+    def from_pairs(
+        pairs: Sequence[Pair], tokenizer: PreTrainedTokenizerBase, *, prepend: Sequence[int] = ()
+    ) -> Batch:
         """Tokenize pairs. Special tokens are those the tokenizer adds by itself, after `prepend`.
 
         Answers and foils are compared by the first token that tells them apart, see
@@ -325,7 +372,9 @@ class Batch:
         return replace(batch, alignment=MappingProxyType(counts))
 
 
-def align_pairs(pairs: Sequence[Pair], tokenizer: PreTrainedTokenizerBase) -> list[Aligned | Misaligned]:
+def align_pairs(
+    pairs: Sequence[Pair], tokenizer: PreTrainedTokenizerBase
+) -> list[Aligned | Misaligned]:
     """The tokens of each pair, or why it has none."""
     return align(
         [(pair.clean, pair.counterfactual) for pair in pairs],
@@ -340,16 +389,19 @@ def _rows(tokens: Sequence[Sequence[int]] | Tensor, mask: Tensor | None) -> list
         return [list(map(int, row)) for row in tokens]
     if mask is None:
         return tokens.tolist()
-    return [[t for t, real in zip(row, keep, strict=True) if real] for row, keep in zip(tokens.tolist(), mask.bool().tolist(), strict=True)]
+    return [
+        [t for t, real in zip(row, keep, strict=True) if real]
+        for row, keep in zip(tokens.tolist(), mask.bool().tolist(), strict=True)
+    ]
 
 
 def _table(tokens: Sequence[Any] | Tensor) -> Int[Tensor, "batch width"]:
     rows = tokens.tolist() if isinstance(tokens, Tensor) else list(tokens)
     lists = [list(row) if isinstance(row, Sequence | Tensor) else [row] for row in rows]
     width = max((len(row) for row in lists), default=0)
-    return torch.tensor([[int(t) for t in row] + [NO_TOKEN] * (width - len(row)) for row in lists], dtype=torch.long).reshape(
-        len(lists), width
-    )
+    return torch.tensor(
+        [[int(t) for t in row] + [NO_TOKEN] * (width - len(row)) for row in lists], dtype=torch.long
+    ).reshape(len(lists), width)
 
 
 def _pad(rows: Sequence[list[int]], width: int, pad: int) -> Int[Tensor, "batch pos"]:

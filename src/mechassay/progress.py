@@ -18,7 +18,9 @@ if TYPE_CHECKING:
 
 Advance = Callable[[int], None]
 LABEL = 28
-"""Letters of a label that are shown: with a bar, counts of millions, rate and times they fit into 80."""
+"""Letters of a label that are shown: with a bar, counts of millions,
+rate and times they fit into 80.
+"""
 
 
 class Progress(Protocol):
@@ -46,7 +48,9 @@ class Bar:
 
 
 def drawn(console: Console) -> RichProgress:
-    """What draws bars. In a narrow terminal it is the bar itself that gets shorter; a very long label is cut."""
+    """What draws bars. In a narrow terminal it is the bar itself that gets shorter;
+    a very long label is cut.
+    """
     from rich.progress import (
         BarColumn,
         MofNCompleteColumn,
@@ -70,7 +74,11 @@ def drawn(console: Console) -> RichProgress:
         return Column(no_wrap=True)
 
     columns = (
-        TextColumn("{task.description}", markup=False, table_column=Column(no_wrap=True, max_width=LABEL, overflow="ellipsis")),
+        TextColumn(
+            "{task.description}",
+            markup=False,
+            table_column=Column(no_wrap=True, max_width=LABEL, overflow="ellipsis"),
+        ),
         BarColumn(),
         MofNCompleteColumn(table_column=whole()),
         Rate(table_column=whole()),

@@ -1,4 +1,5 @@
-"""What is stored of a measurement: what was measured on what, the values per example, and how they came about.
+"""What is stored of a measurement: what was measured on what,
+the values per example, and how they came about.
 
 A `Record` is JSON; summaries in it can always be recomputed from its per-example values. NaN
 means undefined, is counted in `n_undefined`, and is `null` in JSON. A cell that failed is a
@@ -33,7 +34,9 @@ def _nan_for_null(value: Any) -> Any:
     return float("nan") if value is None else value
 
 
-Number = Annotated[float, BeforeValidator(_nan_for_null), WithJsonSchema({"type": ["number", "null"]})]
+Number = Annotated[
+    float, BeforeValidator(_nan_for_null), WithJsonSchema({"type": ["number", "null"]})
+]
 
 
 class Stored(BaseModel):
@@ -86,8 +89,8 @@ class Provenance(Stored):
 class Failure(Stored):
     """A cell without a result: it failed with an error, or it was skipped, for a reason.
 
-    `error` is the class of the error, or the kind of the reason; `message` says it in full. An error that
-    nobody foresaw also has its `traceback`.
+    `error` is the class of the error, or the kind of the reason; `message` says it in full. An
+    error that nobody foresaw also has its `traceback`.
     """
 
     cell: dict[str, str]
@@ -101,14 +104,19 @@ def failure_of(cell: dict[str, str], error: Exception) -> Failure:
     """The row of a cell that raised an error: its class and the first line of what it says."""
     said = str(error).strip()
     where = "" if isinstance(error, MechassayError) else "".join(format_exception(error))
-    return Failure(cell=cell, error=type(error).__name__, message=said.splitlines()[0] if said else "no message", traceback=where)
+    return Failure(
+        cell=cell,
+        error=type(error).__name__,
+        message=said.splitlines()[0] if said else "no message",
+        traceback=where,
+    )
 
 
 class Record(Stored):
     """One evaluation of one method on one task with one model.
 
-    `data` says for the train and the test pairs what was chosen: settings, pairs kept, pairs dropped by
-    reason, and the hash of their content (see `mechassay.pairs.Pairs.selection`).
+    `data` says for the train and the test pairs what was chosen: settings, pairs kept, pairs
+    dropped by reason, and the hash of their content (see `mechassay.pairs.Pairs.selection`).
     """
 
     format: int = FORMAT
@@ -151,14 +159,18 @@ def provenance(*, device: str, dtype: str, seed: int, data_hash: str = "") -> Pr
 
 @cache
 def _commit() -> tuple[str | None, bool | None]:
-    """Commit of the checkout this package runs from, and whether it has changes; None where it is not one."""
+    """Commit of the checkout this package runs from, and whether it has changes;
+    None where it is not one.
+    """
     here = Path(__file__).resolve()
     root = here.parents[2]
     if not (root / ".git").exists():
         return None, None
 
     def git(*args: str) -> str | None:
-        done = subprocess.run(["git", "-C", str(root), *args], capture_output=True, text=True, check=False)
+        done = subprocess.run(
+            ["git", "-C", str(root), *args], capture_output=True, text=True, check=False
+        )
         return done.stdout.strip() if done.returncode == 0 else None
 
     commit, status = git("rev-parse", "HEAD"), git("status", "--porcelain", "--untracked-files=no")

@@ -4,7 +4,8 @@ A registry holds strings, so it knows nothing of the modules above it. Other pac
 add entries through entry points in the group `mechassay.<kind>s`, for example
 `[project.entry-points."mechassay.methods"]`; a built-in name cannot be replaced that way.
 
-A plug-in is a frozen dataclass, so it can be typed with its settings: "name:field=value,field=value".
+A plug-in is a frozen dataclass, so it can be typed with its settings:
+"name:field=value,field=value".
 """
 
 from __future__ import annotations
@@ -32,8 +33,13 @@ class Registry:
     plural: str = ""
 
     def targets(self) -> dict[str, str]:
-        """All names with the "module:object" they stand for, built-in ones last so that they win."""
-        found = {point.name: point.value for point in entry_points(group=f"mechassay.{self.plural or self.kind + 's'}")}
+        """All names with the "module:object" they stand for,
+        built-in ones last so that they win.
+        """
+        found = {
+            point.name: point.value
+            for point in entry_points(group=f"mechassay.{self.plural or self.kind + 's'}")
+        }
         return {**found, **self.built_in}
 
     def names(self) -> list[str]:
@@ -53,7 +59,8 @@ class Registry:
         return getattr(import_module(module), attribute)
 
     def make(self, text: str, **settings: Any) -> Any:
-        """The plug-in `text` names, made with the settings written there and those given by keyword.
+        """The plug-in `text` names, made with the settings written there
+        and those given by keyword.
 
         Raises:
             UnknownName: no such plug-in or setting.
@@ -84,7 +91,8 @@ class Registry:
 
 
 def check_settings(plugin: Any, name: str) -> None:
-    """Refuse a plug-in with a setting of another type than its default; whole numbers are decimal ones too.
+    """Refuse a plug-in with a setting of another type than its default;
+    whole numbers are decimal ones too.
 
     Raises:
         BadUsage: it has one.
@@ -110,7 +118,11 @@ def check_type(name: str, key: str, value: Any, default: Any) -> None:
 
 def _defaults(kind: Any) -> dict[str, Any]:
     """The settings of a plug-in and their defaults; a plain callable has none."""
-    return {each.name: each.default for each in fields(kind) if each.init} if is_dataclass(kind) else {}
+    return (
+        {each.name: each.default for each in fields(kind) if each.init}
+        if is_dataclass(kind)
+        else {}
+    )
 
 
 def _value(text: str, default: Any) -> Any:

@@ -21,8 +21,8 @@ from typing import NamedTuple
 
 import numpy as np
 from jaxtyping import Float
-from scipy.stats import beta, norm  # pyright: ignore[reportMissingTypeStubs] - scipy ships none
-from scipy.stats import t as student  # pyright: ignore[reportMissingTypeStubs]
+from scipy.stats import beta, norm
+from scipy.stats import t as student
 
 N_RESAMPLES = 2000
 LEVEL = 0.95
@@ -43,13 +43,16 @@ class Interval(NamedTuple):
 
 
 class Resamples:
-    """Resamples of whole groups of examples: the same for every statistic that one object is asked for.
+    """Resamples of whole groups of examples:
+    the same for every statistic that one object is asked for.
 
     Args:
         groups: the group of each example.
     """
 
-    def __init__(self, groups: Sequence[str], rng: np.random.Generator, n_resamples: int = N_RESAMPLES) -> None:
+    def __init__(
+        self, groups: Sequence[str], rng: np.random.Generator, n_resamples: int = N_RESAMPLES
+    ) -> None:
         names, self._member = np.unique(np.asarray(groups), return_inverse=True)
         self.n_groups, self.n_resamples, self._rng = len(names), n_resamples, rng
         self._sizes = np.bincount(self._member, minlength=self.n_groups).astype(float)
@@ -73,22 +76,30 @@ class Resamples:
             row += np.bincount(self._member, weights=line, minlength=self.n_groups)
         # A copy of the generator draws the same again.
         blocks = self._drawn(deepcopy(self._rng)) if self._kept is None else self._kept
-        return np.concatenate([(counts @ sums.T) / (counts @ self._sizes)[:, None] for counts in blocks])
+        return np.concatenate(
+            [(counts @ sums.T) / (counts @ self._sizes)[:, None] for counts in blocks]
+        )
 
 
 def resampled_means(
-    values: Float[np.ndarray, "k n"], groups: Sequence[str], rng: np.random.Generator, n_resamples: int = N_RESAMPLES
+    values: Float[np.ndarray, "k n"],
+    groups: Sequence[str],
+    rng: np.random.Generator,
+    n_resamples: int = N_RESAMPLES,
 ) -> Float[np.ndarray, "resamples k"]:
     """Means of each row of `values` under resampling of whole groups, see `Resamples`."""
     return Resamples(groups, rng, n_resamples).means(values)
 
 
-def percentile_interval(draws: Float[np.ndarray, "resamples"], level: float = LEVEL, *, n_groups: int | None = None) -> Interval:
+def percentile_interval(
+    draws: Float[np.ndarray, "resamples"], level: float = LEVEL, *, n_groups: int | None = None
+) -> Interval:
     """The central `level` of the draws; NaN at both ends if any draw is undefined.
 
     Args:
-        n_groups: how many groups were resampled. Tails are then those of Student's distribution for so many
-            (the expanded percentile interval of Hesterberg 2015), and one group has no interval.
+        n_groups: how many groups were resampled. Tails are then those of Student's distribution for
+            so many (the expanded percentile interval of Hesterberg 2015), and one group has no
+            interval.
     """
     if np.isnan(draws).any() or (n_groups is not None and n_groups < 2):
         return Interval(math.nan, math.nan, level)
@@ -99,17 +110,22 @@ def percentile_interval(draws: Float[np.ndarray, "resamples"], level: float = LE
     return Interval(float(low), float(high), level)
 
 
-def mean_interval(values: Float[np.ndarray, "n"], groups: Sequence[str], rng: np.random.Generator) -> Interval:
+def mean_interval(
+    values: Float[np.ndarray, "n"], groups: Sequence[str], rng: np.random.Generator
+) -> Interval:
     """Bootstrap interval of a mean."""
     return percentile_interval(resampled_means(np.asarray(values)[None], groups, rng)[:, 0])
 
 
-def proportion_interval(right: Float[np.ndarray, "n"], groups: Sequence[str], level: float = LEVEL) -> Interval:
-    """Interval of a proportion of grouped examples: Clopper and Pearson's with the effective sample size of Korn and Graubard (1998).
+def proportion_interval(
+    right: Float[np.ndarray, "n"], groups: Sequence[str], level: float = LEVEL
+) -> Interval:
+    """Interval of a proportion of grouped examples:
+    Clopper and Pearson's with the effective sample size of Korn and Graubard (1998).
 
     The effective size n* makes p (1 - p) / n* the variance of the mean over whole groups; it is at
-    most n. Where all examples agree the variance says nothing, and n* is the number of groups. Unlike a
-    bootstrap, 50 right of 50 do not give an interval of no width. NaN without examples.
+    most n. Where all examples agree the variance says nothing, and n* is the number of groups.
+    Unlike a bootstrap, 50 right of 50 do not give an interval of no width. NaN without examples.
     """
     n = len(right)
     if n == 0:
@@ -120,7 +136,9 @@ def proportion_interval(right: Float[np.ndarray, "n"], groups: Sequence[str], le
     if spread == 0 or n_groups == 1:
         size = float(n_groups)
     else:
-        residuals = np.bincount(member, weights=np.asarray(right, dtype=float) - p, minlength=n_groups)
+        residuals = np.bincount(
+            member, weights=np.asarray(right, dtype=float) - p, minlength=n_groups
+        )
         variance = n_groups / (n_groups - 1) * float(residuals @ residuals) / n**2
         size = min(float(n), spread / variance) if variance > 0 else float(n)
     return clopper_pearson(p * size, size, level)
@@ -134,7 +152,9 @@ def clopper_pearson(hits: float, size: float, level: float = LEVEL) -> Interval:
     return Interval(low, high, level)
 
 
-def trapezoid(y: Float[np.ndarray, "*lead k"], x: Float[np.ndarray, "k"]) -> Float[np.ndarray, "*lead"]:
+def trapezoid(
+    y: Float[np.ndarray, "*lead k"], x: Float[np.ndarray, "k"]
+) -> Float[np.ndarray, "*lead"]:
     """Area under y over x along the last axis, by the trapezoidal rule."""
     return np.trapezoid(y, x, axis=-1)
 
@@ -145,7 +165,8 @@ class Estimate:
 
     Attributes:
         value: the statistic of the examples at hand.
-        errors: a resample's statistic minus `value`, for the parts whose sign is sure; 0 without any.
+        errors: a resample's statistic minus `value`, for the parts whose sign is sure; 0 without
+            any.
         folded: at least as large as the error of the other parts, either way; 0 without any.
         n_groups: how many groups were resampled.
         least: no such statistic is smaller.
@@ -164,10 +185,11 @@ class Estimate:
 
     @cached_property
     def interval(self) -> Interval:
-        """What the statistic of all examples is between; NaN with one group, or where a resample is undefined.
+        """What the statistic of all examples is between;
+        NaN with one group, or where a resample is undefined.
 
-        From the value less the upper quantile of its errors to the value less their lower one (the basic
-        bootstrap), widened for few groups by `widening`.
+        From the value less the upper quantile of its errors to the value less their lower one (the
+        basic bootstrap), widened for few groups by `widening`.
         """
         wide, tail = widening(self.n_groups), (1 - LEVEL) / 2
         if math.isnan(self.value + wide) or np.isnan(self.errors + self.folded).any():
@@ -178,22 +200,34 @@ class Estimate:
 
     def __sub__(self, other: Estimate) -> Estimate:
         """The difference of two statistics of the same resamples."""
-        return Estimate(self.value - other.value, self.errors - other.errors, self.folded + other.folded, self.n_groups)
+        return Estimate(
+            self.value - other.value,
+            self.errors - other.errors,
+            self.folded + other.folded,
+            self.n_groups,
+        )
 
 
 def widening(n_groups: int, level: float = LEVEL) -> float:
-    """By how much errors of resampled means are too small: sqrt(n / (n - 1)) t / z; NaN below two groups.
+    """By how much errors of resampled means are too small:
+    sqrt(n / (n - 1)) t / z; NaN below two groups.
 
-    The quantiles t (n - 1 degrees of freedom) and z are those of Student's and of the normal distribution.
+    The quantiles t (n - 1 degrees of freedom) and z are those of Student's and of the normal
+    distribution.
     """
     if n_groups < 2:
         return math.nan
     tail = (1 - level) / 2
-    return math.sqrt(n_groups / (n_groups - 1)) * float(student.ppf(tail, n_groups - 1) / norm.ppf(tail))
+    return math.sqrt(n_groups / (n_groups - 1)) * float(
+        student.ppf(tail, n_groups - 1) / norm.ppf(tail)
+    )
 
 
 def linear_sum(
-    means: Float[np.ndarray, "k"], draws: Float[np.ndarray, "resamples k"], weights: Float[np.ndarray, "k"], n_groups: int
+    means: Float[np.ndarray, "k"],
+    draws: Float[np.ndarray, "resamples k"],
+    weights: Float[np.ndarray, "k"],
+    n_groups: int,
 ) -> Estimate:
     """The sum of w x over means x, given their resamples."""
     errors = (draws - means) @ weights
@@ -201,7 +235,10 @@ def linear_sum(
 
 
 def folded_sum(
-    means: Float[np.ndarray, "k"], draws: Float[np.ndarray, "resamples k"], weights: Float[np.ndarray, "k"], n_groups: int
+    means: Float[np.ndarray, "k"],
+    draws: Float[np.ndarray, "resamples k"],
+    weights: Float[np.ndarray, "k"],
+    n_groups: int,
 ) -> Estimate:
     """The sum of w |x| over means x, given their resamples; weights are not negative."""
     errors = draws - means

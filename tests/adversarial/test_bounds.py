@@ -24,7 +24,8 @@ from mechassay.adversarial.bounds import (
 )
 from mechassay.errors import BadUsage, UnknownName
 
-# p, delta, epsilon; the paper's exact, Chernoff and Hoeffding; the smallest n and the n from which on it holds.
+# p, delta, epsilon; the paper's exact, Chernoff and Hoeffding; the smallest n and the n from which
+# on it holds.
 TABLE_1 = [
     (0.95, 0.95, 0.01, (1282, 2659, 14979), (1148, 1326)),
     (0.95, 0.99, 0.01, (2437, 4088, 23026), (2348, 2526)),
@@ -36,12 +37,16 @@ TABLE_1 = [
 
 
 def misses(promised: float, n: int) -> float:
-    """Four standard errors of a share over n simulations: below it by chance once in 30,000 times."""
+    """Four standard errors of a share over n simulations:
+    below it by chance once in 30,000 times.
+    """
     return 4 * math.sqrt(promised * (1 - promised) / n)
 
 
 def doubled_and_bisected(p: float, level: float, epsilon: float) -> int:
-    """How the paper's exact column comes about: n is doubled from 1 until it holds, then bisected as if it were monotone."""
+    """How the paper's exact column comes about: n is doubled from 1 until it holds,
+    then bisected as if it were monotone.
+    """
     high = 1
     while confidence(high, p, epsilon) < level:
         high *= 2
@@ -53,7 +58,9 @@ def doubled_and_bisected(p: float, level: float, epsilon: float) -> int:
 
 
 @pytest.mark.parametrize(("p", "level", "epsilon", "paper", "own"), TABLE_1)
-def test_table_1_of_the_paper(p: float, level: float, epsilon: float, paper: tuple[int, ...], own: tuple[int, int]) -> None:
+def test_table_1_of_the_paper(
+    p: float, level: float, epsilon: float, paper: tuple[int, ...], own: tuple[int, int]
+) -> None:
     exact, chernoff, hoeffding = (required_n(p, level, epsilon, kind) for kind in KINDS)
     assert doubled_and_bisected(p, level, epsilon) == paper[0]
     assert chernoff == (paper[1], paper[1]) and hoeffding == (paper[2], paper[2])
@@ -63,7 +70,9 @@ def test_table_1_of_the_paper(p: float, level: float, epsilon: float, paper: tup
 
 
 @pytest.mark.parametrize(("p", "level", "epsilon", "own"), [(*row[:3], row[4]) for row in TABLE_1])
-def test_both_columns_against_every_n(p: float, level: float, epsilon: float, own: tuple[int, int]) -> None:
+def test_both_columns_against_every_n(
+    p: float, level: float, epsilon: float, own: tuple[int, int]
+) -> None:
     n = np.arange(1, required_n(p, level, epsilon, "chernoff").always + 1)
     ranks = -(-n * int(Fraction(str(p + epsilon)).limit_denominator(10**6) * 10**6) // 10**6)
     holds = binom.cdf(ranks - 1, n, p) >= level
@@ -71,11 +80,17 @@ def test_both_columns_against_every_n(p: float, level: float, epsilon: float, ow
 
 
 @settings(max_examples=40, deadline=None)
-@given(st.integers(1, 98), st.sampled_from([0.05, 0.3, 0.5, 0.51, 0.75, 0.9, 0.99, 0.9999]), st.integers(1, 99))
+@given(
+    st.integers(1, 98),
+    st.sampled_from([0.05, 0.3, 0.5, 0.51, 0.75, 0.9, 0.99, 0.9999]),
+    st.integers(1, 99),
+)
 def test_the_search_against_every_n(percent: int, level: float, part: int) -> None:
     p, epsilon = percent / 100, round((100 - percent) / 100 * part / 100, 4)
     size = required_n(p, level, epsilon)
-    last = min(40_000, max(required_n(p, level, epsilon, "chernoff").always, math.ceil(2 / epsilon)))
+    last = min(
+        40_000, max(required_n(p, level, epsilon, "chernoff").always, math.ceil(2 / epsilon))
+    )
     n = np.arange(1, last + 1)
     a, scale = round((p + epsilon) * 10**4), 10**4
     failure = binom.cdf(n - -(-n * a // scale), n, 1 - p)
@@ -99,13 +114,24 @@ def test_rare_percentiles_and_millions_of_draws() -> None:
     def holds(n: int) -> bool:
         return bool(binom.cdf(n - math.ceil(Fraction(99991, 100000) * n), n, 1e-4) <= 1e-3)
 
-    assert [holds(n) for n in (size.smallest - 1, size.smallest, size.always - 1, size.always)] == [False, True, False, True]
+    assert [holds(n) for n in (size.smallest - 1, size.smallest, size.always - 1, size.always)] == [
+        False,
+        True,
+        False,
+        True,
+    ]
 
 
 def test_what_the_search_refuses_is_beyond_it() -> None:
     """Around the limit: refused at once, or found just below it."""
     exact = required_n(0.99, 0.95, 2e-7)
-    assert 6e11 < exact.smallest < exact.always < 7e11 < required_n(0.99, 0.95, 2e-7, "chernoff").smallest
+    assert (
+        6e11
+        < exact.smallest
+        < exact.always
+        < 7e11
+        < required_n(0.99, 0.95, 2e-7, "chernoff").smallest
+    )
     with pytest.raises(BadUsage, match="which goes up to"):
         required_n(0.99, 0.95, 1.6e-7)  # 1.25^2 times as many are above 1e12.
 
@@ -118,7 +144,9 @@ def test_the_numbers_in_the_papers_text() -> None:
         confidence(10**6, 0.9999, 5e-4)
 
 
-@pytest.mark.parametrize(("n", "rank", "p"), [(2, 2, 0.5), (30, 29, 0.95), (200, 198, 0.99), (7, 1, 0.2)])
+@pytest.mark.parametrize(
+    ("n", "rank", "p"), [(2, 2, 0.5), (30, 29, 0.95), (200, 198, 0.99), (7, 1, 0.2)]
+)
 def test_confidence_by_exact_sums(n: int, rank: int, p: float) -> None:
     exact = Fraction(str(p))
     total = sum(math.comb(n, k) * exact**k * (1 - exact) ** (n - k) for k in range(rank))
@@ -128,10 +156,16 @@ def test_confidence_by_exact_sums(n: int, rank: int, p: float) -> None:
 def test_inequalities_by_hand() -> None:
     assert rank_confidence(10, 10, 0.5, "hoeffding") == pytest.approx(1 - math.exp(-5))
     # D(1 || 1/2) = ln 2: the Chernoff bound of the largest value is exact.
-    assert rank_confidence(10, 10, 0.5, "chernoff") == pytest.approx(1 - 2**-10) == rank_confidence(10, 10, 0.5)
+    assert (
+        rank_confidence(10, 10, 0.5, "chernoff")
+        == pytest.approx(1 - 2**-10)
+        == rank_confidence(10, 10, 0.5)
+    )
     assert rank_confidence(10, 5, 0.5, "chernoff") == 0 == rank_confidence(10, 4, 0.5, "hoeffding")
     # For small margins D(p + d || p) = d^2 / (2 p q), to first order.
-    assert -math.log1p(-confidence(10**6, 0.95, 1e-6, "chernoff")) == pytest.approx(1e-6 / (2 * 0.95 * 0.05), rel=1e-4)
+    assert -math.log1p(-confidence(10**6, 0.95, 1e-6, "chernoff")) == pytest.approx(
+        1e-6 / (2 * 0.95 * 0.05), rel=1e-4
+    )
 
 
 def test_ranks_are_rounded_up_as_decimals() -> None:
@@ -142,7 +176,12 @@ def test_ranks_are_rounded_up_as_decimals() -> None:
 
 def test_ranks_for_a_level() -> None:
     assert [smallest_rank(1000, p, 0.95) for p in (0.95, 0.99, 0.999)] == [962, 996, None]
-    assert [smallest_rank(10**6, p, 0.95) for p in (0.95, 0.99, 0.999, 0.9999)] == [950359, 990164, 999053, 999917]
+    assert [smallest_rank(10**6, p, 0.95) for p in (0.95, 0.99, 0.999, 0.9999)] == [
+        950359,
+        990164,
+        999053,
+        999917,
+    ]
     assert [smallest_rank(n, 0.999, 0.95) for n in (2994, 2995)] == [None, 2995]
     assert [smallest_rank(n, 0.9999, 0.95) for n in (29955, 29956)] == [None, 29956]
 
@@ -150,8 +189,17 @@ def test_ranks_for_a_level() -> None:
 def test_too_few_values_have_no_bound_rather_than_their_largest() -> None:
     values = np.arange(59.0)
     few, enough = upper_bound(values[:58], 0.95), upper_bound(values, 0.95)
-    assert few.value == math.inf and few.rank is None and math.isnan(few.confidence) and "too few" in str(few)
-    assert enough.value == 58 and enough.rank == 59 and enough.confidence == pytest.approx(1 - 0.95**59)
+    assert (
+        few.value == math.inf
+        and few.rank is None
+        and math.isnan(few.confidence)
+        and "too few" in str(few)
+    )
+    assert (
+        enough.value == 58
+        and enough.rank == 59
+        and enough.confidence == pytest.approx(1 - 0.95**59)
+    )
     assert "value 59 of 59" in str(enough)
 
 
@@ -176,7 +224,11 @@ def test_ranks_are_the_smallest_and_ordered(n: int, thousandths: int, level: int
         if rank > 1:
             assert rank_confidence(n, rank - 1, p, kind) < delta + 1e-9
     # More confidence or a higher percentile never has a lower rank.
-    assert (smallest_rank(n, p, (delta + 1) / 2) or n + 1) >= ranks[0] <= (smallest_rank(n, (p + 1) / 2, delta) or n + 1)
+    assert (
+        (smallest_rank(n, p, (delta + 1) / 2) or n + 1)
+        >= ranks[0]
+        <= (smallest_rank(n, (p + 1) / 2, delta) or n + 1)
+    )
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -186,7 +238,10 @@ def test_bounds_hold_as_often_as_they_promise(kind: str, discrete: bool) -> None
     draws = rng.exponential(size=(repeats, n))
     truth = -math.log(0.1)
     if discrete:
-        draws, truth = np.floor(draws), 2.0  # P(X <= 1) = 0.86, P(X <= 2) = 0.95: the 90th percentile is 2.
+        draws, truth = (
+            np.floor(draws),
+            2.0,
+        )  # P(X <= 1) = 0.86, P(X <= 2) = 0.95: the 90th percentile is 2.
     rank = smallest_rank(n, 0.9, 0.9, kind)
     assert rank is not None
     held = (np.sort(draws, axis=1)[:, rank - 1] >= truth).mean()
@@ -197,7 +252,9 @@ def test_bounds_hold_as_often_as_they_promise(kind: str, discrete: bool) -> None
 
 
 def test_intervals_between_order_statistics() -> None:
-    """n = 10, the median, 90 %: P(Y <= 1) = 11/1024 <= 5 % < P(Y <= 2) = 56/1024, so the ends are the 2nd and the 9th."""
+    """n = 10, the median, 90 %: P(Y <= 1) = 11/1024 <= 5 % < P(Y <= 2) = 56/1024,
+    so the ends are the 2nd and the 9th.
+    """
     assert order_interval(np.arange(1.0, 11.0), 0.5, 0.9) == (2, 9, 0.9)
     assert order_interval(np.arange(3.0), 0.5, 0.9) == (-math.inf, math.inf, 0.9)
     low, high, _ = order_interval(np.arange(10.0), 0.9, 0.9)
@@ -206,14 +263,18 @@ def test_intervals_between_order_statistics() -> None:
 
 def test_intervals_hold_as_often_as_they_promise() -> None:
     rng, repeats = np.random.default_rng(1), 600
-    held = np.mean([order_interval(rng.normal(size=120), 0.8, 0.9).contains(0.8416) for _ in range(repeats)])
+    held = np.mean(
+        [order_interval(rng.normal(size=120), 0.8, 0.9).contains(0.8416) for _ in range(repeats)]
+    )
     assert held >= 0.9 - misses(0.9, repeats)
     assert held < 0.97
 
 
 def test_single_precision_is_enough() -> None:
     values = np.random.default_rng(2).normal(size=3000).astype(np.float32)
-    assert upper_bound(values, 0.99).value == float(np.sort(values)[upper_bound(values.astype(float), 0.99).rank - 1])
+    assert upper_bound(values, 0.99).value == float(
+        np.sort(values)[upper_bound(values.astype(float), 0.99).rank - 1]
+    )
 
 
 @pytest.mark.parametrize(
@@ -225,11 +286,20 @@ def test_single_precision_is_enough() -> None:
         (lambda: required_n(0.99, 0.95, 0.01), "below 1 - p = 0.01; got 0.01"),
         (lambda: required_n(0.99, 0.95, 0.0), "epsilon must be above 0"),
         (lambda: required_n(0.9, 0.95, 1e-9), "too small for the exact search"),
-        (lambda: required_n(0.99, 0.95, 1e-300), "epsilon = 1e-300 is too small for the exact search, which goes up to 1e\\+12 draws"),
+        (
+            lambda: required_n(0.99, 0.95, 1e-300),
+            "epsilon = 1e-300 is too small for the exact search, which goes up to 1e\\+12 draws",
+        ),
         (lambda: required_n(0.99, 0.4, 5e-324), "too small for the exact search"),
         (lambda: required_n(0.99, 0.95, 1e-12), "too small for the exact search"),
-        (lambda: required_n(0.99, 0.95, 1e-300, "chernoff"), "chernoff bound would need more than 9e\\+15 draws"),
-        (lambda: required_n(0.99, 0.95, 1e-160, "hoeffding"), "hoeffding bound would need more than 9e\\+15 draws"),
+        (
+            lambda: required_n(0.99, 0.95, 1e-300, "chernoff"),
+            "chernoff bound would need more than 9e\\+15 draws",
+        ),
+        (
+            lambda: required_n(0.99, 0.95, 1e-160, "hoeffding"),
+            "hoeffding bound would need more than 9e\\+15 draws",
+        ),
         (lambda: upper_bound(np.empty(0), 0.9), "at least 1 draw"),
         (lambda: rank_confidence(5, 6, 0.9), "between 1 and n = 5; got 6"),
     ],

@@ -1,4 +1,6 @@
-"""The grid of divergences: against `evaluate(..., "kl")` pair by pair, its controls, and jobs that are killed anywhere."""
+"""The grid of divergences: against `evaluate(..., "kl")` pair by pair,
+its controls, and jobs that are killed anywhere.
+"""
 
 from __future__ import annotations
 
@@ -34,7 +36,9 @@ LENGTH, N_CLEAN, N_CORRUPTED = 6, 5, 3
 
 @pytest.fixture(autouse=True)
 def small_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Two clean prompts a block, one of them at once if all columns are run, and two corrupted ones: several blocks, the last not full."""
+    """Two clean prompts a block, one of them at once if all columns are run,
+    and two corrupted ones: several blocks, the last not full.
+    """
     monkeypatch.setattr(blocks, "BLOCK_TOKENS", 2 * LENGTH + 1)
     monkeypatch.setattr(blocks, "RUN_TOKENS", LENGTH)
     monkeypatch.setattr(blocks, "REFERENCES", 2)
@@ -57,15 +61,26 @@ def pools(n_clean: int = N_CLEAN, n_corrupted: int = N_CORRUPTED) -> tuple[Pool,
 def circuits(model: Model) -> list[Circuit]:
     """Few and many edges, some neurons of some writers, and nodes."""
     graph, generator = model.graph, torch.Generator().manual_seed(6)
-    masks = [(torch.rand(graph.legal.shape, generator=generator) < share) & graph.legal for share in (0.15, 0.7)]
+    masks = [
+        (torch.rand(graph.legal.shape, generator=generator) < share) & graph.legal
+        for share in (0.15, 0.7)
+    ]
     neurons = torch.rand(graph.n_writers, model.decoder.d_model, generator=generator) < 0.5
     nodes = torch.rand(graph.n_writers, generator=generator) < 0.8
     nodes[0] = True
-    return [*(Circuit(graph, mask) for mask in masks), Circuit(graph, masks[1], neurons), Circuit.of_nodes(graph, nodes)]
+    return [
+        *(Circuit(graph, mask) for mask in masks),
+        Circuit(graph, masks[1], neurons),
+        Circuit.of_nodes(graph, nodes),
+    ]
 
 
-def unrounded(model: Model, chosen: list[Circuit], clean: Pool, corrupted: Pool, *, grid: bool = True) -> np.ndarray:
-    """All values as they are before they are stored in fp32: row 0 of the corrupted run, then one for each circuit."""
+def unrounded(
+    model: Model, chosen: list[Circuit], clean: Pool, corrupted: Pool, *, grid: bool = True
+) -> np.ndarray:
+    """All values as they are before they are stored in fp32:
+    row 0 of the corrupted run, then one for each circuit.
+    """
     runs = [circuit_runner(model.decoder, model.graph, each.edges, each.neurons) for each in chosen]
     work = blocks.Work(model, runs, clean.tokens, corrupted.tokens)
     values = np.full((len(chosen) + 1, len(clean), *([len(corrupted)] if grid else [])), np.nan)
@@ -78,8 +93,15 @@ def unrounded(model: Model, chosen: list[Circuit], clean: Pool, corrupted: Pool,
 def one_by_one(model: Model, chosen: list[Circuit], clean: Pool, corrupted: Pool) -> np.ndarray:
     """The objective `kl` of every combination, as ordinary pairs."""
     n, m = len(clean), len(corrupted)
-    batch = Batch.from_tokens(clean.tokens.repeat_interleave(m, 0), corrupted.tokens.repeat(n, 1), [0] * n * m, [1] * n * m)
-    return np.asarray(evaluate(model, chosen, batch, "kl", progress=SILENT)).reshape(len(chosen), n, m)
+    batch = Batch.from_tokens(
+        clean.tokens.repeat_interleave(m, 0),
+        corrupted.tokens.repeat(n, 1),
+        [0] * n * m,
+        [1] * n * m,
+    )
+    return np.asarray(evaluate(model, chosen, batch, "kl", progress=SILENT)).reshape(
+        len(chosen), n, m
+    )
 
 
 @dataclass(frozen=True)
@@ -96,7 +118,10 @@ class Case:
 @pytest.fixture(params=FAMILIES, scope="module")
 def case(request: pytest.FixtureRequest) -> Case:
     model = subject(request.param, torch.float64).model
-    chosen, (clean, corrupted) = [*circuits(model), Circuit.empty(model.graph), Circuit.full(model.graph)], pools()
+    chosen, (clean, corrupted) = (
+        [*circuits(model), Circuit.empty(model.graph), Circuit.full(model.graph)],
+        pools(),
+    )
     with pytest.MonkeyPatch.context() as patched:
         patched.setattr(blocks, "BLOCK_TOKENS", 2 * LENGTH + 1)
         patched.setattr(blocks, "RUN_TOKENS", LENGTH)
@@ -109,7 +134,10 @@ def test_every_pair_is_the_ordinary_kl_of_that_pair(case: Case) -> None:
     np.testing.assert_allclose(case.grid[1:], slow, rtol=0, atol=1e-9)
     # The agreement would be empty if circuits or pairs made no difference.
     first = slow[:-1, 0, :-1]
-    assert np.abs(first[:, None] - first[None])[~np.eye(len(first), dtype=bool)].max(axis=-1).min() > 1e-3
+    assert (
+        np.abs(first[:, None] - first[None])[~np.eye(len(first), dtype=bool)].max(axis=-1).min()
+        > 1e-3
+    )
     assert slow[:-1, :-1].min() > 1e-6
 
 
@@ -123,12 +151,18 @@ def test_controls(case: Case) -> None:
 
 
 def test_pairs_are_the_diagonal_of_the_grid(case: Case) -> None:
-    pairs = unrounded(case.model, case.circuits, case.clean.select(range(N_CORRUPTED)), case.corrupted, grid=False)
-    np.testing.assert_allclose(pairs, case.grid[:, range(N_CORRUPTED), range(N_CORRUPTED)], rtol=0, atol=1e-9)
+    pairs = unrounded(
+        case.model, case.circuits, case.clean.select(range(N_CORRUPTED)), case.corrupted, grid=False
+    )
+    np.testing.assert_allclose(
+        pairs, case.grid[:, range(N_CORRUPTED), range(N_CORRUPTED)], rtol=0, atol=1e-9
+    )
 
 
 @pytest.mark.parametrize("family", FAMILIES)
-def test_prompts_that_begin_alike_share_their_beginnings(family: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_prompts_that_begin_alike_share_their_beginnings(
+    family: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     model = subject(family, torch.float64).model
     clean, corrupted = pools(9, 4)
     clean.tokens[:, 2] = clean.tokens[torch.arange(9) % 2, 2]
@@ -148,12 +182,17 @@ def test_prompts_that_begin_alike_share_their_beginnings(family: str, monkeypatc
 
     monkeypatch.setattr(beginnings.Stage, "contrast", counted)
     together = unrounded(model, chosen, clean, corrupted)
-    # Two words and then four, and those of the last prompt. Two of the four corrupted prompts begin alike.
+    # Two words and then four, and those of the last prompt. Two of the four corrupted prompts begin
+    # alike.
     assert run == [(3, 3), (5, 5)] * 3
-    np.testing.assert_allclose(together[1:], one_by_one(model, chosen, clean, corrupted), rtol=0, atol=1e-9)
+    np.testing.assert_allclose(
+        together[1:], one_by_one(model, chosen, clean, corrupted), rtol=0, atol=1e-9
+    )
     monkeypatch.setattr(blocks, "STAGE_TOKENS", 10**6)
     run.clear()
-    np.testing.assert_allclose(together, unrounded(model, chosen, clean, corrupted), rtol=0, atol=1e-12)
+    np.testing.assert_allclose(
+        together, unrounded(model, chosen, clean, corrupted), rtol=0, atol=1e-12
+    )
     assert not run
 
 
@@ -171,7 +210,10 @@ def test_the_docstring_circuit_in_the_shape_of_attn_only_4l(tmp_path: Path) -> N
 def check_canonical(model: Model, name: str) -> None:
     clean, corrupted = pools(4, 3)
     chosen = [canonical(name, model.graph).circuit]
-    slow, fast = one_by_one(model, chosen, clean, corrupted), unrounded(model, chosen, clean, corrupted)
+    slow, fast = (
+        one_by_one(model, chosen, clean, corrupted),
+        unrounded(model, chosen, clean, corrupted),
+    )
     np.testing.assert_allclose(fast[1:], slow, rtol=0, atol=1e-9)
     assert slow[0, :3].min() > 1e-4 and np.abs(fast[0] - fast[1])[:3].max() > 1e-3
 
@@ -207,16 +249,24 @@ def test_in_fewer_digits(dtype: torch.dtype) -> None:
     clean, corrupted = pools()
     exact = unrounded(subject("gpt2", torch.float64).model, [], clean, corrupted)
     model = subject("gpt2", dtype).model
-    found = evaluate_pairs(model, [*circuits(model), Circuit.full(model.graph)], clean, corrupted, progress=SILENT)
+    found = evaluate_pairs(
+        model, [*circuits(model), Circuit.full(model.graph)], clean, corrupted, progress=SILENT
+    )
     assert found.circuits.dtype == found.corrupted.dtype == np.float32
     assert found.circuits.shape == (5, N_CLEAN, N_CORRUPTED)
     near = 1e-4 if dtype == torch.float32 else 0.3
     np.testing.assert_allclose(found.corrupted, exact[0], atol=near, rtol=near)
     np.testing.assert_allclose(found.circuits[-1], 0, atol=1e-5)
-    np.testing.assert_allclose(found.circuits[:-1], one_by_one(model, circuits(model), clean, corrupted), atol=near, rtol=near)
+    np.testing.assert_allclose(
+        found.circuits[:-1],
+        one_by_one(model, circuits(model), clean, corrupted),
+        atol=near,
+        rtol=near,
+    )
 
 
-# --- stores -------------------------------------------------------------------------------------------
+# --- stores
+# -------------------------------------------------------------------------------------------
 
 
 class Stopped(BaseException):
@@ -255,14 +305,20 @@ class Counted:
         yield advance
 
 
-def stored(model: Model, store: Path | None, *, grid: bool = True, progress: ma.progress.Progress = SILENT) -> np.ndarray:
+def stored(
+    model: Model, store: Path | None, *, grid: bool = True, progress: ma.progress.Progress = SILENT
+) -> np.ndarray:
     clean, corrupted = pools() if grid else pools(N_CLEAN, N_CLEAN)
-    found = evaluate_pairs(model, circuits(model)[1:3], clean, corrupted, grid=grid, store=store, progress=progress)
+    found = evaluate_pairs(
+        model, circuits(model)[1:3], clean, corrupted, grid=grid, store=store, progress=progress
+    )
     return np.concatenate((np.asarray(found.corrupted)[None], np.asarray(found.circuits)))
 
 
 @pytest.mark.parametrize("grid", [True, False])
-def test_killed_after_any_step_the_result_is_the_same_bit_for_bit(grid: bool, tmp_path: Path) -> None:
+def test_killed_after_any_step_the_result_is_the_same_bit_for_bit(
+    grid: bool, tmp_path: Path
+) -> None:
     model = subject("gpt2").model
     wanted = stored(model, None, grid=grid)
     assert stored(model, tmp_path / "undisturbed", grid=grid).tobytes() == wanted.tobytes()
@@ -270,12 +326,17 @@ def test_killed_after_any_step_the_result_is_the_same_bit_for_bit(grid: bool, tm
         with pytest.raises(Stopped):
             stored(model, tmp_path / str(steps), grid=grid, progress=Killed(steps))
         counted = Counted()
-        assert stored(model, tmp_path / str(steps), grid=grid, progress=counted).tobytes() == wanted.tobytes()
+        assert (
+            stored(model, tmp_path / str(steps), grid=grid, progress=counted).tobytes()
+            == wanted.tobytes()
+        )
         assert counted.done == counted.total == wanted[0].size
 
 
 @pytest.mark.parametrize("grid", [True, False])
-def test_killed_between_two_circuits(grid: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_killed_between_two_circuits(
+    grid: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     model = subject("gpt2").model
     wanted, real = stored(model, None, grid=grid), blocks.divergence
     for calls in (1, 4, 7) if grid else (1, 2, 5):
@@ -353,17 +414,22 @@ def test_a_store_of_other_circuits_or_prompts_is_refused(what: str, tmp_path: Pa
     assert (tmp_path / "divergences.npy").read_bytes() == before
 
 
-def test_a_store_that_does_not_fit_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_store_that_does_not_fit_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     class Usage(NamedTuple):
         free: int
 
-    monkeypatch.setattr(shutil, "disk_usage", lambda path: Usage(2 * 4 * 3 * N_CLEAN * N_CORRUPTED - 1))
+    monkeypatch.setattr(
+        shutil, "disk_usage", lambda path: Usage(2 * 4 * 3 * N_CLEAN * N_CORRUPTED - 1)
+    )
     with pytest.raises(DiskFull, match="needs 3.6e-07 GB for the divergences"):
         stored(subject("gpt2").model, tmp_path)
     assert not list(tmp_path.iterdir())
 
 
-# --- what is refused ----------------------------------------------------------------------------------
+# --- what is refused
+# ----------------------------------------------------------------------------------
 
 
 def test_foreign_circuits_and_unequal_pools() -> None:
@@ -381,16 +447,25 @@ def test_foreign_circuits_and_unequal_pools() -> None:
 
 
 @pytest.mark.parametrize("grid", [True, False])
-def test_what_is_not_finite_is_said_as_soon_as_its_block_is_done(grid: bool, tmp_path: Path) -> None:
+def test_what_is_not_finite_is_said_as_soon_as_its_block_is_done(
+    grid: bool, tmp_path: Path
+) -> None:
     model, (clean, corrupted) = subject("llama31").model, pools(N_CLEAN, N_CLEAN)
     token = int(clean.tokens[2, 5])
     assert token not in corrupted.tokens and int((clean.tokens == token).sum()) == 1
     model.decoder.embedding[token] = float("inf")
     with pytest.raises(NonFinite, match="The divergence of the corrupted run for pair 2.* is nan"):
-        evaluate_pairs(model, circuits(model), clean, corrupted, grid=grid, store=tmp_path, progress=SILENT)
+        evaluate_pairs(
+            model, circuits(model), clean, corrupted, grid=grid, store=tmp_path, progress=SILENT
+        )
     done = ~np.isnan(np.load(tmp_path / "divergences.npy")).reshape(5, N_CLEAN, -1)
-    # The blocks before are there, in this one only the pairs without that token, and those after were not begun.
+    # The blocks before are there, in this one only the pairs without that token, and those after
+    # were not begun.
     order = beginnings.lexicographic(clean.tokens) if grid else list(range(N_CLEAN))
     begin = order.index(2) // 2 * 2
-    assert done[:, order[:begin]].all() and not done[:, 2].any() and not done[:, order[begin + 2 :]].any()
+    assert (
+        done[:, order[:begin]].all()
+        and not done[:, 2].any()
+        and not done[:, order[begin + 2 :]].any()
+    )
     assert done[:, [row for row in order[begin : begin + 2] if row != 2]].all()

@@ -39,17 +39,27 @@ def pool(prompts: list[Prompt]) -> Pool:
 
 
 def cities(*names: str) -> list[Prompt]:
-    return [filled("{city} and {city}, {number}", {"city": name, "number": str(place)}) for place, name in enumerate(names)]
+    return [
+        filled("{city} and {city}, {number}", {"city": name, "number": str(place)})
+        for place, name in enumerate(names)
+    ]
 
 
 def test_a_histogram_counts_everything_up_to_its_end() -> None:
     values, empty = np.array([-1e-6, 0.0, 0.5, 1.0, 2.0]), np.array([1.999, 2.0, 2.0, 3.0, 4.0])
     found = histogram(values, empty, np.array([0.25, np.nan, 1.25]), 2.0)
     assert len(found["edges"]) == 101 and found["edges"][-1] == 2.0
-    assert sum(found["circuit"]) == 5 and found["circuit"][0] == 2 and found["circuit"][25] == found["circuit"][50] == 1
+    assert (
+        sum(found["circuit"]) == 5
+        and found["circuit"][0] == 2
+        and found["circuit"][25] == found["circuit"][50] == 1
+    )
     assert sum(found["corrupted"]) == 3 and found["corrupted"][-1] == 3
     # The random circuit was run on two pairs of five: each stands for two and a half.
-    assert sum(found["random_paths"]) == 5 and found["random_paths"][12] == found["random_paths"][62] == 2.5
+    assert (
+        sum(found["random_paths"]) == 5
+        and found["random_paths"][12] == found["random_paths"][62] == 2.5
+    )
     assert sum(histogram(np.zeros(4), np.zeros(4), np.zeros(4), 0.0)["circuit"]) == 4
 
 
@@ -58,7 +68,9 @@ def test_a_population_has_no_intervals() -> None:
     population = Statistics("matched", population=True, percentiles=(0.99,), above=(899.5,))
     sample = Statistics("matched", percentiles=(0.99,), above=(899.5,))
     rng = np.random.default_rng(0)
-    tables = [{row["name"]: row for row in each.table(values, rng)} for each in (population, sample)]
+    tables = [
+        {row["name"]: row for row in each.table(values, rng)} for each in (population, sample)
+    ]
     assert tables[0]["99%"]["value"] == tables[1]["99%"]["value"] == pytest.approx(989.01)
     assert math.isnan(tables[0]["99%"]["bound"]) and math.isnan(tables[0]["mean"]["low"])
     assert tables[1]["99%"]["bound"] == 995  # the 996th of 1000 values
@@ -71,20 +83,35 @@ def test_fields_that_divide_alike_are_one(words: Any) -> None:
     clean = pool(cities("Rome", "Oslo", "Rome", "Oslo"))
     other = pool(cities("Bern", "Bern", "Lima", "Lima"))
     alone = fields_of(clean, None, words, grid=True)
-    assert [(field.name, tuple(field.labels), field.side) for field in alone] == [("city", ("Rome", "Oslo", "Rome", "Oslo"), "clean")]
-    assert [field.name for field in fields_of(clean, other, words, grid=True)] == ["city", "corrupted city"]
-    # Of pairs, the corrupted prompt's field may say nothing new; in a grid its labels stand on another axis.
-    assert [field.name for field in fields_of(clean, clean, words, grid=False)] == ["city = corrupted city"]
-    assert [field.name for field in fields_of(clean, clean, words, grid=True)] == ["city", "corrupted city"]
+    assert [(field.name, tuple(field.labels), field.side) for field in alone] == [
+        ("city", ("Rome", "Oslo", "Rome", "Oslo"), "clean")
+    ]
+    assert [field.name for field in fields_of(clean, other, words, grid=True)] == [
+        "city",
+        "corrupted city",
+    ]
+    # Of pairs, the corrupted prompt's field may say nothing new; in a grid its labels stand on
+    # another axis.
+    assert [field.name for field in fields_of(clean, clean, words, grid=False)] == [
+        "city = corrupted city"
+    ]
+    assert [field.name for field in fields_of(clean, clean, words, grid=True)] == [
+        "city",
+        "corrupted city",
+    ]
 
 
 def test_the_template_is_a_field(words: Any) -> None:
     parts = {"city": "Rome", "number": "1"}
-    prompts = [filled(text, parts) for text in ("In {city} {number}", "Near {city} {number}") for _ in range(2)]
-    assert skeleton(prompts[0]) == "In {city} {number}"
-    assert [(field.name, field.labels) for field in fields_of(pool(prompts), None, words, grid=True)] == [
-        ("template", ("In {city} {number}",) * 2 + ("Near {city} {number}",) * 2)
+    prompts = [
+        filled(text, parts)
+        for text in ("In {city} {number}", "Near {city} {number}")
+        for _ in range(2)
     ]
+    assert skeleton(prompts[0]) == "In {city} {number}"
+    assert [
+        (field.name, field.labels) for field in fields_of(pool(prompts), None, words, grid=True)
+    ] == [("template", ("In {city} {number}",) * 2 + ("Near {city} {number}",) * 2)]
     inside = Prompt("a bb c", spans={"whole": (0, 6), "middle": (2, 4)})
     assert skeleton(inside) == "{whole}"
 
@@ -102,13 +129,15 @@ def test_a_worse_label_is_found_and_p_counts_the_fields() -> None:
     two = SMALL.groups(values, empty, fields, np.random.default_rng(1))
     place = two[0]
     assert place["labels"] == ["bar", "zoo"] and place["inputs"] == [30, 10]
-    assert place["p"][1] == pytest.approx(2 * one[0]["p"][1]) and place["p"][1] < 0.05 < min(two[1]["p"])
+    assert place["p"][1] == pytest.approx(2 * one[0]["p"][1]) and place["p"][1] < 0.05 < min(
+        two[1]["p"]
+    )
     assert place["max"][1] == values[:10].max() and place["rest"][0] > place["99%"][0]
     assert place["worse"] == [False, True] and not any(two[1]["worse"])
     assert place["effect"][1] == pytest.approx(place["tested"][1] - place["rest"][1])
-    assert place["share"][1] == pytest.approx(place["effect"][1] / 50) and place["mean_share"][1] == pytest.approx(
-        place["mean_effect"][1] / 50
-    )
+    assert place["share"][1] == pytest.approx(place["effect"][1] / 50) and place["mean_share"][
+        1
+    ] == pytest.approx(place["mean_effect"][1] / 50)
     assert place["mean_effect"][1] == pytest.approx(values[:10].mean() - values[10:].mean())
     assert place["mean_low"][1] < place["mean_effect"][1] < place["mean_high"][1]
     # The same difference is nothing beside an empty circuit that is a hundred times further away.
@@ -127,10 +156,19 @@ def test_heat_maps_have_inputs_for_their_cells() -> None:
     ]
     p = [{"p": [0.1]}, {"p": [0.2]}, {"p": [0.9]}, {"p": [1.0]}]
     # a and b have twelve cells for eight inputs; a clean and a corrupted field have all pairs.
-    assert [(one.name, two.name) for one, two in chosen_maps(fields, p, 2)] == [("a", "c"), ("a", "d"), ("b", "c")]
+    assert [(one.name, two.name) for one, two in chosen_maps(fields, p, 2)] == [
+        ("a", "c"),
+        ("a", "d"),
+        ("b", "c"),
+    ]
     # What is asked for is drawn whatever its size, first, and once.
     asked = [(fields[1], fields[0]), (fields[2], fields[0])]
-    assert [(one.name, two.name) for one, two in chosen_maps(fields, p, 2, asked)] == [("b", "a"), ("c", "a"), ("a", "d"), ("b", "c")]
+    assert [(one.name, two.name) for one, two in chosen_maps(fields, p, 2, asked)] == [
+        ("b", "a"),
+        ("c", "a"),
+        ("a", "d"),
+        ("b", "c"),
+    ]
 
 
 def test_a_heat_map_has_the_largest_labels_and_says_what_it_leaves_out() -> None:
@@ -141,26 +179,40 @@ def test_a_heat_map_has_the_largest_labels_and_says_what_it_leaves_out() -> None
     empty = values + 3
     rows, columns = Field("noun", labels * 2), Field("year", list("aabbcc"), "corrupted")
     found = heat_map(values, empty, (rows, columns))
-    assert found["labels"][0][0] == "n07" and len(found["labels"][0]) == 30 and found["left_out"] == [10, 0]
+    assert (
+        found["labels"][0][0] == "n07"
+        and len(found["labels"][0]) == 30
+        and found["left_out"] == [10, 0]
+    )
     hidden = [row for row in range(80) if labels[row % 40] not in found["labels"][0]]
-    assert found["largest_left_out"][0] == values[hidden].max() and math.isnan(found["largest_left_out"][1])
+    assert found["largest_left_out"][0] == values[hidden].max() and math.isnan(
+        found["largest_left_out"][1]
+    )
     high = [np.quantile(values[[row, row + 40]], 0.999) for row in range(40)]
     assert found["labels"][0] == [labels[place] for place in np.argsort(np.negative(high))[:30]]
     for number, row in enumerate(found["labels"][0]):
         for other, column in enumerate(found["labels"][1]):
-            cell = values[[labels[place % 40] == row for place in range(80)]][:, [each == column for each in "aabbcc"]]
+            cell = values[[labels[place % 40] == row for place in range(80)]][
+                :, [each == column for each in "aabbcc"]
+            ]
             assert found["max"][number][other] == cell.max()
             assert found["99.9%"][number][other] == pytest.approx(np.quantile(cell, 0.999))
             assert found["99.99%"][number][other] == pytest.approx(np.quantile(cell, 0.9999))
-    assert found["empty"]["max"] == empty.max() and found["empty"]["mean"] == pytest.approx(empty.mean())
+    assert found["empty"]["max"] == empty.max() and found["empty"]["mean"] == pytest.approx(
+        empty.mean()
+    )
 
 
 def test_fields_of_heat_maps_by_name() -> None:
     clean, corrupted = pool(cities("Rome", "Oslo", "Bern")), pool(cities("Lima", "Bonn"))
     assert named_field("city", clean, corrupted) == Field("city", ("Rome", "Oslo", "Bern"))
-    assert named_field("corrupted city", clean, corrupted) == Field("corrupted city", ("Lima", "Bonn"), "corrupted")
+    assert named_field("corrupted city", clean, corrupted) == Field(
+        "corrupted city", ("Lima", "Bonn"), "corrupted"
+    )
     assert named_field("template", clean, None).labels == ("{city} and {city_2}, {number}",) * 3
-    with pytest.raises(UnknownName, match="Unknown field for a heat map 'ctiy'. Did you mean 'city'"):
+    with pytest.raises(
+        UnknownName, match="Unknown field for a heat map 'ctiy'. Did you mean 'city'"
+    ):
         named_field("ctiy", clean, corrupted)
     with pytest.raises(UnknownName, match="corrupted city"):
         named_field("corrupted city", clean, None)
@@ -171,20 +223,34 @@ def test_fields_of_heat_maps_by_name() -> None:
 
 
 def test_what_json_lacks_is_none() -> None:
-    assert finite({"a": [1, math.inf, (math.nan, 2.5)], 3: "x", "b": None}) == {"a": [1, None, [None, 2.5]], "3": "x", "b": None}
+    assert finite({"a": [1, math.inf, (math.nan, 2.5)], 3: "x", "b": None}) == {
+        "a": [1, None, [None, 2.5]],
+        "3": "x",
+        "b": None,
+    }
 
 
 def test_values_come_back_from_their_file(tmp_path: Path) -> None:
     rng = np.random.default_rng(0)
-    grid = Values(("one", "two"), rng.normal(size=(2, 300, 4)).astype(np.float32), rng.normal(size=(300, 4)).astype(np.float32))
+    grid = Values(
+        ("one", "two"),
+        rng.normal(size=(2, 300, 4)).astype(np.float32),
+        rng.normal(size=(300, 4)).astype(np.float32),
+    )
     for number in range(2):
         grid.save(tmp_path / f"{number}.parquet")
     assert (tmp_path / "0.parquet").read_bytes() == (tmp_path / "1.parquet").read_bytes()
     back = Values.load(tmp_path / "0.parquet", ("two", "one"))
-    assert np.array_equal(back.circuits, grid.circuits[::-1]) and np.array_equal(back.corrupted, grid.corrupted) and back.paired
+    assert (
+        np.array_equal(back.circuits, grid.circuits[::-1])
+        and np.array_equal(back.corrupted, grid.corrupted)
+        and back.paired
+    )
     table = pyarrow.parquet.read_table(tmp_path / "0.parquet")
     assert [str(field.type) for field in table.schema][:2] == ["uint16", "uint8"]
-    assert table["clean"].to_pylist()[:9] == [0, 0, 0, 0, 1, 1, 1, 1, 2] and table["corrupted"].to_pylist()[:5] == [0, 1, 2, 3, 0]
+    assert table["clean"].to_pylist()[:9] == [0, 0, 0, 0, 1, 1, 1, 1, 2] and table[
+        "corrupted"
+    ].to_pylist()[:5] == [0, 1, 2, 3, 0]
     alone = Values(("one",), grid.circuits[:1, :, 0], grid.corrupted[:, 0], paired=False)
     alone.save(tmp_path / "alone.parquet")
     assert not Values.load(tmp_path / "alone.parquet", ("one",)).paired
@@ -214,8 +280,12 @@ def test_a_population_is_every_example_with_its_own_counterfactual() -> None:
     task, model = Finite(), load_truth("truth-ioi").model
     clean, corrupted = enumerate_pools(task, model)
     examples = [example for example in task.generate("test", 0) if example.counterfactuals]
-    assert [prompt.text for prompt in clean.prompts] == [example.prompt.text for example in examples]
-    assert [prompt.text for prompt in corrupted.prompts] == [example.counterfactuals["other-prompt"].text for example in examples]
+    assert [prompt.text for prompt in clean.prompts] == [
+        example.prompt.text for example in examples
+    ]
+    assert [prompt.text for prompt in corrupted.prompts] == [
+        example.counterfactuals["other-prompt"].text for example in examples
+    ]
     assert len(clean) == 36 and clean.dropped == {"no such counterfactual": 4}
     with pytest.raises(UnknownName, match="private"):
         enumerate_pools(task, model, split="private")

@@ -38,7 +38,9 @@ def reader() -> Model:
 
 @dataclass(frozen=True)
 class Listed(Task):
-    """A task that ends: prompts of Ann, each with the same of Bob, by their numbers of words before "to"."""
+    """A task that ends: prompts of Ann, each with the same of Bob,
+    by their numbers of words before "to".
+    """
 
     lengths: tuple[int, ...] = ()
     others: tuple[int | None, ...] = ()
@@ -49,7 +51,9 @@ class Listed(Task):
     sizes = SIZES
 
     def generate(self, split: str, seed: int, tokenizer: Any = None) -> Iterator[Example]:
-        for number, (length, other) in enumerate(zip(self.lengths, self.others or self.lengths, strict=True)):
+        for number, (length, other) in enumerate(
+            zip(self.lengths, self.others or self.lengths, strict=True)
+        ):
             found = {} if other is None else {"other": prompt("Bob", other)}
             yield Example(str(number), prompt("Ann", length), found)
 
@@ -87,7 +91,10 @@ def test_matched_pools_come_from_the_same_examples(truth: Truth) -> None:
 
 
 def test_a_larger_pool_begins_with_the_smaller_one_and_seeds_differ(truth: Truth) -> None:
-    small, large, other = (draw_pools(truth.task, truth.model, n, 5, seed=seed)[0] for n, seed in ((10, 0), (20, 0), (10, 1)))
+    small, large, other = (
+        draw_pools(truth.task, truth.model, n, 5, seed=seed)[0]
+        for n, seed in ((10, 0), (20, 0), (10, 1))
+    )
     assert texts(large)[:10] == texts(small) and not set(texts(other)) & set(texts(small))
 
 
@@ -100,7 +107,10 @@ def test_other_lengths_are_dropped_and_counted(truth: Truth) -> None:
     clean, corrupted = draw_pools(task, truth.model, 3, 2)
     assert corrupted.dropped == {"not 5 tokens": 1, "no such counterfactual": 1}
     clean, corrupted = draw_pools(task, truth.model, 5, 5, matched=True)
-    assert clean.dropped == {"not 5 tokens": 2} and corrupted.dropped == {"not 5 tokens": 1, "no such counterfactual": 1}
+    assert clean.dropped == {"not 5 tokens": 2} and corrupted.dropped == {
+        "not 5 tokens": 1,
+        "no such counterfactual": 1,
+    }
 
 
 @dataclass(frozen=True)
@@ -111,14 +121,20 @@ class Strangers(Listed):
 
     def generate(self, split: str, seed: int, tokenizer: Any = None) -> Iterator[Example]:
         for number in range(12):
-            yield Example(str(number), prompt("Zed" if number % 2 else "Ann", 3), {"other": prompt("Bob", 3)})
+            yield Example(
+                str(number), prompt("Zed" if number % 2 else "Ann", 3), {"other": prompt("Bob", 3)}
+            )
 
 
 def test_words_that_the_tokenizer_does_not_know_are_dropped_and_counted(truth: Truth) -> None:
     clean, corrupted = draw_pools(Strangers(), truth.model, 4, 3)
-    assert texts(clean) == [prompt("Ann", 3).text] * 4 and clean.dropped == {"words unknown to the tokenizer": 3}
+    assert texts(clean) == [prompt("Ann", 3).text] * 4 and clean.dropped == {
+        "words unknown to the tokenizer": 3
+    }
     assert len(corrupted) == 3 and corrupted.dropped == {}
-    with pytest.raises(BadPairs, match=r"asked for 7 and 7 \(left out: 6 words unknown to the tokenizer\)"):
+    with pytest.raises(
+        BadPairs, match=r"asked for 7 and 7 \(left out: 6 words unknown to the tokenizer\)"
+    ):
         draw_pools(Strangers(), truth.model, 7, 7, matched=True)
     # Some tokenizers have one token for what is unknown and for the beginning of a text.
     unknown = truth.model.tokenizer.unk_token_id  # pyright: ignore[reportOptionalMemberAccess]
@@ -161,7 +177,13 @@ def test_fields_and_selections() -> None:
 def test_a_split_that_runs_out_is_an_error(truth: Truth) -> None:
     task = Listed((3, 3, 4, 3, 3))
     assert len(draw_pools(task, truth.model, 2, 2)[1]) == 2
-    with pytest.raises(BadPairs, match=r"'test' of listed has 2 clean and 2 corrupted prompts of 5 tokens for .*; asked for 2 and 3"):
+    with pytest.raises(
+        BadPairs,
+        match=(
+            r"'test' of listed has 2 clean and 2 corrupted prompts of 5 tokens for .*; asked for 2"
+            r" and 3"
+        ),
+    ):
         draw_pools(task, truth.model, 2, 3)
     with pytest.raises(BadPairs, match="has 0 clean and 0 corrupted prompts of 0 tokens"):
         draw_pools(Listed(), truth.model, 2, 3)
@@ -170,7 +192,9 @@ def test_a_split_that_runs_out_is_an_error(truth: Truth) -> None:
 
 
 def test_what_cannot_be_drawn(truth: Truth) -> None:
-    with pytest.raises(UnknownName, match=r"counterfactual 'othr-prompt'. Did you mean 'other-prompt'"):
+    with pytest.raises(
+        UnknownName, match=r"counterfactual 'othr-prompt'. Did you mean 'other-prompt'"
+    ):
         draw_pools(truth.task, truth.model, 2, 2, counterfactual="othr-prompt")
     for split in ("private", "tset"):
         with pytest.raises(UnknownName, match="Unknown split"):

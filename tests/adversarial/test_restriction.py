@@ -1,4 +1,6 @@
-"""Restricted grids: which pairs are left, that they are the full grid's, and what the split by template says, by hand."""
+"""Restricted grids: which pairs are left, that they are the full grid's,
+and what the split by template says, by hand.
+"""
 
 from __future__ import annotations
 
@@ -12,7 +14,13 @@ import torch
 from mechassay.adversarial.evaluation import evaluate_pairs
 from mechassay.adversarial.partial_grid import PartialGrid
 from mechassay.adversarial.pools import Pool, draw_pools
-from mechassay.adversarial.restriction import agreeing, common_fields, first_part, parse_same, parse_where
+from mechassay.adversarial.restriction import (
+    agreeing,
+    common_fields,
+    first_part,
+    parse_same,
+    parse_where,
+)
 from mechassay.adversarial.split import split_by
 from mechassay.adversarial.values import Values
 from mechassay.adversarial.worst import largest, random_cases
@@ -38,7 +46,12 @@ def pools(reader: Model) -> tuple[Pool, Pool]:
 
 def small(*names: str, template: tuple[str, ...] = ()) -> Pool:
     prompts = tuple(Prompt(f"{name} to", spans={"name": (0, len(name))}) for name in names)
-    return Pool(prompts, torch.zeros(len(names), 2, dtype=torch.long), {}, {"template": template} if template else {})
+    return Pool(
+        prompts,
+        torch.zeros(len(names), 2, dtype=torch.long),
+        {},
+        {"template": template} if template else {},
+    )
 
 
 def test_labels_are_parts_or_columns() -> None:
@@ -57,7 +70,9 @@ def test_prompts_that_agree_with_none_are_left_out_and_counted() -> None:
     assert [prompt.text for prompt in ours.prompts] == ["Ann to", "Bob to"] and ours.dropped == {
         "agrees with none of the other side in name, template": 1
     }
-    assert [prompt.text for prompt in theirs.prompts] == ["Bob to", "Ann to"] and sum(theirs.dropped.values()) == 2
+    assert [prompt.text for prompt in theirs.prompts] == ["Bob to", "Ann to"] and sum(
+        theirs.dropped.values()
+    ) == 2
     assert part.mask.tolist() == [[False, True], [True, False]]
     assert theirs.labels("template") == ("a", "a")
 
@@ -73,7 +88,10 @@ def test_fields_that_prompts_lack_are_refused() -> None:
 
 
 def test_what_is_typed() -> None:
-    assert parse_where(["object=a ring", "template=x = y"]) == {"object": "a ring", "template": "x = y"}
+    assert parse_where(["object=a ring", "template=x = y"]) == {
+        "object": "a ring",
+        "template": "x = y",
+    }
     assert parse_same("template, object") == ("template", "object") and parse_same("") == ()
     for wrong in (["object"], ["=x"], ["a=1", "a=2"]):
         with pytest.raises(BadUsage, match="FIELD=VALUE, each field once"):
@@ -83,7 +101,9 @@ def test_what_is_typed() -> None:
             parse_same(wrong)
 
 
-def test_a_restricted_grid_has_the_values_of_the_whole_one(reader: Model, pools: tuple[Pool, Pool], tmp_path: Path) -> None:
+def test_a_restricted_grid_has_the_values_of_the_whole_one(
+    reader: Model, pools: tuple[Pool, Pool], tmp_path: Path
+) -> None:
     circuits = [Random(seed=1).draw(reader.graph).top(share).pruned() for share in (0.4, 0.8)]
     ours, theirs, part = agreeing(*pools, ("template",))
     assert 0 < part.n_values < len(ours) * len(theirs)
@@ -94,19 +114,32 @@ def test_a_restricted_grid_has_the_values_of_the_whole_one(reader: Model, pools:
             seen.append(total)
             return SILENT.track(text, total)
 
-    found = evaluate_pairs(reader, circuits, ours, theirs, part=part, store=tmp_path / "store", progress=Counting())
+    found = evaluate_pairs(
+        reader, circuits, ours, theirs, part=part, store=tmp_path / "store", progress=Counting()
+    )
     whole = evaluate_pairs(reader, circuits, ours, theirs, progress=SILENT)
     assert seen == [part.n_values]
-    for some, all_ in ((found.corrupted, whole.corrupted), *zip(found.circuits, whole.circuits, strict=True)):
+    for some, all_ in (
+        (found.corrupted, whole.corrupted),
+        *zip(found.circuits, whole.circuits, strict=True),
+    ):
         np.testing.assert_allclose(some[part.mask], all_[part.mask], atol=2e-5)
         assert np.isnan(some[~part.mask]).all(), "a pair outside of the restriction was run"
     # What is stored is taken up again, and is not taken for another part's.
-    again = evaluate_pairs(reader, circuits, ours, theirs, part=part, store=tmp_path / "store", progress=SILENT)
+    again = evaluate_pairs(
+        reader, circuits, ours, theirs, part=part, store=tmp_path / "store", progress=SILENT
+    )
     np.testing.assert_array_equal(again.circuits, found.circuits)
     with pytest.raises(BadFile, match="other circuits or prompts"):
         evaluate_pairs(reader, circuits, ours, theirs, store=tmp_path / "store", progress=SILENT)
     with pytest.raises(BadUsage, match="part of a grid"):
-        evaluate_pairs(reader, circuits, *pools, part=part.select([0], [int(np.flatnonzero(part.mask[0])[0])]), progress=SILENT)
+        evaluate_pairs(
+            reader,
+            circuits,
+            *pools,
+            part=part.select([0], [int(np.flatnonzero(part.mask[0])[0])]),
+            progress=SILENT,
+        )
 
 
 def test_the_file_has_the_pairs_of_the_part_alone(tmp_path: Path) -> None:
@@ -133,14 +166,18 @@ def test_the_file_has_the_pairs_of_the_part_alone(tmp_path: Path) -> None:
         Values.load(tmp_path / "w.parquet", ["one"])
 
 
-def test_pairs_that_are_none_are_never_worst_nor_drawn(reader: Model, pools: tuple[Pool, Pool]) -> None:
+def test_pairs_that_are_none_are_never_worst_nor_drawn(
+    reader: Model, pools: tuple[Pool, Pool]
+) -> None:
     values = np.array([1.0, np.nan, 3.0, np.nan])
     assert largest(values, 4).tolist() == [2, 0]
     ours, theirs, part = agreeing(*pools, ("template",))
     circuit = Random(seed=1).draw(reader.graph).top(0.5)
     grid = evaluate_pairs(reader, [circuit], ours, theirs, part=part, progress=SILENT).circuits[0]
     cases = random_cases(reader, circuit, ours, theirs, grid, 10_000, np.random.default_rng(0))
-    assert len(cases) == part.n_values and all(part.mask[case.clean, case.corrupted] and case.agrees for case in cases)
+    assert len(cases) == part.n_values and all(
+        part.mask[case.clean, case.corrupted] and case.agrees for case in cases
+    )
 
 
 def test_the_first_part_has_pairs() -> None:
@@ -156,7 +193,9 @@ def test_where_chooses_prompts_of_both_sides(reader: Model, name: str) -> None:
     plain = draw_pools(IOI(), reader, 5, 5, counterfactual="abc_counterfactual")
     labels = plain[0].labels(name)
     assert labels is not None
-    chosen = draw_pools(IOI(), reader, 6, 4, where={name: labels[0]}, counterfactual="abc_counterfactual")
+    chosen = draw_pools(
+        IOI(), reader, 6, 4, where={name: labels[0]}, counterfactual="abc_counterfactual"
+    )
     for pool, n in zip(chosen, (6, 4), strict=True):
         assert pool.labels(name) == (labels[0],) * n
     assert len(set(prompt.text for prompt in chosen[0].prompts)) == 6
@@ -183,26 +222,41 @@ def test_the_split_by_hand() -> None:
     assert same.left[0] == 0.5 and different.left[0] == pytest.approx(16 / 19)
     assert same.circuit["99%"][0] == pytest.approx(np.quantile([1, 2, 8], 0.99))
     assert all(math.isnan(end) for end in same.left[1:]), "two prompts allow no interval"
-    assert [half.pairs for half in split_by(values, empty, ["a", "a"], ["a"] * 3, 0, n_resamples=20)] == ["same"]
+    assert [
+        half.pairs for half in split_by(values, empty, ["a", "a"], ["a"] * 3, 0, n_resamples=20)
+    ] == ["same"]
     holes = np.where([[True, True, False], [False, False, True]], values, np.nan)
-    assert [half.n for half in split_by(holes, empty, ["a", "b"], ["a", "a", "b"], 0, n_resamples=20)] == [3]
+    assert [
+        half.n for half in split_by(holes, empty, ["a", "b"], ["a", "a", "b"], 0, n_resamples=20)
+    ] == [3]
 
 
 @pytest.mark.parametrize("kind", [0, 1], ids=["same", "different"])
 def test_intervals_of_the_halves_cover(kind: int) -> None:
-    """Means and shares left, of grids over four templates with effects of rows and columns: at least 93 %, to within four errors."""
+    """Means and shares left, of grids over four templates with effects of rows and columns:
+    at least 93 %, to within four errors.
+    """
     rng, n_grids = np.random.default_rng(kind), 100
     shift = np.array([0.0, 0.5, 1.0, 1.5])
-    # Given the templates s and t: exp(shift + row + column) and twice that times another row effect.
+    # Given the templates s and t: exp(shift + row + column) and twice that times another row
+    # effect.
     cells = np.exp(0.5 * (shift[:, None] + shift[None, :]) + (0.5**2 + 0.4**2) / 2)
     mask = np.eye(4, dtype=bool) if kind == 0 else ~np.eye(4, dtype=bool)
-    mean, left = cells[mask].mean(), cells[mask].mean() / (2 * np.exp(0.3**2 / 2) * cells[mask].mean())
+    mean, left = (
+        cells[mask].mean(),
+        cells[mask].mean() / (2 * np.exp(0.3**2 / 2) * cells[mask].mean()),
+    )
     covered = np.zeros(2)
     for _ in range(n_grids):
         s, t = rng.integers(4, size=120), rng.integers(4, size=100)
         row, column = rng.normal(scale=0.5, size=(120, 1)), rng.normal(scale=0.4, size=(1, 100))
         values = np.exp(0.5 * (shift[s][:, None] + shift[t][None, :]) + row + column)
         empty = 2 * values * np.exp(rng.normal(scale=0.3, size=(120, 1)))
-        half = split_by(values, empty, list(map(str, s)), list(map(str, t)), 1, n_resamples=100)[kind]
-        covered += [low <= truth <= high for truth, (_, low, high) in ((mean, half.circuit["mean"]), (left, half.left))]
+        half = split_by(values, empty, list(map(str, s)), list(map(str, t)), 1, n_resamples=100)[
+            kind
+        ]
+        covered += [
+            low <= truth <= high
+            for truth, (_, low, high) in ((mean, half.circuit["mean"]), (left, half.left))
+        ]
     assert (covered / n_grids >= 0.93 - 4 * np.sqrt(0.93 * 0.07 / n_grids)).all(), covered

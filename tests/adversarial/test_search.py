@@ -1,4 +1,6 @@
-"""The search for worse pairs: it finds the maximum where all pairs can be counted, and changes prompts only as it may."""
+"""The search for worse pairs: it finds the maximum where all pairs can be counted,
+and changes prompts only as it may.
+"""
 
 from __future__ import annotations
 
@@ -36,40 +38,66 @@ from tiny import with_words
 PARTS = {"indirect_object": NAMES, "subject": NAMES, "subject_2": NAMES}
 
 
-# --- prompts with one field changed -------------------------------------------------------------------
+# --- prompts with one field changed
+# -------------------------------------------------------------------
 
 
 def ioi(a: str, b: str, c: str) -> Prompt:
-    plain = filled("Then {name_A} and {name_B} met. {name_C} gave it to", {"name_A": a, "name_B": b, "name_C": c})
-    meaning = {"subject": plain.spans["name_A" if c == a else "name_B"], "subject_2": plain.spans["name_C"]}
+    plain = filled(
+        "Then {name_A} and {name_B} met. {name_C} gave it to",
+        {"name_A": a, "name_B": b, "name_C": c},
+    )
+    meaning = {
+        "subject": plain.spans["name_A" if c == a else "name_B"],
+        "subject_2": plain.spans["name_C"],
+    }
     return Prompt(plain.text, (f" {b if c == a else a}",), (), {**plain.spans, **meaning})
 
 
 def test_a_name_is_changed_wherever_it_stands() -> None:
-    values = values_of([ioi("Ann", "Bob", "Ann"), ioi("Christina", "Ann", "Ann"), ioi("Bob", "Christina", "Bob")])
+    values = values_of(
+        [ioi("Ann", "Bob", "Ann"), ioi("Christina", "Ann", "Ann"), ioi("Bob", "Christina", "Bob")]
+    )
     assert values["name_A"] == ("Ann", "Christina", "Bob") and values["name_C"] == ("Ann", "Bob")
     found = variants(
-        ioi("Ann", "Bob", "Ann"), {**values, "name_C": values["name_A"], "subject": values["name_A"], "subject_2": values["name_A"]}
+        ioi("Ann", "Bob", "Ann"),
+        {
+            **values,
+            "name_C": values["name_A"],
+            "subject": values["name_A"],
+            "subject_2": values["name_A"],
+        },
     )
     # Ann cannot become Bob, who is there; Bob can become Christina, whom name_B has been.
-    assert [each.prompt.text for each in found] == [ioi("Christina", "Bob", "Christina").text, ioi("Ann", "Christina", "Ann").text]
+    assert [each.prompt.text for each in found] == [
+        ioi("Christina", "Bob", "Christina").text,
+        ioi("Ann", "Christina", "Ann").text,
+    ]
     assert found[0].change == "name_A, name_C, subject, subject_2: Ann -> Christina"
-    for each, wanted in zip(found, (ioi("Christina", "Bob", "Christina"), ioi("Ann", "Christina", "Ann")), strict=True):
+    for each, wanted in zip(
+        found, (ioi("Christina", "Bob", "Christina"), ioi("Ann", "Christina", "Ann")), strict=True
+    ):
         assert each.prompt.spans == wanted.spans and each.prompt.answers == ()
 
 
 def test_a_value_must_be_one_of_every_part_that_changes() -> None:
     prompt = filled("In {century}{year} to {century}", {"century": "17", "year": "33"})
     values = {"century": ("11", "17"), "century_2": ("11", "12"), "year": ("17", "33", "50", "")}
-    assert [each.prompt.text for each in variants(prompt, values)] == ["In 1133 to 11", "In 1750 to 17"]
-    # Where year and century happen to be the same they are one field, for which no value is common to all three.
+    assert [each.prompt.text for each in variants(prompt, values)] == [
+        "In 1133 to 11",
+        "In 1750 to 17",
+    ]
+    # Where year and century happen to be the same they are one field, for which no value is common
+    # to all three.
     same = filled("In {century}{year} to {century}", {"century": "17", "year": "17"})
     assert variants(same, values) == []
 
 
 def test_parts_inside_others() -> None:
     text = "pick red or blue now"
-    prompt = Prompt(text, spans={"choices": (5, 16), "first": (5, 8), "second": (12, 16), "crossing": (14, 20)})
+    prompt = Prompt(
+        text, spans={"choices": (5, 16), "first": (5, 8), "second": (12, 16), "crossing": (14, 20)}
+    )
     values = {"choices": ("a or b",), "first": ("green",), "second": ("black",), "crossing": ("x",)}
     (found,) = variants(prompt, values)
     assert found.prompt.text == "pick green or blue now"
@@ -81,21 +109,31 @@ def test_parts_inside_others() -> None:
 
 
 @settings(max_examples=25, deadline=None)
-@given(st.lists(st.sampled_from("abcdefgh"), min_size=3, max_size=3, unique=True), st.integers(1, 5))
+@given(
+    st.lists(st.sampled_from("abcdefgh"), min_size=3, max_size=3, unique=True), st.integers(1, 5)
+)
 def test_templates_stay_intact(words: list[str], times: int) -> None:
-    """Every variant is the template with other words, one of them new, and its parts are those of a prompt made so."""
+    """Every variant is the template with other words, one of them new,
+    and its parts are those of a prompt made so.
+    """
     template, names = "{x}-{y} {x}/{z}:{y}{x}", "xyz"
     first = dict(zip(names, words, strict=True))
-    values = {f"{name}{end}": [each * times for each in "abcdefgh"] for name in names for end in ("", "_2", "_3")}
+    values = {
+        f"{name}{end}": [each * times for each in "abcdefgh"]
+        for name in names
+        for end in ("", "_2", "_3")
+    }
     found = variants(filled(template, first), values)
     made = [{**first, name: new} for name in names for new in values[name] if new not in words]
     assert {(each.prompt.text, tuple(each.prompt.spans.items())) for each in found} == {
-        (prompt.text, tuple(prompt.spans.items())) for prompt in (filled(template, each) for each in made)
+        (prompt.text, tuple(prompt.spans.items()))
+        for prompt in (filled(template, each) for each in made)
     }
     assert len(found) == len(made)
 
 
-# --- the search ---------------------------------------------------------------------------------------
+# --- the search
+# ---------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
@@ -109,9 +147,16 @@ class Space:
     everything: np.ndarray
 
 
-def space(model: Model, circuit: Circuit, clean: Sequence[Prompt], corrupted: Sequence[Prompt], n: int) -> Space:
-    """All prompts of both templates, evaluated with each other; the pools are n random ones of each."""
-    whole = [Pool(tuple(each), torch.tensor(tokenized(model, [prompt.text for prompt in each]))) for each in (clean, corrupted)]
+def space(
+    model: Model, circuit: Circuit, clean: Sequence[Prompt], corrupted: Sequence[Prompt], n: int
+) -> Space:
+    """All prompts of both templates, evaluated with each other;
+    the pools are n random ones of each.
+    """
+    whole = [
+        Pool(tuple(each), torch.tensor(tokenized(model, [prompt.text for prompt in each])))
+        for each in (clean, corrupted)
+    ]
     values = evaluate_pairs(model, [circuit], *whole, progress=SILENT).circuits[0]
     rng = np.random.default_rng(4)
     few = [pool.select(rng.choice(len(pool), n, replace=False).tolist()) for pool in whole]
@@ -120,7 +165,9 @@ def space(model: Model, circuit: Circuit, clean: Sequence[Prompt], corrupted: Se
 
 def two_names(template: str) -> list[Prompt]:
     """The template with any two of six names in its places."""
-    return [filled(template, {"subject": s, "indirect_object": i}) for s, i in permutations(NAMES, 2)]
+    return [
+        filled(template, {"subject": s, "indirect_object": i}) for s, i in permutations(NAMES, 2)
+    ]
 
 
 @pytest.fixture(scope="module")
@@ -136,7 +183,9 @@ def without(truth: Truth, place: int) -> Circuit:
 
 @pytest.fixture(scope="module")
 def incomplete() -> Space:
-    """A trained ground truth, its circuit without the edge that brings names to the mover, and 30 x 30 pairs."""
+    """A trained ground truth, its circuit without the edge that brings names to the mover,
+    and 30 x 30 pairs.
+    """
     trained = load_truth("truth-ioi-trained")
     clean, corrupted = (
         "then {indirect_object} , . {subject} and {subject} , . to",
@@ -147,32 +196,59 @@ def incomplete() -> Space:
 
 @pytest.fixture(scope="module")
 def rugged() -> Space:
-    """A random model with a random circuit, where one name may matter as much as another: 30 x 30 pairs."""
+    """A random model with a random circuit, where one name may matter as much as another:
+    30 x 30 pairs.
+    """
     model, tokenizer = with_words()
     found = make_model(model, tokenizer)
     graph = found.graph
-    mask = (torch.rand(graph.legal.shape, generator=torch.Generator().manual_seed(1)) < 0.5) & graph.legal
+    mask = (
+        torch.rand(graph.legal.shape, generator=torch.Generator().manual_seed(1)) < 0.5
+    ) & graph.legal
     names = [
         name
-        for name, count in ((name, len(tokenized(found, [name])[0])) for name in sorted(tokenizer.get_vocab()))
+        for name, count in (
+            (name, len(tokenized(found, [name])[0])) for name in sorted(tokenizer.get_vocab())
+        )
         if count == 1 and name.istitle()
     ]
     first, second = (
-        [filled(template, {"a": a, "b": b}) for a, b in permutations(names[:6], 2)] for template in ("{a} and {b} {a}", "{b} to {a} {b}")
+        [filled(template, {"a": a, "b": b}) for a, b in permutations(names[:6], 2)]
+        for template in ("{a} and {b} {a}", "{b} to {a} {b}")
     )
     return space(found, Circuit(graph, mask), first, second, 4)
 
 
 def run(at: Space, **options: Any) -> SearchResult:
-    names = {name for pool in (at.clean, at.corrupted) for prompt in pool.prompts for name in prompt.spans}
-    every = sorted({word for pool in (at.clean, at.corrupted) for field in pool.fields.values() for word in field})
+    names = {
+        name
+        for pool in (at.clean, at.corrupted)
+        for prompt in pool.prompts
+        for name in prompt.spans
+    }
+    every = sorted(
+        {
+            word
+            for pool in (at.clean, at.corrupted)
+            for field in pool.fields.values()
+            for word in field
+        }
+    )
     values = {name: NAMES if "subject" in name or "object" in name else every for name in names}
-    arguments: dict[str, Any] = {"values": values, "starts": 3, "restarts": 3, "progress": SILENT, **options}
+    arguments: dict[str, Any] = {
+        "values": values,
+        "starts": 3,
+        "restarts": 3,
+        "progress": SILENT,
+        **options,
+    }
     return search(at.model, at.circuit, at.clean, at.corrupted, **arguments)
 
 
 def value_of(at: Space, clean: Prompt, corrupted: Prompt) -> float:
-    pools = (Pool((each,), torch.tensor(tokenized(at.model, [each.text]))) for each in (clean, corrupted))
+    pools = (
+        Pool((each,), torch.tensor(tokenized(at.model, [each.text]))) for each in (clean, corrupted)
+    )
     return float(evaluate_pairs(at.model, [at.circuit], *pools, progress=SILENT).circuits[0, 0, 0])
 
 
@@ -182,7 +258,9 @@ def plain(incomplete: Space) -> SearchResult:
 
 
 @pytest.mark.parametrize("seed", [0, 1])
-def test_it_finds_the_maximum_of_all_pairs(incomplete: Space, plain: SearchResult, seed: int) -> None:
+def test_it_finds_the_maximum_of_all_pairs(
+    incomplete: Space, plain: SearchResult, seed: int
+) -> None:
     everything = incomplete.everything
     found = plain if seed == 0 else run(incomplete, seed=seed)
     assert found.lower_bound == pytest.approx(float(everything.max()), abs=2e-5)
@@ -196,7 +274,9 @@ def test_it_finds_the_maximum_of_all_pairs(incomplete: Space, plain: SearchResul
 def test_restarts_find_the_maximum_of_a_random_model(rugged: Space) -> None:
     highest = float(rugged.everything.max())
     few, many = run(rugged, starts=1, restarts=0), run(rugged, starts=1, restarts=40)
-    assert few.best.is_local_maximum and few.lower_bound < highest - 0.01  # climbs end at local maxima
+    assert (
+        few.best.is_local_maximum and few.lower_bound < highest - 0.01
+    )  # climbs end at local maxima
     assert many.lower_bound == pytest.approx(highest, abs=1e-4) and many.random.kl < highest - 0.01
     assert many.evaluations <= rugged.everything.size  # nothing is evaluated twice
 
@@ -207,21 +287,41 @@ def test_climbs_go_up_and_say_how(incomplete: Space, plain: SearchResult) -> Non
     assert found.best.kl == found.lower_bound
     for climb in found.climbs:
         heights = [step.kl for step in climb.steps]
-        assert heights == sorted(heights) and climb.steps[0].change == "" and all(step.change for step in climb.steps[1:])
-        assert [step.evaluations for step in climb.steps] == sorted(step.evaluations for step in climb.steps)
-        assert climb.kl == pytest.approx(value_of(incomplete, climb.clean, climb.corrupted), abs=1e-4)
+        assert (
+            heights == sorted(heights)
+            and climb.steps[0].change == ""
+            and all(step.change for step in climb.steps[1:])
+        )
+        assert [step.evaluations for step in climb.steps] == sorted(
+            step.evaluations for step in climb.steps
+        )
+        assert climb.kl == pytest.approx(
+            value_of(incomplete, climb.clean, climb.corrupted), abs=1e-4
+        )
     assert max(len(climb.steps) for climb in found.climbs) > 2
 
 
 def test_prompts_are_those_of_the_templates(plain: SearchResult) -> None:
-    clean = {prompt.text for prompt in two_names("then {indirect_object} , . {subject} and {subject} , . to")}
-    corrupted = {prompt.text for prompt in two_names("then so {subject} {indirect_object} . {subject} , , and to")}
+    clean = {
+        prompt.text
+        for prompt in two_names("then {indirect_object} , . {subject} and {subject} , . to")
+    }
+    corrupted = {
+        prompt.text
+        for prompt in two_names("then so {subject} {indirect_object} . {subject} , , and to")
+    }
     for climb in plain.climbs:
         assert climb.clean.text in clean and climb.corrupted.text in corrupted
-        assert climb.clean.part("subject") == climb.clean.part("subject_2") != climb.clean.part("indirect_object")
+        assert (
+            climb.clean.part("subject")
+            == climb.clean.part("subject_2")
+            != climb.clean.part("indirect_object")
+        )
 
 
-def test_changes_that_the_tokenizer_does_not_allow_are_left_out(incomplete: Space, plain: SearchResult) -> None:
+def test_changes_that_the_tokenizer_does_not_allow_are_left_out(
+    incomplete: Space, plain: SearchResult
+) -> None:
     """Words that it does not know, and prompts that get longer."""
     values = {name: ("Zoe", "Ann Bob", *NAMES) for name in PARTS}
     with_more = run(incomplete, values=values, compare=False)
@@ -229,10 +329,14 @@ def test_changes_that_the_tokenizer_does_not_allow_are_left_out(incomplete: Spac
 
 
 @pytest.mark.parametrize("budget", [1, 3, 17, 40, 100])
-def test_the_budget_is_kept_and_more_is_never_worse_than_the_start(incomplete: Space, budget: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_budget_is_kept_and_more_is_never_worse_than_the_start(
+    incomplete: Space, budget: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
     spent = []
 
-    def counted(model: Model, circuits: Sequence[Circuit], clean: Pool, corrupted: Pool, **given: Any) -> Any:
+    def counted(
+        model: Model, circuits: Sequence[Circuit], clean: Pool, corrupted: Pool, **given: Any
+    ) -> Any:
         spent.append(len(clean) * (len(corrupted) if given.get("grid", True) else 1))
         return evaluate_pairs(model, circuits, clean, corrupted, **given)
 
@@ -251,7 +355,13 @@ def test_the_same_seed_finds_the_same(incomplete: Space) -> None:
 
 
 def test_from_a_sample_that_is_there(incomplete: Space) -> None:
-    grid = evaluate_pairs(incomplete.model, [incomplete.circuit], incomplete.clean, incomplete.corrupted, progress=SILENT).circuits[0]
+    grid = evaluate_pairs(
+        incomplete.model,
+        [incomplete.circuit],
+        incomplete.clean,
+        incomplete.corrupted,
+        progress=SILENT,
+    ).circuits[0]
     found = run(incomplete, sample=grid, starts=1, restarts=0)
     (climb,) = found.climbs
     assert climb.steps[0].kl == pytest.approx(float(grid.max()), abs=1e-5)
@@ -262,7 +372,9 @@ def test_from_a_sample_that_is_there(incomplete: Space) -> None:
     assert few.random.pairs == 3 and few.random.kl == pytest.approx(expected_maximum(grid, 3))
 
 
-def test_an_interrupt_leaves_the_best_so_far(incomplete: Space, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_interrupt_leaves_the_best_so_far(
+    incomplete: Space, monkeypatch: pytest.MonkeyPatch
+) -> None:
     few = {"starts": 1, "restarts": 1}
     whole, total = run(incomplete, **few), [0]
 
@@ -287,7 +399,10 @@ def test_an_interrupt_leaves_the_best_so_far(incomplete: Space, monkeypatch: pyt
             patched.setattr(module, "evaluate_pairs", stopping(at))
             found = run(incomplete, **few)
         assert not found.finished and "interrupted" in str(found)
-        assert best <= found.lower_bound <= whole.lower_bound and found.evaluations <= whole.evaluations
+        assert (
+            best <= found.lower_bound <= whole.lower_bound
+            and found.evaluations <= whole.evaluations
+        )
         best = found.lower_bound
     assert best == whole.lower_bound  # the last one interrupts the comparison
     with monkeypatch.context() as patched:
@@ -297,11 +412,23 @@ def test_an_interrupt_leaves_the_best_so_far(incomplete: Space, monkeypatch: pyt
 
 
 def test_halving_keeps_the_worst_prompts(truth: Truth) -> None:
-    """Where one clean prompt is worse with everybody, it is a start, though few pairs were evaluated."""
+    """Where one clean prompt is worse with everybody, it is a start,
+    though few pairs were evaluated.
+    """
     circuit = without(truth, 7)
     clean, corrupted = draw_pools(truth.task, truth.model, 64, 64)
     grid = evaluate_pairs(truth.model, [circuit], clean, corrupted, progress=SILENT).circuits[0]
-    found = search(truth.model, circuit, clean, corrupted, budget=1200, starts=2, restarts=0, compare=False, progress=SILENT)
+    found = search(
+        truth.model,
+        circuit,
+        clean,
+        corrupted,
+        budget=1200,
+        starts=2,
+        restarts=0,
+        compare=False,
+        progress=SILENT,
+    )
     assert found.climbs[0].steps[0].evaluations < grid.size / 4
     assert max(climb.steps[0].kl for climb in found.climbs) >= np.quantile(grid, 0.99)
 
@@ -325,7 +452,9 @@ def test_the_worst_pairs_apart() -> None:
 @given(st.lists(st.integers(-5, 5), min_size=1, max_size=7), st.integers(1, 9))
 def test_the_expected_maximum_of_draws(values: list[int], draws: int) -> None:
     every = [max(chosen) for chosen in combinations(values, min(draws, len(values)))]
-    assert expected_maximum(np.array(values, dtype=float), draws) == pytest.approx(sum(every) / len(every), abs=1e-9)
+    assert expected_maximum(np.array(values, dtype=float), draws) == pytest.approx(
+        sum(every) / len(every), abs=1e-9
+    )
 
 
 @pytest.mark.parametrize(("n", "draws"), [(4, 0), (4, -1), (0, 1)])
@@ -334,7 +463,8 @@ def test_an_expected_maximum_of_nothing_is_refused(n: int, draws: int) -> None:
         expected_maximum(np.zeros(n), draws)
 
 
-# --- whole populations --------------------------------------------------------------------------------
+# --- whole populations
+# --------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
@@ -360,10 +490,14 @@ def test_a_population_is_evaluated_whole(truth: Truth) -> None:
     slow = np.asarray(evaluate(truth.model, circuit, pairs, "kl", progress=SILENT))
     assert [prompt.text for prompt in found.clean.prompts] == [pair.clean for pair in pairs]
     np.testing.assert_allclose(found.values, slow, rtol=0, atol=1e-5)
-    assert found.maximum == pytest.approx(slow.max(), abs=1e-5) and found.worst == int(np.argmax(found.values))
+    assert found.maximum == pytest.approx(slow.max(), abs=1e-5) and found.worst == int(
+        np.argmax(found.values)
+    )
     # Of forty values the 38th is the smallest that 95 % do not exceed, the 20th the median.
     rising = sorted(found.values.tolist())
-    assert [found.quantile(p) for p in (0.95, 0.951, 0.5, 0.01, 0.999)] == [rising[place] for place in (37, 38, 19, 0, 39)]
+    assert [found.quantile(p) for p in (0.95, 0.951, 0.5, 0.01, 0.999)] == [
+        rising[place] for place in (37, 38, 19, 0, 39)
+    ]
     with pytest.raises(BadUsage, match="quantile"):
         found.quantile(1.0)
     with pytest.raises(BadUsage, match="cannot be enumerated"):

@@ -1,4 +1,6 @@
-"""The table of a distribution: the paper's z-scores, numpy's percentiles, and intervals by design."""
+"""The table of a distribution: the paper's z-scores,
+numpy's percentiles, and intervals by design.
+"""
 
 from __future__ import annotations
 
@@ -15,11 +17,30 @@ from mechassay.adversarial.percentiles import run_percentiles
 from mechassay.adversarial.summary import PERCENTILES, moments, summarise, z_score
 from mechassay.errors import BadUsage, UnknownName
 
-# Table 3: value and z-score of min, quartiles, 95, 99, 99.9 and 99.99 % and max, below their mean and deviation.
+# Table 3: value and z-score of min, quartiles, 95, 99, 99.9 and 99.99 % and max, below their mean
+# and deviation.
 TABLE_3 = {
-    (3.91, 1.45): "0.10 -2.63 2.85 -0.73 3.66 -0.17 4.75 0.58 6.66 1.90 8.03 2.85 9.46 3.84 10.58 4.61 12.07 5.64",
-    (2.09, 1.04): "0.08 -1.92 1.23 -0.82 2.07 -0.01 2.91 0.79 3.77 1.61 4.23 2.05 4.63 2.44 4.91 2.71 5.31 3.09",
-    (5.15, 1.70): "0.03 -3.01 4.01 -0.67 5.12 -0.02 6.27 0.66 7.99 1.67 9.25 2.41 10.81 3.33 12.25 4.17 14.64 5.57",
+    (
+        3.91,
+        1.45,
+    ): (
+        "0.10 -2.63 2.85 -0.73 3.66 -0.17 4.75 0.58 6.66 1.90 8.03 2.85 9.46 3.84 10.58 4.61 12.07"
+        " 5.64"
+    ),
+    (
+        2.09,
+        1.04,
+    ): (
+        "0.08 -1.92 1.23 -0.82 2.07 -0.01 2.91 0.79 3.77 1.61 4.23 2.05 4.63 2.44 4.91 2.71 5.31"
+        " 3.09"
+    ),
+    (
+        5.15,
+        1.70,
+    ): (
+        "0.03 -3.01 4.01 -0.67 5.12 -0.02 6.27 0.66 7.99 1.67 9.25 2.41 10.81 3.33 12.25 4.17 14.64"
+        " 5.57"
+    ),
 }
 
 
@@ -28,18 +49,29 @@ def test_the_z_scores_of_table_3(mean: float, std: float) -> None:
     numbers = list(map(float, TABLE_3[mean, std].split()))
     for value, z in zip(numbers[::2], numbers[1::2], strict=True):
         # All of them are rounded to two decimals.
-        assert z_score(value, mean, std) == pytest.approx(z, abs=0.005 + (0.01 + 0.005 * abs(z)) / std)
+        assert z_score(value, mean, std) == pytest.approx(
+            z, abs=0.005 + (0.01 + 0.005 * abs(z)) / std
+        )
 
 
 def test_a_small_table_by_hand() -> None:
     """1 to 5: mean 3, deviation sqrt(10 / 4)."""
-    table = summarise(np.array([2.0, np.nan, 5.0, 1.0, 4.0, 3.0]), "matched", np.random.default_rng(0), (0.25, 0.5, 0.9))
+    table = summarise(
+        np.array([2.0, np.nan, 5.0, 1.0, 4.0, 3.0]),
+        "matched",
+        np.random.default_rng(0),
+        (0.25, 0.5, 0.9),
+    )
     assert (table.count, table.n_undefined) == (5, 1)
     assert [row.name for row in table.rows] == ["mean", "std", "min", "25%", "50%", "90%", "max"]
     assert [row.value for row in table.rows] == pytest.approx([3, math.sqrt(2.5), 1, 2, 3, 4.6, 5])
-    assert [row.z for row in table.rows[2:]] == pytest.approx([(v - 3) / math.sqrt(2.5) for v in (1, 2, 3, 4.6, 5)])
+    assert [row.z for row in table.rows[2:]] == pytest.approx(
+        [(v - 3) / math.sqrt(2.5) for v in (1, 2, 3, 4.6, 5)]
+    )
     assert math.isnan(table["max"].bound) and math.isnan(table["min"].low)
-    assert table["25%"].bound == 4.0  # The largest that 6 values allow: P(Bin(6, 1/4) <= 3) = 0.962, of which NaN is the last.
+    assert (
+        table["25%"].bound == 4.0
+    )  # The largest that 6 values allow: P(Bin(6, 1/4) <= 3) = 0.962, of which NaN is the last.
     assert table["90%"].bound == math.inf
     with pytest.raises(KeyError):
         table["75%"]
@@ -51,7 +83,9 @@ def test_a_million_values_in_blocks() -> None:
     table = summarise(iter(np.split(values, 12)), "independent", rng)
     wide = values.astype(float)
     assert table.count == len(values)
-    assert (table["mean"].value, table["std"].value) == pytest.approx((wide.mean(), wide.std(ddof=1)), rel=1e-12)
+    assert (table["mean"].value, table["std"].value) == pytest.approx(
+        (wide.mean(), wide.std(ddof=1)), rel=1e-12
+    )
     for p in PERCENTILES:
         row = table[f"{100 * p:g}%"]
         assert row.value == pytest.approx(np.quantile(wide, p), rel=1e-6)
@@ -62,7 +96,9 @@ def test_a_million_values_in_blocks() -> None:
 def test_a_grid_has_wider_intervals_than_its_pairs() -> None:
     rng = np.random.default_rng(2)
     values = rng.normal(size=(60, 1)) + rng.normal(size=(1, 60)) + rng.normal(size=(60, 60))
-    grid = summarise([values[:25], values[25:]], "grid", np.random.default_rng(3), (0.5, 0.9), n_resamples=300)
+    grid = summarise(
+        [values[:25], values[25:]], "grid", np.random.default_rng(3), (0.5, 0.9), n_resamples=300
+    )
     pairs = summarise(values.reshape(-1), "independent", np.random.default_rng(3), (0.5, 0.9))
     assert grid.design == Design("grid", (60, 60))
     for name in ("mean", "50%", "90%"):
@@ -91,7 +127,11 @@ def test_infinite_values_stay_infinite() -> None:
     values = np.array([1.0, 2.0, np.inf, 3.0])
     table = summarise(values, "matched", np.random.default_rng(0), (0.5,))
     assert table["mean"].value == math.inf == table["max"].value
-    assert math.isnan(table["std"].value) and math.isnan(table["50%"].z) and math.isnan(table["mean"].low)
+    assert (
+        math.isnan(table["std"].value)
+        and math.isnan(table["50%"].z)
+        and math.isnan(table["mean"].low)
+    )
     assert table["50%"].value == 2.5
 
 

@@ -63,28 +63,43 @@ def test_the_largest_are_those_of_a_sort() -> None:
         assert largest(values, k).tolist() == slow[:k]
 
 
-def test_each_is_run_again_and_agrees(truth: Truth, circuit: Circuit, pools: tuple[Pool, Pool], grid: np.ndarray) -> None:
+def test_each_is_run_again_and_agrees(
+    truth: Truth, circuit: Circuit, pools: tuple[Pool, Pool], grid: np.ndarray
+) -> None:
     cases = worst_cases(truth.model, circuit, *pools, grid, 5)
     assert len(cases) == 5 and not disagreements(cases)
-    assert cases[0].value == grid.max() > 1 and grid[cases[0].clean, cases[0].corrupted] == grid.max()
+    assert (
+        cases[0].value == grid.max() > 1 and grid[cases[0].clean, cases[0].corrupted] == grid.max()
+    )
     assert [case.value for case in cases] == sorted(grid.reshape(-1), reverse=True)[:5]
     for case in cases:
         assert case.again == pytest.approx(case.value, abs=1e-4)
 
 
-def test_the_tokens_are_those_of_the_model_and_of_the_circuit(truth: Truth, pools: tuple[Pool, Pool]) -> None:
-    """The empty circuit is the model on the corrupted prompt: its tokens are that run's, by the original model."""
+def test_the_tokens_are_those_of_the_model_and_of_the_circuit(
+    truth: Truth, pools: tuple[Pool, Pool]
+) -> None:
+    """The empty circuit is the model on the corrupted prompt:
+    its tokens are that run's, by the original model.
+    """
     model, (clean, corrupted) = truth.model, pools
-    values = evaluate_pairs(model, [Circuit.empty(model.graph)], clean, corrupted, progress=SILENT).circuits[0]
+    values = evaluate_pairs(
+        model, [Circuit.empty(model.graph)], clean, corrupted, progress=SILENT
+    ).circuits[0]
     for case in worst_cases(model, Circuit.empty(model.graph), clean, corrupted, values, 3):
-        for tokens, row, found in ((clean.tokens, case.clean, case.model), (corrupted.tokens, case.corrupted, case.circuit)):
+        for tokens, row, found in (
+            (clean.tokens, case.clean, case.model),
+            (corrupted.tokens, case.corrupted, case.circuit),
+        ):
             logits = model.hf(tokens[row][None]).logits[0, -1]
             best = logits.topk(3)
             assert [token.logit for token in found] == pytest.approx(best.values.tolist(), abs=1e-4)
             assert found[0].text == model.tokenizer.decode([int(best.indices[0])])  # pyright: ignore[reportOptionalMemberAccess]
 
 
-def test_a_wrong_stored_value_is_found(truth: Truth, circuit: Circuit, pools: tuple[Pool, Pool], grid: np.ndarray) -> None:
+def test_a_wrong_stored_value_is_found(
+    truth: Truth, circuit: Circuit, pools: tuple[Pool, Pool], grid: np.ndarray
+) -> None:
     spoiled = grid.copy()
     spoiled[3, 2] = grid.max() + 0.1
     wrong = disagreements(worst_cases(truth.model, circuit, *pools, spoiled, 2))
@@ -94,12 +109,16 @@ def test_a_wrong_stored_value_is_found(truth: Truth, circuit: Circuit, pools: tu
 
 def test_pairs_are_run_with_their_own_prompt(truth: Truth, circuit: Circuit) -> None:
     clean, corrupted = draw_pools(truth.task, truth.model, 8, 8, matched=True)
-    values = evaluate_pairs(truth.model, [circuit], clean, corrupted, grid=False, progress=SILENT).circuits[0]
+    values = evaluate_pairs(
+        truth.model, [circuit], clean, corrupted, grid=False, progress=SILENT
+    ).circuits[0]
     cases = worst_cases(truth.model, circuit, clean, corrupted, values, 8)
     assert not disagreements(cases) and all(case.clean == case.corrupted for case in cases)
 
 
-def test_constants_take_the_place_of_the_corrupted_prompt(truth: Truth, circuit: Circuit, pools: tuple[Pool, Pool]) -> None:
+def test_constants_take_the_place_of_the_corrupted_prompt(
+    truth: Truth, circuit: Circuit, pools: tuple[Pool, Pool]
+) -> None:
     model, clean = truth.model, pools[0]
     batch = Batch.from_tokens(clean.tokens, clean.tokens, [0] * len(clean), [1] * len(clean))
     constants: AblatedValues = ablated_values(model, batch, "mean", progress=SILENT)
@@ -108,8 +127,12 @@ def test_constants_take_the_place_of_the_corrupted_prompt(truth: Truth, circuit:
     assert not disagreements(cases) and cases[0].value == values.max()
 
 
-def test_values_of_other_pools_are_refused(truth: Truth, circuit: Circuit, pools: tuple[Pool, Pool], grid: np.ndarray) -> None:
-    with pytest.raises(BadUsage, match=r"9 clean and 7 corrupted prompts cannot have the shape \(9, 6\)"):
+def test_values_of_other_pools_are_refused(
+    truth: Truth, circuit: Circuit, pools: tuple[Pool, Pool], grid: np.ndarray
+) -> None:
+    with pytest.raises(
+        BadUsage, match=r"9 clean and 7 corrupted prompts cannot have the shape \(9, 6\)"
+    ):
         worst_cases(truth.model, circuit, *pools, grid[:, :6], 1)
     with pytest.raises(BadUsage, match="cannot have the shape"):
         worst_cases(truth.model, circuit, *pools, grid[:, 0], 1)
@@ -124,14 +147,21 @@ def test_agreement_is_absolute_for_small_values_and_relative_for_large_ones() ->
 
 
 def test_no_prompt_comes_twice() -> None:
-    """The worst list may be one prompt with many others; the other one takes each prompt, clean or corrupted, once."""
+    """The worst list may be one prompt with many others;
+    the other one takes each prompt, clean or corrupted, once.
+    """
     prompts = [Prompt(text) for text in "abcd"]
-    clean, corrupted = (Pool(tuple(each), torch.zeros(len(each), 2, dtype=torch.long)) for each in (prompts[:3], prompts[1:]))
+    clean, corrupted = (
+        Pool(tuple(each), torch.zeros(len(each), 2, dtype=torch.long))
+        for each in (prompts[:3], prompts[1:])
+    )
     values = np.array([[9.0, 8.0, 7.0], [6.0, 1.0, 2.0], [3.0, 4.0, np.nan]])
     # (a, b) first; it takes b's row too. Of the rest (c, c) is the worst, and (c, d) is undefined.
     assert largest(values.reshape(-1), 3).tolist() == [0, 1, 2]
     assert largest_distinct(values, clean, corrupted, 3).tolist() == [0, 7]
-    assert largest_distinct(np.array([1.0, 3.0, 2.0]), clean, corrupted, 5).tolist() == [1]  # (b, c) shares a prompt with both others
+    assert largest_distinct(np.array([1.0, 3.0, 2.0]), clean, corrupted, 5).tolist() == [
+        1
+    ]  # (b, c) shares a prompt with both others
     assert largest_distinct(values, clean, corrupted, 0).tolist() == []
     with pytest.raises(BadUsage, match="0 or more; got -1"):
         largest_distinct(values, clean, corrupted, -1)
@@ -140,7 +170,11 @@ def test_no_prompt_comes_twice() -> None:
 def test_distinct_pairs_against_a_slow_version() -> None:
     rng = np.random.default_rng(0)
     clean, corrupted = (
-        Pool(tuple(Prompt(f"{name}{rng.integers(9)}") for _ in range(12)), torch.zeros(12, 2, dtype=torch.long)) for name in "xy"
+        Pool(
+            tuple(Prompt(f"{name}{rng.integers(9)}") for _ in range(12)),
+            torch.zeros(12, 2, dtype=torch.long),
+        )
+        for name in "xy"
     )
     values, used, wanted = rng.normal(size=(12, 12)), set[str](), []
     for place in np.argsort(-values.reshape(-1)):

@@ -1,8 +1,9 @@
-"""EAP-IG-activations into the first layer's heads, by a forward pass of Llama written here and autograd.
+"""EAP-IG-activations into the first layer's heads,
+by a forward pass of Llama written here and autograd.
 
-For an edge input->a0.hN<s> the gradient is taken where that reader's input alone is moved, in every run in
-which some sublayer's output is interpolated: that of the embedding too. Published code leaves this one out
-for these edges where positions are rotary.
+For an edge input->a0.hN<s> the gradient is taken where that reader's input alone is moved, in every
+run in which some sublayer's output is interpolated: that of the embedding too. Published code
+leaves this one out for these edges where positions are rotary.
 """
 
 from __future__ import annotations
@@ -24,7 +25,12 @@ from tiny import Subject, subject
 
 ALPHAS = (0.5, 1.0)
 SUBLAYERS = ["input", "a0", "m0", "a1", "m1", "a2", "m2"]
-EDGES = [("input->a0.h0<v>", 0, "v"), ("input->a0.h3<v>", 3, "v"), ("input->a0.h1<q>", 1, "q"), ("input->a0.h2<k>", 2, "k")]
+EDGES = [
+    ("input->a0.h0<v>", 0, "v"),
+    ("input->a0.h3<v>", 3, "v"),
+    ("input->a0.h1<q>", 1, "q"),
+    ("input->a0.h2<k>", 2, "k"),
+]
 
 
 @pytest.fixture(scope="module")
@@ -34,7 +40,9 @@ def case() -> Subject:
 
 
 class Forward:
-    """Llama with grouped queries, one reader of the first layer and one sublayer's output open to change."""
+    """Llama with grouped queries, one reader of the first layer
+    and one sublayer's output open to change.
+    """
 
     def __init__(self, hf: Any) -> None:
         self.hf, self.config = hf, hf.config
@@ -47,13 +55,17 @@ class Forward:
         """Pairs (x_i, x_{i + d/2}) turned by the position times theta^(-2i/d)."""
         half = self.d_head // 2
         theta = float(self.config.rope_parameters["rope_theta"])
-        angle = torch.arange(x.shape[1], dtype=x.dtype)[:, None] * theta ** (-torch.arange(half, dtype=x.dtype) / half)
+        angle = torch.arange(x.shape[1], dtype=x.dtype)[:, None] * theta ** (
+            -torch.arange(half, dtype=x.dtype) / half
+        )
         cos, sin = angle.cos()[None, :, None], angle.sin()[None, :, None]
         first, second = x[..., :half], x[..., half:]
         return torch.cat((first * cos - second * sin, second * cos + first * sin), dim=-1)
 
     def heads(self, layer: int, x: Tensor, moved: Mapping[tuple[int, str], Tensor]) -> Tensor:
-        """What the heads of a layer write, summed; `moved` is added to the input of (head, kind of reader)."""
+        """What the heads of a layer write, summed;
+        `moved` is added to the input of (head, kind of reader).
+        """
         part, n = self.hf.model.layers[layer], self.config.num_attention_heads
         groups = n // self.config.num_key_value_heads
         outputs: list[Tensor] = []
@@ -62,7 +74,9 @@ class Forward:
             seen: dict[str, Tensor] = {}
             for kind, weight in weights.items():
                 row = (head if kind == "q" else head // groups) * self.d_head
-                read = self.norm(x + moved.get((head, kind), torch.zeros(())), part.input_layernorm.weight)
+                read = self.norm(
+                    x + moved.get((head, kind), torch.zeros(())), part.input_layernorm.weight
+                )
                 seen[kind] = read @ weight[row : row + self.d_head].T
             q, k = (self.rotated(seen[kind][:, :, None])[:, :, 0] for kind in "qk")
             scores = q @ k.transpose(1, 2) / math.sqrt(self.d_head)
@@ -75,10 +89,15 @@ class Forward:
     def mlp(self, layer: int, x: Tensor) -> Tensor:
         part = self.hf.model.layers[layer]
         read, mlp = self.norm(x, part.post_attention_layernorm.weight), part.mlp
-        return (torch.nn.functional.silu(read @ mlp.gate_proj.weight.T) * (read @ mlp.up_proj.weight.T)) @ mlp.down_proj.weight.T
+        return (
+            torch.nn.functional.silu(read @ mlp.gate_proj.weight.T) * (read @ mlp.up_proj.weight.T)
+        ) @ mlp.down_proj.weight.T
 
     def run(
-        self, tokens: Tensor, replaced: Mapping[str, Tensor], moved: Mapping[tuple[int, str], Tensor]
+        self,
+        tokens: Tensor,
+        replaced: Mapping[str, Tensor],
+        moved: Mapping[tuple[int, str], Tensor],
     ) -> tuple[Tensor, dict[str, Tensor]]:
         """Logits at the last token, and what each sublayer wrote."""
         wrote = {"input": replaced.get("input", self.hf.model.embed_tokens.weight[tokens])}
@@ -92,8 +111,17 @@ class Forward:
         return self.norm(x[:, -1], self.hf.model.norm.weight) @ self.hf.lm_head.weight.T, wrote
 
 
-def score(forward: Forward, batch: Batch, other: Mapping[str, Tensor], head: int, kind: str, sublayers: list[str]) -> float:
-    """The mean over sublayers, points and examples of -(a'_input - a_input) . d objective / d the reader's input."""
+def score(
+    forward: Forward,
+    batch: Batch,
+    other: Mapping[str, Tensor],
+    head: int,
+    kind: str,
+    sublayers: list[str],
+) -> float:
+    """The mean over sublayers, points and examples of -(a'_input - a_input) .
+    d objective / d the reader's input.
+    """
     _, clean = forward.run(batch.clean, {}, {})
     total = 0.0
     for sublayer in sublayers:
@@ -120,9 +148,15 @@ def test_the_forward_pass_here_is_the_model_s(case: Subject) -> None:
 
 @pytest.mark.parametrize("ablation", ["counterfactual", "zero"])
 @pytest.mark.parametrize("reading", ["paper", "mib-2025"])
-def test_edges_from_the_input_into_the_first_heads(case: Subject, reading: Literal["paper", "mib-2025"], ablation: str) -> None:
+def test_edges_from_the_input_into_the_first_heads(
+    case: Subject, reading: Literal["paper", "mib-2025"], ablation: str
+) -> None:
     batch = ablate(case.model, case.batch, ablation, progress=SILENT)
-    scores = EAPIGActivations(steps=len(ALPHAS), reading=reading).score(case.model, batch, progress=SILENT).values
+    scores = (
+        EAPIGActivations(steps=len(ALPHAS), reading=reading)
+        .score(case.model, batch, progress=SILENT)
+        .values
+    )
     with exact_precision(case.model.hf):
         forward = Forward(case.model.hf)
         with torch.no_grad():
@@ -133,9 +167,13 @@ def test_edges_from_the_input_into_the_first_heads(case: Subject, reading: Liter
         differing = 0
         for edge, head, kind in EDGES:
             expected = score(forward, case.batch, other, head, kind, runs)
-            assert float(scores[case.model.graph.index(edge)]) == pytest.approx(expected, rel=1e-4, abs=1e-6), edge
-            left_out = score(forward, case.batch, other, head, kind, SUBLAYERS[1:]) * (1 - 1 / len(SUBLAYERS))
+            assert float(scores[case.model.graph.index(edge)]) == pytest.approx(
+                expected, rel=1e-4, abs=1e-6
+            ), edge
+            left_out = score(forward, case.batch, other, head, kind, SUBLAYERS[1:]) * (
+                1 - 1 / len(SUBLAYERS)
+            )
             differing += abs(left_out - expected) > 1e-3 * abs(expected) + 1e-5
-    # Without the runs in which the input itself is interpolated it is another number. (Under zeros all four are
-    # tiny: a norm's output hardly changes when its input only gets shorter.)
+    # Without the runs in which the input itself is interpolated it is another number. (Under zeros
+    # all four are tiny: a norm's output hardly changes when its input only gets shorter.)
     assert differing >= (1 if ablation == "zero" else len(EDGES) - 1)

@@ -1,4 +1,6 @@
-"""Attribution against its definition: derivatives of the reference by each edge's coefficient, in fp64."""
+"""Attribution against its definition:
+derivatives of the reference by each edge's coefficient, in fp64.
+"""
 
 from __future__ import annotations
 
@@ -39,11 +41,20 @@ def test_eap_is_the_derivative_by_each_edge(case: Subject) -> None:
     with exact_precision(model.hf):
         reference = ReferenceModel(model.hf, model.graph)
         recorded = reference.record(batch.counterfactual, batch.mask)
-        (gradient,) = torch.autograd.grad(logit_diff(reference.run(batch.clean, batch.mask, recorded, m), batch), m)
-    torch.testing.assert_close(fast_scores(case, (1.0,), (1.0,)), gradient * model.graph.legal, rtol=1e-9, atol=1e-9)
+        (gradient,) = torch.autograd.grad(
+            logit_diff(reference.run(batch.clean, batch.mask, recorded, m), batch), m
+        )
+    torch.testing.assert_close(
+        fast_scores(case, (1.0,), (1.0,)), gradient * model.graph.legal, rtol=1e-9, atol=1e-9
+    )
     total = torch.zeros_like(gradient)
     clean_scores(model, batch, LogitDiff(), total)
-    torch.testing.assert_close(torch.where(model.graph.legal, total, 0.0), gradient * model.graph.legal, rtol=1e-9, atol=1e-9)
+    torch.testing.assert_close(
+        torch.where(model.graph.legal, total, 0.0),
+        gradient * model.graph.legal,
+        rtol=1e-9,
+        atol=1e-9,
+    )
 
 
 def test_integrated_gradients_are_derivatives_at_interpolated_inputs(case: Subject) -> None:
@@ -51,20 +62,37 @@ def test_integrated_gradients_are_derivatives_at_interpolated_inputs(case: Subje
     expected = torch.zeros(model.graph.legal.shape, dtype=torch.float64)
     with exact_precision(model.hf):
         reference = ReferenceModel(model.hf, model.graph)
-        clean, other = reference.record(batch.clean, batch.mask), reference.record(batch.counterfactual, batch.mask)
+        clean, other = (
+            reference.record(batch.clean, batch.mask),
+            reference.record(batch.counterfactual, batch.mask),
+        )
         for alpha, weight in zip(alphas, weights, strict=True):
             embeds = other.writers[0] + alpha * (clean.writers[0] - other.writers[0])
             expected -= weight * _derivative(
-                reference, case, reference.record(batch.clean, batch.mask, embeds), embeds, other.writers - clean.writers
+                reference,
+                case,
+                reference.record(batch.clean, batch.mask, embeds),
+                embeds,
+                other.writers - clean.writers,
             )
     torch.testing.assert_close(fast_scores(case, alphas, weights), expected, rtol=1e-9, atol=1e-9)
 
 
-def _derivative(reference: ReferenceModel, case: Subject, at: Recording, embeds: Tensor, deltas: Tensor) -> Tensor:
+def _derivative(
+    reference: ReferenceModel, case: Subject, at: Recording, embeds: Tensor, deltas: Tensor
+) -> Tensor:
     """d objective / d (a small part of each writer's change added to each edge), at a given run."""
     graph, batch = case.model.graph, case.batch
     noise = torch.zeros(graph.legal.shape, dtype=torch.float64, requires_grad=True)
-    logits = reference.run(batch.clean, batch.mask, at, torch.ones_like(noise), embeds=embeds, noise=noise, deltas=deltas)
+    logits = reference.run(
+        batch.clean,
+        batch.mask,
+        at,
+        torch.ones_like(noise),
+        embeds=embeds,
+        noise=noise,
+        deltas=deltas,
+    )
     return torch.autograd.grad(logit_diff(logits, batch), noise)[0] * graph.legal
 
 
@@ -86,12 +114,18 @@ def test_exact_patching_removes_one_edge_at_a_time(case: Subject) -> None:
     with exact_precision(model.hf), torch.no_grad():
         reference = ReferenceModel(model.hf, graph)
         recorded = reference.record(batch.counterfactual, batch.mask)
-        full = logit_diff(reference.run(batch.clean, batch.mask, recorded, graph.legal.double()), batch)
+        full = logit_diff(
+            reference.run(batch.clean, batch.mask, recorded, graph.legal.double()), batch
+        )
         for edge in edges:
             without = graph.legal.double()
             without[graph.index(edge)] = 0
-            drop = (full - logit_diff(reference.run(batch.clean, batch.mask, recorded, without), batch)) / len(batch)
-            assert float(scores.values[graph.index(edge)]) == pytest.approx(float(drop), rel=1e-5, abs=1e-6), edge
+            drop = (
+                full - logit_diff(reference.run(batch.clean, batch.mask, recorded, without), batch)
+            ) / len(batch)
+            assert float(scores.values[graph.index(edge)]) == pytest.approx(
+                float(drop), rel=1e-5, abs=1e-6
+            ), edge
 
 
 def test_exact_patching_of_some_layers_is_part_of_all(case: Subject) -> None:
@@ -107,13 +141,20 @@ def test_exact_patching_of_some_layers_is_part_of_all(case: Subject) -> None:
 
 
 def test_a_small_step_along_all_edges_is_predicted(case: Subject) -> None:
-    """The sum of all scores is the slope of the objective when every edge moves towards the counterfactual at once."""
+    """The sum of all scores is the slope of the objective when every edge
+    moves towards the counterfactual at once.
+    """
     model, batch, graph, step = case.model, case.batch, case.model.graph, 1e-5
     with exact_precision(model.hf), torch.no_grad():
         reference = ReferenceModel(model.hf, graph)
         recorded = reference.record(batch.counterfactual, batch.mask)
         values = [
-            logit_diff(reference.run(batch.clean, batch.mask, recorded, graph.legal.double() * (1 + sign * step)), batch)
+            logit_diff(
+                reference.run(
+                    batch.clean, batch.mask, recorded, graph.legal.double() * (1 + sign * step)
+                ),
+                batch,
+            )
             for sign in (-1, 1)
         ]
     slope = float(values[1] - values[0]) / (2 * step)
@@ -122,13 +163,22 @@ def test_a_small_step_along_all_edges_is_predicted(case: Subject) -> None:
 
 @pytest.mark.parametrize("reading", ["paper", "mib-2025"])
 def test_activation_gradients_by_hooks_on_the_original(case: Subject, reading: str) -> None:
-    """EAP-IG-activations into MLPs and logits, one interpolation at a time, by hooks and autograd on the original model."""
+    """EAP-IG-activations into MLPs and logits, one interpolation at a time,
+    by hooks and autograd on the original model.
+    """
     model, batch, graph = case.model, case.batch, case.model.graph
     alphas = (0.5, 1.0)
-    ours = EAPIGActivations(steps=2, reading="paper" if reading == "paper" else "mib-2025").score(model, batch).values
+    ours = (
+        EAPIGActivations(steps=2, reading="paper" if reading == "paper" else "mib-2025")
+        .score(model, batch)
+        .values
+    )
     with exact_precision(model.hf):
         reference = ReferenceModel(model.hf, graph)
-        clean, other = reference.record(batch.clean, batch.mask), reference.record(batch.counterfactual, batch.mask)
+        clean, other = (
+            reference.record(batch.clean, batch.mask),
+            reference.record(batch.counterfactual, batch.mask),
+        )
         expected = torch.zeros(graph.legal.shape, dtype=torch.float64)
         for source in range(1 + 2 * graph.n_layers):
             for alpha in alphas:
@@ -137,10 +187,14 @@ def test_activation_gradients_by_hooks_on_the_original(case: Subject, reading: s
                 deltas = _through_post_norms(case, reference, other.writers - clean.writers, post)
                 share = 1 / len(alphas) / (1 if reading == "paper" else 1 + 2 * graph.n_layers)
                 for reader, gradient in grads.items():
-                    expected[own, reader] -= share * torch.einsum("wbtd,btd->w", deltas, gradient)[own] / len(batch)
+                    expected[own, reader] -= (
+                        share * torch.einsum("wbtd,btd->w", deltas, gradient)[own] / len(batch)
+                    )
     readers = [graph.mlp_reader(layer) for layer in range(graph.n_layers)] + [graph.logits]
     expected = torch.where(graph.legal, expected, torch.nan)
-    torch.testing.assert_close(ours[:, readers], expected[:, readers].float(), rtol=1e-4, atol=1e-5, equal_nan=True)
+    torch.testing.assert_close(
+        ours[:, readers], expected[:, readers].float(), rtol=1e-4, atol=1e-5, equal_nan=True
+    )
 
 
 def _own_writers(case: Subject, source: int) -> slice:
@@ -148,13 +202,24 @@ def _own_writers(case: Subject, source: int) -> slice:
     layer, kind = divmod(source - 1, 2)
     if source == 0:
         return slice(0, 1)
-    return graph.heads(layer) if kind == 0 else slice(graph.mlp_writer(layer), graph.mlp_writer(layer) + 1)
+    return (
+        graph.heads(layer)
+        if kind == 0
+        else slice(graph.mlp_writer(layer), graph.mlp_writer(layer) + 1)
+    )
 
 
 def _hooked(
-    case: Subject, reference: ReferenceModel, clean: Recording, other: Recording, source: int, alpha: float
+    case: Subject,
+    reference: ReferenceModel,
+    clean: Recording,
+    other: Recording,
+    source: int,
+    alpha: float,
 ) -> tuple[dict[int, Tensor], dict[int, Tensor]]:
-    """Run the original with one sublayer's output replaced; gradients at MLP and logits inputs, and post-norm inputs."""
+    """Run the original with one sublayer's output replaced;
+    gradients at MLP and logits inputs, and post-norm inputs.
+    """
     hf, graph, batch, layout = case.model.hf, case.model.graph, case.batch, reference.layout
     handles, leaves, seen = [], {}, {}
 
@@ -179,7 +244,10 @@ def _hooked(
     leaf(hf.get_submodule(layout.final_norm), graph.logits)
     layer, kind = divmod(source - 1, 2)
     if source == 0:
-        replaced(hf.get_submodule(layout.embed), other.writers[0] + alpha * (clean.writers[0] - other.writers[0]))
+        replaced(
+            hf.get_submodule(layout.embed),
+            other.writers[0] + alpha * (clean.writers[0] - other.writers[0]),
+        )
     elif kind == 0:
         replaced(
             reference._part(layer, f"{layout.attention}.{layout.out}"),
@@ -188,17 +256,24 @@ def _hooked(
     else:
         row = graph.mlp_writer(layer)
         replaced(
-            reference._part(layer, layout.post_mlp or layout.mlp), other.writers[row] + alpha * (clean.writers[row] - other.writers[row])
+            reference._part(layer, layout.post_mlp or layout.mlp),
+            other.writers[row] + alpha * (clean.writers[row] - other.writers[row]),
         )
     position_ids = case.model.decoder.context(batch.mask).position_ids
-    logits = hf(batch.clean, attention_mask=batch.mask.long(), position_ids=position_ids, use_cache=False).logits[:, -1]
-    grads = torch.autograd.grad(logit_diff(logits, batch), list(leaves.values()), allow_unused=True, materialize_grads=True)
+    logits = hf(
+        batch.clean, attention_mask=batch.mask.long(), position_ids=position_ids, use_cache=False
+    ).logits[:, -1]
+    grads = torch.autograd.grad(
+        logit_diff(logits, batch), list(leaves.values()), allow_unused=True, materialize_grads=True
+    )
     for handle in handles:
         handle.remove()
     return dict(zip(leaves, grads, strict=True)), seen
 
 
-def _through_post_norms(case: Subject, reference: ReferenceModel, deltas: Tensor, post: dict[int, Tensor]) -> Tensor:
+def _through_post_norms(
+    case: Subject, reference: ReferenceModel, deltas: Tensor, post: dict[int, Tensor]
+) -> Tensor:
     """Head changes through their layer's post-norm, by autograd."""
     changed = deltas.clone()
     for layer, at in post.items():
@@ -210,7 +285,9 @@ def _through_post_norms(case: Subject, reference: ReferenceModel, deltas: Tensor
 
 
 def test_cross_entropy_scores_have_the_sign_of_help(case: Subject) -> None:
-    """Lower-is-better objectives are turned around: a positive score still means that the edge helps."""
+    """Lower-is-better objectives are turned around:
+    a positive score still means that the edge helps.
+    """
     model, batch, graph = case.model, case.batch, case.model.graph
     exact = ExactPatching().score(model, batch, CrossEntropy())
     edge = "m2->logits"
@@ -220,7 +297,12 @@ def test_cross_entropy_scores_have_the_sign_of_help(case: Subject) -> None:
         without = graph.legal.double()
         without[graph.index(edge)] = 0
         losses = [
-            -reference.run(batch.clean, batch.mask, recorded, m).log_softmax(-1).gather(1, batch.answers).mean()
+            -reference.run(batch.clean, batch.mask, recorded, m)
+            .log_softmax(-1)
+            .gather(1, batch.answers)
+            .mean()
             for m in (graph.legal.double(), without)
         ]
-    assert float(exact.values[graph.index(edge)]) == pytest.approx(float(losses[1] - losses[0]), rel=1e-5)
+    assert float(exact.values[graph.index(edge)]) == pytest.approx(
+        float(losses[1] - losses[0]), rel=1e-5
+    )

@@ -1,7 +1,9 @@
-"""The circuits of the literature, run in graphs of their models' shapes with tiny widths and random weights, in fp64.
+"""The circuits of the literature, run in graphs of their models' shapes
+with tiny widths and random weights, in fp64.
 
-GPT-2's shape against the dense reference by hooks; the attention-only shape against `attn_only`, which goes head by head
-from the checkpoint's tensors. Attribution and exact patching of attention-only models against the same.
+GPT-2's shape against the dense reference by hooks; the attention-only shape against `attn_only`,
+which goes head by head from the checkpoint's tensors. Attribution and exact patching of
+attention-only models against the same.
 """
 
 from __future__ import annotations
@@ -52,7 +54,9 @@ def attn_only_4l(tmp_path_factory: pytest.TempPathFactory) -> Case:
 
 def compiled(case: Case, circuit: Circuit) -> Tensor:
     contrast = Contrast.run(case.model.decoder, case.batch)
-    return run_circuit(case.model.decoder, contrast, compile_circuit(case.model.graph, circuit.edges)).all()
+    return run_circuit(
+        case.model.decoder, contrast, compile_circuit(case.model.graph, circuit.edges)
+    ).all()
 
 
 def check_it_matters(case: Case, circuit: Circuit) -> None:
@@ -68,7 +72,12 @@ def test_compiled_is_the_dense_reference_in_the_shape_of_gpt2(gpt2_shape: Case, 
     circuit = canonical(name, model.graph).circuit
     with exact_precision(model.hf), torch.no_grad():
         reference = ReferenceModel(model.hf, model.graph)
-        dense = reference.run(batch.clean, batch.mask, reference.record(batch.counterfactual, batch.mask), circuit.edges.double())
+        dense = reference.run(
+            batch.clean,
+            batch.mask,
+            reference.record(batch.counterfactual, batch.mask),
+            circuit.edges.double(),
+        )
     torch.testing.assert_close(compiled(gpt2_shape, circuit), dense, rtol=0, atol=1e-9)
     check_it_matters(gpt2_shape, circuit)
 
@@ -77,14 +86,17 @@ def test_compiled_is_the_dense_reference_in_the_shape_of_attn_only_4l(attn_only_
     graph = attn_only_4l.model.graph
     generator = torch.Generator().manual_seed(0)
     docstring = canonical("docstring", graph).circuit
-    random = Circuit(graph, (torch.rand(graph.legal.shape, generator=generator) < 0.3) & graph.legal)
+    random = Circuit(
+        graph, (torch.rand(graph.legal.shape, generator=generator) < 0.3) & graph.legal
+    )
     for circuit in (docstring, random, Circuit.full(graph), Circuit.empty(graph)):
         dense = batch_logits(attn_only_4l.state, attn_only_4l.batch, circuit.edges.double())
         torch.testing.assert_close(compiled(attn_only_4l, circuit), dense, rtol=0, atol=1e-9)
     check_it_matters(attn_only_4l, docstring)
 
 
-# --- attribution on attention-only models ------------------------------------------------------------
+# --- attribution on attention-only models
+# ------------------------------------------------------------
 
 
 @pytest.fixture(scope="module")
@@ -97,7 +109,9 @@ def small(tmp_path_factory: pytest.TempPathFactory) -> Case:
 def logit_diff(case: Case, coefficients: Tensor) -> Tensor:
     """Mean over the pairs of the answer's logit minus the foil's."""
     logits, rows = batch_logits(case.state, case.batch, coefficients), torch.arange(len(case.batch))
-    return (logits[rows, case.batch.answers.flatten()] - logits[rows, case.batch.foils.flatten()]).mean()
+    return (
+        logits[rows, case.batch.answers.flatten()] - logits[rows, case.batch.foils.flatten()]
+    ).mean()
 
 
 def test_eap_is_the_derivative_by_the_edges(small: Case) -> None:
@@ -105,7 +119,9 @@ def test_eap_is_the_derivative_by_the_edges(small: Case) -> None:
     edges = graph.legal.double().requires_grad_(True)
     (slope,) = torch.autograd.grad(logit_diff(small, edges), edges)
     scores = EAP().score(small.model, small.batch)
-    torch.testing.assert_close(scores.values[graph.legal], slope[graph.legal].float(), rtol=1e-5, atol=1e-6)
+    torch.testing.assert_close(
+        scores.values[graph.legal], slope[graph.legal].float(), rtol=1e-5, atol=1e-6
+    )
     # Where the prompts agree at the last position, what is read there alone has no effect.
     assert float((slope[graph.legal] != 0).float().mean()) > 0.8
 

@@ -40,13 +40,21 @@ def case(request: pytest.FixtureRequest) -> Case:
     contrast = Contrast.run(model.decoder, batch)
     fast = {}
     for name, mask in masks.items():
-        plan = compile_circuit(model.graph, mask, neurons[name], post_norm=model.decoder.has_post_norm)
+        plan = compile_circuit(
+            model.graph, mask, neurons[name], post_norm=model.decoder.has_post_norm
+        )
         fast[name] = run_circuit(model.decoder, contrast, plan).all()
     with exact_precision(model.hf), torch.no_grad():
         reference = ReferenceModel(model.hf, model.graph)
         recorded = reference.record(batch.counterfactual, batch.mask)
         slow = {
-            name: reference.run(batch.clean, batch.mask, recorded, mask.double(), neurons=None if kept is None else kept.double())
+            name: reference.run(
+                batch.clean,
+                batch.mask,
+                recorded,
+                mask.double(),
+                neurons=None if kept is None else kept.double(),
+            )
             for (name, mask), kept in zip(masks.items(), neurons.values(), strict=True)
         }
     return Case(tiny, masks, neurons, fast, slow)
@@ -54,7 +62,10 @@ def case(request: pytest.FixtureRequest) -> Case:
 
 def random_masks(tiny: Subject) -> dict[str, Tensor]:
     graph, generator = tiny.model.graph, torch.Generator().manual_seed(3)
-    return {f"random {p}": (torch.rand(graph.legal.shape, generator=generator) < p) & graph.legal for p in DENSITIES}
+    return {
+        f"random {p}": (torch.rand(graph.legal.shape, generator=generator) < p) & graph.legal
+        for p in DENSITIES
+    }
 
 
 def special_masks(tiny: Subject) -> dict[str, Tensor]:
@@ -78,8 +89,14 @@ def special_masks(tiny: Subject) -> dict[str, Tensor]:
 
 
 def mixed_masks(tiny: Subject, masks: dict[str, Tensor]) -> dict[str, tuple[Tensor, Tensor]]:
-    """Edges, and the neurons that they carry: some of each writer; some writers whole, some out; all but one neuron."""
-    graph, d_model, generator = tiny.model.graph, tiny.model.decoder.d_model, torch.Generator().manual_seed(4)
+    """Edges, and the neurons that they carry: some of each writer;
+    some writers whole, some out; all but one neuron.
+    """
+    graph, d_model, generator = (
+        tiny.model.graph,
+        tiny.model.decoder.d_model,
+        torch.Generator().manual_seed(4),
+    )
     some = torch.rand(graph.n_writers, d_model, generator=generator) < 0.5
     kinds = torch.randint(0, 3, (graph.n_writers, 1), generator=generator)
     kinds[0] = 1
@@ -101,7 +118,9 @@ def mixed_masks(tiny: Subject, masks: dict[str, Tensor]) -> dict[str, tuple[Tens
 
 def test_compiled_equals_reference(case: Case) -> None:
     for name, slow in case.slow.items():
-        torch.testing.assert_close(case.fast[name], slow, rtol=0, atol=1e-9, msg=lambda text, name=name: f"{name}: {text}")
+        torch.testing.assert_close(
+            case.fast[name], slow, rtol=0, atol=1e-9, msg=lambda text, name=name: f"{name}: {text}"
+        )
 
 
 def test_empty_is_the_counterfactual_run_and_full_the_clean_run(case: Case) -> None:
@@ -114,13 +133,28 @@ def test_empty_is_the_counterfactual_run_and_full_the_clean_run(case: Case) -> N
             ("no neurons", batch.counterfactual),
             ("full", batch.clean),
         ):
-            original = model.hf(tokens, attention_mask=batch.mask.long(), position_ids=ctx.position_ids, use_cache=False).logits[:, -1]
+            original = model.hf(
+                tokens,
+                attention_mask=batch.mask.long(),
+                position_ids=ctx.position_ids,
+                use_cache=False,
+            ).logits[:, -1]
             torch.testing.assert_close(case.fast[name], original, rtol=0, atol=1e-9)
 
 
 def test_circuits_differ_from_each_other(case: Case) -> None:
     """The agreement above would be empty if circuits made no difference."""
-    names = ("empty", "full", "chain", "random 0.4", "random 0.7", "random 0.95", "neurons 0.7", "mixed 0.4", "all but one neuron")
+    names = (
+        "empty",
+        "full",
+        "chain",
+        "random 0.4",
+        "random 0.7",
+        "random 0.95",
+        "neurons 0.7",
+        "mixed 0.4",
+        "all but one neuron",
+    )
     first = [float(case.fast[name][0, 0]) for name in names]
     assert min(abs(a - b) for i, a in enumerate(first) for b in first[:i]) > 1e-6
 
@@ -134,8 +168,15 @@ def test_only_live_nodes_are_compiled(case: Case) -> None:
     plan = compile_circuit(graph, case.masks["chain"], post_norm=post_norm)
     assert (plan.n_live_heads, plan.n_live_mlps) == (2, 1)
     assert compile_circuit(graph, graph.legal, post_norm=post_norm).final is None
-    assert compile_circuit(graph, graph.legal, case.neurons["no neurons"], post_norm=post_norm).rows_last == 0
+    assert (
+        compile_circuit(
+            graph, graph.legal, case.neurons["no neurons"], post_norm=post_norm
+        ).rows_last
+        == 0
+    )
     # Up to the MLP with a neuron out everything comes from the clean run.
-    late = compile_circuit(graph, graph.legal, case.neurons["all but one neuron"], post_norm=post_norm)
+    late = compile_circuit(
+        graph, graph.legal, case.neurons["all but one neuron"], post_norm=post_norm
+    )
     assert (late.n_live_heads, late.n_live_mlps) == (graph.n_heads, 1)
     assert compile_circuit(graph, case.masks["disconnected"], post_norm=post_norm).rows_last == 0

@@ -55,7 +55,8 @@ def test_scores(name: str, golden: dict[str, Any], model: Model, batch: Batch) -
     scores = method.score(model, batch)
     ours = torch.stack([scores.values[scores.graph.index(edge)] for edge in golden["edges"]])
     theirs = torch.tensor(golden["scores"][name])
-    # Relative to the size of the scores; fp32 on both sides, so a small score carries the rounding of large terms.
+    # Relative to the size of the scores; fp32 on both sides, so a small score carries the rounding
+    # of large terms.
     torch.testing.assert_close(ours, theirs, rtol=1e-4, atol=1e-5 * float(theirs.abs().max()))
 
 
@@ -66,7 +67,9 @@ def test_graph_has_their_edges(golden: dict[str, Any], model: Model) -> None:
 def test_baselines(golden: dict[str, Any], model: Model, batch: Batch) -> None:
     full, empty = ma.circuits.Circuit.full(model.graph), ma.circuits.Circuit.empty(model.graph)
     np.testing.assert_allclose(evaluate(model, full, batch), golden["baseline_clean"], atol=2e-5)
-    np.testing.assert_allclose(evaluate(model, empty, batch), golden["baseline_corrupted"], atol=2e-5)
+    np.testing.assert_allclose(
+        evaluate(model, empty, batch), golden["baseline_corrupted"], atol=2e-5
+    )
 
 
 @pytest.fixture(scope="module")
@@ -77,17 +80,27 @@ def their_scores(golden: dict[str, Any], model: Model) -> EdgeScores:
     return EdgeScores(model.graph, values)
 
 
-def test_circuits_and_their_metric(golden: dict[str, Any], model: Model, batch: Batch, their_scores: EdgeScores) -> None:
+def test_circuits_and_their_metric(
+    golden: dict[str, Any], model: Model, batch: Batch, their_scores: EdgeScores
+) -> None:
     for key, expected in golden["eval"].items():
         _, ranked, n = key.split("|")
-        circuit = their_scores.top(int(n.removeprefix("n=")), by="magnitude" if ranked == "abs=True" else "value").pruned()
+        circuit = their_scores.top(
+            int(n.removeprefix("n=")), by="magnitude" if ranked == "abs=True" else "value"
+        ).pruned()
         assert set(circuit.names()) == set(expected["kept"]), key
         assert circuit.weighted_edge_count() == expected["weighted_edge_count"]
-        np.testing.assert_allclose(evaluate(model, circuit, batch), expected["per_example"], atol=3e-5, err_msg=key)
+        np.testing.assert_allclose(
+            evaluate(model, circuit, batch), expected["per_example"], atol=3e-5, err_msg=key
+        )
 
 
-@pytest.mark.parametrize(("by", "key"), [("value", "area|abs=False"), ("magnitude", "area|abs=True")])
-def test_areas(by: Any, key: str, golden: dict[str, Any], model: Model, batch: Batch, their_scores: EdgeScores) -> None:
+@pytest.mark.parametrize(
+    ("by", "key"), [("value", "area|abs=False"), ("magnitude", "area|abs=True")]
+)
+def test_areas(
+    by: Any, key: str, golden: dict[str, Any], model: Model, batch: Batch, their_scores: EdgeScores
+) -> None:
     sweep = faithfulness_curve(model, their_scores, batch, profile="mib-2025").sweeps[by]
     expected = golden[key]
     np.testing.assert_allclose(sweep.faithfulness, expected["faithfulness"], atol=1e-4)
@@ -96,7 +109,9 @@ def test_areas(by: Any, key: str, golden: dict[str, Any], model: Model, batch: B
     assert sweep.cmd.value == pytest.approx(expected["cmd"], rel=1e-4)
 
 
-def test_strict_profile_calls_this_denominator_undefined(model: Model, batch: Batch, their_scores: EdgeScores) -> None:
+def test_strict_profile_calls_this_denominator_undefined(
+    model: Model, batch: Batch, their_scores: EdgeScores
+) -> None:
     curve = faithfulness_curve(model, their_scores, batch, profile="strict")
     assert np.isnan(curve.cpr)
     assert np.isnan(curve.cmd)

@@ -1,4 +1,6 @@
-"""Ablations other than the counterfactual: against the slow definition on the unmodified model, and by hand."""
+"""Ablations other than the counterfactual:
+against the slow definition on the unmodified model, and by hand.
+"""
 
 from __future__ import annotations
 
@@ -9,7 +11,16 @@ import pytest
 import torch
 
 from mechassay.ablated import AblatedValues
-from mechassay.circuits import EAP, Circuit, EAPIGInputs, EdgeScores, ExactPatching, Random, ablate, evaluate
+from mechassay.circuits import (
+    EAP,
+    Circuit,
+    EAPIGInputs,
+    EdgeScores,
+    ExactPatching,
+    Random,
+    ablate,
+    evaluate,
+)
 from mechassay.errors import BadPairs, BadUsage, UnknownName
 from mechassay.models.reference import Recording, ReferenceModel, exact_precision
 from mechassay.pairs import Batch
@@ -47,7 +58,14 @@ def constants_as_recording(case: Subject, values: AblatedValues) -> Recording:
         mlp = values.mlp_at(layer, at)
         writers.append(mlp)
         x = x + wrote + mlp
-    return replace(plain, writers=torch.stack(writers), attended=attended, before=before, middle=middle, final=x)
+    return replace(
+        plain,
+        writers=torch.stack(writers),
+        attended=attended,
+        before=before,
+        middle=middle,
+        final=x,
+    )
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -68,16 +86,24 @@ def test_circuits_equal_the_dense_definition(case: Subject, kind: str) -> None:
 
 
 def test_attribution_is_the_derivative_under_any_ablation() -> None:
-    """EAP = the derivative of the dense definition by each edge's coefficient, with constants too."""
+    """EAP = the derivative of the dense definition by each edge's coefficient,
+    with constants too.
+    """
     case = subject("gemma2", torch.float64, n_pairs=1)
     model = case.model
     batch = ablate(model, case.batch, "mean", progress=SILENT)
     assert batch.ablated is not None
     scores = EAP().score(model, batch, progress=SILENT)
     with exact_precision(model.hf):
-        m = torch.ones(model.graph.n_writers, model.graph.n_readers, dtype=torch.float64, requires_grad=True)
-        logits = ReferenceModel(model.hf, model.graph).run(batch.clean, batch.mask, constants_as_recording(case, batch.ablated), m)
-        (slope,) = torch.autograd.grad((logits.gather(1, batch.answers) - logits.gather(1, batch.foils)).mean(), m)
+        m = torch.ones(
+            model.graph.n_writers, model.graph.n_readers, dtype=torch.float64, requires_grad=True
+        )
+        logits = ReferenceModel(model.hf, model.graph).run(
+            batch.clean, batch.mask, constants_as_recording(case, batch.ablated), m
+        )
+        (slope,) = torch.autograd.grad(
+            (logits.gather(1, batch.answers) - logits.gather(1, batch.foils)).mean(), m
+        )
     legal = model.graph.legal
     torch.testing.assert_close(scores.values[legal].double(), slope[legal], atol=1e-6, rtol=1e-5)
 
@@ -116,9 +142,14 @@ def test_resampling_takes_another_example_of_equal_length() -> None:
     case = subject("llama", n_pairs=6)
     batch = case.batch.select([1, 2, 3, 4, 5])
     drawn = ablate(case.model, batch, "resample", seed=1)
-    rows = [next(i for i in range(5) if torch.equal(batch.clean[i], other)) for other in drawn.counterfactual]
+    rows = [
+        next(i for i in range(5) if torch.equal(batch.clean[i], other))
+        for other in drawn.counterfactual
+    ]
     assert sorted(rows) == [0, 1, 2, 3, 4] and all(row != place for place, row in enumerate(rows))
-    assert torch.equal(drawn.counterfactual, ablate(case.model, batch, "resample", seed=1).counterfactual)
+    assert torch.equal(
+        drawn.counterfactual, ablate(case.model, batch, "resample", seed=1).counterfactual
+    )
     assert drawn.content != batch.content
     with pytest.raises(BadPairs, match="the only one of 5 tokens"):
         ablate(case.model, case.batch, "resample")
@@ -134,8 +165,16 @@ def test_every_method_takes_every_ablation() -> None:
             scores = method.score(case.model, batch, progress=SILENT)
             assert torch.isfinite(scores.values[:, case.model.graph.slots(1)][0]).all()
             seen.append(scores)
-        assert isinstance(batch, Batch) and len(evaluate(case.model, Circuit.full(case.model.graph), batch, progress=SILENT)) == 3
-    assert not any(torch.equal(a.values.nan_to_num(), b.values.nan_to_num()) for i, a in enumerate(seen) for b in seen[:i])
+        assert (
+            isinstance(batch, Batch)
+            and len(evaluate(case.model, Circuit.full(case.model.graph), batch, progress=SILENT))
+            == 3
+        )
+    assert not any(
+        torch.equal(a.values.nan_to_num(), b.values.nan_to_num())
+        for i, a in enumerate(seen)
+        for b in seen[:i]
+    )
 
 
 def test_full_circuit_is_clean_whatever_is_ablated() -> None:
@@ -143,7 +182,11 @@ def test_full_circuit_is_clean_whatever_is_ablated() -> None:
     plain = evaluate(case.model, Circuit.full(case.model.graph), case.batch, progress=SILENT)
     for kind in KINDS:
         batch = ablate(case.model, case.batch, kind, progress=SILENT)
-        np.testing.assert_allclose(evaluate(case.model, Circuit.full(case.model.graph), batch, progress=SILENT), plain, atol=1e-12)
+        np.testing.assert_allclose(
+            evaluate(case.model, Circuit.full(case.model.graph), batch, progress=SILENT),
+            plain,
+            atol=1e-12,
+        )
 
 
 def test_bad_ablations() -> None:

@@ -19,7 +19,9 @@ from mechassay.progress import SILENT
 from tiny import subject
 
 
-def add_up(path: Path | None, key: str, stop_at: int | None = None) -> tuple[torch.Tensor, list[int]]:
+def add_up(
+    path: Path | None, key: str, stop_at: int | None = None
+) -> tuple[torch.Tensor, list[int]]:
     total, visited = torch.zeros(3, dtype=torch.float64), []
     with checkpointed(path, key, {"total": total}) as state:
         begin = state.cursor
@@ -60,7 +62,9 @@ def test_keys_depend_on_every_setting() -> None:
 
 
 class _InterruptAt:
-    """Ctrl-C before the n-th bytecode that `State.add` runs: Python looks at signals between bytecodes alone."""
+    """Ctrl-C before the n-th bytecode that `State.add` runs:
+    Python looks at signals between bytecodes alone.
+    """
 
     def __init__(self, n: int) -> None:
         self.left = n
@@ -92,7 +96,8 @@ def test_an_interrupt_anywhere_leaves_no_part_half_counted(tmp_path: Path) -> No
         total, visited = add_up(file, "key")
         assert torch.equal(total, expected), n
         cursors.add(visited[0] if visited else 6)
-    # Interrupted within every part, and the one that was being added was there or not, according to when.
+    # Interrupted within every part, and the one that was being added was there or not, according to
+    # when.
     assert torch.equal(total, expected) and cursors == set(range(7)) and n > 60
 
 
@@ -105,11 +110,17 @@ PLACES = {
 
 
 @pytest.mark.parametrize("name", PLACES)
-def test_interrupted_while_adding_ends_bit_for_bit_the_same(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_interrupted_while_adding_ends_bit_for_bit_the_same(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Ctrl-C after a part is half or wholly added, but before it is done."""
     method, owner, attribute = PLACES[name]
     kept: Method = method
-    tiny, file, add = subject("gpt2", n_pairs=4), tmp_path / "a.checkpoint", getattr(owner, attribute)
+    tiny, file, add = (
+        subject("gpt2", n_pairs=4),
+        tmp_path / "a.checkpoint",
+        getattr(owner, attribute),
+    )
     monkeypatch.setattr(memory, "CPU_BUDGET", 1)
     for module in (exact, exact_nodes):
         monkeypatch.setattr(module, "STACK_TOKENS", 16)

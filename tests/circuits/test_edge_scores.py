@@ -13,7 +13,14 @@ from safetensors.torch import save_file
 from mechassay.circuits import Circuit, EdgeScores, Random
 from mechassay.circuits.files import write_tensors
 from mechassay.circuits.node_scores import load_scores
-from mechassay.errors import BadFile, BadUsage, GraphMismatch, MechassayError, NonFinite, UnknownName
+from mechassay.errors import (
+    BadFile,
+    BadUsage,
+    GraphMismatch,
+    MechassayError,
+    NonFinite,
+    UnknownName,
+)
 from mechassay.graph import Graph
 
 GRAPH = Graph(1, 2)
@@ -22,7 +29,13 @@ GOOD = Random().draw(GRAPH).values
 
 
 def write(path: Path, values: torch.Tensor = GOOD, **changes: Any) -> Path:
-    header = {"kind": "edge_scores", "fingerprint": GRAPH.fingerprint, "graph": HEADER, "provenance": {}, **changes}
+    header = {
+        "kind": "edge_scores",
+        "fingerprint": GRAPH.fingerprint,
+        "graph": HEADER,
+        "provenance": {},
+        **changes,
+    }
     write_tensors(path, {"values": values}, header)
     return path
 
@@ -38,7 +51,11 @@ def test_any_float_type_is_read_as_fp32(tmp_path: Path) -> None:
         (GOOD.long(), {}, "torch.int64 with 2 axes; expected floats with 2"),
         (GOOD[0], {}, "with 1 axes; expected floats with 2"),
         (GOOD[:, :3], {}, r"need shape \(4, 8\); got \(4, 3\)"),
-        (torch.full_like(GOOD, float("-inf")), {}, "13 of 13 scores of edges are infinite, the first is input->a0.h0<q>"),
+        (
+            torch.full_like(GOOD, float("-inf")),
+            {},
+            "13 of 13 scores of edges are infinite, the first is input->a0.h0<q>",
+        ),
         (GOOD, {"graph": HEADER | {"n_layers": 0}}, "lacks a valid graph.* at least one layer"),
         (GOOD, {"graph": HEADER | {"n_layers": 2}}, "does not match its fingerprint"),
         (GOOD, {"graph": []}, "lacks a valid graph"),
@@ -46,7 +63,9 @@ def test_any_float_type_is_read_as_fp32(tmp_path: Path) -> None:
         (GOOD, {"kind": "node_scores"}, "holds 'node_scores'; expected 'edge_scores'"),
     ],
 )
-def test_a_file_that_is_not_what_it_says_is_refused(values: torch.Tensor, changes: Any, message: str, tmp_path: Path) -> None:
+def test_a_file_that_is_not_what_it_says_is_refused(
+    values: torch.Tensor, changes: Any, message: str, tmp_path: Path
+) -> None:
     file = write(tmp_path / "a.safetensors", values, **changes)
     with pytest.raises((BadFile, GraphMismatch, NonFinite), match=message) as caught:
         EdgeScores.load(file)
@@ -71,14 +90,30 @@ def refused(kind: type[MechassayError], message: str, make: Any) -> None:
 
 
 def test_infinite_scores_and_wrong_shapes_are_refused() -> None:
-    refused(NonFinite, "13 of 13 scores of edges are infinite", lambda: EdgeScores(GRAPH, torch.full_like(GOOD, float("inf"))))
+    refused(
+        NonFinite,
+        "13 of 13 scores of edges are infinite",
+        lambda: EdgeScores(GRAPH, torch.full_like(GOOD, float("inf"))),
+    )
     refused(GraphMismatch, "need shape", lambda: EdgeScores.of(GRAPH, torch.zeros(3, 3)))
 
 
 def test_masks_of_another_shape_or_type_are_refused() -> None:
-    refused(GraphMismatch, "nodes of a circuit .* shape", lambda: Circuit.of_nodes(GRAPH, torch.ones(9, dtype=torch.bool)))
-    refused(BadUsage, "nodes of a circuit must be a mask of bool; got float32", lambda: Circuit.of_nodes(GRAPH, torch.ones(4)))
-    refused(BadUsage, "edges of a circuit must be a mask of bool; got float32", lambda: Circuit(GRAPH, GRAPH.legal.float()))
+    refused(
+        GraphMismatch,
+        "nodes of a circuit .* shape",
+        lambda: Circuit.of_nodes(GRAPH, torch.ones(9, dtype=torch.bool)),
+    )
+    refused(
+        BadUsage,
+        "nodes of a circuit must be a mask of bool; got float32",
+        lambda: Circuit.of_nodes(GRAPH, torch.ones(4)),
+    )
+    refused(
+        BadUsage,
+        "edges of a circuit must be a mask of bool; got float32",
+        lambda: Circuit(GRAPH, GRAPH.legal.float()),
+    )
 
 
 def test_an_unknown_ranking_is_refused_greedily_too() -> None:

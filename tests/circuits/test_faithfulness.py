@@ -8,7 +8,17 @@ import numpy as np
 import pytest
 import torch
 
-from mechassay.circuits import EAP, Circuit, EAPIGInputs, EdgeScores, ExactPatching, Random, evaluate, faithfulness_curve, run_controls
+from mechassay.circuits import (
+    EAP,
+    Circuit,
+    EAPIGInputs,
+    EdgeScores,
+    ExactPatching,
+    Random,
+    evaluate,
+    faithfulness_curve,
+    run_controls,
+)
 from mechassay.circuits.record import load_controls, record_of, save_controls
 from mechassay.errors import BadFile, BadUsage, GraphMismatch, NonFinite, OutOfMemory, UnknownName
 from mechassay.graph import Graph
@@ -35,11 +45,19 @@ def test_several_circuits_are_evaluated_as_one_by_one(case: Subject, scores: Edg
         np.testing.assert_allclose(row, evaluate(case.model, circuit, case.batch), atol=1e-5)
 
 
-def test_chunks_do_not_change_values(case: Subject, scores: EdgeScores, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_chunks_do_not_change_values(
+    case: Subject, scores: EdgeScores, monkeypatch: pytest.MonkeyPatch
+) -> None:
     whole = evaluate(case.model, scores.top(80), case.batch)
     monkeypatch.setattr(memory, "CPU_BUDGET", 1)
     np.testing.assert_allclose(evaluate(case.model, scores.top(80), case.batch), whole, atol=1e-5)
-    torch.testing.assert_close(EAPIGInputs().score(case.model, case.batch).values, scores.values, equal_nan=True, rtol=1e-4, atol=1e-6)
+    torch.testing.assert_close(
+        EAPIGInputs().score(case.model, case.batch).values,
+        scores.values,
+        equal_nan=True,
+        rtol=1e-4,
+        atol=1e-6,
+    )
 
 
 def test_controls_may_be_shared(case: Subject, scores: EdgeScores, tmp_path: Path) -> None:
@@ -47,7 +65,11 @@ def test_controls_may_be_shared(case: Subject, scores: EdgeScores, tmp_path: Pat
     save_controls(controls, tmp_path / "controls.safetensors")
     alone = faithfulness_curve(case.model, scores, case.batch, profile="mib-2025")
     shared = faithfulness_curve(
-        case.model, scores, case.batch, profile="mib-2025", controls=load_controls(tmp_path / "controls.safetensors")
+        case.model,
+        scores,
+        case.batch,
+        profile="mib-2025",
+        controls=load_controls(tmp_path / "controls.safetensors"),
     )
     assert alone.cpr == shared.cpr
     assert alone.cpr_interval == shared.cpr_interval
@@ -65,12 +87,17 @@ def test_in_sample_evaluation_is_named(case: Subject, scores: EdgeScores) -> Non
     curve = faithfulness_curve(case.model, scores, case.batch)
     assert any("in-sample" in warning for warning in curve.warnings)
     other = subject("llama", n_pairs=12, seed=5)
-    assert not any("in-sample" in warning for warning in faithfulness_curve(case.model, scores, other.batch).warnings)
+    assert not any(
+        "in-sample" in warning
+        for warning in faithfulness_curve(case.model, scores, other.batch).warnings
+    )
 
 
 def test_record_of_a_curve_survives_json(case: Subject, scores: EdgeScores) -> None:
     curve = faithfulness_curve(case.model, scores, case.batch)
-    record = record_of(curve, model=Spec(name="tiny"), task=Spec(name="none"), method=Spec(name="eap-ig-inputs"))
+    record = record_of(
+        curve, model=Spec(name="tiny"), task=Spec(name="none"), method=Spec(name="eap-ig-inputs")
+    )
     again = Record.model_validate_json(record.model_dump_json())
     assert again.model_dump_json() == record.model_dump_json()
     assert again.per_example["clean"] == pytest.approx(curve.controls.full.tolist())
@@ -82,7 +109,9 @@ def test_record_of_a_curve_survives_json(case: Subject, scores: EdgeScores) -> N
 
 
 def test_curve_to_html(case: Subject, scores: EdgeScores, tmp_path: Path) -> None:
-    page = faithfulness_curve(case.model, scores, case.batch, profile="mib-2025").to_html(tmp_path / "report.html")
+    page = faithfulness_curve(case.model, scores, case.batch, profile="mib-2025").to_html(
+        tmp_path / "report.html"
+    )
     assert "<svg" in page.read_text()
 
 
@@ -91,7 +120,8 @@ def test_greedy_circuits_are_connected(case: Subject, scores: EdgeScores) -> Non
     assert curve.sweeps["value"].faithfulness[-1] == pytest.approx(1.0)
     grown = scores.greedy(40)
     assert len(grown) == 40
-    # With every edge from the input added, each grown edge is on a path: its reader leads to the logits.
+    # With every edge from the input added, each grown edge is on a path: its reader leads to the
+    # logits.
     from_input = grown.graph.legal & (torch.arange(grown.graph.n_writers) == 0)[:, None]
     assert bool(grown.graph.on_paths(grown.edges | from_input)[grown.edges].all())
 
@@ -139,7 +169,9 @@ def test_nan_activations_are_named() -> None:
             method.score(model, tiny.batch)
 
 
-def test_not_enough_memory_for_one_example(case: Subject, scores: EdgeScores, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_not_enough_memory_for_one_example(
+    case: Subject, scores: EdgeScores, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(memory, "available_bytes", lambda device: 1000)
     with pytest.raises(OutOfMemory, match="One example of 7 tokens needs"):
         EAP().score(case.model, case.batch)
@@ -149,7 +181,10 @@ def test_not_enough_memory_for_one_example(case: Subject, scores: EdgeScores, mo
 
 def test_the_allocators_failure_is_one_line(case: Subject, monkeypatch: pytest.MonkeyPatch) -> None:
     def fail(*_: object, **__: object) -> None:
-        raise RuntimeError("[enforce fail at alloc_cpu.cpp] DefaultCPUAllocator: can't allocate memory: you tried to allocate 9 bytes")
+        raise RuntimeError(
+            "[enforce fail at alloc_cpu.cpp] DefaultCPUAllocator: can't allocate memory: you tried"
+            " to allocate 9 bytes"
+        )
 
     monkeypatch.setattr("mechassay.circuits.per_example.Contrast.run", fail)
     with pytest.raises(OutOfMemory, match="ran out of memory"):
@@ -157,7 +192,9 @@ def test_the_allocators_failure_is_one_line(case: Subject, monkeypatch: pytest.M
 
 
 @pytest.mark.parametrize("objective", ["kl", "js"])
-def test_eap_refuses_an_objective_without_gradient_at_the_clean_run(case: Subject, objective: str) -> None:
+def test_eap_refuses_an_objective_without_gradient_at_the_clean_run(
+    case: Subject, objective: str
+) -> None:
     with pytest.raises(BadUsage, match="use eap-ig-inputs"):
         EAP().score(case.model, case.batch, objective)
     values = EAPIGInputs(steps=2).score(case.model, case.batch, objective).values

@@ -19,7 +19,13 @@ from safetensors.torch import load_file
 from transformers import GPT2Config, GPT2LMHeadModel
 
 from mechassay.circuits.faithfulness import evaluate
-from mechassay.circuits.formats import GraphFile, convert_graph_file, read_auto_circuit, read_graph_file, write_graph_file
+from mechassay.circuits.formats import (
+    GraphFile,
+    convert_graph_file,
+    read_auto_circuit,
+    read_graph_file,
+    write_graph_file,
+)
 from mechassay.circuits.methods.random import Random
 from mechassay.circuits.scores import Circuit, EdgeScores
 from mechassay.errors import BadFile, BadUsage, GraphMismatch, MechassayError, NonFinite
@@ -43,7 +49,9 @@ def golden() -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("path", [JSON, PT], ids=ENDINGS)
-def test_golden_files_hold_the_golden_scores_and_circuit(path: Path, golden: dict[str, Any]) -> None:
+def test_golden_files_hold_the_golden_scores_and_circuit(
+    path: Path, golden: dict[str, Any]
+) -> None:
     file = read_graph_file(path, Graph(3, 4))
     assert file.scores is not None and file.circuit is not None
     ours = np.array([float(file.scores.values[file.graph.index(name)]) for name in golden["edges"]])
@@ -52,7 +60,10 @@ def test_golden_files_hold_the_golden_scores_and_circuit(path: Path, golden: dic
     assert file.circuit == file.scores.top(60, by="magnitude").pruned()
     assert set(file.circuit.names()) == set(golden["eval"]["eap_ig_inputs_5|abs=True|n=60"]["kept"])
     assert file.d_model == 48
-    assert file.weighted_edge_count() == golden["eval"]["eap_ig_inputs_5|abs=True|n=60"]["weighted_edge_count"]
+    assert (
+        file.weighted_edge_count()
+        == golden["eval"]["eap_ig_inputs_5|abs=True|n=60"]["weighted_edge_count"]
+    )
 
 
 def test_the_golden_circuit_gives_the_golden_metric(golden: dict[str, Any]) -> None:
@@ -74,7 +85,9 @@ def test_golden_files_are_written_as_they_were(tmp_path: Path) -> None:
     ours, theirs = (torch.load(path, weights_only=True) for path in (tmp_path / "ours.pt", PT))
     assert list(ours) == list(theirs)
     for key, value in theirs.items():
-        assert torch.equal(ours[key], value) if isinstance(value, torch.Tensor) else ours[key] == value, key
+        assert (
+            torch.equal(ours[key], value) if isinstance(value, torch.Tensor) else ours[key] == value
+        ), key
 
 
 # Round trips
@@ -126,7 +139,10 @@ def test_edges_without_a_score(tmp_path: Path) -> None:
 def with_neurons() -> GraphFile:
     generator = torch.Generator().manual_seed(0)
     shape = (SMALL.n_writers, 4)
-    node_scores, neuron_scores = torch.randn(shape[0], generator=generator), torch.randn(shape, generator=generator)
+    node_scores, neuron_scores = (
+        torch.randn(shape[0], generator=generator),
+        torch.randn(shape, generator=generator),
+    )
     node_scores[2] = neuron_scores[1, 1] = float("nan")
     scores = Random().draw(SMALL)
     circuit = Circuit(SMALL, circuit_of(scores).edges, torch.rand(shape, generator=generator) < 0.5)
@@ -135,13 +151,19 @@ def with_neurons() -> GraphFile:
 
 @pytest.mark.parametrize("endings", [(".json", ".pt"), (".pt", ".json")])
 def test_nodes_and_neurons_survive_conversion(endings: tuple[str, str], tmp_path: Path) -> None:
-    file, first, second = with_neurons(), tmp_path / f"first{endings[0]}", tmp_path / f"second{endings[1]}"
+    file, first, second = (
+        with_neurons(),
+        tmp_path / f"first{endings[0]}",
+        tmp_path / f"second{endings[1]}",
+    )
     file.write(first)
     convert_graph_file(first, second)
     read = read_graph_file(second)
     for name in ("node_scores", "neuron_scores", "neurons"):
         ours, theirs = getattr(file, name), getattr(read, name)
-        assert torch.equal(ours.isnan(), theirs.isnan()) and torch.equal(ours.nan_to_num(0), theirs.nan_to_num(0)), name
+        assert torch.equal(ours.isnan(), theirs.isnan()) and torch.equal(
+            ours.nan_to_num(0), theirs.nan_to_num(0)
+        ), name
     assert read.circuit == file.circuit
     assert read.weighted_edge_count() == pytest.approx(file.weighted_edge_count())
 
@@ -150,7 +172,10 @@ def test_weighted_edge_count_by_hand() -> None:
     circuit = Circuit.from_names(SMALL, ["input->logits", "input->m0", "m0->logits"])
     neurons = torch.ones(SMALL.n_writers, 4, dtype=torch.bool)
     neurons[SMALL.writer("m0")] = torch.tensor([True, False, False, False])
-    assert GraphFile(SMALL, 4, circuit=Circuit(SMALL, circuit.edges, neurons)).weighted_edge_count() == 2.25
+    assert (
+        GraphFile(SMALL, 4, circuit=Circuit(SMALL, circuit.edges, neurons)).weighted_edge_count()
+        == 2.25
+    )
     assert GraphFile(SMALL, 4, circuit=circuit).weighted_edge_count() == 3
     assert GraphFile(SMALL, 4).weighted_edge_count() == 0
 
@@ -253,8 +278,14 @@ BAD_JSON = [
     (put("cfg", "parallel_attn_mlp", value=0), "true or false"),
     (put("cfg", "n_layers", value=10**9), "more than any model"),
     (put("cfg", "n_layers", value=2), r"edges are not in the graph: .*and \d+ more"),
-    (put("edges", "m2->m1", value={"score": 1.0, "in_graph": False}), "1 edges are not in the graph: m2->m1"),
-    (put("edges", "a0.h0->blocks.1.hook_mlp_in", value={"score": 1.0, "in_graph": False}), "1 edges are not in the graph"),
+    (
+        put("edges", "m2->m1", value={"score": 1.0, "in_graph": False}),
+        "1 edges are not in the graph: m2->m1",
+    ),
+    (
+        put("edges", "a0.h0->blocks.1.hook_mlp_in", value={"score": 1.0, "in_graph": False}),
+        "1 edges are not in the graph",
+    ),
     (put("nodes", "a7.h0", value={"in_graph": True}), "1 nodes are not in the graph: a7.h0"),
     (put("nodes", "m0", value=True), "nodes are not objects with in_graph: m0"),
     (put("nodes", "m0", "in_graph", value="yes"), "in_graph of nodes are not true or false: m0"),
@@ -285,19 +316,40 @@ BAD_PT = [
     (put("cfg", "d_model", value=torch.tensor(48)), "positive integers"),
     (put("src_nodes", value="abc"), "src_nodes must be a list of names"),
     (put("src_nodes", value=["input"] * 16), "src_nodes has a name twice"),
-    (put("dst_nodes", value=[f"x{i}" for i in range(40)]), "40 dst_nodes are not in the graph: x0, x1, x2 and 37 more"),
+    (
+        put("dst_nodes", value=[f"x{i}" for i in range(40)]),
+        "40 dst_nodes are not in the graph: x0, x1, x2 and 37 more",
+    ),
     (put("edges_scores", value=[1.0]), "edges_scores is not an ordinary tensor"),
     (put("edges_scores", value=torch.ones(16, 39)), r"shape \(16, 39\).*\(16, 40\)"),
-    (put("edges_scores", value=torch.ones(16, 40, dtype=torch.int64)), "int64; expected floating-point"),
-    (put("edges_scores", value=torch.full((16, 40), float("nan"))), "262 scores of edges are not finite"),
-    (put("edges_scores", value=torch.full((16, 40), 1e300, dtype=torch.float64)), "262 scores of edges are not finite"),
+    (
+        put("edges_scores", value=torch.ones(16, 40, dtype=torch.int64)),
+        "int64; expected floating-point",
+    ),
+    (
+        put("edges_scores", value=torch.full((16, 40), float("nan"))),
+        "262 scores of edges are not finite",
+    ),
+    (
+        put("edges_scores", value=torch.full((16, 40), 1e300, dtype=torch.float64)),
+        "262 scores of edges are not finite",
+    ),
     (put("edges_scores", value=torch.ones(16, 40).to_sparse()), "not an ordinary tensor"),
-    (put("edges_scores", value=torch.ones(1, 1).expand(16, 40)), "claims more values than the file holds"),
+    (
+        put("edges_scores", value=torch.ones(1, 1).expand(16, 40)),
+        "claims more values than the file holds",
+    ),
     (put("edges_scores", value=torch.ones(16, 40, device="meta")), "not an ordinary tensor"),
     (put("edges_in_graph", value=torch.ones(16, 40)), "float32; expected boolean"),
     (put("nodes_in_graph", value=torch.ones(16, dtype=torch.uint8)), "uint8; expected boolean"),
-    (put("neurons_in_graph", value=torch.ones(16, 47).bool()), r"neurons_in_graph has shape \(16, 47\)"),
-    (put("nodes_scores", value=torch.full((16,), float("inf"))), "nodes_scores has infinite values"),
+    (
+        put("neurons_in_graph", value=torch.ones(16, 47).bool()),
+        r"neurons_in_graph has shape \(16, 47\)",
+    ),
+    (
+        put("nodes_scores", value=torch.full((16,), float("inf"))),
+        "nodes_scores has infinite values",
+    ),
 ]
 
 
@@ -325,18 +377,26 @@ def test_all_mistakes_of_a_file_are_told_at_once(tmp_path: Path) -> None:
 
 def test_an_edge_twice(tmp_path: Path) -> None:
     path = tmp_path / "twice.json"
-    path.write_text(JSON.read_text().replace('"edges": {', '"edges": {"input->m0": {"score": 7.0, "in_graph": true}, '))
+    path.write_text(
+        JSON.read_text().replace(
+            '"edges": {', '"edges": {"input->m0": {"score": 7.0, "in_graph": true}, '
+        )
+    )
     refused(path, "1 edges occur more than once")
 
 
-@pytest.mark.parametrize("content", [b"", JSON.read_bytes()[:5000], b"\xff\xfe\xfa", b"[" * 200_000, b"[1]"])
+@pytest.mark.parametrize(
+    "content", [b"", JSON.read_bytes()[:5000], b"\xff\xfe\xfa", b"[" * 200_000, b"[1]"]
+)
 def test_broken_json(content: bytes, tmp_path: Path) -> None:
     path = tmp_path / "broken.json"
     path.write_bytes(content)
     refused(path, "not readable as JSON|not a graph file")
 
 
-@pytest.mark.parametrize("content", [b"", PT.read_bytes()[:3000], b"\xff\xfe\xfa", JSON.read_bytes()])
+@pytest.mark.parametrize(
+    "content", [b"", PT.read_bytes()[:3000], b"\xff\xfe\xfa", JSON.read_bytes()]
+)
 def test_broken_pt(content: bytes, tmp_path: Path) -> None:
     path = tmp_path / "broken.pt"
     path.write_bytes(content)
@@ -345,7 +405,9 @@ def test_broken_pt(content: bytes, tmp_path: Path) -> None:
 
 def test_other_graph_missing_file_and_ending(tmp_path: Path) -> None:
     for path in (JSON, PT):
-        with pytest.raises(GraphMismatch, match=r"3 layers and 4 heads.*parallel model of 3 layers"):
+        with pytest.raises(
+            GraphMismatch, match=r"3 layers and 4 heads.*parallel model of 3 layers"
+        ):
             read_graph_file(path, Graph(3, 4, parallel=True))
     refused(tmp_path / "none.json", "no such file")
     refused(tmp_path / "none.safetensors", r"\.json or \.pt", BadUsage)
@@ -409,8 +471,14 @@ def tar_before_zip(path: Path, evil: Evil) -> None:
 
 
 @pytest.mark.parametrize("make", [bare_pickle, archive, legacy, legacy_tar, tar_before_zip])
-@pytest.mark.parametrize("read", [read_graph_file, lambda path: read_auto_circuit(path, Graph(3, 4))], ids=["graph", "auto-circuit"])
-def test_code_in_a_file_is_refused_and_not_run(make: Callable[[Path, Evil], None], read: Callable[[Path], Any], tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    "read",
+    [read_graph_file, lambda path: read_auto_circuit(path, Graph(3, 4))],
+    ids=["graph", "auto-circuit"],
+)
+def test_code_in_a_file_is_refused_and_not_run(
+    make: Callable[[Path, Evil], None], read: Callable[[Path], Any], tmp_path: Path
+) -> None:
     path, target = tmp_path / "evil.pt", tmp_path / "created"
     make(path, Evil(target))
     with pytest.raises(BadFile, match="refused.*nothing was run") as caught:
@@ -428,7 +496,9 @@ def test_a_damaged_pickle_gives_no_advice_to_unpickle_it(tmp_path: Path) -> None
     path = tmp_path / "damaged.pt"
     with zipfile.ZipFile(PT) as source, zipfile.ZipFile(path, "w") as zipped:
         for name in source.namelist():
-            zipped.writestr(name, b"\x80\x02}q\x00(" if name.endswith("data.pkl") else source.read(name))
+            zipped.writestr(
+                name, b"\x80\x02}q\x00(" if name.endswith("data.pkl") else source.read(name)
+            )
     with pytest.raises(BadFile, match="not a readable PyTorch archive of plain data") as caught:
         read_graph_file(path)
     assert "weights_only" not in str(caught.value)
@@ -438,7 +508,10 @@ def test_programs_and_compressed_archives_are_refused(tmp_path: Path) -> None:
     with zipfile.ZipFile(tmp_path / "program.pt", "w") as zipped:
         zipped.writestr("archive/constants.pkl", b"")
     refused(tmp_path / "program.pt", "TorchScript program")
-    with zipfile.ZipFile(PT) as source, zipfile.ZipFile(tmp_path / "packed.pt", "w", zipfile.ZIP_DEFLATED) as zipped:
+    with (
+        zipfile.ZipFile(PT) as source,
+        zipfile.ZipFile(tmp_path / "packed.pt", "w", zipfile.ZIP_DEFLATED) as zipped,
+    ):
         for name in source.namelist():
             zipped.writestr(name, source.read(name))
     refused(tmp_path / "packed.pt", "compressed records")
@@ -448,7 +521,9 @@ def test_programs_and_compressed_archives_are_refused(tmp_path: Path) -> None:
 
 
 def prune_scores(graph: Graph, scores: EdgeScores) -> dict[str, torch.Tensor]:
-    """The same scores the way auto-circuit keeps them, edge by edge from the names of their modules."""
+    """The same scores the way auto-circuit keeps them,
+    edge by edge from the names of their modules.
+    """
     found: dict[str, torch.Tensor] = {}
     for u, v in graph.legal.nonzero().tolist():
         module = graph.reader_name(v, "transformer-lens")
@@ -457,11 +532,15 @@ def prune_scores(graph: Graph, scores: EdgeScores) -> dict[str, torch.Tensor]:
             found.setdefault(module, torch.zeros(seen))[u] = scores.values[u, v]
         else:
             module, _, head = module.rpartition(".")
-            found.setdefault(module, torch.zeros(graph.n_heads, seen))[int(head), u] = scores.values[u, v]
+            found.setdefault(module, torch.zeros(graph.n_heads, seen))[int(head), u] = (
+                scores.values[u, v]
+            )
     return found
 
 
-@pytest.mark.parametrize("graph", [SMALL, Graph(2, 3, parallel=True), Graph(2, 2, mlp=False), Graph(2, 1)], ids=str)
+@pytest.mark.parametrize(
+    "graph", [SMALL, Graph(2, 3, parallel=True), Graph(2, 2, mlp=False), Graph(2, 1)], ids=str
+)
 def test_auto_circuit(graph: Graph, tmp_path: Path) -> None:
     scores = Random().draw(graph)
     torch.save({"ioi": {"eap": prune_scores(graph, scores)}}, tmp_path / "scores.pkl")
@@ -482,7 +561,11 @@ def test_bad_auto_circuit(tmp_path: Path) -> None:
     wrong({"ioi": good}, "give `within`; there are ioi")
     wrong({"ioi": good}, "has no 'eap'; there are ioi", within=("eap",))
     wrong({**good, "blocks.0.hook_attn_in": torch.zeros(2, 1)}, "separate_qkv")
-    wrong({**good, "blocks.2.hook_mlp_in": torch.zeros(2)}, "in only one of them: blocks.2.hook_mlp_in", GraphMismatch)
+    wrong(
+        {**good, "blocks.2.hook_mlp_in": torch.zeros(2)},
+        "in only one of them: blocks.2.hook_mlp_in",
+        GraphMismatch,
+    )
     wrong({**good, key: good[key].expand(5, -1).contiguous()}, "per token position")
     wrong({**good, key: good[key][:-1].clone()}, "has shape")
     wrong({**good, key: good[key] * float("nan")}, f"{key} has scores that are NaN")

@@ -18,18 +18,26 @@ from tiny import Subject, subject
 
 @pytest.fixture(scope="module")
 def case() -> Subject:
-    """Answers are what the clean prompt raises most over its counterfactual, foils what it lowers most: a clear difference."""
+    """Answers are what the clean prompt raises most over its counterfactual,
+    foils what it lowers most: a clear difference.
+    """
     tiny = subject("gpt2", torch.float64, n_pairs=40)
-    logits = [tiny.model.run(tiny.batch, counterfactual=other)[0].readout(tiny.model.decoder).all() for other in (False, True)]
+    logits = [
+        tiny.model.run(tiny.batch, counterfactual=other)[0].readout(tiny.model.decoder).all()
+        for other in (False, True)
+    ]
     change = logits[0] - logits[1]
-    batch = replace(tiny.batch, answers=change.argmax(1, keepdim=True), foils=change.argmin(1, keepdim=True))
+    batch = replace(
+        tiny.batch, answers=change.argmax(1, keepdim=True), foils=change.argmin(1, keepdim=True)
+    )
     return Subject(tiny.model, batch)
 
 
 def f(case: Subject, circuit: Circuit) -> float:
     graph = case.model.graph
     full, empty, m = (
-        evaluate(case.model, each, case.batch, progress=SILENT).mean() for each in (Circuit.full(graph), Circuit.empty(graph), circuit)
+        evaluate(case.model, each, case.batch, progress=SILENT).mean()
+        for each in (Circuit.full(graph), Circuit.empty(graph), circuit)
     )
     return (m - empty) / (full - empty)
 
@@ -44,19 +52,28 @@ def test_a_circuit_and_its_complement_are_all_edges(case: Subject) -> None:
 
 def test_the_complement_of_neurons_has_the_others(case: Subject) -> None:
     graph = case.model.graph
-    neurons = torch.rand(graph.n_writers, case.model.decoder.d_model, generator=torch.Generator().manual_seed(2)) < 0.6
+    neurons = (
+        torch.rand(
+            graph.n_writers, case.model.decoder.d_model, generator=torch.Generator().manual_seed(2)
+        )
+        < 0.6
+    )
     neurons[1], neurons[2] = True, False
     circuit = Circuit.of_neurons(graph, neurons)
     other = complement(circuit)
     assert other == Circuit.of_neurons(graph, ~neurons) and complement(other) == circuit
     assert circuit.size + other.size == pytest.approx(1)
-    # Mixed: the whole writer 1 keeps a single edge, the empty writer 2 has edges that carry nothing.
+    # Mixed: the whole writer 1 keeps a single edge, the empty writer 2 has edges that carry
+    # nothing.
     edges = circuit.edges.clone()
     edges[1] = False
     edges[1, graph.logits] = edges[2, graph.logits] = True
     mixed, rest = Circuit(graph, edges, neurons), complement(Circuit(graph, edges, neurons))
     assert mixed.weighted_edge_count() + rest.weighted_edge_count() == graph.n_edges
-    assert rest.edges[1].sum() == graph.legal[1].sum() - 1 and rest.edges[2].sum() == graph.legal[2].sum()
+    assert (
+        rest.edges[1].sum() == graph.legal[1].sum() - 1
+        and rest.edges[2].sum() == graph.legal[2].sum()
+    )
     found = completeness(case.model, mixed, case.batch, progress=SILENT)
     assert found.complement == pytest.approx(f(case, rest))
     edges[3, graph.logits] = False
@@ -66,18 +83,29 @@ def test_the_complement_of_neurons_has_the_others(case: Subject) -> None:
 
 def test_minimality_keeps_the_neurons(case: Subject) -> None:
     graph = case.model.graph
-    neurons = torch.rand(graph.n_writers, case.model.decoder.d_model, generator=torch.Generator().manual_seed(3)) < 0.7
-    circuit = Circuit(graph, EAP().score(case.model, case.batch, progress=SILENT).top(30).edges, neurons).pruned()
+    neurons = (
+        torch.rand(
+            graph.n_writers, case.model.decoder.d_model, generator=torch.Generator().manual_seed(3)
+        )
+        < 0.7
+    )
+    circuit = Circuit(
+        graph, EAP().score(case.model, case.batch, progress=SILENT).top(30).edges, neurons
+    ).pruned()
     found = minimality(case.model, circuit, case.batch, progress=SILENT)
     edges = circuit.edges.clone()
     edges[graph.index(found.parts[0])] = False
-    assert found.drops[0] == pytest.approx(f(case, circuit) - f(case, Circuit(graph, edges, circuit.neurons)))
+    assert found.drops[0] == pytest.approx(
+        f(case, circuit) - f(case, Circuit(graph, edges, circuit.neurons))
+    )
 
 
 def test_completeness_is_f_of_the_complement(case: Subject) -> None:
     circuit = EAP().score(case.model, case.batch, progress=SILENT).top(0.3)
     found = completeness(case.model, circuit, case.batch, progress=SILENT)
-    assert found.circuit == pytest.approx(f(case, circuit)) and found.complement == pytest.approx(f(case, complement(circuit)))
+    assert found.circuit == pytest.approx(f(case, circuit)) and found.complement == pytest.approx(
+        f(case, complement(circuit))
+    )
     assert found.complement_interval.contains(found.complement)
     whole = completeness(case.model, Circuit.full(case.model.graph), case.batch, progress=SILENT)
     assert (whole.circuit, whole.complement) == (1.0, 0.0)
@@ -99,17 +127,25 @@ def test_minimality_is_the_drop_of_f(case: Subject) -> None:
 
 def test_an_edge_on_no_path_is_worth_nothing(case: Subject) -> None:
     names = ["input->a0.h1<v>", "a0.h1->logits", "a1.h0->a2.h1<q>"]
-    found = minimality(case.model, Circuit.from_names(case.model.graph, names), case.batch, progress=SILENT)
+    found = minimality(
+        case.model, Circuit.from_names(case.model.graph, names), case.batch, progress=SILENT
+    )
     worth = dict(zip(found.parts, found.drops, strict=True))
     assert worth["a1.h0->a2.h1<q>"] == pytest.approx(0, abs=1e-12)
-    assert worth["input->a0.h1<v>"] == pytest.approx(worth["a0.h1->logits"]) and worth["a0.h1->logits"] != 0
+    assert (
+        worth["input->a0.h1<v>"] == pytest.approx(worth["a0.h1->logits"])
+        and worth["a0.h1->logits"] != 0
+    )
     assert found.n_unneeded >= 1
 
 
 def test_what_is_undefined_and_what_is_refused(case: Subject) -> None:
     same = case.batch.select([0, 0])
     found = completeness(
-        case.model, Circuit.full(case.model.graph), same.__class__.from_tokens(same.clean, same.clean, [1, 1], [2, 2]), progress=SILENT
+        case.model,
+        Circuit.full(case.model.graph),
+        same.__class__.from_tokens(same.clean, same.clean, [1, 1], [2, 2]),
+        progress=SILENT,
     )
     assert np.isnan(found.circuit) and np.isnan(found.complement_interval.low)
     with pytest.raises(BadUsage, match="empty"):

@@ -1,4 +1,6 @@
-"""Scores of nodes and neurons, and what is selected by them: sizes by hand, ties, files, refusals."""
+"""Scores of nodes and neurons, and what is selected by them:
+sizes by hand, ties, files, refusals.
+"""
 
 from __future__ import annotations
 
@@ -40,29 +42,46 @@ def test_sizes_by_hand() -> None:
     assert circuit.edges.any(dim=1).tolist() == [True, True, False, True]
     assert circuit.weighted_edge_count() == 0.5 * 8 + 2 + 0.5 * 1
     assert circuit.size == 6.5 / 13
-    assert torch.equal(circuit.edges, GRAPH.legal & torch.tensor([True, True, False, True])[:, None])
+    assert torch.equal(
+        circuit.edges, GRAPH.legal & torch.tensor([True, True, False, True])[:, None]
+    )
     # Mixed: three edges, of which the first two carry half of their writer.
     some = Circuit.from_names(GRAPH, ["input->m0", "m0->logits", "a0.h0->logits"])
     assert Circuit(GRAPH, some.edges, mask).weighted_edge_count() == 0.5 + 0.5 + 1
     assert some.weighted_edge_count() == 3 and some.size == 3 / 13
 
 
-@pytest.mark.parametrize("graph", [Graph(12, 12), Graph(3, 4, parallel=True), Graph(2, 3, mlp=False)])
+@pytest.mark.parametrize(
+    "graph", [Graph(12, 12), Graph(3, 4, parallel=True), Graph(2, 3, mlp=False)]
+)
 def test_ends(graph: Graph) -> None:
     shape = (graph.n_writers, 7)
     full, empty = (Circuit.of_neurons(graph, torch.full(shape, value)) for value in (True, False))
-    assert full.weighted_edge_count() == graph.n_edges and full.size == 1 and full == Circuit.full(graph)
+    assert (
+        full.weighted_edge_count() == graph.n_edges
+        and full.size == 1
+        and full == Circuit.full(graph)
+    )
     assert empty.weighted_edge_count() == 0 and len(empty) == 0 and empty == Circuit.empty(graph)
     # Edges that carry nothing are edges, but they lead nowhere.
     nothing = Circuit(graph, graph.legal, torch.zeros(shape, dtype=torch.bool))
-    assert nothing.weighted_edge_count() == 0 and len(nothing) == graph.n_edges and nothing != Circuit.full(graph)
+    assert (
+        nothing.weighted_edge_count() == 0
+        and len(nothing) == graph.n_edges
+        and nothing != Circuit.full(graph)
+    )
     assert nothing.pruned() == Circuit.empty(graph) and not bool(nothing.live().any())
 
 
 def test_gpt2_small_counts_real_edges_only() -> None:
     """MIB's code counts 157 writers x 445 readers = 69,865 here."""
     graph = Graph(12, 12)
-    assert Circuit.of_neurons(graph, torch.ones(graph.n_writers, 768, dtype=torch.bool)).weighted_edge_count() == 32_491
+    assert (
+        Circuit.of_neurons(
+            graph, torch.ones(graph.n_writers, 768, dtype=torch.bool)
+        ).weighted_edge_count()
+        == 32_491
+    )
 
 
 def test_whole_nodes_count_as_their_edges() -> None:
@@ -70,17 +89,26 @@ def test_whole_nodes_count_as_their_edges() -> None:
     nodes = torch.rand(graph.n_writers, generator=torch.Generator().manual_seed(0)) < 0.5
     circuit = Circuit.of_neurons(graph, nodes[:, None].expand(-1, 5))
     assert circuit.weighted_edge_count() == len(circuit)
-    assert circuit == Circuit.of_nodes(graph, nodes) and hash(circuit) == hash(Circuit.of_nodes(graph, nodes))
+    assert circuit == Circuit.of_nodes(graph, nodes) and hash(circuit) == hash(
+        Circuit.of_nodes(graph, nodes)
+    )
     assert torch.equal(circuit.edges.any(dim=1), nodes)
 
 
 def test_pruning_drops_edges_that_carry_nothing_and_what_only_they_lead_to() -> None:
-    edges = Circuit.from_names(GRAPH, ["input->a0.h0<v>", "input->a0.h1<v>", "a0.h0->m0", "a0.h1->logits", "m0->logits"]).edges
+    edges = Circuit.from_names(
+        GRAPH, ["input->a0.h0<v>", "input->a0.h1<v>", "a0.h0->m0", "a0.h1->logits", "m0->logits"]
+    ).edges
     neurons = torch.tensor([[True, False], [False, False], [True, True], [False, True]])
     pruned = Circuit(GRAPH, edges, neurons).pruned()
     # a0.h0 carries nothing, so nothing leads to m0, and the input need not lead to a0.h0.
     assert pruned.names() == ["input->a0.h1<v>", "a0.h1->logits"]
-    assert pruned.neurons is not None and pruned.neurons.tolist() == [[True, False], [False, False], [True, True], [False, False]]
+    assert pruned.neurons is not None and pruned.neurons.tolist() == [
+        [True, False],
+        [False, False],
+        [True, True],
+        [False, False],
+    ]
     assert pruned.weighted_edge_count() == 0.5 + 1 and pruned == pruned.pruned()
     assert pruned.live().tolist() == [True, False, True, False]
 
@@ -108,7 +136,15 @@ def test_top_neurons() -> None:
 
 def test_neurons_within_a_size() -> None:
     # Neurons 2, 3 weigh one edge each, 7 half an edge, 5 one, 0 four.
-    for fraction, kept in [(0.9 / 13, 0), (1 / 13, 1), (2.4 / 13, 2), (2.5 / 13, 3), (7.4 / 13, 4), (7.5 / 13, 5), (1.0, 7)]:
+    for fraction, kept in [
+        (0.9 / 13, 0),
+        (1 / 13, 1),
+        (2.4 / 13, 2),
+        (2.5 / 13, 3),
+        (7.4 / 13, 4),
+        (7.5 / 13, 5),
+        (1.0, 7),
+    ]:
         circuit = SCORES.within(fraction)
         assert count(circuit) == kept
         assert circuit.size <= fraction + 1e-12
@@ -175,7 +211,9 @@ def test_files(scores: NeuronScores | NodeScores, tmp_path: Path) -> None:
         ({"provenance": 3}, BadFile, "provenance"),
     ],
 )
-def test_bad_files(change: dict[str, Any], error: type[Exception], message: str, tmp_path: Path) -> None:
+def test_bad_files(
+    change: dict[str, Any], error: type[Exception], message: str, tmp_path: Path
+) -> None:
     path = tmp_path / "scores.safetensors"
     parts = {
         "graph": {"n_layers": 1, "n_heads": 2, "parallel": False, "mlp": True},
@@ -206,7 +244,9 @@ def test_what_is_refused() -> None:
     with pytest.raises(GraphMismatch, match=r"\(4,\)"):
         NodeScores(GRAPH, torch.zeros(5))
     with pytest.raises(NonFinite, match="first is a0.h1"):
-        NeuronScores.of(GRAPH, torch.tensor([[1.0, 1.0], [1.0, 1.0], [1.0, float("nan")], [1.0, 1.0]]))
+        NeuronScores.of(
+            GRAPH, torch.tensor([[1.0, 1.0], [1.0, 1.0], [1.0, float("nan")], [1.0, 1.0]])
+        )
     with pytest.raises(BadUsage, match="between 0 and 8 neurons"):
         SCORES.top(9)
     with pytest.raises(BadUsage, match="between 0 and 4 nodes"):

@@ -1,4 +1,6 @@
-"""Corrupted prompts that are handed round: by hand, by what must stay, and by what has nobody to give."""
+"""Corrupted prompts that are handed round:
+by hand, by what must stay, and by what has nobody to give.
+"""
 
 from __future__ import annotations
 
@@ -54,20 +56,37 @@ def test_random_pairs_have_one_length_and_no_own_prompt(seed: int) -> None:
 @pytest.mark.parametrize("seed", range(20))
 def test_pairs_of_one_template_by_hand(seed: int) -> None:
     found = paired(batch(), "same-template", np.random.default_rng(seed), TEMPLATES)
-    # 0 and 4 are of three tokens and template a, 2 and 5 of three and b, 1 and 3 of four and a: each takes the other's.
-    assert dict(zip(found.rows, giver(found.batch), strict=True)) == {0: 4, 4: 0, 2: 5, 5: 2, 1: 3, 3: 1}
+    # 0 and 4 are of three tokens and template a, 2 and 5 of three and b, 1 and 3 of four and a:
+    # each takes the other's.
+    assert dict(zip(found.rows, giver(found.batch), strict=True)) == {
+        0: 4,
+        4: 0,
+        2: 5,
+        5: 2,
+        1: 3,
+        3: 1,
+    }
 
 
 def test_the_generator_alone_decides() -> None:
-    many = Batch.from_tokens([[i] for i in range(50)], [[50 + i] for i in range(50)], [0] * 50, [1] * 50)
-    one, same, another = (paired(many, "random", np.random.default_rng(seed)).batch for seed in (1, 1, 2))
+    many = Batch.from_tokens(
+        [[i] for i in range(50)], [[50 + i] for i in range(50)], [0] * 50, [1] * 50
+    )
+    one, same, another = (
+        paired(many, "random", np.random.default_rng(seed)).batch for seed in (1, 1, 2)
+    )
     assert torch.equal(one.counterfactual, same.counterfactual) and one.content == same.content
-    assert not torch.equal(one.counterfactual, another.counterfactual) and one.content != another.content
+    assert (
+        not torch.equal(one.counterfactual, another.counterfactual)
+        and one.content != another.content
+    )
 
 
 def test_every_other_prompt_is_as_likely() -> None:
     """Four prompts: each of the other three in a third of the draws."""
-    four = Batch.from_tokens([[i] for i in range(4)], [[20 + i] for i in range(4)], [0] * 4, [1] * 4)
+    four = Batch.from_tokens(
+        [[i] for i in range(4)], [[20 + i] for i in range(4)], [0] * 4, [1] * 4
+    )
     rng = np.random.default_rng(3)
     counts = np.zeros((4, 4))
     for _ in range(3000):
@@ -84,7 +103,9 @@ def test_refusals() -> None:
         paired(batch(), "same-template", rng, ("a", None, None, None, None, None, None))
     with pytest.raises(BadUsage, match="0 of 7 are known"):
         paired(batch(), "same-template", rng)
-    with pytest.raises(BadPairs, match="none of 1 pairs has another example of as many tokens and of its template"):
+    with pytest.raises(
+        BadPairs, match="none of 1 pairs has another example of as many tokens and of its template"
+    ):
         paired(batch().select([0]), "same-template", rng, ("a",))
 
 

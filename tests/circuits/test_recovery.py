@@ -1,4 +1,6 @@
-"""Recovery of a known circuit: counted by hand, against slow definitions, and what must not change it."""
+"""Recovery of a known circuit: counted by hand, against slow definitions,
+and what must not change it.
+"""
 
 from __future__ import annotations
 
@@ -30,7 +32,9 @@ def scores_of(graph: Graph, named: dict[str, float]) -> EdgeScores:
 
 
 def some_scores(graph: Graph, generator: torch.Generator, distinct: int = 10**6) -> EdgeScores:
-    drawn = torch.randint(-distinct, distinct + 1, (graph.n_writers, graph.n_readers), generator=generator).float()
+    drawn = torch.randint(
+        -distinct, distinct + 1, (graph.n_writers, graph.n_readers), generator=generator
+    ).float()
     return EdgeScores.of(graph, drawn)
 
 
@@ -50,7 +54,9 @@ HAND = {
 
 
 def test_worked_by_hand() -> None:
-    """Order: q | k, v | m0 | a0->m0 | a0->logits | input->logits | m0->logits without a score; q, k and a0->m0 are true."""
+    """Order: q | k, v | m0 | a0->m0 | a0->logits | input->logits | m0->logits without a score;
+    q, k and a0->m0 are true.
+    """
     truth = Circuit.from_names(SMALL, ["input->a0.h0<q>", "input->a0.h0<k>", "a0.h0->m0"])
     found = recovery_of(scores_of(SMALL, HAND), truth)
     assert (found.n_true, found.n_false, found.n_unscored) == (3, 5, 1)
@@ -62,11 +68,17 @@ def test_worked_by_hand() -> None:
 
 
 def test_worked_by_hand_by_magnitude() -> None:
-    """Only input->logits is true: the largest magnitude, and the smallest value but for the edge without a score."""
+    """Only input->logits is true: the largest magnitude,
+    and the smallest value but for the edge without a score.
+    """
     truth = Circuit.from_names(SMALL, ["input->logits"])
-    by_magnitude, by_value = (recovery_of(scores_of(SMALL, HAND), truth, by=by) for by in ("magnitude", "value"))
+    by_magnitude, by_value = (
+        recovery_of(scores_of(SMALL, HAND), truth, by=by) for by in ("magnitude", "value")
+    )
     assert (by_magnitude.auroc, by_magnitude.auprc, by_magnitude.r_precision) == (1.0, 1.0, 1.0)
-    assert (by_value.auroc, by_value.auprc, by_value.r_precision) == pytest.approx((1 / 7, 1 / 7, 0.0))
+    assert (by_value.auroc, by_value.auprc, by_value.r_precision) == pytest.approx(
+        (1 / 7, 1 / 7, 0.0)
+    )
 
 
 def test_a_cut_among_ties_is_an_expectation() -> None:
@@ -75,7 +87,9 @@ def test_a_cut_among_ties_is_an_expectation() -> None:
 
 
 def by_definition(scores: EdgeScores, truth: Circuit, by: str) -> tuple[float, float, float]:
-    """Areas and precision from loops over pairs of edges and over thresholds; without a score is below all scores."""
+    """Areas and precision from loops over pairs of edges and over thresholds;
+    without a score is below all scores.
+    """
     graph = scores.graph
     keyed: dict[str, float] = {}
     for name in Circuit.full(graph).names():
@@ -83,11 +97,17 @@ def by_definition(scores: EdgeScores, truth: Circuit, by: str) -> tuple[float, f
         keyed[name] = -math.inf if math.isnan(value) else abs(value) if by == "magnitude" else value
     true = set(truth.names())
     false = set(keyed) - true
-    wins = sum(Fraction(keyed[t] > keyed[f]) + Fraction(keyed[t] == keyed[f]) / 2 for t in true for f in false)
+    wins = sum(
+        Fraction(keyed[t] > keyed[f]) + Fraction(keyed[t] == keyed[f]) / 2
+        for t in true
+        for f in false
+    )
     precision_sum, before = Fraction(0), 0
     for threshold in sorted(set(keyed.values()), reverse=True):
         kept = {name for name, key in keyed.items() if key >= threshold}
-        precision_sum += Fraction(len(kept & true) - before, len(true)) * Fraction(len(kept & true), len(kept))
+        precision_sum += Fraction(len(kept & true) - before, len(true)) * Fraction(
+            len(kept & true), len(kept)
+        )
         before = len(kept & true)
     threshold = sorted(keyed.values(), reverse=True)[len(true) - 1]
     above = {name for name, key in keyed.items() if key > threshold}
@@ -105,7 +125,11 @@ def test_agrees_with_the_definitions(distinct: int, by: str) -> None:
     values[:, ::5] = NAN
     for each in (scores, EdgeScores(MIDDLE, values)):
         found = recovery_of(each, truth, by=by)  # pyright: ignore[reportArgumentType]
-        np.testing.assert_allclose((found.auroc, found.auprc, found.r_precision), by_definition(each, truth, by), rtol=1e-12)
+        np.testing.assert_allclose(
+            (found.auroc, found.auprc, found.r_precision),
+            by_definition(each, truth, by),
+            rtol=1e-12,
+        )
 
 
 def test_the_truth_itself_its_complement_and_a_constant() -> None:
@@ -116,13 +140,17 @@ def test_the_truth_itself_its_complement_and_a_constant() -> None:
     assert worst.auroc == 0.0
     constant = recovery_of(EdgeScores.of(MIDDLE, torch.ones(truth.edges.shape)), truth)
     share = 20 / MIDDLE.n_edges
-    assert (constant.auroc, constant.auprc, constant.r_precision) == pytest.approx((0.5, share, share))
+    assert (constant.auroc, constant.auprc, constant.r_precision) == pytest.approx(
+        (0.5, share, share)
+    )
 
 
 def test_only_the_order_counts() -> None:
     generator = torch.Generator().manual_seed(3)
     scores, truth = some_scores(MIDDLE, generator), some_truth(MIDDLE, generator, 11)
-    assert recovery_of(EdgeScores(MIDDLE, torch.atan(scores.values / 1e6) * 7 - 2), truth) == recovery_of(scores, truth)
+    assert recovery_of(
+        EdgeScores(MIDDLE, torch.atan(scores.values / 1e6) * 7 - 2), truth
+    ) == recovery_of(scores, truth)
 
 
 def test_what_stands_where_there_is_no_edge_does_not_count() -> None:
@@ -130,12 +158,17 @@ def test_what_stands_where_there_is_no_edge_does_not_count() -> None:
     scores, truth = some_scores(MIDDLE, generator), some_truth(MIDDLE, generator, 11)
     garbage = torch.where(MIDDLE.legal, scores.values, torch.tensor(1e9))
     for profile in ("strict", "mib-2025"):
-        ours, theirs = recovery_of(scores, truth, profile=profile), recovery_of(EdgeScores(MIDDLE, garbage), truth, profile=profile)
+        ours, theirs = (
+            recovery_of(scores, truth, profile=profile),
+            recovery_of(EdgeScores(MIDDLE, garbage), truth, profile=profile),
+        )
         np.testing.assert_equal(vars(ours), vars(theirs))
 
 
 def in_greedy_order(scores: EdgeScores, by: str) -> EdgeScores:
-    """The slow way: the circuits of 1, 2, 3 ... edges say when each edge comes in; those that none has get 0."""
+    """The slow way: the circuits of 1, 2, 3 ... edges say when each edge comes in;
+    those that none has get 0.
+    """
     graph, n = scores.graph, scores.graph.n_edges
     values = torch.where(graph.legal, 0.0, NAN)
     for size in range(n, 0, -1):
@@ -148,7 +181,9 @@ def in_greedy_order(scores: EdgeScores, by: str) -> EdgeScores:
 def test_greedy_ranks_are_the_order_in_which_circuits_grow(by: str, unscored: bool) -> None:
     generator = torch.Generator().manual_seed(11)
     scores, truth = some_scores(MIDDLE, generator), some_truth(MIDDLE, generator, 17)
-    if unscored:  # a layer's readers and an edge into the logits: some edges with a score are never reached
+    if (
+        unscored
+    ):  # a layer's readers and an edge into the logits: some edges with a score are never reached
         values = scores.values.clone()
         values[:, MIDDLE.index("input->m0")[1]] = NAN
         values[MIDDLE.index("m1->logits")] = NAN
@@ -162,11 +197,15 @@ def test_greedy_ranks_are_the_order_in_which_circuits_grow(by: str, unscored: bo
 
 
 def test_greedy_order_by_hand() -> None:
-    """m0->logits has no score, so the MLP is never in and input->m0 and a0->m0 are never reached: they tie for the last places."""
+    """m0->logits has no score, so the MLP is never in and input->m0 and a0->m0 are never reached:
+    they tie for the last places.
+    """
     truth = Circuit.from_names(SMALL, ["input->a0.h0<q>", "a0.h0->logits", "a0.h0->m0"])
-    # By magnitude: input->logits (9), a0->logits (1), then a0's readers: q (5), k and v (4, by index); three never.
+    # By magnitude: input->logits (9), a0->logits (1), then a0's readers: q (5), k and v (4, by
+    # index); three never.
     found = recovery_of(scores_of(SMALL, HAND), truth, by="magnitude", greedy=True)
-    # False: input->logits, k, v, and two of the three last. a0->logits beats 4, q beats 4, a0->m0 ties with two.
+    # False: input->logits, k, v, and two of the three last. a0->logits beats 4, q beats 4, a0->m0
+    # ties with two.
     assert found.auroc == pytest.approx((4 + 4 + 1) / 15)
     # Recall 1/3 at precision 1/2, 2/3 at 2/3, 1 at 3/8.
     assert found.auprc == pytest.approx((1 / 2 + 2 / 3 + 3 / 8) / 3)
@@ -188,9 +227,13 @@ def test_scores_whose_circuits_are_grown_are_ranked_so_unasked(profile: str) -> 
 
 
 def mib_area(scores: EdgeScores, truth: Circuit) -> float:
-    """Ten circuits, each grown from the logits edge by edge and pruned by names; rates and area by sums."""
+    """Ten circuits, each grown from the logits edge by edge and pruned by names;
+    rates and area by sums.
+    """
     graph = scores.graph
-    size = {name: abs(float(scores.values[graph.index(name)])) for name in Circuit.full(graph).names()}
+    size = {
+        name: abs(float(scores.values[graph.index(name)])) for name in Circuit.full(graph).names()
+    }
 
     def ends(name: str) -> tuple[str, str]:
         source, target = name.split("->")
@@ -198,7 +241,10 @@ def mib_area(scores: EdgeScores, truth: Circuit) -> float:
 
     def pruned(names: set[str]) -> set[str]:
         while True:
-            sources, targets = {ends(n)[0] for n in names} | {"logits"}, {ends(n)[1] for n in names} | {"input"}
+            sources, targets = (
+                {ends(n)[0] for n in names} | {"logits"},
+                {ends(n)[1] for n in names} | {"input"},
+            )
             kept = {n for n in names if ends(n)[0] in targets and ends(n)[1] in sources}
             if kept == names:
                 return kept
@@ -210,7 +256,9 @@ def mib_area(scores: EdgeScores, truth: Circuit) -> float:
         chosen: set[str] = set()
         inside = {"logits"}
         while len(chosen) < share * graph.n_edges:
-            best = max((n for n in size if n not in chosen and ends(n)[1] in inside), key=size.__getitem__)
+            best = max(
+                (n for n in size if n not in chosen and ends(n)[1] in inside), key=size.__getitem__
+            )
             chosen.add(best)
             inside.add(ends(best)[0])
         kept = pruned(chosen)
@@ -230,15 +278,26 @@ def test_mib_area_agrees_with_a_slow_one(seed: int) -> None:
 
 
 def test_mib_area_has_no_segment_from_the_origin() -> None:
-    """Eight edges, sizes 1 (seven times), 2, 4, 8: a true edge first starts at FPR 0, a false one does not."""
+    """Eight edges, sizes 1 (seven times), 2, 4, 8:
+    a true edge first starts at FPR 0, a false one does not.
+    """
     truth = Circuit.from_names(SMALL, ["input->m0", "m0->logits"])
-    order = ["m0->logits", "input->m0", "input->logits", "a0.h0->logits", "a0.h0->m0", *(f"input->a0.h0<{s}>" for s in "qkv")]
+    order = [
+        "m0->logits",
+        "input->m0",
+        "input->logits",
+        "a0.h0->logits",
+        "a0.h0->m0",
+        *(f"input->a0.h0<{s}>" for s in "qkv"),
+    ]
     perfect = scores_of(SMALL, {name: 8.0 - place for place, name in enumerate(order)})
-    # Size 1 is pruned away; 2 is the truth; 4 adds input->logits (a0.h0->logits dangles): FPR 0, 0, 1/6, 1.
+    # Size 1 is pruned away; 2 is the truth; 4 adds input->logits (a0.h0->logits dangles): FPR 0, 0,
+    # 1/6, 1.
     assert recovery_of(perfect, truth, profile="mib-2025").auroc == pytest.approx(1.0)
     order[0], order[2] = order[2], order[0]
-    # Size 1: FPR 1/6, TPR 0. 2: input->logits and, as m0 is not in, m0->logits, which dangles: the same.
-    # 4: input->logits, m0->logits, input->m0, a0.h0->logits (dangles): FPR 1/6, TPR 1. 8: 1, 1.
+    # Size 1: FPR 1/6, TPR 0. 2: input->logits and, as m0 is not in, m0->logits, which dangles: the
+    # same. 4: input->logits, m0->logits, input->m0, a0.h0->logits (dangles): FPR 1/6, TPR 1. 8: 1,
+    # 1.
     other = scores_of(SMALL, {name: 8.0 - place for place, name in enumerate(order)})
     assert recovery_of(other, truth, profile="mib-2025").auroc == pytest.approx(5 / 6)
 
@@ -247,17 +306,34 @@ def test_mib_area_has_no_segment_from_the_origin() -> None:
 @pytest.mark.parametrize("truth", [Circuit.empty(SMALL), Circuit.full(SMALL)])
 def test_undefined_without_true_or_false_edges(truth: Circuit, profile: str) -> None:
     found = recovery_of(scores_of(SMALL, HAND), truth, profile=profile)  # pyright: ignore[reportArgumentType]
-    assert np.isnan([found.auroc, found.auprc, found.r_precision, found.auroc_interval.low, found.auroc_interval.high]).all()
+    assert np.isnan(
+        [
+            found.auroc,
+            found.auprc,
+            found.r_precision,
+            found.auroc_interval.low,
+            found.auroc_interval.high,
+        ]
+    ).all()
     assert found.n_true + found.n_false == SMALL.n_edges
 
 
-@pytest.mark.parametrize(("estimate", "n_true", "n_false"), [(0.8, 12, 90), (0.55, 90, 12), (0.1, 12, 90)])
+@pytest.mark.parametrize(
+    ("estimate", "n_true", "n_false"), [(0.8, 12, 90), (0.55, 90, 12), (0.1, 12, 90)]
+)
 def test_interval_solves_its_equation(estimate: float, n_true: int, n_false: int) -> None:
-    """Both ends are 1.96 of Hanley and McNeil's standard errors from the estimate, written with their Q1 and Q2."""
+    """Both ends are 1.96 of Hanley and McNeil's standard errors from the estimate,
+    written with their Q1 and Q2.
+    """
     for end in auroc_interval(estimate, n_true, n_false)[:2]:
         q1, q2 = end / (2 - end), 2 * end**2 / (1 + end)
-        variances = [end * (1 - end) + (m - 1) * (q1 - end**2) + (n - 1) * (q2 - end**2) for m, n in ((n_true, n_false), (n_false, n_true))]
-        assert abs(estimate - end) == pytest.approx(1.959964 * math.sqrt(max(variances) / (n_true * n_false)), rel=1e-6)
+        variances = [
+            end * (1 - end) + (m - 1) * (q1 - end**2) + (n - 1) * (q2 - end**2)
+            for m, n in ((n_true, n_false), (n_false, n_true))
+        ]
+        assert abs(estimate - end) == pytest.approx(
+            1.959964 * math.sqrt(max(variances) / (n_true * n_false)), rel=1e-6
+        )
 
 
 def test_interval_has_width_at_the_ends_and_shrinks() -> None:
@@ -272,7 +348,10 @@ def test_interval_has_width_at_the_ends_and_shrinks() -> None:
 def test_interval_of_opposite_scores_is_mirrored() -> None:
     generator = torch.Generator().manual_seed(6)
     scores, truth = some_scores(MIDDLE, generator), some_truth(MIDDLE, generator, 9)
-    ours, theirs = (recovery_of(each, truth).auroc_interval for each in (scores, EdgeScores(MIDDLE, -scores.values)))
+    ours, theirs = (
+        recovery_of(each, truth).auroc_interval
+        for each in (scores, EdgeScores(MIDDLE, -scores.values))
+    )
     assert (ours.low, ours.high) == pytest.approx((1 - theirs.high, 1 - theirs.low))
     assert ours.contains(recovery_of(scores, truth).auroc)
 

@@ -15,13 +15,23 @@ import torch
 from mechassay.circuits.formats import GraphFile, read_graph_file, write_graph_file
 from mechassay.circuits.methods.random import Random
 from mechassay.circuits.scores import Circuit, EdgeScores
-from mechassay.circuits.submission import MIB, Problem, Track, TrackModel, validate_submission, write_submission
+from mechassay.circuits.submission import (
+    MIB,
+    Problem,
+    Track,
+    TrackModel,
+    validate_submission,
+    write_submission,
+)
 from mechassay.errors import BadUsage, GraphMismatch, UnknownName
 from mechassay.graph import Graph
 
 # 46 and 23 edges.
 BIG, SMALL = Graph(2, 2), Graph(1, 4)
-TRACK = Track({"gpt2": TrackModel(BIG, 8, ("ioi",)), "llama3": TrackModel(SMALL, 4, ("ioi", "mcqa"))}, sizes=(0.1, 0.25, 0.5))
+TRACK = Track(
+    {"gpt2": TrackModel(BIG, 8, ("ioi",)), "llama3": TrackModel(SMALL, 4, ("ioi", "mcqa"))},
+    sizes=(0.1, 0.25, 0.5),
+)
 SCORES = {
     ("ioi", "gpt2"): Random(seed=1).draw(BIG),
     ("ioi", "llama3"): Random(seed=2).draw(SMALL),
@@ -31,11 +41,24 @@ SCORES = {
 
 def test_the_track_is_mibs() -> None:
     edges = {name: model.graph.n_edges for name, model in MIB.models.items()}
-    assert edges == {"gpt2": 32_491, "qwen2.5": 179_749, "gemma2": 74_218, "llama3": 1_592_881, "interpbench": 1_108}
+    assert edges == {
+        "gpt2": 32_491,
+        "qwen2.5": 179_749,
+        "gemma2": 74_218,
+        "llama3": 1_592_881,
+        "interpbench": 1_108,
+    }
     # MIB's table has 12 columns, and one for InterpBench.
     assert len(MIB.folders) == 13
     assert MIB.folders["arc-easy_gemma2"] == ("arc-easy", "gemma2")
-    assert MIB.tasks == ["arc-challenge", "arc-easy", "arithmetic-addition", "arithmetic-subtraction", "ioi", "mcqa"]
+    assert MIB.tasks == [
+        "arc-challenge",
+        "arc-easy",
+        "arithmetic-addition",
+        "arithmetic-subtraction",
+        "ioi",
+        "mcqa",
+    ]
     assert len(MIB.sizes) == 9
 
 
@@ -83,14 +106,17 @@ def test_what_is_not_written(tmp_path: Path) -> None:
     values = scores.values.clone()
     values[0, 0] = float("nan")
     with pytest.raises(BadUsage, match="1 of 46 edges have no score"):
-        write_submission(tmp_path, {**SCORES, ("ioi", "gpt2"): EdgeScores(BIG, values)}, track=TRACK)
+        write_submission(
+            tmp_path, {**SCORES, ("ioi", "gpt2"): EdgeScores(BIG, values)}, track=TRACK
+        )
     assert not list(tmp_path.iterdir())
     write_submission(tmp_path, SCORES, track=TRACK)
     with pytest.raises(BadUsage, match="there is something already"):
         write_submission(tmp_path, SCORES, "circuits", track=TRACK)
 
 
-# Checking. Each case changes a valid folder and names all problems that follow: (path, part of the message).
+# Checking. Each case changes a valid folder and names all problems that follow: (path, part of the
+# message).
 
 FIRST = "ioi_gpt2/importances.json"
 
@@ -148,7 +174,8 @@ def evil(folder: Path) -> None:
 def link(path: str, target: str, what: str = "x") -> Callable[[Path], None]:
     def apply(folder: Path) -> None:
         if (folder / path).is_file():
-            # The file is moved to where the link will lead, so that following it would find nothing wrong.
+            # The file is moved to where the link will lead, so that following it would find nothing
+            # wrong.
             (folder / path).rename(folder / target)
         (folder / path).symlink_to(folder / target)
 
@@ -156,10 +183,19 @@ def link(path: str, target: str, what: str = "x") -> Callable[[Path], None]:
 
 
 IMPORTANCES = {
-    "unknown task": (rename("mcqa_llama3", "mcq_llama3"), [("mcq_llama3", "Did you mean 'mcqa'"), (".", "1 tasks (ioi)")]),
-    "unknown model": (rename("ioi_gpt2", "ioi_gpt3"), [("ioi_gpt3", "Did you mean 'gpt2'"), (".", "1 models (llama3)")]),
+    "unknown task": (
+        rename("mcqa_llama3", "mcq_llama3"),
+        [("mcq_llama3", "Did you mean 'mcqa'"), (".", "1 tasks (ioi)")],
+    ),
+    "unknown model": (
+        rename("ioi_gpt2", "ioi_gpt3"),
+        [("ioi_gpt3", "Did you mean 'gpt2'"), (".", "1 models (llama3)")],
+    ),
     "unknown both": (put("docs/x"), [("docs", "Unknown model"), ("docs", "Unknown task")]),
-    "wrong pair": (put("mcqa_gpt2/importances.json"), [("mcqa_gpt2", "does not evaluate gpt2 on mcqa")]),
+    "wrong pair": (
+        put("mcqa_gpt2/importances.json"),
+        [("mcqa_gpt2", "does not evaluate gpt2 on mcqa")],
+    ),
     "one model": (remove("ioi_gpt2"), [(".", "1 models (llama3); at least 2")]),
     "nothing": (
         remove("ioi_gpt2", "ioi_llama3", "mcqa_llama3"),
@@ -169,25 +205,59 @@ IMPORTANCES = {
     "extra file inside": (put("ioi_gpt2/run.py"), [("ioi_gpt2/run.py", "an extra file")]),
     "extra folder inside": (put("ioi_gpt2/x.json/y"), [("ioi_gpt2/x.json", "an extra folder")]),
     "no graph file": (remove(FIRST), [("ioi_gpt2", "no graph file")]),
-    "NaN": (edit(FIRST, lambda d: d["edges"]["input->m0"].update(score=float("nan"))), [(FIRST, "not finite: input->m0")]),
-    "all equal": (edit(FIRST, every("score", 0.25)), [(FIRST, "all scores of edges are equal (0.25)")]),
+    "NaN": (
+        edit(FIRST, lambda d: d["edges"]["input->m0"].update(score=float("nan"))),
+        [(FIRST, "not finite: input->m0")],
+    ),
+    "all equal": (
+        edit(FIRST, every("score", 0.25)),
+        [(FIRST, "all scores of edges are equal (0.25)")],
+    ),
     "all zero": (edit(FIRST, every("score", 0)), [(FIRST, "has no scores")]),
-    "unknown edge": (edit(FIRST, lambda d: d["edges"].update({"m9->m1": {"score": 1, "in_graph": True}})), [(FIRST, "m9->m1")]),
+    "unknown edge": (
+        edit(FIRST, lambda d: d["edges"].update({"m9->m1": {"score": 1, "in_graph": True}})),
+        [(FIRST, "m9->m1")],
+    ),
     "edge without a score": (edit(FIRST, cut), [(FIRST, "1 of 46 edges have no score")]),
-    "other model's graph": (edit(FIRST, lambda d: d["cfg"].update(n_heads=3)), [(FIRST, "3 heads")]),
-    "other width": (edit(FIRST, lambda d: d["cfg"].update(d_model=9)), [(FIRST, "d_model = 9; the model's is 8")]),
+    "other model's graph": (
+        edit(FIRST, lambda d: d["cfg"].update(n_heads=3)),
+        [(FIRST, "3 heads")],
+    ),
+    "other width": (
+        edit(FIRST, lambda d: d["cfg"].update(d_model=9)),
+        [(FIRST, "d_model = 9; the model's is 8")],
+    ),
     "truncated": (put(FIRST, '{"cfg": {'), [(FIRST, "not readable as JSON")]),
     "code": (evil, [("ioi_gpt2/importances.pt", "its pickle calls posix.mkdir")]),
-    "file leaves": (link(FIRST, "../outside.json"), [(FIRST, "leads out"), ("ioi_gpt2", "no graph file")]),
+    "file leaves": (
+        link(FIRST, "../outside.json"),
+        [(FIRST, "leads out"), ("ioi_gpt2", "no graph file")],
+    ),
     "folder leaves": (link("arc_llama3", "../outside"), [("arc_llama3", "leads out")]),
-    "link to nothing": (link("ioi_gpt2/a.json", "ioi_gpt2/b.json"), [("ioi_gpt2/a.json", "no regular file")]),
-    "link to itself": (link("ioi_gpt2/a.json", "ioi_gpt2/a.json"), [("ioi_gpt2/a.json", "no regular file")]),
+    "link to nothing": (
+        link("ioi_gpt2/a.json", "ioi_gpt2/b.json"),
+        [("ioi_gpt2/a.json", "no regular file")],
+    ),
+    "link to itself": (
+        link("ioi_gpt2/a.json", "ioi_gpt2/a.json"),
+        [("ioi_gpt2/a.json", "no regular file")],
+    ),
     "two files of scores": (
         lambda folder: write_graph_file(folder / "ioi_gpt2/b.pt", SCORES["ioi", "gpt2"], d_model=8),
         [("ioi_gpt2", "2 circuits; 3 are needed (10, 25, 50 % of the edges)")],
     ),
     "several at once": (
-        lambda folder: [change(folder) for change in (put("notes.txt"), edit(FIRST, every("score", 1)), put("ioi_llama3/b.py"))] and None,
+        lambda folder: (
+            [
+                change(folder)
+                for change in (
+                    put("notes.txt"),
+                    edit(FIRST, every("score", 1)),
+                    put("ioi_llama3/b.py"),
+                )
+            ]
+            and None
+        ),
         [(FIRST, "equal"), ("ioi_llama3/b.py", "extra"), ("notes.txt", "extra")],
     ),
 }
@@ -202,7 +272,9 @@ def check(folder: Path, expected: list[tuple[str, str]]) -> None:
 
 
 @pytest.mark.parametrize("case", IMPORTANCES)
-def test_problems_of_importances(case: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_problems_of_importances(
+    case: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.chdir(tmp_path)
     change, expected = IMPORTANCES[case]
     write_submission(tmp_path / "s", SCORES, track=TRACK)
@@ -224,7 +296,11 @@ def copy(path: str, to: str) -> Callable[[Path], None]:
 
 def swap(folder: Path) -> None:
     """The largest size gets an empty circuit."""
-    write_graph_file(folder / "mcqa_llama3/25pct.json", circuit=Circuit.from_names(SMALL, ["input->logits"]), d_model=4)
+    write_graph_file(
+        folder / "mcqa_llama3/25pct.json",
+        circuit=Circuit.from_names(SMALL, ["input->logits"]),
+        d_model=4,
+    )
     write_graph_file(folder / "mcqa_llama3/50pct.json", Random().draw(SMALL), d_model=4)
 
 
@@ -235,9 +311,18 @@ CIRCUITS = {
         remove(f"{HERE}/25pct.json", f"{HERE}/50pct.json"),
         [(HERE, "no circuit of 25 %"), (HERE, "no circuit of 50 %")],
     ),
-    "twice": (copy(f"{HERE}/25pct.json", f"{HERE}/25.0pct.json"), [(HERE, "2 circuits of 25 % of the edges: 25.0pct.json, 25pct.json")]),
-    "too large": (full(f"{HERE}/50pct.json"), [(f"{HERE}/50pct.json", "has 23 edges, 100 % of 23; at most 50 % are allowed.")]),
-    "out of order": (swap, [(f"{HERE}/50pct.json", "has 0 edges, fewer than the smaller size's 25pct.json (1)")]),
+    "twice": (
+        copy(f"{HERE}/25pct.json", f"{HERE}/25.0pct.json"),
+        [(HERE, "2 circuits of 25 % of the edges: 25.0pct.json, 25pct.json")],
+    ),
+    "too large": (
+        full(f"{HERE}/50pct.json"),
+        [(f"{HERE}/50pct.json", "has 23 edges, 100 % of 23; at most 50 % are allowed.")],
+    ),
+    "out of order": (
+        swap,
+        [(f"{HERE}/50pct.json", "has 0 edges, fewer than the smaller size's 25pct.json (1)")],
+    ),
     "other name": (
         rename(f"{HERE}/50pct.json", f"{HERE}/half.json"),
         [(f"{HERE}/half.json", "none of the sizes"), (HERE, "no circuit of 50 %")],
@@ -267,7 +352,11 @@ def test_circuits_with_other_names_are_taken_by_rank(tmp_path: Path) -> None:
     full(f"{HERE}/a.json")(tmp_path)
     count = read_graph_file(tmp_path / HERE / "b.json").weighted_edge_count()
     expected = [(f"{HERE}/a.json", "at most 50 % are allowed for its rank")]
-    check(tmp_path, ([(f"{HERE}/b.json", "at most 25 % are allowed for its rank")] if count > 6 else []) + expected)
+    check(
+        tmp_path,
+        ([(f"{HERE}/b.json", "at most 25 % are allowed for its rank")] if count > 6 else [])
+        + expected,
+    )
     remove(f"{HERE}/a.json")(tmp_path)
     check(tmp_path, [(HERE, "2 circuits; 3 are needed")])
 
@@ -277,7 +366,9 @@ def test_neurons_count_by_their_share(tmp_path: Path) -> None:
     neurons = torch.zeros(SMALL.n_writers, 4, dtype=torch.bool)
     neurons[:, :2] = True
     # All 23 edges at half weight are 50 %.
-    GraphFile(SMALL, 4, circuit=Circuit(SMALL, SMALL.legal, neurons)).write(tmp_path / HERE / "50pct.json")
+    GraphFile(SMALL, 4, circuit=Circuit(SMALL, SMALL.legal, neurons)).write(
+        tmp_path / HERE / "50pct.json"
+    )
     check(tmp_path, [])
 
 
@@ -285,7 +376,9 @@ def test_neurons_count_by_their_share(tmp_path: Path) -> None:
 def test_scores_of_nodes_or_neurons_are_scores_too(kind: str, tmp_path: Path) -> None:
     write_submission(tmp_path, SCORES, track=TRACK)
     shape = (SMALL.n_writers,) if kind == "node_scores" else (SMALL.n_writers, 4)
-    values: Any = {kind: torch.arange(SMALL.n_writers * (1 if len(shape) == 1 else 4)).float().view(shape)}
+    values: Any = {
+        kind: torch.arange(SMALL.n_writers * (1 if len(shape) == 1 else 4)).float().view(shape)
+    }
     GraphFile(SMALL, 4, **values).write(tmp_path / HERE / "importances.json")
     check(tmp_path, [])
     GraphFile(SMALL, 4, **{kind: values[kind] * 0 + 2}).write(tmp_path / HERE / "importances.json")
@@ -293,4 +386,6 @@ def test_scores_of_nodes_or_neurons_are_scores_too(kind: str, tmp_path: Path) ->
 
 
 def test_no_folder(tmp_path: Path) -> None:
-    assert validate_submission(tmp_path / "none") == [Problem(".", f"there is no folder {tmp_path / 'none'}.")]
+    assert validate_submission(tmp_path / "none") == [
+        Problem(".", f"there is no folder {tmp_path / 'none'}.")
+    ]

@@ -1,4 +1,6 @@
-"""Weights of losses: by hand, as gradients of what they stand for, and where there is no tail at all."""
+"""Weights of losses: by hand, as gradients of what they stand for,
+and where there is no tail at all.
+"""
 
 from __future__ import annotations
 
@@ -55,19 +57,28 @@ def test_weights_of_groups_by_hand() -> None:
     found = WorstGroup(1.0).weights(losses, groups, even(2, losses))
     assert found.groups.tolist() == pytest.approx([1 / 3, 2 / 3], rel=1e-6)
     assert found.losses.tolist() == pytest.approx([1 / 9, 1 / 9, 1 / 9, 2 / 3], rel=1e-6)
-    assert weigh(WorstGroup(0.0), losses, groups).tolist() == pytest.approx([1 / 6, 1 / 6, 1 / 6, 1 / 2])
+    assert weigh(WorstGroup(0.0), losses, groups).tolist() == pytest.approx(
+        [1 / 6, 1 / 6, 1 / 6, 1 / 2]
+    )
 
 
 def test_the_worst_group_gets_nearly_all() -> None:
-    losses, groups = torch.tensor([1.0, 2.0, 3.0, 2.0], dtype=torch.float64), torch.tensor([0, 0, 1, 2])
+    losses, groups = (
+        torch.tensor([1.0, 2.0, 3.0, 2.0], dtype=torch.float64),
+        torch.tensor([0, 0, 1, 2]),
+    )
     standing = even(3, losses)
     for _ in range(20):
         found = WorstGroup(1.0).weights(losses, groups, standing)
         standing = found.groups
     assert float(found.losses[2]) > 0.999 and float(standing.sum()) == pytest.approx(1)
     # A group that is not there keeps its weight, and those that are share a whole.
-    found = WorstGroup(1.0).weights(losses[:2], groups[:2], torch.tensor([0.2, 0.5, 0.3], dtype=torch.float64))
-    assert found.groups.tolist() == pytest.approx([0.2, 0.5, 0.3]) and found.losses.tolist() == pytest.approx([0.5, 0.5])
+    found = WorstGroup(1.0).weights(
+        losses[:2], groups[:2], torch.tensor([0.2, 0.5, 0.3], dtype=torch.float64)
+    )
+    assert found.groups.tolist() == pytest.approx(
+        [0.2, 0.5, 0.3]
+    ) and found.losses.tolist() == pytest.approx([0.5, 0.5])
 
 
 def test_losses_beyond_the_range_of_exp() -> None:
@@ -79,13 +90,17 @@ def test_losses_beyond_the_range_of_exp() -> None:
 def test_where_all_losses_are_equal_pairs_count_alike(tail: Tail) -> None:
     """The worthless case. Groups of one size each, as worst-group weighs groups and not pairs."""
     losses = torch.full((6,), 3.0, dtype=torch.float64)
-    assert weigh(tail, losses, torch.tensor([0, 1, 2, 0, 1, 2])).tolist() == pytest.approx([1 / 6] * 6)
+    assert weigh(tail, losses, torch.tensor([0, 1, 2, 0, 1, 2])).tolist() == pytest.approx(
+        [1 / 6] * 6
+    )
 
 
 @pytest.mark.parametrize("tail", ALL, ids=lambda tail: tail.name)
 @settings(max_examples=40, deadline=None)
 @given(n=st.integers(1, 30), seed=st.integers(0, 10**6))
-def test_weights_are_shares_that_do_not_hang_on_the_order_and_rise_with_the_loss(tail: Tail, n: int, seed: int) -> None:
+def test_weights_are_shares_that_do_not_hang_on_the_order_and_rise_with_the_loss(
+    tail: Tail, n: int, seed: int
+) -> None:
     generator = torch.Generator().manual_seed(seed)
     losses = torch.rand(n, generator=generator, dtype=torch.float64).mul(8).round()
     groups = torch.randint(3, (n,), generator=generator)
@@ -94,7 +109,9 @@ def test_weights_are_shares_that_do_not_hang_on_the_order_and_rise_with_the_loss
     assert float(found.losses.min()) >= 0 and float(found.losses.sum()) == pytest.approx(1)
     assert float(found.groups.sum()) == pytest.approx(1)
     order = torch.randperm(n, generator=generator)
-    torch.testing.assert_close(tail.weights(losses[order], groups[order], standing).losses, found.losses[order])
+    torch.testing.assert_close(
+        tail.weights(losses[order], groups[order], standing).losses, found.losses[order]
+    )
     if not isinstance(tail, WorstGroup):
         assert float(found.losses @ losses) >= float(losses.mean()) - 1e-12
         assert bool((found.losses[losses.argsort()].diff() >= -1e-12).all())
@@ -104,14 +121,33 @@ def test_weights_are_shares_that_do_not_hang_on_the_order_and_rise_with_the_loss
     ("tail", "written"),
     [
         (CVaR(0.3), lambda losses: losses.sort(descending=True).values[:3].mean()),
-        (Mixture(0.4, 0.2), lambda losses: 0.4 * losses.mean() + 0.6 * losses.sort(descending=True).values[:2].mean()),
-        # The least t + E(L - t)_+ / alpha, which is how Rockafellar and Uryasev define it; the least is at the third largest.
-        (CVaR(0.25), lambda losses: (t := losses.sort().values[-3]) + (losses - t).clamp(min=0).mean() / 0.25),
-        (WorstGroup(0.5), lambda losses: torch.softmax(0.5 * losses.view(5, 2).mean(1).detach(), 0) @ losses.view(5, 2).mean(1)),
+        (
+            Mixture(0.4, 0.2),
+            lambda losses: (
+                0.4 * losses.mean() + 0.6 * losses.sort(descending=True).values[:2].mean()
+            ),
+        ),
+        # The least t + E(L - t)_+ / alpha, which is how Rockafellar and Uryasev define it; the
+        # least is at the third largest.
+        (
+            CVaR(0.25),
+            lambda losses: (
+                (t := losses.sort().values[-3]) + (losses - t).clamp(min=0).mean() / 0.25
+            ),
+        ),
+        (
+            WorstGroup(0.5),
+            lambda losses: (
+                torch.softmax(0.5 * losses.view(5, 2).mean(1).detach(), 0)
+                @ losses.view(5, 2).mean(1)
+            ),
+        ),
     ],
 )
 def test_weights_are_the_gradient(tail: Tail, written: Any) -> None:
-    losses = torch.rand(10, generator=torch.Generator().manual_seed(3), dtype=torch.float64).requires_grad_()
+    losses = torch.rand(
+        10, generator=torch.Generator().manual_seed(3), dtype=torch.float64
+    ).requires_grad_()
     total = written(losses)
     (slope,) = torch.autograd.grad(total, losses)
     weights = weigh(tail, losses.detach(), torch.arange(10) // 2)
@@ -140,4 +176,6 @@ def test_what_is_refused() -> None:
         with pytest.raises(BadUsage, match="one finite loss or more; got none"):
             tail.weights(torch.zeros(0), torch.zeros(0, dtype=torch.long), torch.ones(1))
         with pytest.raises(BadUsage, match="one finite loss or more; got \\[nan\\]"):
-            tail.weights(torch.tensor([float("nan")]), torch.zeros(1, dtype=torch.long), torch.ones(1))
+            tail.weights(
+                torch.tensor([float("nan")]), torch.zeros(1, dtype=torch.long), torch.ones(1)
+            )

@@ -12,7 +12,11 @@ Run = Callable[..., Any]
 
 def cells(text: str, name: str) -> list[list[str]]:
     """The cells of the rows with that name, of all tables."""
-    lines = [[cell.strip() for cell in line.strip("│ ").split("│")] for line in text.splitlines() if "│" in line]
+    lines = [
+        [cell.strip() for cell in line.strip("│ ").split("│")]
+        for line in text.splitlines()
+        if "│" in line
+    ]
     return [line[1:] for line in lines if line[0] == name]
 
 
@@ -31,7 +35,10 @@ def test_what_that_many_say(run: Run) -> None:
     assert cells(done.out, "chernoff")[1] == ["0.787086", "997"]
     assert cells(done.out, "hoeffding")[1] == ["0.0487706", "–"]
     assert "too few" in done.out
-    assert "too few" not in run("adversarial", "bound", "--p", ".5", "--epsilon", ".1", "--n", "1000").out
+    assert (
+        "too few"
+        not in run("adversarial", "bound", "--p", ".5", "--epsilon", ".1", "--n", "1000").out
+    )
 
 
 @pytest.mark.parametrize(
@@ -40,9 +47,15 @@ def test_what_that_many_say(run: Run) -> None:
         (["--p", "1.5", "--epsilon", ".1"], "p must be between 0 and 1, both excluded; got 1.5"),
         (["--p", "0", "--epsilon", ".1"], "p must be between 0 and 1"),
         (["--p", "nan", "--epsilon", ".1"], "got nan"),
-        (["--p", ".99", "--epsilon", ".01"], "epsilon must be above 0 and below 1 - p = 0.01; got 0.01"),
+        (
+            ["--p", ".99", "--epsilon", ".01"],
+            "epsilon must be above 0 and below 1 - p = 0.01; got 0.01",
+        ),
         (["--p", ".99", "--epsilon", "-1"], "epsilon must be above 0"),
-        (["--p", ".99", "--epsilon", ".001", "--delta", "1"], "The confidence must be between 0 and 1"),
+        (
+            ["--p", ".99", "--epsilon", ".001", "--delta", "1"],
+            "The confidence must be between 0 and 1",
+        ),
         (["--p", ".99", "--epsilon", "1e-9"], "is too small for the exact search"),
         (["--p", ".99", "--epsilon", ".001", "--n", "0"], "at least 1 draw; got 0"),
     ],

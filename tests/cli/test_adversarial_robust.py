@@ -14,8 +14,26 @@ from mechassay.circuits import EAPIGInputs
 from mechassay.circuits.scores import EdgeScores
 
 Run = Callable[..., Any]
-SMALL = ("-m", "truth-ioi", "-t", "truth-ioi", "--edges", "6", "--size", ".03", "--rounds", "1", "--tail", "cvar:alpha=.5",
-         "--pairing", "random", "--base", "4", "--held-out", "6")  # fmt: skip
+SMALL = (
+    "-m",
+    "truth-ioi",
+    "-t",
+    "truth-ioi",
+    "--edges",
+    "6",
+    "--size",
+    ".03",
+    "--rounds",
+    "1",
+    "--tail",
+    "cvar:alpha=.5",
+    "--pairing",
+    "random",
+    "--base",
+    "4",
+    "--held-out",
+    "6",
+)
 NAMES = ("matched", "random", "cvar_alpha_.5")
 
 
@@ -24,16 +42,26 @@ def test_tables_and_files(run: Run, tmp_path: Path) -> None:
     assert done.code == 0, done.err
     assert "KL, 3\u00a0% of the edges" in done.out and "Report: " in done.out
     stored = json.loads((tmp_path / "out/result.json").read_text("utf-8"))
-    assert stored["run"]["edges"] == 6 and stored["run"]["sizes"] == [0.03] and stored["run"]["tails"] == ["cvar:alpha=.5"]
+    assert (
+        stored["run"]["edges"] == 6
+        and stored["run"]["sizes"] == [0.03]
+        and stored["run"]["tails"] == ["cvar:alpha=.5"]
+    )
     assert {cell["edges"] for cell in stored["repeats"][0]["cells"]} == {7}  # 3 % of 262
-    assert [cell["ranking"] for cell in stored["repeats"][0]["cells"]] == ["matched", "random", "cvar:alpha=.5"]
+    assert [cell["ranking"] for cell in stored["repeats"][0]["cells"]] == [
+        "matched",
+        "random",
+        "cvar:alpha=.5",
+    ]
     assert "<table" in (tmp_path / "out/report.html").read_text("utf-8")
     assert run("adversarial", "robust", *SMALL, "-o", tmp_path / "out").out == done.out
     other = run("adversarial", "robust", *SMALL, "--size", "1.0", "-o", tmp_path / "out")
     assert other.code == 2 and "holds a run with sizes" in other.line
 
 
-def test_a_killed_repeat_takes_up_its_rankings(run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_killed_repeat_takes_up_its_rankings(
+    run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     words = ("adversarial", "robust", *SMALL, "-o")
     assert run(*words, tmp_path / "whole").code == 0
     score = Robust.score
@@ -45,11 +73,20 @@ def test_a_killed_repeat_takes_up_its_rankings(run: Run, tmp_path: Path, monkeyp
     assert run(*words, tmp_path / "out").code == 130
     assert [path.name for path in (tmp_path / "out/scores").iterdir()] == ["0-matched.safetensors"]
     monkeypatch.setattr(Robust, "score", score)
-    monkeypatch.setattr(EAPIGInputs, "score", lambda self, *args, **options: _but_matched(self, *args, **options))
+    monkeypatch.setattr(
+        EAPIGInputs, "score", lambda self, *args, **options: _but_matched(self, *args, **options)
+    )
     assert run(*words, tmp_path / "out").code == 0
-    files = ("repeats/0.json", "result.json", "report.html", *(f"scores/0-{name}.safetensors" for name in NAMES))
+    files = (
+        "repeats/0.json",
+        "result.json",
+        "report.html",
+        *(f"scores/0-{name}.safetensors" for name in NAMES),
+    )
     for name in files:
-        assert _without_times(tmp_path / "out" / name) == _without_times(tmp_path / "whole" / name), name
+        assert _without_times(tmp_path / "out" / name) == _without_times(
+            tmp_path / "whole" / name
+        ), name
 
 
 _SCORE = EAPIGInputs.score
@@ -83,7 +120,10 @@ def test_rankings_of_other_prompts_are_not_taken_up(run: Run, tmp_path: Path) ->
     [
         (["--size", "1000"], "must be between 0 and 262 edges; got 1000"),
         (["--edges", "1000"], "must be between 0 and 262 edges; got 1000"),
-        (["--edges", "inf"], "number of edges (500) or a share of them, between 0 and 1 (0.01); got 'inf'"),
+        (
+            ["--edges", "inf"],
+            "number of edges (500) or a share of them, between 0 and 1 (0.01); got 'inf'",
+        ),
         (["--edges", "nan"], "got 'nan'"),
         (["--edges", "7.9"], "got '7.9'"),
         (["--size", ".03"], "different sizes to compare rankings at; got 0.03, 0.03"),

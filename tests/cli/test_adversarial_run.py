@@ -30,7 +30,18 @@ from mechassay.tasks.task import Task
 Run = Callable[..., Any]
 NOUNS = {"train": ("war",), "validation": ("age",), "test": ("boom",), "private": ("era",)}
 TRUTH = ("adversarial", "run", "-m", "truth-ioi", "-t", "truth-ioi")
-SMALL = ("--n-clean", "12", "--n-corrupted", "10", "--worst", "2", "--resamples", "20", "--permutations", "20")
+SMALL = (
+    "--n-clean",
+    "12",
+    "--n-corrupted",
+    "10",
+    "--worst",
+    "2",
+    "--resamples",
+    "20",
+    "--permutations",
+    "20",
+)
 
 
 @pytest.fixture(autouse=True)
@@ -43,8 +54,20 @@ def test_a_run_and_its_report(run: Run, tmp_path: Path) -> None:
     out = tmp_path / "out"
     done = run(*TRUTH, *SMALL, "-c", "truth", "-c", "eap@0.2", "-o", out)
     assert done.code == 0, done.err
-    assert "All circuits, in nats" in done.out and "empty" in done.out and f"Report: {out / 'report.html'}" in done.out
-    names = {"plan.json", "prompts.json", "values.parquet", "data.json", "report.html", "records", "found"}
+    assert (
+        "All circuits, in nats" in done.out
+        and "empty" in done.out
+        and f"Report: {out / 'report.html'}" in done.out
+    )
+    names = {
+        "plan.json",
+        "prompts.json",
+        "values.parquet",
+        "data.json",
+        "report.html",
+        "records",
+        "found",
+    }
     assert {path.name for path in out.iterdir()} == names
     page = (out / "report.html").read_text("utf-8")
     (out / "report.html").unlink()
@@ -54,13 +77,21 @@ def test_a_run_and_its_report(run: Run, tmp_path: Path) -> None:
     assert refused.code == 2 and "holds a run with" in refused.line
 
 
-def test_controls_that_fail_are_exit_code_1(run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_controls_that_fail_are_exit_code_1(
+    run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     from mechassay.adversarial import evaluation
 
     runner = evaluation.circuit_runner
-    monkeypatch.setattr(evaluation, "circuit_runner", lambda decoder, graph, edges, neurons: runner(decoder, graph, edges & False))
+    monkeypatch.setattr(
+        evaluation,
+        "circuit_runner",
+        lambda decoder, graph, edges, neurons: runner(decoder, graph, edges & False),
+    )
     done = run(*TRUTH, *SMALL, "-c", "truth", "-o", tmp_path / "out")
-    assert done.code == 1 and "controls fail: truth: The full circuit does not give KL = 0" in done.err
+    assert (
+        done.code == 1 and "controls fail: truth: The full circuit does not give KL = 0" in done.err
+    )
     page = (tmp_path / "out" / "report.html").read_text("utf-8")
     assert page.index("Controls fail") < page.index("</header>")
 
@@ -71,13 +102,18 @@ def test_controls_that_fail_are_exit_code_1(run: Run, tmp_path: Path, monkeypatc
         (("-c", "ioi"), "Unknown circuit 'ioi'. Known: "),
         (("-c", "truht"), "Did you mean 'truth'"),
         (("-c", "canonical:ioi"), "The ioi circuit is one of GPT-2 small"),
-        (("-c", "random@0.5", "--design", "cube"), "Unknown design 'cube'. Known: grid, independent, matched"),
+        (
+            ("-c", "random@0.5", "--design", "cube"),
+            "Unknown design 'cube'. Known: grid, independent, matched",
+        ),
         (("-c", "full", "--split", "private"), "Unknown split 'private'"),
         (("-c", "full", "--enumerate", "--design", "matched"), "cannot be enumerated"),
         (("-c", "full", "--counterfactual", "none"), "Unknown counterfactual 'none'"),
     ],
 )
-def test_bad_input_is_one_line(run: Run, tmp_path: Path, words: tuple[str, ...], message: str) -> None:
+def test_bad_input_is_one_line(
+    run: Run, tmp_path: Path, words: tuple[str, ...], message: str
+) -> None:
     done = run(*TRUTH, *words, "-o", tmp_path / "out")
     assert done.code == 2 and message in done.line
 
@@ -92,7 +128,9 @@ def test_bad_input_is_one_line(run: Run, tmp_path: Path, words: tuple[str, ...],
         ("-c", "full", "--device", "cud"),
     ],
 )
-def test_a_mistake_does_not_claim_the_folder(run: Run, tmp_path: Path, mistake: tuple[str, ...]) -> None:
+def test_a_mistake_does_not_claim_the_folder(
+    run: Run, tmp_path: Path, mistake: tuple[str, ...]
+) -> None:
     out = tmp_path / "out"
     assert run(*TRUTH, *mistake, "-o", out).code == 2 and (out / "plan.json").is_file()
     done = run(*TRUTH, *SMALL, "-c", "empty", "-o", out, "--permutations", "5", "--dtype", "nope")
@@ -115,10 +153,14 @@ def test_help_offers_only_ablations_that_can_be_run(run: Run) -> None:
         (("--worst", "-1"), "worst must be 0 or more; got -1"),
     ],
 )
-def test_the_paper_checks_sizes_before_it_loads(run: Run, tmp_path: Path, words: tuple[str, ...], message: str) -> None:
+def test_the_paper_checks_sizes_before_it_loads(
+    run: Run, tmp_path: Path, words: tuple[str, ...], message: str
+) -> None:
     # The model does not exist: had it been looked for, the message would be another.
     done = run("adversarial", "paper", "-m", "nope", *words, "-o", tmp_path / "out")
-    assert done.code == 2 and done.line == f"mechassay: {message}." and not (tmp_path / "out").exists()
+    assert (
+        done.code == 2 and done.line == f"mechassay: {message}." and not (tmp_path / "out").exists()
+    )
 
 
 def test_without_pyarrow(run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -137,14 +179,24 @@ def word_tokenizer(*tasks: Task) -> transformers.PreTrainedTokenizerFast:
     vocabulary = {word: number for number, word in enumerate(["[UNK]", "[BOS]", *sorted(words)])}
     tokenizer = Tokenizer(WordLevel(vocabulary, unk_token="[UNK]"))
     tokenizer.pre_tokenizer = Whitespace()  # pyright: ignore[reportAttributeAccessIssue]
-    return transformers.PreTrainedTokenizerFast(tokenizer_object=tokenizer, unk_token="[UNK]", bos_token="[BOS]")
+    return transformers.PreTrainedTokenizerFast(
+        tokenizer_object=tokenizer, unk_token="[UNK]", bos_token="[BOS]"
+    )
 
 
 @pytest.fixture(scope="module")
 def small_gpt2(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A random GPT-2 of the graph of GPT-2 small, whose tokenizer knows the words of the two tasks."""
+    """A random GPT-2 of the graph of GPT-2 small,
+    whose tokenizer knows the words of the two tasks.
+    """
     tokenizer, config = (
-        word_tokenizer(IOI(), IOI(words=PAPER), IOI(words=PAPER_MATCHED), GreaterThan(), GreaterThan(words=PAPER)),
+        word_tokenizer(
+            IOI(),
+            IOI(words=PAPER),
+            IOI(words=PAPER_MATCHED),
+            GreaterThan(),
+            GreaterThan(words=PAPER),
+        ),
         tiny.configs()["gpt2_12x12"],
     )
     config.vocab_size = len(tokenizer)
@@ -156,7 +208,9 @@ def small_gpt2(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def small_attn_only(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A random attention-only model of the graph of attn-only-4l, whose tokenizer knows the words of docstring."""
+    """A random attention-only model of the graph of attn-only-4l,
+    whose tokenizer knows the words of docstring.
+    """
     tokenizer, folder = word_tokenizer(Docstring(words=PAPER)), tmp_path_factory.mktemp("attn-only")
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(tiny, "VOCABULARY", len(tokenizer))
@@ -165,16 +219,28 @@ def small_attn_only(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def test_all_matched_pairs(run: Run, small_gpt2: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_all_matched_pairs(
+    run: Run, small_gpt2: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(greater_than, "_nouns", lambda: NOUNS)
     words = ("-m", small_gpt2, "-t", "greater-than", "-c", "canonical:greater-than", "--enumerate")
-    done = run("adversarial", "run", *words, "--worst", "1", "--permutations", "20", "-o", tmp_path / "out")
+    done = run(
+        "adversarial", "run", *words, "--worst", "1", "--permutations", "20", "-o", tmp_path / "out"
+    )
     assert done.code == 0, done.err
     record = json.loads((tmp_path / "out" / "records").glob("*.json").__next__().read_text("utf-8"))
     n = GreaterThan().population("test")
-    assert record["task"]["args"]["population"] and {each["n"] for each in record["measures"]} == {n} and 80 < n < 200
-    assert not any(each["name"].startswith("bound") or each["low"] is not None for each in record["measures"])
-    assert f"All {n} matched pairs of the split test" in (tmp_path / "out" / "report.html").read_text("utf-8")
+    assert (
+        record["task"]["args"]["population"]
+        and {each["n"] for each in record["measures"]} == {n}
+        and 80 < n < 200
+    )
+    assert not any(
+        each["name"].startswith("bound") or each["low"] is not None for each in record["measures"]
+    )
+    assert f"All {n} matched pairs of the split test" in (
+        tmp_path / "out" / "report.html"
+    ).read_text("utf-8")
 
 
 def test_the_paper(run: Run, small_gpt2: Path, tmp_path: Path) -> None:
@@ -198,54 +264,154 @@ def test_the_paper(run: Run, small_gpt2: Path, tmp_path: Path) -> None:
     done = run(*words)
     assert done.code == 0, done.err
     assert "Skipped: docstring needs attn-only-4l" in done.err
-    cells = [[cell.strip() for cell in line.strip("│ ").split("│")] for line in done.out.splitlines() if "│" in line]
+    cells = [
+        [cell.strip() for cell in line.strip("│ ").split("│")]
+        for line in done.out.splitlines()
+        if "│" in line
+    ]
     means = [row for row in cells if row[0] == "mean"]
-    assert [row[3] for row in means] == ["5.15", "0.59"] and [row[6] for row in means] == ["2.09", "0.08"]
+    assert [row[3] for row in means] == ["5.15", "0.59"] and [row[6] for row in means] == [
+        "2.09",
+        "0.08",
+    ]
     assert {path.name for path in out.iterdir()} == {
         "report.html",
-        *(f"{task}-{pairs}" for task in ("ioi", "greater-than") for pairs in ("unmatched", "matched")),
+        *(
+            f"{task}-{pairs}"
+            for task in ("ioi", "greater-than")
+            for pairs in ("unmatched", "matched")
+        ),
     }
-    record = json.loads((out / "ioi-matched" / "records").glob("*.json").__next__().read_text("utf-8"))
-    assert record["method"]["args"]["edges"] == 963 and record["task"]["args"]["counterfactual"] == "new_names_abc_counterfactual"
+    record = json.loads(
+        (out / "ioi-matched" / "records").glob("*.json").__next__().read_text("utf-8")
+    )
+    assert (
+        record["method"]["args"]["edges"] == 963
+        and record["task"]["args"]["counterfactual"] == "new_names_abc_counterfactual"
+    )
     assert float(means[1][1]) == pytest.approx(record["measures"][0]["value"], rel=0.01)
     page = (out / "report.html").read_text("utf-8")
-    # The page ends with the verdict, which another model than GPT-2 cannot have, and says which pairs these are.
-    assert page.index("Verdict on table 3") > page.index("Matched pairs (table 7)") and "the same in both prompts" in page
+    # The page ends with the verdict, which another model than GPT-2 cannot have, and says which
+    # pairs these are.
+    assert (
+        page.index("Verdict on table 3") > page.index("Matched pairs (table 7)")
+        and "the same in both prompts" in page
+    )
     for task in ("ioi", "greater-than"):
-        assert re.search(rf"{task}: what table 3 is closer to cannot be told: .* is not GPT-2 small\.", done.out)
+        assert re.search(
+            rf"{task}: what table 3 is closer to cannot be told: .* is not GPT-2 small\.", done.out
+        )
     assert page.count("cannot be told") == 2
     again = run(*words)
     assert again.code == 0 and again.out == done.out
-    assert "table 7" in page and '<td><a href="ioi-matched/report.html">ioi-matched/report.html</a></td>' in page
+    assert (
+        "table 7" in page
+        and '<td><a href="ioi-matched/report.html">ioi-matched/report.html</a></td>' in page
+    )
 
 
 def test_the_paper_on_another_graph(run: Run, folder: Path, tmp_path: Path) -> None:
-    done = run("adversarial", "paper", "-m", folder, "-o", tmp_path / "out", "--n-clean", "3", "--n-corrupted", "3", "--n-matched", "3")
-    assert done.code == 2 and "None of the runs could be made" in done.line and "GPT-2 small" in done.line
+    done = run(
+        "adversarial",
+        "paper",
+        "-m",
+        folder,
+        "-o",
+        tmp_path / "out",
+        "--n-clean",
+        "3",
+        "--n-corrupted",
+        "3",
+        "--n-matched",
+        "3",
+    )
+    assert (
+        done.code == 2
+        and "None of the runs could be made" in done.line
+        and "GPT-2 small" in done.line
+    )
 
 
-def test_the_docstring_circuit_of_the_paper(run: Run, small_attn_only: Path, folder: Path, tmp_path: Path) -> None:
-    words = ("--n-clean", "4", "--n-corrupted", "3", "--n-matched", "5", "--worst", "1", "-o", tmp_path / "out")
+def test_the_docstring_circuit_of_the_paper(
+    run: Run, small_attn_only: Path, folder: Path, tmp_path: Path
+) -> None:
+    words = (
+        "--n-clean",
+        "4",
+        "--n-corrupted",
+        "3",
+        "--n-matched",
+        "5",
+        "--worst",
+        "1",
+        "-o",
+        tmp_path / "out",
+    )
     done = run("adversarial", "paper", "-m", folder, "--docstring-model", small_attn_only, *words)
-    # The other model is not GPT-2 small: its four runs fail, and the docstring circuit's two are made all the same.
+    # The other model is not GPT-2 small: its four runs fail, and the docstring circuit's two are
+    # made all the same.
     assert done.code == 1 and done.err.count("The ioi circuit is one of GPT-2 small") == 2
-    record = json.loads((tmp_path / "out" / "docstring-unmatched" / "records").glob("*.json").__next__().read_text("utf-8"))
-    assert record["method"]["args"]["edges"] == 24 and record["task"]["args"]["counterfactual"] == "random_random_counterfactual"
+    record = json.loads(
+        (tmp_path / "out" / "docstring-unmatched" / "records")
+        .glob("*.json")
+        .__next__()
+        .read_text("utf-8")
+    )
+    assert (
+        record["method"]["args"]["edges"] == 24
+        and record["task"]["args"]["counterfactual"] == "random_random_counterfactual"
+    )
     page = (tmp_path / "out" / "report.html").read_text("utf-8")
     assert "What failed" in page and "12.07" in page and "14.64" not in page
 
 
 def test_pairs_methods_and_controls_are_chosen(run: Run, tmp_path: Path) -> None:
-    words = ("--same", "template", "-c", "eap-ig-inputs@7", "--objective", "kl", "--pairing", "random", "--controls", "4")
+    words = (
+        "--same",
+        "template",
+        "-c",
+        "eap-ig-inputs@7",
+        "--objective",
+        "kl",
+        "--pairing",
+        "random",
+        "--controls",
+        "4",
+    )
     done = run(*TRUTH, *SMALL, *words, "-o", tmp_path / "out")
     assert done.code == 0, done.err
-    assert "random paths" in done.out and "random edges" in done.out and "All prompts have one template." in done.out
+    assert (
+        "random paths" in done.out
+        and "random edges" in done.out
+        and "All prompts have one template." in done.out
+    )
     plan = json.loads((tmp_path / "out" / "plan.json").read_text("utf-8"))
-    assert (plan["same"], plan["objective"], plan["pairing"], plan["controls"]) == (["template"], "kl", "random", 4)
+    assert (plan["same"], plan["objective"], plan["pairing"], plan["controls"]) == (
+        ["template"],
+        "kl",
+        "random",
+        4,
+    )
     page = (tmp_path / "out" / "report.html").read_text("utf-8")
     assert "random paths (16 pairs)" in page and "random edges (16 pairs)" in page
-    assert "pairing=random" in page and "objective=kl" in page and "those that agree in template" in page and "By template" in page
-    refused = run(*TRUTH, *SMALL, "--same", "template", "-c", "eap-ig-inputs@7", "--objective", "kl", "-o", tmp_path / "out")
+    assert (
+        "pairing=random" in page
+        and "objective=kl" in page
+        and "those that agree in template" in page
+        and "By template" in page
+    )
+    refused = run(
+        *TRUTH,
+        *SMALL,
+        "--same",
+        "template",
+        "-c",
+        "eap-ig-inputs@7",
+        "--objective",
+        "kl",
+        "-o",
+        tmp_path / "out",
+    )
     assert refused.code == 2 and "holds a run with" in refused.line
 
 
@@ -261,7 +427,9 @@ def test_pairs_methods_and_controls_are_chosen(run: Run, tmp_path: Path) -> None
         (("--controls", "0"), "controls must be 1 or more"),
     ],
 )
-def test_wrong_choices_are_one_line(run: Run, tmp_path: Path, words: tuple[str, ...], message: str) -> None:
+def test_wrong_choices_are_one_line(
+    run: Run, tmp_path: Path, words: tuple[str, ...], message: str
+) -> None:
     done = run(*TRUTH, *SMALL, "-c", "random@0.5", *words, "-o", tmp_path / "out")
     assert done.code == 2 and message in done.line
 
@@ -270,8 +438,12 @@ def test_a_heat_map_that_is_asked_for_is_drawn(run: Run, tmp_path: Path) -> None
     words = (*TRUTH, *SMALL, "-c", "random@0.5")
     done = run(*words, "--heat-map", "subject,corrupted subject", "-o", tmp_path / "out")
     assert done.code == 0, done.err
-    assert json.loads((tmp_path / "out" / "plan.json").read_text("utf-8"))["heat_maps"] == ["subject,corrupted subject"]
-    assert "By subject and corrupted subject" in (tmp_path / "out" / "report.html").read_text("utf-8")
+    assert json.loads((tmp_path / "out" / "plan.json").read_text("utf-8"))["heat_maps"] == [
+        "subject,corrupted subject"
+    ]
+    assert "By subject and corrupted subject" in (tmp_path / "out" / "report.html").read_text(
+        "utf-8"
+    )
     refused = run(*words, "--heat-map", "subjct,subject", "-o", tmp_path / "other")
     assert refused.code == 2 and "Did you mean 'subject'" in refused.line
 
@@ -287,5 +459,13 @@ def test_the_papers_runs_draw_its_heat_maps() -> None:
     plans = PaperRun("gpt2").plans()
     maps = {name: plan.heat_maps for name, plan in plans.items()}
     assert sum(name.startswith(("ioi", "greater")) for name in maps) == 4
-    assert all(any("place" in each and "object" in each for each in found) for name, found in maps.items() if name.startswith("ioi"))
-    assert all(any("noun" in each and "year" in each for each in found) for name, found in maps.items() if name.startswith("greater"))
+    assert all(
+        any("place" in each and "object" in each for each in found)
+        for name, found in maps.items()
+        if name.startswith("ioi")
+    )
+    assert all(
+        any("noun" in each and "year" in each for each in found)
+        for name, found in maps.items()
+        if name.startswith("greater")
+    )

@@ -14,7 +14,20 @@ from mechassay.adversarial.evaluation import evaluate_pairs
 from mechassay.cli import adversarial_search
 
 Run = Callable[..., Any]
-WORDS = ("adversarial", "search", "-m", "truth-ioi", "-t", "truth-ioi", "-c", "eap@4", "--n-clean", "12", "--n-corrupted", "12")
+WORDS = (
+    "adversarial",
+    "search",
+    "-m",
+    "truth-ioi",
+    "-t",
+    "truth-ioi",
+    "-c",
+    "eap@4",
+    "--n-clean",
+    "12",
+    "--n-corrupted",
+    "12",
+)
 FEW = ("--train-limit", "5", "--starts", "2", "--restarts", "1")
 
 
@@ -23,15 +36,23 @@ def test_a_lower_bound_and_the_pair_that_has_it(run: Run, tmp_path: Path) -> Non
     assert done.code == 0, done.err
     found = json.loads((tmp_path / "found.json").read_text("utf-8"))
     best = found["climbs"][0]
-    assert f"Lower bound on the maximum: {found['lower_bound']:.6g} nats, after {found['evaluations']} pairs (random sampling: " in done.out
+    assert (
+        f"Lower bound on the maximum: {found['lower_bound']:.6g} nats, after {found['evaluations']}"
+        " pairs (random sampling: " in done.out
+    )
     assert f"clean      {best['clean']}\ncorrupted  {best['corrupted']}" in done.out
-    assert found["lower_bound"] == best["kl"] == best["steps"][-1]["kl"] > 0.1 and best["steps"][0]["change"] == ""
+    assert (
+        found["lower_bound"] == best["kl"] == best["steps"][-1]["kl"] > 0.1
+        and best["steps"][0]["change"] == ""
+    )
     assert found["random"]["pairs"] == min(found["evaluations"], 144) and found["finished"]
     assert (found["circuit"], found["budget"], found["seed"]) == ("eap@4", 150, 0)
     assert run(*WORDS, *FEW, "--budget", "150").out == done.out
 
 
-def test_an_interrupt_is_said_and_is_exit_code_130(run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_interrupt_is_said_and_is_exit_code_130(
+    run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     calls = [0]
 
     def evaluated(*args: Any, **options: Any) -> Any:
@@ -44,7 +65,11 @@ def test_an_interrupt_is_said_and_is_exit_code_130(run: Run, tmp_path: Path, mon
     done = run(*WORDS, *FEW, "--no-compare", "-o", tmp_path / "found.json")
     assert done.code == 130 and "; interrupted" in done.out and "random sampling" not in done.out
     found = f"above and in {tmp_path / 'found.json'}"
-    assert done.line == f"mechassay: interrupted; what was found so far is {found}. The same command begins anew."
+    assert (
+        done.line
+        == f"mechassay: interrupted; what was found so far is {found}. The same command begins"
+        " anew."
+    )
     assert not json.loads((tmp_path / "found.json").read_text("utf-8"))["finished"]
 
 
@@ -54,11 +79,22 @@ def test_an_interrupt_before_anything_was_found(run: Run, monkeypatch: pytest.Mo
 
     monkeypatch.setattr(search, "evaluate_pairs", stopped)
     done = run(*WORDS, *FEW)
-    assert done.code == 130 and done.line == "mechassay: interrupted; nothing was found yet. The same command begins anew."
+    assert (
+        done.code == 130
+        and done.line
+        == "mechassay: interrupted; nothing was found yet. The same command begins anew."
+    )
 
 
-@pytest.mark.parametrize(("place", "message"), [(".", "is no file"), ("/dev/null", "is no file"), ("/proc/x.json", "cannot be written"),
-                                                ("file/x.json", "cannot be written")])  # fmt: skip
+@pytest.mark.parametrize(
+    ("place", "message"),
+    [
+        (".", "is no file"),
+        ("/dev/null", "is no file"),
+        ("/proc/x.json", "cannot be written"),
+        ("file/x.json", "cannot be written"),
+    ],
+)
 def test_where_nothing_can_be_written_nothing_is_begun(
     run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, place: str, message: str
 ) -> None:
@@ -70,7 +106,9 @@ def test_where_nothing_can_be_written_nothing_is_begun(
     done = run(*WORDS, *FEW, "-o", tmp_path / place)
     assert done.code == 2 and message in done.line
     with pytest.raises(AssertionError, match="was loaded"):
-        adversarial_search.search("truth-ioi", "truth-ioi", "eap@4", output=tmp_path / "new" / "x.json")
+        adversarial_search.search(
+            "truth-ioi", "truth-ioi", "eap@4", output=tmp_path / "new" / "x.json"
+        )
     assert [path.name for path in (tmp_path / "new").iterdir()] == []
 
 

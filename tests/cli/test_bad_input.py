@@ -26,17 +26,40 @@ Run = Callable[..., Any]
 
 
 def words(model: object, out: Path, *more: str, task: str = "ioi") -> list[str]:
-    return ["circuits", "run", "-m", str(model), "-t", task, "--train-limit", "4", "--limit", "6", "-o", str(out), *more]
+    return [
+        "circuits",
+        "run",
+        "-m",
+        str(model),
+        "-t",
+        task,
+        "--train-limit",
+        "4",
+        "--limit",
+        "6",
+        "-o",
+        str(out),
+        *more,
+    ]
 
 
 @pytest.mark.parametrize(
     ("more", "message"),
     [
-        (["--method", "eap-ig-input"], "Unknown method 'eap-ig-input'. Did you mean 'eap-ig-inputs'?"),
-        (["--method", "eap-ig-inputs:step=3"], "Unknown setting of eap-ig-inputs 'step'. Did you mean 'steps'?"),
+        (
+            ["--method", "eap-ig-input"],
+            "Unknown method 'eap-ig-input'. Did you mean 'eap-ig-inputs'?",
+        ),
+        (
+            ["--method", "eap-ig-inputs:step=3"],
+            "Unknown setting of eap-ig-inputs 'step'. Did you mean 'steps'?",
+        ),
         (["--method", "eap-ig-inputs:points=lefft"], "Did you mean 'left'?"),
         (["--method", "eap-ig-inputs:steps=0"], "at least 1 step; got 0"),
-        (["--method", "eap-ig-inputs:steps=many"], "The setting steps of eap-ig-inputs is of type int; got 'many'"),
+        (
+            ["--method", "eap-ig-inputs:steps=many"],
+            "The setting steps of eap-ig-inputs is of type int; got 'many'",
+        ),
         (["--method", "eap-ig-inputs:steps"], "A setting is written steps=VALUE"),
         (["--objective", "logitdiff"], "Did you mean 'logit_diff'?"),
         (["--profile", "mib"], "Unknown profile 'mib'"),
@@ -47,14 +70,18 @@ def words(model: object, out: Path, *more: str, task: str = "ioi") -> list[str]:
         (["--limit", "0"], "0"),
     ],
 )
-def test_unknown_names_and_values(folder: Path, tmp_path: Path, run: Run, more: list[str], message: str) -> None:
+def test_unknown_names_and_values(
+    folder: Path, tmp_path: Path, run: Run, more: list[str], message: str
+) -> None:
     done = run(*words(folder, tmp_path / "out", *more))
     assert done.code == 2
     assert message in done.line
 
 
 def test_settings_that_are_whole_or_negative_numbers() -> None:
-    """100 is a decimal number too, and says the same as 100.0; what is wrong with -1 is its size, not its type."""
+    """100 is a decimal number too, and says the same as 100.0;
+    what is wrong with -1 is its size, not its type.
+    """
     assert METHODS.make("subnetwork-probing:sparsity=100") == METHODS.make("subnetwork-probing")
     assert METHODS.make("acdc:threshold=0").threshold == 0.0
     assert METHODS.make("ugs:lr=1").lr == METHODS.make("edge-pruning:lr=1").lr == 1.0
@@ -76,25 +103,36 @@ for steps in (2.5, "5", None, True):
         print(error)
 """
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    wanted = [f"The setting steps of eap-ig-inputs is of type int; got {each}." for each in ("2.5", "'5'", "None", "True")]
+    wanted = [
+        f"The setting steps of eap-ig-inputs is of type int; got {each}."
+        for each in ("2.5", "'5'", "None", "True")
+    ]
     assert done.stdout.splitlines() == wanted
 
 
 def test_an_error_that_nobody_foresaw_is_a_row(folder: Path, tmp_path: Path, run: Run) -> None:
     """A learning rate that overflows inside the optimizer: the other methods go on."""
-    done = run(*words(folder, tmp_path / "out", "--method", "ugs:steps=4,lr=1e40", "--method", "eap"))
+    done = run(
+        *words(folder, tmp_path / "out", "--method", "ugs:steps=4,lr=1e40", "--method", "eap")
+    )
     assert done.code == 1
     assert "ugs steps=4,lr=1e+40" in done.err and "Traceback" not in done.err
     assert (tmp_path / "out" / "records" / "eap.json").is_file()
     (failure,) = json.loads((tmp_path / "out" / "failures.json").read_text())
-    assert failure["error"] == "RuntimeError" and "overflow" in failure["message"] and "\n" not in failure["message"]
+    assert (
+        failure["error"] == "RuntimeError"
+        and "overflow" in failure["message"]
+        and "\n" not in failure["message"]
+    )
     assert "Traceback" in failure["traceback"]
 
 
 def test_tokens_that_the_model_does_not_have() -> None:
     case = subject("gpt2")
     beyond = Batch.from_tokens([[1, 2, 97]], [[1, 2, 3]], [4], [5])
-    with pytest.raises(BadPairs, match="Pair 0: its clean prompt has the token id 97; .* has 0 to 96"):
+    with pytest.raises(
+        BadPairs, match="Pair 0: its clean prompt has the token id 97; .* has 0 to 96"
+    ):
         EAP().score(case.model, beyond)
     with pytest.raises(BadPairs, match="Pair 0: its foil has the token id 200"):
         EAP().score(case.model, Batch.from_tokens([[1, 2, 3]], [[1, 2, 4]], [4], [200]))
@@ -105,7 +143,17 @@ def test_tokens_that_the_model_does_not_have() -> None:
 
 def test_a_folder_without_scores(folder: Path, tmp_path: Path, run: Run) -> None:
     (tmp_path / "empty").mkdir()
-    done = run("circuits", "evaluate", tmp_path / "empty", "-m", folder, "-t", "ioi", "-o", tmp_path / "out")
+    done = run(
+        "circuits",
+        "evaluate",
+        tmp_path / "empty",
+        "-m",
+        folder,
+        "-t",
+        "ioi",
+        "-o",
+        tmp_path / "out",
+    )
     assert done.code == 2 and "the folder has no score files (.safetensors)" in done.line
 
 
@@ -116,7 +164,10 @@ def test_converting_a_file_of_another_ending(tmp_path: Path, run: Run) -> None:
 
 
 def test_unknown_task(folder: Path, tmp_path: Path, run: Run) -> None:
-    assert "Unknown task 'io'. Did you mean 'ioi'?" in run(*words(folder, tmp_path / "out", task="io")).line
+    assert (
+        "Unknown task 'io'. Did you mean 'ioi'?"
+        in run(*words(folder, tmp_path / "out", task="io")).line
+    )
 
 
 def test_unknown_model(tmp_path: Path, run: Run) -> None:
@@ -125,13 +176,24 @@ def test_unknown_model(tmp_path: Path, run: Run) -> None:
     assert "smollm2-135m" in done.line
 
 
-def test_packaged_model_that_is_not_fetched(tmp_path: Path, run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_packaged_model_that_is_not_fetched(
+    tmp_path: Path, run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("MECHASSAY_CACHE", str(tmp_path / "cache"))
-    assert "mechassay models fetch smollm2-135m" in run(*words("smollm2-135m", tmp_path / "out")).line
+    assert (
+        "mechassay models fetch smollm2-135m" in run(*words("smollm2-135m", tmp_path / "out")).line
+    )
 
 
 def test_unsupported_family_names_the_missing_module(tmp_path: Path, run: Run) -> None:
-    config = OPTConfig(vocab_size=40, hidden_size=16, num_hidden_layers=1, num_attention_heads=2, ffn_dim=16, word_embed_proj_dim=16)
+    config = OPTConfig(
+        vocab_size=40,
+        hidden_size=16,
+        num_hidden_layers=1,
+        num_attention_heads=2,
+        ffn_dim=16,
+        word_embed_proj_dim=16,
+    )
     quiet_model(OPTForCausalLM, config).save_pretrained(tmp_path / "opt")
     done = run("models", "check", tmp_path / "opt")
     assert done.code == 2
@@ -141,7 +203,19 @@ def test_unsupported_family_names_the_missing_module(tmp_path: Path, run: Run) -
 
 def test_scores_of_another_graph(folder: Path, tmp_path: Path, run: Run) -> None:
     Random().draw(Graph(2, 2)).save(tmp_path / "other.safetensors")
-    done = run("circuits", "evaluate", tmp_path / "other.safetensors", "-m", folder, "-t", "ioi", "--limit", "4", "-o", tmp_path / "out")
+    done = run(
+        "circuits",
+        "evaluate",
+        tmp_path / "other.safetensors",
+        "-m",
+        folder,
+        "-t",
+        "ioi",
+        "--limit",
+        "4",
+        "-o",
+        tmp_path / "out",
+    )
     assert done.code == 1
     assert "the model's graph is Graph(n_layers=3, n_heads=4" in done.err
 
@@ -167,7 +241,10 @@ def test_a_folder_that_holds_another_run(folder: Path, tmp_path: Path, run: Run)
     assert "seed = 0; this one has 1" in done.line
     (tmp_path / "notes").mkdir()
     (tmp_path / "notes/a.txt").write_text("mine")
-    assert "is not the folder of a run" in run(*words(folder, tmp_path / "notes", "--method", "eap")).line
+    assert (
+        "is not the folder of a run"
+        in run(*words(folder, tmp_path / "notes", "--method", "eap")).line
+    )
     assert (tmp_path / "notes/a.txt").read_text() == "mine"
 
 
@@ -179,8 +256,21 @@ def test_a_record_that_is_truncated(folder: Path, tmp_path: Path, run: Run) -> N
     assert "not the folder of a run" in run("report", tmp_path / "nowhere").line
 
 
-def test_a_method_that_fails_is_a_row_and_the_others_go_on(folder: Path, tmp_path: Path, run: Run) -> None:
-    done = run(*words(folder, tmp_path / "out", "--method", "eap", "--method", "exact", "--objective", "accuracy"))
+def test_a_method_that_fails_is_a_row_and_the_others_go_on(
+    folder: Path, tmp_path: Path, run: Run
+) -> None:
+    done = run(
+        *words(
+            folder,
+            tmp_path / "out",
+            "--method",
+            "eap",
+            "--method",
+            "exact",
+            "--objective",
+            "accuracy",
+        )
+    )
     assert done.code == 1
     assert "eap needs a differentiable objective" in done.err
     assert (tmp_path / "out/records/exact.json").is_file()
@@ -198,7 +288,9 @@ def broken_copy(folder: Path, target: Path, value: float) -> Path:
     return target
 
 
-def test_nan_weights_are_found_when_the_model_is_loaded(folder: Path, tmp_path: Path, run: Run) -> None:
+def test_nan_weights_are_found_when_the_model_is_loaded(
+    folder: Path, tmp_path: Path, run: Run
+) -> None:
     done = run("models", "check", broken_copy(folder, tmp_path / "nan", float("nan")))
     assert done.code == 1
     assert "differ" in done.line or "sum" in done.line
@@ -218,7 +310,13 @@ def test_wrong_options_exit_with_two(run: Run) -> None:
 
 
 def test_a_model_without_tokenizer(tmp_path: Path, run: Run) -> None:
-    config = LlamaConfig(vocab_size=40, hidden_size=16, num_hidden_layers=1, num_attention_heads=2, intermediate_size=16)
+    config = LlamaConfig(
+        vocab_size=40,
+        hidden_size=16,
+        num_hidden_layers=1,
+        num_attention_heads=2,
+        intermediate_size=16,
+    )
     quiet_model(LlamaForCausalLM, config).save_pretrained(tmp_path / "bare")
     done = run(*words(tmp_path / "bare", tmp_path / "out"))
     assert done.code == 2
@@ -238,12 +336,17 @@ def test_a_device_that_is_not_there(folder: Path, tmp_path: Path, run: Run) -> N
 
 
 def test_a_ground_truth_has_its_name_suggested(tmp_path: Path, run: Run) -> None:
-    assert "Did you mean 'truth-induction'?" in run(*words("truth-inductio", tmp_path / "out", "--method", "eap")).line
+    assert (
+        "Did you mean 'truth-induction'?"
+        in run(*words("truth-inductio", tmp_path / "out", "--method", "eap")).line
+    )
 
 
 def test_a_place_that_cannot_be_written_to(tmp_path: Path, run: Run) -> None:
     Random().draw(Graph(3, 4)).save(tmp_path / "a.safetensors")
-    done = run("circuits", "draw", tmp_path / "a.safetensors", "-o", tmp_path / "a.safetensors/b.svg")
+    done = run(
+        "circuits", "draw", tmp_path / "a.safetensors", "-o", tmp_path / "a.safetensors/b.svg"
+    )
     assert done.code == 1 and "a.safetensors: File exists" in done.line
 
 

@@ -19,12 +19,35 @@ Run = Callable[..., Any]
 
 
 def small(folder: Path, out: Path, *more: str) -> list[str]:
-    return ["circuits", "run", "-m", str(folder), "-t", "ioi", "--train-limit", "8", "--limit", "12", "-o", str(out), *more]
+    return [
+        "circuits",
+        "run",
+        "-m",
+        str(folder),
+        "-t",
+        "ioi",
+        "--train-limit",
+        "8",
+        "--limit",
+        "12",
+        "-o",
+        str(out),
+        *more,
+    ]
 
 
 def test_run_writes_scores_records_and_a_report(folder: Path, tmp_path: Path, run: Run) -> None:
     done = run(
-        *small(folder, tmp_path / "out", "--method", "eap", "--method", "eap-ig-inputs:steps=2,points=midpoint", "--method", "random")
+        *small(
+            folder,
+            tmp_path / "out",
+            "--method",
+            "eap",
+            "--method",
+            "eap-ig-inputs:steps=2,points=midpoint",
+            "--method",
+            "random",
+        )
     )
     assert done.code == 0, done.err
     out = tmp_path / "out"
@@ -40,47 +63,114 @@ def test_run_writes_scores_records_and_a_report(folder: Path, tmp_path: Path, ru
         assert name in done.out
 
 
-def test_what_a_file_repeats_is_a_warning_of_its_records(folder: Path, tmp_path: Path, run: Run) -> None:
+def test_what_a_file_repeats_is_a_warning_of_its_records(
+    folder: Path, tmp_path: Path, run: Run
+) -> None:
     pairs = ma.load_task("ioi").pairs("test", ma.load_model(str(folder)), limit=4)
     rows = [pair.as_dict() | {"id": str(place)} for place, pair in enumerate([*pairs, pairs[0]])]
     file = tmp_path / "mine.jsonl"
     file.write_text("\n".join(map(json.dumps, rows)))
     splits = ("--split", "train", "--train-split", "train", "--limit", "5", "--train-limit", "5")
-    done = run("circuits", "run", "-m", folder, "-t", file, "--method", "eap", *splits, "-o", tmp_path / "out")
+    done = run(
+        "circuits",
+        "run",
+        "-m",
+        folder,
+        "-t",
+        file,
+        "--method",
+        "eap",
+        *splits,
+        "-o",
+        tmp_path / "out",
+    )
     assert done.code == 0, done.err
     record = Record.model_validate_json((tmp_path / "out" / "records" / "eap.json").read_text())
-    assert any("rows with one prompt are one group" in warning for warning in record.warnings), (done.err, record.warnings)
+    assert any("rows with one prompt are one group" in warning for warning in record.warnings), (
+        done.err,
+        record.warnings,
+    )
     assert len(set(record.groups)) == 4
-    assert any(warning.startswith("5 of 5 examples (0, 1, 2, ...) are among those") for warning in record.warnings)
+    assert any(
+        warning.startswith("5 of 5 examples (0, 1, 2, ...) are among those")
+        for warning in record.warnings
+    )
 
 
-def test_scores_of_nodes_neurons_and_routes_run_like_those_of_edges(folder: Path, tmp_path: Path, run: Run) -> None:
+def test_scores_of_nodes_neurons_and_routes_run_like_those_of_edges(
+    folder: Path, tmp_path: Path, run: Run
+) -> None:
     out = tmp_path / "out"
-    words = small(folder, out, "--method", "nap-ig:steps=2", "--method", "nap:level=node", "--method", "ifr", "--method", "eap")
+    words = small(
+        folder,
+        out,
+        "--method",
+        "nap-ig:steps=2",
+        "--method",
+        "nap:level=node",
+        "--method",
+        "ifr",
+        "--method",
+        "eap",
+    )
     done = run(*words)
     assert done.code == 0, done.err
-    records = {file.stem: Record.model_validate_json(file.read_text()) for file in (out / "records").glob("*.json")}
+    records = {
+        file.stem: Record.model_validate_json(file.read_text())
+        for file in (out / "records").glob("*.json")
+    }
     assert set(records) == {"nap-ig steps=2", "nap level=node", "ifr", "eap"}
     for record in records.values():
         sizes = record.curves["value"]
         # A circuit never holds more than was asked for, in edges or in edges' worth of neurons.
-        assert all(kept <= max(1, asked) for kept, asked in zip(sizes["kept"], sizes["asked"], strict=True))
+        assert all(
+            kept <= max(1, asked) for kept, asked in zip(sizes["kept"], sizes["asked"], strict=True)
+        )
         assert sizes["kept"][-1] > 0
     assert records["ifr"].curves["value"]["kept"] != records["eap"].curves["value"]["kept"]
     assert (out / "report.html").is_file() and run("report", out).code == 0
     before = os.stat(out / "records/ifr.json").st_mtime_ns
     assert run(*words).code == 0 and os.stat(out / "records/ifr.json").st_mtime_ns == before
-    done = run("circuits", "localize", "-m", folder, "-t", "ioi", "--train-limit", "4", "--method", "nap", "-o", tmp_path / "n")
+    done = run(
+        "circuits",
+        "localize",
+        "-m",
+        folder,
+        "-t",
+        "ioi",
+        "--train-limit",
+        "4",
+        "--method",
+        "nap",
+        "-o",
+        tmp_path / "n",
+    )
     assert done.code == 0 and "[" in done.out
 
 
 def test_convert_there_and_back(folder: Path, tmp_path: Path, run: Run) -> None:
-    run("circuits", "localize", "-m", folder, "-t", "ioi", "--train-limit", "4", "--method", "eap", "-o", tmp_path / "a")
+    run(
+        "circuits",
+        "localize",
+        "-m",
+        folder,
+        "-t",
+        "ioi",
+        "--train-limit",
+        "4",
+        "--method",
+        "eap",
+        "-o",
+        tmp_path / "a",
+    )
     ours = tmp_path / "a/scores/eap.safetensors"
     assert run("circuits", "convert", ours, tmp_path / "x.json", "-m", folder).code == 0
     assert run("circuits", "convert", tmp_path / "x.json", tmp_path / "x.pt").code == 0
     assert run("circuits", "convert", tmp_path / "x.pt", tmp_path / "back.safetensors").code == 0
-    there, back = EdgeScores.load(ours).values, EdgeScores.load(tmp_path / "back.safetensors").values
+    there, back = (
+        EdgeScores.load(ours).values,
+        EdgeScores.load(tmp_path / "back.safetensors").values,
+    )
     assert back.nan_to_num(9).equal(there.nan_to_num(9))
     assert "--model" in run("circuits", "convert", ours, tmp_path / "y.json").line
 
@@ -110,8 +200,14 @@ def test_an_ablation_is_kept_with_the_run(folder: Path, tmp_path: Path, run: Run
     plain = tmp_path / "plain"
     run(*small(folder, plain, "--method", "eap"))
     other = Record.model_validate_json((plain / "records/eap.json").read_text())
-    assert other.per_example["clean"] == record.per_example["clean"] and other.per_example["empty"] != record.per_example["empty"]
-    assert "Unknown ablation 'means'. Did you mean 'mean'?" in run(*small(folder, tmp_path / "x", "--ablation", "means")).line
+    assert (
+        other.per_example["clean"] == record.per_example["clean"]
+        and other.per_example["empty"] != record.per_example["empty"]
+    )
+    assert (
+        "Unknown ablation 'means'. Did you mean 'mean'?"
+        in run(*small(folder, tmp_path / "x", "--ablation", "means")).line
+    )
 
 
 def test_train_and_test_pairs_differ(folder: Path, tmp_path: Path, run: Run) -> None:
@@ -124,7 +220,11 @@ def test_train_and_test_pairs_differ(folder: Path, tmp_path: Path, run: Run) -> 
 def test_a_second_call_reads_what_is_there(folder: Path, tmp_path: Path, run: Run) -> None:
     words = small(folder, tmp_path / "out", "--method", "eap")
     run(*words)
-    files = [tmp_path / "out/scores/eap.safetensors", tmp_path / "out/records/eap.json", tmp_path / "out/controls.safetensors"]
+    files = [
+        tmp_path / "out/scores/eap.safetensors",
+        tmp_path / "out/records/eap.json",
+        tmp_path / "out/controls.safetensors",
+    ]
     before = [os.stat(file).st_mtime_ns for file in files]
     assert run(*words).code == 0
     assert [os.stat(file).st_mtime_ns for file in files] == before
@@ -138,18 +238,47 @@ def test_a_lost_cell_is_made_again_and_is_the_same(folder: Path, tmp_path: Path,
     file.unlink()
     (tmp_path / "out/records/eap.json").unlink()
     run(*words)
-    assert EdgeScores.load(file).values.equal(first) or EdgeScores.load(file).values.nan_to_num().equal(first.nan_to_num())
+    assert EdgeScores.load(file).values.equal(first) or EdgeScores.load(
+        file
+    ).values.nan_to_num().equal(first.nan_to_num())
 
 
 def test_localize_then_evaluate(folder: Path, tmp_path: Path, run: Run) -> None:
-    done = run("circuits", "localize", "-m", folder, "-t", "ioi", "--train-limit", "6", "--method", "eap", "-o", tmp_path / "a")
+    done = run(
+        "circuits",
+        "localize",
+        "-m",
+        folder,
+        "-t",
+        "ioi",
+        "--train-limit",
+        "6",
+        "--method",
+        "eap",
+        "-o",
+        tmp_path / "a",
+    )
     assert done.code == 0, done.err
     assert "strongest" in done.out
     done = run(
-        "circuits", "evaluate", tmp_path / "a", "-m", folder, "-t", "ioi", "--limit", "8", "--profile", "mib-2025", "-o", tmp_path / "b"
+        "circuits",
+        "evaluate",
+        tmp_path / "a",
+        "-m",
+        folder,
+        "-t",
+        "ioi",
+        "--limit",
+        "8",
+        "--profile",
+        "mib-2025",
+        "-o",
+        tmp_path / "b",
     )
     assert done.code == 0, done.err
-    assert Record.model_validate_json((tmp_path / "b/records/eap.json").read_text()).metric.args == {"profile": "mib-2025"}
+    assert Record.model_validate_json(
+        (tmp_path / "b/records/eap.json").read_text()
+    ).metric.args == {"profile": "mib-2025"}
 
 
 def test_report_is_written_again_from_records(folder: Path, tmp_path: Path, run: Run) -> None:
@@ -183,13 +312,31 @@ def test_version(run: Run) -> None:
 
 @pytest.mark.parametrize("objective", ["prob_diff", "kl", "js", "cross_entropy"])
 def test_other_objectives_run(folder: Path, tmp_path: Path, run: Run, objective: str) -> None:
-    done = run(*small(folder, tmp_path / "out", "--method", "eap-ig-inputs", "--objective", objective))
+    done = run(
+        *small(folder, tmp_path / "out", "--method", "eap-ig-inputs", "--objective", objective)
+    )
     assert done.code == 0, done.err
-    assert Record.model_validate_json((tmp_path / "out/records/eap-ig-inputs.json").read_text()).metric.name == objective
+    assert (
+        Record.model_validate_json(
+            (tmp_path / "out/records/eap-ig-inputs.json").read_text()
+        ).metric.name
+        == objective
+    )
 
 
 def test_the_plan_never_holds_the_private_seed(folder: Path, tmp_path: Path, run: Run) -> None:
-    done = run(*small(folder, tmp_path / "out", "--method", "eap", "--split", "private", "--private-seed", "774411"))
+    done = run(
+        *small(
+            folder,
+            tmp_path / "out",
+            "--method",
+            "eap",
+            "--split",
+            "private",
+            "--private-seed",
+            "774411",
+        )
+    )
     assert done.code == 0, done.err
     assert "774411" not in (tmp_path / "out/plan.json").read_text()
     assert json.loads((tmp_path / "out/plan.json").read_text())["test_split"] == "private"

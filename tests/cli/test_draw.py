@@ -24,13 +24,24 @@ GRAPH = Graph(6, 4)
 def made(seed: int, graph: Graph = GRAPH) -> EdgeScores:
     generator = torch.Generator().manual_seed(seed)
     values = torch.randn(graph.n_writers, graph.n_readers, generator=generator) ** 3
-    return EdgeScores.of(graph, values, {"method": "made", "settings": {"seed": seed}, "task": "<b>ioi</b>"})
+    return EdgeScores.of(
+        graph, values, {"method": "made", "settings": {"seed": seed}, "task": "<b>ioi</b>"}
+    )
 
 
 def lines(svg: str) -> dict[str, str]:
     """Names of the edges drawn, and what else pointing at them shows."""
-    groups = [group for group in ElementTree.fromstring(svg).iter(f"{SVG}g") if group.get("class") == "link"]
-    return {name: rest for name, _, rest in (str(group.findtext(f"{SVG}title")).partition("  ") for group in groups)}
+    groups = [
+        group
+        for group in ElementTree.fromstring(svg).iter(f"{SVG}g")
+        if group.get("class") == "link"
+    ]
+    return {
+        name: rest
+        for name, _, rest in (
+            str(group.findtext(f"{SVG}title")).partition("  ") for group in groups
+        )
+    }
 
 
 def drawings(page: str) -> list[dict[str, str]]:
@@ -62,9 +73,25 @@ def test_one_file_as_an_svg(first: Path, tmp_path: Path, run: Run) -> None:
 
 @pytest.mark.parametrize("by", ["value", "magnitude"])
 @pytest.mark.parametrize("greedy", [False, True])
-def test_edges_ranking_and_growth_are_those_asked_for(first: Path, tmp_path: Path, run: Run, by: Any, greedy: bool) -> None:
+def test_edges_ranking_and_growth_are_those_asked_for(
+    first: Path, tmp_path: Path, run: Run, by: Any, greedy: bool
+) -> None:
     out, scores = tmp_path / "x.svg", made(0)
-    assert run("circuits", "draw", first, "-o", out, "--edges", "150", "--by", by, *(["--greedy"] * greedy)).code == 0
+    assert (
+        run(
+            "circuits",
+            "draw",
+            first,
+            "-o",
+            out,
+            "--edges",
+            "150",
+            "--by",
+            by,
+            *(["--greedy"] * greedy),
+        ).code
+        == 0
+    )
     wanted = (scores.greedy if greedy else scores.top)(150, by=by).pruned()
     assert sorted(lines(out.read_text("utf-8"))) == sorted(wanted.names())
     assert run("circuits", "draw", first, "-o", out, "--by", by, *(["--greedy"] * greedy)).code == 0
@@ -77,23 +104,48 @@ def test_scores_that_grow_are_drawn_as_they_grow(tmp_path: Path, run: Run) -> No
     scores = made(3)
     routes = EdgeScores(GRAPH, scores.values, {**scores.provenance, "selection": "greedy"})
     routes.save(tmp_path / "ifr.safetensors")
-    assert run("circuits", "draw", tmp_path / "ifr.safetensors", "--edges", "20", "-o", tmp_path / "ifr.svg").code == 0
+    assert (
+        run(
+            "circuits",
+            "draw",
+            tmp_path / "ifr.safetensors",
+            "--edges",
+            "20",
+            "-o",
+            tmp_path / "ifr.svg",
+        ).code
+        == 0
+    )
     drawn = lines((tmp_path / "ifr.svg").read_text())
-    assert set(drawn) == set(scores.greedy(20, by="magnitude").pruned().names()) != set(scores.top(20, by="magnitude").pruned().names())
+    assert (
+        set(drawn)
+        == set(scores.greedy(20, by="magnitude").pruned().names())
+        != set(scores.top(20, by="magnitude").pruned().names())
+    )
 
 
 def test_two_files_are_compared(first: Path, second: Path, tmp_path: Path, run: Run) -> None:
-    done = run("circuits", "draw", first, second, "-o", tmp_path / "x.svg", "--edges", "100", "--greedy")
+    done = run(
+        "circuits", "draw", first, second, "-o", tmp_path / "x.svg", "--edges", "100", "--greedy"
+    )
     assert done.code == 0, done.err
     shown = lines((tmp_path / "x.svg").read_text("utf-8"))
     a, b = (made(seed).greedy(100, by="magnitude").pruned() for seed in (0, 1))
     assert set(shown) == set(a.names()) | set(b.names())
     for name, about in shown.items():
-        whose = "in both" if name in a.names() and name in b.names() else f"only in {'first' if name in a.names() else 'second'}"
-        assert about.startswith(f"{whose}; first {float(made(0).values[GRAPH.index(name)]):+.3g}, second ")
+        whose = (
+            "in both"
+            if name in a.names() and name in b.names()
+            else f"only in {'first' if name in a.names() else 'second'}"
+        )
+        assert about.startswith(
+            f"{whose}; first {float(made(0).values[GRAPH.index(name)]):+.3g}, second "
+        )
 
 
-def test_a_page_needs_nothing_else_and_holds_the_table(first: Path, second: Path, tmp_path: Path, run: Run) -> None:
+def test_a_page_needs_nothing_else_and_holds_the_table(
+    first: Path, second: Path, tmp_path: Path, run: Run
+) -> None:
     out = tmp_path / "x.html"
     assert run("circuits", "draw", first, second, "-o", out).code == 0
     page = out.read_text("utf-8")
@@ -106,7 +158,9 @@ def test_a_page_needs_nothing_else_and_holds_the_table(first: Path, second: Path
     assert [set(each) for each in drawings(out.read_text("utf-8"))] == [set(one)]
 
 
-def test_files_of_one_name_are_told_apart(first: Path, second: Path, tmp_path: Path, run: Run) -> None:
+def test_files_of_one_name_are_told_apart(
+    first: Path, second: Path, tmp_path: Path, run: Run
+) -> None:
     (tmp_path / "b").mkdir()
     other = second.rename(tmp_path / "b/first.safetensors")
     assert run("circuits", "draw", first, other, "-o", tmp_path / "x.svg").code == 0
@@ -114,7 +168,9 @@ def test_files_of_one_name_are_told_apart(first: Path, second: Path, tmp_path: P
 
 
 @pytest.mark.parametrize("ending", [".json", ".pt"])
-def test_graph_files_give_the_same_drawing(first: Path, tmp_path: Path, run: Run, ending: str) -> None:
+def test_graph_files_give_the_same_drawing(
+    first: Path, tmp_path: Path, run: Run, ending: str
+) -> None:
     write_graph_file(tmp_path / f"first{ending}", made(0), d_model=8)
     for source in (first, tmp_path / f"first{ending}"):
         assert run("circuits", "draw", source, "-o", tmp_path / f"{source.suffix}.svg").code == 0
@@ -125,10 +181,20 @@ def test_a_graph_file_without_scores_gives_its_circuit(tmp_path: Path, run: Run)
     circuit = Circuit.from_names(GRAPH, ["input->m0", "m0->logits", "a1.h1->m2"])
     write_graph_file(tmp_path / "c.json", circuit=circuit, d_model=8)
     assert run("circuits", "draw", tmp_path / "c.json", "-o", tmp_path / "x.svg").code == 0
-    assert lines((tmp_path / "x.svg").read_text("utf-8")) == dict.fromkeys(circuit.names(), "not scored")
-    assert "without scores" in run("circuits", "draw", tmp_path / "c.json", "-o", tmp_path / "x.svg", "--edges", "2").line
+    assert lines((tmp_path / "x.svg").read_text("utf-8")) == dict.fromkeys(
+        circuit.names(), "not scored"
+    )
+    assert (
+        "without scores"
+        in run(
+            "circuits", "draw", tmp_path / "c.json", "-o", tmp_path / "x.svg", "--edges", "2"
+        ).line
+    )
     GraphFile(GRAPH, 8).write(tmp_path / "n.json")
-    assert "no scores and no circuit" in run("circuits", "draw", tmp_path / "n.json", "-o", tmp_path / "x.svg").line
+    assert (
+        "no scores and no circuit"
+        in run("circuits", "draw", tmp_path / "n.json", "-o", tmp_path / "x.svg").line
+    )
 
 
 def node_values(**scores: float) -> torch.Tensor:
@@ -142,21 +208,43 @@ def test_nodes_and_neurons_give_circuits_of_whole_nodes(tmp_path: Path, run: Run
     scores = NodeScores(GRAPH, node_values(input=3.0, m2=-2.0, a3_h1=1.0))
     scores.save(tmp_path / "nodes.safetensors")
     out = tmp_path / "x.svg"
-    # The three nodes have 10 edges among them and to the logits; the next node brings more than one.
+    # The three nodes have 10 edges among them and to the logits; the next node brings more than
+    # one.
     done = run("circuits", "draw", tmp_path / "nodes.safetensors", "-o", out, "--edges", "11")
     assert done.code == 0, done.err
     heads = [f"{node}->a3.h1<{slot}>" for node in ("input", "m2") for slot in "qkv"]
     wanted = [*heads, "input->m2", *(f"{node}->logits" for node in ("input", "m2", "a3.h1"))]
     assert sorted(lines(out.read_text("utf-8"))) == sorted(wanted)
-    NeuronScores(GRAPH, scores.values[:, None].expand(-1, 4) / 4).save(tmp_path / "neurons.safetensors")
-    assert run("circuits", "draw", tmp_path / "neurons.safetensors", "-o", out, "--edges", "11").code == 0
-    assert "neurons summed" in out.read_text("utf-8") and sorted(lines(out.read_text("utf-8"))) == sorted(wanted)
+    NeuronScores(GRAPH, scores.values[:, None].expand(-1, 4) / 4).save(
+        tmp_path / "neurons.safetensors"
+    )
+    assert (
+        run("circuits", "draw", tmp_path / "neurons.safetensors", "-o", out, "--edges", "11").code
+        == 0
+    )
+    assert "neurons summed" in out.read_text("utf-8") and sorted(
+        lines(out.read_text("utf-8"))
+    ) == sorted(wanted)
     page = tmp_path / "x.html"
-    assert run("circuits", "draw", tmp_path / "nodes.safetensors", tmp_path / "neurons.safetensors", "-o", page, "--edges", "11").code == 0
+    assert (
+        run(
+            "circuits",
+            "draw",
+            tmp_path / "nodes.safetensors",
+            tmp_path / "neurons.safetensors",
+            "-o",
+            page,
+            "--edges",
+            "11",
+        ).code
+        == 0
+    )
     assert set(drawings(page.read_text("utf-8"))[0].values()) == {"in both"}
 
 
-def test_nodes_that_make_no_small_circuit_are_refused_with_the_size_they_make(tmp_path: Path, run: Run) -> None:
+def test_nodes_that_make_no_small_circuit_are_refused_with_the_size_they_make(
+    tmp_path: Path, run: Run
+) -> None:
     NodeScores(GRAPH, node_values(input=-1.0)).save(tmp_path / "late.safetensors")
     words = ["circuits", "draw", tmp_path / "late.safetensors", "-o", tmp_path / "x.svg"]
     done = run(*words, "--by", "value", "--edges", "5")
@@ -165,11 +253,18 @@ def test_nodes_that_make_no_small_circuit_are_refused_with_the_size_they_make(tm
     # By value `input` comes last, so that only all nodes together are connected.
     assert size == GRAPH.n_edges and f"has {size:,} edges" in done.line
     assert "scores; the file has none of edges" in run(*words, "--greedy").line
-    NodeScores(GRAPH, torch.full((GRAPH.n_writers,), float("nan"))).save(tmp_path / "none.safetensors")
-    assert "no circuit of its scored nodes" in run("circuits", "draw", tmp_path / "none.safetensors", "-o", tmp_path / "x.svg").line
+    NodeScores(GRAPH, torch.full((GRAPH.n_writers,), float("nan"))).save(
+        tmp_path / "none.safetensors"
+    )
+    assert (
+        "no circuit of its scored nodes"
+        in run("circuits", "draw", tmp_path / "none.safetensors", "-o", tmp_path / "x.svg").line
+    )
 
 
-def test_a_circuit_without_a_path_is_drawn_empty_and_said(first: Path, tmp_path: Path, run: Run) -> None:
+def test_a_circuit_without_a_path_is_drawn_empty_and_said(
+    first: Path, tmp_path: Path, run: Run
+) -> None:
     done = run("circuits", "draw", first, "-o", tmp_path / "x.svg", "--edges", "1")
     assert done.code == 0 and "none of them is on a path" in done.line and "--greedy" in done.line
     assert "no edges" in (tmp_path / "x.svg").read_text("utf-8")
@@ -183,20 +278,42 @@ def test_a_circuit_without_a_path_is_drawn_empty_and_said(first: Path, tmp_path:
         (["none.safetensors", "-o", "x.svg"], "none.safetensors: there is no such file."),
         (["none.json", "-o", "x.svg"], "none.json: there is no such file."),
         (["{first}", "none.pt", "-o", "x.svg"], "none.pt: there is no such file."),
-        (["scores.csv", "-o", "x.svg"], "scores.csv: a score file ends in .safetensors, .json or .pt."),
-        (["{first}", "-o", "x.svg", "--edges", str(GRAPH.n_edges + 1)], f"between 0 and {GRAPH.n_edges} edges; got {GRAPH.n_edges + 1}"),
-        (["{first}", "-o", "x.svg", "--greedy", "--edges", "-1"], f"between 0 and {GRAPH.n_edges} edges; got -1"),
+        (
+            ["scores.csv", "-o", "x.svg"],
+            "scores.csv: a score file ends in .safetensors, .json or .pt.",
+        ),
+        (
+            ["{first}", "-o", "x.svg", "--edges", str(GRAPH.n_edges + 1)],
+            f"between 0 and {GRAPH.n_edges} edges; got {GRAPH.n_edges + 1}",
+        ),
+        (
+            ["{first}", "-o", "x.svg", "--greedy", "--edges", "-1"],
+            f"between 0 and {GRAPH.n_edges} edges; got -1",
+        ),
         (["{first}", "-o", "x.svg", "--edges", "1100"], "at most 1,000 edges"),
-        (["{first}", "-o", "x.svg", "--by", "values"], "Unknown ranking 'values'. Did you mean 'value'?"),
-        (["{first}", "{small}", "-o", "x.svg"], "small.safetensors is about Graph(n_layers=2, n_heads=2"),
+        (
+            ["{first}", "-o", "x.svg", "--by", "values"],
+            "Unknown ranking 'values'. Did you mean 'value'?",
+        ),
+        (
+            ["{first}", "{small}", "-o", "x.svg"],
+            "small.safetensors is about Graph(n_layers=2, n_heads=2",
+        ),
     ],
 )
 def test_bad_input_is_one_line(
-    first: Path, tmp_path: Path, run: Run, monkeypatch: pytest.MonkeyPatch, words: list[str], message: str
+    first: Path,
+    tmp_path: Path,
+    run: Run,
+    monkeypatch: pytest.MonkeyPatch,
+    words: list[str],
+    message: str,
 ) -> None:
     monkeypatch.chdir(tmp_path)
     made(0, Graph(2, 2)).save("small.safetensors")
-    done = run("circuits", "draw", *(word.format(first=first, small="small.safetensors") for word in words))
+    done = run(
+        "circuits", "draw", *(word.format(first=first, small="small.safetensors") for word in words)
+    )
     assert done.code == 2
     assert message in done.line
     assert not list(tmp_path.glob("x*"))
@@ -205,6 +322,8 @@ def test_bad_input_is_one_line(
 def test_edges_without_a_neuron_are_not_drawn(tmp_path: Path, run: Run) -> None:
     graph = Graph(2, 2)
     nothing = torch.zeros(graph.n_writers, 8, dtype=torch.bool)
-    GraphFile(graph, 8, None, Circuit(graph, graph.legal.clone(), nothing)).write(tmp_path / "a.json")
+    GraphFile(graph, 8, None, Circuit(graph, graph.legal.clone(), nothing)).write(
+        tmp_path / "a.json"
+    )
     done = run("circuits", "draw", tmp_path / "a.json", "-o", tmp_path / "a.svg")
     assert done.code == 0 and "a: 0 edges" in done.out

@@ -36,7 +36,9 @@ def test_show_prints_tokens_side_by_side(folder: Path, run: Run) -> None:
     assert "|" in done.out
 
 
-def test_score_writes_records_tables_and_a_page_and_goes_on(folder: Path, tmp_path: Path, run: Run) -> None:
+def test_score_writes_records_tables_and_a_page_and_goes_on(
+    folder: Path, tmp_path: Path, run: Run
+) -> None:
     out = tmp_path / "out"
     words = ["tasks", "score", "-m", folder, "-t", "ioi", "--limit", "6", "-o", out]
     done = run(*words)
@@ -46,8 +48,15 @@ def test_score_writes_records_tables_and_a_page_and_goes_on(folder: Path, tmp_pa
     assert record.kind == "accuracy" and len(record.example_ids) == record.data["test"]["kept"] == 6
     by_name = {each.name: each for each in record.measures}
     assert by_name["greedy@original"].n == 6 and by_name["chance@original"].value == 0.5
-    assert by_name["greedy@abc_counterfactual"].n == 0 and by_name["greedy@abc_counterfactual"].n_undefined == 6
-    assert by_name["ranked@original"].low <= by_name["ranked@original"].value <= by_name["ranked@original"].high
+    assert (
+        by_name["greedy@abc_counterfactual"].n == 0
+        and by_name["greedy@abc_counterfactual"].n_undefined == 6
+    )
+    assert (
+        by_name["ranked@original"].low
+        <= by_name["ranked@original"].value
+        <= by_name["ranked@original"].high
+    )
     page, tables = (out / "report.html").read_text(), (out / "accuracy.md").read_text()
     assert "<svg" in page and "<script" not in page
     assert "| ioi |" in tables and "| s2 io flip |" in tables and "abc" not in tables
@@ -58,20 +67,38 @@ def test_score_writes_records_tables_and_a_page_and_goes_on(folder: Path, tmp_pa
     assert "holds a run with limit" in run(*words[:-4], "--limit", "7", "-o", out).line
 
 
-def test_score_with_the_scoring_of_mib_beside_the_exact_one(folder: Path, tmp_path: Path, run: Run) -> None:
+def test_score_with_the_scoring_of_mib_beside_the_exact_one(
+    folder: Path, tmp_path: Path, run: Run
+) -> None:
     words = ["tasks", "score", "-m", folder, "-t", "ioi", "--limit", "4", "-o", tmp_path / "out"]
     done = run(*words, "--scoring", "mib-2025")
     assert done.code == 0, done.err
     (file,) = (tmp_path / "out/records").glob("*.json")
     found = {each.name: each for each in Record.model_validate_json(file.read_text()).measures}
-    assert found["mib-2025@original"].n == 4 and found["mib-2025@original"].value >= found["greedy@original"].value
+    assert (
+        found["mib-2025@original"].n == 4
+        and found["mib-2025@original"].value >= found["greedy@original"].value
+    )
     assert found["mib-2025@abc_counterfactual"].n == 0
     assert ": mib-2025 |" in (tmp_path / "out/accuracy.md").read_text()
     assert "Unknown scoring 'mib'" in run(*words, "--scoring", "mib").line
 
 
 def test_score_keeps_going_when_a_model_fails(folder: Path, tmp_path: Path, run: Run) -> None:
-    done = run("tasks", "score", "-m", tmp_path / "nothing", "-m", folder, "-t", "ioi", "--limit", "3", "-o", tmp_path / "out")
+    done = run(
+        "tasks",
+        "score",
+        "-m",
+        tmp_path / "nothing",
+        "-m",
+        folder,
+        "-t",
+        "ioi",
+        "--limit",
+        "3",
+        "-o",
+        tmp_path / "out",
+    )
     assert done.code == 1
     assert len(list((tmp_path / "out/records").glob("*.json"))) == 1
     assert str(tmp_path / "nothing") in done.line
@@ -79,7 +106,17 @@ def test_score_keeps_going_when_a_model_fails(folder: Path, tmp_path: Path, run:
 
 
 def test_export_and_read_back(tmp_path: Path, run: Run) -> None:
-    done = run("tasks", "export", "ioi", "--split", "test", "--limit", "5", "-o", tmp_path / "data/test.jsonl")
+    done = run(
+        "tasks",
+        "export",
+        "ioi",
+        "--split",
+        "test",
+        "--limit",
+        "5",
+        "-o",
+        tmp_path / "data/test.jsonl",
+    )
     assert done.code == 0 and "5 rows" in done.out
     own = load_task("ioi").pairs("test", limit=5)
     read = load_task(f"ioi:source={tmp_path / 'data'}").pairs("test", limit=5)
@@ -87,14 +124,36 @@ def test_export_and_read_back(tmp_path: Path, run: Run) -> None:
     assert "no public schema" in run("tasks", "export", "docstring", "-o", tmp_path / "x").line
 
 
-def test_records_say_what_was_chosen_and_whether_the_model_can_do_it(folder: Path, tmp_path: Path, run: Run) -> None:
+def test_records_say_what_was_chosen_and_whether_the_model_can_do_it(
+    folder: Path, tmp_path: Path, run: Run
+) -> None:
     out = tmp_path / "out"
-    words = ["circuits", "run", "-m", folder, "-t", "ioi", "--train-limit", "4", "--limit", "20", "--method", "random", "-o", out]
+    words = [
+        "circuits",
+        "run",
+        "-m",
+        folder,
+        "-t",
+        "ioi",
+        "--train-limit",
+        "4",
+        "--limit",
+        "20",
+        "--method",
+        "random",
+        "-o",
+        out,
+    ]
     assert run(*words).code == 0
     record = Record.model_validate_json((out / "records/random.json").read_text())
     assert record.data["train"]["kept"] == 4 and record.data["test"]["kept"] == 20
-    assert record.data["test"]["hash"] == record.provenance.data_hash != record.data["train"]["hash"]
-    assert record.data["test"]["dropped"] == {} and record.data["test"]["counterfactual"] == "s2_io_flip_counterfactual"
+    assert (
+        record.data["test"]["hash"] == record.provenance.data_hash != record.data["train"]["hash"]
+    )
+    assert (
+        record.data["test"]["dropped"] == {}
+        and record.data["test"]["counterfactual"] == "s2_io_flip_counterfactual"
+    )
     by_name = {each.name: each for each in record.measures}
     assert by_name["chance"].value == 0.5 and 0 <= by_name["accuracy"].value <= 1
     at_chance = by_name["accuracy"].low <= 0.5
@@ -113,7 +172,15 @@ def test_a_random_model_gets_nothing_right_and_keep_says_so(folder: Path, run: R
 def test_check_a_file(folder: Path, tmp_path: Path, run: Run) -> None:
     file = tmp_path / "mine.jsonl"
     pairs = load_task("ioi").pairs("test", limit=6)
-    rows = [{"clean": p.clean, "counterfactual": p.counterfactual, "answer": p.answers[0], "foil": p.foils[0]} for p in pairs]
+    rows = [
+        {
+            "clean": p.clean,
+            "counterfactual": p.counterfactual,
+            "answer": p.answers[0],
+            "foil": p.foils[0],
+        }
+        for p in pairs
+    ]
     rows[2]["counterfactual"] = "And then " + rows[2]["counterfactual"]
     file.write_text("".join(json.dumps(row) + "\n" for row in rows))
     done = run("tasks", "check", file, "-m", folder, "-o", tmp_path / "check.json")

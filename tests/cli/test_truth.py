@@ -16,20 +16,42 @@ def test_list_names_models_circuits_and_folders(run: Run) -> None:
     for name in truth_names():
         assert name in out
     circuits = sum(len(load_truth(name).circuits) for name in truth_names())
-    assert out.count("margin") == out.count("in 500 pairs, least share") == circuits and "11 of 262 edges" in out
+    assert (
+        out.count("margin") == out.count("in 500 pairs, least share") == circuits
+        and "11 of 262 edges" in out
+    )
 
 
 def test_verify_holds_on_fresh_pairs(run: Run) -> None:
     done = run("truth", "verify", "truth-induction", "--ablation", "zero", "--limit", "20")
-    assert done.code == 0 and done.out.startswith("zero: holds; 5 of 110 edges, smallest effect inside")
+    assert done.code == 0 and done.out.startswith(
+        "zero: holds; 5 of 110 edges, smallest effect inside"
+    )
     assert "over all outside at once, 20 pairs" in done.out
-    assert "rarest edge: " in done.out and "above every effect outside in 100% of the pairs" in done.out
-    assert "Did you mean 'mean'?" in run("truth", "verify", "truth-induction", "--ablation", "means").line
+    assert (
+        "rarest edge: " in done.out
+        and "above every effect outside in 100% of the pairs" in done.out
+    )
+    assert (
+        "Did you mean 'mean'?"
+        in run("truth", "verify", "truth-induction", "--ablation", "means").line
+    )
     assert "Did you mean 'truth-ioi'?" in run("truth", "verify", "truth-oi").line
 
 
 def test_recover_ranks_methods(run: Run) -> None:
-    done = run("truth", "recover", "-n", "truth-induction", "--method", "eap-ig-inputs", "--method", "random", "--limit", "20")
+    done = run(
+        "truth",
+        "recover",
+        "-n",
+        "truth-induction",
+        "--method",
+        "eap-ig-inputs",
+        "--method",
+        "random",
+        "--limit",
+        "20",
+    )
     assert done.code == 0, done.err
     line = next(line for line in done.out.splitlines() if "eap-ig-inputs" in line)
     assert "1.00" in line
@@ -45,18 +67,41 @@ def test_recover_takes_scores_of_nodes_as_a_suite_does(run: Run) -> None:
 def test_recover_leaves_out_models_without_a_circuit_for_the_ablation(run: Run) -> None:
     words = ("truth", "recover", "--ablation", "mean", "--method", "random", "--limit", "2")
     done = run(*words)
-    assert done.code == 0 and "truth-ioi, mean" in done.out and "truth-ioi-trained, mean" not in done.out
+    assert (
+        done.code == 0
+        and "truth-ioi, mean" in done.out
+        and "truth-ioi-trained, mean" not in done.out
+    )
     assert "truth-ioi-trained: no verified circuit for mean ablation" in done.err
     assert "Unknown ablation 'mean'" in run(*words, "-n", "truth-ioi-trained").line
-    assert "Did you mean 'mean'" in run("truth", "recover", "--ablation", "means", "--method", "random", "--limit", "2").line
+    assert (
+        "Did you mean 'mean'"
+        in run("truth", "recover", "--ablation", "means", "--method", "random", "--limit", "2").line
+    )
 
 
-def test_train_refuses_a_circuit_that_is_not_clear_and_an_unknown_name(run: Run, tmp_path: Path) -> None:
-    short = ("--steps", "2", "--batch-size", "12", "--limit", "10", "--pool", "100", "--output", str(tmp_path / "mine"))
+def test_train_refuses_a_circuit_that_is_not_clear_and_an_unknown_name(
+    run: Run, tmp_path: Path
+) -> None:
+    short = (
+        "--steps",
+        "2",
+        "--batch-size",
+        "12",
+        "--limit",
+        "10",
+        "--pool",
+        "100",
+        "--output",
+        str(tmp_path / "mine"),
+    )
     done = run("truth", "train", "truth-previous-token-trained", *short)
     assert done.code == 1 and "does not hold" in done.out and "loss: first" in done.out
     assert "the circuit is not clear; no truth.json was written" in done.err
-    assert "Did you mean 'truth-ioi-trained'?" in run("truth", "train", "truth-ioi-traned", *short).line
+    assert (
+        "Did you mean 'truth-ioi-trained'?"
+        in run("truth", "train", "truth-ioi-traned", *short).line
+    )
     assert "got 0 steps" in run("truth", "train", "truth-ioi-trained", *short, "--steps", "0").line
 
 
@@ -67,12 +112,25 @@ def test_verify_takes_the_folder_of_a_trained_model(run: Run) -> None:
 
 
 def test_train_writes_over_nothing_and_refuses_before_it_trains(run: Run, tmp_path: Path) -> None:
-    words = ("truth", "train", "truth-previous-token-trained", "--steps", "2", "--batch-size", "12", "--pool", "100")
+    words = (
+        "truth",
+        "train",
+        "truth-previous-token-trained",
+        "--steps",
+        "2",
+        "--batch-size",
+        "12",
+        "--pool",
+        "100",
+    )
     (tmp_path / "config.json").write_text("mine")
     assert "holds no interrupted training" in run(*words, "--output", tmp_path).line
     assert (tmp_path / "config.json").read_text() == "mine"
     new = tmp_path / "new"
     assert "limit must be 1 or more; got 0" in run(*words, "--output", new, "--limit", "0").line
     for rate in ("-1", "nan", "inf"):
-        assert "Learning rates must be finite numbers above 0" in run(*words, "--output", new, "--rate", rate).line
+        assert (
+            "Learning rates must be finite numbers above 0"
+            in run(*words, "--output", new, "--rate", rate).line
+        )
     assert not new.exists()

@@ -21,19 +21,26 @@ from mechassay.pairs import Batch
 def check_method(method: Method, model: Model, batch: Batch) -> None:
     """Raise AssertionError at the first promise that the method breaks."""
     check_configuration(method)
-    before = {name: getattr(batch, name).clone() for name in ("clean", "counterfactual", "mask", "answers", "foils")}
+    before = {
+        name: getattr(batch, name).clone()
+        for name in ("clean", "counterfactual", "mask", "answers", "foils")
+    }
     weights = {name: value.clone() for name, value in model.hf.state_dict().items()}
     state = torch.random.get_rng_state()
     assert 0 <= method.forwards(model.graph, len(batch)) < float("inf")
     scores = method.score(model, batch)
-    assert torch.equal(torch.random.get_rng_state(), state), "the global generator was used or seeded"
+    assert torch.equal(torch.random.get_rng_state(), state), (
+        "the global generator was used or seeded"
+    )
     for name, value in before.items():
         assert torch.equal(getattr(batch, name), value), f"the batch's {name} was changed"
     for name, value in model.hf.state_dict().items():
         assert torch.equal(value, weights[name]), f"the weight {name} was changed"
     check_scores(scores, model)
     again = method.score(model, batch)
-    assert torch.equal(again.values.nan_to_num(9.0), scores.values.nan_to_num(9.0)), "two calls gave different scores"
+    assert torch.equal(again.values.nan_to_num(9.0), scores.values.nan_to_num(9.0)), (
+        "two calls gave different scores"
+    )
     assert scores.provenance["method"] == method.name
     assert scores.provenance["n_examples"] == len(batch)
 
@@ -54,7 +61,9 @@ def check_scores(scores: Scores, model: Model) -> None:
     assert scores.graph == model.graph
     assert scores.values.dtype == torch.float32
     if not isinstance(scores, EdgeScores):
-        assert len(scores.values) == model.graph.n_writers and bool(torch.isfinite(scores.values).all())
+        assert len(scores.values) == model.graph.n_writers and bool(
+            torch.isfinite(scores.values).all()
+        )
         return
     assert bool(torch.isfinite(scores.values[model.graph.legal]).all())
     assert bool(scores.values[~model.graph.legal].isnan().all())

@@ -29,16 +29,30 @@ def check_task(task: Task, *, limit: int = 40, seeded: bool = True) -> None:
         seeded: whether another seed gives other examples.
     """
     check_configuration(task)
-    state = random.getstate(), np.random.get_state()[1].tolist(), torch.random.get_rng_state().tolist()  # pyright: ignore[reportArgumentType]
+    state = (
+        random.getstate(),
+        np.random.get_state()[1].tolist(),
+        torch.random.get_rng_state().tolist(),
+    )  # pyright: ignore[reportArgumentType]
     splits = {split: _examples(task, split, limit) for split in SPLITS if task.sizes.get(split)}
-    after = random.getstate(), np.random.get_state()[1].tolist(), torch.random.get_rng_state().tolist()  # pyright: ignore[reportArgumentType]
+    after = (
+        random.getstate(),
+        np.random.get_state()[1].tolist(),
+        torch.random.get_rng_state().tolist(),
+    )  # pyright: ignore[reportArgumentType]
     assert after == state, "a global generator was used or seeded"
     for split, examples in splits.items():
         check_examples(task, examples)
-        assert _examples(task, split, limit) == examples, f"two calls gave other examples of {split}"
-        assert _examples(task, split, max(1, limit // 3)) == examples[: max(1, limit // 3)], "limit does not take the first ones"
+        assert _examples(task, split, limit) == examples, (
+            f"two calls gave other examples of {split}"
+        )
+        assert _examples(task, split, max(1, limit // 3)) == examples[: max(1, limit // 3)], (
+            "limit does not take the first ones"
+        )
         if seeded and len(examples) > 1:
-            assert _examples(task, split, limit, seed=1) != examples, f"the seed changes nothing in {split}"
+            assert _examples(task, split, limit, seed=1) != examples, (
+                f"the seed changes nothing in {split}"
+            )
         check_pairs(task, split, examples)
     for (one, some), (other, more) in combinations(splits.items(), 2):
         shared = _texts(some) & _texts(more)
@@ -72,7 +86,9 @@ def check_examples(task: Task, examples: list[Example]) -> None:
 def check_prompt(prompt: Prompt, id: str) -> None:
     """Spans inside the text, and answers among the choices."""
     for name, (begin, end) in prompt.spans.items():
-        assert 0 <= begin < end <= len(prompt.text), f"{id}: the part {name} is outside the text, or empty"
+        assert 0 <= begin < end <= len(prompt.text), (
+            f"{id}: the part {name} is outside the text, or empty"
+        )
     if prompt.choices and prompt.answers:
         assert set(prompt.answers) <= set(prompt.choices), f"{id}: an answer is no choice"
     assert len(set(prompt.choices)) == len(prompt.choices), f"{id}: a choice comes twice"
@@ -80,12 +96,19 @@ def check_prompt(prompt: Prompt, id: str) -> None:
 
 
 def check_pairs(task: Task, split: str, examples: list[Example]) -> None:
-    """Without a tokenizer, pairs are the examples that have the counterfactual, and what is left out is counted."""
+    """Without a tokenizer, pairs are the examples that have the counterfactual,
+    and what is left out is counted.
+    """
     for kind in task.counterfactuals:
         there = [example.pair(kind) for example in examples if kind in example.counterfactuals]
         if not there:
             continue
-        pairs = task.pairs(split, limit=len(there), counterfactual=kind, private_seed=PRIVATE_SEED if split == "private" else None)
+        pairs = task.pairs(
+            split,
+            limit=len(there),
+            counterfactual=kind,
+            private_seed=PRIVATE_SEED if split == "private" else None,
+        )
         assert content_hash(pairs) == content_hash(there)
         assert sum(pairs.dropped.values()) <= len(examples) - len(there)
         for pair in pairs:
@@ -95,8 +118,17 @@ def check_pairs(task: Task, split: str, examples: list[Example]) -> None:
 
 def _examples(task: Task, split: str, limit: int, seed: int = 0) -> list[Example]:
     wanted = min(limit, task.sizes[split])
-    return task.examples(split, limit=wanted, seed=seed, private_seed=PRIVATE_SEED + seed if split == "private" else None)
+    return task.examples(
+        split,
+        limit=wanted,
+        seed=seed,
+        private_seed=PRIVATE_SEED + seed if split == "private" else None,
+    )
 
 
 def _texts(examples: list[Example]) -> set[str]:
-    return {prompt.text for example in examples for prompt in (example.prompt, *example.counterfactuals.values())}
+    return {
+        prompt.text
+        for example in examples
+        for prompt in (example.prompt, *example.counterfactuals.values())
+    }

@@ -4,7 +4,7 @@ Python blocks of a page run in order in one namespace, in an empty folder. A com
 says more about it:
 
     <!-- setup: tiny -->   `model` is a tiny random model that can do the IOI task's text
-    <!-- real -->          runs only where smollm2-135m is fetched; such blocks share a namespace of their own
+    <!-- real -->          runs only where smollm2-135m is fetched; they share a namespace
 
 Of bash blocks, every `mechassay` command is looked up: its subcommands and options must exist.
 """
@@ -26,18 +26,24 @@ from mechassay.models.model import make_model
 from mechassay.models.sources import is_fetched
 
 ROOT = Path(__file__).parents[2]
-PAGES = [page for page in [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))] if page.is_file()]
+PAGES = [
+    page for page in [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))] if page.is_file()
+]
 MARKS = {"real", "setup: tiny"}
 REAL_MODEL = "smollm2-135m"
 
 _BLOCK = re.compile(
-    r"(?P<marks>(?:<!--[^\n]*-->[ \t]*\n\s*)*)^(?P<indent>[ \t]*)```(?P<language>\w+)[^\n]*\n(?P<code>.*?)^(?P=indent)```", re.M | re.S
+    r"(?P<marks>(?:<!--[^\n]*-->[ \t]*\n\s*)*)^(?P<indent>["
+    r" \t]*)```(?P<language>\w+)[^\n]*\n(?P<code>.*?)^(?P=indent)```",
+    re.M | re.S,
 )
 
 
 @dataclass(frozen=True)
 class Block:
-    """One fenced block: its language, the comments before it, its code, and the line it begins on."""
+    """One fenced block: its language, the comments before it,
+    its code, and the line it begins on.
+    """
 
     language: str
     marks: frozenset[str]
@@ -49,9 +55,13 @@ def blocks(text: str) -> list[Block]:
     """The fenced blocks of a page that name a language."""
     found: list[Block] = []
     for match in _BLOCK.finditer(text):
-        marks = frozenset(mark.strip() for mark in re.findall(r"<!--(.*?)-->", match["marks"])) & MARKS
+        marks = (
+            frozenset(mark.strip() for mark in re.findall(r"<!--(.*?)-->", match["marks"])) & MARKS
+        )
         code = re.sub(rf"^{match['indent']}", "", match["code"], flags=re.M)
-        found.append(Block(match["language"], marks, code, text.count("\n", 0, match.start("code"))))
+        found.append(
+            Block(match["language"], marks, code, text.count("\n", 0, match.start("code")))
+        )
     return found
 
 
@@ -63,15 +73,25 @@ def run(page: Path, wanted: list[Block], names: dict[str, Any]) -> None:
 
 
 def python_blocks(page: Path, *, real: bool) -> list[Block]:
-    return [block for block in blocks(page.read_text("utf-8")) if block.language == "python" and ("real" in block.marks) == real]
+    return [
+        block
+        for block in blocks(page.read_text("utf-8"))
+        if block.language == "python" and ("real" in block.marks) == real
+    ]
 
 
 def with_python(*, real: bool) -> list[Any]:
-    return [pytest.param(page, id=str(page.relative_to(ROOT))) for page in PAGES if python_blocks(page, real=real)]
+    return [
+        pytest.param(page, id=str(page.relative_to(ROOT)))
+        for page in PAGES
+        if python_blocks(page, real=real)
+    ]
 
 
 @pytest.mark.parametrize("page", with_python(real=False))
-def test_the_code_of_a_page_runs(page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_code_of_a_page_runs(
+    page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.chdir(tmp_path)
     wanted = python_blocks(page, real=False)
     names: dict[str, Any] = {}
@@ -81,25 +101,38 @@ def test_the_code_of_a_page_runs(page: Path, tmp_path: Path, monkeypatch: pytest
 
 
 @pytest.mark.real
-@pytest.mark.skipif(not is_fetched(REAL_MODEL), reason=f"{REAL_MODEL} is not fetched: mechassay models fetch {REAL_MODEL}")
+@pytest.mark.skipif(
+    not is_fetched(REAL_MODEL),
+    reason=f"{REAL_MODEL} is not fetched: mechassay models fetch {REAL_MODEL}",
+)
 @pytest.mark.parametrize("page", with_python(real=True))
-def test_the_code_of_a_page_runs_on_a_real_model(page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_code_of_a_page_runs_on_a_real_model(
+    page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.chdir(tmp_path)
     run(page, python_blocks(page, real=True), {})
 
 
-# --- commands ----------------------------------------------------------------------------------------
+# --- commands
+# ----------------------------------------------------------------------------------------
 
 
 def commands(page: Path) -> list[str]:
     """The `mechassay` commands in a page's bash blocks, continued lines joined."""
-    text = "\n".join(block.code for block in blocks(page.read_text("utf-8")) if block.language == "bash")
-    lines = [re.sub(r"^\s*(?:\w+=\S+ )*", "", line) for line in re.sub(r"\\\n\s*", " ", text).splitlines()]
+    text = "\n".join(
+        block.code for block in blocks(page.read_text("utf-8")) if block.language == "bash"
+    )
+    lines = [
+        re.sub(r"^\s*(?:\w+=\S+ )*", "", line)
+        for line in re.sub(r"\\\n\s*", " ", text).splitlines()
+    ]
     return [line for line in lines if line.startswith("mechassay ")]
 
 
 def mistakes(line: str) -> str | None:
-    """What is wrong with a command, or None: unknown subcommands and options, missing and superfluous arguments."""
+    """What is wrong with a command, or None: unknown subcommands and options,
+    missing and superfluous arguments.
+    """
     command: Any = get_command(app)
     words = shlex.split(line, comments=True)[1:]
     positional: list[str] = []
@@ -108,7 +141,10 @@ def mistakes(line: str) -> str | None:
         if word.startswith("-") and word != "-":
             name, equals, _ = word.partition("=")
             options = {
-                spelling: option for option in command.params for spelling in (*option.opts, *option.secondary_opts) if spelling[0] == "-"
+                spelling: option
+                for option in command.params
+                for spelling in (*option.opts, *option.secondary_opts)
+                if spelling[0] == "-"
             }
             if name == "--help":
                 continue
@@ -118,7 +154,9 @@ def mistakes(line: str) -> str | None:
                 if not words:
                     return f"{name} needs a value"
                 words.pop(0)
-        elif hasattr(command, "commands"):  # a group; typer brings its own click, so that its classes are not click's
+        elif hasattr(
+            command, "commands"
+        ):  # a group; typer brings its own click, so that its classes are not click's
             if word not in command.commands:
                 return f"{command.name or 'mechassay'} has no command {word}"
             command = command.commands[word]
@@ -152,7 +190,8 @@ def test_a_wrong_command_is_found(line: str, wrong: str) -> None:
     assert wrong in (mistakes(line) or "")
 
 
-# --- the readers of pages ----------------------------------------------------------------------------
+# --- the readers of pages
+# ----------------------------------------------------------------------------
 
 
 def test_blocks_are_found_with_their_marks_and_lines() -> None:

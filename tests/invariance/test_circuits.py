@@ -37,7 +37,13 @@ def case(request: pytest.FixtureRequest) -> Subject:
 
 def circuits(model: Model) -> list[Circuit]:
     generator = torch.Generator().manual_seed(7)
-    return [Circuit(model.graph, (torch.rand(model.graph.legal.shape, generator=generator) < p) & model.graph.legal) for p in (0.2, 0.6)]
+    return [
+        Circuit(
+            model.graph,
+            (torch.rand(model.graph.legal.shape, generator=generator) < p) & model.graph.legal,
+        )
+        for p in (0.2, 0.6)
+    ]
 
 
 def padded(batch: Batch, left: int, right: int) -> Batch:
@@ -76,18 +82,30 @@ def test_order_and_batch_size_do_not_change_scores(case: Subject, name: str) -> 
 @pytest.mark.parametrize(("left", "right"), [(3, 0), (0, 4)])
 def test_padding_does_not_change_scores(case: Subject, name: str, left: int, right: int) -> None:
     method = METHODS[name]
-    assert_same(method.score(case.model, case.batch), method.score(case.model, padded(case.batch, left, right)))
+    assert_same(
+        method.score(case.model, case.batch),
+        method.score(case.model, padded(case.batch, left, right)),
+    )
 
 
 def test_order_batch_size_and_padding_do_not_change_evaluation(case: Subject) -> None:
     model, batch = case.model, case.batch
     together = evaluate(model, circuits(model), batch)
     order = [3, 1, 4, 0, 2]
-    np.testing.assert_allclose(evaluate(model, circuits(model), batch.select(order)), together[:, order], rtol=0, atol=1e-9)
-    alone = np.concatenate([evaluate(model, circuits(model), batch.select([row])) for row in range(len(batch))], axis=1)
+    np.testing.assert_allclose(
+        evaluate(model, circuits(model), batch.select(order)), together[:, order], rtol=0, atol=1e-9
+    )
+    alone = np.concatenate(
+        [evaluate(model, circuits(model), batch.select([row])) for row in range(len(batch))], axis=1
+    )
     np.testing.assert_allclose(alone, together, rtol=0, atol=1e-9)
     for left, right in ((4, 0), (0, 3)):
-        np.testing.assert_allclose(evaluate(model, circuits(model), padded(batch, left, right)), together, rtol=0, atol=1e-9)
+        np.testing.assert_allclose(
+            evaluate(model, circuits(model), padded(batch, left, right)),
+            together,
+            rtol=0,
+            atol=1e-9,
+        )
 
 
 def test_forced_padding_columns_do_not_change_the_run(case: Subject) -> None:
@@ -103,8 +121,12 @@ def test_forced_padding_columns_do_not_change_the_run(case: Subject) -> None:
     torch.testing.assert_close(a, b, rtol=0, atol=1e-10)
 
 
-@pytest.mark.parametrize("objective", ["logit_diff", "prob_diff", "kl", "js", "cross_entropy", "accuracy"])
-def test_adding_a_constant_to_all_logits_changes_no_objective(case: Subject, objective: str) -> None:
+@pytest.mark.parametrize(
+    "objective", ["logit_diff", "prob_diff", "kl", "js", "cross_entropy", "accuracy"]
+)
+def test_adding_a_constant_to_all_logits_changes_no_objective(
+    case: Subject, objective: str
+) -> None:
     class Shifted(Readout):
         def at(self, tokens: Tensor) -> Tensor:
             return super().at(tokens) + 3.7
@@ -115,27 +137,46 @@ def test_adding_a_constant_to_all_logits_changes_no_objective(case: Subject, obj
     from mechassay.circuits.objectives import load_objective
 
     model, batch, chosen = case.model, case.batch, load_objective(objective)
-    taken, other = (model.run(batch, counterfactual=which)[0].readout(model.decoder) for which in (False, True))
+    taken, other = (
+        model.run(batch, counterfactual=which)[0].readout(model.decoder) for which in (False, True)
+    )
     plain = chosen(other, batch, taken)
-    torch.testing.assert_close(chosen(Shifted(other.hidden, other.decoder), batch, Shifted(taken.hidden, taken.decoder)), plain)
+    torch.testing.assert_close(
+        chosen(Shifted(other.hidden, other.decoder), batch, Shifted(taken.hidden, taken.decoder)),
+        plain,
+    )
 
 
 def test_empty_circuit_is_the_counterfactual_run_and_full_the_clean_run(case: Subject) -> None:
     model, batch = case.model, case.batch
-    for circuit, counterfactual in ((Circuit.full(model.graph), False), (Circuit.empty(model.graph), True)):
-        plain = LogitDiff()(model.run(batch, counterfactual=counterfactual)[0].readout(model.decoder), batch)
-        np.testing.assert_allclose(evaluate(model, circuit, batch), plain.numpy(), rtol=0, atol=1e-10)
+    for circuit, counterfactual in (
+        (Circuit.full(model.graph), False),
+        (Circuit.empty(model.graph), True),
+    ):
+        plain = LogitDiff()(
+            model.run(batch, counterfactual=counterfactual)[0].readout(model.decoder), batch
+        )
+        np.testing.assert_allclose(
+            evaluate(model, circuit, batch), plain.numpy(), rtol=0, atol=1e-10
+        )
 
 
 def test_pruning_does_not_change_what_a_circuit_computes(case: Subject) -> None:
     model = case.model
     for circuit in circuits(model):
-        np.testing.assert_allclose(evaluate(model, circuit, case.batch), evaluate(model, circuit.pruned(), case.batch), rtol=0, atol=1e-10)
+        np.testing.assert_allclose(
+            evaluate(model, circuit, case.batch),
+            evaluate(model, circuit.pruned(), case.batch),
+            rtol=0,
+            atol=1e-10,
+        )
 
 
 @pytest.mark.parametrize("name", FAMILIES)
 def test_scores_of_a_writers_edges_sum_to_its_first_order_change(name: str) -> None:
-    """sum_v S[u, v] = - <a'_u - a_u, dm/da_u>: the gradient at an output is the sum of those at all its readers."""
+    """sum_v S[u, v] = - <a'_u - a_u, dm/da_u>:
+    the gradient at an output is the sum of those at all its readers.
+    """
     tiny = subject(name, dtype=torch.float64)
     model, batch, graph = tiny.model, tiny.batch, tiny.model.graph
     scores = ma.circuits.EAP().score(model, batch).values.nan_to_num()
@@ -147,18 +188,29 @@ def test_scores_of_a_writers_edges_sum_to_its_first_order_change(name: str) -> N
     total = LogitDiff()(taps.readout, batch).sum()
     outputs = [out for out in taps.mlp_out if out is not None]
     at_input, *at_mlps = torch.autograd.grad(total, [embeds, *outputs])
-    assert float(scores[0].sum()) == pytest.approx(-float((change * at_input).sum()) / len(batch), rel=1e-5, abs=1e-6)
+    assert float(scores[0].sum()) == pytest.approx(
+        -float((change * at_input).sum()) / len(batch), rel=1e-5, abs=1e-6
+    )
     for layer, gradient in enumerate(at_mlps):
         clean, other = contrast.clean.layers[layer].mlp, contrast.other.layers[layer].mlp
         assert clean is not None and other is not None
         columns = gradient.shape[1]
-        expected = -float(((other - clean[:, contrast.start :])[:, -columns:] * gradient).sum()) / len(batch)
-        assert float(scores[graph.mlp_writer(layer)].sum()) == pytest.approx(expected, rel=1e-5, abs=1e-6)
+        expected = -float(
+            ((other - clean[:, contrast.start :])[:, -columns:] * gradient).sum()
+        ) / len(batch)
+        assert float(scores[graph.mlp_writer(layer)].sum()) == pytest.approx(
+            expected, rel=1e-5, abs=1e-6
+        )
 
 
 def test_integrated_gradients_converge_to_the_whole_change(case: Subject) -> None:
     """Completeness: the input's scores, integrated finely, sum to m(clean) - m(counterfactual)."""
     model, batch = case.model, case.batch
-    scores = ma.circuits.EAPIGInputs(steps=300, points="gauss-legendre").score(model, batch).values[0]
-    ends = [evaluate(model, circuit, batch).mean() for circuit in (Circuit.full(model.graph), Circuit.empty(model.graph))]
+    scores = (
+        ma.circuits.EAPIGInputs(steps=300, points="gauss-legendre").score(model, batch).values[0]
+    )
+    ends = [
+        evaluate(model, circuit, batch).mean()
+        for circuit in (Circuit.full(model.graph), Circuit.empty(model.graph))
+    ]
     assert float(scores.nansum()) == pytest.approx(ends[0] - ends[1], rel=1e-3)

@@ -1,4 +1,6 @@
-"""CPR and CMD worked by hand, and of rankings whose worth is known: four worthless ones and a perfect one."""
+"""CPR and CMD worked by hand, and of rankings whose worth is known:
+four worthless ones and a perfect one.
+"""
 
 from __future__ import annotations
 
@@ -24,7 +26,13 @@ from tiny import subject
 KEPT = tuple(int(1000 * p) for p in FRACTIONS)
 
 
-def rule(profile: Profile, fractions: Sequence[float] = FRACTIONS, n_edges: int = 1000, empty: float = 0.0, full: float = 1.0) -> Rule:
+def rule(
+    profile: Profile,
+    fractions: Sequence[float] = FRACTIONS,
+    n_edges: int = 1000,
+    empty: float = 0.0,
+    full: float = 1.0,
+) -> Rule:
     return Rule(profile, fractions, n_edges, np.full(4, empty), np.full(4, full), tuple("abcd"))
 
 
@@ -32,17 +40,23 @@ def rule(profile: Profile, fractions: Sequence[float] = FRACTIONS, n_edges: int 
 
 
 def test_mib_weights_of_faithfulness_in_cpr() -> None:
-    """CPR is linear in f; the trapezoidal rule on MIB's sizes gives these weights (they sum to .999)."""
+    """CPR is linear in f; the trapezoidal rule on MIB's sizes gives these weights
+    (they sum to .999).
+    """
     expected = [0.0005, 0.002, 0.004, 0.0075, 0.02, 0.04, 0.075, 0.2, 0.4, 0.25]
     np.testing.assert_allclose(trapezoid_weights(FRACTIONS), expected, atol=1e-12)
     for place, weight in enumerate(expected):
         values = np.zeros((10, 4))
         values[place] = 1.0
-        assert rule("mib-2025").sweep("value", KEPT, KEPT, values).cpr.value == pytest.approx(weight, abs=1e-12)
+        assert rule("mib-2025").sweep("value", KEPT, KEPT, values).cpr.value == pytest.approx(
+            weight, abs=1e-12
+        )
 
 
 def test_strict_weights_are_steps_between_pruned_sizes() -> None:
-    """Circuits cut at 1, 50 and 100 of 100 edges keep 0, 20 and 100: the empty one counts from .01 to .2, the other to 1."""
+    """Circuits cut at 1, 50 and 100 of 100 edges keep 0, 20 and 100:
+    the empty one counts from .01 to .2, the other to 1.
+    """
     weights = step_weights((0.0, 0.2, 1.0), 0.01)
     np.testing.assert_allclose(weights, [0.0, 0.19 / 0.99, 0.8 / 0.99, 0.0], atol=1e-12)
     sweep = rule("strict", (0.01, 0.5, 1.0), 100, 2.0, 4.0).sweep(
@@ -66,7 +80,9 @@ def test_sizes_below_the_first_one_asked_for_have_no_weight() -> None:
     np.testing.assert_allclose(step_weights((0.2, 0.2, 1.0), 0.1), [1 / 9, 0.0, 8 / 9, 0.0])
 
 
-@pytest.mark.parametrize(("profile", "cpr", "cmd"), [("strict", 1.0, 0.0), ("mib-2025", 0.999, 0.0)])
+@pytest.mark.parametrize(
+    ("profile", "cpr", "cmd"), [("strict", 1.0, 0.0), ("mib-2025", 0.999, 0.0)]
+)
 def test_f_of_one_at_all_sizes(profile: Profile, cpr: float, cmd: float) -> None:
     sweep = rule(profile).sweep("value", KEPT, KEPT, np.ones((10, 4)))
     assert (sweep.cpr.value, sweep.cmd.value) == pytest.approx((cpr, cmd), abs=1e-12)
@@ -75,8 +91,12 @@ def test_f_of_one_at_all_sizes(profile: Profile, cpr: float, cmd: float) -> None
 
 
 @pytest.mark.parametrize("kept", [KEPT, (0,) * 9 + (1000,), (0, 0, 0, 0, 0, 0, 5, 6, 7, 1000)])
-@pytest.mark.parametrize(("profile", "cpr", "cmd"), [("strict", 0.0, 1.0), ("mib-2025", 0.25, 0.749)])
-def test_circuits_that_do_nothing(kept: tuple[int, ...], profile: Profile, cpr: float, cmd: float) -> None:
+@pytest.mark.parametrize(
+    ("profile", "cpr", "cmd"), [("strict", 0.0, 1.0), ("mib-2025", 0.25, 0.749)]
+)
+def test_circuits_that_do_nothing(
+    kept: tuple[int, ...], profile: Profile, cpr: float, cmd: float
+) -> None:
     values = np.zeros((10, 4))
     values[-1] = 1.0
     sweep = rule(profile).sweep("value", KEPT, kept, values)
@@ -90,12 +110,17 @@ def test_faithfulness_is_a_ratio_of_means_not_a_mean_of_ratios() -> None:
 
 
 def test_denominator_whose_interval_contains_zero_is_undefined_in_strict() -> None:
-    made = Rule("strict", (0.5, 1.0), 10, np.zeros(4), np.array([1.0, -1.0, 1.0, -0.9]), tuple("abcd"))
+    made = Rule(
+        "strict", (0.5, 1.0), 10, np.zeros(4), np.array([1.0, -1.0, 1.0, -0.9]), tuple("abcd")
+    )
     assert not made.defined
     sweep = made.sweep("value", (5, 10), (5, 10), np.ones((2, 4)))
     assert np.isnan([sweep.cpr.value, sweep.cmd.value, sweep.cmd.corrected]).all()
     assert np.isnan(sweep.faithfulness).all()
-    assert all(np.isnan(interval.low) for interval in [*sweep.intervals, sweep.cpr.interval, sweep.cmd.interval])
+    assert all(
+        np.isnan(interval.low)
+        for interval in [*sweep.intervals, sweep.cpr.interval, sweep.cmd.interval]
+    )
 
 
 @pytest.mark.parametrize("groups", [("a",), ("a", "a", "a")])
@@ -104,23 +129,47 @@ def test_one_example_or_one_group_has_no_interval(groups: tuple[str, ...]) -> No
     made = Rule("strict", (0.5, 1.0), 10, np.zeros(n), np.full(n, 2.0), groups)
     sweep = made.sweep("value", (5, 10), (5, 10), np.full((2, n), 1.0))
     assert sweep.cpr.value == pytest.approx(0.5)
-    assert np.isnan([*sweep.cpr.interval[:2], *sweep.cmd.interval[:2], *sweep.intervals[0][:2], *made.denominator[:2]]).all()
+    assert np.isnan(
+        [
+            *sweep.cpr.interval[:2],
+            *sweep.cmd.interval[:2],
+            *sweep.intervals[0][:2],
+            *made.denominator[:2],
+        ]
+    ).all()
 
 
-@pytest.mark.parametrize("fractions", [(), (1.0,), (1.0, 0.5, 0.1), (0.1, 0.5), (0.0, 1.0), (0.1, 0.1, 1.0), (-0.1, 1.0), (0.5, 1.5)])
+@pytest.mark.parametrize(
+    "fractions",
+    [(), (1.0,), (1.0, 0.5, 0.1), (0.1, 0.5), (0.0, 1.0), (0.1, 0.1, 1.0), (-0.1, 1.0), (0.5, 1.5)],
+)
 def test_fractions_that_are_no_sizes(fractions: tuple[float, ...]) -> None:
     case = subject("gpt2")
     with pytest.raises(BadUsage, match="rising from above 0 to 1"):
-        ma.circuits.faithfulness_curve(case.model, Random().draw(case.model.graph), case.batch, fractions=fractions, progress=SILENT)
+        ma.circuits.faithfulness_curve(
+            case.model,
+            Random().draw(case.model.graph),
+            case.batch,
+            fractions=fractions,
+            progress=SILENT,
+        )
     with pytest.raises(BadUsage, match="rising from above 0 to 1"):
         ma.circuits.run_controls(case.model, case.batch, fractions=fractions, progress=SILENT)
 
 
 def test_controls_of_other_fractions() -> None:
     case = subject("gpt2")
-    controls = ma.circuits.run_controls(case.model, case.batch, fractions=(0.1, 1.0), progress=SILENT)
+    controls = ma.circuits.run_controls(
+        case.model, case.batch, fractions=(0.1, 1.0), progress=SILENT
+    )
     with pytest.raises(BadUsage, match="other fractions"):
-        ma.circuits.faithfulness_curve(case.model, Random().draw(case.model.graph), case.batch, controls=controls, progress=SILENT)
+        ma.circuits.faithfulness_curve(
+            case.model,
+            Random().draw(case.model.graph),
+            case.batch,
+            controls=controls,
+            progress=SILENT,
+        )
 
 
 # Rankings of a model whose circuit is known
@@ -161,7 +210,9 @@ class Known:
 
     def curve(self, kind: str, profile: Profile) -> FaithfulnessCurve:
         scores = self.scores(kind)
-        return ma.circuits.faithfulness_curve(self.model, scores, self.batch, profile=profile, controls=self.controls, progress=SILENT)
+        return ma.circuits.faithfulness_curve(
+            self.model, scores, self.batch, profile=profile, controls=self.controls, progress=SILENT
+        )
 
 
 @pytest.fixture(scope="module", params=TRUTHS)
@@ -174,22 +225,31 @@ def test_worthless_rankings_in_strict(known: Known, kind: str) -> None:
     curve = known.curve(kind, "strict")
     assert (curve.cpr, curve.cmd, curve.cmd_corrected) == pytest.approx((0.0, 1.0, 1.0), abs=2e-3)
     for sweep in curve.sweeps.values():
-        assert sweep.kept[-1] == known.model.graph.n_edges and sweep.faithfulness[-1] == pytest.approx(1.0)
+        assert sweep.kept[-1] == known.model.graph.n_edges and sweep.faithfulness[
+            -1
+        ] == pytest.approx(1.0)
         assert sweep.log_cpr is not None and sweep.log_cmd is not None
         assert (sweep.log_cpr.value, sweep.log_cmd.value) == pytest.approx((0.0, 1.0), abs=2e-3)
     # What has no information is not better than random rankings, or the empty circuit.
-    assert curve.cpr <= max(0.0, curve.random_cpr) + 2e-3 and curve.cmd >= min(1.0, curve.random_cmd) - 2e-3
+    assert (
+        curve.cpr <= max(0.0, curve.random_cpr) + 2e-3
+        and curve.cmd >= min(1.0, curve.random_cmd) - 2e-3
+    )
 
 
 @pytest.mark.parametrize("name", ["truth-ioi", "truth-ioi-trained"])
 def test_random_rankings_are_worth_no_more_than_the_empty_one(name: str) -> None:
-    """Not so on truth-previous-token: of 4 true edges, a random half has all of them once in 16 times."""
+    """Not so on truth-previous-token: of 4 true edges,
+    a random half has all of them once in 16 times.
+    """
     curve = Known(name).curve("empty", "strict")
     assert curve.random_cpr < 0.1 and curve.random_cmd > 0.9
 
 
 def test_the_perfect_ranking(known: Known) -> None:
-    """f is 1 from the first size that holds the true edges, and no ranking reaches it with fewer."""
+    """f is 1 from the first size that holds the true edges,
+    and no ranking reaches it with fewer.
+    """
     curve = known.curve("perfect", "strict")
     n, n_true = known.model.graph.n_edges, int(known.true.sum())
     first = next(place for place, p in enumerate(FRACTIONS) if int(p * n + 1e-9) >= n_true)
@@ -199,14 +259,21 @@ def test_the_perfect_ranking(known: Known) -> None:
 
 
 def test_a_perfect_ranking_at_every_size() -> None:
-    """A model in which nothing but input->logits does anything: f is 1 at all sizes of one edge or more."""
+    """A model in which nothing but input->logits does anything:
+    f is 1 at all sizes of one edge or more.
+    """
     from mechassay.models.model import make_model
     from tiny import build
 
     hf: Any = build("gpt2_12x12")
     with torch.no_grad():
         for block in hf.transformer.h:
-            for weight in (block.attn.c_proj.weight, block.attn.c_proj.bias, block.mlp.c_proj.weight, block.mlp.c_proj.bias):
+            for weight in (
+                block.attn.c_proj.weight,
+                block.attn.c_proj.bias,
+                block.mlp.c_proj.weight,
+                block.mlp.c_proj.bias,
+            ):
                 weight.zero_()
     model = make_model(hf, check=False)
     graph = model.graph
@@ -218,12 +285,15 @@ def test_a_perfect_ranking_at_every_size() -> None:
     batch = Batch.from_tokens(clean, clean + 30, clean[:, -1], clean[:, -1] + 30)
     wanted: dict[Profile, tuple[float, float]] = {"strict": (1.0, 0.0), "mib-2025": (0.999, 0.0)}
     for profile, areas in wanted.items():
-        curve = ma.circuits.faithfulness_curve(model, EdgeScores(graph, values), batch, profile=profile, progress=SILENT)
+        curve = ma.circuits.faithfulness_curve(
+            model, EdgeScores(graph, values), batch, profile=profile, progress=SILENT
+        )
         assert (curve.cpr, curve.cmd) == pytest.approx(areas, abs=1e-4)
 
 
 MIB = {
-    # CPR and CMD of circuits that do nothing until the last; of the perfect ranking less than .001 + the first size.
+    # CPR and CMD of circuits that do nothing until the last; of the perfect ranking less than .001
+    # + the first size.
     "disconnected": (0.25, 0.749),
     "connected": (0.25, 0.749),
 }
@@ -249,8 +319,17 @@ def test_unscored_edges_are_counted_and_only_in_the_full_circuit(known: Known) -
     scores = known.scores("random").values.clone()
     places = graph.legal.nonzero()[::2]
     scores[places[:, 0], places[:, 1]] = math.nan
-    curve = ma.circuits.faithfulness_curve(known.model, EdgeScores(graph, scores), known.batch, controls=known.controls, progress=SILENT)
-    assert any(f"{len(places):,} of {graph.n_edges:,} edges have no score" in warning for warning in curve.warnings)
+    curve = ma.circuits.faithfulness_curve(
+        known.model,
+        EdgeScores(graph, scores),
+        known.batch,
+        controls=known.controls,
+        progress=SILENT,
+    )
+    assert any(
+        f"{len(places):,} of {graph.n_edges:,} edges have no score" in warning
+        for warning in curve.warnings
+    )
     assert curve.sweeps["value"].kept[-2] <= graph.n_edges - len(places)
     assert curve.sweeps["value"].kept[-1] == graph.n_edges
     assert not any("no score" in warning for warning in known.curve("perfect", "strict").warnings)
@@ -260,8 +339,17 @@ def test_unscored_nodes(known: Known) -> None:
     graph = known.model.graph
     values = torch.full((graph.n_writers,), math.nan)
     values[0] = 1.0
-    curve = ma.circuits.faithfulness_curve(known.model, NodeScores(graph, values), known.batch, controls=known.controls, progress=SILENT)
-    assert any(f"{graph.n_writers - 1} of {graph.n_writers} nodes have no score" in warning for warning in curve.warnings)
+    curve = ma.circuits.faithfulness_curve(
+        known.model,
+        NodeScores(graph, values),
+        known.batch,
+        controls=known.controls,
+        progress=SILENT,
+    )
+    assert any(
+        f"{graph.n_writers - 1} of {graph.n_writers} nodes have no score" in warning
+        for warning in curve.warnings
+    )
     assert (curve.cpr, curve.cmd) == pytest.approx((0.0, 1.0), abs=2e-3)
 
 

@@ -31,7 +31,9 @@ def test_logits_in_fp32(name: str) -> None:
     ours = taken.readout(tiny.model.decoder).all()
     for row in range(len(tiny.batch)):
         theirs = original_logits(tiny.model, tiny.batch.clean[row][tiny.batch.mask[row]])[-1]
-        torch.testing.assert_close(ours[row], theirs, rtol=1e-5, atol=1e-5 * float(theirs.abs().max()))
+        torch.testing.assert_close(
+            ours[row], theirs, rtol=1e-5, atol=1e-5 * float(theirs.abs().max())
+        )
 
 
 def test_logits_in_fp64_with_and_without_padding(exact: Subject) -> None:
@@ -60,12 +62,16 @@ def test_every_position_of_the_stream_is_the_original(exact: Subject) -> None:
     with exact_precision(model.hf):
         for column in range(1, batch.n_tokens):
             theirs = torch.stack([original_logits(model, row)[column] for row in batch.clean])
-            torch.testing.assert_close(model.decoder.readout(taken.final[:, column]).all(), theirs, rtol=0, atol=1e-10)
+            torch.testing.assert_close(
+                model.decoder.readout(taken.final[:, column]).all(), theirs, rtol=0, atol=1e-10
+            )
 
 
 def test_writers_sum_to_the_stream(exact: Subject) -> None:
     taken, ctx = exact.model.run(exact.batch)
-    torch.testing.assert_close(sum_of_writers(exact.model.decoder, taken, ctx), taken.final, rtol=0, atol=1e-11)
+    torch.testing.assert_close(
+        sum_of_writers(exact.model.decoder, taken, ctx), taken.final, rtol=0, atol=1e-11
+    )
 
 
 def test_a_run_from_a_later_column_continues_the_first(exact: Subject) -> None:
@@ -88,7 +94,9 @@ def test_resuming_at_any_layer_gives_the_same_logits(exact: Subject, start: int)
             if at_mlp and decoder.parallel:
                 continue
             stack = stream[:, start:].repeat(2, 1, 1)
-            again = resume(decoder, stack, ctx.repeat(2), layer=layer, at_mlp=at_mlp, past=whole, start=start).all()
+            again = resume(
+                decoder, stack, ctx.repeat(2), layer=layer, at_mlp=at_mlp, past=whole, start=start
+            ).all()
             torch.testing.assert_close(again, expected.repeat(2, 1), rtol=0, atol=1e-10)
 
 

@@ -1,4 +1,6 @@
-"""The forward with real-valued masks: against the compiled one, the dense definition, attribution and finite differences."""
+"""The forward with real-valued masks: against the compiled one,
+the dense definition, attribution and finite differences.
+"""
 
 from __future__ import annotations
 
@@ -34,7 +36,9 @@ def test_binary_masks_equal_the_compiled_forward(case: Subject) -> None:
     fast = evaluate(case.model, circuits, case.batch, progress=SILENT)
     for circuit, expected in zip(circuits, fast, strict=True):
         got = values(case, circuit.edges.double()[None])
-        torch.testing.assert_close(got, torch.as_tensor(expected, dtype=torch.float64), rtol=0, atol=1e-9)
+        torch.testing.assert_close(
+            got, torch.as_tensor(expected, dtype=torch.float64), rtol=0, atol=1e-9
+        )
 
 
 def test_binary_masks_equal_the_compiled_forward_under_constants(case: Subject) -> None:
@@ -44,16 +48,27 @@ def test_binary_masks_equal_the_compiled_forward_under_constants(case: Subject) 
     assert len(circuit)
     (expected,) = evaluate(case.model, [circuit], batch, progress=SILENT)
     contrast = Contrast.run(case.model.decoder, batch)
-    got = LogitDiff()(masked_readout(case.model.decoder, contrast, circuit.edges.double()[None]), batch)
-    torch.testing.assert_close(got, torch.as_tensor(expected, dtype=torch.float64), rtol=0, atol=1e-9)
+    got = LogitDiff()(
+        masked_readout(case.model.decoder, contrast, circuit.edges.double()[None]), batch
+    )
+    torch.testing.assert_close(
+        got, torch.as_tensor(expected, dtype=torch.float64), rtol=0, atol=1e-9
+    )
 
 
 def test_real_masks_equal_the_dense_definition(case: Subject) -> None:
     model, batch = case.model, case.batch
-    mask = torch.rand(model.graph.legal.shape, generator=torch.Generator().manual_seed(1), dtype=torch.float64) * 1.5
+    mask = (
+        torch.rand(
+            model.graph.legal.shape, generator=torch.Generator().manual_seed(1), dtype=torch.float64
+        )
+        * 1.5
+    )
     with exact_precision(model.hf), torch.no_grad():
         reference = ReferenceModel(model.hf, model.graph)
-        slow = reference.run(batch.clean, batch.mask, reference.record(batch.counterfactual, batch.mask), mask)
+        slow = reference.run(
+            batch.clean, batch.mask, reference.record(batch.counterfactual, batch.mask), mask
+        )
     fast = masked_readout(model.decoder, Contrast.run(model.decoder, batch), mask[None]).all()
     torch.testing.assert_close(fast, slow, rtol=0, atol=1e-9)
 
@@ -72,10 +87,14 @@ def test_the_slope_at_the_full_circuit_is_eap(case: Subject) -> None:
 
 def test_a_mask_for_each_example(case: Subject) -> None:
     generator = torch.Generator().manual_seed(4)
-    masks = torch.rand(len(case.batch), *case.model.graph.legal.shape, generator=generator, dtype=torch.float64)
+    masks = torch.rand(
+        len(case.batch), *case.model.graph.legal.shape, generator=generator, dtype=torch.float64
+    )
     together = values(case, masks)
     for row in range(len(masks)):
-        torch.testing.assert_close(together[row], values(case, masks[row : row + 1])[row], rtol=0, atol=1e-10)
+        torch.testing.assert_close(
+            together[row], values(case, masks[row : row + 1])[row], rtol=0, atol=1e-10
+        )
 
 
 def test_gradients_reach_constants() -> None:
@@ -89,7 +108,13 @@ def test_gradients_reach_constants() -> None:
     values, z = batch.ablated, batch.ablated.z
 
     def objective(z: Tensor) -> Tensor:
-        contrast = Contrast(batch, known.ctx, 0, known.clean, constant_trace(model.decoder, replace(values, z=z), known.ctx))
+        contrast = Contrast(
+            batch,
+            known.ctx,
+            0,
+            known.clean,
+            constant_trace(model.decoder, replace(values, z=z), known.ctx),
+        )
         return LogitDiff()(masked_readout(model.decoder, contrast, mask), batch).mean()
 
     leaf = z.clone().requires_grad_()

@@ -36,7 +36,10 @@ def test_a_model_in_memory_is_taken_as_it_is() -> None:
 def test_a_decoder_that_misses_a_part_is_found_out() -> None:
     tiny = subject("gemma2")
     first = tiny.model.decoder.layers[0]
-    layers = (replace(first, attention=replace(first.attention, softcap=None)), *tiny.model.decoder.layers[1:])
+    layers = (
+        replace(first, attention=replace(first.attention, softcap=None)),
+        *tiny.model.decoder.layers[1:],
+    )
     wrong = replace(tiny.model, decoder=replace(tiny.model.decoder, layers=layers))
     with pytest.raises(SelfCheckFailed, match=r"gemma2.*the logits differ"):
         wrong.check()
@@ -45,7 +48,10 @@ def test_a_decoder_that_misses_a_part_is_found_out() -> None:
 def test_a_missing_norm_offset_is_found_out() -> None:
     tiny = subject("gemma3")
     norm = tiny.model.decoder.final_norm
-    wrong = replace(tiny.model, decoder=replace(tiny.model.decoder, final_norm=replace(norm, weight=norm.weight - 1)))
+    wrong = replace(
+        tiny.model,
+        decoder=replace(tiny.model.decoder, final_norm=replace(norm, weight=norm.weight - 1)),
+    )
     with pytest.raises(SelfCheckFailed):
         wrong.check()
 

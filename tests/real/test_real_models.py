@@ -30,7 +30,9 @@ def smollm() -> Model:
 
 def test_logits_equal_the_original(model: Model) -> None:
     assert model.tokenizer is not None
-    ids = model.tokenizer("When Mary and John went to the store, John gave a drink to", return_tensors="pt")["input_ids"]
+    ids = model.tokenizer(
+        "When Mary and John went to the store, John gave a drink to", return_tensors="pt"
+    )["input_ids"]
     with torch.no_grad():
         theirs = model.hf(ids).logits[0, -1]
     batch = ma.Batch.from_tokens(ids, ids, [0], [1])
@@ -50,7 +52,9 @@ def test_ioi_is_solved_and_empty_and_full_circuits_are_the_two_runs(model: Model
 
 
 def test_ioi_circuit_of_smollm2(smollm: Model) -> None:
-    """Integrated gradients find a small circuit that does the task; a random one of that size does nothing."""
+    """Integrated gradients find a small circuit that does the task;
+    a random one of that size does nothing.
+    """
     task = ma.load_task("ioi")
     train, test = task.pairs("train", smollm, limit=12), task.pairs("test", smollm, limit=12)
     scores = ma.circuits.EAPIGInputs(steps=5).score(smollm, train, progress=SILENT)
@@ -71,6 +75,14 @@ def test_ioi_circuit_of_smollm2(smollm: Model) -> None:
 def test_attribution_agrees_with_patching_on_the_strongest_edges(smollm: Model) -> None:
     """Verified by intervening: the edges into the logits, exactly patched one by one."""
     pairs = ma.load_task("ioi").pairs("train", smollm, limit=6)
-    exact = ma.circuits.ExactPatching(layers=(-1,)).score(smollm, pairs, progress=SILENT).values[:, smollm.graph.logits]
-    estimated = ma.circuits.EAPIGInputs(steps=5, points="midpoint").score(smollm, pairs, progress=SILENT).values[:, smollm.graph.logits]
+    exact = (
+        ma.circuits.ExactPatching(layers=(-1,))
+        .score(smollm, pairs, progress=SILENT)
+        .values[:, smollm.graph.logits]
+    )
+    estimated = (
+        ma.circuits.EAPIGInputs(steps=5, points="midpoint")
+        .score(smollm, pairs, progress=SILENT)
+        .values[:, smollm.graph.logits]
+    )
     assert float(torch.corrcoef(torch.stack((exact, estimated)))[0, 1]) > 0.8

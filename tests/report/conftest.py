@@ -22,7 +22,9 @@ NAN = float("nan")
 SVG = "{http://www.w3.org/2000/svg}"
 
 
-def line(f: list[float | None], half: float = 0.05, kept: list[int] | None = None) -> dict[str, Any]:
+def line(
+    f: list[float | None], half: float = 0.05, kept: list[int] | None = None
+) -> dict[str, Any]:
     return {
         "asked": [10, 100, 200, 1000],
         "kept": kept or [8, 90, 200, 1000],
@@ -35,7 +37,9 @@ def line(f: list[float | None], half: float = 0.05, kept: list[int] | None = Non
 
 @pytest.fixture
 def make_record() -> Callable[..., Record]:
-    """A maker of records whose CPR, f and labels can be chosen; by default far better than random."""
+    """A maker of records whose CPR, f and labels can be chosen;
+    by default far better than random.
+    """
 
     def make(
         method: str = "eap",
@@ -53,7 +57,12 @@ def make_record() -> Callable[..., Record]:
         names = ids or [f"pair-{i}" for i in range(5)]
         shape = line([0.5, 0.8, 0.9, 1.0] if f is None else f, kept=kept)
         random = {
-            str(seed): {"cpr": 0.2 + 0.01 * seed, "cmd": 0.8 - 0.01 * seed, **line([0.0, 0.01 * seed, 0.1, 1.0])} for seed in range(seeds)
+            str(seed): {
+                "cpr": 0.2 + 0.01 * seed,
+                "cmd": 0.8 - 0.01 * seed,
+                **line([0.0, 0.01 * seed, 0.1, 1.0]),
+            }
+            for seed in range(seeds)
         }
         control = {
             "cpr": 0.21,
@@ -74,17 +83,33 @@ def make_record() -> Callable[..., Record]:
                 Measure(name="cpr", value=cpr[0], low=cpr[1], high=cpr[2], n=len(names)),
                 Measure(name="cmd", value=0.1234, low=0.05, high=0.2, n=len(names)),
             ],
-            "per_example": {key: [1.25] * len(names) for key in ("clean", "empty", *(f"value@{p:g}" for p in FRACTIONS))},
+            "per_example": {
+                key: [1.25] * len(names)
+                for key in ("clean", "empty", *(f"value@{p:g}" for p in FRACTIONS))
+            },
             "example_ids": names,
             "groups": names,
             "curves": {"fractions": FRACTIONS, "value": shape, "magnitude": shape},
-            "controls": {"denominator": [*denominator, 0.95], "random": control, "random-paths": control},
+            "controls": {
+                "denominator": [*denominator, 0.95],
+                "random": control,
+                "random-paths": control,
+            },
             "realised": {"localize_seconds": 1.5, "evaluate_seconds": 2.0},
             "provenance": Provenance(
-                created="2026-01-01T00:00:00+00:00", commit="abc123", dirty=True, packages={"torch": "2"}, python="3.11", machine="Linux",
-                device="cpu", dtype="float32", threads=2, seed=0, data_hash="d4t4"
+                created="2026-01-01T00:00:00+00:00",
+                commit="abc123",
+                dirty=True,
+                packages={"torch": "2"},
+                python="3.11",
+                machine="Linux",
+                device="cpu",
+                dtype="float32",
+                threads=2,
+                seed=0,
+                data_hash="d4t4",
             ),
-        }  # fmt: skip
+        }
         return Record(**(fields | changes))
 
     return make
@@ -95,7 +120,9 @@ def undefined(make_record: Callable[..., Record]) -> Record:
     """A record in which every f and area is NaN, as it comes back from JSON."""
     record = make_record(cpr=(NAN, NAN, NAN), f=[None] * 4, denominator=(-0.5, 0.7))
     broken = [Measure(name=name, value=NAN, n=5, n_undefined=4) for name in ("cpr", "cmd")]
-    return Record.model_validate_json(record.model_copy(update={"measures": broken}).model_dump_json())
+    return Record.model_validate_json(
+        record.model_copy(update={"measures": broken}).model_dump_json()
+    )
 
 
 @pytest.fixture(scope="session")
@@ -127,7 +154,9 @@ def curve() -> FaithfulnessCurve:
     values = np.array([[0.0, 0.0], [0.4, 0.6], [0.7, 0.9], [1.0, 1.0]])
     empty, full = np.zeros(2), np.ones(2)
     rule = Rule("strict", FRACTIONS, N_EDGES, empty, full, ids)
-    sweeps = {by: rule.sweep(by, (10, 100, 200, 1000), kept, values) for by in ("value", "magnitude")}
+    sweeps = {
+        by: rule.sweep(by, (10, 100, 200, 1000), kept, values) for by in ("value", "magnitude")
+    }
     drawn = {0: (kept, values)}
     return FaithfulnessCurve(
         label="my-<method>",

@@ -12,8 +12,15 @@ from mechassay.report.figures import svg
 
 
 def record(model: str, task: str = "mcqa", *, ranked: bool = True, **args: object) -> Record:
-    measures = [Measure(name="greedy@original", value=0.9, low=0.8, high=0.95, n=50), Measure(name="chance@original", value=0.25, n=50)]
-    measures += [Measure(name="greedy@noun_counterfactual", value=1.0, low=0.93, high=1.0, n=48, n_undefined=2)]
+    measures = [
+        Measure(name="greedy@original", value=0.9, low=0.8, high=0.95, n=50),
+        Measure(name="chance@original", value=0.25, n=50),
+    ]
+    measures += [
+        Measure(
+            name="greedy@noun_counterfactual", value=1.0, low=0.93, high=1.0, n=48, n_undefined=2
+        )
+    ]
     measures += [Measure(name="greedy@abc_counterfactual", value=float("nan"), n=0, n_undefined=50)]
     if ranked:
         measures += [Measure(name="ranked@original", value=0.96, low=0.86, high=0.99, n=50)]
@@ -21,33 +28,71 @@ def record(model: str, task: str = "mcqa", *, ranked: bool = True, **args: objec
     spec = Spec(name=task, args=dict(args))
     ids = [str(i) for i in range(50)]
     return Record(
-        kind="accuracy", model=Spec(name=model), task=spec, method=Spec(name="behaviour"), metric=Spec(name="accuracy"),
-        measures=measures, per_example={}, example_ids=ids, groups=ids, provenance=about,
-    )  # fmt: skip
+        kind="accuracy",
+        model=Spec(name=model),
+        task=spec,
+        method=Spec(name="behaviour"),
+        metric=Spec(name="accuracy"),
+        measures=measures,
+        per_example={},
+        example_ids=ids,
+        groups=ids,
+        provenance=about,
+    )
 
 
 def test_grids() -> None:
-    failure = Failure(cell={"model": "c", "task": "ioi"}, error="BadPairs", message="too few | pairs")
+    failure = Failure(
+        cell={"model": "c", "task": "ioi"}, error="BadPairs", message="too few | pairs"
+    )
     overall, mcqa = accuracy_grids([record("a"), record("b", ranked=False)], [failure])
-    assert overall.columns == ("task", "a: greedy", "a: ranked choice", "b: greedy", "b: ranked choice", "chance", "n")
-    assert overall.rows[0] == ("mcqa", "0.90 [0.80, 0.95]", "0.96 [0.86, 0.99]", "0.90 [0.80, 0.95]", "–", "0.25", "50")
+    assert overall.columns == (
+        "task",
+        "a: greedy",
+        "a: ranked choice",
+        "b: greedy",
+        "b: ranked choice",
+        "chance",
+        "n",
+    )
+    assert overall.rows[0] == (
+        "mcqa",
+        "0.90 [0.80, 0.95]",
+        "0.96 [0.86, 0.99]",
+        "0.90 [0.80, 0.95]",
+        "–",
+        "0.25",
+        "50",
+    )
     assert overall.rows[1] == ("ioi", "c failed: too few | pairs")
-    assert [row[0] for row in mcqa.rows] == ["original", "noun"], "a kind without a right answer has no row"
+    assert [row[0] for row in mcqa.rows] == [
+        "original",
+        "noun",
+    ], "a kind without a right answer has no row"
     assert mcqa.rows[1][-1] == "48"
 
 
 def test_settings_make_another_task() -> None:
     grids = accuracy_grids([record("a", n_choices=4), record("a", n_choices=6)])
-    assert [grid.title for grid in grids] == ["Original prompts", "mcqa (n_choices=4)", "mcqa (n_choices=6)"]
+    assert [grid.title for grid in grids] == [
+        "Original prompts",
+        "mcqa (n_choices=4)",
+        "mcqa (n_choices=6)",
+    ]
     grids = accuracy_grids([record("a", labels="strict"), record("a", labels="mib-2025")])
     assert [grid.title for grid in grids] == ["Original prompts", "mcqa", "mcqa (labels=mib-2025)"]
 
 
 def test_the_scoring_of_mib_is_a_column_where_a_record_has_it() -> None:
     lax = record("b")
-    measures = [*lax.measures, Measure(name="mib-2025@original", value=0.5, low=0.4, high=0.6, n=50)]
+    measures = [
+        *lax.measures,
+        Measure(name="mib-2025@original", value=0.5, low=0.4, high=0.6, n=50),
+    ]
     overall, mcqa = accuracy_grids([record("a"), lax.model_copy(update={"measures": measures})])
-    columns = [f"{model}: {name}" for model in "ab" for name in ("greedy", "ranked choice", "mib-2025")]
+    columns = [
+        f"{model}: {name}" for model in "ab" for name in ("greedy", "ranked choice", "mib-2025")
+    ]
     assert overall.columns == ("task", *columns, "chance", "n") == ("task", *mcqa.columns[1:])
     assert overall.rows[0][3] == "–" and overall.rows[0][6] == "0.50 [0.40, 0.60]"
 
@@ -58,17 +103,28 @@ def test_another_word_set_makes_another_task() -> None:
 
 
 def test_few_examples_are_not_rounded_below_chance() -> None:
-    """One of four right: its interval supports one digit, but "0.2" beside a chance of "0.25" would look worse than guessing."""
-    few = [Measure(name="greedy@original", value=0.25, low=0.0456, high=0.6994, n=4), Measure(name="chance@original", value=0.25, n=4)]
+    """One of four right: its interval supports one digit,
+    but "0.2" beside a chance of "0.25" would look worse than guessing.
+    """
+    few = [
+        Measure(name="greedy@original", value=0.25, low=0.0456, high=0.6994, n=4),
+        Measure(name="chance@original", value=0.25, n=4),
+    ]
     overall, *_ = accuracy_grids([record("a").model_copy(update={"measures": few})])
     assert overall.rows[0] == ("mcqa", "0.25 [0.05, 0.70]", "–", "0.25", "4")
 
 
 def test_page_and_markdown() -> None:
-    page, markdown = write_accuracy([record("<a>")], [Failure(cell={"model": "c", "task": "x"}, error="E", message="a | b")], title="T")
+    page, markdown = write_accuracy(
+        [record("<a>")],
+        [Failure(cell={"model": "c", "task": "x"}, error="E", message="a | b")],
+        title="T",
+    )
     assert "&lt;a&gt;" in page and "<a>" not in page and "<svg" in page
     assert "a \\| b" in markdown and "| mcqa | 0.90 [0.80, 0.95] |" in markdown
-    empty, _ = write_accuracy([], [Failure(cell={"model": "c", "task": "x"}, error="E", message="m")], title="T")
+    empty, _ = write_accuracy(
+        [], [Failure(cell={"model": "c", "task": "x"}, error="E", message="m")], title="T"
+    )
     assert "c failed: m" in empty
 
 
@@ -79,6 +135,9 @@ def test_the_figure_shows_every_kind() -> None:
         assert f">{text}<" in drawn
 
 
-@pytest.mark.parametrize(("kind", "name"), [("original", "original"), ("answerPosition_symbol_counterfactual", "answerPosition symbol")])
+@pytest.mark.parametrize(
+    ("kind", "name"),
+    [("original", "original"), ("answerPosition_symbol_counterfactual", "answerPosition symbol")],
+)
 def test_short_names(kind: str, name: str) -> None:
     assert short(kind) == name

@@ -1,4 +1,6 @@
-"""The page of an adversarial run: what fails comes first, text is escaped, numbers are those of the record."""
+"""The page of an adversarial run: what fails comes first,
+text is escaped, numbers are those of the record.
+"""
 
 from __future__ import annotations
 
@@ -43,8 +45,12 @@ FAST: dict[str, Any] = {"n_resamples": 30, "n_permutations": 30, "worst": 2}
 @pytest.fixture(scope="module")
 def records(tmp_path_factory: pytest.TempPathFactory) -> Iterator[list[Record]]:
     """Of two circuits, with a heat map each."""
-    run = AdversarialRun("truth-ioi", "truth-ioi", ("truth", "random@0.5"), n_clean=24, n_corrupted=20, **FAST)
-    job = AdversarialJob(run, tmp_path_factory.mktemp("run"), lambda: load_named("truth-ioi"), progress=SILENT)
+    run = AdversarialRun(
+        "truth-ioi", "truth-ioi", ("truth", "random@0.5"), n_clean=24, n_corrupted=20, **FAST
+    )
+    job = AdversarialJob(
+        run, tmp_path_factory.mktemp("run"), lambda: load_named("truth-ioi"), progress=SILENT
+    )
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(heat_maps, "MAPS", 1)
         yield job.records()
@@ -57,7 +63,10 @@ def page(records: list[Record]) -> str:
 
 def spoiled(record: Record) -> Record:
     controls = {**record.controls, "failures": ["The full circuit does not give KL = 0 & <more>."]}
-    controls["checks"] = [{**record.controls["checks"][0], "passed": False}, *record.controls["checks"][1:]]
+    controls["checks"] = [
+        {**record.controls["checks"][0], "passed": False},
+        *record.controls["checks"][1:],
+    ]
     return record.model_copy(update={"controls": controls})
 
 
@@ -89,26 +98,41 @@ def test_tables_show_the_record(records: list[Record]) -> None:
     rows = {row[0]: row for row in summary_grid(record).rows}
     stored = {row["name"]: row for row in record.curves["summary"]}
     assert rows["count"][1] == "480"
-    assert rows["50%"][1].startswith(nats(stored["50%"]["value"])) and rows["50%"][3] == f"at most {nats(stored['50%']['bound'])}"
+    assert (
+        rows["50%"][1].startswith(nats(stored["50%"]["value"]))
+        and rows["50%"][3] == f"at most {nats(stored['50%']['bound'])}"
+    )
     assert rows["99.9%"][3] == "too few pairs" and rows["max"][3] == rows["mean"][3] == ""
     assert rows["max"][2] == f"{stored['max']['z']:.2f}"
     overview = {row[0]: row for row in overview_grid(records).rows}
-    assert overview["truth"][1] == "9" and overview["empty circuit"][-1] == "–" and len(overview) == 5
+    assert (
+        overview["truth"][1] == "9" and overview["empty circuit"][-1] == "–" and len(overview) == 5
+    )
     assert len(overview_grid(records, short=True).columns) < len(overview_grid(records).columns)
     assert exceedance_grid(record).rows[-1][0] == "5 nats"
 
 
 def test_what_has_no_interval_has_no_brackets(records: list[Record]) -> None:
-    """24 x 20 pairs: at the quartiles and the median five columns or more lie beyond, above that not."""
+    """24 x 20 pairs: at the quartiles and the median five columns
+    or more lie beyond, above that not.
+    """
     back = Record.model_validate_json(records[1].model_dump_json())
     rows = {row[0]: row[1] for row in summary_grid(back).rows}
     bracketed = {name for name, text in rows.items() if "[" in text}
     assert bracketed == {"mean", "25%", "50%", "75%"}
     assert rows["95%"] == nats({row["name"]: row for row in back.curves["summary"]}["95%"]["value"])
     measures = {each.name: each for each in back.measures}
-    assert math.isnan(measures["99%"].low) and math.isnan(measures["99%"].high) and math.isfinite(measures["mean"].low)
+    assert (
+        math.isnan(measures["99%"].low)
+        and math.isnan(measures["99%"].high)
+        and math.isfinite(measures["mean"].low)
+    )
     for row, stored in zip(exceedance_grid(back).rows, back.curves["exceedance"], strict=True):
-        assert ("[" in row[1]) == (20 * min(stored["value"], 1 - stored["value"]) >= 5) == (stored["low"] is not None)
+        assert (
+            ("[" in row[1])
+            == (20 * min(stored["value"], 1 - stored["value"]) >= 5)
+            == (stored["low"] is not None)
+        )
     assert "no interval: too few prompts lie beyond it" in adversarial_page([back])
 
 
@@ -122,22 +146,40 @@ def test_rounding_has_no_z_scores(records: list[Record]) -> None:
         grid = summary_grid(record)
         assert {len(row) for row in grid.rows} == {len(grid.columns)}
     shown = {row[0]: row for row in summary_grid(exact).rows}
-    assert shown["max"][1] == "≈ 0" and shown["50%"][2].startswith("at most") and shown["99.9%"][2] == "too few pairs"
+    assert (
+        shown["max"][1] == "≈ 0"
+        and shown["50%"][2].startswith("at most")
+        and shown["99.9%"][2] == "too few pairs"
+    )
 
 
 def test_heat_maps_of_rounding_are_left_out(records: list[Record], page: str) -> None:
     exact, other = (record.curves["heat_maps"] for record in records)
     assert len(exact) == len(other) == 1
     assert page.count("No heat map: every cell is ≈ 0, which is rounding.") == 1
-    assert adversarial_page([records[0]]).count("<svg") == 1 and adversarial_page([records[1]]).count("<svg") == 2
+    assert (
+        adversarial_page([records[0]]).count("<svg") == 1
+        and adversarial_page([records[1]]).count("<svg") == 2
+    )
 
 
-def made_map(cells: list[list[float | None]], *, largest: float = 1.0, left_out: tuple[int, int] = (0, 0)) -> dict[str, Any]:
+def made_map(
+    cells: list[list[float | None]], *, largest: float = 1.0, left_out: tuple[int, int] = (0, 0)
+) -> dict[str, Any]:
     """A heat map whose maxima are `largest` times its percentiles."""
-    labels = [[f"{letter}{place}" for place in range(count)] for letter, count in zip("rc", np.shape(cells), strict=True)]
+    labels = [
+        [f"{letter}{place}" for place in range(count)]
+        for letter, count in zip("rc", np.shape(cells), strict=True)
+    ]
     most = [[None if cell is None else cell * largest for cell in row] for row in cells]
     empty = {"99.9%": 8.0, "99.99%": 9.0, "max": 10.0, "mean": 4.0}
-    about = {"fields": ["a", "b"], "labels": labels, "left_out": list(left_out), "largest_left_out": [7.5, None], "empty": empty}
+    about = {
+        "fields": ["a", "b"],
+        "labels": labels,
+        "left_out": list(left_out),
+        "largest_left_out": [7.5, None],
+        "empty": empty,
+    }
     return {**about, "99.9%": cells, "99.99%": cells, "max": most}
 
 
@@ -145,7 +187,9 @@ def test_panels_of_a_heat_map_have_one_scale_from_zero() -> None:
     figure = draw_heat_map(made_map([[7.97, 7.99], [7.98, None]], largest=1.25))
     panels, (bar,) = figure.axes[:3], figure.axes[3:]
     assert all(ax.images[0].get_clim() == (0.0, pytest.approx(7.99 * 1.25)) for ax in panels)
-    assert [[text.get_text() for text in ax.texts] for ax in panels[:1]] == [["7.97", "7.99", "7.98"]]
+    assert [[text.get_text() for text in ax.texts] for ax in panels[:1]] == [
+        ["7.97", "7.99", "7.98"]
+    ]
     # Numbers that differ by rounding look the same.
     shades = panels[0].images[0].to_rgba(np.array([7.97, 7.99]))
     assert np.abs(shades[0] - shades[1]).max() < 0.02
@@ -153,9 +197,16 @@ def test_panels_of_a_heat_map_have_one_scale_from_zero() -> None:
     # A cell without pairs is no colour of the scale; the empty circuit's mean is marked on the bar.
     assert np.ma.getmaskarray(panels[0].images[0].get_array())[1, 1] and panels[0].patch.get_hatch()
     assert [line.get_ydata()[0] for line in bar.lines] == [4.0, 4.0]
-    assert [text.get_text() for text in figure.legends[0].get_texts()] == ["empty circuit's mean, 4.00", "no pairs"]
+    assert [text.get_text() for text in figure.legends[0].get_texts()] == [
+        "empty circuit's mean, 4.00",
+        "no pairs",
+    ]
     small = draw_heat_map(made_map([[0.5, 0.25]]))
-    assert not small.axes[3].lines and small.legends[0].get_texts()[0].get_text() == "empty circuit's mean, 4.00, beyond the scale"
+    assert (
+        not small.axes[3].lines
+        and small.legends[0].get_texts()[0].get_text()
+        == "empty circuit's mean, 4.00, beyond the scale"
+    )
 
 
 def test_heat_maps_that_are_wide_are_readable() -> None:
@@ -167,13 +218,20 @@ def test_heat_maps_that_are_wide_are_readable() -> None:
     panels = figure.axes[:3]
     assert len({round(ax.get_position().x0, 3) for ax in panels}) == 1 and not panels[0].texts
     for labels, axis in ((panels[2].get_xticklabels(), "x"), (panels[0].get_yticklabels(), "y")):
-        boxes = sorted(sorted(getattr(label.get_window_extent(), f"interval{axis}")) for label in labels)
+        boxes = sorted(
+            sorted(getattr(label.get_window_extent(), f"interval{axis}")) for label in labels
+        )
         assert all(one[1] <= two[0] for one, two in pairwise(boxes))
-    assert map_words(found).endswith("Not drawn: 44 more of a, whose largest value is 7.50 nats.") and map_words(made_map([[1.0]])) == ""
+    assert (
+        map_words(found).endswith("Not drawn: 44 more of a, whose largest value is 7.50 nats.")
+        and map_words(made_map([[1.0]])) == ""
+    )
 
 
 def test_rounding_is_no_heat_map() -> None:
-    assert flat_map(made_map([[-0.0, 1e-5], [0.0, None]])) and not flat_map(made_map([[-0.0, 1e-5], [0.5, None]]))
+    assert flat_map(made_map([[-0.0, 1e-5], [0.0, None]])) and not flat_map(
+        made_map([[-0.0, 1e-5], [0.5, None]])
+    )
 
 
 def test_percentiles_near_each_other_are_named_together() -> None:
@@ -186,21 +244,35 @@ def test_percentiles_near_each_other_are_named_together() -> None:
 @pytest.mark.parametrize("spread", [0.0, 0.001, 0.05, 1.0])
 def test_names_in_a_histogram_do_not_overlap(records: list[Record], spread: float) -> None:
     record = records[1]
-    places = dict(zip(("95%", "99%", "99.9%", "99.99%", "max"), 1 + spread * np.arange(5) / 5, strict=True))
-    rows = [{**row, "value": places.get(row["name"], row["value"])} for row in record.curves["summary"]]
-    figure = draw_distribution(record.model_copy(update={"curves": {**record.curves, "summary": rows}}))
+    places = dict(
+        zip(("95%", "99%", "99.9%", "99.99%", "max"), 1 + spread * np.arange(5) / 5, strict=True)
+    )
+    rows = [
+        {**row, "value": places.get(row["name"], row["value"])} for row in record.curves["summary"]
+    ]
+    figure = draw_distribution(
+        record.model_copy(update={"curves": {**record.curves, "summary": rows}})
+    )
     figure.set_dpi(100)
     figure.draw_without_rendering()
     boxes = [text.get_window_extent() for text in figure.axes[0].texts]
     assert boxes and not any(one.overlaps(two) for one, two in combinations(boxes, 2))
-    assert all("times" not in label.get_text() for label in figure.axes[1].get_yticklabels(which="both"))
+    assert all(
+        "times" not in label.get_text() for label in figure.axes[1].get_yticklabels(which="both")
+    )
 
 
 def test_only_exact_intervals_are_called_exact(records: list[Record]) -> None:
     for design in (*DESIGN_KINDS, "clean prompts"):
-        task = records[1].task.model_copy(update={"args": {**records[1].task.args, "design": design}})
+        task = records[1].task.model_copy(
+            update={"args": {**records[1].task.args, "design": design}}
+        )
         text = about(records[1].model_copy(update={"task": task}))
-        assert ("the interval of the mean is Student's" in text) == ("exact" in text) == (design != "grid")
+        assert (
+            ("the interval of the mean is Student's" in text)
+            == ("exact" in text)
+            == (design != "grid")
+        )
         assert "exact intervals" not in text
 
 
@@ -223,7 +295,10 @@ def test_circuits_that_differ_look_different_on_a_console(records: list[Record])
     assert max(map(len, shown[:10])) <= 14
     assert short_names(["a", "a"]) == ["a", "a"]
     method = records[0].method
-    named = [records[0].model_copy(update={"method": method.model_copy(update={"name": name})}) for name in names]
+    named = [
+        records[0].model_copy(update={"method": method.model_copy(update={"name": name})})
+        for name in names
+    ]
     console = Console(width=80, file=io.StringIO())
     print_grids([overview_grid(named, short=True)], console)
     assert isinstance(console.file, io.StringIO)
@@ -241,12 +316,34 @@ def test_a_population_is_exact(records: list[Record]) -> None:
     assert "percentiles and maximum are exact" in adversarial_page([exact])
 
 
-def group(name: str, labels: list[str], tested: list[float], rest: list[float], p: list[float], worse: list[bool]) -> dict[str, Any]:
+def group(
+    name: str,
+    labels: list[str],
+    tested: list[float],
+    rest: list[float],
+    p: list[float],
+    worse: list[bool],
+) -> dict[str, Any]:
     effect = [one - other for one, other in zip(tested, rest, strict=True)]
-    means = {"mean_effect": [each / 2 for each in effect], "mean_low": [0.5, None], "mean_high": [1.5, None], "mean_share": effect}
+    means = {
+        "mean_effect": [each / 2 for each in effect],
+        "mean_low": [0.5, None],
+        "mean_high": [1.5, None],
+        "mean_share": effect,
+    }
     sizes = {"inputs": [20, 1234], "compared": [15, 1234], "strata": 5, "strata used": 3}
     return {
-        **{"name": name, "labels": labels, "tested": tested, "rest": rest, "effect": effect, "p": p, "worse": worse, **sizes, **means},
+        **{
+            "name": name,
+            "labels": labels,
+            "tested": tested,
+            "rest": rest,
+            "effect": effect,
+            "p": p,
+            "worse": worse,
+            **sizes,
+            **means,
+        },
         **{"share": [each / 10 for each in effect], "99.9%": tested, "max": tested},
     }
 
@@ -258,14 +355,24 @@ def test_worse_labels_are_named(records: list[Record]) -> None:
     nothing["compared"] = nothing["inputs"]
 
     def told(*groups: dict[str, Any]) -> str:
-        return worse_labels_text(records[0].model_copy(update={"curves": {**records[0].curves, "groups": list(groups)}}))
+        return worse_labels_text(
+            records[0].model_copy(update={"curves": {**records[0].curves, "groups": list(groups)}})
+        )
 
-    left = "Not compared, as no other label is in their stratum: object: 5 of 1,254 prompts in 2 strata."
-    assert told(found, nothing) == (
-        "Found to be worse than the rest of their strata: object = 'kiss' (99th percentile 9.00 against 7.50, 1.50 more: 15\u00a0% of the "
-        f"empty circuit's; means differ by 0.750 [0.500, 1.50]). {left}"
+    left = (
+        "Not compared, as no other label is in their stratum: object: 5 of 1,254 prompts in 2"
+        " strata."
     )
-    assert told(nothing) == "No label of any of 1 fields is found to be worse than the rest of its strata."
+    assert (
+        told(found, nothing)
+        == "Found to be worse than the rest of their strata: object = 'kiss' (99th percentile 9.00"
+        " against 7.50, 1.50 more: 15\u00a0% of the empty circuit's; means differ by 0.750"
+        f" [0.500, 1.50]). {left}"
+    )
+    assert (
+        told(nothing)
+        == "No label of any of 1 fields is found to be worse than the rest of its strata."
+    )
     # What differs by next to nothing is not worse, whatever its p.
     least = "the least effect worth reporting (5\u00a0% of the empty circuit's 99th percentile)"
     small["compared"] = small["inputs"]
@@ -275,8 +382,21 @@ def test_worse_labels_are_named(records: list[Record]) -> None:
 
 
 def test_the_table_of_labels_has_effects(records: list[Record]) -> None:
-    rows = group_grid(group("object", ["kiss", "bone"], [9.0, 1.0], [7.5, 9.0], [0.01, 1.0], [True, False])).rows
-    assert rows[0] == ("kiss", "15 of 20", "9.00", "7.50", "1.50", "15\u00a0%", "0.750 [0.500, 1.50]", "9.00", "9.00", "0.01")
+    rows = group_grid(
+        group("object", ["kiss", "bone"], [9.0, 1.0], [7.5, 9.0], [0.01, 1.0], [True, False])
+    ).rows
+    assert rows[0] == (
+        "kiss",
+        "15 of 20",
+        "9.00",
+        "7.50",
+        "1.50",
+        "15\u00a0%",
+        "0.750 [0.500, 1.50]",
+        "9.00",
+        "9.00",
+        "0.01",
+    )
     assert rows[1][1] == "1,234" and rows[1][6] == "-4.00"
 
 
@@ -285,18 +405,42 @@ def test_a_run_stores_effects_and_strata(records: list[Record]) -> None:
     for record in records:
         for found in record.curves["groups"]:
             n = len(found["labels"])
-            assert all(len(found[key]) == n for key in ("inputs", "compared", "tested", "rest", "effect", "share", "mean_effect", "worse"))
+            assert all(
+                len(found[key]) == n
+                for key in (
+                    "inputs",
+                    "compared",
+                    "tested",
+                    "rest",
+                    "effect",
+                    "share",
+                    "mean_effect",
+                    "worse",
+                )
+            )
             assert found["strata used"] <= found["strata"]
-            for tested, rest, effect in zip(found["tested"], found["rest"], found["effect"], strict=True):
-                assert (effect is None) == (tested is None) and (effect is None or effect == pytest.approx(tested - rest))
+            for tested, rest, effect in zip(
+                found["tested"], found["rest"], found["effect"], strict=True
+            ):
+                assert (effect is None) == (tested is None) and (
+                    effect is None or effect == pytest.approx(tested - rest)
+                )
     exact = records[0]
     assert exact.task.args["least_effect"] == 0.05
-    assert not any(any(found["worse"]) for found in exact.curves["groups"]), "what is rounding is never worse"
+    assert not any(any(found["worse"]) for found in exact.curves["groups"]), (
+        "what is rounding is never worse"
+    )
 
 
 def test_parts_of_prompts_are_marked_and_escaped() -> None:
-    prompt = {"text": "<b> Ann & Bob, Ann", "parts": {"one": [4, 7], "two": [4, 7], "all": [10, 18], "in": [10, 13], "none": [0, 0]}}
-    assert marked(prompt) == '&lt;b&gt; <mark title="one, two">Ann</mark> &amp; <mark title="all">Bob, Ann</mark>'
+    prompt = {
+        "text": "<b> Ann & Bob, Ann",
+        "parts": {"one": [4, 7], "two": [4, 7], "all": [10, 18], "in": [10, 13], "none": [0, 0]},
+    }
+    assert (
+        marked(prompt)
+        == '&lt;b&gt; <mark title="one, two">Ann</mark> &amp; <mark title="all">Bob, Ann</mark>'
+    )
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,6 @@
-"""Drawings of two circuits: every edge once, marked with whose it is, and told apart by everybody."""
+"""Drawings of two circuits: every edge once, marked with whose it is,
+and told apart by everybody.
+"""
 
 from __future__ import annotations
 
@@ -16,14 +18,23 @@ from mechassay.circuits.overlap import overlap_of
 from mechassay.circuits.scores import Circuit, EdgeScores
 from mechassay.errors import BadUsage, GraphMismatch
 from mechassay.graph import Graph
-from mechassay.report.comparison import ONLY_A, ONLY_B, PAINTS, draw_comparison, overlap_grid, overlap_text
+from mechassay.report.comparison import (
+    ONLY_A,
+    ONLY_B,
+    PAINTS,
+    draw_comparison,
+    overlap_grid,
+    overlap_text,
+)
 
 SVG = "{http://www.w3.org/2000/svg}"
 Parse = Callable[[str], Element]
 
 GRAPH = Graph(2, 2)
 A = Circuit.from_names(GRAPH, ["input->a0.h0<q>", "a0.h0->m1", "input->m1", "m1->logits"])
-B = Circuit.from_names(GRAPH, ["input->m1", "m1->logits", "input->a1.h1<v>", "a1.h1->logits", "input->logits"])
+B = Circuit.from_names(
+    GRAPH, ["input->m1", "m1->logits", "input->a1.h1<v>", "a1.h1->logits", "input->logits"]
+)
 
 
 def groups(root: Element, kind: str) -> list[tuple[str, Element]]:
@@ -44,60 +55,105 @@ def texts(root: Element) -> str:
 def other(scores: EdgeScores) -> EdgeScores:
     """Scores that agree with the first ones in part."""
     noise = torch.randn(scores.values.shape, generator=torch.Generator().manual_seed(2))
-    return EdgeScores.of(scores.graph, scores.values.nan_to_num() + scores.values.nan_to_num().abs() * noise)
+    return EdgeScores.of(
+        scores.graph, scores.values.nan_to_num() + scores.values.nan_to_num().abs() * noise
+    )
 
 
-def test_every_edge_is_drawn_once_and_marked_with_whose_it_is(scores: EdgeScores, other: EdgeScores, parse: Parse) -> None:
+def test_every_edge_is_drawn_once_and_marked_with_whose_it_is(
+    scores: EdgeScores, other: EdgeScores, parse: Parse
+) -> None:
     a, b = scores.greedy(80, by="magnitude"), other.greedy(120, by="magnitude")
     lines = groups(parse(draw_comparison(a, b, scores_a=scores, scores_b=other)), "link")
     first, second = set(a.names()), set(b.names())
     assert first & second and first - second and second - first
-    expected = {name: "both" if name in first & second else "only-a" if name in first else "only-b" for name in first | second}
+    expected = {
+        name: "both" if name in first & second else "only-a" if name in first else "only-b"
+        for name in first | second
+    }
     assert sorted(text.split()[0] for text, _ in lines) == sorted(expected)
     for text, shape in lines:
         paint = PAINTS[expected[text.split()[0]]]  # pyright: ignore[reportArgumentType]
         assert held(shape) == paint.kind
-        assert (shape.get("stroke"), shape.get("stroke-dasharray", "")) == (paint.colour, paint.dash)
+        assert (shape.get("stroke"), shape.get("stroke-dasharray", "")) == (
+            paint.colour,
+            paint.dash,
+        )
 
 
 def test_pointing_at_a_line_shows_who_has_it_and_all_scores(parse: Parse) -> None:
     values = torch.full((GRAPH.n_writers, GRAPH.n_readers), float("nan"))
     values[GRAPH.index("input->m1")] = -0.25
     values[GRAPH.index("input->logits")] = 0.5
-    root = parse(draw_comparison(A, B, names=("eap", "ifr"), scores_a=EdgeScores(GRAPH, values), scores_b=EdgeScores(GRAPH, 2 * values)))
+    root = parse(
+        draw_comparison(
+            A,
+            B,
+            names=("eap", "ifr"),
+            scores_a=EdgeScores(GRAPH, values),
+            scores_b=EdgeScores(GRAPH, 2 * values),
+        )
+    )
     shown = {text.split()[0]: text.partition("  ")[2] for text, _ in groups(root, "link")}
     assert shown["input->m1"] == "in both; eap -0.25, ifr -0.5"
     assert shown["input->logits"] == "only in ifr; eap +0.5, ifr +1"
     assert shown["a0.h0->m1"] == "only in eap; eap not scored, ifr not scored"
     alone = {text.partition("  ")[2] for text, _ in groups(parse(draw_comparison(A, B)), "link")}
     assert alone == {"in both", "only in A", "only in B"}
-    one = dict(text.split("  ") for text, _ in groups(parse(draw_comparison(A, B, scores_b=EdgeScores(GRAPH, values))), "link"))
+    one = dict(
+        text.split("  ")
+        for text, _ in groups(
+            parse(draw_comparison(A, B, scores_b=EdgeScores(GRAPH, values))), "link"
+        )
+    )
     assert one["input->m1"] == "in both; B -0.25"
 
 
 def test_nodes_are_marked_with_whose_they_are(parse: Parse) -> None:
-    nodes = {text.split(",")[0]: (text, shape) for text, shape in groups(parse(draw_comparison(A, B)), "node") if "," in text}
-    assert {name: held(shape) for name, (_, shape) in nodes.items()} == {"a0.h0": "only-a", "m1": "both", "a1.h1": "only-b"}
+    nodes = {
+        text.split(",")[0]: (text, shape)
+        for text, shape in groups(parse(draw_comparison(A, B)), "node")
+        if "," in text
+    }
+    assert {name: held(shape) for name, (_, shape) in nodes.items()} == {
+        "a0.h0": "only-a",
+        "m1": "both",
+        "a1.h1": "only-b",
+    }
     assert nodes["m1"][0] == "m1, in both: 2 in, 1 out; 2 in both; 1 only in A"
     # A node that two circuits reach by different edges is in both.
-    split = draw_comparison(Circuit.from_names(GRAPH, ["input->m0"]), Circuit.from_names(GRAPH, ["m0->logits"]))
-    assert [held(shape) for text, shape in groups(parse(split), "node") if text.startswith("m0")] == ["both"]
+    split = draw_comparison(
+        Circuit.from_names(GRAPH, ["input->m0"]), Circuit.from_names(GRAPH, ["m0->logits"])
+    )
+    assert [
+        held(shape) for text, shape in groups(parse(split), "node") if text.startswith("m0")
+    ] == ["both"]
 
 
 def test_legend_and_caption_count(parse: Parse) -> None:
     root = parse(draw_comparison(A, B, names=("eap", "ifr"), title="two"))
     shown = texts(root)
-    assert "in both: 2 edges, 1 node " in shown and "only in eap: 2 edges, 1 node " in shown and "only in ifr: 3 edges, 1 node " in shown
+    assert (
+        "in both: 2 edges, 1 node " in shown
+        and "only in eap: 2 edges, 1 node " in shown
+        and "only in ifr: 3 edges, 1 node " in shown
+    )
     caption = overlap_text(overlap_of(A, B), ("eap", "ifr"))
     assert caption in shown and root.findtext(f"{SVG}desc") == caption
-    assert f"Of {GRAPH.n_edges} edges, eap has 4 and ifr 5; 2 are in both (Jaccard overlap 0.29)." in caption
+    assert (
+        f"Of {GRAPH.n_edges} edges, eap has 4 and ifr 5; 2 are in both (Jaccard overlap 0.29)."
+        in caption
+    )
     assert f"share {20 / GRAPH.n_edges:.2g} on average" in caption
     assert root.get("aria-label") == "two"
 
 
 def test_exchanging_the_circuits_exchanges_their_marks_alone(parse: Parse) -> None:
     there, back = (
-        {text.split()[0]: (held(shape), shape.get("d")) for text, shape in groups(parse(svg), "link")}
+        {
+            text.split()[0]: (held(shape), shape.get("d"))
+            for text, shape in groups(parse(svg), "link")
+        }
         for svg in (draw_comparison(A, B), draw_comparison(B, A))
     )
     swapped = {"both": "both", "only-a": "only-b", "only-b": "only-a"}
@@ -108,7 +164,9 @@ def test_widths_do_not_depend_on_the_scale_of_a_method(parse: Parse) -> None:
     values = torch.arange(1.0, 1 + GRAPH.legal.numel()).view(GRAPH.n_writers, GRAPH.n_readers)
     scores, scaled = EdgeScores.of(GRAPH, values), EdgeScores.of(GRAPH, -1000 * values)
 
-    def widths(scores_a: EdgeScores | None = None, scores_b: EdgeScores | None = None) -> dict[str, str | None]:
+    def widths(
+        scores_a: EdgeScores | None = None, scores_b: EdgeScores | None = None
+    ) -> dict[str, str | None]:
         root = parse(draw_comparison(A, B, scores_a=scores_a, scores_b=scores_b))
         return {text.split()[0]: shape.get("stroke-width") for text, shape in groups(root, "link")}
 
@@ -121,16 +179,32 @@ def test_widths_do_not_depend_on_the_scale_of_a_method(parse: Parse) -> None:
 def test_empty_equal_and_disjoint_circuits(parse: Parse) -> None:
     none = Circuit.empty(GRAPH)
     nothing = parse(draw_comparison(none, none))
-    assert groups(nothing, "link") == [] and "no edges" in texts(nothing) and "Jaccard overlap undefined" in texts(nothing)
-    assert {held(shape) for _, shape in groups(parse(draw_comparison(A, none)), "link")} == {"only-a"}
-    assert {held(shape) for _, shape in groups(parse(draw_comparison(none, A)), "link")} == {"only-b"}
+    assert (
+        groups(nothing, "link") == []
+        and "no edges" in texts(nothing)
+        and "Jaccard overlap undefined" in texts(nothing)
+    )
+    assert {held(shape) for _, shape in groups(parse(draw_comparison(A, none)), "link")} == {
+        "only-a"
+    }
+    assert {held(shape) for _, shape in groups(parse(draw_comparison(none, A)), "link")} == {
+        "only-b"
+    }
     assert {held(shape) for _, shape in groups(parse(draw_comparison(A, A)), "link")} == {"both"}
-    assert groups(parse(draw_comparison(Circuit.from_names(GRAPH, ["input->logits"]), none)), "link")
+    assert groups(
+        parse(draw_comparison(Circuit.from_names(GRAPH, ["input->logits"]), none)), "link"
+    )
 
 
-def test_everything_is_inside_the_drawing(scores: EdgeScores, other: EdgeScores, parse: Parse) -> None:
+def test_everything_is_inside_the_drawing(
+    scores: EdgeScores, other: EdgeScores, parse: Parse
+) -> None:
     long = "a-method-with-settings=" + "x" * 200
-    root = parse(draw_comparison(scores.greedy(60), other.greedy(60), names=(long, "b"), scores_a=scores, scores_b=other))
+    root = parse(
+        draw_comparison(
+            scores.greedy(60), other.greedy(60), names=(long, "b"), scores_a=scores, scores_b=other
+        )
+    )
     width, height = (float(root.get(side, "nan")) for side in ("width", "height"))
     for text in root.iter(f"{SVG}text"):
         x, y, size = (float(text.get(key, "nan")) for key in ("x", "y", "font-size"))
@@ -150,8 +224,12 @@ def test_names_are_escaped(parse: Parse) -> None:
 
 
 def test_what_cannot_be_drawn_is_refused(scores: EdgeScores) -> None:
-    with pytest.raises(BadUsage, match=r"at most 1,000 edges; the two circuits together have 1,100\."):
-        draw_comparison(scores.top(600, by="value"), EdgeScores(scores.graph, -scores.values).top(500))
+    with pytest.raises(
+        BadUsage, match=r"at most 1,000 edges; the two circuits together have 1,100\."
+    ):
+        draw_comparison(
+            scores.top(600, by="value"), EdgeScores(scores.graph, -scores.values).top(500)
+        )
     with pytest.raises(GraphMismatch):
         draw_comparison(A, Circuit.empty(Graph(3, 2)))
     with pytest.raises(GraphMismatch, match="scores"):
@@ -167,14 +245,34 @@ def test_the_table_has_the_numbers() -> None:
     assert overlap_grid(overlap_of(A, B), ("a", "b")).columns[2:4] == ("a", "b")
 
 
-# --- colours ----------------------------------------------------------------------------------------
+# --- colours
+# ----------------------------------------------------------------------------------------
 
-# Linear RGB as people without one kind of cone see it (Machado, Oliveira and Fernandes 2009, severity 1).
+# Linear RGB as people without one kind of cone see it (Machado, Oliveira and Fernandes 2009,
+# severity 1).
 SIGHT = {
     "full": np.eye(3),
-    "no red cones": np.array([[0.152286, 1.052583, -0.204868], [0.114503, 0.786281, 0.099216], [-0.003882, -0.048116, 1.051998]]),
-    "no green cones": np.array([[0.367322, 0.860646, -0.227968], [0.280085, 0.672501, 0.047413], [-0.011820, 0.042940, 0.968881]]),
-    "no blue cones": np.array([[1.255528, -0.076749, -0.178779], [-0.078411, 0.930809, 0.147602], [0.004733, 0.691367, 0.303900]]),
+    "no red cones": np.array(
+        [
+            [0.152286, 1.052583, -0.204868],
+            [0.114503, 0.786281, 0.099216],
+            [-0.003882, -0.048116, 1.051998],
+        ]
+    ),
+    "no green cones": np.array(
+        [
+            [0.367322, 0.860646, -0.227968],
+            [0.280085, 0.672501, 0.047413],
+            [-0.011820, 0.042940, 0.968881],
+        ]
+    ),
+    "no blue cones": np.array(
+        [
+            [1.255528, -0.076749, -0.178779],
+            [-0.078411, 0.930809, 0.147602],
+            [0.004733, 0.691367, 0.303900],
+        ]
+    ),
 }
 XYZ = np.array([[0.4124, 0.3576, 0.1805], [0.2126, 0.7152, 0.0722], [0.0193, 0.1192, 0.9505]])
 
@@ -199,7 +297,10 @@ def contrast(one: str, other: str) -> float:
 def palettes() -> dict[str, tuple[str, list[str]]]:
     """Page and the three colours, in light and in dark mode."""
     style = files("mechassay.report").joinpath("templates/style.html").read_text("utf-8")
-    light, dark = ({key: value for key, value in re.findall(r"--([\w-]+): (#\w{6})", part)} for part in style.split("@media")[:2])
+    light, dark = (
+        {key: value for key, value in re.findall(r"--([\w-]+): (#\w{6})", part)}
+        for part in style.split("@media")[:2]
+    )
     return {
         "light": (light["page"], [light["ink"], ONLY_A, ONLY_B]),
         "dark": (dark["page"], [dark["ink"], dark["mechassay-only-a"], dark["mechassay-only-b"]]),

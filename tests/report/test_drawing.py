@@ -31,7 +31,9 @@ def edge_titles(root: Element) -> list[str]:
 
 
 @pytest.mark.parametrize("n", [5, 60, 300])
-def test_every_edge_is_drawn_once(scores: EdgeScores, circuits: Circuits, parse: Parse, n: int) -> None:
+def test_every_edge_is_drawn_once(
+    scores: EdgeScores, circuits: Circuits, parse: Parse, n: int
+) -> None:
     circuit = circuits[n]
     titles = edge_titles(parse(draw_circuit(scores, circuit)))
     assert Counter(title.split()[0] for title in titles) == Counter(circuit.names())
@@ -40,10 +42,16 @@ def test_every_edge_is_drawn_once(scores: EdgeScores, circuits: Circuits, parse:
         assert shown == f"{float(scores.values[circuit.graph.index(name)]):+.3g}"
 
 
-def test_every_node_is_drawn_once_and_named(scores: EdgeScores, circuits: Circuits, parse: Parse) -> None:
+def test_every_node_is_drawn_once_and_named(
+    scores: EdgeScores, circuits: Circuits, parse: Parse
+) -> None:
     circuit = circuits[60]
     root = parse(draw_circuit(scores, circuit))
-    drawn = [str(group.findtext(f"{SVG}text")) for group in root.iter(f"{SVG}g") if group.get("class") == "node"]
+    drawn = [
+        str(group.findtext(f"{SVG}text"))
+        for group in root.iter(f"{SVG}g")
+        if group.get("class") == "node"
+    ]
     named = {end.split("<")[0] for name in circuit.names() for end in name.split("->")}
     assert Counter(drawn) == Counter(named | {"input", "logits"})
 
@@ -55,7 +63,10 @@ def test_sign_is_colour_and_magnitude_is_width(parse: Parse) -> None:
         values[graph.index(name)] = score
     names = ["input->a0.h0<q>", "input->m0", "a0.h0->logits", "m0->logits"]
     root = parse(draw_circuit(EdgeScores(graph, values), Circuit.from_names(graph, names)))
-    line = {str(group.findtext(f"{SVG}title")).split()[0]: group.findall(f"{SVG}path")[0] for group in links(root)}
+    line = {
+        str(group.findtext(f"{SVG}title")).split()[0]: group.findall(f"{SVG}path")[0]
+        for group in links(root)
+    }
     assert [line[name].get("stroke") for name in names] == [HELPS, HURTS, HELPS, UNKNOWN]
     width = {name: float(line[name].get("stroke-width", "nan")) for name in names}
     assert width[names[0]] > width[names[1]] == width[names[2]] > 0
@@ -69,7 +80,9 @@ def test_query_key_and_value_enter_a_head_apart(parse: Parse) -> None:
     names = [f"input->a0.h0<{slot}>" for slot in "qkv"] + ["a0.h0->logits"]
     root = parse(draw_circuit(scores, Circuit.from_names(graph, names)))
     ends = {
-        str(g.findtext(f"{SVG}title"))[-8:-5]: float(re.findall(r"-?[\d.]+", g.findall(f"{SVG}path")[0].get("d", ""))[-2])
+        str(g.findtext(f"{SVG}title"))[-8:-5]: float(
+            re.findall(r"-?[\d.]+", g.findall(f"{SVG}path")[0].get("d", ""))[-2]
+        )
         for g in links(root)
     }
     marks = [text.text for text in root.iter(f"{SVG}text") if text.text in ("q", "k", "v")]
@@ -108,11 +121,16 @@ def test_the_empty_circuit_and_the_single_edge(parse: Parse) -> None:
     assert edge_titles(one) == ["input->logits  +0"]
 
 
-def test_numbers_are_finite_and_inside(scores: EdgeScores, circuits: Circuits, parse: Parse) -> None:
+def test_numbers_are_finite_and_inside(
+    scores: EdgeScores, circuits: Circuits, parse: Parse
+) -> None:
     root = parse(draw_circuit(scores, circuits[300]))
     width, height = (float(root.get(side, "nan")) for side in ("width", "height"))
     for group in links(root):
-        numbers = [float(n) for n in re.findall(r"-?[\d.]+|nan", group.findall(f"{SVG}path")[0].get("d", ""))]
+        numbers = [
+            float(n)
+            for n in re.findall(r"-?[\d.]+|nan", group.findall(f"{SVG}path")[0].get("d", ""))
+        ]
         assert all(map(math.isfinite, numbers))
         assert min(numbers[::2]) >= 0 and max(numbers[::2]) <= width
         assert min(numbers[1::2]) >= 0 and max(numbers[1::2]) <= height

@@ -11,7 +11,15 @@ import numpy as np
 import pytest
 
 from mechassay.records import Record
-from mechassay.report.figures import PALETTE, areas_figure, colours, draw_areas, draw_faithfulness, faithfulness_figure, save_png
+from mechassay.report.figures import (
+    PALETTE,
+    areas_figure,
+    colours,
+    draw_areas,
+    draw_faithfulness,
+    faithfulness_figure,
+    save_png,
+)
 
 SVG = "{http://www.w3.org/2000/svg}"
 Make = Callable[..., Record]
@@ -32,10 +40,14 @@ def test_both_figures_parse_and_name_everything(make_record: Make, parse: Parse)
         "random paths (mean and range of seeds)",
         "full circuit, f = 1",
     } <= set(found)
-    assert {"eap", "eap-ig-inputs", "random edges", "random paths"} <= set(texts(parse(areas_figure(records))))
+    assert {"eap", "eap-ig-inputs", "random edges", "random paths"} <= set(
+        texts(parse(areas_figure(records)))
+    )
 
 
-@pytest.mark.parametrize("name", ["<script>alert(1)</script>", "cost$1$ & more", "_hidden", 'quo"te'])
+@pytest.mark.parametrize(
+    "name", ["<script>alert(1)</script>", "cost$1$ & more", "_hidden", 'quo"te']
+)
 def test_hostile_names_are_text(make_record: Make, parse: Parse, name: str) -> None:
     for svg in (faithfulness_figure([make_record(name)]), areas_figure([make_record(name)])):
         assert "<script" not in svg
@@ -47,7 +59,12 @@ def test_undefined_values_are_gaps(undefined: Record, make_record: Make, parse: 
     assert texts(parse(areas_figure([undefined]))).count("undefined") == 2
     gap = draw_faithfulness([make_record(f=[0.1, None, 0.5, 1.0])]).axes[0]
     drawn = next(line for line in gap.get_lines() if line.get_marker() == "o")
-    assert np.isnan(np.asarray(drawn.get_ydata(), dtype=float)).tolist() == [False, True, False, False]
+    assert np.isnan(np.asarray(drawn.get_ydata(), dtype=float)).tolist() == [
+        False,
+        True,
+        False,
+        False,
+    ]
 
 
 def test_an_exploding_method_does_not_squash_the_others(make_record: Make, parse: Parse) -> None:
@@ -57,24 +74,36 @@ def test_an_exploding_method_does_not_squash_the_others(make_record: Make, parse
     assert "30" in texts(parse(faithfulness_figure(records)))
 
 
-@pytest.mark.parametrize(("profile", "expected"), [("strict", [0.0, 0.09, 0.2, 1.0]), ("mib-2025", [0.0, 0.1, 0.2, 1.0])])
+@pytest.mark.parametrize(
+    ("profile", "expected"), [("strict", [0.0, 0.09, 0.2, 1.0]), ("mib-2025", [0.0, 0.1, 0.2, 1.0])]
+)
 def test_sizes_are_the_profiles(make_record: Make, profile: str, expected: list[float]) -> None:
     """Kept edges or nominal sizes; an empty circuit stands left of all of them."""
     ax = draw_faithfulness([make_record(profile=profile, kept=[0, 90, 200, 1000])]).axes[0]
     drawn = next(line for line in ax.get_lines() if line.get_marker() == "o")
     x = np.asarray(drawn.get_xdata(), dtype=float)
     assert x[1:].tolist() == expected[1:]
-    assert 0 < x[0] < 0.008  # left of the smallest circuit anywhere, the random rankings' of 8 edges
+    assert (
+        0 < x[0] < 0.008
+    )  # left of the smallest circuit anywhere, the random rankings' of 8 edges
     assert ax.get_xticklabels()[0].get_text() == "0"
 
 
 def test_svgs_can_stand_side_by_side(make_record: Make, parse: Parse) -> None:
     """No prolog, text in the page's colour, ids shared by no two figures, references that hold."""
     one, two = faithfulness_figure([make_record("a")]), faithfulness_figure([make_record("b")])
-    ids = [{str(element.get("id")) for element in parse(svg).iter() if element.get("id")} for svg in (one, two)]
+    ids = [
+        {str(element.get("id")) for element in parse(svg).iter() if element.get("id")}
+        for svg in (one, two)
+    ]
     assert one.startswith("<svg") and "currentColor" in one
     assert not ids[0] & ids[1]
-    references = {value[1:] for element in parse(one).iter() for key, value in element.attrib.items() if key.endswith("href")}
+    references = {
+        value[1:]
+        for element in parse(one).iter()
+        for key, value in element.attrib.items()
+        if key.endswith("href")
+    }
     assert references <= ids[0]
     assert faithfulness_figure([make_record("a")]) == one
 

@@ -1,4 +1,6 @@
-"""The page: self-contained, escaped, complete, and a verdict that claims no more than the numbers do."""
+"""The page: self-contained, escaped, complete,
+and a verdict that claims no more than the numbers do.
+"""
 
 from __future__ import annotations
 
@@ -58,7 +60,9 @@ class Page(HTMLParser):
 @pytest.fixture
 def page(tmp_path: Path) -> Callable[..., tuple[str, Page]]:
     def write(*args: object, **kwargs: object) -> tuple[str, Page]:
-        html = write_page(tmp_path / "folder" / "report.html", *args, **kwargs).read_text(encoding="utf-8")  # pyright: ignore[reportArgumentType]
+        html = write_page(tmp_path / "folder" / "report.html", *args, **kwargs).read_text(
+            encoding="utf-8"
+        )  # pyright: ignore[reportArgumentType]
         return html, Page(html)
 
     return write
@@ -67,10 +71,16 @@ def page(tmp_path: Path) -> Callable[..., tuple[str, Page]]:
 Write = Callable[..., tuple[str, Page]]
 
 
-def test_everything_is_there_in_order(page: Write, make_record: Make, scores: EdgeScores, circuits: dict[int, Circuit]) -> None:
+def test_everything_is_there_in_order(
+    page: Write, make_record: Make, scores: EdgeScores, circuits: dict[int, Circuit]
+) -> None:
     drawing = draw_circuit(scores, circuits[5], title="eap drawn")
     record = make_record(warnings=["Mind this."])
-    _, found = page([record, make_record("exact")], [drawing], [Failure(cell={"method": "slow"}, error="OutOfMemory", message="Too big.")])
+    _, found = page(
+        [record, make_record("exact")],
+        [drawing],
+        [Failure(cell={"method": "slow"}, error="OutOfMemory", message="Too big.")],
+    )
     places = [
         found.text.index(part)
         for part in (
@@ -98,10 +108,18 @@ def test_everything_is_there_in_order(page: Write, make_record: Make, scores: Ed
         assert part in found.text
 
 
-def test_nothing_is_loaded_from_anywhere(page: Write, make_record: Make, scores: EdgeScores, circuits: dict[int, Circuit]) -> None:
-    html, found = page([make_record(ids=["https://evil.example/x"])], [draw_circuit(scores, circuits[5])])
+def test_nothing_is_loaded_from_anywhere(
+    page: Write, make_record: Make, scores: EdgeScores, circuits: dict[int, Circuit]
+) -> None:
+    html, found = page(
+        [make_record(ids=["https://evil.example/x"])], [draw_circuit(scores, circuits[5])]
+    )
     assert not {"script", "img", "link", "iframe", "object", "base"} & set(found.tags)
-    loads = [value for _, name, value in found.attributes if name in ("src", "href", "xlink:href", "srcset", "data", "action")]
+    loads = [
+        value
+        for _, name, value in found.attributes
+        if name in ("src", "href", "xlink:href", "srcset", "data", "action")
+    ]
     loads += re.findall(r"url\(([^)]*)\)", html)
     assert all(value.startswith("#") for value in loads)
     assert "@import" not in html
@@ -109,7 +127,9 @@ def test_nothing_is_loaded_from_anywhere(page: Write, make_record: Make, scores:
 
 
 def test_hostile_text_is_text(page: Write, make_record: Make, scores: EdgeScores) -> None:
-    record = make_record(HOSTILE, ids=[HOSTILE, "b"], model=HOSTILE, warnings=[HOSTILE], realised={HOSTILE: 1.0})
+    record = make_record(
+        HOSTILE, ids=[HOSTILE, "b"], model=HOSTILE, warnings=[HOSTILE], realised={HOSTILE: 1.0}
+    )
     failure = Failure(cell={"method": HOSTILE, HOSTILE: HOSTILE}, error=HOSTILE, message=HOSTILE)
     drawing = draw_circuit(scores, Circuit.empty(scores.graph), title=HOSTILE)
     _, found = page([record], [drawing], [failure], title=HOSTILE)
@@ -125,7 +145,10 @@ def test_undefined_is_said(page: Write, undefined: Record) -> None:
 
 
 def test_only_failures_and_nothing_at_all(page: Write) -> None:
-    failures = [Failure(cell={"method": "a"}, error="E", message="one"), Failure(cell={"method": "b"}, error="E", message="two")]
+    failures = [
+        Failure(cell={"method": "a"}, error="E", message="one"),
+        Failure(cell={"method": "b"}, error="E", message="two"),
+    ]
     _, found = page([], (), failures)
     for part in ("There are no results.", "2 cells failed", "E: one", "E: two"):
         assert part in found.text
@@ -134,9 +157,16 @@ def test_only_failures_and_nothing_at_all(page: Write) -> None:
 
 def test_several_settings_stand_apart(page: Write, make_record: Make) -> None:
     failure = Failure(cell={"method": "a"}, error="E", message="broke")
-    _, found = page([make_record(model="one"), make_record(model="two", profile="mib-2025")], (), [failure])
+    _, found = page(
+        [make_record(model="one"), make_record(model="two", profile="mib-2025")], (), [failure]
+    )
     assert found.text.count("edges ranked by value") == 2
-    for part in ("one, ioi test, logit difference (strict)", "two, ioi test, logit difference (mib-2025)", "E: broke", "Profile mib-2025"):
+    for part in (
+        "one, ioi test, logit difference (strict)",
+        "two, ioi test, logit difference (mib-2025)",
+        "E: broke",
+        "Profile mib-2025",
+    ):
         assert part in found.text
 
 
@@ -161,10 +191,11 @@ def test_a_curve_is_enough(tmp_path: Path, curve: FaithfulnessCurve) -> None:
 
 def test_better_everywhere(make_record: Make) -> None:
     said = verdict([make_record("eap")])
-    assert said == (
-        "On 5 test pairs of ioi, circuits found by eap recover more of tiny-model's logit difference than random ones "
-        "at every size up to 20\u00a0%: CPR 0.90 [0.80, 1.00] against 0.210 [0.200, 0.220] of random edges (3 seeds) "
-        "and 0.210 [0.200, 0.220] of random paths (3 seeds)."
+    assert (
+        said == "On 5 test pairs of ioi, circuits found by eap recover more of tiny-model's logit"
+        " difference than random ones at every size up to 20\u00a0%: CPR 0.90 [0.80, 1.00]"
+        " against 0.210 [0.200, 0.220] of random edges (3 seeds) and 0.210 [0.200, 0.220] of"
+        " random paths (3 seeds)."
     )
 
 
@@ -197,23 +228,40 @@ def test_what_harms_less_than_random_rankings_recovers_nothing(make_record: Make
     """Random circuits may have a CPR below 0, which the empty circuit has not."""
     record = make_record(cpr=(0.01, -0.01, 0.03))
     for kind in ("random", "random-paths"):
-        record.controls[kind] |= {"cpr": -0.5, "cpr_interval": [-0.6, -0.4], "cpr_difference": [0.51, 0.4, 0.6]}
+        record.controls[kind] |= {
+            "cpr": -0.5,
+            "cpr_interval": [-0.6, -0.4],
+            "cpr_difference": [0.51, 0.4, 0.6],
+        }
     assert "cannot be told from random ones" in verdict([record])
 
 
 def test_the_best_of_several_is_called_so(make_record: Make, undefined: Record) -> None:
-    records = [make_record("a", cpr=(0.8, 0.7, 0.9)), make_record("b"), make_record("random", cpr=(2.0, 1.9, 2.1)), undefined]
+    records = [
+        make_record("a", cpr=(0.8, 0.7, 0.9)),
+        make_record("b"),
+        make_record("random", cpr=(2.0, 1.9, 2.1)),
+        undefined,
+    ]
     assert "found by b (the best of 3 methods by CPR) recover more" in verdict(records)
 
 
 def test_no_control_and_no_denominator(make_record: Make, undefined: Record) -> None:
     assert "there is no random control" in verdict([make_record(seeds=0)])
-    assert "These numbers mean little" in verdict([make_record(profile="mib-2025", denominator=(-1.0, 1.0))])
-    assert "faithfulness is undefined: tiny-model's logit difference cannot be told" in verdict([undefined])
+    assert "These numbers mean little" in verdict(
+        [make_record(profile="mib-2025", denominator=(-1.0, 1.0))]
+    )
+    assert "faithfulness is undefined: tiny-model's logit difference cannot be told" in verdict(
+        [undefined]
+    )
 
 
 def test_undefined_random_areas_give_no_verdict(make_record: Make) -> None:
     record = make_record(measures=[Measure(name="cpr", value=0.5, low=0.4, high=0.6)])
     for kind in ("random", "random-paths"):
-        record.controls[kind] |= {"cpr": None, "cpr_interval": [None, None], "cpr_difference": [None, None, None]}
+        record.controls[kind] |= {
+            "cpr": None,
+            "cpr_interval": [None, None],
+            "cpr_difference": [None, None, None],
+        }
     assert "without an interval, against undefined of random edges" in verdict([record])

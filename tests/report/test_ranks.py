@@ -26,14 +26,18 @@ def with_values(record: Record, f: tuple[float, ...], seed: int) -> Record:
         for p, each in zip(FRACTIONS, f, strict=True)
     }
     ends = {"clean": [1.0] * 12, "empty": [0.0] * 12}
-    return record.model_copy(update={"per_example": {**ends, **values}, "example_ids": ids, "groups": ids})
+    return record.model_copy(
+        update={"per_example": {**ends, **values}, "example_ids": ids, "groups": ids}
+    )
 
 
 @pytest.fixture
 def records(make_record: Make) -> list[Record]:
     """Two that are alike and one that is worse."""
     f = {"a": (0.9, 0.95, 1.0, 1.0), "b": (0.9, 0.95, 1.0, 1.0), "c": (0.1, 0.2, 0.3, 1.0)}
-    return [with_values(make_record(name), each, seed) for seed, (name, each) in enumerate(f.items())]
+    return [
+        with_values(make_record(name), each, seed) for seed, (name, each) in enumerate(f.items())
+    ]
 
 
 @pytest.mark.parametrize(("rank", "text"), [(None, "–"), ((1, 1), "1"), ((2, 4), "2–4")])

@@ -12,17 +12,31 @@ from mechassay.truth.models import truth_names
 Make = Callable[..., Record]
 
 
-def cell(make: Make, model: str, task: str, method: str = "eap", auroc: float | None = None) -> Record:
-    made = make(method, model=model, task=Spec(name=task, args={"cell": method, "cell_task": task, "counterfactual": "other"}))
+def cell(
+    make: Make, model: str, task: str, method: str = "eap", auroc: float | None = None
+) -> Record:
+    made = make(
+        method,
+        model=model,
+        task=Spec(name=task, args={"cell": method, "cell_task": task, "counterfactual": "other"}),
+    )
     if auroc is None:
         return made
-    controls = {**made.controls, "random": {**made.controls["random"], "auroc": {"mean": 0.5, "low": 0.31, "high": 0.69}}}
+    controls = {
+        **made.controls,
+        "random": {**made.controls["random"], "auroc": {"mean": 0.5, "low": 0.31, "high": 0.69}},
+    }
     measure = Measure(name="auroc", value=auroc, low=auroc - 0.1, high=auroc + 0.1)
     return made.model_copy(update={"measures": [*made.measures, measure], "controls": controls})
 
 
 def skipped(method: str, message: str, task: str = "mcqa") -> Failure:
-    return Failure(cell={"method": method, "task": task, "model": "one"}, error="too dear", message=message, status="skipped")
+    return Failure(
+        cell={"method": method, "task": task, "model": "one"},
+        error="too dear",
+        message=message,
+        status="skipped",
+    )
 
 
 def titled(grids: Sequence[Grid], start: str) -> list[Grid]:
@@ -41,7 +55,10 @@ def test_each_model_has_its_tables_and_ground_truths_have_theirs(make_record: Ma
     ]
     (auroc,) = titled(grids, "AUROC")
     assert auroc.rows == (("eap", "0.90 [0.80, 1.00]"), ("random rankings", "0.50 [0.31, 0.69]"))
-    assert [row[:3] for row in titled(grids, "CPR")[0].rows[:2]] == [("eap", "0.90 [0.80, 1.00]", "–"), ("nap", "–", "0.90 [0.80, 1.00]")]
+    assert [row[:3] for row in titled(grids, "CPR")[0].rows[:2]] == [
+        ("eap", "0.90 [0.80, 1.00]", "–"),
+        ("nap", "–", "0.90 [0.80, 1.00]"),
+    ]
 
 
 def test_no_table_is_too_wide_and_no_column_is_lost(make_record: Make) -> None:
@@ -53,8 +70,19 @@ def test_no_table_is_too_wide_and_no_column_is_lost(make_record: Make) -> None:
 
 
 def test_cells_without_a_number_stand_together_by_reason(make_record: Make) -> None:
-    failures = [skipped("exact", "about 7 h"), skipped("ugs", "about 30 h"), skipped("a", "same", "ioi"), skipped("b", "same", "ioi")]
-    failures.append(Failure(cell={"method": "eap", "task": "mcqa", "model": "one"}, error="BadUsage", message="no gradient"))
+    failures = [
+        skipped("exact", "about 7 h"),
+        skipped("ugs", "about 30 h"),
+        skipped("a", "same", "ioi"),
+        skipped("b", "same", "ioi"),
+    ]
+    failures.append(
+        Failure(
+            cell={"method": "eap", "task": "mcqa", "model": "one"},
+            error="BadUsage",
+            message="no gradient",
+        )
+    )
     grids = suite_grids([], failures)
     assert titled(grids, "Failed")[0].rows == (
         ("mcqa, one", "skipped: too dear", "exact, ugs", "exact: about 7 h; ugs: about 30 h"),
@@ -62,11 +90,17 @@ def test_cells_without_a_number_stand_together_by_reason(make_record: Make) -> N
         ("mcqa, one", "failed: BadUsage", "eap", "no gradient"),
     )
     cmd = dict((row[0], row[1:]) for row in titled(grids, "CMD")[0].rows)
-    assert cmd["exact"] == ("skipped", "–") and cmd["b"] == ("–", "skipped") and cmd["eap"][0] == "failed"
+    assert (
+        cmd["exact"] == ("skipped", "–")
+        and cmd["b"] == ("–", "skipped")
+        and cmd["eap"][0] == "failed"
+    )
 
 
 def test_what_was_run_has_a_row_for_each_cell(make_record: Make) -> None:
-    page, markdown = write_suite([cell(make_record, "one", "ioi", method) for method in ("eap", "nap")], [], title="T<")
+    page, markdown = write_suite(
+        [cell(make_record, "one", "ioi", method) for method in ("eap", "nap")], [], title="T<"
+    )
     run = markdown.split("## What was run")[1]
     assert run.count("| ioi, one |") == 1 and "| eap, nap | other |" in run
     assert "T&lt;" in page

@@ -11,10 +11,23 @@ from rich.console import Console
 
 from mechassay.records import Failure, Record, Spec
 from mechassay.report.table import print_table, table_rows
-from mechassay.report.words import CHANCE_DECIMALS, chance_text, interval, kept_at, labels, number, seconds, settings
+from mechassay.report.words import (
+    CHANCE_DECIMALS,
+    chance_text,
+    interval,
+    kept_at,
+    labels,
+    number,
+    seconds,
+    settings,
+)
 
 Make = Callable[..., Record]
-FAILURE = Failure(cell={"method": "exact", "task": "ioi"}, error="OutOfMemory", message="One example [bold]needs[/bold] 20 GB.")
+FAILURE = Failure(
+    cell={"method": "exact", "task": "ioi"},
+    error="OutOfMemory",
+    message="One example [bold]needs[/bold] 20 GB.",
+)
 
 
 @pytest.mark.parametrize(
@@ -32,17 +45,25 @@ FAILURE = Failure(cell={"method": "exact", "task": "ioi"}, error="OutOfMemory", 
         (math.inf, math.nan, math.nan, "inf"),
     ],
 )
-def test_numbers_are_rounded_to_their_interval(value: float, low: float, high: float, expected: str) -> None:
+def test_numbers_are_rounded_to_their_interval(
+    value: float, low: float, high: float, expected: str
+) -> None:
     assert interval(value, low, high) == expected
     assert number(value, low, high) == expected.split(" [")[0]
 
 
 def test_a_share_is_never_rounded_to_fewer_digits_than_the_chance_beside_it() -> None:
-    """One of four right is 0.25, not 0.2 beside a chance of 0.25; its interval alone supports one digit."""
+    """One of four right is 0.25, not 0.2 beside a chance of 0.25;
+    its interval alone supports one digit.
+    """
     assert interval(0.25, 0.01, 0.8) == "0.2 [0.0, 0.8]"
     assert interval(0.25, 0.01, 0.8, least=CHANCE_DECIMALS) == "0.25 [0.01, 0.80]"
     assert len(chance_text(0.25).partition(".")[2]) == CHANCE_DECIMALS
-    assert interval(1.0, 0.964, 1.0, least=CHANCE_DECIMALS) == interval(1.0, 0.964, 1.0) == "1.000 [0.964, 1.000]", "more stay"
+    assert (
+        interval(1.0, 0.964, 1.0, least=CHANCE_DECIMALS)
+        == interval(1.0, 0.964, 1.0)
+        == "1.000 [0.964, 1.000]"
+    ), "more stay"
     assert interval(math.nan, 0.0, 1.0, least=CHANCE_DECIMALS) == "undefined"
 
 
@@ -77,7 +98,10 @@ def test_each_setting_has_its_control(make_record: Make) -> None:
 
 def test_labels_tell_records_apart(make_record: Make) -> None:
     assert labels([make_record("eap"), make_record("exact")]) == ["eap", "exact"]
-    steps = [make_record().model_copy(update={"method": Spec(name="ig", args={"steps": n})}) for n in (5, 10)]
+    steps = [
+        make_record().model_copy(update={"method": Spec(name="ig", args={"steps": n})})
+        for n in (5, 10)
+    ]
     assert all(f"steps={n}" in label for n, label in zip((5, 10), labels(steps), strict=True))
     assert len(set(labels([make_record("eap"), make_record("eap")]))) == 2
 
@@ -92,9 +116,22 @@ def test_missing_parts_are_blank(make_record: Make) -> None:
 def test_printing(make_record: Make, undefined: Record, width: int) -> None:
     """Markup in messages is text; failures and the control are there at any width."""
     console = Console(width=width, file=io.StringIO(), record=True)
-    print_table([make_record("eap"), undefined.model_copy(update={"method": Spec(name="[red]x")})], [FAILURE], console)
+    print_table(
+        [make_record("eap"), undefined.model_copy(update={"method": Spec(name="[red]x")})],
+        [FAILURE],
+        console,
+    )
     text = console.export_text()
-    for part in ("eap", "undefined", "random edges", "random paths", "[red]x", "0.90", "[0.80, 1.00]", "[bold]"):
+    for part in (
+        "eap",
+        "undefined",
+        "random edges",
+        "random paths",
+        "[red]x",
+        "0.90",
+        "[0.80, 1.00]",
+        "[bold]",
+    ):
         assert part in text
 
 

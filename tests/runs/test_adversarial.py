@@ -1,4 +1,6 @@
-"""Adversarial runs: what is stored is what was computed, and a run that was killed ends the same."""
+"""Adversarial runs: what is stored is what was computed,
+and a run that was killed ends the same.
+"""
 
 from __future__ import annotations
 
@@ -28,7 +30,13 @@ from mechassay.models.model import Model, make_model
 from mechassay.pairs import Batch
 from mechassay.progress import SILENT
 from mechassay.records import Record
-from mechassay.runs.adversarial import AdversarialJob, AdversarialRun, cell_name, stored_records, write_report
+from mechassay.runs.adversarial import (
+    AdversarialJob,
+    AdversarialRun,
+    cell_name,
+    stored_records,
+    write_report,
+)
 from mechassay.runs.truths import load_named, task_named
 from mechassay.tasks import load_task
 from mechassay.tasks.template import Template
@@ -65,8 +73,12 @@ def model() -> Model:
 
 @pytest.fixture(scope="module")
 def job(model: Model, tmp_path_factory: pytest.TempPathFactory) -> AdversarialJob:
-    run = AdversarialRun(TRUTH, TRUTH, ("truth", "random@0.5", "full"), n_clean=30, n_corrupted=20, **FAST)
-    return AdversarialJob(run, tmp_path_factory.mktemp("runs") / "grid", lambda: model, progress=SILENT)
+    run = AdversarialRun(
+        TRUTH, TRUTH, ("truth", "random@0.5", "full"), n_clean=30, n_corrupted=20, **FAST
+    )
+    return AdversarialJob(
+        run, tmp_path_factory.mktemp("runs") / "grid", lambda: model, progress=SILENT
+    )
 
 
 @pytest.fixture(scope="module")
@@ -81,18 +93,30 @@ def values_of(record: Record) -> dict[str, float]:
 def test_the_file_holds_every_pair(job: AdversarialJob, records: list[Record]) -> None:
     table = pyarrow.parquet.read_table(job.values_file)
     assert [str(field.type) for field in table.schema] == ["uint8", "uint8", *["float"] * 4]
-    assert table.column_names == ["clean", "corrupted", "empty circuit", "truth", "random@0.5", "full"]
+    assert table.column_names == [
+        "clean",
+        "corrupted",
+        "empty circuit",
+        "truth",
+        "random@0.5",
+        "full",
+    ]
     prompts = json.loads((job.folder.path / "prompts.json").read_text("utf-8"))
     assert (len(prompts["clean"]), len(prompts["corrupted"])) == (30, 20)
     # A few rows, from the prompts alone.
     tokenizer, n = job.model.tokenizer, 7
     assert tokenizer is not None
     rows = np.linspace(0, 599, n).astype(int).tolist()
-    sides = [[tokenizer(prompts[side][table[side][row].as_py()]["text"])["input_ids"] for row in rows] for side in ("clean", "corrupted")]
+    sides = [
+        [tokenizer(prompts[side][table[side][row].as_py()]["text"])["input_ids"] for row in rows]
+        for side in ("clean", "corrupted")
+    ]
     batch = Batch.from_tokens(*sides, [0] * n, [1] * n)
     for found in job.circuits:
         slow = evaluate(job.model, found.circuit, batch, "kl", progress=SILENT)
-        assert [table[found.text][row].as_py() for row in rows] == pytest.approx(slow.tolist(), abs=1e-4)
+        assert [table[found.text][row].as_py() for row in rows] == pytest.approx(
+            slow.tolist(), abs=1e-4
+        )
 
 
 def test_the_record_says_what_the_file_holds(job: AdversarialJob, records: list[Record]) -> None:
@@ -101,11 +125,16 @@ def test_the_record_says_what_the_file_holds(job: AdversarialJob, records: list[
         column, empty = (table[name].to_numpy() for name in (record.method.name, "empty circuit"))
         found = values_of(record)
         assert record.kind == "adversarial" and {each.n for each in record.measures} == {600}
-        assert found["mean"] == pytest.approx(column.mean(dtype=float)) and found["max"] == column.max()
+        assert (
+            found["mean"] == pytest.approx(column.mean(dtype=float))
+            and found["max"] == column.max()
+        )
         assert found["99%"] == pytest.approx(np.quantile(column.astype(float), 0.99))
         assert found["above 1"] == (column > 1).mean()
         assert found["worse than empty"] == pytest.approx((column > empty + 0.02).mean())
-        assert [case["value"] for case in record.curves["worst"]] == sorted(column.tolist(), reverse=True)[:3]
+        assert [case["value"] for case in record.curves["worst"]] == sorted(
+            column.tolist(), reverse=True
+        )[:3]
         assert sum(record.curves["histogram"]["circuit"]) == 600
         control = {row["name"]: row["value"] for row in record.controls["corrupted"]["summary"]}
         assert control["mean"] == pytest.approx(empty.mean(dtype=float))
@@ -118,7 +147,9 @@ def test_the_true_circuit_does_what_the_model_does(records: list[Record]) -> Non
     truth, drawn, full = map(values_of, records)
     assert truth["max"] < 0.05 and full["max"] < 1e-4
     assert drawn["mean"] > 0.5
-    assert {row["name"]: row["value"] for row in records[0].controls["corrupted"]["summary"]}["mean"] > 5
+    assert {row["name"]: row["value"] for row in records[0].controls["corrupted"]["summary"]}[
+        "mean"
+    ] > 5
 
 
 def test_a_grid_of_twenty_has_no_bound_of_high_percentiles(records: list[Record]) -> None:
@@ -131,12 +162,20 @@ def test_a_finished_run_is_read(job: AdversarialJob, records: list[Record]) -> N
         raise AssertionError("there is nothing to run")
 
     again = AdversarialJob(job.run, job.folder.path, never, progress=SILENT)
-    assert [record.model_dump_json() for record in again.records()] == [record.model_dump_json() for record in records]
-    assert [record.method.name for record in stored_records(job.folder)] == ["truth", "random@0.5", "full"]
+    assert [record.model_dump_json() for record in again.records()] == [
+        record.model_dump_json() for record in records
+    ]
+    assert [record.method.name for record in stored_records(job.folder)] == [
+        "truth",
+        "random@0.5",
+        "full",
+    ]
     assert write_report(job.folder, records[:1]).read_text("utf-8").startswith("<!DOCTYPE html>")
 
 
-def test_a_lost_record_is_made_again_from_the_file(job: AdversarialJob, records: list[Record], model: Model) -> None:
+def test_a_lost_record_is_made_again_from_the_file(
+    job: AdversarialJob, records: list[Record], model: Model
+) -> None:
     job.folder.record_file(cell_name("random@0.5")).unlink()
     again = AdversarialJob(job.run, job.folder.path, lambda: model, progress=SILENT)
     made = again.records()[1]
@@ -145,14 +184,22 @@ def test_a_lost_record_is_made_again_from_the_file(job: AdversarialJob, records:
 
 
 def test_another_plan_is_refused(job: AdversarialJob, model: Model) -> None:
-    other = AdversarialRun(TRUTH, TRUTH, ("truth", "random@0.5", "full"), n_clean=31, n_corrupted=20, **FAST)
+    other = AdversarialRun(
+        TRUTH, TRUTH, ("truth", "random@0.5", "full"), n_clean=31, n_corrupted=20, **FAST
+    )
     with pytest.raises(BadUsage, match="holds a run with n_clean = 30; this one has 31"):
         AdversarialJob(other, job.folder.path, lambda: model)
 
 
-def test_a_killed_run_ends_bit_for_bit_the_same(model: Model, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_killed_run_ends_bit_for_bit_the_same(
+    model: Model, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     out, threads = tmp_path / "killed", torch.get_num_threads()
-    process = subprocess.Popen([sys.executable, "-c", SLOW, str(out), str(threads)], stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+    process = subprocess.Popen(
+        [sys.executable, "-c", SLOW, str(out), str(threads)],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+    )
     store, deadline = out / "values" / "divergences.npy", time.monotonic() + 120
     while not (store.is_file() and np.isfinite(np.load(store)).mean() > 0.2):
         assert process.poll() is None, process.communicate()
@@ -161,11 +208,16 @@ def test_a_killed_run_ends_bit_for_bit_the_same(model: Model, tmp_path: Path, mo
     process.send_signal(signal.SIGKILL)
     process.communicate(timeout=60)
     kept = np.load(store)
-    assert np.isfinite(kept).any() and np.isnan(kept).any() and not (out / "values.parquet").exists()
+    assert (
+        np.isfinite(kept).any() and np.isnan(kept).any() and not (out / "values.parquet").exists()
+    )
 
     monkeypatch.setattr(blocks, "BLOCK_TOKENS", 40)
     run = AdversarialRun(TRUTH, TRUTH, ("truth", "random@0.5"), n_clean=40, n_corrupted=6)
-    jobs = {name: AdversarialJob(run, tmp_path / name, lambda: model, progress=SILENT) for name in ("killed", "undisturbed")}
+    jobs = {
+        name: AdversarialJob(run, tmp_path / name, lambda: model, progress=SILENT)
+        for name in ("killed", "undisturbed")
+    }
     for each in jobs.values():
         assert each.values.circuits.shape == (2, 40, 6)
         assert not (each.folder.path / "values").exists()
@@ -174,19 +226,35 @@ def test_a_killed_run_ends_bit_for_bit_the_same(model: Model, tmp_path: Path, mo
 
 @pytest.mark.parametrize("design", ["matched", "independent"])
 def test_pairs_have_exact_bounds(design: str, model: Model, tmp_path: Path) -> None:
-    run = AdversarialRun(TRUTH, TRUTH, ("random@0.5",), design=design, n_clean=64, n_corrupted=64, **FAST)
+    run = AdversarialRun(
+        TRUTH, TRUTH, ("random@0.5",), design=design, n_clean=64, n_corrupted=64, **FAST
+    )
     job = AdversarialJob(run, tmp_path, lambda: model, progress=SILENT)
     (record,) = job.records()
     column = pyarrow.parquet.read_table(job.values_file)["random@0.5"].to_numpy()
     assert values_of(record)["bound 95%"] == upper_bound(column, 0.95).value
     prompts = json.loads((tmp_path / "prompts.json").read_text("utf-8"))
-    own = [example.counterfactuals["other-prompt"].text for example in job.task.examples("test", limit=64)]
+    own = [
+        example.counterfactuals["other-prompt"].text
+        for example in job.task.examples("test", limit=64)
+    ]
     assert ([each["text"] for each in prompts["corrupted"]] == own) is (design == "matched")
 
 
 @pytest.mark.parametrize("ablation", ["zero", "mean"])
-def test_constants_have_one_value_a_clean_prompt(ablation: str, model: Model, tmp_path: Path) -> None:
-    run = AdversarialRun(TRUTH, TRUTH, ("random@0.8",), n_clean=40, n_corrupted=30, ablation=ablation, train_limit=20, **FAST)
+def test_constants_have_one_value_a_clean_prompt(
+    ablation: str, model: Model, tmp_path: Path
+) -> None:
+    run = AdversarialRun(
+        TRUTH,
+        TRUTH,
+        ("random@0.8",),
+        n_clean=40,
+        n_corrupted=30,
+        ablation=ablation,
+        train_limit=20,
+        **FAST,
+    )
     job = AdversarialJob(run, tmp_path, lambda: model, progress=SILENT)
     (record,) = job.records()
     table = pyarrow.parquet.read_table(job.values_file)
@@ -194,7 +262,13 @@ def test_constants_have_one_value_a_clean_prompt(ablation: str, model: Model, tm
     clean = job.pools[0].tokens
     batch = Batch.from_tokens(clean, clean, [0] * 40, [1] * 40)
     data = job.task.pairs("train", model, limit=20)
-    slow = evaluate(model, job.circuits[0].circuit, ablate(model, batch, ablation, data=data, progress=SILENT), "kl", progress=SILENT)
+    slow = evaluate(
+        model,
+        job.circuits[0].circuit,
+        ablate(model, batch, ablation, data=data, progress=SILENT),
+        "kl",
+        progress=SILENT,
+    )
     assert table["random@0.8"].to_numpy() == pytest.approx(slow, abs=1e-4)
     assert not record.warnings and record.task.args["design"] == "clean prompts"
     assert "corrupted_prompt" not in record.curves["worst"][0]
@@ -203,7 +277,9 @@ def test_constants_have_one_value_a_clean_prompt(ablation: str, model: Model, tm
 
 def test_the_truth_is_that_of_the_ablation(model: Model, tmp_path: Path) -> None:
     circuits = load_truth(TRUTH).circuits
-    run = AdversarialRun(TRUTH, TRUTH, ("truth",), n_clean=10, n_corrupted=10, ablation="zero", **FAST)
+    run = AdversarialRun(
+        TRUTH, TRUTH, ("truth",), n_clean=10, n_corrupted=10, ablation="zero", **FAST
+    )
     job = AdversarialJob(run, tmp_path, lambda: model, progress=SILENT)
     assert job.circuits[0].circuit == circuits["zero"]
 
@@ -216,12 +292,28 @@ def test_the_truth_is_that_of_the_ablation(model: Model, tmp_path: Path) -> None
         ({"ablation": "resample"}, BadUsage, "--design independent"),
         ({"circuits": ()}, BadUsage, "one or more different circuits; got none"),
         ({"circuits": ("full", "full")}, BadUsage, "different circuits; got full, full"),
-        ({"design": "matched", "n_clean": 3}, BadUsage, "Matched pairs need pools of one size; got 3 and 1000 prompts"),
+        (
+            {"design": "matched", "n_clean": 3},
+            BadUsage,
+            "Matched pairs need pools of one size; got 3 and 1000 prompts",
+        ),
         ({"enumerate_all": True}, BadUsage, "--design matched"),
-        ({"enumerate_all": True, "design": "matched"}, BadUsage, "The examples of truth-ioi cannot be enumerated"),
-        ({"percentiles": (0.5, 1.0)}, BadUsage, "A percentile must be between 0 and 1, both excluded; got 1"),
+        (
+            {"enumerate_all": True, "design": "matched"},
+            BadUsage,
+            "The examples of truth-ioi cannot be enumerated",
+        ),
+        (
+            {"percentiles": (0.5, 1.0)},
+            BadUsage,
+            "A percentile must be between 0 and 1, both excluded; got 1",
+        ),
         ({"percentiles": (0.5, 0.5)}, BadUsage, "Give each of percentiles once; got 0.5, 0.5"),
-        ({"above": (1.0, float("nan"))}, BadUsage, "A threshold must be a number of nats, 0 or more; got nan"),
+        (
+            {"above": (1.0, float("nan"))},
+            BadUsage,
+            "A threshold must be a number of nats, 0 or more; got nan",
+        ),
         ({"above": (float("inf"),)}, BadUsage, "got inf"),
         ({"above": (-1.0,)}, BadUsage, "got -1"),
         ({"worst": -1}, BadUsage, "worst must be 0 or more; got -1"),
@@ -244,16 +336,22 @@ def test_what_cannot_be_run_is_said_before_the_model_is_loaded(
 def test_without_pyarrow_there_is_one_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "pyarrow", None)
     with pytest.raises(MissingExtra, match=r"pip install 'mechassay\[parquet\]'"):
-        AdversarialJob(AdversarialRun(TRUTH, TRUTH, ("full",)), tmp_path / "out", lambda: load_named(TRUTH))
+        AdversarialJob(
+            AdversarialRun(TRUTH, TRUTH, ("full",)), tmp_path / "out", lambda: load_named(TRUTH)
+        )
 
 
 def test_names_of_files_are_told_apart() -> None:
     assert cell_name("canonical_ioi@0.01") == "canonical_ioi@0.01"
-    assert len({cell_name(text) for text in ("canonical:ioi", "canonical/ioi", "canonical_ioi")}) == 3
+    assert (
+        len({cell_name(text) for text in ("canonical:ioi", "canonical/ioi", "canonical_ioi")}) == 3
+    )
     assert "/" not in cell_name("/a/b.safetensors@5")
 
 
-def test_wrong_values_break_the_run(model: Model, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_wrong_values_break_the_run(
+    model: Model, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     run = AdversarialRun(TRUTH, TRUTH, ("random@0.5",), n_clean=8, n_corrupted=6, **FAST)
     job = AdversarialJob(run, tmp_path, lambda: model, progress=SILENT)
     job.values.circuits[0, 2, 3] += 20
@@ -270,12 +368,21 @@ def test_values_that_are_too_small_break_the_run_too(model: Model, tmp_path: Pat
     flat[np.argsort(flat)[:-3]] = 0
     (record,) = job.records()
     # The largest three are right; of pairs without a prompt twice, more are looked at.
-    assert record.controls["worst"]["n"] >= 3 and record.controls["worst"]["n_wrong"] <= record.controls["worst"]["n"] - 3
-    assert record.controls["drawn"]["n"] == 10 and record.controls["drawn"]["n_wrong"] > 5 and record.controls["drawn"]["largest"] > 1
+    assert (
+        record.controls["worst"]["n"] >= 3
+        and record.controls["worst"]["n_wrong"] <= record.controls["worst"]["n"] - 3
+    )
+    assert (
+        record.controls["drawn"]["n"] == 10
+        and record.controls["drawn"]["n_wrong"] > 5
+        and record.controls["drawn"]["largest"] > 1
+    )
     assert record.controls["failures"]
 
 
-def test_a_model_that_says_the_same_after_all_prompts_breaks_the_run(model: Model, tmp_path: Path) -> None:
+def test_a_model_that_says_the_same_after_all_prompts_breaks_the_run(
+    model: Model, tmp_path: Path
+) -> None:
     run = AdversarialRun(TRUTH, TRUTH, ("random@0.5",), n_clean=8, n_corrupted=6, **FAST)
     job = AdversarialJob(run, tmp_path, lambda: model, progress=SILENT)
     clean, corrupted = job.pools
@@ -292,11 +399,15 @@ def test_records_of_another_file_are_refused(model: Model, tmp_path: Path) -> No
     changed = Values(job.values.names, job.values.circuits * 2, job.values.corrupted)
     changed.save(job.values_file)
     again = AdversarialJob(run, tmp_path, lambda: model, progress=SILENT)
-    with pytest.raises(BadFile, match=r"values.parquet: is not the file that the record of random@0.5 was made of"):
+    with pytest.raises(
+        BadFile, match=r"values.parquet: is not the file that the record of random@0.5 was made of"
+    ):
         again.records()
 
 
-def test_divergences_that_are_not_finite_are_refused(job: AdversarialJob, records: list[Record], tmp_path: Path) -> None:
+def test_divergences_that_are_not_finite_are_refused(
+    job: AdversarialJob, records: list[Record], tmp_path: Path
+) -> None:
     circuits = job.values.circuits.copy()
     circuits[1, 2, 3] = np.nan
     Values(job.values.names, circuits, job.values.corrupted).save(tmp_path / "values.parquet")
@@ -314,7 +425,12 @@ def test_a_truncated_list_of_prompts_is_written_again(model: Model, tmp_path: Pa
     assert texts[0] == texts[1] and len(json.loads(texts[0])["clean"]) == 8
 
 
-IOI_READER: dict[str, Any] = {"counterfactual": "abc_counterfactual", "n_clean": 12, "n_corrupted": 10, **FAST}
+IOI_READER: dict[str, Any] = {
+    "counterfactual": "abc_counterfactual",
+    "n_clean": 12,
+    "n_corrupted": 10,
+    **FAST,
+}
 
 
 @pytest.fixture(scope="module")
@@ -324,41 +440,68 @@ def reader() -> Model:
 
 
 def test_a_grid_of_one_template_runs_nothing_else(reader: Model, tmp_path: Path) -> None:
-    plans = {same: AdversarialRun("reader", "ioi", ("random@0.5",), same=same, controls=3, **IOI_READER) for same in ((), ("template",))}
-    jobs = {same: AdversarialJob(plan, tmp_path / f"{len(same)}", lambda: reader, progress=SILENT) for same, plan in plans.items()}
+    plans = {
+        same: AdversarialRun("reader", "ioi", ("random@0.5",), same=same, controls=3, **IOI_READER)
+        for same in ((), ("template",))
+    }
+    jobs = {
+        same: AdversarialJob(plan, tmp_path / f"{len(same)}", lambda: reader, progress=SILENT)
+        for same, plan in plans.items()
+    }
     (whole,), (some,) = (job.records() for job in jobs.values())
     job = jobs["template",]
     part, table = job.part, pyarrow.parquet.read_table(job.values_file)
-    assert part is not None and table.num_rows == part.n_values == some.measures[0].n < 120 == whole.measures[0].n
+    assert (
+        part is not None
+        and table.num_rows == part.n_values == some.measures[0].n < 120 == whole.measures[0].n
+    )
     prompts = json.loads((job.folder.path / "prompts.json").read_text("utf-8"))
     templates = [pool.labels("template") for pool in job.pools]
-    assert [len(prompts[side]) for side in ("clean", "corrupted")] == [len(pool) for pool in job.pools]
+    assert [len(prompts[side]) for side in ("clean", "corrupted")] == [
+        len(pool) for pool in job.pools
+    ]
     assert templates[0] is not None and templates[1] is not None
     rows, columns = (table[side].to_pylist() for side in ("clean", "corrupted"))
     assert [templates[0][row] for row in rows] == [templates[1][column] for column in columns]
-    # The split of the whole grid says of the same pairs what the restricted run says of all of its own.
+    # The split of the whole grid says of the same pairs what the restricted run says of all of its
+    # own.
     same, different = whole.curves["split"]["halves"]
     found = values_of(some)
-    assert (same["pairs"], different["pairs"]) == ("same", "different") and same["n"] + different["n"] == 120 and same["n"] == part.n_values
-    assert same["circuit"]["mean"][0] == pytest.approx(found["mean"], abs=1e-5) and same["circuit"]["max"][0] == pytest.approx(
-        found["max"], abs=1e-5
+    assert (
+        (same["pairs"], different["pairs"]) == ("same", "different")
+        and same["n"] + different["n"] == 120
+        and same["n"] == part.n_values
     )
+    assert same["circuit"]["mean"][0] == pytest.approx(found["mean"], abs=1e-5) and same["circuit"][
+        "max"
+    ][0] == pytest.approx(found["max"], abs=1e-5)
     assert [half["pairs"] for half in some.curves["split"]["halves"]] == ["same"]
     assert some.task.args["same"] == "template" and whole.task.args.get("same") is None
-    assert some.controls["random"]["pairs"] <= 9 and all(check["n"] <= 9 for check in some.controls["checks"])
-    assert not some.controls["failures"] and sum(some.curves["histogram"]["circuit"]) == part.n_values
+    assert some.controls["random"]["pairs"] <= 9 and all(
+        check["n"] <= 9 for check in some.controls["checks"]
+    )
+    assert (
+        not some.controls["failures"] and sum(some.curves["histogram"]["circuit"]) == part.n_values
+    )
     page = write_report(job.folder, [some]).read_text("utf-8")
-    assert "those that agree in template" in page and "Both prompts of every pair have the same of" in page
+    assert (
+        "those that agree in template" in page
+        and "Both prompts of every pair have the same of" in page
+    )
     # Labels are compared among prompts with the same partners: the template itself cannot be.
     tested = {group["name"]: group for group in some.curves["groups"]}
-    assert tested and all(sum(group["compared"]) == 0 for name, group in tested.items() if name.endswith("template"))
+    assert tested and all(
+        sum(group["compared"]) == 0 for name, group in tested.items() if name.endswith("template")
+    )
     assert "By template" in write_report(jobs[()].folder, [whole]).read_text("utf-8")
 
 
 def test_pairs_that_all_agree_are_a_grid_like_any_other(model: Model, tmp_path: Path) -> None:
     plain, same = (
         AdversarialJob(
-            AdversarialRun(TRUTH, TRUTH, ("random@0.5",), same=fields, n_clean=9, n_corrupted=8, **FAST),
+            AdversarialRun(
+                TRUTH, TRUTH, ("random@0.5",), same=fields, n_clean=9, n_corrupted=8, **FAST
+            ),
             tmp_path / f"{len(fields)}",
             lambda: model,
             progress=SILENT,
@@ -367,12 +510,20 @@ def test_pairs_that_all_agree_are_a_grid_like_any_other(model: Model, tmp_path: 
     )
     assert same.part is None
     (one,), (other,) = plain.records(), same.records()
-    assert one.model_dump_json(include={"curves", "measures"}) == other.model_dump_json(include={"curves", "measures"})
+    assert one.model_dump_json(include={"curves", "measures"}) == other.model_dump_json(
+        include={"curves", "measures"}
+    )
 
 
 def test_where_is_of_all_prompts(reader: Model, tmp_path: Path) -> None:
     place = draw_pools(load_task("ioi"), reader, 1, 1)[0].prompts[0].part("place")
-    run = AdversarialRun("reader", "ioi", ("random@0.5",), where=(f"place={place}",), **{**IOI_READER, "n_clean": 3, "n_corrupted": 2})
+    run = AdversarialRun(
+        "reader",
+        "ioi",
+        ("random@0.5",),
+        where=(f"place={place}",),
+        **{**IOI_READER, "n_clean": 3, "n_corrupted": 2},
+    )
     job = AdversarialJob(run, tmp_path, lambda: reader, progress=SILENT)
     (record,) = job.records()
     assert {prompt.part("place") for pool in job.pools for prompt in pool.prompts} == {place}
@@ -382,32 +533,56 @@ def test_where_is_of_all_prompts(reader: Model, tmp_path: Path) -> None:
 def own_task(first: str = "Ann") -> Template:
     """A task of one's own for the ground truth: ten of its words."""
     names = ("Bob", "Cid", "Dan", "Eve", "Fay")
-    rows = [{"one": first, "other": name, "filler": filler} for name in names for filler in ("so", "and", ",")]
+    rows = [
+        {"one": first, "other": name, "filler": filler}
+        for name in names
+        for filler in ("so", "and", ",")
+    ]
     return Template("own", "then {one} {other} {filler} so so so . {one} to", " {other}", rows)
 
 
 def test_a_task_of_ones_own_is_its_plan(model: Model, tmp_path: Path) -> None:
-    run = AdversarialRun(TRUTH, own_task(), ("truth", "eap@9"), n_clean=2, n_corrupted=1, train_limit=4, **FAST)
+    run = AdversarialRun(
+        TRUTH, own_task(), ("truth", "eap@9"), n_clean=2, n_corrupted=1, train_limit=4, **FAST
+    )
     job = AdversarialJob(run, tmp_path, lambda: model, progress=SILENT)
     truth, found = job.records()
     assert values_of(truth)["max"] < 0.05 and truth.task.name == found.task.name == "own"
     plan = json.loads((tmp_path / "plan.json").read_text("utf-8"))
-    assert plan["task"]["name"] == "own" and plan["task"]["version"] == 1 and plan["task"]["settings"]["sha256"]
+    assert (
+        plan["task"]["name"] == "own"
+        and plan["task"]["version"] == 1
+        and plan["task"]["settings"]["sha256"]
+    )
     # The same task goes on; one with other rows is another task.
     AdversarialJob(run, tmp_path, lambda: model, progress=SILENT)
     with pytest.raises(BadUsage, match="holds a run with task"):
-        AdversarialJob(dataclasses.replace(run, task=own_task("Eve")), tmp_path, lambda: model, progress=SILENT)
+        AdversarialJob(
+            dataclasses.replace(run, task=own_task("Eve")), tmp_path, lambda: model, progress=SILENT
+        )
 
 
 def test_a_name_and_the_task_itself_are_one_plan() -> None:
-    by_name, by_task = (AdversarialRun(TRUTH, task, ("truth",)) for task in (TRUTH, task_named(TRUTH)))
+    by_name, by_task = (
+        AdversarialRun(TRUTH, task, ("truth",)) for task in (TRUTH, task_named(TRUTH))
+    )
     assert by_name.plan() == by_task.plan()
 
 
 @pytest.mark.parametrize("pairing", ["random", "same-template"])
-def test_circuits_are_found_on_the_pairs_and_by_the_objective_asked_for(model: Model, tmp_path: Path, pairing: str) -> None:
+def test_circuits_are_found_on_the_pairs_and_by_the_objective_asked_for(
+    model: Model, tmp_path: Path, pairing: str
+) -> None:
     run = AdversarialRun(
-        TRUTH, TRUTH, ("eap-ig-inputs@9",), objective="kl", pairing=pairing, n_clean=4, n_corrupted=3, train_limit=20, **FAST
+        TRUTH,
+        TRUTH,
+        ("eap-ig-inputs@9",),
+        objective="kl",
+        pairing=pairing,
+        n_clean=4,
+        n_corrupted=3,
+        train_limit=20,
+        **FAST,
     )
     job = AdversarialJob(run, tmp_path, lambda: model, progress=SILENT)
     (record,) = job.records()
@@ -419,7 +594,10 @@ def test_circuits_are_found_on_the_pairs_and_by_the_objective_asked_for(model: M
     train = job.finder.train
     pairs = job.task.pairs("train", model, limit=20)
     plain = model.batch(pairs)
-    assert torch.equal(train.clean, plain.clean) and not (train.counterfactual == plain.counterfactual).all(dim=1).any()
+    assert (
+        torch.equal(train.clean, plain.clean)
+        and not (train.counterfactual == plain.counterfactual).all(dim=1).any()
+    )
     assert sorted(train.counterfactual.tolist()) == sorted(plain.counterfactual.tolist())
     slow = EAPIGInputs().score(model, train, "kl", progress=SILENT).top(9, by="magnitude").pruned()
     assert job.circuits[0].circuit == slow or torch.equal(job.circuits[0].circuit.edges, slow.edges)
@@ -432,16 +610,26 @@ def test_circuits_are_found_on_the_pairs_and_by_the_objective_asked_for(model: M
         ({"same": ("template",), "ablation": "zero"}, "--same chooses among the pairs of a grid"),
         ({"same": ("template", "template")}, "--same takes FIELD"),
         ({"where": ("object",)}, "--where takes FIELD=VALUE"),
-        ({"where": ("object=x",), "design": "matched", "enumerate_all": True}, "--enumerate takes all"),
+        (
+            {"where": ("object=x",), "design": "matched", "enumerate_all": True},
+            "--enumerate takes all",
+        ),
         ({"pairing": "random"}, "of circuits that a method finds"),
         ({"objective": "kl"}, "of circuits that a method finds"),
-        ({"circuits": ("eap@9",), "pairing": "random", "ablation": "mean"}, "Only counterfactual ablation pairs prompts"),
+        (
+            {"circuits": ("eap@9",), "pairing": "random", "ablation": "mean"},
+            "Only counterfactual ablation pairs prompts",
+        ),
         ({"controls": 0}, "controls must be 1 or more"),
     ],
 )
-def test_restrictions_that_no_design_has_are_refused(settings: dict[str, Any], message: str) -> None:
+def test_restrictions_that_no_design_has_are_refused(
+    settings: dict[str, Any], message: str
+) -> None:
     with pytest.raises(BadUsage, match=message):
-        AdversarialRun(**{"model": TRUTH, "task": TRUTH, "circuits": ("truth",), **settings}).check()
+        AdversarialRun(
+            **{"model": TRUTH, "task": TRUTH, "circuits": ("truth",), **settings}
+        ).check()
     with pytest.raises(UnknownName, match="pairing"):
         AdversarialRun(TRUTH, TRUTH, ("eap@9",), pairing="unmatched").check()
 
@@ -451,7 +639,13 @@ def test_prompts_without_fields_are_said(model: Model, tmp_path: Path) -> None:
     text = "then {} {} so so so so . {} to"
     rows = [
         json.dumps(
-            {"clean": text.format(a, b, a), "counterfactual": text.format(b, a, b), "answer": f" {b}", "foil": f" {a}", "split": "test"}
+            {
+                "clean": text.format(a, b, a),
+                "counterfactual": text.format(b, a, b),
+                "answer": f" {b}",
+                "foil": f" {a}",
+                "split": "test",
+            }
         )
         for a, b in names
     ]

@@ -1,4 +1,6 @@
-"""Search jobs: a task by its name or itself, prompts without fields, and circuits found on other pairs."""
+"""Search jobs: a task by its name or itself, prompts without fields,
+and circuits found on other pairs.
+"""
 
 from __future__ import annotations
 
@@ -16,7 +18,18 @@ from mechassay.runs.truths import load_named, task_named
 from mechassay.tasks.template import Template
 
 TRUTH = "truth-ioi"
-RUN = SearchRun(TRUTH, TRUTH, "eap-ig-inputs@4", n_clean=6, n_corrupted=6, budget=60, starts=1, restarts=0, compare=False, train_limit=8)
+RUN = SearchRun(
+    TRUTH,
+    TRUTH,
+    "eap-ig-inputs@4",
+    n_clean=6,
+    n_corrupted=6,
+    budget=60,
+    starts=1,
+    restarts=0,
+    compare=False,
+    train_limit=8,
+)
 
 
 @pytest.fixture(scope="module")
@@ -25,14 +38,21 @@ def model() -> Model:
 
 
 def test_a_task_is_searched_like_its_name(model: Model) -> None:
-    found = [SearchJob(replace(RUN, task=task), lambda: model, SILENT).search() for task in (TRUTH, task_named(TRUTH))]
+    found = [
+        SearchJob(replace(RUN, task=task), lambda: model, SILENT).search()
+        for task in (TRUTH, task_named(TRUTH))
+    ]
     assert found[0][0].as_dict() == found[1][0].as_dict() and found[0][1] == found[1][1] == ""
     assert len(found[0][0].best.steps) > 1
     assert RUN.about() == replace(RUN, task=task_named(TRUTH)).about()
 
 
 def test_a_task_of_ones_own(model: Model) -> None:
-    rows = [{"one": "Ann", "other": name, "filler": filler} for name in ("Bob", "Cid", "Dan", "Eve") for filler in ("so", "and", ",", ".")]
+    rows = [
+        {"one": "Ann", "other": name, "filler": filler}
+        for name in ("Bob", "Cid", "Dan", "Eve")
+        for filler in ("so", "and", ",", ".")
+    ]
     own = Template("own", "then {one} {other} {filler} so so so . {one} to", " {other}", rows)
     run = replace(RUN, task=own, n_clean=2, n_corrupted=1, train_limit=3)
     result, no_fields = SearchJob(run, lambda: model, SILENT).search()
@@ -43,18 +63,35 @@ def test_a_task_of_ones_own(model: Model) -> None:
 def test_no_fields_are_said_in_a_line(model: Model, tmp_path: Path) -> None:
     text = "then {} {} so so so so . {} to"
     pairs = [("Ann", "Bob"), ("Cid", "Dan"), ("Eve", "Fay"), ("Ann", "Dan")]
-    rows = [{"clean": text.format(a, b, a), "counterfactual": text.format(b, a, b), "answer": f" {b}", "foil": f" {a}"} for a, b in pairs]
+    rows = [
+        {
+            "clean": text.format(a, b, a),
+            "counterfactual": text.format(b, a, b),
+            "answer": f" {b}",
+            "foil": f" {a}",
+        }
+        for a, b in pairs
+    ]
     file = tmp_path / "own.jsonl"
-    file.write_text("\n".join(json.dumps({**row, "split": "test"}) for row in rows), encoding="utf-8")
+    file.write_text(
+        "\n".join(json.dumps({**row, "split": "test"}) for row in rows), encoding="utf-8"
+    )
     run = replace(RUN, task=str(file), circuit="random@0.5", n_clean=2, n_corrupted=2)
     result, no_fields = SearchJob(run, lambda: model, SILENT).search()
-    assert no_fields.endswith("have no fields, so nothing was changed: the search compared pairs of the prompts as they are.")
+    assert no_fields.endswith(
+        "have no fields, so nothing was changed: the search compared pairs of the prompts as they"
+        " are."
+    )
     assert all(len(climb.steps) == 1 for climb in result.climbs)
 
 
 def test_the_circuit_may_be_found_on_other_pairs(model: Model) -> None:
     found = {
-        pairing: SearchJob(replace(RUN, objective="kl", pairing=pairing), lambda: model, SILENT).search()[0]
+        pairing: (
+            SearchJob(
+                replace(RUN, objective="kl", pairing=pairing), lambda: model, SILENT
+            ).search()[0]
+        )
         for pairing in ("matched", "same-template")
     }
     assert all(result.lower_bound > 0 for result in found.values())

@@ -22,7 +22,9 @@ def test_a_folder_with_nothing_but_plans_is_free(tmp_path: Path) -> None:
     assert RunFolder(tmp_path / "found").data() == {"train": {"hash": "1"}}
 
 
-@pytest.mark.parametrize("result", ["records/a.json", "found/scores/a.safetensors", "report.html", "values/0.f32"])
+@pytest.mark.parametrize(
+    "result", ["records/a.json", "found/scores/a.safetensors", "report.html", "values/0.f32"]
+)
 def test_a_folder_with_anything_found_is_not(tmp_path: Path, result: str) -> None:
     RunFolder.open(tmp_path, {"split": "tset"})
     write_text(tmp_path / result, "")
@@ -39,7 +41,9 @@ def test_one_edge_is_not_all_edges(tmp_path: Path) -> None:
     RunFolder.open(tmp_path, {"sizes": (1,)})
 
 
-@pytest.mark.parametrize("text", ['{"circuits": {"ha', "[]", '{"circuits": 3}', '{"circuits": {}}', ""])
+@pytest.mark.parametrize(
+    "text", ['{"circuits": {"ha', "[]", '{"circuits": 3}', '{"circuits": {}}', ""]
+)
 def test_damaged_data_is_one_line(tmp_path: Path, text: str) -> None:
     folder = RunFolder.open(tmp_path, {})
     folder.data_file.write_text(text)
@@ -55,7 +59,9 @@ def test_damaged_failures_are_one_line(tmp_path: Path, text: str) -> None:
     folder.save_failures([failure])
     assert folder.failures() == [failure]
     (tmp_path / "failures.json").write_text(text)
-    with pytest.raises(BadFile, match="failures.json: not a (readable )?list of failures") as raised:
+    with pytest.raises(
+        BadFile, match="failures.json: not a (readable )?list of failures"
+    ) as raised:
         folder.failures()
     assert "\n" not in str(raised.value)
 

@@ -1,4 +1,6 @@
-"""A run that is killed, by force or by Ctrl-C, goes on where it was and ends bit for bit the same."""
+"""A run that is killed, by force or by Ctrl-C,
+goes on where it was and ends bit for bit the same.
+"""
 
 from __future__ import annotations
 
@@ -43,10 +45,26 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def start(folder: Path, out: Path, pause: float) -> subprocess.Popen[str]:
-    words = ["circuits", "run", "-m", str(folder), "-t", "ioi", "--train-limit", "3", "--limit", "4", "-o", str(out)]
+    words = [
+        "circuits",
+        "run",
+        "-m",
+        str(folder),
+        "-t",
+        "ioi",
+        "--train-limit",
+        "3",
+        "--limit",
+        "4",
+        "-o",
+        str(out),
+    ]
     methods = ["--method", "eap", "--method", "exact"]
     return subprocess.Popen(
-        [sys.executable, "-c", SLOW, str(pause), *words, *methods], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+        [sys.executable, "-c", SLOW, str(pause), *words, *methods],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
     )
 
 
@@ -71,7 +89,9 @@ def undisturbed(folder: Path, tmp_path_factory: pytest.TempPathFactory) -> torch
 
 
 @pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGINT])
-def test_a_killed_run_is_taken_up(how: signal.Signals, folder: Path, tmp_path: Path, undisturbed: torch.Tensor) -> None:
+def test_a_killed_run_is_taken_up(
+    how: signal.Signals, folder: Path, tmp_path: Path, undisturbed: torch.Tensor
+) -> None:
     out = tmp_path / "out"
     process = start(folder, out, 0.05)
     wait_for_checkpoint(out, 3, process)

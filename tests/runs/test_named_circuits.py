@@ -1,4 +1,6 @@
-"""Circuits as they are typed: each form gives its circuit, and what is none of them is said in one line."""
+"""Circuits as they are typed: each form gives its circuit,
+and what is none of them is said in one line.
+"""
 
 from __future__ import annotations
 
@@ -30,7 +32,9 @@ def scores(model: Model) -> EdgeScores:
     return Random(seed=5).draw(model.graph)
 
 
-def find(model: Model, *texts: str, scores: Scores | None = None, ablation: str = "counterfactual") -> list[Circuit]:
+def find(
+    model: Model, *texts: str, scores: Scores | None = None, ablation: str = "counterfactual"
+) -> list[Circuit]:
     asked: list[str] = []
 
     def score(methods: Sequence[str]) -> Mapping[str, Scores]:
@@ -45,17 +49,23 @@ def find(model: Model, *texts: str, scores: Scores | None = None, ablation: str 
 
 def test_circuits_by_name(model: Model) -> None:
     graph = model.graph
-    truth, full, empty, drawn, share = find(model, "truth", "full", "empty", "random@30", "random@0.5")
+    truth, full, empty, drawn, share = find(
+        model, "truth", "full", "empty", "random@30", "random@0.5"
+    )
     assert truth == load_truth("truth-ioi").circuits["counterfactual"]
     assert full == Circuit.full(graph) and empty == Circuit.empty(graph)
     assert drawn == Random(seed=0).draw(graph).top(30)
     assert len(share) == graph.n_edges // 2
     (paths,) = find(model, "random-paths@30")
-    assert paths == RandomPaths(seed=0).circuit(graph, 30) and len(paths) == len(paths.pruned()) == 30
+    assert (
+        paths == RandomPaths(seed=0).circuit(graph, 30) and len(paths) == len(paths.pruned()) == 30
+    )
 
 
 def test_methods_share_one_scoring(model: Model, scores: EdgeScores) -> None:
-    top, greedy, few = find(model, "eap-ig-inputs:steps=3@0.5", "eap@20:greedy", "eap@40", scores=scores)
+    top, greedy, few = find(
+        model, "eap-ig-inputs:steps=3@0.5", "eap@20:greedy", "eap@40", scores=scores
+    )
     assert top == scores.top(0.5, by="magnitude").pruned()
     assert greedy == scores.greedy(20, by="magnitude").pruned() and len(greedy)
     assert few == scores.top(40, by="magnitude").pruned()
@@ -69,12 +79,22 @@ def test_circuits_in_files(model: Model, scores: EdgeScores, tmp_path: Path) -> 
     write_graph_file(alone, circuit=circuit, d_model=model.decoder.d_model)
     nodes = NodeScores(graph, torch.arange(graph.n_writers, dtype=torch.float32))
     nodes.save(tmp_path / "n.safetensors")
-    found = find(model, f"{ours}@40", f"{theirs}@40:greedy", str(theirs), str(alone), f"{tmp_path}/n.safetensors@0.5")
+    found = find(
+        model,
+        f"{ours}@40",
+        f"{theirs}@40:greedy",
+        str(theirs),
+        str(alone),
+        f"{tmp_path}/n.safetensors@0.5",
+    )
     assert found[0] == scores.top(40, by="magnitude").pruned()
     assert found[1] == scores.greedy(40, by="magnitude").pruned()
     assert found[2] == found[3] == circuit
     assert found[4] == nodes.within(0.5, by="magnitude").pruned()
-    for text, message in ((f"{tmp_path}/n.safetensors@0.5:greedy", "scores of nodes"), (f"{alone}@5", "no scores of edges to cut 5 by")):
+    for text, message in (
+        (f"{tmp_path}/n.safetensors@0.5:greedy", "scores of nodes"),
+        (f"{alone}@5", "no scores of edges to cut 5 by"),
+    ):
         with pytest.raises(MechassayError, match=message):
             find(model, text)
 
@@ -125,6 +145,8 @@ def test_what_the_model_does_not_have(model: Model) -> None:
     with pytest.raises(BadUsage, match="verified for .* ablation, not for optimal"):
         find(model, "truth", ablation="optimal")
     with pytest.raises(BadUsage, match="gpt2 is none"):
-        find_circuits([NamedCircuit.parse("truth")], model, "gpt2", "counterfactual", 0, lambda methods: {})
+        find_circuits(
+            [NamedCircuit.parse("truth")], model, "gpt2", "counterfactual", 0, lambda methods: {}
+        )
     with pytest.raises(GraphMismatch, match="GPT-2 small"):
         find(model, "canonical:ioi")

@@ -30,7 +30,8 @@ def test_an_edge_has_its_writer_s_score() -> None:
     # Eight edges: five out of input, two out of the head, one out of the MLP.
     nodes = NodeScores(GRAPH, torch.tensor([-2.0, 3.0, 1.0]))
     truth = Circuit.from_names(GRAPH, ["a0.h0->logits", "input->logits"])
-    # The head's true edge lies above 5 false ones and ties with 1; that of the input above 1, and ties with 4.
+    # The head's true edge lies above 5 false ones and ties with 1; that of the input above 1, and
+    # ties with 4.
     assert recovery_of(by_edge(nodes), truth, by="magnitude").auroc == pytest.approx((5.5 + 3) / 12)
     neurons = NeuronScores(GRAPH, torch.tensor([[-4.0, 2.0], [0.0, 3.0], [0.5, 0.5]]))
     assert torch.equal(by_edge(neurons).values.nan_to_num(9), by_edge(nodes).values.nan_to_num(9))
@@ -40,10 +41,15 @@ def test_an_edge_has_its_writer_s_score() -> None:
 def test_chance_is_what_random_rankings_are_between() -> None:
     graph = Graph(2, 4)
     truth = Circuit(graph, graph.legal & (torch.arange(graph.n_readers) < 2))
-    found = [recovery_of(Random(seed=seed).draw(graph), truth, by="magnitude").auroc for seed in range(150)]
+    found = [
+        recovery_of(Random(seed=seed).draw(graph), truth, by="magnitude").auroc
+        for seed in range(150)
+    ]
     low, high, _ = by_chance(len(truth), graph.n_edges - len(truth))
     assert low + high == pytest.approx(1)
-    assert np.quantile(found, (0.025, 0.975)) == pytest.approx((low, high), abs=0.06) and np.mean(found) == pytest.approx(0.5, abs=0.03)
+    assert np.quantile(found, (0.025, 0.975)) == pytest.approx((low, high), abs=0.06) and np.mean(
+        found
+    ) == pytest.approx(0.5, abs=0.03)
 
 
 def test_names() -> None:
@@ -52,7 +58,11 @@ def test_names() -> None:
     assert model.name == "truth-ioi" and model.dtype == torch.float64
     assert task_named("truth-ioi").name == "truth-ioi" and task_named("ioi").name == "ioi"
     with pytest.raises(
-        UnknownName, match=r"task 'truth-fraction'. Did you mean 'truth-fraction-trained'\? Known: arc-challenge, .*truth-ioi"
+        UnknownName,
+        match=(
+            r"task 'truth-fraction'. Did you mean 'truth-fraction-trained'\? Known: arc-challenge,"
+            r" .*truth-ioi"
+        ),
     ):
         task_named("truth-fraction")
     with pytest.raises(UnknownName, match="'digits'") as error:
@@ -61,7 +71,12 @@ def test_names() -> None:
 
 
 def job(out: Path, **changes: Any) -> CircuitJob:
-    settings: dict[str, Any] = {"model": "truth-previous-token", "task": "truth-previous-token", "methods": ("eap",), **changes}
+    settings: dict[str, Any] = {
+        "model": "truth-previous-token",
+        "task": "truth-previous-token",
+        "methods": ("eap",),
+        **changes,
+    }
     plan = CircuitRun(**settings, train_limit=6, test_limit=8)
     return CircuitJob(plan, out, lambda: load_named(plan.model))
 
@@ -71,36 +86,61 @@ def finished(done: CircuitJob) -> Record:
     return found
 
 
-def test_optimal_constants_are_learned_once_and_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("mechassay.runs.circuits.OptimalAblation", partial(OptimalAblation, steps=20))
+def test_optimal_constants_are_learned_once_and_kept(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(
+        "mechassay.runs.circuits.OptimalAblation", partial(OptimalAblation, steps=20)
+    )
     first = job(tmp_path / "out", ablation="optimal", seed=3)
     before = finished(first)
-    kept, learned = load_ablated(first.ablated_file), OptimalAblation(steps=20, seed=3).learn(first.model, first.train)
+    kept, learned = (
+        load_ablated(first.ablated_file),
+        OptimalAblation(steps=20, seed=3).learn(first.model, first.train),
+    )
     assert kept.name == "optimal" and kept.content == learned.content
     assert before.task.args["ablation"] == "optimal"
     when = os.stat(first.ablated_file).st_mtime_ns
     for file in ("records/eap.json", "scores/eap.safetensors", "controls.safetensors"):
         (tmp_path / "out" / file).unlink()
     again = job(tmp_path / "out", ablation="optimal", seed=3)
-    assert finished(again).per_example == before.per_example and os.stat(again.ablated_file).st_mtime_ns == when
+    assert (
+        finished(again).per_example == before.per_example
+        and os.stat(again.ablated_file).st_mtime_ns == when
+    )
     means = finished(job(tmp_path / "means", ablation="mean", seed=3))
-    assert means.per_example["clean"] == before.per_example["clean"] and means.per_example["empty"] != before.per_example["empty"]
+    assert (
+        means.per_example["clean"] == before.per_example["clean"]
+        and means.per_example["empty"] != before.per_example["empty"]
+    )
 
 
 def test_routes_are_ranked_in_the_order_in_which_their_circuit_grows(tmp_path: Path) -> None:
-    """Their importances are shares of one reader's input: as one ranking of all edges they say something else."""
-    run = job(tmp_path, model="truth-previous-token-trained", task="truth-previous-token-trained", methods=("ifr",))
+    """Their importances are shares of one reader's input:
+    as one ranking of all edges they say something else.
+    """
+    run = job(
+        tmp_path,
+        model="truth-previous-token-trained",
+        task="truth-previous-token-trained",
+        methods=("ifr",),
+    )
     (scores,) = run.localize().values()
     assert isinstance(scores, EdgeScores) and scores.provenance["selection"] == "greedy"
     (record,) = run.evaluate({"ifr": scores})
     truth = load_truth("truth-previous-token-trained").circuits["counterfactual"]
     order = scores.greedy_order("magnitude").tolist()
     assert len(order) == truth.graph.n_edges  # all are reached: no ties
-    places = [order.index(writer * truth.graph.n_readers + reader) for writer, reader in truth.edges.nonzero().tolist()]
+    places = [
+        order.index(writer * truth.graph.n_readers + reader)
+        for writer, reader in truth.edges.nonzero().tolist()
+    ]
     false = set(range(len(order))) - set(places)
     wins = sum(place < other for place in places for other in false)
     found = {each.name: each.value for each in record.measures}
-    assert found["auroc"] == pytest.approx(wins / (len(places) * len(false))) and found["auroc"] > 0.9
+    assert (
+        found["auroc"] == pytest.approx(wins / (len(places) * len(false))) and found["auroc"] > 0.9
+    )
     raw = recovery_of(EdgeScores(scores.graph, scores.values), truth, by="magnitude")
     assert found["auroc"] - raw.auroc > 0.1 and found["auprc"] - raw.auprc > 0.1
 
@@ -112,18 +152,38 @@ def test_without_a_verified_circuit_recovery_is_undefined(tmp_path: Path) -> Non
     assert any("not for positional-mean" in warning for warning in found.warnings)
 
 
-@pytest.mark.parametrize(("task", "known"), [("truth-previous-token", True), ("truth-induction", False)])
+@pytest.mark.parametrize(
+    ("task", "known"), [("truth-previous-token", True), ("truth-induction", False)]
+)
 def test_only_its_own_task_has_a_known_circuit(task: str, known: bool, tmp_path: Path) -> None:
     found = finished(job(tmp_path, task=task))
     assert any(each.name == "auroc" for each in found.measures) is known
 
 
-def test_circuits_run_takes_a_ground_truth(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_circuits_run_takes_a_ground_truth(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     from mechassay.cli.main import main
 
-    words = ["circuits", "run", "-m", "truth-ioi", "-t", "truth-ioi", "--method", "eap", "--train-limit", "4", "--limit", "8"]
+    words = [
+        "circuits",
+        "run",
+        "-m",
+        "truth-ioi",
+        "-t",
+        "truth-ioi",
+        "--method",
+        "eap",
+        "--train-limit",
+        "4",
+        "--limit",
+        "8",
+    ]
     call: Callable[..., Any] = main
     with pytest.raises(SystemExit) as stopped:
         call([*words, "-o", str(tmp_path / "out")])
     assert not stopped.value.code, capsys.readouterr().err
-    assert Record.model_validate_json((tmp_path / "out/records/eap.json").read_text()).model.name == "truth-ioi"
+    assert (
+        Record.model_validate_json((tmp_path / "out/records/eap.json").read_text()).model.name
+        == "truth-ioi"
+    )

@@ -1,4 +1,6 @@
-"""Accuracy against the slow, obvious way: generate token by token, and sum log-probabilities one run at a time."""
+"""Accuracy against the slow, obvious way: generate token by token,
+and sum log-probabilities one run at a time.
+"""
 
 from __future__ import annotations
 
@@ -21,12 +23,27 @@ DIGITS = [str(n) for n in range(10)]
 
 @pytest.fixture(scope="module")
 def model() -> Model:
-    """A tiny model that reads characters, and two letters after a space as one token; all of its 97 tokens have a text."""
-    words = ["[UNK]", *DIGITS, *"abcdefgh+=", " ", *(f" {a}{b}" for a in "abcdefgh" for b in "abcdefgh"), *"ABCDEFGHIJK"]
+    """A tiny model that reads characters, and two letters after a space as one token;
+    all of its 97 tokens have a text.
+    """
+    words = [
+        "[UNK]",
+        *DIGITS,
+        *"abcdefgh+=",
+        " ",
+        *(f" {a}{b}" for a in "abcdefgh" for b in "abcdefgh"),
+        *"ABCDEFGHIJK",
+    ]
     assert len(words) == 97
-    tokenizer = Tokenizer(models.WordLevel({word: i for i, word in enumerate(words)}, unk_token="[UNK]"))
+    tokenizer = Tokenizer(
+        models.WordLevel({word: i for i, word in enumerate(words)}, unk_token="[UNK]")
+    )
     tokenizer.pre_tokenizer = pre_tokenizers.Split(Regex(r" [a-h][a-h]|."), behavior="isolated")  # pyright: ignore[reportAttributeAccessIssue]
-    return make_model(build("gpt2"), PreTrainedTokenizerFast(tokenizer_object=tokenizer, unk_token="[UNK]"), check=False)
+    return make_model(
+        build("gpt2"),
+        PreTrainedTokenizerFast(tokenizer_object=tokenizer, unk_token="[UNK]"),
+        check=False,
+    )
 
 
 def ids(model: Model, text: str) -> list[int]:
@@ -72,7 +89,9 @@ def test_equals_one_run_a_token(model: Model, seed: int) -> None:
         assert scored[row] == pytest.approx(slow, abs=1e-4)
         assert found.ranked[row] == (max(slow, key=slow.__getitem__) in prompt.answers)
         assert found.chance[row] == len(prompt.answers) / len(prompt.choices)
-        assert found.greedy[row] == any(generated(model, begin, len(ids(model, a))) == ids(model, a) for a in prompt.answers)
+        assert found.greedy[row] == any(
+            generated(model, begin, len(ids(model, a))) == ids(model, a) for a in prompt.answers
+        )
 
 
 def test_greedy_is_what_would_be_generated(model: Model) -> None:
@@ -86,7 +105,10 @@ def test_greedy_is_what_would_be_generated(model: Model) -> None:
             continue
         tried += 1
         almost = answer[:-1] + ("1" if answer[-1] != "1" else "2")
-        found = score_prompts(model, [Prompt(text, (answer,)), Prompt(text, (almost,)), Prompt(text, (almost, answer))])
+        found = score_prompts(
+            model,
+            [Prompt(text, (answer,)), Prompt(text, (almost,)), Prompt(text, (almost, answer))],
+        )
         assert found.greedy.tolist() == [1, 0, 1]
         assert found.said == (model.tokenizer.decode([said[0]]),) * 3
         assert np.isnan(found.ranked).all() and np.isnan(found.chance).all()
@@ -96,12 +118,16 @@ def test_greedy_is_what_would_be_generated(model: Model) -> None:
 def test_a_joined_token_is_scored_from_before_the_join(model: Model) -> None:
     """ "1 " + "ae" is "1" and " ae": the space is not left standing alone."""
     found = log_probabilities(model, [Prompt("1 ", ("ae", "bf"))])[0]
-    assert found["ae"] == pytest.approx(log_prob(model, ids(model, "1"), ids(model, " ae")), abs=1e-4)
+    assert found["ae"] == pytest.approx(
+        log_prob(model, ids(model, "1"), ids(model, " ae")), abs=1e-4
+    )
     assert math.isfinite(found["bf"])
 
 
 def test_undefined(model: Model) -> None:
-    found = score_prompts(model, [Prompt("1+1="), Prompt("1+1=", ("2",)), Prompt("1+1=", (), ("1", "2"))])
+    found = score_prompts(
+        model, [Prompt("1+1="), Prompt("1+1=", ("2",)), Prompt("1+1=", (), ("1", "2"))]
+    )
     assert np.isnan(found.greedy).tolist() == [True, False, True]
     assert np.isnan(found.ranked).all()
     with pytest.raises(BadPairs, match="adds no token"):

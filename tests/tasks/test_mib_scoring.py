@@ -70,7 +70,11 @@ def test_known_answers(scoring: Scoring, text: str, answers: tuple[str, ...], ri
 
 
 def test_every_public_task_has_one() -> None:
-    found = {name: task.mib_scoring.tokens for name in TASKS.names() if isinstance(task := load_task(name), PublicTask)}
+    found = {
+        name: task.mib_scoring.tokens
+        for name in TASKS.names()
+        if isinstance(task := load_task(name), PublicTask)
+    }
     assert found == {
         "arc-challenge": 1,
         "arc-easy": 1,
@@ -84,12 +88,27 @@ def test_every_public_task_has_one() -> None:
 
 @pytest.fixture(scope="module")
 def model() -> Model:
-    """A tiny model that reads characters, and two letters after a space as one token; all of its 97 tokens have a text."""
-    words = ["[UNK]", *map(str, range(10)), *"abcdefgh+=", " ", *(f" {a}{b}" for a in "abcdefgh" for b in "abcdefgh"), *"ABCDEFGHIJK"]
-    tokenizer = Tokenizer(models.WordLevel({word: i for i, word in enumerate(words)}, unk_token="[UNK]"))
+    """A tiny model that reads characters, and two letters after a space as one token;
+    all of its 97 tokens have a text.
+    """
+    words = [
+        "[UNK]",
+        *map(str, range(10)),
+        *"abcdefgh+=",
+        " ",
+        *(f" {a}{b}" for a in "abcdefgh" for b in "abcdefgh"),
+        *"ABCDEFGHIJK",
+    ]
+    tokenizer = Tokenizer(
+        models.WordLevel({word: i for i, word in enumerate(words)}, unk_token="[UNK]")
+    )
     tokenizer.pre_tokenizer = pre_tokenizers.Split(Regex(r" [a-h][a-h]|."), behavior="isolated")  # pyright: ignore[reportAttributeAccessIssue]
     tokenizer.decoder = decoders.Fuse()  # pyright: ignore[reportAttributeAccessIssue]
-    return make_model(build("gpt2"), PreTrainedTokenizerFast(tokenizer_object=tokenizer, unk_token="[UNK]"), check=False)
+    return make_model(
+        build("gpt2"),
+        PreTrainedTokenizerFast(tokenizer_object=tokenizer, unk_token="[UNK]"),
+        check=False,
+    )
 
 
 def slow(model: Model, text: str, n: int, end: int | None = None) -> list[int]:
@@ -133,13 +152,22 @@ def test_what_comes_after_the_end_of_text_does_not_count(model: Model) -> None:
 
 
 def test_scores_are_of_what_is_written(model: Model) -> None:
-    """An exact greedy answer of one token is right by MIB's rule too; the converse does not hold."""
+    """An exact greedy answer of one token is right by MIB's rule too;
+    the converse does not hold.
+    """
     said = written(model, TEXTS, 1)
-    prompts = [Prompt(text, (word if row % 3 else "no such text",)) for row, (text, word) in enumerate(zip(TEXTS, said, strict=True))]
+    prompts = [
+        Prompt(text, (word if row % 3 else "no such text",))
+        for row, (text, word) in enumerate(zip(TEXTS, said, strict=True))
+    ]
     prompts.append(Prompt("1+1="))
     found = mib_scores(model, prompts, Scoring(1, lambda text, answers: text in answers))
-    exact = score_prompts(model, [prompt for row, prompt in enumerate(prompts[:-1]) if row % 3]).greedy
-    assert found[:-1].tolist() == [float(row % 3 > 0) for row in range(len(TEXTS))] and np.isnan(found[-1])
+    exact = score_prompts(
+        model, [prompt for row, prompt in enumerate(prompts[:-1]) if row % 3]
+    ).greedy
+    assert found[:-1].tolist() == [float(row % 3 > 0) for row in range(len(TEXTS))] and np.isnan(
+        found[-1]
+    )
     assert exact.all()
     assert np.isnan(mib_scores(model, [Prompt("1+1=")], NUMBERED)).all(), "nothing is run"
 

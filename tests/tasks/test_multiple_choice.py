@@ -1,4 +1,6 @@
-"""What multiple-choice tasks share: the form of a prompt, its parts, the changes of format, and reading rows back."""
+"""What multiple-choice tasks share: the form of a prompt, its parts,
+the changes of format, and reading rows back.
+"""
 
 from __future__ import annotations
 
@@ -35,14 +37,27 @@ from mechassay.tasks.multiple_choice import (
     swap,
 )
 
-NAMES = ["mcqa", "mcqa:n_choices=2", "mcqa:n_choices=10", "mcqa:labels=mib-2025", "arc-easy", "arc-challenge", "arc-easy:labels=mib-2025"]
+NAMES = [
+    "mcqa",
+    "mcqa:n_choices=2",
+    "mcqa:n_choices=10",
+    "mcqa:labels=mib-2025",
+    "arc-easy",
+    "arc-challenge",
+    "arc-easy:labels=mib-2025",
+]
 SHARED = [
     "answerPosition_counterfactual",
     "symbol_counterfactual",
     "randomLetter_counterfactual",
     "answerPosition_randomLetter_counterfactual",
 ]
-SALMON = Question("Salmon meat is pink. What color is salmon meat?", ("gray", "black", "white", "pink"), tuple("ABCD"), 3)
+SALMON = Question(
+    "Salmon meat is pink. What color is salmon meat?",
+    ("gray", "black", "white", "pink"),
+    tuple("ABCD"),
+    3,
+)
 
 
 class Parsed:
@@ -67,27 +82,50 @@ class Parsed:
             found[f"symbol_{i}"] = (begin, begin + len(label))
             found[f"choice_{i}"] = (begin + len(label) + 2, begin + len(label) + 2 + len(choice))
             at = found[f"choice_{i}"][1]
-        found["correct_symbol"], found["correct_choice"] = found[f"symbol_{correct}"], found[f"choice_{correct}"]
+        found["correct_symbol"], found["correct_choice"] = (
+            found[f"symbol_{correct}"],
+            found[f"choice_{correct}"],
+        )
         end = found["correct_symbol"][1]
         return found | {"correct_symbol_period": (end, end + 1)}
 
 
 def bpe(texts: list[str], *, digits: bool = False, size: int = 500) -> PreTrainedTokenizerFast:
-    """A byte-level tokenizer trained in a moment, with single digits if asked for; it has all labels after a space."""
-    texts = [*texts, *(f"Answer: {label}" for label in (*string.ascii_uppercase, *map(str, range(1, 10))) for _ in range(50))]
+    """A byte-level tokenizer trained in a moment, with single digits if asked for;
+    it has all labels after a space.
+    """
+    texts = [
+        *texts,
+        *(
+            f"Answer: {label}"
+            for label in (*string.ascii_uppercase, *map(str, range(1, 10)))
+            for _ in range(50)
+        ),
+    ]
     tokenizer = Tokenizer(models.BPE())
     whole = pre_tokenizers.ByteLevel(add_prefix_space=False)
-    tokenizer.pre_tokenizer = pre_tokenizers.Sequence([pre_tokenizers.Digits(individual_digits=True), whole]) if digits else whole
+    tokenizer.pre_tokenizer = (
+        pre_tokenizers.Sequence([pre_tokenizers.Digits(individual_digits=True), whole])
+        if digits
+        else whole
+    )
     tokenizer.decoder = decoders.ByteLevel()
-    trainer = trainers.BpeTrainer(vocab_size=size, show_progress=False, initial_alphabet=pre_tokenizers.ByteLevel.alphabet())
+    trainer = trainers.BpeTrainer(
+        vocab_size=size, show_progress=False, initial_alphabet=pre_tokenizers.ByteLevel.alphabet()
+    )
     tokenizer.train_from_iterator(texts, trainer)
     return PreTrainedTokenizerFast(tokenizer_object=tokenizer)
 
 
 def word_level(texts: list[str]) -> PreTrainedTokenizerFast:
     """One token a word or mark of punctuation."""
-    words = sorted({word for text in texts for word in re.findall(r"\w+|[^\w\s]+", text)} | set(string.ascii_uppercase))
-    tokenizer = Tokenizer(models.WordLevel({word: i for i, word in enumerate(["[UNK]", *words])}, unk_token="[UNK]"))
+    words = sorted(
+        {word for text in texts for word in re.findall(r"\w+|[^\w\s]+", text)}
+        | set(string.ascii_uppercase)
+    )
+    tokenizer = Tokenizer(
+        models.WordLevel({word: i for i, word in enumerate(["[UNK]", *words])}, unk_token="[UNK]")
+    )
     tokenizer.pre_tokenizer = pre_tokenizers.Whitespace()
     return PreTrainedTokenizerFast(tokenizer_object=tokenizer, unk_token="[UNK]")
 
@@ -101,11 +139,17 @@ def examples(name: str, split: str = "test", limit: int = 8, seed: int = 0) -> l
 
 
 def texts_of(name: str, split: str = "test") -> list[str]:
-    return [prompt.text for each in examples(name, split) for prompt in (each.prompt, *each.counterfactuals.values())]
+    return [
+        prompt.text
+        for each in examples(name, split)
+        for prompt in (each.prompt, *each.counterfactuals.values())
+    ]
 
 
 many = settings(max_examples=25, deadline=None)
-drawn = given(name=st.sampled_from(NAMES), split=st.sampled_from(SPLITS), seed=st.integers(0, 2**70))
+drawn = given(
+    name=st.sampled_from(NAMES), split=st.sampled_from(SPLITS), seed=st.integers(0, 2**70)
+)
 
 
 @many
@@ -120,7 +164,10 @@ def test_prompts_are_of_one_form_and_know_their_parts(name: str, split: str, see
             (answer,) = prompt.answers
             expected = found.spans(prompt.choices.index(answer))
             assert {part: prompt.spans[part] for part in expected} == expected
-            assert prompt.part("correct_symbol") == answer.strip() and prompt.part("correct_symbol_period") == "."
+            assert (
+                prompt.part("correct_symbol") == answer.strip()
+                and prompt.part("correct_symbol_period") == "."
+            )
 
 
 @many
@@ -134,11 +181,15 @@ def test_changes_of_format_change_nothing_else(name: str, split: str, seed: int)
         position, symbol, letter, both = found.values()
         assert {each.stem for each in found.values()} == {original.stem}
         assert all(example.counterfactuals[kind].part("correct_choice") == right for kind in SHARED)
-        assert position.labels == original.labels and sorted(position.choices) == sorted(original.choices)
+        assert position.labels == original.labels and sorted(position.choices) == sorted(
+            original.choices
+        )
         assert position.choices.index(right) != original.choices.index(right)
         assert symbol.choices == letter.choices == original.choices
         assert symbol.labels == [str(i) for i in range(1, n + 1)]
-        assert not set(letter.labels) & set(original.labels) and set(letter.labels) <= set(string.ascii_uppercase)
+        assert not set(letter.labels) & set(original.labels) and set(letter.labels) <= set(
+            string.ascii_uppercase
+        )
         # The combination is made of the very same changes.
         assert (both.choices, both.labels) == (position.choices, letter.labels)
 
@@ -149,13 +200,30 @@ def test_pairs_compare_the_two_answers(name: str, split: str, seed: int) -> None
     for example in examples(name, split, 4, seed):
         for kind in SHARED:
             pair = example.pair(kind)
-            assert pair.foils == pair.counterfactual_answers == example.counterfactuals[kind].answers != pair.answers
-            assert (pair.clean, pair.counterfactual) == (example.prompt.text, example.counterfactuals[kind].text)
-            assert pair.spans == example.prompt.spans and pair.counterfactual_spans == example.counterfactuals[kind].spans
+            assert (
+                pair.foils
+                == pair.counterfactual_answers
+                == example.counterfactuals[kind].answers
+                != pair.answers
+            )
+            assert (pair.clean, pair.counterfactual) == (
+                example.prompt.text,
+                example.counterfactuals[kind].text,
+            )
+            assert (
+                pair.spans == example.prompt.spans
+                and pair.counterfactual_spans == example.counterfactuals[kind].spans
+            )
 
 
 @many
-@given(name=st.sampled_from(NAMES), split=st.sampled_from(SPLITS), seed=st.integers(0, 2**70), n=st.integers(1, 8), more=st.integers(0, 4))
+@given(
+    name=st.sampled_from(NAMES),
+    split=st.sampled_from(SPLITS),
+    seed=st.integers(0, 2**70),
+    n=st.integers(1, 8),
+    more=st.integers(0, 4),
+)
 def test_streams_are_fixed(name: str, split: str, seed: int, n: int, more: int) -> None:
     n, more = (n, more) if "arc" not in name else (min(n, 4), min(more, 4))
     task = load_task(name)
@@ -190,8 +258,13 @@ def test_rows_round_trip(name: str, split: str, seed: int) -> None:
     for example in examples(name, split, 4, seed):
         row = task.to_row(example)
         assert list(row)[:3] == ["prompt", "choices", "answerKey"]
-        assert all(list(row[kind]) == ["prompt", "choices", "answerKey"] for kind in task.counterfactuals)
-        assert row["choices"] == {"label": Parsed(row["prompt"]).labels, "text": Parsed(row["prompt"]).choices}
+        assert all(
+            list(row[kind]) == ["prompt", "choices", "answerKey"] for kind in task.counterfactuals
+        )
+        assert row["choices"] == {
+            "label": Parsed(row["prompt"]).labels,
+            "text": Parsed(row["prompt"]).choices,
+        }
         again = task.from_row(json.loads(json.dumps(row)), example.id)
         assert again == example
         for kind in task.counterfactuals:
@@ -217,7 +290,8 @@ def test_nothing_global_is_seeded() -> None:
     assert (random.getstate(), np.random.get_state()[1].tolist()) == before  # pyright: ignore[reportArgumentType]
 
 
-# --- alignment ---------------------------------------------------------------------------------------
+# --- alignment
+# ---------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("kind", SHARED)
@@ -228,16 +302,24 @@ def test_changes_of_format_align(name: str, kind: str, make: Any) -> None:
     pairs = task.pairs("test", tokenizer, limit=8, counterfactual=kind)
     assert not pairs.dropped and pairs == task.pairs("test", limit=8, counterfactual=kind)
     batch = Batch.from_pairs(pairs, tokenizer)
-    assert [text.strip() for text in tokenizer.batch_decode(batch.answers)] == [pair.answers[0].strip() for pair in pairs]
+    assert [text.strip() for text in tokenizer.batch_decode(batch.answers)] == [
+        pair.answers[0].strip() for pair in pairs
+    ]
     foils = tokenizer.batch_decode(batch.foils)
     if kind == "symbol_counterfactual" and make is single_digits:
-        assert set(foils) == {" "} and batch.alignment["partial"] == len(pairs), "the space before a digit is a token of its own"
+        assert set(foils) == {" "} and batch.alignment["partial"] == len(pairs), (
+            "the space before a digit is a token of its own"
+        )
     else:
         assert [text.strip() for text in foils] == [pair.foils[0].strip() for pair in pairs]
 
 
-@pytest.mark.parametrize("name", ["mcqa", "mcqa:n_choices=2", "mcqa:n_choices=10", "arc-easy", "arc-challenge"])
-def test_the_default_counterfactual_is_letters_where_a_symbol_begins_with_a_space(name: str) -> None:
+@pytest.mark.parametrize(
+    "name", ["mcqa", "mcqa:n_choices=2", "mcqa:n_choices=10", "arc-easy", "arc-challenge"]
+)
+def test_the_default_counterfactual_is_letters_where_a_symbol_begins_with_a_space(
+    name: str,
+) -> None:
     """Under a tokenizer of digits, " D" against " 4" would be " D" against a space."""
     task, texts = load_task(name), texts_of(name)
     assert task.counterfactual_for() == task.default_counterfactual == "symbol_counterfactual"
@@ -248,7 +330,9 @@ def test_the_default_counterfactual_is_letters_where_a_symbol_begins_with_a_spac
         assert task.counterfactual_for(tokenizer) == f"{kind}_counterfactual"
         pairs = task.pairs("test", tokenizer, limit=6)
         assert pairs.source["counterfactual"] == f"{kind}_counterfactual"
-        assert pairs == task.pairs("test", tokenizer, limit=6, counterfactual=f"{kind}_counterfactual")
+        assert pairs == task.pairs(
+            "test", tokenizer, limit=6, counterfactual=f"{kind}_counterfactual"
+        )
         foils = tokenizer.batch_decode(Batch.from_pairs(pairs, tokenizer).foils)
         assert [foil.strip() for foil in foils] == [pair.foils[0].strip() for pair in pairs]
 
@@ -262,7 +346,10 @@ def test_ten_symbols_need_a_token_for_ten() -> None:
     task, texts = load_task("mcqa:n_choices=10"), texts_of("mcqa:n_choices=10")
     tokenizer = single_digits(texts)
     for kind in ("symbol_counterfactual", "answerPosition_symbol_counterfactual"):
-        with pytest.raises(BadPairs, match=rf"^No pair of {kind} of mcqa .* 1 to 10 in \d+ tokens .* take randomLetter"):
+        with pytest.raises(
+            BadPairs,
+            match=rf"^No pair of {kind} of mcqa .* 1 to 10 in \d+ tokens .* take randomLetter",
+        ):
             task.pairs("test", tokenizer, limit=2, counterfactual=kind)
         assert not task.pairs("test", word_level(texts), limit=2, counterfactual=kind).dropped
     assert not load_task("mcqa:n_choices=9").pairs("test", tokenizer, limit=8).dropped
@@ -272,9 +359,17 @@ def test_ten_symbols_need_a_token_for_ten() -> None:
 @pytest.mark.parametrize("name", ["mcqa", "arc-challenge"])
 def test_token_positions_are_those_of_the_right_line(name: str, make: Any) -> None:
     tokenizer = make(texts_of(name))
-    pairs = load_task(name).pairs("test", tokenizer, limit=8, counterfactual="answerPosition_randomLetter_counterfactual")
-    for side, spans, answers in (("clean", "spans", "answers"), ("counterfactual", "counterfactual_spans", "counterfactual_answers")):
-        texts, parts = [getattr(pair, side) for pair in pairs], [getattr(pair, spans) for pair in pairs]
+    pairs = load_task(name).pairs(
+        "test", tokenizer, limit=8, counterfactual="answerPosition_randomLetter_counterfactual"
+    )
+    for side, spans, answers in (
+        ("clean", "spans", "answers"),
+        ("counterfactual", "counterfactual_spans", "counterfactual_answers"),
+    ):
+        texts, parts = (
+            [getattr(pair, side) for pair in pairs],
+            [getattr(pair, spans) for pair in pairs],
+        )
         tokens = [tokenizer.convert_ids_to_tokens(ids) for ids in tokenizer(texts)["input_ids"]]
         symbols = token_position(texts, parts, "correct_symbol", tokenizer)
         periods = token_position(texts, parts, "correct_symbol_period", tokenizer)
@@ -283,11 +378,14 @@ def test_token_positions_are_those_of_the_right_line(name: str, make: Any) -> No
             assert row[at] == getattr(pair, answers)[0].strip() and row[period] == "."
 
 
-# --- the pieces --------------------------------------------------------------------------------------
+# --- the pieces
+# --------------------------------------------------------------------------------------
 
 
 def test_a_prompt_worked_by_hand() -> None:
-    assert Question("Is it I?", ("yes", "no"), ("A", "I"), 1).prompt(" ", {"who": (6, 7)}) == Prompt(
+    assert Question("Is it I?", ("yes", "no"), ("A", "I"), 1).prompt(
+        " ", {"who": (6, 7)}
+    ) == Prompt(
         "Question: Is it I?\nA. yes\nI. no\nAnswer:",
         answers=(" I",),
         choices=(" A", " I"),
@@ -316,7 +414,10 @@ def test_the_format_counterfactuals_of_table_9() -> None:
     }
     for kind, (lines, answer) in table.items():
         prompt = draw.changed(SALMON, changes_of(kind)).prompt(" ")
-        assert prompt.text == f"Question: Salmon meat is pink. What color is salmon meat?\n{lines}\nAnswer:"
+        assert (
+            prompt.text
+            == f"Question: Salmon meat is pink. What color is salmon meat?\n{lines}\nAnswer:"
+        )
         assert prompt.answers == (" " + answer,)
 
 
@@ -327,12 +428,22 @@ def test_the_format_counterfactuals_of_table_10() -> None:
         "answerPosition_counterfactual": ("ABCD", "food parents environment offspring", "B"),
         "symbol_counterfactual": ("1234", "environment food offspring parents", "4"),
         "randomLetter_counterfactual": ("DHME", "environment food offspring parents", "E"),
-        "answerPosition_randomLetter_counterfactual": ("DHME", "food parents environment offspring", "H"),
+        "answerPosition_randomLetter_counterfactual": (
+            "DHME",
+            "food parents environment offspring",
+            "H",
+        ),
     }
     for kind, (labels, words, answer) in table.items():
-        prompt = draw.changed(Question("How does a tiger get stripes?", whence, letters(4), 3), changes_of(kind)).prompt(" ")
-        lines = [f"{label}. from its {word}" for label, word in zip(labels, words.split(), strict=True)]
-        assert prompt.text == "\n".join(["Question: How does a tiger get stripes?", *lines, "Answer:"])
+        prompt = draw.changed(
+            Question("How does a tiger get stripes?", whence, letters(4), 3), changes_of(kind)
+        ).prompt(" ")
+        lines = [
+            f"{label}. from its {word}" for label, word in zip(labels, words.split(), strict=True)
+        ]
+        assert prompt.text == "\n".join(
+            ["Question: How does a tiger get stripes?", *lines, "Answer:"]
+        )
         assert prompt.answers == (" " + answer,)
 
 
@@ -346,7 +457,9 @@ def test_orders_and_letters(n: int, seed: int) -> None:
     assert len(set(drawn)) == n and set(drawn) <= set(string.ascii_uppercase[n:])
     a, b = (int(i) for i in rng.permutation(n)[:2])
     swapped = swap(n, a, b)
-    assert (swapped[a], swapped[b]) == (b, a) and all(swapped[i] == i for i in range(n) if i not in (a, b))
+    assert (swapped[a], swapped[b]) == (b, a) and all(
+        swapped[i] == i for i in range(n) if i not in (a, b)
+    )
 
 
 def test_every_derangement_is_equally_likely() -> None:
@@ -358,16 +471,23 @@ def test_every_derangement_is_equally_likely() -> None:
 
 def test_random_letters_reach_the_whole_alphabet() -> None:
     rng = np.random.default_rng(0)
-    assert {letter for _ in range(200) for letter in random_letters(4, rng)} == set(string.ascii_uppercase[4:])
+    assert {letter for _ in range(200) for letter in random_letters(4, rng)} == set(
+        string.ascii_uppercase[4:]
+    )
 
 
 def test_permuted_keeps_the_correct_choice() -> None:
     moved = SALMON.permuted((3, 0, 1, 2))
-    assert (moved.choices, moved.labels, moved.correct) == (("pink", "gray", "black", "white"), tuple("ABCD"), 0)
+    assert (moved.choices, moved.labels, moved.correct) == (
+        ("pink", "gray", "black", "white"),
+        tuple("ABCD"),
+        0,
+    )
     assert moved.permuted((1, 2, 3, 0)) == SALMON
 
 
-# --- reading -----------------------------------------------------------------------------------------
+# --- reading
+# -----------------------------------------------------------------------------------------
 
 
 def row(**changes: Any) -> dict[str, Any]:
@@ -382,7 +502,10 @@ def row(**changes: Any) -> dict[str, Any]:
 def test_read_question() -> None:
     expected = Question("One\nA. is\nB. not?", ("yes", "no"), ("A", "B"), 1)
     assert read_question(row()) == read_question(row(answerKey="B")) == expected
-    assert read_question(row(choices=[{"label": "A", "text": "yes"}, {"label": "B", "text": "no"}])) == expected
+    assert (
+        read_question(row(choices=[{"label": "A", "text": "yes"}, {"label": "B", "text": "no"}]))
+        == expected
+    )
     assert expected.prompt(" ").text == row()["prompt"], "the text stays as it is"
     spaced = row(prompt="Question: One?\nA. yes \nB.  no\nAnswer:")
     assert read_question(spaced).prompt("").text == spaced["prompt"]

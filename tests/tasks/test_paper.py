@@ -1,4 +1,6 @@
-"""The words of Uit de Bos and Garriga-Alonso (2024): what the lists have, and how their prompts are divided."""
+"""The words of Uit de Bos and Garriga-Alonso (2024):
+what the lists have, and how their prompts are divided.
+"""
 
 from __future__ import annotations
 
@@ -21,7 +23,12 @@ from mechassay.tasks.greater_than import GreaterThan
 from mechassay.tasks.ioi import ABC, CHANGES, IOI, NEW_NAMES
 from mechassay.tasks.paper import SIZES, owner, paper_words
 
-NAMES = ["ioi:words=paper", "ioi:words=paper-matched", "greater-than:words=paper", "docstring:words=paper"]
+NAMES = [
+    "ioi:words=paper",
+    "ioi:words=paper-matched",
+    "greater-than:words=paper",
+    "docstring:words=paper",
+]
 # Prompts that the paper prints (tables 4 to 6, 8).
 PRINTED = {
     "ioi:words=paper": (
@@ -33,42 +40,87 @@ PRINTED = {
         "Then, Stephen and Jacob had a lot of fun at the house. Jacob gave a necklace to",
         "Then, Richard and Erin had a lot of fun at the store. Erin gave a ring to",
     ),
-    "greater-than:words=paper": ("The dispute lasted from the year 1694 to 16", "The raids lasted from the year 1788 to 17"),
+    "greater-than:words=paper": (
+        "The dispute lasted from the year 1694 to 16",
+        "The raids lasted from the year 1788 to 17",
+    ),
 }
 SENTENCE = {
     "ioi:words=paper": r"Then, (\w+) and (\w+) went to the (\w+)\. (\w+) gave a (\w+) to",
-    "ioi:words=paper-matched": r"Then, (\w+) and (\w+) had a lot of fun at the (\w+)\. (\w+) gave a (\w+) to",
+    "ioi:words=paper-matched": (
+        r"Then, (\w+) and (\w+) had a lot of fun at the (\w+)\. (\w+) gave a (\w+) to"
+    ),
     "greater-than:words=paper": r"The (\w+) lasted from the year (\d\d)(\d\d) to (\d\d)",
 }
 
 
-def examples(name: str, split: str, limit: int, seed: int = 0, tokenizer: Any = None) -> list[Example]:
+def examples(
+    name: str, split: str, limit: int, seed: int = 0, tokenizer: Any = None
+) -> list[Example]:
     return load_task(name).examples(split, tokenizer, limit=limit, seed=seed)
 
 
 def gpt2_like(texts: list[str]) -> PreTrainedTokenizerFast:
-    """Byte-level, trained so long that it has every word with its space, and numbers as two and two digits."""
+    """Byte-level, trained so long that it has every word with its space,
+    and numbers as two and two digits.
+    """
     tokenizer = Tokenizer(models.BPE())
     whole = pre_tokenizers.ByteLevel(add_prefix_space=False)
     pairs_of_digits = pre_tokenizers.Split(Regex(r"(?<=\d\d)(?=\d\d)"), "isolated")  # pyright: ignore[reportArgumentType]
     tokenizer.pre_tokenizer = pre_tokenizers.Sequence([pairs_of_digits, whole])
     tokenizer.decoder = decoders.ByteLevel()
-    trainer = trainers.BpeTrainer(vocab_size=6000, show_progress=False, initial_alphabet=pre_tokenizers.ByteLevel.alphabet())
+    trainer = trainers.BpeTrainer(
+        vocab_size=6000, show_progress=False, initial_alphabet=pre_tokenizers.ByteLevel.alphabet()
+    )
     tokenizer.train_from_iterator(texts, trainer)
     return PreTrainedTokenizerFast(tokenizer_object=tokenizer)
 
 
 def test_the_lists_are_those_of_the_paper() -> None:
     ioi, nouns = paper_words("ioi"), paper_words("greater-than")["nouns"]
-    assert set(ioi["objects"]) == {"kiss", "ring", "bone", "basketball", "computer", "necklace", "drink", "snack"}
-    assert set(ioi["places"]) == {"store", "garden", "restaurant", "school", "hospital", "office", "house", "station"}
+    assert set(ioi["objects"]) == {
+        "kiss",
+        "ring",
+        "bone",
+        "basketball",
+        "computer",
+        "necklace",
+        "drink",
+        "snack",
+    }
+    assert set(ioi["places"]) == {
+        "store",
+        "garden",
+        "restaurant",
+        "school",
+        "hospital",
+        "office",
+        "house",
+        "station",
+    }
     docstring = paper_words("docstring")
-    sizes = [len(each) for each in (ioi["names"], ioi["objects"], ioi["places"], nouns, docstring["names"], docstring["words"])]
+    sizes = [
+        len(each)
+        for each in (
+            ioi["names"],
+            ioi["objects"],
+            ioi["places"],
+            nouns,
+            docstring["names"],
+            docstring["words"],
+        )
+    ]
     assert sizes == [99, 8, 8, 120, 111, 687]
     for each in (ioi["names"], nouns, docstring["names"], docstring["words"]):
-        assert len(set(each)) == len(each) and all(re.fullmatch(r"[A-Za-z]+", word) for word in each)
-    assert {"file", "filename", "files", "image", "expected", "key", "line"} <= set(docstring["names"])
-    assert {"package", "crime", "framework", "dollar", "author", "cup", "spring"} <= set(docstring["words"])
+        assert len(set(each)) == len(each) and all(
+            re.fullmatch(r"[A-Za-z]+", word) for word in each
+        )
+    assert {"file", "filename", "files", "image", "expected", "key", "line"} <= set(
+        docstring["names"]
+    )
+    assert {"package", "crime", "framework", "dollar", "author", "cup", "spring"} <= set(
+        docstring["words"]
+    )
     assert {"war", "siege"} & set(nouns) == {"siege"}, "war is not among the 120 nouns"
 
 
@@ -81,11 +133,18 @@ def test_printed_prompts_are_prompts_of_the_task(name: str) -> None:
         assert match is not None, text
         if name.startswith("ioi"):
             indirect_object, subject, place, again, thing = match.groups()
-            assert subject == again != indirect_object and {subject, indirect_object} <= set(lists["names"])
+            assert subject == again != indirect_object and {subject, indirect_object} <= set(
+                lists["names"]
+            )
             assert place in lists["places"] and thing in lists["objects"]
         else:
             noun, century, year, century_2 = match.groups()
-            assert noun in lists["nouns"] and century == century_2 and 11 <= int(century) <= 17 and 2 <= int(year) <= 98
+            assert (
+                noun in lists["nouns"]
+                and century == century_2
+                and 11 <= int(century) <= 17
+                and 2 <= int(year) <= 98
+            )
 
 
 def shared(name: str, example: Example) -> set[Any]:
@@ -108,14 +167,22 @@ def test_splits_have_all_words_and_share_no_prompt(name: str) -> None:
         # As many as bring every word: the rarest has a chance of about 1 in 100 each time.
         for example in examples(name, split, 3000):
             seen[split] |= shared(name, example)
-            words[split] |= {example.tags[key] for key in example.tags if key not in ("template", "order", "name", "tens")}
+            words[split] |= {
+                example.tags[key]
+                for key in example.tags
+                if key not in ("template", "order", "name", "tens")
+            }
     for one, other in combinations(SIZES, 2):
         assert not seen[one] & seen[other]
         assert words[one] == words[other]
 
 
 @settings(max_examples=20, deadline=None)
-@given(split=st.sampled_from(list(SIZES)), seed=st.integers(0, 2**40), words=st.sampled_from(["paper", "paper-matched"]))
+@given(
+    split=st.sampled_from(list(SIZES)),
+    seed=st.integers(0, 2**40),
+    words=st.sampled_from(["paper", "paper-matched"]),
+)
 def test_ioi_rows(split: str, seed: int, words: str) -> None:
     names = set(paper_words("ioi")["names"])
     for example in examples(f"ioi:words={words}", split, 8, seed):
@@ -129,12 +196,24 @@ def test_ioi_rows(split: str, seed: int, words: str) -> None:
         assert new.part("place") == tags["place"] and new.part("object") == tags["object"]
         assert example.counterfactuals[ABC].part("name_C") == c
         pair = example.pair(NEW_NAMES)
-        assert (pair.answers, pair.foils) == ((f" {tags['indirect_object']}",), (f" {tags['subject']}",))
+        assert (pair.answers, pair.foils) == (
+            (f" {tags['indirect_object']}",),
+            (f" {tags['subject']}",),
+        )
 
 
 def test_a_row_of_ioi_worked_by_hand() -> None:
-    row = ioi_module._Row("{name_A}, {name_B}, {place}, {name_C}, {object}", *"SIabc", "ring", "store", subject_first=False)
-    texts = {kind: prompt.text for kind, prompt in row.example("x", [ABC, NEW_NAMES, *CHANGES]).counterfactuals.items()}
+    row = ioi_module._Row(
+        "{name_A}, {name_B}, {place}, {name_C}, {object}",
+        *"SIabc",
+        "ring",
+        "store",
+        subject_first=False,
+    )
+    texts = {
+        kind: prompt.text
+        for kind, prompt in row.example("x", [ABC, NEW_NAMES, *CHANGES]).counterfactuals.items()
+    }
     assert row.example("x", ()).prompt.text == "I, S, store, S, ring"
     assert texts[NEW_NAMES] == "b, a, store, c, ring" and texts[ABC] == "I, S, store, c, ring"
     assert texts["s2_io_flip_counterfactual"] == "I, S, store, I, ring"
@@ -142,28 +221,55 @@ def test_a_row_of_ioi_worked_by_hand() -> None:
 
 
 def test_a_split_of_ioi_ends_when_every_prompt_has_come(monkeypatch: pytest.MonkeyPatch) -> None:
-    few = {"templates": {"paper": "So {name_A} and {name_B} {place} {name_C} a {object} to"}, "names": [*"ABCDEFGH"]}
-    monkeypatch.setattr(ioi_module, "paper_words", lambda task: {**few, "objects": ["x", "y"], "places": ["z"]})
+    few = {
+        "templates": {"paper": "So {name_A} and {name_B} {place} {name_C} a {object} to"},
+        "names": [*"ABCDEFGH"],
+    }
+    monkeypatch.setattr(
+        ioi_module, "paper_words", lambda task: {**few, "objects": ["x", "y"], "places": ["z"]}
+    )
     ioi_module._paper_words.cache_clear()
     try:
-        found = {split: {each.prompt.text for each in IOI(words="paper").generate(split, 0)} for split in SIZES}
+        found = {
+            split: {each.prompt.text for each in IOI(words="paper").generate(split, 0)}
+            for split in SIZES
+        }
     finally:
         ioi_module._paper_words.cache_clear()
     # 28 pairs of 8 names, two orders, two objects; in each split as many as its pairs.
-    owned = {split: sum(owner(a, b) == split for a, b in combinations(range(8), 2)) for split in SIZES}
-    assert {split: len(texts) for split, texts in found.items()} == {split: 4 * n for split, n in owned.items()}
+    owned = {
+        split: sum(owner(a, b) == split for a, b in combinations(range(8), 2)) for split in SIZES
+    }
+    assert {split: len(texts) for split, texts in found.items()} == {
+        split: 4 * n for split, n in owned.items()
+    }
     assert sum(owned.values()) == 28 and owned["test"] > owned["train"]
 
 
 def test_the_population_of_greater_than() -> None:
     task = GreaterThan(words="paper")
-    assert {split: task.population(split) for split in SIZES} == {"train": 16_296, "validation": 16_296, "test": 48_888}
+    assert {split: task.population(split) for split in SIZES} == {
+        "train": 16_296,
+        "validation": 16_296,
+        "test": 48_888,
+    }
     assert sum(task.population(split) for split in SIZES) == 120 * 7 * 97
     found = [example.tags for example in islice(task.generate("test", 0), None)]
-    assert len({(tags["noun"], tags["century"], tags["year"]) for tags in found}) == len(found) == task.population("test")
+    assert (
+        len({(tags["noun"], tags["century"], tags["year"]) for tags in found})
+        == len(found)
+        == task.population("test")
+    )
     for split in SIZES:
-        held = {(noun, century) for noun in range(120) for century in range(7) if owner(noun, century) == split}
-        assert {noun for noun, _ in held} == set(range(120)) and {century for _, century in held} == set(range(7))
+        held = {
+            (noun, century)
+            for noun in range(120)
+            for century in range(7)
+            if owner(noun, century) == split
+        }
+        assert {noun for noun, _ in held} == set(range(120)) and {
+            century for _, century in held
+        } == set(range(7))
     with pytest.raises(UnknownName, match="split 'private'"):
         task.population("private")
 
@@ -172,7 +278,10 @@ def test_the_population_of_greater_than() -> None:
 def test_pairs_are_made_with_a_tokenizer_like_gpt2s(name: str) -> None:
     task = load_task(name)
     texts = [
-        prompt.text for split in SIZES for each in examples(name, split, 400) for prompt in (each.prompt, *each.counterfactuals.values())
+        prompt.text
+        for split in SIZES
+        for each in examples(name, split, 400)
+        for prompt in (each.prompt, *each.counterfactuals.values())
     ]
     tokenizer = gpt2_like([f"{text}{answer}" for text in texts for answer in ("", " 1733 to 1788")])
     for split in SIZES:
@@ -192,7 +301,9 @@ def test_a_tokenizer_that_leaves_too_few_words_is_refused() -> None:
 def test_settings() -> None:
     for name in ("ioi", "greater-than", "docstring"):
         assert load_task(name, words="paper") == load_task(f"{name}:words=paper") != load_task(name)
-        assert load_task(name) == load_task(name, words="own") and "private" in load_task(name).sizes
+        assert (
+            load_task(name) == load_task(name, words="own") and "private" in load_task(name).sizes
+        )
         with pytest.raises(UnknownName, match=r"words 'papers'\. Did you mean 'paper'"):
             load_task(name, words="papers")
         with pytest.raises(BadUsage, match="no split 'private'"):

@@ -1,4 +1,6 @@
-"""Public data from the hub's own layout, from folders of every file kind, and what cannot be read."""
+"""Public data from the hub's own layout, from folders of every file kind,
+and what cannot be read.
+"""
 
 from __future__ import annotations
 
@@ -35,7 +37,9 @@ def rows() -> list[dict[str, Any]]:
 
 @pytest.fixture
 def quiet_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """Data sets are prepared in a folder of the test, without a bar and without looking for a network."""
+    """Data sets are prepared in a folder of the test,
+    without a bar and without looking for a network.
+    """
     import datasets
 
     monkeypatch.setattr(datasets.config, "HF_DATASETS_CACHE", tmp_path / "cache")
@@ -56,7 +60,9 @@ def write(file: Path, rows: list[dict[str, Any]]) -> None:
 
 
 @pytest.mark.parametrize("suffix", [".jsonl", ".json", ".parquet"])
-def test_a_folder_of_files_gives_the_pairs_that_were_written(rows: list[dict[str, Any]], tmp_path: Path, suffix: str) -> None:
+def test_a_folder_of_files_gives_the_pairs_that_were_written(
+    rows: list[dict[str, Any]], tmp_path: Path, suffix: str
+) -> None:
     write(tmp_path / f"test{suffix}", rows)
     read = IOI(source=str(tmp_path))
     assert content_hash(read.pairs("test", limit=6)) == content_hash(OWN.pairs("test", limit=6))
@@ -65,22 +71,34 @@ def test_a_folder_of_files_gives_the_pairs_that_were_written(rows: list[dict[str
 
 
 @pytest.mark.usefixtures("quiet_cache")
-def test_a_data_set_in_the_layout_of_the_hub(rows: list[dict[str, Any]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_data_set_in_the_layout_of_the_hub(
+    rows: list[dict[str, Any]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """What the hub serves is a folder of parquet files; `datasets` reads one here the same way."""
     write(tmp_path / "repo/data/test-00000-of-00001.parquet", rows)
     write(tmp_path / "repo_private_test/data/test-00000-of-00001.parquet", rows[::-1])
     monkeypatch.setattr(IOI, "public", PublicData(str(tmp_path / "repo")))
     hub = IOI(source="hub")
     assert content_hash(hub.pairs("test", limit=6)) == content_hash(OWN.pairs("test", limit=6))
-    assert [p.clean for p in hub.pairs("private", limit=6, private_seed=0)] == [p.clean for p in OWN.pairs("test", limit=6)][::-1]
+    assert [p.clean for p in hub.pairs("private", limit=6, private_seed=0)] == [
+        p.clean for p in OWN.pairs("test", limit=6)
+    ][::-1]
     with pytest.raises(BadFile, match="train"):
         hub.pairs("train", limit=1)
 
 
 @pytest.mark.usefixtures("quiet_cache")
 def test_a_hub_that_cannot_be_reached_is_one_line() -> None:
-    with pytest.raises(BadFile, match=r"^mech-assay/no-such-data \(part\), split 'val': .*\.$") as caught:
-        list(public_rows("hub", PublicData("mech-assay/no-such-data", "part", {"validation": "val"}), "validation"))
+    with pytest.raises(
+        BadFile, match=r"^mech-assay/no-such-data \(part\), split 'val': .*\.$"
+    ) as caught:
+        list(
+            public_rows(
+                "hub",
+                PublicData("mech-assay/no-such-data", "part", {"validation": "val"}),
+                "validation",
+            )
+        )
     assert "\n" not in str(caught.value)
 
 
@@ -89,40 +107,76 @@ def test_rows_of_another_schema_are_named(rows: list[dict[str, Any]], tmp_path: 
         write(tmp_path / f"{split}.jsonl", [rows[0], {"prompt": "x"}, rows[1], {"prompt": "y"}])
     task = IOI(source=str(tmp_path))
     assert task.pairs("test").dropped == {"a row without 'metadata'": 2}
-    assert [example.id for example in task.examples("test")] == ["ioi-test-000000", "ioi-test-000002"]
+    assert [example.id for example in task.examples("test")] == [
+        "ioi-test-000000",
+        "ioi-test-000002",
+    ]
     found = check_pairs(task).splits["test"]
-    assert (found.rows, found.usable, found.dropped["a row without 'metadata'"].ids) == (4, 2, ("ioi-test-000001", "ioi-test-000003"))
+    assert (found.rows, found.usable, found.dropped["a row without 'metadata'"].ids) == (
+        4,
+        2,
+        ("ioi-test-000001", "ioi-test-000003"),
+    )
     for split in SPLITS:
         write(tmp_path / f"{split}.jsonl", [{"prompt": "x"}, {"prompt": "y", "metadata": {}}])
-    said = r"none of 2 rows is one of mib-bench/ioi: 1 a row without 'metadata', 1 .* \(row 1: no 'metadata'\)\.$"
-    for use in (lambda: task.pairs("test"), lambda: task.examples("test"), lambda: check_pairs(task)):
+    said = (
+        r"none of 2 rows is one of mib-bench/ioi: 1 a row without 'metadata', 1 .* \(row 1: no"
+        r" 'metadata'\)\.$"
+    )
+    for use in (
+        lambda: task.pairs("test"),
+        lambda: task.examples("test"),
+        lambda: check_pairs(task),
+    ):
         with pytest.raises(BadFile, match=said):
             use()
 
 
 @pytest.mark.parametrize("name", ["val", "dev", "valid"])
-def test_a_split_under_its_usual_names(rows: list[dict[str, Any]], tmp_path: Path, name: str) -> None:
+def test_a_split_under_its_usual_names(
+    rows: list[dict[str, Any]], tmp_path: Path, name: str
+) -> None:
     write(tmp_path / f"{name}.jsonl", rows)
     assert len(IOI(source=str(tmp_path)).pairs("validation")) == len(rows)
 
 
-@pytest.mark.parametrize("endpoint", ["http://127.0.0.1:9", "http://mechassay-no-such-host.invalid"])
+@pytest.mark.parametrize(
+    "endpoint", ["http://127.0.0.1:9", "http://mechassay-no-such-host.invalid"]
+)
 def test_no_network_is_one_line_at_once(endpoint: str) -> None:
     """In a process of its own, as the hub's clients read their settings once."""
     call = "ma.load_task('ioi:source=hub').pairs('test', limit=1)"
-    code = f"import mechassay as ma\ntry:\n    {call}\nexcept ma.MechassayError as error:\n    print(error)"
-    environment = {name: value for name, value in os.environ.items() if not name.lower().endswith("_proxy") and "OFFLINE" not in name}
-    environment |= {"HF_ENDPOINT": endpoint, "PYTHONPATH": str(Path(__file__).parents[2] / "src"), "HF_HUB_DISABLE_TELEMETRY": "1"}
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False, env=environment)
+    code = (
+        f"import mechassay as ma\ntry:\n    {call}\nexcept ma.MechassayError as error:\n   "
+        " print(error)"
+    )
+    environment = {
+        name: value
+        for name, value in os.environ.items()
+        if not name.lower().endswith("_proxy") and "OFFLINE" not in name
+    }
+    environment |= {
+        "HF_ENDPOINT": endpoint,
+        "PYTHONPATH": str(Path(__file__).parents[2] / "src"),
+        "HF_HUB_DISABLE_TELEMETRY": "1",
+    }
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=False, env=environment
+    )
     assert done.stderr == "" and done.stdout.count("\n") == 1
-    assert done.stdout.startswith(f"mib-bench/ioi: the hub cannot be reached at {endpoint} (") and "HF_HUB_OFFLINE=1" in done.stdout
+    assert (
+        done.stdout.startswith(f"mib-bench/ioi: the hub cannot be reached at {endpoint} (")
+        and "HF_HUB_OFFLINE=1" in done.stdout
+    )
 
 
 def test_asking_the_hub_has_a_deadline(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(hub, "_asked", lambda endpoint: time.sleep(60) or "")
     monkeypatch.setattr(hub, "DEADLINE", 0.2)
     begin = time.perf_counter()
-    with pytest.raises(BadFile, match=r"a/b: the hub cannot be reached at http://x \(no answer within 0.2 s\)"):
+    with pytest.raises(
+        BadFile, match=r"a/b: the hub cannot be reached at http://x \(no answer within 0.2 s\)"
+    ):
         hub.reachable("a/b", "http://x")
     assert time.perf_counter() - begin < 2
     assert DEADLINE <= 2.5, "together with loading, an offline machine waits three seconds"

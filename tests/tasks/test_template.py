@@ -20,27 +20,62 @@ from mechassay.tasks.task import SPLITS, settings_of
 from mechassay.tasks.template import Template
 
 CAPITALS = {
-    "France": "Paris", "Italy": "Rome", "Spain": "Madrid", "Germany": "Berlin", "Austria": "Vienna", "Poland": "Warsaw",
-    "Greece": "Athens", "Norway": "Oslo", "Japan": "Tokyo", "Kenya": "Nairobi", "Peru": "Lima", "Cuba": "Havana",
-    "Egypt": "Cairo", "Iran": "Tehran", "Iraq": "Baghdad", "Nepal": "Kathmandu", "Ghana": "Accra", "Chad": "Ndjamena",
-    "Sri Lanka": "Colombo", "South Korea": "Seoul", "Costa Rica": "San Jose", "El Salvador": "San Salvador",
-}  # fmt: skip
+    "France": "Paris",
+    "Italy": "Rome",
+    "Spain": "Madrid",
+    "Germany": "Berlin",
+    "Austria": "Vienna",
+    "Poland": "Warsaw",
+    "Greece": "Athens",
+    "Norway": "Oslo",
+    "Japan": "Tokyo",
+    "Kenya": "Nairobi",
+    "Peru": "Lima",
+    "Cuba": "Havana",
+    "Egypt": "Cairo",
+    "Iran": "Tehran",
+    "Iraq": "Baghdad",
+    "Nepal": "Kathmandu",
+    "Ghana": "Accra",
+    "Chad": "Ndjamena",
+    "Sri Lanka": "Colombo",
+    "South Korea": "Seoul",
+    "Costa Rica": "San Jose",
+    "El Salvador": "San Salvador",
+}
 ROWS = [{"country": country, "capital": capital} for country, capital in CAPITALS.items()]
 INTROS = ["So", "Indeed", "Yes", "Well"]
 PRODUCT = [{**row, "intro": intro} for row in ROWS for intro in INTROS]
 NAMES = ["Ann", "Ben", "Cid", "Dan", "Eve", "Fay", "Gus", "Hal", "Ida", "Jon", "Kim", "Lee"]
 PLACES = ["zoo", "park", "shop", "bank"]
-CAST = [{"a": a, "b": b, "place": place} for n, a in enumerate(NAMES) for b in NAMES[n + 1 :] for place in PLACES]
+CAST = [
+    {"a": a, "b": b, "place": place}
+    for n, a in enumerate(NAMES)
+    for b in NAMES[n + 1 :]
+    for place in PLACES
+]
 
 
 def capitals(**settings: Any) -> Template:
-    made: dict[str, Any] = {"name": "capitals", "prompt": "The capital of {country} is", "answer": " {capital}", "rows": ROWS}
+    made: dict[str, Any] = {
+        "name": "capitals",
+        "prompt": "The capital of {country} is",
+        "answer": " {capital}",
+        "rows": ROWS,
+    }
     return Template(**{**made, **settings})
 
 
 def introduced(**settings: Any) -> Template:
     changes = {"intro": "intro", "country": ["country"], "both": ("intro", "country")}
-    return capitals(**{"prompt": "{intro}, the capital of {country} is", "rows": PRODUCT, "changes": changes, **settings})
+    return capitals(
+        **{
+            "prompt": "{intro}, the capital of {country} is",
+            "rows": PRODUCT,
+            "changes": changes,
+            **settings,
+        }
+    )
 
 
 def visit(**settings: Any) -> Template:
@@ -56,7 +91,9 @@ def visit(**settings: Any) -> Template:
 
 def word_level(texts: list[str]) -> PreTrainedTokenizerFast:
     words = sorted({word for text in texts for word in re.findall(r"\w+|[^\w\s]+", text)})
-    tokenizer = Tokenizer(models.WordLevel({word: i for i, word in enumerate(["[UNK]", *words])}, unk_token="[UNK]"))
+    tokenizer = Tokenizer(
+        models.WordLevel({word: i for i, word in enumerate(["[UNK]", *words])}, unk_token="[UNK]")
+    )
     tokenizer.pre_tokenizer = pre_tokenizers.Whitespace()  # pyright: ignore[reportAttributeAccessIssue]
     return PreTrainedTokenizerFast(tokenizer_object=tokenizer, unk_token="[UNK]")
 
@@ -65,20 +102,34 @@ def read(template: str, prompt: str) -> dict[str, str]:
     """The fields of a prompt, by a pattern."""
     pattern, seen = "", set[str]()
     for number, piece in enumerate(re.split(r"\{(\w+)\}", template)):
-        pattern += re.escape(piece) if number % 2 == 0 else f"(?P={piece})" if piece in seen else f"(?P<{piece}>.+)"
+        pattern += (
+            re.escape(piece)
+            if number % 2 == 0
+            else f"(?P={piece})"
+            if piece in seen
+            else f"(?P<{piece}>.+)"
+        )
         seen |= {piece} if number % 2 else set()
     found = re.fullmatch(pattern, prompt)
     assert found is not None, prompt
     return found.groupdict()
 
 
-# --- examples ----------------------------------------------------------------------------------------
+# --- examples
+# ----------------------------------------------------------------------------------------
 
 
 def test_the_task_of_the_docstring() -> None:
     task = capitals()
-    assert (task.name, task.version, task.counterfactuals, task.default_counterfactual) == ("capitals", 1, ("other_row",), "other_row")
-    assert task.sizes == {"train": 13, "validation": 5, "test": 4} and sum(task.sizes.values()) == len(ROWS)
+    assert (task.name, task.version, task.counterfactuals, task.default_counterfactual) == (
+        "capitals",
+        1,
+        ("other_row",),
+        "other_row",
+    )
+    assert task.sizes == {"train": 13, "validation": 5, "test": 4} and sum(
+        task.sizes.values()
+    ) == len(ROWS)
     seen: list[str] = []
     for split, size in task.sizes.items():
         pairs = task.pairs(split)
@@ -88,16 +139,27 @@ def test_the_task_of_the_docstring() -> None:
             other = read(task.prompt, pair.counterfactual)["country"]
             assert pair.answers == (" " + CAPITALS[country],) and country != other
             assert pair.foils == pair.counterfactual_answers == (" " + CAPITALS[other],)
-            assert dict(pair.tags) == {"country": country, "capital": CAPITALS[country]} and pair.group is None
+            assert (
+                dict(pair.tags) == {"country": country, "capital": CAPITALS[country]}
+                and pair.group is None
+            )
             assert pair.id == f"capitals-{list(CAPITALS).index(country) + 1:06d}"
-            for text, spans, name in ((pair.clean, pair.spans, country), (pair.counterfactual, pair.counterfactual_spans, other)):
+            for text, spans, name in (
+                (pair.clean, pair.spans, country),
+                (pair.counterfactual, pair.counterfactual_spans, other),
+            ):
                 assert {key: text[a:b] for key, (a, b) in spans.items()} == {"country": name}
             seen.append(country)
     assert sorted(seen) == sorted(CAPITALS)
 
 
 @settings(max_examples=25, deadline=None)
-@given(seed=st.integers(0, 2**70), split=st.sampled_from(["train", "validation", "test"]), n=st.integers(1, 8), more=st.integers(0, 8))
+@given(
+    seed=st.integers(0, 2**70),
+    split=st.sampled_from(["train", "validation", "test"]),
+    n=st.integers(1, 8),
+    more=st.integers(0, 8),
+)
 def test_stream_properties(seed: int, split: str, n: int, more: int) -> None:
     task = introduced(disjoint="country")
     for kind in ("other_row", "country"):
@@ -105,9 +167,16 @@ def test_stream_properties(seed: int, split: str, n: int, more: int) -> None:
         short, long = task.pairs(split, limit=n, **call), task.pairs(split, limit=n + more, **call)
         assert content_hash(short) == content_hash(long[:n]) and len(short) == n
     examples = task.examples(split, seed=seed)
-    assert len({each.id for each in examples}) == len({each.prompt.text for each in examples}) == len(examples) == task.sizes[split]
+    assert (
+        len({each.id for each in examples})
+        == len({each.prompt.text for each in examples})
+        == len(examples)
+        == task.sizes[split]
+    )
     other = task.examples(split, seed=seed + 1)
-    assert {each.id for each in other} == {each.id for each in examples}, "the seed moves no row to another split"
+    assert {each.id for each in other} == {each.id for each in examples}, (
+        "the seed moves no row to another split"
+    )
     assert [each.id for each in other] != [each.id for each in examples]
 
 
@@ -126,17 +195,29 @@ def test_partners_are_drawn() -> None:
 def test_a_change_takes_its_fields_from_one_partner(seed: int, split: str) -> None:
     task, own = visit(), {" ".join(row.values()): row for row in CAST}
     for example in task.examples(split, seed=seed):
-        mine, partner = read(task.prompt, example.prompt.text), read(task.prompt, example.counterfactuals["other_row"].text)
+        mine, partner = (
+            read(task.prompt, example.prompt.text),
+            read(task.prompt, example.counterfactuals["other_row"].text),
+        )
         assert " ".join(mine.values()) in own and " ".join(partner.values()) in own
-        assert example.prompt.answers == (" " + mine["b"],) and example.foils == (" " + partner["b"],) != example.prompt.answers
+        assert (
+            example.prompt.answers == (" " + mine["b"],)
+            and example.foils == (" " + partner["b"],) != example.prompt.answers
+        )
         for kind, names in {"people": "ab", "who": "b", "place": ["place"]}.items():
             wanted = {**mine, **{name: partner[name] for name in names}}
             if kind not in example.counterfactuals:
                 continue
             made = example.counterfactuals[kind]
             assert made.text == task.prompt.format(**wanted) != example.prompt.text
-            assert made.answers == (" " + wanted["b"],), "what the prompt shows is what completes it"
-            assert {name: made.part(name) for name in made.spans} == {**wanted, "place_2": wanted["place"], "a_2": wanted["a"]}
+            assert made.answers == (" " + wanted["b"],), (
+                "what the prompt shows is what completes it"
+            )
+            assert {name: made.part(name) for name in made.spans} == {
+                **wanted,
+                "place_2": wanted["place"],
+                "a_2": wanted["a"],
+            }
 
 
 def test_kinds_that_change_nothing_are_left_out() -> None:
@@ -146,10 +227,14 @@ def test_kinds_that_change_nothing_are_left_out() -> None:
             partner = read(task.prompt, example.counterfactuals["other_row"].text)
             mine = read(task.prompt, example.prompt.text)
             assert ("place" in example.counterfactuals) == (partner["place"] != mine["place"])
-    pairs = visit(rows=[{**row, "place": "zoo"} for row in CAST[::4]]).pairs("train", counterfactual="who")
+    pairs = visit(rows=[{**row, "place": "zoo"} for row in CAST[::4]]).pairs(
+        "train", counterfactual="who"
+    )
     assert pairs and len(pairs) + pairs.dropped.get("no such counterfactual", 0) == 40
     with pytest.raises(BadPairs, match="dropped: 40 no such counterfactual"):
-        visit(rows=[{**row, "place": "zoo"} for row in CAST[::4]]).pairs("train", counterfactual="place")
+        visit(rows=[{**row, "place": "zoo"} for row in CAST[::4]]).pairs(
+            "train", counterfactual="place"
+        )
 
 
 def test_the_answer_of_a_mixture_is_known_from_a_row() -> None:
@@ -165,7 +250,11 @@ def test_the_answer_of_a_mixture_is_known_from_a_row() -> None:
 def test_the_answer_of_a_mixture_can_be_unknown() -> None:
     rows = [{**row, "intro": INTROS[number % 4]} for number, row in enumerate(ROWS)]
     task = introduced(rows=rows, disjoint="country")
-    answers = [example.counterfactuals["country"].answers for example in task.examples("train") if "country" in example.counterfactuals]
+    answers = [
+        example.counterfactuals["country"].answers
+        for example in task.examples("train")
+        if "country" in example.counterfactuals
+    ]
     texts = {task.prompt.format(**row) for row in rows}
     for example in task.examples("train"):
         for made in example.counterfactuals.values():
@@ -175,13 +264,17 @@ def test_the_answer_of_a_mixture_can_be_unknown() -> None:
 
 
 def test_a_group() -> None:
-    groups = Counter(pair.group for pair in introduced(group="country", disjoint="country").pairs("test"))
+    groups = Counter(
+        pair.group for pair in introduced(group="country", disjoint="country").pairs("test")
+    )
     assert set(groups.values()) == {len(INTROS)}
 
 
 def test_whole_numbers() -> None:
     rows = [{"x": x, "y": y, "sum": x + y} for x in range(6) for y in range(6)]
-    task = Template(name="sums", prompt="{x} + {y} =", answer=" {sum}", rows=rows, changes={"y": "y"})
+    task = Template(
+        name="sums", prompt="{x} + {y} =", answer=" {sum}", rows=rows, changes={"y": "y"}
+    )
     for pair in task.pairs("train", counterfactual="y"):
         assert pair.answers == (f" {eval(pair.clean[:-2])}",) and pair.counterfactual_answers in (
             (f" {eval(pair.counterfactual[:-2])}",),
@@ -193,19 +286,39 @@ def test_partners_are_as_long_where_they_can_be() -> None:
     """Nearly all countries have one word, four have two."""
     tokenizer = word_level([capitals().prompt, *CAPITALS, *CAPITALS.values()])
     task = capitals(
-        rows=ROWS * 1 + [{"country": f"New {country}", "capital": capital} for country, capital in CAPITALS.items() if " " not in country]
+        rows=ROWS * 1
+        + [
+            {"country": f"New {country}", "capital": capital}
+            for country, capital in CAPITALS.items()
+            if " " not in country
+        ]
     )
     for split in task.sizes:
-        plain, pairs = task.pairs(split), task.pairs(split, word_level([*CAPITALS, *CAPITALS.values(), task.prompt, "New"]))
+        plain, pairs = (
+            task.pairs(split),
+            task.pairs(split, word_level([*CAPITALS, *CAPITALS.values(), task.prompt, "New"])),
+        )
         assert len(pairs) == task.sizes[split] and not pairs.dropped
         assert any(len(pair.clean.split()) != len(pair.counterfactual.split()) for pair in plain)
-        assert len(Batch.from_pairs(pairs, word_level([*CAPITALS, *CAPITALS.values(), task.prompt, "New"]))) == len(pairs)
-    alone = capitals(rows=[row for row in ROWS if " " not in row["country"]] + [{"country": "A B C D", "capital": "E"}])
-    (split,) = [each for each in alone.sizes if any(pair.tags["capital"] == "E" for pair in alone.pairs(each))]
-    assert alone.pairs(split, word_level([tokenizer.decode(list(range(1, 60))), "A B C D E"])).dropped == {"unequal lengths": 1}
+        assert len(
+            Batch.from_pairs(pairs, word_level([*CAPITALS, *CAPITALS.values(), task.prompt, "New"]))
+        ) == len(pairs)
+    alone = capitals(
+        rows=[row for row in ROWS if " " not in row["country"]]
+        + [{"country": "A B C D", "capital": "E"}]
+    )
+    (split,) = [
+        each
+        for each in alone.sizes
+        if any(pair.tags["capital"] == "E" for pair in alone.pairs(each))
+    ]
+    assert alone.pairs(
+        split, word_level([tokenizer.decode(list(range(1, 60))), "A B C D E"])
+    ).dropped == {"unequal lengths": 1}
 
 
-# --- splits ------------------------------------------------------------------------------------------
+# --- splits
+# ------------------------------------------------------------------------------------------
 
 
 @settings(max_examples=25, deadline=None)
@@ -233,7 +346,10 @@ def test_splits_share_no_prompt(seed: int, order: Any, disjoint: Any) -> None:
     shuffled = introduced(disjoint=disjoint, rows=order.sample(PRODUCT, len(PRODUCT)))
     assert shuffled.sizes == task.sizes
     for split in task.sizes:
-        rows = [[row.prompt.text for row in each._rows if row.split == split] for each in (task, shuffled)]
+        rows = [
+            [row.prompt.text for row in each._rows if row.split == split]
+            for each in (task, shuffled)
+        ]
         assert sorted(rows[0]) == sorted(rows[1]), "the order of the rows moves none"
 
 
@@ -256,8 +372,15 @@ def test_splits_share_no_mixture(disjoint: Any) -> None:
 
 
 def test_mixtures_are_used_somewhere() -> None:
-    """Mixtures that no row makes belong to one split each, so every split still has some; all where a field keeps them apart."""
-    kinds = {split: Counter(kind for example in visit().examples(split) for kind in example.counterfactuals) for split in SPLITS[:3]}
+    """Mixtures that no row makes belong to one split each, so every split still has some;
+    all where a field keeps them apart.
+    """
+    kinds = {
+        split: Counter(
+            kind for example in visit().examples(split) for kind in example.counterfactuals
+        )
+        for split in SPLITS[:3]
+    }
     assert all(kinds[split]["who"] > 0.5 * visit().sizes[split] for split in kinds)
     apart = visit(disjoint="a")
     for split, size in apart.sizes.items():
@@ -266,14 +389,29 @@ def test_mixtures_are_used_somewhere() -> None:
 
 @pytest.mark.parametrize(
     ("n", "sizes"),
-    [(2, (2, 0, 0)), (3, (2, 1, 0)), (4, (2, 2, 0)), (5, (2, 2, 1)), (6, (2, 2, 2)), (7, (3, 2, 2)), (10, (6, 2, 2)), (20, (12, 4, 4))],
+    [
+        (2, (2, 0, 0)),
+        (3, (2, 1, 0)),
+        (4, (2, 2, 0)),
+        (5, (2, 2, 1)),
+        (6, (2, 2, 2)),
+        (7, (3, 2, 2)),
+        (10, (6, 2, 2)),
+        (20, (12, 4, 4)),
+    ],
 )
 def test_sizes(n: int, sizes: tuple[int, ...]) -> None:
     task = capitals(rows=ROWS[:n])
-    assert tuple(task.sizes.get(split, 0) for split in SPLITS[:3]) == sizes and "private" not in task.sizes
+    assert (
+        tuple(task.sizes.get(split, 0) for split in SPLITS[:3]) == sizes
+        and "private" not in task.sizes
+    )
     for split, size in task.sizes.items():
         if size < 2:
-            with pytest.raises(BadPairs, match=rf"Split '{split}' of capitals has 1 of its {n} rows; it needs at least 2\."):
+            with pytest.raises(
+                BadPairs,
+                match=rf"Split '{split}' of capitals has 1 of its {n} rows; it needs at least 2\.",
+            ):
                 task.pairs(split)
         else:
             assert len(task.pairs(split)) == size
@@ -282,19 +420,34 @@ def test_sizes(n: int, sizes: tuple[int, ...]) -> None:
 
 
 def test_a_large_component_goes_to_train() -> None:
-    rows = [{"country": f"land {n}", "capital": f"town {n}", "kind": "same" if n < 15 else str(n)} for n in range(30)]
+    rows = [
+        {"country": f"land {n}", "capital": f"town {n}", "kind": "same" if n < 15 else str(n)}
+        for n in range(30)
+    ]
     task = capitals(rows=rows, disjoint="kind")
-    assert {pair.tags["kind"] for pair in task.pairs("train")} >= {"same"} and task.sizes == {"train": 18, "validation": 6, "test": 6}
-    assert capitals(rows=[{**row, "kind": "same"} for row in rows], disjoint="kind").sizes == {"train": 30}
+    assert {pair.tags["kind"] for pair in task.pairs("train")} >= {"same"} and task.sizes == {
+        "train": 18,
+        "validation": 6,
+        "test": 6,
+    }
+    assert capitals(rows=[{**row, "kind": "same"} for row in rows], disjoint="kind").sizes == {
+        "train": 30
+    }
 
 
 def test_a_split_of_one_answer() -> None:
     rows = [{"n": str(n), "a": "odd" if n else "even"} for n in range(12)]
     task = Template(name="parity", prompt="{n} is", answer=" {a}", rows=rows)
-    bad = [split for split in task.sizes if "0" not in {row.fields["n"] for row in task._rows if row.split == split}]
+    bad = [
+        split
+        for split in task.sizes
+        if "0" not in {row.fields["n"] for row in task._rows if row.split == split}
+    ]
     assert len(bad) == 2
     for split in bad:
-        with pytest.raises(BadPairs, match=rf"All \d rows in split '{split}' of parity have the answer ' odd'\."):
+        with pytest.raises(
+            BadPairs, match=rf"All \d rows in split '{split}' of parity have the answer ' odd'\."
+        ):
             task.pairs(split)
 
 
@@ -307,7 +460,8 @@ def test_the_default_is_pinned() -> None:
     )
 
 
-# --- the object --------------------------------------------------------------------------------------
+# --- the object
+# --------------------------------------------------------------------------------------
 
 
 def test_what_is_stored() -> None:
@@ -315,10 +469,16 @@ def test_what_is_stored() -> None:
     stored = settings_of(task)
     assert stored.pop("sha256") == introduced().sha256 != introduced(rows=PRODUCT[1:]).sha256
     assert stored == {
-        "name": "capitals", "prompt": task.prompt, "answer": " {capital}", "disjoint": ("country",), "group": "capital",
+        "name": "capitals",
+        "prompt": task.prompt,
+        "answer": " {capital}",
+        "disjoint": ("country",),
+        "group": "capital",
         "changes": {"intro": ("intro",), "country": ("country",), "both": ("intro", "country")},
-    }  # fmt: skip
-    assert "France" not in repr(task) and task.pairs("test").source["settings"]["group"] == "capital"
+    }
+    assert (
+        "France" not in repr(task) and task.pairs("test").source["settings"]["group"] == "capital"
+    )
 
 
 def test_it_is_a_value() -> None:
@@ -327,7 +487,9 @@ def test_it_is_a_value() -> None:
     before = task.pairs("test")
     rows[0]["country"] = "Nowhere"
     rows.clear()
-    assert task == introduced() and hash(task) == hash(introduced()) and task.pairs("test") == before
+    assert (
+        task == introduced() and hash(task) == hash(introduced()) and task.pairs("test") == before
+    )
     assert task != introduced(rows=PRODUCT[1:])
     again = pickle.loads(pickle.dumps(task))
     assert again == task and again.pairs("test") == before
@@ -336,33 +498,93 @@ def test_it_is_a_value() -> None:
 @pytest.mark.parametrize(
     ("change", "kind", "message"),
     [
-        ({"prompt": "The capital of {contry} is"}, UnknownName, "prompt of capitals 'contry'. Did you mean 'country'? Known: capital, c"),
-        ({"answer": " {capitol}"}, UnknownName, "field in the answer of capitals 'capitol'. Did you mean 'capital'?"),
-        ({"disjoint": "Country"}, UnknownName, "field in disjoint of capitals 'Country'. Did you mean 'country'?"),
+        (
+            {"prompt": "The capital of {contry} is"},
+            UnknownName,
+            "prompt of capitals 'contry'. Did you mean 'country'? Known: capital, c",
+        ),
+        (
+            {"answer": " {capitol}"},
+            UnknownName,
+            "field in the answer of capitals 'capitol'. Did you mean 'capital'?",
+        ),
+        (
+            {"disjoint": "Country"},
+            UnknownName,
+            "field in disjoint of capitals 'Country'. Did you mean 'country'?",
+        ),
         ({"group": "land"}, UnknownName, "field in group of capitals 'land'."),
-        ({"changes": {"it": "capital"}}, UnknownName, "field in the change 'it' of capitals 'capital'. Known: country."),
+        (
+            {"changes": {"it": "capital"}},
+            UnknownName,
+            "field in the change 'it' of capitals 'capital'. Known: country.",
+        ),
         ({"changes": {"other_row": "country"}}, BadUsage, "a name other than 'other_row'"),
         ({"changes": {"it": []}}, BadUsage, "one field or more; got 'it': ()"),
-        ({"prompt": "The capital of {country is"}, BadUsage, "The prompt of capitals has a brace that belongs to no {field}"),
+        (
+            {"prompt": "The capital of {country is"},
+            BadUsage,
+            "The prompt of capitals has a brace that belongs to no {field}",
+        ),
         ({"answer": " {capital}}"}, BadUsage, "The answer of capitals has a brace"),
         ({"answer": " {}"}, BadUsage, "The answer of capitals has a brace"),
-        ({"rows": [*ROWS[:4], {"country": "X"}, *ROWS[4:]]}, BadUsage, "Row 5 of capitals lacks the field 'capital'."),
-        ({"rows": [{"capital": "X"}, *ROWS, {"capital": "Y"}]}, BadUsage, "Row 1 of capitals (and 1 more) lacks the field 'country'."),
-        ({"rows": [*ROWS, {"country": None, "capital": "X"}]}, BadUsage, "Row 23 of capitals must fill 'country' with text or"),
-        ({"rows": [*ROWS, {"country": True, "capital": "X"}]}, BadUsage, "Row 23 of capitals must fill"),
-        ({"rows": [*ROWS, {"country": "X", "capital": 1.5}]}, BadUsage, "'capital' with text or a whole number; got 1.5."),
+        (
+            {"rows": [*ROWS[:4], {"country": "X"}, *ROWS[4:]]},
+            BadUsage,
+            "Row 5 of capitals lacks the field 'capital'.",
+        ),
+        (
+            {"rows": [{"capital": "X"}, *ROWS, {"capital": "Y"}]},
+            BadUsage,
+            "Row 1 of capitals (and 1 more) lacks the field 'country'.",
+        ),
+        (
+            {"rows": [*ROWS, {"country": None, "capital": "X"}]},
+            BadUsage,
+            "Row 23 of capitals must fill 'country' with text or",
+        ),
+        (
+            {"rows": [*ROWS, {"country": True, "capital": "X"}]},
+            BadUsage,
+            "Row 23 of capitals must fill",
+        ),
+        (
+            {"rows": [*ROWS, {"country": "X", "capital": 1.5}]},
+            BadUsage,
+            "'capital' with text or a whole number; got 1.5.",
+        ),
         ({"rows": []}, BadPairs, "capitals has no rows."),
-        ({"rows": [*ROWS, {"country": "Spain", "capital": "X"}]}, BadPairs, "Rows 3 and 23 of capitals have the same prompt, 'The"),
-        ({"rows": [{**row, "capital": "X"} for row in ROWS]}, BadPairs, "All 22 rows of capitals have the answer ' X'; foils need"),
-        ({"prompt": "{country}", "rows": [*ROWS, {"country": "", "capital": "X"}]}, BadPairs, "Row 23 of capitals has an empty prompt."),
-        ({"answer": "{capital}", "rows": [*ROWS, {"country": "X", "capital": ""}]}, BadPairs, "Row 23 of capitals has an empty answer."),
+        (
+            {"rows": [*ROWS, {"country": "Spain", "capital": "X"}]},
+            BadPairs,
+            "Rows 3 and 23 of capitals have the same prompt, 'The",
+        ),
+        (
+            {"rows": [{**row, "capital": "X"} for row in ROWS]},
+            BadPairs,
+            "All 22 rows of capitals have the answer ' X'; foils need",
+        ),
+        (
+            {"prompt": "{country}", "rows": [*ROWS, {"country": "", "capital": "X"}]},
+            BadPairs,
+            "Row 23 of capitals has an empty prompt.",
+        ),
+        (
+            {"answer": "{capital}", "rows": [*ROWS, {"country": "X", "capital": ""}]},
+            BadPairs,
+            "Row 23 of capitals has an empty answer.",
+        ),
         ({"prompt": "The capital is"}, BadPairs, "Rows 1 and 2 of capitals have the same prompt"),
     ],
-)  # fmt: skip
+)
 def test_what_is_refused(change: dict[str, Any], kind: type[MechassayError], message: str) -> None:
     with pytest.raises(MechassayError) as caught:
         capitals(**change)
-    assert type(caught.value) is kind and message in str(caught.value) and "\n" not in str(caught.value)
+    assert (
+        type(caught.value) is kind
+        and message in str(caught.value)
+        and "\n" not in str(caught.value)
+    )
 
 
 def test_arguments_of_pairs() -> None:

@@ -1,4 +1,6 @@
-"""Causal models of the trained ground truths: answers worked by hand, and by a slow reading of the words."""
+"""Causal models of the trained ground truths:
+answers worked by hand, and by a slow reading of the words.
+"""
 
 from __future__ import annotations
 
@@ -33,7 +35,8 @@ def answers(causal: Causal, own: str, other: str, variable: str | None) -> list[
             "truth-previous-token-trained",
             "oak elm # ash yew fir bay box fig =",
             "fig box bay fir yew # ash elm oak =",
-            # `previous` at place 2 of the other prompt is box, in place of elm; its own answer is yew.
+            # `previous` at place 2 of the other prompt is box, in place of elm; its own answer is
+            # yew.
             {None: ["elm"], "previous": ["box"], "answer": ["yew"]},
         ),
         (
@@ -50,14 +53,24 @@ def answers(causal: Causal, own: str, other: str, variable: str | None) -> list[
             # In the other prompt oak stands before place 4, where the own prompt has yew.
             {None: ["elm"], "previous": ["yew"], "answer": ["oak"]},
         ),
-        ("truth-induction-trained", ": oak elm ash yew fir bay box fig oak", ": elm ash gum yew fir bay box fig ash", {"previous": []}),
+        (
+            "truth-induction-trained",
+            ": oak elm ash yew fir bay box fig oak",
+            ": elm ash gum yew fir bay box fig ash",
+            {"previous": []},
+        ),
         (
             "truth-ioi-trained",
             "then . Ann and Bob , Ann . so to",
             "then Bob . Ann and , so . Bob to",
             {None: ["Bob"], "duplicate": ["Ann"], "inhibited": ["Ann"], "answer": ["Ann"]},
         ),
-        ("truth-ioi-trained", "then . Ann and Bob , Ann . so to", "then Cid . Ann and , so . Cid to", {"duplicate": [], "answer": ["Ann"]}),
+        (
+            "truth-ioi-trained",
+            "then . Ann and Bob , Ann . so to",
+            "then Cid . Ann and , so . Cid to",
+            {"duplicate": [], "answer": ["Ann"]},
+        ),
         (
             "truth-fraction-trained",
             ": x a x b c d e f =",
@@ -72,7 +85,9 @@ def answers(causal: Causal, own: str, other: str, variable: str | None) -> list[
         ),
     ],
 )
-def test_answers_by_hand(name: str, own: str, other: str, expected: dict[str | None, list[str]]) -> None:
+def test_answers_by_hand(
+    name: str, own: str, other: str, expected: dict[str | None, list[str]]
+) -> None:
     causal = CAUSAL.make(name)
     for variable, words in expected.items():
         assert answers(causal, own, other, variable) == words, variable
@@ -84,8 +99,11 @@ def test_without_an_intervention_the_answers_are_those_of_the_task(name: str) ->
     prompts = [example.prompt for example in causal.task.examples("test", limit=200)]
     own = tokens(causal, *(prompt.text for prompt in prompts))
     right = causal.answers(own, own[::-1], None)
-    assert [words_of(causal, row) for row in right] == [[answer.strip() for answer in prompt.answers] for prompt in prompts]
-    # A variable taken from the prompt itself changes nothing; the answer, taken from another, is the other's.
+    assert [words_of(causal, row) for row in right] == [
+        [answer.strip() for answer in prompt.answers] for prompt in prompts
+    ]
+    # A variable taken from the prompt itself changes nothing; the answer, taken from another, is
+    # the other's.
     for variable in causal.nodes:
         np.testing.assert_array_equal(causal.answers(own, own, variable), right)
     np.testing.assert_array_equal(causal.answers(own, own[::-1], "answer"), right[::-1])
@@ -98,7 +116,9 @@ def words_of(causal: Causal, row: Sequence[bool] | np.ndarray) -> list[str]:
 @pytest.mark.parametrize("name", NAMES)
 def test_interchanges_are_often_defined(name: str) -> None:
     causal = CAUSAL.make(name)
-    prompts = tokens(causal, *(example.prompt.text for example in causal.task.examples("test", limit=200)))
+    prompts = tokens(
+        causal, *(example.prompt.text for example in causal.task.examples("test", limit=200))
+    )
     for variable in causal.nodes:
         assert causal.answers(prompts, prompts[::-1], variable).any(axis=1).mean() > 0.25, variable
 
@@ -134,4 +154,6 @@ def test_the_tasks_keep_their_promises(name: str) -> None:
 
 def test_greater_than_has_the_other_digits_as_foils() -> None:
     for example in TRUTHS.make("truth-greater-than-trained").examples("test", limit=50):
-        assert sorted((*example.prompt.answers, *(example.foils or ()))) == [f" {number}" for number in range(10)]
+        assert sorted((*example.prompt.answers, *(example.foils or ()))) == [
+            f" {number}" for number in range(10)
+        ]

@@ -1,4 +1,6 @@
-"""The shipped models do their tasks, are what the blueprints say, and their distractors are active."""
+"""The shipped models do their tasks, are what the blueprints say,
+and their distractors are active.
+"""
 
 from __future__ import annotations
 
@@ -102,9 +104,18 @@ def test_distractors_are_active_and_write_nothing_but_junk(name: str) -> None:
     clean, other = model.run(batch)[0], model.run(batch, counterfactual=True)[0]
     for layer, (a, b) in enumerate(zip(clean.layers, other.layers, strict=True)):
         assert a.mlp is not None and b.mlp is not None
-        wrote = {head: model.decoder.head_outputs(layer, a.z)[head] for head in range(4) if (layer, head) not in blueprint.heads}
-        changed = {head: model.decoder.head_outputs(layer, b.z)[head] - wrote[head] for head in wrote}
-        for out, change in [(a.mlp, b.mlp - a.mlp), *((wrote[head], changed[head]) for head in wrote)]:
+        wrote = {
+            head: model.decoder.head_outputs(layer, a.z)[head]
+            for head in range(4)
+            if (layer, head) not in blueprint.heads
+        }
+        changed = {
+            head: model.decoder.head_outputs(layer, b.z)[head] - wrote[head] for head in wrote
+        }
+        for out, change in [
+            (a.mlp, b.mlp - a.mlp),
+            *((wrote[head], changed[head]) for head in wrote),
+        ]:
             features = out @ basis.T
             assert float(out.norm(dim=-1).mean()) > 0.2
             assert float(change.norm(dim=-1)[:, -1].mean()) > 0.01
@@ -122,7 +133,9 @@ def test_the_shipped_folder_is_what_the_blueprint_makes(name: str, tmp_path: Pat
     blueprint = BLUEPRINTS[name]()
     write_model(compile_model(blueprint), blueprint.task.vocabulary, tmp_path)
     shipped = truth_folder(name)
-    assert {file.name for file in shipped.iterdir()} == {file.name for file in tmp_path.iterdir()} | {"truth.json"}
+    assert {file.name for file in shipped.iterdir()} == {
+        file.name for file in tmp_path.iterdir()
+    } | {"truth.json"}
     assert sum(file.stat().st_size for file in shipped.iterdir()) < 1_000_000
     old, new = load_file(shipped / "model.safetensors"), load_file(tmp_path / "model.safetensors")
     assert old.keys() == new.keys()
@@ -130,13 +143,22 @@ def test_the_shipped_folder_is_what_the_blueprint_makes(name: str, tmp_path: Pat
         torch.testing.assert_close(new[key], value, atol=1e-6, rtol=0)
     for file in ("config.json", "tokenizer.json", "tokenizer_config.json"):
         # Another version of transformers may have another field; what both have is the same.
-        a, b = json.loads((shipped / file).read_text("utf-8")), json.loads((tmp_path / file).read_text("utf-8"))
-        assert {key: a[key] for key in a.keys() & b.keys()} == {key: b[key] for key in a.keys() & b.keys()}
+        a, b = (
+            json.loads((shipped / file).read_text("utf-8")),
+            json.loads((tmp_path / file).read_text("utf-8")),
+        )
+        assert {key: a[key] for key in a.keys() & b.keys()} == {
+            key: b[key] for key in a.keys() & b.keys()
+        }
 
 
 def auroc(scores: EdgeScores, truth: Truth, ablation: str) -> float:
     legal = truth.model.graph.legal
-    return float(roc_auc_score(truth.circuits[ablation].edges[legal].numpy(), scores.values[legal].abs().numpy()))
+    return float(
+        roc_auc_score(
+            truth.circuits[ablation].edges[legal].numpy(), scores.values[legal].abs().numpy()
+        )
+    )
 
 
 @pytest.mark.parametrize("ablation", ["counterfactual", "mean", "zero"])
@@ -144,15 +166,24 @@ def auroc(scores: EdgeScores, truth: Truth, ablation: str) -> float:
 def test_methods_find_the_circuit(name: str, ablation: str) -> None:
     truth = truth_of(name)
     batch = ablate(truth.model, truth.task.pairs("train", truth.model, limit=40), ablation)
-    chance = np.mean([auroc(ma.circuits.Random(seed=seed).score(truth.model, batch), truth, ablation) for seed in range(20)])
+    chance = np.mean(
+        [
+            auroc(ma.circuits.Random(seed=seed).score(truth.model, batch), truth, ablation)
+            for seed in range(20)
+        ]
+    )
     assert 0.3 < chance < 0.7
-    assert auroc(ma.circuits.ExactPatching().score(truth.model, batch), truth, ablation) == pytest.approx(1)
+    assert auroc(
+        ma.circuits.ExactPatching().score(truth.model, batch), truth, ablation
+    ) == pytest.approx(1)
     assert auroc(ma.circuits.EAPIGInputs(steps=5).score(truth.model, batch), truth, ablation) > 0.95
-    # Where attention is saturated there is no gradient: EAP misses queries and keys, but is no worse than chance.
+    # Where attention is saturated there is no gradient: EAP misses queries and keys, but is no
+    # worse than chance.
     assert auroc(ma.circuits.EAP().score(truth.model, batch), truth, ablation) > chance
 
 
-# --- files ---------------------------------------------------------------------------------------------
+# --- files
+# ---------------------------------------------------------------------------------------------
 
 
 def copied(name: str, folder: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
@@ -164,31 +195,48 @@ def copied(name: str, folder: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return folder / name / "truth.json"
 
 
-def test_a_circuit_of_another_graph_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_circuit_of_another_graph_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     file = copied("truth-ioi", tmp_path, monkeypatch)
-    file.write_text(file.read_text("utf-8").replace(truth_of("truth-ioi").model.graph.fingerprint, "0" * 12), "utf-8")
+    file.write_text(
+        file.read_text("utf-8").replace(truth_of("truth-ioi").model.graph.fingerprint, "0" * 12),
+        "utf-8",
+    )
     with pytest.raises(GraphMismatch, match="truth-ioi was verified on the graph 000000000000"):
         load_truth("truth-ioi")
 
 
-def test_a_folder_of_any_other_place_is_read_and_an_unknown_task_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_folder_of_any_other_place_is_read_and_an_unknown_task_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     file = copied("truth-induction", tmp_path, monkeypatch)
     for given in (file.parent, str(file.parent)):
         assert load_truth(given).circuits == truth_of("truth-induction").circuits
-    file.write_text(file.read_text("utf-8").replace('"task": "truth-induction"', '"task": "truth-inductoin"'), "utf-8")
+    file.write_text(
+        file.read_text("utf-8").replace('"task": "truth-induction"', '"task": "truth-inductoin"'),
+        "utf-8",
+    )
     with pytest.raises(UnknownName, match="Did you mean 'truth-induction'"):
         load_truth(file.parent)
 
 
 @pytest.mark.parametrize("text", ["", "[]", "{}", '{"format": 2}', "null"])
-def test_a_damaged_record_is_refused(text: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_damaged_record_is_refused(
+    text: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     copied("truth-induction", tmp_path, monkeypatch).write_text(text, "utf-8")
     with pytest.raises(BadFile, match=r"truth\.json"):
         load_truth("truth-induction")
 
 
-@pytest.mark.parametrize(("key", "value"), [("smallest_inside", "large"), ("edges", [5]), ("shares", [1.0]), ("together", [])])
-def test_a_damaged_row_is_refused(key: str, value: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(
+    ("key", "value"),
+    [("smallest_inside", "large"), ("edges", [5]), ("shares", [1.0]), ("together", [])],
+)
+def test_a_damaged_row_is_refused(
+    key: str, value: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     file = copied("truth-induction", tmp_path, monkeypatch)
     record = json.loads(file.read_text("utf-8"))
     record["ablations"]["zero"][key] = value
@@ -200,7 +248,9 @@ def test_a_damaged_row_is_refused(key: str, value: Any, tmp_path: Path, monkeypa
         load_truth("truth-induction")
 
 
-def test_a_record_of_an_older_version_is_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_record_of_an_older_version_is_read(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     file = copied("truth-induction", tmp_path, monkeypatch)
     record = json.loads(file.read_text("utf-8"))
     for row in record["ablations"].values():
@@ -210,7 +260,12 @@ def test_a_record_of_an_older_version_is_read(tmp_path: Path, monkeypatch: pytes
     old, new = load_truth("truth-induction"), truth_of("truth-induction")
     assert old.circuits == new.circuits and old.margins == new.margins
     row = old.verified["zero"]
-    assert math.isnan(row.together) and math.isnan(row.joint_margin) and row.shares == () and math.isnan(row.least_share)
+    assert (
+        math.isnan(row.together)
+        and math.isnan(row.joint_margin)
+        and row.shares == ()
+        and math.isnan(row.least_share)
+    )
 
 
 def test_an_unknown_name_has_a_suggestion() -> None:
@@ -220,5 +275,11 @@ def test_an_unknown_name_has_a_suggestion() -> None:
 
 def test_pairs_can_be_run_by_text() -> None:
     truth = truth_of("truth-induction")
-    pair = Pair("mine", ": oak elm ash yew fir bay box fig ash", ": elm oak yew ash fir bay fig box yew", (" yew",), (" ash",))
+    pair = Pair(
+        "mine",
+        ": oak elm ash yew fir bay box fig ash",
+        ": elm oak yew ash fir bay fig box yew",
+        (" yew",),
+        (" ash",),
+    )
     assert float(evaluate(truth.model, Circuit.full(truth.model.graph), [pair])[0]) > 9

@@ -28,8 +28,12 @@ class Short(CompiledTask):
 
 
 @pytest.mark.parametrize("seed", [0, 1])
-def test_a_split_ends_when_all_of_its_prompts_have_come(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_split_ends_when_all_of_its_prompts_have_come(
+    seed: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(tasks, "ENOUGH", 500)
     for split in ("train", "test"):
         found = [example.prompt.text for example in Short().generate(split, seed)]
-        assert sorted(found) == sorted(text for text in map(" ".join, permutations(WORDS, 3)) if split_of(text) == split)
+        assert sorted(found) == sorted(
+            text for text in map(" ".join, permutations(WORDS, 3)) if split_of(text) == split
+        )

@@ -1,4 +1,6 @@
-"""Strict interchange intervention training: it lowers its loss, is the same twice and when killed; what ships was verified."""
+"""Strict interchange intervention training: it lowers its loss, is the same twice and when killed;
+what ships was verified.
+"""
 
 from __future__ import annotations
 
@@ -22,7 +24,16 @@ from mechassay.graph import Graph
 from mechassay.models.families import decode
 from mechassay.truth.causal import CAUSAL, CausalIOI, CausalPreviousToken
 from mechassay.truth.models import load_truth, truth_folder
-from mechassay.truth.training import LOGIT, N_HEADS, Prompts, Training, make_truth, train, trainable, untrained
+from mechassay.truth.training import (
+    LOGIT,
+    N_HEADS,
+    Prompts,
+    Training,
+    make_truth,
+    train,
+    trainable,
+    untrained,
+)
 from mechassay.truth.verify import ABLATIONS, LEAST_SHARE, MARGIN, Verification, verify
 
 truth_of = cache(load_truth)
@@ -30,7 +41,8 @@ NAMES = CAUSAL.names()
 SHORT = Training(steps=20, batch_size=36, pool=300, seed=3)
 
 
-# --- training --------------------------------------------------------------------------------------------
+# --- training
+# --------------------------------------------------------------------------------------------
 
 
 def test_training_lowers_the_loss_and_is_the_same_for_the_same_seed() -> None:
@@ -49,7 +61,9 @@ class Killed(Exception):
     pass
 
 
-def test_a_killed_training_goes_on_and_ends_the_same(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_killed_training_goes_on_and_ends_the_same(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     whole, losses = train(CausalPreviousToken(), SHORT)
     right = Prompts.loss
 
@@ -73,7 +87,9 @@ def test_a_killed_training_goes_on_and_ends_the_same(tmp_path: Path, monkeypatch
 def test_all_parameters_of_the_original_are_trained_in_place() -> None:
     model = untrained(CausalIOI(), 0)
     parameters = trainable(decode(model))
-    assert sum(each.numel() for each in parameters) == sum(each.numel() for each in model.parameters())
+    assert sum(each.numel() for each in parameters) == sum(
+        each.numel() for each in model.parameters()
+    )
     with torch.no_grad():
         for each in parameters:
             each.fill_(2.0)
@@ -81,7 +97,9 @@ def test_all_parameters_of_the_original_are_trained_in_place() -> None:
 
 
 def test_the_loss_is_that_of_the_untrained_logits_by_hand() -> None:
-    """All logits 0: the error is LOGIT^2 for each right answer, over the vocabulary, whatever is cut."""
+    """All logits 0: the error is LOGIT^2 for each right answer,
+    over the vocabulary, whatever is cut.
+    """
     causal = CausalPreviousToken()
     decoder = decode(untrained(causal, 0))
     decoder.unembedding.zero_()
@@ -98,14 +116,19 @@ def test_bad_settings_and_a_loss_that_diverges_are_told(tmp_path: Path) -> None:
         CAUSAL.make("truth-ioi-traind")
 
 
-def test_circuits_that_hold_are_written_without_those_that_do_not(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_circuits_that_hold_are_written_without_those_that_do_not(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     graph = Graph(CausalPreviousToken.n_layers, N_HEADS)
     claimed = Circuit.from_names(graph, list(CausalPreviousToken.edges))
     clear = torch.where(graph.legal, claimed.edges.double() + 1e-3, float("nan"))[None]
     found = {name: Verification(name, claimed, clear, 0.001) for name in ABLATIONS}
 
     def write(folder: Path, *failing: str) -> Path:
-        now = {name: replace(each, together=1.0) if name in failing else each for name, each in found.items()}
+        now = {
+            name: replace(each, together=1.0) if name in failing else each
+            for name, each in found.items()
+        }
         monkeypatch.setattr("mechassay.truth.training.verified", lambda *_, **__: now)
         make_truth(CausalPreviousToken(), dataclasses.replace(SHORT, steps=2), folder, limit=4)
         return folder
@@ -113,17 +136,23 @@ def test_circuits_that_hold_are_written_without_those_that_do_not(tmp_path: Path
     assert set(load_truth(write(tmp_path / "all")).circuits) == set(ABLATIONS)
     partly = load_truth(write(tmp_path / "partly", "mean"))
     assert set(partly.circuits) == {"counterfactual", "zero"} and partly.circuits["zero"] == claimed
-    assert partly.verified["zero"].shares == (1.0,) * len(claimed) and partly.verified["zero"].together == 0.001
+    assert (
+        partly.verified["zero"].shares == (1.0,) * len(claimed)
+        and partly.verified["zero"].together == 0.001
+    )
     assert not (write(tmp_path / "none", "counterfactual") / "truth.json").exists()
 
 
 def test_a_circuit_that_does_not_hold_is_not_written(tmp_path: Path) -> None:
-    _, found = make_truth(CausalPreviousToken(), dataclasses.replace(SHORT, steps=2), tmp_path, limit=20)
+    _, found = make_truth(
+        CausalPreviousToken(), dataclasses.replace(SHORT, steps=2), tmp_path, limit=20
+    )
     assert not found["counterfactual"].holds
     assert (tmp_path / "model.safetensors").is_file() and not (tmp_path / "truth.json").exists()
 
 
-# --- what ships ------------------------------------------------------------------------------------------
+# --- what ships
+# ------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -136,7 +165,10 @@ def test_the_shipped_circuit_is_that_of_the_causal_model(name: str) -> None:
         assert set(causal.edges) <= names <= {*causal.edges, *causal.free_edges, *also}
         assert truth.margins[ablation] >= MARGIN
     assert sum(file.stat().st_size for file in truth_folder(name).iterdir()) < 1_000_000
-    assert json.loads((truth_folder(name) / "truth.json").read_text("utf-8"))["training"]["steps"] >= 1000
+    assert (
+        json.loads((truth_folder(name) / "truth.json").read_text("utf-8"))["training"]["steps"]
+        >= 1000
+    )
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -151,10 +183,14 @@ def test_the_model_always_gives_the_answer_and_so_does_its_circuit(name: str) ->
 
 
 def test_circuits_that_few_pairs_show_were_withdrawn() -> None:
-    """Under constants the IOI model needs a key in few prompts only: its margin is 32 or 2, as the pairs happen to be."""
+    """Under constants the IOI model needs a key in few prompts only:
+    its margin is 32 or 2, as the pairs happen to be.
+    """
     truth = truth_of("truth-ioi-trained")
     assert set(truth.circuits) == {"counterfactual"}
-    claimed = Circuit.from_names(truth.model.graph, [*CausalIOI.edges, *CausalIOI.free_edges, *CausalIOI.constant_edges])
+    claimed = Circuit.from_names(
+        truth.model.graph, [*CausalIOI.edges, *CausalIOI.free_edges, *CausalIOI.constant_edges]
+    )
     pairs = truth.task.pairs("validation", truth.model, limit=200, seed=4)
     done = verify(truth.model, pairs, claimed, "mean", data=truth.pairs())
     assert done.found == claimed and done.margin >= MARGIN and done.joint_margin >= MARGIN
@@ -162,14 +198,20 @@ def test_circuits_that_few_pairs_show_were_withdrawn() -> None:
     key = truth.model.graph.index("input->a1.h3<k>")
     assert float(done.shares[key]) == done.least_share
     # In the pairs that do not show the key, the same claim has no margin.
-    without = [row for row in range(len(pairs)) if float(done.by_pair[row][key]) <= done.largest_outside]
+    without = [
+        row for row in range(len(pairs)) if float(done.by_pair[row][key]) <= done.largest_outside
+    ]
     assert replace(done, by_pair=done.by_pair[without]).margin <= 1
 
 
 # Every edge in every pair takes seconds: each ablation once, on small models.
 @pytest.mark.parametrize(
     ("name", "ablation"),
-    [("truth-fraction-trained", "mean"), ("truth-induction-trained", "counterfactual"), ("truth-greater-than-trained", "zero")],
+    [
+        ("truth-fraction-trained", "mean"),
+        ("truth-induction-trained", "counterfactual"),
+        ("truth-greater-than-trained", "zero"),
+    ],
 )
 def test_the_shipped_circuit_holds_on_other_pairs(name: str, ablation: str) -> None:
     truth = truth_of(name)
@@ -184,13 +226,18 @@ def test_interchanges_of_variables_have_the_causal_models_answers(name: str) -> 
     """The home of a variable carries the other prompt: the best word is the causal model's."""
     truth, causal = truth_of(name), CAUSAL.make(name)
     graph, pairs = truth.model.graph, truth.task.pairs("test", truth.model, limit=100, seed=6)
-    own, other = (np.array([[causal.token(word) for word in text.split()] for text in texts]) for texts in _texts(pairs))
+    own, other = (
+        np.array([[causal.token(word) for word in text.split()] for text in texts])
+        for texts in _texts(pairs)
+    )
     for variable, home in causal.nodes.items():
         right = causal.answers(own, other, variable)
         rows = np.flatnonzero(right.any(axis=1))
         edges = graph.legal.clone()
         edges[graph.writer(home)] = False
-        best = _best(truth.model, Circuit(graph, edges), truth.model.batch(pairs).select(rows.tolist()))
+        best = _best(
+            truth.model, Circuit(graph, edges), truth.model.batch(pairs).select(rows.tolist())
+        )
         assert right[rows, best - 1].mean() > 0.99, variable
 
 
@@ -204,7 +251,12 @@ def _best(model: ma.Model, circuit: Circuit, batch: ma.Batch) -> np.ndarray:
 
     with torch.no_grad():
         mask = circuit.edges.float()[None]
-        return masked_readout(model.decoder, Contrast.run(model.decoder, batch), mask).all().argmax(dim=1).numpy()
+        return (
+            masked_readout(model.decoder, Contrast.run(model.decoder, batch), mask)
+            .all()
+            .argmax(dim=1)
+            .numpy()
+        )
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -214,12 +266,17 @@ def test_methods_find_the_trained_circuit(name: str) -> None:
     circuit = truth.circuits["counterfactual"]
     found = {
         method: recovery_of(made.score(truth.model, pairs), circuit, by="magnitude").auroc
-        for method, made in {"exact": ma.circuits.ExactPatching(), "ig": ma.circuits.EAPIGInputs(steps=5)}.items()
+        for method, made in {
+            "exact": ma.circuits.ExactPatching(),
+            "ig": ma.circuits.EAPIGInputs(steps=5),
+        }.items()
     }
     assert found["exact"] > 0.99 and found["ig"] > 0.9
 
 
-def test_an_interrupt_while_verifying_keeps_the_training(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_interrupt_while_verifying_keeps_the_training(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     def stop(*_: object, **__: object) -> None:
         raise KeyboardInterrupt
 
@@ -229,7 +286,9 @@ def test_an_interrupt_while_verifying_keeps_the_training(tmp_path: Path, monkeyp
             make_truth(CausalPreviousToken(), SHORT, tmp_path / "a", limit=4)
         # All steps are kept: none is done again.
     with pytest.raises(BadUsage, match="an interrupted training with other settings"):
-        make_truth(CausalPreviousToken(), dataclasses.replace(SHORT, seed=4), tmp_path / "a", limit=4)
+        make_truth(
+            CausalPreviousToken(), dataclasses.replace(SHORT, seed=4), tmp_path / "a", limit=4
+        )
     with monkeypatch.context() as patch:
         patch.setattr(Prompts, "loss", stop)
         losses, _ = make_truth(CausalPreviousToken(), SHORT, tmp_path / "a", limit=4)

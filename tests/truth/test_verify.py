@@ -1,4 +1,6 @@
-"""Verification by intervention: worked by hand, against exact patching, and on the shipped models."""
+"""Verification by intervention: worked by hand, against exact patching,
+and on the shipped models.
+"""
 
 from __future__ import annotations
 
@@ -16,7 +18,15 @@ from mechassay.errors import BadUsage, GraphMismatch, UnknownName
 from mechassay.graph import Graph
 from mechassay.truth.compiled import BLUEPRINTS
 from mechassay.truth.models import load_truth, truth_names
-from mechassay.truth.verify import ABLATIONS, LEAST_SHARE, MARGIN, Verification, above_the_gap, effects_by_pair, verify
+from mechassay.truth.verify import (
+    ABLATIONS,
+    LEAST_SHARE,
+    MARGIN,
+    Verification,
+    above_the_gap,
+    effects_by_pair,
+    verify,
+)
 
 truth_of = cache(load_truth)
 NAMES = sorted(BLUEPRINTS)
@@ -34,7 +44,8 @@ def effects_of(**named: float) -> torch.Tensor:
 EDGES = {"v": "input->a0.h0<v>", "mlp": "a0.h0->m0", "out": "m0->logits", "direct": "input->logits"}
 
 
-# --- by hand -------------------------------------------------------------------------------------------
+# --- by hand
+# -------------------------------------------------------------------------------------------
 
 
 def test_the_gap_is_the_widest_ratio() -> None:
@@ -45,12 +56,16 @@ def test_the_gap_is_the_widest_ratio() -> None:
 
 def test_effects_below_the_floor_are_no_gap() -> None:
     # 1e-9 and 1e-14 both count as the floor of 1e-4: their ratio of 1e5 is none.
-    assert above_the_gap(SMALL, effects_of(v=1, out=1e-9, direct=1e-14)) == Circuit.from_names(SMALL, [EDGES["v"]])
+    assert above_the_gap(SMALL, effects_of(v=1, out=1e-9, direct=1e-14)) == Circuit.from_names(
+        SMALL, [EDGES["v"]]
+    )
 
 
 def test_no_effect_is_the_empty_circuit_and_equal_effects_the_full_one() -> None:
     assert above_the_gap(SMALL, effects_of()) == Circuit.empty(SMALL)
-    assert above_the_gap(SMALL, torch.where(SMALL.legal, 3.0, float("nan")).double()) == Circuit.full(SMALL)
+    assert above_the_gap(
+        SMALL, torch.where(SMALL.legal, 3.0, float("nan")).double()
+    ) == Circuit.full(SMALL)
 
 
 @pytest.mark.parametrize("bad", [-1.0, float("inf"), float("nan")])
@@ -71,7 +86,11 @@ def test_margins_by_hand() -> None:
     assert not done.holds  # 8 is less than MARGIN, and 0.5 to the floor is the widest gap
     assert not done_with(right, effects_of(v=8, mlp=4, direct=1e-9), together=0.5).holds
     clear = done_with(right, effects_of(v=8, mlp=4, direct=4 / MARGIN / 1000))
-    assert clear.holds and clear.margin == pytest.approx(1000 * MARGIN) and clear.joint_margin == math.inf
+    assert (
+        clear.holds
+        and clear.margin == pytest.approx(1000 * MARGIN)
+        and clear.joint_margin == math.inf
+    )
 
 
 def test_shares_by_hand() -> None:
@@ -85,18 +104,31 @@ def test_shares_by_hand() -> None:
         effects_of(v=0.005, mlp=3, direct=0.01),
     )
     v, mlp, direct = (SMALL.index(EDGES[name]) for name in ("v", "mlp", "direct"))
-    assert (float(done.shares[v]), float(done.shares[mlp]), float(done.shares[direct])) == (2 / 4, 2 / 4, 0)
+    assert (float(done.shares[v]), float(done.shares[mlp]), float(done.shares[direct])) == (
+        2 / 4,
+        2 / 4,
+        0,
+    )
     # In the third pair 0.5 exceeds 0.4, and 0.4 does not; in the fourth 0.005 does not exceed 0.01.
-    assert (float(done.shares_in_pair[v]), float(done.shares_in_pair[mlp]), float(done.shares_in_pair[direct])) == (3 / 4, 2 / 4, 0)
+    assert (
+        float(done.shares_in_pair[v]),
+        float(done.shares_in_pair[mlp]),
+        float(done.shares_in_pair[direct]),
+    ) == (3 / 4, 2 / 4, 0)
     assert done.least_share == 1 / 2
-    assert bool((done.shares.isnan() == ~SMALL.legal).all()) and bool((done.shares_in_pair.isnan() == ~SMALL.legal).all())
+    assert bool((done.shares.isnan() == ~SMALL.legal).all()) and bool(
+        (done.shares_in_pair.isnan() == ~SMALL.legal).all()
+    )
 
 
 def test_an_edge_that_few_pairs_show_does_not_hold_whatever_its_margin() -> None:
     claimed = Circuit.from_names(SMALL, [EDGES["v"], EDGES["mlp"]])
     common, rare = effects_of(v=8, direct=1e-3), effects_of(v=8, mlp=8, direct=1e-3)
     n = int(1 / LEAST_SHARE)
-    enough, few = done_with(claimed, rare, *[common] * (n - 1)), done_with(claimed, rare, *[common] * n)
+    enough, few = (
+        done_with(claimed, rare, *[common] * (n - 1)),
+        done_with(claimed, rare, *[common] * n),
+    )
     assert enough.holds and enough.least_share == LEAST_SHARE
     # The margin is that of a maximum: the same, or none in the pairs that lack the rare one.
     assert few.margin == enough.margin == 8000 and few.found == claimed and not few.holds
@@ -114,36 +146,51 @@ def test_no_effect_anywhere_has_no_margin() -> None:
     assert math.isnan(done.margin) and done.least_share == 0 and not done.holds
 
 
-# --- against exact patching ----------------------------------------------------------------------------
+# --- against exact patching
+# ----------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("ablation", ["counterfactual", "mean"])
 def test_effects_are_those_of_exact_patching_of_single_pairs(ablation: str) -> None:
     truth = truth_of("truth-induction")
     batch = ablate(truth.model, truth.task.pairs("train", truth.model, limit=2), ablation)
-    single = [ExactPatching().score(truth.model, batch.select([row])).values.abs() for row in range(len(batch))]
-    torch.testing.assert_close(effects_by_pair(truth.model, batch).float(), torch.stack(single), atol=1e-3, rtol=1e-4, equal_nan=True)
+    single = [
+        ExactPatching().score(truth.model, batch.select([row])).values.abs()
+        for row in range(len(batch))
+    ]
+    torch.testing.assert_close(
+        effects_by_pair(truth.model, batch).float(),
+        torch.stack(single),
+        atol=1e-3,
+        rtol=1e-4,
+        equal_nan=True,
+    )
 
 
 def test_means_of_other_pairs() -> None:
     truth = truth_of("truth-fraction-trained")
     pairs, others = (truth.task.pairs("train", truth.model, limit=4, seed=seed) for seed in (0, 1))
     claimed = truth.circuits["mean"]
-    given, own, theirs = (verify(truth.model, pairs, claimed, "mean", data=data) for data in (others, None, pairs))
+    given, own, theirs = (
+        verify(truth.model, pairs, claimed, "mean", data=data) for data in (others, None, pairs)
+    )
     by_hand = effects_by_pair(truth.model, ablate(truth.model, pairs, "mean", data=others))
     assert torch.equal(given.by_pair.nan_to_num(), by_hand.nan_to_num())
     assert torch.equal(own.by_pair.nan_to_num(), theirs.by_pair.nan_to_num())
     assert not torch.allclose(given.by_pair.nan_to_num(), own.by_pair.nan_to_num(), atol=1e-3)
 
 
-# --- the shipped models --------------------------------------------------------------------------------
+# --- the shipped models
+# --------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("ablation", ABLATIONS)
 @pytest.mark.parametrize("name", NAMES)
 def test_the_shipped_circuit_is_the_one_claimed(name: str, ablation: str) -> None:
     truth = truth_of(name)
-    assert truth.circuits[ablation] == Circuit.from_names(truth.model.graph, list(BLUEPRINTS[name]().claimed(ablation)))
+    assert truth.circuits[ablation] == Circuit.from_names(
+        truth.model.graph, list(BLUEPRINTS[name]().claimed(ablation))
+    )
     assert truth.margins[ablation] > 1000
 
 
@@ -155,7 +202,9 @@ def test_what_shipping_depends_on_is_stored(name: str) -> None:
         assert len(each.shares) == len(each.shares_in_pair) == len(each.circuit), ablation
         assert each.least_share >= LEAST_SHARE, ablation
         assert each.margin >= MARGIN and each.joint_margin >= MARGIN, ablation
-        assert all(pair >= share for share, pair in zip(each.shares, each.shares_in_pair, strict=True))
+        assert all(
+            pair >= share for share, pair in zip(each.shares, each.shares_in_pair, strict=True)
+        )
 
 
 def test_what_is_stored_is_what_verification_finds() -> None:
@@ -169,9 +218,15 @@ def test_what_is_stored_is_what_verification_finds() -> None:
     assert stored.shares_in_pair == pytest.approx(done.shares_in_pair[inside].tolist(), abs=0.004)
 
 
-# Every edge in every pair takes seconds: each model and each ablation here, all of both in tools/truth_models.py --check.
+# Every edge in every pair takes seconds: each model and each ablation here, all of both in
+# tools/truth_models.py --check.
 @pytest.mark.parametrize(
-    ("name", "ablation"), [("truth-previous-token", "zero"), ("truth-induction", "counterfactual"), ("truth-ioi", "mean")]
+    ("name", "ablation"),
+    [
+        ("truth-previous-token", "zero"),
+        ("truth-induction", "counterfactual"),
+        ("truth-ioi", "mean"),
+    ],
 )
 def test_the_shipped_circuit_holds_on_other_pairs(name: str, ablation: str) -> None:
     truth = truth_of(name)
@@ -197,9 +252,15 @@ def test_a_wrong_claim_does_not_hold() -> None:
 
 @pytest.mark.parametrize(
     ("name", "edge"),
-    [("truth-previous-token", "input->a1.h1<q>"), ("truth-ioi", "input->a1.h0<q>"), ("truth-ioi", "input->a2.h2<q>")],
+    [
+        ("truth-previous-token", "input->a1.h1<q>"),
+        ("truth-ioi", "input->a1.h0<q>"),
+        ("truth-ioi", "input->a2.h2<q>"),
+    ],
 )
-def test_an_edge_that_carries_the_same_everywhere_is_invisible_to_counterfactuals(name: str, edge: str) -> None:
+def test_an_edge_that_carries_the_same_everywhere_is_invisible_to_counterfactuals(
+    name: str, edge: str
+) -> None:
     truth = truth_of(name)
     index = truth.model.graph.index(edge)
     assert not truth.circuits["counterfactual"].edges[index]

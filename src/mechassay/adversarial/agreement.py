@@ -2,8 +2,8 @@
 
     |a - b| <= absolute + relative * max(|a|, |b|)
 
-The two run the same sums in another order, so what is allowed is rounding: of three terms of about ten nats
-in fp32, and of activations in the model's own type.
+The two run the same sums in another order, so what is allowed is rounding: of three terms of about
+ten nats in fp32, and of activations in the model's own type.
 """
 
 from __future__ import annotations
@@ -25,8 +25,16 @@ class Agreement:
     @staticmethod
     def of(dtype: torch.dtype) -> Agreement:
         """For a model of that type; half precision has eight or eleven bits."""
-        return Agreement(0.05, 0.05) if dtype in (torch.bfloat16, torch.float16) else Agreement(1e-4, 1e-3)
+        return (
+            Agreement(0.05, 0.05)
+            if dtype in (torch.bfloat16, torch.float16)
+            else Agreement(1e-4, 1e-3)
+        )
 
-    def holds(self, a: Float[np.ndarray, "*shape"], b: Float[np.ndarray, "*shape"]) -> Bool[np.ndarray, "*shape"]:
+    def holds(
+        self, a: Float[np.ndarray, "*shape"], b: Float[np.ndarray, "*shape"]
+    ) -> Bool[np.ndarray, "*shape"]:
         """Where two computations agree; never where one is undefined."""
-        return np.asarray(np.abs(a - b) <= self.absolute + self.relative * np.maximum(np.abs(a), np.abs(b)))
+        return np.asarray(
+            np.abs(a - b) <= self.absolute + self.relative * np.maximum(np.abs(a), np.abs(b))
+        )

@@ -1,16 +1,19 @@
 """The two-way cluster bootstrap of a grid: rows and columns are drawn anew, never single pairs.
 
-The pigeonhole bootstrap (McCullagh 2000; Owen 2007): a resample draws n of the n rows and m of the m columns
-with replacement, independently; pair (i, j) then counts w_i u_j times, the times its row and column were
-drawn. Where noise of single pairs outweighs rows and columns, its variance is up to three times too
-large (Owen, theorem 3); it is never much too small. Unlike the bounds of `grid` its intervals are
-approximations, and a percentile with few rows or columns beyond it is out of their reach: of such
-intervals that say 95 %, some cover less than half of the time. So there is none (`LEAST`).
+The pigeonhole bootstrap (McCullagh 2000; Owen 2007): a resample draws n of the n rows and m of the
+m columns with replacement, independently; pair (i, j) then counts w_i u_j times, the times its row
+and column were drawn. Where noise of single pairs outweighs rows and columns, its variance is up to
+three times too large (Owen, theorem 3); it is never much too small. Unlike the bounds of `grid` its
+intervals are approximations, and a percentile with few rows or columns beyond it is out of their
+reach: of such intervals that say 95 %, some cover less than half of the time. So there is none
+(`LEAST`).
 
-No grid is copied. Means and exceedances of all resamples are two matrix products, w V and the row sums of
-(w V) * u. For percentiles the values are sorted once, from the largest down; a resample gathers the weights
-of as many of them as its smallest percentile needs, sums blocks of them, and looks into one block.
-Work: O(B n m) multiplications, or for percentile p O(B n m (1 - p)) gathered weights; memory O(n m + B (n + m)).
+No grid is copied. Means and exceedances of all resamples are two matrix products, w V and the row
+sums of (w V) * u. For percentiles the values are sorted once, from the largest down; a resample
+gathers the weights of as many of them as its smallest percentile needs, sums blocks of them, and
+looks into one block.
+Work: O(B n m) multiplications, or for percentile p O(B n m (1 - p)) gathered weights; memory O(n m
+    + B (n + m)).
 """
 
 from __future__ import annotations
@@ -28,10 +31,12 @@ from mechassay.stats import Interval, percentile_interval
 BLOCK = 1024
 N_RESAMPLES = 1000
 LEAST = 5
-"""Rows or columns, whichever are fewer, that there must be on either side of a statistic for it to have an interval. Where an input
-makes all its pairs bad, a tail is made of that many inputs, and drawing a few anew cannot show what others would be like. In
-simulated grids, intervals that say 95 % covered the truth in 90 to 96 % with 5 to 10 inputs there, in 84 to 92 % with 3, in 67 to 85 %
-with 1, and with a tenth of one in as little as 8 %. With one row or no hit an interval has no width at all."""
+"""Rows or columns, whichever are fewer, that there must be on either side of a statistic for it to
+have an interval. Where an input makes all its pairs bad, a tail is made of that many inputs, and
+drawing a few anew cannot show what others would be like. In simulated grids, intervals that say 95
+% covered the truth in 90 to 96 % with 5 to 10 inputs there, in 84 to 92 % with 3, in 67 to 85 %
+with 1, and with a tenth of one in as little as 8 %. With one row or no hit an interval has no width
+at all."""
 
 
 @dataclass(frozen=True)
@@ -40,7 +45,8 @@ class GridDraws:
 
     Attributes:
         mean: NaN throughout if a value is infinite.
-        percentiles: the smallest value with at least the share p of the weight at or below it; a column for each p.
+        percentiles: the smallest value with at least the share p of the weight at or below it; a
+            column for each p.
         exceedance: share of the weight above a threshold, a column for each.
     """
 
@@ -68,20 +74,30 @@ def two_way_draws(
     defined = ~np.isnan(values)
     rows, columns = (_times_drawn(n, n_resamples, rng) for n in values.shape)
     total = _weigh(rows, defined, columns)
-    sums = _weigh(rows, np.where(defined, values, 0), columns) if np.isfinite(values[defined]).all() else np.full(n_resamples, np.nan)
+    sums = (
+        _weigh(rows, np.where(defined, values, 0), columns)
+        if np.isfinite(values[defined]).all()
+        else np.full(n_resamples, np.nan)
+    )
     with np.errstate(invalid="ignore", divide="ignore"):
         over = [_weigh(rows, values > threshold, columns) / total for threshold in above]
         mean = sums / total
-    found = _percentiles(values, rows, columns, total, percentiles) if percentiles else np.empty((n_resamples, 0))
+    found = (
+        _percentiles(values, rows, columns, total, percentiles)
+        if percentiles
+        else np.empty((n_resamples, 0))
+    )
     return GridDraws(mean, found, np.stack(over, axis=1) if over else np.empty((n_resamples, 0)))
 
 
 def within_reach(shape: tuple[int | float, ...], share: float | None = None) -> bool:
-    """Whether resamples of a grid give an interval: `LEAST` rows and columns on either side of the statistic.
+    """Whether resamples of a grid give an interval:
+    `LEAST` rows and columns on either side of the statistic.
 
     Args:
         shape: (clean, corrupted), or what counts in their place (`PartialGrid.units`).
-        share: the percentile or the share of exceedances that it is of; of a mean if not given. NaN is out of reach.
+        share: the percentile or the share of exceedances that it is of; of a mean if not given. NaN
+            is out of reach.
     """
     beyond = min(shape) * (1.0 if share is None else min(share, 1 - share))
     # 50 inputs have 5 beyond the percentile 0.9, though 1 - 0.9 is below 0.1 in floating point.
@@ -89,16 +105,25 @@ def within_reach(shape: tuple[int | float, ...], share: float | None = None) -> 
 
 
 def grid_interval(
-    draws: Float[np.ndarray, "resamples"], level: float, shape: tuple[int | float, ...], share: float | None = None
+    draws: Float[np.ndarray, "resamples"],
+    level: float,
+    shape: tuple[int | float, ...],
+    share: float | None = None,
 ) -> Interval:
-    """The central `level` of a statistic's resamples; NaN at both ends where it is not `within_reach`."""
+    """The central `level` of a statistic's resamples;
+    NaN at both ends where it is not `within_reach`.
+    """
     return percentile_interval(draws if within_reach(shape, share) else np.full(1, np.nan), level)
 
 
 def two_way_worst(
-    values: Float[np.ndarray, "clean corrupted"], rng: np.random.Generator, share: float, n_resamples: int = N_RESAMPLES
+    values: Float[np.ndarray, "clean corrupted"],
+    rng: np.random.Generator,
+    share: float,
+    n_resamples: int = N_RESAMPLES,
 ) -> Float[np.ndarray, "resamples"]:
-    """The mean of the worst share of each resampled grid's weight; NaN values are left out, as is a resample that has none.
+    """The mean of the worst share of each resampled grid's weight;
+    NaN values are left out, as is a resample that has none.
 
     A generator in the state that `two_way_draws` was given draws the same rows and columns.
 
@@ -120,14 +145,20 @@ def two_way_worst(
     return found
 
 
-def _times_drawn(n: int, n_resamples: int, rng: np.random.Generator) -> Float[np.ndarray, "resamples n"]:
+def _times_drawn(
+    n: int, n_resamples: int, rng: np.random.Generator
+) -> Float[np.ndarray, "resamples n"]:
     return rng.multinomial(n, np.full(n, 1 / n), size=n_resamples).astype(np.float32)
 
 
 def _weigh(
-    rows: Float[np.ndarray, "resamples clean"], grid: np.ndarray, columns: Float[np.ndarray, "resamples corrupted"]
+    rows: Float[np.ndarray, "resamples clean"],
+    grid: np.ndarray,
+    columns: Float[np.ndarray, "resamples corrupted"],
 ) -> Float[np.ndarray, "resamples"]:
-    """The weighted sum of a grid for every resample, in single precision over rows and double over columns."""
+    """The weighted sum of a grid for every resample,
+    in single precision over rows and double over columns.
+    """
     # Counts stay exact: a resample's row weights add up to the number of rows, far below 2^24.
     return np.einsum("bm,bm->b", rows @ grid.astype(np.float32), columns, dtype=np.float64)
 
@@ -146,7 +177,9 @@ def _percentiles(
     row, column = np.divmod(order, values.shape[1])
     falling = values.reshape(-1)[order]
     # Weight that may lie above the percentile, but not all; the slack keeps whole numbers whole.
-    allowed = np.minimum((1 - np.asarray(percentiles) + 1e-9) * total[:, None], total[:, None] - 0.5)
+    allowed = np.minimum(
+        (1 - np.asarray(percentiles) + 1e-9) * total[:, None], total[:, None] - 0.5
+    )
     reach = min(len(order), round(1.5 * (1 - min(percentiles)) * len(order)) + BLOCK)
     for draw in np.flatnonzero(total > 0):
         taken = reach
@@ -161,9 +194,13 @@ def _percentiles(
 
 
 def _first_above(
-    weights: Float[np.ndarray, "taken"], ends: Float[np.ndarray, "blocks"], allowed: Float[np.ndarray, "p"]
+    weights: Float[np.ndarray, "taken"],
+    ends: Float[np.ndarray, "blocks"],
+    allowed: Float[np.ndarray, "p"],
 ) -> Int[np.ndarray, "p"]:
-    """The first places at which the cumulative weight exceeds what is allowed above each percentile."""
+    """The first places at which the cumulative weight exceeds
+    what is allowed above each percentile.
+    """
     places = np.empty(len(allowed), dtype=np.int64)
     for i, most in enumerate(allowed):
         block = int(np.searchsorted(ends, most, side="right"))

@@ -1,41 +1,43 @@
 """Upper confidence bounds of a percentile from order statistics, and the sample sizes they need.
 
 From Proposition 2.1 and Corollary 2.2 of Uit de Bos and Garriga-Alonso (2024), "Adversarial Circuit
-Evaluation". Let X_(1) <= ... <= X_(n) be n independent draws and x_p a p-th percentile: P(X < x_p) <= p.
-The order statistic X_(k) is below x_p only if at least k draws are, so with Y ~ Bin(n, p)
+Evaluation". Let X_(1) <= ... <= X_(n) be n independent draws and x_p a p-th percentile: P(X < x_p)
+<= p. The order statistic X_(k) is below x_p only if at least k draws are, so with Y ~ Bin(n, p)
 
     P(X_(k) >= x_p) >= P(Y <= k - 1),
 
-with equality if X is continuous; ties only help. `level` is the paper's delta, the confidence asked for.
-In the proposition k = ceil((p + epsilon) n), where epsilon is a margin with p + epsilon < 1. Three ways
-to compute the confidence:
+with equality if X is continuous; ties only help. `level` is the paper's delta, the confidence asked
+for. In the proposition k = ceil((p + epsilon) n), where epsilon is a margin with p + epsilon < 1.
+Three ways to compute the confidence:
 
     exact       P(Y <= k - 1)
     chernoff    1 - exp(-n D(p + epsilon || p)),   D the divergence of Bernoulli distributions
     hoeffding   1 - exp(-2 n epsilon^2)
 
-(the paper's proof of the last one prints exp(-n epsilon^2); its equation and its table have the factor 2).
-Given draws there is no reason to choose an epsilon: `upper_bound` takes the smallest rank k whose
-confidence reaches `level`, with k/n for p + epsilon in the second and third.
+(the paper's proof of the last one prints exp(-n epsilon^2); its equation and its table have the
+factor 2). Given draws there is no reason to choose an epsilon: `upper_bound` takes the smallest
+rank k whose confidence reaches `level`, with k/n for p + epsilon in the second and third.
 
-All is computed for the draws that are NOT below x_p, Z = n - Y ~ Bin(n, q), q = 1 - p: the proposition
-fails if Z <= j with j = floor(b n), b = 1 - p - epsilon, and q and b are small numbers that keep their
-digits when p = 0.9999. p, level and epsilon are read as the decimals they are written as, so that
-(p + epsilon) n is rounded up exactly.
+All is computed for the draws that are NOT below x_p, Z = n - Y ~ Bin(n, q), q = 1 - p: the
+proposition fails if Z <= j with j = floor(b n), b = 1 - p - epsilon, and q and b are small numbers
+that keep their digits when p = 0.9999. p, level and epsilon are read as the decimals they are
+written as, so that (p + epsilon) n is rounded up exactly.
 
-Required sample size. The exact confidence is a saw in n: it rises while j stays the same and falls where
-j steps, at s_j = ceil(j / b). So the smallest n for which the statement holds is not the n from which on
-it holds, and `required_n` gives both. (The paper doubled n until it held, then bisected; on a saw this
-finds some tooth between the two.) The search looks only at the teeth's ends, and only where it has to:
-by Zubkov and Serov (2013), with C(k) = Phi(-sqrt(2 n D(k/n || q))) for k/n <= q,
+Required sample size. The exact confidence is a saw in n: it rises while j stays the same and falls
+where j steps, at s_j = ceil(j / b). So the smallest n for which the statement holds is not the n
+from which on it holds, and `required_n` gives both. (The paper doubled n until it held, then
+bisected; on a saw this finds some tooth between the two.) The search looks only at the teeth's
+ends, and only where it has to: by Zubkov and Serov (2013), with C(k) = Phi(-sqrt(2 n D(k/n || q)))
+for k/n <= q,
 
     C(j) <= P(Z <= j) <= C(j + 1),      and      b - 1/n < j/n <= b < (j + 1)/n <= b + 1/n.
 
-Let z = Phi^-1(level). No n >= 1/b holds while 2 n D(b - 1/n || q) < z^2, and every n >= 1/epsilon does
-once 2 n D(b + 1/n || q) >= z^2. n D((b n + c)/n || q) is convex in n (the perspective of a convex
-function), which makes the first set an interval that begins at 1/b or is empty; and for c = 1 its
-derivative D(y) + D'(y)(b - y), y = b + 1/n <= q, is positive, as D' <= 0 and b < y, so the second set is
-a half-line. Their ends are found by bisection. They are about 4/epsilon apart, which is 4 b/epsilon teeth.
+Let z = Phi^-1(level). No n >= 1/b holds while 2 n D(b - 1/n || q) < z^2, and every n >= 1/epsilon
+does once 2 n D(b + 1/n || q) >= z^2. n D((b n + c)/n || q) is convex in n (the perspective of a
+convex function), which makes the first set an interval that begins at 1/b or is empty; and for c =
+1 its derivative D(y) + D'(y)(b - y), y = b + 1/n <= q, is positive, as D' <= 0 and b < y, so the
+second set is a half-line. Their ends are found by bisection. They are about 4/epsilon apart, which
+is 4 b/epsilon teeth.
 """
 
 from __future__ import annotations
@@ -48,7 +50,7 @@ from typing import Literal, NamedTuple, get_args
 
 import numpy as np
 from jaxtyping import Bool, Float, Int
-from scipy.special import betaincc, ndtri  # pyright: ignore[reportMissingTypeStubs] - scipy ships none
+from scipy.special import betaincc, ndtri
 
 from mechassay.errors import BadUsage, UnknownName
 from mechassay.stats import Interval
@@ -56,12 +58,16 @@ from mechassay.stats import Interval
 Kind = Literal["exact", "chernoff", "hoeffding"]
 KINDS: tuple[Kind, ...] = get_args(Kind)
 ROUNDING = 1 + 1e-12
-"""Failure probabilities are compared up to this factor, which is above the error of the incomplete beta function."""
+"""Failure probabilities are compared up to this factor,
+which is above the error of the incomplete beta function.
+"""
 BLOCK = 2**14
 MAX_TEETH, MAX_DRAWS = 2**22, 10**12
 """How far the exact search goes. No one evaluates a trillion pairs, and rounding grows with n."""
 MAX_COUNT = 2**53
-"""How far a formula goes: above it floating-point numbers leave out whole ones, and n would have digits that are made up."""
+"""How far a formula goes: above it floating-point numbers leave out whole ones,
+and n would have digits that are made up.
+"""
 SERIES = tuple((-1) ** k / (k * (k - 1)) for k in range(2, 12))
 
 
@@ -82,7 +88,8 @@ class UpperBound:
     """An upper confidence bound of the p-th percentile.
 
     Attributes:
-        value: the order statistic of that rank; infinity if no order statistic is a bound, NaN if the rank falls on an undefined value.
+        value: the order statistic of that rank; infinity if no order statistic is a bound, NaN if
+            the rank falls on an undefined value.
         rank: from 1, the smallest value; None if the draws are too few.
         n: values.
         confidence: what the method guarantees for this rank, at least `level`; NaN without a rank.
@@ -103,11 +110,13 @@ class UpperBound:
         return f"{said}: at most {self.value:.6g} (value {self.rank:,} of {self.n:,})"
 
 
-def upper_bound(values: Float[np.ndarray, "*shape"], p: float, level: float = 0.95, kind: str = "exact") -> UpperBound:
+def upper_bound(
+    values: Float[np.ndarray, "*shape"], p: float, level: float = 0.95, kind: str = "exact"
+) -> UpperBound:
     """The smallest order statistic that is at least the p-th percentile with confidence `level`.
 
-    The largest value is taken only where its rank is asked for: with too few values the bound is infinite.
-    NaN counts as larger than every number, so undefined values cannot lower the bound.
+    The largest value is taken only where its rank is asked for: with too few values the bound is
+    infinite. NaN counts as larger than every number, so undefined values cannot lower the bound.
 
     Args:
         values: independent draws.
@@ -117,11 +126,23 @@ def upper_bound(values: Float[np.ndarray, "*shape"], p: float, level: float = 0.
         UnknownName: `kind` is none of `KINDS`.
     """
     rank = smallest_rank(values.size, p, level, kind)
-    return bound_at(values, rank, p, level, kind, math.nan if rank is None else rank_confidence(values.size, rank, p, kind))
+    return bound_at(
+        values,
+        rank,
+        p,
+        level,
+        kind,
+        math.nan if rank is None else rank_confidence(values.size, rank, p, kind),
+    )
 
 
 def bound_at(
-    values: Float[np.ndarray, "*shape"], rank: int | None, p: float, level: float, kind: str, confidence: float = math.nan
+    values: Float[np.ndarray, "*shape"],
+    rank: int | None,
+    p: float,
+    level: float,
+    kind: str,
+    confidence: float = math.nan,
 ) -> UpperBound:
     """The order statistic of a rank that is known to give a bound, or no bound."""
     value = math.inf if rank is None else float(np.partition(values, rank - 1, axis=None)[rank - 1])
@@ -129,7 +150,8 @@ def bound_at(
 
 
 def smallest_rank(n: int, p: float, level: float, kind: str = "exact") -> int | None:
-    """The smallest rank whose order statistic is a bound with confidence `level`; None if not even the largest value is.
+    """The smallest rank whose order statistic is a bound with confidence `level`;
+    None if not even the largest value is.
 
     Raises:
         BadUsage: p or level is not between 0 and 1, or n is below 1.
@@ -141,15 +163,18 @@ def smallest_rank(n: int, p: float, level: float, kind: str = "exact") -> int | 
     def enough(rank: int) -> bool:
         return _rank_failure(n, rank, p, kind) <= failure_of(level) * ROUNDING
 
-    # Below n p no rank has a positive confidence by the inequalities; the exact one needs no such start.
+    # Below n p no rank has a positive confidence by the inequalities; the exact one needs no such
+    # start.
     low = 1 if kind == "exact" else min(n, math.ceil(decimal(p) * n))
     return first_that(enough, low, n) if enough(n) else None
 
 
 def order_interval(values: Float[np.ndarray, "*shape"], p: float, level: float = 0.95) -> Interval:
-    """The exact two-sided interval of the p-th percentile between two order statistics; infinite at an end that needs more values.
+    """The exact two-sided interval of the p-th percentile between two order statistics;
+    infinite at an end that needs more values.
 
-    The lower end is the largest X_(l) with P(Y <= l - 1) <= (1 - level) / 2, the upper one an `upper_bound`.
+    The lower end is the largest X_(l) with P(Y <= l - 1) <= (1 - level) / 2, the upper one an
+    `upper_bound`.
 
     Args:
         values: independent draws without NaN.
@@ -165,11 +190,16 @@ def order_interval(values: Float[np.ndarray, "*shape"], p: float, level: float =
     low = first_that(too_high, 1, n + 1) - 1
     places = [rank - 1 for rank in (low, high) if rank]
     found = np.partition(values, places, axis=None) if places else values
-    return Interval(float(found[low - 1]) if low else -math.inf, float(found[high - 1]) if high else math.inf, level)
+    return Interval(
+        float(found[low - 1]) if low else -math.inf,
+        float(found[high - 1]) if high else math.inf,
+        level,
+    )
 
 
 def rank_confidence(n: int, rank: int, p: float, kind: str = "exact") -> float:
-    """The confidence that the order statistic of that rank is at least the p-th percentile, by one of the three ways.
+    """The confidence that the order statistic of that rank is at least the p-th percentile,
+    by one of the three ways.
 
     Raises:
         BadUsage: p is not between 0 and 1, or the rank not between 1 and n.
@@ -182,7 +212,8 @@ def rank_confidence(n: int, rank: int, p: float, kind: str = "exact") -> float:
 
 
 def confidence(n: int, p: float, epsilon: float, kind: str = "exact") -> float:
-    """The confidence of Proposition 2.1 (exact) or Corollary 2.2 for n draws, p and the margin epsilon.
+    """The confidence of Proposition 2.1 (exact) or Corollary 2.2 for n draws,
+    p and the margin epsilon.
 
     Raises:
         BadUsage: p is not between 0 and 1, epsilon not between 0 and 1 - p, or n below 1.
@@ -207,8 +238,9 @@ def required_n(p: float, level: float, epsilon: float, kind: str = "exact") -> S
     By the inequalities the confidence grows with n, and both numbers are the same.
 
     Raises:
-        BadUsage: p or level is not between 0 and 1, epsilon not between 0 and 1 - p, or so small that more than `MAX_DRAWS` draws
-            (by the inequalities `MAX_COUNT`) or `MAX_TEETH` steps of the search are needed.
+        BadUsage: p or level is not between 0 and 1, epsilon not between 0 and 1 - p, or so small
+            that more than `MAX_DRAWS` draws (by the inequalities `MAX_COUNT`) or `MAX_TEETH` steps
+            of the search are needed.
         UnknownName: `kind` is none of `KINDS`.
     """
     _check(p, level, kind)
@@ -217,7 +249,10 @@ def required_n(p: float, level: float, epsilon: float, kind: str = "exact") -> S
         rate = _divergence(float(decimal(epsilon)), p) if kind == "chernoff" else 2 * epsilon**2
         needed = -math.log(failure_of(level)) / ROUNDING
         if needed > rate * MAX_COUNT:
-            raise BadUsage(f"epsilon = {epsilon:g} is too small: the {kind} bound would need more than {MAX_COUNT:.0e} draws.")
+            raise BadUsage(
+                f"epsilon = {epsilon:g} is too small: the {kind} bound would need more than"
+                f" {MAX_COUNT:.0e} draws."
+            )
         n = max(1, math.ceil(needed / rate))
         return SampleSize(n, n)
     return _Saw(decimal(p), 1 - decimal(p) - decimal(epsilon), failure_of(level)).search()
@@ -225,7 +260,9 @@ def required_n(p: float, level: float, epsilon: float, kind: str = "exact") -> S
 
 @dataclass(frozen=True)
 class _Saw:
-    """The exact search: tooth j is the run of n with floor(b n) = j, along which the failure probability falls."""
+    """The exact search: tooth j is the run of n with floor(b n) = j,
+    along which the failure probability falls.
+    """
 
     p: Fraction
     b: Fraction
@@ -250,12 +287,16 @@ class _Saw:
 
     def search(self) -> SampleSize:
         if self.beyond(MAX_DRAWS):
-            raise BadUsage(f"epsilon = {self.epsilon:g} is too small for the exact search, which goes up to {MAX_DRAWS:.0e} draws.")
+            raise BadUsage(
+                f"epsilon = {self.epsilon:g} is too small for the exact search, which goes up to"
+                f" {MAX_DRAWS:.0e} draws."
+            )
         low, high = self.range()
         if high - low > MAX_TEETH or high > MAX_DRAWS * self.b:
             raise BadUsage(
-                f"epsilon is too small for the exact search, which goes up to {MAX_DRAWS:.0e} draws and {MAX_TEETH:,} steps; "
-                f"this needs about {float(high / self.b):.0e} and {high - low:,}. The Chernoff bound's n is enough."
+                f"epsilon is too small for the exact search, which goes up to {MAX_DRAWS:.0e} draws"
+                f" and {MAX_TEETH:,} steps; this needs about {float(high / self.b):.0e} and"
+                f" {high - low:,}. The Chernoff bound's n is enough."
             )
         return SampleSize(self.smallest(low), self.always(high))
 
@@ -266,8 +307,8 @@ class _Saw:
     def beyond(self, n: int) -> bool:
         """Whether the search would end beyond n draws, told before it begins.
 
-        The half-line of the module's text begins neither before 1/epsilon nor before n D(b || q), which is above
-        n D(b + 1/n || q), reaches z^2 / 2.
+        The half-line of the module's text begins neither before 1/epsilon nor before n D(b || q),
+        which is above n D(b + 1/n || q), reaches z^2 / 2.
         """
         z = max(0.0, float(-ndtri(self.failure)))
         return n * self.epsilon < 1 or n * _bernoulli_divergence(self.q, -self.epsilon) < z * z / 2
@@ -296,12 +337,15 @@ class _Saw:
                 low, high = (low, middle) if reached(middle) else (middle, high)
             return high
 
-        # A tooth of slack on either side, and more for large n, for the rounding of floating-point numbers.
+        # A tooth of slack on either side, and more for large n, for the rounding of floating-point
+        # numbers.
         first, last = b * crossing(-1, 1 / b), b * crossing(1, 1 / epsilon)
         return max(1, int(first * (1 - 1e-12)) - 1), int(last * (1 + 1e-12)) + 2
 
     def smallest(self, low: int) -> int:
-        """The first n that holds: in tooth 0, else in the first tooth from `low` on whose last n holds."""
+        """The first n that holds:
+        in tooth 0, else in the first tooth from `low` on whose last n holds.
+        """
         if self.holds(self.start(1) - 1 or 1):
             return first_that(self.holds, 1, max(1, self.start(1) - 1))
         while True:
@@ -312,7 +356,9 @@ class _Saw:
             low += BLOCK
 
     def always(self, high: int) -> int:
-        """One more than the last n that fails: it is in the last tooth up to `high` whose first n fails."""
+        """One more than the last n that fails:
+        it is in the last tooth up to `high` whose first n fails.
+        """
         while high >= 0:
             first = max(0, high - BLOCK + 1)
             teeth = np.arange(first, high + 1)
@@ -326,11 +372,15 @@ class _Saw:
 
 
 def at_most(n: int, j: int, q: float) -> float:
-    """P(Z <= j) for Z ~ Bin(n, q) and 0 <= j < n: a regularised incomplete beta function, exact to about 1e-14 of itself."""
+    """P(Z <= j) for Z ~ Bin(n, q) and 0 <= j < n:
+    a regularised incomplete beta function, exact to about 1e-14 of itself.
+    """
     return float(betaincc(j + 1.0, float(n - j), q))
 
 
-def at_most_each(n: Int[np.ndarray, "k"], j: Int[np.ndarray, "k"], q: float) -> Float[np.ndarray, "k"]:
+def at_most_each(
+    n: Int[np.ndarray, "k"], j: Int[np.ndarray, "k"], q: float
+) -> Float[np.ndarray, "k"]:
     """`at_most` for many n and j."""
     return np.asarray(betaincc(j + 1.0, n - j + 0.0, q), dtype=float)
 
@@ -405,4 +455,6 @@ def _check_n(n: int) -> None:
 
 def _check_epsilon(p: float, epsilon: float) -> None:
     if not (epsilon > 0 and math.isfinite(epsilon) and decimal(p) + decimal(epsilon) < 1):
-        raise BadUsage(f"epsilon must be above 0 and below 1 - p = {float(1 - decimal(p)):g}; got {epsilon:g}.")
+        raise BadUsage(
+            f"epsilon must be above 0 and below 1 - p = {float(1 - decimal(p)):g}; got {epsilon:g}."
+        )

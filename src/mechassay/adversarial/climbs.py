@@ -1,4 +1,6 @@
-"""What a search for worse pairs found: climbs from one pair to another, and what random sampling finds beside them."""
+"""What a search for worse pairs found: climbs from one pair to another,
+and what random sampling finds beside them.
+"""
 
 from __future__ import annotations
 
@@ -31,7 +33,8 @@ class Climb:
     Attributes:
         clean, corrupted: the pair where it ended.
         steps: the start, and then every change.
-        is_local_maximum: no change of one field leads to a worse pair; False where the search ended first.
+        is_local_maximum: no change of one field leads to a worse pair; False where the search ended
+            first.
     """
 
     clean: Prompt
@@ -46,7 +49,10 @@ class Climb:
 
     def as_dict(self) -> dict[str, Any]:
         """The climb as plain JSON values."""
-        steps = [{"change": step.change, "kl": step.kl, "evaluations": step.evaluations} for step in self.steps]
+        steps = [
+            {"change": step.change, "kl": step.kl, "evaluations": step.evaluations}
+            for step in self.steps
+        ]
         pair = {"clean": self.clean.text, "corrupted": self.corrupted.text}
         return {**pair, "kl": self.kl, "is_local_maximum": self.is_local_maximum, "steps": steps}
 
@@ -87,11 +93,19 @@ class SearchResult:
     def as_dict(self) -> dict[str, Any]:
         """The result as plain JSON values; without a comparison `random` is null."""
         random = None if math.isnan(self.random.kl) else self.random._asdict()
-        found = {"lower_bound": self.lower_bound, "evaluations": self.evaluations, "random": random, "finished": self.finished}
+        found = {
+            "lower_bound": self.lower_bound,
+            "evaluations": self.evaluations,
+            "random": random,
+            "finished": self.finished,
+        }
         return {**found, "climbs": [climb.as_dict() for climb in self.climbs]}
 
     def __str__(self) -> str:
-        said = f"lower bound on the maximum: {self.lower_bound:.6g} nats, after {self.evaluations:,} pairs"
+        said = (
+            f"lower bound on the maximum: {self.lower_bound:.6g} nats, after {self.evaluations:,}"
+            " pairs"
+        )
         if not math.isnan(self.random.kl):
             said += f" (random sampling: {self.random.kl:.6g} with {self.random.pairs:,})"
         return said if self.finished else f"{said}; interrupted"

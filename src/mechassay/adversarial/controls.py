@@ -1,22 +1,27 @@
-"""What an adversarial evaluation is compared with, and what it has to reproduce before it is believed.
+"""What an adversarial evaluation is compared with,
+and what it has to reproduce before it is believed.
 
-    corrupted   KL(M(x) || M(x~)) of every pair: the model on the corrupted prompt, which is the empty circuit
-    paths       as many edges on random paths from input to logits, all of them live, on a part of the pairs
+    corrupted   KL(M(x) || M(x~)) of every pair: the model on the corrupted prompt, which is the
+                empty circuit
+    paths       as many edges on random paths from input to logits, all of them live, on a part of
+                the pairs
     random      as many edges drawn uniformly, of which few or none are live, on the same part
     full        every edge: must be 0                                    | checks, on the same part
     empty       no edge, run like any circuit: must equal `corrupted`    |
 
-The checks would have shown that the published tables of Uit de Bos and Garriga-Alonso (2024) are probably those of the empty
-circuit: there all edges out of the embedding were ablated by mistake, and the circuit's divergence was that of `corrupted`. A
-circuit that does not differ from `corrupted` says nothing; whether it does is for the reader to see, so both are shown.
+The checks would have shown that the published tables of Uit de Bos and Garriga-Alonso (2024) are
+probably those of the empty circuit: there all edges out of the embedding were ablated by mistake,
+and the circuit's divergence was that of `corrupted`. A circuit that does not differ from
+`corrupted` says nothing; whether it does is for the reader to see, so both are shown.
 
-The part is the first prompts of both pools (or the first pairs), so that the values of the main run can be compared with it.
+The part is the first prompts of both pools (or the first pairs), so that the values of the main run
+can be compared with it.
 
-What a circuit has to beat is `paths` with as many live edges as it has itself. Of edges drawn uniformly almost none lie on a path
-while a circuit is sparse; `random` is then the empty circuit.
+What a circuit has to beat is `paths` with as many live edges as it has itself. Of edges drawn
+uniformly almost none lie on a path while a circuit is sparse; `random` is then the empty circuit.
 
-Both are drawn with a seed of their own, made of the run's (`control_seed`): a run may be of random circuits, which are
-drawn with the run's seed itself, and would else be their own control.
+Both are drawn with a seed of their own, made of the run's (`control_seed`): a run may be of random
+circuits, which are drawn with the run's seed itself, and would else be their own control.
 """
 
 from __future__ import annotations
@@ -67,7 +72,12 @@ class Check:
         return self.n_wrong == 0
 
     @staticmethod
-    def of(name: str, values: Float[np.ndarray, "pairs"], answer: Float[np.ndarray, "pairs"], allowed: Agreement) -> Check:
+    def of(
+        name: str,
+        values: Float[np.ndarray, "pairs"],
+        answer: Float[np.ndarray, "pairs"],
+        allowed: Agreement,
+    ) -> Check:
         wrong = ~allowed.holds(values, answer)
         return Check(name, float(np.abs(values - answer).max()), int(values.size), int(wrong.sum()))
 
@@ -106,9 +116,11 @@ def random_paths(graph: Graph, n_edges: int, seed: int) -> Circuit:
 
 
 def control_seed(seed: int) -> int:
-    """The seed of the random controls of a run with that seed: independent of the run's own random circuits.
+    """The seed of the random controls of a run with that seed:
+    independent of the run's own random circuits.
 
-    It is the first word of `numpy.random.SeedSequence((seed, CONTROL))`, with a negative seed modulo 2^64.
+    It is the first word of `numpy.random.SeedSequence((seed, CONTROL))`, with a negative seed
+    modulo 2^64.
     """
     return int(np.random.SeedSequence((seed % 2**64, CONTROL)).generate_state(1)[0])
 
@@ -131,12 +143,20 @@ class ControlCircuits:
         live = sorted({len(circuit.pruned()) for circuit in circuits})
         own = control_seed(seed)
         return ControlCircuits(
-            {size: random_circuit(graph, size, own) for size in sizes}, {size: random_paths(graph, size, own) for size in live}
+            {size: random_circuit(graph, size, own) for size in sizes},
+            {size: random_paths(graph, size, own) for size in live},
         )
 
     def with_checks(self, graph: Graph) -> list[Circuit]:
-        """The full and the empty circuit, those of `random`, those of `paths`: in the order of `controls_of`."""
-        return [Circuit.full(graph), Circuit.empty(graph), *self.random.values(), *self.paths.values()]
+        """The full and the empty circuit, those of `random`, those of `paths`:
+        in the order of `controls_of`.
+        """
+        return [
+            Circuit.full(graph),
+            Circuit.empty(graph),
+            *self.random.values(),
+            *self.paths.values(),
+        ]
 
 
 def run_controls(
@@ -178,7 +198,12 @@ def run_controls(
         store=store,
         progress=progress,
     )
-    return controls_of(drawn, np.asarray(found.circuits), np.asarray(main[np.ix_(*places)]), Agreement.of(model.dtype))
+    return controls_of(
+        drawn,
+        np.asarray(found.circuits),
+        np.asarray(main[np.ix_(*places)]),
+        Agreement.of(model.dtype),
+    )
 
 
 def controls_of(
@@ -190,8 +215,13 @@ def controls_of(
     """Controls from the divergences of `ControlCircuits.with_checks`; NaN is no pair."""
     pairs = ~np.isnan(corrupted)
     full, empty, answer = values[0][pairs], values[1][pairs], corrupted[pairs]
-    checks = (Check.of("full", full, np.zeros_like(full), allowed), Check.of("empty", empty, answer, allowed))
+    checks = (
+        Check.of("full", full, np.zeros_like(full), allowed),
+        Check.of("empty", empty, answer, allowed),
+    )
     random = dict(zip(drawn.random, values[2:], strict=False))
     paths = dict(zip(drawn.paths, values[2 + len(drawn.random) :], strict=True))
     n_live = {size: len(circuit.pruned()) for size, circuit in drawn.random.items()}
-    return Controls(checks, random, paths, n_live, {size: len(circuit) for size, circuit in drawn.paths.items()})
+    return Controls(
+        checks, random, paths, n_live, {size: len(circuit) for size, circuit in drawn.paths.items()}
+    )

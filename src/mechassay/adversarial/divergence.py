@@ -1,14 +1,16 @@
-"""KL(M(x) || C) at the last token, without a [batch, vocabulary] table of log-probabilities of the circuit.
+"""KL(M(x) || C) at the last token, without a [batch,
+vocabulary] table of log-probabilities of the circuit.
 
-With p the model's distribution, H its entropy, c its largest logit, and z = W h + b the circuit's logits,
+With p the model's distribution, H its entropy, c its largest logit, and z = W h + b the circuit's
+logits,
 
     KL(p || softmax(z)) = -H(p) - p . (z - c) + logsumexp(z - c)
 
-summed over blocks of the vocabulary with a running maximum. Both sums see the same rounded z, so that its error, which in a
-model with large activations is 1e-4 nats in fp32, cancels; (W^T p) . h in place of p . z, one vector for each clean prompt,
-would be cheaper by a few percent and leave it in. Subtracting c keeps the sums small.
-Sums are in fp32 at least and put together in fp64. In fp32 a divergence below 1e-5 is rounding, and may be negative by as
-much. It is stored as it came out.
+summed over blocks of the vocabulary with a running maximum. Both sums see the same rounded z, so
+that its error, which in a model with large activations is 1e-4 nats in fp32, cancels; (W^T p) . h
+in place of p . z, one vector for each clean prompt, would be cheaper by a few percent and leave it
+in. Subtracting c keeps the sums small. Sums are in fp32 at least and put together in fp64. In fp32
+a divergence below 1e-5 is rounding, and may be negative by as much. It is stored as it came out.
 """
 
 from __future__ import annotations
@@ -57,12 +59,18 @@ def divergence(target: Target, readout: Readout) -> Float[Tensor, "batch"]:
     return total.double() - cross.double() - target.entropy.double()
 
 
-def divergences_from(target: Target, logq: Float[Tensor, "others vocab"]) -> Float[Tensor, "batch others"]:
-    """KL of each of the target's distributions from each of some others, in nats, in fp64: one product."""
+def divergences_from(
+    target: Target, logq: Float[Tensor, "others vocab"]
+) -> Float[Tensor, "batch others"]:
+    """KL of each of the target's distributions from each of some others,
+    in nats, in fp64: one product.
+    """
     return -(target.p.to(logq.dtype) @ logq.t()).double() - target.entropy.double()[:, None]
 
 
-def _sums(target: Target, readout: Readout) -> tuple[Float[Tensor, "batch"], Float[Tensor, "batch"]]:
+def _sums(
+    target: Target, readout: Readout
+) -> tuple[Float[Tensor, "batch"], Float[Tensor, "batch"]]:
     """p . (z - c) and logsumexp(z - c)."""
     decoder = readout.decoder
     cross, total = torch.zeros_like(target.entropy), torch.zeros_like(target.entropy)
@@ -76,7 +84,9 @@ def _sums(target: Target, readout: Readout) -> tuple[Float[Tensor, "batch"], Flo
     return cross, highest + total.log()
 
 
-def _logits(decoder: Decoder, hidden: Float[Tensor, "batch d_model"], rows: slice) -> Float[Tensor, "batch some"]:
+def _logits(
+    decoder: Decoder, hidden: Float[Tensor, "batch d_model"], rows: slice
+) -> Float[Tensor, "batch some"]:
     bias = None if decoder.unembed_bias is None else decoder.unembed_bias[rows]
     z = at_least_fp32(F.linear(hidden, decoder.unembedding[rows], bias))
     cap = decoder.logit_softcap

@@ -1,10 +1,12 @@
-"""KL(M(x) || C(x, x~)) for every pair of a clean and a corrupted prompt, for several circuits at once.
+"""KL(M(x) || C(x, x~)) for every pair of a clean and a corrupted prompt,
+for several circuits at once.
 
-How the work is divided, and what is shared between pairs, is in `blocks`.
-KL(M(x) || M(x~)) is the empty circuit: with every edge ablated, C(x, x~) = M(x~). It is the first control, and costs nothing.
+How the work is divided, and what is shared between pairs, is in `blocks`. KL(M(x) || M(x~)) is the
+empty circuit: with every edge ablated, C(x, x~) = M(x~). It is the first control, and costs
+nothing.
 
-Values go to a memory-mapped file of fp32 as they are made; NaN is what is still to be done. A job that was killed
-does the blocks that are not whole again.
+Values go to a memory-mapped file of fp32 as they are made; NaN is what is still to be done. A job
+that was killed does the blocks that are not whole again.
 """
 
 from __future__ import annotations
@@ -55,16 +57,19 @@ def evaluate_pairs(
     store: Path | None = None,
     progress: Progress = BAR,
 ) -> Divergences:
-    """The divergence of every pair: each clean prompt with each corrupted one, or prompt i with prompt i.
+    """The divergence of every pair: each clean prompt with each corrupted one,
+    or prompt i with prompt i.
 
     Args:
         circuits: one or more, of the model's graph.
-        grid: all combinations; otherwise the pools are of one size and pair i is (clean i, corrupted i).
+        grid: all combinations; otherwise the pools are of one size and pair i is (clean i,
+            corrupted i).
         part: which of the combinations; the values of all others are NaN.
         store: a folder for what is done, so that a killed job can go on; None: in memory.
 
     Raises:
-        GraphMismatch: a circuit belongs to another graph than the model's, or its neurons to another width.
+        GraphMismatch: a circuit belongs to another graph than the model's, or its neurons to
+            another width.
         BadUsage: prompts of different lengths, or pools of different sizes that are no grid.
         NonFinite: a divergence is NaN or infinite.
         BadFile: the store holds something else, or the values of other circuits or prompts.
@@ -73,22 +78,41 @@ def evaluate_pairs(
     """
     for circuit in circuits:
         if circuit.graph != model.graph:
-            raise GraphMismatch(f"A circuit belongs to {circuit.graph}; the model's graph is {model.graph}.")
+            raise GraphMismatch(
+                f"A circuit belongs to {circuit.graph}; the model's graph is {model.graph}."
+            )
         if circuit.neurons is not None and circuit.neurons.shape[1] != model.decoder.d_model:
-            raise GraphMismatch(f"A circuit has {circuit.neurons.shape[1]} neurons a node; the model has {model.decoder.d_model}.")
+            raise GraphMismatch(
+                f"A circuit has {circuit.neurons.shape[1]} neurons a node; the model has"
+                f" {model.decoder.d_model}."
+            )
     if clean.tokens.shape[1] != corrupted.tokens.shape[1]:
-        raise BadUsage(f"Prompts must have one length; got {clean.tokens.shape[1]} and {corrupted.tokens.shape[1]} tokens.")
+        raise BadUsage(
+            f"Prompts must have one length; got {clean.tokens.shape[1]} and"
+            f" {corrupted.tokens.shape[1]} tokens."
+        )
     if not grid and len(clean) != len(corrupted):
-        raise BadUsage(f"Pairs need pools of one size; got {len(clean)} clean and {len(corrupted)} corrupted prompts.")
+        raise BadUsage(
+            f"Pairs need pools of one size; got {len(clean)} clean and {len(corrupted)} corrupted"
+            " prompts."
+        )
     shape = (len(clean), len(corrupted)) if grid else (len(clean),)
     if part is not None and part.shape != shape:
-        raise BadUsage(f"A part of a grid is of its prompts, here {part.shape}; got values of shape {shape}.")
+        raise BadUsage(
+            f"A part of a grid is of its prompts, here {part.shape}; got values of shape {shape}."
+        )
     values = _Store(store, (len(circuits) + 1, *shape), _identity(circuits, clean, corrupted, part))
-    runs = [circuit_runner(model.decoder, model.graph, circuit.edges, circuit.neurons) for circuit in circuits]
+    runs = [
+        circuit_runner(model.decoder, model.graph, circuit.edges, circuit.neurons)
+        for circuit in circuits
+    ]
     work = Work(model, runs, clean.tokens.to(model.device), corrupted.tokens.to(model.device))
     with (
         torch.no_grad(),
-        progress.track(f"running {len(circuits)} circuits on pairs", math.prod(shape) if part is None else part.n_values) as advance,
+        progress.track(
+            f"running {len(circuits)} circuits on pairs",
+            math.prod(shape) if part is None else part.n_values,
+        ) as advance,
         out_of_memory_is_an_error("Adversarial evaluation"),
     ):
         for block in work.grid_blocks(part) if grid else work.pair_blocks():
@@ -99,7 +123,9 @@ def evaluate_pairs(
 
 
 class _Store:
-    """The values: row 0 is the empty circuit, then one for each circuit. NaN is still to be done."""
+    """The values: row 0 is the empty circuit, then one for each circuit.
+    NaN is still to be done.
+    """
 
     def __init__(self, folder: Path | None, shape: tuple[int, ...], identity: str) -> None:
         if folder is None:
@@ -116,14 +142,20 @@ class _Store:
             belongs.write_text(identity, encoding="ascii")
             partial.replace(file)
         if not belongs.is_file() or belongs.read_bytes() != identity.encode():
-            raise BadFile(f"{file}: holds the divergences of other circuits or prompts. Take another folder, or remove this one.")
+            raise BadFile(
+                f"{file}: holds the divergences of other circuits or prompts. Take another folder,"
+                " or remove this one."
+            )
         try:
-            # Looked at before it is opened for writing, which would fill up a truncated file with zeros.
+            # Looked at before it is opened for writing, which would fill up a truncated file with
+            # zeros.
             found = np.lib.format.open_memmap(file, mode="r")
         except (ValueError, OSError) as error:
             raise BadFile(f"{file}: not an array of divergences: {error}.") from None
         if found.shape != shape or found.dtype != np.float32:
-            raise BadFile(f"{file}: holds {found.dtype} {found.shape}; this run makes float32 {shape}.")
+            raise BadFile(
+                f"{file}: holds {found.dtype} {found.shape}; this run makes float32 {shape}."
+            )
         self.array = np.lib.format.open_memmap(file, mode="r+")
 
     def flush(self) -> None:
@@ -137,15 +169,22 @@ def _check_room(folder: Path, size: int) -> None:
     free = shutil.disk_usage(folder).free
     # The parquet file is made beside it before it is removed.
     if 2 * size > free:
-        raise DiskFull(f"{folder}: needs {2 * size / 1e9:.2g} GB for the divergences; {free / 1e9:.2g} GB are free.")
+        raise DiskFull(
+            f"{folder}: needs {2 * size / 1e9:.2g} GB for the divergences; {free / 1e9:.2g} GB are"
+            " free."
+        )
 
 
-def _identity(circuits: Sequence[Circuit], clean: Pool, corrupted: Pool, part: PartialGrid | None) -> str:
+def _identity(
+    circuits: Sequence[Circuit], clean: Pool, corrupted: Pool, part: PartialGrid | None
+) -> str:
     """What the values are of, but for the model."""
     digest = hashlib.sha256()
     for circuit in circuits:
         parts = (circuit.edges,) if circuit.neurons is None else (circuit.edges, circuit.neurons)
-        digest.update(b"".join(part.cpu().numpy().tobytes() for part in parts) + bytes([len(parts)]))
+        digest.update(
+            b"".join(part.cpu().numpy().tobytes() for part in parts) + bytes([len(parts)])
+        )
     for pool in (clean, corrupted):
         digest.update(pool.tokens.cpu().numpy().tobytes())
     if part is not None:
@@ -154,10 +193,15 @@ def _identity(circuits: Sequence[Circuit], clean: Pool, corrupted: Pool, part: P
 
 
 def _check_finite(values: Float[np.ndarray, "rows *block"], place: tuple[np.ndarray, ...]) -> None:
-    """Refuse what is not finite in the block that has this place in the grid (or among the pairs)."""
+    """Refuse what is not finite in the block that has this place in the grid
+    (or among the pairs).
+    """
     if not np.isfinite(values).all():
         row, *found = np.argwhere(~np.isfinite(values))[0].tolist()
         where = [int(axis.reshape(-1)[at]) for axis, at in zip(place, found, strict=True)]
         value = values[(row, *found)]
         circuit = "the corrupted run" if row == 0 else f"circuit {row - 1}"
-        raise NonFinite(f"The divergence of {circuit} for pair {', '.join(map(str, where))} is {value}: activations overflow or hold NaN.")
+        raise NonFinite(
+            f"The divergence of {circuit} for pair {', '.join(map(str, where))} is {value}:"
+            " activations overflow or hold NaN."
+        )

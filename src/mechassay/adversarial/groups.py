@@ -1,9 +1,9 @@
 """Tables of the divergences by a field of the prompts, or by two fields together.
 
-Appendix D of Uit de Bos and Garriga-Alonso (2024) looks at the maximum and at high percentiles by template
-field (which object, which place) and by pairs of fields. `by_fields` makes these tables. The
-largest of many groups is large by chance too, and a larger group has a larger maximum: which labels
-are worse than that is for `label_tests` to say.
+Appendix D of Uit de Bos and Garriga-Alonso (2024) looks at the maximum and at high percentiles by
+template field (which object, which place) and by pairs of fields. `by_fields` makes these tables.
+The largest of many groups is large by chance too, and a larger group has a larger maximum: which
+labels are worse than that is for `label_tests` to say.
 """
 
 from __future__ import annotations
@@ -44,19 +44,28 @@ class Field:
         if self.side not in SIDES:
             raise UnknownName("side of a pair", self.side, SIDES)
         if self.strata is not None and len(self.strata) != len(self.labels):
-            raise BadUsage(f"The field {self.name} has {len(self.labels)} labels and {len(self.strata)} strata; give one for each input.")
+            raise BadUsage(
+                f"The field {self.name} has {len(self.labels)} labels and {len(self.strata)}"
+                " strata; give one for each input."
+            )
 
     def axis(self, values: np.ndarray) -> int:
         """The axis of the values that the labels belong to.
 
         Raises:
-            BadUsage: the labels are not as many as inputs on that axis, or the values have more than two axes.
+            BadUsage: the labels are not as many as inputs on that axis, or the values have more
+                than two axes.
         """
         if values.ndim not in (1, 2):
-            raise BadUsage(f"Values have the axes (pairs) or (clean, corrupted); got the shape {values.shape}.")
+            raise BadUsage(
+                f"Values have the axes (pairs) or (clean, corrupted); got the shape {values.shape}."
+            )
         axis = SIDES.index(self.side) if values.ndim == 2 else 0
         if len(self.labels) != values.shape[axis]:
-            raise BadUsage(f"The field {self.name} has {len(self.labels)} labels for {values.shape[axis]} inputs.")
+            raise BadUsage(
+                f"The field {self.name} has {len(self.labels)} labels for {values.shape[axis]}"
+                " inputs."
+            )
         return axis
 
 
@@ -79,8 +88,13 @@ class GroupTable:
     percentiles: Float[np.ndarray, "*cells p"]
 
 
-def by_fields(values: Float[np.ndarray, "*shape"], fields: Sequence[Field], percentiles: Sequence[float] = PERCENTILES) -> GroupTable:
-    """Maximum and percentiles of the values by one field, or by several together (two make a heat map).
+def by_fields(
+    values: Float[np.ndarray, "*shape"],
+    fields: Sequence[Field],
+    percentiles: Sequence[float] = PERCENTILES,
+) -> GroupTable:
+    """Maximum and percentiles of the values by one field,
+    or by several together (two make a heat map).
 
     Args:
         values: [clean, corrupted] of a grid, or [pairs]; NaN is left out.
@@ -107,6 +121,15 @@ def by_fields(values: Float[np.ndarray, "*shape"], fields: Sequence[Field], perc
     count = np.bincount(cell, minlength=math.prod(sizes))
     rising = flat[np.lexsort((flat, cell))]
     begin = np.cumsum(count) - count
-    largest, *found = (run_percentiles(rising, begin, count, p).reshape(sizes) for p in (1.0, *percentiles))
+    largest, *found = (
+        run_percentiles(rising, begin, count, p).reshape(sizes) for p in (1.0, *percentiles)
+    )
     table = np.stack(found, axis=-1) if found else np.empty((*sizes, 0))
-    return GroupTable(tuple(field.name for field in fields), tuple(labels), tuple(percentiles), count.reshape(sizes), largest, table)
+    return GroupTable(
+        tuple(field.name for field in fields),
+        tuple(labels),
+        tuple(percentiles),
+        count.reshape(sizes),
+        largest,
+        table,
+    )

@@ -1,20 +1,23 @@
-"""How much worse a label is: the mean of its pairs minus that of the rest of its strata, with an interval.
+"""How much worse a label is: the mean of its pairs minus that
+of the rest of its strata, with an interval.
 
-With r_i the mean of input i's pairs, n_ls the inputs of label l in stratum s, n_l their sum over strata,
-and o_ls the mean of r over the inputs of other labels in s,
+With r_i the mean of input i's pairs, n_ls the inputs of label l in stratum s, n_l their sum over
+strata, and o_ls the mean of r over the inputs of other labels in s,
 
     D_l = mean over the inputs i of l of d_i,    d_i = r_i - o_ls(i)
 
-The rest is what `label_tests` compares the label with. The variance of D_l has three parts, which are added:
+The rest is what `label_tests` compares the label with. The variance of D_l has three parts, which
+are added:
 
     inputs of the label   s^2(d_i) / n_l
     inputs of the rest    sum_s (n_ls / n_l)^2 s^2_ls / (inputs of other labels in s)
-    the grid's other side sum_j g_j^2 m / (m - 1),  g_j = column j's part of D_l beyond the inputs' means
+    the grid's other side sum_j g_j^2 m / (m - 1),
+                          g_j = column j's part of D_l beyond the inputs' means
 
 s^2_ls is the sample variance of r among the other labels' inputs of s, or over all strata together
-where a stratum has a single one. Pairs are a part of all three, so that the sum is rather too large. The interval
-is Student's, with n_l - 1 degrees of freedom (m - 1 if that is less). It is each label's own: of the
-largest of many differences it says too much.
+where a stratum has a single one. Pairs are a part of all three, so that the sum is rather too
+large. The interval is Student's, with n_l - 1 degrees of freedom (m - 1 if that is less). It is
+each label's own: of the largest of many differences it says too much.
 """
 
 from __future__ import annotations
@@ -24,7 +27,7 @@ from dataclasses import dataclass
 
 import numpy as np
 from jaxtyping import Float
-from scipy.special import stdtrit  # pyright: ignore[reportMissingTypeStubs] - scipy ships none
+from scipy.special import stdtrit
 
 from mechassay.adversarial.bootstrap import LEAST
 from mechassay.adversarial.bounds import check_share
@@ -48,15 +51,18 @@ class LabelEffects:
     high: Float[np.ndarray, "labels"]
 
 
-def label_effects(values: Float[np.ndarray, "*shape"], field: Field, level: float = LEVEL) -> LabelEffects:
+def label_effects(
+    values: Float[np.ndarray, "*shape"], field: Field, level: float = LEVEL
+) -> LabelEffects:
     """The difference of every label's mean from the rest of its strata.
 
     Args:
-        values: [clean, corrupted] of a grid, or [pairs]; NaN is left out, as are inputs without others.
+        values: [clean, corrupted] of a grid, or [pairs]; NaN is left out, as are inputs without
+            others.
 
     Raises:
-        BadUsage: fewer than two labels, labels or strata that do not fit the values, or a level that
-            is not between 0 and 1.
+        BadUsage: fewer than two labels, labels or strata that do not fit the values, or a level
+            that is not between 0 and 1.
     """
     check_share("The confidence", level)
     rows = np.moveaxis(values, field.axis(values), 0).reshape(len(field.labels), -1).astype(float)
@@ -74,7 +80,9 @@ def label_effects(values: Float[np.ndarray, "*shape"], field: Field, level: floa
     with np.errstate(invalid="ignore"):
         half = stdtrit(freedom, (1 + level) / 2) * np.sqrt(variance)
     half[freedom + 1 < LEAST] = math.nan
-    for all_labels, own in zip(ends, (difference, difference - half, difference + half), strict=True):
+    for all_labels, own in zip(
+        ends, (difference, difference - half, difference + half), strict=True
+    ):
         all_labels[place] = own
     return LabelEffects(names, *ends)
 
@@ -102,18 +110,26 @@ def _differences(
         squares = np.bincount(found.code, (apart - difference[found.code]) ** 2, len(count))
         variance = squares / (count - 1) / count + _of_rest(found, own_squares, rest)
     if m > 1:
-        variance = variance + _of_columns(np.where(defined, rows - (filled.sum(axis=1) / per_row)[:, None], 0.0) / per_row[:, None], found)
+        variance = variance + _of_columns(
+            np.where(defined, rows - (filled.sum(axis=1) / per_row)[:, None], 0.0)
+            / per_row[:, None],
+            found,
+        )
     return difference, variance, np.minimum(count - 1, m - 1 if m > 1 else math.inf)
 
 
-def _cells(numbers: Float[np.ndarray, "kept"], found: Comparison) -> Float[np.ndarray, "strata labels"]:
+def _cells(
+    numbers: Float[np.ndarray, "kept"], found: Comparison
+) -> Float[np.ndarray, "strata labels"]:
     """Sums of numbers over the inputs of each label in each stratum."""
     place = found.stratum * len(found.names) + found.code
     return np.bincount(place, numbers, found.sizes.size).reshape(found.sizes.shape)
 
 
 def _of_rest(
-    found: Comparison, own_squares: Float[np.ndarray, "strata labels"], rest: Float[np.ndarray, "strata labels"]
+    found: Comparison,
+    own_squares: Float[np.ndarray, "strata labels"],
+    rest: Float[np.ndarray, "strata labels"],
 ) -> Float[np.ndarray, "labels"]:
     """The variance of what the labels are compared with."""
     others = found.others
@@ -124,7 +140,9 @@ def _of_rest(
     return ((found.sizes / found.compared) ** 2 * each / others).sum(axis=0)
 
 
-def _of_columns(parts: Float[np.ndarray, "kept m"], found: Comparison) -> Float[np.ndarray, "labels"]:
+def _of_columns(
+    parts: Float[np.ndarray, "kept m"], found: Comparison
+) -> Float[np.ndarray, "labels"]:
     """The variance that comes from the other side of the grid."""
     m = parts.shape[1]
     totals = np.zeros((len(found.sizes), m))

@@ -29,7 +29,7 @@ from dataclasses import dataclass
 
 import numpy as np
 from jaxtyping import Float, Int
-from scipy.stats import random_table  # pyright: ignore[reportMissingTypeStubs] - scipy ships none
+from scipy.stats import random_table
 
 from mechassay.adversarial.bounds import check_share
 from mechassay.adversarial.groups import Field
@@ -53,7 +53,9 @@ class Exceedance:
     def thresholds(self, values: Float[np.ndarray, "n"]) -> Float[np.ndarray, "t"]:
         return np.array([self.above], dtype=float)
 
-    def measure(self, counts: Float[np.ndarray, "*lead bins"], thresholds: Float[np.ndarray, "t"]) -> Float[np.ndarray, "*lead"]:
+    def measure(
+        self, counts: Float[np.ndarray, "*lead bins"], thresholds: Float[np.ndarray, "t"]
+    ) -> Float[np.ndarray, "*lead"]:
         """From the numbers of values between thresholds; NaN without values."""
         with np.errstate(invalid="ignore", divide="ignore"):
             return counts[..., 1] / counts.sum(axis=-1)
@@ -66,19 +68,29 @@ class HighPercentile:
     p: float
 
     def thresholds(self, values: Float[np.ndarray, "n"]) -> Float[np.ndarray, "t"]:
-        """Pooled values, from the smallest to the largest; half of them have a fifth to five times the share 1 - p above them."""
+        """Pooled values, from the smallest to the largest;
+        half of them have a fifth to five times the share 1 - p above them.
+        """
         check_share("A percentile", self.p)
         if not np.isfinite(values).all():
-            raise NonFinite("A test of percentiles needs finite values; infinite ones can be tested by their exceedance.")
+            raise NonFinite(
+                "A test of percentiles needs finite values; infinite ones can be tested by their"
+                " exceedance."
+            )
         rising = np.sort(values)
         n, half = values.size, N_THRESHOLDS // 2
         near = np.geomspace((1 - self.p) / 5, (1 - self.p) * 5, half) * n
         beyond = np.concatenate([np.geomspace(1, n, half), near.clip(1, n)]).astype(int)
         return np.unique(rising[n - beyond]).astype(float)
 
-    def measure(self, counts: Float[np.ndarray, "*lead bins"], thresholds: Float[np.ndarray, "t"]) -> Float[np.ndarray, "*lead"]:
-        """Interpolated between the thresholds that have less, and not less, than the share p at or below them; NaN without values."""
-        # No value is above the last threshold, which is the largest of all; so there is always a place.
+    def measure(
+        self, counts: Float[np.ndarray, "*lead bins"], thresholds: Float[np.ndarray, "t"]
+    ) -> Float[np.ndarray, "*lead"]:
+        """Interpolated between the thresholds that have less, and not less,
+        than the share p at or below them; NaN without values.
+        """
+        # No value is above the last threshold, which is the largest of all; so there is always a
+        # place.
         below = np.cumsum(counts, axis=-1)[..., :-1]
         wanted = self.p * below[..., -1:]
         place = (below >= wanted * (1 - ROUNDING)).argmax(axis=-1)[..., None]
@@ -119,7 +131,10 @@ class Comparison:
         """
         names, code = np.unique(np.asarray(field.labels), return_inverse=True)
         if len(names) < 2:
-            raise BadUsage(f"A test of labels needs at least 2 of them; the field {field.name} has {len(names)}.")
+            raise BadUsage(
+                f"A test of labels needs at least 2 of them; the field {field.name} has"
+                f" {len(names)}."
+            )
         built = np.zeros(len(code), dtype=np.int64)
         if field.strata is not None:
             built = np.unique(np.asarray(field.strata), return_inverse=True)[1]
@@ -128,7 +143,15 @@ class Comparison:
         several = (sizes > 0).sum(axis=1) > 1
         kept = np.flatnonzero(several[built])
         stratum = (np.cumsum(several) - 1)[built[kept]]
-        return Comparison(tuple(map(str, names)), np.bincount(code), kept, code[kept], stratum, sizes[several], len(several))
+        return Comparison(
+            tuple(map(str, names)),
+            np.bincount(code),
+            kept,
+            code[kept],
+            stratum,
+            sizes[several],
+            len(several),
+        )
 
     @property
     def compared(self) -> Int[np.ndarray, "labels"]:
@@ -199,9 +222,9 @@ def worse_labels(
 ) -> LabelTest:
     """Test for every label of a field whether its inputs are worse than the rest of their strata.
 
-    Labels are exchangeable within strata if, among inputs that are built alike, they are independent
-    of everything else in the input. A label without defined values, or alone in its strata, shows no
-    difference.
+    Labels are exchangeable within strata if, among inputs that are built alike, they are
+    independent of everything else in the input. A label without defined values, or alone in its
+    strata, shows no difference.
 
     Args:
         values: [clean, corrupted] of a grid, or [pairs]; NaN is left out.
@@ -229,18 +252,30 @@ def worse_labels(
         rows.append(_apart(*(statistic.measure(each, thresholds) for each in tables)))
     p, adjusted = _p_values(np.concatenate(rows), found.sizes)
     about = (found.inputs, found.compared, value, rest, p, adjusted)
-    return LabelTest(field.name, found.names, *about, n_permutations, found.n_strata, len(found.sizes))
+    return LabelTest(
+        field.name, found.names, *about, n_permutations, found.n_strata, len(found.sizes)
+    )
 
 
-def _binned(inputs: Float[np.ndarray, "inputs pairs"], thresholds: Float[np.ndarray, "t"]) -> Float[np.ndarray, "inputs bins"]:
-    """For each input how many of its values lie between thresholds; the last bin is above all of them."""
+def _binned(
+    inputs: Float[np.ndarray, "inputs pairs"], thresholds: Float[np.ndarray, "t"]
+) -> Float[np.ndarray, "inputs bins"]:
+    """For each input how many of its values lie between thresholds;
+    the last bin is above all of them.
+    """
     n, bins = len(inputs), len(thresholds) + 1
     place = np.searchsorted(thresholds, inputs, side="left") + np.arange(n)[:, None] * bins
     return np.bincount(place[~np.isnan(inputs)], minlength=n * bins).reshape(n, bins).astype(float)
 
 
-def _by_label(placed: Float[np.ndarray, "draws kept bins"], counts: Float[np.ndarray, "kept bins"], found: Comparison) -> Tables:
-    """Counts of each label and of its rest, from the counts of the inputs that stand at the labels' places, in order."""
+def _by_label(
+    placed: Float[np.ndarray, "draws kept bins"],
+    counts: Float[np.ndarray, "kept bins"],
+    found: Comparison,
+) -> Tables:
+    """Counts of each label and of its rest, from the counts of the inputs
+    that stand at the labels' places, in order.
+    """
     there = np.flatnonzero(found.compared)
     own, weighted = (np.zeros((len(placed), len(found.names), counts.shape[1])) for _ in range(2))
     if len(there):
@@ -252,7 +287,12 @@ def _by_label(placed: Float[np.ndarray, "draws kept bins"], counts: Float[np.nda
     return own, found.rest(weighted, counts)
 
 
-def _permuted(counts: Float[np.ndarray, "kept bins"], found: Comparison, rng: np.random.Generator, n_permutations: int) -> Iterator[Tables]:
+def _permuted(
+    counts: Float[np.ndarray, "kept bins"],
+    found: Comparison,
+    rng: np.random.Generator,
+    n_permutations: int,
+) -> Iterator[Tables]:
     """Tables label x bin with the labels permuted within strata, in blocks."""
     # Places by stratum, and where in them the places by label are.
     by_stratum = np.argsort(found.stratum, kind="stable")
@@ -268,9 +308,14 @@ def _permuted(counts: Float[np.ndarray, "kept bins"], found: Comparison, rng: np
 
 
 def _drawn_tables(
-    counts: Float[np.ndarray, "kept bins"], found: Comparison, rng: np.random.Generator, n_permutations: int
+    counts: Float[np.ndarray, "kept bins"],
+    found: Comparison,
+    rng: np.random.Generator,
+    n_permutations: int,
 ) -> Iterator[Tables]:
-    """The same where every input has one value: a table for each stratum, with the margins of the observed one."""
+    """The same where every input has one value: a table for each stratum,
+    with the margins of the observed one.
+    """
     # An undefined value is a bin of its own, which is dropped again.
     bins = np.zeros((len(found.sizes), counts.shape[1] + 1), dtype=np.int64)
     np.add.at(bins[:, :-1], found.stratum, counts.astype(np.int64))
@@ -289,14 +334,18 @@ def _drawn_tables(
         yield own[..., :-1], found.rest(weighted[..., :-1], counts)
 
 
-def _apart(value: Float[np.ndarray, "*lead"], rest: Float[np.ndarray, "*lead"]) -> Float[np.ndarray, "*lead"]:
+def _apart(
+    value: Float[np.ndarray, "*lead"], rest: Float[np.ndarray, "*lead"]
+) -> Float[np.ndarray, "*lead"]:
     return np.nan_to_num(value - rest, nan=0.0)
 
 
 def _p_values(
     draws: Float[np.ndarray, "draws labels"], sizes: Int[np.ndarray, "strata labels"]
 ) -> tuple[Float[np.ndarray, "labels"], Float[np.ndarray, "labels"]]:
-    """Each label's own and adjusted p values from its statistic in all draws, of which the first is the observed one."""
+    """Each label's own and adjusted p values from its statistic in all draws,
+    of which the first is the observed one.
+    """
     scaled = np.empty_like(draws)
     alike = np.unique(sizes, axis=1, return_inverse=True)[1].reshape(-1)
     for number in range(int(alike.max()) + 1):

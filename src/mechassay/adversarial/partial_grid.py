@@ -1,25 +1,26 @@
 """A part of a grid: the pairs whose two prompts are of one stratum, such as one template.
 
-Prompts are drawn as for a grid; the stratum of a prompt is the values of some of its fields. What is
-left is a whole grid for each stratum s, a block of n_s clean and m_s corrupted prompts. All values
-weigh alike, so block s has the share w_s = n_s m_s / sum n m. Two statements can be made.
+Prompts are drawn as for a grid; the stratum of a prompt is the values of some of its fields. What
+is left is a whole grid for each stratum s, a block of n_s clean and m_s corrupted prompts. All
+values weigh alike, so block s has the share w_s = n_s m_s / sum n m. Two statements can be made.
 
-**Bounds** hold given the strata of the sample: for the population in which stratum s has the share w_s
-and both prompts are drawn independently within it. Let F be the share of the values in a set, theta
-its mean, and k_s = min(n_s, m_s). By averaging (`grid`) the share in block s is, for the mean of any
-convex function, at most Bin(k_s, theta_s) / k_s. Blocks share no prompt, so that F is at most the sum
-of w_s / k_s Bin(k_s, theta_s). Let K be the smallest k_s / w_s, and N = sum k_s. A variable in
-[0, 1/K] is at most the one with its mean that is 0 or 1/K, and a sum of N of these is at most a
-binomial one (Hoeffding 1956). So with Z ~ Bin(N, theta K / N)
+**Bounds** hold given the strata of the sample: for the population in which stratum s has the share
+w_s and both prompts are drawn independently within it. Let F be the share of the values in a set,
+theta its mean, and k_s = min(n_s, m_s). By averaging (`grid`) the share in block s is, for the mean
+of any convex function, at most Bin(k_s, theta_s) / k_s. Blocks share no prompt, so that F is at
+most the sum of w_s / k_s Bin(k_s, theta_s). Let K be the smallest k_s / w_s, and N = sum k_s. A
+variable in [0, 1/K] is at most the one with its mean that is 0 or 1/K, and a sum of N of these is
+at most a binomial one (Hoeffding 1956). So with Z ~ Bin(N, theta K / N)
 
     E g(K F) <= E g(Z),    P(F <= y) <= alpha    where K y <= the shortfall of Z (`grid.shortfall`).
 
 K is the number of values over the most that one prompt is in. For one block K = N = min(n, m), and
 the bound is the grid's.
 
-**Intervals** resample all rows and all columns (`bootstrap`), so strata get other shares, as in another
-sample. They are about pairs drawn as these were, given that their strata agree; K inputs are what
-they may reach to. The pairs of different strata have intervals by the same rule, and no bounds.
+**Intervals** resample all rows and all columns (`bootstrap`), so strata get other shares, as in
+another sample. They are about pairs drawn as these were, given that their strata agree; K inputs
+are what they may reach to. The pairs of different strata have intervals by the same rule, and no
+bounds.
 """
 
 from __future__ import annotations
@@ -32,7 +33,7 @@ from typing import Any
 
 import numpy as np
 from jaxtyping import Bool, Float, Int
-from scipy.optimize import root_scalar  # pyright: ignore[reportMissingTypeStubs] - scipy ships none
+from scipy.optimize import root_scalar
 
 from mechassay.adversarial.bounds import at_most_each, check_share, decimal, failure_of
 from mechassay.adversarial.grid import XTOL, shortfall
@@ -55,13 +56,19 @@ class PartialGrid:
 
     def __post_init__(self) -> None:
         if not np.isin(self.clean, self.corrupted).any():
-            raise BadUsage("No clean prompt of the grid is of the stratum of a corrupted one: there are no pairs.")
+            raise BadUsage(
+                "No clean prompt of the grid is of the stratum of a corrupted one: there are no"
+                " pairs."
+            )
 
     @staticmethod
     def of(clean: Sequence[Any], corrupted: Sequence[Any]) -> PartialGrid:
         """From a label of every prompt, anything that can be a key."""
         numbers: dict[Any, int] = {}
-        codes = [np.array([numbers.setdefault(label, len(numbers)) for label in side], dtype=np.int64) for side in (clean, corrupted)]
+        codes = [
+            np.array([numbers.setdefault(label, len(numbers)) for label in side], dtype=np.int64)
+            for side in (clean, corrupted)
+        ]
         return PartialGrid(*codes)
 
     @property
@@ -75,9 +82,14 @@ class PartialGrid:
         return self.clean[:, None] == self.corrupted[None, :]
 
     def blocks(self) -> list[tuple[Int[np.ndarray, "rows"], Int[np.ndarray, "columns"]]]:
-        """The prompts of each stratum that both sides have, in the order of the strata's numbers."""
+        """The prompts of each stratum that both sides have,
+        in the order of the strata's numbers.
+        """
         both = np.intersect1d(self.clean, self.corrupted)
-        return [(np.flatnonzero(self.clean == each), np.flatnonzero(self.corrupted == each)) for each in both.tolist()]
+        return [
+            (np.flatnonzero(self.clean == each), np.flatnonzero(self.corrupted == each))
+            for each in both.tolist()
+        ]
 
     @cached_property
     def sides(self) -> Int[np.ndarray, "blocks 2"]:
@@ -108,13 +120,16 @@ class PartialGrid:
 
 
 def reach(mask: Bool[np.ndarray, "clean corrupted"]) -> float:
-    """Pairs of a part of a grid over the most that one prompt is in: what the part has in place of a grid's smaller side."""
+    """Pairs of a part of a grid over the most that one prompt is in:
+    what the part has in place of a grid's smaller side.
+    """
     most = max(int(mask.sum(axis=0).max()), int(mask.sum(axis=1).max()))
     return int(mask.sum()) / most if most else 0.0
 
 
 def partial_rank(strata: PartialGrid, p: float, level: float = 0.95) -> int | None:
-    """The smallest rank among all pairs whose order statistic is at least the p-th percentile with confidence `level`.
+    """The smallest rank among all pairs whose order statistic is at least
+    the p-th percentile with confidence `level`.
 
     None if not even the largest value is known to be.
 
@@ -129,7 +144,8 @@ def partial_rank(strata: PartialGrid, p: float, level: float = 0.95) -> int | No
 
 
 def partial_confidence(strata: PartialGrid, p: float, rank: int) -> float:
-    """The confidence that the value of that rank among all pairs is at least the p-th percentile; 0 if nothing is known.
+    """The confidence that the value of that rank among all pairs is at least the p-th percentile;
+    0 if nothing is known.
 
     Raises:
         BadUsage: p is not between 0 and 1, or the rank not between 1 and the number of pairs.
@@ -139,7 +155,8 @@ def partial_confidence(strata: PartialGrid, p: float, rank: int) -> float:
     if not 1 <= rank <= total:
         raise BadUsage(f"A rank must be between 1 and {total}; got {rank}.")
     mean, seen = float(1 - decimal(p)) * strata.units, strata.units * (1 - rank / total)
-    # As for a grid: any c gives a valid bound; those above the mean cannot be the best for an alpha below one half.
+    # As for a grid: any c gives a valid bound; those above the mean cannot be the best for an alpha
+    # below one half.
     c = np.arange(math.floor(seen) + 1, min(n, math.ceil(mean) + 1) + 1)
     if not c.size:
         return 0.0
@@ -167,7 +184,9 @@ def partial_exceedance(strata: PartialGrid, hits: int, level: float = 0.95) -> f
     # At theta = 1 the shortfall may stay below what was seen: then nothing is refuted.
     if _lowest(strata, 1.0, alpha) <= seen:
         return 1.0
-    found = root_scalar(lambda theta: seen - _lowest(strata, theta, alpha), bracket=(hits / total, 1.0), xtol=XTOL)
+    found = root_scalar(
+        lambda theta: seen - _lowest(strata, theta, alpha), bracket=(hits / total, 1.0), xtol=XTOL
+    )
     return min(1.0, float(found.root) + XTOL)
 
 

@@ -1,12 +1,15 @@
-"""Pools of clean and corrupted prompts, each with each: what an adversarial evaluation draws its pairs from.
+"""Pools of clean and corrupted prompts, each with each:
+what an adversarial evaluation draws its pairs from.
 
-The clean pool are original prompts of a task's split, the corrupted pool counterfactual prompts of one kind, from
-other examples of the same split (the next ones of its stream), so that the two are drawn independently. Where they are
-matched instead, prompt i of one belongs to prompt i of the other.
+The clean pool are original prompts of a task's split, the corrupted pool counterfactual prompts of
+one kind, from other examples of the same split (the next ones of its stream), so that the two are
+drawn independently. Where they are matched instead, prompt i of one belongs to prompt i of the
+other.
 
-Any clean prompt must be comparable with any corrupted one, token by token, so all have the same number of
-tokens: the number that most of the clean prompts have. Prompts of another length, or with words that the tokenizer does
-not know, are dropped and counted.
+Any clean prompt must be comparable with any corrupted one, token by token, so all have the same
+number of
+tokens: the number that most of the clean prompts have. Prompts of another length, or with words
+that the tokenizer does not know, are dropped and counted.
 
 The fields of a prompt are its parts (`Prompt.spans`): what group-by and search work with.
 """
@@ -71,20 +74,39 @@ class Pool:
 
     @cached_property
     def fields(self) -> dict[str, tuple[str, ...]]:
-        """The text of every part, by its name, in the order of the prompts; "-" where a prompt lacks it."""
+        """The text of every part, by its name, in the order of the prompts;
+        "-" where a prompt lacks it.
+        """
         names = dict.fromkeys(name for prompt in self.prompts for name in prompt.spans)
-        return {name: tuple(prompt.part(name) if name in prompt.spans else NOTHING for prompt in self.prompts) for name in names}
+        return {
+            name: tuple(
+                prompt.part(name) if name in prompt.spans else NOTHING for prompt in self.prompts
+            )
+            for name in names
+        }
 
     def labels(self, name: str) -> tuple[str, ...] | None:
-        """The value of a field for every prompt: its part of that name, or what else is known; None where one lacks it."""
+        """The value of a field for every prompt: its part of that name, or what else is known;
+        None where one lacks it.
+        """
         known = self.columns.get(name, (NOTHING,) * len(self))
-        found = tuple(prompt.part(name) if name in prompt.spans else known[row] for row, prompt in enumerate(self.prompts))
+        found = tuple(
+            prompt.part(name) if name in prompt.spans else known[row]
+            for row, prompt in enumerate(self.prompts)
+        )
         return None if NOTHING in found else found
 
     def select(self, rows: Sequence[int]) -> Pool:
         """The prompts at `rows`, in that order."""
-        columns = {name: tuple(labels[row] for row in rows) for name, labels in self.columns.items()}
-        return Pool(tuple(self.prompts[row] for row in rows), self.tokens[torch.as_tensor(rows, dtype=torch.long)], {}, columns)
+        columns = {
+            name: tuple(labels[row] for row in rows) for name, labels in self.columns.items()
+        }
+        return Pool(
+            tuple(self.prompts[row] for row in rows),
+            self.tokens[torch.as_tensor(rows, dtype=torch.long)],
+            {},
+            columns,
+        )
 
 
 def tokenized(model: Model, texts: Sequence[str]) -> list[list[int]]:
@@ -113,7 +135,8 @@ def draw_pools(
     """The clean and the corrupted pool of a task.
 
     Args:
-        matched: take each corrupted prompt from the example of the clean one; the sizes must then be equal.
+        matched: take each corrupted prompt from the example of the clean one; the sizes must then
+            be equal.
         where: values of fields that all prompts must have.
         counterfactual: the kind of corrupted prompts; the task's default if None.
         seed: another seed, other prompts.
@@ -125,7 +148,10 @@ def draw_pools(
     """
     kind = _checked(task, split, counterfactual, seed, model.tokenizer)
     if min(n_clean, n_corrupted) < 1 or (matched and n_clean != n_corrupted):
-        raise BadUsage(f"Pools need a prompt each, and matched ones equal sizes; got {n_clean} clean and {n_corrupted} corrupted prompts.")
+        raise BadUsage(
+            f"Pools need a prompt each, and matched ones equal sizes; got {n_clean} clean and"
+            f" {n_corrupted} corrupted prompts."
+        )
     sides = _Sides(model, matched, n_clean, n_corrupted)
     # What is chosen by its fields may be rare, and is looked at before it is tokenized.
     patience = (PATIENCE * (n_clean + n_corrupted) + CHUNK) * (RARE if where else 1)
@@ -135,14 +161,22 @@ def draw_pools(
         min(CHUNK, 4 * (n_clean + n_corrupted)) if where else CHUNK,
     )
     if not sides.full:
-        had = f"{len(sides.clean)} clean and {len(sides.corrupted)} corrupted prompts of {sides.length or 0} tokens"
-        asked = f"asked for {n_clean} and {n_corrupted}{said(sides.clean.dropped + sides.corrupted.dropped)}"
+        had = (
+            f"{len(sides.clean)} clean and {len(sides.corrupted)} corrupted prompts of"
+            f" {sides.length or 0} tokens"
+        )
+        asked = (
+            f"asked for {n_clean} and"
+            f" {n_corrupted}{said(sides.clean.dropped + sides.corrupted.dropped)}"
+        )
         raise BadPairs(f"Split {split!r} of {task.name} has {had} for {model.name}; {asked}.")
     return sides.clean.pool(), sides.corrupted.pool()
 
 
 def left_out(model: Model, tokens: Sequence[int], length: int) -> str | None:
-    """Why a prompt cannot be in a pool; None if it can. What stands before every prompt may be anything."""
+    """Why a prompt cannot be in a pool; None if it can.
+    What stands before every prompt may be anything.
+    """
     unknown = None if model.tokenizer is None else model.tokenizer.unk_token_id
     if len(tokens) != length:
         return f"not {length} tokens"
@@ -155,7 +189,13 @@ def said(dropped: Mapping[str, int]) -> str:
     return f" (left out: {counts})" if counts else ""
 
 
-def _checked(task: Task, split: str, counterfactual: str | None, seed: int, tokenizer: PreTrainedTokenizerBase | None) -> str:
+def _checked(
+    task: Task,
+    split: str,
+    counterfactual: str | None,
+    seed: int,
+    tokenizer: PreTrainedTokenizerBase | None,
+) -> str:
     """The kind of corrupted prompts that is meant."""
     kind = task.counterfactual_for(tokenizer) if counterfactual is None else counterfactual
     if kind not in task.counterfactuals:
@@ -169,7 +209,9 @@ def _checked(task: Task, split: str, counterfactual: str | None, seed: int, toke
 
 
 class _Candidate(NamedTuple):
-    """An example's clean prompt, its corrupted one, and what is known of each; None for a prompt that is not there or not wanted."""
+    """An example's clean prompt, its corrupted one, and what is known of each;
+    None for a prompt that is not there or not wanted.
+    """
 
     prompts: tuple[Prompt | None, Prompt | None]
     columns: tuple[Mapping[str, str], Mapping[str, str]]
@@ -186,8 +228,13 @@ class _Candidate(NamedTuple):
         built = {} if template is None else {TEMPLATE: template}
         columns = ({**example.tags, **built}, built)
         pair = (example.prompt, example.counterfactuals.get(kind))
-        reasons = tuple(ABSENT if each is None else _unfit(each, columns[side], where) for side, each in enumerate(pair))
-        prompts = tuple(each if reason is None else None for each, reason in zip(pair, reasons, strict=True))
+        reasons = tuple(
+            ABSENT if each is None else _unfit(each, columns[side], where)
+            for side, each in enumerate(pair)
+        )
+        prompts = tuple(
+            each if reason is None else None for each, reason in zip(pair, reasons, strict=True)
+        )
         return _Candidate((prompts[0], prompts[1]), columns, (reasons[0], reasons[1]))
 
 
@@ -197,7 +244,14 @@ def _value(prompt: Prompt, columns: Mapping[str, str], name: str) -> str | None:
 
 def _unfit(prompt: Prompt, columns: Mapping[str, str], where: Mapping[str, str]) -> str | None:
     """Why a prompt is not one of those wanted."""
-    return next((f"not {name} = {value}" for name, value in where.items() if _value(prompt, columns, name) != value), None)
+    return next(
+        (
+            f"not {name} = {value}"
+            for name, value in where.items()
+            if _value(prompt, columns, name) != value
+        ),
+        None,
+    )
 
 
 class _Side:
@@ -224,7 +278,9 @@ class _Side:
 
 
 class _Sides:
-    """Both pools, filled from one stream of examples: the clean one first, unless they are matched."""
+    """Both pools, filled from one stream of examples:
+    the clean one first, unless they are matched.
+    """
 
     def __init__(self, model: Model, matched: bool, n_clean: int, n_corrupted: int) -> None:
         self.model, self.matched = model, matched
@@ -237,10 +293,12 @@ class _Sides:
         return len(self.clean) >= self.n_clean and len(self.corrupted) >= self.n_corrupted
 
     def fill(self, candidates: Iterator[_Candidate], size: int) -> None:
-        """Take prompts until both pools are full, there are no more, or too few have what is asked for.
+        """Take prompts until both pools are full, there are no more,
+        or too few have what is asked for.
 
         Args:
-            size: candidates with a prompt that are looked at together; the first ones decide the length.
+            size: candidates with a prompt that are looked at together; the first ones decide the
+                length.
         """
         while not self.full and (chunk := _chunk(candidates, size)):
             self._add(chunk)
@@ -248,17 +306,25 @@ class _Sides:
                 return
 
     def _add(self, chunk: Sequence[_Candidate]) -> None:
-        texts = [[prompt.text for each in chunk if (prompt := each.prompts[side]) is not None] for side in (0, 1)]
+        texts = [
+            [prompt.text for each in chunk if (prompt := each.prompts[side]) is not None]
+            for side in (0, 1)
+        ]
         found = [tokenized(self.model, texts[side]) for side in (0, 1)]
         if self.length is None and found[0]:
             self.length = Counter(map(len, found[0])).most_common(1)[0][0]
         rows = [iter(each) for each in found]
         for each in chunk:
-            ours, theirs = ([] if prompt is None else next(rows[side]) for side, prompt in enumerate(each.prompts))
+            ours, theirs = (
+                [] if prompt is None else next(rows[side])
+                for side, prompt in enumerate(each.prompts)
+            )
             if self.full:
                 return
             if self.matched:
-                if self._fits(self.clean, ours, each.reasons[0]) and self._fits(self.corrupted, theirs, each.reasons[1]):
+                if self._fits(self.clean, ours, each.reasons[0]) and self._fits(
+                    self.corrupted, theirs, each.reasons[1]
+                ):
                     self._take(each, 0, ours)
                     self._take(each, 1, theirs)
             elif len(self.clean) < self.n_clean:
@@ -283,7 +349,10 @@ class _Sides:
 
 def columns_of(rows: Sequence[Mapping[str, str]]) -> dict[str, tuple[str, ...]]:
     """What is known of prompts, by name; "-" where a prompt lacks it."""
-    return {name: tuple(row.get(name, NOTHING) for row in rows) for name in dict.fromkeys(name for row in rows for name in row)}
+    return {
+        name: tuple(row.get(name, NOTHING) for row in rows)
+        for name in dict.fromkeys(name for row in rows for name in row)
+    }
 
 
 def _chunk(candidates: Iterator[_Candidate], size: int) -> list[_Candidate]:
@@ -298,7 +367,9 @@ def _chunk(candidates: Iterator[_Candidate], size: int) -> list[_Candidate]:
     return found
 
 
-def _with_fields(task: Task, examples: Iterator[Example], kind: str, where: Mapping[str, str]) -> Iterator[Example]:
+def _with_fields(
+    task: Task, examples: Iterator[Example], kind: str, where: Mapping[str, str]
+) -> Iterator[Example]:
     """The examples; refused where the prompts of the first ones have no such field.
 
     Raises:
@@ -309,7 +380,12 @@ def _with_fields(task: Task, examples: Iterator[Example], kind: str, where: Mapp
     first = list(islice(examples, CHUNK))
     candidates = [_Candidate.of(task, example, kind, NO_FIELDS) for example in first]
     for side, name in enumerate(("clean", "corrupted")):
-        known = {key for each in candidates if (prompt := each.prompts[side]) is not None for key in (*prompt.spans, *each.columns[side])}
+        known = {
+            key
+            for each in candidates
+            if (prompt := each.prompts[side]) is not None
+            for key in (*prompt.spans, *each.columns[side])
+        }
         for wanted in where:
             if wanted not in known:
                 raise UnknownName(f"field of {name} prompts of {task.name}", wanted, sorted(known))

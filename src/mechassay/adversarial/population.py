@@ -1,7 +1,8 @@
 """Every matched pair of a split, where a task has finitely many.
 
-What a sample leaves open a population answers: its quantiles and its largest value are what they are, and need no interval.
-A task whose examples can be counted says how many a split has (`population`); the only one so far is greater-than.
+What a sample leaves open a population answers: its quantiles and its largest value are what they
+are, and need no interval. A task whose examples can be counted says how many a split has
+(`population`); the only one so far is greater-than.
 """
 
 from __future__ import annotations
@@ -30,7 +31,12 @@ if TYPE_CHECKING:
 
 
 def enumerate_pools(
-    task: Task, model: Model, *, split: str = "test", counterfactual: str | None = None, seed: int = 0
+    task: Task,
+    model: Model,
+    *,
+    split: str = "test",
+    counterfactual: str | None = None,
+    seed: int = 0,
 ) -> tuple[Pool, Pool]:
     """All prompts of a split that the tokenizer allows, and for each its own corrupted prompt.
 
@@ -48,21 +54,38 @@ def enumerate_pools(
     if split not in PUBLIC_SPLITS:
         raise UnknownName("split", split, PUBLIC_SPLITS)
     check_finite(task)
-    pairs = [(example.prompt, example.counterfactuals.get(kind)) for example in task.generate(split, seed, model.tokenizer)]
+    pairs = [
+        (example.prompt, example.counterfactuals.get(kind))
+        for example in task.generate(split, seed, model.tokenizer)
+    ]
     there = [(clean, other) for clean, other in pairs if other is not None]
-    ours, theirs = (tokenized(model, [pair[side].text for pair in there]) if there else [] for side in (0, 1))
+    ours, theirs = (
+        tokenized(model, [pair[side].text for pair in there]) if there else [] for side in (0, 1)
+    )
     if not there:
-        raise BadPairs(f"Split {split!r} of {task.name} has no examples with {kind!r} for {model.name}.")
+        raise BadPairs(
+            f"Split {split!r} of {task.name} has no examples with {kind!r} for {model.name}."
+        )
     length = Counter(map(len, ours)).most_common(1)[0][0]
-    reasons = [left_out(model, ours[row], length) or left_out(model, theirs[row], length) for row in range(len(there))]
-    dropped = Counter({"no such counterfactual": len(pairs) - len(there)}) + Counter(filter(None, reasons))
+    reasons = [
+        left_out(model, ours[row], length) or left_out(model, theirs[row], length)
+        for row in range(len(there))
+    ]
+    dropped = Counter({"no such counterfactual": len(pairs) - len(there)}) + Counter(
+        filter(None, reasons)
+    )
     kept = [row for row, reason in enumerate(reasons) if reason is None]
     if not kept:
-        raise BadPairs(f"Split {split!r} of {task.name} has no pairs of {length} tokens for {model.name}{said(dropped)}.")
+        raise BadPairs(
+            f"Split {split!r} of {task.name} has no pairs of {length} tokens for"
+            f" {model.name}{said(dropped)}."
+        )
 
     def pool(side: int, tokens: list[list[int]]) -> Pool:
         prompts: tuple[Prompt, ...] = tuple(there[row][side] for row in kept)
-        return Pool(prompts, torch.tensor([tokens[row] for row in kept]), dict(dropped) if side == 0 else {})
+        return Pool(
+            prompts, torch.tensor([tokens[row] for row in kept]), dict(dropped) if side == 0 else {}
+        )
 
     return pool(0, ours), pool(1, theirs)
 
@@ -77,7 +100,8 @@ def enumerate_pairs(
     store: Path | None = None,
     progress: Progress = BAR,
 ) -> Enumeration:
-    """Evaluate every example of a split with its own corrupted prompt, where a task has finitely many.
+    """Evaluate every example of a split with its own corrupted prompt,
+    where a task has finitely many.
 
     Args:
         store: a folder for what is done, so that a killed job can go on.
@@ -89,7 +113,9 @@ def enumerate_pairs(
         GraphMismatch, NonFinite, BadFile, OutOfMemory: see `evaluate_pairs`.
     """
     clean, corrupted = enumerate_pools(task, model, split=split, counterfactual=counterfactual)
-    found = evaluate_pairs(model, [circuit], clean, corrupted, grid=False, store=store, progress=progress)
+    found = evaluate_pairs(
+        model, [circuit], clean, corrupted, grid=False, store=store, progress=progress
+    )
     return Enumeration(clean, corrupted, found.circuits[0])
 
 
@@ -100,7 +126,9 @@ def check_finite(task: Any) -> None:
         BadUsage: it has no `population`.
     """
     if not hasattr(task, "population"):
-        raise BadUsage(f"The examples of {task.name} cannot be enumerated; those of greater-than can.")
+        raise BadUsage(
+            f"The examples of {task.name} cannot be enumerated; those of greater-than can."
+        )
 
 
 @dataclass(frozen=True, eq=False)
@@ -108,7 +136,8 @@ class Enumeration:
     """The divergences of a whole population of pairs, in nats: nothing about them is an estimate.
 
     Attributes:
-        clean, corrupted: prompt i of one with prompt i of the other. `clean.dropped` counts what has another length.
+        clean, corrupted: prompt i of one with prompt i of the other. `clean.dropped` counts what
+        has another length.
     """
 
     clean: Pool

@@ -39,7 +39,12 @@ class Redrawn:
     groups: Int[Tensor, "n"]
 
     @staticmethod
-    def of(batch: Batch, pairing: str, templates: Sequence[str | None] = (), groups: Sequence[str] | None = None) -> Redrawn:
+    def of(
+        batch: Batch,
+        pairing: str,
+        templates: Sequence[str | None] = (),
+        groups: Sequence[str] | None = None,
+    ) -> Redrawn:
         """From a label for each pair; without groups all are in one.
 
         Raises:
@@ -48,12 +53,22 @@ class Redrawn:
         """
         check_pairing(pairing)
         if batch.ablated is not None:
-            raise BadUsage("Corrupted prompts are drawn anew; these pairs carry constants in their place.")
+            raise BadUsage(
+                "Corrupted prompts are drawn anew; these pairs carry constants in their place."
+            )
         labels = [""] * len(batch) if groups is None else list(groups)
         if len(labels) != len(batch):
-            raise BadUsage(f"Every pair needs a group; got {len(labels)} groups of {len(batch)} pairs.")
+            raise BadUsage(
+                f"Every pair needs a group; got {len(labels)} groups of {len(batch)} pairs."
+            )
         names, member = np.unique(np.asarray(labels), return_inverse=True)
-        return Redrawn(batch, pairing, tuple(templates), tuple(names.tolist()), torch.from_numpy(member.reshape(-1)))
+        return Redrawn(
+            batch,
+            pairing,
+            tuple(templates),
+            tuple(names.tolist()),
+            torch.from_numpy(member.reshape(-1)),
+        )
 
     def draw(self, rng: np.random.Generator) -> tuple[Batch, Int[Tensor, "kept"]]:
         """Pairs made anew, and the number of each one's group.
@@ -76,7 +91,10 @@ def labels_of(pairs: Sequence[Pair], field: str) -> list[str]:
     """
     found: list[str] = []
     for pair in pairs:
-        known = {**{name: pair.clean[slice(*span)] for name, span in pair.spans.items()}, **pair.tags}
+        known = {
+            **{name: pair.clean[slice(*span)] for name, span in pair.spans.items()},
+            **pair.tags,
+        }
         if field not in known:
             raise UnknownName("field of prompts", field, known)
         found.append(known[field])

@@ -1,10 +1,13 @@
-"""Which pairs of a grid are looked at: those whose prompts agree in some fields, of prompts that have some values.
+"""Which pairs of a grid are looked at: those whose prompts agree in some fields,
+of prompts that have some values.
 
     where    all prompts have a value: "template = ..."; what is left is a grid of fewer prompts
-    same     both prompts of a pair agree in some fields, whatever the value; one grid for each value (`partial_grid`)
+    same     both prompts of a pair agree in some fields, whatever the value; one grid for each
+             value (`partial_grid`)
 
-A field is a part of the prompt, or "template", how a prompt is built, where the task says so. Prompts
-that agree with none of the other side are left out and counted: nothing is run that is in no pair.
+A field is a part of the prompt, or "template", how a prompt is built, where the task says so.
+Prompts that agree with none of the other side are left out and counted: nothing is run that is in
+no pair.
 """
 
 from __future__ import annotations
@@ -52,17 +55,31 @@ def agreeing(clean: Pool, corrupted: Pool, same: Sequence[str]) -> tuple[Pool, P
         UnknownName: a field that a prompt of either side lacks.
         BadPairs: no two prompts agree.
     """
-    labels = [list(zip(*(_labels(pools, name) for name in same), strict=True)) for pools in ((clean, corrupted), (corrupted, clean))]
-    rows = [[row for row, label in enumerate(side) if label in others] for side, others in zip(labels, map(set, labels[::-1]), strict=True)]
+    labels = [
+        list(zip(*(_labels(pools, name) for name in same), strict=True))
+        for pools in ((clean, corrupted), (corrupted, clean))
+    ]
+    rows = [
+        [row for row, label in enumerate(side) if label in others]
+        for side, others in zip(labels, map(set, labels[::-1]), strict=True)
+    ]
     if not rows[0]:
-        raise BadPairs(f"No clean prompt agrees with a corrupted one in {', '.join(same)}: there are no pairs.")
+        raise BadPairs(
+            f"No clean prompt agrees with a corrupted one in {', '.join(same)}: there are no pairs."
+        )
     reason = f"agrees with none of the other side in {', '.join(same)}"
     pools: list[Pool] = []
     for pool, kept in zip((clean, corrupted), rows, strict=True):
         left = {reason: len(pool) - len(kept)} if len(kept) < len(pool) else {}
         chosen = pool.select(kept)
         pools.append(Pool(chosen.prompts, chosen.tokens, {**pool.dropped, **left}, chosen.columns))
-    return pools[0], pools[1], PartialGrid.of(*([side[row] for row in kept] for side, kept in zip(labels, rows, strict=True)))
+    return (
+        pools[0],
+        pools[1],
+        PartialGrid.of(
+            *([side[row] for row in kept] for side, kept in zip(labels, rows, strict=True))
+        ),
+    )
 
 
 def _labels(pools: tuple[Pool, Pool], name: str) -> tuple[str, ...]:
@@ -76,11 +93,18 @@ def _labels(pools: tuple[Pool, Pool], name: str) -> tuple[str, ...]:
 def common_fields(clean: Pool, corrupted: Pool) -> tuple[str, ...]:
     """The fields that every prompt of both sides has."""
     names = dict.fromkeys((*clean.columns, *clean.fields))
-    return tuple(name for name in names if clean.labels(name) is not None and corrupted.labels(name) is not None)
+    return tuple(
+        name
+        for name in names
+        if clean.labels(name) is not None and corrupted.labels(name) is not None
+    )
 
 
-def first_part(part: PartialGrid | None, shape: tuple[int, ...], side: int) -> tuple[np.ndarray, ...]:
-    """Places of the prompts, on each axis, of a part of the pairs that has the first of them: `side` a side, `side`^2 of single pairs.
+def first_part(
+    part: PartialGrid | None, shape: tuple[int, ...], side: int
+) -> tuple[np.ndarray, ...]:
+    """Places of the prompts, on each axis, of a part of the pairs that has the first of them:
+    `side` a side, `side`^2 of single pairs.
 
     Of a restricted grid the corrupted prompts are the first that agree with one of the clean ones.
     """

@@ -66,8 +66,8 @@ def check_divergence(objective: Objective) -> None:
     """
     if not objective.needs_clean:
         raise BadUsage(
-            f"A circuit fails on a pair where it departs from the model: robust discovery needs an objective that compares with the "
-            f"clean run (kl, js); got {objective.name!r}."
+            "A circuit fails on a pair where it departs from the model: robust discovery needs an"
+            f" objective that compares with the clean run (kl, js); got {objective.name!r}."
         )
 
 
@@ -78,7 +78,8 @@ class Robust:
     Attributes:
         method: what scores edges.
         tail: how losses become one.
-        n_edges: size of the circuit whose losses are looked at: a number, or a share (a float) of the graph's edges.
+        n_edges: size of the circuit whose losses are looked at: a number, or a share (a float) of
+            the graph's edges.
         rounds: how often pairs are drawn and weighed.
         cut: "top", the best edges, or "greedy", grown from the logits.
         by: "magnitude" or "value".
@@ -126,9 +127,13 @@ class Robust:
         check_divergence(chosen)
         if isinstance(self.method, TRAINED):
             examples = _Steps(pairs, self.method.batch_size)
-            scores = self.method.score(model, pairs.batch, chosen, progress=progress, examples=examples, tail=self.tail)
+            scores = self.method.score(
+                model, pairs.batch, chosen, progress=progress, examples=examples, tail=self.tail
+            )
             return self._finished(scores, pairs, seed, {"n_examples": len(pairs.batch)})
-        scores, more = _Rounds(self, model, pairs, chosen, {} if known is None else known, progress).score(seed)
+        scores, more = _Rounds(
+            self, model, pairs, chosen, {} if known is None else known, progress
+        ).score(seed)
         return self._finished(scores, pairs, seed, more)
 
     def circuit(self, scores: EdgeScores) -> Circuit:
@@ -136,7 +141,9 @@ class Robust:
         cut = scores.greedy if self.cut == "greedy" else scores.top
         return cut(self.n_edges, by=self.by)
 
-    def _finished(self, scores: EdgeScores, pairs: Redrawn, seed: int, more: dict[str, Any]) -> EdgeScores:
+    def _finished(
+        self, scores: EdgeScores, pairs: Redrawn, seed: int, more: dict[str, Any]
+    ) -> EdgeScores:
         """Scores whose provenance is the whole procedure's."""
         own = {name: getattr(self, name) for name in ("n_edges", "rounds", "cut", "by")}
         tail = {"name": self.tail.name, **settings(self.tail)}
@@ -145,7 +152,13 @@ class Robust:
             **scores.provenance,
             "method": self.name,
             "method_version": self.version,
-            "settings": {**own, "seed": seed, "tail": tail, "pairing": pairs.pairing, "method": method},
+            "settings": {
+                **own,
+                "seed": seed,
+                "tail": tail,
+                "pairing": pairs.pairing,
+                "method": method,
+            },
             "data_hash": pairs.batch.content,
         }
         return EdgeScores(scores.graph, scores.values, {**about, **more})
@@ -195,7 +208,11 @@ class _Rounds:
 
     def score(self, seed: int) -> tuple[EdgeScores, dict[str, Any]]:
         """The scores, and what their provenance has to say of the rounds."""
-        robust, rng, plain = self.robust, np.random.default_rng(seed), isinstance(self.robust.tail, Mean)
+        robust, rng, plain = (
+            self.robust,
+            np.random.default_rng(seed),
+            isinstance(self.robust.tail, Mean),
+        )
         standing = even(len(self.pairs.group_names), torch.zeros((), dtype=torch.float64))
         first, _ = self.pairs.draw(rng)
         scores = None if plain else self._mean(first, _alike(first))
@@ -205,7 +222,9 @@ class _Rounds:
             weights = _alike(batch)
             if scores is not None:
                 circuit = robust.circuit(EdgeScores(self.model.graph, scores))
-                losses = torch.from_numpy(evaluate(self.model, circuit, batch, self.objective, progress=self.progress))
+                losses = torch.from_numpy(
+                    evaluate(self.model, circuit, batch, self.objective, progress=self.progress)
+                )
                 losses = torch.where(losses > ROUNDING, losses, 0.0)
                 found = robust.tail.weights(losses, groups, standing)
                 weights, standing = found
@@ -214,12 +233,17 @@ class _Rounds:
             total = total + self._mean(batch, weights)
             scores = None if plain else total / number
         about = describe(robust.method, self.model, self.pairs.batch, self.objective)
-        return EdgeScores(self.model.graph, total / robust.rounds, about), {"rounds": history, "n_examples": n_counted}
+        return EdgeScores(self.model.graph, total / robust.rounds, about), {
+            "rounds": history,
+            "n_examples": n_counted,
+        }
 
     def _mean(self, batch: Batch, weights: Float[Tensor, "n"]) -> Float[Tensor, "writers readers"]:
         """The weighted mean of the pairs' scores; those of weight 0 are not scored."""
         total = torch.zeros(())
-        with self.progress.track(f"scoring pairs by {self.robust.method.name}", len(batch)) as advance:
+        with self.progress.track(
+            f"scoring pairs by {self.robust.method.name}", len(batch)
+        ) as advance:
             for row, weight in enumerate(weights.tolist()):
                 if weight:
                     total = total + weight * self._single(batch.select([row]))
@@ -231,11 +255,16 @@ class _Rounds:
         if key not in self.known:
             scores = self.robust.method.score(self.model, pair, self.objective, progress=SILENT)
             if not isinstance(scores, EdgeScores):
-                raise BadUsage(f"Robust discovery needs a method that scores edges; {self.robust.method.name} scores nodes or neurons.")
+                raise BadUsage(
+                    f"Robust discovery needs a method that scores edges; {self.robust.method.name}"
+                    " scores nodes or neurons."
+                )
             self.known[key] = scores.values
         return self.known[key]
 
-    def _entry(self, number: int, circuit: Circuit, losses: Float[Tensor, "n"], found: Weights) -> dict[str, Any]:
+    def _entry(
+        self, number: int, circuit: Circuit, losses: Float[Tensor, "n"], found: Weights
+    ) -> dict[str, Any]:
         """What a round saw, as plain values."""
         return {
             "round": number,

@@ -1,26 +1,32 @@
-"""Search for pairs that are worse than those of a sample, by changing one field of a prompt after the other.
+"""Search for pairs that are worse than those of a sample,
+by changing one field of a prompt after the other.
 
-The largest divergence of a sample says little about the largest there is: it is no upper bound, and as a lower bound it is weak,
-because a sample has few of the very worst pairs. Template fields give a better lower bound for the same number of evaluations:
+The largest divergence of a sample says little about the largest there is: it is no upper bound, and
+as a lower bound it is weak, because a sample has few of the very worst pairs. Template fields give
+a better lower bound for the same number of evaluations:
 
-1. Successive halving of the clean pool. Each prompt is evaluated against a few corrupted ones; the half with the
-   worst pairs so far goes on, against twice as many others, until few prompts or no others are left.
-   With a sample of the pools that is there already (`sample`), this is not done.
-2. The worst pairs of this, no two with a prompt in common, are starts, and after them random pairs of the pools in which
-   some fields, drawn at random, have other values.
-3. From each start, coordinate ascent: all pairs that differ from the pair in one field of the clean or of the corrupted prompt
-   (`variants`) are evaluated together, and the worst one is next; where there are many, random parts of them are looked at until one
-   has a worse pair. A pair from which no change leads to a worse one is a local maximum.
+1. Successive halving of the clean pool. Each prompt is evaluated against a few corrupted ones; the
+   half with the worst pairs so far goes on, against twice as many others, until few prompts or no
+   others are left. With a sample of the pools that is there already (`sample`), this is not done.
+2. The worst pairs of this, no two with a prompt in common, are starts, and after them random pairs
+   of the pools in which some fields, drawn at random, have other values.
+3. From each start, coordinate ascent: all pairs that differ from the pair in one field of the clean
+   or of the corrupted prompt (`variants`) are evaluated together, and the worst one is next; where
+   there are many, random parts of them are looked at until one has a worse pair. A pair from which
+   no change leads to a worse one is a local maximum.
 
-The values that a field may take are those of the pools, and others if they are given. Changed prompts have as many tokens as
-the pools' prompts, none of them unknown to the tokenizer. Nothing is evaluated twice. When the budget is used up, the search ends
-where it is. The result is the divergence of a pair that exists: a LOWER BOUND on the maximum, and not a statement about how
+The values that a field may take are those of the pools, and others if they are given. Changed
+prompts have as many tokens as the pools' prompts, none of them unknown to the tokenizer. Nothing is
+evaluated twice. When the budget is used up, the search ends where it is. The result is the
+divergence of a pair that exists: a LOWER BOUND on the maximum, and not a statement about how
 probable such pairs are.
 
-Beside it stands what plain random sampling finds with as many evaluations: the expected maximum of that many pairs of the
-sample, drawn without replacement, or, without a sample, the maximum of that many random pairs of the pools, evaluated for it.
+Beside it stands what plain random sampling finds with as many evaluations: the expected maximum of
+that many pairs of the sample, drawn without replacement, or, without a sample, the maximum of that
+many random pairs of the pools, evaluated for it.
 
-Where a task's own pairs can be counted, `population.enumerate_pairs` evaluates all of them: their maximum is exact.
+Where a task's own pairs can be counted, `population.enumerate_pairs` evaluates all of them: their
+maximum is exact.
 """
 
 from __future__ import annotations
@@ -77,29 +83,44 @@ def search(
     An interrupt (Ctrl-C) ends the search with what was found before the step that it came in.
 
     Args:
-        clean, corrupted: pools of prompts; a pair has one of each, or one that comes from it by changes of fields.
+        clean, corrupted: pools of prompts; a pair has one of each, or one that comes from it by
+        changes of fields.
         sample: divergences of the grid of these pools that are there already (`evaluate_pairs`).
-        budget: pairs to evaluate at the most. The comparison with random sampling takes as many again, if there is no sample.
+        budget: pairs to evaluate at the most. The comparison with random sampling takes as many
+            again, if there is no sample.
         starts: climbs from the worst pairs of the sample, or of the halving.
         restarts: climbs after these, from random pairs.
         values: more values of fields, by name; words that no pool has.
         compare: say what random sampling finds.
 
     Raises:
-        BadUsage: a budget or number of starts below 1, pools of different lengths, or a sample of another shape.
+        BadUsage: a budget or number of starts below 1, pools of different lengths, or a sample of
+            another shape.
         GraphMismatch: the circuit belongs to another graph than the model's.
         BadPairs: the model has no tokenizer.
         NonFinite: a divergence is NaN or infinite.
         KeyboardInterrupt: nothing was evaluated before it.
     """
     if budget < 1 or starts < 1 or restarts < 0:
-        raise BadUsage(f"A search needs a budget and starts of 1 or more; got {budget} and {starts}, with {restarts} restarts.")
+        raise BadUsage(
+            f"A search needs a budget and starts of 1 or more; got {budget} and {starts}, with"
+            f" {restarts} restarts."
+        )
     if sample is not None and sample.shape != (len(clean), len(corrupted)):
-        raise BadUsage(f"The sample must have the shape {(len(clean), len(corrupted))} of the pools; got {sample.shape}.")
+        raise BadUsage(
+            f"The sample must have the shape {(len(clean), len(corrupted))} of the pools; got"
+            f" {sample.shape}."
+        )
     rng = np.random.default_rng(seed)
     known = values_of((*clean.prompts, *corrupted.prompts), values)
     with progress.track("searching for worse pairs", budget) as advance:
-        run = _Search(_Evaluator(model, circuit, budget, advance), _Neighbours(model, known), clean, corrupted, rng)
+        run = _Search(
+            _Evaluator(model, circuit, budget, advance),
+            _Neighbours(model, known),
+            clean,
+            corrupted,
+            rng,
+        )
         finished = run.finishes(sample, starts, restarts)
     climbs = tuple(sorted((each.result() for each in run.climbs), key=lambda climb: -climb.kl))
     best, used = RandomBest(math.nan, 0), run.evaluator.used
@@ -112,7 +133,8 @@ def search(
 
 
 def expected_maximum(values: Float[np.ndarray, "*shape"], draws: int) -> float:
-    """The expected maximum of that many of the values, drawn without replacement: of N the j-th largest is the maximum with
+    """The expected maximum of that many of the values, drawn without replacement:
+    of N the j-th largest is the maximum with
 
     P_j = C(N - j, n - 1) / C(N, n),    P_1 = n / N,    P_(j + 1) = P_j (N - j - n + 1) / (N - j).
 
@@ -122,7 +144,10 @@ def expected_maximum(values: Float[np.ndarray, "*shape"], draws: int) -> float:
         BadUsage: no draws, or no values.
     """
     if draws < 1 or not values.size:
-        raise BadUsage(f"An expected maximum needs at least 1 draw of at least 1 value; got {draws} of {values.size}.")
+        raise BadUsage(
+            f"An expected maximum needs at least 1 draw of at least 1 value; got {draws} of"
+            f" {values.size}."
+        )
     falling = np.sort(values, axis=None)[::-1].astype(float)
     total, n = falling.size, min(draws, falling.size)
     j = np.arange(1, total - n + 1)
@@ -157,20 +182,41 @@ class _Evaluator:
 
     def grid(self, clean: Pool, corrupted: Pool) -> Float[np.ndarray, "clean corrupted"]:
         """All combinations of some prompts, none of which is known."""
-        found = evaluate_pairs(self.model, [self.circuit], clean, corrupted, progress=SILENT).circuits[0]
-        self._note([(a.text, b.text) for a in clean.prompts for b in corrupted.prompts], found.reshape(-1))
+        found = evaluate_pairs(
+            self.model, [self.circuit], clean, corrupted, progress=SILENT
+        ).circuits[0]
+        self._note(
+            [(a.text, b.text) for a in clean.prompts for b in corrupted.prompts], found.reshape(-1)
+        )
         return found
 
-    def pairs(self, pairs: Sequence[tuple[_Text, _Text]], rng: np.random.Generator) -> Float[np.ndarray, "pairs"]:
-        """The divergence of each pair. Where the budget does not suffice, some drawn at random are NaN."""
-        named = {(clean.prompt.text, corrupted.prompt.text): (clean, corrupted) for clean, corrupted in pairs}
+    def pairs(
+        self, pairs: Sequence[tuple[_Text, _Text]], rng: np.random.Generator
+    ) -> Float[np.ndarray, "pairs"]:
+        """The divergence of each pair. Where the budget does not suffice,
+        some drawn at random are NaN.
+        """
+        named = {
+            (clean.prompt.text, corrupted.prompt.text): (clean, corrupted)
+            for clean, corrupted in pairs
+        }
         new = [name for name in named if name not in self.known]
         if len(new) > self.left:
             new = [new[place] for place in rng.choice(len(new), self.left, replace=False).tolist()]
         if new:
             clean, corrupted = (_pool([named[name][side] for name in new]) for side in (0, 1))
-            self._note(new, evaluate_pairs(self.model, [self.circuit], clean, corrupted, grid=False, progress=SILENT).circuits[0])
-        return np.array([self.known.get((clean.prompt.text, corrupted.prompt.text), math.nan) for clean, corrupted in pairs])
+            self._note(
+                new,
+                evaluate_pairs(
+                    self.model, [self.circuit], clean, corrupted, grid=False, progress=SILENT
+                ).circuits[0],
+            )
+        return np.array(
+            [
+                self.known.get((clean.prompt.text, corrupted.prompt.text), math.nan)
+                for clean, corrupted in pairs
+            ]
+        )
 
     def _note(self, names: Sequence[_Names], values: Float[np.ndarray, "pairs"]) -> None:
         self.known.update(zip(names, values.tolist(), strict=True))
@@ -178,7 +224,9 @@ class _Evaluator:
 
 
 class _Neighbours:
-    """Prompts that differ from a prompt in one field and have as many tokens, all of them known to the tokenizer."""
+    """Prompts that differ from a prompt in one field and have as many tokens,
+    all of them known to the tokenizer.
+    """
 
     def __init__(self, model: Model, values: Values) -> None:
         self.model, self.values = model, values
@@ -197,8 +245,11 @@ class _Neighbours:
         assert unknown is None or isinstance(unknown, int)
         return [
             (each.change, _Text(each.prompt, tuple(tokens)))
-            for each, tokens in zip(changed, tokenized(self.model, [each.prompt.text for each in changed]), strict=True)
-            if len(tokens) == len(text.tokens) and (unknown is None or tokens.count(unknown) <= text.tokens.count(unknown))
+            for each, tokens in zip(
+                changed, tokenized(self.model, [each.prompt.text for each in changed]), strict=True
+            )
+            if len(tokens) == len(text.tokens)
+            and (unknown is None or tokens.count(unknown) <= text.tokens.count(unknown))
         ]
 
 
@@ -211,18 +262,31 @@ class _Climbing:
         self.is_local_maximum = False
 
     def result(self) -> Climb:
-        return Climb(self.clean.prompt, self.corrupted.prompt, tuple(self.steps), self.is_local_maximum)
+        return Climb(
+            self.clean.prompt, self.corrupted.prompt, tuple(self.steps), self.is_local_maximum
+        )
 
 
 class _Search:
-    """The search as far as it is; an interrupt leaves it as it was before the step that was interrupted."""
+    """The search as far as it is;
+    an interrupt leaves it as it was before the step that was interrupted.
+    """
 
-    def __init__(self, evaluator: _Evaluator, neighbours: _Neighbours, clean: Pool, corrupted: Pool, rng: np.random.Generator) -> None:
+    def __init__(
+        self,
+        evaluator: _Evaluator,
+        neighbours: _Neighbours,
+        clean: Pool,
+        corrupted: Pool,
+        rng: np.random.Generator,
+    ) -> None:
         self.evaluator, self.neighbours, self.rng = evaluator, neighbours, rng
         self.pools = (clean, corrupted)
         self.climbs: list[_Climbing] = []
 
-    def finishes(self, sample: Float[np.ndarray, "clean corrupted"] | None, starts: int, restarts: int) -> bool:
+    def finishes(
+        self, sample: Float[np.ndarray, "clean corrupted"] | None, starts: int, restarts: int
+    ) -> bool:
         """Search to the end; False if it was interrupted."""
         values = np.full(tuple(map(len, self.pools)), np.nan) if sample is None else sample
         try:
@@ -238,14 +302,19 @@ class _Search:
             if sample is None and not self.climbs:
                 used = self.evaluator.used
                 worst = worst_apart(values, 1)
-                self.climbs += [_Climbing(self._text(0, i), self._text(1, j), float(values[i, j]), used) for i, j in worst]
+                self.climbs += [
+                    _Climbing(self._text(0, i), self._text(1, j), float(values[i, j]), used)
+                    for i, j in worst
+                ]
             if not self.climbs:
                 raise
             return False
         return True
 
     def _halve(self, values: Float[np.ndarray, "clean corrupted"], fewest: int) -> None:
-        """Fill in part of the grid: fewer and fewer clean prompts, those with the worst pairs so far, against more and more others."""
+        """Fill in part of the grid: fewer and fewer clean prompts,
+        those with the worst pairs so far, against more and more others.
+        """
         rows, columns = (np.array(_distinct(pool)) for pool in self.pools)
         rows, columns = self.rng.permutation(rows), self.rng.permutation(columns)
         reserved = self.evaluator.budget - max(1, int(HALVING_SHARE * self.evaluator.budget))
@@ -254,7 +323,9 @@ class _Search:
             some = columns[begin : begin + min(width, left)]
             chosen = rows[: left // len(some)]
             clean, corrupted = self.pools
-            values[np.ix_(chosen, some)] = self.evaluator.grid(clean.select(chosen.tolist()), corrupted.select(some.tolist()))
+            values[np.ix_(chosen, some)] = self.evaluator.grid(
+                clean.select(chosen.tolist()), corrupted.select(some.tolist())
+            )
             if len(chosen) <= fewest:
                 break
             highest = np.nanmax(values[chosen], axis=1)
@@ -285,11 +356,19 @@ class _Search:
         return climb.is_local_maximum
 
     def _step(self, climb: _Climbing) -> bool:
-        """The change that leads to the worst pair, or to the worst of many; False if none leads to a worse one."""
+        """The change that leads to the worst pair, or to the worst of many;
+        False if none leads to a worse one.
+        """
         clean, corrupted = climb.clean, climb.corrupted
         moves = [(f"clean {change}", text, corrupted) for change, text in self.neighbours.of(clean)]
-        moves += [(f"corrupted {change}", clean, text) for change, text in self.neighbours.of(corrupted)]
-        order = self.rng.permutation(len(moves)).tolist() if len(moves) > CANDIDATES else range(len(moves))
+        moves += [
+            (f"corrupted {change}", clean, text) for change, text in self.neighbours.of(corrupted)
+        ]
+        order = (
+            self.rng.permutation(len(moves)).tolist()
+            if len(moves) > CANDIDATES
+            else range(len(moves))
+        )
         for begin in range(0, len(moves), CANDIDATES):
             batch = [moves[place] for place in order[begin : begin + CANDIDATES]]
             found = self.evaluator.pairs([(one, other) for _, one, other in batch], self.rng)
@@ -331,9 +410,16 @@ def _random_best(
     draws = min(draws, len(clean) * len(corrupted))
     if sample is not None:
         return RandomBest(expected_maximum(sample, draws), draws)
-    rows, columns = np.divmod(rng.choice(len(clean) * len(corrupted), draws, replace=False), len(corrupted))
+    rows, columns = np.divmod(
+        rng.choice(len(clean) * len(corrupted), draws, replace=False), len(corrupted)
+    )
     drawn = clean.select(rows.tolist()), corrupted.select(columns.tolist())
-    return RandomBest(float(evaluate_pairs(model, [circuit], *drawn, grid=False, progress=progress).circuits.max()), draws)
+    return RandomBest(
+        float(
+            evaluate_pairs(model, [circuit], *drawn, grid=False, progress=progress).circuits.max()
+        ),
+        draws,
+    )
 
 
 def _distinct(pool: Pool) -> list[int]:

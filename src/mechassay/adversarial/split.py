@@ -8,8 +8,8 @@ circuit's mean that is left,
 
     left = mean KL(M(x) || C(x, x~)) / mean KL(M(x) || M(x~)).
 
-1 is a circuit that explains nothing. Intervals resample prompts (`bootstrap`), for both circuits the
-same ones, and reach as far as the part has inputs (`partial_grid.reach`).
+1 is a circuit that explains nothing. Intervals resample prompts (`bootstrap`), for both circuits
+the same ones, and reach as far as the part has inputs (`partial_grid.reach`).
 """
 
 from __future__ import annotations
@@ -50,7 +50,13 @@ class Half:
 
     def as_dict(self) -> dict[str, Any]:
         """Plain values."""
-        return {"pairs": self.pairs, "n": self.n, "circuit": self.circuit, "empty": self.empty, "left": self.left}
+        return {
+            "pairs": self.pairs,
+            "n": self.n,
+            "circuit": self.circuit,
+            "empty": self.empty,
+            "left": self.left,
+        }
 
 
 def split_by(
@@ -62,7 +68,8 @@ def split_by(
     n_resamples: int = N_RESAMPLES,
     level: float = LEVEL,
 ) -> list[Half]:
-    """The pairs whose prompts have the same label, and the others; a kind without pairs is left out.
+    """The pairs whose prompts have the same label, and the others;
+    a kind without pairs is left out.
 
     Args:
         values, empty: of a circuit and of the empty one; NaN is no pair.
@@ -72,7 +79,11 @@ def split_by(
     same = np.asarray(clean)[:, None] == np.asarray(corrupted)[None, :]
     there = ~np.isnan(values)
     kinds = ((SAME, same & there), (DIFFERENT, ~same & there))
-    return [_half(name, mask, values, empty, seed, n_resamples, level) for name, mask in kinds if mask.any()]
+    return [
+        _half(name, mask, values, empty, seed, n_resamples, level)
+        for name, mask in kinds
+        if mask.any()
+    ]
 
 
 def _half(
@@ -87,11 +98,16 @@ def _half(
     inputs = (reach(mask),)
     # The same seed draws the same prompts for both.
     parts = [outside(each, mask) for each in (values, empty)]
-    draws = [two_way_draws(each, np.random.default_rng(seed), (HIGH,), (), n_resamples) for each in parts]
+    draws = [
+        two_way_draws(each, np.random.default_rng(seed), (HIGH,), (), n_resamples) for each in parts
+    ]
     tables: list[dict[str, tuple[float, float, float]]] = []
     for part, drawn in zip(parts, draws, strict=True):
         inside = part[mask].astype(float)
-        mean, high = grid_interval(drawn.mean, level, inputs), grid_interval(drawn.percentiles[:, 0], level, inputs, HIGH)
+        mean, high = (
+            grid_interval(drawn.mean, level, inputs),
+            grid_interval(drawn.percentiles[:, 0], level, inputs, HIGH),
+        )
         tables.append(
             {
                 "mean": (float(inside.mean()), mean.low, mean.high),

@@ -1,8 +1,8 @@
 """How prompts are built: the strata within which the labels of a field can be compared.
 
 A task draws its template and its words independently. All prompts of a pool have the same number of
-tokens, and this selection ties what was drawn together: a template with a long text of its own is left
-only with short words. Where the template matters, a long word then looks worse than it is.
+tokens, and this selection ties what was drawn together: a template with a long text of its own is
+left only with short words. Where the template matters, a long word then looks worse than it is.
 
 Among prompts of one template whose word for a field has one number of tokens, the selection says
 the same about everything else, whichever word it is: labels are independent of the rest of the
@@ -34,7 +34,9 @@ REPEATS = 2
 
 
 def skeleton(prompt: Prompt) -> str:
-    """A prompt's text with the names of its parts in their places; of several names at one place the first."""
+    """A prompt's text with the names of its parts in their places;
+    of several names at one place the first.
+    """
     text, done = "", 0
     for name, (begin, end) in sorted(prompt.spans.items(), key=lambda item: item[1]):
         if begin >= done and end > begin:
@@ -42,7 +44,9 @@ def skeleton(prompt: Prompt) -> str:
     return text + prompt.text[done:]
 
 
-def strata_of(pool: Pool, names: Sequence[str], tokenizer: PreTrainedTokenizerBase) -> tuple[str, ...]:
+def strata_of(
+    pool: Pool, names: Sequence[str], tokenizer: PreTrainedTokenizerBase
+) -> tuple[str, ...]:
     """The stratum of every prompt for a field, or for several that divide the prompts alike.
 
     Args:
@@ -52,14 +56,22 @@ def strata_of(pool: Pool, names: Sequence[str], tokenizer: PreTrainedTokenizerBa
     templates = tuple(map(skeleton, pool.prompts))
     if TEMPLATE in names or len(set(templates)) > len(pool) / REPEATS:
         templates = ("",) * len(pool)
-    return tuple(f"{text} {' '.join(map(str, row))}" for text, *row in zip(templates, *lengths, strict=True))
+    return tuple(
+        f"{text} {' '.join(map(str, row))}" for text, *row in zip(templates, *lengths, strict=True)
+    )
 
 
 def _lengths(pool: Pool, name: str, tokenizer: PreTrainedTokenizerBase) -> list[int]:
-    """Tokens of a part, or what is left of the prompt without its outermost parts, for each prompt."""
+    """Tokens of a part, or what is left of the prompt without its outermost parts,
+    for each prompt.
+    """
     if name != TEMPLATE:
-        return _counted([_piece(prompt, *prompt.spans.get(name, (0, 0))) for prompt in pool.prompts], tokenizer)
-    rows = [[_piece(prompt, begin, end) for begin, end in _outermost(prompt)] for prompt in pool.prompts]
+        return _counted(
+            [_piece(prompt, *prompt.spans.get(name, (0, 0))) for prompt in pool.prompts], tokenizer
+        )
+    rows = [
+        [_piece(prompt, begin, end) for begin, end in _outermost(prompt)] for prompt in pool.prompts
+    ]
     flat = iter(_counted([piece for row in rows for piece in row], tokenizer))
     return [pool.tokens.shape[1] - sum(next(flat) for _ in row) for row in rows]
 
@@ -74,11 +86,17 @@ def _outermost(prompt: Prompt) -> list[tuple[int, int]]:
 
 def _piece(prompt: Prompt, begin: int, end: int) -> str:
     """A part with the space before it, which tokenizers write together."""
-    return prompt.text[begin - (begin > 0 and prompt.text[begin - 1] == " ") : end] if end > begin else ""
+    return (
+        prompt.text[begin - (begin > 0 and prompt.text[begin - 1] == " ") : end]
+        if end > begin
+        else ""
+    )
 
 
 def _counted(pieces: Sequence[str], tokenizer: PreTrainedTokenizerBase) -> list[int]:
     """Tokens of each piece; the same few words come again and again, so each is written once."""
     different = list(Counter(pieces))
-    size = {piece: len(ids) for piece, ids in zip(different, encode(tokenizer, different), strict=True)}
+    size = {
+        piece: len(ids) for piece, ids in zip(different, encode(tokenizer, different), strict=True)
+    }
     return [size[piece] for piece in pieces]

@@ -1,13 +1,14 @@
-"""The table of a divergence's distribution: tables 3 and 7 of Uit de Bos and Garriga-Alonso (2024), with their uncertainty.
+"""The table of a divergence's distribution: tables 3 and 7 of Uit de Bos and Garriga-Alonso
+(2024), with their uncertainty.
 
-Count, mean, standard deviation (of a sample, n - 1), minimum, percentiles and maximum; the z-score of a
-value is its difference from the mean in standard deviations. Beside the paper's columns stand a two-sided
-interval, an upper confidence bound of every percentile (`design`), and the number of undefined values, which the
-rest of the table leaves out and the bounds count as larger than every number. Minimum and maximum of a sample
-bound nothing and have neither.
+Count, mean, standard deviation (of a sample, n - 1), minimum, percentiles and maximum; the z-score
+of a value is its difference from the mean in standard deviations. Beside the paper's columns stand
+a two-sided interval, an upper confidence bound of every percentile (`design`), and the number of
+undefined values, which the rest of the table leaves out and the bounds count as larger than every
+number. Minimum and maximum of a sample bound nothing and have neither.
 
-Values may come in blocks. Moments are merged block by block in double precision (Chan, Golub and LeVeque
-1979); the values are kept in the type they come in and sorted once.
+Values may come in blocks. Moments are merged block by block in double precision (Chan, Golub and
+LeVeque 1979); the values are kept in the type they come in and sorted once.
 """
 
 from __future__ import annotations
@@ -37,8 +38,10 @@ class Row:
     Attributes:
         name: as in the paper: mean, std, min, 25%, ..., max.
         z: its difference from the mean in standard deviations; NaN for mean and std.
-        low: end of its interval; NaN where it has none, as a percentile that too few inputs of a grid lie beyond.
-        bound: upper confidence bound of a percentile, infinite if the pairs are too few; NaN where there is none.
+        low: end of its interval; NaN where it has none, as a percentile that too few inputs of a
+            grid lie beyond.
+        bound: upper confidence bound of a percentile, infinite if the pairs are too few; NaN where
+            there is none.
     """
 
     name: str
@@ -78,12 +81,14 @@ def summarise(
     """Summarise the divergences of pairs.
 
     Args:
-        values: of all pairs, [clean, corrupted] for a grid, else [pairs]; or blocks of them, joined along their first axis.
+        values: of all pairs, [clean, corrupted] for a grid, else [pairs]; or blocks of them, joined
+            along their first axis.
         design: grid, matched or independent; or with all that is known of it.
         rng: for the bootstrap of a grid.
 
     Raises:
-        BadUsage: no values, a shape that is not the design's, percentiles or level not between 0 and 1, or no resamples for a grid.
+        BadUsage: no values, a shape that is not the design's, percentiles or level not between 0
+            and 1, or no resamples for a grid.
         UnknownName: `design` is none of the three.
     """
     for share in (*percentiles, level):
@@ -96,14 +101,26 @@ def summarise(
     rising = rising[:count]
     found = drawn.intervals(whole, rng, percentiles, level=level, n_resamples=n_resamples)
 
-    def row(name: str, value: float, interval: Interval | None = None, bound: float = math.nan) -> Row:
+    def row(
+        name: str, value: float, interval: Interval | None = None, bound: float = math.nan
+    ) -> Row:
         low, high = (math.nan, math.nan) if interval is None else interval[:2]
         return Row(name, value, z_score(value, mean, std), low, high, bound)
 
-    rows = [Row("mean", mean, math.nan, found.mean.low, found.mean.high, math.nan), Row("std", std, *(math.nan,) * 4)]
+    rows = [
+        Row("mean", mean, math.nan, found.mean.low, found.mean.high, math.nan),
+        Row("std", std, *(math.nan,) * 4),
+    ]
     rows.append(row("min", _percentile(rising, 0.0)))
     for p, interval in zip(percentiles, found.percentiles, strict=True):
-        rows.append(row(f"{100 * p:g}%", _percentile(rising, p), interval, drawn.upper_bound(whole, p, level).value))
+        rows.append(
+            row(
+                f"{100 * p:g}%",
+                _percentile(rising, p),
+                interval,
+                drawn.upper_bound(whole, p, level).value,
+            )
+        )
     rows.append(row("max", _percentile(rising, 1.0)))
     return Summary(drawn, level, count, drawn.n_values - count, tuple(rows))
 
@@ -114,9 +131,11 @@ def z_score(value: float, mean: float, std: float) -> float:
 
 
 def moments(values: Float[np.ndarray, "n"]) -> tuple[int, float, float]:
-    """Number, mean and sample standard deviation of the values that are not NaN, in double precision.
+    """Number, mean and sample standard deviation of the values that are not NaN,
+    in double precision.
 
-    With infinite values the mean is infinite and the deviation undefined; both are NaN where they do not exist.
+    With infinite values the mean is infinite and the deviation undefined; both are NaN where they
+    do not exist.
     """
     count, mean, squares = 0, math.nan, math.nan
     for begin in range(0, values.size, STEP):

@@ -1,12 +1,12 @@
 """The divergences of all pairs as one parquet file.
 
-    clean, corrupted   places of the two prompts in the pools, in the smallest unsigned type that holds them
+    clean, corrupted   places of the two prompts in the pools, in the smallest unsigned type
     empty circuit      KL(M(x) || M(x~)), fp32, in nats
     <circuit>          KL(M(x) || C(x, x~)), fp32, in nats, one column a circuit by its name
 
-Rows are in the order of the values: of a grid, all corrupted prompts of the first clean one first; those
-that are no pairs of a restricted grid are left out. The same values give the same bytes (with the same
-version of pyarrow). Where ablated edges carry constants there is no column `corrupted`.
+Rows are in the order of the values: of a grid, all corrupted prompts of the first clean one first;
+those that are no pairs of a restricted grid are left out. The same values give the same bytes (with
+the same version of pyarrow). Where ablated edges carry constants there is no column `corrupted`.
 """
 
 from __future__ import annotations
@@ -34,7 +34,8 @@ class Values:
 
     Attributes:
         names: of the circuits.
-        circuits: [circuits, clean, corrupted] for a grid, else [circuits, pairs]. NaN is no pair of a restricted grid.
+        circuits: [circuits, clean, corrupted] for a grid, else [circuits, pairs]. NaN is no pair of
+            a restricted grid.
         corrupted: those of the empty circuit, of the same pairs.
         paired: False where ablated edges carry constants, so that there are no corrupted prompts.
     """
@@ -61,17 +62,25 @@ class Values:
             if self.paired:
                 columns[CORRUPTED] = columns[CLEAN]
         numbers = {EMPTY: self.corrupted, **dict(zip(self.names, self.circuits, strict=True))}
-        columns |= {name: np.ascontiguousarray(values, dtype=np.float32).reshape(-1) for name, values in numbers.items()}
+        columns |= {
+            name: np.ascontiguousarray(values, dtype=np.float32).reshape(-1)
+            for name, values in numbers.items()
+        }
         pairs = ~np.isnan(self.corrupted).reshape(-1)
         if not pairs.all():
             columns = {name: values[pairs] for name, values in columns.items()}
-        table = pyarrow.table(columns).replace_schema_metadata({"unit": "nats", "shape": ",".join(map(str, shape))})
+        table = pyarrow.table(columns).replace_schema_metadata(
+            {"unit": "nats", "shape": ",".join(map(str, shape))}
+        )
         path.parent.mkdir(parents=True, exist_ok=True)
         partial = path.with_name(f"{path.name}.partial-{os.getpid()}")
-        # Bytes of one place of all numbers stand together: sign and exponent are then nearly constant.
+        # Bytes of one place of all numbers stand together: sign and exponent are then nearly
+        # constant.
         split = {name: "BYTE_STREAM_SPLIT" for name in numbers}
         places = [name for name in columns if name not in numbers]
-        parquet.write_table(table, partial, compression="zstd", use_dictionary=places, column_encoding=split)
+        parquet.write_table(
+            table, partial, compression="zstd", use_dictionary=places, column_encoding=split
+        )
         os.replace(partial, path)
 
     @staticmethod
@@ -89,10 +98,15 @@ class Values:
             found = [table[name].to_numpy() for name in (EMPTY, *names)]
             places = _places_of(table, shape)
         except (OSError, pyarrow.ArrowException, KeyError, ValueError, IndexError) as error:
-            raise BadFile(f"{path}: not a file of divergences of {', '.join(names)} ({str(error).splitlines()[0]}).") from None
+            raise BadFile(
+                f"{path}: not a file of divergences of {', '.join(names)}"
+                f" ({str(error).splitlines()[0]})."
+            ) from None
         numbers = np.stack(found)
         if not np.isfinite(numbers).all():
-            raise BadFile(f"{path}: {int((~np.isfinite(numbers)).sum()):,} of its divergences are not finite.")
+            raise BadFile(
+                f"{path}: {int((~np.isfinite(numbers)).sum()):,} of its divergences are not finite."
+            )
         whole = numbers
         if places is not None:
             whole = np.full((len(numbers), math.prod(shape)), np.nan, dtype=numbers.dtype)
@@ -114,8 +128,8 @@ def arrow() -> tuple[Any, Any]:
         MissingExtra: they are not installed.
     """
     try:
-        import pyarrow  # pyright: ignore[reportMissingTypeStubs] - pyarrow ships none
-        import pyarrow.parquet  # pyright: ignore[reportMissingTypeStubs]
+        import pyarrow
+        import pyarrow.parquet
     except ImportError as error:
         raise MissingExtra("Writing divergences as parquet", "pyarrow", "parquet") from error
     return pyarrow, pyarrow.parquet

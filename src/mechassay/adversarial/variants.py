@@ -1,9 +1,12 @@
 """Prompts that differ from a prompt in one field, and fit its template as it does.
 
-The fields of a prompt are its parts (`Prompt.spans`). Parts with the same text are one field: a name that comes twice is changed
-at both places, so that a prompt keeps what makes it one of its task (that its last name is one of the first two, that a century is
-written twice). A field takes the values that each of its parts has in some prompt, but no value that another part of the prompt has
-already: two people do not become one. A part that has parts inside stays as it is; they are changed.
+The fields of a prompt are its parts (`Prompt.spans`). Parts with the same text are one field: a
+name that comes twice is changed at both places, so that a prompt keeps what makes it one of its
+task (that its last name is one of the first two, that a century is written twice). A field takes
+the values that each of its parts has in some prompt, but no value that another part of the prompt
+has
+already: two people do not become one. A part that has parts inside stays as it is; they are
+    changed.
 
 What is right after the changed prompt is not known here: it has no answers.
 """
@@ -31,7 +34,9 @@ class Variant:
 
 
 def values_of(prompts: Iterable[Prompt], more: Values = NO_VALUES) -> dict[str, tuple[str, ...]]:
-    """What every part is in some prompt, and more values for it: by its name, in order of appearance."""
+    """What every part is in some prompt, and more values for it:
+    by its name, in order of appearance.
+    """
     found: dict[str, dict[str, None]] = {}
     for prompt in prompts:
         for name in prompt.spans:
@@ -57,7 +62,11 @@ def variants(prompt: Prompt, values: Values) -> list[Variant]:
             others = set(values.get(name, ()))
             possible = {value: None for value in possible if value in others}
         said = f"{', '.join(names)}: {old} -> "
-        found += [Variant(_changed(prompt, fields[old], new), said + new) for new in possible if new and new not in fields]
+        found += [
+            Variant(_changed(prompt, fields[old], new), said + new)
+            for new in possible
+            if new and new not in fields
+        ]
     return found
 
 
@@ -77,4 +86,7 @@ def _changed(prompt: Prompt, places: set[Span], new: str) -> Prompt:
     text, rest = "", 0
     for begin, end in sorted(places):
         text, rest = text + prompt.text[rest:begin] + new, end
-    return Prompt(text + prompt.text[rest:], spans={name: (moved(begin), moved(end)) for name, (begin, end) in prompt.spans.items()})
+    return Prompt(
+        text + prompt.text[rest:],
+        spans={name: (moved(begin), moved(end)) for name, (begin, end) in prompt.spans.items()},
+    )

@@ -1,18 +1,22 @@
 """The pairs on which a circuit fails most, each run again by itself.
 
-A maximum over a million pairs is where a fault of the evaluation would show: so every one of the worst pairs is run
-once more, alone, and the divergence is taken from the two whole logit vectors in fp64,
+A maximum over a million pairs is where a fault of the evaluation would show: so every one of the
+worst pairs is run once more, alone, and the divergence is taken from the two whole logit vectors in
+fp64,
 
     KL(M(x) || C) = sum_t p_t (log p_t - log q_t),
 
-without what the evaluation of all pairs shares between them (blocks, broadcast runs, beginnings, the identity of
-`divergence`). If the two differ by more than rounding (`Agreement`) the stored value is wrong and the run is broken.
-A fault that makes values too small does not show there, so some random pairs are run alone as well.
+without what the evaluation of all pairs shares between them (blocks, broadcast runs, beginnings,
+the identity of `divergence`). If the two differ by more than rounding (`Agreement`) the stored
+value is wrong and the run is broken. A fault that makes values too small does not show there, so
+some random pairs are run alone as well.
 
-The worst pairs are often one prompt with many others: a second list has every prompt once (`largest_distinct`).
+The worst pairs are often one prompt with many others: a second list has every prompt once
+(`largest_distinct`).
 
-Tables 4 to 6 and 8 to 10 of Uit de Bos and Garriga-Alonso (2024) show the same ten rows. Their values and their
-logits come from two runs of different code, which is how they came to contradict each other; here both are of one run.
+Tables 4 to 6 and 8 to 10 of Uit de Bos and Garriga-Alonso (2024) show the same ten rows. Their
+values and their logits come from two runs of different code, which is how they came to contradict
+each other; here both are of one run.
 """
 
 from __future__ import annotations
@@ -78,12 +82,15 @@ def worst_cases(
     *,
     ablated: AblatedValues | None = None,
 ) -> tuple[WorstCase, ...]:
-    """The k pairs of the largest divergence, worst first; of equal ones those that come first. See `cases_at`.
+    """The k pairs of the largest divergence, worst first;
+    of equal ones those that come first. See `cases_at`.
 
     Raises:
         BadUsage: as `cases_at`, or k below 0.
     """
-    return cases_at(model, circuit, clean, corrupted, values, largest(values.reshape(-1), k), ablated=ablated)
+    return cases_at(
+        model, circuit, clean, corrupted, values, largest(values.reshape(-1), k), ablated=ablated
+    )
 
 
 def random_cases(
@@ -97,7 +104,9 @@ def random_cases(
     *,
     ablated: AblatedValues | None = None,
 ) -> tuple[WorstCase, ...]:
-    """k different pairs drawn at random, fewer if there are fewer; NaN is no pair. See `cases_at`."""
+    """k different pairs drawn at random, fewer if there are fewer;
+    NaN is no pair. See `cases_at`.
+    """
     there = np.flatnonzero(~np.isnan(values))
     places = rng.choice(there, size=min(k, there.size), replace=False)
     return cases_at(model, circuit, clean, corrupted, values, places, ablated=ablated)
@@ -118,25 +127,35 @@ def cases_at(
     Args:
         values: [clean, corrupted] of a grid, or [pairs], whose pair i is (clean i, corrupted i).
         places: of the pairs in the flat values.
-        ablated: constants that ablated edges carry instead of the corrupted prompt's run; the prompt is then not looked at.
+        ablated: constants that ablated edges carry instead of the corrupted prompt's run; the
+            prompt is then not looked at.
 
     Raises:
         BadUsage: values of another shape than the pools'.
     """
     shapes = ((len(clean), len(corrupted)), (len(clean),))
     if values.shape not in shapes or (values.ndim == 1 and len(corrupted) != len(clean)):
-        raise BadUsage(f"Values of {len(clean)} clean and {len(corrupted)} corrupted prompts cannot have the shape {values.shape}.")
-    run, allowed = circuit_runner(model.decoder, model.graph, circuit.edges, circuit.neurons), Agreement.of(model.dtype)
+        raise BadUsage(
+            f"Values of {len(clean)} clean and {len(corrupted)} corrupted prompts cannot have the"
+            f" shape {values.shape}."
+        )
+    run, allowed = (
+        circuit_runner(model.decoder, model.graph, circuit.edges, circuit.neurons),
+        Agreement.of(model.dtype),
+    )
     found: list[WorstCase] = []
     for place in places.tolist():
         row, column = divmod(place, len(corrupted)) if values.ndim == 2 else (place, place)
         batch = _pair(clean.tokens[row], corrupted.tokens[column], ablated, model.device)
-        found.append(_case(model, run, batch, (row, column), float(values.reshape(-1)[place]), allowed))
+        found.append(
+            _case(model, run, batch, (row, column), float(values.reshape(-1)[place]), allowed)
+        )
     return tuple(found)
 
 
 def largest(values: Float[np.ndarray, "n"], k: int) -> Int[np.ndarray, "k"]:
-    """Places of the k largest values, largest first, ties by place; fewer if there are fewer. NaN is no value.
+    """Places of the k largest values, largest first, ties by place;
+    fewer if there are fewer. NaN is no value.
 
     Raises:
         BadUsage: k below 0.
@@ -152,11 +171,14 @@ def largest(values: Float[np.ndarray, "n"], k: int) -> Int[np.ndarray, "k"]:
     return places[np.argsort(-keys[places], kind="stable")][:k]
 
 
-def largest_distinct(values: Float[np.ndarray, "*pairs"], clean: Pool, corrupted: Pool, k: int) -> Int[np.ndarray, "k"]:
-    """Places in the flat values of the k largest of which no two share a prompt, largest first; fewer if there are fewer.
+def largest_distinct(
+    values: Float[np.ndarray, "*pairs"], clean: Pool, corrupted: Pool, k: int
+) -> Int[np.ndarray, "k"]:
+    """Places in the flat values of the k largest of which no two share a prompt,
+    largest first; fewer if there are fewer.
 
-    The largest value comes first, then the largest of pairs without either of its prompts, and so on. A text
-    that is clean in one pair and corrupted in another is one prompt.
+    The largest value comes first, then the largest of pairs without either of its prompts, and so
+    on. A text that is clean in one pair and corrupted in another is one prompt.
 
     Raises:
         BadUsage: k below 0.
@@ -164,7 +186,10 @@ def largest_distinct(values: Float[np.ndarray, "*pairs"], clean: Pool, corrupted
     if k < 0:
         raise BadUsage(f"The number of worst pairs must be 0 or more; got {k}.")
     left = np.where(np.isnan(values), -np.inf, values)
-    texts = [np.array([prompt.text for prompt in pool.prompts], dtype=object) for pool in (clean, corrupted)]
+    texts = [
+        np.array([prompt.text for prompt in pool.prompts], dtype=object)
+        for pool in (clean, corrupted)
+    ]
     found: list[int] = []
     while len(found) < k and np.isfinite(left).any():
         place = int(left.argmax())
@@ -178,7 +203,12 @@ def largest_distinct(values: Float[np.ndarray, "*pairs"], clean: Pool, corrupted
     return np.array(found, dtype=np.int64)
 
 
-def _pair(clean: Int[Tensor, "pos"], corrupted: Int[Tensor, "pos"], ablated: AblatedValues | None, device: torch.device) -> Batch:
+def _pair(
+    clean: Int[Tensor, "pos"],
+    corrupted: Int[Tensor, "pos"],
+    ablated: AblatedValues | None,
+    device: torch.device,
+) -> Batch:
     # Answers and foils are not looked at; they only have to differ.
     batch = Batch.from_tokens(clean[None], corrupted[None], [0], [1]).to(device)
     return batch if ablated is None else replace(batch, ablated=ablated.to(device))
@@ -186,10 +216,18 @@ def _pair(clean: Int[Tensor, "pos"], corrupted: Int[Tensor, "pos"], ablated: Abl
 
 @torch.no_grad()
 def _case(
-    model: Model, run: Callable[[Contrast], Readout], batch: Batch, place: tuple[int, int], value: float, allowed: Agreement
+    model: Model,
+    run: Callable[[Contrast], Readout],
+    batch: Batch,
+    place: tuple[int, int],
+    value: float,
+    allowed: Agreement,
 ) -> WorstCase:
     contrast = Contrast.run(model.decoder, batch)
-    ours, theirs = contrast.clean.readout(model.decoder).all()[0].double(), run(contrast).all()[0].double()
+    ours, theirs = (
+        contrast.clean.readout(model.decoder).all()[0].double(),
+        run(contrast).all()[0].double(),
+    )
     p, q = ours.log_softmax(dim=-1), theirs.log_softmax(dim=-1)
     again = float((p.exp() * (p - q)).sum())
     agrees = bool(allowed.holds(np.array(value), np.array(again)))
@@ -198,7 +236,10 @@ def _case(
 
 def _top(model: Model, logits: Float[Tensor, "vocab"]) -> tuple[Token, ...]:
     best = logits.topk(min(N_TOKENS, len(logits)))
-    return tuple(Token(_text(model, token), logit) for token, logit in zip(best.indices.tolist(), best.values.tolist(), strict=True))
+    return tuple(
+        Token(_text(model, token), logit)
+        for token, logit in zip(best.indices.tolist(), best.values.tolist(), strict=True)
+    )
 
 
 def _text(model: Model, token: int) -> str:

@@ -1,4 +1,6 @@
-"""Circuit localization: score the edges of a model's graph, cut circuits, measure how faithful they are."""
+"""Circuit localization: score the edges of a model's graph,
+cut circuits, measure how faithful they are.
+"""
 
 from __future__ import annotations
 
@@ -8,7 +10,13 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from mechassay.circuits.ablation import ablate
     from mechassay.circuits.differences import Differences, differences_of
-    from mechassay.circuits.faithfulness import Controls, FaithfulnessCurve, evaluate, faithfulness_curve, run_controls
+    from mechassay.circuits.faithfulness import (
+        Controls,
+        FaithfulnessCurve,
+        evaluate,
+        faithfulness_curve,
+        run_controls,
+    )
     from mechassay.circuits.methods.acdc import ACDC
     from mechassay.circuits.methods.clean_corrupted import CleanCorrupted
     from mechassay.circuits.methods.eap import EAP
@@ -24,7 +32,13 @@ if TYPE_CHECKING:
     from mechassay.circuits.methods.random_paths import RandomPaths
     from mechassay.circuits.methods.subnetwork_probing import SubnetworkProbing
     from mechassay.circuits.methods.ugs import UniformGradientSampling
-    from mechassay.circuits.necessity import Completeness, Minimality, complement, completeness, minimality
+    from mechassay.circuits.necessity import (
+        Completeness,
+        Minimality,
+        complement,
+        completeness,
+        minimality,
+    )
     from mechassay.circuits.node_scores import NeuronScores, NodeScores
     from mechassay.circuits.overlap import Overlap, overlap_of
     from mechassay.circuits.recovery import Recovery, recovery_of

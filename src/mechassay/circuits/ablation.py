@@ -1,11 +1,11 @@
 """What ablated edges carry: the counterfactual run, or something else.
 
-    counterfactual     the run of each pair's counterfactual prompt                     (MIB's default)
+    counterfactual     the run of each pair's counterfactual prompt                  (MIB's default)
     zero               nothing
     mean               each writer's mean over all real positions of the examples
     positional-mean    each writer's mean at each position, counted from the first token
     resample           the run of another example's clean prompt, of equal length
-    optimal            learned constants (Li and Janson 2024), see `circuits.methods.optimal_ablation`
+    optimal          learned constants (Li and Janson 2024), see `circuits.methods.optimal_ablation`
 
 An ablation is a property of the batch: `ablate` gives the batch with it, and whatever takes a
 batch, attribution or evaluation, then uses it. Constants are those of the examples they are
@@ -73,12 +73,17 @@ def ablate(
     if ablation == "resample":
         return _resampled(batch, np.random.default_rng(seed))
     if ablation == "optimal":
-        raise BadUsage("Optimal ablation needs learned constants: pass those of OptimalAblation().learn(model, pairs).")
+        raise BadUsage(
+            "Optimal ablation needs learned constants: pass those of OptimalAblation().learn(model,"
+            " pairs)."
+        )
     values = ablated_values(model, batch if data is None else data, ablation, progress=progress)
     return ablate(model, batch, values)
 
 
-def ablated_values(model: Model, data: Sequence[Pair] | Batch, ablation: str, *, progress: Progress = BAR) -> AblatedValues:
+def ablated_values(
+    model: Model, data: Sequence[Pair] | Batch, ablation: str, *, progress: Progress = BAR
+) -> AblatedValues:
     """The constants of an ablation by zeros or means of clean runs.
 
     Raises:
@@ -92,7 +97,10 @@ def ablated_values(model: Model, data: Sequence[Pair] | Batch, ablation: str, *,
     if ablation == "zero":
         return sums.values("zero")
     budget = token_budget(model.bytes_per_token, batch.n_tokens, model.device)
-    with progress.track("means of clean runs", len(batch)) as advance, out_of_memory_is_an_error("Means of clean runs"):
+    with (
+        progress.track("means of clean runs", len(batch)) as advance,
+        out_of_memory_is_an_error("Means of clean runs"),
+    ):
         for rows, chunk in batch.chunks(budget):
             sums.add(chunk)
             advance(len(rows))
@@ -101,7 +109,9 @@ def ablated_values(model: Model, data: Sequence[Pair] | Batch, ablation: str, *,
 
 def save_ablated(values: AblatedValues, path: Path) -> None:
     """Keep constants in a safetensors file."""
-    tensors = {"embed": values.embed, "z": values.z} | ({} if values.mlp is None else {"mlp": values.mlp})
+    tensors = {"embed": values.embed, "z": values.z} | (
+        {} if values.mlp is None else {"mlp": values.mlp}
+    )
     write_tensors(path, tensors, {"kind": "ablated values", "name": values.name})
 
 
@@ -116,7 +126,9 @@ def load_ablated(path: Path) -> AblatedValues:
 
 
 class _Sums:
-    """Sums of what every writer wrote, at each known position or at all together, in fp32 at least."""
+    """Sums of what every writer wrote, at each known position
+    or at all together, in fp32 at least.
+    """
 
     def __init__(self, model: Model, known: int) -> None:
         decoder, graph = model.decoder, model.graph
@@ -132,7 +144,9 @@ class _Sums:
         taken, ctx = self.model.run(chunk)
         positions = ctx.position_ids.clamp(max=self.known - 1)
         # [known, batch * pos]: which real tokens belong to which position.
-        member = (positions.flatten() == torch.arange(self.known, device=positions.device)[:, None]) & chunk.mask.flatten()
+        member = (
+            positions.flatten() == torch.arange(self.known, device=positions.device)[:, None]
+        ) & chunk.mask.flatten()
         weights = member.to(self.count.dtype)
         self.count += weights.sum(1)
         self.embed += weights @ self._flat(taken.embed)
@@ -151,15 +165,24 @@ class _Sums:
 
 
 def _resampled(batch: Batch, rng: np.random.Generator) -> Batch:
-    """Every counterfactual prompt replaced by the clean prompt of another example, drawn among those of equal length."""
+    """Every counterfactual prompt replaced by the clean prompt of another example,
+    drawn among those of equal length.
+    """
     lengths = batch.lengths.cpu().numpy()
     other = np.empty(len(batch), dtype=int)
     for length in np.unique(lengths):
         rows = np.flatnonzero(lengths == length)
         if len(rows) < 2:
-            raise BadPairs(f"Pair {batch.ids[rows[0]]} is the only one of {length} tokens: there is no other example to resample from.")
+            raise BadPairs(
+                f"Pair {batch.ids[rows[0]]} is the only one of {length} tokens: there is no other"
+                " example to resample from."
+            )
         # A shift of a random order by at least one: no example gets itself.
         order = rng.permutation(rows)
         other[order] = np.roll(order, int(rng.integers(1, len(rows))))
     drawn = batch.clean[torch.from_numpy(other).to(batch.clean.device)]
-    return replace(batch, counterfactual=drawn, content=f"{batch.content}-{hashlib.sha256(other.tobytes()).hexdigest()[:16]}")
+    return replace(
+        batch,
+        counterfactual=drawn,
+        content=f"{batch.content}-{hashlib.sha256(other.tobytes()).hexdigest()[:16]}",
+    )

@@ -1,17 +1,20 @@
-"""CPR and CMD: how faithful circuits of all sizes are, in one number (Mueller et al. 2025, section 3.1).
+"""CPR and CMD: how faithful circuits of all sizes are, in one number
+(Mueller et al. 2025, section 3.1).
 
-f_1 ... f_K is the faithfulness of the circuits cut at the shares p_1 < ... < p_K = 1 of the edges, s_k the
-share that is left after pruning, s_0 = 0 and f_0 = 0 those of the empty circuit. Each profile weights sizes:
+f_1 ... f_K is the faithfulness of the circuits cut at the shares p_1 < ... < p_K = 1 of the edges,
+s_k the share that is left after pruning, s_0 = 0 and f_0 = 0 those of the empty circuit. Each
+profile weights sizes:
 
-    CPR = sum_k w_k f_k           (edges by value)        CMD = sum_k w_k |1 - f_k|     (by magnitude)
+    CPR = sum_k w_k f_k           (edges by value)        CMD = sum_k w_k |1 - f_k|   (by magnitude)
 
-`strict`    (default) w_k is the length of [s_k, s_k+1) within [p_1, 1], over 1 - p_1, with s_K+1 = 1: the mean over
-            sizes x from p_1 to 1 of the largest measured circuit that has at most x of the edges. Each value
-            is that of a circuit that was run. So a ranking whose circuits do nothing has CPR 0 and CMD 1,
-            whether they are empty, disconnected or connected; f = 1 at all sizes gives 1 and 0. The full
-            circuit, which all rankings share, has no weight. Over log size: the same in log x.
-`mib-2025`  the benchmark's arithmetic: the trapezoidal rule over nominal sizes p_k, not normalised. f = 1 at
-            all sizes gives CPR .999, circuits that do nothing .25.
+`strict`    (default) w_k is the length of [s_k, s_k+1) within [p_1, 1], over 1 - p_1, with s_K+1 =
+            1: the mean over sizes x from p_1 to 1 of the largest measured circuit that has at most
+            x of the edges. Each value is that of a circuit that was run. So a ranking whose
+            circuits do nothing has CPR 0 and CMD 1, whether they are empty, disconnected or
+            connected; f = 1 at all sizes gives 1 and 0. The full circuit, which all rankings share,
+            has no weight. Over log size: the same in log x.
+`mib-2025`  the benchmark's arithmetic: the trapezoidal rule over nominal sizes p_k, not normalised.
+            f = 1 at all sizes gives CPR .999, circuits that do nothing .25.
 
 `strict` leaves f and its areas undefined (NaN) where the interval of m(N) - m(0) contains 0.
 Intervals are those of `stats.Estimate`; CMD also has a value without the bias that |1 - f| has.
@@ -41,7 +44,9 @@ from mechassay.stats import (
 FRACTIONS = (0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0)
 Profile = Literal["strict", "mib-2025"]
 VERSIONS: Mapping[str, int] = {"strict": 2, "mib-2025": 1}
-"""Profiles, with the versions of their definitions; `strict` 1 drew segments between pruned sizes."""
+"""Profiles, with the versions of their definitions;
+`strict` 1 drew segments between pruned sizes.
+"""
 PROFILES = tuple(VERSIONS)
 
 
@@ -55,7 +60,9 @@ def check_fractions(fractions: Sequence[float]) -> tuple[float, ...]:
     rising = all(a < b for a, b in zip((0.0, *found), found, strict=False))
     if len(found) < 2 or not rising or found[-1] != 1:
         shown = ", ".join(f"{each:g}" for each in found) or "none"
-        raise BadUsage(f"fractions must be at least two sizes, rising from above 0 to 1; got {shown}.")
+        raise BadUsage(
+            f"fractions must be at least two sizes, rising from above 0 to 1; got {shown}."
+        )
     return found
 
 
@@ -69,8 +76,11 @@ def check_profile(profile: str) -> None:
         raise UnknownName("profile", profile, PROFILES)
 
 
-def step_weights(sizes: Sequence[float], first: float, *, log: bool = False) -> Float[np.ndarray, "weights"]:
-    """How much of [first, 1] belongs to the empty circuit and to each circuit: from its size to the next one's.
+def step_weights(
+    sizes: Sequence[float], first: float, *, log: bool = False
+) -> Float[np.ndarray, "weights"]:
+    """How much of [first, 1] belongs to the empty circuit and to each circuit:
+    from its size to the next one's.
 
     Args:
         sizes: shares of the edges, not falling.
@@ -143,9 +153,17 @@ class Rule:
         self.ends = np.stack((empty, full))
         draws = self._resamples.means(self.ends)
         self.denominator = percentile_interval(draws[:, 1] - draws[:, 0], n_groups=self.n_groups)
-        self.defined = not self.denominator.contains(0.0) and bool(self.ends[0].mean() != self.ends[1].mean())
+        self.defined = not self.denominator.contains(0.0) and bool(
+            self.ends[0].mean() != self.ends[1].mean()
+        )
 
-    def sweep(self, by: By, asked: tuple[int, ...], kept: tuple[int, ...], values: Float[np.ndarray, "sizes n"]) -> Sweep:
+    def sweep(
+        self,
+        by: By,
+        asked: tuple[int, ...],
+        kept: tuple[int, ...],
+        values: Float[np.ndarray, "sizes n"],
+    ) -> Sweep:
         """f at all sizes and its areas, from the objective of each size's circuit."""
         f, draws = self._faithfulness(values)
         strict = self.profile == "strict"
@@ -173,7 +191,10 @@ class Rule:
         return f[0], f[1:]
 
     def _areas(
-        self, f: Float[np.ndarray, "sizes"], draws: Float[np.ndarray, "resamples sizes"], weights: Float[np.ndarray, "weights"]
+        self,
+        f: Float[np.ndarray, "sizes"],
+        draws: Float[np.ndarray, "resamples sizes"],
+        weights: Float[np.ndarray, "weights"],
     ) -> tuple[Estimate, Estimate]:
         """CPR and CMD; the first weight is that of the empty circuit."""
         n, empty = self.n_groups, math.nan if np.isnan(f).any() else 0.0

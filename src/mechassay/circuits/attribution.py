@@ -1,4 +1,5 @@
-"""Edge attribution without split inputs: gradients at q, k, v, pulled back by hand, contracted as GEMMs.
+"""Edge attribution without split inputs: gradients at q, k, v,
+pulled back by hand, contracted as GEMMs.
 
 For a writer u and a reader v, attribution patching estimates the drop in the objective m when
 u -> v carries the counterfactual activation (Syed et al. 2024; Mueller et al. 2025, eq. 3):
@@ -35,7 +36,14 @@ from torch import Tensor
 
 from mechassay.circuits.objectives import Objective, signed
 from mechassay.models.capture import Contrast, LayerTrace, Trace
-from mechassay.models.decoder import Attention, Context, Decoder, NormStatistics, Readout, at_least_fp32
+from mechassay.models.decoder import (
+    Attention,
+    Context,
+    Decoder,
+    NormStatistics,
+    Readout,
+    at_least_fp32,
+)
 from mechassay.models.model import Model
 from mechassay.pairs import Batch
 
@@ -107,17 +115,24 @@ def tapped_forward(
                 norm[index] = attention.norm.statistics(x)
             y = attention.norm(x)
             q = attention.q(y[:, -1:] if last else y)
-            # One key and value reader per query head: the copies are made before norm and rotary, so that each has its own gradient.
+            # One key and value reader per query head: the copies are made before norm and rotary,
+            # so that each has its own gradient.
             k = attention.k(y).repeat_interleave(attention.group, dim=2)
             v = attention.v(y).repeat_interleave(attention.group, dim=2)
             qkv[index] = (q, k, v)
-            q_ready = decoder.rotate(index, q, ctx, is_key=False, start=start + x.shape[1] - q.shape[1])
+            q_ready = decoder.rotate(
+                index, q, ctx, is_key=False, start=start + x.shape[1] - q.shape[1]
+            )
             keys = decoder.rotate(index, k, ctx, is_key=True, start=start)
             values = v.transpose(1, 2)
             if start:
                 assert past is not None
-                keys = torch.cat((_past(past.layers[index].k, start, len(x), attention.group), keys), dim=2)
-                values = torch.cat((_past(past.layers[index].v, start, len(x), attention.group), values), dim=2)
+                keys = torch.cat(
+                    (_past(past.layers[index].k, start, len(x), attention.group), keys), dim=2
+                )
+                values = torch.cat(
+                    (_past(past.layers[index].v, start, len(x), attention.group), values), dim=2
+                )
             z = decoder.attend(index, q_ready, keys, values, ctx)
             wrote = decoder.attention_sum(index, z)
             mixed = (q_ready, keys, values, z, wrote)
@@ -146,19 +161,39 @@ def tapped_forward(
 
 
 def _past(cached: Tensor, start: int, stack: int, group: int) -> Tensor:
-    return cached[:, :, :start].repeat_interleave(group, dim=1).repeat(stack // len(cached), 1, 1, 1)
+    return (
+        cached[:, :, :start].repeat_interleave(group, dim=1).repeat(stack // len(cached), 1, 1, 1)
+    )
 
 
-def _layer_trace(attention: Attention, before: Tensor, read: Tensor, mixed: tuple[Tensor, ...], mlp: Tensor | None) -> LayerTrace:
-    """A layer of a differentiated run as a trace: detached, one key and value per key/value head."""
+def _layer_trace(
+    attention: Attention,
+    before: Tensor,
+    read: Tensor,
+    mixed: tuple[Tensor, ...],
+    mlp: Tensor | None,
+) -> LayerTrace:
+    """A layer of a differentiated run as a trace:
+    detached, one key and value per key/value head.
+    """
     q, k, v, z, attended = (part.detach() for part in mixed)
     shared = slice(None, None, attention.group)
     kept = attended if attention.post_norm is not None else None
-    return LayerTrace(before.detach(), read.detach(), q, k[:, shared], v[:, shared], z, kept, None if mlp is None else mlp.detach())
+    return LayerTrace(
+        before.detach(),
+        read.detach(),
+        q,
+        k[:, shared],
+        v[:, shared],
+        z,
+        kept,
+        None if mlp is None else mlp.detach(),
+    )
 
 
 def _pad_statistics(at: NormStatistics | None, columns: int) -> NormStatistics | None:
-    # Only the last column of the last layer is read; the others have no gradient and any value does.
+    # Only the last column of the last layer is read; the others have no gradient and any value
+    # does.
     if at is None:
         return None
     missing = columns - at.xhat.shape[1]
@@ -182,18 +217,40 @@ class ReaderGradients:
     columns: int
 
     @staticmethod
-    def of(decoder: Decoder, taps: Taps, total: Tensor, *, times: int, columns: int, entry: Tensor | None = None) -> ReaderGradients:
-        """Differentiate `total` (a sum over stacked examples) at all taps, and at `entry` where given."""
-        wanted = [t for part in taps.qkv if part is not None for t in part] + [t for t in taps.mlp if t is not None] + [taps.final]
+    def of(
+        decoder: Decoder,
+        taps: Taps,
+        total: Tensor,
+        *,
+        times: int,
+        columns: int,
+        entry: Tensor | None = None,
+    ) -> ReaderGradients:
+        """Differentiate `total` (a sum over stacked examples) at all taps,
+        and at `entry` where given.
+        """
+        wanted = (
+            [t for part in taps.qkv if part is not None for t in part]
+            + [t for t in taps.mlp if t is not None]
+            + [taps.final]
+        )
         wanted += [] if entry is None else [entry]
         # A cotangent put in below the top leaves what is above it without a gradient: zeros.
         found = iter(torch.autograd.grad(total, wanted, allow_unused=True, materialize_grads=True))
-        qkv = [None if part is None else (next(found), next(found), next(found)) for part in taps.qkv]
+        qkv = [
+            None if part is None else (next(found), next(found), next(found)) for part in taps.qkv
+        ]
         mlp = [None if part is None else next(found) for part in taps.mlp]
-        return ReaderGradients(decoder, taps, qkv, mlp, next(found), next(found, None), times, columns)
+        return ReaderGradients(
+            decoder, taps, qkv, mlp, next(found), next(found, None), times, columns
+        )
 
-    def heads(self, layer: int, block: slice, keep_steps: bool, out: Float[Tensor, "slots tokens d_model"]) -> None:
-        """Write the gradients at a layer's q, k and v readers (in graph order) for a block of tokens into `out`."""
+    def heads(
+        self, layer: int, block: slice, keep_steps: bool, out: Float[Tensor, "slots tokens d_model"]
+    ) -> None:
+        """Write the gradients at a layer's q, k and v readers
+        (in graph order) for a block of tokens into `out`.
+        """
         tapped, grads, at = self.taps.qkv[layer], self.qkv[layer], self.taps.norm[layer]
         if tapped is None or grads is None or at is None:
             out.zero_()
@@ -209,8 +266,14 @@ class ReaderGradients:
             constant = _constant(projection.weight, projection.bias, norm.bias)
             if slot:
                 folded = folded.repeat_interleave(attention.group, dim=0)
-                constant = constant.repeat_interleave(attention.group, dim=0) if constant is not None else None
-            value, grad = (self._tokens(_columns(part.detach(), self.columns), block) for part in (value, grad))
+                constant = (
+                    constant.repeat_interleave(attention.group, dim=0)
+                    if constant is not None
+                    else None
+                )
+            value, grad = (
+                self._tokens(_columns(part.detach(), self.columns), block) for part in (value, grad)
+            )
             grad = grad * rscale[..., None]
             centred = value if constant is None else value - constant
             along = (centred * grad).sum(-1) / d_model  # [steps, tokens, heads]
@@ -218,18 +281,24 @@ class ReaderGradients:
             target = out[slot * n_heads : (slot + 1) * n_heads]
             torch.bmm(summed.flatten(0, 1).transpose(0, 1), folded, out=target)
             if norm.centred:
-                target -= torch.einsum("sthe,he->hst", summed, folded.mean(-1)).flatten(1)[..., None]
+                target -= torch.einsum("sthe,he->hst", summed, folded.mean(-1)).flatten(1)[
+                    ..., None
+                ]
             if norm.frozen:
                 continue
             if keep_steps or self.times == 1:
                 target.addcmul_(along.flatten(0, 1).T[..., None], xhat.flatten(0, 1), value=-1)
             else:
-                target.transpose(0, 1).baddbmm_(along.permute(1, 2, 0), xhat.transpose(0, 1), alpha=-1)
+                target.transpose(0, 1).baddbmm_(
+                    along.permute(1, 2, 0), xhat.transpose(0, 1), alpha=-1
+                )
 
     def mlp_at(self, layer: int, block: slice, keep_steps: bool) -> Tensor | None:
         """Gradient at a layer's MLP reader for a block of tokens, or None where it was not run."""
         grad = self.mlp[layer]
-        return None if grad is None else self._stream(_columns(grad, self.columns), block, keep_steps)
+        return (
+            None if grad is None else self._stream(_columns(grad, self.columns), block, keep_steps)
+        )
 
     def final_at(self, block: slice, keep_steps: bool) -> Tensor:
         """Gradient at the logits reader for a block of tokens."""
@@ -238,7 +307,13 @@ class ReaderGradients:
     def post_at(self, layer: int, block: slice) -> NormStatistics | None:
         """Statistics of a layer's post-norm, steps kept, for a block of tokens."""
         at = self.taps.post[layer]
-        return None if at is None else NormStatistics(*(self._tokens(_columns(part, self.columns), block).flatten(0, 1) for part in at))
+        return (
+            None
+            if at is None
+            else NormStatistics(
+                *(self._tokens(_columns(part, self.columns), block).flatten(0, 1) for part in at)
+            )
+        )
 
     def _tokens(self, x: Tensor, block: slice) -> Tensor:
         return at_least_fp32(x.unflatten(0, (self.times, -1)).flatten(1, 2)[:, block])
@@ -262,7 +337,12 @@ def _columns(x: Tensor, columns: int) -> Tensor:
 
 
 def contract(
-    model: Model, contrast: Contrast, gradients: ReaderGradients, into: Float[Tensor, "writers readers"], *, writers: slice | None = None
+    model: Model,
+    contrast: Contrast,
+    gradients: ReaderGradients,
+    into: Float[Tensor, "writers readers"],
+    *,
+    writers: slice | None = None,
 ) -> None:
     """Add -sum <a'_u - a_u, gradient at v> to `into[u, v]`, in blocks of tokens, one GEMM a layer.
 
@@ -273,7 +353,12 @@ def contract(
     decoder, graph = model.decoder, model.graph
     keep_steps = decoder.has_post_norm
     n_tokens = contrast.other.embed.shape[0] * gradients.columns
-    per_token = (graph.n_writers + GROUPED_LAYERS * graph.readers_per_layer) * decoder.d_model * 4 * (gradients.times if keep_steps else 1)
+    per_token = (
+        (graph.n_writers + GROUPED_LAYERS * graph.readers_per_layer)
+        * decoder.d_model
+        * 4
+        * (gradients.times if keep_steps else 1)
+    )
     size = max(1, CONTRACTION_BYTES // per_token)
     for begin in range(0, n_tokens, size):
         block = slice(begin, min(begin + size, n_tokens))
@@ -289,7 +374,9 @@ class _Products:
     what makes the product fast: it has few rows on one side and is bound by memory.
     """
 
-    def __init__(self, into: Tensor, changes: Float[Tensor, "writers tokens d_model"], first: int, group: int) -> None:
+    def __init__(
+        self, into: Tensor, changes: Float[Tensor, "writers tokens d_model"], first: int, group: int
+    ) -> None:
         self.into, self.changes, self.first = into, changes, first
         self.held = changes.new_empty((group, *changes.shape[1:]))
         self.begin = self.filled = self.older = 0
@@ -311,7 +398,11 @@ class _Products:
 
     def flush(self) -> None:
         """Multiply the group's readers with the writers from before it."""
-        self._multiply(slice(0, self.older), slice(self.begin, self.begin + self.filled), self.held[: self.filled])
+        self._multiply(
+            slice(0, self.older),
+            slice(self.begin, self.begin + self.filled),
+            self.held[: self.filled],
+        )
         self.begin += self.filled
         self.filled = 0
 
@@ -322,14 +413,26 @@ class _Products:
 
 
 def _contract_block(
-    model: Model, contrast: Contrast, gradients: ReaderGradients, into: Tensor, block: slice, keep_steps: bool, writers: slice | None
+    model: Model,
+    contrast: Contrast,
+    gradients: ReaderGradients,
+    into: Tensor,
+    block: slice,
+    keep_steps: bool,
+    writers: slice | None,
 ) -> None:
     decoder, graph = model.decoder, model.graph
     repeat = gradients.times if keep_steps else 1
     rows = (block.stop - block.start) * repeat
     columns, first = gradients.columns, writers.start if writers is not None else 0
     n_slots, used = 3 * graph.n_heads, int(graph.mlp)
-    changes = into.new_zeros((graph.n_writers if writers is None else writers.stop - writers.start, rows, decoder.d_model))
+    changes = into.new_zeros(
+        (
+            graph.n_writers if writers is None else writers.stop - writers.start,
+            rows,
+            decoder.d_model,
+        )
+    )
     products = _Products(into, changes, first, GROUPED_LAYERS * graph.readers_per_layer)
 
     def wanted(rows: slice) -> bool:
@@ -349,11 +452,14 @@ def _contract_block(
         if wanted(heads):
             attention = decoder.layers[layer].attention
             local = slice(heads.start - first, heads.stop - first)
-            _head_changes(attention, clean.z[:, :, -columns:], other.z, block, repeat, changes[local])
+            _head_changes(
+                attention, clean.z[:, :, -columns:], other.z, block, repeat, changes[local]
+            )
             at = gradients.post_at(layer, block)
             if at is not None and attention.post_norm is not None:
                 changes[local] = attention.post_norm.push_forward(changes[local], at)
-        # The MLP's reader and what reads next share their products; m_l -> m_l is among the garbage.
+        # The MLP's reader and what reads next share their products; m_l -> m_l is among the
+        # garbage.
         last = layer + 1 == graph.n_layers
         n = used + (1 if last else n_slots)
         place = products.place(n)
@@ -372,12 +478,18 @@ def _contract_block(
     products.flush()
 
 
-def _head_changes(attention: Attention, clean: Tensor, other: Tensor, block: slice, repeat: int, out: Tensor) -> None:
-    delta = at_least_fp32(other - clean).transpose(0, 1).flatten(1, 2)[:, block].repeat(1, repeat, 1)
+def _head_changes(
+    attention: Attention, clean: Tensor, other: Tensor, block: slice, repeat: int, out: Tensor
+) -> None:
+    delta = (
+        at_least_fp32(other - clean).transpose(0, 1).flatten(1, 2)[:, block].repeat(1, repeat, 1)
+    )
     torch.bmm(delta, at_least_fp32(attention.out), out=out)
 
 
-def clean_scores(model: Model, batch: Batch, objective: Objective, into: Float[Tensor, "writers readers"]) -> None:
+def clean_scores(
+    model: Model, batch: Batch, objective: Objective, into: Float[Tensor, "writers readers"]
+) -> None:
     """Add one batch's summed scores, with gradients at the clean run, to `into`: EAP.
 
     `interpolated_scores` at alpha 1 gives the same; here the differentiated run also serves as the
@@ -391,7 +503,9 @@ def clean_scores(model: Model, batch: Batch, objective: Objective, into: Float[T
         taps = tapped_forward(decoder, decoder.add_positions(embeds, ctx), ctx, keep=layers)
         total = signed(objective, taps.readout, batch).sum()
         start = min(batch.first_difference(), batch.n_tokens - 1)
-        gradients = ReaderGradients.of(decoder, taps, total, times=1, columns=batch.n_tokens - start)
+        gradients = ReaderGradients.of(
+            decoder, taps, total, times=1, columns=batch.n_tokens - start
+        )
     with torch.no_grad():
         clean = Trace(embeds.detach(), tuple(layers), taps.stream.detach())
         contract(model, Contrast.beside(decoder, batch, ctx, clean), gradients, into)
@@ -423,10 +537,18 @@ def interpolated_scores(
     contract(model, contrast, gradients, into)
 
 
-def objective_total(decoder: Decoder, objective: Objective, readout: Readout, contrast: Contrast, weights: Sequence[float]) -> Tensor:
+def objective_total(
+    decoder: Decoder,
+    objective: Objective,
+    readout: Readout,
+    contrast: Contrast,
+    weights: Sequence[float],
+) -> Tensor:
     """The weighted sum of the objective over stacked copies of a batch, higher being better."""
     times, batch = len(weights), contrast.batch
     with torch.no_grad():
         clean = contrast.clean.readout(decoder).repeat(times) if objective.needs_clean else None
-    values = signed(objective, readout, batch.repeat(times), clean).unflatten(0, (times, len(batch)))
+    values = signed(objective, readout, batch.repeat(times), clean).unflatten(
+        0, (times, len(batch))
+    )
     return (values * values.new_tensor(weights)[:, None]).sum()

@@ -5,33 +5,38 @@
     greater-than  Hanna et al. 2023            GPT-2 small       9    235                 262
     docstring     Heimersheim and Janiak 2023  attn-only-4l      6     24                  37
 
-A circuit is written down as classes of nodes and rules "these nodes are read by those, through these slots". A rule
-stands for every pair of which the graph has an edge, so that "every MLP reads every MLP" says: every earlier one.
+A circuit is written down as classes of nodes and rules "these nodes are read by those, through
+these slots". A rule stands for every pair of which the graph has an edge, so that "every MLP reads
+every MLP" says: every earlier one.
 
-The edges are those that ACDC (Conmy et al. 2023) gives its methods as the truth, and with which Uit de Bos and
-Garriga-Alonso (2024) evaluate the circuits. Differences in writing:
+The edges are those that ACDC (Conmy et al. 2023) gives its methods as the truth, and with which Uit
+de Bos and Garriga-Alonso (2024) evaluate the circuits. Differences in writing:
 
-- ACDC also counts an edge from each used query, key or value input of a head to the query, key or value. Our readers
-  are those inputs, so these are no edges here; `Canonical.n_acdc` counts them.
-- Its first node is the stream before layer 0, tokens and positions. Here `input` writes token embeddings alone and
-  positions belong to no writer. Ablated edges carry the same either way: both prompts have the same positions.
+- ACDC also counts an edge from each used query, key or value input of a head to the query, key or
+  value. Our readers are those inputs, so these are no edges here; `Canonical.n_acdc` counts them.
+- Its first node is the stream before layer 0, tokens and positions. Here `input` writes token
+  embeddings alone and positions belong to no writer. Ablated edges carry the same either way: both
+  prompts have the same positions.
 
 Where the edges deviate from the papers' text:
 
-- ioi. The paper names heads and the positions at which they act, and knocks out heads only: MLPs stay as they are. Here
-  all twelve MLPs are in the circuit, every edge holds at all positions, every head of it is read by every MLP at or after
-  its layer, and reads every MLP before it. Keys and values of S-inhibition heads, queries of name movers and all three of
-  induction heads do not read `input` (so an induction head's query reads MLPs alone). auto-circuit's version has 739 edges,
-  or 771 with positions, all among these: it compares a head's layer with an index of a token.
-- greater-than. The paper leaves the queries of its middle heads clean. Here that is every MLP before such a head into its
-  query, and every MLP before layer 9 into every later one before layer 9; but of `input` and all heads, only the three of
-  layer 0 go into these queries. Head 6.9 is in; older versions of the public code lack it, and have fewer edges.
-- docstring. Queries and keys of head 0.5 are not in: it attends as in the counterfactual prompt and carries the clean one.
-  The authors also call heads 0.2 (previous token) and 0.4 (position) essential, but patching does not show them and the
-  published edges leave them out.
+- ioi. The paper names heads and the positions at which they act, and knocks out heads only: MLPs
+  stay as they are. Here all twelve MLPs are in the circuit, every edge holds at all positions,
+  every head of it is read by every MLP at or after its layer, and reads every MLP before it. Keys
+  and values of S-inhibition heads, queries of name movers and all three of induction heads do not
+  read `input` (so an induction head's query reads MLPs alone). auto-circuit's version has 739
+  edges, or 771 with positions, all among these: it compares a head's layer with an index of a
+  token.
+- greater-than. The paper leaves the queries of its middle heads clean. Here that is every MLP
+  before such a head into its query, and every MLP before layer 9 into every later one before layer
+  9; but of `input` and all heads, only the three of layer 0 go into these queries. Head 6.9 is in;
+  older versions of the public code lack it, and have fewer edges.
+- docstring. Queries and keys of head 0.5 are not in: it attends as in the counterfactual prompt and
+  carries the clean one. The authors also call heads 0.2 (previous token) and 0.4 (position)
+  essential, but patching does not show them and the published edges leave them out.
 
-All three were found by comparing prompts that share their form, so what depends on position alone may be missing: they are
-meant for counterfactual (resample) ablation.
+All three were found by comparing prompts that share their form, so what depends on position alone
+may be missing: they are meant for counterfactual (resample) ablation.
 """
 
 from __future__ import annotations
@@ -50,7 +55,9 @@ from mechassay.registry import Registry
 
 
 class Rule(NamedTuple):
-    """Who is read by whom: names of groups or of single nodes; `slots` of the heads that read, "" for other readers."""
+    """Who is read by whom: names of groups or of single nodes;
+    `slots` of the heads that read, "" for other readers.
+    """
 
     writers: tuple[str, ...]
     readers: tuple[str, ...]
@@ -84,7 +91,9 @@ class Published:
         for rule in self.rules:
             writers = [self.graph.writer(node) for node in self._nodes(rule.writers)]
             readers = [
-                self.graph.reader(f"{node}<{slot}>" if slot else node) for node in self._nodes(rule.readers) for slot in rule.slots or ("",)
+                self.graph.reader(f"{node}<{slot}>" if slot else node)
+                for node in self._nodes(rule.readers)
+                for slot in rule.slots or ("",)
             ]
             mask[torch.tensor(writers)[:, None], torch.tensor(readers)[None, :]] = True
         return Circuit(self.graph, mask & self.graph.legal)
@@ -132,7 +141,9 @@ class Canonical:
         """Edges as ACDC counts them: one more for each query, key or value that reads anything."""
         graph = self.circuit.graph
         read = self.circuit.edges.any(dim=0)
-        return self.n_edges + sum(int(read[graph.slots(layer)].sum()) for layer in range(graph.n_layers))
+        return self.n_edges + sum(
+            int(read[graph.slots(layer)].sum()) for layer in range(graph.n_layers)
+        )
 
 
 def canonical(name: str, graph: Graph) -> Canonical:
@@ -144,8 +155,8 @@ def canonical(name: str, graph: Graph) -> Canonical:
 
     Raises:
         UnknownName: no circuit has this name; the message has the nearest one.
-        GraphMismatch: the graph is not that of the model the circuit was found in. Edges of the same names in a
-            model of another shape would say nothing, even where they exist.
+        GraphMismatch: the graph is not that of the model the circuit was found in. Edges of the
+            same names in a model of another shape would say nothing, even where they exist.
     """
     published: Published = CANONICAL.load(name)
     circuit = published.circuit()
@@ -153,9 +164,12 @@ def canonical(name: str, graph: Graph) -> Canonical:
         missing = next((edge for edge in circuit.names() if not _has(graph, edge)), None)
         lacks = "" if missing is None else f"; it lacks, for example, {missing}"
         raise GraphMismatch(
-            f"The {name} circuit is one of {published.model}, {_shape(published.graph)}; this graph has {_shape(graph)}{lacks}."
+            f"The {name} circuit is one of {published.model}, {_shape(published.graph)}; this graph"
+            f" has {_shape(graph)}{lacks}."
         )
-    return Canonical(published.name, circuit, published.groups, published.task, published.model, published.paper)
+    return Canonical(
+        published.name, circuit, published.groups, published.task, published.model, published.paper
+    )
 
 
 def _has(graph: Graph, edge: str) -> bool:
@@ -167,7 +181,9 @@ def _has(graph: Graph, edge: str) -> bool:
 
 
 def _shape(graph: Graph) -> str:
-    mlps = "without MLPs" if not graph.mlp else "and parallel MLPs" if graph.parallel else "and MLPs"
+    mlps = (
+        "without MLPs" if not graph.mlp else "and parallel MLPs" if graph.parallel else "and MLPs"
+    )
     return f"{graph.n_layers} layers of {graph.n_heads} heads {mlps}"
 
 
@@ -188,7 +204,16 @@ IOI = Published(
         "induction": ("a5.h5", "a5.h8", "a5.h9", "a6.h9"),
         "S-inhibition": ("a7.h3", "a7.h9", "a8.h6", "a8.h10"),
         "name mover": ("a9.h6", "a9.h9", "a10.h0"),
-        "backup name mover": ("a9.h0", "a9.h7", "a10.h1", "a10.h2", "a10.h6", "a10.h10", "a11.h2", "a11.h9"),
+        "backup name mover": (
+            "a9.h0",
+            "a9.h7",
+            "a10.h1",
+            "a10.h2",
+            "a10.h6",
+            "a10.h10",
+            "a11.h2",
+            "a11.h9",
+        ),
         "negative name mover": ("a10.h7", "a11.h10"),
         "MLP": _MLPS,
     },
@@ -235,12 +260,16 @@ GREATER_THAN = Published(
 
 DOCSTRING = Published(
     name="docstring",
-    paper="Heimersheim and Janiak 2023, A circuit for Python docstrings in a 4-layer attention-only transformer, Alignment Forum",
+    paper=(
+        "Heimersheim and Janiak 2023, A circuit for Python docstrings in a 4-layer attention-only"
+        " transformer, Alignment Forum"
+    ),
     model="attn-only-4l",
     graph=Graph(4, 8, mlp=False),
     task="docstring",
     groups={
-        # Two by their attention; 0.5 in effect transforms embeddings, 1.2 keeps movers off the docstring's own names.
+        # Two by their attention; 0.5 in effect transforms embeddings, 1.2 keeps movers off the
+        # docstring's own names.
         "duplicate token": ("a0.h5", "a1.h2"),
         # A previous-token head at some positions and an induction head at others.
         "previous token and induction": ("a1.h4",),

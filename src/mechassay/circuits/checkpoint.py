@@ -69,21 +69,36 @@ class State:
         if self.path is not None:
             cursor, tensors = self.held
             header = {"kind": "checkpoint", "key": self.key, "cursor": cursor}
-            write_tensors(self.path, {name: tensor.cpu() for name, tensor in tensors.items()}, header)
+            write_tensors(
+                self.path, {name: tensor.cpu() for name, tensor in tensors.items()}, header
+            )
         self.saved = time.monotonic()
 
 
 @contextmanager
-def checkpointed(path: Path | None, key: str, tensors: Mapping[str, Tensor], *, sums: bool = True, keep: bool = False) -> Iterator[State]:
-    """The state of a job, taken up from `path` where it has the same key; the file is removed at the end.
+def checkpointed(
+    path: Path | None,
+    key: str,
+    tensors: Mapping[str, Tensor],
+    *,
+    sums: bool = True,
+    keep: bool = False,
+) -> Iterator[State]:
+    """The state of a job, taken up from `path` where it has the same key;
+    the file is removed at the end.
 
     Args:
         tensors: filled with what was done; written when the job is interrupted.
-        sums: whether the tensors are whole between two calls of `done`. If they are not, as in training, an interrupted
-            job keeps what was written last.
-        keep: write the state at the end instead of removing the file, for a job that something else follows.
+        sums: whether the tensors are whole between two calls of `done`. If they are not, as in
+            training, an interrupted job keeps what was written last.
+        keep: write the state at the end instead of removing the file, for a job that something else
+            follows.
     """
-    state = State((_take_up(path, key, tensors) if path is not None and path.is_file() else 0, tensors), path, key)
+    state = State(
+        (_take_up(path, key, tensors) if path is not None and path.is_file() else 0, tensors),
+        path,
+        key,
+    )
     try:
         yield state
     except BaseException:

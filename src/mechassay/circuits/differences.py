@@ -1,19 +1,20 @@
 """Which methods differ: paired differences of their areas, over the same examples.
 
-Two areas of one evaluation are of the same examples, so what makes one example hard makes it hard for both.
-The interval of their difference resamples examples once for both (`stats.Estimate`) and is mostly much
-narrower than a look at two overlapping intervals suggests. All pairs of M methods are many comparisons; their
-intervals hold together, with 95 % for all at once:
+Two areas of one evaluation are of the same examples, so what makes one example hard makes it hard
+for both. The interval of their difference resamples examples once for both (`stats.Estimate`) and
+is mostly much narrower than a look at two overlapping intervals suggests. All pairs of M methods
+are many comparisons; their intervals hold together, with 95 % for all at once:
 
     e_ij        errors of the difference d_ij in the resamples, with what is folded at its worst
     s_ij        the root of the mean of e_ij^2
     c           the 95 % quantile, over resamples, of the largest |e_ij| / s_ij of all pairs
     interval    d_ij -/+ c s_ij, widened for few groups
 
-(the studentized maximum of Westfall and Young 1993). A difference is resolved if its interval does not hold
-0. A method's rank lies between one more than the number of methods that are better, and M less the number
-of those that are worse, as far as differences are resolved. Differences below what single precision
-distinguishes are never resolved.
+(the studentized maximum of Westfall and Young 1993). A difference is resolved if its interval does
+not hold
+0. A method's rank lies between one more than the number of methods that are better, and M less the
+number of those that are worse, as far as differences are resolved. Differences below what single
+precision distinguishes are never resolved.
 """
 
 from __future__ import annotations
@@ -59,7 +60,9 @@ class Differences:
 
     @property
     def better(self) -> Bool[np.ndarray, "methods methods"]:
-        """True where the row's method is better than the column's, and the difference is resolved."""
+        """True where the row's method is better than the column's,
+        and the difference is resolved.
+        """
         return self.low > PRECISION if self.area == "cpr" else self.high < -PRECISION
 
     @property
@@ -74,15 +77,24 @@ class Differences:
         return n * (n - 1) // 2
 
     def ranks(self) -> list[tuple[int, int] | None]:
-        """The best and the worst rank that each method may have; None where its area is undefined."""
+        """The best and the worst rank that each method may have;
+        None where its area is undefined.
+        """
         defined = ~np.isnan(np.diag(self.values))
         n, better = int(defined.sum()), self.better
         return [
-            (1 + int(better[:, place].sum()), n - int(better[place].sum())) if defined[place] else None for place in range(len(self.names))
+            (
+                (1 + int(better[:, place].sum()), n - int(better[place].sum()))
+                if defined[place]
+                else None
+            )
+            for place in range(len(self.names))
         ]
 
     def rows(self) -> list[dict[str, Any]]:
-        """Each pair once, as plain values: names, difference, interval, and whether it is resolved."""
+        """Each pair once, as plain values: names, difference,
+        interval, and whether it is resolved.
+        """
         first, second = np.triu_indices(len(self.names), 1)
         better = self.better
         return [
@@ -100,7 +112,11 @@ class Differences:
 
 
 def differences_of(
-    results: Sequence[Record | FaithfulnessCurve], area: AreaName = "cmd", *, names: Sequence[str] | None = None, seed: int = 0
+    results: Sequence[Record | FaithfulnessCurve],
+    area: AreaName = "cmd",
+    *,
+    names: Sequence[str] | None = None,
+    seed: int = 0,
 ) -> Differences:
     """The differences of an area between evaluations on the same examples.
 
@@ -119,15 +135,17 @@ def differences_of(
     for part in parts[1:]:
         if part.setting != parts[0].setting:
             raise BadUsage(
-                f"Differences need results on the same examples, with one objective, profile and sizes; "
-                f"{part.name} and {parts[0].name} differ."
+                "Differences need results on the same examples, with one objective, profile and"
+                f" sizes; {part.name} and {parts[0].name} differ."
             )
     estimates = [part.estimate(area, seed) for part in parts]
     found = tuple(names) if names is not None else tuple(part.name for part in parts)
     return _simultaneous(area, found, estimates)
 
 
-def _simultaneous(area: AreaName, names: tuple[str, ...], estimates: Sequence[Estimate]) -> Differences:
+def _simultaneous(
+    area: AreaName, names: tuple[str, ...], estimates: Sequence[Estimate]
+) -> Differences:
     n = len(estimates)
     defined = np.array([not math.isnan(each.interval.low) for each in estimates])
     values = np.subtract.outer(*[np.array([each.value for each in estimates])] * 2)
@@ -137,7 +155,11 @@ def _simultaneous(area: AreaName, names: tuple[str, ...], estimates: Sequence[Es
     if places:
         largest, spreads = np.zeros(len(estimates[0].errors)), []
         for i, j in places:
-            error = np.abs(estimates[i].errors - estimates[j].errors) + estimates[i].folded + estimates[j].folded
+            error = (
+                np.abs(estimates[i].errors - estimates[j].errors)
+                + estimates[i].folded
+                + estimates[j].folded
+            )
             spread = float(np.sqrt(np.mean(error**2)))
             spreads.append(spread)
             if spread > PRECISION / 10:
@@ -168,9 +190,20 @@ class _Part:
         by = RANKED_BY[area]
         if isinstance(result, FaithfulnessCurve):
             sweep = result.sweeps[by]
-            rule = {"profile": result.profile, "fractions": result.fractions, "n_edges": result.n_edges, "groups": result.groups}
+            rule = {
+                "profile": result.profile,
+                "fractions": result.fractions,
+                "n_edges": result.n_edges,
+                "groups": result.groups,
+            }
             ends = {"empty": result.controls.empty, "full": result.controls.full}
-            return _Part(result.label, _setting(rule, result.objective, result.ids), {**rule, **ends}, sweep.kept, sweep.per_example)
+            return _Part(
+                result.label,
+                _setting(rule, result.objective, result.ids),
+                {**rule, **ends},
+                sweep.kept,
+                sweep.per_example,
+            )
         fractions = tuple(result.curves["fractions"])
         rule = {
             "profile": result.metric.args["profile"],
@@ -178,10 +211,15 @@ class _Part:
             "n_edges": int(result.model.args["n_edges"]),
             "groups": tuple(result.groups),
         }
-        ends = {"empty": np.array(result.per_example["empty"]), "full": np.array(result.per_example["clean"])}
+        ends = {
+            "empty": np.array(result.per_example["empty"]),
+            "full": np.array(result.per_example["clean"]),
+        }
         values = np.array([result.per_example[f"{by}@{p:g}"] for p in fractions])
         setting = _setting(rule, result.metric.name, tuple(result.example_ids))
-        return _Part(result.method.name, setting, {**rule, **ends}, tuple(result.curves[by]["kept"]), values)
+        return _Part(
+            result.method.name, setting, {**rule, **ends}, tuple(result.curves[by]["kept"]), values
+        )
 
     def estimate(self, area: AreaName, seed: int) -> Estimate:
         by = RANKED_BY[area]
@@ -190,7 +228,14 @@ class _Part:
 
 
 def _setting(rule: dict[str, Any], objective: str, ids: tuple[str, ...]) -> tuple[Any, ...]:
-    return (rule["profile"], tuple(rule["fractions"]), rule["n_edges"], tuple(rule["groups"]), objective, ids)
+    return (
+        rule["profile"],
+        tuple(rule["fractions"]),
+        rule["n_edges"],
+        tuple(rule["groups"]),
+        objective,
+        ids,
+    )
 
 
 def _plain(value: float) -> float | None:

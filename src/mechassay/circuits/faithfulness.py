@@ -5,13 +5,14 @@ For a circuit C, the full model N, the empty circuit 0 and an objective m (means
     f(C) = (m(C) - m(0)) / (m(N) - m(0))                                   (MIB, eq. 1)
 
 at the ten sizes of Mueller et al. (2025), section 3.1. `areas` says what CPR and CMD make of it, in
-the profiles `strict` and `mib-2025`. In `strict` the circuit of size 1 is the full one; edges without a
-score are in no smaller circuit, are counted and warned about.
+the profiles `strict` and `mib-2025`. In `strict` the circuit of size 1 is the full one; edges
+without a score are in no smaller circuit, are counted and warned about.
 
 Intervals resample examples (whole groups) and recompute every mean; nothing is run again. The
 controls are the empty circuit (f = 0), the full circuit (f = 1), and two kinds of random rankings:
 of edges drawn one by one, and of random paths, whose edges are all live (`methods.random_paths`).
-What a method is worth beside them is the difference of its area from theirs, over the same examples.
+What a method is worth beside them is the difference of its area from theirs, over the same
+examples.
 """
 
 from __future__ import annotations
@@ -23,7 +24,15 @@ from pathlib import Path
 import numpy as np
 from jaxtyping import Float
 
-from mechassay.circuits.areas import FRACTIONS, PROFILES, Profile, Rule, Sweep, check_fractions, check_profile
+from mechassay.circuits.areas import (
+    FRACTIONS,
+    PROFILES,
+    Profile,
+    Rule,
+    Sweep,
+    check_fractions,
+    check_profile,
+)
 from mechassay.circuits.node_scores import Scores
 from mechassay.circuits.objectives import Objective, load_objective
 from mechassay.circuits.per_example import objective_per_example
@@ -35,7 +44,17 @@ from mechassay.pairs import Batch, Pair
 from mechassay.progress import BAR, Progress
 from mechassay.stats import Interval, mean_estimate
 
-__all__ = ["FRACTIONS", "PROFILES", "Controls", "FaithfulnessCurve", "Profile", "Sweep", "evaluate", "faithfulness_curve", "run_controls"]
+__all__ = [
+    "FRACTIONS",
+    "PROFILES",
+    "Controls",
+    "FaithfulnessCurve",
+    "Profile",
+    "Sweep",
+    "evaluate",
+    "faithfulness_curve",
+    "run_controls",
+]
 
 RANDOM_SEEDS = (0, 1, 2)
 RANKINGS: tuple[By, By] = ("value", "magnitude")
@@ -51,34 +70,44 @@ def evaluate(
     *,
     progress: Progress = BAR,
 ) -> Float[np.ndarray, "*circuits n"]:
-    """The objective per example when only the circuit's edges carry the clean run; the others carry the counterfactual.
+    """The objective per example when only the circuit's edges carry the clean run;
+    the others carry the counterfactual.
 
-    Where a circuit names neurons, its edges carry these alone, and the counterfactual of all others. Several circuits
-    share the clean and counterfactual runs of every example.
+    Where a circuit names neurons, its edges carry these alone, and the counterfactual of all
+    others. Several circuits share the clean and counterfactual runs of every example.
 
     Returns:
         float64 values in the order of `pairs`: [n] for one circuit, [circuits, n] for several.
 
     Raises:
-        GraphMismatch: a circuit belongs to another graph than the model's, or its neurons to another width.
+        GraphMismatch: a circuit belongs to another graph than the model's, or its neurons to
+            another width.
         NonFinite: an example's value is NaN or infinite.
         OutOfMemory: one example does not fit.
     """
     circuits = [circuit] if isinstance(circuit, Circuit) else list(circuit)
     for each in circuits:
         if each.graph != model.graph:
-            raise GraphMismatch(f"The circuit belongs to {each.graph}; the model's graph is {model.graph}.")
+            raise GraphMismatch(
+                f"The circuit belongs to {each.graph}; the model's graph is {model.graph}."
+            )
         if each.neurons is not None and each.neurons.shape[1] != model.decoder.d_model:
-            raise GraphMismatch(f"The circuit has {each.neurons.shape[1]} neurons a node; the model has {model.decoder.d_model}.")
+            raise GraphMismatch(
+                f"The circuit has {each.neurons.shape[1]} neurons a node; the model has"
+                f" {model.decoder.d_model}."
+            )
     chosen, batch = load_objective(objective), model.batch(pairs)
-    runs = [circuit_runner(model.decoder, model.graph, each.edges, each.neurons) for each in circuits]
+    runs = [
+        circuit_runner(model.decoder, model.graph, each.edges, each.neurons) for each in circuits
+    ]
     values = objective_per_example(model, batch, chosen, runs, progress=progress)
     return values[0] if isinstance(circuit, Circuit) else values
 
 
 @dataclass(frozen=True)
 class Controls:
-    """What every evaluation is compared with: per-example values of the empty and the full circuit, and random rankings.
+    """What every evaluation is compared with:
+    per-example values of the empty and the full circuit, and random rankings.
 
     Attributes:
         fractions: sizes that random rankings were cut at.
@@ -99,8 +128,9 @@ class Controls:
 class FaithfulnessCurve:
     """Faithfulness of one set of scores at all sizes, its areas, intervals and controls.
 
-    `cpr` comes from the ranking by value, `cmd` from the ranking by magnitude, as in MIB. Each is an
-    estimate (`sweeps["value"].cpr`) with an interval; `cmd_corrected` is `cmd` less the bias of |1 - f|.
+    `cpr` comes from the ranking by value, `cmd` from the ranking by magnitude, as in MIB. Each is
+    an estimate (`sweeps["value"].cpr`) with an interval; `cmd_corrected` is `cmd` less the bias of
+    |1 - f|.
     """
 
     label: str
@@ -135,7 +165,9 @@ class FaithfulnessCurve:
 
     @property
     def cmd_corrected(self) -> float:
-        """CMD less what |1 - f| adds where f is near 1: about unbiased; plain CMD is too large there."""
+        """CMD less what |1 - f| adds where f is near 1: about unbiased;
+        plain CMD is too large there.
+        """
         return self.sweeps["magnitude"].cmd.corrected
 
     @property
@@ -186,9 +218,9 @@ def faithfulness_curve(
 ) -> FaithfulnessCurve:
     """Faithfulness at all sizes, CPR and CMD of scores of edges, nodes or neurons.
 
-    A node counts as all edges out of it, a neuron as its share of them (Mueller et al. 2025, section
-    3.1): the profile "strict" takes the best that stay within a size, "mib-2025" that share of the nodes
-    or neurons. Scores that say so (information flow routes) are cut greedily.
+    A node counts as all edges out of it, a neuron as its share of them (Mueller et al. 2025,
+    section 3.1): the profile "strict" takes the best that stay within a size, "mib-2025" that share
+    of the nodes or neurons. Scores that say so (information flow routes) are cut greedily.
 
     Args:
         pairs: examples to evaluate on; not those the scores were found on.
@@ -199,27 +231,39 @@ def faithfulness_curve(
         seed: of the bootstrap.
 
     Raises:
-        UnknownName: no such profile. GraphMismatch: scores of another graph. BadUsage: `fractions` are no
-        rising sizes that end in 1; controls of other examples, objective or sizes. Also as `evaluate`.
+        UnknownName: no such profile. GraphMismatch: scores of another graph. BadUsage: `fractions`
+        are no rising sizes that end in 1; controls of other examples, objective or sizes. Also as
+        `evaluate`.
     """
     check_profile(profile)
     sizes = check_fractions(fractions)
     if scores.graph != model.graph:
-        raise GraphMismatch(f"The scores were made on {scores.graph}; the model's graph is {model.graph}.")
+        raise GraphMismatch(
+            f"The scores were made on {scores.graph}; the model's graph is {model.graph}."
+        )
     batch, chosen = model.batch(pairs), load_objective(objective)
     if controls is None:
         controls = run_controls(model, batch, chosen, fractions=sizes, progress=progress)
     elif (controls.ids, controls.objective, controls.fractions) != (batch.ids, chosen.name, sizes):
-        raise BadUsage("The controls belong to other examples, another objective or other fractions than this evaluation.")
+        raise BadUsage(
+            "The controls belong to other examples, another objective or other fractions than this"
+            " evaluation."
+        )
     greedy = greedy or (isinstance(scores, EdgeScores) and scores.grows)
     wanted = {by: [_cut(scores, p, by, greedy, profile) for p in sizes] for by in RANKINGS}
-    values = _evaluate_distinct(model, [circuit for by in RANKINGS for circuit in wanted[by]], batch, chosen, progress)
-    rule = Rule(profile, sizes, model.graph.n_edges, controls.empty, controls.full, batch.groups, seed)
+    values = _evaluate_distinct(
+        model, [circuit for by in RANKINGS for circuit in wanted[by]], batch, chosen, progress
+    )
+    rule = Rule(
+        profile, sizes, model.graph.n_edges, controls.empty, controls.full, batch.groups, seed
+    )
     asked = tuple(int(p * model.graph.n_edges) for p in sizes)
     found: dict[By, Sweep] = {}
     for place, by in enumerate(RANKINGS):
         kept = tuple(round(circuit.weighted_edge_count()) for circuit in wanted[by])
-        found[by] = rule.sweep(by, asked, kept, values[place * len(sizes) : (place + 1) * len(sizes)])
+        found[by] = rule.sweep(
+            by, asked, kept, values[place * len(sizes) : (place + 1) * len(sizes)]
+        )
     random, paths = (
         {number: rule.sweep("value", asked, kept, rows) for number, (kept, rows) in drawn.items()}
         for drawn in (controls.random, controls.random_paths)
@@ -239,7 +283,9 @@ def faithfulness_curve(
         denominator=rule.denominator,
         n_undefined=len(sizes) if profile == "strict" and not rule.defined else 0,
         warnings=_warnings(scores, batch, rule, found["value"].kept),
-        notes={str(key): str(value) for key, value in scores.provenance.items() if key != "prompts"},
+        notes={
+            str(key): str(value) for key, value in scores.provenance.items() if key != "prompts"
+        },
     )
 
 
@@ -261,13 +307,20 @@ def run_controls(
     from mechassay.circuits.methods.random_paths import RandomPaths
 
     batch, chosen, sizes = model.batch(pairs), load_objective(objective), check_fractions(fractions)
-    rankings = [kind(seed=seed).draw(model.graph) for kind in (Random, RandomPaths) for seed in seeds]
+    rankings = [
+        kind(seed=seed).draw(model.graph) for kind in (Random, RandomPaths) for seed in seeds
+    ]
     circuits = [scores.top(p).pruned() for scores in rankings for p in sizes]
     ends = [Circuit.empty(model.graph), Circuit.full(model.graph)]
     values = _evaluate_distinct(model, ends + circuits, batch, chosen, progress)
-    kept = np.array([len(circuit) for circuit in circuits]).reshape(2, len(seeds), len(sizes)).tolist()
+    kept = (
+        np.array([len(circuit) for circuit in circuits]).reshape(2, len(seeds), len(sizes)).tolist()
+    )
     rows = values[2:].reshape(2, len(seeds), len(sizes), len(batch))
-    edges, paths = ({seed: (tuple(kept[kind][place]), rows[kind, place]) for place, seed in enumerate(seeds)} for kind in (0, 1))
+    edges, paths = (
+        {seed: (tuple(kept[kind][place]), rows[kind, place]) for place, seed in enumerate(seeds)}
+        for kind in (0, 1)
+    )
     return Controls(chosen.name, batch.ids, sizes, values[0], values[1], edges, paths)
 
 
@@ -282,9 +335,15 @@ def _cut(scores: Scores, fraction: float, by: By, greedy: bool, profile: Profile
 
 
 def _evaluate_distinct(
-    model: Model, circuits: Sequence[Circuit], batch: Batch, objective: Objective, progress: Progress
+    model: Model,
+    circuits: Sequence[Circuit],
+    batch: Batch,
+    objective: Objective,
+    progress: Progress,
 ) -> Float[np.ndarray, "circuits n"]:
-    """`evaluate`, running equal circuits once: after pruning, several small sizes are often the same."""
+    """`evaluate`, running equal circuits once:
+    after pruning, several small sizes are often the same.
+    """
     places: dict[Circuit, int] = {}
     which = [places.setdefault(circuit, len(places)) for circuit in circuits]
     return evaluate(model, list(places), batch, objective, progress=progress)[which]
@@ -294,15 +353,25 @@ def _warnings(scores: Scores, batch: Batch, rule: Rule, kept: tuple[int, ...]) -
     found: list[str] = []
     if not rule.defined:
         low, high, _ = rule.denominator
-        what = "f, CPR and CMD are undefined" if rule.profile == "strict" else "f, CPR and CMD divide by a number that may be 0"
-        found.append(f"The interval of the full minus the empty circuit, [{low:.3g}, {high:.3g}], contains 0: {what}.")
+        what = (
+            "f, CPR and CMD are undefined"
+            if rule.profile == "strict"
+            else "f, CPR and CMD divide by a number that may be 0"
+        )
+        found.append(
+            f"The interval of the full minus the empty circuit, [{low:.3g}, {high:.3g}], contains"
+            f" 0: {what}."
+        )
     unscored = _unscored(scores, rule.profile)
     if unscored:
         found.append(unscored)
     found += _in_sample(scores, batch)
     n_empty = sum(size == 0 for size in kept)
     if n_empty:
-        found.append(f"{n_empty} of {len(kept)} sizes have no path from input to logits: their circuits are empty.")
+        found.append(
+            f"{n_empty} of {len(kept)} sizes have no path from input to logits: their circuits are"
+            " empty."
+        )
     if rule.n_groups < 2:
         found.append("All examples are of one group: there is no interval.")
     elif len(batch) < 30:
@@ -311,16 +380,23 @@ def _warnings(scores: Scores, batch: Batch, rule: Rule, kept: tuple[int, ...]) -
 
 
 def _in_sample(scores: Scores, batch: Batch) -> list[str]:
-    """A line if examples are among those that the scores were found on: the same tokens and answers, under any id."""
+    """A line if examples are among those that the scores were found on:
+    the same tokens and answers, under any id.
+    """
     seen = set(scores.provenance.get("prompts", ()))
     if not seen and scores.provenance.get("data_hash") == batch.content:
-        return ["Evaluated on the examples that the scores were found on: faithfulness is in-sample."]
-    shared = [name for name, each in zip(batch.ids, batch.prompt_hashes(), strict=True) if each in seen]
+        return [
+            "Evaluated on the examples that the scores were found on: faithfulness is in-sample."
+        ]
+    shared = [
+        name for name, each in zip(batch.ids, batch.prompt_hashes(), strict=True) if each in seen
+    ]
     if not shared:
         return []
     named = ", ".join(shared[:3]) + (", ..." if len(shared) > 3 else "")
     return [
-        f"{len(shared):,} of {len(batch):,} examples ({named}) are among those that the scores were found on: faithfulness is in-sample."
+        f"{len(shared):,} of {len(batch):,} examples ({named}) are among those that the scores were"
+        " found on: faithfulness is in-sample."
     ]
 
 

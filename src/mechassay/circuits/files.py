@@ -27,7 +27,9 @@ def write_tensors(path: Path, tensors: Mapping[str, Tensor], header: Mapping[str
     partial = path.with_name(f"{path.name}.partial-{os.getpid()}")
     meta = {"mechassay": json.dumps({"format": FORMAT, **header}, sort_keys=True)}
     # Not save_file: its files can be read by their owner alone.
-    partial.write_bytes(save({name: tensor.contiguous() for name, tensor in tensors.items()}, metadata=meta))
+    partial.write_bytes(
+        save({name: tensor.contiguous() for name, tensor in tensors.items()}, metadata=meta)
+    )
     os.replace(partial, path)
 
 
@@ -45,15 +47,21 @@ def read_tensors(path: Path, kind: str) -> tuple[dict[str, Tensor], dict[str, An
             tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 - not a dict
         header = json.loads(meta["mechassay"])
     except (SafetensorError, OSError, ValueError) as error:
-        raise BadFile(f"{path}: not a readable safetensors file ({str(error).splitlines()[0]}).") from None
+        raise BadFile(
+            f"{path}: not a readable safetensors file ({str(error).splitlines()[0]})."
+        ) from None
     except KeyError:
-        raise BadFile(f"{path}: a safetensors file that mechassay did not write (no mechassay header).") from None
+        raise BadFile(
+            f"{path}: a safetensors file that mechassay did not write (no mechassay header)."
+        ) from None
     if not isinstance(header, dict):
         raise BadFile(f"{path}: its mechassay header is no JSON object.")
     if header.get("kind") != kind:
         raise BadFile(f"{path}: holds {header.get('kind')!r}; expected {kind!r}.")
     if header.get("format") != FORMAT:
-        raise BadFile(f"{path}: format {header.get('format')!r}; this version reads format {FORMAT}.")
+        raise BadFile(
+            f"{path}: format {header.get('format')!r}; this version reads format {FORMAT}."
+        )
     return tensors, header
 
 

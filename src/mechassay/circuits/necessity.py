@@ -1,7 +1,8 @@
 """Is a circuit all of the mechanism, and is all of the circuit needed?
 
-    completeness   f of the complement: what the model still does when the circuit's edges (and neurons) alone
-                   are ablated; 0 where nothing outside the circuit does the same    (Wang et al. 2023, section 4)
+    completeness   f of the complement: what the model still does when the circuit's edges (and
+                   neurons) alone are ablated; 0 where nothing outside the circuit does the same
+                   (Wang et al. 2023, section 4)
     minimality     for each edge (or node) of the circuit, the drop of f when it is left out
 
 f(C) = (m(C) - m(0)) / (m(N) - m(0)) as in `faithfulness`, from means over examples. Intervals are
@@ -40,7 +41,8 @@ class Completeness:
 
     Attributes:
         circuit, complement: f of the circuit and of all other edges, with intervals.
-        per_example: the objective in the full model, the empty circuit, the circuit, and the complement.
+        per_example: the objective in the full model, the empty circuit, the circuit, and the
+            complement.
     """
 
     circuit: float
@@ -70,10 +72,12 @@ class Minimality:
 
 
 def complement(circuit: Circuit) -> Circuit:
-    """All edges of the graph that the circuit does not have, and the neurons that its edges leave out.
+    """All edges of the graph that the circuit does not have,
+    and the neurons that its edges leave out.
 
     Raises:
-        BadUsage: a writer has some of its neurons on some of its edges alone: the rest of it is no circuit.
+        BadUsage: a writer has some of its neurons on some of its edges alone: the rest of it is no
+            circuit.
     """
     graph, neurons = circuit.graph, circuit.neurons
     if neurons is None:
@@ -82,7 +86,10 @@ def complement(circuit: Circuit) -> Circuit:
     torn = parted & (graph.legal & ~circuit.edges).any(dim=1)
     if bool(torn.any()):
         name = graph.writer_name(int(torn.nonzero()[0]))
-        raise BadUsage(f"{name} has some neurons on some of its edges: what is left of it is no circuit; take all edges out of it.")
+        raise BadUsage(
+            f"{name} has some neurons on some of its edges: what is left of it is no circuit; take"
+            " all edges out of it."
+        )
     # What carries whole writers, or nothing, is left out or taken by edge; the rest by neuron.
     edges = graph.legal & ~(circuit.edges & neurons.all(dim=1)[:, None])
     return Circuit(graph, edges, ~(neurons & parted[:, None]))
@@ -119,7 +126,8 @@ def minimality(
     seed: int = 0,
     progress: Progress = BAR,
 ) -> Minimality:
-    """Run a circuit without each of its edges, or without all edges into and out of each of its nodes, in turn.
+    """Run a circuit without each of its edges, or without all edges into
+    and out of each of its nodes, in turn.
 
     Raises:
         BadUsage: an empty circuit. UnknownName: no such unit. Also as `evaluate`.
@@ -143,7 +151,9 @@ def _edges(circuit: Circuit) -> dict[str, Circuit]:
     for writer, reader in circuit.edges.nonzero().tolist():
         edges = circuit.edges.clone()
         edges[writer, reader] = False
-        without[circuit.graph.edge_name(writer, reader)] = Circuit(circuit.graph, edges, circuit.neurons)
+        without[circuit.graph.edge_name(writer, reader)] = Circuit(
+            circuit.graph, edges, circuit.neurons
+        )
     return without
 
 
@@ -157,13 +167,19 @@ def _nodes(circuit: Circuit) -> dict[str, Circuit]:
     return without
 
 
-def _shares(values: Float[np.ndarray, "k n"], batch: Batch, seed: int) -> tuple[Float[np.ndarray, "rest"], tuple[Interval, ...]]:
-    """(mean of each row - m(0)) / (m(N) - m(0)) of the rows after the first two, which are N and 0."""
+def _shares(
+    values: Float[np.ndarray, "k n"], batch: Batch, seed: int
+) -> tuple[Float[np.ndarray, "rest"], tuple[Interval, ...]]:
+    """(mean of each row - m(0)) / (m(N) - m(0)) of the rows after the first two,
+    which are N and 0.
+    """
     draws = resampled_means(values, batch.groups, np.random.default_rng(seed))
     gap = percentile_interval(draws[:, 0] - draws[:, 1])
     if gap.contains(0.0):
         nothing = float("nan")
-        return np.full(len(values) - 2, nothing), (Interval(nothing, nothing, gap.level),) * (len(values) - 2)
+        return np.full(len(values) - 2, nothing), (Interval(nothing, nothing, gap.level),) * (
+            len(values) - 2
+        )
     means = values.mean(axis=1)
     f = (means[2:] - means[1]) / (means[0] - means[1])
     resampled = (draws[:, 2:] - draws[:, 1:2]) / (draws[:, :1] - draws[:, 1:2])

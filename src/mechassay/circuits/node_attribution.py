@@ -1,7 +1,8 @@
 """Attribution of nodes and neurons: the gradient at what a writer wrote, times its change.
 
 For dimension d of writer u, attribution patching estimates the drop in the objective m when that
-neuron carries the counterfactual activation (Mueller et al. 2025, eq. 3 with dm/da_u, appendix E.2):
+neuron carries the counterfactual activation (Mueller et al. 2025, eq. 3 with dm/da_u, appendix
+E.2):
 
     S[u, d] = - sum_{positions} (a'_u - a_u)[d] * dm/da_u[d],   averaged over examples.
 
@@ -49,7 +50,9 @@ class WriterGradients:
     mlp: tuple[Float[Tensor, "batch _ d_model"], ...]
 
     @staticmethod
-    def of(decoder: Decoder, taps: Taps, total: Tensor, *, times: int, columns: int) -> WriterGradients:
+    def of(
+        decoder: Decoder, taps: Taps, total: Tensor, *, times: int, columns: int
+    ) -> WriterGradients:
         """Differentiate `total` (a sum over stacked examples) at everything that was written.
 
         Args:
@@ -69,32 +72,57 @@ class WriterGradients:
                 gradient = at_least_fp32(next(found))[:, -columns:]
                 if post is not None and layer.attention.post_norm is not None:
                     n = gradient.shape[1]
-                    gradient = pull_back(layer.attention.post_norm, gradient, NormStatistics(post.xhat[:, -n:], post.rscale[:, -n:]))
+                    gradient = pull_back(
+                        layer.attention.post_norm,
+                        gradient,
+                        NormStatistics(post.xhat[:, -n:], post.rscale[:, -n:]),
+                    )
                 heads.append(summed(gradient))
-            return WriterGradients(embed, tuple(heads), tuple(summed(at_least_fp32(x)[:, -columns:]) for x in found))
+            return WriterGradients(
+                embed, tuple(heads), tuple(summed(at_least_fp32(x)[:, -columns:]) for x in found)
+            )
 
 
-def pull_back(norm: Norm, gradient: Float[Tensor, "*lead d"], at: NormStatistics) -> Float[Tensor, "*lead d"]:
-    """J^T gradient: from a norm's output to its input. J = diag(w) s (I - [11^T/d] - xhat xhat^T/d)."""
+def pull_back(
+    norm: Norm, gradient: Float[Tensor, "*lead d"], at: NormStatistics
+) -> Float[Tensor, "*lead d"]:
+    """J^T gradient: from a norm's output to its input.
+    J = diag(w) s (I - [11^T/d] - xhat xhat^T/d).
+    """
     weighted = gradient * norm.weight.to(gradient.dtype)
-    flat = weighted if norm.frozen else weighted - at.xhat * (weighted * at.xhat).mean(-1, keepdim=True)
+    flat = (
+        weighted
+        if norm.frozen
+        else weighted - at.xhat * (weighted * at.xhat).mean(-1, keepdim=True)
+    )
     if norm.centred:
         flat = flat - weighted.mean(-1, keepdim=True)
     return flat * at.rscale
 
 
 @torch.no_grad()
-def add_products(model: Model, contrast: Contrast, gradients: WriterGradients, into: Float[Tensor, "writers d_model"]) -> None:
+def add_products(
+    model: Model,
+    contrast: Contrast,
+    gradients: WriterGradients,
+    into: Float[Tensor, "writers d_model"],
+) -> None:
     """Add -sum over examples and positions of (a'_u - a_u) * gradient to `into`."""
     graph = model.graph
 
     def add_stream(row: int, clean: Tensor, other: Tensor, gradient: Tensor) -> None:
         n = gradient.shape[1]
-        into[row] -= torch.einsum("btd,btd->d", at_least_fp32(other[:, -n:] - clean[:, -n:]), gradient)
+        into[row] -= torch.einsum(
+            "btd,btd->d", at_least_fp32(other[:, -n:] - clean[:, -n:]), gradient
+        )
 
     add_stream(0, contrast.clean.embed, contrast.other.embed, gradients.embed)
     for index in range(graph.n_layers):
-        clean, other, gradient = contrast.clean.layers[index], contrast.other.layers[index], gradients.heads[index]
+        clean, other, gradient = (
+            contrast.clean.layers[index],
+            contrast.other.layers[index],
+            gradients.heads[index],
+        )
         n, out = gradient.shape[1], at_least_fp32(model.decoder.layers[index].attention.out)
         change = at_least_fp32(other.z[:, :, -n:] - clean.z[:, :, -n:])
         moments = change.permute(1, 3, 0, 2).flatten(2) @ gradient.flatten(0, 1)
@@ -103,7 +131,9 @@ def add_products(model: Model, contrast: Contrast, gradients: WriterGradients, i
             add_stream(graph.mlp_writer(index), clean.mlp, other.mlp, gradients.mlp[index])
 
 
-def clean_node_scores(model: Model, batch: Batch, objective: Objective, into: Float[Tensor, "writers d_model"]) -> None:
+def clean_node_scores(
+    model: Model, batch: Batch, objective: Objective, into: Float[Tensor, "writers d_model"]
+) -> None:
     """Add one batch's summed scores, with gradients at the clean run, to `into`.
 
     The differentiated run also serves as the clean run that the changes are taken from.

@@ -44,10 +44,20 @@ class _WriterScores:
 
     def __post_init__(self) -> None:
         if self.values.ndim != self.n_axes or len(self.values) != self.graph.n_writers:
-            wanted = f"({self.graph.n_writers}, d_model)" if self.n_axes == 2 else f"({self.graph.n_writers},)"
-            raise GraphMismatch(f"Scores of {self.unit}s on this graph need shape {wanted}; got {tuple(self.values.shape)}.")
+            wanted = (
+                f"({self.graph.n_writers}, d_model)"
+                if self.n_axes == 2
+                else f"({self.graph.n_writers},)"
+            )
+            raise GraphMismatch(
+                f"Scores of {self.unit}s on this graph need shape {wanted}; got"
+                f" {tuple(self.values.shape)}."
+            )
         if bool(self.values.isinf().any()):
-            raise NonFinite(f"{int(self.values.isinf().sum())} of {self.values.numel()} scores of {self.unit}s are infinite.")
+            raise NonFinite(
+                f"{int(self.values.isinf().sum())} of {self.values.numel()} scores of {self.unit}s"
+                " are infinite."
+            )
 
     @classmethod
     def of(cls, graph: Graph, values: Tensor, provenance: Mapping[str, Any] | None = None) -> Self:
@@ -60,8 +70,8 @@ class _WriterScores:
         if len(values) == graph.n_writers and not bool(finite.all()):
             name = graph.writer_name(int((~finite).nonzero()[0]))
             raise NonFinite(
-                f"{int((~finite).sum())} of {graph.n_writers} nodes have scores that are not finite, the first is {name}: "
-                "the activations overflow or hold NaN."
+                f"{int((~finite).sum())} of {graph.n_writers} nodes have scores that are not"
+                f" finite, the first is {name}: the activations overflow or hold NaN."
             )
         return cls(graph, values.detach().float().cpu(), dict(provenance or {}))
 
@@ -70,7 +80,9 @@ class _WriterScores:
         return ~self.values.isnan()
 
     def place_name(self, flat: int) -> str:
-        """The name of the node, or of the node and the number of its neuron, at a flat index, as `ranking` gives them."""
+        """The name of the node, or of the node and the number of its neuron,
+        at a flat index, as `ranking` gives them.
+        """
         if self.values.ndim == 1:
             return self.graph.writer_name(flat)
         writer, neuron = divmod(flat, self.values.shape[1])
@@ -112,7 +124,9 @@ class _WriterScores:
         width = self.values.numel() // len(self.values)
         weights = edges_out(self.graph).numpy()[ranked // width]
         allowed = _fraction(fraction) * self.graph.n_edges * width + 1e-9
-        return self._chosen(ranked[: int(np.searchsorted(np.cumsum(weights), allowed, side="right"))])
+        return self._chosen(
+            ranked[: int(np.searchsorted(np.cumsum(weights), allowed, side="right"))]
+        )
 
     def save(self, path: str | Path) -> None:
         """Write the scores as safetensors with a JSON header; atomic."""
@@ -120,7 +134,12 @@ class _WriterScores:
         header = {
             "kind": f"{self.unit}_scores",
             "fingerprint": graph.fingerprint,
-            "graph": {"n_layers": graph.n_layers, "n_heads": graph.n_heads, "parallel": graph.parallel, "mlp": graph.mlp},
+            "graph": {
+                "n_layers": graph.n_layers,
+                "n_heads": graph.n_heads,
+                "parallel": graph.parallel,
+                "mlp": graph.mlp,
+            },
             "provenance": dict(self.provenance),
         }
         write_tensors(Path(path), {"values": self.values}, header)
@@ -160,17 +179,20 @@ class NeuronScores(_WriterScores):
         return Circuit.of_neurons(self.graph, self._best(n, by))
 
     def within(self, fraction: float, *, by: By = "value") -> Circuit:
-        """The longest beginning of the ranking whose weighted edge count is at most `fraction` of the graph's edges.
+        """The longest beginning of the ranking whose weighted edge count is
+        at most `fraction` of the graph's edges.
 
-        This is the paper's size of a circuit (section 3.1), comparable with that of a circuit of edges;
-        neurons of early layers cost more of it than those of late layers.
+        This is the paper's size of a circuit (section 3.1), comparable with that of a circuit of
+        edges; neurons of early layers cost more of it than those of late layers.
         """
         return Circuit.of_neurons(self.graph, self._best_within(fraction, by))
 
     def nodes(self) -> NodeScores:
         """The sum over each node's scored neurons; NaN for a node that has none."""
         scored = self.scored().any(dim=1)
-        return NodeScores(self.graph, torch.where(scored, self.values.nansum(dim=1), torch.nan), self.provenance)
+        return NodeScores(
+            self.graph, torch.where(scored, self.values.nansum(dim=1), torch.nan), self.provenance
+        )
 
 
 @dataclass(frozen=True, eq=False)
@@ -188,7 +210,8 @@ class NodeScores(_WriterScores):
     unit: ClassVar[str] = "node"
 
     def top(self, n: int | float, *, by: By = "value") -> Circuit:
-        """All edges out of the n best nodes (not pruned: `.pruned()` removes those into nodes outside).
+        """All edges out of the n best nodes (not pruned:
+        `.pruned()` removes those into nodes outside).
 
         Args:
             n: a number of nodes, or a fraction of all nodes as a float.
@@ -197,7 +220,9 @@ class NodeScores(_WriterScores):
         return Circuit.of_nodes(self.graph, self._best(n, by))
 
     def within(self, fraction: float, *, by: By = "value") -> Circuit:
-        """The longest beginning of the ranking whose outgoing edges are at most `fraction` of the graph's."""
+        """The longest beginning of the ranking whose outgoing edges are
+        at most `fraction` of the graph's.
+        """
         return Circuit.of_nodes(self.graph, self._best_within(fraction, by))
 
 
@@ -208,7 +233,9 @@ def _fraction(value: float) -> float:
 
 
 Scores = EdgeScores | NodeScores | NeuronScores
-"""Scores of edges, nodes or neurons; all have `graph`, `values`, `provenance`, `ranking` and `save`."""
+"""Scores of edges, nodes or neurons; all have `graph`, `values`,
+`provenance`, `ranking` and `save`.
+"""
 
 
 def load_scores(path: str | Path, graph: Graph | None = None) -> Scores:

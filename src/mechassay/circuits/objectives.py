@@ -1,4 +1,5 @@
-"""What a circuit is asked to preserve: one number per example, read off the logits at the last token.
+"""What a circuit is asked to preserve: one number per example,
+read off the logits at the last token.
 
     logit_diff      mean logit of the answers - mean logit of the foils     (MIB, eq. 1's m)
     prob_diff       probability of the answers - probability of the foils
@@ -38,12 +39,16 @@ class Objective(Protocol):
     needs_clean: ClassVar[bool]
     differentiable: ClassVar[bool]
 
-    def __call__(self, readout: Readout, batch: Batch, clean: Readout | None = None) -> Float[Tensor, "batch"]:
+    def __call__(
+        self, readout: Readout, batch: Batch, clean: Readout | None = None
+    ) -> Float[Tensor, "batch"]:
         """Values for a batch, given its logits and, where `needs_clean`, those of the clean run."""
         ...
 
 
-def signed(objective: Objective, readout: Readout, batch: Batch, clean: Readout | None = None) -> Float[Tensor, "batch"]:
+def signed(
+    objective: Objective, readout: Readout, batch: Batch, clean: Readout | None = None
+) -> Float[Tensor, "batch"]:
     """The objective with higher always better."""
     values = objective(readout, batch, clean)
     return values if objective.direction == "up" else -values
@@ -58,7 +63,9 @@ class LogitDiff:
     needs_clean: ClassVar[bool] = False
     differentiable: ClassVar[bool] = True
 
-    def __call__(self, readout: Readout, batch: Batch, clean: Readout | None = None) -> Float[Tensor, "batch"]:
+    def __call__(
+        self, readout: Readout, batch: Batch, clean: Readout | None = None
+    ) -> Float[Tensor, "batch"]:
         tokens = torch.cat((batch.answers, batch.foils), dim=1)
         logits = readout.at(tokens.clamp(min=0))
         right, wrong = logits.split([batch.answers.shape[1], batch.foils.shape[1]], dim=1)
@@ -74,7 +81,9 @@ class ProbDiff:
     needs_clean: ClassVar[bool] = False
     differentiable: ClassVar[bool] = True
 
-    def __call__(self, readout: Readout, batch: Batch, clean: Readout | None = None) -> Float[Tensor, "batch"]:
+    def __call__(
+        self, readout: Readout, batch: Batch, clean: Readout | None = None
+    ) -> Float[Tensor, "batch"]:
         probabilities = readout.all().softmax(dim=-1)
         return _total(probabilities, batch.answers) - _total(probabilities, batch.foils)
 
@@ -88,9 +97,13 @@ class CrossEntropy:
     needs_clean: ClassVar[bool] = False
     differentiable: ClassVar[bool] = True
 
-    def __call__(self, readout: Readout, batch: Batch, clean: Readout | None = None) -> Float[Tensor, "batch"]:
+    def __call__(
+        self, readout: Readout, batch: Batch, clean: Readout | None = None
+    ) -> Float[Tensor, "batch"]:
         logits = readout.all()
-        answers = logits.gather(1, batch.answers.clamp(min=0)).masked_fill(batch.answers == NO_TOKEN, float("-inf"))
+        answers = logits.gather(1, batch.answers.clamp(min=0)).masked_fill(
+            batch.answers == NO_TOKEN, float("-inf")
+        )
         return logits.logsumexp(dim=-1) - answers.logsumexp(dim=-1)
 
 
@@ -103,7 +116,9 @@ class Kl:
     needs_clean: ClassVar[bool] = True
     differentiable: ClassVar[bool] = True
 
-    def __call__(self, readout: Readout, batch: Batch, clean: Readout | None = None) -> Float[Tensor, "batch"]:
+    def __call__(
+        self, readout: Readout, batch: Batch, clean: Readout | None = None
+    ) -> Float[Tensor, "batch"]:
         assert clean is not None
         reference = clean.all().log_softmax(dim=-1)
         return (reference.exp() * (reference - readout.all().log_softmax(dim=-1))).sum(dim=-1)
@@ -118,7 +133,9 @@ class Js:
     needs_clean: ClassVar[bool] = True
     differentiable: ClassVar[bool] = True
 
-    def __call__(self, readout: Readout, batch: Batch, clean: Readout | None = None) -> Float[Tensor, "batch"]:
+    def __call__(
+        self, readout: Readout, batch: Batch, clean: Readout | None = None
+    ) -> Float[Tensor, "batch"]:
         assert clean is not None
         p, q = clean.all().log_softmax(dim=-1), readout.all().log_softmax(dim=-1)
         middle = torch.logaddexp(p, q) - math.log(2)
@@ -134,14 +151,24 @@ class Accuracy:
     needs_clean: ClassVar[bool] = False
     differentiable: ClassVar[bool] = False
 
-    def __call__(self, readout: Readout, batch: Batch, clean: Readout | None = None) -> Float[Tensor, "batch"]:
-        right = readout.at(batch.answers.clamp(min=0)).masked_fill(batch.answers == NO_TOKEN, float("-inf"))
-        wrong = readout.at(batch.foils.clamp(min=0)).masked_fill(batch.foils == NO_TOKEN, float("-inf"))
+    def __call__(
+        self, readout: Readout, batch: Batch, clean: Readout | None = None
+    ) -> Float[Tensor, "batch"]:
+        right = readout.at(batch.answers.clamp(min=0)).masked_fill(
+            batch.answers == NO_TOKEN, float("-inf")
+        )
+        wrong = readout.at(batch.foils.clamp(min=0)).masked_fill(
+            batch.foils == NO_TOKEN, float("-inf")
+        )
         return (right.amax(dim=1) > wrong.amax(dim=1)).to(right.dtype)
 
 
 OBJECTIVES = Registry(
-    "objective", {cls.name: f"{__name__}:{cls.__name__}" for cls in (LogitDiff, ProbDiff, CrossEntropy, Kl, Js, Accuracy)}
+    "objective",
+    {
+        cls.name: f"{__name__}:{cls.__name__}"
+        for cls in (LogitDiff, ProbDiff, CrossEntropy, Kl, Js, Accuracy)
+    },
 )
 
 

@@ -3,15 +3,17 @@
 Of a graph's N edges, circuit A holds |A| and circuit B |B|:
 
     jaccard     |A and B| / |A or B|; NaN for two empty circuits
-    expected    |A| |B| / N: the mean of |A and B| if B were |B| edges drawn at random, all sets alike
+    expected  |A| |B| / N: the mean of |A and B| if B were |B| edges drawn at random, all sets alike
     p_value     P(X >= |A and B|) for the hypergeometric X of that draw
 
-The draw knows sizes alone. Circuits that were pruned, or grown from the logits, crowd around the same few nodes and so
-overlap more than the draw says even where nothing was found: a small p says that two circuits are not unrelated *sets of edges*,
-not that they agree on a mechanism. A pair of methods is better compared with the same pair on another task.
+The draw knows sizes alone. Circuits that were pruned, or grown from the logits, crowd around the
+same few nodes and so overlap more than the draw says even where nothing was found: a small p says
+that two circuits are not unrelated *sets of edges*, not that they agree on a mechanism. A pair of
+methods is better compared with the same pair on another task.
 
-Edges count whole, whatever share of their writer's neurons they carry. The nodes of a circuit are the heads and MLPs at either
-end of its edges; `input` and `logits` are in nearly all circuits and count nowhere. Nodes have a Jaccard overlap but no p
+Edges count whole, whatever share of their writer's neurons they carry. The nodes of a circuit are
+the heads and MLPs at either end of its edges; `input` and `logits` are in nearly all circuits and
+count nowhere. Nodes have a Jaccard overlap but no p
 value: edges, not nodes, were chosen.
 """
 
@@ -22,7 +24,7 @@ from dataclasses import dataclass
 
 import torch
 from jaxtyping import Bool
-from scipy.stats import hypergeom  # pyright: ignore[reportMissingTypeStubs] - scipy ships none
+from scipy.stats import hypergeom
 from torch import Tensor
 
 from mechassay.circuits.scores import Circuit
@@ -65,7 +67,9 @@ class Overlap:
 
     @property
     def p_value(self) -> float:
-        """Probability that two random circuits of these sizes have at least as many edges in common."""
+        """Probability that two random circuits of these sizes have
+        at least as many edges in common.
+        """
         found = float(hypergeom.sf(self.edges_both - 1, self.n_edges, self.edges_a, self.edges_b))
         return min(found, 1.0)  # The sum of the tail may exceed 1 by rounding.
 
@@ -80,7 +84,9 @@ def overlap_of(a: Circuit, b: Circuit) -> Overlap:
         GraphMismatch: the circuits belong to different graphs.
     """
     if a.graph != b.graph:
-        raise GraphMismatch(f"The first circuit belongs to {a.graph}; the second belongs to {b.graph}.")
+        raise GraphMismatch(
+            f"The first circuit belongs to {a.graph}; the second belongs to {b.graph}."
+        )
     nodes_a, nodes_b = nodes_of(a), nodes_of(b)
     return Overlap(
         n_edges=a.graph.n_edges,

@@ -2,15 +2,17 @@
 
     matched          its own                                            (as the task made the pair)
     random           that of another example, of as many tokens
-    same-template    that of another example, of as many tokens and built the same way (`Task.template`)
+    same-template    that of another example, of as many tokens and built the same way
+                     (`Task.template`)
 
-A circuit that was found on matched pairs has only seen corruptions that leave most of the prompt as it was. An adversarial grid
-has every clean prompt with every corrupted one; `random` is that population, `same-template` its part in which both
-prompts have one template.
+A circuit that was found on matched pairs has only seen corruptions that leave most of the prompt as
+it was. An adversarial grid has every clean prompt with every corrupted one; `random` is that
+population, `same-template` its part in which both prompts have one template.
 
-The corrupted prompts are those of the pairs, each of which is used once: within every group of prompts that may be exchanged
-they go round by one place of a random order, so that no pair keeps its own. A pair that is alone in its group cannot be given
-another prompt; it is left out and counted. Answers and foils stay those of the clean prompt.
+The corrupted prompts are those of the pairs, each of which is used once: within every group of
+prompts that may be exchanged they go round by one place of a random order, so that no pair keeps
+its own. A pair that is alone in its group cannot be given another prompt; it is left out and
+counted. Answers and foils stay those of the clean prompt.
 """
 
 from __future__ import annotations
@@ -53,7 +55,9 @@ def check_pairing(pairing: str) -> None:
         raise UnknownName("pairing", pairing, PAIRINGS)
 
 
-def paired(batch: Batch, pairing: str, rng: np.random.Generator, templates: Sequence[str | None] = ()) -> Paired:
+def paired(
+    batch: Batch, pairing: str, rng: np.random.Generator, templates: Sequence[str | None] = ()
+) -> Paired:
     """The pairs with the corrupted prompts that a pairing gives them.
 
     Args:
@@ -72,13 +76,22 @@ def paired(batch: Batch, pairing: str, rng: np.random.Generator, templates: Sequ
     if pairing == "same-template":
         kinds = [each for each in templates if each is not None]
         if len(kinds) != n:
-            raise BadUsage(f"same-template needs the template of every pair; {len(kinds)} of {n} are known. Take another pairing.")
+            raise BadUsage(
+                f"same-template needs the template of every pair; {len(kinds)} of {n} are known."
+                " Take another pairing."
+            )
     lengths = batch.lengths.cpu().numpy()
-    other = _partners(lengths, np.unique(np.asarray(kinds), return_inverse=True)[1].reshape(-1), rng)
+    other = _partners(
+        lengths, np.unique(np.asarray(kinds), return_inverse=True)[1].reshape(-1), rng
+    )
     rows = np.flatnonzero(other >= 0)
     if not rows.size:
-        raise BadPairs(f"{pairing}: none of {n} pairs has another example of as many tokens{_built(pairing)}.")
-    drawn = batch.counterfactual[torch.from_numpy(np.where(other >= 0, other, 0)).to(batch.counterfactual.device)]
+        raise BadPairs(
+            f"{pairing}: none of {n} pairs has another example of as many tokens{_built(pairing)}."
+        )
+    drawn = batch.counterfactual[
+        torch.from_numpy(np.where(other >= 0, other, 0)).to(batch.counterfactual.device)
+    ]
     digest = hashlib.sha256(other.tobytes()).hexdigest()[:16]
     made = replace(batch, counterfactual=drawn, content=f"{batch.content}-{digest}")
     kept = made if len(rows) == n else made.select(rows.tolist())
@@ -86,7 +99,9 @@ def paired(batch: Batch, pairing: str, rng: np.random.Generator, templates: Sequ
 
 
 def _partners(lengths: np.ndarray, kinds: np.ndarray, rng: np.random.Generator) -> np.ndarray:
-    """For each pair the place of the example that it takes its corrupted prompt from; -1 for one that is alone in its group."""
+    """For each pair the place of the example that it takes its corrupted prompt from;
+    -1 for one that is alone in its group.
+    """
     other = np.full(len(lengths), -1, dtype=np.int64)
     groups = np.unique(np.stack([lengths, kinds]), axis=1, return_inverse=True)[1].reshape(-1)
     for group in range(int(groups.max()) + 1):

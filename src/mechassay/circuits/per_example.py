@@ -1,4 +1,6 @@
-"""The objective of every example under several ways of running a model, which share each example's two runs."""
+"""The objective of every example under several ways of running a model,
+which share each example's two runs.
+"""
 
 from __future__ import annotations
 
@@ -19,7 +21,12 @@ from mechassay.progress import Progress
 
 
 def objective_per_example(
-    model: Model, batch: Batch, objective: Objective, runs: Sequence[Callable[[Contrast], Readout]], *, progress: Progress
+    model: Model,
+    batch: Batch,
+    objective: Objective,
+    runs: Sequence[Callable[[Contrast], Readout]],
+    *,
+    progress: Progress,
 ) -> Float[np.ndarray, "runs n"]:
     """The objective of each example (columns) under each of `runs` (rows), in fp64.
 
@@ -38,12 +45,14 @@ def objective_per_example(
             clean = contrast.clean.readout(model.decoder) if objective.needs_clean else None
             with torch.no_grad():
                 for number, run in enumerate(runs):
-                    values[number, rows] = objective(run(contrast), chunk, clean).double().cpu().numpy()
+                    values[number, rows] = (
+                        objective(run(contrast), chunk, clean).double().cpu().numpy()
+                    )
                     advance(len(rows))
     if not np.isfinite(values).all():
         number, row = np.argwhere(~np.isfinite(values))[0]
         raise NonFinite(
-            f"{objective.name} of example {batch.ids[row]} is {values[number, row]} in circuit {number}: "
-            "the activations overflow or hold NaN."
+            f"{objective.name} of example {batch.ids[row]} is {values[number, row]} in circuit"
+            f" {number}: the activations overflow or hold NaN."
         )
     return values

@@ -49,8 +49,8 @@ class Circuit:
     Attributes:
         graph: what the edges belong to.
         edges: True at edges of the circuit; never True where the graph has no edge.
-        neurons: True at dimensions of a writer's output that its edges carry; None where they carry whole writers. An edge
-            whose writer has no neuron in carries nothing.
+        neurons: True at dimensions of a writer's output that its edges carry; None where they carry
+            whole writers. An edge whose writer has no neuron in carries nothing.
     """
 
     graph: Graph
@@ -60,19 +60,34 @@ class Circuit:
     def __post_init__(self) -> None:
         shape = (self.graph.n_writers, self.graph.n_readers)
         if tuple(self.edges.shape) != shape:
-            raise GraphMismatch(f"A circuit on this graph needs a mask of shape {shape}; got {tuple(self.edges.shape)}.")
+            raise GraphMismatch(
+                f"A circuit on this graph needs a mask of shape {shape}; got"
+                f" {tuple(self.edges.shape)}."
+            )
         if self.edges.dtype != torch.bool:
-            raise BadUsage(f"The edges of a circuit must be a mask of bool; got {str(self.edges.dtype).removeprefix('torch.')}.")
+            raise BadUsage(
+                "The edges of a circuit must be a mask of bool; got"
+                f" {str(self.edges.dtype).removeprefix('torch.')}."
+            )
         if bool((self.edges & ~self.graph.legal).any()):
             writer, reader = (self.edges & ~self.graph.legal).nonzero()[0].tolist()
-            raise GraphMismatch(f"The circuit has an edge that the graph does not: {self.graph.edge_name(writer, reader)}.")
+            raise GraphMismatch(
+                "The circuit has an edge that the graph does not:"
+                f" {self.graph.edge_name(writer, reader)}."
+            )
         if self.neurons is None:
             return
         if self.neurons.ndim != 2 or len(self.neurons) != self.graph.n_writers:
             wanted, given = f"({self.graph.n_writers}, d_model)", tuple(self.neurons.shape)
-            raise GraphMismatch(f"The neurons of a circuit on this graph need a mask of shape {wanted}; got {given}.")
+            raise GraphMismatch(
+                f"The neurons of a circuit on this graph need a mask of shape {wanted}; got"
+                f" {given}."
+            )
         if self.neurons.dtype != torch.bool:
-            raise BadUsage(f"The neurons of a circuit must be a mask of bool; got {str(self.neurons.dtype).removeprefix('torch.')}.")
+            raise BadUsage(
+                "The neurons of a circuit must be a mask of bool; got"
+                f" {str(self.neurons.dtype).removeprefix('torch.')}."
+            )
 
     @staticmethod
     def empty(graph: Graph) -> Circuit:
@@ -105,10 +120,14 @@ class Circuit:
         """
         if tuple(nodes.shape) != (graph.n_writers,):
             raise GraphMismatch(
-                f"The nodes of a circuit on this graph need a mask of shape ({graph.n_writers},); got {tuple(nodes.shape)}."
+                f"The nodes of a circuit on this graph need a mask of shape ({graph.n_writers},);"
+                f" got {tuple(nodes.shape)}."
             )
         if nodes.dtype != torch.bool:
-            raise BadUsage(f"The nodes of a circuit must be a mask of bool; got {str(nodes.dtype).removeprefix('torch.')}.")
+            raise BadUsage(
+                "The nodes of a circuit must be a mask of bool; got"
+                f" {str(nodes.dtype).removeprefix('torch.')}."
+            )
         return Circuit(graph, graph.legal & nodes[:, None])
 
     @staticmethod
@@ -119,14 +138,18 @@ class Circuit:
             GraphMismatch, BadUsage: the mask has another shape or type.
         """
         fits = neurons.ndim == 2 and len(neurons) == graph.n_writers
-        return Circuit(graph, graph.legal & neurons.any(dim=1)[:, None] if fits else graph.legal, neurons)
+        return Circuit(
+            graph, graph.legal & neurons.any(dim=1)[:, None] if fits else graph.legal, neurons
+        )
 
     def __len__(self) -> int:
         """Edges, whatever share of their writer they carry."""
         return int(self.edges.sum())
 
     def __eq__(self, other: object) -> bool:
-        """Same edges that carry the same; masks of writers without an edge do not matter, nor masks that leave nothing out."""
+        """Same edges that carry the same; masks of writers without an edge do not matter,
+        nor masks that leave nothing out.
+        """
         return isinstance(other, Circuit) and self._identity() == other._identity()
 
     def __hash__(self) -> int:
@@ -135,7 +158,11 @@ class Circuit:
     def _identity(self) -> tuple[Graph, bytes, bytes | None]:
         used = self.edges.any(dim=1)
         whole = self.neurons is None or bool(self.neurons[used].all())
-        carried = None if self.neurons is None or whole else np.packbits((self.neurons & used[:, None]).numpy()).tobytes()
+        carried = (
+            None
+            if self.neurons is None or whole
+            else np.packbits((self.neurons & used[:, None]).numpy()).tobytes()
+        )
         return self.graph, np.packbits(self.edges.numpy()).tobytes(), carried
 
     def names(self) -> list[str]:
@@ -143,9 +170,15 @@ class Circuit:
         return [self.graph.edge_name(u, v) for u, v in self.edges.nonzero().tolist()]
 
     def pruned(self) -> Circuit:
-        """Only the edges on some path from `input` to `logits` along edges that carry something, and the neurons of their writers."""
+        """Only the edges on some path from `input` to `logits` along edges that carry something,
+        and the neurons of their writers.
+        """
         edges = carrying(self.graph, self.edges, self.neurons)
-        return Circuit(self.graph, edges, None if self.neurons is None else self.neurons & edges.any(dim=1)[:, None])
+        return Circuit(
+            self.graph,
+            edges,
+            None if self.neurons is None else self.neurons & edges.any(dim=1)[:, None],
+        )
 
     def live(self) -> Bool[Tensor, "writers"]:
         """Writers on some path from `input` to `logits` within the circuit."""
@@ -181,11 +214,16 @@ class EdgeScores:
     def __post_init__(self) -> None:
         shape = (self.graph.n_writers, self.graph.n_readers)
         if tuple(self.values.shape) != shape:
-            raise GraphMismatch(f"Scores of edges on this graph need shape {shape}; got {tuple(self.values.shape)}.")
+            raise GraphMismatch(
+                f"Scores of edges on this graph need shape {shape}; got {tuple(self.values.shape)}."
+            )
         infinite = (self.values.isinf() & self.graph.legal).nonzero()
         if len(infinite):
             first = self.graph.edge_name(*infinite[0].tolist())
-            raise NonFinite(f"{len(infinite)} of {self.graph.n_edges} scores of edges are infinite, the first is {first}.")
+            raise NonFinite(
+                f"{len(infinite)} of {self.graph.n_edges} scores of edges are infinite, the first"
+                f" is {first}."
+            )
 
     @staticmethod
     def of(graph: Graph, values: Tensor, provenance: Mapping[str, Any] | None = None) -> EdgeScores:
@@ -194,11 +232,14 @@ class EdgeScores:
         Raises:
             NonFinite: an edge's score is infinite or NaN.
         """
-        if values.shape == graph.legal.shape and not bool(torch.isfinite(values[graph.legal.to(values.device)]).all()):
+        if values.shape == graph.legal.shape and not bool(
+            torch.isfinite(values[graph.legal.to(values.device)]).all()
+        ):
             bad = (~torch.isfinite(values.cpu()) & graph.legal).nonzero()
             name = graph.edge_name(*bad[0].tolist())
             raise NonFinite(
-                f"{len(bad)} of {graph.n_edges} edge scores are not finite, the first is {name}: the activations overflow or hold NaN."
+                f"{len(bad)} of {graph.n_edges} edge scores are not finite, the first is {name}:"
+                " the activations overflow or hold NaN."
             )
         clean = values.detach().float().cpu()
         if clean.shape == graph.legal.shape:
@@ -207,7 +248,9 @@ class EdgeScores:
 
     @property
     def grows(self) -> bool:
-        """Whether its method says that circuits are grown from the logits, not cut from one ranking (information flow routes)."""
+        """Whether its method says that circuits are grown from the logits,
+        not cut from one ranking (information flow routes).
+        """
         return self.provenance.get("selection") == "greedy"
 
     def scored(self) -> Bool[Tensor, "writers readers"]:
@@ -235,7 +278,8 @@ class EdgeScores:
         return {}
 
     def size(self, n: int | float) -> int:
-        """How many edges `n` means: a number, or a fraction (a float in [0, 1]) of the graph's, rounded down.
+        """How many edges `n` means: a number, or a fraction
+        (a float in [0, 1]) of the graph's, rounded down.
 
         Raises:
             BadUsage: a negative number, more edges than scored, or a fraction outside [0, 1].
@@ -246,7 +290,9 @@ class EdgeScores:
             # MIB: int(p * n). The tiny lift keeps e.g. .29 * 100 from rounding down to 28.
             return int(n * self.graph.n_edges + 1e-9)
         if not 0 <= n <= self.graph.n_edges:
-            raise BadUsage(f"A circuit's size must be between 0 and {self.graph.n_edges} edges; got {n}.")
+            raise BadUsage(
+                f"A circuit's size must be between 0 and {self.graph.n_edges} edges; got {n}."
+            )
         return n
 
     def top(self, n: int | float, *, by: By = "value") -> Circuit:
@@ -261,7 +307,8 @@ class EdgeScores:
         return Circuit(self.graph, mask.view_as(self.values))
 
     def greedy(self, n: int | float, *, by: By = "value") -> Circuit:
-        """Grow n edges from the logits: always the best edge into a node already in (MIB, appendix E.1).
+        """Grow n edges from the logits: always the best edge into a node already in
+        (MIB, appendix E.1).
 
         They are the first n of `greedy_order`; fewer, if no more can be reached.
         """
@@ -273,7 +320,8 @@ class EdgeScores:
         return Circuit(self.graph, mask.view_as(self.values))
 
     def greedy_order(self, by: By = "value") -> np.ndarray:
-        """Flat indices of edges in the order in which the greedy circuit grows, as `ranking` gives them.
+        """Flat indices of edges in the order in which the greedy circuit grows,
+        as `ranking` gives them.
 
         Edges that it never reaches are not among them: those without a score, and those into nodes
         that only such edges read.
@@ -322,7 +370,12 @@ class EdgeScores:
         header = {
             "kind": "edge_scores",
             "fingerprint": graph.fingerprint,
-            "graph": {"n_layers": graph.n_layers, "n_heads": graph.n_heads, "parallel": graph.parallel, "mlp": graph.mlp},
+            "graph": {
+                "n_layers": graph.n_layers,
+                "n_heads": graph.n_heads,
+                "parallel": graph.parallel,
+                "mlp": graph.mlp,
+            },
             "provenance": dict(self.provenance),
         }
         write_tensors(Path(path), {"values": self.values}, header)
@@ -343,12 +396,20 @@ def _check_ranking(by: str) -> None:
         raise UnknownName("ranking", by, ("value", "magnitude"))
 
 
-def read_scores(kind: Callable[[Graph, Tensor, dict[str, Any]], _Kind], path: Path, unit: str, n_axes: int, graph: Graph | None) -> _Kind:
-    """Scores of edges, nodes or neurons, made of what a file holds: graph, fp32 values and provenance.
+def read_scores(
+    kind: Callable[[Graph, Tensor, dict[str, Any]], _Kind],
+    path: Path,
+    unit: str,
+    n_axes: int,
+    graph: Graph | None,
+) -> _Kind:
+    """Scores of edges, nodes or neurons, made of what a file holds:
+    graph, fp32 values and provenance.
 
     Raises:
         BadFile: missing, truncated or foreign.
-        GraphMismatch: `graph` is given and the scores were made on another, or they do not fit their own.
+        GraphMismatch: `graph` is given and the scores were made on another, or they do not fit
+            their own.
         NonFinite: a score is infinite.
     """
     tensors, header = read_tensors(path, f"{unit}_scores")
@@ -356,15 +417,22 @@ def read_scores(kind: Callable[[Graph, Tensor, dict[str, Any]], _Kind], path: Pa
         stored = Graph(**header["graph"])
         values = tensors["values"]
     except (KeyError, TypeError, BadUsage) as error:
-        raise BadFile(f"{path}: the header of the scores lacks a valid graph, or the file its values ({error}).") from None
+        raise BadFile(
+            f"{path}: the header of the scores lacks a valid graph, or the file its values"
+            f" ({error})."
+        ) from None
     if stored.fingerprint != header.get("fingerprint"):
         raise BadFile(f"{path}: the graph in the header does not match its fingerprint.")
     if graph is not None and stored != graph:
         raise GraphMismatch(
-            f"{path}: the scores were made on {stored} ({stored.n_edges} edges); the model's graph is {graph} ({graph.n_edges} edges)."
+            f"{path}: the scores were made on {stored} ({stored.n_edges} edges); the model's graph"
+            f" is {graph} ({graph.n_edges} edges)."
         )
     if not values.is_floating_point() or values.ndim != n_axes:
-        raise BadFile(f"{path}: the scores are {values.dtype} with {values.ndim} axes; expected floats with {n_axes}.")
+        raise BadFile(
+            f"{path}: the scores are {values.dtype} with {values.ndim} axes; expected floats with"
+            f" {n_axes}."
+        )
     provenance = header.get("provenance", {})
     if not isinstance(provenance, dict):
         raise BadFile(f"{path}: the provenance of the scores is no JSON object.")

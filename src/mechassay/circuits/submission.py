@@ -1,18 +1,20 @@
-"""Submissions to MIB's circuit track (Mueller et al. 2025, appendix D): writing and checking their folders.
+"""Submissions to MIB's circuit track (Mueller et al. 2025, appendix D):
+writing and checking their folders.
 
     submission/
         ioi_gpt2/importances.json          one file of scores, or
-        arc-easy_llama3/0.1pct.pt ...      nine circuits, of at most .1, .2, .5, 1, 2, 5, 10, 20 and 50 % of the edges
+        arc-easy_llama3/0.1pct.pt ...      nine circuits, of at most .1, .2, .5, 1, 2, 5, 10, 20
+                                           and 50 % of the edges
 
 A submission covers at least two tasks and two models. A circuit's size is its weighted edge count
-divided by the number of edges of the model's graph. The board's evaluator does not look at the names
-of circuit files: it sorts them by size and takes the smallest for the .1 % circuit, and so on; a file
-too few or too many shifts all others. Files named by `write_submission`, "0.1pct.json", are held to
-the size in their name; files with other names to their rank.
+divided by the number of edges of the model's graph. The board's evaluator does not look at the
+names of circuit files: it sorts them by size and takes the smallest for the .1 % circuit, and so
+on; a file too few or too many shifts all others. Files named by `write_submission`, "0.1pct.json",
+are held to the size in their name; files with other names to their rank.
 
-The paper's prose names other bounds for some circuits; the sizes above are those of the public code.
-The board accepts what it can load; this module also refuses what it would load and misjudge: names of
-edges that do not match, scores that are NaN or all equal, circuits above their size.
+The paper's prose names other bounds for some circuits; the sizes above are those of the public
+code. The board accepts what it can load; this module also refuses what it would load and misjudge:
+names of edges that do not match, scores that are NaN or all equal, circuits above their size.
 
 Only regular files inside the folder are opened. A link that leads out of it is a problem and is not
 followed; nothing in a file is executed (`circuits.formats`).
@@ -73,7 +75,11 @@ class Track:
     @property
     def folders(self) -> dict[str, tuple[str, str]]:
         """Every folder a submission may have, and its task and model."""
-        return {f"{task}_{name}": (task, name) for name, model in self.models.items() for task in model.tasks}
+        return {
+            f"{task}_{name}": (task, name)
+            for name, model in self.models.items()
+            for task in model.tasks
+        }
 
 
 # The columns of MIB's tables 2 and 17: 32,491, 179,749, 74,218, 1,592,881 and 1,108 edges.
@@ -83,7 +89,16 @@ MIB = Track(
         "qwen2.5": TrackModel(Graph(24, 14), 896, ("ioi", "mcqa")),
         "gemma2": TrackModel(Graph(26, 8), 2304, ("ioi", "mcqa", "arc-easy")),
         "llama3": TrackModel(
-            Graph(32, 32), 4096, ("ioi", "mcqa", "arithmetic-addition", "arithmetic-subtraction", "arc-easy", "arc-challenge")
+            Graph(32, 32),
+            4096,
+            (
+                "ioi",
+                "mcqa",
+                "arithmetic-addition",
+                "arithmetic-subtraction",
+                "arc-easy",
+                "arc-challenge",
+            ),
         ),
         "interpbench": TrackModel(Graph(6, 4), 64, ("ioi",)),
     }
@@ -110,17 +125,20 @@ def write_submission(
     ending: str = ".json",
     track: Track = MIB,
 ) -> list[Path]:
-    """Write the scores of tasks and models as a submission; returns the files. `validate_submission` checks the whole.
+    """Write the scores of tasks and models as a submission; returns the files.
+    `validate_submission` checks the whole.
 
     Args:
         scores: by (task, model), named as in folders: ("arc-easy", "llama3").
-        form: "importances": the scores, which the board cuts itself; "circuits": nine circuits, cut here and pruned.
+        form: "importances": the scores, which the board cuts itself; "circuits": nine circuits, cut
+            here and pruned.
         by: how circuits are cut: "value" or "magnitude".
         ending: ".json" or ".pt".
 
     Raises:
         UnknownName: a task, model, form or ending that the track does not have.
-        BadUsage: a model that the track does not evaluate on the task, a folder that has files already, or edges without a score.
+        BadUsage: a model that the track does not evaluate on the task, a folder that has files
+            already, or edges without a score.
         GraphMismatch: scores about another graph than the model's.
     """
     folder = Path(folder)
@@ -149,15 +167,21 @@ def _check_scores(folder: Path, task: str, name: str, scores: EdgeScores, track:
     graph = track.models[name].graph
     if scores.graph != graph:
         raise GraphMismatch(
-            f"{task} on {name}: the scores are about {scores.graph} ({scores.graph.n_edges} edges); the track's {name} is "
-            f"{graph} ({graph.n_edges} edges)."
+            f"{task} on {name}: the scores are about {scores.graph} ({scores.graph.n_edges} edges);"
+            f" the track's {name} is {graph} ({graph.n_edges} edges)."
         )
     missing = graph.n_edges - int(scores.scored().sum())
     if missing:
-        raise BadUsage(f"{task} on {name}: {missing} of {graph.n_edges} edges have no score; a submission needs all.")
+        raise BadUsage(
+            f"{task} on {name}: {missing} of {graph.n_edges} edges have no score; a submission"
+            " needs all."
+        )
     inside = folder / f"{task}_{name}"
     if inside.exists() and (not inside.is_dir() or any(inside.iterdir())):
-        raise BadUsage(f"{inside}: there is something already; a folder holds one submission's files and no others.")
+        raise BadUsage(
+            f"{inside}: there is something already; a folder holds one submission's files and no"
+            " others."
+        )
 
 
 def _wrong_names(task: str, name: str, track: Track) -> list[BadUsage]:
@@ -169,7 +193,9 @@ def _wrong_names(task: str, name: str, track: Track) -> list[BadUsage]:
         wrong.append(UnknownName("task of the circuit track", task, track.tasks))
     if not wrong and task not in track.models[name].tasks:
         known = ", ".join(track.models[name].tasks)
-        wrong.append(BadUsage(f"The circuit track does not evaluate {name} on {task}; it does on {known}."))
+        wrong.append(
+            BadUsage(f"The circuit track does not evaluate {name} on {task}; it does on {known}.")
+        )
     return wrong
 
 
@@ -182,7 +208,9 @@ def size_name(size: float) -> str:
 
 
 def validate_submission(folder: str | Path, track: Track = MIB) -> list[Problem]:
-    """All that is wrong with a submission's folder, in the order of paths; an empty list if nothing is."""
+    """All that is wrong with a submission's folder, in the order of paths;
+    an empty list if nothing is.
+    """
     folder = Path(folder)
     if not folder.is_dir():
         return [Problem(".", f"there is no folder {folder}.")]
@@ -195,19 +223,32 @@ def validate_submission(folder: str | Path, track: Track = MIB) -> list[Problem]
             problems.append(outside)
         elif not entry.is_dir():
             if entry.name not in BESIDE:
-                problems.append(Problem(entry.name, "an extra file: a submission holds folders named task_model."))
+                problems.append(
+                    Problem(
+                        entry.name, "an extra file: a submission holds folders named task_model."
+                    )
+                )
         elif entry.name not in BESIDE:
             task, _, name = entry.name.rpartition("_")
             wrong = _wrong_names(task, name, track)
             if wrong:
-                problems.extend(Problem(entry.name, f"{error} Folders are named task_model, such as ioi_gpt2.") for error in wrong)
+                problems.extend(
+                    Problem(entry.name, f"{error} Folders are named task_model, such as ioi_gpt2.")
+                    for error in wrong
+                )
                 continue
             tasks.add(task)
             models.add(name)
             problems.extend(_check_folder(inside, entry, track.models[name], track.sizes))
     for kind, found in (("tasks", tasks), ("models", models)):
         if len(found) < track.least:
-            problems.append(Problem(".", f"{len(found)} {kind} ({', '.join(sorted(found)) or 'none'}); at least {track.least} are needed."))
+            problems.append(
+                Problem(
+                    ".",
+                    f"{len(found)} {kind} ({', '.join(sorted(found)) or 'none'}); at least"
+                    f" {track.least} are needed.",
+                )
+            )
     return problems
 
 
@@ -225,10 +266,15 @@ class _Inside:
         real, root = Path(os.path.realpath(path)), Path(os.path.realpath(self.folder))
         if real.is_relative_to(root):
             return None
-        return Problem(self.name(path), "a link that leads out of the submission; it was not followed. Copy the file here.")
+        return Problem(
+            self.name(path),
+            "a link that leads out of the submission; it was not followed. Copy the file here.",
+        )
 
 
-def _check_folder(inside: _Inside, folder: Path, model: TrackModel, sizes: Sequence[float]) -> list[Problem]:
+def _check_folder(
+    inside: _Inside, folder: Path, model: TrackModel, sizes: Sequence[float]
+) -> list[Problem]:
     problems: list[Problem] = []
     files: dict[str, GraphFile | None] = {}
     for entry in sorted(folder.iterdir()):
@@ -236,9 +282,19 @@ def _check_folder(inside: _Inside, folder: Path, model: TrackModel, sizes: Seque
         if outside is not None:
             problems.append(outside)
         elif not entry.is_file():
-            problems.append(Problem(inside.name(entry), "an extra folder, or no regular file: only graph files belong here."))
+            problems.append(
+                Problem(
+                    inside.name(entry),
+                    "an extra folder, or no regular file: only graph files belong here.",
+                )
+            )
         elif entry.suffix not in ENDINGS:
-            problems.append(Problem(inside.name(entry), f"an extra file: only graph files ({', '.join(ENDINGS)}) belong here."))
+            problems.append(
+                Problem(
+                    inside.name(entry),
+                    f"an extra file: only graph files ({', '.join(ENDINGS)}) belong here.",
+                )
+            )
         else:
             files[entry.name] = None
     one = len(files) == 1 and _size_of(next(iter(files)), sizes) is None
@@ -247,12 +303,20 @@ def _check_folder(inside: _Inside, folder: Path, model: TrackModel, sizes: Seque
         if isinstance(read, Problem):
             problems.append(read)
         elif one:
-            problems.extend(Problem(inside.name(folder / name), message) for message in _importance_faults(read))
+            problems.extend(
+                Problem(inside.name(folder / name), message) for message in _importance_faults(read)
+            )
         else:
-            # Its tensors are not kept: nine circuits of a large graph need not be in memory together.
+            # Its tensors are not kept: nine circuits of a large graph need not be in memory
+            # together.
             files[name] = GraphFile(read.graph, read.d_model, None, read.circuit)
     if not files:
-        problems.append(Problem(inside.name(folder), f"no graph file: one of scores or {len(sizes)} circuits are needed."))
+        problems.append(
+            Problem(
+                inside.name(folder),
+                f"no graph file: one of scores or {len(sizes)} circuits are needed.",
+            )
+        )
     elif not one:
         problems.extend(_check_circuits(inside, folder, files, model, sizes))
     return problems
@@ -270,7 +334,9 @@ def _read(inside: _Inside, path: Path, model: TrackModel) -> GraphFile | Problem
 
 
 def _importance_faults(file: GraphFile) -> list[str]:
-    """What is wrong with a file of scores: those of edges, or if it has none, those of nodes or neurons."""
+    """What is wrong with a file of scores: those of edges,
+    or if it has none, those of nodes or neurons.
+    """
     if file.scores is not None:
         scored = file.scores.scored()
         missing = file.graph.n_edges - int(scored.sum())
@@ -279,7 +345,9 @@ def _importance_faults(file: GraphFile) -> list[str]:
     for given, kind in ((file.neuron_scores, "neurons"), (file.node_scores, "nodes")):
         if given is not None and not bool(given.isnan().all()):
             return _equal(given[~given.isnan()], kind)
-    return ["has no scores (all are 0); a single file must hold scores, circuits come in nine files."]
+    return [
+        "has no scores (all are 0); a single file must hold scores, circuits come in nine files."
+    ]
 
 
 def _equal(values: Tensor, kind: str) -> list[str]:
@@ -289,30 +357,59 @@ def _equal(values: Tensor, kind: str) -> list[str]:
 
 
 def _check_circuits(
-    inside: _Inside, folder: Path, files: Mapping[str, GraphFile | None], model: TrackModel, sizes: Sequence[float]
+    inside: _Inside,
+    folder: Path,
+    files: Mapping[str, GraphFile | None],
+    model: TrackModel,
+    sizes: Sequence[float],
 ) -> list[Problem]:
-    """Sizes of circuit files: by their names if any has a size there, else by rank. Unreadable files are None."""
+    """Sizes of circuit files: by their names if any has a size there, else by rank.
+    Unreadable files are None.
+    """
     named = {name: _size_of(name, sizes) for name in files}
     here = inside.name(folder)
     problems: list[Problem] = []
     if all(size is None for size in named.values()):
         if len(files) != len(sizes):
-            problems.append(Problem(here, f"{len(files)} circuits; {len(sizes)} are needed ({_percent(sizes)} of the edges)."))
-        counts = {name: file.weighted_edge_count() for name, file in files.items() if file is not None}
+            problems.append(
+                Problem(
+                    here,
+                    f"{len(files)} circuits; {len(sizes)} are needed ({_percent(sizes)} of the"
+                    " edges).",
+                )
+            )
+        counts = {
+            name: file.weighted_edge_count() for name, file in files.items() if file is not None
+        }
         ranked = sorted(counts, key=lambda name: counts[name])
         if len(files) == len(sizes) == len(ranked):
             for name, size in zip(ranked, sizes, strict=True):
-                problems.extend(_oversize(f"{here}/{name}", counts[name], model, size, " for its rank"))
+                problems.extend(
+                    _oversize(f"{here}/{name}", counts[name], model, size, " for its rank")
+                )
         return problems
     for name, size in named.items():
         if size is None:
-            problems.append(Problem(f"{here}/{name}", f"is named after none of the sizes ({', '.join(map(size_name, sizes))})."))
+            problems.append(
+                Problem(
+                    f"{here}/{name}",
+                    f"is named after none of the sizes ({', '.join(map(size_name, sizes))}).",
+                )
+            )
     for size in sizes:
         having = [name for name, of in named.items() if of == size]
         if not having:
-            problems.append(Problem(here, f"no circuit of {_percent([size])} of the edges ({size_name(size)})."))
+            problems.append(
+                Problem(here, f"no circuit of {_percent([size])} of the edges ({size_name(size)}).")
+            )
         elif len(having) > 1:
-            problems.append(Problem(here, f"{len(having)} circuits of {_percent([size])} of the edges: {', '.join(having)}."))
+            problems.append(
+                Problem(
+                    here,
+                    f"{len(having)} circuits of {_percent([size])} of the edges:"
+                    f" {', '.join(having)}.",
+                )
+            )
     before: tuple[str, float] | None = None
     for size, name in sorted((size, name) for name, size in named.items() if size is not None):
         file = files[name]
@@ -324,7 +421,8 @@ def _check_circuits(
             problems.append(
                 Problem(
                     f"{here}/{name}",
-                    f"has {count:g} edges, fewer than the smaller size's {before[0]} ({before[1]:g}): circuits are sorted by edges.",
+                    f"has {count:g} edges, fewer than the smaller size's {before[0]}"
+                    f" ({before[1]:g}): circuits are sorted by edges.",
                 )
             )
         before = (name, count)
@@ -336,7 +434,11 @@ def _oversize(path: str, count: float, model: TrackModel, size: float, why: str)
     if share <= size + SLACK:
         return []
     return [
-        Problem(path, f"has {count:g} edges, {100 * share:.4g} % of {model.graph.n_edges}; at most {_percent([size])} are allowed{why}.")
+        Problem(
+            path,
+            f"has {count:g} edges, {100 * share:.4g} % of {model.graph.n_edges}; at most"
+            f" {_percent([size])} are allowed{why}.",
+        )
     ]
 
 

@@ -1,9 +1,9 @@
 """How the losses of many pairs become one: a mean, or one in which bad pairs count for more.
 
     mean           (1/n) sum_i L_i
-    cvar           the mean of the worst share alpha of the losses             (Rockafellar and Uryasev 2000)
+    cvar           the mean of the worst share alpha of the losses    (Rockafellar and Uryasev 2000)
     mixture        weight * mean + (1 - weight) * cvar
-    worst-group    sum_g q_g mean of group g,  q_g <- q_g exp(step * mean of g)  (Sagawa et al. 2020)
+    worst-group   sum_g q_g mean of group g,  q_g <- q_g exp(step * mean of g)  (Sagawa et al. 2020)
 
 Each is a weighted mean whose weights come from the losses, and the weights are its gradient by the
 losses: in cvar and mixture by Danskin's theorem, in worst-group because the groups' weights are
@@ -49,7 +49,12 @@ class Tail(Protocol):
 
     name: ClassVar[str]
 
-    def weights(self, losses: Float[Tensor, "n"], groups: Int[Tensor, "n"], standing: Float[Tensor, "groups"]) -> Weights:
+    def weights(
+        self,
+        losses: Float[Tensor, "n"],
+        groups: Int[Tensor, "n"],
+        standing: Float[Tensor, "groups"],
+    ) -> Weights:
         """How much each loss counts.
 
         Args:
@@ -69,7 +74,12 @@ class Mean:
 
     name: ClassVar[str] = "mean"
 
-    def weights(self, losses: Float[Tensor, "n"], groups: Int[Tensor, "n"], standing: Float[Tensor, "groups"]) -> Weights:
+    def weights(
+        self,
+        losses: Float[Tensor, "n"],
+        groups: Int[Tensor, "n"],
+        standing: Float[Tensor, "groups"],
+    ) -> Weights:
         """See `Tail.weights`."""
         _check(losses)
         return Weights(torch.full_like(losses, 1 / len(losses)), standing)
@@ -89,7 +99,12 @@ class CVaR:
     def __post_init__(self) -> None:
         _check_alpha(self.alpha)
 
-    def weights(self, losses: Float[Tensor, "n"], groups: Int[Tensor, "n"], standing: Float[Tensor, "groups"]) -> Weights:
+    def weights(
+        self,
+        losses: Float[Tensor, "n"],
+        groups: Int[Tensor, "n"],
+        standing: Float[Tensor, "groups"],
+    ) -> Weights:
         """See `Tail.weights`."""
         _check(losses)
         return Weights(_worst(losses, self.alpha), standing)
@@ -111,12 +126,21 @@ class Mixture:
     def __post_init__(self) -> None:
         _check_alpha(self.alpha)
         if not 0 <= self.weight <= 1:
-            raise BadUsage(f"The weight of the mean in a mixture must be between 0 and 1; got {self.weight}.")
+            raise BadUsage(
+                f"The weight of the mean in a mixture must be between 0 and 1; got {self.weight}."
+            )
 
-    def weights(self, losses: Float[Tensor, "n"], groups: Int[Tensor, "n"], standing: Float[Tensor, "groups"]) -> Weights:
+    def weights(
+        self,
+        losses: Float[Tensor, "n"],
+        groups: Int[Tensor, "n"],
+        standing: Float[Tensor, "groups"],
+    ) -> Weights:
         """See `Tail.weights`."""
         _check(losses)
-        return Weights(self.weight / len(losses) + (1 - self.weight) * _worst(losses, self.alpha), standing)
+        return Weights(
+            self.weight / len(losses) + (1 - self.weight) * _worst(losses, self.alpha), standing
+        )
 
 
 @dataclass(frozen=True)
@@ -133,9 +157,16 @@ class WorstGroup:
 
     def __post_init__(self) -> None:
         if not 0 <= self.step < float("inf"):
-            raise BadUsage(f"The step of worst-group must be finite and 0 or more; got {self.step}.")
+            raise BadUsage(
+                f"The step of worst-group must be finite and 0 or more; got {self.step}."
+            )
 
-    def weights(self, losses: Float[Tensor, "n"], groups: Int[Tensor, "n"], standing: Float[Tensor, "groups"]) -> Weights:
+    def weights(
+        self,
+        losses: Float[Tensor, "n"],
+        groups: Int[Tensor, "n"],
+        standing: Float[Tensor, "groups"],
+    ) -> Weights:
         """See `Tail.weights`."""
         _check(losses)
         there, member, sizes = torch.unique(groups, return_inverse=True, return_counts=True)
@@ -148,7 +179,9 @@ class WorstGroup:
 
 
 MEAN = Mean()
-TAILS = Registry("tail", {each.name: f"{__name__}:{each.__name__}" for each in (Mean, CVaR, Mixture, WorstGroup)})
+TAILS = Registry(
+    "tail", {each.name: f"{__name__}:{each.__name__}" for each in (Mean, CVaR, Mixture, WorstGroup)}
+)
 
 
 def even(n_groups: int, like: Tensor) -> Float[Tensor, "groups"]:
@@ -169,7 +202,9 @@ def _worst(losses: Float[Tensor, "n"], alpha: float) -> Float[Tensor, "n"]:
 
 def _check(losses: Float[Tensor, "n"]) -> None:
     if not len(losses) or not bool(torch.isfinite(losses).all()):
-        raise BadUsage(f"A tail needs one finite loss or more; got {losses.tolist()[:5] or 'none'}.")
+        raise BadUsage(
+            f"A tail needs one finite loss or more; got {losses.tolist()[:5] or 'none'}."
+        )
 
 
 def _check_alpha(alpha: float) -> None:

@@ -10,7 +10,9 @@ from mechassay.cli.adversarial_robust import robust
 from mechassay.cli.adversarial_run import paper, run
 from mechassay.cli.adversarial_search import search
 
-app = typer.Typer(help="The worst inputs of circuits, and bounds of how bad they are.", no_args_is_help=True)
+app = typer.Typer(
+    help="The worst inputs of circuits, and bounds of how bad they are.", no_args_is_help=True
+)
 app.command("run")(run)
 app.command("paper")(paper)
 app.command("robust")(robust)
@@ -20,14 +22,30 @@ app.command("search")(search)
 @app.command("bound")
 def bound(
     p: Annotated[float, typer.Option("--p", help="The percentile, as a share: .99.")],
-    epsilon: Annotated[float, typer.Option("--epsilon", help="Margin: the bound is the value at the share p + epsilon of the sample.")],
-    delta: Annotated[float, typer.Option("--delta", help="Confidence that the bound is at least the percentile.")] = 0.95,
+    epsilon: Annotated[
+        float,
+        typer.Option(
+            "--epsilon",
+            help="Margin: the bound is the value at the share p + epsilon of the sample.",
+        ),
+    ],
+    delta: Annotated[
+        float, typer.Option("--delta", help="Confidence that the bound is at least the percentile.")
+    ] = 0.95,
     n: Annotated[int | None, typer.Option("--n", help="Also: what n pairs say.")] = None,
 ) -> None:
-    """How many independent pairs it takes for an upper bound of a percentile; with --n, what that many say."""
+    """How many independent pairs it takes for an upper bound of a percentile;
+    with --n, what that many say.
+    """
     from rich.console import Console
 
-    from mechassay.adversarial.bounds import KINDS, confidence, margin_rank, required_n, smallest_rank
+    from mechassay.adversarial.bounds import (
+        KINDS,
+        confidence,
+        margin_rank,
+        required_n,
+        smallest_rank,
+    )
     from mechassay.report.grids import NOTHING, Grid, print_grids
 
     needed = {kind: required_n(p, delta, epsilon, kind) for kind in KINDS}
@@ -36,9 +54,17 @@ def bound(
     ranks = {} if n is None else {kind: smallest_rank(n, p, delta, kind) for kind in KINDS}
     if n is not None:
         at = f"confidence at rank {margin_rank(n, p, epsilon):,}"
-        said = [(kind, f"{confidence(n, p, epsilon, kind):.6g}", f"{rank:,}" if rank else NOTHING) for kind, rank in ranks.items()]
-        grids.append(Grid(f"With {n:,} pairs", ("bound", at, f"smallest rank for {delta:g}"), tuple(said)))
+        said = [
+            (kind, f"{confidence(n, p, epsilon, kind):.6g}", f"{rank:,}" if rank else NOTHING)
+            for kind, rank in ranks.items()
+        ]
+        grids.append(
+            Grid(f"With {n:,} pairs", ("bound", at, f"smallest rank for {delta:g}"), tuple(said))
+        )
     typer.echo(f"Upper bound of percentile {100 * p:g}, confidence {delta:g}, epsilon {epsilon:g}")
     print_grids(grids, Console())
     if None in ranks.values():
-        typer.echo(f"{NOTHING}: too few pairs; not even the largest value is known to be a bound with this confidence.")
+        typer.echo(
+            f"{NOTHING}: too few pairs; not even the largest value is known to be a bound with this"
+            " confidence."
+        )

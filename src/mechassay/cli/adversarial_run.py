@@ -1,4 +1,6 @@
-"""`mechassay adversarial run` and `paper`: the divergence of every pair, and what follows from it."""
+"""`mechassay adversarial run` and `paper`:
+the divergence of every pair, and what follows from it.
+"""
 
 from __future__ import annotations
 
@@ -32,13 +34,19 @@ CircuitOption = Annotated[
     typer.Option(
         "--circuit",
         "-c",
-        help="canonical:NAME, truth, full, empty, random@SIZE, random-paths@SIZE, METHOD@SIZE (found on the train split), "
-        "FILE.safetensors@SIZE, FILE.json or FILE.pt. SIZE: edges (500) or a share of them (0.01); "
-        "then :greedy to grow it from the logits. Repeat for several.",
+        help=(
+            "canonical:NAME, truth, full, empty, random@SIZE, random-paths@SIZE, METHOD@SIZE (found"
+            " on the train split), FILE.safetensors@SIZE, FILE.json or FILE.pt. SIZE: edges (500)"
+            " or a share of them (0.01); then :greedy to grow it from the logits. Repeat for"
+            " several."
+        ),
     ),
 ]
 CleanOption = Annotated[int, typer.Option("--n-clean", help="Clean prompts.")]
-WorstOption = Annotated[int, typer.Option("--worst", help="How many of the worst pairs to show, each run again by itself.")]
+WorstOption = Annotated[
+    int,
+    typer.Option("--worst", help="How many of the worst pairs to show, each run again by itself."),
+]
 NO_MAPS: list[str] = []
 PERCENTILES = [0.25, 0.5, 0.75, 0.95, 0.99, 0.999, 0.9999]
 ABOVE = [0.01, 0.1, 1.0, 5.0]
@@ -52,50 +60,101 @@ def run(
     design: Annotated[
         str | None,
         typer.Option(
-            help="grid (each clean with each corrupted prompt), matched (each with its own) or independent (pairs drawn anew); "
-            "grid if not given, matched with --enumerate."
+            help=(
+                "grid (each clean with each corrupted prompt), matched (each with its own) or"
+                " independent (pairs drawn anew); "
+                "grid if not given, matched with --enumerate."
+            )
         ),
     ] = None,
     n_clean: CleanOption = 1000,
     n_corrupted: Annotated[
-        int | None, typer.Option("--n-corrupted", help="Corrupted prompts of a grid; as many as clean ones if not given.")
+        int | None,
+        typer.Option(
+            "--n-corrupted", help="Corrupted prompts of a grid; as many as clean ones if not given."
+        ),
     ] = None,
     same: Annotated[
-        str, typer.Option("--same", help="Only pairs of a grid whose prompts agree in these fields: template, or template,object.")
+        str,
+        typer.Option(
+            "--same",
+            help=(
+                "Only pairs of a grid whose prompts agree in these fields: template, or"
+                " template,object."
+            ),
+        ),
     ] = "",
     where: Annotated[
-        list[str] | None, typer.Option("--where", help="Only prompts with this value of a field: FIELD=VALUE. Repeat for several fields.")
+        list[str] | None,
+        typer.Option(
+            "--where",
+            help="Only prompts with this value of a field: FIELD=VALUE. Repeat for several fields.",
+        ),
     ] = None,
     enumerate_all: Annotated[
-        bool, typer.Option("--enumerate", help="All matched pairs of the split, where a task has finitely many (greater-than).")
+        bool,
+        typer.Option(
+            "--enumerate",
+            help="All matched pairs of the split, where a task has finitely many (greater-than).",
+        ),
     ] = False,
-    split: Annotated[str, typer.Option("--split", help="Split to evaluate on: train, validation or test.")] = "test",
+    split: Annotated[
+        str, typer.Option("--split", help="Split to evaluate on: train, validation or test.")
+    ] = "test",
     counterfactual: CounterfactualOption = None,
     ablation: PairAblationOption = "counterfactual",
-    train_limit: Annotated[int, typer.Option("--train-limit", help="Pairs that methods find circuits on.")] = 100,
+    train_limit: Annotated[
+        int, typer.Option("--train-limit", help="Pairs that methods find circuits on.")
+    ] = 100,
     objective: ObjectiveOption = None,
     pairing: PairingOption = "matched",
-    percentile: Annotated[list[float], typer.Option("--percentile", help="Percentile of the tables, as a share. Repeat.")] = PERCENTILES,
-    above: Annotated[list[float], typer.Option("--above", help="Threshold in nats: how often it is exceeded. Repeat.")] = ABOVE,
+    percentile: Annotated[
+        list[float],
+        typer.Option("--percentile", help="Percentile of the tables, as a share. Repeat."),
+    ] = PERCENTILES,
+    above: Annotated[
+        list[float],
+        typer.Option("--above", help="Threshold in nats: how often it is exceeded. Repeat."),
+    ] = ABOVE,
     worst: WorstOption = 10,
     controls: Annotated[
-        int, typer.Option("--controls", help="Prompts of each pool that controls are run on; of single pairs as many as its square.")
+        int,
+        typer.Option(
+            "--controls",
+            help=(
+                "Prompts of each pool that controls are run on; of single pairs as many as its"
+                " square."
+            ),
+        ),
     ] = 64,
-    resamples: Annotated[int, typer.Option("--resamples", help="Of the bootstrap of a grid.")] = 1000,
-    permutations: Annotated[int, typer.Option("--permutations", help="Of the tests of labels.")] = 2000,
+    resamples: Annotated[
+        int, typer.Option("--resamples", help="Of the bootstrap of a grid.")
+    ] = 1000,
+    permutations: Annotated[
+        int, typer.Option("--permutations", help="Of the tests of labels.")
+    ] = 2000,
     heat_map: Annotated[
         list[str],
-        typer.Option("--heat-map", help="Two fields to draw a heat map of: place,object or noun,'corrupted noun'. Repeat."),
+        typer.Option(
+            "--heat-map",
+            help="Two fields to draw a heat map of: place,object or noun,'corrupted noun'. Repeat.",
+        ),
     ] = NO_MAPS,
     least_effect: Annotated[
-        float, typer.Option("--least-effect", help="Share of the empty circuit's 99th percentile that a label must be worse by.")
+        float,
+        typer.Option(
+            "--least-effect",
+            help="Share of the empty circuit's 99th percentile that a label must be worse by.",
+        ),
     ] = 0.05,
     device: DeviceOption = "cpu",
     dtype: DtypeOption = "float32",
     seed: SeedOption = 0,
     prepend_bos: BosOption = False,
 ) -> None:
-    """How far circuits are from the model on every pair of prompts: percentiles with bounds, worst pairs, which prompts are worse."""
+    """How far circuits are from the model on every pair of prompts:
+    percentiles with bounds, worst pairs, which prompts are worse.
+    """
     from mechassay.adversarial.restriction import parse_same
     from mechassay.report.adversarial import overview_grid
     from mechassay.report.adversarial_split import split_grid, split_text
@@ -134,27 +193,50 @@ def run(
     page = write_report(job.folder, records)
     # One population is in the table above.
     by_template = split_grid(records) if len(records[0].curves["split"]["halves"]) > 1 else None
-    _finish([overview_grid(records, short=True), *([by_template] if by_template else [])], page, records, split_text(records))
+    _finish(
+        [overview_grid(records, short=True), *([by_template] if by_template else [])],
+        page,
+        records,
+        split_text(records),
+    )
 
 
 def paper(
     model: ModelOption,
     output: OutputOption = Path("runs/adversarial-paper"),
     docstring_model: Annotated[
-        str | None, typer.Option("--docstring-model", help="attn-only-4l (folder with its checkpoint); docstring is left out without it.")
+        str | None,
+        typer.Option(
+            "--docstring-model",
+            help="attn-only-4l (folder with its checkpoint); docstring is left out without it.",
+        ),
     ] = None,
     n_clean: CleanOption = 1000,
-    n_corrupted: Annotated[int, typer.Option("--n-corrupted", help="Corrupted prompts of the grids.")] = 1000,
+    n_corrupted: Annotated[
+        int, typer.Option("--n-corrupted", help="Corrupted prompts of the grids.")
+    ] = 1000,
     n_matched: Annotated[
-        int, typer.Option("--n-matched", help="Matched pairs; of greater-than, which has fewer than the paper's million, all.")
+        int,
+        typer.Option(
+            "--n-matched",
+            help="Matched pairs; of greater-than, which has fewer than the paper's million, all.",
+        ),
     ] = 1_000_000,
     worst: WorstOption = 10,
     device: DeviceOption = "cpu",
     dtype: DtypeOption = "float32",
     seed: SeedOption = 0,
 ) -> None:
-    """Run the evaluation of Uit de Bos and Garriga-Alonso (2024) again: IOI, greater-than and docstring, unmatched and matched pairs."""
-    from mechassay.runs.adversarial_paper import TITLES, PaperRun, paper_grid, run_paper, verdict_text
+    """Run the evaluation of Uit de Bos and Garriga-Alonso (2024) again:
+    IOI, greater-than and docstring, unmatched and matched pairs.
+    """
+    from mechassay.runs.adversarial_paper import (
+        TITLES,
+        PaperRun,
+        paper_grid,
+        run_paper,
+        verdict_text,
+    )
 
     plan = PaperRun(
         model=model,

@@ -32,17 +32,36 @@ app.command("draw")(draw)
 
 MethodOption = Annotated[
     list[str],
-    typer.Option("--method", "-M", help="Method, with settings if wanted: eap-ig-inputs:steps=10,points=midpoint. Repeat for several."),
+    typer.Option(
+        "--method",
+        "-M",
+        help=(
+            "Method, with settings if wanted: eap-ig-inputs:steps=10,points=midpoint. Repeat for"
+            " several."
+        ),
+    ),
 ]
 ObjectiveOption = Annotated[
     str | None,
     typer.Option(
-        help="What a circuit is to preserve: logit_diff, prob_diff, kl, js, cross_entropy, accuracy. The task's own if not given."
+        help=(
+            "What a circuit is to preserve: logit_diff, prob_diff, kl, js, cross_entropy, accuracy."
+            " The task's own if not given."
+        )
     ),
 ]
-KeepOption = Annotated[str, typer.Option(help="all; or base, counterfactual, both: only pairs whose prompts the model answers right.")]
-ProfileOption = Annotated[str, typer.Option(help="strict, or mib-2025 (exactly the benchmark's code).")]
-CounterfactualOption = Annotated[str | None, typer.Option(help="Kind of counterfactual; the task's default if not given.")]
+KeepOption = Annotated[
+    str,
+    typer.Option(
+        help="all; or base, counterfactual, both: only pairs whose prompts the model answers right."
+    ),
+]
+ProfileOption = Annotated[
+    str, typer.Option(help="strict, or mib-2025 (exactly the benchmark's code).")
+]
+CounterfactualOption = Annotated[
+    str | None, typer.Option(help="Kind of counterfactual; the task's default if not given.")
+]
 TrainLimit = Annotated[int, typer.Option("--train-limit", help="Pairs to find circuits on.")]
 TestLimit = Annotated[int, typer.Option("--limit", help="Pairs to evaluate circuits on.")]
 TrainSplit = Annotated[str, typer.Option("--train-split", help="Split to find circuits on.")]
@@ -137,13 +156,19 @@ def localize(
     job = _job(plan, output, device)
     for name, scores in job.localize().items():
         names = ", ".join(scores.place_name(int(flat)) for flat in scores.ranking("magnitude")[:3])
-        typer.echo(f"{name}: {len(scores.ranking('value')):,} scores in {job.folder.scores_file(name)}; strongest: {names}")
+        typer.echo(
+            f"{name}: {len(scores.ranking('value')):,} scores in {job.folder.scores_file(name)};"
+            f" strongest: {names}"
+        )
     _exit(job)
 
 
 @app.command("evaluate")
 def evaluate(
-    scores: Annotated[list[Path], typer.Argument(help="Score files (.safetensors), or the folder of `circuits localize`.")],
+    scores: Annotated[
+        list[Path],
+        typer.Argument(help="Score files (.safetensors), or the folder of `circuits localize`."),
+    ],
     model: ModelOption,
     task: TaskOption,
     output: OutputOption = Path("runs/evaluation"),
@@ -191,10 +216,22 @@ def evaluate(
 
 @app.command("convert")
 def convert(
-    source: Annotated[Path, typer.Argument(help="Scores or circuit of EAP-IG or MIB (.json, .pt), or scores of ours (.safetensors).")],
+    source: Annotated[
+        Path,
+        typer.Argument(
+            help=(
+                "Scores or circuit of EAP-IG or MIB (.json, .pt), or scores of ours (.safetensors)."
+            )
+        ),
+    ],
     target: Annotated[Path, typer.Argument(help="File to write, in the form of its ending.")],
     model: Annotated[
-        str | None, typer.Option("--model", "-m", help="Model that the file has to fit; needed to write from .safetensors.")
+        str | None,
+        typer.Option(
+            "--model",
+            "-m",
+            help="Model that the file has to fit; needed to write from .safetensors.",
+        ),
     ] = None,
 ) -> None:
     """Translate edge scores and circuits between our files and those of EAP-IG and MIB."""
@@ -206,12 +243,17 @@ def convert(
     known = (".safetensors", *ENDINGS)
     for path in (source, target):
         if path.suffix not in known:
-            raise UnknownName("ending of files of scores and circuits", path.suffix or path.name, known)
+            raise UnknownName(
+                "ending of files of scores and circuits", path.suffix or path.name, known
+            )
     loaded = load(model, "float32", "cpu") if model else None
     graph = None if loaded is None else loaded.graph
     if source.suffix == ".safetensors":
         if loaded is None:
-            raise BadUsage(f"{source}: their files say how wide the model is, ours do not: name it with --model.")
+            raise BadUsage(
+                f"{source}: their files say how wide the model is, ours do not: name it with"
+                " --model."
+            )
         write_graph_file(target, EdgeScores.load(source, graph), d_model=loaded.decoder.d_model)
     elif target.suffix == ".safetensors":
         scores = read(source, graph).scores
@@ -221,13 +263,18 @@ def convert(
     else:
         file = read(source, graph)
         if loaded is not None and file.d_model != loaded.decoder.d_model:
-            raise GraphMismatch(f"{source}: is about a model {file.d_model} wide; {loaded.name} is {loaded.decoder.d_model} wide.")
+            raise GraphMismatch(
+                f"{source}: is about a model {file.d_model} wide; {loaded.name} is"
+                f" {loaded.decoder.d_model} wide."
+            )
         file.write(target)
     typer.echo(f"Written: {target}")
 
 
 @app.command("validate")
-def validate(folder: Annotated[Path, typer.Argument(help="Folder of a submission to MIB's circuit track.")]) -> None:
+def validate(
+    folder: Annotated[Path, typer.Argument(help="Folder of a submission to MIB's circuit track.")],
+) -> None:
     """List every problem of a submission; nothing in it is executed."""
     from mechassay.circuits.submission import validate_submission
 
@@ -301,7 +348,10 @@ def _score_files(given: list[Path]) -> list[Path]:
         folder = path / "scores" if (path / "scores").is_dir() else path
         found = sorted(folder.glob("*.safetensors")) if folder.is_dir() else [path]
         if not found:
-            raise BadFile(f"{path}: the folder has no score files (.safetensors), neither by itself nor in a folder named scores.")
+            raise BadFile(
+                f"{path}: the folder has no score files (.safetensors), neither by itself nor in a"
+                " folder named scores."
+            )
         files += found
     return files
 

@@ -17,7 +17,10 @@ from mechassay.version import __version__
 INTERRUPTED = 130
 
 app = typer.Typer(
-    help="Assay claims about how language models work inside.", no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False
+    help="Assay claims about how language models work inside.",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
 )
 app.add_typer(models.app, name="models")
 app.add_typer(tasks.app, name="tasks")
@@ -37,20 +40,27 @@ def _version(wanted: bool) -> None:
 @app.callback()
 def _options(
     debug: Annotated[bool, typer.Option("--debug", help="Show the trace of an error.")] = False,
-    version: Annotated[bool, typer.Option("--version", callback=_version, is_eager=True, help="Show the version and stop.")] = False,
+    version: Annotated[
+        bool,
+        typer.Option(
+            "--version", callback=_version, is_eager=True, help="Show the version and stop."
+        ),
+    ] = False,
 ) -> None:
     """Options that stand before the command; `main` reads --debug itself."""
 
 
 def main(arguments: list[str] | None = None) -> None:
-    """Run the command line and exit. An error of ours is one line on standard error; `--debug` shows its trace."""
+    """Run the command line and exit. An error of ours is one line on standard error;
+    `--debug` shows its trace.
+    """
     given = sys.argv[1:] if arguments is None else arguments
     debug = "--debug" in given
     words = ["--debug", *(word for word in given if word != "--debug")] if debug else given
     try:
-        # Not standalone: typer would end the process on Ctrl-C before it could be said that nothing is lost.
-        # It turns Ctrl-C into this exit code by itself, or into an exception, by version. A command that does not go on
-        # where it was ends the process with a message of its own.
+        # Not standalone: typer would end the process on Ctrl-C before it could be said that nothing
+        # is lost. It turns Ctrl-C into this exit code by itself, or into an exception, by version.
+        # A command that does not go on where it was ends the process with a message of its own.
         code = app(words, standalone_mode=False)
     except MechassayError as error:
         if debug:
@@ -61,7 +71,9 @@ def main(arguments: list[str] | None = None) -> None:
         # What the machine refuses: a full disk, a folder that may not be written to.
         if debug:
             raise
-        typer.echo(f"mechassay: {error.filename or 'the system'}: {error.strerror or error}", err=True)
+        typer.echo(
+            f"mechassay: {error.filename or 'the system'}: {error.strerror or error}", err=True
+        )
         sys.exit(1)
     except (KeyboardInterrupt, typer.Abort):
         code = INTERRUPTED
@@ -72,5 +84,8 @@ def main(arguments: list[str] | None = None) -> None:
             raise
         show()
     if code == INTERRUPTED:
-        typer.echo("mechassay: interrupted; what was done is kept, the same command goes on from there.", err=True)
+        typer.echo(
+            "mechassay: interrupted; what was done is kept, the same command goes on from there.",
+            err=True,
+        )
     sys.exit(code if isinstance(code, int) else 0)

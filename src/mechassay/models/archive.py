@@ -1,8 +1,8 @@
 """PyTorch archives (.pt, .pth) read as data.
 
-Such a file is a pickle, which can run code. Only archives of stored (not compressed) records are opened, with
-weights_only, which builds tensors, containers, numbers and text and calls nothing else; PyTorch's older formats
-are refused, because some versions unpickle them without that limit.
+Such a file is a pickle, which can run code. Only archives of stored (not compressed) records are
+opened, with weights_only, which builds tensors, containers, numbers and text and calls nothing
+else; PyTorch's older formats are refused, because some versions unpickle them without that limit.
 """
 
 from __future__ import annotations
@@ -30,23 +30,36 @@ def load_archive(path: Path) -> Any:
             is_archive = file.read(4) == b"PK\x03\x04"
         if not is_archive:
             raise BadFile(
-                f"{path}: refused: not a PyTorch archive (PyTorch 1.6 and later) but a bare pickle or other data; nothing was run."
+                f"{path}: refused: not a PyTorch archive (PyTorch 1.6 and later) but a bare pickle"
+                " or other data; nothing was run."
             )
         with zipfile.ZipFile(path) as archive:
             records = archive.infolist()
     except (OSError, zipfile.BadZipFile) as error:
         raise BadFile(f"{path}: not a readable PyTorch archive ({error}).") from None
     if any(record.compress_type != zipfile.ZIP_STORED for record in records):
-        raise BadFile(f"{path}: refused: a zip file with compressed records, which PyTorch does not write; nothing was run.")
+        raise BadFile(
+            f"{path}: refused: a zip file with compressed records, which PyTorch does not write;"
+            " nothing was run."
+        )
     if any(record.filename.endswith("constants.pkl") for record in records):
-        raise BadFile(f"{path}: refused: a TorchScript program, not a dictionary of tensors; nothing was run.")
+        raise BadFile(
+            f"{path}: refused: a TorchScript program, not a dictionary of tensors; nothing was run."
+        )
     try:
         return torch.load(path, map_location="cpu", weights_only=True)  # noqa: TID251 - weights_only runs nothing; see above
     except Exception as error:  # Which exceptions foreign bytes raise is not documented.
         code = _CODE.search(str(error))
         if code is not None:
-            raise BadFile(f"{path}: refused: its pickle calls {code[1]}, so it is not plain data; nothing was run.") from None
+            raise BadFile(
+                f"{path}: refused: its pickle calls {code[1]}, so it is not plain data; nothing was"
+                " run."
+            ) from None
         # PyTorch's own message begins with advice to switch the protection off.
         reason = str(error).rpartition("WeightsUnpickler error: ")[2].strip()
-        reason = "its pickle is damaged" if not reason or reason.startswith("Weights only") else reason.splitlines()[0][:160]
+        reason = (
+            "its pickle is damaged"
+            if not reason or reason.startswith("Weights only")
+            else reason.splitlines()[0][:160]
+        )
         raise BadFile(f"{path}: not a readable PyTorch archive of plain data ({reason}).") from None

@@ -1,18 +1,18 @@
 """Other rules for the backward pass; the forward pass stays what it is.
 
-GIM (Gradient Interaction Modifications; Edin et al. 2025) changes what gradients say about parts that
-compensate for one another: where one of two redundant attention scores is lowered the other takes
-over, so that the gradient by either is small although both matter.
+GIM (Gradient Interaction Modifications; Edin et al. 2025) changes what gradients say about parts
+that compensate for one another: where one of two redundant attention scores is lowered the other
+takes over, so that the gradient by either is small although both matter.
 
     norms        the scale of every norm is a constant (a LayerNorm's mean is not)
     softmax      its Jacobian is taken at scores / T; no factor 1/T
-    q, k, v      gradients are multiplied by 1/4, 1/4, 1/2: products of two or three share their credit
+    q, k, v   gradients are multiplied by 1/4, 1/4, 1/2: products of two or three share their credit
     gate, up     gradients are multiplied by 1/2 each, in gated MLPs
 
 The rules are part of a decoder: `with_rules` gives one with the same weights, and whatever
 differentiates it, attribution of edges, nodes or neurons, follows them. Their published code
-freezes only LayerNorms and RMSNorms of PyTorch's own in its Hugging Face mode, which leaves Llama's and
-Gemma's free; here all norms are frozen, as in its TransformerLens mode.
+freezes only LayerNorms and RMSNorms of PyTorch's own in its Hugging Face mode, which leaves Llama's
+and Gemma's free; here all norms are frozen, as in its TransformerLens mode.
 """
 
 from __future__ import annotations
@@ -57,7 +57,9 @@ class _Scaled(torch.autograd.Function):
 
 
 class _SoftmaxAt(torch.autograd.Function):
-    """The softmax over the last axis, whose Jacobian is that of the softmax at x / temperature, times the temperature."""
+    """The softmax over the last axis, whose Jacobian is that of the softmax
+    at x / temperature, times the temperature.
+    """
 
     @staticmethod
     def forward(ctx: Any, x: Tensor, temperature: float) -> Tensor:  # pyright: ignore[reportIncompatibleMethodOverride]
@@ -87,14 +89,23 @@ def with_rules(decoder: Decoder, rules: BackwardRules) -> Decoder:
             k_norm=maybe(each.k_norm),
             post_norm=maybe(each.post_norm),
             softmax=lambda x: _SoftmaxAt.apply(x, rules.temperature),  # pyright: ignore[reportArgumentType]
-            credit=lambda q, k, v: tuple(_Scaled.apply(x, by) for x, by in ((q, rules.q), (k, rules.k), (v, rules.v))),  # pyright: ignore[reportArgumentType]
+            credit=lambda q, k, v: tuple(
+                _Scaled.apply(x, by) for x, by in ((q, rules.q), (k, rules.k), (v, rules.v))
+            ),  # pyright: ignore[reportArgumentType]
         )
 
     def mlp(each: Mlp) -> Mlp:
-        credit = None if each.gate is None else lambda gate, up: (_Scaled.apply(gate, rules.gate), _Scaled.apply(up, rules.up))
+        credit = (
+            None
+            if each.gate is None
+            else lambda gate, up: (_Scaled.apply(gate, rules.gate), _Scaled.apply(up, rules.up))
+        )
         return replace(each, norm=norm(each.norm), post_norm=maybe(each.post_norm), credit=credit)  # pyright: ignore[reportArgumentType]
 
-    layers = tuple(replace(layer, attention=attention(layer.attention), mlp=layer.mlp and mlp(layer.mlp)) for layer in decoder.layers)
+    layers = tuple(
+        replace(layer, attention=attention(layer.attention), mlp=layer.mlp and mlp(layer.mlp))
+        for layer in decoder.layers
+    )
     return replace(decoder, layers=layers, final_norm=norm(decoder.final_norm))
 
 
@@ -105,7 +116,11 @@ def backward_model(model: Model, backward: str) -> Model:
         UnknownName: no such rules.
     """
     check_backward(backward)
-    return model if backward == "plain" else replace(model, decoder=with_rules(model.decoder, BackwardRules()))
+    return (
+        model
+        if backward == "plain"
+        else replace(model, decoder=with_rules(model.decoder, BackwardRules()))
+    )
 
 
 def check_backward(backward: str) -> None:

@@ -22,7 +22,8 @@ from mechassay.pairs import Batch
 
 @dataclass(frozen=True, eq=False)
 class LayerTrace:
-    """One layer of a trace. Positions run from the trace's `start`, except in k and v, which have all.
+    """One layer of a trace. Positions run from the trace's `start`,
+    except in k and v, which have all.
 
     Attributes:
         before: stream read by the heads.
@@ -57,7 +58,9 @@ class Trace:
         return decoder.readout(self.final[:, -1])
 
     def one(self, row: int, times: int, start: int) -> Trace:
-        """The run of one prompt, as if it were that of `times` prompts, from the column `start` on; nothing is copied."""
+        """The run of one prompt, as if it were that of `times` prompts,
+        from the column `start` on; nothing is copied.
+        """
 
         def cut(x: Tensor, columns: int) -> Tensor:
             x = x[row : row + 1].narrow(columns, start, x.shape[columns] - start)
@@ -70,26 +73,43 @@ class Trace:
 
     def beginning(self, stop: int) -> Trace:
         """The columns before `stop` alone; nothing is copied."""
-        return self._each(lambda x, columns: x.narrow(columns, 0, stop), lambda x: x.narrow(2, 0, stop), self.start)
+        return self._each(
+            lambda x, columns: x.narrow(columns, 0, stop),
+            lambda x: x.narrow(2, 0, stop),
+            self.start,
+        )
 
     def select(self, rows: Int[Tensor, "some"] | slice) -> Trace:
         """Some of the prompts; a slice copies nothing."""
         return self._each(lambda x, columns: x[rows], lambda x: x[rows], self.start)
 
-    def _each(self, change: Callable[[Tensor, int], Tensor], keys: Callable[[Tensor], Tensor], start: int) -> Trace:
-        """Every tensor changed: (tensor, axis of its columns), and keys and values, which have all columns."""
+    def _each(
+        self, change: Callable[[Tensor, int], Tensor], keys: Callable[[Tensor], Tensor], start: int
+    ) -> Trace:
+        """Every tensor changed: (tensor, axis of its columns),
+        and keys and values, which have all columns.
+        """
 
         def layer(each: LayerTrace) -> LayerTrace:
-            streams = {name: getattr(each, name) for name in ("before", "middle", "attended", "mlp")}
+            streams = {
+                name: getattr(each, name) for name in ("before", "middle", "attended", "mlp")
+            }
             changed = {name: None if x is None else change(x, 1) for name, x in streams.items()}
             heads = {name: change(getattr(each, name), 2) for name in ("q", "z")}
             return replace(each, **changed, **heads, k=keys(each.k), v=keys(each.v))
 
-        return Trace(change(self.embed, 1), tuple(map(layer, self.layers)), change(self.final, 1), start)
+        return Trace(
+            change(self.embed, 1), tuple(map(layer, self.layers)), change(self.final, 1), start
+        )
 
 
 def trace(
-    decoder: Decoder, embeds: Float[Tensor, "batch pos d_model"], ctx: Context, *, past: Trace | None = None, start: int = 0
+    decoder: Decoder,
+    embeds: Float[Tensor, "batch pos d_model"],
+    ctx: Context,
+    *,
+    past: Trace | None = None,
+    start: int = 0,
 ) -> Trace:
     """Run the decoder from token embeddings of the columns from `start` on.
 
@@ -115,7 +135,11 @@ def trace(
         wrote = attended if attention.post_norm is None else attention.post_norm(attended)
         middle = x if decoder.parallel else x + wrote
         mlp = None if layer.mlp is None else layer.mlp(middle)
-        layers.append(LayerTrace(x, middle, q, k, v, z, attended if attention.post_norm is not None else None, mlp))
+        layers.append(
+            LayerTrace(
+                x, middle, q, k, v, z, attended if attention.post_norm is not None else None, mlp
+            )
+        )
         x = x + wrote
         if mlp is not None:
             x = x + mlp
@@ -133,11 +157,12 @@ def resume(
     past: Trace | None = None,
     start: int = 0,
 ) -> Readout:
-    """Run only what comes after a point of the residual stream; many interventions may share a batch.
+    """Run only what comes after a point of the residual stream;
+    many interventions may share a batch.
 
     Args:
-        x: the stream entering `layer` (its MLP, if `at_mlp`) at the columns from `start` on; several
-            copies of the batch may be stacked along the first axis.
+        x: the stream entering `layer` (its MLP, if `at_mlp`) at the columns from `start` on;
+            several copies of the batch may be stacked along the first axis.
         ctx: context of the whole stack, all columns.
         past: the run whose keys and values stand before `start`, of one copy of the batch.
 
@@ -154,7 +179,9 @@ def resume(
             k = decoder.rotate(index, attention.k(y), ctx, is_key=True, start=start)
             v = attention.v(y).transpose(1, 2)
             y = y[:, -1:] if last else y
-            q = decoder.rotate(index, attention.q(y), ctx, is_key=False, start=start + x.shape[1] - y.shape[1])
+            q = decoder.rotate(
+                index, attention.q(y), ctx, is_key=False, start=start + x.shape[1] - y.shape[1]
+            )
             if start:
                 assert past is not None
                 times = len(x) // len(past.embed)
@@ -178,7 +205,8 @@ class Contrast:
     Attributes:
         start: columns before it are the same in both runs.
         clean: the run of the clean prompts, all columns.
-        other: what ablated edges carry, columns from `start` on: the run of the counterfactual prompts, or constants.
+        other: what ablated edges carry, columns from `start` on: the run of the counterfactual
+            prompts, or constants.
     """
 
     batch: Batch
@@ -190,7 +218,9 @@ class Contrast:
     @staticmethod
     @torch.no_grad()
     def run(decoder: Decoder, batch: Batch) -> Contrast:
-        """Two forwards, the second only over the columns that differ; one where ablated edges carry constants."""
+        """Two forwards, the second only over the columns that differ;
+        one where ablated edges carry constants.
+        """
         ctx = decoder.context(batch.mask)
         clean = trace(decoder, decoder.embed(batch.clean), ctx)
         return Contrast.beside(decoder, batch, ctx, clean)
@@ -202,7 +232,9 @@ class Contrast:
         if batch.ablated is not None:
             return Contrast(batch, ctx, 0, clean, constant_trace(decoder, batch.ablated, ctx))
         start = min(batch.first_difference(), batch.n_tokens - 1)
-        other = trace(decoder, decoder.embed(batch.counterfactual[:, start:]), ctx, past=clean, start=start)
+        other = trace(
+            decoder, decoder.embed(batch.counterfactual[:, start:]), ctx, past=clean, start=start
+        )
         return Contrast(batch, ctx, start, clean, other)
 
 
@@ -227,7 +259,11 @@ def constant_trace(decoder: Decoder, values: AblatedValues, ctx: Context) -> Tra
         wrote = attended if attention.post_norm is None else attention.post_norm(attended)
         middle = x if decoder.parallel else x + wrote
         mlp = None if layer.mlp is None else values.mlp_at(index, at)
-        layers.append(LayerTrace(x, middle, q, k, v, z, attended if attention.post_norm is not None else None, mlp))
+        layers.append(
+            LayerTrace(
+                x, middle, q, k, v, z, attended if attention.post_norm is not None else None, mlp
+            )
+        )
         x = x + wrote
         if mlp is not None:
             x = x + mlp

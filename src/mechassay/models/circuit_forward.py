@@ -1,10 +1,10 @@
 """Running a compiled circuit on a batch: only what differs from the reference run.
 
-Differences of what each live writer wrote fill two buffers layer by layer, one for all columns
-and one for the last column; each distinct reader's stream is the reference stream plus a sum of
-rows. Columns before the first difference of clean and reference prompts are never touched. Examples
-whose clean and reference prompts begin alike may share what follows up to where they part, too: a circuit's
-keys and values at those columns (`Prefix`) are all that later columns need. See
+Differences of what each live writer wrote fill two buffers layer by layer, one for all columns and
+one for the last column; each distinct reader's stream is the reference stream plus a sum of rows.
+Columns before the first difference of clean and reference prompts are never touched. Examples whose
+clean and reference prompts begin alike may share what follows up to where they part, too: a
+circuit's keys and values at those columns (`Prefix`) are all that later columns need. See
 `circuit_plan` for what is decided beforehand, and `reference` for the slow version of the same.
 """
 
@@ -20,12 +20,22 @@ from torch import Tensor
 
 from mechassay.graph import Graph
 from mechassay.models.capture import Contrast
-from mechassay.models.circuit_plan import ALL, HeadGroup, LayerPlan, Mix, Plan, SlotPlan, compile_circuit
+from mechassay.models.circuit_plan import (
+    ALL,
+    HeadGroup,
+    LayerPlan,
+    Mix,
+    Plan,
+    SlotPlan,
+    compile_circuit,
+)
 from mechassay.models.decoder import Decoder, Projection, Readout
 from mechassay.models.shared_forward import run_shared, shared_by_all_readers
 
 SHARED_ABOVE = 0.4
-"""Share of live writers above which running whole sublayers on one stream beats running live heads alone."""
+"""Share of live writers above which running whole sublayers
+on one stream beats running live heads alone.
+"""
 
 
 @dataclass(frozen=True, eq=False)
@@ -66,28 +76,40 @@ class CircuitRunner:
         """Whether it can go on from a `Prefix`."""
         return self.plan is not None and self.plan.final is not None
 
-    def prefix(self, contrast: Contrast, rows: Int[Tensor, "batch"], before: Prefix | None = None) -> Prefix:
+    def prefix(
+        self, contrast: Contrast, rows: Int[Tensor, "batch"], before: Prefix | None = None
+    ) -> Prefix:
         """What examples with these beginnings share; see `run_prefix`."""
         assert self.plan is not None
         return run_prefix(self.decoder, contrast, self.plan, rows, before)
 
 
 def circuit_runner(
-    decoder: Decoder, graph: Graph, edges: Bool[Tensor, "writers readers"], neurons: Bool[Tensor, "writers d_model"] | None = None
+    decoder: Decoder,
+    graph: Graph,
+    edges: Bool[Tensor, "writers readers"],
+    neurons: Bool[Tensor, "writers d_model"] | None = None,
 ) -> CircuitRunner:
     """The fastest way to run a circuit."""
     shared = None if neurons is None else shared_by_all_readers(graph, edges, neurons)
     if shared is not None and int(shared.any(dim=1).sum()) > SHARED_ABOVE * graph.n_writers:
-        return CircuitRunner(decoder, lambda contrast: run_shared(decoder, contrast, graph, shared), None)
-    return CircuitRunner(decoder, None, compile_circuit(graph, edges, neurons, post_norm=decoder.has_post_norm))
+        return CircuitRunner(
+            decoder, lambda contrast: run_shared(decoder, contrast, graph, shared), None
+        )
+    return CircuitRunner(
+        decoder, None, compile_circuit(graph, edges, neurons, post_norm=decoder.has_post_norm)
+    )
 
 
 @torch.no_grad()
-def run_circuit(decoder: Decoder, contrast: Contrast, plan: Plan, prefix: Prefix | None = None) -> Readout:
+def run_circuit(
+    decoder: Decoder, contrast: Contrast, plan: Plan, prefix: Prefix | None = None
+) -> Readout:
     """The circuit's logits at the last column of a batch.
 
     Args:
-        prefix: what the circuit computed before the contrast's first column, where it is not the clean run's.
+        prefix: what the circuit computed before the contrast's first column, where it is not the
+            clean run's.
     """
     if plan.final is None:
         return contrast.clean.readout(decoder)
@@ -95,8 +117,15 @@ def run_circuit(decoder: Decoder, contrast: Contrast, plan: Plan, prefix: Prefix
 
 
 @torch.no_grad()
-def run_prefix(decoder: Decoder, contrast: Contrast, plan: Plan, rows: Int[Tensor, "batch"], before: Prefix | None = None) -> Prefix:
-    """The circuit's keys and values at all columns of beginnings of prompts, for prompts that go on from them.
+def run_prefix(
+    decoder: Decoder,
+    contrast: Contrast,
+    plan: Plan,
+    rows: Int[Tensor, "batch"],
+    before: Prefix | None = None,
+) -> Prefix:
+    """The circuit's keys and values at all columns of beginnings of prompts,
+    for prompts that go on from them.
 
     Args:
         rows: which of the beginnings each of those prompts has.
@@ -110,11 +139,26 @@ def run_prefix(decoder: Decoder, contrast: Contrast, plan: Plan, rows: Int[Tenso
 class _Run:
     """One circuit on one batch: two buffers of differences, filled layer by layer.
 
-    A beginning has no answer: nothing is done for its last column alone, and keys and values are kept.
+    A beginning has no answer: nothing is done for its last column alone, and keys and values are
+    kept.
     """
 
-    def __init__(self, decoder: Decoder, contrast: Contrast, plan: Plan, prefix: Prefix | None = None, *, beginning: bool = False) -> None:
-        self.decoder, self.contrast, self.plan, self.prefix, self.beginning = decoder, contrast, plan, prefix, beginning
+    def __init__(
+        self,
+        decoder: Decoder,
+        contrast: Contrast,
+        plan: Plan,
+        prefix: Prefix | None = None,
+        *,
+        beginning: bool = False,
+    ) -> None:
+        self.decoder, self.contrast, self.plan, self.prefix, self.beginning = (
+            decoder,
+            contrast,
+            plan,
+            prefix,
+            beginning,
+        )
         self.parts: dict[tuple[int, bool, int], Tensor] = {}
         self.reference, self.start = contrast.other, contrast.start
         embed = contrast.other.embed
@@ -126,13 +170,20 @@ class _Run:
     def readout(self) -> Readout:
         self.layers()
         assert self.plan.final is not None
-        return self.decoder.readout(self._stream(self.plan.final, self.reference.final, last=True)[0, :, 0])
+        return self.decoder.readout(
+            self._stream(self.plan.final, self.reference.final, last=True)[0, :, 0]
+        )
 
     def layers(self) -> None:
         """Everything below the logits."""
         plan = self.plan
         if plan.input_level:
-            self._difference(self.contrast.clean.embed, self.reference.embed, plan.input_keep, wide=plan.input_level == ALL)
+            self._difference(
+                self.contrast.clean.embed,
+                self.reference.embed,
+                plan.input_keep,
+                wide=plan.input_level == ALL,
+            )
         for index, layer in enumerate(plan.layers):
             self._heads(index, layer)
             if layer.mlp_level == ALL or (layer.mlp_level and not self.beginning):
@@ -155,15 +206,21 @@ class _Run:
         if not self.beginning:
             self._room(len(difference), wide=False)[:] = difference[:, :, -1:]
 
-    def _difference(self, after: Tensor, before: Tensor, keep: Bool[Tensor, "d_model"] | None, *, wide: bool) -> None:
-        """What one writer changes, at all columns or at the last one; of longer runs [batch, columns, d_model] their last columns."""
+    def _difference(
+        self, after: Tensor, before: Tensor, keep: Bool[Tensor, "d_model"] | None, *, wide: bool
+    ) -> None:
+        """What one writer changes, at all columns or at the last one;
+        of longer runs [batch, columns, d_model] their last columns.
+        """
         room = self._room(1, wide=wide)
         torch.sub(after[:, -room.shape[2] :], before[:, -room.shape[2] :], out=room[0])
         _mask(room, keep)
         if wide:
             self._copy_last(room)
 
-    def _stream(self, mix: Mix, reference: Float[Tensor, "batch pos d_model"], *, last: bool) -> Float[Tensor, "sums batch read d_model"]:
+    def _stream(
+        self, mix: Mix, reference: Float[Tensor, "batch pos d_model"], *, last: bool
+    ) -> Float[Tensor, "sums batch read d_model"]:
         buffer = self.last if last else self.wide
         if last:
             reference = reference[:, -1:]
@@ -175,7 +232,11 @@ class _Run:
         if not len(layer.order):
             return
         attention, reference = self.decoder.layers[index].attention, self.reference.layers[index]
-        wide = None if layer.wide is None else attention.norm(self._stream(layer.wide, reference.before, last=False))
+        wide = (
+            None
+            if layer.wide is None
+            else attention.norm(self._stream(layer.wide, reference.before, last=False))
+        )
         if self.beginning:
             for group in layer.groups:
                 if group.last:
@@ -190,16 +251,31 @@ class _Run:
                 self._head_changes(index, layer, wide, narrow, room, last=False)
                 self._copy_last(room)
             if n_last:
-                self._head_changes(index, layer, wide, narrow, self._room(n_last, wide=False), last=True)
+                self._head_changes(
+                    index, layer, wide, narrow, self._room(n_last, wide=False), last=True
+                )
             return
-        at_all, at_last = (buffer.new_empty((n, *buffer.shape[1:])) for n, buffer in ((n_wide, self.wide), (n_last, self.last)))
+        at_all, at_last = (
+            buffer.new_empty((n, *buffer.shape[1:]))
+            for n, buffer in ((n_wide, self.wide), (n_last, self.last))
+        )
         for last, changes in enumerate((at_all, at_last)):
             if len(changes):
                 self._head_changes(index, layer, wide, narrow, changes, last=bool(last))
-        assert reference.attended is not None and layer.wide_patterns is not None and layer.last_patterns is not None
+        assert (
+            reference.attended is not None
+            and layer.wide_patterns is not None
+            and layer.last_patterns is not None
+        )
         self._place(index, layer.wide_patterns, at_all, reference.attended, wide=True)
         if not self.beginning:
-            self._place(index, layer.last_patterns, torch.cat((at_all[:, :, -1:], at_last)), reference.attended[:, -1:], wide=False)
+            self._place(
+                index,
+                layer.last_patterns,
+                torch.cat((at_all[:, :, -1:], at_last)),
+                reference.attended[:, -1:],
+                wide=False,
+            )
 
     def _head_changes(
         self,
@@ -211,17 +287,28 @@ class _Run:
         *,
         last: bool,
     ) -> None:
-        """Into `out`: what the heads that are read at all columns, or at the last one alone, write there beyond the reference run."""
+        """Into `out`: what the heads that are read at all columns, or at the last one alone,
+        write there beyond the reference run.
+        """
         reference, clean = self.reference.layers[index], self.contrast.clean.layers[index]
         order, n_wide = layer.order.to(reference.z.device), layer.n_wide
-        heads, columns = (order[n_wide:], slice(-1, None)) if last else (order[:n_wide], slice(None))
+        heads, columns = (
+            (order[n_wide:], slice(-1, None)) if last else (order[:n_wide], slice(None))
+        )
         change = (self._suffix(clean.z)[:, heads] - reference.z[:, heads])[:, :, columns]
         for group in layer.groups:
             if group.last is last:
                 z = self._attend(index, group, wide, narrow)
-                change[:, group.places.to(heads.device)] = z - reference.z[:, group.heads.to(heads.device)][:, :, columns]
+                change[:, group.places.to(heads.device)] = (
+                    z - reference.z[:, group.heads.to(heads.device)][:, :, columns]
+                )
         self.decoder.head_outputs(index, change, heads, out=out)
-        _mask(out, None if layer.heads_keep is None else (layer.heads_keep[n_wide:] if last else layer.heads_keep[:n_wide]))
+        _mask(
+            out,
+            None
+            if layer.heads_keep is None
+            else (layer.heads_keep[n_wide:] if last else layer.heads_keep[:n_wide]),
+        )
 
     def _place(
         self,
@@ -232,30 +319,69 @@ class _Run:
         *,
         wide: bool,
     ) -> None:
-        """Virtual writers after a post-norm: the wide and the last-column buffer hold different ones."""
+        """Virtual writers after a post-norm:
+        the wide and the last-column buffer hold different ones.
+        """
         if len(patterns):
             post_norm = self.decoder.layers[index].attention.post_norm
             assert post_norm is not None
             mixed = torch.einsum("ph,hbtd->pbtd", patterns.to(change), change) + base
             torch.sub(post_norm(mixed), post_norm(base), out=self._room(len(patterns), wide=wide))
 
-    def _attend(self, index: int, group: HeadGroup, wide: Tensor | None, narrow: Tensor | None) -> Float[Tensor, "batch n pos d_head"]:
+    def _attend(
+        self, index: int, group: HeadGroup, wide: Tensor | None, narrow: Tensor | None
+    ) -> Float[Tensor, "batch n pos d_head"]:
         attention = self.decoder.layers[index].attention
         reference, clean = self.reference.layers[index], self.contrast.clean.layers[index]
         heads = group.heads.to(reference.z.device)
         columns = slice(-1, None) if group.last else slice(None)
-        old_q, clean_q = reference.q[:, heads][:, :, columns], self._suffix(clean.q)[:, heads][:, :, columns]
-        q = self._slot(group.slots[0], attention.q, heads, old_q, clean_q, narrow if group.last else wide, index)
-        return self.decoder.attend(index, q, *self._keys_and_values(index, group, wide), self.contrast.ctx)
+        old_q, clean_q = (
+            reference.q[:, heads][:, :, columns],
+            self._suffix(clean.q)[:, heads][:, :, columns],
+        )
+        q = self._slot(
+            group.slots[0],
+            attention.q,
+            heads,
+            old_q,
+            clean_q,
+            narrow if group.last else wide,
+            index,
+        )
+        return self.decoder.attend(
+            index, q, *self._keys_and_values(index, group, wide), self.contrast.ctx
+        )
 
-    def _keys_and_values(self, index: int, group: HeadGroup, wide: Tensor | None) -> tuple[Tensor, Tensor]:
+    def _keys_and_values(
+        self, index: int, group: HeadGroup, wide: Tensor | None
+    ) -> tuple[Tensor, Tensor]:
         """Both [batch, n, all columns, d_head]."""
         attention = self.decoder.layers[index].attention
         reference, clean = self.reference.layers[index], self.contrast.clean.layers[index]
         shared = group.heads.to(reference.z.device) // attention.group
-        old_k, old_v, clean_k, clean_v = (x[:, shared] for x in (reference.k, reference.v, clean.k, clean.v))
-        k = self._slot(group.slots[1], attention.k, shared, old_k, clean_k, wide, index, part=(index, group.last, 1))
-        v = self._slot(group.slots[2], attention.v, shared, old_v, clean_v, wide, index, part=(index, group.last, 2))
+        old_k, old_v, clean_k, clean_v = (
+            x[:, shared] for x in (reference.k, reference.v, clean.k, clean.v)
+        )
+        k = self._slot(
+            group.slots[1],
+            attention.k,
+            shared,
+            old_k,
+            clean_k,
+            wide,
+            index,
+            part=(index, group.last, 1),
+        )
+        v = self._slot(
+            group.slots[2],
+            attention.v,
+            shared,
+            old_v,
+            clean_v,
+            wide,
+            index,
+            part=(index, group.last, 2),
+        )
         return k, v
 
     def _slot(
@@ -270,7 +396,8 @@ class _Run:
         *,
         part: tuple[int, bool, int] | None = None,
     ) -> Float[Tensor, "batch n pos d_head"]:
-        """Queries, keys or values of a group of heads (`reference` is a fresh copy and is filled in).
+        """Queries, keys or values of a group of heads
+        (`reference` is a fresh copy and is filled in).
 
         Args:
             part: the name of these keys (1) or values (2) in a `Prefix`; None for queries.
@@ -285,12 +412,16 @@ class _Run:
             for stream, mine in plan.readers:
                 chosen = heads[places[mine]]
                 bias = None if projection.bias is None else projection.bias[chosen].flatten()
-                raw[:, :, mine] = F.linear(streams[stream], projection.weight[chosen].flatten(0, 1), bias).unflatten(-1, (len(chosen), -1))
+                raw[:, :, mine] = F.linear(
+                    streams[stream], projection.weight[chosen].flatten(0, 1), bias
+                ).unflatten(-1, (len(chosen), -1))
             start = self.start + self.n_columns - raw.shape[1]
             if part is not None and part[2] == 2:
                 ready = raw.transpose(1, 2)
             else:
-                ready = self.decoder.rotate(index, raw, self.contrast.ctx, is_key=part is not None, start=start)
+                ready = self.decoder.rotate(
+                    index, raw, self.contrast.ctx, is_key=part is not None, start=start
+                )
             reference[:, places, -raw.shape[1] :] = ready
             if part is not None:
                 first = self.start
@@ -314,7 +445,9 @@ class _Run:
         self._difference(after, reference.mlp, layer.mlp_keep, wide=wide)
 
 
-def _mask(change: Float[Tensor, "n batch pos d_model"], keep: Bool[Tensor, "*writers d_model"] | None) -> None:
+def _mask(
+    change: Float[Tensor, "n batch pos d_model"], keep: Bool[Tensor, "*writers d_model"] | None
+) -> None:
     """Leave of what writers change in the stream only what their neurons that are in change."""
     if keep is not None:
         change.mul_(keep.to(change.device).view(-1, 1, 1, change.shape[-1]))

@@ -18,11 +18,11 @@ in it. So only what differs from the reference has to be computed:
 An edge may carry some of a writer's neurons alone: n_u * (a^C_u - a'_u), with n_u in {0, 1}^d_model
 the same on all edges of u. What the writer adds is then masked once, before it enters any sum.
 
-All that is decided here once per circuit; `circuit_forward.run_circuit` executes the plan on a batch.
-With a post-norm P (Gemma) the heads of a layer enter the stream as P(sum). Each distinct set p
-of a layer's heads that some reader sees becomes one virtual writer,
-P(o' + sum_{h in p} n_h * (a_h - a'_h)) - P(o'), and the rest is unchanged. So a head's neurons are
-dimensions of what its W_O gives, before P; an MLP's are those of what enters the stream, after its own post-norm.
+All that is decided here once per circuit; `circuit_forward.run_circuit` executes the plan on a
+batch. With a post-norm P (Gemma) the heads of a layer enter the stream as P(sum). Each distinct set
+p of a layer's heads that some reader sees becomes one virtual writer, P(o' + sum_{h in p} n_h *
+(a_h - a'_h)) - P(o'), and the rest is unchanged. So a head's neurons are dimensions of what its W_O
+gives, before P; an MLP's are those of what enters the stream, after its own post-norm.
 """
 
 from __future__ import annotations
@@ -58,7 +58,9 @@ class Mix:
         if self.dense is not None:
             dense = self.dense.to(dtype=buffer.dtype, device=buffer.device)
             return dense @ buffer[: dense.shape[1]]
-        return F.embedding_bag(self.index.to(buffer.device), buffer, self.offsets.to(buffer.device), mode="sum")
+        return F.embedding_bag(
+            self.index.to(buffer.device), buffer, self.offsets.to(buffer.device), mode="sum"
+        )
 
     @staticmethod
     def of(rows: np.ndarray) -> Mix:
@@ -66,9 +68,15 @@ class Mix:
         used = int(np.flatnonzero(rows.any(axis=0)).max(initial=-1)) + 1
         rows = rows[:, :used]
         counts = rows.sum(axis=1)
-        dense = torch.from_numpy(rows.astype(np.float32)) if rows.size and rows.mean() > GATHER_BELOW else None
+        dense = (
+            torch.from_numpy(rows.astype(np.float32))
+            if rows.size and rows.mean() > GATHER_BELOW
+            else None
+        )
         offsets = torch.from_numpy(np.concatenate(([0], np.cumsum(counts)[:-1])).astype(np.int64))
-        return Mix(len(rows), torch.from_numpy(np.nonzero(rows)[1].astype(np.int64)), offsets, dense)
+        return Mix(
+            len(rows), torch.from_numpy(np.nonzero(rows)[1].astype(np.int64)), offsets, dense
+        )
 
 
 @dataclass(frozen=True, eq=False)
@@ -92,7 +100,9 @@ class SlotPlan:
 
 @dataclass(frozen=True, eq=False)
 class HeadGroup:
-    """Heads of one layer that are read at the same columns; `places` are theirs among all such heads."""
+    """Heads of one layer that are read at the same columns;
+    `places` are theirs among all such heads.
+    """
 
     heads: Tensor
     places: Tensor
@@ -113,8 +123,8 @@ class LayerPlan:
         order: heads in buffer order, those read at all columns first; `n_wide` of them.
         mlp_from_clean: the MLP's output is the clean run's.
         mlp_level: columns at which the MLP is read.
-        mlp: the sum the MLP reads.
-        heads_keep, mlp_keep: neurons that are in, of the heads in buffer order and of the MLP; None where all are.
+        mlp: the sum the MLP reads. heads_keep, mlp_keep: neurons that are in, of the heads in
+        buffer order and of the MLP; None where all are.
     """
 
     wide: Mix | None
@@ -147,7 +157,9 @@ class Plan:
 
 
 def carrying(
-    graph: Graph, edges: Bool[Tensor, "writers readers"], neurons: Bool[Tensor, "writers d_model"] | None
+    graph: Graph,
+    edges: Bool[Tensor, "writers readers"],
+    neurons: Bool[Tensor, "writers d_model"] | None,
 ) -> Bool[Tensor, "writers readers"]:
     """The edges on paths from `input` to `logits` along edges whose writer has a neuron in."""
     some = edges.cpu() if neurons is None else edges.cpu() & neurons.cpu().any(dim=1)[:, None]
@@ -161,7 +173,9 @@ def compile_circuit(
     *,
     post_norm: bool = False,
 ) -> Plan:
-    """Decide what running the circuit of `edges` takes, which carry `neurons` (None: all). Edges on no path are ignored."""
+    """Decide what running the circuit of `edges` takes, which carry `neurons` (None:
+    all). Edges on no path are ignored.
+    """
     mask = carrying(graph, edges, neurons).numpy()
     keep = _Keep(graph.n_writers, neurons)
     clean_reader, clean_writer = _clean(graph, mask, keep.whole)
@@ -169,12 +183,30 @@ def compile_circuit(
     rows = _BufferRows(graph.n_writers, post_norm)
     input_level = int(level[0])
     rows.add(np.array([0]), level)
-    layers = [_plan_layer(graph, layer, mask, level, clean_reader, clean_writer, rows, keep) for layer in range(graph.n_layers)]
-    final = None if clean_reader[graph.logits] else Mix.of(rows.combine(mask[:, [graph.logits]], LAST))
+    layers = [
+        _plan_layer(graph, layer, mask, level, clean_reader, clean_writer, rows, keep)
+        for layer in range(graph.n_layers)
+    ]
+    final = (
+        None if clean_reader[graph.logits] else Mix.of(rows.combine(mask[:, [graph.logits]], LAST))
+    )
     computed = (level > NONE) & ~clean_writer
-    mlps = np.array([graph.mlp_writer(layer) for layer in range(graph.n_layers)]) if graph.mlp else np.array([], dtype=int)
+    mlps = (
+        np.array([graph.mlp_writer(layer) for layer in range(graph.n_layers)])
+        if graph.mlp
+        else np.array([], dtype=int)
+    )
     n_mlps = int(computed[mlps].sum())
-    return Plan(input_level, keep.of(0), tuple(layers), final, rows.n_wide, rows.n_last, int(computed[1:].sum()) - n_mlps, n_mlps)
+    return Plan(
+        input_level,
+        keep.of(0),
+        tuple(layers),
+        final,
+        rows.n_wide,
+        rows.n_last,
+        int(computed[1:].sum()) - n_mlps,
+        n_mlps,
+    )
 
 
 class _Keep:
@@ -182,7 +214,11 @@ class _Keep:
 
     def __init__(self, n_writers: int, neurons: Bool[Tensor, "writers d_model"] | None) -> None:
         self.neurons = None if neurons is None else neurons.cpu()
-        self.whole = np.ones(n_writers, dtype=bool) if self.neurons is None else self.neurons.all(dim=1).numpy()
+        self.whole = (
+            np.ones(n_writers, dtype=bool)
+            if self.neurons is None
+            else self.neurons.all(dim=1).numpy()
+        )
 
     def of(self, writers: int | np.ndarray) -> Tensor | None:
         """The neurons of one or several writers; None where all of them are in."""
@@ -190,7 +226,9 @@ class _Keep:
 
 
 def _clean(graph: Graph, mask: np.ndarray, whole: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Readers and writers that have their clean values: those which see whole clean writers, and all of them."""
+    """Readers and writers that have their clean values:
+    those which see whole clean writers, and all of them.
+    """
     readers = np.zeros(graph.n_readers, dtype=bool)
     writers = np.zeros(graph.n_writers + 1, dtype=bool)
     writers[0] = True
@@ -205,7 +243,9 @@ def _clean(graph: Graph, mask: np.ndarray, whole: np.ndarray) -> tuple[np.ndarra
     return readers, writers[:-1]
 
 
-def _levels(graph: Graph, mask: np.ndarray, clean_reader: np.ndarray, clean_writer: np.ndarray) -> np.ndarray:
+def _levels(
+    graph: Graph, mask: np.ndarray, clean_reader: np.ndarray, clean_writer: np.ndarray
+) -> np.ndarray:
     """At which columns each writer's difference is read, from the logits down."""
     level = np.zeros(graph.n_writers + 1, dtype=np.int8)
     level[-1] = LAST
@@ -240,7 +280,9 @@ class _BufferRows:
         self.n_wide += len(wide)
         self.n_last += len(last)
 
-    def add_patterns(self, writers: np.ndarray, n_wide: int, wide_sets: np.ndarray, last_sets: np.ndarray) -> None:
+    def add_patterns(
+        self, writers: np.ndarray, n_wide: int, wide_sets: np.ndarray, last_sets: np.ndarray
+    ) -> None:
         """Give rows to the distinct sets of a post-norm layer's heads (rows over `writers`)."""
         wide = {row.tobytes(): self.n_wide + i for i, row in enumerate(wide_sets)}
         last = {row.tobytes(): self.n_last + i for i, row in enumerate(last_sets)}
@@ -249,7 +291,9 @@ class _BufferRows:
         self.n_last += len(last_sets)
 
     def combine(self, columns: np.ndarray, level: int) -> np.ndarray:
-        """Coefficients [readers, buffer rows] of readers given as mask columns [writers, readers]."""
+        """Coefficients [readers, buffer rows] of readers given
+        as mask columns [writers, readers].
+        """
         place = self.wide_of if level == ALL else self.last_of
         out = np.zeros((columns.shape[1], self.n_wide if level == ALL else self.n_last), dtype=bool)
         plain = np.flatnonzero(place >= 0)
@@ -274,7 +318,9 @@ def _plan_layer(
 ) -> LayerPlan:
     heads = np.arange(graph.heads(layer).start, graph.heads(layer).stop)
     by_slot = np.arange(graph.slots(layer).start, graph.slots(layer).stop).reshape(3, -1)
-    order = np.concatenate((np.flatnonzero(level[heads] == ALL), np.flatnonzero(level[heads] == LAST)))
+    order = np.concatenate(
+        (np.flatnonzero(level[heads] == ALL), np.flatnonzero(level[heads] == LAST))
+    )
     n_wide = int((level[heads] == ALL).sum())
     halves = [order[:n_wide], order[n_wide:]]
     places = [np.flatnonzero(~clean_writer[heads[half]]) for half in halves]
@@ -284,7 +330,10 @@ def _plan_layer(
         readers = by_slot[slot, group]
         return readers[mask[:, readers].any(axis=0) & ~clean_reader[readers]]
 
-    wide_readers = np.concatenate([from_sums(0, computed[0])] + [from_sums(slot, group) for slot in (1, 2) for group in computed])
+    wide_readers = np.concatenate(
+        [from_sums(0, computed[0])]
+        + [from_sums(slot, group) for slot in (1, 2) for group in computed]
+    )
     last_readers = from_sums(0, computed[1])
     wide, wide_row = _unique(rows, mask, wide_readers, ALL)
     narrow, narrow_row = _unique(rows, mask, last_readers, LAST)
@@ -304,7 +353,11 @@ def _plan_layer(
                     _index(np.array([row[r] for r in readers[here]])),
                 )
             )
-        groups.append(HeadGroup(_index(group), _index(places[last]), bool(last), (slots[0], slots[1], slots[2])))
+        groups.append(
+            HeadGroup(
+                _index(group), _index(places[last]), bool(last), (slots[0], slots[1], slots[2])
+            )
+        )
 
     wide_patterns = last_patterns = None
     if rows.post_norm:
@@ -312,14 +365,21 @@ def _plan_layer(
         writers = heads[order]
         wide_sets, last_sets = (_sets(mask, writers, below[kind]) for kind in (ALL, LAST))
         rows.add_patterns(writers, n_wide, wide_sets, last_sets)
-        wide_patterns, last_patterns = _coefficients(wide_sets[:, :n_wide]), _coefficients(last_sets)
+        wide_patterns, last_patterns = (
+            _coefficients(wide_sets[:, :n_wide]),
+            _coefficients(last_sets),
+        )
     else:
         rows.add(heads[order], level)
 
     mlp_level, mlp_from_clean, mlp, mlp_keep = NONE, False, None, None
     if graph.mlp:
         writer, reader = graph.mlp_writer(layer), graph.mlp_reader(layer)
-        mlp_level, mlp_from_clean, mlp_keep = int(level[writer]), bool(clean_writer[writer]), keep.of(writer)
+        mlp_level, mlp_from_clean, mlp_keep = (
+            int(level[writer]),
+            bool(clean_writer[writer]),
+            keep.of(writer),
+        )
         if mlp_level and not mlp_from_clean:
             mlp = Mix.of(rows.combine(mask[:, [reader]], mlp_level))
         rows.add(np.array([writer]), level)
@@ -344,7 +404,9 @@ def _readers_below(
     graph: Graph, layer: int, level: np.ndarray, clean_reader: np.ndarray, clean_writer: np.ndarray
 ) -> dict[int, np.ndarray]:
     """Readers after a layer's heads that will sum writers, by the columns at which they do."""
-    below = np.arange(graph.mlp_reader(layer) if graph.mlp else graph.slots(layer).stop, graph.n_readers)
+    below = np.arange(
+        graph.mlp_reader(layer) if graph.mlp else graph.slots(layer).stop, graph.n_readers
+    )
     owner = graph.reader_owner.numpy()[below]
     wanted = np.append(level, LAST)[owner]
     wanted[clean_reader[below] | np.append(clean_writer, False)[owner]] = NONE
@@ -364,7 +426,9 @@ def _coefficients(sets: np.ndarray) -> Tensor:
     return torch.from_numpy(sets.astype(np.float32))
 
 
-def _unique(rows: _BufferRows, mask: np.ndarray, readers: np.ndarray, level: int) -> tuple[Mix | None, dict[int, int]]:
+def _unique(
+    rows: _BufferRows, mask: np.ndarray, readers: np.ndarray, level: int
+) -> tuple[Mix | None, dict[int, int]]:
     if not len(readers):
         return None, {}
     distinct, place = np.unique(rows.combine(mask[:, readers], level), axis=0, return_inverse=True)

@@ -24,7 +24,9 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 Rotary = Callable[[Tensor, Tensor], tuple[Tensor, Tensor]]
-"""(a tensor giving dtype and device, position ids [batch, pos]) -> cos, sin [batch, pos, rotary dims]."""
+"""(a tensor giving dtype and device, position ids [batch,
+pos]) -> cos, sin [batch, pos, rotary dims].
+"""
 
 
 def at_least_fp32(x: Tensor) -> Tensor:
@@ -56,7 +58,10 @@ class Norm:
     def __call__(self, x: Float[Tensor, "*lead d"]) -> Float[Tensor, "*lead d"]:
         if self.centred and not self.frozen:
             wide = at_least_fp32(x)
-            weight, bias = self.weight.to(wide.dtype), None if self.bias is None else self.bias.to(wide.dtype)
+            weight, bias = (
+                self.weight.to(wide.dtype),
+                None if self.bias is None else self.bias.to(wide.dtype),
+            )
             return F.layer_norm(wide, wide.shape[-1:], weight, bias, self.eps).to(x.dtype)
         return self.scaled(self.normalise(x)).to(x.dtype)
 
@@ -83,11 +88,13 @@ class Norm:
         rscale = torch.rsqrt(wide.square().mean(-1, keepdim=True) + self.eps)
         return NormStatistics(wide * rscale, rscale)
 
-    def push_forward(self, delta: Float[Tensor, "*lead d"], at: NormStatistics) -> Float[Tensor, "*lead d"]:
+    def push_forward(
+        self, delta: Float[Tensor, "*lead d"], at: NormStatistics
+    ) -> Float[Tensor, "*lead d"]:
         """J delta: the first-order change of the norm's output.
 
-        With s = 1/scale: J = diag(w) s (I - [11^T/d] - xhat xhat^T/d); the bracket only for LayerNorm, the
-        last term only where the norm is not frozen.
+        With s = 1/scale: J = diag(w) s (I - [11^T/d] - xhat xhat^T/d); the bracket only for
+        LayerNorm, the last term only where the norm is not frozen.
         """
         flat = delta if self.frozen else delta - at.xhat * (delta * at.xhat).mean(-1, keepdim=True)
         if self.centred:
@@ -102,15 +109,20 @@ class Projection:
     weight: Float[Tensor, "heads d_head d_model"]
     bias: Float[Tensor, "heads d_head"] | None
 
-    def __call__(self, x: Float[Tensor, "batch pos d_model"]) -> Float[Tensor, "batch pos heads d_head"]:
+    def __call__(
+        self, x: Float[Tensor, "batch pos d_model"]
+    ) -> Float[Tensor, "batch pos heads d_head"]:
         heads, width, _ = self.weight.shape
         bias = None if self.bias is None else self.bias.reshape(-1)
-        return F.linear(x, self.weight.reshape(heads * width, -1), bias).unflatten(-1, (heads, width))
+        return F.linear(x, self.weight.reshape(heads * width, -1), bias).unflatten(
+            -1, (heads, width)
+        )
 
 
 @dataclass(frozen=True, eq=False)
 class Attention:
-    """One layer's attention. `out` maps head h's mix z_h to z_h @ out[h]; `out_bias` belongs to no head.
+    """One layer's attention. `out` maps head h's mix z_h to z_h @ out[h];
+    `out_bias` belongs to no head.
 
     `softmax` and `credit` (of queries, keys and values) are set where gradients follow other rules.
     """
@@ -143,9 +155,11 @@ class Attention:
 
 @dataclass(frozen=True, eq=False)
 class Mlp:
-    """One layer's MLP: down(act(up(x))), or down(act(gate(x)) * up(x)) where gated; weights [out, in].
+    """One layer's MLP: down(act(up(x))), or down(act(gate(x)) * up(x)) where gated;
+    weights [out, in].
 
-    `credit` (of the gate's and the up projection's outputs) is set where gradients follow other rules.
+    `credit` (of the gate's and the up projection's outputs) is set where gradients follow other
+    rules.
     """
 
     norm: Norm
@@ -193,8 +207,14 @@ class Context:
         """The context of the batch repeated `times` times along its first axis."""
         return Context(
             self.position_ids.repeat(times, 1),
-            {kind: (cos.repeat(times, 1, 1), sin.repeat(times, 1, 1)) for kind, (cos, sin) in self.rotary.items()},
-            {window: None if mask is None else mask.repeat(times, 1, 1, 1) for window, mask in self.allowed.items()},
+            {
+                kind: (cos.repeat(times, 1, 1), sin.repeat(times, 1, 1))
+                for kind, (cos, sin) in self.rotary.items()
+            },
+            {
+                window: None if mask is None else mask.repeat(times, 1, 1, 1)
+                for window, mask in self.allowed.items()
+            },
         )
 
 
@@ -229,14 +249,23 @@ class Decoder:
     def embed(self, tokens: Int[Tensor, "batch pos"]) -> Float[Tensor, "batch pos d_model"]:
         """What the `input` node writes: token embeddings."""
         rows = F.embedding(tokens, self.embedding)
-        return rows if self.embed_scale is None else rows * torch.tensor(self.embed_scale, dtype=rows.dtype, device=rows.device)
+        return (
+            rows
+            if self.embed_scale is None
+            else rows * torch.tensor(self.embed_scale, dtype=rows.dtype, device=rows.device)
+        )
 
     def context(self, mask: Bool[Tensor, "batch pos"]) -> Context:
         """Positions, rotary tables and masks for a left-padded batch."""
         n = mask.shape[1]
         position_ids = (mask.long().cumsum(1) - 1).clamp(min=0)
-        rotary = {kind: table(self.embedding[:1], position_ids) for kind, table in self.rotaries.items()}
-        distance = torch.arange(n, device=mask.device)[:, None] - torch.arange(n, device=mask.device)[None, :]
+        rotary = {
+            kind: table(self.embedding[:1], position_ids) for kind, table in self.rotaries.items()
+        }
+        distance = (
+            torch.arange(n, device=mask.device)[:, None]
+            - torch.arange(n, device=mask.device)[None, :]
+        )
         padded = not bool(mask.all())
         allowed: dict[int | None, Tensor | None] = {}
         for window in {layer.attention.window for layer in self.layers}:
@@ -248,18 +277,30 @@ class Decoder:
             allowed[window] = ((seen & mask[:, None, :]) | (distance == 0))[:, None]
         return Context(position_ids, rotary, allowed)
 
-    def add_positions(self, embeds: Float[Tensor, "batch pos d_model"], ctx: Context, start: int = 0) -> Float[Tensor, "batch pos d_model"]:
+    def add_positions(
+        self, embeds: Float[Tensor, "batch pos d_model"], ctx: Context, start: int = 0
+    ) -> Float[Tensor, "batch pos d_model"]:
         """The residual stream entering layer 0; learned positions belong to no writer."""
-        return embeds if self.positions is None else embeds + F.embedding(ctx.position_ids[:, start:], self.positions)
+        return (
+            embeds
+            if self.positions is None
+            else embeds + F.embedding(ctx.position_ids[:, start:], self.positions)
+        )
 
-    def rotate(self, layer: int, raw: Tensor, ctx: Context, *, is_key: bool, start: int = 0) -> Float[Tensor, "batch heads pos d_head"]:
-        """Projected queries or keys [batch, pos, heads, d_head] made ready to attend: q/k norm, rotary."""
+    def rotate(
+        self, layer: int, raw: Tensor, ctx: Context, *, is_key: bool, start: int = 0
+    ) -> Float[Tensor, "batch heads pos d_head"]:
+        """Projected queries or keys [batch, pos, heads, d_head] made ready to attend:
+        q/k norm, rotary.
+        """
         attention = self.layers[layer].attention
         norm = attention.k_norm if is_key else attention.q_norm
         x = (raw if norm is None else norm(raw)).transpose(1, 2)
         if attention.rotary is None:
             return x
-        cos, sin = (table[:, None, start : start + x.shape[2]] for table in ctx.rotary[attention.rotary])
+        cos, sin = (
+            table[:, None, start : start + x.shape[2]] for table in ctx.rotary[attention.rotary]
+        )
         width = cos.shape[-1]
         turned = x[..., :width]
         first, second = turned.chunk(2, dim=-1)
@@ -274,7 +315,9 @@ class Decoder:
         v: Float[Tensor, "batch kv_heads pos d_head"],
         ctx: Context,
     ) -> Float[Tensor, "batch heads query d_head"]:
-        """Each head's mix of values. Queries are those of the last columns; keys are of all columns."""
+        """Each head's mix of values. Queries are those of the last columns;
+        keys are of all columns.
+        """
         attention = self.layers[layer].attention
         n_query, n_key = q.shape[2], k.shape[2]
         mask = ctx.allowed[attention.window]
@@ -290,16 +333,22 @@ class Decoder:
             q, k, v = attention.credit(q, k, v)
         if attention.softcap is None and attention.softmax is None:
             causal = mask is None and n_query > 1
-            return F.scaled_dot_product_attention(q, k, v, attn_mask=mask, is_causal=causal, scale=attention.scale)
+            return F.scaled_dot_product_attention(
+                q, k, v, attn_mask=mask, is_causal=causal, scale=attention.scale
+            )
         scores = q @ k.transpose(2, 3) * attention.scale
         if attention.softcap is not None:
             scores = attention.softcap * torch.tanh(scores / attention.softcap)
         if mask is None and n_query > 1:
-            mask = torch.ones(n_query, n_key, dtype=torch.bool, device=q.device).tril(n_key - n_query)
+            mask = torch.ones(n_query, n_key, dtype=torch.bool, device=q.device).tril(
+                n_key - n_query
+            )
         if mask is not None:
             scores = scores.masked_fill(~mask, float("-inf"))
         wide = at_least_fp32(scores)
-        pattern = torch.softmax(wide, dim=-1) if attention.softmax is None else attention.softmax(wide)
+        pattern = (
+            torch.softmax(wide, dim=-1) if attention.softmax is None else attention.softmax(wide)
+        )
         return pattern.to(v.dtype) @ v
 
     def head_outputs(
@@ -310,7 +359,9 @@ class Decoder:
         *,
         out: Float[Tensor, "n batch pos d_model"] | None = None,
     ) -> Float[Tensor, "n batch pos d_model"]:
-        """What each of the chosen heads writes, before any post-norm; into `out`, if there is one."""
+        """What each of the chosen heads writes, before any post-norm;
+        into `out`, if there is one.
+        """
         weight = self.layers[layer].attention.out[heads]
         n_batch, n_heads, n_pos, width = z.shape
         flat = z.transpose(0, 1).reshape(n_heads, n_batch * n_pos, width)
@@ -319,11 +370,17 @@ class Decoder:
             return out
         return torch.bmm(flat, weight).view(n_heads, n_batch, n_pos, self.d_model)
 
-    def attention_sum(self, layer: int, z: Float[Tensor, "batch heads pos d_head"]) -> Float[Tensor, "batch pos d_model"]:
+    def attention_sum(
+        self, layer: int, z: Float[Tensor, "batch heads pos d_head"]
+    ) -> Float[Tensor, "batch pos d_model"]:
         """The sum of all heads and the output bias, before any post-norm."""
         attention = self.layers[layer].attention
         heads, width, d_model = attention.out.shape
-        return F.linear(z.transpose(1, 2).flatten(2), attention.out.reshape(heads * width, d_model).t(), attention.out_bias)
+        return F.linear(
+            z.transpose(1, 2).flatten(2),
+            attention.out.reshape(heads * width, d_model).t(),
+            attention.out_bias,
+        )
 
     def readout(self, stream: Float[Tensor, "batch d_model"]) -> Readout:
         """Logits, on demand, of final residual-stream vectors."""
@@ -350,7 +407,11 @@ class Readout:
 
     def all(self) -> Float[Tensor, "batch vocab"]:
         """Logits of the whole vocabulary."""
-        return self._capped(at_least_fp32(F.linear(self.hidden, self.decoder.unembedding, self.decoder.unembed_bias)))
+        return self._capped(
+            at_least_fp32(
+                F.linear(self.hidden, self.decoder.unembedding, self.decoder.unembed_bias)
+            )
+        )
 
     def repeat(self, times: int) -> Readout:
         """The readout of the batch repeated `times` times, copy after copy."""

@@ -36,7 +36,9 @@ from mechassay.models.capture import Contrast
 from mechassay.models.decoder import Decoder, Norm, Projection, Readout
 
 
-def masked_readout(decoder: Decoder, contrast: Contrast, mask: Float[Tensor, "masks writers readers"]) -> Readout:
+def masked_readout(
+    decoder: Decoder, contrast: Contrast, mask: Float[Tensor, "masks writers readers"]
+) -> Readout:
     """Logits at the last column with the coefficient mask[., u, v] on every edge.
 
     Args:
@@ -46,16 +48,26 @@ def masked_readout(decoder: Decoder, contrast: Contrast, mask: Float[Tensor, "ma
     Raises:
         GraphMismatch: a mask of another graph's shape, or neither one mask nor one an example.
     """
-    graph = Graph(len(decoder.layers), decoder.n_heads, parallel=decoder.parallel, mlp=decoder.layers[0].mlp is not None)
+    graph = Graph(
+        len(decoder.layers),
+        decoder.n_heads,
+        parallel=decoder.parallel,
+        mlp=decoder.layers[0].mlp is not None,
+    )
     n = len(contrast.batch)
     if tuple(mask.shape[1:]) != (graph.n_writers, graph.n_readers) or len(mask) not in (1, n):
         allowed = f"[1 or {n}, {graph.n_writers}, {graph.n_readers}]"
-        raise GraphMismatch(f"A mask of edges on this graph and batch needs shape {allowed}; got {list(mask.shape)}.")
+        raise GraphMismatch(
+            f"A mask of edges on this graph and batch needs shape {allowed}; got"
+            f" {list(mask.shape)}."
+        )
     return _Run(decoder, graph, contrast, mask.to(contrast.other.embed).expand(n, -1, -1)).readout()
 
 
 class _Block(NamedTuple):
-    """What some neighbouring writers changed, and the post-norm (with its input in the reference run) they pass."""
+    """What some neighbouring writers changed, and the post-norm
+    (with its input in the reference run) they pass.
+    """
 
     first: int
     changes: Float[Tensor, "batch writers pos d_model"]
@@ -66,7 +78,13 @@ class _Block(NamedTuple):
 class _Run:
     """One batch of masks on one batch of examples."""
 
-    def __init__(self, decoder: Decoder, graph: Graph, contrast: Contrast, mask: Float[Tensor, "batch writers readers"]) -> None:
+    def __init__(
+        self,
+        decoder: Decoder,
+        graph: Graph,
+        contrast: Contrast,
+        mask: Float[Tensor, "batch writers readers"],
+    ) -> None:
         self.decoder, self.graph, self.contrast, self.mask = decoder, graph, contrast, mask
         self.reference, self.columns = contrast.other, contrast.other.embed.shape[1]
         self.blocks: list[_Block] = []
@@ -98,7 +116,9 @@ class _Run:
         x = base.flatten(2)
         for block in self.blocks:
             changes = block.changes[:, :, columns].flatten(2)
-            weights = self.mask[:, block.first : block.first + changes.shape[1], readers].transpose(1, 2)
+            weights = self.mask[:, block.first : block.first + changes.shape[1], readers].transpose(
+                1, 2
+            )
             if block.post is None:
                 x = torch.baddbmm(x, weights, changes)
             else:
@@ -115,24 +135,42 @@ class _Run:
         slots, n_heads = graph.slots(index).start, graph.n_heads
         if last:
             q_in = self._streams(slice(slots, slots + n_heads), reference.before, last=True)
-            k_in, v_in = self._streams(slice(slots + n_heads, slots + 3 * n_heads), reference.before, last=False).chunk(2, dim=1)
+            k_in, v_in = self._streams(
+                slice(slots + n_heads, slots + 3 * n_heads), reference.before, last=False
+            ).chunk(2, dim=1)
         else:
-            q_in, k_in, v_in = self._streams(graph.slots(index), reference.before, last=False).chunk(3, dim=1)
+            q_in, k_in, v_in = self._streams(
+                graph.slots(index), reference.before, last=False
+            ).chunk(3, dim=1)
         q = self._ready(index, attention.q, q_in, is_key=False)
         k = self._ready(index, attention.k, k_in, is_key=True)
         v = _project(attention.v, attention.norm(v_in)).transpose(1, 2)
         if contrast.start:
             past = contrast.clean.layers[index]
             k, v = (
-                torch.cat((old[:, :, : contrast.start].repeat_interleave(attention.group, dim=1), new), dim=2)
+                torch.cat(
+                    (old[:, :, : contrast.start].repeat_interleave(attention.group, dim=1), new),
+                    dim=2,
+                )
                 for old, new in ((past.k, k), (past.v, v))
             )
         z = decoder.attend(index, q, k, v, contrast.ctx)
         change = z - reference.z[:, :, -z.shape[2] :]
         wrote = torch.einsum("bhtk,hkd->bhtd", change, attention.out)
-        self.blocks.append(_Block(graph.head(index, 0), wrote.contiguous(), attention.post_norm, reference.attended))
+        self.blocks.append(
+            _Block(
+                graph.head(index, 0), wrote.contiguous(), attention.post_norm, reference.attended
+            )
+        )
 
-    def _ready(self, index: int, projection: Projection, x: Float[Tensor, "batch heads pos d_model"], *, is_key: bool) -> Tensor:
+    def _ready(
+        self,
+        index: int,
+        projection: Projection,
+        x: Float[Tensor, "batch heads pos d_model"],
+        *,
+        is_key: bool,
+    ) -> Tensor:
         start = self.contrast.start + self.columns - x.shape[2]
         raw = _project(projection, self.decoder.layers[index].attention.norm(x))
         return self.decoder.rotate(index, raw, self.contrast.ctx, is_key=is_key, start=start)
@@ -146,7 +184,9 @@ class _Run:
         return wrote - reference.mlp[:, None, -wrote.shape[2] :]
 
 
-def _project(projection: Projection, x: Float[Tensor, "batch heads pos d_model"]) -> Float[Tensor, "batch pos heads d_head"]:
+def _project(
+    projection: Projection, x: Float[Tensor, "batch heads pos d_model"]
+) -> Float[Tensor, "batch pos heads d_head"]:
     """Each head's own input by its weights, which several query heads may share."""
     shared = projection.weight.shape[0]
     raw = torch.einsum("bngtd,nkd->btngk", x.unflatten(1, (shared, -1)), projection.weight)

@@ -25,7 +25,9 @@ def available_bytes(device: torch.device) -> int | None:
         return torch.cuda.mem_get_info(device)[0]
     try:
         with open("/proc/meminfo", encoding="ascii") as lines:
-            return next(int(line.split()[1]) * 1024 for line in lines if line.startswith("MemAvailable"))
+            return next(
+                int(line.split()[1]) * 1024 for line in lines if line.startswith("MemAvailable")
+            )
     except (OSError, StopIteration):
         pass
     names = os.sysconf_names if hasattr(os, "sysconf_names") else {}
@@ -53,7 +55,10 @@ def check_fits(per_token: int, longest: int, device: torch.device) -> int | None
     """The free bytes of a device, if one example fits; see `token_budget`."""
     free, need = available_bytes(device), per_token * longest
     if free is not None and need > free:
-        raise OutOfMemory(f"One example of {longest} tokens needs about {need / 2**30:.1f} GB; {free / 2**30:.1f} GB are free on {device}.")
+        raise OutOfMemory(
+            f"One example of {longest} tokens needs about {need / 2**30:.1f} GB; {free / 2**30:.1f}"
+            f" GB are free on {device}."
+        )
     return free
 
 
@@ -63,7 +68,9 @@ def out_of_memory_is_an_error(what: str) -> Iterator[None]:
     try:
         yield
     except torch.OutOfMemoryError as error:
-        raise OutOfMemory(f"{what}: the device ran out of memory ({str(error).splitlines()[0]}).") from error
+        raise OutOfMemory(
+            f"{what}: the device ran out of memory ({str(error).splitlines()[0]})."
+        ) from error
     except RuntimeError as error:
         if "can't allocate memory" not in str(error) and "not enough memory" not in str(error):
             raise

@@ -28,14 +28,22 @@ if TYPE_CHECKING:
 
 TOLERANCE = {torch.float64: 1e-4, torch.float32: 1e-4, torch.bfloat16: 0.1, torch.float16: 2e-2}
 """Largest allowed difference of logits, relative to their spread. In fp64 Hugging Face models still
-round their RMSNorms to fp32, so agreement there is no closer than in fp32."""
+round their RMSNorms to fp32, so agreement there is no closer than in fp32.
+"""
 
-DTYPES = {"float32": torch.float32, "float64": torch.float64, "bfloat16": torch.bfloat16, "float16": torch.float16}
+DTYPES = {
+    "float32": torch.float32,
+    "float64": torch.float64,
+    "bfloat16": torch.bfloat16,
+    "float16": torch.float16,
+}
 
 
 @dataclass(frozen=True)
 class SelfCheck:
-    """What a model proved when it was loaded; differences are relative to the spread of the values."""
+    """What a model proved when it was loaded;
+    differences are relative to the spread of the values.
+    """
 
     logits: float
     logits_left_padded: float
@@ -53,9 +61,11 @@ class Model:
 
     Attributes:
         name: what it was loaded from.
-        hf: the unmodified Hugging Face model (or `families.attn_only.AttnOnlyModel`, for which transformers has no class).
+        hf: the unmodified Hugging Face model (or `families.attn_only.AttnOnlyModel`, for which
+            transformers has no class).
         tokenizer: None for models without one; then only `Batch.from_tokens` batches can be run.
-        prepend: token ids put before every prompt, after which the tokenizer's own special tokens come.
+        prepend: token ids put before every prompt, after which the tokenizer's own special tokens
+            come.
     """
 
     name: str
@@ -85,45 +95,69 @@ class Model:
 
     @property
     def bytes_per_token(self) -> int:
-        """Bytes that one token of a run taken apart needs, about: what every writer wrote and every reader saw."""
+        """Bytes that one token of a run taken apart needs, about:
+        what every writer wrote and every reader saw.
+        """
         graph, width = self.graph, 8 if self.dtype == torch.float64 else 4
-        return (graph.n_writers + 2 * graph.readers_per_layer + 16 * graph.n_layers) * self.decoder.d_model * width
+        return (
+            (graph.n_writers + 2 * graph.readers_per_layer + 16 * graph.n_layers)
+            * self.decoder.d_model
+            * width
+        )
 
     def batch(self, pairs: Sequence[Pair] | Batch) -> Batch:
         """Pairs as an aligned batch on the model's device.
 
         Raises:
-            BadPairs: see `Batch.from_pairs`; text pairs for a model without tokenizer; token ids that the model
-                does not have; prompts longer than its positions.
+            BadPairs: see `Batch.from_pairs`; text pairs for a model without tokenizer; token ids
+                that the model does not have; prompts longer than its positions.
         """
         if isinstance(pairs, Batch):
             self._check_fits(pairs)
             return pairs.to(self.device)
         if self.tokenizer is None:
-            raise BadPairs(f"{self.name} has no tokenizer; pass Batch.from_tokens(...) instead of text pairs.")
+            raise BadPairs(
+                f"{self.name} has no tokenizer; pass Batch.from_tokens(...) instead of text pairs."
+            )
         batch = Batch.from_pairs(pairs, self.tokenizer, prepend=self.prepend)
         self._check_fits(batch)
         return batch.to(self.device)
 
     def _check_fits(self, batch: Batch) -> None:
         vocabulary, positions = len(self.decoder.embedding), self.decoder.positions
-        parts = {"clean prompt": batch.clean, "counterfactual": batch.counterfactual, "answer": batch.answers, "foil": batch.foils}
+        parts = {
+            "clean prompt": batch.clean,
+            "counterfactual": batch.counterfactual,
+            "answer": batch.answers,
+            "foil": batch.foils,
+        }
         for what, tokens in parts.items():
-            strange = (tokens >= vocabulary) | (tokens < (NO_TOKEN if what in ("answer", "foil") else 0))
+            strange = (tokens >= vocabulary) | (
+                tokens < (NO_TOKEN if what in ("answer", "foil") else 0)
+            )
             if bool(strange.any()):
                 row = int(strange.any(dim=1).nonzero()[0])
                 token = int(tokens[row][strange[row]][0])
-                raise BadPairs(f"Pair {batch.ids[row]}: its {what} has the token id {token}; {self.name} has 0 to {vocabulary - 1}.")
+                raise BadPairs(
+                    f"Pair {batch.ids[row]}: its {what} has the token id {token}; {self.name} has 0"
+                    f" to {vocabulary - 1}."
+                )
         if positions is not None and batch.n_tokens > len(positions):
             row = int(batch.lengths.argmax())
-            raise BadPairs(f"Pair {batch.ids[row]} has {batch.n_tokens:,} tokens; {self.name} has {len(positions):,} positions.")
+            raise BadPairs(
+                f"Pair {batch.ids[row]} has {batch.n_tokens:,} tokens; {self.name} has"
+                f" {len(positions):,} positions."
+            )
 
-    def positions(self, pairs: Sequence[Pair], name: str, *, counterfactual: bool = False) -> Int[Tensor, "batch"]:
+    def positions(
+        self, pairs: Sequence[Pair], name: str, *, counterfactual: bool = False
+    ) -> Int[Tensor, "batch"]:
         """The column of a token in `self.batch(pairs)`, by its meaning.
 
         Args:
             pairs: pairs with spans.
-            name: "last"; a part of the prompts (a key of `Pair.spans`) for its last token; "part.first" or "part.last".
+            name: "last"; a part of the prompts (a key of `Pair.spans`) for its last token;
+                "part.first" or "part.last".
             counterfactual: look in the counterfactual prompts.
 
         Raises:
@@ -137,7 +171,12 @@ class Model:
         texts = [pair.counterfactual if counterfactual else pair.clean for pair in pairs]
         spans = [pair.counterfactual_spans if counterfactual else pair.spans for pair in pairs]
         columns: list[int] = []
-        for pair, index, length in zip(pairs, token_position(texts, spans, name, self.tokenizer), batch.lengths.tolist(), strict=True):
+        for pair, index, length in zip(
+            pairs,
+            token_position(texts, spans, name, self.tokenizer),
+            batch.lengths.tolist(),
+            strict=True,
+        ):
             if index is None or len(self.prepend) + index >= length:
                 raise BadPairs(f"Pair {pair.id} has no token {name!r}.")
             columns.append(batch.n_tokens - length + len(self.prepend) + index)
@@ -161,13 +200,17 @@ class Model:
             part = (
                 "the writers do not sum to the residual stream"
                 if result.writers_sum > result.tolerance
-                else "the logits differ"
-                if result.logits > result.tolerance
-                else "the logits differ under left padding"
+                else (
+                    "the logits differ"
+                    if result.logits > result.tolerance
+                    else "the logits differ under left padding"
+                )
             )
             raise SelfCheckFailed(
-                f"{self.name} ({self.family}): {part}: {max(result.logits, result.logits_left_padded, result.writers_sum):.2g} "
-                f"relative to their spread, allowed {result.tolerance:.2g}. The decoder does not describe this model."
+                f"{self.name} ({self.family}): {part}:"
+                f" {max(result.logits, result.logits_left_padded, result.writers_sum):.2g} relative"
+                f" to their spread, allowed {result.tolerance:.2g}. The decoder does not describe"
+                " this model."
             )
         return result
 
@@ -180,7 +223,8 @@ def make_model(
     prepend: Sequence[int] = (),
     check: bool = True,
 ) -> Model:
-    """A `Model` around a Hugging Face model in memory, which is put in eval mode; its weights are shared.
+    """A `Model` around a Hugging Face model in memory, which is put in eval mode;
+    its weights are shared.
 
     Raises:
         UnsupportedModel: no family fits; the message names the module that was not found.
@@ -188,7 +232,12 @@ def make_model(
     """
     hf.eval()
     decoder = decode(hf)
-    graph = Graph(len(decoder.layers), decoder.n_heads, parallel=decoder.parallel, mlp=decoder.layers[0].mlp is not None)
+    graph = Graph(
+        len(decoder.layers),
+        decoder.n_heads,
+        parallel=decoder.parallel,
+        mlp=decoder.layers[0].mlp is not None,
+    )
     label = name or getattr(hf.config, "_name_or_path", "") or type(hf).__name__
     model = Model(label, hf, tokenizer, decoder, graph, tuple(prepend))
     if not check:
@@ -216,7 +265,8 @@ def load_model(
             (TransformerLens, and with it MIB's code, does so for GPT-2).
 
     Raises:
-        UnknownName, ModelNotFetched, BadFile, MissingExtra, UnsupportedModel, SelfCheckFailed; BadUsage: no such dtype or device.
+        UnknownName, ModelNotFetched, BadFile, MissingExtra, UnsupportedModel, SelfCheckFailed;
+        BadUsage: no such dtype or device.
     """
     if not isinstance(source, str):
         return make_model(source, tokenizer, prepend=_bos(tokenizer, prepend_bos))
@@ -240,7 +290,10 @@ def _device(wanted: str | torch.device) -> torch.device:
         torch.empty(0, device=found)
     except (RuntimeError, AssertionError, NotImplementedError) as error:
         # What a missing device raises depends on its kind.
-        raise BadUsage(f"device must be cpu, cuda, cuda:N or mps, and on this machine; got {str(wanted)!r} ({_first(error)}).") from None
+        raise BadUsage(
+            f"device must be cpu, cuda, cuda:N or mps, and on this machine; got {str(wanted)!r}"
+            f" ({_first(error)})."
+        ) from None
     return found
 
 
@@ -266,9 +319,12 @@ def _self_check(model: Model, n_tokens: int) -> SelfCheck:
     full = torch.ones_like(tokens, dtype=torch.bool)
     ctx = decoder.context(full)
     taken = trace(decoder, decoder.embed(tokens), ctx)
-    logits = _relative(taken.readout(decoder).all(), model.hf(tokens, use_cache=False).logits[:, -1])
+    logits = _relative(
+        taken.readout(decoder).all(), model.hf(tokens, use_cache=False).logits[:, -1]
+    )
     writers_sum = _relative(sum_of_writers(decoder, taken, ctx), taken.final)
-    # The padded prompt is compared with the original run without its padding: that is what padding must not change.
+    # The padded prompt is compared with the original run without its padding: that is what padding
+    # must not change.
     mask = full.clone()
     mask[0, :2] = False
     padded = trace(decoder, decoder.embed(tokens), decoder.context(mask)).readout(decoder).all()[:1]
@@ -276,7 +332,9 @@ def _self_check(model: Model, n_tokens: int) -> SelfCheck:
     return SelfCheck(logits, bare, writers_sum, TOLERANCE.get(model.dtype, 0.1))
 
 
-def sum_of_writers(decoder: Decoder, taken: Trace, ctx: Context) -> Float[Tensor, "batch pos d_model"]:
+def sum_of_writers(
+    decoder: Decoder, taken: Trace, ctx: Context
+) -> Float[Tensor, "batch pos d_model"]:
     """The final residual stream, rebuilt from what every writer wrote and the constants."""
     stream = decoder.add_positions(taken.embed, ctx, taken.start)
     for index, layer in enumerate(taken.layers):

@@ -1,4 +1,5 @@
-"""The slow, obvious circuit evaluator: hooks on the unmodified Hugging Face model, every edge by its definition.
+"""The slow, obvious circuit evaluator: hooks on the unmodified Hugging Face model,
+every edge by its definition.
 
 For every reader v, in the order of computation,
 
@@ -61,10 +62,23 @@ _LLAMA = Layout(
     "mlp",
 )
 _GEMMA = replace(
-    _LLAMA, mlp_norm="pre_feedforward_layernorm", post_attention="post_attention_layernorm", post_mlp="post_feedforward_layernorm"
+    _LLAMA,
+    mlp_norm="pre_feedforward_layernorm",
+    post_attention="post_attention_layernorm",
+    post_mlp="post_feedforward_layernorm",
 )
 LAYOUTS = {
-    "gpt2": Layout("transformer.wte", "transformer.h", "transformer.ln_f", "ln_1", "ln_2", "attn", ("c_attn",), "c_proj", "mlp"),
+    "gpt2": Layout(
+        "transformer.wte",
+        "transformer.h",
+        "transformer.ln_f",
+        "ln_1",
+        "ln_2",
+        "attn",
+        ("c_attn",),
+        "c_proj",
+        "mlp",
+    ),
     "gpt_neox": Layout(
         "gpt_neox.embed_in",
         "gpt_neox.layers",
@@ -94,7 +108,11 @@ def exact_precision(hf: Any) -> Iterator[None]:
     AttentionInterface.register("mechassay_exact", _exact_attention)
     AttentionMaskInterface.register("mechassay_exact", eager_mask)
     before = hf.config._attn_implementation
-    handles = [module.register_forward_hook(_exact_rms_norm) for module in hf.modules() if type(module).__name__.endswith("RMSNorm")]
+    handles = [
+        module.register_forward_hook(_exact_rms_norm)
+        for module in hf.modules()
+        if type(module).__name__.endswith("RMSNorm")
+    ]
     hf.config._attn_implementation = "mechassay_exact"
     try:
         yield
@@ -132,7 +150,9 @@ def _exact_attention(
 
 @dataclass(frozen=True, eq=False)
 class Recording:
-    """A plain run: what every writer wrote [writers, batch, pos, d], and each norm's input stream."""
+    """A plain run: what every writer wrote [writers, batch,
+    pos, d], and each norm's input stream.
+    """
 
     writers: Float[Tensor, "writers batch pos d_model"]
     attended: list[Tensor]
@@ -153,14 +173,21 @@ class ReferenceModel:
     def __init__(self, hf: Any, graph: Graph) -> None:
         kind = hf.config.model_type
         if kind not in LAYOUTS:
-            raise UnsupportedModel(f"The reference evaluator has no layout for {kind!r}; known: {', '.join(LAYOUTS)}.")
+            raise UnsupportedModel(
+                f"The reference evaluator has no layout for {kind!r}; known: {', '.join(LAYOUTS)}."
+            )
         self.hf, self.graph, self.layout = hf, graph, LAYOUTS[kind]
         self.blocks = list(hf.get_submodule(self.layout.blocks))
 
     def _part(self, layer: int, path: str) -> nn.Module:
         return self.blocks[layer].get_submodule(path)
 
-    def record(self, tokens: Int[Tensor, "batch pos"], mask: Bool[Tensor, "batch pos"], embeds: Tensor | None = None) -> Recording:
+    def record(
+        self,
+        tokens: Int[Tensor, "batch pos"],
+        mask: Bool[Tensor, "batch pos"],
+        embeds: Tensor | None = None,
+    ) -> Recording:
         """Run the original model and record what its nodes wrote and read.
 
         Args:
@@ -172,30 +199,50 @@ class ReferenceModel:
 
             def on(module: nn.Module, name: str, *, output: bool) -> None:
                 if output:
-                    handle = module.register_forward_hook(lambda m, a, out: seen.__setitem__(name, out))
+                    handle = module.register_forward_hook(
+                        lambda m, a, out: seen.__setitem__(name, out)
+                    )
                 else:
-                    handle = module.register_forward_pre_hook(lambda m, a: seen.__setitem__(name, a[0]))
+                    handle = module.register_forward_pre_hook(
+                        lambda m, a: seen.__setitem__(name, a[0])
+                    )
                 stack.callback(handle.remove)
 
             if embeds is not None:
-                stack.callback(self.hf.get_submodule(layout.embed).register_forward_hook(lambda m, a, out: embeds).remove)
+                stack.callback(
+                    self.hf.get_submodule(layout.embed)
+                    .register_forward_hook(lambda m, a, out: embeds)
+                    .remove
+                )
             on(self.hf.get_submodule(layout.embed), "embed", output=True)
             on(self.hf.get_submodule(layout.final_norm), "final", output=False)
             for layer in range(self.graph.n_layers):
                 on(self._part(layer, layout.head_norm), f"before{layer}", output=False)
                 on(self._part(layer, layout.mlp_norm), f"middle{layer}", output=False)
                 on(self._part(layer, f"{layout.attention}.{layout.out}"), f"z{layer}", output=False)
-                on(self._part(layer, f"{layout.attention}.{layout.out}"), f"attended{layer}", output=True)
+                on(
+                    self._part(layer, f"{layout.attention}.{layout.out}"),
+                    f"attended{layer}",
+                    output=True,
+                )
                 on(self._part(layer, layout.post_mlp or layout.mlp), f"mlp{layer}", output=True)
                 keep = self._part(layer, layout.attention).register_forward_pre_hook(
-                    lambda m, args, kwargs, layer=layer: seen.__setitem__(f"kwargs{layer}", (args, kwargs)), with_kwargs=True
+                    lambda m, args, kwargs, layer=layer: seen.__setitem__(
+                        f"kwargs{layer}", (args, kwargs)
+                    ),
+                    with_kwargs=True,
                 )
                 stack.callback(keep.remove)
             position_ids = (mask.long().cumsum(1) - 1).clamp(min=0)
-            logits = self.hf(tokens, attention_mask=mask.long(), position_ids=position_ids, use_cache=False).logits
+            logits = self.hf(
+                tokens, attention_mask=mask.long(), position_ids=position_ids, use_cache=False
+            ).logits
         writers = [embeds if embeds is not None else seen["embed"]]
         for layer in range(self.graph.n_layers):
-            writers += [self._head_output(layer, seen[f"z{layer}"], head) for head in range(self.graph.n_heads)]
+            writers += [
+                self._head_output(layer, seen[f"z{layer}"], head)
+                for head in range(self.graph.n_heads)
+            ]
             writers.append(seen[f"mlp{layer}"])
         layers = range(self.graph.n_layers)
         return Recording(
@@ -211,7 +258,10 @@ class ReferenceModel:
     @staticmethod
     def _other_arguments(args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[str, Any]:
         # GPT-2 passes the cache by position; everything but the hidden states goes on by name.
-        named = {**kwargs, **dict(zip(("past_key_values", "attention_mask"), args[1:], strict=False))}
+        named = {
+            **kwargs,
+            **dict(zip(("past_key_values", "attention_mask"), args[1:], strict=False)),
+        }
         return {key: value for key, value in named.items() if key != "hidden_states"}
 
     def _head_output(self, layer: int, z: Float[Tensor, "batch pos width"], head: int) -> Tensor:
@@ -222,13 +272,19 @@ class ReferenceModel:
         alone[..., head * width : (head + 1) * width] = z[..., head * width : (head + 1) * width]
         return out(alone) - out(torch.zeros_like(z))
 
-    def _run_head(self, layer: int, head: int, q: Tensor, k: Tensor, v: Tensor, kwargs: dict[str, Any]) -> Tensor:
-        """One head of the original attention module, on separate (normed) query, key and value inputs."""
+    def _run_head(
+        self, layer: int, head: int, q: Tensor, k: Tensor, v: Tensor, kwargs: dict[str, Any]
+    ) -> Tensor:
+        """One head of the original attention module, on separate
+        (normed) query, key and value inputs.
+        """
         attention = self._part(layer, self.layout.attention)
         caught: dict[str, Tensor] = {}
         with ExitStack() as stack:
             for name, inputs in zip(
-                self.layout.projections, ((k,), (v,)) if len(self.layout.projections) == 1 else ((), (k,), (v,)), strict=False
+                self.layout.projections,
+                ((k,), (v,)) if len(self.layout.projections) == 1 else ((), (k,), (v,)),
+                strict=False,
             ):
                 module = attention.get_submodule(name)
                 if len(self.layout.projections) == 1:
@@ -239,12 +295,16 @@ class ReferenceModel:
                     continue
                 stack.callback(module.register_forward_hook(hook).remove)
             out = attention.get_submodule(self.layout.out)
-            stack.callback(out.register_forward_pre_hook(lambda m, a: caught.__setitem__("z", a[0])).remove)
+            stack.callback(
+                out.register_forward_pre_hook(lambda m, a: caught.__setitem__("z", a[0])).remove
+            )
             attention(hidden_states=q, **kwargs)
         return self._head_output(layer, caught["z"], head)
 
     def _fused_hook(self, module: nn.Module, k: Tensor, v: Tensor) -> Callable[..., Tensor]:
-        """Queries from the module's own output, keys and values from other inputs, in the fused layout."""
+        """Queries from the module's own output, keys and values from other inputs,
+        in the fused layout.
+        """
         interleaved = self.hf.config.model_type == "gpt_neox"
 
         def parts(x: Tensor) -> list[Tensor]:
@@ -254,8 +314,16 @@ class ReferenceModel:
 
         def hook(_: nn.Module, args: tuple[Tensor, ...], output: Tensor) -> Tensor:
             forward = type(module).forward
-            q_part, k_part, v_part = parts(output)[0], parts(forward(module, k))[1], parts(forward(module, v))[2]
-            return torch.stack((q_part, k_part, v_part), dim=-2).flatten(-3) if interleaved else torch.cat((q_part, k_part, v_part), dim=-1)
+            q_part, k_part, v_part = (
+                parts(output)[0],
+                parts(forward(module, k))[1],
+                parts(forward(module, v))[2],
+            )
+            return (
+                torch.stack((q_part, k_part, v_part), dim=-2).flatten(-3)
+                if interleaved
+                else torch.cat((q_part, k_part, v_part), dim=-1)
+            )
 
         return hook
 
@@ -271,7 +339,8 @@ class ReferenceModel:
         deltas: Float[Tensor, "writers batch pos d_model"] | None = None,
         neurons: Float[Tensor, "writers d_model"] | None = None,
     ) -> Float[Tensor, "batch vocab"]:
-        """Logits at the last column with coefficient M[u, v] on every edge (1 in the circuit, 0 ablated).
+        """Logits at the last column with coefficient M[u, v] on every edge
+        (1 in the circuit, 0 ablated).
 
         Args:
             neurons: coefficient of each dimension of what a writer changes (all 1 if not given).
@@ -301,9 +370,15 @@ class ReferenceModel:
             norm, kwargs = self._part(layer, layout.head_norm), reference.attention_kwargs[layer]
             outputs: list[Tensor] = []
             for head in range(graph.n_heads):
-                q, k, v = (norm(stream(graph.slot(layer, slot, head), reference.before[layer])) for slot in range(3))
+                q, k, v = (
+                    norm(stream(graph.slot(layer, slot, head), reference.before[layer]))
+                    for slot in range(3)
+                )
                 writer = graph.head(layer, head)
-                outputs.append(keep[writer] * (self._run_head(layer, head, q, k, v, kwargs) - reference.writers[writer]))
+                outputs.append(
+                    keep[writer]
+                    * (self._run_head(layer, head, q, k, v, kwargs) - reference.writers[writer])
+                )
             if graph.parallel:
                 mlp = self._mlp(layer, stream(graph.mlp_reader(layer), reference.middle[layer]))
                 changes += outputs
@@ -318,9 +393,20 @@ class ReferenceModel:
         return logits if cap is None else cap * torch.tanh(logits / cap)
 
     @staticmethod
-    def _edge(writer: int, reader: int, m: Tensor, changes: list[Tensor], noise: Tensor | None, deltas: Tensor | None) -> Tensor:
+    def _edge(
+        writer: int,
+        reader: int,
+        m: Tensor,
+        changes: list[Tensor],
+        noise: Tensor | None,
+        deltas: Tensor | None,
+    ) -> Tensor:
         carried = m[writer, reader] * changes[writer]
-        return carried if noise is None or deltas is None else carried + noise[writer, reader] * deltas[writer]
+        return (
+            carried
+            if noise is None or deltas is None
+            else carried + noise[writer, reader] * deltas[writer]
+        )
 
     def _mlp(self, layer: int, x: Tensor) -> Tensor:
         y = self._part(layer, self.layout.mlp)(self._part(layer, self.layout.mlp_norm)(x))

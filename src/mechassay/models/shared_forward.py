@@ -1,4 +1,5 @@
-"""Running circuits in which all readers see the same writers: one ordinary forward with masked outputs.
+"""Running circuits in which all readers see the same writers:
+one ordinary forward with masked outputs.
 
 With n_u in {0, 1}^d_model the neurons of writer u that are in, every reader v sees
 
@@ -36,7 +37,9 @@ from mechassay.models.decoder import Decoder, Readout
 def shared_by_all_readers(
     graph: Graph, edges: Bool[Tensor, "writers readers"], neurons: Bool[Tensor, "writers d_model"]
 ) -> Bool[Tensor, "writers d_model"] | None:
-    """The neurons of the circuit's live writers, if every live reader sees all of these writers; else None."""
+    """The neurons of the circuit's live writers, if every live reader sees all of these writers;
+    else None.
+    """
     mask = carrying(graph, edges, neurons)
     live = mask.any(dim=1)
     reads = torch.cat((live, torch.tensor([True])))[graph.reader_owner]
@@ -46,8 +49,12 @@ def shared_by_all_readers(
 
 
 @torch.no_grad()
-def run_shared(decoder: Decoder, contrast: Contrast, graph: Graph, neurons: Bool[Tensor, "writers d_model"]) -> Readout:
-    """The logits at the last column of a batch when all readers see the clean run's changes of these neurons alone."""
+def run_shared(
+    decoder: Decoder, contrast: Contrast, graph: Graph, neurons: Bool[Tensor, "writers d_model"]
+) -> Readout:
+    """The logits at the last column of a batch when all readers see the
+    clean run's changes of these neurons alone.
+    """
     nodes, reference = neurons.any(dim=1), contrast.other
     if bool(neurons.all()):
         return contrast.clean.readout(decoder)
@@ -59,21 +66,38 @@ def run_shared(decoder: Decoder, contrast: Contrast, graph: Graph, neurons: Bool
         last = index + 1 == len(decoder.layers)
         before = change[:, -1:] if last else change
         heads = graph.heads(index)
-        after = before + _heads(decoder, contrast, index, change, keep[heads]) if bool(nodes[heads].any()) else before
+        after = (
+            before + _heads(decoder, contrast, index, change, keep[heads])
+            if bool(nodes[heads].any())
+            else before
+        )
         change = after
         if layer.mlp is not None and bool(nodes[graph.mlp_writer(index)]):
             at = reference.layers[index]
             assert at.mlp is not None
             read, n = before if decoder.parallel else after, before.shape[1]
-            change = after + keep[graph.mlp_writer(index)] * (layer.mlp(at.middle[:, -n:] + read) - at.mlp[:, -n:])
+            change = after + keep[graph.mlp_writer(index)] * (
+                layer.mlp(at.middle[:, -n:] + read) - at.mlp[:, -n:]
+            )
     return decoder.readout((reference.final[:, -1:] + change)[:, 0])
 
 
 def _heads(
-    decoder: Decoder, contrast: Contrast, index: int, change: Float[Tensor, "batch pos d_model"], keep: Float[Tensor, "heads d_model"]
+    decoder: Decoder,
+    contrast: Contrast,
+    index: int,
+    change: Float[Tensor, "batch pos d_model"],
+    keep: Float[Tensor, "heads d_model"],
 ) -> Float[Tensor, "batch written d_model"]:
-    """How a layer's masked heads change the stream, at all columns; in the last layer at the last column only."""
-    attention, reference, past, start = decoder.layers[index].attention, contrast.other.layers[index], contrast.clean, contrast.start
+    """How a layer's masked heads change the stream, at all columns;
+    in the last layer at the last column only.
+    """
+    attention, reference, past, start = (
+        decoder.layers[index].attention,
+        contrast.other.layers[index],
+        contrast.clean,
+        contrast.start,
+    )
     y = attention.norm(reference.before + change)
     k = decoder.rotate(index, attention.k(y), contrast.ctx, is_key=True, start=start)
     v = attention.v(y).transpose(1, 2)
@@ -83,7 +107,9 @@ def _heads(
     if index + 1 == len(decoder.layers):
         y = y[:, -1:]
     n = y.shape[1]
-    q = decoder.rotate(index, attention.q(y), contrast.ctx, is_key=False, start=start + change.shape[1] - n)
+    q = decoder.rotate(
+        index, attention.q(y), contrast.ctx, is_key=False, start=start + change.shape[1] - n
+    )
     difference = decoder.attend(index, q, k, v, contrast.ctx) - reference.z[:, :, -n:]
     masked = (attention.out * keep[:, None]).flatten(0, 1)
     wrote = F.linear(difference.transpose(1, 2).flatten(2), masked.t())

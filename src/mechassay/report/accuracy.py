@@ -3,8 +3,8 @@
 The first table has a task in each row and, for each model, greedy and ranked-choice accuracy of the
 original prompts (MIB, tables 1 and 11). Then each task has its own table and figure, with the
 original and every kind of counterfactual (MIB, tables 12 and 13). Chance is that of ranked choice.
-Where a record has MIB's own scoring, that is a column "mib-2025" beside the two; figures leave it out.
-Brackets hold 95 % intervals over groups of examples.
+Where a record has MIB's own scoring, that is a column "mib-2025" beside the two; figures leave it
+out. Brackets hold 95 % intervals over groups of examples.
 """
 
 from __future__ import annotations
@@ -29,11 +29,22 @@ MIB = "mib-2025"
 
 READING = {
     "Greedy": "The most likely token at every step spells a right answer exactly.",
-    "Ranked choice": "Of the prompt's choices, the one of the highest log-probability is right. Chance is what guessing among them "
-    "gives. A task with free answers has none.",
-    MIB: "If it is there: what the model writes is right by MIB's laxer rules, such as a right name anywhere in it.",
-    "Intervals": "95 %, Clopper and Pearson's with an effective sample size that respects groups of examples.",
-    "n": "Prompts that have a right answer. An example without a counterfactual of some kind does not count there.",
+    "Ranked choice": (
+        "Of the prompt's choices, the one of the highest log-probability is right. Chance is what"
+        " guessing among them gives. A task with free answers has none."
+    ),
+    MIB: (
+        "If it is there: what the model writes is right by MIB's laxer rules, such as a right name"
+        " anywhere in it."
+    ),
+    "Intervals": (
+        "95 %, Clopper and Pearson's with an effective sample size that respects groups of"
+        " examples."
+    ),
+    "n": (
+        "Prompts that have a right answer. An example without a counterfactual of some kind does"
+        " not count there."
+    ),
 }
 
 
@@ -42,30 +53,52 @@ def accuracy_grids(records: Sequence[Record], failures: Sequence[Failure] = ()) 
     models = list(dict.fromkeys(record.model.name for record in records))
     tasks = _tasks(records)
     scores = _scores(records)
-    by_model = {name: {record.model.name: record for record in group} for name, group in tasks.items()}
+    by_model = {
+        name: {record.model.name: record for record in group} for name, group in tasks.items()
+    }
     overall = [(name, *_cells(of, models, ORIGINAL, scores)) for name, of in by_model.items()]
-    overall += [(each.cell.get("task", ""), f"{each.cell.get('model', '')} failed: {each.message}") for each in failures]
-    grids = [Grid("Original prompts", _columns("task", models, scores), tuple(overall))] if overall else []
+    overall += [
+        (each.cell.get("task", ""), f"{each.cell.get('model', '')} failed: {each.message}")
+        for each in failures
+    ]
+    grids = (
+        [Grid("Original prompts", _columns("task", models, scores), tuple(overall))]
+        if overall
+        else []
+    )
     for name, group in tasks.items():
-        rows = tuple((short(kind), *_cells(by_model[name], models, kind, scores)) for kind in _kinds(group[0]))
+        rows = tuple(
+            (short(kind), *_cells(by_model[name], models, kind, scores))
+            for kind in _kinds(group[0])
+        )
         grids.append(Grid(name, _columns("prompts", models, scores), rows))
     return grids
 
 
-def write_accuracy(records: Sequence[Record], failures: Sequence[Failure] = (), *, title: str) -> tuple[str, str]:
+def write_accuracy(
+    records: Sequence[Record], failures: Sequence[Failure] = (), *, title: str
+) -> tuple[str, str]:
     """The page (HTML, nothing outside it is needed) and the tables (Markdown)."""
     grids, facts = accuracy_grids(records, failures), [_facts(record) for record in records]
-    figures = [None, *(svg(draw_accuracy(group)) for group in _tasks(records).values())] if records else [None] * len(grids)
+    figures = (
+        [None, *(svg(draw_accuracy(group)) for group in _tasks(records).values())]
+        if records
+        else [None] * len(grids)
+    )
     return grids_page(title, grids, figures, READING, facts), grids_markdown(grids, facts)
 
 
-def print_accuracy(records: Sequence[Record], failures: Sequence[Failure], console: Console) -> None:
+def print_accuracy(
+    records: Sequence[Record], failures: Sequence[Failure], console: Console
+) -> None:
     """Print the tables."""
     print_grids(accuracy_grids(records, failures), console)
 
 
 def draw_accuracy(records: Sequence[Record]) -> Figure:
-    """Accuracy of one task's prompts: a row for each kind, greedy filled and ranked choice hollow, chance as a dotted line."""
+    """Accuracy of one task's prompts: a row for each kind,
+    greedy filled and ranked choice hollow, chance as a dotted line.
+    """
     kinds = _kinds(records[0])
     with rc_context(SETTINGS):
         figure = Figure(figsize=(8.6, 0.9 + 0.36 * len(kinds)), layout="constrained")
@@ -79,24 +112,39 @@ def draw_accuracy(records: Sequence[Record]) -> Figure:
         if chance is not None and math.isfinite(chance.value):
             axes.axvline(chance.value, color=GREY, linestyle=":", linewidth=1.2, label="chance")
         axes.set(
-            xlim=(-0.02, 1.02), ylim=(len(kinds) - 0.5, -0.5), yticks=range(len(kinds)), yticklabels=map(short, kinds), xlabel="accuracy"
+            xlim=(-0.02, 1.02),
+            ylim=(len(kinds) - 0.5, -0.5),
+            yticks=range(len(kinds)),
+            yticklabels=map(short, kinds),
+            xlabel="accuracy",
         )
         axes.spines[["top", "right"]].set_visible(False)
         axes.grid(axis="x", color=GREY, alpha=0.25, linewidth=0.7)
         for text in [axes.xaxis.label, *axes.get_xticklabels(), *axes.get_yticklabels()]:
             text.set_color(INK)
-        figure.legend(loc="outside upper center", ncols=2 * len(records) + 1, frameon=False, labelcolor=INK, fontsize=9)
+        figure.legend(
+            loc="outside upper center",
+            ncols=2 * len(records) + 1,
+            frameon=False,
+            labelcolor=INK,
+            fontsize=9,
+        )
     return figure
 
 
-def _draw_line(axes: Any, record: Record, kinds: Sequence[str], name: str, offset: float, number: int) -> None:
+def _draw_line(
+    axes: Any, record: Record, kinds: Sequence[str], name: str, offset: float, number: int
+) -> None:
     found = [(row + offset, measure(record, f"{name}@{kind}")) for row, kind in enumerate(kinds)]
     there = [(row, each) for row, each in found if each is not None and math.isfinite(each.value)]
     if not there:
         return
     rows, values = [row for row, _ in there], [each.value for _, each in there]
     # Rounding may put an end a hair inside the value.
-    errors = [[max(0.0, each.value - each.low) for _, each in there], [max(0.0, each.high - each.value) for _, each in there]]
+    errors = [
+        [max(0.0, each.value - each.low) for _, each in there],
+        [max(0.0, each.high - each.value) for _, each in there],
+    ]
     colour = PALETTE[number % len(PALETTE)]
     axes.errorbar(
         values,
@@ -119,10 +167,18 @@ def short(kind: str) -> str:
 def _tasks(records: Sequence[Record]) -> dict[str, list[Record]]:
     found: dict[str, list[Record]] = {}
     for record in records:
-        changed = [f"{key}={record.task.args[key]}" for key in ("n_choices", "variable", "digit", "digits") if record.task.args.get(key)]
+        changed = [
+            f"{key}={record.task.args[key]}"
+            for key in ("n_choices", "variable", "digit", "digits")
+            if record.task.args.get(key)
+        ]
         words = record.task.args.get("words", OWN)
         changed += [f"words={words}"] if words != OWN else []
-        changed += [f"labels={labels}" for labels in [record.task.args.get("labels", "strict")] if labels != "strict"]
+        changed += [
+            f"labels={labels}"
+            for labels in [record.task.args.get("labels", "strict")]
+            if labels != "strict"
+        ]
         name = record.task.name + (f" ({', '.join(changed)})" if changed else "")
         found.setdefault(name, []).append(record)
     return found
@@ -130,7 +186,11 @@ def _tasks(records: Sequence[Record]) -> dict[str, list[Record]]:
 
 def _kinds(record: Record) -> list[str]:
     """Kinds of prompts of which at least one has a right answer."""
-    return [each.name.removeprefix("greedy@") for each in record.measures if each.name.startswith("greedy@") and each.n]
+    return [
+        each.name.removeprefix("greedy@")
+        for each in record.measures
+        if each.name.startswith("greedy@") and each.n
+    ]
 
 
 def _scores(records: Sequence[Record]) -> dict[str, str]:
@@ -140,19 +200,38 @@ def _scores(records: Sequence[Record]) -> dict[str, str]:
 
 
 def _columns(first: str, models: Sequence[str], scores: dict[str, str]) -> tuple[str, ...]:
-    return (first, *(f"{model}: {name}" for model in models for name in scores.values()), "chance", "n")
+    return (
+        first,
+        *(f"{model}: {name}" for model in models for name in scores.values()),
+        "chance",
+        "n",
+    )
 
 
-def _cells(records: dict[str, Record], models: Sequence[str], kind: str, scores: dict[str, str]) -> tuple[str, ...]:
-    cells = [_cell(records[model], f"{name}@{kind}") if model in records else NOTHING for model in models for name in scores]
+def _cells(
+    records: dict[str, Record], models: Sequence[str], kind: str, scores: dict[str, str]
+) -> tuple[str, ...]:
+    cells = [
+        _cell(records[model], f"{name}@{kind}") if model in records else NOTHING
+        for model in models
+        for name in scores
+    ]
     some = next(iter(records.values()))
     chance, greedy = measure(some, f"chance@{kind}"), measure(some, f"greedy@{kind}")
-    return (*cells, NOTHING if chance is None or not chance.n else chance_text(chance.value), "0" if greedy is None else f"{greedy.n:,}")
+    return (
+        *cells,
+        NOTHING if chance is None or not chance.n else chance_text(chance.value),
+        "0" if greedy is None else f"{greedy.n:,}",
+    )
 
 
 def _cell(record: Record, name: str) -> str:
     found = measure(record, name)
-    return NOTHING if found is None or not found.n else interval(found.value, found.low, found.high, least=CHANCE_DECIMALS)
+    return (
+        NOTHING
+        if found is None or not found.n
+        else interval(found.value, found.low, found.high, least=CHANCE_DECIMALS)
+    )
 
 
 def _facts(record: Record) -> dict[str, str]:
@@ -160,7 +239,9 @@ def _facts(record: Record) -> dict[str, str]:
     return {
         "model": record.model.name,
         "task": f"{record.task.name} (version {record.task.version})",
-        "settings": ", ".join(f"{key}={value}" for key, value in record.task.args.items() if value != ""),
+        "settings": ", ".join(
+            f"{key}={value}" for key, value in record.task.args.items() if value != ""
+        ),
         "examples": f"{len(record.example_ids):,} in {len(set(record.groups)):,} groups",
         "seed": str(about.seed),
         "data hash": about.data_hash[:16],

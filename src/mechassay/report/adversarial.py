@@ -1,9 +1,10 @@
 """Adversarial evaluation as one self-contained HTML file, made from records alone.
 
-From top to bottom: controls that fail, if any; what was found, a sentence a circuit; the controls; all circuits in
-one table; then for each circuit its histogram (figures 1 to 6 of Uit de Bos and Garriga-Alonso 2024, with the empty circuit beside
-it), the table of its distribution (their tables 3 and 7, with intervals and bounds), its worst pairs (tables 4 to 6), the
-fields whose labels are worse (tested), heat maps of two fields (figures 7 to 10); how to read it; what was run.
+From top to bottom: controls that fail, if any; what was found, a sentence a circuit; the controls;
+all circuits in one table; then for each circuit its histogram (figures 1 to 6 of Uit de Bos and
+Garriga-Alonso 2024, with the empty circuit beside it), the table of its distribution (their tables
+3 and 7, with intervals and bounds), its worst pairs (tables 4 to 6), the fields whose labels are
+worse (tested), heat maps of two fields (figures 7 to 10); how to read it; what was run.
 """
 
 from __future__ import annotations
@@ -38,41 +39,73 @@ WORDS = {
     "matched": "clean prompts, each with its own corrupted prompt",
     "clean prompts": "clean prompts, with constants on ablated edges",
 }
-EXACT = "the interval of the mean is Student's, those of percentiles and shares and all upper bounds are exact for independent"
+EXACT = (
+    "the interval of the mean is Student's, those of percentiles and shares and all upper bounds"
+    " are exact for independent"
+)
 BOUNDS = {
-    "grid": "intervals by a bootstrap of rows and columns, upper bounds by the shortfall bound for the smaller side of the grid",
-    "same": "intervals by a bootstrap of rows and columns; upper bounds by the shortfall bound, for a population in which the values that "
-    "prompts agree in have the shares that they have here",
+    "grid": (
+        "intervals by a bootstrap of rows and columns, upper bounds by the shortfall bound for the"
+        " smaller side of the grid"
+    ),
+    "same": (
+        "intervals by a bootstrap of rows and columns; upper bounds by the shortfall bound, for a"
+        " population in which the values that prompts agree in have the shares that they have here"
+    ),
     "independent": f"{EXACT} pairs",
     "matched": f"{EXACT} pairs",
     "clean prompts": f"{EXACT} prompts",
 }
 READING = {
-    "KL": "KL(M(x) ‖ C(x, x̃)) at the last token, in nats: how far the circuit's next-token distribution is from the model's. The circuit's "
-    "edges carry the clean prompt x; all others carry the corrupted prompt x̃, or constants.",
-    "Empty circuit": "KL(M(x) ‖ M(x̃)): no edge carries the clean prompt. A circuit whose distribution is close to this one explains "
-    "nothing, however it looks by itself.",
-    "Random paths": "As many live edges as the circuit has, on random paths from input to logits, on a part of the pairs: what a circuit "
-    "of its size does that was not looked for.",
-    "Random edges": "As many edges as the circuit has, drawn uniformly, on the same part. Few or none are live while a circuit is sparse; "
-    "with none it is the empty circuit.",
-    "Live edges": "Edges on some path from input to logits within the circuit; the others cannot change its output.",
-    "Brackets": "An interval that covers the true value of the circuit with confidence 95 %; a dash is an end that needs more pairs. "
-    "Without brackets, a percentile or share of a sample has no interval: too few prompts lie beyond it. On a grid that is fewer than "
-    f"{LEAST} of the smaller side's prompts (the 99th percentile of 100 × 100 pairs has 1), and for the mean fewer than {LEAST} in all: a "
-    "bootstrap of so few covers far less than it says. Minimum, maximum and standard deviation never have one.",
-    "Left of empty": "The circuit's mean divergence over the empty circuit's, on the same pairs: 100 % is a circuit that explains nothing. "
-    "Pairs of different templates are built from different sentences; no circuit was found on such.",
+    "KL": (
+        "KL(M(x) ‖ C(x, x̃)) at the last token, in nats: how far the circuit's next-token"
+        " distribution is from the model's. The circuit's edges carry the clean prompt x; all"
+        " others carry the corrupted prompt x̃, or constants."
+    ),
+    "Empty circuit": (
+        "KL(M(x) ‖ M(x̃)): no edge carries the clean prompt. A circuit whose distribution is close"
+        " to this one explains nothing, however it looks by itself."
+    ),
+    "Random paths": (
+        "As many live edges as the circuit has, on random paths from input to logits, on a part of"
+        " the pairs: what a circuit of its size does that was not looked for."
+    ),
+    "Random edges": (
+        "As many edges as the circuit has, drawn uniformly, on the same part. Few or none are live"
+        " while a circuit is sparse; with none it is the empty circuit."
+    ),
+    "Live edges": (
+        "Edges on some path from input to logits within the circuit; the others cannot change its"
+        " output."
+    ),
+    "Brackets": (
+        "An interval that covers the true value of the circuit with confidence 95 %; a dash is an"
+        " end that needs more pairs. Without brackets, a percentile or share of a sample has no"
+        f" interval: too few prompts lie beyond it. On a grid that is fewer than {LEAST} of the"
+        " smaller side's prompts (the 99th percentile of 100 × 100 pairs has 1), and for the mean"
+        f" fewer than {LEAST} in all: a bootstrap of so few covers far less than it says. Minimum,"
+        " maximum and standard deviation never have one."
+    ),
+    "Left of empty": (
+        "The circuit's mean divergence over the empty circuit's, on the same pairs: 100 % is a"
+        " circuit that explains nothing. Pairs of different templates are built from different"
+        " sentences; no circuit was found on such."
+    ),
     "z": "Difference from the mean in standard deviations.",
-    "Upper bound": "With confidence 95 % the percentile of the whole population is at most this. The largest value of a sample bounds "
-    "nothing: there is always a worse pair to be found.",
-    "Worse labels": "A label is called worse if the 99th percentile of its prompts exceeds that of the rest by more than labels "
-    "permuted between prompts do, and by the least effect worth reporting. Labels are permuted, and "
-    "compared, within strata: prompts of one template whose words for the field have as many tokens. "
-    "The rest are the other labels' prompts of the same strata, weighted alike; prompts without any are "
-    "left out and counted. p is adjusted for all labels of the field and for the number of fields: if, "
-    "within strata, labels are independent of all else in the prompt, the probability that any is called "
-    "worse is at most 5 %. The difference of the means has an interval for each label by itself.",
+    "Upper bound": (
+        "With confidence 95 % the percentile of the whole population is at most this. The largest"
+        " value of a sample bounds nothing: there is always a worse pair to be found."
+    ),
+    "Worse labels": (
+        "A label is called worse if the 99th percentile of its prompts exceeds that of the rest by"
+        " more than labels permuted between prompts do, and by the least effect worth reporting."
+        " Labels are permuted, and compared, within strata: prompts of one template whose words for"
+        " the field have as many tokens. The rest are the other labels' prompts of the same strata,"
+        " weighted alike; prompts without any are left out and counted. p is adjusted for all"
+        " labels of the field and for the number of fields: if, within strata, labels are"
+        " independent of all else in the prompt, the probability that any is called worse is at"
+        " most 5 %. The difference of the means has an interval for each label by itself."
+    ),
 }
 
 
@@ -83,7 +116,11 @@ def adversarial_page(records: Sequence[Record]) -> str:
         records: of kind "adversarial", of one run.
     """
     environment = Environment(
-        loader=PackageLoader("mechassay.report"), autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True
+        loader=PackageLoader("mechassay.report"),
+        autoescape=True,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
     )
     first, by_template = records[0], split_grid(records)
     return environment.get_template("adversarial.html").render(
@@ -91,8 +128,15 @@ def adversarial_page(records: Sequence[Record]) -> str:
         failures=[(record.method.name, text) for record in records for text in broken(record)],
         verdicts=[(record.method.name, verdict(record)) for record in records],
         about=" ".join(filter(None, (about(first), split_text(records)))),
-        tables=[controls_grid(records), overview_grid(records), *([by_template] if by_template else [])],
-        circuits=[_circuit(record, PALETTE[number % len(PALETTE)]) for number, record in enumerate(records)],
+        tables=[
+            controls_grid(records),
+            overview_grid(records),
+            *([by_template] if by_template else []),
+        ],
+        circuits=[
+            _circuit(record, PALETTE[number % len(PALETTE)])
+            for number, record in enumerate(records)
+        ],
         reading=list(READING.items()),
         facts=_facts(records),
     )
@@ -108,29 +152,51 @@ def about(record: Record) -> str:
     args, n = record.task.args, n_pairs(record)
     pairs = "prompts" if args["design"] == "clean prompts" else "pairs"
     if args["population"]:
-        return f"All {n:,} matched pairs of the split {args['split']}: percentiles and maximum are exact and need no interval."
+        return (
+            f"All {n:,} matched pairs of the split {args['split']}: percentiles and maximum are"
+            " exact and need no interval."
+        )
     sides = f"{args['n_clean']:,} × {args['n_corrupted']:,}: " if args["design"] == "grid" else ""
     chosen = f", those that agree in {args['same']}" if "same" in args else ""
     chosen += f", all prompts with {args['where']}" if "where" in args else ""
     valid = BOUNDS["same" if "same" in args else args["design"]]
-    return f"{n:,} {pairs} ({sides}{WORDS[args['design']]}{chosen}) of the split {args['split']}; {valid}."
+    return (
+        f"{n:,} {pairs} ({sides}{WORDS[args['design']]}{chosen}) of the split {args['split']};"
+        f" {valid}."
+    )
 
 
 def verdict(record: Record) -> str:
-    """One sentence: the mean, the 99th percentile with its bound, the worst pair, and the empty circuit beside them."""
-    rows, empty = by_name(record.curves["summary"]), by_name(record.controls["corrupted"]["summary"])
+    """One sentence: the mean, the 99th percentile with its bound,
+    the worst pair, and the empty circuit beside them.
+    """
+    rows, empty = (
+        by_name(record.curves["summary"]),
+        by_name(record.controls["corrupted"]["summary"]),
+    )
     n, population = n_pairs(record), record.task.args["population"]
     mean, worst = rows["mean"]["value"], rows["max"]
     text = f"{nats(mean)} nats from the model on average"
     if "99%" in rows:
         high = rows["99%"]
-        known = "too few pairs for an upper bound" if math.isnan(high["bound"]) else f"at most {nats(high['bound'])} with confidence 95 %"
+        known = (
+            "too few pairs for an upper bound"
+            if math.isnan(high["bound"])
+            else f"at most {nats(high['bound'])} with confidence 95 %"
+        )
         said = "" if population else f" ({known})"
         text += f", 99th percentile {nats(high['value'])}{said}"
     text += f"; the worst of {n:,} is {nats(worst['value'])}"
-    text += f", {worst['z']:.1f} standard deviations above the mean" if _has_z(rows) and math.isfinite(worst["z"]) else ""
+    text += (
+        f", {worst['z']:.1f} standard deviations above the mean"
+        if _has_z(rows) and math.isfinite(worst["z"])
+        else ""
+    )
     text += f". Without any circuit the mean is {nats(empty['mean']['value'])}"
-    return f"{text}, and on {share(_measure(record, 'worse than empty'))} of the pairs the circuit is the further one from the model."
+    return (
+        f"{text}, and on {share(_measure(record, 'worse than empty'))} of the pairs the circuit is"
+        " the further one from the model."
+    )
 
 
 # Tables
@@ -139,59 +205,122 @@ def verdict(record: Record) -> str:
 def controls_grid(records: Sequence[Record]) -> Grid:
     """The controls that have a known answer."""
     first = records[0]
-    answers = {"full": ("full circuit", "0 everywhere"), "empty": ("empty circuit", "the model on the corrupted prompt")}
+    answers = {
+        "full": ("full circuit", "0 everywhere"),
+        "empty": ("empty circuit", "the model on the corrupted prompt"),
+    }
     if first.task.args["design"] == "clean prompts":
         answers["empty"] = ("empty circuit", "its values in the run")
     rows = [
-        (*answers[check["name"]], f"{plain_number(check['largest']):.1e}", f"{check['n']:,}", "yes" if check["passed"] else "NO")
+        (
+            *answers[check["name"]],
+            f"{plain_number(check['largest']):.1e}",
+            f"{check['n']:,}",
+            "yes" if check["passed"] else "NO",
+        )
         for check in first.controls["checks"]
     ]
     for record in records:
         found = record.controls["worst"]
-        gap = max((abs(plain_number(case["value"]) - plain_number(case["again"])) for case in record.curves["worst"]), default=0.0)
+        gap = max(
+            (
+                abs(plain_number(case["value"]) - plain_number(case["again"]))
+                for case in record.curves["worst"]
+            ),
+            default=0.0,
+        )
         passed = "NO" if found["n_wrong"] else "yes"
-        rows.append((f"worst pairs of {record.method.name}, each run alone", "the stored value", f"{gap:.1e}", f"{found['n']:,}", passed))
+        rows.append(
+            (
+                f"worst pairs of {record.method.name}, each run alone",
+                "the stored value",
+                f"{gap:.1e}",
+                f"{found['n']:,}",
+                passed,
+            )
+        )
         drawn = record.controls["drawn"]
         passed, gap = "NO" if drawn["n_wrong"] else "yes", plain_number(drawn["largest"])
-        rows.append((f"random pairs of {record.method.name}, each run alone", "the stored value", f"{gap:.1e}", f"{drawn['n']:,}", passed))
-    return Grid("Controls", ("control", "must be", "largest difference, nats", "pairs", "passed"), tuple(rows), words=True)
+        rows.append(
+            (
+                f"random pairs of {record.method.name}, each run alone",
+                "the stored value",
+                f"{gap:.1e}",
+                f"{drawn['n']:,}",
+                passed,
+            )
+        )
+    return Grid(
+        "Controls",
+        ("control", "must be", "largest difference, nats", "pairs", "passed"),
+        tuple(rows),
+        words=True,
+    )
 
 
 def overview_grid(records: Sequence[Record], *, short: bool = False) -> Grid:
-    """All circuits in one table, the empty and the random ones below them; `short` fits a console."""
+    """All circuits in one table, the empty and the random ones below them;
+    `short` fits a console.
+    """
     left_out = ("std", "min", "25%", "75%", *(("50%", "95%", "99.99%") if short else ()))
     names = [row["name"] for row in records[0].curves["summary"] if row["name"] not in left_out]
-    columns = ("circuit", "edges", "live", *names, "worse\nthan\nempty" if short else "worse than empty")
+    columns = (
+        "circuit",
+        "edges",
+        "live",
+        *names,
+        "worse\nthan\nempty" if short else "worse than empty",
+    )
     circuits = [record.method.name for record in records]
     rows = [
         (
             shown,
             f"{record.method.args['edges']:,}",
             f"{record.method.args['live edges']:,}",
-            *(nats(row["value"]) for name, row in by_name(record.curves["summary"]).items() if name in names),
+            *(
+                nats(row["value"])
+                for name, row in by_name(record.curves["summary"]).items()
+                if name in names
+            ),
             share(_measure(record, "worse than empty")),
         )
         for shown, record in zip(short_names(circuits) if short else circuits, records, strict=True)
     ]
     empty = by_name(records[0].controls["corrupted"]["summary"])
-    rows.append(("empty circuit", "0", "0", *(nats(empty[name]["value"]) for name in names), NOTHING))
+    rows.append(
+        ("empty circuit", "0", "0", *(nats(empty[name]["value"]) for name in names), NOTHING)
+    )
     for kind, called in RANDOM.items():
         drawn = {record.controls[kind]["edges"]: record.controls[kind] for record in records}
         for edges, control in sorted(drawn.items()):
             found = by_name(control["summary"])
             part = called if short else f"{called} ({control['pairs']:,} pairs)"
-            rows.append((part, f"{edges:,}", f"{control['live']:,}", *(nats(found[name]["value"]) for name in names), NOTHING))
+            rows.append(
+                (
+                    part,
+                    f"{edges:,}",
+                    f"{control['live']:,}",
+                    *(nats(found[name]["value"]) for name in names),
+                    NOTHING,
+                )
+            )
     return Grid("All circuits, in nats", columns, tuple(rows))
 
 
 def short_names(names: Sequence[str]) -> list[str]:
-    """Names without file endings and without their middle where they are long; different names stay different.
+    """Names without file endings and without their middle where they are long;
+    different names stay different.
 
-    Those that are alike then are shown from where they begin to differ, and numbered if that does not help.
+    Those that are alike then are shown from where they begin to differ, and numbered if that does
+    not help.
     """
     shown = [_without_middle(FILE_ENDING.sub("", name)) for name in names]
     for alike in _same(shown, names):
-        begin = next(i for i, letters in enumerate(zip_longest(*(names[place] for place in alike))) if len(set(letters)) > 1)
+        begin = next(
+            i
+            for i, letters in enumerate(zip_longest(*(names[place] for place in alike)))
+            if len(set(letters)) > 1
+        )
         for place in alike:
             shown[place] = _without_middle(f"…{names[place][begin:]}")
     for alike in _same(shown, names):
@@ -222,7 +351,14 @@ def summary_grid(record: Record) -> Grid:
     own = by_name(record.curves["summary"])
     rows: list[tuple[str, ...]] = [
         ("", "circuit", "z", "upper bound", "empty circuit", *drawn),
-        ("count", f"{n_pairs(record):,}", "", "", f"{n_pairs(record):,}", *(f"{control['pairs']:,}" for control in drawn.values())),
+        (
+            "count",
+            f"{n_pairs(record):,}",
+            "",
+            "",
+            f"{n_pairs(record):,}",
+            *(f"{control['pairs']:,}" for control in drawn.values()),
+        ),
     ]
     for name, row in own.items():
         z = f"{row['z']:.2f}" if math.isfinite(row["z"]) else ""
@@ -239,22 +375,44 @@ def exceedance_grid(record: Record) -> Grid:
     rows: list[tuple[str, ...]] = []
     for row in record.curves["exceedance"]:
         low, high, bound = (plain_number(row[key]) for key in ("low", "high", "bound"))
-        interval = f" [{share(low)}, {share(high)}]" if math.isfinite(low) and math.isfinite(high) else ""
+        interval = (
+            f" [{share(low)}, {share(high)}]" if math.isfinite(low) and math.isfinite(high) else ""
+        )
         most = "exact" if population else NOTHING if math.isnan(bound) else share(bound)
-        rows.append((f"{row['above']:g} nats", f"{share(row['value'])}{interval}", most, share(empty[row["above"]]["value"])))
-    return Grid("How often it is worse than", ("KL above", "share of pairs", "upper bound", "empty circuit"), tuple(rows))
+        rows.append(
+            (
+                f"{row['above']:g} nats",
+                f"{share(row['value'])}{interval}",
+                most,
+                share(empty[row["above"]]["value"]),
+            )
+        )
+    return Grid(
+        "How often it is worse than",
+        ("KL above", "share of pairs", "upper bound", "empty circuit"),
+        tuple(rows),
+    )
 
 
 # The page
 
 
 def _circuit(record: Record, colour: str) -> dict[str, Any]:
-    groups = sorted(record.curves["groups"], key=lambda group: (not any(group["worse"]), min(group["p"])))
+    groups = sorted(
+        record.curves["groups"], key=lambda group: (not any(group["worse"]), min(group["p"]))
+    )
     return {
         "name": record.method.name,
         "cautions": [text for text in record.warnings if text not in broken(record)],
-        "about": f"{record.method.args['edges']:,} edges, {record.method.args['live edges']:,} of them live"
-        + (f", of the {record.model.args['n_edges']:,} of the model" if "n_edges" in record.model.args else ""),
+        "about": (
+            f"{record.method.args['edges']:,} edges, {record.method.args['live edges']:,} of them"
+            " live"
+            + (
+                f", of the {record.model.args['n_edges']:,} of the model"
+                if "n_edges" in record.model.args
+                else ""
+            )
+        ),
         "colour": colour,
         "figure": Markup(svg(draw_distribution(record, colour))),
         "tables": [summary_grid(record), exceedance_grid(record)],
@@ -262,7 +420,11 @@ def _circuit(record: Record, colour: str) -> dict[str, Any]:
         "worse": worse_labels_text(record),
         "groups": [(group_grid(group), any(group["worse"])) for group in groups],
         "maps": [
-            (" and ".join(found["fields"]), None if flat_map(found) else Markup(svg(draw_heat_map(found))), map_words(found))
+            (
+                " and ".join(found["fields"]),
+                None if flat_map(found) else Markup(svg(draw_heat_map(found))),
+                map_words(found),
+            )
             for found in record.curves["heat_maps"]
         ],
     }
@@ -270,7 +432,10 @@ def _circuit(record: Record, colour: str) -> dict[str, Any]:
 
 def _worst(record: Record) -> list[tuple[str, list[dict[str, Any]]]]:
     """The worst pairs, and those of different prompts where they are others."""
-    lists = {"The worst pairs": record.curves["worst"], "The worst pairs, each prompt once": record.curves["worst_distinct"]}
+    lists = {
+        "The worst pairs": record.curves["worst"],
+        "The worst pairs, each prompt once": record.curves["worst_distinct"],
+    }
     if record.curves["worst"] == record.curves["worst_distinct"]:
         lists = {"The worst pairs, no prompt of which comes twice": record.curves["worst"]}
     return [(title, [_case(case) for case in cases]) for title, cases in lists.items() if cases]
@@ -289,7 +454,9 @@ def _case(case: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def marked(prompt: Mapping[str, Any]) -> Markup:
-    """A prompt with its parts marked; parts at the same place share a mark, parts inside others have none of their own."""
+    """A prompt with its parts marked; parts at the same place share a mark,
+    parts inside others have none of their own.
+    """
     names: dict[tuple[int, int], list[str]] = {}
     for name, (begin, end) in prompt["parts"].items():
         names.setdefault((begin, end), []).append(name)
@@ -297,7 +464,10 @@ def marked(prompt: Mapping[str, Any]) -> Markup:
     for (begin, end), titles in sorted(names.items(), key=lambda item: (item[0][0], -item[0][1])):
         if begin >= done and end > begin:
             title = ", ".join(titles)
-            pieces += [escape(text[done:begin]), Markup('<mark title="{}">{}</mark>').format(title, text[begin:end])]
+            pieces += [
+                escape(text[done:begin]),
+                Markup('<mark title="{}">{}</mark>').format(title, text[begin:end]),
+            ]
             done = end
     return Markup("").join([*pieces, escape(text[done:])])
 
@@ -316,25 +486,45 @@ def _facts(records: Sequence[Record]) -> list[tuple[str, list[str]]]:
 def _facts_of(record: Record) -> dict[str, str]:
     state, data = record.provenance, record.data
     prompts = data.get("prompts", {})
-    dropped = "; ".join(f"{count:,} {reason}" for reason, count in prompts.get("dropped", {}).items())
-    commit = f"{state.commit or 'not a checkout'}{', with uncommitted changes' if state.dirty else ''}"
+    dropped = "; ".join(
+        f"{count:,} {reason}" for reason, count in prompts.get("dropped", {}).items()
+    )
+    commit = (
+        f"{state.commit or 'not a checkout'}{', with uncommitted changes' if state.dirty else ''}"
+    )
     return {
         "circuit": record.method.name,
         "circuit's origin": arguments(record.method),
         "model": record.model.name,
         "family": str(record.model.args.get("family", "")),
         "task": f"{record.task.name} (version {record.task.version})",
-        **{key.replace("_", " "): f"{value:,}" if isinstance(value, int) else str(value) for key, value in record.task.args.items()},
+        **{
+            key.replace("_", " "): f"{value:,}" if isinstance(value, int) else str(value)
+            for key, value in record.task.args.items()
+        },
         "tokens a prompt": str(prompts.get("tokens", "")),
         "prompts dropped": dropped or "none",
-        "values": f"{data['values']['file']}, SHA-256 {data['values']['hash'][:16]}" if "values" in data else "",
-        **{key.replace("_", " "): f"{value:,.4g}" for key, value in record.realised.items() if math.isfinite(value)},
+        "values": (
+            f"{data['values']['file']}, SHA-256 {data['values']['hash'][:16]}"
+            if "values" in data
+            else ""
+        ),
+        **{
+            key.replace("_", " "): f"{value:,.4g}"
+            for key, value in record.realised.items()
+            if math.isfinite(value)
+        },
         "seed": str(state.seed),
         "prompts' hash": state.data_hash[:16],
         "device": f"{state.device}, {state.dtype}, {state.threads} threads",
         "machine": state.machine,
         "commit": commit,
-        "packages": ", ".join([f"Python {state.python}", *(f"{name} {version}" for name, version in state.packages.items())]),
+        "packages": ", ".join(
+            [
+                f"Python {state.python}",
+                *(f"{name} {version}" for name, version in state.packages.items()),
+            ]
+        ),
         "created": state.created,
     }
 
@@ -343,7 +533,9 @@ def _facts_of(record: Record) -> dict[str, str]:
 
 
 def _has_z(rows: Mapping[str, Mapping[str, float]]) -> bool:
-    """Whether differences in standard deviations mean something: the deviation is more than rounding."""
+    """Whether differences in standard deviations mean something:
+    the deviation is more than rounding.
+    """
     return rows["std"]["value"] >= ROUNDING
 
 

@@ -1,4 +1,6 @@
-"""Pictures of a distribution of divergences, beside the empty circuit's and that of random paths."""
+"""Pictures of a distribution of divergences,
+beside the empty circuit's and that of random paths.
+"""
 
 from __future__ import annotations
 
@@ -20,7 +22,9 @@ NAME_WIDTH = 0.04
 
 
 def draw_distribution(record: Record, colour: str = PALETTE[0]) -> Figure:
-    """Histograms of the divergences, linear and logarithmic, the empty circuit's as a grey outline."""
+    """Histograms of the divergences, linear and logarithmic,
+    the empty circuit's as a grey outline.
+    """
     with rc_context(SETTINGS):
         figure = Figure(figsize=(9.2, 3.5), layout="constrained")
         axes = figure.subplots(1, 2)
@@ -28,7 +32,14 @@ def draw_distribution(record: Record, colour: str = PALETTE[0]) -> Figure:
             _histogram(ax, record.curves[name], colour)
             ax.set_xlabel("KL, nats", color=INK)
         axes[1].set_yscale("log")
-        few = max(map(max, (record.curves["histogram_all"][name] for name in ("circuit", "corrupted")))) < 50
+        few = (
+            max(
+                map(
+                    max, (record.curves["histogram_all"][name] for name in ("circuit", "corrupted"))
+                )
+            )
+            < 50
+        )
         axes[1].yaxis.set_major_locator(LogLocator(subs=(1.0, 2.0, 5.0) if few else (1.0,)))
         axes[1].yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:,.0f}"))
         axes[1].yaxis.set_minor_formatter(NullFormatter())
@@ -39,14 +50,31 @@ def draw_distribution(record: Record, colour: str = PALETTE[0]) -> Figure:
         rows = by_name(record.curves["summary"])
         _mark(axes[0], [(name, rows[name]["value"]) for name in MARKED if name in rows])
         handles, names = axes[0].get_legend_handles_labels()
-        figure.legend(handles, names, loc="outside upper center", ncols=3, frameon=False, labelcolor=INK, fontsize=SIZE - 1)
+        figure.legend(
+            handles,
+            names,
+            loc="outside upper center",
+            ncols=3,
+            frameon=False,
+            labelcolor=INK,
+            fontsize=SIZE - 1,
+        )
         return figure
 
 
 def _histogram(ax: Axes, found: Mapping[str, Any], colour: str) -> None:
-    ax.stairs(found["circuit"], found["edges"], fill=True, color=colour, alpha=0.75, label="circuit")
+    ax.stairs(
+        found["circuit"], found["edges"], fill=True, color=colour, alpha=0.75, label="circuit"
+    )
     ax.stairs(found["corrupted"], found["edges"], color=GREY, lw=1.4, label="empty circuit")
-    ax.stairs(found["random_paths"], found["edges"], color=GREY, lw=1.1, ls=(0, (2, 1.5)), label="random paths, scaled to as many pairs")
+    ax.stairs(
+        found["random_paths"],
+        found["edges"],
+        color=GREY,
+        lw=1.1,
+        ls=(0, (2, 1.5)),
+        label="random paths, scaled to as many pairs",
+    )
     ax.set_xlim(0, found["edges"][-1])
     ax.patch.set_alpha(0)
     ax.spines[["top", "right"]].set_visible(False)
@@ -55,7 +83,9 @@ def _histogram(ax: Axes, found: Mapping[str, Any], colour: str) -> None:
 
 
 def _mark(ax: Axes, marks: Sequence[tuple[str, float]]) -> None:
-    """Vertical lines at percentiles; those too near to be named apart are named together, at the last of them."""
+    """Vertical lines at percentiles;
+    those too near to be named apart are named together, at the last of them.
+    """
     width = ax.get_xlim()[1]
     for _, value in marks:
         ax.axvline(value, color=INK, lw=0.8, ls=(0, (4, 3)), alpha=0.7)
@@ -77,21 +107,30 @@ def _mark(ax: Axes, marks: Sequence[tuple[str, float]]) -> None:
 
 
 def together(marks: Sequence[tuple[str, float]], width: float) -> list[tuple[str, float]]:
-    """Names and places of rising marks, with those nearer than a name is wide as one: "99% to max"."""
+    """Names and places of rising marks, with those nearer than a name is wide as one:
+    "99% to max".
+    """
     groups: list[list[tuple[str, float]]] = []
     for mark in marks:
-        # The name of a mark at the very left stands to its right: the next one has to leave room for both.
+        # The name of a mark at the very left stands to its right: the next one has to leave room
+        # for both.
         room = NAME_WIDTH * width * (1 if groups and groups[-1][-1][1] > NAME_WIDTH * width else 2)
         if groups and mark[1] - groups[-1][-1][1] < room:
             groups[-1].append(mark)
         else:
             groups.append([mark])
-    return [(group[0][0] if len(group) == 1 else f"{group[0][0]} to {group[-1][0]}", group[-1][1]) for group in groups]
+    return [
+        (group[0][0] if len(group) == 1 else f"{group[0][0]} to {group[-1][0]}", group[-1][1])
+        for group in groups
+    ]
 
 
 def by_name(table: Sequence[Mapping[str, Any]]) -> dict[str, dict[str, float]]:
     """The rows of a record's table by their names."""
-    return {row["name"]: {key: plain_number(value) for key, value in row.items() if key != "name"} for row in table}
+    return {
+        row["name"]: {key: plain_number(value) for key, value in row.items() if key != "name"}
+        for row in table
+    }
 
 
 def n_pairs(record: Record) -> int:

@@ -1,4 +1,6 @@
-"""The table that splits a grid's pairs by template: same for both prompts, or different (`adversarial.split`)."""
+"""The table that splits a grid's pairs by template:
+same for both prompts, or different (`adversarial.split`).
+"""
 
 from __future__ import annotations
 
@@ -18,14 +20,21 @@ ROUNDED = 5e-4
 
 
 def split_grid(records: Sequence[Record]) -> Grid | None:
-    """Every circuit and the empty one, on pairs of the same and of different templates; None where there is nothing to split."""
+    """Every circuit and the empty one, on pairs of the same and of different templates;
+    None where there is nothing to split.
+    """
     rows: list[tuple[str, ...]] = []
     for record in records:
-        rows += [_row(record.method.name, half, "circuit", _percent(half["left"])) for half in _halves(record)]
+        rows += [
+            _row(record.method.name, half, "circuit", _percent(half["left"]))
+            for half in _halves(record)
+        ]
     if not rows:
         return None
     rows += [_row(EMPTY, half, "empty", NOTHING) for half in _halves(records[0])]
-    return Grid("By template", ("circuit", "templates", "pairs", *STATISTICS, "left of empty"), tuple(rows))
+    return Grid(
+        "By template", ("circuit", "templates", "pairs", *STATISTICS, "left of empty"), tuple(rows)
+    )
 
 
 def split_text(records: Sequence[Record]) -> str:
@@ -34,15 +43,19 @@ def split_text(records: Sequence[Record]) -> str:
     if found is None or records[0].task.args["design"] != "grid":
         return ""
     if found["templates"] is None:
-        return f"The task {records[0].task.name} does not say how its prompts are built, so pairs are not split by template."
+        return (
+            f"The task {records[0].task.name} does not say how its prompts are built, so pairs are"
+            " not split by template."
+        )
     if found["templates"] == 1:
         return "All prompts have one template."
     kinds = [half["pairs"] for half in found["halves"]]
     if kinds == ["same"]:
         return f"Both prompts of every pair have the same of {found['templates']} templates."
     return (
-        f"The prompts have {found['templates']} templates. Pairs of different templates are another population than those of the same: "
-        "what the circuit leaves out then carries other words at other places."
+        f"The prompts have {found['templates']} templates. Pairs of different templates are another"
+        " population than those of the same: what the circuit leaves out then carries other words"
+        " at other places."
     )
 
 
@@ -51,12 +64,22 @@ def _halves(record: Record) -> list[Mapping[str, Any]]:
 
 
 def _row(name: str, half: Mapping[str, Any], which: str, left: str) -> tuple[str, ...]:
-    return name, half["pairs"], f"{half['n']:,}", *(_cell(half[which][statistic]) for statistic in STATISTICS), left
+    return (
+        name,
+        half["pairs"],
+        f"{half['n']:,}",
+        *(_cell(half[which][statistic]) for statistic in STATISTICS),
+        left,
+    )
 
 
 def _cell(found: Sequence[Any]) -> str:
     value, low, high = map(plain_number, found)
-    return nats(value) if math.isnan(low) or math.isnan(high) else f"{nats(value)} [{nats(low)}, {nats(high)}]"
+    return (
+        nats(value)
+        if math.isnan(low) or math.isnan(high)
+        else f"{nats(value)} [{nats(low)}, {nats(high)}]"
+    )
 
 
 def _percent(found: Sequence[Any]) -> str:
@@ -65,4 +88,8 @@ def _percent(found: Sequence[Any]) -> str:
         return NOTHING
     if abs(value) < ROUNDED:
         return "≈ 0"
-    return share(value) if math.isnan(low) or math.isnan(high) else f"{share(value)} [{share(low)}, {share(high)}]"
+    return (
+        share(value)
+        if math.isnan(low) or math.isnan(high)
+        else f"{share(value)} [{share(low)}, {share(high)}]"
+    )

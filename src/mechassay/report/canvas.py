@@ -5,8 +5,9 @@ has nodes in the drawing has a row of heads (rounded boxes) with its MLP (a hexa
 lines and nodes look like, what pointing at them shows and what the legend says is up to each
 kind of drawing, a subclass; places within a row are decided in `layout`.
 
-Text takes the colour of the page (`currentColor`). A colour that has a class is set by a rule in the
-drawing's own style, so that a page can change it by a variable; viewers without CSS see the attribute.
+Text takes the colour of the page (`currentColor`). A colour that has a class is set by a rule in
+the drawing's own style, so that a page can change it by a variable; viewers without CSS see the
+attribute.
 """
 
 from __future__ import annotations
@@ -39,10 +40,12 @@ THINNEST, THICKEST = 1.0, 5.5
 MAX_LEAN = 0.4
 
 STYLE = """
-.mechassay-circuit { font-family: ui-sans-serif, system-ui, "Segoe UI", Helvetica, Arial, sans-serif; color: inherit; }
+.mechassay-circuit { color: inherit;
+  font-family: ui-sans-serif, system-ui, "Segoe UI", Helvetica, Arial, sans-serif; }
 .mechassay-circuit text { fill: currentColor; }
 .mechassay-circuit .edge { fill: none; opacity: .8; }
-.mechassay-circuit .hit { fill: none; stroke: transparent; stroke-width: 9; pointer-events: stroke; }
+.mechassay-circuit .hit { fill: none; stroke: transparent; stroke-width: 9;
+  pointer-events: stroke; }
 .mechassay-circuit .edges:hover .edge { opacity: .16; }
 .mechassay-circuit .edges g.link:hover .edge { opacity: 1; stroke-width: 6; }
 .mechassay-circuit .node:hover rect, .mechassay-circuit .node:hover polygon { fill-opacity: .22; }
@@ -51,7 +54,9 @@ STYLE = """
 
 @dataclass(frozen=True)
 class Paint:
-    """What a line is drawn with: a class ("" for none), a colour, and the dashes of `stroke-dasharray` ("" for none)."""
+    """What a line is drawn with: a class ("" for none), a colour,
+    and the dashes of `stroke-dasharray` ("" for none).
+    """
 
     kind: str
     colour: str
@@ -122,29 +127,51 @@ def check_drawable(circuit: Circuit, what: str = "the circuit has") -> None:
         BadUsage: more than 1,000.
     """
     if len(circuit) > MAX_EDGES:
-        raise BadUsage(f"A drawing holds at most {MAX_EDGES:,} edges; {what} {len(circuit):,}. Cut a smaller one with scores.top.")
+        raise BadUsage(
+            f"A drawing holds at most {MAX_EDGES:,} edges; {what} {len(circuit):,}. Cut a smaller"
+            " one with scores.top."
+        )
 
 
-def line_ends(graph: Graph, writer: int, reader: int) -> tuple[str, int | None, int | None, int | None]:
+def line_ends(
+    graph: Graph, writer: int, reader: int
+) -> tuple[str, int | None, int | None, int | None]:
     """The first four fields of the line of an edge: name, writer, owner, slot."""
     slot = reader % graph.readers_per_layer // graph.n_heads
     owner = None if reader == graph.logits else int(graph.reader_owner[reader])
-    return graph.edge_name(writer, reader), writer or None, owner, None if owner is None or slot == 3 else slot
+    return (
+        graph.edge_name(writer, reader),
+        writer or None,
+        owner,
+        None if owner is None or slot == 3 else slot,
+    )
 
 
 def line_width(share: float) -> float:
-    """Width of a line whose |score| is this share of the largest: grows with the square root; the thinnest where undefined."""
+    """Width of a line whose |score| is this share of the largest:
+    grows with the square root; the thinnest where undefined.
+    """
     return THINNEST if math.isnan(share) else THINNEST + (THICKEST - THINNEST) * math.sqrt(share)
 
 
 def nodes_between(graph: Graph, lines: Sequence[Line]) -> list[Node]:
-    """The heads and MLPs at the ends of lines; in each layer the heads share a row and the MLP stands above them."""
-    writers = sorted({end for line in lines for end in (line.writer, line.owner) if end is not None})
+    """The heads and MLPs at the ends of lines;
+    in each layer the heads share a row and the MLP stands above them.
+    """
+    writers = sorted(
+        {end for line in lines for end in (line.writer, line.owner) if end is not None}
+    )
     places = [divmod(writer - 1, graph.writers_per_layer) for writer in writers]
     levels = sorted({(layer, place == graph.n_heads) for layer, place in places})
     row = {level: number for number, level in enumerate(levels, start=1)}
     return [
-        Node(writer, graph.writer_name(writer), layer, row[layer, place == graph.n_heads], place != graph.n_heads)
+        Node(
+            writer,
+            graph.writer_name(writer),
+            layer,
+            row[layer, place == graph.n_heads],
+            place != graph.n_heads,
+        )
         for writer, (layer, place) in zip(writers, places, strict=True)
     ]
 
@@ -154,7 +181,14 @@ class Canvas(ABC, Generic[AnyLine]):
 
     style: ClassVar[str] = STYLE
 
-    def __init__(self, lines: Sequence[AnyLine], nodes: Sequence[Node], title: str, about: str, caption: str = "") -> None:
+    def __init__(
+        self,
+        lines: Sequence[AnyLine],
+        nodes: Sequence[Node],
+        title: str,
+        about: str,
+        caption: str = "",
+    ) -> None:
         """Place everything.
 
         Args:
@@ -208,10 +242,18 @@ class Canvas(ABC, Generic[AnyLine]):
             for line in self.lines
         ]
         gap = 5.0 if len(links) <= 100 else 3.0
-        return lay_out([node.row for node in self.nodes], [node.width for node in self.nodes], links, self.n_rows, gap)
+        return lay_out(
+            [node.row for node in self.nodes],
+            [node.width for node in self.nodes],
+            links,
+            self.n_rows,
+            gap,
+        )
 
     def _rows(self) -> list[float]:
-        """Middle of every row: layers stand apart, an MLP close above its heads, more room where many lines move sideways."""
+        """Middle of every row: layers stand apart, an MLP close above its heads,
+        more room where many lines move sideways.
+        """
         moving = [0] * self.n_rows
         for line, xs in zip(self.lines, self.layout.link_x, strict=True):
             first = self._first_row(line)
@@ -236,18 +278,38 @@ class Canvas(ABC, Generic[AnyLine]):
         # The strongest lines last, on top of the others.
         order = sorted(range(len(self.lines)), key=lambda number: self.lines[number].width)
         parts = [
-            f'<svg xmlns="http://www.w3.org/2000/svg" class="mechassay-circuit" role="img" aria-label="{escape(self.title or "circuit")}" '
-            f'width="{width}" height="{height}" viewBox="0 0 {size}">',
+            (
+                '<svg xmlns="http://www.w3.org/2000/svg" class="mechassay-circuit" role="img"'
+                f' aria-label="{escape(self.title or "circuit")}" width="{width}" height="{height}"'
+                f' viewBox="0 0 {size}">'
+            ),
             f"<desc>{escape(self.about)}</desc><style>{self.style}</style>",
-            *([_text(MARGIN, MARGIN + 13, self.title, size=15.0, weight=600)] if self.title else []),
+            *(
+                [_text(MARGIN, MARGIN + 13, self.title, size=15.0, weight=600)]
+                if self.title
+                else []
+            ),
             *self._bands(),
             '<g class="edges">',
             *(self._link(self.lines[number], self.layout.link_x[number]) for number in order),
             "</g>",
-            self._bar("logits", self.n_rows - 1, [line for line in self.lines if line.owner is None]),
+            self._bar(
+                "logits", self.n_rows - 1, [line for line in self.lines if line.owner is None]
+            ),
             self._bar("input", 0, [line for line in self.lines if line.writer is None]),
             *(self._node(node, x) for node, x in zip(self.nodes, self.layout.node_x, strict=True)),
-            *([] if self.lines else [_text(self.width / 2, (self.row_y[0] + self.row_y[-1]) / 2 + 4, "no edges", anchor="middle")]),
+            *(
+                []
+                if self.lines
+                else [
+                    _text(
+                        self.width / 2,
+                        (self.row_y[0] + self.row_y[-1]) / 2 + 4,
+                        "no edges",
+                        anchor="middle",
+                    )
+                ]
+            ),
             *self._legend(),
             "</svg>",
         ]
@@ -260,16 +322,30 @@ class Canvas(ABC, Generic[AnyLine]):
             rows[layer].append(row)
         parts: list[str] = []
         for layer, held in rows.items():
-            top, bottom = self.row_y[held[-1]] - BOX_HEIGHT / 2 - 6, self.row_y[held[0]] + BOX_HEIGHT / 2 + 6
-            parts.append(_rect(MARGIN, top, self.width - 2 * MARGIN, bottom - top, 'fill="currentColor" fill-opacity=".035"'))
-            parts.append(_text(MARGIN + 8, (top + bottom) / 2 + 4, f"layer {layer}", size=11.0, opacity=0.65))
+            top, bottom = (
+                self.row_y[held[-1]] - BOX_HEIGHT / 2 - 6,
+                self.row_y[held[0]] + BOX_HEIGHT / 2 + 6,
+            )
+            parts.append(
+                _rect(
+                    MARGIN,
+                    top,
+                    self.width - 2 * MARGIN,
+                    bottom - top,
+                    'fill="currentColor" fill-opacity=".035"',
+                )
+            )
+            parts.append(
+                _text(MARGIN + 8, (top + bottom) / 2 + 4, f"layer {layer}", size=11.0, opacity=0.65)
+            )
         return parts
 
     def _link(self, line: AnyLine, xs: list[float]) -> str:
         paint, path = line.paint, self._path(self._first_row(line), xs)
         return (
-            f'<g class="link"><title>{escape(line.text)}</title><path class="edge {paint.kind}" stroke="{paint.colour}" fill="none" '
-            f'stroke-width="{line.width:.2f}"{paint.dashes} d="{path}"/><path class="hit" fill="none" d="{path}"/></g>'
+            f'<g class="link"><title>{escape(line.text)}</title><path class="edge {paint.kind}"'
+            f' stroke="{paint.colour}" fill="none" stroke-width="{line.width:.2f}"{paint.dashes}'
+            f' d="{path}"/><path class="hit" fill="none" d="{path}"/></g>'
         )
 
     def _path(self, first_row: int, xs: list[float]) -> str:
@@ -283,7 +359,8 @@ class Canvas(ABC, Generic[AnyLine]):
             third = (begin - end) * 0.45
             enter = self.left + place - next_slope * half
             parts.append(
-                f"C{x + slope * third:.1f} {begin - third:.1f} {enter - next_slope * third:.1f} {end + third:.1f} {enter:.1f} {end:.1f}"
+                f"C{x + slope * third:.1f} {begin - third:.1f} {enter - next_slope * third:.1f}"
+                f" {end + third:.1f} {enter:.1f} {end:.1f}"
             )
             x, slope = self.left + place + next_slope * half, next_slope
             if row != rows[-1]:
@@ -297,7 +374,9 @@ class Canvas(ABC, Generic[AnyLine]):
         The harmonic mean of the slopes in the two gaps beside the row, 0 where they lean apart
         (Fritsch and Carlson 1980: no overshoot), and small enough to miss the row's nodes.
         """
-        steps = [(x1 - x0) / (y0 - y1) for x0, x1, y0, y1 in zip(xs, xs[1:], ys, ys[1:], strict=False)]
+        steps = [
+            (x1 - x0) / (y0 - y1) for x0, x1, y0, y1 in zip(xs, xs[1:], ys, ys[1:], strict=False)
+        ]
         inner = [2 * a * b / (a + b) if a * b > 0 else 0.0 for a, b in pairwise(steps)]
         return [0.0, *(max(-MAX_LEAN, min(MAX_LEAN, slope)) for slope in inner), 0.0]
 
@@ -314,9 +393,13 @@ class Canvas(ABC, Generic[AnyLine]):
         paint = self.node_paint(into, out)
         shape = SHAPE if paint is None else _outline(paint)
         inside = _head(x, y, shape) if node.is_head else _hexagon(x, y, shape)
-        marks = "".join(_mark(x, y, slot) for slot in sorted({line.slot for line in into if line.slot is not None}))
+        marks = "".join(
+            _mark(x, y, slot)
+            for slot in sorted({line.slot for line in into if line.slot is not None})
+        )
         label = _text(x, y + (0 if marks else 4), node.name, size=12.0, weight=600, anchor="middle")
-        return f'<g class="node"><title>{escape(self.node_text(node, into, out))}</title>{inside}{label}{marks}</g>'
+        title = escape(self.node_text(node, into, out))
+        return f'<g class="node"><title>{title}</title>{inside}{label}{marks}</g>'
 
     def _legend(self) -> list[str]:
         """Under the drawing: what the lines mean, what the shapes mean, and the caption."""
@@ -327,20 +410,27 @@ class Canvas(ABC, Generic[AnyLine]):
             for sample in row:
                 paint = sample.paint
                 parts.append(
-                    f'<path class="{paint.kind}" stroke="{paint.colour}" stroke-width="{sample.width:.2f}"{paint.dashes} '
-                    f'd="M{x:.0f} {y:.0f}h26"/>'
+                    f'<path class="{paint.kind}" stroke="{paint.colour}"'
+                    f' stroke-width="{sample.width:.2f}"{paint.dashes} d="M{x:.0f} {y:.0f}h26"/>'
                 )
                 parts.append(_text(x + 33, y + 4, sample.text, size=11.5))
                 x += 33 + 6.4 * len(sample.text) + 22
         x, y = MARGIN + LABELS + HEAD_WIDTH / 2 * 0.62, y + 26
         parts.append(f'<g transform="translate({x:.1f} {y:.1f}) scale(.62)">{_head(0.0, 0.0)}</g>')
-        parts.append(_text(x + 24, y + 4, "attention head; a line ends at the q, k or v it feeds", size=11.5))
+        parts.append(
+            _text(x + 24, y + 4, "attention head; a line ends at the q, k or v it feeds", size=11.5)
+        )
         x += 24 + 330
-        parts.append(f'<g transform="translate({x:.1f} {y:.1f}) scale(.62)">{_hexagon(0.0, 0.0)}</g>')
+        parts.append(
+            f'<g transform="translate({x:.1f} {y:.1f}) scale(.62)">{_hexagon(0.0, 0.0)}</g>'
+        )
         parts.append(_text(x + 22, y + 4, "MLP", size=11.5))
         parts.append(_text(x + 75, y + 4, "computation runs upwards", size=11.5, opacity=0.7))
         y += 11
-        parts += [_text(MARGIN + LABELS, y + CAPTION_ROW * number, text, size=11.5) for number, text in enumerate(self.caption, start=1)]
+        parts += [
+            _text(MARGIN + LABELS, y + CAPTION_ROW * number, text, size=11.5)
+            for number, text in enumerate(self.caption, start=1)
+        ]
         return parts
 
 
@@ -357,20 +447,51 @@ def _head(x: float, y: float, shape: str = SHAPE) -> str:
 
 
 def _rect(x: float, y: float, width: float, height: float, paint: str) -> str:
-    return f'<rect x="{x:.1f}" y="{y:.1f}" width="{width:.1f}" height="{height:.1f}" rx="6" {paint}/>'
+    return (
+        f'<rect x="{x:.1f}" y="{y:.1f}" width="{width:.1f}" height="{height:.1f}" rx="6" {paint}/>'
+    )
 
 
 def _hexagon(x: float, y: float, shape: str = SHAPE) -> str:
     half, high, cut = MLP_WIDTH / 2, BOX_HEIGHT / 2, 9.0
-    corners = [(-half, 0), (-half + cut, -high), (half - cut, -high), (half, 0), (half - cut, high), (-half + cut, high)]
-    return f'<polygon points="{" ".join(f"{x + dx:.1f},{y + dy:.1f}" for dx, dy in corners)}" {shape}/>'
+    corners = [
+        (-half, 0),
+        (-half + cut, -high),
+        (half - cut, -high),
+        (half, 0),
+        (half - cut, high),
+        (-half + cut, high),
+    ]
+    return (
+        f'<polygon points="{" ".join(f"{x + dx:.1f},{y + dy:.1f}" for dx, dy in corners)}"'
+        f" {shape}/>"
+    )
 
 
 def _mark(x: float, y: float, slot: int) -> str:
     """The letter q, k or v above the place where its lines enter."""
-    return _text(x + (slot - 1) * HEAD_WIDTH / 3, y + BOX_HEIGHT / 2 - 3.5, SLOTS[slot], size=9.5, anchor="middle", opacity=0.8)
+    return _text(
+        x + (slot - 1) * HEAD_WIDTH / 3,
+        y + BOX_HEIGHT / 2 - 3.5,
+        SLOTS[slot],
+        size=9.5,
+        anchor="middle",
+        opacity=0.8,
+    )
 
 
-def _text(x: float, y: float, text: str, *, size: float = 12.0, weight: int = 400, anchor: str = "start", opacity: float = 1.0) -> str:
+def _text(
+    x: float,
+    y: float,
+    text: str,
+    *,
+    size: float = 12.0,
+    weight: int = 400,
+    anchor: str = "start",
+    opacity: float = 1.0,
+) -> str:
     font = f'font-size="{size}" font-weight="{weight}" text-anchor="{anchor}"'
-    return f'<text x="{x:.1f}" y="{y:.1f}" {font} fill="currentColor" fill-opacity="{opacity}">{escape(text)}</text>'
+    return (
+        f'<text x="{x:.1f}" y="{y:.1f}" {font} fill="currentColor"'
+        f' fill-opacity="{opacity}">{escape(text)}</text>'
+    )

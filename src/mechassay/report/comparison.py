@@ -1,15 +1,17 @@
 """Two circuits of one graph as one layered drawing of all their edges.
 
-How to read it: as `drawing`, except that colour and dashes say whose an edge is. The page's own colour
-and a solid line: in both. Purple and long dashes: only in the first circuit. Green and dots: only in the second.
-Outlines of heads and MLPs say the same of nodes: a node is in a circuit that has an edge into or out of it. With
-scores of both circuits, a line's width grows with the square root of |score| as a share of the
-circuit's largest, the larger share where both hold the edge; methods differ in scale, so scores themselves are not
-compared. Pointing at a line shows its scores under both. The caption says how much the circuits share and how
-much random ones would (`circuits.overlap`).
+How to read it: as `drawing`, except that colour and dashes say whose an edge is. The page's own
+colour and a solid line: in both. Purple and long dashes: only in the first circuit. Green and dots:
+only in the second. Outlines of heads and MLPs say the same of nodes: a node is in a circuit that
+has an edge into or out of it. With scores of both circuits, a line's width grows with the square
+root of |score| as a share of the circuit's largest, the larger share where both hold the edge;
+methods differ in scale, so scores themselves are not compared. Pointing at a line shows its scores
+under both. The caption says how much the circuits share and how much random ones would
+(`circuits.overlap`).
 
-Purple and green differ in lightness and in blueness, so that no common form of colour blindness confuses them; dashes say the
-same again. A page may set the colours `--mechassay-only-a` and `--mechassay-only-b`.
+Purple and green differ in lightness and in blueness, so that no common form of colour blindness
+confuses them; dashes say the same again. A page may set the colours `--mechassay-only-a` and
+`--mechassay-only-b`.
 """
 
 from __future__ import annotations
@@ -22,7 +24,18 @@ from typing import ClassVar, Literal
 from mechassay.circuits.overlap import Overlap, overlap_of
 from mechassay.circuits.scores import Circuit, EdgeScores
 from mechassay.errors import GraphMismatch
-from mechassay.report.canvas import STYLE, Canvas, Line, Node, Paint, Sample, check_drawable, line_ends, line_width, nodes_between
+from mechassay.report.canvas import (
+    STYLE,
+    Canvas,
+    Line,
+    Node,
+    Paint,
+    Sample,
+    check_drawable,
+    line_ends,
+    line_width,
+    nodes_between,
+)
 from mechassay.report.drawing import score_text
 from mechassay.report.grids import NOTHING, Grid
 from mechassay.report.words import number
@@ -86,35 +99,59 @@ def draw_comparison(
     overlap = overlap_of(a, b)
     for scores in (scores_a, scores_b):
         if scores is not None and scores.graph != a.graph:
-            raise GraphMismatch(f"The circuits belong to {a.graph}; the scores were made on {scores.graph}.")
+            raise GraphMismatch(
+                f"The circuits belong to {a.graph}; the scores were made on {scores.graph}."
+            )
     union = Circuit(a.graph, a.edges | b.edges)
     check_drawable(union, "the two circuits together have")
     edges = _edges(union, (a, b), names, (scores_a, scores_b))
     about = overlap_text(overlap, names)
     nodes = nodes_between(a.graph, edges)
-    return _Comparison(edges, nodes, title, about, overlap_text(overlap, _short(names)), overlap, names).svg()
+    return _Comparison(
+        edges, nodes, title, about, overlap_text(overlap, _short(names)), overlap, names
+    ).svg()
 
 
 def _edges(
-    union: Circuit, circuits: Sequence[Circuit], names: tuple[str, str], scores: tuple[EdgeScores | None, EdgeScores | None]
+    union: Circuit,
+    circuits: Sequence[Circuit],
+    names: tuple[str, str],
+    scores: tuple[EdgeScores | None, EdgeScores | None],
 ) -> list[_Edge]:
     given = [(name, each) for name, each in zip(names, scores, strict=True) if each is not None]
     # Without the scores of one circuit, widths would say nothing about its lines.
-    scored = [(circuit, each) for circuit, each in zip(circuits, scores, strict=True) if each is not None]
+    scored = [
+        (circuit, each) for circuit, each in zip(circuits, scores, strict=True) if each is not None
+    ]
     shares = [_shares(*each) for each in scored] if len(scored) == 2 else []
     first, second = (circuit.edges for circuit in circuits)
     found: list[_Edge] = []
     for u, v in union.edges.nonzero().tolist():
-        held: Held = "both" if first[u, v] and second[u, v] else "only-a" if first[u, v] else "only-b"
+        held: Held = (
+            "both" if first[u, v] and second[u, v] else "only-a" if first[u, v] else "only-b"
+        )
         values = [f"{name} {score_text(float(each.values[u, v]))}" for name, each in given]
-        about = "; ".join([_held_text(held, names), ", ".join(values)]) if values else _held_text(held, names)
+        about = (
+            "; ".join([_held_text(held, names), ", ".join(values)])
+            if values
+            else _held_text(held, names)
+        )
         share = max((each.get((u, v), 0.0) for each in shares), default=PLAIN_SHARE)
-        found.append(_Edge(*line_ends(union.graph, u, v), width=max(THIN, line_width(share)), held=held, about=about))
+        found.append(
+            _Edge(
+                *line_ends(union.graph, u, v),
+                width=max(THIN, line_width(share)),
+                held=held,
+                about=about,
+            )
+        )
     return found
 
 
 def _shares(circuit: Circuit, scores: EdgeScores) -> dict[tuple[int, int], float]:
-    """|score| of each of the circuit's edges as a share of the largest; 0 where there is no score."""
+    """|score| of each of the circuit's edges as a share of the largest;
+    0 where there is no score.
+    """
     found = {(u, v): abs(float(scores.values[u, v])) for u, v in circuit.edges.nonzero().tolist()}
     known = {edge: 0.0 if math.isnan(score) else score for edge, score in found.items()}
     largest = max(known.values(), default=0.0)
@@ -127,7 +164,10 @@ def _held_text(held: Held, names: tuple[str, str]) -> str:
 
 def _short(names: tuple[str, str]) -> tuple[str, str]:
     """Names without their middle where they are long."""
-    first, second = (name if len(name) <= SHORT else f"{name[: SHORT // 2]}…{name[1 - SHORT // 2 :]}" for name in names)
+    first, second = (
+        name if len(name) <= SHORT else f"{name[: SHORT // 2]}…{name[1 - SHORT // 2 :]}"
+        for name in names
+    )
     return first, second
 
 
@@ -161,7 +201,10 @@ class _Comparison(Canvas[_Edge]):
         return f"{node.name}, {whose}: {len(into)} in, {len(out)} out{self._counts([*into, *out])}"
 
     def _counts(self, edges: list[_Edge]) -> str:
-        counts = [(sum(edge.held == held for edge in edges), _held_text(held, self.names)) for held in HELD]
+        counts = [
+            (sum(edge.held == held for edge in edges), _held_text(held, self.names))
+            for held in HELD
+        ]
         return "".join(f"; {count} {text}" for count, text in counts if count)
 
     def node_paint(self, into: list[_Edge], out: list[_Edge]) -> Paint:
@@ -172,7 +215,12 @@ class _Comparison(Canvas[_Edge]):
         edges = (each.edges_both, each.edges_a - each.edges_both, each.edges_b - each.edges_both)
         nodes = (each.nodes_both, each.nodes_a - each.nodes_both, each.nodes_b - each.nodes_both)
         return [
-            [Sample(PAINTS[held], f"{_held_text(held, _short(self.names))}: {_edges_text(n)}, {_nodes_text(k)}")]
+            [
+                Sample(
+                    PAINTS[held],
+                    f"{_held_text(held, _short(self.names))}: {_edges_text(n)}, {_nodes_text(k)}",
+                )
+            ]
             for held, n, k in zip(HELD, edges, nodes, strict=True)
         ]
 
@@ -197,23 +245,44 @@ def _nodes_text(n: int) -> str:
 def overlap_text(overlap: Overlap, names: tuple[str, str]) -> str:
     """Sizes, what is shared, and what random circuits would share, in three sentences."""
     return (
-        f"Of {overlap.n_edges:,} edges, {names[0]} has {overlap.edges_a:,} and {names[1]} {overlap.edges_b:,}; "
-        f"{overlap.edges_both:,} are in both (Jaccard overlap {number(overlap.jaccard)}). "
-        f"Two random circuits of these sizes would share {_expected(overlap)} on average, and at least {overlap.edges_both:,} "
-        f"with probability {_probability(overlap.p_value)}. "
-        f"Of {overlap.n_nodes:,} heads and MLPs, {names[0]} touches {overlap.nodes_a:,} and {names[1]} {overlap.nodes_b:,}; "
-        f"{overlap.nodes_both:,} are in both (Jaccard overlap {number(overlap.node_jaccard)})."
+        f"Of {overlap.n_edges:,} edges, {names[0]} has {overlap.edges_a:,} and {names[1]}"
+        f" {overlap.edges_b:,}; {overlap.edges_both:,} are in both (Jaccard overlap"
+        f" {number(overlap.jaccard)}). Two random circuits of these sizes would share"
+        f" {_expected(overlap)} on average, and at least {overlap.edges_both:,} with probability"
+        f" {_probability(overlap.p_value)}. Of {overlap.n_nodes:,} heads and MLPs, {names[0]}"
+        f" touches {overlap.nodes_a:,} and {names[1]} {overlap.nodes_b:,}; {overlap.nodes_both:,}"
+        f" are in both (Jaccard overlap {number(overlap.node_jaccard)})."
     )
 
 
 def overlap_grid(overlap: Overlap, names: tuple[str, str], title: str = "Overlap") -> Grid:
     """The same numbers as a table: a row for edges, one for heads and MLPs."""
-    columns = ("", "in the graph", *names, "both", "Jaccard overlap", "both, if random", "P(as many, if random)")
+    columns = (
+        "",
+        "in the graph",
+        *names,
+        "both",
+        "Jaccard overlap",
+        "both, if random",
+        "P(as many, if random)",
+    )
     counts = (overlap.n_edges, overlap.edges_a, overlap.edges_b, overlap.edges_both)
     nodes = (overlap.n_nodes, overlap.nodes_a, overlap.nodes_b, overlap.nodes_both)
     rows = (
-        ("edges", *(f"{n:,}" for n in counts), number(overlap.jaccard), _expected(overlap), _probability(overlap.p_value)),
-        ("heads and MLPs", *(f"{n:,}" for n in nodes), number(overlap.node_jaccard), NOTHING, NOTHING),
+        (
+            "edges",
+            *(f"{n:,}" for n in counts),
+            number(overlap.jaccard),
+            _expected(overlap),
+            _probability(overlap.p_value),
+        ),
+        (
+            "heads and MLPs",
+            *(f"{n:,}" for n in nodes),
+            number(overlap.node_jaccard),
+            NOTHING,
+            NOTHING,
+        ),
     )
     return Grid(title, columns, rows)
 

@@ -1,10 +1,10 @@
 """Faithfulness against circuit size, and the areas CPR and CMD, as SVG.
 
-`faithfulness_figure`: f at every circuit size, one panel for each ranking of the edges. The
-empty circuit is f = 0, the full one f = 1; a band is the interval over examples; grey lines are means of
-random rankings (dashes: of edges, dots: of paths), their bands the range of seeds. Sizes are shares of the model's
-edges on a log axis; empty circuits stand left of the break, at 0. Where a method leaves the panel,
-a triangle at its edge carries the value. Undefined values (NaN) are gaps.
+`faithfulness_figure`: f at every circuit size, one panel for each ranking of the edges. The empty
+circuit is f = 0, the full one f = 1; a band is the interval over examples; grey lines are means of
+random rankings (dashes: of edges, dots: of paths), their bands the range of seeds. Sizes are shares
+of the model's edges on a log axis; empty circuits stand left of the break, at 0. Where a method
+leaves the panel, a triangle at its edge carries the value. Undefined values (NaN) are gaps.
 
 `areas_figure`: CPR and CMD of every method with their intervals; grey is the random control.
 
@@ -32,9 +32,20 @@ from matplotlib.text import Text
 from matplotlib.ticker import FuncFormatter, NullLocator
 
 from mechassay.records import Record
-from mechassay.report.words import CONTROLS, Line, at_random, control_kinds, is_random, labels, measure, random_seeds, share
+from mechassay.report.words import (
+    CONTROLS,
+    Line,
+    at_random,
+    control_kinds,
+    is_random,
+    labels,
+    measure,
+    random_seeds,
+    share,
+)
 
-# Okabe and Ito's colours, in an order in which neighbours differ most; yellow is left out, it vanishes on white.
+# Okabe and Ito's colours, in an order in which neighbours differ most; yellow is left out, it
+# vanishes on white.
 PALETTE = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#56b4e9", "#e69f00")
 MARKERS = ("o", "s", "D", "^", "v", "P")
 GREY = "#8a8a8a"
@@ -42,7 +53,11 @@ Dashes = tuple[int, tuple[int, ...]]
 DASHES: dict[str, Dashes] = {"random": (0, (5, 2)), "random-paths": (0, (1, 1))}
 INK = "#1f2328"
 SIZE = 10.5
-SETTINGS: dict[Any, Any] = {"svg.fonttype": "none", "font.family": ["sans-serif"], "font.size": SIZE}
+SETTINGS: dict[Any, Any] = {
+    "svg.fonttype": "none",
+    "font.family": ["sans-serif"],
+    "font.size": SIZE,
+}
 PANELS: tuple[tuple[Literal["value", "magnitude"], str], ...] = (
     ("value", "edges ranked by value (CPR)"),
     ("magnitude", "edges ranked by magnitude (CMD)"),
@@ -69,9 +84,14 @@ def save_png(figure: Figure, path: str | Path, *, dpi: int = 200) -> Path:
 
 
 def colours(records: Sequence[Record]) -> list[str]:
-    """The colour of every record in figures, and beside its name in tables; random scores are grey."""
+    """The colour of every record in figures, and beside its name in tables;
+    random scores are grey.
+    """
     tried = [number for number, record in enumerate(records) if not is_random(record)]
-    return [PALETTE[tried.index(number) % len(PALETTE)] if number in tried else GREY for number in range(len(records))]
+    return [
+        PALETTE[tried.index(number) % len(PALETTE)] if number in tried else GREY
+        for number in range(len(records))
+    ]
 
 
 # Faithfulness
@@ -95,12 +115,19 @@ def draw_faithfulness(records: Sequence[Record]) -> Figure:
 def _zero_place(records: Sequence[Record]) -> float:
     """Where empty circuits stand on the log axis: a little left of the smallest circuit drawn."""
     lines = [Line.of(record, record.curves[by]) for record in records for by, _ in PANELS]
-    lines += [line for controls in _distinct_controls(records).values() for control in controls for line in control]
+    lines += [
+        line
+        for controls in _distinct_controls(records).values()
+        for control in controls
+        for line in control
+    ]
     x = np.concatenate([line.x[(line.x > 0) & (line.kept > 0)] for line in lines] or [np.empty(0)])
     return float(min(x.min(), 0.01)) / 2.5 if len(x) else 0.001
 
 
-def _panel(ax: Axes, records: Sequence[Record], by: Literal["value", "magnitude"], zero: float) -> None:
+def _panel(
+    ax: Axes, records: Sequence[Record], by: Literal["value", "magnitude"], zero: float
+) -> None:
     lines = [Line.of(record, record.curves[by]) for record in records]
     bottom, top = _limits(lines)
     for y, style in ((0.0, ":"), (1.0, "-")):
@@ -115,7 +142,12 @@ def _panel(ax: Axes, records: Sequence[Record], by: Literal["value", "magnitude"
         ax.plot(x, line.f, color=colour, marker=marker, ms=4.6, lw=1.9, zorder=3)
         clipped |= _mark_clipped(ax, x, line.f, colour, bottom, top)
     ax.set_ylim(bottom, top)
-    _axis(ax, zero, "circuit size, share of edges" + (" (triangles: f outside of the panel)" if clipped else ""))
+    _axis(
+        ax,
+        zero,
+        "circuit size, share of edges"
+        + (" (triangles: f outside of the panel)" if clipped else ""),
+    )
 
 
 def _markers(count: int) -> list[str]:
@@ -123,7 +155,9 @@ def _markers(count: int) -> list[str]:
 
 
 def _on_axis(line: Line, zero: float) -> np.ndarray:
-    """Circuit sizes with empty circuits at the place of zero, whatever size they were asked to have."""
+    """Circuit sizes with empty circuits at the place of zero,
+    whatever size they were asked to have.
+    """
     return np.where((line.kept > 0) & (line.x > 0), line.x, zero)
 
 
@@ -133,7 +167,9 @@ def _distinct_controls(records: Sequence[Record]) -> dict[str, list[list[Line]]]
     for record in records:
         for kind in control_kinds(record):
             seeds = random_seeds(record, kind)
-            kinds.setdefault(kind, {}).setdefault(repr(seeds), [Line.of(record, seed) for seed in seeds.values()])
+            kinds.setdefault(kind, {}).setdefault(
+                repr(seeds), [Line.of(record, seed) for seed in seeds.values()]
+            )
     return {kind: list(found.values()) for kind, found in kinds.items()}
 
 
@@ -158,14 +194,18 @@ def _limits(lines: Sequence[Line]) -> tuple[float, float]:
     return low - pad, high + pad
 
 
-def _mark_clipped(ax: Axes, x: np.ndarray, f: np.ndarray, colour: str, bottom: float, top: float) -> bool:
+def _mark_clipped(
+    ax: Axes, x: np.ndarray, f: np.ndarray, colour: str, bottom: float, top: float
+) -> bool:
     """A triangle and the value at the edge of the panel, for points beyond it."""
     for place, value in zip(x, f, strict=True):
         if bottom <= value <= top or math.isnan(value):
             continue
         up = value > top
         edge, way = (top, -1) if up else (bottom, 1)
-        ax.plot([place], [edge], marker="^" if up else "v", color=colour, ms=9, clip_on=False, zorder=5)
+        ax.plot(
+            [place], [edge], marker="^" if up else "v", color=colour, ms=9, clip_on=False, zorder=5
+        )
         ax.annotate(
             f"{value:.3g}",
             (place, edge),
@@ -226,19 +266,30 @@ def _plain(ax: Axes) -> None:
 def _legend(figure: Figure, records: Sequence[Record]) -> None:
     names, drawn, marks = labels(records), colours(records), _markers(len(records))
     handles: list[Line2D | Patch] = [
-        Line2D([], [], color=colour, marker=marker, ms=5, lw=1.9) for colour, marker in zip(drawn, marks, strict=True)
+        Line2D([], [], color=colour, marker=marker, ms=5, lw=1.9)
+        for colour, marker in zip(drawn, marks, strict=True)
     ]
     for kind in _distinct_controls(records):
         handles.append(Line2D([], [], color=GREY, ls=DASHES[kind], lw=1.6))
         names.append(f"{CONTROLS[kind]} (mean and range of seeds)")
-    handles += [Line2D([], [], color=INK, lw=0.9, alpha=0.55), Line2D([], [], color=INK, lw=0.9, ls=":", alpha=0.55)]
+    handles += [
+        Line2D([], [], color=INK, lw=0.9, alpha=0.55),
+        Line2D([], [], color=INK, lw=0.9, ls=":", alpha=0.55),
+    ]
     names += ["full circuit, f = 1", "empty circuit, f = 0"]
     level = {m.level for record in records for m in record.measures}
     if len(level) == 1:
         handles.append(Patch(color=INK, alpha=0.16, lw=0))
         names.append(f"{share(level.pop())} interval over examples")
     # A name that begins with an underscore would be left out.
-    legend = figure.legend(handles, [f" {name}" for name in names], loc="outside lower center", ncols=3, frameon=False, fontsize=SIZE - 0.5)
+    legend = figure.legend(
+        handles,
+        [f" {name}" for name in names],
+        loc="outside lower center",
+        ncols=3,
+        frameon=False,
+        fontsize=SIZE - 0.5,
+    )
     for text in legend.get_texts():
         _literal(text)
 
@@ -255,29 +306,54 @@ def _literal(text: Text) -> None:
 def draw_areas(records: Sequence[Record]) -> Figure:
     """The figure of `areas_figure`, to save or change."""
     with rc_context(SETTINGS):
-        shared = {(kind, repr(random_seeds(record, kind))): record for record in records for kind in control_kinds(record)}
+        shared = {
+            (kind, repr(random_seeds(record, kind))): record
+            for record in records
+            for kind in control_kinds(record)
+        }
         controls = [(kind, record) for (kind, _), record in shared.items()]
         n_rows = len(records) + len(controls)
         figure = Figure(figsize=(9.2, 1.15 + 0.34 * max(n_rows, 1)), layout="constrained")
         axes = figure.subplots(1, 2, sharey=True)
-        for ax, name, ideal, note in zip(axes, ("cpr", "cmd"), (1.0, 0.0), ("higher is better", "lower is better"), strict=True):
+        for ax, name, ideal, note in zip(
+            axes, ("cpr", "cmd"), (1.0, 0.0), ("higher is better", "lower is better"), strict=True
+        ):
             _forest(ax, records, controls, name)
             ax.axvline(ideal, color=INK, lw=0.9, alpha=0.55, zorder=1)
             ax.set_xlabel(f"{name.upper()} ({note}; line: f = 1 at every size)", color=INK)
-        axes[0].set_yticks(range(n_rows), [*labels(records), *(CONTROLS[kind] for kind, _ in controls)])
+        axes[0].set_yticks(
+            range(n_rows), [*labels(records), *(CONTROLS[kind] for kind, _ in controls)]
+        )
         for tick in axes[0].get_yticklabels():
             _literal(tick)
         axes[0].set_ylim(n_rows - 0.4, -0.6)
         return figure
 
 
-def _forest(ax: Axes, records: Sequence[Record], controls: Sequence[tuple[str, Record]], name: Literal["cpr", "cmd"]) -> None:
+def _forest(
+    ax: Axes,
+    records: Sequence[Record],
+    controls: Sequence[tuple[str, Record]],
+    name: Literal["cpr", "cmd"],
+) -> None:
     found = [measure(record, name) for record in records]
-    for y, (each, colour, marker) in enumerate(zip(found, colours(records), _markers(len(records)), strict=True)):
+    for y, (each, colour, marker) in enumerate(
+        zip(found, colours(records), _markers(len(records)), strict=True)
+    ):
         if each is None or math.isnan(each.value):
-            ax.annotate("undefined", (0.02, y), xycoords=("axes fraction", "data"), color=INK, alpha=0.7, va="center", fontsize=SIZE - 1)
+            ax.annotate(
+                "undefined",
+                (0.02, y),
+                xycoords=("axes fraction", "data"),
+                color=INK,
+                alpha=0.7,
+                va="center",
+                fontsize=SIZE - 1,
+            )
             continue
-        ax.plot([each.low, each.high], [y, y], color=colour, lw=2.2, solid_capstyle="butt", zorder=2)
+        ax.plot(
+            [each.low, each.high], [y, y], color=colour, lw=2.2, solid_capstyle="butt", zorder=2
+        )
         ax.plot([each.value], [y], color=colour, marker=marker, ms=7, zorder=3)
     for y, (kind, record) in enumerate(controls, start=len(records)):
         mean, low, high = at_random(record, name, kind)
@@ -292,10 +368,17 @@ def _forest(ax: Axes, records: Sequence[Record], controls: Sequence[tuple[str, R
 
 
 def svg(figure: Figure) -> str:
-    """The figure as an SVG element that can stand in a page beside others: no prolog, own ids, the page's text colour."""
+    """The figure as an SVG element that can stand in a page beside others:
+    no prolog, own ids, the page's text colour.
+    """
     buffer = io.StringIO()
     with rc_context({**SETTINGS, "svg.hashsalt": "mechassay"}):
-        figure.savefig(buffer, format="svg", transparent=True, metadata=dict.fromkeys(("Date", "Creator", "Format", "Type")))
+        figure.savefig(
+            buffer,
+            format="svg",
+            transparent=True,
+            metadata=dict.fromkeys(("Date", "Creator", "Format", "Type")),
+        )
     text = buffer.getvalue()
     text = text[text.index("<svg") :].strip()
     text = re.sub(r"<metadata>.*?</metadata>\s*", "", text, flags=re.DOTALL)

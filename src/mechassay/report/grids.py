@@ -1,4 +1,6 @@
-"""Tables of text as Markdown, as one HTML file, and on the console: what pages about many cells share."""
+"""Tables of text as Markdown, as one HTML file, and on the console:
+what pages about many cells share.
+"""
 
 from __future__ import annotations
 
@@ -18,8 +20,8 @@ NOTHING = "–"
 class Grid:
     """A table as text: a heading for each column, and rows whose first cell is their name.
 
-    A row with fewer cells than there are columns is a message: its last cell spans the rest. In a table of
-    `words` cells are set as text, else as numbers.
+    A row with fewer cells than there are columns is a message: its last cell spans the rest. In a
+    table of `words` cells are set as text, else as numbers.
     """
 
     title: str
@@ -43,11 +45,17 @@ def grids_page(
         facts: what was run, a row each; all have the same keys.
     """
     environment = Environment(
-        loader=PackageLoader("mechassay.report"), autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True
+        loader=PackageLoader("mechassay.report"),
+        autoescape=True,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
     )
     drawn = [None if figure is None else Markup(figure) for figure in figures]
     parts = list(zip(grids, drawn, strict=True))
-    return environment.get_template("grids.html").render(title=title, parts=parts, reading=list(reading.items()), facts=list(facts))
+    return environment.get_template("grids.html").render(
+        title=title, parts=parts, reading=list(reading.items()), facts=list(facts)
+    )
 
 
 def grids_markdown(grids: Sequence[Grid], facts: Sequence[Mapping[str, str]]) -> str:
@@ -56,7 +64,11 @@ def grids_markdown(grids: Sequence[Grid], facts: Sequence[Mapping[str, str]]) ->
     for grid in grids:
         lines += [f"## {grid.title}", "", *_table(grid.columns, grid.rows), ""]
     if facts:
-        lines += ["## What was run", "", *_table(tuple(facts[0]), [tuple(row.values()) for row in facts])]
+        lines += [
+            "## What was run",
+            "",
+            *_table(tuple(facts[0]), [tuple(row.values()) for row in facts]),
+        ]
     return "\n".join(lines).rstrip() + "\n"
 
 

@@ -1,8 +1,10 @@
-"""Heat maps of two fields: a panel for each percentile and the maximum, with one colour scale for all.
+"""Heat maps of two fields: a panel for each percentile and the maximum,
+with one colour scale for all.
 
-The scale begins at 0 nats and ends at the largest cell of any panel, so that colours are the same number in all panels
-and small differences between large numbers look small. The mean of the empty circuit, which is what no circuit at all
-gives, is marked on it; its percentiles stand in the panels' titles. Cells without pairs are hatched.
+The scale begins at 0 nats and ends at the largest cell of any panel, so that colours are the same
+number in all panels and small differences between large numbers look small. The mean of the empty
+circuit, which is what no circuit at all gives, is marked on it; its percentiles stand in the
+panels' titles. Cells without pairs are hatched.
 """
 
 from __future__ import annotations
@@ -42,14 +44,19 @@ def draw_heat_map(found: Mapping[str, Any]) -> Figure:
         shape = (1, len(NAMES)) if beside else (len(NAMES), 1)
         axes = figure.subplots(*shape, sharex=True, sharey=True, squeeze=False).ravel()
         cells = {name: map_cells(found, name) for name in NAMES}
-        top = max((float(np.nanmax(values)) for values in cells.values() if np.isfinite(values).any()), default=1.0)
+        top = max(
+            (float(np.nanmax(values)) for values in cells.values() if np.isfinite(values).any()),
+            default=1.0,
+        )
         top = top if top >= ROUNDING else 1.0
         images: list[Any] = []
         for ax, name in zip(axes, NAMES, strict=True):
             images.append(_panel(ax, found, name, cells[name], top))
             if n_columns <= (BESIDE if beside else WRITTEN):
                 _write(ax, cells[name], top)
-        bar = figure.colorbar(images[0], ax=list(axes), shrink=0.9 if beside else 0.4, pad=0.02, aspect=24)
+        bar = figure.colorbar(
+            images[0], ax=list(axes), shrink=0.9 if beside else 0.4, pad=0.02, aspect=24
+        )
         bar.ax.tick_params(colors=INK, labelsize=SIZE - 2)
         bar.set_label("KL, nats", color=INK, fontsize=SIZE - 1)
         mean = plain_number(found["empty"]["mean"])
@@ -74,12 +81,17 @@ def map_words(found: Mapping[str, Any]) -> str:
     """Which labels a heat map leaves out; nothing if it has them all."""
     said = [
         f"{count:,} more of {name}, whose largest value is {nats(largest)}"
-        for name, count, largest in zip(found["fields"], found["left_out"], found["largest_left_out"], strict=True)
+        for name, count, largest in zip(
+            found["fields"], found["left_out"], found["largest_left_out"], strict=True
+        )
         if count
     ]
     if not said:
         return ""
-    return f"Labels are in the order of their 99.9th percentiles, the largest first. Not drawn: {'; '.join(said)} nats."
+    return (
+        "Labels are in the order of their 99.9th percentiles, the largest first. Not drawn:"
+        f" {'; '.join(said)} nats."
+    )
 
 
 def _panel(ax: Axes, found: Mapping[str, Any], name: str, values: np.ndarray, top: float) -> Any:
@@ -87,8 +99,15 @@ def _panel(ax: Axes, found: Mapping[str, Any], name: str, values: np.ndarray, to
     ax.patch.set(facecolor="#ffffff", edgecolor="#c4c4c4", hatch="//////")
     shown, colours = np.ma.masked_invalid(values), matplotlib.colormaps["viridis"]
     image = ax.imshow(shown, cmap=colours, aspect="auto", interpolation="none", vmin=0.0, vmax=top)
-    ax.set_title(f"{name.replace('%', ' %')} (empty circuit {nats(found['empty'][name])})", fontsize=SIZE - 0.5, loc="left", color=INK)
-    ax.set_xticks(range(len(columns)), [_cut(label) for label in columns], rotation=90, fontsize=SIZE - 2.5)
+    ax.set_title(
+        f"{name.replace('%', ' %')} (empty circuit {nats(found['empty'][name])})",
+        fontsize=SIZE - 0.5,
+        loc="left",
+        color=INK,
+    )
+    ax.set_xticks(
+        range(len(columns)), [_cut(label) for label in columns], rotation=90, fontsize=SIZE - 2.5
+    )
     ax.set_yticks(range(len(rows)), [_cut(label) for label in rows], fontsize=SIZE - 2.5)
     ax.tick_params(colors=INK, length=0)
     for text in (*ax.get_xticklabels(), *ax.get_yticklabels()):
@@ -101,19 +120,37 @@ def _write(ax: Axes, values: np.ndarray, top: float) -> None:
     for (row, column), value in np.ndenumerate(values):
         if math.isfinite(value):
             colour = "#000000" if value > 0.6 * top else "#ffffff"
-            ax.text(column, row, nats(value), ha="center", va="center", fontsize=SIZE - 3.5, color=colour)
+            ax.text(
+                column,
+                row,
+                nats(value),
+                ha="center",
+                va="center",
+                fontsize=SIZE - 3.5,
+                color=colour,
+            )
 
 
 def _explain(figure: Figure, found: Mapping[str, Any], mean: float, top: float) -> None:
     """The names of the fields, and what marks mean."""
-    for text in (figure.supylabel(found["fields"][0], fontsize=SIZE), figure.supxlabel(found["fields"][1], fontsize=SIZE)):
+    for text in (
+        figure.supylabel(found["fields"][0], fontsize=SIZE),
+        figure.supxlabel(found["fields"][1], fontsize=SIZE),
+    ):
         text.set_parse_math(False)
         text.set_color(INK)
     beyond = "" if mean < top else ", beyond the scale"
     marks: list[Any] = [Patch(color="#d55e00", label=f"empty circuit's mean, {nats(mean)}{beyond}")]
     if any(np.isnan(map_cells(found, name)).any() for name in NAMES):
         marks.append(Patch(facecolor="#ffffff", edgecolor=GREY, hatch="//////", label="no pairs"))
-    figure.legend(handles=marks, loc="outside upper right", ncols=2, frameon=False, labelcolor=INK, fontsize=SIZE - 2)
+    figure.legend(
+        handles=marks,
+        loc="outside upper right",
+        ncols=2,
+        frameon=False,
+        labelcolor=INK,
+        fontsize=SIZE - 2,
+    )
 
 
 def _cut(text: str, most: int = 24) -> str:

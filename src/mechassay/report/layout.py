@@ -1,4 +1,5 @@
-"""Where the nodes and edges of a layered drawing go, so that edges cross little and never pass under a node.
+"""Where the nodes and edges of a layered drawing go,
+so that edges cross little and never pass under a node.
 
 The method of Sugiyama, Tagawa and Toda (1981): an edge that spans several rows gets a waypoint
 in every row between, with a place of its own; rows are ordered by the barycentres of their
@@ -19,12 +20,14 @@ from itertools import pairwise
 from typing import NamedTuple
 
 import numpy as np
-from scipy.optimize import isotonic_regression  # pyright: ignore[reportMissingTypeStubs] - scipy ships none
+from scipy.optimize import isotonic_regression
 
 ORDER_SWEEPS = 24
 POSITION_SWEEPS = 200
 STRAIGHT = 8.0
-"""How much harder two waypoints of one edge pull at each other than a node does: long edges run straight."""
+"""How much harder two waypoints of one edge pull at each other than a node does:
+long edges run straight.
+"""
 
 
 @dataclass(frozen=True)
@@ -46,7 +49,9 @@ class Link:
 
 @dataclass(frozen=True)
 class Layout:
-    """Middles of the nodes, and for every link its x at the source, in each row between, and at the target."""
+    """Middles of the nodes, and for every link its x at the source,
+    in each row between, and at the target.
+    """
 
     node_x: list[float]
     link_x: list[list[float]]
@@ -65,7 +70,9 @@ class _Segment:
 
 
 class _Pulls(NamedTuple):
-    """Segments seen from one row: own place in the row, the item at the other end, how far beside it, and how hard it pulls."""
+    """Segments seen from one row: own place in the row, the item at the other end,
+    how far beside it, and how hard it pulls.
+    """
 
     mine: np.ndarray
     other: np.ndarray
@@ -76,7 +83,13 @@ class _Pulls(NamedTuple):
 class _Grid:
     """Items (nodes first, then waypoints) in rows, and the segments between them."""
 
-    def __init__(self, node_row: Sequence[int], node_width: Sequence[float], links: Sequence[Link], n_rows: int) -> None:
+    def __init__(
+        self,
+        node_row: Sequence[int],
+        node_width: Sequence[float],
+        links: Sequence[Link],
+        n_rows: int,
+    ) -> None:
         self.row, self.width = list(node_row), list(node_width)
         self.is_node = [True] * len(self.row)
         self.segments: list[_Segment] = []
@@ -100,11 +113,17 @@ class _Grid:
         self.width += [link.width] * len(chain)
         self.is_node += [False] * len(chain)
         self.chains.append(chain)
-        ends = [(link.source, link.source_port), *((item, 0.0) for item in chain), (link.target, link.target_port)]
+        ends = [
+            (link.source, link.source_port),
+            *((item, 0.0) for item in chain),
+            (link.target, link.target_port),
+        ]
         for (lower, lower_port), (upper, upper_port) in pairwise(ends):
             if lower is not None and upper is not None:
                 inner = lower >= begin and upper >= begin
-                self.segments.append(_Segment(lower, upper, lower_port, upper_port, STRAIGHT if inner else 1.0))
+                self.segments.append(
+                    _Segment(lower, upper, lower_port, upper_port, STRAIGHT if inner else 1.0)
+                )
 
     # Order
 
@@ -123,12 +142,20 @@ class _Grid:
         self.order = [list(row) for row in best]
 
     def _sort_row(self, row: int, upward: bool) -> None:
-        segments, other = (self.below[row], self.order[row - 1]) if upward else (self.below[row + 1], self.order[row + 1])
+        segments, other = (
+            (self.below[row], self.order[row - 1])
+            if upward
+            else (self.below[row + 1], self.order[row + 1])
+        )
         place = {item: number for number, item in enumerate(other)}
         pulls: dict[int, list[float]] = {}
         for segment in segments:
-            mine, theirs = (segment.upper, segment.lower) if upward else (segment.lower, segment.upper)
-            pulls.setdefault(mine, []).append(self._end(place, theirs, segment.lower_port if upward else segment.upper_port))
+            mine, theirs = (
+                (segment.upper, segment.lower) if upward else (segment.lower, segment.upper)
+            )
+            pulls.setdefault(mine, []).append(
+                self._end(place, theirs, segment.lower_port if upward else segment.upper_port)
+            )
         # An item that only a bar pulls at stays at its share of the row.
         share = max(1, len(other)) / max(1, len(self.order[row]))
         key = {item: number * share for number, item in enumerate(self.order[row])}
@@ -144,7 +171,10 @@ class _Grid:
         place = {item: number for row in self.order for number, item in enumerate(row)}
         total = 0
         for segments in self.below:
-            ends = sorted((self._end(place, s.lower, s.lower_port), self._end(place, s.upper, s.upper_port)) for s in segments)
+            ends = sorted(
+                (self._end(place, s.lower, s.lower_port), self._end(place, s.upper, s.upper_port))
+                for s in segments
+            )
             seen: list[float] = []
             for _, upper in ends:
                 total += len(seen) - bisect_right(seen, upper)
@@ -179,25 +209,41 @@ class _Grid:
     def _pulls(self, row: int) -> _Pulls:
         """What a row's segments on both sides pull at."""
         place = {item: number for number, item in enumerate(self.order[row])}
-        found = [(place[s.upper], s.lower, s.lower_port - s.upper_port, s.weight) for s in self.below[row]]
+        found = [
+            (place[s.upper], s.lower, s.lower_port - s.upper_port, s.weight)
+            for s in self.below[row]
+        ]
         if row + 1 < self.n_rows:
-            found += [(place[s.lower], s.upper, s.upper_port - s.lower_port, s.weight) for s in self.below[row + 1]]
+            found += [
+                (place[s.lower], s.upper, s.upper_port - s.lower_port, s.weight)
+                for s in self.below[row + 1]
+            ]
         table = np.array(found, dtype=float).reshape(-1, 4)
         return _Pulls(table[:, 0].astype(int), table[:, 1].astype(int), table[:, 2], table[:, 3])
 
 
 def _settle(x: np.ndarray, items: list[int], pulls: _Pulls, offsets: np.ndarray) -> np.ndarray:
-    """New x of a row's items: the weighted mean of where their neighbours want them, in order and apart."""
+    """New x of a row's items: the weighted mean of where their neighbours want them,
+    in order and apart.
+    """
     n = len(items)
     total = np.bincount(pulls.mine, weights=pulls.weight, minlength=n)
-    wanted = np.bincount(pulls.mine, weights=pulls.weight * (x[pulls.other] + pulls.shift), minlength=n)
+    wanted = np.bincount(
+        pulls.mine, weights=pulls.weight * (x[pulls.other] + pulls.shift), minlength=n
+    )
     # Items without neighbours hold their place weakly.
     goal = np.where(total > 0, wanted / np.maximum(total, 1e-9), x[items])
     fitted = isotonic_regression(goal - offsets, weights=np.maximum(total, 1e-3)).x
     return np.asarray(fitted) + offsets
 
 
-def lay_out(node_row: Sequence[int], node_width: Sequence[float], links: Sequence[Link], n_rows: int, gap: float) -> Layout:
+def lay_out(
+    node_row: Sequence[int],
+    node_width: Sequence[float],
+    links: Sequence[Link],
+    n_rows: int,
+    gap: float,
+) -> Layout:
     """Place nodes and links.
 
     Args:
@@ -211,7 +257,10 @@ def lay_out(node_row: Sequence[int], node_width: Sequence[float], links: Sequenc
         return Layout([], [[0.0, 0.0] for _ in links], 0.0)
     half = np.array(grid.width) / 2
     x = x - (x - half).min()
-    routes = [_route(link, [float(x[item]) for item in chain], x) for link, chain in zip(links, grid.chains, strict=True)]
+    routes = [
+        _route(link, [float(x[item]) for item in chain], x)
+        for link, chain in zip(links, grid.chains, strict=True)
+    ]
     return Layout([float(value) for value in x[: len(node_row)]], routes, float((x + half).max()))
 
 

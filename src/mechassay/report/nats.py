@@ -17,7 +17,13 @@ def nats(value: Any) -> str:
     number = plain_number(value)
     if math.isnan(number):
         return NOTHING
-    return "≈ 0" if abs(number) < ROUNDING else f"{number:#.3g}".rstrip(".") if abs(number) < 999.5 else f"{number:.0f}"
+    return (
+        "≈ 0"
+        if abs(number) < ROUNDING
+        else f"{number:#.3g}".rstrip(".")
+        if abs(number) < 999.5
+        else f"{number:.0f}"
+    )
 
 
 def with_interval(row: Mapping[str, float], name: str = "value") -> str:
@@ -25,7 +31,10 @@ def with_interval(row: Mapping[str, float], name: str = "value") -> str:
     low, high = row["low"], row["high"]
     if math.isnan(low) and math.isnan(high):
         return nats(row[name])
-    return f"{nats(row[name])} [{nats(low) if math.isfinite(low) else '–'}, {nats(high) if math.isfinite(high) else '–'}]"
+    return (
+        f"{nats(row[name])} [{nats(low) if math.isfinite(low) else '–'},"
+        f" {nats(high) if math.isfinite(high) else '–'}]"
+    )
 
 
 def plain_number(value: Any) -> float:

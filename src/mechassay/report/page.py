@@ -65,9 +65,15 @@ def write_page(
     """
     records = [as_record(result) for result in results]
     environment = Environment(
-        loader=PackageLoader("mechassay.report"), autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True
+        loader=PackageLoader("mechassay.report"),
+        autoescape=True,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
     )
-    html = environment.get_template("page.html").render(_content(records, drawings, failures, title))
+    html = environment.get_template("page.html").render(
+        _content(records, drawings, failures, title)
+    )
     path.parent.mkdir(parents=True, exist_ok=True)
     partial = path.with_name(f"{path.name}.partial-{os.getpid()}")
     partial.write_text(html, encoding="utf-8")
@@ -75,7 +81,12 @@ def write_page(
     return path
 
 
-def _content(records: Sequence[Record], drawings: Sequence[str], failures: Sequence[Failure], title: str | None) -> dict[str, Any]:
+def _content(
+    records: Sequence[Record],
+    drawings: Sequence[str],
+    failures: Sequence[Failure],
+    title: str | None,
+) -> dict[str, Any]:
     groups = settings(records)
     return {
         "title": title or _title(records),
@@ -90,13 +101,18 @@ def _content(records: Sequence[Record], drawings: Sequence[str], failures: Seque
         "drawings": [_drawing(svg) for svg in drawings],
         "facts": _facts(records),
         "names": labels(records),
-        "examples": [_examples(record, label) for record, label in zip(records, labels(records), strict=True)],
+        "examples": [
+            _examples(record, label) for record, label in zip(records, labels(records), strict=True)
+        ],
         "max_examples": MAX_EXAMPLES,
     }
 
 
 def _title(records: Sequence[Record]) -> str:
-    models, tasks = ({name for name in names if name} for names in ((r.model.name for r in records), (r.task.name for r in records)))
+    models, tasks = (
+        {name for name in names if name}
+        for names in ((r.model.name for r in records), (r.task.name for r in records))
+    )
     of = f" of {models.pop()}" if len(models) == 1 else ""
     on = f" on {tasks.pop()}" if len(tasks) == 1 else ""
     return f"Faithfulness of circuits{of}{on}"
@@ -111,18 +127,26 @@ def as_record(result: Record | FaithfulnessCurve) -> Record:
         result,
         model=Spec(name=notes.pop("model", "")),
         task=Spec(name=notes.pop("task", "")),
-        method=Spec(name=result.label, args={f"scores' {key}": text for key, text in notes.items() if key != "method"}),
+        method=Spec(
+            name=result.label,
+            args={f"scores' {key}": text for key, text in notes.items() if key != "method"},
+        ),
         dtype=notes.get("dtype", ""),
     )
 
 
 def _warnings(records: Sequence[Record]) -> list[tuple[str, str]]:
-    """Every distinct warning and the records it is about; nothing there if it is about all of them."""
+    """Every distinct warning and the records it is about;
+    nothing there if it is about all of them.
+    """
     about: dict[str, list[str]] = {}
     for record, label in zip(records, labels(records), strict=True):
         for text in record.warnings:
             about.setdefault(text, []).append(label)
-    return [(text, "" if len(names) == len(records) else "; ".join(names)) for text, names in about.items()]
+    return [
+        (text, "" if len(names) == len(records) else "; ".join(names))
+        for text, names in about.items()
+    ]
 
 
 def _group(records: Sequence[Record], failures: Sequence[Failure]) -> dict[str, Any]:
@@ -145,11 +169,17 @@ def _drawing(svg: str) -> dict[str, Markup]:
     """A drawing and its caption: the title and the description that it carries, escaped already."""
     title = re.search(r'aria-label="([^"]*)"', svg)
     about = re.search(r"<desc>(.*?)</desc>", svg, flags=re.DOTALL)
-    return {"svg": Markup(svg), "title": Markup(title[1] if title else ""), "about": Markup(about[1] if about else "")}
+    return {
+        "svg": Markup(svg),
+        "title": Markup(title[1] if title else ""),
+        "about": Markup(about[1] if about else ""),
+    }
 
 
 def _facts(records: Sequence[Record]) -> list[tuple[str, list[tuple[str, int]]]]:
-    """What was run on what: a name, and cells of text with the number of neighbouring records that share it."""
+    """What was run on what: a name, and cells of text with the number
+    of neighbouring records that share it.
+    """
     columns = [_facts_of(record) for record in records]
     names = list(dict.fromkeys(name for column in columns for name in column))
     rows: list[tuple[str, list[tuple[str, int]]]] = []
@@ -163,7 +193,9 @@ def _facts(records: Sequence[Record]) -> list[tuple[str, list[tuple[str, int]]]]
 def _facts_of(record: Record) -> dict[str, str]:
     args, about = record.task.args, record.provenance
     task = {"counterfactual", "split"}
-    commit = f"{about.commit or 'not a checkout'}{', with uncommitted changes' if about.dirty else ''}"
+    commit = (
+        f"{about.commit or 'not a checkout'}{', with uncommitted changes' if about.dirty else ''}"
+    )
     return {
         "method": _versioned(record.method),
         "method's settings": arguments(record.method),
@@ -180,15 +212,27 @@ def _facts_of(record: Record) -> dict[str, str]:
         "pairs": f"{len(record.example_ids):,} in {len(set(record.groups)):,} groups",
         "objective": objective(record),
         "profile": str(record.metric.args.get("profile", "")),
-        "random control": "; ".join(f"{CONTROLS[kind]}, seeds {', '.join(random_seeds(record, kind))}" for kind in control_kinds(record))
+        "random control": "; ".join(
+            f"{CONTROLS[kind]}, seeds {', '.join(random_seeds(record, kind))}"
+            for kind in control_kinds(record)
+        )
         or "none",
-        **{key.replace("_", " "): f"{value:,.4g}" for key, value in record.realised.items() if not math.isnan(value)},
+        **{
+            key.replace("_", " "): f"{value:,.4g}"
+            for key, value in record.realised.items()
+            if not math.isnan(value)
+        },
         "seed": str(about.seed),
         "data hash": about.data_hash,
         "device": ", ".join(filter(None, (about.device, about.dtype, f"{about.threads} threads"))),
         "machine": about.machine,
         "commit": commit,
-        "packages": ", ".join([f"Python {about.python}", *(f"{name} {version}" for name, version in about.packages.items())]),
+        "packages": ", ".join(
+            [
+                f"Python {about.python}",
+                *(f"{name} {version}" for name, version in about.packages.items()),
+            ]
+        ),
         "created": about.created,
     }
 
@@ -196,9 +240,22 @@ def _facts_of(record: Record) -> dict[str, str]:
 def _selection(chosen: dict[str, Any]) -> str:
     """What was kept of a split, what was dropped, and how its tokens were aligned."""
     dropped = [f"{count} dropped: {reason}" for reason, count in chosen.get("dropped", {}).items()]
-    words = {"cut": "cut back", "forced": "written on", "partial": "compared by the first of several tokens"}
-    aligned = [f"{count} {words[how]}" for how, count in chosen.get("alignment", {}).items() if count]
-    return "; ".join([f"{chosen.get('kept', 0)} kept", *dropped, *aligned, f"hash {str(chosen.get('hash', ''))[:12]}"])
+    words = {
+        "cut": "cut back",
+        "forced": "written on",
+        "partial": "compared by the first of several tokens",
+    }
+    aligned = [
+        f"{count} {words[how]}" for how, count in chosen.get("alignment", {}).items() if count
+    ]
+    return "; ".join(
+        [
+            f"{chosen.get('kept', 0)} kept",
+            *dropped,
+            *aligned,
+            f"hash {str(chosen.get('hash', ''))[:12]}",
+        ]
+    )
 
 
 def _versioned(spec: Spec) -> str:
@@ -206,12 +263,26 @@ def _versioned(spec: Spec) -> str:
 
 
 def _examples(record: Record, label: str) -> dict[str, Any]:
-    """The objective of every example in the clean run, the empty circuit, and the circuits by value."""
+    """The objective of every example in the clean run,
+    the empty circuit, and the circuits by value.
+    """
     columns = {"clean": "clean", "empty": "empty"}
-    columns |= {f"value@{fraction:g}": f"value@{share(float(fraction))}" for fraction in record.curves.get("fractions", [])}
+    columns |= {
+        f"value@{fraction:g}": f"value@{share(float(fraction))}"
+        for fraction in record.curves.get("fractions", [])
+    }
     held = {key: record.per_example[key] for key in columns if key in record.per_example}
     rows = [
         (name, [number(value) for value in values])
-        for name, *values in zip(record.example_ids[:MAX_EXAMPLES], *(column[:MAX_EXAMPLES] for column in held.values()), strict=True)
+        for name, *values in zip(
+            record.example_ids[:MAX_EXAMPLES],
+            *(column[:MAX_EXAMPLES] for column in held.values()),
+            strict=True,
+        )
     ]
-    return {"label": label, "columns": [columns[key] for key in held], "rows": rows, "total": len(record.example_ids)}
+    return {
+        "label": label,
+        "columns": [columns[key] for key in held],
+        "rows": rows,
+        "total": len(record.example_ids),
+    }

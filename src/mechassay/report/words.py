@@ -1,10 +1,11 @@
 """Numbers, names and findings of records in words: what tables, figures and pages have in common.
 
 A number is rounded to what its interval supports: two digits of the interval's half-width if it
-begins with 1, 2 or 3, else one (the rule of the Particle Data Group). A share that stands beside the
-share of chance has at least as many decimals as that: 0.25 of four examples is no 0.2 beside 0.25.
-The verdict claims no more than intervals do: "more than random" means that the difference from random
-rankings over the same examples is above 0, for either kind of them, and that the CPR itself is.
+begins with 1, 2 or 3, else one (the rule of the Particle Data Group). A share that stands beside
+the share of chance has at least as many decimals as that: 0.25 of four examples is no 0.2 beside
+0.25. The verdict claims no more than intervals do: "more than random" means that the difference
+from random rankings over the same examples is above 0, for either kind of them, and that the CPR
+itself is.
 """
 
 from __future__ import annotations
@@ -82,7 +83,9 @@ def measure(record: Record, name: str) -> Measure | None:
 
 
 def measure_text(record: Record, name: str, *, least: int = 0) -> str:
-    """A measure and its interval, with at least so many decimals; empty if the record does not have it."""
+    """A measure and its interval, with at least so many decimals;
+    empty if the record does not have it.
+    """
     found = measure(record, name)
     return "" if found is None else interval(found.value, found.low, found.high, least=least)
 
@@ -105,12 +108,18 @@ def is_random(record: Record) -> bool:
 
 def seconds(record: Record) -> float:
     """All time spent on the record; NaN if none was noted."""
-    found = [value for key, value in record.realised.items() if key.endswith("seconds") and not math.isnan(value)]
+    found = [
+        value
+        for key, value in record.realised.items()
+        if key.endswith("seconds") and not math.isnan(value)
+    ]
     return math.fsum(found) if found else math.nan
 
 
 def kept_at(record: Record, fraction: float = 0.01) -> str:
-    """Edges left after pruning, of those asked for, at one of the record's sizes; empty if it has no such size."""
+    """Edges left after pruning, of those asked for, at one of the record's sizes;
+    empty if it has no such size.
+    """
     fractions, line = record.curves.get("fractions", []), record.curves.get("value", {})
     if fraction not in fractions:
         return ""
@@ -123,7 +132,8 @@ class Line:
     """One ranking's faithfulness at all sizes, as arrays; NaN is undefined.
 
     Attributes:
-        x: circuit size as a share of the edges: after pruning in the profile `strict`, else as asked for.
+        x: circuit size as a share of the edges: after pruning in the profile `strict`, else as
+            asked for.
     """
 
     x: np.ndarray
@@ -135,9 +145,16 @@ class Line:
     @staticmethod
     def of(record: Record, stored: dict[str, Any]) -> Line:
         """From a part of `record.curves`, or of a random seed's in `record.controls`."""
-        arrays = {key: np.array(stored[key], dtype=float) for key in ("faithfulness", "low", "high", "kept")}
+        arrays = {
+            key: np.array(stored[key], dtype=float)
+            for key in ("faithfulness", "low", "high", "kept")
+        }
         nominal = record.metric.args.get("profile") == "mib-2025"
-        x = np.array(record.curves["fractions"], dtype=float) if nominal else arrays["kept"] / n_edges(record)
+        x = (
+            np.array(record.curves["fractions"], dtype=float)
+            if nominal
+            else arrays["kept"] / n_edges(record)
+        )
         return Line(x, arrays["faithfulness"], arrays["low"], arrays["high"], arrays["kept"])
 
 
@@ -167,7 +184,9 @@ def at_random(record: Record, name: str, kind: str = "random") -> tuple[float, f
 
 
 def beside_random(record: Record, name: str, kind: str = "random") -> tuple[float, float, float]:
-    """CPR or CMD less the mean of random rankings, over the same examples, and its interval; NaN without any."""
+    """CPR or CMD less the mean of random rankings, over the same examples,
+    and its interval; NaN without any.
+    """
     return _numbers(record.controls.get(kind, {}).get(f"{name}_difference", [None, None, None]))
 
 
@@ -183,7 +202,9 @@ def settings(records: Sequence[Record]) -> list[list[Record]]:
     """Records that can be compared, together: those of one model, task, objective and profile."""
     groups: dict[str, list[Record]] = {}
     for record in records:
-        specs = [spec.model_dump(mode="json") for spec in (record.model, record.task, record.metric)]
+        specs = [
+            spec.model_dump(mode="json") for spec in (record.model, record.task, record.metric)
+        ]
         # What a run called a method's cell is no setting of the task.
         specs[1]["args"].pop("cell", None)
         key = json.dumps(specs, sort_keys=True)
@@ -194,7 +215,10 @@ def settings(records: Sequence[Record]) -> list[list[Record]]:
 def setting_name(record: Record) -> str:
     """What a group of `settings` is called."""
     task = " ".join(filter(None, (record.task.name, str(record.task.args.get("split", "")))))
-    return f"{record.model.name}, {task}, {objective(record)} ({record.metric.args.get('profile', 'strict')})"
+    return (
+        f"{record.model.name}, {task}, {objective(record)}"
+        f" ({record.metric.args.get('profile', 'strict')})"
+    )
 
 
 def objective(record: Record) -> str:
@@ -215,7 +239,10 @@ def labels(records: Sequence[Record]) -> list[str]:
 
 def _told_apart(names: list[str], more: list[str]) -> list[str]:
     count = Counter(names)
-    return [f"{name}, {extra}" if count[name] > 1 and extra else name for name, extra in zip(names, more, strict=True)]
+    return [
+        f"{name}, {extra}" if count[name] > 1 and extra else name
+        for name, extra in zip(names, more, strict=True)
+    ]
 
 
 def _arguments(record: Record) -> str:
@@ -232,7 +259,9 @@ def arguments(spec: Spec) -> str:
 
 
 def verdict(records: Sequence[Record]) -> str:
-    """One sentence on records of one setting: is the best method's circuit better than random ones?"""
+    """One sentence on records of one setting:
+    is the best method's circuit better than random ones?
+    """
     tried = [record for record in records if not is_random(record)] or list(records)
     defined = [record for record in tried if not math.isnan(value_of(record, "cpr"))]
     if not defined:
@@ -246,15 +275,22 @@ def verdict(records: Sequence[Record]) -> str:
 
 def _data(record: Record) -> str:
     split = record.task.args.get("split")
-    return f"On {len(record.example_ids):,} {f'{split} ' if split else ''}pairs{f' of {record.task.name}' if record.task.name else ''}"
+    of = f" of {record.task.name}" if record.task.name else ""
+    return f"On {len(record.example_ids):,} {f'{split} ' if split else ''}pairs{of}"
 
 
 def _whose(record: Record) -> str:
-    return f"{record.model.name}'s {objective(record)}" if record.model.name else f"the {objective(record)}"
+    return (
+        f"{record.model.name}'s {objective(record)}"
+        if record.model.name
+        else f"the {objective(record)}"
+    )
 
 
 def _compared(record: Record) -> str:
-    """What the best method's CPR is worth beside random rankings, and beside the empty circuit, whose CPR is 0."""
+    """What the best method's CPR is worth beside random rankings,
+    and beside the empty circuit, whose CPR is 0.
+    """
     found, kinds = measure(record, "cpr"), control_kinds(record)
     own, what = f"CPR {measure_text(record, 'cpr')}", f"of {_whose(record)}"
     if found is None or not kinds:
@@ -270,18 +306,27 @@ def _compared(record: Record) -> str:
         return f"recover more {what} than random ones{_where(record)}: {own} against {control}."
     if any(high < 0 for _, _, high in gains[: len(kinds)]):
         return f"recover less {what} than random ones: {own} against {control}."
-    return f"cannot be told from random ones in how much {what} they recover: {own} against {control}."
+    return (
+        f"cannot be told from random ones in how much {what} they recover: {own} against {control}."
+    )
 
 
 def _control_text(record: Record, kind: str) -> str:
     seeds = len(random_seeds(record, kind))
-    return f"{interval(*at_random(record, 'cpr', kind))} of {CONTROLS[kind]} ({seeds} seed{'s' * (seeds != 1)})"
+    return (
+        f"{interval(*at_random(record, 'cpr', kind))} of {CONTROLS[kind]} ({seeds}"
+        f" seed{'s' * (seeds != 1)})"
+    )
 
 
 def _where(record: Record) -> str:
     """At which small sizes the interval of f lies above the random rankings' intervals."""
     line = Line.of(record, record.curves["value"])
-    controls = [Line.of(record, stored) for kind in control_kinds(record) for stored in random_seeds(record, kind).values()]
+    controls = [
+        Line.of(record, stored)
+        for kind in control_kinds(record)
+        for stored in random_seeds(record, kind).values()
+    ]
     highest = np.max([control.high for control in controls], axis=0)
     small = np.array(record.curves["fractions"]) <= SMALL
     above, n_small = int((line.low > highest)[small].sum()), int(small.sum())
@@ -289,7 +334,10 @@ def _where(record: Record) -> str:
         return ""
     if above == n_small:
         return f" at every size up to {share(SMALL)}"
-    return f" overall{f' and at {above}' if above else ', but at none'} of the {n_small} sizes up to {share(SMALL)}"
+    return (
+        f" overall{f' and at {above}' if above else ', but at none'} of the {n_small} sizes up to"
+        f" {share(SMALL)}"
+    )
 
 
 def _denominator(record: Record) -> tuple[float, float]:
@@ -301,10 +349,16 @@ def _caution(record: Record) -> str:
     low, high = _denominator(record)
     if not low <= 0 <= high:
         return ""
-    return f" These numbers mean little: the full model cannot be told from the empty circuit (difference [{low:.3g}, {high:.3g}])."
+    return (
+        " These numbers mean little: the full model cannot be told from the empty circuit"
+        f" (difference [{low:.3g}, {high:.3g}])."
+    )
 
 
 def _undefined(record: Record) -> str:
     low, high = _denominator(record)
     why = f" (difference [{low:.3g}, {high:.3g}])" if not math.isnan(low) else ""
-    return f"{_data(record)}, faithfulness is undefined: {_whose(record)} cannot be told from that of the empty circuit{why}."
+    return (
+        f"{_data(record)}, faithfulness is undefined: {_whose(record)} cannot be told from that of"
+        f" the empty circuit{why}."
+    )

@@ -74,7 +74,9 @@ class AccuracyRun:
         return {key: value for key, value in plain.items() if key not in left_out}
 
 
-def run_accuracy(run: AccuracyRun, output: Path, load: Load, *, progress: Progress = BAR) -> tuple[list[Record], list[Failure]]:
+def run_accuracy(
+    run: AccuracyRun, output: Path, load: Load, *, progress: Progress = BAR
+) -> tuple[list[Record], list[Failure]]:
     """Score what the folder does not hold yet; all records, models in order, and what failed."""
     tasks = {name: load_task(name) for name in run.tasks}
     folder = RunFolder.open(output, run.plan())
@@ -128,22 +130,42 @@ def score_task(model: Model, task: Task, run: AccuracyRun, *, progress: Progress
     columns: dict[str, Float[np.ndarray, "n"]] = {}
     for kind in (ORIGINAL, *task.counterfactuals):
         lax = task.mib_scoring if run.scoring == MIB and isinstance(task, PublicTask) else None
-        columns |= {f"{name}@{kind}": values for name, values in _column(model, examples, kind, lax, progress).items()}
+        columns |= {
+            f"{name}@{kind}": values
+            for name, values in _column(model, examples, kind, lax, progress).items()
+        }
     return Record(
         kind="accuracy",
         model=Spec(name=model.name, args={"family": model.family}),
-        task=Spec(name=task.name, version=task.version, args={"split": run.split, **settings_of(task)}),
+        task=Spec(
+            name=task.name, version=task.version, args={"split": run.split, **settings_of(task)}
+        ),
         method=Spec(name="behaviour"),
         metric=Spec(name="accuracy"),
         measures=[_measure(name, values, groups) for name, values in columns.items()],
-        per_example={name: values.tolist() for name, values in columns.items() if not name.startswith("chance")},
+        per_example={
+            name: values.tolist()
+            for name, values in columns.items()
+            if not name.startswith("chance")
+        },
         example_ids=[example.id for example in examples],
         groups=groups,
         # Every example is scored: nothing is dropped, and what a kind lacks is undefined there.
-        data={"test": {"task": task.name, "split": run.split, "kept": len(examples), "dropped": {}, "hash": hash_of_examples}},
+        data={
+            "test": {
+                "task": task.name,
+                "split": run.split,
+                "kept": len(examples),
+                "dropped": {},
+                "hash": hash_of_examples,
+            }
+        },
         realised={"seconds": round(time.perf_counter() - begin, 3)},
         provenance=provenance(
-            device=str(model.device), dtype=str(model.dtype).removeprefix("torch."), seed=run.seed, data_hash=hash_of_examples
+            device=str(model.device),
+            dtype=str(model.dtype).removeprefix("torch."),
+            seed=run.seed,
+            data_hash=hash_of_examples,
         ),
     )
 
@@ -152,15 +174,22 @@ def _examples(model: Model, task: Task, run: AccuracyRun) -> list[Example]:
     """As many examples as asked for, or all of a split that has fewer."""
     size = task.sizes.get(run.split, 0)
     limit = None if run.limit is None or run.limit >= size > 0 else run.limit
-    return task.examples(run.split, model, limit=limit, seed=run.seed, private_seed=run.private_seed)
+    return task.examples(
+        run.split, model, limit=limit, seed=run.seed, private_seed=run.private_seed
+    )
 
 
 def _column(
     model: Model, examples: Sequence[Example], kind: str, lax: Scoring | None, progress: Progress
 ) -> dict[str, Float[np.ndarray, "n"]]:
     """Values of one kind of prompt for every example; NaN where it has none."""
-    prompts = {row: example.prompt if kind == ORIGINAL else example.counterfactuals.get(kind) for row, example in enumerate(examples)}
-    there = {row: prompt for row, prompt in prompts.items() if prompt is not None and prompt.answers}
+    prompts = {
+        row: example.prompt if kind == ORIGINAL else example.counterfactuals.get(kind)
+        for row, example in enumerate(examples)
+    }
+    there = {
+        row: prompt for row, prompt in prompts.items() if prompt is not None and prompt.answers
+    }
     found = score_prompts(model, list(there.values()), progress=progress)
     values = {name: np.full(len(examples), np.nan) for name in ("greedy", "ranked", "chance")}
     for name, column in values.items():
@@ -177,12 +206,18 @@ def _measure(name: str, values: Float[np.ndarray, "n"], groups: Sequence[str]) -
     value = float(values[defined].mean()) if n else float("nan")
     if name.startswith("chance"):
         return Measure(name=name, value=value, n=n, n_undefined=left_out)
-    low, high, level = proportion_interval(values[defined], [group for group, there in zip(groups, defined, strict=True) if there])
-    return Measure(name=name, value=value, low=low, high=high, level=level, n=n, n_undefined=left_out)
+    low, high, level = proportion_interval(
+        values[defined], [group for group, there in zip(groups, defined, strict=True) if there]
+    )
+    return Measure(
+        name=name, value=value, low=low, high=high, level=level, n=n, n_undefined=left_out
+    )
 
 
 def _hash(examples: Sequence[Example]) -> str:
-    return content_hash([example.pair(kind) for example in examples for kind in example.counterfactuals])
+    return content_hash(
+        [example.pair(kind) for example in examples for kind in example.counterfactuals]
+    )
 
 
 def write_report(folder: RunFolder, records: Sequence[Record], failures: Sequence[Failure]) -> Path:

@@ -1,19 +1,23 @@
-"""Adversarial evaluation of circuits: the divergence of every pair, kept, controlled, summarised and reported.
+"""Adversarial evaluation of circuits: the divergence of every pair,
+kept, controlled, summarised and reported.
 
 The folder of a run holds
 
     plan.json          what is run
     prompts.json       both pools: texts, parts, what was dropped
-    values.parquet     the divergence of every pair from every circuit, and from the empty one (`adversarial.values`)
+    values.parquet     the divergence of every pair from every circuit, and from the empty one
+                       (`adversarial.values`)
     records/*.json     one record a circuit: summary, bounds, worst pairs, groups, controls
     found/             scores of the methods that found circuits, a run folder of its own
     report.html
 
-The same command goes on where it was killed: divergences are kept as they are made (in values/, until the
-parquet file is there), methods by their own checkpoints, and the file ends the same bit for bit.
+The same command goes on where it was killed: divergences are kept as they are made (in values/,
+until the parquet file is there), methods by their own checkpoints, and the file ends the same bit
+for bit.
 
-Ablation by constants (zero, mean, ...) leaves nothing for a corrupted prompt to do. The divergence is then one number for each
-clean prompt, whatever the design, and the prompts are independent draws.
+Ablation by constants (zero, mean, ...) leaves nothing for a corrupted prompt to do. The divergence
+is then one number for each clean prompt, whatever the design, and the prompts are independent
+draws.
 """
 
 from __future__ import annotations
@@ -64,7 +68,14 @@ class AdversarialJob:
         MissingExtra: pyarrow is not installed.
     """
 
-    def __init__(self, run: AdversarialRun, output: Path, load: Callable[[], Model], *, progress: Progress = BAR) -> None:
+    def __init__(
+        self,
+        run: AdversarialRun,
+        output: Path,
+        load: Callable[[], Model],
+        *,
+        progress: Progress = BAR,
+    ) -> None:
         # Everything that can be wrong with what was typed is found before the model is loaded.
         run.check()
         self.run, self.progress, self._load = run, progress, load
@@ -97,7 +108,9 @@ class AdversarialJob:
 
     @cached_property
     def finder(self) -> CircuitJob:
-        """What finds circuits on the train split, and has the constants that ablated edges carry."""
+        """What finds circuits on the train split,
+        and has the constants that ablated edges carry.
+        """
         run = self.run
         methods = tuple(dict.fromkeys(each.name for each in self.named if each.kind == "method"))
         plan = CircuitRun(
@@ -113,7 +126,13 @@ class AdversarialJob:
             prepend_bos=run.prepend_bos,
             seed=run.seed,
         )
-        return CircuitJob(plan, self.folder.path / "found", lambda: self.model, task=self.task, progress=self.progress)
+        return CircuitJob(
+            plan,
+            self.folder.path / "found",
+            lambda: self.model,
+            task=self.task,
+            progress=self.progress,
+        )
 
     @cached_property
     def circuits(self) -> list[FoundCircuit]:
@@ -123,12 +142,19 @@ class AdversarialJob:
             BadUsage: the folder holds results on other circuits of these names.
         """
         run = self.run
-        found = find_circuits(self.named, self.model, run.model, run.ablation, run.seed, self._score)
+        found = find_circuits(
+            self.named, self.model, run.model, run.ablation, run.seed, self._score
+        )
         digest = hashlib.sha256()
         for each in found:
             edges, neurons = each.circuit.edges, each.circuit.neurons
-            digest.update(edges.numpy().tobytes() + (b"" if neurons is None else neurons.numpy().tobytes()))
-        self.folder.save_data("circuits", {"hash": digest.hexdigest(), "edges": {each.text: len(each.circuit) for each in found}})
+            digest.update(
+                edges.numpy().tobytes() + (b"" if neurons is None else neurons.numpy().tobytes())
+            )
+        self.folder.save_data(
+            "circuits",
+            {"hash": digest.hexdigest(), "edges": {each.text: len(each.circuit) for each in found}},
+        )
         return found
 
     def _score(self, methods: Sequence[str]) -> Mapping[str, Scores]:
@@ -141,7 +167,8 @@ class AdversarialJob:
 
     @property
     def pools(self) -> tuple[Pool, Pool]:
-        """Clean and corrupted prompts; without a part for the corrupted ones they are the clean ones.
+        """Clean and corrupted prompts;
+        without a part for the corrupted ones they are the clean ones.
 
         Raises:
             BadUsage: the folder holds results on other prompts.
@@ -158,7 +185,9 @@ class AdversarialJob:
         """Both pools, and which pairs of them there are."""
         run, task, model = self.run, self.task, self.model
         if run.enumerate_all:
-            pools = enumerate_pools(task, model, split=run.split, counterfactual=run.counterfactual, seed=run.seed)
+            pools = enumerate_pools(
+                task, model, split=run.split, counterfactual=run.counterfactual, seed=run.seed
+            )
         elif run.paired:
             pools = draw_pools(
                 task,
@@ -173,7 +202,14 @@ class AdversarialJob:
             )
         else:
             clean, _ = draw_pools(
-                task, model, run.n_clean, 1, where=self.where, split=run.split, counterfactual=run.counterfactual, seed=run.seed
+                task,
+                model,
+                run.n_clean,
+                1,
+                where=self.where,
+                split=run.split,
+                counterfactual=run.counterfactual,
+                seed=run.seed,
             )
             pools = clean, clean
         part = None
@@ -195,17 +231,33 @@ class AdversarialJob:
         clean, corrupted = self.pools
         other = corrupted if self.run.paired else None
         typed = map(parse_map, self.run.heat_maps)
-        return [(named_field(one, clean, other), named_field(two, clean, other)) for one, two in typed]
+        return [
+            (named_field(one, clean, other), named_field(two, clean, other)) for one, two in typed
+        ]
 
     def _keep(self, pools: tuple[Pool, Pool]) -> None:
-        sides = dict(zip(("clean", "corrupted") if self.run.paired else ("clean",), pools, strict=False))
+        sides = dict(
+            zip(("clean", "corrupted") if self.run.paired else ("clean",), pools, strict=False)
+        )
         text = "{" + ",\n".join(f'"{side}": {_as_json(pool)}' for side, pool in sides.items()) + "}"
         digest = hashlib.sha256(text.encode())
         for pool in sides.values():
             digest.update(pool.tokens.numpy().tobytes())
-        dropped = {f"{side}: {reason}": count for side, pool in sides.items() for reason, count in pool.dropped.items()}
+        dropped = {
+            f"{side}: {reason}": count
+            for side, pool in sides.items()
+            for reason, count in pool.dropped.items()
+        }
         sizes = {side: len(pool) for side, pool in sides.items()}
-        self.folder.save_data("prompts", {"hash": digest.hexdigest(), "tokens": pools[0].tokens.shape[1], **sizes, "dropped": dropped})
+        self.folder.save_data(
+            "prompts",
+            {
+                "hash": digest.hexdigest(),
+                "tokens": pools[0].tokens.shape[1],
+                **sizes,
+                "dropped": dropped,
+            },
+        )
         file = self.folder.path / "prompts.json"
         if not file.is_file() or file.read_bytes() != text.encode():
             write_text(file, text)
@@ -227,7 +279,14 @@ class AdversarialJob:
         goes_on = store.exists()
         if self.run.paired:
             done = evaluate_pairs(
-                self.model, circuits, clean, corrupted, grid=self.run.design == "grid", part=self.part, store=store, progress=self.progress
+                self.model,
+                circuits,
+                clean,
+                corrupted,
+                grid=self.run.design == "grid",
+                part=self.part,
+                store=store,
+                progress=self.progress,
             )
             values = Values(names, np.array(done.circuits), np.array(done.corrupted))
         else:
@@ -247,10 +306,16 @@ class AdversarialJob:
         """The clean prompts with the constants that ablated edges carry."""
         tokens = self.pools[0].tokens
         # Answers and foils are not looked at; they only have to differ.
-        return self.finder.ablated(Batch.from_tokens(tokens, tokens, [0] * len(tokens), [1] * len(tokens)).to(self.model.device))
+        return self.finder.ablated(
+            Batch.from_tokens(tokens, tokens, [0] * len(tokens), [1] * len(tokens)).to(
+                self.model.device
+            )
+        )
 
     def _by_constants(self, circuits: Sequence[Circuit]) -> Float[np.ndarray, "circuits n"]:
-        return evaluate(self.model, circuits, self.constants, "kl", progress=self.progress).astype(np.float32)
+        return evaluate(self.model, circuits, self.constants, "kl", progress=self.progress).astype(
+            np.float32
+        )
 
     @cached_property
     def controls(self) -> Controls:
@@ -259,7 +324,17 @@ class AdversarialJob:
         if self.run.paired:
             store = self.folder.path / "controls"
             side, part, main = self.run.controls, self.part, self.values.corrupted
-            found = run_controls(model, circuits, *self.pools, main, seed=seed, side=side, part=part, store=store, progress=self.progress)
+            found = run_controls(
+                model,
+                circuits,
+                *self.pools,
+                main,
+                seed=seed,
+                side=side,
+                part=part,
+                store=store,
+                progress=self.progress,
+            )
             shutil.rmtree(store, ignore_errors=True)
             return found
         drawn = ControlCircuits.of(circuits, model.graph, seed)
@@ -286,22 +361,35 @@ class AdversarialJob:
         digest = Values.file_hash(self.values_file)
         for record in records:
             if record.data["values"]["hash"] != digest:
-                raise BadFile(f"{self.values_file}: is not the file that the record of {record.method.name} was made of. Restore it.")
+                raise BadFile(
+                    f"{self.values_file}: is not the file that the record of {record.method.name}"
+                    " was made of. Restore it."
+                )
 
 
 def _as_json(pool: Pool) -> str:
     """Texts and parts, one prompt a line; there may be millions."""
     lines = (
-        json.dumps({"text": prompt.text, "parts": {name: list(span) for name, span in prompt.spans.items()}}, ensure_ascii=False)
+        json.dumps(
+            {
+                "text": prompt.text,
+                "parts": {name: list(span) for name, span in prompt.spans.items()},
+            },
+            ensure_ascii=False,
+        )
         for prompt in pool.prompts
     )
     return "[" + ",\n".join(lines) + "]"
 
 
 def cell_name(text: str) -> str:
-    """The file name of a circuit's record: circuits may be paths. What is changed gets a hash, so that no two are the same."""
+    """The file name of a circuit's record: circuits may be paths.
+    What is changed gets a hash, so that no two are the same.
+    """
     plain = "".join(letter if letter.isalnum() or letter in "-_.=,@" else "_" for letter in text)
-    return plain if plain == text else f"{plain[-80:]}-{hashlib.sha256(text.encode()).hexdigest()[:8]}"
+    return (
+        plain if plain == text else f"{plain[-80:]}-{hashlib.sha256(text.encode()).hexdigest()[:8]}"
+    )
 
 
 def stored_records(folder: RunFolder) -> list[Record]:

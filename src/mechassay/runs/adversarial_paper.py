@@ -1,12 +1,14 @@
-"""The evaluation of Uit de Bos and Garriga-Alonso (2024), run again: three circuits of the literature, unmatched and matched pairs.
+"""The evaluation of Uit de Bos and Garriga-Alonso (2024), run again:
+three circuits of the literature, unmatched and matched pairs.
 
-    unmatched   1000 clean x 1000 corrupted prompts of one template     their figures 1 to 3, tables 3 to 6
-    matched     1,000,000 prompts, each with its own corrupted one      their figures 4 to 6, tables 7 to 10
+    unmatched  1000 clean x 1000 corrupted prompts, one template   figures 1 to 3, tables 3 to 6
+    matched    1,000,000 prompts, each with its own corrupted one    figures 4 to 6, tables 7 to 10
 
 Each of the six is a run of its own (`runs.adversarial`) in a folder of its own; one page puts their
-distributions beside the printed ones, and ends with a verdict: is table 3 closer to the circuit or to the
-empty circuit (`adversarial_verdict`)? In the paper both prompts of a pair have one template, so pairs are
-those of the same template here. What else differs from the paper is in docs/adversarial.md.
+distributions beside the printed ones, and ends with a verdict: is table 3 closer to the circuit or
+to the empty circuit (`adversarial_verdict`)? In the paper both prompts of a pair have one template,
+so pairs are those of the same template here. What else differs from the paper is in
+docs/adversarial.md.
 """
 
 from __future__ import annotations
@@ -37,12 +39,22 @@ TASKS = ("ioi", "greater-than", "docstring")
 MAPS = {"ioi": ("place,object",), "greater-than": ("noun,year",)}
 """Fields of the paper's figures 7 and 10."""
 PROMPTS: Mapping[str, Mapping[str, str]] = {
-    "unmatched": {"ioi": "ioi:words=paper", "greater-than": "greater-than:words=paper", "docstring": "docstring:words=paper"},
-    "matched": {"ioi": "ioi:words=paper-matched", "greater-than": "greater-than:words=paper", "docstring": "docstring:words=paper"},
+    "unmatched": {
+        "ioi": "ioi:words=paper",
+        "greater-than": "greater-than:words=paper",
+        "docstring": "docstring:words=paper",
+    },
+    "matched": {
+        "ioi": "ioi:words=paper-matched",
+        "greater-than": "greater-than:words=paper",
+        "docstring": "docstring:words=paper",
+    },
 }
 """The task, as commands take it, that the prompts of each table are from."""
 IOI_MATCHED = 300_000
-"""The most matched pairs of IOI: the paper's words make 372,480 different clean prompts of the split test."""
+"""The most matched pairs of IOI:
+the paper's words make 372,480 different clean prompts of the split test.
+"""
 SAME = ("template",)
 """What both prompts of an unmatched pair agree in."""
 SCALED = {"docstring": 50257 / 48262}
@@ -63,15 +75,23 @@ PRINTED: Mapping[str, Mapping[str, tuple[float, ...]]] = {
 TITLES = {"unmatched": "Unmatched pairs (table 3)", "matched": "Matched pairs (table 7)"}
 READING = {
     "Here": "The circuit, run again.",
-    "Population": "As in the paper, both prompts of every pair have the same template. Prompts of different ones are in no pair "
-    "with each other.",
+    "Population": (
+        "As in the paper, both prompts of every pair have the same template. Prompts of different"
+        " ones are in no pair with each other."
+    ),
     "Empty": "KL(M(x) ‖ M(x̃)): the model itself on the corrupted prompt, without any circuit.",
-    "Printed": "What the paper says. Its numbers for unmatched pairs are probably those of the empty circuit, and those for docstring are "
-    "4 % too large in table 3, because all were scaled by the vocabulary of GPT-2.",
-    "Distance": "The mean of |ln(percentile here / percentile printed)| over the percentiles that the sample reaches to: 0.1 is a "
-    "difference of about 10 % at a typical percentile. Docstring's printed numbers are divided by what they are too large by. Table 3 is "
-    "called closer to one of the two if the 95 % interval of the difference of the distances excludes 0. Whether docstring's model is the "
-    "paper's is told by its shape alone.",
+    "Printed": (
+        "What the paper says. Its numbers for unmatched pairs are probably those of the empty"
+        " circuit, and those for docstring are 4 % too large in table 3, because all were scaled by"
+        " the vocabulary of GPT-2."
+    ),
+    "Distance": (
+        "The mean of |ln(percentile here / percentile printed)| over the percentiles that the"
+        " sample reaches to: 0.1 is a difference of about 10 % at a typical percentile. Docstring's"
+        " printed numbers are divided by what they are too large by. Table 3 is called closer to"
+        " one of the two if the 95 % interval of the difference of the distances excludes 0."
+        " Whether docstring's model is the paper's is told by its shape alone."
+    ),
 }
 
 Load = Callable[[str, bool], Model]
@@ -86,7 +106,8 @@ class PaperRun:
         model: GPT-2 small: hub id or folder.
         docstring_model: attn-only-4l; None leaves the docstring circuit out.
         n_clean, n_corrupted: sides of the grids.
-        n_matched: matched pairs; of greater-than all, if the split has no more, of IOI at most `IOI_MATCHED`.
+        n_matched: matched pairs; of greater-than all, if the split has no more, of IOI at most
+            `IOI_MATCHED`.
     """
 
     model: str
@@ -118,9 +139,14 @@ class PaperRun:
             model = self.docstring_model if task == "docstring" else self.model
             if model is None:
                 continue
-            every = task == "greater-than" and self.n_matched >= GreaterThan(words=PAPER).population("test")
+            every = task == "greater-than" and self.n_matched >= GreaterThan(
+                words=PAPER
+            ).population("test")
             n_matched = min(self.n_matched, IOI_MATCHED) if task == "ioi" else self.n_matched
-            sizes = {"unmatched": (self.n_clean, self.n_corrupted), "matched": (n_matched, n_matched)}
+            sizes = {
+                "unmatched": (self.n_clean, self.n_corrupted),
+                "matched": (n_matched, n_matched),
+            }
             for pairs, (n_clean, n_corrupted) in sizes.items():
                 found[f"{task}-{pairs}"] = AdversarialRun(
                     model=model,
@@ -132,7 +158,8 @@ class PaperRun:
                     same=SAME if pairs == "unmatched" else (),
                     enumerate_all=every and pairs == "matched",
                     counterfactual=kinds[task],
-                    # Docstring prompts begin with BOS in the paper, those of the other tasks do not.
+                    # Docstring prompts begin with BOS in the paper, those of the other tasks do
+                    # not.
                     prepend_bos=task == "docstring",
                     dtype=self.dtype,
                     seed=self.seed,
@@ -184,7 +211,9 @@ def run_paper(run: PaperRun, output: Path, load: Load, *, progress: Progress = B
 
     for name, plan in run.plans().items():
         try:
-            job = AdversarialJob(plan, output / name, lambda plan=plan: loaded(plan), progress=progress)
+            job = AdversarialJob(
+                plan, output / name, lambda plan=plan: loaded(plan), progress=progress
+            )
             (records[name],) = job.records()
             write_report(job.folder, [records[name]])
             task, _, pairs = name.rpartition("-")
@@ -204,22 +233,40 @@ def _verdict(job: AdversarialJob, task: str) -> Closeness:
     file, digest = job.folder.path / "verdict.json", Values.file_hash(job.values_file)
     found = kept(file, digest)
     if found is None:
-        printed = {name: value / SCALED.get(task, 1.0) for name, value in zip(ROWS, PRINTED["unmatched"][task], strict=True)}
+        printed = {
+            name: value / SCALED.get(task, 1.0)
+            for name, value in zip(ROWS, PRINTED["unmatched"][task], strict=True)
+        }
         why_not, values = other_model(job.model, task), job.values
         units = job.statistics.drawn(values.corrupted).n_units
-        found = Closeness(why_not) if why_not else closeness(values.circuits[0], values.corrupted, printed, units, job.run.seed)
+        found = (
+            Closeness(why_not)
+            if why_not
+            else closeness(values.circuits[0], values.corrupted, printed, units, job.run.seed)
+        )
         keep(file, digest, found)
     return found
 
 
 def verdict_grid(verdicts: Mapping[str, Closeness]) -> Grid:
     """For each task what table 3 is closer to."""
-    columns = ("task", "table 3 is closer to", "from the circuit", "from the empty circuit", "the first minus the second", "percentiles")
+    columns = (
+        "task",
+        "table 3 is closer to",
+        "from the circuit",
+        "from the empty circuit",
+        "the first minus the second",
+        "percentiles",
+    )
     rows = [
         (
             task,
             found.closer_to,
-            *((f"{found.circuit:.2f}", f"{found.empty:.2f}") if found.compared else (NOTHING, NOTHING)),
+            *(
+                (f"{found.circuit:.2f}", f"{found.empty:.2f}")
+                if found.compared
+                else (NOTHING, NOTHING)
+            ),
             f"[{found.low:.2f}, {found.high:.2f}]" if found.compared else NOTHING,
             ", ".join(found.compared) or NOTHING,
         )
@@ -232,7 +279,10 @@ def verdict_text(task: str, found: Closeness) -> str:
     """The verdict on one task in a line."""
     if not found.compared:
         return f"{task}: what table 3 is closer to {found.closer_to}."
-    near = f"its distance is {found.circuit:.2f} from the circuit and {found.empty:.2f} from the empty circuit"
+    near = (
+        f"its distance is {found.circuit:.2f} from the circuit and {found.empty:.2f} from the empty"
+        " circuit"
+    )
     if found.closer_to.startswith("cannot"):
         return f"{task}: what table 3 is closer to {found.closer_to}; {near}."
     return f"{task}: table 3 is closer to {found.closer_to}; {near}."
@@ -253,16 +303,26 @@ def paper_page(result: PaperResult) -> str:
             "run": name,
             "model": record.model.name,
             "prompts": PROMPTS[name.rpartition("-")[2]][name.rpartition("-")[0]],
-            "templates": "the same in both prompts" if "same" in record.task.args else "the task's own pairs",
+            "templates": (
+                "the same in both prompts" if "same" in record.task.args else "the task's own pairs"
+            ),
             "circuit": record.method.name,
             "edges": f"{record.method.args['edges']:,}",
-            "pairs": f"{record.measures[0].n:,}{' (all)' if record.task.args['population'] else ''}",
+            "pairs": (
+                f"{record.measures[0].n:,}{' (all)' if record.task.args['population'] else ''}"
+            ),
             # Markup is set as it is, and escapes what is put into it.
             "report": Markup('<a href="{0}/report.html">{0}/report.html</a>').format(name),
         }
         for name, record in records.items()
     ]
-    return grids_page("Three circuits of the literature under adversarial evaluation", grids, [None] * len(grids), READING, facts)
+    return grids_page(
+        "Three circuits of the literature under adversarial evaluation",
+        grids,
+        [None] * len(grids),
+        READING,
+        facts,
+    )
 
 
 def paper_grid(records: Mapping[str, Record], pairs: str) -> Grid:

@@ -1,4 +1,6 @@
-"""What an adversarial run runs: the plan that is stored with its results, and what no plan may have."""
+"""What an adversarial run runs: the plan that is stored with its results,
+and what no plan may have.
+"""
 
 from __future__ import annotations
 
@@ -32,14 +34,15 @@ class AdversarialRun:
     """What to run. The fields are the plan that is stored with the results.
 
     Attributes:
-        task: by a name that commands take, or the task itself. The plan has its name, version and settings.
+        task: by a name that commands take, or the task itself. The plan has its name, version and
+            settings.
         circuits: as they are typed, see `runs.named_circuits`.
         design: grid, matched or independent.
         n_clean, n_corrupted: prompts of each pool; only a grid's may differ.
-        same: fields that both prompts of a grid's pair agree in; where: "FIELD=VALUE" of all prompts
-            (`adversarial.restriction`).
-        enumerate_all: take every matched pair of the split instead of a sample.
-        objective, pairing: what methods look for circuits by, and on which pairs (`circuits.pairing`);
+        same: fields that both prompts of a grid's pair agree in; where: "FIELD=VALUE" of all
+            prompts (`adversarial.restriction`).
+        enumerate_all: take every matched pair of the split instead of a sample. objective, pairing:
+        what methods look for circuits by, and on which pairs (`circuits.pairing`);
             the task's own objective if None.
         percentiles: of the table.
         above: thresholds in nats whose exceedance is asked for.
@@ -47,7 +50,8 @@ class AdversarialRun:
         controls: prompts of each pool that controls are run on; of single pairs its square.
         n_resamples, n_permutations: of the bootstrap of a grid, and of the tests of labels.
         heat_maps: pairs of fields, "place,object", whose heat map is always drawn.
-        least_effect: what a label must be worse by to be called so, as a share of the empty circuit's 99th percentile.
+        least_effect: what a label must be worse by to be called so, as a share of the empty
+            circuit's 99th percentile.
     """
 
     model: str
@@ -90,7 +94,9 @@ class AdversarialRun:
     def plan(self) -> dict[str, Any]:
         """The plan as plain values, with hashes of the files that circuits come from."""
         values = {each.name: getattr(self, each.name) for each in fields(self)}
-        plain = {key: list(value) if isinstance(value, tuple) else value for key, value in values.items()}
+        plain = {
+            key: list(value) if isinstance(value, tuple) else value for key, value in values.items()
+        }
         plain["task"] = task_plan(self.load_task())
         files = {text: NamedCircuit.parse(text).file_hash for text in self.circuits}
         return {**plain, "files": {text: digest for text, digest in files.items() if digest}}
@@ -107,10 +113,13 @@ class AdversarialRun:
             raise UnknownName("ablation", self.ablation, ABLATIONS)
         if self.ablation == "resample":
             raise BadUsage(
-                "Resample ablation pairs each prompt with another clean one: take --ablation counterfactual with --design independent."
+                "Resample ablation pairs each prompt with another clean one: take --ablation"
+                " counterfactual with --design independent."
             )
         if not self.circuits or len(set(self.circuits)) < len(self.circuits):
-            raise BadUsage(f"Give one or more different circuits; got {', '.join(self.circuits) or 'none'}.")
+            raise BadUsage(
+                f"Give one or more different circuits; got {', '.join(self.circuits) or 'none'}."
+            )
         self._check_numbers()
         self._check_pairs()
         self._check_discovery()
@@ -122,7 +131,10 @@ class AdversarialRun:
         for name in ("percentiles", "above"):
             numbers = getattr(self, name)
             if len(set(numbers)) < len(numbers):
-                raise BadUsage(f"Give each of {name} once; got {', '.join(f'{number:g}' for number in numbers)}.")
+                raise BadUsage(
+                    f"Give each of {name} once; got"
+                    f" {', '.join(f'{number:g}' for number in numbers)}."
+                )
         for threshold in self.above:
             if not (math.isfinite(threshold) and threshold >= 0):
                 raise BadUsage(f"A threshold must be a number of nats, 0 or more; got {threshold}.")
@@ -135,13 +147,22 @@ class AdversarialRun:
     def _check_pairs(self) -> None:
         """Refuse pairs that a design does not have."""
         if self.design != "grid" and self.n_clean != self.n_corrupted:
-            raise BadUsage(f"{self.design.capitalize()} pairs need pools of one size; got {self.n_clean} and {self.n_corrupted} prompts.")
+            raise BadUsage(
+                f"{self.design.capitalize()} pairs need pools of one size; got {self.n_clean} and"
+                f" {self.n_corrupted} prompts."
+            )
         if self.enumerate_all and not (self.design == "matched" and self.paired):
-            raise BadUsage("Only matched pairs with counterfactual ablation can be enumerated: --design matched.")
+            raise BadUsage(
+                "Only matched pairs with counterfactual ablation can be enumerated: --design"
+                " matched."
+            )
         parse_where(self.where)
         parse_same(",".join(self.same))
         if self.same and not (self.design == "grid" and self.paired):
-            raise BadUsage(f"--same chooses among the pairs of a grid with counterfactual ablation; got {self.drawn_as} pairs.")
+            raise BadUsage(
+                "--same chooses among the pairs of a grid with counterfactual ablation; got"
+                f" {self.drawn_as} pairs."
+            )
         if self.where and self.enumerate_all:
             raise BadUsage("--where chooses prompts of a sample; --enumerate takes all there are.")
 
@@ -151,18 +172,33 @@ class AdversarialRun:
             load_objective(self.objective)
         check_pairing(self.pairing)
         if not self.paired and self.pairing != "matched":
-            raise BadUsage(f"Only counterfactual ablation pairs prompts; got the pairing {self.pairing} with {self.ablation} ablation.")
-        if (self.objective or self.pairing != "matched") and not any(NamedCircuit.parse(each).kind == "method" for each in self.circuits):
-            raise BadUsage("--objective and --pairing are of circuits that a method finds, METHOD@SIZE; none was asked for.")
+            raise BadUsage(
+                f"Only counterfactual ablation pairs prompts; got the pairing {self.pairing} with"
+                f" {self.ablation} ablation."
+            )
+        if (self.objective or self.pairing != "matched") and not any(
+            NamedCircuit.parse(each).kind == "method" for each in self.circuits
+        ):
+            raise BadUsage(
+                "--objective and --pairing are of circuits that a method finds, METHOD@SIZE; none"
+                " was asked for."
+            )
 
     def _check_labels(self) -> None:
         """Refuse what is wrong with how labels are looked at."""
         for text in self.heat_maps:
             parse_map(text)
         if not (math.isfinite(self.least_effect) and self.least_effect >= 0):
-            raise BadUsage(f"The least effect must be a share of the empty circuit's, 0 or more; got {self.least_effect}.")
+            raise BadUsage(
+                "The least effect must be a share of the empty circuit's, 0 or more; got"
+                f" {self.least_effect}."
+            )
 
 
 def task_plan(task: Task) -> dict[str, Any]:
     """What says which task it is, as plain values: name, version and settings."""
-    return {"name": task.name, "version": task.version, "settings": json.loads(json.dumps(settings_of(task), default=str))}
+    return {
+        "name": task.name,
+        "version": task.version,
+        "settings": json.loads(json.dumps(settings_of(task), default=str)),
+    }

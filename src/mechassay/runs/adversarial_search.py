@@ -1,4 +1,6 @@
-"""A search for pairs that are worse than those of a sample, from a task and a circuit as they are typed."""
+"""A search for pairs that are worse than those of a sample,
+from a task and a circuit as they are typed.
+"""
 
 from __future__ import annotations
 
@@ -30,9 +32,9 @@ class SearchRun:
         task: by a name that commands take, or the task itself.
         circuit: as it is typed, see `runs.named_circuits`.
         n_clean, n_corrupted: prompts that the search begins with.
-        budget: pairs to evaluate at the most.
-        starts, restarts, compare: see `adversarial.search`.
-        objective, pairing: what a method looks for the circuit by, and on which pairs; the task's own
+        budget: pairs to evaluate at the most. starts, restarts, compare: see `adversarial.search`.
+        objective, pairing: what a method looks for the circuit by, and on which pairs; the task's
+        own
             objective if None.
     """
 
@@ -59,8 +61,20 @@ class SearchRun:
     def about(self) -> dict[str, Any]:
         """What was searched, as plain values."""
         task = self.load_task()
-        named = {"model": self.model, "task": task.name, "settings": settings_of(task), "circuit": self.circuit, "split": self.split}
-        return {**named, "objective": self.objective or task.objective, "pairing": self.pairing, "seed": self.seed, "budget": self.budget}
+        named = {
+            "model": self.model,
+            "task": task.name,
+            "settings": settings_of(task),
+            "circuit": self.circuit,
+            "split": self.split,
+        }
+        return {
+            **named,
+            "objective": self.objective or task.objective,
+            "pairing": self.pairing,
+            "seed": self.seed,
+            "budget": self.budget,
+        }
 
 
 @dataclass(frozen=True, eq=False)
@@ -86,20 +100,41 @@ class SearchJob:
         """The result, and in one line that there are no fields to change, if there are none.
 
         Raises:
-            KeyboardInterrupt: nothing was evaluated before it.
-            BadPairs, GraphMismatch, NonFinite, BadFile: see `draw_pools`, `find_circuits`, `adversarial.search`.
+            KeyboardInterrupt: nothing was evaluated before it. BadPairs, GraphMismatch, NonFinite,
+            BadFile: see `draw_pools`, `find_circuits`, `adversarial.search`.
         """
         run, model, task = self.run, self.load(), self.run.load_task()
 
         def score(methods: Sequence[str]) -> Mapping[str, Scores]:
-            pairs = task.pairs("train", model, limit=run.train_limit, counterfactual=run.counterfactual, seed=run.seed)
+            pairs = task.pairs(
+                "train",
+                model,
+                limit=run.train_limit,
+                counterfactual=run.counterfactual,
+                seed=run.seed,
+            )
             templates = [task.template(pair.tags) for pair in pairs]
-            batch = paired(model.batch(pairs), run.pairing, np.random.default_rng(run.seed), templates).batch
+            batch = paired(
+                model.batch(pairs), run.pairing, np.random.default_rng(run.seed), templates
+            ).batch
             objective = load_objective(run.objective or task.objective)
-            return {text: METHODS.make(text).score(model, batch, objective, progress=self.progress) for text in methods}
+            return {
+                text: METHODS.make(text).score(model, batch, objective, progress=self.progress)
+                for text in methods
+            }
 
-        (found,) = find_circuits([NamedCircuit.parse(run.circuit)], model, run.model, "counterfactual", run.seed, score)
-        pools = draw_pools(task, model, run.n_clean, run.n_corrupted, split=run.split, counterfactual=run.counterfactual, seed=run.seed)
+        (found,) = find_circuits(
+            [NamedCircuit.parse(run.circuit)], model, run.model, "counterfactual", run.seed, score
+        )
+        pools = draw_pools(
+            task,
+            model,
+            run.n_clean,
+            run.n_corrupted,
+            split=run.split,
+            counterfactual=run.counterfactual,
+            seed=run.seed,
+        )
         result = search(
             model,
             found.circuit,
@@ -118,4 +153,7 @@ def without_fields(task: Task, pools: Sequence[Pool]) -> str:
     """That no prompt has a field to change, in a line; nothing if one has."""
     if any(pool.fields for pool in pools):
         return ""
-    return f"The prompts of {task.name} have no fields, so nothing was changed: the search compared pairs of the prompts as they are."
+    return (
+        f"The prompts of {task.name} have no fields, so nothing was changed: the search compared"
+        " pairs of the prompts as they are."
+    )

@@ -1,15 +1,17 @@
 """Is a printed table that of a circuit, or that of the model on corrupted prompts?
 
-A table has some percentiles of a distribution. The distance of a distribution from it is the mean of
+A table has some percentiles of a distribution. The distance of a distribution from it is the mean
+of
 
     |ln(percentile here / percentile printed)|
 
-over the percentiles that both have, so that 0.1 is a difference of about 10 % at a typical percentile.
-Both are taken to be at least `LEAST_NATS`, the precision of what is printed. Only percentiles that the
-sample reaches to are compared (`bootstrap.within_reach`). The table is closer to the circuit, or to the
-empty circuit, if the interval of the difference of the two distances excludes 0: two-way resampling,
-the same prompts for both. Nothing can be told of another model than the table's, of a sample that does
-not reach the 95th percentile, or where the two distances do not differ by more than their noise.
+over the percentiles that both have, so that 0.1 is a difference of about 10 % at a typical
+percentile. Both are taken to be at least `LEAST_NATS`, the precision of what is printed. Only
+percentiles that the sample reaches to are compared (`bootstrap.within_reach`). The table is closer
+to the circuit, or to the empty circuit, if the interval of the difference of the two distances
+excludes 0: two-way resampling, the same prompts for both. Nothing can be told of another model than
+the table's, of a sample that does not reach the 95th percentile, or where the two distances do not
+differ by more than their noise.
 """
 
 from __future__ import annotations
@@ -31,12 +33,22 @@ from mechassay.models.model import Model
 from mechassay.runs.folder import read_json, write_text
 from mechassay.stats import percentile_interval
 
-PERCENTILES = {"25%": 0.25, "50%": 0.5, "75%": 0.75, "95%": 0.95, "99%": 0.99, "99.9%": 0.999, "99.99%": 0.9999}
+PERCENTILES = {
+    "25%": 0.25,
+    "50%": 0.5,
+    "75%": 0.75,
+    "95%": 0.95,
+    "99%": 0.99,
+    "99.9%": 0.999,
+    "99.99%": 0.9999,
+}
 NEEDED = "95%"
 LEAST_NATS = 0.01
 GPT2_SHAPE, GPT2_VOCABULARY = (12, 12, 768), 50257
 GPT2_WEIGHTS = (-0.1101, -0.0393, 0.0331)
-"""Of the first token's embedding, to four digits: models of this shape are many, with these numbers just the one (and copies of it)."""
+"""Of the first token's embedding, to four digits: models of this shape are many,
+with these numbers just the one (and copies of it).
+"""
 ATTN_ONLY_SHAPE, ATTN_ONLY_VOCABULARY = (4, 8, 512), 48262
 
 
@@ -83,15 +95,27 @@ def closeness(
         printed: percentiles by name ("95%").
         units: independent pairs that the grid is worth, see `Design.n_units`.
     """
-    names = tuple(name for name, p in PERCENTILES.items() if name in printed and within_reach((units,), p))
+    names = tuple(
+        name for name, p in PERCENTILES.items() if name in printed and within_reach((units,), p)
+    )
     if NEEDED not in names:
-        return Closeness(f"{units:.0f} prompts a side are too few for the {NEEDED[:-1]}th percentile, which takes 100")
+        return Closeness(
+            f"{units:.0f} prompts a side are too few for the {NEEDED[:-1]}th percentile, which"
+            " takes 100"
+        )
     shares = [PERCENTILES[name] for name in names]
     table = np.array([printed[name] for name in names])
-    points = [_distance(np.quantile(each[~np.isnan(each)].astype(float), shares)[None], table)[0] for each in (values, empty)]
+    points = [
+        _distance(np.quantile(each[~np.isnan(each)].astype(float), shares)[None], table)[0]
+        for each in (values, empty)
+    ]
     # The same seed draws the same prompts for both.
     draws = [
-        _distance(two_way_draws(each, np.random.default_rng(seed), shares, (), n_resamples).percentiles, table) for each in (values, empty)
+        _distance(
+            two_way_draws(each, np.random.default_rng(seed), shares, (), n_resamples).percentiles,
+            table,
+        )
+        for each in (values, empty)
     ]
     low, high, _ = percentile_interval(draws[0] - draws[1])
     if math.isnan(low):
@@ -99,8 +123,12 @@ def closeness(
     return Closeness("", float(points[0]), float(points[1]), low, high, names)
 
 
-def _distance(found: Float[np.ndarray, "draws p"], printed: Float[np.ndarray, "p"]) -> Float[np.ndarray, "draws"]:
-    return np.abs(np.log(np.maximum(found, LEAST_NATS) / np.maximum(printed, LEAST_NATS))).mean(axis=1)
+def _distance(
+    found: Float[np.ndarray, "draws p"], printed: Float[np.ndarray, "p"]
+) -> Float[np.ndarray, "draws"]:
+    return np.abs(np.log(np.maximum(found, LEAST_NATS) / np.maximum(printed, LEAST_NATS))).mean(
+        axis=1
+    )
 
 
 def other_model(model: Model, task: str) -> str:
@@ -130,13 +158,21 @@ def kept(file: Path, digest: str) -> Closeness | None:
     if stored.pop("values", None) != digest:
         return None
     try:
-        numbers = {name: math.nan if stored[name] is None else float(stored[name]) for name in ("circuit", "empty", "low", "high")}
-        return Closeness(str(stored["why_not"]), **numbers, compared=tuple(map(str, stored["compared"])))
+        numbers = {
+            name: math.nan if stored[name] is None else float(stored[name])
+            for name in ("circuit", "empty", "low", "high")
+        }
+        return Closeness(
+            str(stored["why_not"]), **numbers, compared=tuple(map(str, stored["compared"]))
+        )
     except (KeyError, TypeError, ValueError):
         raise BadFile(f"{file}: not a readable verdict.") from None
 
 
 def keep(file: Path, digest: str, found: Closeness) -> None:
     """Store it."""
-    plain = {name: None if isinstance(value, float) and math.isnan(value) else value for name, value in asdict(found).items()}
+    plain = {
+        name: None if isinstance(value, float) and math.isnan(value) else value
+        for name, value in asdict(found).items()
+    }
     write_text(file, json.dumps({**plain, "values": digest}, indent=1))

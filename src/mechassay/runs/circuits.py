@@ -1,10 +1,11 @@
 """Localize and evaluate circuits with several methods on one task and model, cell by cell.
 
-A cell is one method. Its scores, then its record, are written when they are done; running the
-same plan again, or one with more methods, goes on with what is missing. A method that fails becomes
-a failed row and does not stop the others. The controls are run once and shared, and so are constants
-that ablated edges carry: means and learned ones are those of the train pairs, for the test pairs too.
-On a ground truth's own task records also say how well the known circuit is found (`runs.truths`).
+A cell is one method. Its scores, then its record, are written when they are done; running the same
+plan again, or one with more methods, goes on with what is missing. A method that fails becomes a
+failed row and does not stop the others. The controls are run once and shared, and so are constants
+that ablated edges carry: means and learned ones are those of the train pairs, for the test pairs
+too. On a ground truth's own task records also say how well the known circuit is found
+(`runs.truths`).
 """
 
 from __future__ import annotations
@@ -22,7 +23,13 @@ from typing import Any, TypeVar
 import numpy as np
 
 from mechassay.ablated import AblatedValues
-from mechassay.circuits.ablation import ABLATIONS, ablate, ablated_values, load_ablated, save_ablated
+from mechassay.circuits.ablation import (
+    ABLATIONS,
+    ablate,
+    ablated_values,
+    load_ablated,
+    save_ablated,
+)
 from mechassay.circuits.areas import VERSIONS
 from mechassay.circuits.faithfulness import Controls, Profile, faithfulness_curve, run_controls
 from mechassay.circuits.methods import METHODS
@@ -31,7 +38,13 @@ from mechassay.circuits.methods.optimal_ablation import OptimalAblation
 from mechassay.circuits.node_scores import NodeScores, Scores, load_scores
 from mechassay.circuits.objectives import load_objective
 from mechassay.circuits.pairing import check_pairing, paired
-from mechassay.circuits.record import Behaviour, behaviour_of, load_controls, record_of, save_controls
+from mechassay.circuits.record import (
+    Behaviour,
+    behaviour_of,
+    load_controls,
+    record_of,
+    save_controls,
+)
 from mechassay.circuits.scores import By, Circuit, EdgeScores
 from mechassay.errors import BadUsage, UnknownName
 from mechassay.models.model import Model
@@ -49,7 +62,9 @@ DRAWN_EDGES = 60
 
 
 def method_name(method: Method) -> str:
-    """What a method is called in files and tables: its name, and the settings that are not the default."""
+    """What a method is called in files and tables:
+    its name, and the settings that are not the default.
+    """
     changed = [
         f"{field.name}={getattr(method, field.name)}"
         for field in dataclasses.fields(method)  # pyright: ignore[reportArgumentType] - methods are dataclasses by contract
@@ -87,7 +102,10 @@ class CircuitRun:
 
     def plan(self) -> dict[str, Any]:
         """The plan as plain values; the private seed is never stored."""
-        plain = {key: list(value) if isinstance(value, tuple) else value for key, value in dataclasses.asdict(self).items()}
+        plain = {
+            key: list(value) if isinstance(value, tuple) else value
+            for key, value in dataclasses.asdict(self).items()
+        }
         del plain["private_seed"]
         return {**plain, "profile_version": VERSIONS[self.profile]}
 
@@ -100,24 +118,36 @@ class CircuitJob:
     """
 
     def __init__(
-        self, run: CircuitRun, output: Path, load: Callable[[], Model], *, task: Task | None = None, progress: Progress = BAR
+        self,
+        run: CircuitRun,
+        output: Path,
+        load: Callable[[], Model],
+        *,
+        task: Task | None = None,
+        progress: Progress = BAR,
     ) -> None:
         # Everything that can be wrong with what was typed is found before the model is loaded.
         self.run, self.progress = run, progress
-        self.methods = {method_name(method): method for method in (METHODS.make(text) for text in run.methods)}
+        self.methods = {
+            method_name(method): method for method in (METHODS.make(text) for text in run.methods)
+        }
         self.task = task_named(run.task) if task is None else task
         self.objective = load_objective(run.objective or self.task.objective)
         if run.ablation not in ABLATIONS:
             raise UnknownName("ablation", run.ablation, ABLATIONS)
         check_pairing(run.pairing)
         if run.pairing != "matched" and run.ablation != "counterfactual":
-            raise BadUsage(f"Only counterfactual ablation pairs prompts; got the pairing {run.pairing} with {run.ablation} ablation.")
+            raise BadUsage(
+                f"Only counterfactual ablation pairs prompts; got the pairing {run.pairing} with"
+                f" {run.ablation} ablation."
+            )
         self.folder = RunFolder.open(output, run.plan(), growing=("methods",))
         self.model = load()
         self.failures: list[Failure] = []
 
     def pairs(self, role: str, split: str, limit: int) -> Batch:
-        """Pairs of a split as a batch; what was chosen is kept in the folder under `role`, "train" or "test".
+        """Pairs of a split as a batch;
+        what was chosen is kept in the folder under `role`, "train" or "test".
 
         Raises:
             BadUsage: the folder holds results on other pairs.
@@ -136,7 +166,9 @@ class CircuitJob:
         about = {**pairs.selection(), "alignment": dict(batch.alignment)}
         if role == "train" and run.pairing != "matched":
             templates = [self.task.template(pair.tags) for pair in pairs]
-            batch, _, n_alone = paired(batch, run.pairing, np.random.default_rng(run.seed), templates)
+            batch, _, n_alone = paired(
+                batch, run.pairing, np.random.default_rng(run.seed), templates
+            )
             about |= {"pairing": run.pairing, "kept": len(batch), "alone": n_alone}
         self.folder.save_data(role, about)
         return batch
@@ -157,7 +189,9 @@ class CircuitJob:
         return behaviour_of(self.model, self.test)
 
     def ablated(self, batch: Batch) -> Batch:
-        """The batch with the run's ablation; constants are those of the train pairs, for the test pairs too."""
+        """The batch with the run's ablation;
+        constants are those of the train pairs, for the test pairs too.
+        """
         run = self.run
         if run.ablation == "counterfactual":
             return batch
@@ -175,7 +209,9 @@ class CircuitJob:
     def _constants(self) -> AblatedValues:
         run = self.run
         if run.ablation == "optimal":
-            return OptimalAblation(seed=run.seed).learn(self.model, self.train, progress=self.progress)
+            return OptimalAblation(seed=run.seed).learn(
+                self.model, self.train, progress=self.progress
+            )
         return ablated_values(self.model, self.train, run.ablation, progress=self.progress)
 
     def missing(self) -> list[str]:
@@ -185,7 +221,9 @@ class CircuitJob:
     def skip(self, name: str, kind: str, reason: str) -> None:
         """Leave a method out, with the reason as a row."""
         del self.methods[name]
-        self.failures.append(Failure(cell=self._cell_name(name), error=kind, message=reason, status="skipped"))
+        self.failures.append(
+            Failure(cell=self._cell_name(name), error=kind, message=reason, status="skipped")
+        )
 
     def localize(self) -> dict[str, Scores]:
         """Scores of all methods; those already in the folder are read."""
@@ -197,7 +235,9 @@ class CircuitJob:
             if train is None or name not in missing:
                 found[name] = load_scores(file, self.model.graph)
                 continue
-            scores = self._cell(name, lambda method=method, name=name: self._score(method, name, train))
+            scores = self._cell(
+                name, lambda method=method, name=name: self._score(method, name, train)
+            )
             if scores is not None:
                 scores.save(file)
                 found[name] = scores
@@ -206,13 +246,23 @@ class CircuitJob:
 
     def _score(self, method: Method, name: str, train: Batch) -> Scores:
         begin = time.perf_counter()
-        scores = method.score(self.model, train, self.objective, progress=self.progress, checkpoint=self.folder.checkpoint_file(name))
+        scores = method.score(
+            self.model,
+            train,
+            self.objective,
+            progress=self.progress,
+            checkpoint=self.folder.checkpoint_file(name),
+        )
         about = {
             **scores.provenance,
             "seconds": round(time.perf_counter() - begin, 3),
             "task": self.run.task,
             "split": self.run.train_split,
-            **({"pairing": self.run.pairing, "left out": self.folder.data()["train"]["alone"]} if self.run.pairing != "matched" else {}),
+            **(
+                {"pairing": self.run.pairing, "left out": self.folder.data()["train"]["alone"]}
+                if self.run.pairing != "matched"
+                else {}
+            ),
         }
         return dataclasses.replace(scores, provenance=about)
 
@@ -224,7 +274,9 @@ class CircuitJob:
             test = self.ablated(self.test)
             controls = self._controls(test)
             for name in missing:
-                found[name] = self._cell(name, lambda name=name: self._record(name, scores[name], test, controls))
+                found[name] = self._cell(
+                    name, lambda name=name: self._record(name, scores[name], test, controls)
+                )
         self.folder.save_failures(self.failures)
         return [record for record in found.values() if record is not None]
 
@@ -257,7 +309,9 @@ class CircuitJob:
             "peak_memory_gb": round(_peak_memory() / 2**30, 3),
         }
         about = {
-            "counterfactual": run.counterfactual or self.task.counterfactual_for(self.model.tokenizer),
+            "counterfactual": (
+                run.counterfactual or self.task.counterfactual_for(self.model.tokenizer)
+            ),
             "split": run.test_split,
             "limit": run.test_limit,
             "train_split": run.train_split,
@@ -270,7 +324,11 @@ class CircuitJob:
         }
         data = self.folder.data()
         method = self.methods.get(name)
-        spec = Spec(name=name) if method is None else Spec(name=name, version=method.version, args=settings(method))
+        spec = (
+            Spec(name=name)
+            if method is None
+            else Spec(name=name, version=method.version, args=settings(method))
+        )
         record = record_of(
             curve,
             model=Spec(name=self.model.name, args={"family": self.model.family}),
@@ -287,7 +345,9 @@ class CircuitJob:
         if is_truth(run.model) and self.task == task_named(run.model):
             record = with_recovery(record, scores, run.model, run.ablation)
         # What a task says of its data, as that rows repeat each other.
-        notes = dict.fromkeys(note for chosen in data.values() for note in chosen.get("notes", {}).values())
+        notes = dict.fromkeys(
+            note for chosen in data.values() for note in chosen.get("notes", {}).values()
+        )
         record = record.model_copy(update={"warnings": [*record.warnings, *notes]})
         self.folder.save_record(name, record)
         return record
@@ -304,11 +364,14 @@ class CircuitJob:
         return {"method": name, "task": self.run.task, "model": self.model.name}
 
 
-def legible(scores: EdgeScores | NodeScores, n_edges: int = DRAWN_EDGES, by: By = "magnitude") -> Circuit:
-    """The largest circuit of top edges, or of top nodes, that has at most `n_edges` left after pruning.
+def legible(
+    scores: EdgeScores | NodeScores, n_edges: int = DRAWN_EDGES, by: By = "magnitude"
+) -> Circuit:
+    """The largest circuit of top edges, or of top nodes,
+    that has at most `n_edges` left after pruning.
 
-    Where the first connected one is already larger, and where scores say that their circuits grow from the logits, edges are
-    grown; of nodes there is then none.
+    Where the first connected one is already larger, and where scores say that their circuits grow
+    from the logits, edges are grown; of nodes there is then none.
     """
     if isinstance(scores, EdgeScores) and scores.grows:
         return scores.greedy(min(n_edges, scores.graph.n_edges), by=by).pruned()
@@ -325,14 +388,18 @@ def legible(scores: EdgeScores | NodeScores, n_edges: int = DRAWN_EDGES, by: By 
     return scores.greedy(min(n_edges, scores.graph.n_edges), by=by).pruned()
 
 
-def write_report(folder: RunFolder, records: Sequence[Record], scores: Mapping[str, Scores]) -> Path:
+def write_report(
+    folder: RunFolder, records: Sequence[Record], scores: Mapping[str, Scores]
+) -> Path:
     """The run's report: one HTML file."""
     drawings = [
         draw_circuit(each, legible(each), title=f"{name}: the strongest connected edges")
         for name, each in scores.items()
         if isinstance(each, EdgeScores) and not name.startswith("random")
     ]
-    return write_page(folder.path / "report.html", records, drawings=drawings, failures=folder.failures())
+    return write_page(
+        folder.path / "report.html", records, drawings=drawings, failures=folder.failures()
+    )
 
 
 def _peak_memory() -> int:

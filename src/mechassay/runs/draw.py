@@ -1,8 +1,9 @@
 """Circuits cut from score files, and their drawings as files.
 
-A file of edge scores gives the circuit of its best edges, one of node scores that of its best nodes (all edges out of
-them), one of neuron scores that of the best nodes by the sum of their neurons. All are pruned: what is on no path from `input` to
-`logits` cannot change the output. A graph file without scores gives the circuit that it holds.
+A file of edge scores gives the circuit of its best edges, one of node scores that of its best nodes
+(all edges out of them), one of neuron scores that of the best nodes by the sum of their neurons.
+All are pruned: what is on no path from `input` to `logits` cannot change the output. A graph file
+without scores gives the circuit that it holds.
 """
 
 from __future__ import annotations
@@ -30,17 +31,27 @@ OURS = ".safetensors"
 DRAWINGS = (".svg", ".html")
 TITLE_TWO = "Two circuits and what they share"
 READING = {
-    "Boxes and lines": "A rounded box is an attention head, a hexagon an MLP; a line is an edge. The computation runs upwards. Point at a "
-    "line or a box for its name and numbers.",
-    "Scores": "Positive: the objective drops when the edge is ablated, so the edge helps. Lines grow with the square root of |score|; "
-    "dashed grey lines have no score.",
+    "Boxes and lines": (
+        "A rounded box is an attention head, a hexagon an MLP; a line is an edge. The computation"
+        " runs upwards. Point at a line or a box for its name and numbers."
+    ),
+    "Scores": (
+        "Positive: the objective drops when the edge is ablated, so the edge helps. Lines grow with"
+        " the square root of |score|; dashed grey lines have no score."
+    ),
 }
 READING_TWO = {
-    "Comparison": "Solid lines in the colour of the text are in both circuits, coloured ones in only one. A node is in a circuit that has "
-    "an edge into or out of it. Where both have scores, width is |score| as a share of the circuit's largest.",
+    "Comparison": (
+        "Solid lines in the colour of the text are in both circuits, coloured ones in only one. A"
+        " node is in a circuit that has an edge into or out of it. Where both have scores, width is"
+        " |score| as a share of the circuit's largest."
+    ),
     "Jaccard overlap": "What both have, as a share of what either has.",
-    "If random": "For circuits of the same sizes, all sets of edges alike (hypergeometric). Connected circuits share edges near the input "
-    "and the logits anyway: a small probability says that the circuits are related, not that they are one mechanism.",
+    "If random": (
+        "For circuits of the same sizes, all sets of edges alike (hypergeometric). Connected"
+        " circuits share edges near the input and the logits anyway: a small probability says that"
+        " the circuits are related, not that they are one mechanism."
+    ),
 }
 
 
@@ -74,20 +85,26 @@ class Cut:
         """The circuit alone."""
         graph = self.circuit.graph
         unknown = EdgeScores(graph, torch.full((graph.n_writers, graph.n_readers), torch.nan))
-        return draw_circuit(unknown if self.scores is None else self.scores, self.circuit, title=title)
+        return draw_circuit(
+            unknown if self.scores is None else self.scores, self.circuit, title=title
+        )
 
 
-def cut_circuit(path: Path, n_edges: int | None = None, *, by: By = "magnitude", greedy: bool = False) -> Cut:
+def cut_circuit(
+    path: Path, n_edges: int | None = None, *, by: By = "magnitude", greedy: bool = False
+) -> Cut:
     """The circuit of a score file's best edges or nodes.
 
     Args:
         path: scores of ours (.safetensors), or a graph file of EAP-IG or MIB (.json, .pt).
-        n_edges: edges to cut before pruning; of nodes, at most so many edges after it. If not given, what `legible` finds.
+        n_edges: edges to cut before pruning; of nodes, at most so many edges after it. If not
+            given, what `legible` finds.
         greedy: grow the edges from the logits.
 
     Raises:
         BadFile: missing, foreign, or nothing in it to draw.
-        BadUsage: another ending; more edges than the graph has; options that do not go with what the file holds.
+        BadUsage: another ending; more edges than the graph has; options that do not go with what
+            the file holds.
         UnknownName: no such ranking.
     """
     if by not in get_args(By):
@@ -102,12 +119,17 @@ def cut_circuit(path: Path, n_edges: int | None = None, *, by: By = "magnitude",
         how, found = _cut_nodes(path, scores, DRAWN_EDGES if n_edges is None else n_edges, by)
         return Cut(path, found, None, how, scores.provenance)
     if n_edges is not None:
-        raise BadUsage(f"{path}: holds a circuit of {len(circuit)} edges without scores to cut {n_edges} by: leave out --edges.")
+        raise BadUsage(
+            f"{path}: holds a circuit of {len(circuit)} edges without scores to cut {n_edges} by:"
+            " leave out --edges."
+        )
     return Cut(path, circuit, None, "the circuit in the file", {})
 
 
 def _read(path: Path) -> tuple[EdgeScores | NodeScores | NeuronScores | None, Circuit]:
-    """A file's scores, those of edges first, and the circuit that it holds beside or instead of them."""
+    """A file's scores, those of edges first,
+    and the circuit that it holds beside or instead of them.
+    """
     if path.suffix == OURS:
         scores = load_scores(path)
         return scores, Circuit.empty(scores.graph)
@@ -117,7 +139,9 @@ def _read(path: Path) -> tuple[EdgeScores | NodeScores | NeuronScores | None, Ci
     circuit = Circuit.empty(file.graph) if file.circuit is None else file.circuit
     if circuit.neurons is not None:
         # Edges out of a writer without a neuron carry nothing.
-        circuit = Circuit(file.graph, circuit.edges & circuit.neurons.any(dim=1)[:, None], circuit.neurons)
+        circuit = Circuit(
+            file.graph, circuit.edges & circuit.neurons.any(dim=1)[:, None], circuit.neurons
+        )
     if file.scores is not None:
         return file.scores, circuit
     if file.node_scores is not None and not bool(file.node_scores.isnan().all()):
@@ -129,21 +153,32 @@ def _read(path: Path) -> tuple[EdgeScores | NodeScores | NeuronScores | None, Ci
     return None, circuit
 
 
-def _cut_edges(scores: EdgeScores, n_edges: int | None, by: By, greedy: bool) -> tuple[str, Circuit]:
+def _cut_edges(
+    scores: EdgeScores, n_edges: int | None, by: By, greedy: bool
+) -> tuple[str, Circuit]:
     if n_edges is not None:
         scores.size(n_edges)  # Too many or too few is wrong, greedily too.
     if greedy or scores.grows:
         n = min(DRAWN_EDGES, scores.graph.n_edges) if n_edges is None else n_edges
-        return f"{n:,} edges grown from the logits by {by}, pruned", scores.greedy(n, by=by).pruned()
+        return (
+            f"{n:,} edges grown from the logits by {by}, pruned",
+            scores.greedy(n, by=by).pruned(),
+        )
     if n_edges is None:
-        return "the strongest connected edges" + (" by value" if by == "value" else ""), legible(scores, by=by)
+        return "the strongest connected edges" + (" by value" if by == "value" else ""), legible(
+            scores, by=by
+        )
     return f"the {n_edges:,} best edges by {by}, pruned", scores.top(n_edges, by=by).pruned()
 
 
-def _cut_nodes(path: Path, given: NodeScores | NeuronScores, n_edges: int, by: By) -> tuple[str, Circuit]:
+def _cut_nodes(
+    path: Path, given: NodeScores | NeuronScores, n_edges: int, by: By
+) -> tuple[str, Circuit]:
     graph = given.graph
     if not 0 <= n_edges <= graph.n_edges:
-        raise BadUsage(f"{path}: a circuit's size must be between 0 and {graph.n_edges} edges; got {n_edges}.")
+        raise BadUsage(
+            f"{path}: a circuit's size must be between 0 and {graph.n_edges} edges; got {n_edges}."
+        )
     scores = given.nodes() if isinstance(given, NeuronScores) else given
     found = legible(scores, n_edges, by)
     if n_edges and not len(found):
@@ -153,8 +188,8 @@ def _cut_nodes(path: Path, given: NodeScores | NeuronScores, n_edges: int, by: B
             raise BadUsage(f"{path}: no circuit of its scored nodes leads from input to logits.")
         size = len(scores.top(first, by=by).pruned())
         raise BadUsage(
-            f"{path}: scores of {given.unit}s give circuits of whole nodes; the smallest connected one by {by} has {size:,} edges, "
-            f"more than {n_edges:,}: give --edges {size}."
+            f"{path}: scores of {given.unit}s give circuits of whole nodes; the smallest connected"
+            f" one by {by} has {size:,} edges, more than {n_edges:,}: give --edges {size}."
         )
     summed = ", their neurons summed" if isinstance(given, NeuronScores) else ""
     return f"the best nodes by {by}{summed}, pruned", found
@@ -173,11 +208,21 @@ def write_drawing(output: Path, cuts: Sequence[Cut]) -> None:
     check_output(output)
     if len(cuts) == 2 and cuts[0].circuit.graph != cuts[1].circuit.graph:
         a, b = cuts
-        raise GraphMismatch(f"{a.path} is about {a.circuit.graph}; {b.path} is about {b.circuit.graph}.")
+        raise GraphMismatch(
+            f"{a.path} is about {a.circuit.graph}; {b.path} is about {b.circuit.graph}."
+        )
     if output.suffix == ".html":
         write_text(output, _page(cuts))
     else:
-        write_text(output, (cuts[0].drawing(cuts[0].title) if len(cuts) == 1 else _comparison(*cuts, title=TITLE_TWO)) + "\n")
+        write_text(
+            output,
+            (
+                cuts[0].drawing(cuts[0].title)
+                if len(cuts) == 1
+                else _comparison(*cuts, title=TITLE_TWO)
+            )
+            + "\n",
+        )
 
 
 def check_output(output: Path) -> None:
@@ -191,7 +236,9 @@ def check_output(output: Path) -> None:
 
 
 def _comparison(a: Cut, b: Cut, title: str = "") -> str:
-    return draw_comparison(a.circuit, b.circuit, names=_names(a, b), scores_a=a.scores, scores_b=b.scores, title=title)
+    return draw_comparison(
+        a.circuit, b.circuit, names=_names(a, b), scores_a=a.scores, scores_b=b.scores, title=title
+    )
 
 
 def _names(a: Cut, b: Cut) -> tuple[str, str]:
@@ -208,14 +255,23 @@ def _page(cuts: Sequence[Cut]) -> str:
     names = _names(a, b)
     overlap = overlap_grid(overlap_of(a.circuit, b.circuit), names)
     return grids_page(
-        f"Circuits of {names[0]} and {names[1]}", [overlap, *grids], [_comparison(a, b), *drawings], READING_TWO | READING, facts
+        f"Circuits of {names[0]} and {names[1]}",
+        [overlap, *grids],
+        [_comparison(a, b), *drawings],
+        READING_TWO | READING,
+        facts,
     )
 
 
 def _sizes(cut: Cut) -> Grid:
     """The size of one circuit."""
     graph, n = cut.circuit.graph, len(cut.circuit)
-    counts = (f"{n:,}", f"{graph.n_edges:,}", f"{n / graph.n_edges:.2%}", f"{int(nodes_of(cut.circuit).sum()):,}")
+    counts = (
+        f"{n:,}",
+        f"{graph.n_edges:,}",
+        f"{n / graph.n_edges:.2%}",
+        f"{int(nodes_of(cut.circuit).sum()):,}",
+    )
     columns = ("", "edges", "in the graph", "share", "heads and MLPs")
     return Grid(cut.title, columns, ((cut.name, *counts),))
 
@@ -223,8 +279,16 @@ def _sizes(cut: Cut) -> Grid:
 def _facts(cut: Cut) -> dict[str, str]:
     about = cut.provenance
     keys = ("method", "settings", "model", "task", "split", "objective", "n_examples")
-    return {"file": str(cut.path), "cut": cut.how, **{key.replace("n_", ""): _shown(about.get(key, "")) for key in keys}}
+    return {
+        "file": str(cut.path),
+        "cut": cut.how,
+        **{key.replace("n_", ""): _shown(about.get(key, "")) for key in keys},
+    }
 
 
 def _shown(value: Any) -> str:
-    return ", ".join(f"{key}={each}" for key, each in value.items()) if isinstance(value, Mapping) else str(value)
+    return (
+        ", ".join(f"{key}={each}" for key, each in value.items())
+        if isinstance(value, Mapping)
+        else str(value)
+    )

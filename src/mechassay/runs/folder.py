@@ -2,8 +2,8 @@
 
 `plan.json` says what is run. A second run with the same plan takes up what is there. Lists of what
 to do may grow: then `plan.json` has all that was ever asked for. Any other plan in the same folder
-is refused, with the first setting that differs, unless nothing was found here yet: a mistake in what
-was typed claims no folder. Files appear whole or not at all.
+is refused, with the first setting that differs, unless nothing was found here yet: a mistake in
+what was typed claims no folder. Files appear whole or not at all.
 """
 
 from __future__ import annotations
@@ -35,7 +35,8 @@ def write_text(path: Path, text: str) -> None:
 
 
 def check_can_write(path: Path) -> None:
-    """Refuse a file that `write_text` could not write, before there is anything to write. Makes the folders above it.
+    """Refuse a file that `write_text` could not write, before there is anything to write.
+    Makes the folders above it.
 
     Raises:
         BadUsage: it is a folder or a device, or may not be written.
@@ -63,7 +64,9 @@ def read_json(path: Path, what: str, kind: type[_Kind]) -> _Kind:
     except (OSError, ValueError) as error:
         raise BadFile(f"{path}: not a readable {what} ({str(error).splitlines()[0]}).") from None
     if not isinstance(found, kind):
-        raise BadFile(f"{path}: not a readable {what} (no JSON {'object' if kind is dict else 'list'}).")
+        raise BadFile(
+            f"{path}: not a readable {what} (no JSON {'object' if kind is dict else 'list'})."
+        )
     return found
 
 
@@ -78,7 +81,8 @@ class RunFolder:
         """A new folder for a plan, or the one that holds it already.
 
         Args:
-            growing: settings that list what to do, to which another run may add, and of which it may ask for less.
+            growing: settings that list what to do, to which another run may add, and of which it
+                may ask for less.
 
         Raises:
             BadUsage: the folder holds results of another plan, or files that are no run.
@@ -90,15 +94,19 @@ class RunFolder:
             for name in growing:
                 if isinstance(stored.get(name), list):
                     wanted[name] = list(dict.fromkeys([*stored[name], *wanted[name]]))
-            differing = [name for name in sorted((set(stored) | set(wanted)) - set(growing)) if not _same(stored, wanted, name)]
+            differing = [
+                name
+                for name in sorted((set(stored) | set(wanted)) - set(growing))
+                if not _same(stored, wanted, name)
+            ]
             if differing and folder._holds_nothing():
                 wanted = json.loads(json.dumps(plan))
                 folder.data_file.unlink(missing_ok=True)
             elif differing:
                 name = differing[0]
                 raise BadUsage(
-                    f"{path} holds a run with {name} = {stored.get(name)!r}; this one has {wanted.get(name)!r}. "
-                    "Name another --output, or remove the folder."
+                    f"{path} holds a run with {name} = {stored.get(name)!r}; this one has"
+                    f" {wanted.get(name)!r}. Name another --output, or remove the folder."
                 )
             elif wanted == stored:
                 return folder
@@ -120,7 +128,9 @@ class RunFolder:
         return folder
 
     def _holds_nothing(self) -> bool:
-        """Whether nothing was found here: a plan, or plans of parts, and what they chose to run on."""
+        """Whether nothing was found here: a plan, or plans of parts,
+        and what they chose to run on.
+        """
         return all(file.name in CHOSEN for file in self.path.rglob("*") if not file.is_dir())
 
     @property
@@ -176,7 +186,9 @@ class RunFolder:
         found = read_json(self.data_file, "choice of pairs", dict)
         for role, selection in found.items():
             if not isinstance(selection, dict) or "hash" not in selection:
-                raise BadFile(f"{self.data_file}: not a readable choice of pairs ({role} has no hash).")
+                raise BadFile(
+                    f"{self.data_file}: not a readable choice of pairs ({role} has no hash)."
+                )
         return found
 
     def save_data(self, role: str, selection: Mapping[str, Any]) -> None:
@@ -188,8 +200,13 @@ class RunFolder:
         """
         stored = self.data()
         if role in stored and stored[role]["hash"] != selection["hash"]:
-            raise BadUsage(f"{self.path} holds a run on other {role} pairs than these. Name another --output, or remove the folder.")
-        write_text(self.data_file, json.dumps({**stored, role: selection}, indent=1, ensure_ascii=False))
+            raise BadUsage(
+                f"{self.path} holds a run on other {role} pairs than these. Name another --output,"
+                " or remove the folder."
+            )
+        write_text(
+            self.data_file, json.dumps({**stored, role: selection}, indent=1, ensure_ascii=False)
+        )
 
     def save_failures(self, failures: list[Failure]) -> None:
         """Keep which cells failed or were skipped; an empty list removes the file."""
@@ -207,7 +224,11 @@ class RunFolder:
         """
         file = self.path / "failures.json"
         try:
-            return [Failure.model_validate(row) for row in read_json(file, "list of failures", list)] if file.is_file() else []
+            return (
+                [Failure.model_validate(row) for row in read_json(file, "list of failures", list)]
+                if file.is_file()
+                else []
+            )
         except ValidationError as error:
             raise _not_valid(file, "list of failures", error) from None
 
@@ -220,4 +241,6 @@ def _same(stored: Mapping[str, Any], wanted: Mapping[str, Any], name: str) -> bo
 
 def _not_valid(file: Path, what: str, error: ValidationError) -> BadFile:
     first = error.errors()[0]
-    return BadFile(f"{file}: not a {what} ({'.'.join(map(str, first['loc'])) or 'file'}: {first['msg']}).")
+    return BadFile(
+        f"{file}: not a {what} ({'.'.join(map(str, first['loc'])) or 'file'}: {first['msg']})."
+    )

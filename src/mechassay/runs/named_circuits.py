@@ -5,12 +5,15 @@
     full, empty                    every edge, or none
     random@500                     edges drawn at random, of which few may be live
     random-paths@500               edges on random paths from input to logits, all of them live
-    eap-ig-inputs@0.01             what a method finds on the train split; its settings may follow its name (eap-ig-inputs:steps=10@500)
+    eap-ig-inputs@0.01             what a method finds on the train split; its settings may
+                                   follow its name (eap-ig-inputs:steps=10@500)
     scores.safetensors@500         the best of stored scores
-    circuit.json, circuit.pt       the circuit in a file of EAP-IG or MIB; with a size, the best of its scores
+    circuit.json, circuit.pt       the circuit in a file of EAP-IG or MIB; with a size, the best
+                                   of its scores
 
-A size is a number of edges (500), or a share of all (0.01); of scores of nodes and neurons, both are what whole nodes are
-fitted into. Circuits are cut by magnitude and pruned; `:greedy` after the size grows them from the logits instead.
+A size is a number of edges (500), or a share of all (0.01); of scores of nodes and neurons, both
+are what whole nodes are fitted into. Circuits are cut by magnitude and pruned; `:greedy` after the
+size grows them from the logits instead.
 """
 
 from __future__ import annotations
@@ -61,7 +64,8 @@ class NamedCircuit:
 
     Attributes:
         text: all of it; the circuit's name in results.
-        name: what comes before the size: of the literature's circuit, of the file, or the method with its settings.
+        name: what comes before the size: of the literature's circuit, of the file, or the method
+            with its settings.
         size: edges, a share of them, or None.
     """
 
@@ -76,7 +80,8 @@ class NamedCircuit:
         """Read a circuit's text; nothing is loaded.
 
         Raises:
-            UnknownName: none of the forms, no such circuit of the literature, no such method, or no such way to cut.
+            UnknownName: none of the forms, no such circuit of the literature, no such method, or no
+                such way to cut.
             BadUsage: a method without a size, or what is no size.
             BadFile: there is no such file.
         """
@@ -106,7 +111,10 @@ class NamedCircuit:
     def _of_file(text: str, name: str, size: int | float | None, greedy: bool) -> NamedCircuit:
         suffix = Path(name).suffix
         if text.partition(":")[0] in METHODS.names():
-            raise BadUsage(f"What a method finds needs a size: {text}@500 for edges, or {text}@0.01 for a share of them.")
+            raise BadUsage(
+                f"What a method finds needs a size: {text}@500 for edges, or {text}@0.01 for a"
+                " share of them."
+            )
         if suffix not in (OURS, *ENDINGS) or (suffix == OURS and size is None):
             raise UnknownName("circuit", text, FORMS)
         if not Path(name).is_file():
@@ -116,7 +124,11 @@ class NamedCircuit:
     @property
     def file_hash(self) -> str | None:
         """SHA-256 of the file it comes from, if it comes from one."""
-        return hashlib.sha256(Path(self.name).read_bytes()).hexdigest() if self.kind == "file" else None
+        return (
+            hashlib.sha256(Path(self.name).read_bytes()).hexdigest()
+            if self.kind == "file"
+            else None
+        )
 
 
 @dataclass(frozen=True)
@@ -133,7 +145,12 @@ class FoundCircuit:
 
 
 def find_circuits(
-    named: Sequence[NamedCircuit], model: Model, model_name: str, ablation: str, seed: int, score: Score
+    named: Sequence[NamedCircuit],
+    model: Model,
+    model_name: str,
+    ablation: str,
+    seed: int,
+    score: Score,
 ) -> list[FoundCircuit]:
     """The circuits on a model's graph.
 
@@ -151,22 +168,39 @@ def find_circuits(
     return [_find(each, model, model_name, ablation, seed, scores) for each in named]
 
 
-def _find(each: NamedCircuit, model: Model, model_name: str, ablation: str, seed: int, scores: Mapping[str, Scores]) -> FoundCircuit:
+def _find(
+    each: NamedCircuit,
+    model: Model,
+    model_name: str,
+    ablation: str,
+    seed: int,
+    scores: Mapping[str, Scores],
+) -> FoundCircuit:
     graph, size = model.graph, each.size
     if each.kind == "canonical":
         found = canonical(each.name, graph)
-        return FoundCircuit(each.text, found.circuit, {"found in": found.model, "paper": found.paper})
+        return FoundCircuit(
+            each.text, found.circuit, {"found in": found.model, "paper": found.paper}
+        )
     if each.kind == "truth":
-        return FoundCircuit(each.text, _true(model_name, ablation), {"verified for": f"{ablation} ablation"})
+        return FoundCircuit(
+            each.text, _true(model_name, ablation), {"verified for": f"{ablation} ablation"}
+        )
     if each.kind in ("full", "empty"):
-        return FoundCircuit(each.text, Circuit.full(graph) if each.kind == "full" else Circuit.empty(graph), {})
+        return FoundCircuit(
+            each.text, Circuit.full(graph) if each.kind == "full" else Circuit.empty(graph), {}
+        )
     if each.kind == "random":
         assert size is not None
         count = EdgeScores.of(graph, graph.legal.float()).size(size)
         return FoundCircuit(each.text, DRAWN[each.name](graph, count, seed), {"seed": seed})
     if each.kind == "method":
         about = scores[each.name].provenance
-        kept = {key: about[key] for key in ("split", "n_examples", "objective", "pairing", "left out", "seconds") if key in about}
+        kept = {
+            key: about[key]
+            for key in ("split", "n_examples", "objective", "pairing", "left out", "seconds")
+            if key in about
+        }
         return FoundCircuit(each.text, _cut(scores[each.name], each), kept)
     return _of_file(each, graph)
 
@@ -180,7 +214,10 @@ def _of_file(each: NamedCircuit, graph: Graph) -> FoundCircuit:
     file = read_graph_file(path, graph)
     if each.size is not None:
         if file.scores is None:
-            raise BadFile(f"{path}: has no scores of edges to cut {each.size} by; without a size it is the circuit in the file.")
+            raise BadFile(
+                f"{path}: has no scores of edges to cut {each.size} by; without a size it is the"
+                " circuit in the file."
+            )
         return FoundCircuit(each.text, _cut(file.scores, each), about)
     if file.circuit is None:
         raise BadFile(f"{path}: holds no circuit, only scores: give a size, as in {path}@500.")
@@ -196,22 +233,31 @@ def _cut(scores: Scores, each: NamedCircuit) -> Circuit:
         return (scores.greedy if greedy else scores.top)(size, by="magnitude").pruned()
     if each.greedy:
         unit = "node" if isinstance(scores, NodeScores) else "neuron"
-        raise BadUsage(f"{each.text}: :greedy grows edges by their scores; these are scores of {unit}s.")
+        raise BadUsage(
+            f"{each.text}: :greedy grows edges by their scores; these are scores of {unit}s."
+        )
     share = size if isinstance(size, float) else size / scores.graph.n_edges
     return scores.within(share, by="magnitude").pruned()
 
 
 def _true(model: str, ablation: str) -> Circuit:
     if not is_truth(model):
-        raise BadUsage(f"The circuit 'truth' is that of a ground-truth model (mechassay truth list); {model} is none.")
+        raise BadUsage(
+            f"The circuit 'truth' is that of a ground-truth model (mechassay truth list); {model}"
+            " is none."
+        )
     circuits = load_truth(model).circuits
     if ablation not in circuits:
-        raise BadUsage(f"The circuit of {model} is verified for {', '.join(circuits)} ablation, not for {ablation}.")
+        raise BadUsage(
+            f"The circuit of {model} is verified for {', '.join(circuits)} ablation, not for"
+            f" {ablation}."
+        )
     return circuits[ablation]
 
 
 def number_or_share(text: str, things: str = "edges", within: str = "") -> int | float:
-    """A size as it is typed: 500 is a number of things, 0.01 (or 1.0, or 1e-3) a share of all, a float.
+    """A size as it is typed: 500 is a number of things, 0.01
+    (or 1.0, or 1e-3) a share of all, a float.
 
     Args:
         within: the whole of what was typed, for the message.
@@ -229,5 +275,8 @@ def number_or_share(text: str, things: str = "edges", within: str = "") -> int |
         share = math.nan
     if not 0 <= share <= 1:
         where = f" in {within!r}" if within else ""
-        raise BadUsage(f"A size is a number of {things} (500) or a share of them, between 0 and 1 (0.01); got {text!r}{where}.")
+        raise BadUsage(
+            f"A size is a number of {things} (500) or a share of them, between 0 and 1 (0.01); got"
+            f" {text!r}{where}."
+        )
     return share

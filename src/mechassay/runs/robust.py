@@ -68,18 +68,33 @@ OWN = "matched pairs: mean"
 STATISTICS = (OWN, "mean", "worst 10%", "99%", "max")
 TAIL_NAMES = ("cvar", "mixture", "worst-group")
 READING = {
-    "KL": "KL(M(x) || C(x, x~)) in nats at the last token. All columns but one are about the held-out grid: clean prompts x with corrupted "
-    "prompts x~ of other examples, of one template where the pairing is same-template.",
+    "KL": (
+        "KL(M(x) || C(x, x~)) in nats at the last token. All columns but one are about the held-out"
+        " grid: clean prompts x with corrupted prompts x~ of other examples, of one template where"
+        " the pairing is same-template."
+    ),
     OWN: "The mean over held-out pairs as the task makes them.",
     "worst 10 %": "The mean of the tenth of the pairs with the largest KL.",
-    "Rankings": "matched: scored on the task's own pairs. random, same-template: on the same clean prompts, each with corrupted prompts of "
-    "other examples. The others: on such pairs, where those that the circuit fails on count for more.",
-    "Intervals": "95 %. Of one repeat: bootstraps over the held-out prompts, rankings given; differences are of the same resampled "
-    "prompts. Of several: Student's over repeats, each with pairs of its own. Where an interval of a difference holds 0, nothing was "
-    "shown. They are not adjusted for the number of comparisons.",
-    "Rounds": "What the circuit of each round did on its fresh pairs. Their clean prompts are those that the circuit was found on. "
-    "The heaviest group is the one that worst-group lets count most, and its share.",
-    "Edges on a path": "Those of the edges asked for that are on a path from input to logits; the others do nothing.",
+    "Rankings": (
+        "matched: scored on the task's own pairs. random, same-template: on the same clean prompts,"
+        " each with corrupted prompts of other examples. The others: on such pairs, where those"
+        " that the circuit fails on count for more."
+    ),
+    "Intervals": (
+        "95 %. Of one repeat: bootstraps over the held-out prompts, rankings given; differences are"
+        " of the same resampled prompts. Of several: Student's over repeats, each with pairs of its"
+        " own. Where an interval of a difference holds 0, nothing was shown. They are not adjusted"
+        " for the number of comparisons."
+    ),
+    "Rounds": (
+        "What the circuit of each round did on its fresh pairs. Their clean prompts are those that"
+        " the circuit was found on. The heaviest group is the one that worst-group lets count most,"
+        " and its share."
+    ),
+    "Edges on a path": (
+        "Those of the edges asked for that are on a path from input to logits; the others do"
+        " nothing."
+    ),
 }
 
 
@@ -88,13 +103,14 @@ class RobustRun:
     """What to run. The fields are the plan that is stored with the results.
 
     Attributes:
-        tails: how losses are made into one, each a ranking ("cvar", "mixture:alpha=0.1"); see `TAILS`.
+        tails: how losses are made into one, each a ranking ("cvar", "mixture:alpha=0.1"); see
+            `TAILS`.
         pairing: of the pairs that tails are looked for on, and of the held-out grid:
             "same-template" or "random".
         group: a field of the clean prompts, whose values are the groups of worst-group; the
             templates if empty.
-        objective: what circuits are found by, and what a pair's loss is: "kl" or "js"; held-out pairs
-            are always measured by KL.
+        objective: what circuits are found by, and what a pair's loss is: "kl" or "js"; held-out
+            pairs are always measured by KL.
         edges: size of the circuit whose losses are looked at: a number, or a share as a float.
         sizes: at which rankings are compared.
         n_base, n_held_out: pairs that circuits are found on, and held-out matched pairs. The grid
@@ -142,19 +158,28 @@ class RobustRun:
         check_pairing(self.pairing)
         if self.pairing == MATCHED:
             raise BadUsage(
-                "Robust discovery draws pairs anew, and matched ones are always the same: the pairing is same-template or random."
+                "Robust discovery draws pairs anew, and matched ones are always the same: the"
+                " pairing is same-template or random."
             )
         named = [TAILS.make(text) for text in self.tails]
         if MEAN in named or len(set(named)) < len(named):
-            raise BadUsage(f"Give different tails, and not the mean, which is there anyway; got {', '.join(self.tails)}.")
+            raise BadUsage(
+                "Give different tails, and not the mean, which is there anyway; got"
+                f" {', '.join(self.tails)}."
+            )
         pairings = dict.fromkeys((RANDOM, self.pairing))
-        return {**{each: (each, MEAN) for each in pairings}, **dict(zip(self.tails, [(self.pairing, each) for each in named], strict=True))}
+        return {
+            **{each: (each, MEAN) for each in pairings},
+            **dict(zip(self.tails, [(self.pairing, each) for each in named], strict=True)),
+        }
 
     def differences(self) -> list[tuple[str, str]]:
         """What is compared with what: each ranking with those before it that have no tail."""
         arms = [MATCHED, *self.arms()]
         plain = [name for name in arms if name not in self.tails]
-        return [(of, minus) for place, of in enumerate(arms) for minus in plain if minus in arms[:place]]
+        return [
+            (of, minus) for place, of in enumerate(arms) for minus in plain if minus in arms[:place]
+        ]
 
     def check_sizes(self, graph: Graph) -> None:
         """Refuse sizes that the graph does not have, and repeated ones.
@@ -166,19 +191,28 @@ class RobustRun:
         for size in (self.edges, *self.sizes):
             edges.size(size)
         if not self.sizes or len(set(self.sizes)) < len(self.sizes):
-            raise BadUsage(f"Give one or more different sizes to compare rankings at; got {', '.join(map(str, self.sizes)) or 'none'}.")
+            raise BadUsage(
+                "Give one or more different sizes to compare rankings at; got"
+                f" {', '.join(map(str, self.sizes)) or 'none'}."
+            )
 
 
-def run_robust(run: RobustRun, output: Path, model: Model, task: Task, *, progress: Progress = BAR) -> list[dict[str, Any]]:
-    """The comparisons of all repeats, as plain values; those that the folder holds are not made again.
+def run_robust(
+    run: RobustRun, output: Path, model: Model, task: Task, *, progress: Progress = BAR
+) -> list[dict[str, Any]]:
+    """The comparisons of all repeats, as plain values;
+    those that the folder holds are not made again.
 
     Raises:
-        UnknownName, BadUsage, BadPairs: no such method or setting; several repeats of a task that has no seed; too few prompts;
-            a size that the graph does not have.
+        UnknownName, BadUsage, BadPairs: no such method or setting; several repeats of a task that
+            has no seed; too few prompts; a size that the graph does not have.
         BadFile: the folder holds a damaged file.
     """
     if run.repeats < 1 or (run.repeats > 1 and not task.seeded):
-        raise BadUsage(f"Repeats must be 1 or more, and just 1 for a task whose examples do not depend on a seed; got {run.repeats}.")
+        raise BadUsage(
+            "Repeats must be 1 or more, and just 1 for a task whose examples do not depend on a"
+            f" seed; got {run.repeats}."
+        )
     run.robust()
     run.arms()
     run.check_objective()
@@ -204,29 +238,40 @@ class _Strata:
     strata: tuple[str, ...]
 
     @staticmethod
-    def drawn(run: RobustRun, model: Model, task: Task, split: str, n: int, seed: int, group: str) -> _Strata:
+    def drawn(
+        run: RobustRun, model: Model, task: Task, split: str, n: int, seed: int, group: str
+    ) -> _Strata:
         """The first pairs of a split that have as many tokens as most.
 
         Their groups are the values of the field `group`, or the templates if it is empty.
         """
         asked, rows, pairs, batch = n, list[int](), (), None
         while batch is None or len(rows) < n:
-            pairs = task.pairs(split, model, limit=asked, counterfactual=run.counterfactual or None, seed=seed)
+            pairs = task.pairs(
+                split, model, limit=asked, counterfactual=run.counterfactual or None, seed=seed
+            )
             batch = model.batch(pairs)
             rows = (batch.lengths == batch.lengths.mode().values).nonzero()[:n, 0].tolist()
             asked *= 2
         chosen = [pairs[row] for row in rows]
         templates = tuple(task.template(pair.tags) for pair in chosen)
         if run.pairing != RANDOM and None in templates:
-            raise BadUsage(f"{task.name} does not say which template its prompts have: take the pairing random.")
+            raise BadUsage(
+                f"{task.name} does not say which template its prompts have: take the pairing"
+                " random."
+            )
         kinds = tuple(template or "" for template in templates)
         groups = tuple(labels_of(chosen, group)) if group else kinds
-        return _Strata(batch.select(rows), templates, groups, kinds if run.pairing != RANDOM else ("",) * n)
+        return _Strata(
+            batch.select(rows), templates, groups, kinds if run.pairing != RANDOM else ("",) * n
+        )
 
     def select(self, rows: Sequence[int]) -> _Strata:
         """The pairs at `rows`, in that order."""
         groups, strata = (tuple(each[row] for row in rows) for each in (self.groups, self.strata))
-        return _Strata(self.batch.select(rows), tuple(self.templates[row] for row in rows), groups, strata)
+        return _Strata(
+            self.batch.select(rows), tuple(self.templates[row] for row in rows), groups, strata
+        )
 
 
 def strata_grid(
@@ -248,14 +293,24 @@ def strata_grid(
     """
     found = np.full((len(circuits) + 1, len(clean), len(corrupted)), np.nan, dtype=np.float32)
     for each in sorted(set(strata[0]) & set(strata[1])):
-        rows, columns = ([place for place, stratum in enumerate(side) if stratum == each] for side in strata)
+        rows, columns = (
+            [place for place, stratum in enumerate(side) if stratum == each] for side in strata
+        )
         pools = [
-            _pool(batch.select(places), name) for batch, places, name in ((clean, rows, "clean"), (corrupted, columns, "counterfactual"))
+            _pool(batch.select(places), name)
+            for batch, places, name in (
+                (clean, rows, "clean"),
+                (corrupted, columns, "counterfactual"),
+            )
         ]
         values = evaluate_pairs(model, circuits, *pools, progress=progress)
-        found[(slice(None), *np.ix_(rows, columns))] = np.concatenate((values.circuits, values.corrupted[None]))
+        found[(slice(None), *np.ix_(rows, columns))] = np.concatenate(
+            (values.circuits, values.corrupted[None])
+        )
     if np.isnan(found).all():
-        raise BadPairs("No held-out clean prompt has the template of a corrupted one: there is no grid.")
+        raise BadPairs(
+            "No held-out clean prompt has the template of a corrupted one: there is no grid."
+        )
     return found
 
 
@@ -283,12 +338,26 @@ class _Repeat:
         held = _Strata.drawn(*draw, HELD_OUT, 2 * run.n_held_out, self.seed, "")
         check_apart("pairs that circuits are found on", kept.batch, "held-out pairs", held.batch)
         # Rankings in the folder are of the same plan; here of the same prompts, too.
-        folder.save_data(f"repeat {number}", {"hash": hashlib.sha256((kept.batch.content + held.batch.content).encode()).hexdigest()})
+        folder.save_data(
+            f"repeat {number}",
+            {
+                "hash": (
+                    hashlib.sha256((kept.batch.content + held.batch.content).encode()).hexdigest()
+                )
+            },
+        )
         scores = self._rank(kept, lambda name: folder.scores_file(f"{number}-{_file(name)}"))
         places = [(name, size) for size in run.sizes for name in scores]
-        circuits = [dataclasses.replace(run.robust(), n_edges=size).circuit(scores[name]) for name, size in places]
+        circuits = [
+            dataclasses.replace(run.robust(), n_edges=size).circuit(scores[name])
+            for name, size in places
+        ]
         statistics, empty, n_pairs = self._evaluated(held, places, circuits)
-        matched = {size: circuit.pruned().edges for (name, size), circuit in zip(places, circuits, strict=True) if name == MATCHED}
+        matched = {
+            size: circuit.pruned().edges
+            for (name, size), circuit in zip(places, circuits, strict=True)
+            if name == MATCHED
+        }
         cells: list[dict[str, Any]] = []
         for (name, size), circuit in zip(places, circuits, strict=True):
             live = circuit.pruned().edges
@@ -304,7 +373,12 @@ class _Repeat:
                 }
             )
         differences = [
-            {"of": of, "minus": minus, "size": size, "statistics": statistics[of, size].minus(statistics[minus, size]).stored()}
+            {
+                "of": of,
+                "minus": minus,
+                "size": size,
+                "statistics": statistics[of, size].minus(statistics[minus, size]).stored(),
+            }
             for size in run.sizes
             for of, minus in run.differences()
         ]
@@ -325,23 +399,42 @@ class _Repeat:
         """Statistics of every circuit and of no edges, and how many pairs the grid has."""
         n, seed = self.run.n_held_out, self.run.seed
         first, second = held.select(range(n)), held.select(range(n, 2 * n))
-        grid = strata_grid(self.model, circuits, first.batch, second.batch, (first.strata, second.strata), self.progress)
+        grid = strata_grid(
+            self.model,
+            circuits,
+            first.batch,
+            second.batch,
+            (first.strata, second.strata),
+            self.progress,
+        )
         none = dataclasses.replace(circuits[0], edges=circuits[0].edges & False)
-        own = evaluate(self.model, [*circuits, none], first.batch, DIVERGENCE, progress=self.progress)
+        own = evaluate(
+            self.model, [*circuits, none], first.batch, DIVERGENCE, progress=self.progress
+        )
         draws = resampled_means(own, first.batch.groups, np.random.default_rng(seed))
-        found = [_Statistics(Resampled.of(each, seed), float(own[row].mean()), draws[:, row]) for row, each in enumerate(grid)]
+        found = [
+            _Statistics(Resampled.of(each, seed), float(own[row].mean()), draws[:, row])
+            for row, each in enumerate(grid)
+        ]
         return dict(zip(places, found, strict=False)), found[-1], int(np.isfinite(grid[0]).sum())
 
     def _rank(self, base: _Strata, file: Callable[[str], Path]) -> dict[str, EdgeScores]:
         """All rankings. None depends on whether another was made or read."""
         run, model, known, progress = self.run, self.model, dict[bytes, Any](), self.progress
         method = run.robust().method
-        found = {MATCHED: self._kept(file(MATCHED), lambda: method.score(model, base.batch, run.objective, progress=progress))}
+        found = {
+            MATCHED: self._kept(
+                file(MATCHED),
+                lambda: method.score(model, base.batch, run.objective, progress=progress),
+            )
+        }
         for name, (pairing, tail) in run.arms().items():
 
             def score(pairing: str = pairing, tail: Tail = tail, known: Known = known) -> Scores:
                 pairs = Redrawn.of(base.batch, pairing, base.templates, base.groups)
-                return run.robust(tail).score(model, pairs, run.objective, seed=self.seed, known=known, progress=progress)
+                return run.robust(tail).score(
+                    model, pairs, run.objective, seed=self.seed, known=known, progress=progress
+                )
 
             found[name] = self._kept(file(name), score)
         return found
@@ -367,13 +460,18 @@ class _Statistics:
     own_draws: Float[np.ndarray, "resamples"]
 
     def minus(self, other: _Statistics) -> _Statistics:
-        return _Statistics(self.grid.minus(other.grid), self.own - other.own, self.own_draws - other.own_draws)
+        return _Statistics(
+            self.grid.minus(other.grid), self.own - other.own, self.own_draws - other.own_draws
+        )
 
     def stored(self) -> dict[str, list[float | None]]:
         """Estimates as plain values: value, low, high."""
         low, high, _ = percentile_interval(self.own_draws, LEVEL)
         found = {OWN: Estimate(self.own, low, high), **self.grid.estimates()}
-        return {name: [_plain(end) for end in (each.value, each.low, each.high)] for name, each in found.items()}
+        return {
+            name: [_plain(end) for end in (each.value, each.low, each.high)]
+            for name, each in found.items()
+        }
 
 
 def check_apart(first: str, some: Batch, second: str, others: Batch) -> None:
@@ -384,12 +482,18 @@ def check_apart(first: str, some: Batch, second: str, others: Batch) -> None:
     """
     shared = _prompts(some) & _prompts(others)
     if shared:
-        raise BadPairs(f"The {first} and the {second} share {len(shared)} prompts; take them from different splits.")
+        raise BadPairs(
+            f"The {first} and the {second} share {len(shared)} prompts; take them from different"
+            " splits."
+        )
 
 
 def _prompts(batch: Batch) -> set[tuple[int, ...]]:
     """Prompts without their padding."""
-    rows = [zip(tokens.cpu(), batch.mask.cpu(), strict=True) for tokens in (batch.clean, batch.counterfactual)]
+    rows = [
+        zip(tokens.cpu(), batch.mask.cpu(), strict=True)
+        for tokens in (batch.clean, batch.counterfactual)
+    ]
     return {tuple(row[keep].tolist()) for side in rows for row, keep in side}
 
 
@@ -400,7 +504,9 @@ def _plain(value: float) -> float | None:
 def _estimates(rows: Sequence[Mapping[str, Any]], name: str) -> Estimate:
     """A statistic over the repeats."""
     stored = [row["statistics"][name] for row in rows]
-    return over_repeats([Estimate(*(math.nan if end is None else float(end) for end in each)) for each in stored])
+    return over_repeats(
+        [Estimate(*(math.nan if end is None else float(end) for end in each)) for each in stored]
+    )
 
 
 def _texts(rows: Sequence[Mapping[str, Any]]) -> Iterator[str]:
@@ -414,52 +520,106 @@ def _mean(rows: Sequence[Mapping[str, Any]], name: str) -> str:
 
 
 def robust_grids(run: RobustRun, repeats: Sequence[Mapping[str, Any]]) -> list[Grid]:
-    """The tables: at every size the rankings and their differences, then the rounds of each tail."""
+    """The tables: at every size the rankings and their differences,
+    then the rounds of each tail.
+    """
     grids: list[Grid] = []
     heads = tuple(name.replace("%", " %") for name in STATISTICS)
     for size in run.sizes:
         title = f"{share(size)} of the edges" if isinstance(size, float) else f"{size:,} edges"
         rows: list[tuple[str, ...]] = [
-            ("no edges (corrupted run)", "0", "0", *_texts([{"statistics": repeat["empty"]} for repeat in repeats]))
+            (
+                "no edges (corrupted run)",
+                "0",
+                "0",
+                *_texts([{"statistics": repeat["empty"]} for repeat in repeats]),
+            )
         ]
         for ranking in (MATCHED, *run.arms()):
-            cells = [cell for repeat in repeats for cell in repeat["cells"] if cell["ranking"] == ranking and cell["size"] == size]
-            rows.append((ranking, *(_mean(cells, name) for name in ("pairs", "edges_on_a_path")), *_texts(cells)))
-        grids.append(Grid(f"KL, {title}", ("ranking", "pairs", "edges on a path", *heads), tuple(rows)))
+            cells = [
+                cell
+                for repeat in repeats
+                for cell in repeat["cells"]
+                if cell["ranking"] == ranking and cell["size"] == size
+            ]
+            rows.append(
+                (
+                    ranking,
+                    *(_mean(cells, name) for name in ("pairs", "edges_on_a_path")),
+                    *_texts(cells),
+                )
+            )
+        grids.append(
+            Grid(f"KL, {title}", ("ranking", "pairs", "edges on a path", *heads), tuple(rows))
+        )
         less = "mean is lower in"
         rows = []
         for of, minus in run.differences():
             found = [
-                row for repeat in repeats for row in repeat["differences"] if (row["of"], row["minus"], row["size"]) == (of, minus, size)
+                row
+                for repeat in repeats
+                for row in repeat["differences"]
+                if (row["of"], row["minus"], row["size"]) == (of, minus, size)
             ]
             n_less = sum(row["statistics"]["mean"][0] < 0 for row in found)
-            rows.append((f"{of} minus {minus}", *_texts(found), f"{n_less} of {len(found)} repeats"))
+            rows.append(
+                (f"{of} minus {minus}", *_texts(found), f"{n_less} of {len(found)} repeats")
+            )
         grids.append(Grid(f"Differences of KL, {title}", ("difference", *heads, less), tuple(rows)))
-    if rows := [row for name in run.arms() for row in _rounds(name, [repeat["rounds"][name] for repeat in repeats])]:
-        grids.append(Grid("KL of each round's circuit on its fresh pairs, mean over repeats", ROUND_HEADS, tuple(rows)))
+    if rows := [
+        row
+        for name in run.arms()
+        for row in _rounds(name, [repeat["rounds"][name] for repeat in repeats])
+    ]:
+        grids.append(
+            Grid(
+                "KL of each round's circuit on its fresh pairs, mean over repeats",
+                ROUND_HEADS,
+                tuple(rows),
+            )
+        )
     return grids
 
 
 ROUND_HEADS = ("ranking", "round", "mean", "tail", "max", "pairs counted", "heaviest group")
 
 
-def _rounds(name: str, histories: Sequence[Sequence[Mapping[str, Any]]]) -> Iterator[tuple[str, ...]]:
+def _rounds(
+    name: str, histories: Sequence[Sequence[Mapping[str, Any]]]
+) -> Iterator[tuple[str, ...]]:
     """The rows of a ranking, a round each; none for what has no rounds."""
     for entries in zip(*histories, strict=True):
-        means = (number(float(np.mean([entry[each] for entry in entries]))) for each in ("mean", "tail", "max"))
+        means = (
+            number(float(np.mean([entry[each] for entry in entries])))
+            for each in ("mean", "tail", "max")
+        )
         tops = [max(entry["groups"].items(), key=lambda group: group[1]) for entry in entries]
         moved = any(len(set(entry["groups"].values())) > 1 for entry in entries)
         label = f" ({tops[0][0]})" if len({name for name, _ in tops}) == 1 else ""
-        heaviest = f"{share(float(np.mean([weight for _, weight in tops])))}{label}" if moved else ""
+        heaviest = (
+            f"{share(float(np.mean([weight for _, weight in tops])))}{label}" if moved else ""
+        )
         yield (name, str(entries[0]["round"]), *means, _mean(entries, "counted"), heaviest)
 
 
 def write_robust(run: RobustRun, output: Path, repeats: Sequence[Mapping[str, Any]]) -> Path:
     """Write report.html, tables.md and result.json into the folder; the path of the first."""
     grids = robust_grids(run, repeats)
-    facts = [{"setting": name, "value": str(value)} for name, value in dataclasses.asdict(run).items()]
-    write_text(output / "result.json", json.dumps({"run": dataclasses.asdict(run), "repeats": list(repeats)}, indent=1, ensure_ascii=False))
+    facts = [
+        {"setting": name, "value": str(value)} for name, value in dataclasses.asdict(run).items()
+    ]
+    write_text(
+        output / "result.json",
+        json.dumps(
+            {"run": dataclasses.asdict(run), "repeats": list(repeats)}, indent=1, ensure_ascii=False
+        ),
+    )
     write_text(output / "tables.md", grids_markdown(grids, facts))
     page = output / "report.html"
-    write_text(page, grids_page(f"Robust discovery: {run.task}, {run.model}", grids, [None] * len(grids), READING, facts))
+    write_text(
+        page,
+        grids_page(
+            f"Robust discovery: {run.task}, {run.model}", grids, [None] * len(grids), READING, facts
+        ),
+    )
     return page

@@ -1,17 +1,21 @@
-"""Many methods on many tasks and models: one circuit run for each task on each model, and one table over all.
+"""Many methods on many tasks and models:
+one circuit run for each task on each model, and one table over all.
 
 Each pair of a task and a model is a run of its own, in a folder of its own, so that everything
 there can be opened, resumed and reported alone. What is done is not done again; a model is loaded
-only if something of it is missing. A ground truth is a model that runs on its own task alone; the tasks that are named
-are for the other models. Models, tasks and methods may be added to a suite that is there.
+only if something of it is missing. A ground truth is a model that runs on its own task alone; the
+tasks that are named are for the other models. Models, tasks and methods may be added to a suite
+that is there.
 
-What fails is a cell of the table, with its reason, and so is what is skipped, before anything of it is run (`Limits`):
+What fails is a cell of the table, with its reason, and so is what is skipped, before anything of it
+is run (`Limits`):
 
-    at chance   the model does not do the task: on the test pairs the interval of its accuracy reaches chance
-    too dear    finding the circuit would take longer than allowed: the forwards that the method says it takes
-                (`Method.forwards`), or that learning the constants of optimal ablation takes, times the
-                seconds of one forward, which is timed on train pairs. Measuring the circuit is not counted:
-                that is about the same for all methods.
+    at chance   the model does not do the task: on the test pairs the interval of its accuracy
+                reaches chance
+    too dear    finding the circuit would take longer than allowed: the forwards that the method
+                says it takes (`Method.forwards`), or that learning the constants of optimal
+                ablation takes, times the seconds of one forward, which is timed on train pairs.
+                Measuring the circuit is not counted: that is about the same for all methods.
 
 Skipped and failed cells are tried again by the next run; limits are no part of the plan.
 """
@@ -71,7 +75,10 @@ class SuiteRun:
 
     def plan(self) -> dict[str, Any]:
         """The plan as plain values."""
-        plain = {key: list(value) if isinstance(value, tuple) else value for key, value in dataclasses.asdict(self).items()}
+        plain = {
+            key: list(value) if isinstance(value, tuple) else value
+            for key, value in dataclasses.asdict(self).items()
+        }
         return {**plain, "profile_version": VERSIONS[self.profile]}
 
     def tasks_of(self, model: str) -> tuple[str, ...]:
@@ -113,16 +120,27 @@ class Limits:
 
 def models_named(names: Sequence[str]) -> tuple[str, ...]:
     """Models as they are typed: "truth" stands for all ground truths."""
-    return tuple(dict.fromkeys(each for name in names for each in (truth_names() if name == ALL_TRUTHS else [name])))
+    return tuple(
+        dict.fromkeys(
+            each for name in names for each in (truth_names() if name == ALL_TRUTHS else [name])
+        )
+    )
 
 
 def run_suite(
-    run: SuiteRun, output: Path, load: Load, *, limits: Limits | None = None, progress: Progress = BAR
+    run: SuiteRun,
+    output: Path,
+    load: Load,
+    *,
+    limits: Limits | None = None,
+    progress: Progress = BAR,
 ) -> tuple[list[Record], list[Failure]]:
-    """Run what the folder does not hold yet; all records of the plan, and what failed or was skipped.
+    """Run what the folder does not hold yet;
+    all records of the plan, and what failed or was skipped.
 
     Raises:
-        UnknownName, BadUsage: a method, task or ablation that does not exist; a model without a task; the folder holds another plan.
+        UnknownName, BadUsage: a method, task or ablation that does not exist; a model without a
+        task; the folder holds another plan.
     """
     names = [method_name(METHODS.make(text)) for text in run.methods]
     if run.ablation not in ABLATIONS:
@@ -131,7 +149,9 @@ def run_suite(
         task_named(task)
     for model in run.models:
         if not run.tasks_of(model):
-            raise BadUsage(f"{model} needs a task to run on; only ground truths have one of their own.")
+            raise BadUsage(
+                f"{model} needs a task to run on; only ground truths have one of their own."
+            )
     folder = RunFolder.open(output, run.plan(), growing=("models", "tasks", "methods"))
     records: list[Record] = []
     failures: list[Failure] = []
@@ -163,7 +183,9 @@ def run_suite(
 
 
 class _Held:
-    """A model that is loaded when it is first needed, and kept until the next one; if it cannot be loaded, that is tried once."""
+    """A model that is loaded when it is first needed, and kept until the next one;
+    if it cannot be loaded, that is tried once.
+    """
 
     def __init__(self, name: str, load: Load) -> None:
         self.name, self.load = name, load
@@ -204,12 +226,18 @@ def _skip(job: CircuitJob, limits: Limits) -> None:
         costs = {name: cost + constants for name, cost in costs.items()}
     for name, forwards in costs.items():
         if forwards * seconds > 60 * limits.max_minutes:
-            job.skip(name, TOO_DEAR, f"{_duration(forwards * seconds)}: {forwards / n:,.0f} forwards a pair x {n} pairs")
+            job.skip(
+                name,
+                TOO_DEAR,
+                f"{_duration(forwards * seconds)}: {forwards / n:,.0f} forwards a pair x {n} pairs",
+            )
 
 
 def forward_seconds(model: Model, batch: Batch) -> float:
     """Seconds that a forward pass takes for one example, among as many as are run at once."""
-    rows, chunk = next(iter(batch.chunks(token_budget(model.bytes_per_token, batch.n_tokens, model.device))))
+    rows, chunk = next(
+        iter(batch.chunks(token_budget(model.bytes_per_token, batch.n_tokens, model.device)))
+    )
     took: list[float] = []
     for _ in range(2):  # The first one may also be the first of the process.
         begin = time.perf_counter()
@@ -221,12 +249,22 @@ def forward_seconds(model: Model, batch: Batch) -> float:
 
 def _duration(seconds: float) -> str:
     hours = seconds / 3600
-    return f"about {hours:,.0f} h" if hours >= 10 else f"about {hours:.1f} h" if hours >= 1 else f"about {seconds / 60:.2g} min"
+    return (
+        f"about {hours:,.0f} h"
+        if hours >= 10
+        else f"about {hours:.1f} h"
+        if hours >= 1
+        else f"about {seconds / 60:.2g} min"
+    )
 
 
 def write_report(folder: RunFolder, records: list[Record], failures: list[Failure]) -> Path:
-    """The suite's page (report.html), its tables in Markdown (tables.md), and the differences of methods (differences.json)."""
-    page, markdown = write_suite(records, failures, title="Circuit localization: methods, tasks and models")
+    """The suite's page (report.html), its tables in Markdown (tables.md),
+    and the differences of methods (differences.json).
+    """
+    page, markdown = write_suite(
+        records, failures, title="Circuit localization: methods, tasks and models"
+    )
     write_text(folder.path / "tables.md", markdown)
     write_text(folder.path / "differences.json", json.dumps(suite_differences(records), indent=1))
     write_text(folder.path / "report.html", page)

@@ -1,14 +1,17 @@
-"""Ground-truth models wherever a run names a model or a task, and how well scores recover their circuit.
+"""Ground-truth models wherever a run names a model or a task,
+and how well scores recover their circuit.
 
-The name of a ground truth ("truth-ioi") stands for its model, and where a task is named for its task. A record of such a model
-on its own task also says how well the scores tell the edges of the verified circuit from the others: AUROC with its
-interval, AUPRC and R-precision, by magnitude, or in the order in which circuits of these scores grow, where they
-are grown from the logits (`mechassay.circuits.recovery`). The circuit is the one that was verified
-for the run's ablation; for another ablation there is no truth, and the measures are undefined.
+The name of a ground truth ("truth-ioi") stands for its model, and where a task is named for its
+task. A record of such a model on its own task also says how well the scores tell the edges of the
+verified circuit from the others: AUROC with its interval, AUPRC and R-precision, by magnitude, or
+in the order in which circuits of these scores grow, where they are grown from the logits
+(`mechassay.circuits.recovery`). The circuit is the one that was verified for the run's ablation;
+for another ablation there is no truth, and the measures are undefined.
 
-Scores of nodes are compared too. To include a node is to include all edges out of it, so an edge has its
-writer's score, and the edges out of one node are tied; a node's score is the sum over its neurons. It is
-what a method that cannot tell edges apart can say about them: one that finds exactly the right nodes gets less than 1.
+Scores of nodes are compared too. To include a node is to include all edges out of it, so an edge
+has its writer's score, and the edges out of one node are tied; a node's score is the sum over its
+neurons. It is what a method that cannot tell edges apart can say about them: one that finds exactly
+the right nodes gets less than 1.
 """
 
 from __future__ import annotations
@@ -17,7 +20,7 @@ import math
 from dataclasses import replace
 
 import torch
-from scipy.stats import norm  # pyright: ignore[reportMissingTypeStubs] - scipy ships none
+from scipy.stats import norm
 
 from mechassay.circuits.node_scores import NeuronScores, Scores
 from mechassay.circuits.recovery import Recovery, recovery_of
@@ -38,18 +41,25 @@ def is_truth(name: str) -> bool:
     return name in TRUTHS.targets()
 
 
-def load_named(name: str, *, dtype: str = "float32", device: str = "cpu", prepend_bos: bool = False) -> Model:
+def load_named(
+    name: str, *, dtype: str = "float32", device: str = "cpu", prepend_bos: bool = False
+) -> Model:
     """A model by any name that a command takes; see `load_model` for errors."""
     if not is_truth(name):
         try:
             return load_model(name, dtype=dtype, device=device, prepend_bos=prepend_bos)
         except UnknownName:
             raise UnknownName("model", name, [*packaged_models(), *truth_names()]) from None
-    return replace(load_model(str(truth_folder(name)), dtype=dtype, device=device, prepend_bos=prepend_bos), name=name)
+    return replace(
+        load_model(str(truth_folder(name)), dtype=dtype, device=device, prepend_bos=prepend_bos),
+        name=name,
+    )
 
 
 def task_named(name: str) -> Task:
-    """A task by any name that a command takes, a ground truth's own among them; see `load_task` for errors."""
+    """A task by any name that a command takes, a ground truth's own among them;
+    see `load_task` for errors.
+    """
     if is_truth(name):
         return TRUTHS.make(name)
     try:
@@ -65,33 +75,49 @@ def by_edge(scores: Scores) -> EdgeScores:
     if isinstance(scores, EdgeScores):
         return scores
     graph, nodes = scores.graph, scores.nodes() if isinstance(scores, NeuronScores) else scores
-    return EdgeScores(graph, torch.where(graph.legal, nodes.values[:, None], torch.nan), scores.provenance)
+    return EdgeScores(
+        graph, torch.where(graph.legal, nodes.values[:, None], torch.nan), scores.provenance
+    )
 
 
 def with_recovery(record: Record, scores: Scores, truth: str, ablation: str) -> Record:
-    """The record with `MEASURES` against a ground truth's circuit, and among its controls the AUROC of random rankings.
+    """The record with `MEASURES` against a ground truth's circuit,
+    and among its controls the AUROC of random rankings.
 
     Raises:
         GraphMismatch: the scores belong to another graph than the truth.
     """
     known = load_truth(truth).circuits
     if ablation not in known:
-        why = f"The circuit of {truth} is verified for {', '.join(known)} ablation, not for {ablation}: recovery is undefined."
+        why = (
+            f"The circuit of {truth} is verified for {', '.join(known)} ablation, not for"
+            f" {ablation}: recovery is undefined."
+        )
         undefined = [Measure(name=name, value=float("nan")) for name in MEASURES]
-        return record.model_copy(update={"measures": [*record.measures, *undefined], "warnings": [*record.warnings, why]})
+        return record.model_copy(
+            update={"measures": [*record.measures, *undefined], "warnings": [*record.warnings, why]}
+        )
     circuit = known[ablation]
     found = recovery_of(by_edge(scores), circuit, by="magnitude")
     low, high, _ = by_chance(found.n_true, found.n_false)
-    controls = {**record.controls, "random": {**record.controls["random"], "auroc": {"mean": 0.5, "low": low, "high": high}}}
-    return record.model_copy(update={"measures": [*record.measures, *_measures(found)], "controls": controls})
+    controls = {
+        **record.controls,
+        "random": {**record.controls["random"], "auroc": {"mean": 0.5, "low": low, "high": high}},
+    }
+    return record.model_copy(
+        update={"measures": [*record.measures, *_measures(found)], "controls": controls}
+    )
 
 
 def by_chance(n_true: int, n_false: int) -> Interval:
     """What the AUROC of 95 % of random rankings is between; its mean is 1/2.
 
-    The Mann-Whitney statistic of n and m without ties has the variance (n + m + 1) / (12 n m), and is about normal.
+    The Mann-Whitney statistic of n and m without ties has the variance (n + m + 1) / (12 n m), and
+    is about normal.
     """
-    half = float(norm.ppf((1 + LEVEL) / 2)) * math.sqrt((n_true + n_false + 1) / (12 * n_true * n_false))
+    half = float(norm.ppf((1 + LEVEL) / 2)) * math.sqrt(
+        (n_true + n_false + 1) / (12 * n_true * n_false)
+    )
     return Interval(0.5 - half, 0.5 + half)
 
 

@@ -1,4 +1,5 @@
-"""Science questions with four choices (AI2 Reasoning Challenge, Clark et al. 2018), easy and challenge.
+"""Science questions with four choices (AI2 Reasoning Challenge, Clark et al.
+2018), easy and challenge.
 
 The task is that of MIB (Mueller et al. 2025, appendix D.4, tables 5 and 10): a question of school
 science is completed by the label of its correct choice. Unlike in "mcqa" the question does not
@@ -18,13 +19,14 @@ answerPosition puts every choice in another place (a derangement), each one equa
   "dev", "test", "private"). Where none has, a hash of the question allots it to a split, in the
   proportions of table 5: a question comes into the same split whatever else is in the file.
 
-With `source="hub"` or a folder, rows of MIB's own data set are read instead, with its counterfactuals.
+With `source="hub"` or a folder, rows of MIB's own data set are read instead, with its
+counterfactuals.
 
 *Which questions count.* As in MIB, only questions with exactly four choices, which must be four
 different ones. Any other question is an example without counterfactuals: no pair comes of it, and
 `Pairs.dropped` counts it as "no such counterfactual". So is a question of the hub that came before
-with the same choices; in a file, where it can be corrected, that is an error. The labels are A to D,
-whatever the original calls them.
+with the same choices; in a file, where it can be corrected, that is an error. The labels are A to
+D, whatever the original calls them.
 
 A split is its questions in an order drawn from the seed, each once. Parts of a prompt are those of
 every multiple-choice prompt. Tags: question_id and position (of the correct choice, from 0).
@@ -32,8 +34,8 @@ every multiple-choice prompt. Tags: question_id and position (of the correct cho
 Where this deviates from MIB:
 
 - The default questions are our own sample, in small splits. The sizes of table 5 need the public
-  data: `source="hub"`, or `questions="hub"`, whose test split is as large as MIB's public and private
-  test together.
+  data: `source="hub"`, or `questions="hub"`, whose test split is as large as MIB's public and
+  private test together.
 - The random letters have none of the original's, and answerPosition leaves no choice in its place.
 - Splits share no question, but they share words.
 - A private seed decides the order and the counterfactuals of the private split; its questions are
@@ -157,9 +159,15 @@ class ARC(MultipleChoice):
     def __post_init__(self) -> None:
         self.check_labels()
         if self.source != "own" and self.questions != SAMPLE:
-            raise BadUsage(f'{self.name} takes questions only with source="own"; got source={self.source!r}, questions={self.questions!r}.')
+            raise BadUsage(
+                f'{self.name} takes questions only with source="own"; got source={self.source!r},'
+                f" questions={self.questions!r}."
+            )
         if self.questions not in (SAMPLE, HUB) and Path(self.questions).suffix not in ROW_FILES:
-            raise BadUsage(f"questions of {self.name} is {SAMPLE!r}, {HUB!r} or a file {', '.join(ROW_FILES)}; got {self.questions!r}.")
+            raise BadUsage(
+                f"questions of {self.name} is {SAMPLE!r}, {HUB!r} or a file {', '.join(ROW_FILES)};"
+                f" got {self.questions!r}."
+            )
 
     @property
     def n_labels(self) -> int:
@@ -168,7 +176,8 @@ class ARC(MultipleChoice):
     # They depend on where the questions come from.
     @property
     def sizes(self) -> Mapping[str, int]:  # pyright: ignore[reportIncompatibleVariableOverride]
-        """Questions of each split, those that do not count included; splits without any are not there.
+        """Questions of each split, those that do not count included;
+        splits without any are not there.
 
         Raises:
             BadFile: the file of questions cannot be read.
@@ -192,29 +201,47 @@ class ARC(MultipleChoice):
             item = items[index]
             format = Format(derangement(N_CHOICES, rng), random_letters(N_CHOICES, rng))
             fit = _counts(item.question) and not item.again
-            others = {kind: format.changed(item.question, changes_of(kind)) for kind in KINDS} if fit else {}
-            yield self.example(f"{self.name}-{split}-{number:06d}", item.question, others, {"id": item.id})
+            others = (
+                {kind: format.changed(item.question, changes_of(kind)) for kind in KINDS}
+                if fit
+                else {}
+            )
+            yield self.example(
+                f"{self.name}-{split}-{number:06d}", item.question, others, {"id": item.id}
+            )
 
     def to_row(self, example: Example) -> dict[str, Any]:
         """An example in the public schema; its question_id is "arc_id"."""
         return {**super().to_row(example), "arc_id": example.tags["question_id"]}
 
-    def example(self, id: str, question: Question, others: Mapping[str, Question], row: Mapping[str, Any]) -> Example:
+    def example(
+        self, id: str, question: Question, others: Mapping[str, Question], row: Mapping[str, Any]
+    ) -> Example:
         name = row.get("arc_id") or row.get("id") or _digest("\n".join(_key(question)))[:16]
         tags = {"question_id": str(name), "position": str(question.correct)}
         kept = others if _counts(question) else {}
-        return Example(id, self.prompt(question), {kind: self.prompt(other) for kind, other in kept.items()}, tags=tags)
+        return Example(
+            id,
+            self.prompt(question),
+            {kind: self.prompt(other) for kind, other in kept.items()},
+            tags=tags,
+        )
 
     def parts(self, question: Question) -> Mapping[str, Span]:
         return NO_SPANS
 
     def _check_split(self, split: str) -> None:
         if split not in self.sizes:
-            raise BadUsage(f"The questions {self.questions!r} of {self.name} have no split {split!r}, only {', '.join(self.sizes)}.")
+            raise BadUsage(
+                f"The questions {self.questions!r} of {self.name} have no split {split!r}, only"
+                f" {', '.join(self.sizes)}."
+            )
 
     def _items(self, split: str) -> Sequence[_Item]:
         if self.questions == HUB:
-            return _read(public_rows(HUB, self.data.original, split), f"{self.data.original.repo} ({split})")
+            return _read(
+                public_rows(HUB, self.data.original, split), f"{self.data.original.repo} ({split})"
+            )
         return self._by_split[split]
 
     # Read once: a task gives the same questions even if its file changes meanwhile.
@@ -223,8 +250,14 @@ class ARC(MultipleChoice):
         """The questions of the sample or of a file."""
         if self.questions == SAMPLE:
             return _sample(self.data.level)
-        items = _allotted(_read(read_rows(Path(self.questions)), self.questions), self.questions, self.data.sizes)
-        return {split: found for split in SPLITS if (found := [item for item in items if item.split == split])}
+        items = _allotted(
+            _read(read_rows(Path(self.questions)), self.questions), self.questions, self.data.sizes
+        )
+        return {
+            split: found
+            for split in SPLITS
+            if (found := [item for item in items if item.split == split])
+        }
 
 
 @dataclass(frozen=True)
@@ -249,7 +282,15 @@ def _sample(level: str) -> dict[str, list[_Item]]:
     text = files("mechassay.tasks").joinpath("data/science.json").read_text(encoding="utf-8")
     return {
         split: [
-            _Item(row["id"], Question(row["question"], tuple(row["choices"]), letters(N_CHOICES), row["choices"].index(row["answer"])))
+            _Item(
+                row["id"],
+                Question(
+                    row["question"],
+                    tuple(row["choices"]),
+                    letters(N_CHOICES),
+                    row["choices"].index(row["answer"]),
+                ),
+            )
             for row in rows
         ]
         for split, rows in json.loads(text)[level].items()
@@ -278,7 +319,9 @@ def _read(rows: Iterable[Any], where: str) -> list[_Item]:
         try:
             item = _item(row, str(number))
         except (AttributeError, KeyError, TypeError, ValueError) as error:
-            raise BadFile(f"{where}: row {number} is not a question of ARC: {type(error).__name__} {error}.") from error
+            raise BadFile(
+                f"{where}: row {number} is not a question of ARC: {type(error).__name__} {error}."
+            ) from error
         key = _key(item.question)
         items.append(replace(item, again=key in seen))
         seen.add(key)
@@ -289,10 +332,14 @@ def _item(row: object, number: str) -> _Item:
     if not isinstance(row, Mapping):
         raise TypeError(f"a row is an object, got {type(row).__name__}")
     inner = row["question"]
-    stem, choices = (inner["stem"], inner["choices"]) if isinstance(inner, Mapping) else (inner, row["choices"])
+    stem, choices = (
+        (inner["stem"], inner["choices"]) if isinstance(inner, Mapping) else (inner, row["choices"])
+    )
     labels, texts = labelled(choices)
     correct = answer_index(str(row["answerKey"]), labels)
-    question = Question(one_line(stem), tuple(one_line(text) for text in texts), letters(len(texts)), correct)
+    question = Question(
+        one_line(stem), tuple(one_line(text) for text in texts), letters(len(texts)), correct
+    )
     return _Item(str(row.get("id") or number), question, _split(row.get("split")))
 
 
@@ -301,7 +348,9 @@ def _split(name: object) -> str | None:
         return None
     ours = split_named(str(name))
     if ours is None:
-        raise ValueError(f"a split is one of {', '.join(SPLITS)} or a usual name of one (val, dev); got {name!r}")
+        raise ValueError(
+            f"a split is one of {', '.join(SPLITS)} or a usual name of one (val, dev); got {name!r}"
+        )
     return ours
 
 
@@ -315,13 +364,22 @@ def _allotted(items: Sequence[_Item], where: str, shares: Mapping[str, int]) -> 
     for number, item in enumerate(items, 1):
         first = rows.setdefault(_key(item.question), number)
         if first != number:
-            raise BadFile(f"{where}: rows {first} and {number} have the same question with the same choices: {item.question.stem!r}.")
+            raise BadFile(
+                f"{where}: rows {first} and {number} have the same question with the same choices:"
+                f" {item.question.stem!r}."
+            )
     if not items:
         raise BadFile(f"{where} has no questions.")
     without = [number for number, item in enumerate(items, 1) if item.split is None]
     if 0 < len(without) < len(items):
-        raise BadFile(f"{where}: either all rows have a field split or none has; row {without[0]} has none.")
-    return [replace(item, split=_share(item.question.stem, shares)) for item in items] if without else list(items)
+        raise BadFile(
+            f"{where}: either all rows have a field split or none has; row {without[0]} has none."
+        )
+    return (
+        [replace(item, split=_share(item.question.stem, shares)) for item in items]
+        if without
+        else list(items)
+    )
 
 
 def _share(stem: str, shares: Mapping[str, int]) -> str:

@@ -83,14 +83,26 @@ SUBTRACTION_SIZES = {"train": 15_246, "validation": 2_484, "test": 1_000, "priva
 # The digits of the first colour; the others are of the second.
 TENS, ONES = frozenset((1, 3, 4, 6, 7)), frozenset((0, 1, 4, 7, 9))
 # Classes are numbered 2 * (colour of the tens) + colour of the ones.
-HELD_OUT: dict[frozenset[int], str] = {frozenset((0, 2)): "validation", frozenset((0, 3)): "test", frozenset((1, 3)): "private"}
-HELD_OUT_DIGITS = {"validation": frozenset((1, 6, 7)), "test": frozenset((0, 5, 8)), "private": frozenset((2, 3, 9))}
+HELD_OUT: dict[frozenset[int], str] = {
+    frozenset((0, 2)): "validation",
+    frozenset((0, 3)): "test",
+    frozenset((1, 3)): "private",
+}
+HELD_OUT_DIGITS = {
+    "validation": frozenset((1, 6, 7)),
+    "test": frozenset((0, 5, 8)),
+    "private": frozenset((2, 3, 9)),
+}
 
 
 def split_of(a: int, b: int) -> str:
-    """The split of two operands that both have one digit, or both two; their order is of no matter."""
+    """The split of two operands that both have one digit, or both two;
+    their order is of no matter.
+    """
     if _digits((a, b)) == 1:
-        return next((split for split, digits in HELD_OUT_DIGITS.items() if {a, b} <= digits), "train")
+        return next(
+            (split for split, digits in HELD_OUT_DIGITS.items() if {a, b} <= digits), "train"
+        )
     classes = [2 * (n // 10 not in TENS) + (n % 10 not in ONES) for n in (a, b)]
     return HELD_OUT.get(frozenset(classes), "train")
 
@@ -111,8 +123,8 @@ class Arithmetic(PublicTask):
     Attributes:
         source: "own", "hub", or a folder with rows of the public schema.
         digits: 1 or 2 for operands of that many digits only; 0 for both.
-        labels: "strict" for answers like " 91"; "mib-2025" for "91", after a prompt that ends in a space.
-            Public rows are read as they are.
+        labels: "strict" for answers like " 91"; "mib-2025" for "91", after a prompt that ends in a
+            space. Public rows are read as they are.
         operator: "+" or "-".
         templates: those of table 7.
     """
@@ -132,7 +144,9 @@ class Arithmetic(PublicTask):
         if self.labels not in ENDS:
             raise UnknownName("labels", self.labels, ENDS)
 
-    def readings(self, split: str, seed: int, tokenizer: Any = None) -> Iterator[Example | Unreadable]:
+    def readings(
+        self, split: str, seed: int, tokenizer: Any = None
+    ) -> Iterator[Example | Unreadable]:
         for each in super().readings(split, seed, tokenizer):
             if isinstance(each, Unreadable) or self.digits in (0, int(each.tags["num_digit"])):
                 yield each
@@ -149,13 +163,18 @@ class Arithmetic(PublicTask):
             yield self._example(
                 id=f"{self.name}-{split}-{number:06d}",
                 prompt=self._prompt(template, *map(str, operands[which])),
-                others={kind: self._prompt(template, *map(str, other)) for kind, other in changed.items()},
+                others={
+                    kind: self._prompt(template, *map(str, other))
+                    for kind, other in changed.items()
+                },
                 template=str(number_of_template + 1),
             )
 
     def from_row(self, row: Mapping[str, Any], id: str) -> Example:
         if row["operator"] != self.operator:
-            raise BadRow("another operator", f"the operator is {row['operator']!r}, not {self.operator!r}")
+            raise BadRow(
+                "another operator", f"the operator is {row['operator']!r}, not {self.operator!r}"
+            )
         template, *_ = _parsed(row["prompt"])
         others, unread = self.read_counterfactuals(row, self._read)
         known = template.rstrip()
@@ -170,8 +189,9 @@ class Arithmetic(PublicTask):
     def to_row(self, example: Example) -> dict[str, Any]:
         """An example in the public schema.
 
-        It has prompt, label (text), operator, num_digit, operand1, operand2, and the seven counterfactuals as
-        {prompt, label, operand1, operand2} (all numbers), null where the example has none.
+        It has prompt, label (text), operator, num_digit, operand1, operand2, and the seven
+        counterfactuals as {prompt, label, operand1, operand2} (all numbers), null where the example
+        has none.
         """
         others = example.counterfactuals
         whole = _column(example.prompt)
@@ -195,10 +215,15 @@ class Arithmetic(PublicTask):
         """
         template, a, b = _parsed(row["prompt"])
         if _result(self.operator, (int(a), int(b))) != int(row["label"]):
-            raise BadRow("a label that is not the result", f"the label of {row['prompt']!r} is {row['label']!r}")
+            raise BadRow(
+                "a label that is not the result",
+                f"the label of {row['prompt']!r} is {row['label']!r}",
+            )
         return self._prompt(template, a, b)
 
-    def _example(self, id: str, prompt: Prompt, others: Mapping[str, Prompt], template: str) -> Example:
+    def _example(
+        self, id: str, prompt: Prompt, others: Mapping[str, Prompt], template: str
+    ) -> Example:
         a, b = prompt.part("op1"), prompt.part("op2")
         tags = {
             "template": template,
@@ -233,7 +258,9 @@ class Addition(Arithmetic):
 
 @dataclass(frozen=True)
 class Subtraction(Arithmetic):
-    """Subtraction of the second operand from the first, with a positive result, see `Arithmetic`."""
+    """Subtraction of the second operand from the first,
+    with a positive result, see `Arithmetic`.
+    """
 
     name = "arithmetic-subtraction"
     counterfactuals = tuple(kind for kind in COLUMNS if kind != TENS_CARRY)
@@ -260,21 +287,36 @@ def operands_of(split: str, operator: str, digits: int) -> tuple[Operands, ...]:
 
 
 def changes(operator: str, operands: Operands) -> dict[str, list[Operands]]:
-    """What each kind of counterfactual but the random one could make of two operands, whatever their splits and results."""
+    """What each kind of counterfactual but the random one could make of two operands,
+    whatever their splits and results.
+    """
     a, b = operands
     (tens_a, ones_a), (tens_b, ones_b) = divmod(a, 10), divmod(b, 10)
     carry, ones = carries(operator, a, b), range(10)
-    in_a, in_b = [(10 * tens_a + digit, b) for digit in ones], [(a, 10 * tens_b + digit) for digit in ones]
+    in_a, in_b = (
+        [(10 * tens_a + digit, b) for digit in ones],
+        [(a, 10 * tens_b + digit) for digit in ones],
+    )
     tens = range(1, 10) if _digits(operands) == 2 else ()
-    tens_in_a, tens_in_b = [(10 * digit + ones_a, b) for digit in tens], [(a, 10 * digit + ones_b) for digit in tens]
-    flipped = [(10 * tens_a + x, 10 * tens_b + y) for x in ones for y in ones if carries(operator, x, y) != carry]
+    tens_in_a, tens_in_b = (
+        [(10 * digit + ones_a, b) for digit in tens],
+        [(a, 10 * digit + ones_b) for digit in tens],
+    )
+    flipped = [
+        (10 * tens_a + x, 10 * tens_b + y)
+        for x in ones
+        for y in ones
+        if carries(operator, x, y) != carry
+    ]
     return {
         "ones_op1_counterfactual": [each for each in in_a if each != operands],
         "ones_op2_counterfactual": [each for each in in_b if each != operands],
         "tens_op1_counterfactual": [each for each in tens_in_a if each != operands],
         "tens_op2_counterfactual": [each for each in tens_in_b if each != operands],
         "ones_carry_counterfactual": flipped,
-        TENS_CARRY: [each for each in tens_in_a if operator == "+" and (sum(each) >= 100) != (a + b >= 100)],
+        TENS_CARRY: [
+            each for each in tens_in_a if operator == "+" and (sum(each) >= 100) != (a + b >= 100)
+        ],
     }
 
 
@@ -283,7 +325,9 @@ def _allowed(split: str, operator: str, operands: Operands) -> dict[str, list[Op
     """Those of `changes` that are in the split and have another result."""
     results = _results(split, operator, _digits(operands))
     found = {
-        kind: [each for each in others if each in results and _apart(results[each], results[operands])]
+        kind: [
+            each for each in others if each in results and _apart(results[each], results[operands])
+        ]
         for kind, others in changes(operator, operands).items()
     }
     return {kind: others for kind, others in found.items() if others}
@@ -291,17 +335,23 @@ def _allowed(split: str, operator: str, operands: Operands) -> dict[str, list[Op
 
 @cache
 def _results(split: str, operator: str, digits: int) -> dict[Operands, int]:
-    return {operands: _result(operator, operands) for operands in operands_of(split, operator, digits)}
+    return {
+        operands: _result(operator, operands) for operands in operands_of(split, operator, digits)
+    }
 
 
-def _draw(split: str, operator: str, operands: Operands, rng: np.random.Generator) -> dict[str, Operands]:
+def _draw(
+    split: str, operator: str, operands: Operands, rng: np.random.Generator
+) -> dict[str, Operands]:
     """The operands of an example's counterfactuals."""
     results = _results(split, operator, _digits(operands))
     pool = operands_of(split, operator, _digits(operands))
     other = _one(pool, rng)
     while not _apart(results[other], results[operands]):
         other = _one(pool, rng)
-    return {RANDOM: other} | {kind: _one(others, rng) for kind, others in _allowed(split, operator, operands).items()}
+    return {RANDOM: other} | {
+        kind: _one(others, rng) for kind, others in _allowed(split, operator, operands).items()
+    }
 
 
 def _one(pool: Sequence[Operands], rng: np.random.Generator) -> Operands:
@@ -323,7 +373,9 @@ def _apart(a: int, b: int) -> bool:
 
 
 def _written(template: str, result: int) -> str:
-    """A result as it continues a prompt: after a space, unless the prompt ends in one or is written without any."""
+    """A result as it continues a prompt:
+    after a space, unless the prompt ends in one or is written without any.
+    """
     return f"{result}" if template.endswith((" ", "}=")) else f" {result}"
 
 
@@ -334,10 +386,16 @@ def _parsed(text: str) -> tuple[str, str, str]:
         BadRow: it has not exactly two numbers, or braces.
     """
     if "{" in text or "}" in text:
-        raise BadRow("a prompt with braces", f"the prompt {text!r} has braces, which mark the places of its numbers here")
+        raise BadRow(
+            "a prompt with braces",
+            f"the prompt {text!r} has braces, which mark the places of its numbers here",
+        )
     pieces: Sequence[str] = re.split(r"(\d+)", text)
     if len(pieces) != 5:
-        raise BadRow("a prompt without two numbers", f"the prompt {text!r} has {len(pieces) // 2} numbers, not 2")
+        raise BadRow(
+            "a prompt without two numbers",
+            f"the prompt {text!r} has {len(pieces) // 2} numbers, not 2",
+        )
     before, a, between, b, after = pieces
     return f"{before}{{op1}}{between}{{op2}}{after}", a, b
 

@@ -1,7 +1,8 @@
 """Does a model do a task at all? Greedy and ranked-choice accuracy of prompts.
 
-    greedy   the most likely token at every step spells a right answer, exactly         (MIB, table 1)
-    ranked   of all choices, the one of the highest log-probability is a right answer   (MIB, table 11)
+    greedy   the most likely token at every step spells a right answer, exactly  (MIB, table 1)
+    ranked   of all choices, the one of the highest log-probability is a right answer
+             (MIB, table 11)
 
 A continuation of several tokens is scored as a sequence, log p = sum_t log p(token_t | before), in
 one forward pass: greedy decoding writes an answer if and only if each of its tokens is the argmax
@@ -66,13 +67,17 @@ class _Question:
     @property
     def contexts(self) -> dict[Tokens, None]:
         """What continuations look like before each of their tokens; always the prompt itself."""
-        beginnings = (rest[:end] for rest in (*self.answers, *self.choices) for end in range(len(rest)))
+        beginnings = (
+            rest[:end] for rest in (*self.answers, *self.choices) for end in range(len(rest))
+        )
         return dict.fromkeys([(), *beginnings])
 
 
 @dataclass(frozen=True)
 class _Run:
-    """One row to run: a prompt with a beginning of its continuations, read at the ends of several contexts."""
+    """One row to run: a prompt with a beginning of its continuations,
+    read at the ends of several contexts.
+    """
 
     question: int
     tokens: Tokens
@@ -81,7 +86,9 @@ class _Run:
 
 @dataclass(frozen=True)
 class _Next:
-    """What the model says after a context: the likeliest token, and log-probabilities of those asked for."""
+    """What the model says after a context: the likeliest token,
+    and log-probabilities of those asked for.
+    """
 
     best: int
     log_probs: Mapping[int, float]
@@ -94,11 +101,16 @@ def needs_model(model: Any, who: str) -> Model:
         BadUsage: it is not.
     """
     if not isinstance(model, Model) or model.tokenizer is None:
-        raise BadUsage(f"{who} runs the model on text: it needs a model with a tokenizer; got {type(model).__name__}.")
+        raise BadUsage(
+            f"{who} runs the model on text: it needs a model with a tokenizer; got"
+            f" {type(model).__name__}."
+        )
     return model
 
 
-def score_prompts(model: Model, prompts: Sequence[Prompt], *, progress: Progress = SILENT) -> Behaviour:
+def score_prompts(
+    model: Model, prompts: Sequence[Prompt], *, progress: Progress = SILENT
+) -> Behaviour:
     """Score prompts.
 
     Raises:
@@ -121,8 +133,12 @@ def score_prompts(model: Model, prompts: Sequence[Prompt], *, progress: Progress
     return Behaviour(greedy, ranked, chance, tuple(words))
 
 
-def log_probabilities(model: Model, prompts: Sequence[Prompt], *, progress: Progress = SILENT) -> list[dict[str, float]]:
-    """The log-probability (nats) of every answer and choice of each prompt, as a sequence of tokens."""
+def log_probabilities(
+    model: Model, prompts: Sequence[Prompt], *, progress: Progress = SILENT
+) -> list[dict[str, float]]:
+    """The log-probability (nats) of every answer and choice of each prompt,
+    as a sequence of tokens.
+    """
     needs_model(model, "log_probabilities")
     questions = _questions(model, prompts)
     found = _run(model, questions, progress)
@@ -130,13 +146,18 @@ def log_probabilities(model: Model, prompts: Sequence[Prompt], *, progress: Prog
     for prompt, question, said in zip(prompts, questions, found, strict=True):
         texts = (*prompt.answers, *prompt.choices)
         rests = (*question.answers, *question.choices)
-        scored.append({text: _log_prob(rest, said) for text, rest in zip(texts, rests, strict=True)})
+        scored.append(
+            {text: _log_prob(rest, said) for text, rest in zip(texts, rests, strict=True)}
+        )
     return scored
 
 
 @torch.no_grad()
-def written(model: Model, texts: Sequence[str], n: int, *, progress: Progress = SILENT) -> list[str]:
-    """What a model writes after each text: up to `n` tokens, each the likeliest, as far as its end-of-text token.
+def written(
+    model: Model, texts: Sequence[str], n: int, *, progress: Progress = SILENT
+) -> list[str]:
+    """What a model writes after each text: up to `n` tokens, each the likeliest,
+    as far as its end-of-text token.
 
     Raises:
         BadUsage: a model without a tokenizer.
@@ -155,7 +176,9 @@ def written(model: Model, texts: Sequence[str], n: int, *, progress: Progress = 
         for start in range(0, len(order), size):
             chunk = order[start : start + size]
             for _ in range(n):
-                for row, token in zip(chunk, _likeliest(model, [rows[row] for row in chunk]), strict=True):
+                for row, token in zip(
+                    chunk, _likeliest(model, [rows[row] for row in chunk]), strict=True
+                ):
                     rows[row] = (*rows[row], token)
             advance(len(chunk))
     end = tokenizer.eos_token_id
@@ -171,7 +194,9 @@ def _likeliest(model: Model, rows: Sequence[Tokens]) -> list[int]:
     """The likeliest next token of each row."""
     tokens, mask = _padded(rows)
     decoder = model.decoder
-    taken = trace(decoder, decoder.embed(tokens.to(model.device)), decoder.context(mask.to(model.device)))
+    taken = trace(
+        decoder, decoder.embed(tokens.to(model.device)), decoder.context(mask.to(model.device))
+    )
     found: list[int] = []
     for part in taken.final[:, -1].split(ROWS_OF_LOGITS):
         found += decoder.readout(part).all().argmax(dim=-1).tolist()
@@ -189,7 +214,16 @@ def _log_prob(rest: Tokens, said: Mapping[Tokens, _Next]) -> float:
 def _questions(model: Model, prompts: Sequence[Prompt]) -> list[_Question]:
     assert model.tokenizer is not None
     own = encode(model.tokenizer, [prompt.text for prompt in prompts])
-    whole = iter(encode(model.tokenizer, [prompt.text + text for prompt in prompts for text in (*prompt.answers, *prompt.choices)]))
+    whole = iter(
+        encode(
+            model.tokenizer,
+            [
+                prompt.text + text
+                for prompt in prompts
+                for text in (*prompt.answers, *prompt.choices)
+            ],
+        )
+    )
     found: list[_Question] = []
     for prompt, tokens in zip(prompts, own, strict=True):
         texts = (*prompt.answers, *prompt.choices)
@@ -204,12 +238,16 @@ def _questions(model: Model, prompts: Sequence[Prompt]) -> list[_Question]:
 
 
 def _runs(questions: Sequence[_Question]) -> list[_Run]:
-    """One run for every context that no longer one contains, with the contexts not read in a run before it."""
+    """One run for every context that no longer one contains,
+    with the contexts not read in a run before it.
+    """
     runs: list[_Run] = []
     for number, question in enumerate(questions):
         left = question.contexts
         for longest in sorted(left, key=len, reverse=True):
-            inside = tuple(longest[:end] for end in range(len(longest) + 1) if longest[:end] in left)
+            inside = tuple(
+                longest[:end] for end in range(len(longest) + 1) if longest[:end] in left
+            )
             if longest not in left:
                 continue
             runs.append(_Run(number, question.tokens + longest, inside))
@@ -217,14 +255,19 @@ def _runs(questions: Sequence[_Question]) -> list[_Run]:
     return runs
 
 
-def _run(model: Model, questions: Sequence[_Question], progress: Progress) -> list[dict[Tokens, _Next]]:
+def _run(
+    model: Model, questions: Sequence[_Question], progress: Progress
+) -> list[dict[Tokens, _Next]]:
     """What the model says after every context of every question."""
     asked = [_asked(question) for question in questions]
     found: list[dict[Tokens, _Next]] = [{} for _ in questions]
     runs = sorted(_runs(questions), key=lambda run: len(run.tokens))
     longest = max((len(run.tokens) for run in runs), default=1)
     budget = token_budget(model.bytes_per_token, longest, model.device)
-    with progress.track("scoring prompts", len(runs)) as advance, out_of_memory_is_an_error("Scoring prompts"):
+    with (
+        progress.track("scoring prompts", len(runs)) as advance,
+        out_of_memory_is_an_error("Scoring prompts"),
+    ):
         begin = 0
         while begin < len(runs):
             end = begin + 1
@@ -246,22 +289,36 @@ def _asked(question: _Question) -> dict[Tokens, list[int]]:
 
 
 @torch.no_grad()
-def _run_chunk(model: Model, runs: Sequence[_Run], asked: Sequence[Mapping[Tokens, list[int]]], found: list[dict[Tokens, _Next]]) -> None:
+def _run_chunk(
+    model: Model,
+    runs: Sequence[_Run],
+    asked: Sequence[Mapping[Tokens, list[int]]],
+    found: list[dict[Tokens, _Next]],
+) -> None:
     decoder, device = model.decoder, model.device
     tokens, mask = _padded([run.tokens for run in runs])
     taken = trace(decoder, decoder.embed(tokens.to(device)), decoder.context(mask.to(device)))
     # A context that is n tokens short of its run's end is read n columns before the last.
-    reads = [(row, len(run.contexts[-1]) - len(context), run.question, context) for row, run in enumerate(runs) for context in run.contexts]
+    reads = [
+        (row, len(run.contexts[-1]) - len(context), run.question, context)
+        for row, run in enumerate(runs)
+        for context in run.contexts
+    ]
     for start in range(0, len(reads), ROWS_OF_LOGITS):
         part = reads[start : start + ROWS_OF_LOGITS]
-        rows, back = (torch.tensor(column, device=device) for column in zip(*((row, back) for row, back, _, _ in part), strict=True))
+        rows, back = (
+            torch.tensor(column, device=device)
+            for column in zip(*((row, back) for row, back, _, _ in part), strict=True)
+        )
         logits = decoder.readout(taken.final[rows, -1 - back]).all()
         best, total = logits.argmax(dim=-1).tolist(), logits.logsumexp(dim=-1)
         wanted = [asked[question][context] for _, _, question, context in part]
         width = max(1, *map(len, wanted))
         index = torch.tensor([ids + [0] * (width - len(ids)) for ids in wanted], device=device)
         values = (logits.gather(1, index) - total[:, None]).double().tolist()
-        for (_, _, question, context), top, ids, line in zip(part, best, wanted, values, strict=True):
+        for (_, _, question, context), top, ids, line in zip(
+            part, best, wanted, values, strict=True
+        ):
             found[question][context] = _Next(top, dict(zip(ids, line, strict=False)))
 
 

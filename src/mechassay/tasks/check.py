@@ -1,10 +1,10 @@
 """Can these pairs be used? What a task or a file of pairs has, counted before anything is run.
 
-For each split and in total: rows, how many a tokenizer can compare, what is dropped and why, what is
-unusual, and how long prompts are. What is dropped is what `Task.pairs` drops, reason by reason; a
-filter by what the model says (`keep`) is not part of it. Notes are about pairs that are used:
+For each split and in total: rows, how many a tokenizer can compare, what is dropped and why, what
+is unusual, and how long prompts are. What is dropped is what `Task.pairs` drops, reason by reason;
+a filter by what the model says (`keep`) is not part of it. Notes are about pairs that are used:
 
-    no leading space    an answer or foil is joined to the last word of its prompt (" Paris" was meant?)
+    no leading space    an answer or foil is joined to the prompt's last word (" Paris" was meant?)
     partial             compared by the first of several tokens
     forced              tokens that answers and foils share are written after the prompt
     cut                 tokens of the prompt are left out, as its continuations change them
@@ -61,7 +61,8 @@ class SplitCheck:
         usable: those that are not dropped.
         dropped: by reason.
         notes: by what is unusual; a row may have several.
-        lengths: tokens of the usable prompts as they are run, (least, median, most); None without a tokenizer.
+        lengths: tokens of the usable prompts as they are run, (least, median, most); None without a
+            tokenizer.
         fields: how many of the usable original prompts have each part, by its name.
     """
 
@@ -123,7 +124,8 @@ def check_pairs(
         progress: shows how far the check is.
 
     Raises:
-        BadFile, BadPairs, UnknownName: a file of which no pairs can be made, with the rows that are wrong.
+        BadFile, BadPairs, UnknownName: a file of which no pairs can be made, with the rows that are
+        wrong.
         UnknownName: no such task or counterfactual.
         BadUsage: a limit below 1, a negative seed, or a model without a tokenizer.
     """
@@ -136,7 +138,11 @@ def check_pairs(
         raise BadUsage(f"limit must be 1 or more; got {limit}.")
     if min(seed, private_seed or 0) < 0:
         raise BadUsage(f"A seed must be 0 or more; got {min(seed, private_seed or 0)}.")
-    sizes = {split: min(task.sizes[split], limit or task.sizes[split]) for split in SPLITS if task.sizes.get(split)}
+    sizes = {
+        split: min(task.sizes[split], limit or task.sizes[split])
+        for split in SPLITS
+        if task.sizes.get(split)
+    }
     if private_seed is None and task.seeded:
         sizes.pop("private", None)
     counts = {split: _Count() for split in sizes}
@@ -145,23 +151,49 @@ def check_pairs(
         examples = task.located(tokenizer)
     else:
         seeds = dict.fromkeys(SPLITS, seed) | {"private": private_seed or 0}
-        examples = ((split, each) for split, size in sizes.items() for each in islice(task.readings(split, seeds[split], tokenizer), size))
+        examples = (
+            (split, each)
+            for split, size in sizes.items()
+            for each in islice(task.readings(split, seeds[split], tokenizer), size)
+        )
     with progress.track("checking pairs", sum(sizes.values())) as advance:
         while chunk := list(islice(examples, AT_ONCE)):
-            for (split, example), found in zip(chunk, _aligned([example for _, example in chunk], kind, tokenizer), strict=True):
+            for (split, example), found in zip(
+                chunk, _aligned([example for _, example in chunk], kind, tokenizer), strict=True
+            ):
                 counts[split].add(example, found)
             advance(len(chunk))
     splits = {split: each.result() for split, each in counts.items()}
-    remarks = {name: text for split in splits for name, text in task.notes(split, tokenizer).items()}
-    return Check(task.name, kind, MappingProxyType(splits), _together(counts.values()).result(), MappingProxyType(remarks))
+    remarks = {
+        name: text for split in splits for name, text in task.notes(split, tokenizer).items()
+    }
+    return Check(
+        task.name,
+        kind,
+        MappingProxyType(splits),
+        _together(counts.values()).result(),
+        MappingProxyType(remarks),
+    )
 
 
-def _aligned(examples: Sequence[Example | Unreadable], kind: str, tokenizer: Any) -> list[Aligned | Misaligned | None]:
-    """What becomes of each example; None if it is usable as far as can be told without a tokenizer."""
+def _aligned(
+    examples: Sequence[Example | Unreadable], kind: str, tokenizer: Any
+) -> list[Aligned | Misaligned | None]:
+    """What becomes of each example;
+    None if it is usable as far as can be told without a tokenizer.
+    """
     found: list[Aligned | Misaligned | None] = [_misfit(example, kind) for example in examples]
     if tokenizer is not None:
-        present = {row: each for row, each in enumerate(examples) if isinstance(each, Example) and found[row] is None}
-        for row, each in zip(present, align_pairs([example.pair(kind) for example in present.values()], tokenizer), strict=True):
+        present = {
+            row: each
+            for row, each in enumerate(examples)
+            if isinstance(each, Example) and found[row] is None
+        }
+        for row, each in zip(
+            present,
+            align_pairs([example.pair(kind) for example in present.values()], tokenizer),
+            strict=True,
+        ):
             found[row] = each
     return found
 
@@ -170,7 +202,14 @@ def _misfit(example: Example | Unreadable, kind: str) -> Misaligned | None:
     reason = misfit(example, kind)
     if reason is None:
         return None
-    return Misaligned(reason, example.message if isinstance(example, Unreadable) else f"there is no {kind!r} of this example")
+    return Misaligned(
+        reason,
+        (
+            example.message
+            if isinstance(example, Unreadable)
+            else f"there is no {kind!r} of this example"
+        ),
+    )
 
 
 @dataclass
@@ -233,9 +272,15 @@ def _notes(example: Example, found: Aligned | None) -> dict[str, str]:
     if found.partial:
         notes[PARTIAL] = "an answer or foil has more tokens than the one that is compared"
     if found.forced:
-        notes[FORCED] = f"tokens that answers and foils share are written after the prompt ({found.forced} here)"
+        notes[FORCED] = (
+            f"tokens that answers and foils share are written after the prompt ({found.forced}"
+            " here)"
+        )
     if found.cut:
-        notes[CUT] = f"tokens at the end of the prompt are left out, as what follows changes them ({found.cut} here)"
+        notes[CUT] = (
+            "tokens at the end of the prompt are left out, as what follows changes them"
+            f" ({found.cut} here)"
+        )
     return notes
 
 
@@ -253,7 +298,9 @@ def _together(counts: Iterable[_Count]) -> _Count:
 
 
 def _findings(tallies: Mapping[str, _Tally]) -> Mapping[str, Finding]:
-    return MappingProxyType({name: Finding(each.count, tuple(each.ids), each.message) for name, each in tallies.items()})
+    return MappingProxyType(
+        {name: Finding(each.count, tuple(each.ids), each.message) for name, each in tallies.items()}
+    )
 
 
 def _spread(lengths: Counter[int]) -> tuple[int, float, int] | None:
@@ -270,8 +317,12 @@ def _plain(split: SplitCheck) -> dict[str, Any]:
     return {
         "rows": split.rows,
         "usable": split.usable,
-        "dropped": {name: {**asdict(each), "ids": list(each.ids)} for name, each in split.dropped.items()},
-        "notes": {name: {**asdict(each), "ids": list(each.ids)} for name, each in split.notes.items()},
+        "dropped": {
+            name: {**asdict(each), "ids": list(each.ids)} for name, each in split.dropped.items()
+        },
+        "notes": {
+            name: {**asdict(each), "ids": list(each.ids)} for name, each in split.notes.items()
+        },
         "lengths": None if split.lengths is None else list(split.lengths),
         "fields": dict(split.fields),
     }

@@ -7,11 +7,11 @@
     tags, spans, ...         what `Pair.as_dict` writes, where a row has them as objects
     anything else            a tag, and a field where its value is a word of the prompt
 
-EAP-IG (Hanna et al. 2024) and the code of its paper have three layouts. The right and the wrong token
-are ids in columns of four pairs of names. Or the last column is a year YY from 0 to 98, where the
-prompt has CCYY and ends in CC: right is then every later year of that century, and wrong are YY and
-those before. That column is `label` in one file and `correct_idx` in others. Columns of texts beside
-those of ids are tags, unless they are a whole answer and foil.
+EAP-IG (Hanna et al. 2024) and the code of its paper have three layouts. The right and the wrong
+token are ids in columns of four pairs of names. Or the last column is a year YY from 0 to 98, where
+the prompt has CCYY and ends in CC: right is then every later year of that century, and wrong are YY
+and those before. That column is `label` in one file and `correct_idx` in others. Columns of texts
+beside those of ids are tags, unless they are a whole answer and foil.
 """
 
 from __future__ import annotations
@@ -37,8 +37,13 @@ YEARS = ("label", "correct_idx")
 OPTIONAL = ("id", "group")
 TAGS, ANSWERS_OF_OTHER = "tags", "counterfactual_answers"
 SPANS = ("spans", "counterfactual_spans")
-REQUIRED = {meaning: (*names, TOKEN_IDS[0][place]) for place, (meaning, names) in enumerate(CONTINUATIONS.items())}
-RESERVED = frozenset([*OPTIONAL, *(name for names in (PROMPTS | REQUIRED).values() for name in names)])
+REQUIRED = {
+    meaning: (*names, TOKEN_IDS[0][place])
+    for place, (meaning, names) in enumerate(CONTINUATIONS.items())
+}
+RESERVED = frozenset(
+    [*OPTIONAL, *(name for names in (PROMPTS | REQUIRED).values() for name in names)]
+)
 # A column of this beginning and the name of another says what that is in the counterfactual.
 OF_OTHER = ("counterfactual_", "corrupted_")
 
@@ -47,7 +52,9 @@ Texts = tuple[str, ...]
 
 @dataclass(frozen=True)
 class Mistake:
-    """What is wrong with a row: a kind to count by, what it looks like there, and the error it makes."""
+    """What is wrong with a row: a kind to count by,
+    what it looks like there, and the error it makes.
+    """
 
     what: str
     detail: str = ""
@@ -93,12 +100,22 @@ def meaning(names: Texts, split_column: str) -> Columns | Mistake:
     found |= said
     missing = [what for what in (*PROMPTS, *CONTINUATIONS) if what not in found]
     if missing:
-        return Mistake(f"no column{'s' if len(missing) > 1 else ''} {', '.join(map(repr, missing))}", _hint(missing, names))
+        return Mistake(
+            f"no column{'s' if len(missing) > 1 else ''} {', '.join(map(repr, missing))}",
+            _hint(missing, names),
+        )
     # A column without a name is no tag: it is the row number that pandas writes, or nothing.
     special = {*found.values(), *OPTIONAL, ANSWERS_OF_OTHER, split_column, ""}
     tags = tuple(name for name in names if name not in special)
-    others = {name: beginning + name for name in tags for beginning in OF_OTHER if beginning + name in tags}
-    return Columns(found["clean"], found["counterfactual"], found["answer"], found["foil"], tags, others)
+    others = {
+        name: beginning + name
+        for name in tags
+        for beginning in OF_OTHER
+        if beginning + name in tags
+    }
+    return Columns(
+        found["clean"], found["counterfactual"], found["answer"], found["foil"], tags, others
+    )
 
 
 def _continuations(names: Texts) -> dict[str, str] | Mistake:
@@ -110,13 +127,18 @@ def _continuations(names: Texts) -> dict[str, str] | Mistake:
             return there
         if there:
             texts[what] = there
-    usual = {what: name for what, name in zip(CONTINUATIONS, TOKEN_IDS[0], strict=True) if name in names}
+    usual = {
+        what: name for what, name in zip(CONTINUATIONS, TOKEN_IDS[0], strict=True) if name in names
+    }
     both = [what for what in usual if what in texts]
     if both:
         return _same(texts[both[0]], usual[both[0]])
     if usual and texts:
         mixed = texts | usual
-        return Mistake(f"{mixed['answer']!r} and {mixed['foil']!r} are not of one kind", "both must be texts, or both token ids")
+        return Mistake(
+            f"{mixed['answer']!r} and {mixed['foil']!r} are not of one kind",
+            "both must be texts, or both token ids",
+        )
     if len(texts) == len(CONTINUATIONS):
         return texts
     for pair in TOKEN_IDS:
@@ -143,5 +165,9 @@ def _hint(missing: Sequence[str], names: Sequence[str]) -> str:
     there = f"there are {', '.join(map(repr, names))}" if names else "there are none"
     free = {name.lower(): name for name in names if name not in RESERVED}
     spellings = [spelling for each in missing for spelling in (PROMPTS | REQUIRED)[each]]
-    close = [(spelling, found) for spelling in spellings for found in get_close_matches(spelling, free, n=1)]
+    close = [
+        (spelling, found)
+        for spelling in spellings
+        for found in get_close_matches(spelling, free, n=1)
+    ]
     return there + (f"; did you mean {close[0][0]!r} by {free[close[0][1]]!r}?" if close else "")

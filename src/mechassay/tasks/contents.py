@@ -1,10 +1,11 @@
-"""What the rows of a file have in common: splits, groups, what comes again and what contradicts itself.
+"""What the rows of a file have in common: splits, groups,
+what comes again and what contradicts itself.
 
 The first pass over a file keeps some numbers of fixed size for each row: its place, its split, and
 64-bit hashes of its prompts, its group, its id and its continuations. From them follow
 
-- what is refused, with row numbers: mistakes of rows, ids that come twice, prompts in two splits, and
-  two rows with the same clean prompt of which the one's answers are the other's foils, and the
+- what is refused, with row numbers: mistakes of rows, ids that come twice, prompts in two splits,
+  and two rows with the same clean prompt of which the one's answers are the other's foils, and the
   other way round;
 - the split of each row;
 - groups: rows with the same clean prompt are one group, also where the file gives them several, as
@@ -24,7 +25,15 @@ from mechassay.errors import BadFile, BadPairs, UnknownName
 from mechassay.pairs import EMPTY
 from mechassay.tasks.columns import Mistake
 from mechassay.tasks.rows import Row
-from mechassay.tasks.splits import HASH_BYTES, NONE, SHARES, least_hash, split_named, text_hash, uniform
+from mechassay.tasks.splits import (
+    HASH_BYTES,
+    NONE,
+    SHARES,
+    least_hash,
+    split_named,
+    text_hash,
+    uniform,
+)
 from mechassay.tasks.task import SPLITS
 
 SPLIT = "split"
@@ -42,8 +51,8 @@ class Contents:
 
     Attributes:
         splits: the index of each row's split.
-        joined: for each row, the number of the first row whose group it shares for its prompt's sake;
-            0 where it keeps its own. Empty where no prompt comes again.
+        joined: for each row, the number of the first row whose group it shares for its prompt's
+            sake; 0 where it keeps its own. Empty where no prompt comes again.
         notes: what a reader should know, by what it is about.
         years: whether all answers are years.
     """
@@ -77,7 +86,11 @@ class _Tally:
         if self.count == 1:
             return f"row {listed}"
         more = self.count - len(self.rows)
-        return f"rows {listed} and {more} more" if more else f"rows {' and '.join(listed.rsplit(', ', 1))}"
+        return (
+            f"rows {listed} and {more} more"
+            if more
+            else f"rows {' and '.join(listed.rsplit(', ', 1))}"
+        )
 
     def __str__(self) -> str:
         detail = self.mistake.detail
@@ -94,7 +107,8 @@ class Seen:
         self.tallies: dict[str, _Tally] = {}
         self.unknown: _Tally | None = None
         self.numbers, self.given = array("Q"), bytearray()
-        # Of each row: clean, counterfactual and group; the id; answers with foils, and foils with answers.
+        # Of each row: clean, counterfactual and group; the id; answers with foils, and foils with
+        # answers.
         self.hashes, self.ids, self.said = bytearray(), bytearray(), bytearray()
         self.others_than_years = 0
 
@@ -126,10 +140,15 @@ class Seen:
         hashes, said = _numbers(self.hashes, 3), _numbers(self.said, 2)
         self._raise_contradictions(hashes[:, 0], said)
         joined = _joined(hashes[:, 0], hashes[:, 2], self.numbers)
-        return Contents(splits, joined, self._notes(hashes, said, joined), years=not self.others_than_years)
+        return Contents(
+            splits, joined, self._notes(hashes, said, joined), years=not self.others_than_years
+        )
 
     def _notes(
-        self, hashes: UInt64[np.ndarray, "rows 3"], said: UInt64[np.ndarray, "rows 2"], joined: Int64[np.ndarray, "n"]
+        self,
+        hashes: UInt64[np.ndarray, "rows 3"],
+        said: UInt64[np.ndarray, "rows 2"],
+        joined: Int64[np.ndarray, "n"],
     ) -> dict[str, str]:
         """What is said of prompts that come again."""
         if len(np.unique(hashes[:, 0])) == len(hashes):
@@ -140,12 +159,20 @@ class Seen:
             again.add(self.numbers[row])
         whole = (hashes[:, 0] * MIXER + hashes[:, 1]) * MIXER + said[:, 0]
         n_whole = len(whole) - len(np.unique(whole))
-        repeats = f" ({n_whole:,} of them repeat{'s' * (n_whole == 1)} a whole row)" if n_whole else ""
+        repeats = (
+            f" ({n_whole:,} of them repeat{'s' * (n_whole == 1)} a whole row)" if n_whole else ""
+        )
         has = "has" if again.count == 1 else "have"
         note = f"{again.where()} {has} the clean prompt of a row before{repeats}"
-        return {"repeated prompts": f"{note}; rows with one prompt are one group" if joined.any() else note}
+        return {
+            "repeated prompts": (
+                f"{note}; rows with one prompt are one group" if joined.any() else note
+            )
+        }
 
-    def _raise_contradictions(self, clean: UInt64[np.ndarray, "n"], said: UInt64[np.ndarray, "n 2"]) -> None:
+    def _raise_contradictions(
+        self, clean: UInt64[np.ndarray, "n"], said: UInt64[np.ndarray, "n 2"]
+    ) -> None:
         ours, theirs = clean * MIXER + said[:, 0], clean * MIXER + said[:, 1]
         against = np.flatnonzero(np.isin(theirs, ours))
         if len(against):
@@ -153,8 +180,8 @@ class Seen:
             row = int(np.flatnonzero(ours == theirs[other])[0])
             more = _so_do(len(against) - 2)
             raise BadPairs(
-                f"{self.path}: rows {self.numbers[other]} and {self.numbers[row]} have the same clean prompt, with answer and foil "
-                f"exchanged; one of them is wrong{more}."
+                f"{self.path}: rows {self.numbers[other]} and {self.numbers[row]} have the same"
+                f" clean prompt, with answer and foil exchanged; one of them is wrong{more}."
             )
 
     def _splits(self, split_column: str) -> bytes:
@@ -162,7 +189,9 @@ class Seen:
         # Mistakes of the format first, as they may be why there are others.
         self._raise_mistakes(BadFile)
         if self.unknown is not None:
-            raise UnknownName(f"split ({self.path}, {self.unknown.where()})", self.unknown.mistake.what, SPLITS)
+            raise UnknownName(
+                f"split ({self.path}, {self.unknown.where()})", self.unknown.mistake.what, SPLITS
+            )
         self._raise_mistakes(BadPairs)
         if not self.numbers:
             raise BadFile(f"{self.path}: there are no rows.")
@@ -173,8 +202,13 @@ class Seen:
         without = np.flatnonzero(given == NO_SPLIT)
         if len(without) == len(given):
             if split_column != SPLIT:
-                raise BadFile(f"{self.path}: no row has the column {split_column!r}, which split_column names.")
-            places = np.searchsorted(np.cumsum(list(SHARES.values()))[:-1], uniform(least_hash(hashes)), side="right")
+                raise BadFile(
+                    f"{self.path}: no row has the column {split_column!r}, which split_column"
+                    " names."
+                )
+            places = np.searchsorted(
+                np.cumsum(list(SHARES.values()))[:-1], uniform(least_hash(hashes)), side="right"
+            )
             return places.astype(np.uint8).tobytes()
         if len(without):
             tally = _Tally(Mistake(f"no {split_column!r}, which other rows have"))
@@ -187,7 +221,11 @@ class Seen:
     def _raise_mistakes(self, error: type[BadFile | BadPairs]) -> None:
         found = [tally for tally in self.tallies.values() if tally.mistake.error is error]
         if found:
-            more = [f"and {len(found) - NAMED_MISTAKES} other kinds of mistakes"] if len(found) > NAMED_MISTAKES else []
+            more = (
+                [f"and {len(found) - NAMED_MISTAKES} other kinds of mistakes"]
+                if len(found) > NAMED_MISTAKES
+                else []
+            )
             raise error(f"{self.path}: {'; '.join([*map(str, found[:NAMED_MISTAKES]), *more])}.")
 
     def _raise_repeated_ids(self) -> None:
@@ -201,9 +239,14 @@ class Seen:
         again = np.flatnonzero(first != np.arange(len(first)))
         if len(again):
             row, before = self.numbers[again[0]], self.numbers[first[again[0]]]
-            raise BadPairs(f"{self.path}: row {row} has the id of row {before}; ids must differ{_so_do(len(again) - 1)}.")
+            raise BadPairs(
+                f"{self.path}: row {row} has the id of row {before}; ids must"
+                f" differ{_so_do(len(again) - 1)}."
+            )
 
-    def _raise_shared_prompts(self, given: UInt8[np.ndarray, "rows"], hashes: UInt64[np.ndarray, "rows 2"]) -> None:
+    def _raise_shared_prompts(
+        self, given: UInt8[np.ndarray, "rows"], hashes: UInt64[np.ndarray, "rows 2"]
+    ) -> None:
         first = _first_alike(hashes.reshape(-1)) // 2
         rows = np.arange(len(first)) // 2
         shared = np.flatnonzero(given[rows] != given[first])
@@ -211,7 +254,10 @@ class Seen:
             row, before = rows[shared[0]], first[shared[0]]
             a, b = (f"row {self.numbers[each]} ({SPLITS[given[each]]})" for each in (row, before))
             more = len(np.unique(rows[shared])) - 1
-            raise BadPairs(f"{self.path}: {a} has a prompt of {b}; splits must not share prompts{_so_do(more)}.")
+            raise BadPairs(
+                f"{self.path}: {a} has a prompt of {b}; splits must not share"
+                f" prompts{_so_do(more)}."
+            )
 
 
 def _so_do(more: int) -> str:
@@ -228,11 +274,14 @@ def _first_alike(hashes: UInt64[np.ndarray, "n"]) -> Int64[np.ndarray, "n"]:
     return first[inverse]
 
 
-def _joined(clean: UInt64[np.ndarray, "n"], group: UInt64[np.ndarray, "n"], numbers: array[int]) -> Int64[np.ndarray, "m"]:
-    """For each row, the number of the first one that it is joined with for its prompt's sake; 0 where it is with none.
+def _joined(
+    clean: UInt64[np.ndarray, "n"], group: UInt64[np.ndarray, "n"], numbers: array[int]
+) -> Int64[np.ndarray, "m"]:
+    """For each row, the number of the first one that it is joined with for its prompt's sake;
+    0 where it is with none.
 
-    Prompts and groups connect rows. A connected component is as it should be if it is one group already, or one
-    row; any other is joined, also where it has several groups.
+    Prompts and groups connect rows. A connected component is as it should be if it is one group
+    already, or one row; any other is joined, also where it has several groups.
     """
     rows = np.arange(len(clean))
     if len(np.unique(clean)) == len(clean):

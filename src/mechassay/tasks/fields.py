@@ -2,13 +2,13 @@
 
     {"clean": "Ann gave the ring to", "object": "ring"}    the part `object` is "ring"
 
-A value is looked for as it is written, without space around it, as a whole word: no letter, digit or
-underscore stands directly before or after it. The first place has the column's name, further ones
-`object_2`, `object_3` and so on (as in templates), so that a word which comes twice can be changed at
-both. A value that is only inside other words, or nowhere, is no part.
+A value is looked for as it is written, without space around it, as a whole word: no letter, digit
+or underscore stands directly before or after it. The first place has the column's name, further
+ones `object_2`, `object_3` and so on (as in templates), so that a word which comes twice can be
+changed at both. A value that is only inside other words, or nowhere, is no part.
 
-In the counterfactual a part is the value that the row says for it (a column counterfactual_object or
-corrupted_object), or else the same value as in the clean prompt, by the same rule.
+In the counterfactual a part is the value that the row says for it (a column counterfactual_object
+or corrupted_object), or else the same value as in the clean prompt, by the same rule.
 """
 
 from __future__ import annotations

@@ -12,9 +12,9 @@ Several answers are a list in JSON, and "a|b" in CSV and TSV, where a bar that i
 EAP-IG's layouts are read too (`mechassay.tasks.columns`), token ids through their tokenizer
 (`mechassay.tasks.token_ids`); how words become parts says `mechassay.tasks.fields`.
 
-*Reading.* The file is read twice and, but for JSON, never held. The first pass looks at every row and
-reports what is wrong with row numbers (`mechassay.tasks.contents`); the second yields examples in the
-order of the file, whatever the seed. A line break within a CSV cell is always "\n".
+*Reading.* The file is read twice and, but for JSON, never held. The first pass looks at every row
+and reports what is wrong with row numbers (`mechassay.tasks.contents`); the second yields examples
+in the order of the file, whatever the seed. A line break within a CSV cell is always "\n".
 
 *Splits.* With a split column, its own; a prompt in two of them is an error. Without one, rows are
 allotted to train, validation and test (60, 20 and 20 %). Rows connected through a prompt, clean or
@@ -46,7 +46,8 @@ from mechassay.tasks.task import FILES, SPLITS, Task
 from mechassay.tasks.token_ids import Continuations, TokenIds
 
 KIND = "counterfactual"
-# Rows that are tokenized together. Few, so that they die young: what is held long costs the garbage collector half as much again.
+# Rows that are tokenized together. Few, so that they die young: what is held long costs the garbage
+# collector half as much again.
 AT_ONCE = 64
 
 
@@ -55,7 +56,8 @@ class FileTask(Task):
     """The pairs of a file; see the module.
 
     Attributes:
-        path: a .jsonl, .json, .csv or .tsv file. It is not stored with results; `file` and `sha256` are.
+        path: a .jsonl, .json, .csv or .tsv file. It is not stored with results; `file` and `sha256`
+            are.
         split_column: the column that says each row's split.
         file: the file's name.
         sha256: of its content.
@@ -81,14 +83,20 @@ class FileTask(Task):
         path = Path(self.path)
         object.__setattr__(self, "path", str(path))
         if path.suffix.lower() not in FILES:
-            raise BadFile(f"{self.path}: pairs are read from files that end in {', '.join(FILES)}; this one does not.")
+            raise BadFile(
+                f"{self.path}: pairs are read from files that end in {', '.join(FILES)}; this one"
+                " does not."
+            )
         if self.split_column in RESERVED:
             raise BadUsage(f"split_column must be a column of its own; got {self.split_column!r}.")
         if not path.is_file():
             raise BadFile(f"{self.path}: there is no such file.")
         found: dict[str, Any] = {"file": path.name, "name": path.stem}
         with _opened(path) as stream:
-            found |= {"_stamp": _stamp(stream), "sha256": hashlib.file_digest(stream, "sha256").hexdigest()}
+            found |= {
+                "_stamp": _stamp(stream),
+                "sha256": hashlib.file_digest(stream, "sha256").hexdigest(),
+            }
         for name, value in found.items():
             object.__setattr__(self, name, value)
 
@@ -97,8 +105,9 @@ class FileTask(Task):
         """No seed makes what a file holds: its private split is as private as the file."""
         return False
 
+    # `sizes` and `objective` are known only after reading.
     @cached_property
-    def sizes(self) -> Mapping[str, int]:  # pyright: ignore[reportIncompatibleVariableOverride] - known only after reading
+    def sizes(self) -> Mapping[str, int]:  # pyright: ignore[reportIncompatibleVariableOverride]
         """Rows of each split that has any.
 
         Raises:
@@ -110,14 +119,20 @@ class FileTask(Task):
         return {split: counts[index] for index, split in enumerate(SPLITS) if counts[index]}
 
     @property
-    def objective(self) -> str:  # pyright: ignore[reportIncompatibleVariableOverride] - known only after reading
-        """The difference of probability where all answers are years, of logits elsewhere. Errors are those of `sizes`."""
+    def objective(self) -> str:  # pyright: ignore[reportIncompatibleVariableOverride]
+        """The difference of probability where all answers are years, of logits elsewhere.
+        Errors are those of `sizes`.
+        """
         return GreaterThan.objective if self._contents.years else Task.objective
 
     def notes(self, split: str, tokenizer: Any = None) -> dict[str, str]:
-        """What a reader should know of the file: prompts that come again, and what token ids were read as."""
+        """What a reader should know of the file:
+        prompts that come again, and what token ids were read as.
+        """
         notes = dict(self._contents.notes)
-        first = next((row for _, row in self._placed(split) if isinstance(row.answers[0], int)), None)
+        first = next(
+            (row for _, row in self._placed(split) if isinstance(row.answers[0], int)), None
+        )
         if first is not None and tokenizer is not None:
             ids = TokenIds(self.path, tokenizer)
             ids.texts([first])
@@ -133,7 +148,9 @@ class FileTask(Task):
         """
         return (example for _, example in self.located(tokenizer, split))
 
-    def located(self, tokenizer: Any = None, split: str | None = None) -> Iterator[tuple[str, Example]]:
+    def located(
+        self, tokenizer: Any = None, split: str | None = None
+    ) -> Iterator[tuple[str, Example]]:
         """The examples of one split, or of all, in the order of the file; each with its split.
 
         Errors are those of `generate`.
@@ -171,24 +188,33 @@ class FileTask(Task):
     def _read(self) -> Iterator[tuple[int, Row | Mistake]]:
         with _opened(Path(self.path)) as stream:
             if _stamp(stream) != self._stamp:
-                raise BadFile(f"{self.path}: the file has changed since it was first read; load the task again.")
+                raise BadFile(
+                    f"{self.path}: the file has changed since it was first read; load the task"
+                    " again."
+                )
             yield from Reader(self.path, self.split_column).rows(stream)
 
     def _no_split(self, split: str) -> BadUsage:
         there = ", ".join(self.sizes)
         ask = next(iter(self.sizes))
         return BadUsage(
-            f"{self.name} has no split {split!r}, only {there}: ask for {ask!r}, or say in a column {self.split_column!r} which "
-            f"rows are {split}."
+            f"{self.name} has no split {split!r}, only {there}: ask for {ask!r}, or say in a column"
+            f" {self.split_column!r} which rows are {split}."
         )
 
     def _continuations(self, rows: Sequence[Row], ids: TokenIds) -> list[Continuations]:
         """The answers and foils of each row as text."""
         coded = [row for row in rows if isinstance(row.answers[0], int)]
         if coded and ids.tokenizer is None:
-            raise BadUsage(f"{self.path}: answers and foils are token ids; reading them needs the model they were made for.")
+            raise BadUsage(
+                f"{self.path}: answers and foils are token ids; reading them needs the model they"
+                " were made for."
+            )
         decoded = iter(ids.texts(coded) if coded else ())
-        return [next(decoded) if isinstance(row.answers[0], int) else _texts(row, ids.tokenizer) for row in rows]
+        return [
+            next(decoded) if isinstance(row.answers[0], int) else _texts(row, ids.tokenizer)
+            for row in rows
+        ]
 
 
 def _opened(path: Path) -> BufferedReader:
@@ -204,14 +230,23 @@ def _stamp(stream: BufferedReader) -> tuple[int, int]:
     return status.st_size, status.st_mtime_ns
 
 
-# --- examples ----------------------------------------------------------------------------------------
+# --- examples
+# ----------------------------------------------------------------------------------------
 
 
-def _example(name: str, row: Row, group: str | None, answers: tuple[str, ...], foils: tuple[str, ...]) -> Example:
-    other = Prompt(row.counterfactual, row.other_answers, spans=parts_of(row.counterfactual, row.other_values, row.other_spans))
+def _example(
+    name: str, row: Row, group: str | None, answers: tuple[str, ...], foils: tuple[str, ...]
+) -> Example:
+    other = Prompt(
+        row.counterfactual,
+        row.other_answers,
+        spans=parts_of(row.counterfactual, row.other_values, row.other_spans),
+    )
     return Example(
         id=own_id(name, row.number) if row.id is None else row.id,
-        prompt=Prompt(row.clean, answers, (*answers, *foils), parts_of(row.clean, row.values, row.spans)),
+        prompt=Prompt(
+            row.clean, answers, (*answers, *foils), parts_of(row.clean, row.values, row.spans)
+        ),
         counterfactuals={KIND: other},
         foils=foils,
         group=group,
@@ -220,7 +255,9 @@ def _example(name: str, row: Row, group: str | None, answers: tuple[str, ...], f
 
 
 def _texts(row: Row, tokenizer: Any) -> Continuations:
-    """Answers and foils that are texts; of years those that the tokenizer writes in its usual way."""
+    """Answers and foils that are texts;
+    of years those that the tokenizer writes in its usual way.
+    """
     answers, foils = (tuple(map(str, each)) for each in (row.answers, row.foils))
     if not row.years or tokenizer is None:
         return answers, foils

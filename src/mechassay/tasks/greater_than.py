@@ -46,7 +46,8 @@ Where this deviates from the papers:
 
 - The nouns are our own (`data/greater_than.json`), and there are splits.
 - GPT-2's tokens for "00" to "99" are all compared in the papers, even where GPT-2 never writes them
-  in two parts; here, those that it writes otherwise are left out (up to nine of a century, but 45 of 11xx).
+  in two parts; here, those that it writes otherwise are left out (up to nine of a century, but 45
+  of 11xx).
 - They leave out the first and last year of each century that GPT-2 writes in two parts; here, years
   are 02 to 98 for any tokenizer.
 - The words of the private split are public; its examples are private through their seed.
@@ -78,7 +79,9 @@ MATCHED, UNMATCHED = "matched_counterfactual", "unmatched_counterfactual"
 DIGITS = ("first", "last")
 
 Endings = Mapping[tuple[str, str], tuple[str, ...]]
-"""What a prompt may be continued with, by its century and the tens digit written after it ("" for none)."""
+"""What a prompt may be continued with, by its century and the tens digit written after it
+("" for none).
+"""
 
 
 @dataclass(frozen=True)
@@ -90,8 +93,9 @@ class GreaterThan(Task):
 
     Attributes:
         digit: "first": continue with the year's last two digits; "last": the tens digit is given.
-        words: "own", or "paper" for the nouns of Hanna et al. (2023), see `mechassay.tasks.paper`: every split has
-            all nouns, centuries and YY, and no two splits share a noun with its century.
+        words: "own", or "paper" for the nouns of Hanna et al. (2023), see `mechassay.tasks.paper`:
+            every split has all nouns, centuries and YY, and no two splits share a noun with its
+            century.
 
     Raises:
         UnknownName: another digit, or no such `words`.
@@ -120,18 +124,23 @@ class GreaterThan(Task):
         return self.name
 
     def generate(self, split: str, seed: int, tokenizer: Any = None) -> Iterator[Example]:
-        """All examples of one split, in random order; with a tokenizer, those of years that it writes in the usual way.
+        """All examples of one split, in random order; with a tokenizer,
+        those of years that it writes in the usual way.
 
         An example's id is its place in that order: it does not depend on the tokenizer.
         """
         originals, others = _originals(self.words, split), _others(self.words, split)
         rng = stream(split, seed)
         order: list[int] = rng.permutation(len(originals)).tolist()
-        drawn: list[list[int]] = rng.integers((len(others), len(others[0])), size=(len(order), 2)).tolist()
+        drawn: list[list[int]] = rng.integers(
+            (len(others), len(others[0])), size=(len(order), 2)
+        ).tolist()
         endings = self._endings(originals[0][0], tokenizer)
         for number, (place, (row, column)) in enumerate(zip(order, drawn, strict=True)):
             theirs = others[row][column]
-            example = self._example(f"{self.name}-{split}-{number:06d}", originals[place], theirs, endings)
+            example = self._example(
+                f"{self.name}-{split}-{number:06d}", originals[place], theirs, endings
+            )
             if example is not None:
                 yield example
 
@@ -143,13 +152,19 @@ class GreaterThan(Task):
         """
         if split not in self.sizes:
             raise UnknownName("split", split, list(self.sizes))
-        return sum(self.digit == "first" or year[1] != "9" for _, _, year in _originals(self.words, split))
+        return sum(
+            self.digit == "first" or year[1] != "9" for _, _, year in _originals(self.words, split)
+        )
 
     def _tens(self, year: str) -> str:
         return year[0] if self.digit == "last" else ""
 
-    def _example(self, id: str, ours: tuple[str, str, str], theirs: tuple[str, str], endings: Endings) -> Example | None:
-        """The example of a noun, century and year; None if it has no answers or foils, or is unusual to the tokenizer."""
+    def _example(
+        self, id: str, ours: tuple[str, str, str], theirs: tuple[str, str], endings: Endings
+    ) -> Example | None:
+        """The example of a noun, century and year;
+        None if it has no answers or foils, or is unusual to the tokenizer.
+        """
         noun, century, year = ours
         tens = self._tens(year)
         prompt = _prompt(noun, century, year, tens, endings)
@@ -166,7 +181,11 @@ class GreaterThan(Task):
 
     def _endings(self, noun: str, tokenizer: Any) -> Endings:
         given = sorted({"", *(self._tens(year) for year in YEARS)})
-        return {(century, tens): _usual(noun, century, tens, tokenizer) for century in CENTURIES for tens in given}
+        return {
+            (century, tens): _usual(noun, century, tens, tokenizer)
+            for century in CENTURIES
+            for tens in given
+        }
 
 
 def _prompt(noun: str, century: str, year: str, tens: str, endings: Endings) -> Prompt:
@@ -174,16 +193,22 @@ def _prompt(noun: str, century: str, year: str, tens: str, endings: Endings) -> 
     # Both are two digits, so their order as texts is that of the numbers.
     answers = tuple(ending for ending in choices if tens + ending > year)
     template = TEMPLATE + ("{digit}" if tens else "")
-    return filled(template, {"noun": noun, "century": century, "year": year, "digit": tens}, answers, choices)
+    return filled(
+        template, {"noun": noun, "century": century, "year": year, "digit": tens}, answers, choices
+    )
 
 
 def _usual(noun: str, century: str, tens: str, tokenizer: Any) -> tuple[str, ...]:
-    """The endings of a prompt that the tokenizer adds to it in the usual way; all of them without a tokenizer."""
+    """The endings of a prompt that the tokenizer adds to it in the usual way;
+    all of them without a tokenizer.
+    """
     width = 2 - len(tens)
     endings = tuple(f"{number:0{width}d}" for number in range(10**width))
     if tokenizer is None:
         return endings
-    return usual(_prompt(noun, century, FIRST_YEAR, tens, {(century, tens): ()}).text, endings, tokenizer)
+    return usual(
+        _prompt(noun, century, FIRST_YEAR, tens, {(century, tens): ()}).text, endings, tokenizer
+    )
 
 
 def usual(text: str, endings: tuple[str, ...], tokenizer: Any) -> tuple[str, ...]:
@@ -209,8 +234,12 @@ def _nouns() -> dict[str, tuple[str, ...]]:
 def _originals(words: str, split: str) -> tuple[tuple[str, str, str], ...]:
     """Noun, century and year of every original prompt of a split."""
     if words == PAPER:
-        return tuple((noun, century, year) for ((noun, century),) in _others(words, split) for year in YEARS)
-    return tuple((noun, century, year) for century, year in _years(split) for noun in _nouns()[split])
+        return tuple(
+            (noun, century, year) for ((noun, century),) in _others(words, split) for year in YEARS
+        )
+    return tuple(
+        (noun, century, year) for century, year in _years(split) for noun in _nouns()[split]
+    )
 
 
 def _others(words: str, split: str) -> tuple[tuple[tuple[str, str], ...], ...]:
@@ -219,18 +248,27 @@ def _others(words: str, split: str) -> tuple[tuple[tuple[str, str], ...], ...]:
         return tuple(tuple((noun, century) for century in CENTURIES) for noun in _nouns()[split])
     nouns = paper_words("greater-than")["nouns"]
     return tuple(
-        ((noun, century),) for row, noun in enumerate(nouns) for column, century in enumerate(CENTURIES) if owner(row, column) == split
+        ((noun, century),)
+        for row, noun in enumerate(nouns)
+        for column, century in enumerate(CENTURIES)
+        if owner(row, column) == split
     )
 
 
 @cache
 def _years(split: str) -> tuple[tuple[str, str], ...]:
     """Centuries and years of a split's original prompts."""
-    return tuple((century, year) for century in CENTURIES for year in YEARS if _owner(int(century), int(year)) == split)
+    return tuple(
+        (century, year)
+        for century in CENTURIES
+        for year in YEARS
+        if _owner(int(century), int(year)) == split
+    )
 
 
 def _owner(century: int, year: int) -> str:
-    """The split that has a year: of each YY, three of the seven centuries train, and one or two are in each other split.
+    """The split that has a year: of each YY, three of the seven centuries train,
+    and one or two are in each other split.
 
     As 3 and 7 have no common divisor, the years of a split are spread evenly over each century.
     """

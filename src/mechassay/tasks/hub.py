@@ -37,8 +37,8 @@ def reachable(repo: str, endpoint: str) -> None:
     refused = answers[0] if answers else f"no answer within {DEADLINE:g} s"
     if refused:
         raise BadFile(
-            f"{repo}: the hub cannot be reached at {endpoint} ({refused}); HF_HUB_OFFLINE=1 reads what is cached, "
-            "and source may be a folder of its rows."
+            f"{repo}: the hub cannot be reached at {endpoint} ({refused}); HF_HUB_OFFLINE=1 reads"
+            " what is cached, and source may be a folder of its rows."
         )
 
 

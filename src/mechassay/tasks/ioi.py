@@ -1,4 +1,5 @@
-"""Indirect object identification: "After Nick and John left the zoo, Nick gave a ball to" -> " John".
+"""Indirect object identification: "After Nick and John left the zoo,
+Nick gave a ball to" -> " John".
 
 The task is that of Wang et al. (2023), with the splits and the eight counterfactuals of MIB
 (Mueller et al. 2025, appendix D.1, tables 5 and 6). Each row draws, uniformly and independently,
@@ -22,14 +23,14 @@ the counterfactual names twice.
 
 Where this deviates from MIB:
 
-- Templates and words are our own (`data/ioi.json`), each template made to fit every place and object of its
-  split; as in MIB, the four splits share none.
-- The subject is name A in half of the rows and name B in the others; in table 6 it is always name A.
-  The tag `order` has the names of Wang et al.: "ABBA" when the indirect object comes first, "BABA"
-  when the subject does.
+- Templates and words are our own (`data/ioi.json`), each template made to fit every place and
+  object of its split; as in MIB, the four splits share none.
+- The subject is name A in half of the rows and name B in the others; in table 6 it is always name
+  A. The tag `order` has the names of Wang et al.: "ABBA" when the indirect object comes first,
+  "BABA" when the subject does.
 - For random names with both flips (Fred, Max, Fred) table 6 prints the completion "Fred"; the name
-  that the second clause does not repeat is "Max", as in all its other rows, and this is what we give.
-  So the completion of a public row is read from its prompt, not from its answerKey.
+  that the second clause does not repeat is "Max", as in all its other rows, and this is what we
+  give. So the completion of a public row is read from its prompt, not from its answerKey.
 - The words of the private split are public; its rows are private through their seed.
 """
 
@@ -70,9 +71,11 @@ CHANGES = {
     "random_names_s2_ioi_flip_counterfactual": (True, False, True),
     "random_names_s1_ioi_flip_s2_ioi_flip_counterfactual": (True, True, True),
 }
-# Three other people: the corrupted prompts of Uit de Bos and Garriga-Alonso (2024), with their words only.
+# Three other people: the corrupted prompts of Uit de Bos and Garriga-Alonso (2024), with their
+# words only.
 NEW_NAMES = "new_names_abc_counterfactual"
-# Table 6 says N/A for the answer of "abc": no name completes it. The released rows say 1 (figure 3), so we do.
+# Table 6 says N/A for the answer of "abc": no name completes it. The released rows say 1 (figure
+# 3), so we do.
 ABC_KEY = 1
 NAMES_PER_ROW = 5
 MIN_NAMES = 6
@@ -85,14 +88,15 @@ class IOI(PublicTask):
     """The indirect object identification task.
 
     The foil is the subject of the clean prompt, whatever the counterfactual. Clean prompts do not
-    depend on the counterfactual. Tags: template, order, subject, indirect_object, place, object; a public row
-    has place and object only where its prompt does.
+    depend on the counterfactual. Tags: template, order, subject, indirect_object, place, object; a
+    public row has place and object only where its prompt does.
 
     Attributes:
         source: "own", "hub", or a folder with rows of the public schema.
-        words: "own"; "paper" or "paper-matched" for those of Uit de Bos and Garriga-Alonso (2024), see
-            `mechassay.tasks.paper`: one template, the indirect object always first, and a ninth kind of
-            counterfactual, "new_names_abc", in which three other people stand for all names.
+        words: "own"; "paper" or "paper-matched" for those of Uit de Bos and Garriga-Alonso (2024),
+            see `mechassay.tasks.paper`: one template, the indirect object always first, and a ninth
+            kind of counterfactual, "new_names_abc", in which three other people stand for all
+            names.
 
     Raises:
         UnknownName: no such `words`.
@@ -116,7 +120,10 @@ class IOI(PublicTask):
         if self.words == OWN:
             return
         if self.source != "own":
-            raise BadUsage(f'ioi takes words only with source="own"; got source={self.source!r}, words={self.words!r}.')
+            raise BadUsage(
+                f'ioi takes words only with source="own"; got source={self.source!r},'
+                f" words={self.words!r}."
+            )
         object.__setattr__(self, "sizes", PAPER_SIZES)
         object.__setattr__(self, "counterfactuals", (*CHANGES, NEW_NAMES))
 
@@ -129,7 +136,9 @@ class IOI(PublicTask):
         words = _words()[split] if self.words == OWN else _paper_words(self.words)
         names = words.names if tokenizer is None else _single_token_names(words.names, tokenizer)
         rng = stream(split, seed)
-        rows = _rows(words, names, rng) if self.words == OWN else _paper_rows(words, names, split, rng)
+        rows = (
+            _rows(words, names, rng) if self.words == OWN else _paper_rows(words, names, split, rng)
+        )
         for number, row in enumerate(rows):
             yield row.example(f"{self.name}-{split}-{number:06d}", self.counterfactuals)
 
@@ -140,9 +149,16 @@ class IOI(PublicTask):
         # Who is who decides answer and foil, so the text must agree.
         for role in ("subject", "indirect_object"):
             if role not in prompt.spans or prompt.part(role) != people[role]:
-                raise BadRow("people of another role", f"the {role} of {prompt.text!r} is not {people[role]!r}")
-        others, unread = self.read_counterfactuals(row, lambda struct: _read(template, struct, people))
-        return replace(_example(id=id, template=template, prompt=prompt, others=others), unread=unread)
+                raise BadRow(
+                    "people of another role",
+                    f"the {role} of {prompt.text!r} is not {people[role]!r}",
+                )
+        others, unread = self.read_counterfactuals(
+            row, lambda struct: _read(template, struct, people)
+        )
+        return replace(
+            _example(id=id, template=template, prompt=prompt, others=others), unread=unread
+        )
 
     def to_row(self, example: Example) -> dict[str, Any]:
         """An example in the public schema.
@@ -156,7 +172,10 @@ class IOI(PublicTask):
             "prompt": whole.pop("prompt"),
             "template": example.tags["template"],
             "metadata": {
-                **{role: example.tags.get(role) for role in ("subject", "indirect_object", "object", "place")},
+                **{
+                    role: example.tags.get(role)
+                    for role in ("subject", "indirect_object", "object", "place")
+                },
                 "random_a": random.part("subject"),
                 "random_b": random.part("indirect_object"),
                 "random_c": abc.part("name_C"),
@@ -177,7 +196,9 @@ class _Words:
 
     def possible(self, n_names: int) -> int:
         """How many different clean prompts there are."""
-        return 2 * n_names * (n_names - 1) * len(self.templates) * len(self.objects) * len(self.places)
+        return (
+            2 * n_names * (n_names - 1) * len(self.templates) * len(self.objects) * len(self.places)
+        )
 
 
 @dataclass(frozen=True)
@@ -197,10 +218,19 @@ class _Row:
     @property
     def key(self) -> tuple[str | bool, ...]:
         """What the clean prompt is made of."""
-        return (self.template, self.subject, self.indirect_object, self.subject_first, self.object, self.place)
+        return (
+            self.template,
+            self.subject,
+            self.indirect_object,
+            self.subject_first,
+            self.object,
+            self.place,
+        )
 
     def example(self, id: str, kinds: Sequence[str]) -> Example:
-        return _example(id, self.template, self._prompt(None), {kind: self._prompt(kind) for kind in kinds})
+        return _example(
+            id, self.template, self._prompt(None), {kind: self._prompt(kind) for kind in kinds}
+        )
 
     def _prompt(self, kind: str | None) -> Prompt:
         """The clean prompt, or a counterfactual."""
@@ -212,7 +242,11 @@ class _Row:
         c = other if flip_s2 else subject
         if kind in (ABC, NEW_NAMES):
             c, choices = self.random_c, (*choices, self.random_c)
-        return _prompt(self.template, {"name_A": a, "name_B": b, "name_C": c, "place": self.place, "object": self.object}, choices)
+        return _prompt(
+            self.template,
+            {"name_A": a, "name_B": b, "name_C": c, "place": self.place, "object": self.object},
+            choices,
+        )
 
 
 def _prompt(template: str, fields: Mapping[str, str], choices: Sequence[str]) -> Prompt:
@@ -224,7 +258,11 @@ def _prompt(template: str, fields: Mapping[str, str], choices: Sequence[str]) ->
         return plain
     subject, other = ("name_A", "name_B") if c == a else ("name_B", "name_A")
     spans = plain.spans
-    meaning = {"subject": spans[subject], "indirect_object": spans[other], "subject_2": spans["name_C"]}
+    meaning = {
+        "subject": spans[subject],
+        "indirect_object": spans[other],
+        "subject_2": spans["name_C"],
+    }
     return Prompt(plain.text, (f" {fields[other]}",), offered, {**spans, **meaning})
 
 
@@ -237,10 +275,16 @@ def _read(template: str, struct: Mapping[str, Any], metadata: Mapping[str, Any])
     text = struct["prompt"]
     fields = fields_of(template, text, metadata)
     if fields is None:
-        raise BadRow("a prompt that is not its template", f"the prompt {text!r} does not fit its template {template!r}")
+        raise BadRow(
+            "a prompt that is not its template",
+            f"the prompt {text!r} does not fit its template {template!r}",
+        )
     prompt = _prompt(template, fields, struct["choices"])
     if not set(prompt.answers) <= set(prompt.choices):
-        raise BadRow("choices without the right one", f"the choices of {text!r} do not have {prompt.answers[0]!r}")
+        raise BadRow(
+            "choices without the right one",
+            f"the choices of {text!r} do not have {prompt.answers[0]!r}",
+        )
     return prompt
 
 
@@ -248,20 +292,31 @@ def _example(id: str, template: str, prompt: Prompt, others: Mapping[str, Prompt
     tags = {
         "template": template,
         "order": "BABA" if prompt.part("name_A") == prompt.part("subject") else "ABBA",
-        **{part: prompt.part(part) for part in ("subject", "indirect_object", "place", "object") if part in prompt.spans},
+        **{
+            part: prompt.part(part)
+            for part in ("subject", "indirect_object", "place", "object")
+            if part in prompt.spans
+        },
     }
     return Example(id, prompt, others, foils=(f" {tags['subject']}",), tags=tags)
 
 
 def _column(prompt: Prompt) -> dict[str, Any]:
     key = prompt.choices.index(prompt.answers[0]) if prompt.answers else ABC_KEY
-    return {"prompt": prompt.text, "choices": [choice.removeprefix(" ") for choice in prompt.choices], "answerKey": key}
+    return {
+        "prompt": prompt.text,
+        "choices": [choice.removeprefix(" ") for choice in prompt.choices],
+        "answerKey": key,
+    }
 
 
 @cache
 def _words() -> dict[str, _Words]:
     text = files("mechassay.tasks").joinpath("data/ioi.json").read_text(encoding="utf-8")
-    return {split: _Words(**{field: tuple(words) for field, words in group.items()}) for split, group in json.loads(text).items()}
+    return {
+        split: _Words(**{field: tuple(words) for field, words in group.items()})
+        for split, group in json.loads(text).items()
+    }
 
 
 def _rows(words: _Words, names: Sequence[str], rng: np.random.Generator) -> Iterator[_Row]:
@@ -276,7 +331,9 @@ def _rows(words: _Words, names: Sequence[str], rng: np.random.Generator) -> Iter
 
 
 def _block(words: _Words, names: Sequence[str], rng: np.random.Generator) -> Iterator[_Row]:
-    people: list[list[int]] = rng.random((BLOCK, len(names))).argsort(axis=1, kind="stable")[:, :NAMES_PER_ROW].tolist()
+    people: list[list[int]] = (
+        rng.random((BLOCK, len(names))).argsort(axis=1, kind="stable")[:, :NAMES_PER_ROW].tolist()
+    )
     sizes = (len(words.templates), len(words.objects), len(words.places), 2)
     draws: list[list[int]] = rng.integers(sizes, size=(BLOCK, len(sizes))).tolist()
     for who, (template, thing, place, first) in zip(people, draws, strict=True):
@@ -297,11 +354,19 @@ def _block(words: _Words, names: Sequence[str], rng: np.random.Generator) -> Ite
 @cache
 def _paper_words(words: str) -> _Words:
     lists = paper_words("ioi")
-    return _Words((lists["templates"][words],), tuple(lists["names"]), tuple(lists["objects"]), tuple(lists["places"]))
+    return _Words(
+        (lists["templates"][words],),
+        tuple(lists["names"]),
+        tuple(lists["objects"]),
+        tuple(lists["places"]),
+    )
 
 
-def _paper_rows(words: _Words, names: Sequence[str], split: str, rng: np.random.Generator) -> Iterator[_Row]:
-    """Different draws whose people, and whose strangers, are pairs of names of the split; until there is none left.
+def _paper_rows(
+    words: _Words, names: Sequence[str], split: str, rng: np.random.Generator
+) -> Iterator[_Row]:
+    """Different draws whose people, and whose strangers, are pairs of names of the split;
+    until there is none left.
 
     Raises:
         BadPairs: no two such pairs have four names.
@@ -313,7 +378,8 @@ def _paper_rows(words: _Words, names: Sequence[str], split: str, rng: np.random.
     people = [(a, b) for a, b in pairs if met[a] + met[b] - 1 < len(pairs)]
     if not people:
         raise BadPairs(
-            f"IOI needs two pairs of different names in split {split!r}; of these words, the tokenizer leaves {len(names)} names."
+            f"IOI needs two pairs of different names in split {split!r}; of these words, the"
+            f" tokenizer leaves {len(names)} names."
         )
     sizes = (len(people), 2, len(pairs), 2, len(names), len(words.objects), len(words.places))
     possible = 2 * len(people) * len(words.objects) * len(words.places)
@@ -324,23 +390,35 @@ def _paper_rows(words: _Words, names: Sequence[str], split: str, rng: np.random.
             subject, indirect_object = people[ours][::-1] if turn else people[ours]
             random_a, random_b = pairs[theirs][::-1] if other_turn else pairs[theirs]
             five = (subject, indirect_object, random_a, random_b, names[third])
-            row = _Row(words.templates[0], *five, words.objects[thing], words.places[where], subject_first=False)
+            row = _Row(
+                words.templates[0],
+                *five,
+                words.objects[thing],
+                words.places[where],
+                subject_first=False,
+            )
             if len(set(five)) == NAMES_PER_ROW and row.key not in seen:
                 seen.add(row.key)
                 yield row
 
 
 def _single_token_names(names: Sequence[str], tokenizer: Any) -> list[str]:
-    """Names that add exactly one known token to "I am"; unknown ones would all look alike to the model.
+    """Names that add exactly one known token to "I am";
+    unknown ones would all look alike to the model.
 
     This covers every place of a template: none begins with a name, so a space stands before each.
     """
     base, *encoded = encode(tokenizer, ["I am", *(f"I am {name}" for name in names)])
     unknown = tokenizer.unk_token_id
     kept = [
-        name for name, ids in zip(names, encoded, strict=True) if len(ids) == len(base) + 1 and ids.count(unknown) == base.count(unknown)
+        name
+        for name, ids in zip(names, encoded, strict=True)
+        if len(ids) == len(base) + 1 and ids.count(unknown) == base.count(unknown)
     ]
     if len(kept) < MIN_NAMES:
         label = getattr(tokenizer, "name_or_path", "") or type(tokenizer).__name__
-        raise BadPairs(f"IOI needs at least {MIN_NAMES} names that are single tokens; tokenizer {label!r} has {len(kept)} of {len(names)}.")
+        raise BadPairs(
+            f"IOI needs at least {MIN_NAMES} names that are single tokens; tokenizer {label!r} has"
+            f" {len(kept)} of {len(names)}."
+        )
     return kept

@@ -54,7 +54,10 @@ def template_of(given: str | None, text: str, metadata: Mapping[str, Any]) -> st
     found = list(_words(known.get("name_A", ())).finditer(text)) if "name_A" in known else []
     if len(found) != len(NAMES):
         fit = f"does not fit its template {given!r}" if given else "has no template"
-        raise BadRow("a prompt that is not its template", f"the prompt {text!r} {fit}, and mentions {len(found)} of its people, not 3")
+        raise BadRow(
+            "a prompt that is not its template",
+            f"the prompt {text!r} {fit}, and mentions {len(found)} of its people, not 3",
+        )
     slots = {match.span(): name for match, name in zip(found, NAMES, strict=True)}
     for thing in THINGS:
         for match in _words(known[thing]).finditer(text) if thing in known else ():
@@ -88,7 +91,9 @@ def _any(texts: tuple[str, ...]) -> str:
 
 @lru_cache(maxsize=64)
 def _pattern(template: str, known: Known) -> re.Pattern[str]:
-    """A template as a pattern with a group a slot; a slot that comes twice is the same both times."""
+    """A template as a pattern with a group a slot;
+    a slot that comes twice is the same both times.
+    """
     possible = dict(known)
     pattern, seen = "", set[str]()
     for number, piece in enumerate(re.split(r"\{(\w+)\}", template)):

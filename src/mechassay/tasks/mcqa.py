@@ -1,14 +1,16 @@
-"""Multiple-choice question answering: "A box is brown. What color is a box?" and four colors -> " D".
+"""Multiple-choice question answering: "A box is brown.
+What color is a box?" and four colors -> " D".
 
 The task is that of Wiegreffe et al. (2025) with the splits and the nine counterfactuals of MIB
 (Mueller et al. 2025, appendix D.3, tables 5 and 9). The answer stands in the question, so all there
 is to do is to find the choice that repeats it and to say its label. How a prompt is written, and
-what the changes answerPosition, symbol and randomLetter are, says `mechassay.tasks.multiple_choice`;
-two more change the question:
+what the changes answerPosition, symbol and randomLetter are, says
+`mechassay.tasks.multiple_choice`; two more change the question:
 
 - noun: another object of the same split stands in both places of the question, and the verb agrees
   with it. The color stays, so the sentence may be false: the task is to copy, not to know;
-- color: the right color becomes one that is not among the choices, in the question and in its choice.
+- color: the right color becomes one that is not among the choices, in the question and in its
+  choice.
 
 answerPosition exchanges the correct choice with one other, drawn at random.
 
@@ -18,9 +20,9 @@ for the right one. A prompt that came before is not repeated; the stream ends wh
 prompt has come. The default sizes are one round: every object once.
 
 Parts of a prompt, beside those of every multiple-choice prompt: object and object_2 (its two
-mentions), color (in the question) and choice_color (the correct choice, also called correct_choice).
-Examples of one object are one group. Tags: object, color, position (of the correct choice, from 0),
-n_choices.
+mentions), color (in the question) and choice_color (the correct choice, also called
+correct_choice). Examples of one object are one group. Tags: object, color, position (of the correct
+choice, from 0), n_choices.
 
 Where this deviates from MIB:
 
@@ -30,8 +32,9 @@ Where this deviates from MIB:
 - The random letters have none of the original's.
 - The objects of the private split are public; its rows are private through their seed.
 
-With ten choices the symbols go up to 10, which is two tokens where digits are: under such a tokenizer
-the pairs of the two symbol counterfactuals have unequal lengths, and asking for them is refused.
+With ten choices the symbols go up to 10, which is two tokens where digits are: under such a
+tokenizer the pairs of the two symbol counterfactuals have unequal lengths, and asking for them is
+refused.
 """
 
 from __future__ import annotations
@@ -63,7 +66,19 @@ from mechassay.tasks.multiple_choice import (
 from mechassay.tasks.public import BadRow, PublicData
 from mechassay.tasks.task import stream
 
-COLORS = ("black", "blue", "brown", "gray", "green", "orange", "pink", "purple", "red", "white", "yellow")
+COLORS = (
+    "black",
+    "blue",
+    "brown",
+    "gray",
+    "green",
+    "orange",
+    "pink",
+    "purple",
+    "red",
+    "white",
+    "yellow",
+)
 NOUN, COLOR = "noun", "color"
 SIZES = {"train": 110, "validation": 50, "test": 50, "private": 50}
 # In the order and spelling of MIB's columns.
@@ -80,16 +95,19 @@ KINDS = (
 )
 # Objects that are tokenized at once in search of one that fits.
 CHUNK = 8
-_STEM = re.compile(r"(?P<object>.+) (?P<verb>is|are) (?P<color>\w[\w -]*)\. What color (?P=verb) (?P<object_2>.+)\?")
+_STEM = re.compile(
+    r"(?P<object>.+) (?P<verb>is|are) (?P<color>\w[\w -]*)\. What color (?P=verb)"
+    r" (?P<object_2>.+)\?"
+)
 
 
 @dataclass(frozen=True)
 class MCQA(MultipleChoice):
     """Copying a color from a multiple-choice question.
 
-    With a tokenizer, the object of the counterfactual noun is drawn from those that make a prompt of
-    equally many tokens. Where none does, it is the one drawn without a tokenizer, and the pair is
-    dropped and counted. Nothing else depends on the tokenizer.
+    With a tokenizer, the object of the counterfactual noun is drawn from those that make a prompt
+    of equally many tokens. Where none does, it is the one drawn without a tokenizer, and the pair
+    is dropped and counted. Nothing else depends on the tokenizer.
 
     A public row whose question is worded otherwise than "X is COLOR. What color is X?" has no parts
     object, object_2 and color; its tag object is the whole question.
@@ -118,7 +136,9 @@ class MCQA(MultipleChoice):
     def __post_init__(self) -> None:
         self.check_labels()
         if not 2 <= self.n_choices <= len(COLORS) - 1:
-            raise BadUsage(f"n_choices of mcqa must be between 2 and {len(COLORS) - 1}; got {self.n_choices}.")
+            raise BadUsage(
+                f"n_choices of mcqa must be between 2 and {len(COLORS) - 1}; got {self.n_choices}."
+            )
 
     @property
     def n_labels(self) -> int:
@@ -140,11 +160,18 @@ class MCQA(MultipleChoice):
             id = f"{self.name}-{split}-{len(seen):06d}"
             seen.add(draw.key)
             other = self._noun(draw, tokenizer)
-            yield self.example(id, draw.question(()), {kind: draw.question(changes_of(kind), other) for kind in KINDS}, {})
+            yield self.example(
+                id,
+                draw.question(()),
+                {kind: draw.question(changes_of(kind), other) for kind in KINDS},
+                {},
+            )
             if len(seen) == possible:
                 return
 
-    def example(self, id: str, question: Question, others: Mapping[str, Question], row: Mapping[str, Any]) -> Example:
+    def example(
+        self, id: str, question: Question, others: Mapping[str, Question], row: Mapping[str, Any]
+    ) -> Example:
         prompt = self.prompt(question)
         tags = {
             "object": prompt.part("object_2") if "object_2" in prompt.spans else question.stem,
@@ -152,7 +179,13 @@ class MCQA(MultipleChoice):
             "position": str(question.correct),
             "n_choices": str(self.n_choices),
         }
-        return Example(id, prompt, {kind: self.prompt(other) for kind, other in others.items()}, group=tags["object"], tags=tags)
+        return Example(
+            id,
+            prompt,
+            {kind: self.prompt(other) for kind, other in others.items()},
+            group=tags["object"],
+            tags=tags,
+        )
 
     def parts(self, question: Question) -> Mapping[str, Span]:
         found = _STEM.fullmatch(question.stem)
@@ -161,24 +194,33 @@ class MCQA(MultipleChoice):
         if found["color"] != question.choices[question.correct]:
             raise BadRow(
                 "a question that its answer does not answer",
-                f"the question {question.stem!r} is not answered by {question.choices[question.correct]!r}",
+                f"the question {question.stem!r} is not answered by"
+                f" {question.choices[question.correct]!r}",
             )
         return {name: found.span(name) for name in ("object", "color", "object_2")}
 
     def prompt(self, question: Question) -> Prompt:
         if len(question.choices) != self.n_choices:
-            raise BadRow("another number of choices", f"a question has {len(question.choices)} choices; n_choices is {self.n_choices}")
+            raise BadRow(
+                "another number of choices",
+                f"a question has {len(question.choices)} choices; n_choices is {self.n_choices}",
+            )
         found = super().prompt(question)
         return replace(found, spans={**found.spans, "choice_color": found.spans["correct_choice"]})
 
     def _noun(self, draw: _Draw, tokenizer: Any) -> _Thing:
-        """The first of the drawn objects that leaves the number of tokens as it is; the very first if none does."""
+        """The first of the drawn objects that leaves the number of tokens as it is;
+        the very first if none does.
+        """
         if tokenizer is None:
             return draw.others[0]
         plain = self.prompt(draw.question(())).text
         for begin in range(0, len(draw.others), CHUNK):
             others = draw.others[begin : begin + CHUNK]
-            own, *found = encode(tokenizer, [plain, *(self.prompt(draw.question((NOUN,), other)).text for other in others)])
+            own, *found = encode(
+                tokenizer,
+                [plain, *(self.prompt(draw.question((NOUN,), other)).text for other in others)],
+            )
             for other, tokens in zip(others, found, strict=True):
                 if len(tokens) == len(own):
                     return other
@@ -187,14 +229,19 @@ class MCQA(MultipleChoice):
 
 @dataclass(frozen=True)
 class _Thing:
-    """An object with its color: how it is called within a sentence, and the verb that agrees with it."""
+    """An object with its color: how it is called within a sentence,
+    and the verb that agrees with it.
+    """
 
     name: str
     verb: str
     color: str
 
     def stem(self, color: str) -> str:
-        return f"{self.name[0].upper()}{self.name[1:]} {self.verb} {color}. What color {self.verb} {self.name}?"
+        return (
+            f"{self.name[0].upper()}{self.name[1:]} {self.verb} {color}. What color {self.verb}"
+            f" {self.name}?"
+        )
 
 
 @dataclass(frozen=True)
@@ -233,13 +280,20 @@ class _Draw:
 def _things() -> dict[str, tuple[_Thing, ...]]:
     text = files("mechassay.tasks").joinpath("data/colors.json").read_text(encoding="utf-8")
     return {
-        split: tuple(_Thing(name, verb, color) for color, verbs in colors.items() for verb, names in verbs.items() for name in names)
+        split: tuple(
+            _Thing(name, verb, color)
+            for color, verbs in colors.items()
+            for verb, names in verbs.items()
+            for name in names
+        )
         for split, colors in json.loads(text).items()
     }
 
 
 def _possible(n_things: int, n_choices: int) -> int:
-    """How many different prompts there are: an object, its wrong choices, and an order of all choices."""
+    """How many different prompts there are:
+    an object, its wrong choices, and an order of all choices.
+    """
     return n_things * comb(len(COLORS) - 1, n_choices - 1) * factorial(n_choices)
 
 

@@ -1,7 +1,8 @@
-"""MIB's scoring of what a model writes, beside the exact one of `mechassay.tasks.behaviour`: "mib-2025".
+"""MIB's scoring of what a model writes, beside the exact one of `mechassay.tasks.behaviour`:
+"mib-2025".
 
-The causal track of MIB (Mueller et al. 2025) lets a model write a few tokens greedily, and calls the
-text right by rules that are laxer than equality:
+The causal track of MIB (Mueller et al. 2025) lets a model write a few tokens greedily, and calls
+the text right by rules that are laxer than equality:
 
     task         tokens   right where the text
     ioi          1        has the right name anywhere in it
@@ -14,10 +15,10 @@ So " Johnson" is right for John, and "The answer is 9" has the first number 9. A
 value: 1 right, 0 wrong, NaN where nothing is right. What a model writes after its end-of-text token
 does not count.
 
-Where this deviates from the public code: arithmetic has 3 tokens for every model (there 1 for Llama),
-and results of one digit are right as they are written (there they must be "008" or "08", but no
-experiment has them). Of the other names in RAVEL those of each value are looked at, not of the whole
-list. Models are run in the precision they were loaded in (there half precision).
+Where this deviates from the public code: arithmetic has 3 tokens for every model (there 1 for
+Llama), and results of one digit are right as they are written (there they must be "008" or "08",
+but no experiment has them). Of the other names in RAVEL those of each value are looked at, not of
+the whole list. Models are run in the precision they were loaded in (there half precision).
 """
 
 from __future__ import annotations
@@ -52,7 +53,9 @@ class Scoring:
     right: Callable[[str, Sequence[str]], bool]
 
 
-def mib_scores(model: Model, prompts: Sequence[Prompt], scoring: Scoring, *, progress: Progress = SILENT) -> Float[np.ndarray, "n"]:
+def mib_scores(
+    model: Model, prompts: Sequence[Prompt], scoring: Scoring, *, progress: Progress = SILENT
+) -> Float[np.ndarray, "n"]:
     """Whether what a model writes after each prompt is right; NaN for a prompt without answers.
 
     Raises:
@@ -88,7 +91,11 @@ def first_number(text: str, answers: Sequence[str]) -> bool:
 def any_value(text: str, answers: Sequence[str]) -> bool:
     """A value of a city's attribute is in the text, or another name for it."""
     said = re.sub(r"[^\w\s]+", "", text.lower()).strip()
-    return any(value.strip().lower() in said or _other_name(value.strip().lower(), said, text.strip().lower()) for value in answers)
+    return any(
+        value.strip().lower() in said
+        or _other_name(value.strip().lower(), said, text.strip().lower())
+        for value in answers
+    )
 
 
 # What the text may begin with instead.

@@ -1,4 +1,5 @@
-"""What multiple-choice tasks share: how a question is written, and what its format counterfactuals change.
+"""What multiple-choice tasks share: how a question is written,
+and what its format counterfactuals change.
 
 A question is written as MIB writes it (Mueller et al. 2025, tables 9 and 10):
 
@@ -14,7 +15,8 @@ as they are:
 
 - answerPosition: the choices come in another order, the correct one in another place;
 - symbol: the labels are 1, 2, 3 and so on;
-- randomLetter: the labels are letters drawn at random, all different, none of them of the original's.
+- randomLetter: the labels are letters drawn at random, all different, none of them of the
+  original's.
 
 The name of a counterfactual is the names of its changes, joined by "_", with "_counterfactual" at
 the end. What a draw makes of a change is the same in all of them: the letters of
@@ -26,12 +28,12 @@ They are found by how the prompt is built, so that a letter of the question is n
 
 *Labels.* With labels "strict" the answer is " D", with the space that a model writes between
 "Answer:" and a letter. With "mib-2025" it is "D", as the circuit track of MIB compares it. What is
-compared is the first token that tells answer from foil (`mechassay.alignment`), which depends on the
-tokenizer. One that writes the space before a digit as a token of its own compares the letter
-" D" with that space, not with "4", in pairs of the change symbol. So where a tokenizer does not tell
-the symbols apart by their first token, the default counterfactual is randomLetter instead of symbol.
-One that has a token ":D" compares, with "mib-2025", that token with ":" or ":C" after "Answer", where
-MIB's code takes "D" alone.
+compared is the first token that tells answer from foil (`mechassay.alignment`), which depends on
+the tokenizer. One that writes the space before a digit as a token of its own compares the letter "
+D" with that space, not with "4", in pairs of the change symbol. So where a tokenizer does not tell
+the symbols apart by their first token, the default counterfactual is randomLetter instead of
+symbol. One that has a token ":D" compares, with "mib-2025", that token with ":" or ":C" after
+"Answer", where MIB's code takes "D" alone.
 
 Where this deviates from MIB: table 10 has a letter of the original (D) among the random ones; here
 none is, so that every label changes, and with it every answer.
@@ -84,7 +86,11 @@ class Question:
         Args:
             order: for each place, the index of the choice that moves there.
         """
-        return replace(self, choices=tuple(self.choices[i] for i in order), correct=list(order).index(self.correct))
+        return replace(
+            self,
+            choices=tuple(self.choices[i] for i in order),
+            correct=list(order).index(self.correct),
+        )
 
     def relabelled(self, labels: Sequence[str]) -> Question:
         """The same choices under other labels."""
@@ -137,7 +143,8 @@ class Format:
 
 
 class MultipleChoice(PublicTask):
-    """A task of multiple-choice questions. Subclasses are dataclasses with fields `source` and `labels`.
+    """A task of multiple-choice questions.
+    Subclasses are dataclasses with fields `source` and `labels`.
 
     Attributes:
         labels: "strict" (" D") or "mib-2025" ("D").
@@ -155,7 +162,9 @@ class MultipleChoice(PublicTask):
         """
 
     @abstractmethod
-    def example(self, id: str, question: Question, others: Mapping[str, Question], row: Mapping[str, Any]) -> Example:
+    def example(
+        self, id: str, question: Question, others: Mapping[str, Question], row: Mapping[str, Any]
+    ) -> Example:
         """The example of a question and its counterfactuals, with tags and group.
 
         Args:
@@ -178,9 +187,13 @@ class MultipleChoice(PublicTask):
     def to_row(self, example: Example) -> dict[str, Any]:
         """An example in the public schema.
 
-        It has prompt, choices {label, text}, answerKey (an index), and one such struct for each counterfactual.
+        It has prompt, choices {label, text}, answerKey (an index), and one such struct for each
+        counterfactual.
         """
-        return {**_struct(example.prompt), **{kind: _struct(prompt) for kind, prompt in example.counterfactuals.items()}}
+        return {
+            **_struct(example.prompt),
+            **{kind: _struct(prompt) for kind, prompt in example.counterfactuals.items()},
+        }
 
     @property
     @abstractmethod
@@ -188,7 +201,9 @@ class MultipleChoice(PublicTask):
         """How many choices a question has."""
 
     def counterfactual_for(self, tokenizer: Any = None) -> str:
-        """The letters where the tokenizer begins two symbols alike, with a space or with the 1 of 10; else the symbols."""
+        """The letters where the tokenizer begins two symbols alike,
+        with a space or with the 1 of 10; else the symbols.
+        """
         if tokenizer is None:
             return self.default_counterfactual
         written = [END + SPACES[self.labels] + symbol for symbol in symbols(self.n_labels)]
@@ -200,12 +215,15 @@ class MultipleChoice(PublicTask):
         if tokenizer is None or SYMBOL not in changes_of(kind):
             return None
         names = letters(self.n_labels), symbols(self.n_labels)
-        ours, theirs = (encode(tokenizer, ["".join(f"\n{label}. x" for label in labels)])[0] for labels in names)
+        ours, theirs = (
+            encode(tokenizer, ["".join(f"\n{label}. x" for label in labels)])[0] for labels in names
+        )
         if len(ours) == len(theirs):
             return None
         return (
-            f"the tokenizer writes lines with the labels 1 to {self.n_labels} in {len(theirs)} tokens "
-            f"and A to {names[0][-1]} in {len(ours)}; take {LETTER}{SUFFIX} or fewer choices"
+            f"the tokenizer writes lines with the labels 1 to {self.n_labels} in {len(theirs)}"
+            f" tokens and A to {names[0][-1]} in {len(ours)}; take {LETTER}{SUFFIX} or fewer"
+            " choices"
         )
 
     def prompt(self, question: Question) -> Prompt:
@@ -239,7 +257,9 @@ def symbols(n: int) -> tuple[str, ...]:
 
 def random_letters(n: int, rng: np.random.Generator) -> tuple[str, ...]:
     """Different letters beyond the first n, in random order; n is at most 13."""
-    return tuple(ascii_uppercase[n + i] for i in rng.permutation(len(ascii_uppercase) - n)[:n].tolist())
+    return tuple(
+        ascii_uppercase[n + i] for i in rng.permutation(len(ascii_uppercase) - n)[:n].tolist()
+    )
 
 
 def swap(n: int, a: int, b: int) -> tuple[int, ...]:
@@ -248,9 +268,13 @@ def swap(n: int, a: int, b: int) -> tuple[int, ...]:
 
 
 def derangement(n: int, rng: np.random.Generator) -> tuple[int, ...]:
-    """A random order of n > 1 things in which none stays in its place, each such order equally likely."""
+    """A random order of n > 1 things in which none stays in its place,
+    each such order equally likely.
+    """
     # About one permutation in e is one.
-    return next(order for order in _permutations(n, rng) if all(i != place for place, i in enumerate(order)))
+    return next(
+        order for order in _permutations(n, rng) if all(i != place for place, i in enumerate(order))
+    )
 
 
 def _permutations(n: int, rng: np.random.Generator) -> Iterator[tuple[int, ...]]:
@@ -269,7 +293,10 @@ def read_question(struct: Mapping[str, Any]) -> Question:
     labels, texts = labelled(struct["choices"])
     stem, choices = _lines(struct["prompt"], labels)
     if [each.strip() for each in choices] != [str(each).strip() for each in texts]:
-        raise BadRow("a prompt that contradicts its choices", f"the prompt has the choices {choices}, the field has {texts}")
+        raise BadRow(
+            "a prompt that contradicts its choices",
+            f"the prompt has the choices {choices}, the field has {texts}",
+        )
     return Question(stem, tuple(choices), tuple(labels), answer_index(struct["answerKey"], labels))
 
 
@@ -279,12 +306,17 @@ def labelled(choices: Any) -> tuple[list[str], list[Any]]:
     Raises:
         KeyError, TypeError, ValueError: they are not, or not one label each, all different.
     """
-    columns = choices if isinstance(choices, Mapping) else {field: [each[field] for each in choices] for field in ("label", "text")}
+    columns = (
+        choices
+        if isinstance(choices, Mapping)
+        else {field: [each[field] for each in choices] for field in ("label", "text")}
+    )
     labels, texts = [str(label) for label in columns["label"]], list(columns["text"])
     if len(labels) != len(texts) or not 1 < len(set(labels)) == len(labels) <= len(ascii_uppercase):
         raise BadRow(
             "choices without a label of their own",
-            f"there are two choices or more with one label each, all different; got {labels} for {texts}",
+            f"there are two choices or more with one label each, all different; got {labels} for"
+            f" {texts}",
         )
     return labels, texts
 
@@ -300,27 +332,42 @@ def answer_index(key: object, labels: Sequence[str]) -> int:
     if isinstance(key, int) and not isinstance(key, bool) and 0 <= key < len(labels):
         return key
     raise BadRow(
-        "an answer key that is no choice", f"an answer key is an index below {len(labels)} or one of the labels {list(labels)}; got {key!r}"
+        "an answer key that is no choice",
+        f"an answer key is an index below {len(labels)} or one of the labels {list(labels)}; got"
+        f" {key!r}",
     )
 
 
 def _lines(text: object, labels: Sequence[str]) -> tuple[str, list[str]]:
     """The stem and the choices of a prompt; from its end, as a stem may have lines of its own."""
     if not (isinstance(text, str) and text.startswith(BEGIN) and text.endswith(END)):
-        raise BadRow("a prompt of another form", f"a prompt begins with {BEGIN!r} and ends with {END!r}; got {text!r}")
+        raise BadRow(
+            "a prompt of another form",
+            f"a prompt begins with {BEGIN!r} and ends with {END!r}; got {text!r}",
+        )
     rest, choices = text[len(BEGIN) : -len(END)], list[str]()
     for label in reversed(labels):
         rest, line, choice = rest.rpartition(f"\n{label}. ")
         if not line:
-            raise BadRow("a prompt of another form", f"the prompt has no line '{label}. ...' in its place: {text!r}")
+            raise BadRow(
+                "a prompt of another form",
+                f"the prompt has no line '{label}. ...' in its place: {text!r}",
+            )
         choices.insert(0, choice)
     return rest, choices
 
 
 def _struct(prompt: Prompt) -> dict[str, Any]:
     n = len(prompt.choices)
-    choices = {field: [prompt.part(f"{part}_{i}") for i in range(n)] for field, part in (("label", "symbol"), ("text", "choice"))}
-    return {"prompt": prompt.text, "choices": choices, "answerKey": prompt.choices.index(prompt.answers[0])}
+    choices = {
+        field: [prompt.part(f"{part}_{i}") for i in range(n)]
+        for field, part in (("label", "symbol"), ("text", "choice"))
+    }
+    return {
+        "prompt": prompt.text,
+        "choices": choices,
+        "answerKey": prompt.choices.index(prompt.answers[0]),
+    }
 
 
 def one_line(text: object) -> str:

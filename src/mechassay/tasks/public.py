@@ -6,9 +6,9 @@ generates such examples itself (`source="own"`), or reads them from the hub (`so
 a folder with one file a split (train.jsonl, .json or .parquet); `rows` writes what it generates.
 The same `Example`, and so the same `Pair`, comes out of a row whichever way it came.
 
-A row that cannot be read is dropped, and counted by reason in `Pairs.dropped`. A counterfactual that
-cannot be read is left out of its row, which is dropped only where that kind is asked for. If no row
-of a split can be read, that is an error with the reasons: it is then another data set.
+A row that cannot be read is dropped, and counted by reason in `Pairs.dropped`. A counterfactual
+that cannot be read is left out of its row, which is dropped only where that kind is asked for. If
+no row of a split can be read, that is an error with the reasons: it is then another data set.
 
 Nothing of a data set is executed: rows are parquet or JSON, read by `datasets` and `pyarrow`.
 """
@@ -75,7 +75,9 @@ class PublicData:
 
     def split(self, ours: str) -> str:
         """Their name of a split; the private test set calls its only one "test"."""
-        return self.splits.get("test" if ours == "private" else ours, "test" if ours == "private" else ours)
+        return self.splits.get(
+            "test" if ours == "private" else ours, "test" if ours == "private" else ours
+        )
 
 
 # Kinds of mistakes that a message names.
@@ -83,7 +85,8 @@ NAMED = 4
 
 
 class PublicTask(Task):
-    """A task with a public data set of its own schema. Subclasses are dataclasses with a field `source`.
+    """A task with a public data set of its own schema.
+    Subclasses are dataclasses with a field `source`.
 
     Attributes:
         source: "own" (generated here), "hub", or a folder with one file a split.
@@ -117,14 +120,17 @@ class PublicTask(Task):
         """An example as plain JSON values in the public schema."""
 
     def generate(self, split: str, seed: int, tokenizer: Any = None) -> Iterator[Example]:
-        """Generated examples, or those of the data set in its own order; what cannot be read is left out.
+        """Generated examples, or those of the data set in its own order;
+        what cannot be read is left out.
 
         Raises:
             BadFile: there are rows, but none can be read; or the data set itself cannot.
         """
         return (each for each in self.readings(split, seed, tokenizer) if isinstance(each, Example))
 
-    def readings(self, split: str, seed: int, tokenizer: Any = None) -> Iterator[Example | Unreadable]:
+    def readings(
+        self, split: str, seed: int, tokenizer: Any = None
+    ) -> Iterator[Example | Unreadable]:
         """As `generate`, with an `Unreadable` in the place of each row that cannot be read."""
         if self.source == "own":
             yield from self.invent(split, seed, tokenizer)
@@ -139,13 +145,21 @@ class PublicTask(Task):
                 reason = reason_of(error)
                 first = first or f"row {number}: {_told(error)}"
                 wrong[reason] += 1
-                yield Unreadable(id, reason, f"row {number} of {self.source} ({split}): {_told(error)}")
+                yield Unreadable(
+                    id, reason, f"row {number} of {self.source} ({split}): {_told(error)}"
+                )
         if number and wrong.total() == number:
             reasons = ", ".join(f"{count:,} {reason}" for reason, count in wrong.most_common(NAMED))
-            raise BadFile(f"{self.source} ({split}): none of {number:,} rows is one of {self.public.repo}: {reasons} ({first}).")
+            raise BadFile(
+                f"{self.source} ({split}): none of {number:,} rows is one of {self.public.repo}:"
+                f" {reasons} ({first})."
+            )
 
-    def read_counterfactuals(self, row: Mapping[str, Any], read: Callable[[Mapping[str, Any]], T]) -> tuple[dict[str, T], dict[str, str]]:
-        """The counterfactuals of a public row that are there and can be read, and why others cannot.
+    def read_counterfactuals(
+        self, row: Mapping[str, Any], read: Callable[[Mapping[str, Any]], T]
+    ) -> tuple[dict[str, T], dict[str, str]]:
+        """The counterfactuals of a public row that are there and can be read,
+        and why others cannot.
 
         A struct that is null, or whose prompt is, is not there.
         """
@@ -162,10 +176,23 @@ class PublicTask(Task):
         return found, unread
 
     def rows(
-        self, split: str, model: Any = None, *, limit: int | None = None, seed: int = 0, private_seed: int | None = None
+        self,
+        split: str,
+        model: Any = None,
+        *,
+        limit: int | None = None,
+        seed: int = 0,
+        private_seed: int | None = None,
     ) -> list[dict[str, Any]]:
-        """The examples of a split in the public schema. Arguments and errors are those of `pairs`."""
-        return [self.to_row(each) for each in self.examples(split, model, limit=limit, seed=seed, private_seed=private_seed)]
+        """The examples of a split in the public schema.
+        Arguments and errors are those of `pairs`.
+        """
+        return [
+            self.to_row(each)
+            for each in self.examples(
+                split, model, limit=limit, seed=seed, private_seed=private_seed
+            )
+        ]
 
 
 def public_rows(source: str, public: PublicData, split: str) -> Iterable[Mapping[str, Any]]:
@@ -176,9 +203,11 @@ def public_rows(source: str, public: PublicData, split: str) -> Iterable[Mapping
         BadFile: no such data set, split or file, or one that cannot be read.
     """
     if source != "hub":
-        return read_rows(_split_file(Path(source), public.split(split) if split != "private" else "private"))
+        return read_rows(
+            _split_file(Path(source), public.split(split) if split != "private" else "private")
+        )
     try:
-        from datasets import config, load_dataset  # pyright: ignore[reportMissingTypeStubs] - datasets ships none
+        from datasets import config, load_dataset
     except ImportError as error:
         raise MissingExtra("Reading data sets from the hub", "datasets", "hub") from error
     repo = public.repo + ("_private_test" if split == "private" else "")
@@ -188,7 +217,10 @@ def public_rows(source: str, public: PublicData, split: str) -> Iterable[Mapping
     try:
         return load_dataset(repo, public.config, split=public.split(split))  # pyright: ignore[reportReturnType]
     except (OSError, ValueError, RuntimeError) as error:
-        raise BadFile(f"{repo}{f' ({public.config})' if public.config else ''}, split {public.split(split)!r}: {_line(error)}.") from error
+        raise BadFile(
+            f"{repo}{f' ({public.config})' if public.config else ''}, split"
+            f" {public.split(split)!r}: {_line(error)}."
+        ) from error
 
 
 def read_rows(file: Path) -> Iterator[dict[str, Any]]:
@@ -215,7 +247,9 @@ def read_rows(file: Path) -> Iterator[dict[str, Any]]:
 
 def _list(rows: Any, file: Path) -> list[dict[str, Any]]:
     if not isinstance(rows, list):
-        raise BadFile(f"{file}: a .json file of rows is a list of objects; got {type(rows).__name__}.")
+        raise BadFile(
+            f"{file}: a .json file of rows is a list of objects; got {type(rows).__name__}."
+        )
     for number, row in enumerate(rows, 1):
         if not isinstance(row, dict):
             raise BadFile(f"{file}: row {number} is a {type(row).__name__}, not an object.")
@@ -234,8 +268,8 @@ def _json(line: str, where: str) -> dict[str, Any]:
 
 def _parquet(file: Path) -> Iterator[dict[str, Any]]:
     try:
-        import pyarrow  # pyright: ignore[reportMissingTypeStubs] - pyarrow ships none
-        import pyarrow.parquet  # pyright: ignore[reportMissingTypeStubs]
+        import pyarrow
+        import pyarrow.parquet
     except ImportError as error:
         raise MissingExtra("Reading parquet files", "pyarrow", "hub") from error
     try:
@@ -248,8 +282,14 @@ def _parquet(file: Path) -> Iterator[dict[str, Any]]:
 
 def _split_file(folder: Path, split: str) -> Path:
     if not folder.is_dir():
-        raise BadUsage(f'A source is "own", "hub" or a folder with one file a split; got {str(folder)!r}.')
-    possible = [folder / f"{name}{suffix}" for name in dict.fromkeys((split, *names_of(split))) for suffix in ROW_FILES]
+        raise BadUsage(
+            f'A source is "own", "hub" or a folder with one file a split; got {str(folder)!r}.'
+        )
+    possible = [
+        folder / f"{name}{suffix}"
+        for name in dict.fromkeys((split, *names_of(split)))
+        for suffix in ROW_FILES
+    ]
     found = [file for file in possible if file.is_file()]
     if not found:
         raise BadFile(f"{folder}: no {split}.jsonl, {split}.json or {split}.parquet there.")

@@ -2,8 +2,8 @@ r"""The rows of a file of pairs: what they say, and what is wrong with them.
 
 JSONL, CSV and TSV are read one line at a time and never held; a JSON file is one value, and is held
 while it is read. Nothing in them is executed. A row that is wrong is a `Mistake`, so that all of a
-file can be told at once; a file that stops being UTF-8, CSV or JSON is an error there and then. What
-the columns mean is said in `mechassay.tasks.columns` and `mechassay.tasks.files`.
+file can be told at once; a file that stops being UTF-8, CSV or JSON is an error there and then.
+What the columns mean is said in `mechassay.tasks.columns` and `mechassay.tasks.files`.
 """
 
 from __future__ import annotations
@@ -77,17 +77,22 @@ class Reader:
         """Each row with its number: the line on which it begins, from 1. Empty lines are no rows.
 
         Raises:
-            BadFile: something that is not UTF-8, CSV or JSON, or a header without the columns needed.
+            BadFile: something that is not UTF-8, CSV or JSON, or a header without the columns
+                needed.
         """
         if self.is_json:
             found = _json_list(self.path, stream)
         else:
             lines = _lines(self.path, stream)
-            found = _json_rows(lines) if self.delimiter is None else self._csv(lines, self.delimiter)
+            found = (
+                _json_rows(lines) if self.delimiter is None else self._csv(lines, self.delimiter)
+            )
         for number, raw in found:
             yield number, raw if isinstance(raw, Mistake) else self._row(number, raw)
 
-    def _csv(self, lines: Iterator[str], delimiter: str) -> Iterator[tuple[int, dict[str, Any] | Mistake]]:
+    def _csv(
+        self, lines: Iterator[str], delimiter: str
+    ) -> Iterator[tuple[int, dict[str, Any] | Mistake]]:
         # Strict: a quote that is never closed is an error, and not one long cell.
         cells = csv.reader(lines, delimiter=delimiter, strict=True)
         header: list[str] = []
@@ -103,7 +108,12 @@ class Reader:
                 header = row
                 self._check_header(number, header)
             elif row and len(row) != len(header):
-                yield number, Mistake("another number of cells than the header", f"{len(row)} for {len(header)}")
+                yield (
+                    number,
+                    Mistake(
+                        "another number of cells than the header", f"{len(row)} for {len(header)}"
+                    ),
+                )
             elif row:
                 yield number, dict(zip(header, row, strict=True))
 
@@ -131,11 +141,18 @@ class Reader:
         name, group, split = raw.get("id"), raw.get("group"), raw.get(self.split_column)
         wrong = _text_mistake(columns.clean, clean) or _text_mistake(columns.counterfactual, other)
         if not (name is group is split is None):
-            wrong = wrong or _name_mistake("id", name) or _name_mistake("group", group) or _split_mistake(self.split_column, split)
+            wrong = (
+                wrong
+                or _name_mistake("id", name)
+                or _name_mistake("group", group)
+                or _split_mistake(self.split_column, split)
+            )
         if wrong:
             return wrong
         if clean == other:
-            return Mistake(f"{columns.clean!r} equals {columns.counterfactual!r}", short(clean), BadPairs)
+            return Mistake(
+                f"{columns.clean!r} equals {columns.counterfactual!r}", short(clean), BadPairs
+            )
         said = self._continuations(columns, raw, clean)
         if isinstance(said, Mistake):
             return said
@@ -148,7 +165,18 @@ class Reader:
             place = clean.rfind(year["century"] + year["year"])
             for part, text in (("spans", clean), ("other_spans", other)):
                 own[part] = {**_year_spans(text, place), **own.get(part, NO_SPANS)}
-        return Row(number, _name(name), clean, other, answers, foils, _name(group), split or None, years=columns.years, **own)
+        return Row(
+            number,
+            _name(name),
+            clean,
+            other,
+            answers,
+            foils,
+            _name(group),
+            split or None,
+            years=columns.years,
+            **own,
+        )
 
     def _continuations(
         self, columns: Columns, raw: dict[str, Any], clean: str
@@ -167,7 +195,9 @@ class Reader:
                 return Mistake("an answer equals a foil", short(one), BadPairs)
         return answers, foils, {}
 
-    def _parts(self, columns: Columns, raw: dict[str, Any], clean: str, other: str) -> dict[str, Any] | Mistake:
+    def _parts(
+        self, columns: Columns, raw: dict[str, Any], clean: str, other: str
+    ) -> dict[str, Any] | Mistake:
         """What a row says beside its prompts, answers and foils, by the names of `Row`."""
         if not columns.tags and not raw.get(ANSWERS_OF_OTHER):
             return {"tags": EMPTY}
@@ -180,19 +210,40 @@ class Reader:
                 given[name] = spans
         nested = raw.get(TAGS) if isinstance(raw.get(TAGS), dict) else None
         left_out = {*given, *([TAGS] if nested is not None else [])}
-        found = {name: raw[name] for name in columns.tags if raw[name] is not None and name not in left_out}
+        found = {
+            name: raw[name]
+            for name in columns.tags
+            if raw[name] is not None and name not in left_out
+        }
         # A row that gives its parts itself has them from its columns besides, not from its tags.
         sought = {**found, **(nested or {})} if not given else found
-        values = {name: str(value) for name, value in sought.items() if isinstance(value, str | int) and not isinstance(value, bool)}
+        values = {
+            name: str(value)
+            for name, value in sought.items()
+            if isinstance(value, str | int) and not isinstance(value, bool)
+        }
         theirs = {name: column for name, column in columns.others.items() if column in values}
-        values = {name: value for name, value in values.items() if name not in columns.others.values()}
-        answers = self._several(ANSWERS_OF_OTHER, raw[ANSWERS_OF_OTHER], False) if raw.get(ANSWERS_OF_OTHER) else ()
+        values = {
+            name: value for name, value in values.items() if name not in columns.others.values()
+        }
+        answers = (
+            self._several(ANSWERS_OF_OTHER, raw[ANSWERS_OF_OTHER], False)
+            if raw.get(ANSWERS_OF_OTHER)
+            else ()
+        )
         if isinstance(answers, Mistake):
             return answers
         return {
-            "tags": {name: _as_text(value) for name, value in {**found, **(nested or {})}.items() if value is not None},
+            "tags": {
+                name: _as_text(value)
+                for name, value in {**found, **(nested or {})}.items()
+                if value is not None
+            },
             "values": values,
-            "other_values": {name: str(raw[theirs[name]]) if name in theirs else value for name, value in values.items()},
+            "other_values": {
+                name: str(raw[theirs[name]]) if name in theirs else value
+                for name, value in values.items()
+            },
             "spans": given.get(SPANS[0], NO_SPANS),
             "other_spans": given.get(SPANS[1], NO_SPANS),
             "other_answers": answers,
@@ -212,11 +263,16 @@ class Reader:
         if not all(isinstance(one, str) for one in found):
             return Mistake(f"{column!r} must be text or a list of texts", f"got {_kind(value)}")
         if not found or not all(found):
-            return Mistake(f"{column!r} is empty", "a bar that is meant is written \\|" if in_cells and "|" in value else "", BadPairs)
+            return Mistake(
+                f"{column!r} is empty",
+                "a bar that is meant is written \\|" if in_cells and "|" in value else "",
+                BadPairs,
+            )
         return tuple(found)
 
 
-# --- lines -------------------------------------------------------------------------------------------
+# --- lines
+# -------------------------------------------------------------------------------------------
 
 
 def _lines(path: str, stream: BufferedReader) -> Iterator[str]:
@@ -232,7 +288,10 @@ def _lines(path: str, stream: BufferedReader) -> Iterator[str]:
             # Only the first line may begin with a byte order mark.
             yield line.decode("utf-8-sig" if number == 1 else "utf-8")
         except UnicodeDecodeError as error:
-            raise BadFile(f"{path}: row {number} is not UTF-8 ({error.reason} at byte {error.start + 1} of the line).") from error
+            raise BadFile(
+                f"{path}: row {number} is not UTF-8 ({error.reason} at byte {error.start + 1} of"
+                " the line)."
+            ) from error
 
 
 def _json_rows(lines: Iterator[str]) -> Iterator[tuple[int, dict[str, Any] | Mistake]]:
@@ -248,7 +307,9 @@ def _json_list(path: str, stream: BufferedReader) -> Iterator[tuple[int, dict[st
     except UnicodeDecodeError as error:
         raise BadFile(f"{path} is not UTF-8 ({error.reason} at byte {error.start + 1}).") from error
     except json.JSONDecodeError as error:
-        raise BadFile(f"{path} is not JSON ({error.msg} at line {error.lineno}, character {error.colno}).") from error
+        raise BadFile(
+            f"{path} is not JSON ({error.msg} at line {error.lineno}, character {error.colno})."
+        ) from error
     except RecursionError as error:
         raise BadFile(f"{path} is not JSON (nested too deeply).") from error
     except ValueError as error:
@@ -287,7 +348,9 @@ def _json_row(line: str) -> dict[str, Any] | Mistake:
 def _object(items: list[tuple[str, Any]]) -> dict[str, Any]:
     made = dict(items)
     if len(made) < len(items):
-        twice = next(name for name, count in Counter(name for name, _ in items).items() if count > 1)
+        twice = next(
+            name for name, count in Counter(name for name, _ in items).items() if count > 1
+        )
         raise ValueError(f"{twice!r} comes twice")
     return made
 
@@ -295,7 +358,8 @@ def _object(items: list[tuple[str, Any]]) -> dict[str, Any]:
 _JSON = json.JSONDecoder(object_pairs_hook=_object)
 
 
-# --- cells -------------------------------------------------------------------------------------------
+# --- cells
+# -------------------------------------------------------------------------------------------
 
 
 def _text_mistake(column: str, value: Any) -> Mistake | None:
@@ -306,8 +370,16 @@ def _text_mistake(column: str, value: Any) -> Mistake | None:
 
 def _name_mistake(column: str, value: Any) -> Mistake | None:
     """Ids and groups may be whole numbers."""
-    fits = value is None or isinstance(value, str) or (isinstance(value, int) and not isinstance(value, bool))
-    return None if fits else Mistake(f"{column!r} must be text or a whole number", f"got {_kind(value)}")
+    fits = (
+        value is None
+        or isinstance(value, str)
+        or (isinstance(value, int) and not isinstance(value, bool))
+    )
+    return (
+        None
+        if fits
+        else Mistake(f"{column!r} must be text or a whole number", f"got {_kind(value)}")
+    )
 
 
 def _name(value: str | int | None) -> str | None:
@@ -315,24 +387,34 @@ def _name(value: str | int | None) -> str | None:
 
 
 def _split_mistake(column: str, value: Any) -> Mistake | None:
-    return None if value is None or isinstance(value, str) else Mistake(f"{column!r} must be text", f"got {_kind(value)}")
+    return (
+        None
+        if value is None or isinstance(value, str)
+        else Mistake(f"{column!r} must be text", f"got {_kind(value)}")
+    )
 
 
 def _token_ids(column: str, value: Any) -> Tokens | Mistake:
     text = json.dumps(value) if isinstance(value, int | list) else value
     if not isinstance(text, str) or not _IDS.fullmatch(text):
-        return Mistake(f"{column!r} must be a token id or a list of them, as 7 or [7, 8]", f"got {short(value)}")
+        return Mistake(
+            f"{column!r} must be a token id or a list of them, as 7 or [7, 8]",
+            f"got {short(value)}",
+        )
     return tuple(int(digits) for digits in re.findall(r"\d+", text))
 
 
-def _later_years(column: str, value: Any, clean: str) -> tuple[Texts, Texts, dict[str, str]] | Mistake:
+def _later_years(
+    column: str, value: Any, clean: str
+) -> tuple[Texts, Texts, dict[str, str]] | Mistake:
     """The years of a prompt's century after the one it names, those up to it, and both as tags."""
     text = str(value) if isinstance(value, int) and not isinstance(value, bool) else value
     century = _CENTURY.search(clean)
     year = f"{int(text):02d}" if isinstance(text, str) and _YEAR.fullmatch(text) else None
     if century is None or year is None or century[0] + year not in clean or year == ENDINGS[-1]:
         return Mistake(
-            f"{column!r} without a foil is a year YY, 0 to 98, of a prompt with CCYY that ends in CC",
+            f"{column!r} without a foil is a year YY, 0 to 98, of a prompt with CCYY that ends"
+            " in CC",
             f"got {short(value)} after {short(clean[-30:])}",
         )
     later = int(year) + 1
@@ -340,7 +422,9 @@ def _later_years(column: str, value: Any, clean: str) -> tuple[Texts, Texts, dic
 
 
 def _year_spans(text: str, place: int) -> dict[str, Span]:
-    """The parts of a prompt with CCYY at a place, if it has digits there: the names are those of greater-than."""
+    """The parts of a prompt with CCYY at a place, if it has digits there:
+    the names are those of greater-than.
+    """
     if not text[place : place + 4].isdigit():
         return {}
     century_2 = {"century_2": (len(text) - 2, len(text))} if _CENTURY.search(text) else {}
@@ -349,12 +433,17 @@ def _year_spans(text: str, place: int) -> dict[str, Span]:
 
 def _spans(column: str, value: Any, text: str) -> dict[str, Span] | Mistake:
     """Parts that a row gives itself, as `Pair.as_dict` writes them."""
-    wrong = Mistake(f"{column!r} must be an object of [begin, end] in characters of the prompt", f"got {short(value)}")
+    wrong = Mistake(
+        f"{column!r} must be an object of [begin, end] in characters of the prompt",
+        f"got {short(value)}",
+    )
     if not isinstance(value, dict):
         return wrong
     found: dict[str, Span] = {}
     for name, span in value.items():
-        whole = isinstance(span, list) and len(span) == 2 and all(type(place) is int for place in span)
+        whole = (
+            isinstance(span, list) and len(span) == 2 and all(type(place) is int for place in span)
+        )
         if not whole or not 0 <= span[0] < span[1] <= len(text):
             return wrong
         found[name] = (span[0], span[1])
@@ -366,7 +455,9 @@ def _as_text(value: Any) -> str:
 
 
 def _kind(value: Any) -> str:
-    return {"NoneType": "null", "dict": "an object", "list": "a list", "str": "a text"}.get(type(value).__name__, short(value))
+    return {"NoneType": "null", "dict": "an object", "list": "a list", "str": "a text"}.get(
+        type(value).__name__, short(value)
+    )
 
 
 def short(value: Any) -> str:

@@ -12,8 +12,8 @@ from hashlib import blake2b
 
 import numpy as np
 from jaxtyping import Float, UInt64
-from scipy.sparse import coo_array  # pyright: ignore[reportMissingTypeStubs] - scipy ships none
-from scipy.sparse.csgraph import connected_components  # pyright: ignore[reportMissingTypeStubs]
+from scipy.sparse import coo_array
+from scipy.sparse.csgraph import connected_components
 
 # 60 % train, 20 % validation, 20 % test.
 SHARES = {"train": 0.6, "validation": 0.2, "test": 0.2}
@@ -40,17 +40,27 @@ def split_named(name: str) -> str | None:
 
 
 def text_hash(text: str, kind: bytes = b"") -> bytes:
-    """The hash of a text, 8 bytes, least first; texts of another kind (up to 16 bytes) never share it."""
+    """The hash of a text, 8 bytes, least first; texts of another kind
+    (up to 16 bytes) never share it.
+    """
     return blake2b(text.encode(), digest_size=HASH_BYTES, person=kind).digest()
 
 
 def least_hash(hashes: UInt64[np.ndarray, "rows columns"]) -> UInt64[np.ndarray, "rows"]:
-    """The least hash of each row's connected component. `NONE` connects nothing; a first column has none of it."""
+    """The least hash of each row's connected component. `NONE` connects nothing;
+    a first column has none of it.
+    """
     values, nodes = np.unique(hashes, return_inverse=True)
     nodes = nodes.reshape(hashes.shape)
-    linked = [(nodes[there, 0], nodes[there, column]) for column in range(hashes.shape[1]) for there in [hashes[:, column] != NONE]]
+    linked = [
+        (nodes[there, 0], nodes[there, column])
+        for column in range(hashes.shape[1])
+        for there in [hashes[:, column] != NONE]
+    ]
     begin, end = np.concatenate([a for a, _ in linked]), np.concatenate([b for _, b in linked])
-    graph = coo_array((np.ones(len(begin), dtype=np.bool_), (begin, end)), shape=(len(values), len(values)))
+    graph = coo_array(
+        (np.ones(len(begin), dtype=np.bool_), (begin, end)), shape=(len(values), len(values))
+    )
     _, component = connected_components(graph, directed=False)
     # Values are sorted, so the first of a component is its least.
     _, first = np.unique(component, return_index=True)
@@ -58,7 +68,9 @@ def least_hash(hashes: UInt64[np.ndarray, "rows columns"]) -> UInt64[np.ndarray,
 
 
 def uniform(hashes: UInt64[np.ndarray, "rows"]) -> Float[np.ndarray, "rows"]:
-    """A number in [0, 1) for each hash. The least of several hashes tends to be small; its number does not."""
+    """A number in [0, 1) for each hash. The least of several hashes tends to be small;
+    its number does not.
+    """
     # The finalizer of SplitMix64 (Steele et al. 2014); uint64 arithmetic wraps around.
     mixed = hashes + np.uint64(0x9E3779B97F4A7C15)
     mixed = (mixed ^ (mixed >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)

@@ -14,7 +14,8 @@ A task generates examples; everything else is the same for all of them. Whatever
 A split never comes out smaller in silence: where fewer pairs are left than asked for, that is an
 error with the counts, and a split taken whole carries them (`Pairs.dropped`).
 
-A name may carry settings, as in "mcqa:n_choices=6", or be a file of pairs (`mechassay.tasks.files`).
+A name may carry settings, as in "mcqa:n_choices=6", or be a file of pairs
+(`mechassay.tasks.files`).
 """
 
 from __future__ import annotations
@@ -98,7 +99,8 @@ class Task(ABC):
         """
 
     def template(self, tags: Mapping[str, str]) -> str | None:
-        """How the prompts of an example with these tags are built, its counterfactuals like the original.
+        """How the prompts of an example with these tags are built,
+        its counterfactuals like the original.
 
         None where the task does not say: here, where there is no tag `template`.
         """
@@ -109,19 +111,33 @@ class Task(ABC):
         return self.default_counterfactual
 
     def unusable(self, kind: str, tokenizer: Any = None) -> str | None:
-        """Why a tokenizer can align no pair of a kind, as far as that is known beforehand; None where it may."""
+        """Why a tokenizer can align no pair of a kind, as far as that is known beforehand;
+        None where it may.
+        """
         return None
 
     def notes(self, split: str, tokenizer: Any = None) -> dict[str, str]:
-        """What a reader should know of the data beside what was dropped, by what it is about; most tasks have nothing."""
+        """What a reader should know of the data beside what was dropped,
+        by what it is about; most tasks have nothing.
+        """
         return {}
 
-    def readings(self, split: str, seed: int, tokenizer: Any = None) -> Iterator[Example | Unreadable]:
-        """As `generate`, with what stands for each example that could not be read; for those who count them."""
+    def readings(
+        self, split: str, seed: int, tokenizer: Any = None
+    ) -> Iterator[Example | Unreadable]:
+        """As `generate`, with what stands for each example that could not be read;
+        for those who count them.
+        """
         yield from self.generate(split, seed, tokenizer)
 
     def examples(
-        self, split: str, model: Any = None, *, limit: int | None = None, seed: int = 0, private_seed: int | None = None
+        self,
+        split: str,
+        model: Any = None,
+        *,
+        limit: int | None = None,
+        seed: int = 0,
+        private_seed: int | None = None,
     ) -> list[Example]:
         """The examples of one split with all their counterfactuals, not filtered by length.
 
@@ -131,7 +147,9 @@ class Task(ABC):
         stream = self._stream(split, tokenizer_of(self.name, model), seed, private_seed)
         found = list(islice((each for each in stream if isinstance(each, Example)), size))
         if limit is not None and len(found) < limit:
-            raise BadUsage(f"Split {split!r} of {self.name} has {len(found)} examples; asked for {limit}.")
+            raise BadUsage(
+                f"Split {split!r} of {self.name} has {len(found)} examples; asked for {limit}."
+            )
         return found
 
     def pairs(
@@ -155,7 +173,8 @@ class Task(ABC):
                 or as many as there are.
             counterfactual: one of `counterfactuals`. None: that of `counterfactual_for`.
             keep: "base", "counterfactual" or "both": only examples whose prompts of that kind the
-                model completes greedily with a right answer. Prompts that nothing completes are kept. Needs a model.
+                model completes greedily with a right answer. Prompts that nothing completes are
+                kept. Needs a model.
             seed: another seed, other pairs. The private split does not use it.
             private_seed: takes the place of `seed` for the split "private", where it is required.
 
@@ -181,7 +200,13 @@ class Task(ABC):
             if not chunk:
                 break
             chosen.take(chunk, size)
-        source = {"task": self.name, "version": self.version, "split": split, "counterfactual": kind, "keep": keep}
+        source = {
+            "task": self.name,
+            "version": self.version,
+            "split": split,
+            "counterfactual": kind,
+            "keep": keep,
+        }
         # The private seed is a secret: it is never stored.
         source |= {"settings": settings_of(self)} | ({} if split == "private" else {"seed": seed})
         notes = self.notes(split, tokenizer)
@@ -202,13 +227,19 @@ class Task(ABC):
 
     def _no_split(self, split: str) -> BadUsage:
         """The error for a split that the task does not have."""
-        return BadUsage(f"{self.name} has no split {split!r}, only {', '.join(self.sizes)}: ask for one of those.")
+        return BadUsage(
+            f"{self.name} has no split {split!r}, only {', '.join(self.sizes)}: ask for one of"
+            " those."
+        )
 
-    def _stream(self, split: str, tokenizer: Any, seed: int, private_seed: int | None) -> Iterator[Example | Unreadable]:
+    def _stream(
+        self, split: str, tokenizer: Any, seed: int, private_seed: int | None
+    ) -> Iterator[Example | Unreadable]:
         if split == "private" and self.seeded:
             if private_seed is None:
                 raise BadUsage(
-                    f"The private split of {self.name!r} needs private_seed, which only the keeper of the private test knows; got none."
+                    f"The private split of {self.name!r} needs private_seed, which only the keeper"
+                    " of the private test knows; got none."
                 )
             seed = private_seed
         if seed < 0:
@@ -226,14 +257,22 @@ class _Selection:
         self.looked_at = 0
 
     def take(self, chunk: Sequence[Example | Unreadable], size: int) -> None:
-        """Add what is fit, up to `size` pairs; examples after the last one taken are not looked at."""
+        """Add what is fit, up to `size` pairs;
+        examples after the last one taken are not looked at.
+        """
         fit = [misfit(example, self.kind) for example in chunk]
-        present = {row: each for row, each in enumerate(chunk) if isinstance(each, Example) and fit[row] is None}
+        present = {
+            row: each
+            for row, each in enumerate(chunk)
+            if isinstance(each, Example) and fit[row] is None
+        }
         if self.tokenizer is not None and present:
             pairs = [example.pair(self.kind) for example in present.values()]
             for row, found in zip(present, align_pairs(pairs, self.tokenizer), strict=True):
                 fit[row] = found.reason if isinstance(found, Misaligned) else None
-        for row, reason in self._wrong([present[row] if fit[row] is None else None for row in range(len(chunk))]).items():
+        for row, reason in self._wrong(
+            [present[row] if fit[row] is None else None for row in range(len(chunk))]
+        ).items():
             fit[row] = reason
         for row, reason in enumerate(fit):
             if len(self.pairs) == size:
@@ -278,8 +317,12 @@ def misfit(example: Example | Unreadable, kind: str) -> str | None:
 def _too_few(task: Task, split: str, pairs: Pairs, size: int) -> BadPairs:
     # A data set that is read has no size of its own.
     wanted = "" if size == sys.maxsize else f" of {size} asked for"
-    reasons = ", ".join(f"{count} {reason}" for reason, count in sorted(pairs.dropped.items())) or "none"
-    return BadPairs(f"Split {split!r} of {task.name} has {len(pairs)} usable pairs{wanted}; dropped: {reasons}.")
+    reasons = (
+        ", ".join(f"{count} {reason}" for reason, count in sorted(pairs.dropped.items())) or "none"
+    )
+    return BadPairs(
+        f"Split {split!r} of {task.name} has {len(pairs)} usable pairs{wanted}; dropped: {reasons}."
+    )
 
 
 def keep_named(name: str) -> Keep:
@@ -308,12 +351,14 @@ def load_task(name: str, **settings: Any) -> Task:
     """The task registered as `name`, or the pairs of a file.
 
     Args:
-        name: a registered name, one with settings ("mcqa:n_choices=6"), or the path of a .jsonl, .json, .csv or .tsv file.
+        name: a registered name, one with settings ("mcqa:n_choices=6"), or the path of a .jsonl,
+            .json, .csv or .tsv file.
         settings: the task's settings by keyword, over those in the name.
 
     Raises:
         UnknownName: nobody registered `name`, or the task has no such setting.
-        BadFile: there is no such file. What is wrong inside it is said when its pairs are asked for.
+        BadFile: there is no such file. What is wrong inside it is said when its pairs are asked
+            for.
     """
     if name.lower().endswith(FILES):
         from mechassay.tasks.files import FileTask
@@ -333,5 +378,8 @@ def tokenizer_of(name: str, model: Any) -> Any:
     tokenizer = getattr(model, "tokenizer", model)
     # A bare network is callable too; only a tokenizer can tell its special tokens.
     if not hasattr(tokenizer, "unk_token_id"):
-        raise BadUsage(f"{name} needs a tokenizer, or a model with a .tokenizer, to align prompts; got {type(model).__name__} without one.")
+        raise BadUsage(
+            f"{name} needs a tokenizer, or a model with a .tokenizer, to align prompts; got"
+            f" {type(model).__name__} without one."
+        )
     return tokenizer

@@ -1,10 +1,8 @@
 """A task of your own in a few lines: a prompt with fields, and rows that fill them.
 
-    Template(
-        name="capitals",
-        prompt="The capital of {country} is",
-        answer=" {capital}",
-        rows=[{"country": "France", "capital": "Paris"}, {"country": "Italy", "capital": "Rome"}, ...],
+    Template( name="capitals", prompt="The capital of {country} is", answer=" {capital}",
+        rows=[{"country": "France", "capital": "Paris"}, {"country": "Italy", "capital": "Rome"},
+        ...],
     )
 
 *Examples.* Each row is one example. It has a partner, another row of its split with another answer,
@@ -17,11 +15,11 @@ no answers. An example lacks the kinds that would change nothing in its prompt.
 With a tokenizer, of 32 possible partners the first is taken whose prompts all have as many
 tokens as the row's own, or else the one with most of them; so the partners depend on the tokenizer.
 
-*Splits.* Rows are allotted to train, validation and test (60, 20 and 20 %, at least two rows each as
-long as they suffice) in the order of a hash of their prompts; neither the order of the rows nor the
-seed changes that, but another row may. Rows that have the value of a `disjoint` field in common go
-to the same split. No prompt comes in two splits: a mixture that is the prompt of no row belongs to
-the split that a hash of its text says, and is left out elsewhere, unless a disjoint field of the
+*Splits.* Rows are allotted to train, validation and test (60, 20 and 20 %, at least two rows each
+as long as they suffice) in the order of a hash of their prompts; neither the order of the rows nor
+the seed changes that, but another row may. Rows that have the value of a `disjoint` field in common
+go to the same split. No prompt comes in two splits: a mixture that is the prompt of no row belongs
+to the split that a hash of its text says, and is left out elsewhere, unless a disjoint field of the
 prompt already keeps it apart. There is no private split, as the rows are in your program.
 """
 
@@ -70,15 +68,18 @@ class Template(Task):
         name: begins the ids of the examples.
         prompt: text with {fields}.
         answer: what continues it, with {fields} and its leading space.
-        rows: what the fields are filled with: texts or whole numbers. It is not stored with results; `sha256` is.
-        changes: for each further kind of counterfactual, the fields of the prompt that are taken from another row.
+        rows: what the fields are filled with: texts or whole numbers. It is not stored with
+            results; `sha256` is.
+        changes: for each further kind of counterfactual, the fields of the prompt that are taken
+            from another row.
         disjoint: fields whose values no two splits may share.
         group: the field that says which rows belong together when intervals are made.
         sha256: of the rows.
 
     Raises:
         UnknownName: a template, change, `disjoint` or `group` names a field that no row has.
-        BadUsage: a row that lacks a field, or fills it with something else than text; a template whose braces do not close.
+        BadUsage: a row that lacks a field, or fills it with something else than text; a template
+            whose braces do not close.
         BadPairs: rows with the same prompt, or all with the same answer.
     """
 
@@ -104,12 +105,25 @@ class Template(Task):
         rows = _texts(self.name, self.rows)
         if not rows:
             raise BadPairs(f"{self.name} has no rows.")
-        self._set(rows=rows, disjoint=_several(self.disjoint), changes={kind: _several(names) for kind, names in self.changes.items()})
-        self._set(counterfactuals=(OTHER_ROW, *self.changes), sha256=_sha256(rows), _pieces=tuple(_FIELD.split(self.prompt)))
+        self._set(
+            rows=rows,
+            disjoint=_several(self.disjoint),
+            changes={kind: _several(names) for kind, names in self.changes.items()},
+        )
+        self._set(
+            counterfactuals=(OTHER_ROW, *self.changes),
+            sha256=_sha256(rows),
+            _pieces=tuple(_FIELD.split(self.prompt)),
+        )
         self._check_fields()
         prompts = [filled(self.prompt, each, (filled(self.answer, each).text,)) for each in rows]
         self._check_prompts(prompts)
-        found = [_Row(number, *each) for number, each in enumerate(zip(rows, prompts, self._allotted(prompts), strict=True), 1)]
+        found = [
+            _Row(number, *each)
+            for number, each in enumerate(
+                zip(rows, prompts, self._allotted(prompts), strict=True), 1
+            )
+        ]
         counts = Counter(row.split for row in found)
         self._set(
             _rows=tuple(found),
@@ -130,10 +144,14 @@ class Template(Task):
         rows = [row for row in self._rows if row.split == split]
         if len(rows) < ROWS_A_SPLIT:
             raise BadPairs(
-                f"Split {split!r} of {self.name} has {len(rows)} of its {len(self._rows)} rows; it needs at least {ROWS_A_SPLIT}."
+                f"Split {split!r} of {self.name} has {len(rows)} of its {len(self._rows)} rows; it"
+                f" needs at least {ROWS_A_SPLIT}."
             )
         if len({row.prompt.answers for row in rows}) == 1:
-            raise BadPairs(f"All {len(rows)} rows in split {split!r} of {self.name} have the answer {rows[0].prompt.answers[0]!r}.")
+            raise BadPairs(
+                f"All {len(rows)} rows in split {split!r} of {self.name} have the answer"
+                f" {rows[0].prompt.answers[0]!r}."
+            )
         rng = stream(split, seed)
         rows = [rows[place] for place in rng.permutation(len(rows))]
         length = _lengths(tokenizer)
@@ -149,37 +167,63 @@ class Template(Task):
                 tags=row.fields,
             )
 
-    def _partner(self, row: _Row, others: Sequence[_Row], length: Callable[[str], int]) -> tuple[_Row, dict[str, Prompt]]:
+    def _partner(
+        self, row: _Row, others: Sequence[_Row], length: Callable[[str], int]
+    ) -> tuple[_Row, dict[str, Prompt]]:
         """The first of the others that suits best, and the counterfactuals made with it."""
         best: tuple[int, _Row, dict[str, Mapping[str, str]]] | None = None
-        for other in islice((other for other in others if other.prompt.answers != row.prompt.answers), PARTNERS_TRIED):
+        for other in islice(
+            (other for other in others if other.prompt.answers != row.prompt.answers),
+            PARTNERS_TRIED,
+        ):
             mixtures = self._mixtures(row, other)
-            suits = sum(length(self._text(fields)) == length(row.prompt.text) for fields in (other.fields, *mixtures.values()))
+            suits = sum(
+                length(self._text(fields)) == length(row.prompt.text)
+                for fields in (other.fields, *mixtures.values())
+            )
             if best is None or suits > best[0]:
                 best = suits, other, mixtures
             if suits == len(self.counterfactuals):
                 break
         assert best is not None, "a split has at least two different answers"
         _, other, mixtures = best
-        return other, {OTHER_ROW: other.prompt, **{kind: self._mixed(fields) for kind, fields in mixtures.items()}}
+        return other, {
+            OTHER_ROW: other.prompt,
+            **{kind: self._mixed(fields) for kind, fields in mixtures.items()},
+        }
 
     def _mixtures(self, row: _Row, other: _Row) -> dict[str, Mapping[str, str]]:
-        """The fields of each change that changes the prompt, to one that the row's split may use."""
-        made = {kind: {**row.fields, **{name: other.fields[name] for name in names}} for kind, names in self.changes.items()}
+        """The fields of each change that changes the prompt,
+        to one that the row's split may use.
+        """
+        made = {
+            kind: {**row.fields, **{name: other.fields[name] for name in names}}
+            for kind, names in self.changes.items()
+        }
         texts = {kind: self._text(fields) for kind, fields in made.items()}
-        return {kind: made[kind] for kind, text in texts.items() if text != row.prompt.text and self._owner(text, row.split) == row.split}
+        return {
+            kind: made[kind]
+            for kind, text in texts.items()
+            if text != row.prompt.text and self._owner(text, row.split) == row.split
+        }
 
     def _mixed(self, fields: Mapping[str, str]) -> Prompt:
         prompt = filled(self.prompt, fields)
         if prompt.text in self._by_text:
             answers = self._by_text[prompt.text].prompt.answers
         else:
-            answers = (filled(self.answer, fields).text,) if set(_FIELD.findall(self.answer)) <= set(self._shown) else ()
+            answers = (
+                (filled(self.answer, fields).text,)
+                if set(_FIELD.findall(self.answer)) <= set(self._shown)
+                else ()
+            )
         return replace(prompt, answers=answers)
 
     def _text(self, fields: Mapping[str, str]) -> str:
         """The prompt of some fields, quicker than `filled`."""
-        return "".join(piece if number % 2 == 0 else fields[piece] for number, piece in enumerate(self._pieces))
+        return "".join(
+            piece if number % 2 == 0 else fields[piece] for number, piece in enumerate(self._pieces)
+        )
 
     def _owner(self, text: str, split: str) -> str:
         """The split that may use a prompt; `split` where no other can make it."""
@@ -188,7 +232,14 @@ class Template(Task):
         if not set(self.disjoint).isdisjoint(self._shown):
             return split
         share = int.from_bytes(text_hash(text), "little") * 2.0**-64
-        return next((name for name, end in zip(SHARES, accumulate(SHARES.values()), strict=True) if share < end), split)
+        return next(
+            (
+                name
+                for name, end in zip(SHARES, accumulate(SHARES.values()), strict=True)
+                if share < end
+            ),
+            split,
+        )
 
     @property
     def _shown(self) -> Sequence[str]:
@@ -196,19 +247,29 @@ class Template(Task):
         return self._pieces[1::2]
 
     def _allotted(self, prompts: Sequence[Prompt]) -> list[str]:
-        """The split of each row: connected ones as one, in the order of a hash, to the split that lacks most."""
+        """The split of each row: connected ones as one, in the order of a hash,
+        to the split that lacks most.
+        """
         columns = [[text_hash(prompt.text) for prompt in prompts]]
-        columns += [[text_hash(str(row[name]), b"field") for row in self.rows] for name in self.disjoint]
-        hashes = np.stack([np.frombuffer(b"".join(column), "<u8") for column in columns], axis=1).astype(np.uint64)
+        columns += [
+            [text_hash(str(row[name]), b"field") for row in self.rows] for name in self.disjoint
+        ]
+        hashes = np.stack(
+            [np.frombuffer(b"".join(column), "<u8") for column in columns], axis=1
+        ).astype(np.uint64)
         component = least_hash(hashes)
         sizes = Counter(component.tolist())
         split_of: dict[int, str] = {}
         counts = dict.fromkeys(SHARES, 0)
         values = np.unique(component)
         # The largest first: a component that cannot be divided goes where most is lacking.
-        order = np.lexsort((uniform(values), np.array([-sizes[value] for value in values.tolist()])))
+        order = np.lexsort(
+            (uniform(values), np.array([-sizes[value] for value in values.tolist()]))
+        )
         for value in values[order].tolist():
-            lacking = {split: share * len(prompts) - counts[split] for split, share in SHARES.items()}
+            lacking = {
+                split: share * len(prompts) - counts[split] for split, share in SHARES.items()
+            }
             short = [split for split in SHARES if counts[split] < ROWS_A_SPLIT]
             split_of[value] = short[0] if short else max(SHARES, key=lambda split: lacking[split])
             counts[split_of[value]] += sizes[value]
@@ -218,7 +279,10 @@ class Template(Task):
         known = list(dict.fromkeys(name for row in self.rows for name in row))
         for what, template in (("prompt", self.prompt), ("answer", self.answer)):
             if set(_FIELD.sub("", template)) & set("{}"):
-                raise BadUsage(f"The {what} of {self.name} has a brace that belongs to no {{field}}: {template!r}.")
+                raise BadUsage(
+                    f"The {what} of {self.name} has a brace that belongs to no {{field}}:"
+                    f" {template!r}."
+                )
         uses = [
             ("the prompt", self._shown, known),
             ("the answer", _FIELD.findall(self.answer), known),
@@ -234,9 +298,12 @@ class Template(Task):
         for kind, names in self.changes.items():
             if kind == OTHER_ROW or not names:
                 raise BadUsage(
-                    f"A change of {self.name} has a name other than {OTHER_ROW!r} and one field or more; got {kind!r}: {names!r}."
+                    f"A change of {self.name} has a name other than {OTHER_ROW!r} and one field or"
+                    f" more; got {kind!r}: {names!r}."
                 )
-        for name in dict.fromkeys(name for _, names, allowed in uses if allowed is known for name in names):
+        for name in dict.fromkeys(
+            name for _, names, allowed in uses if allowed is known for name in names
+        ):
             lacking = [number for number, row in enumerate(self.rows, 1) if name not in row]
             if lacking:
                 more = f" (and {len(lacking) - 1} more)" if len(lacking) > 1 else ""
@@ -246,12 +313,21 @@ class Template(Task):
         numbers: dict[str, int] = {}
         for number, prompt in enumerate(prompts, 1):
             if not prompt.text.strip() or not prompt.answers[0]:
-                raise BadPairs(f"Row {number} of {self.name} has an empty {'answer' if prompt.text.strip() else 'prompt'}.")
+                raise BadPairs(
+                    f"Row {number} of {self.name} has an empty"
+                    f" {'answer' if prompt.text.strip() else 'prompt'}."
+                )
             before = numbers.setdefault(prompt.text, number)
             if before != number:
-                raise BadPairs(f"Rows {before} and {number} of {self.name} have the same prompt, {prompt.text!r}.")
+                raise BadPairs(
+                    f"Rows {before} and {number} of {self.name} have the same prompt,"
+                    f" {prompt.text!r}."
+                )
         if len({prompt.answers for prompt in prompts}) == 1:
-            raise BadPairs(f"All {len(prompts)} rows of {self.name} have the answer {prompts[0].answers[0]!r}; foils need another.")
+            raise BadPairs(
+                f"All {len(prompts)} rows of {self.name} have the answer {prompts[0].answers[0]!r};"
+                " foils need another."
+            )
 
     def _set(self, **values: Any) -> None:
         for name, value in values.items():
@@ -267,7 +343,10 @@ def _texts(name: str, rows: Sequence[Mapping[str, Any]]) -> tuple[dict[str, str]
     for number, row in enumerate(rows, 1):
         for key, value in row.items():
             if not isinstance(value, str | int) or isinstance(value, bool):
-                raise BadUsage(f"Row {number} of {name} must fill {key!r} with text or a whole number; got {value!r}.")
+                raise BadUsage(
+                    f"Row {number} of {name} must fill {key!r} with text or a whole number; got"
+                    f" {value!r}."
+                )
     return tuple({key: str(value) for key, value in row.items()} for row in rows)
 
 

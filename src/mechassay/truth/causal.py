@@ -1,20 +1,25 @@
-"""What a trained ground-truth model is to compute: a causal model of its task, and the circuit that is to compute it.
+"""What a trained ground-truth model is to compute:
+a causal model of its task, and the circuit that is to compute it.
 
-A causal model is a few variables, each at home in one head or MLP of a transformer. Its answer is known for two prompts
-x and x' and any one variable taken from x' (an interchange intervention, Geiger et al. 2021):
+A causal model is a few variables, each at home in one head or MLP of a transformer. Its answer is
+known for two prompts x and x' and any one variable taken from x' (an interchange intervention,
+Geiger et al. 2021):
 
-    previous token   previous[i] = word i - 1;             answer = previous[place of the mark]
-    induction        previous[i] = word i - 1;             answer = the word where previous is the last word
-    IOI              duplicate = the repeated name -> inhibited = duplicate -> answer = the other name of the prompt
+    previous token   previous[i] = word i - 1;     answer = previous[place of the mark]
+    induction        previous[i] = word i - 1;     answer = the word where previous is the last word
+    IOI              duplicate = the repeated name -> inhibited = duplicate
+                     -> answer = the other name of the prompt
     fraction         share = how many letters are x   ->  answer = share
     greater than     digit = the digit of the prompt  ->  answers = the larger digits
 
-Where the answer is not defined, as for a duplicate that is none of the prompt's own names, no intervention is made. The last
-variable of each is the answer itself, at home in what writes to the logits.
+Where the answer is not defined, as for a duplicate that is none of the prompt's own names, no
+intervention is made. The last variable of each is the answer itself, at home in what writes to the
+logits.
 
-Two kinds of edges may be of the circuit or not; which, is left to training, and verified. `constant_edges` may carry something
-that is the same in every prompt: queries and keys of a head that looks one position back, the query of a last word that
-is always the same. No counterfactual shows them; zeros and means may. `free_edges` may carry anything.
+Two kinds of edges may be of the circuit or not; which, is left to training, and verified.
+`constant_edges` may carry something that is the same in every prompt: queries and keys of a head
+that looks one position back, the query of a last word that is always the same. No counterfactual
+shows them; zeros and means may. `free_edges` may carry anything.
 """
 
 from __future__ import annotations
@@ -26,7 +31,16 @@ import numpy as np
 from jaxtyping import Bool, Int
 
 from mechassay.registry import Registry
-from mechassay.truth.tasks import LETTERS, NAMES, CompiledIOI, CompiledTask, Fraction, Induction, Larger, PreviousToken
+from mechassay.truth.tasks import (
+    LETTERS,
+    NAMES,
+    CompiledIOI,
+    CompiledTask,
+    Fraction,
+    Induction,
+    Larger,
+    PreviousToken,
+)
 
 Tokens = Int[np.ndarray, "prompts pos"]
 Right = Bool[np.ndarray, "prompts words"]
@@ -53,7 +67,8 @@ class Causal(ABC):
 
     @abstractmethod
     def answers(self, own: Tokens, other: Tokens, variable: str | None) -> Right:
-        """The right answers to the prompts `own` if one variable has its value in `other`; none where undefined.
+        """The right answers to the prompts `own` if one variable has its value in `other`;
+        none where undefined.
 
         Args:
             variable: a key of `nodes`, or None: no intervention.
@@ -69,7 +84,9 @@ class Causal(ABC):
 
 
 class CausalPreviousToken(Causal):
-    """A head looks one position back, another looks for the mark and copies what the first wrote there."""
+    """A head looks one position back, another looks for the mark
+    and copies what the first wrote there.
+    """
 
     task = PreviousToken()
     nodes: ClassVar[dict[str, str]] = {"previous": "a0.h1", "answer": "a1.h2"}
@@ -84,31 +101,47 @@ class CausalPreviousToken(Causal):
 
 
 class CausalInduction(Causal):
-    """A head looks one position back, another looks for the last word in what the first wrote and copies the word there."""
+    """A head looks one position back, another looks for the last word
+    in what the first wrote and copies the word there.
+    """
 
     task = Induction()
     nodes: ClassVar[dict[str, str]] = {"previous": "a0.h3", "answer": "a1.h0"}
-    edges = ("input->a0.h3<v>", "a0.h3->a1.h0<k>", "input->a1.h0<q>", "input->a1.h0<v>", "a1.h0->logits")
+    edges = (
+        "input->a0.h3<v>",
+        "a0.h3->a1.h0<k>",
+        "input->a1.h0<q>",
+        "input->a1.h0<v>",
+        "a1.h0->logits",
+    )
     constant_edges = ("input->a0.h3<q>", "input->a0.h3<k>")
 
     def answers(self, own: Tokens, other: Tokens, variable: str | None) -> Right:
         words = other if variable == "answer" else own
         previous = own if variable is None else other
         matches = previous[:, :-2] == words[:, -1:]
-        return self.one_of(np.where(matches.any(axis=1), _take(words[:, 1:], matches.argmax(axis=1)), 0))
+        return self.one_of(
+            np.where(matches.any(axis=1), _take(words[:, 1:], matches.argmax(axis=1)), 0)
+        )
 
 
 class CausalIOI(Causal):
-    """A head finds what is repeated, another brings that name to the end, a third attends to the names but it.
+    """A head finds what is repeated, another brings that name to the end,
+    a third attends to the names but it.
 
-    How the first one finds it is left to training: by matching words with earlier words, as the compiled model's does, or from
-    the end, as the last name of the prompt, which it always is. The second way needs no query that depends on the prompt,
-    and no key of the second head: `free_edges`.
+    How the first one finds it is left to training: by matching words with earlier words, as the
+    compiled model's does, or from the end, as the last name of the prompt, which it always is. The
+    second way needs no query that depends on the prompt, and no key of the second head:
+    `free_edges`.
     """
 
     task = CompiledIOI()
     n_layers: ClassVar[int] = 3
-    nodes: ClassVar[dict[str, str]] = {"duplicate": "a0.h2", "inhibited": "a1.h3", "answer": "a2.h1"}
+    nodes: ClassVar[dict[str, str]] = {
+        "duplicate": "a0.h2",
+        "inhibited": "a1.h3",
+        "answer": "a2.h1",
+    }
     edges = (
         "input->a0.h2<k>",
         "input->a0.h2<v>",
@@ -142,7 +175,9 @@ class CausalFraction(Causal):
 
     def answers(self, own: Tokens, other: Tokens, variable: str | None) -> Right:
         words = own if variable is None else other
-        return (words == self.token(LETTERS[0])).sum(axis=1)[:, None] == 1 + np.arange(len(self.task.words))
+        return (words == self.token(LETTERS[0])).sum(axis=1)[:, None] == 1 + np.arange(
+            len(self.task.words)
+        )
 
 
 class CausalLarger(Causal):

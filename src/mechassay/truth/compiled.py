@@ -1,27 +1,33 @@
 """Transformers whose weights are written down, not trained, so that their circuit is known.
 
-A model is a plain `GPT2LMHeadModel`. Its residual stream has 64 coordinates. Two hold the ballast, a constant, and the other 62
-a sum of features on 61 orthonormal directions, the cosines of the discrete cosine transform: every weight matrix is dense,
-no feature is a coordinate, and none has a mean that LayerNorm would remove.
+A model is a plain `GPT2LMHeadModel`. Its residual stream has 64 coordinates. Two hold the ballast,
+a constant, and the other 62 a sum of features on 61 orthonormal directions, the cosines of the
+discrete cosine transform: every weight matrix is dense, no feature is a coordinate, and none has a
+mean that LayerNorm would remove.
 
-    position   one-hot, for the ten positions of a prompt: with the ballast, the learned positions, which belong to no node of the graph
+    position   one-hot, for the ten positions of a prompt: with the ballast, the learned positions,
+               which belong to no node of the graph
     token      one-hot: the embedding
     ...        what the heads of the circuit write, one-hot over the words
     junk       what the distractors write
 
-A head of the circuit is a few ones in W_Q, W_K, W_V and W_O: `Reads` says which features its query, key and value
-take to which of its 16 coordinates. Where the query and the key agree the attention score is about `GAP` above that
-of any other position. The unembedding reads the feature `out` alone. Where all prompts end in the same word, it is
-that word's embedding, not a bias, that makes the last position ask its question.
+A head of the circuit is a few ones in W_Q, W_K, W_V and W_O: `Reads` says which features its query,
+key and value take to which of its 16 coordinates. Where the query and the key agree the attention
+score is about `GAP` above that of any other position. The unembedding reads the feature `out`
+alone. Where all prompts end in the same word, it is that word's embedding, not a bias, that makes
+the last position ask its question.
 
-Distractors: all other heads and all MLPs have random weights, read all features, junk included, and write junk, about a unit
-vector each. Nothing on the circuit reads junk, so that they are active and without effect, but for the norms: a LayerNorm divides by the
-length of the whole stream. Its gain is BALLAST / sqrt(64), and 0 at the ballast, so that it is the identity up to
-|features|^2 / (2 BALLAST^2), less than a thousandth. That is the only way in which an edge outside the circuit has an
-effect, beside what attention leaks at a score that is `GAP` lower; `mechassay.truth.verify` measures it.
+Distractors: all other heads and all MLPs have random weights, read all features, junk included, and
+write junk, about a unit vector each. Nothing on the circuit reads junk, so that they are active and
+without effect, but for the norms: a LayerNorm divides by the length of the whole stream. Its gain
+is BALLAST / sqrt(64), and 0 at the ballast, so that it is the identity up to |features|^2 / (2
+BALLAST^2), less than a thousandth. That is the only way in which an edge outside the circuit has an
+effect, beside what attention leaks at a score that is `GAP` lower; `mechassay.truth.verify`
+measures it.
 
-The idea of compiling weights is that of Tracr (Lindner et al. 2023); here the norms are real, the basis is rotated, and
-there are distractors. Weights are computed in fp64 from a seed and rounded once to fp32.
+The idea of compiling weights is that of Tracr (Lindner et al. 2023); here the norms are real, the
+basis is rotated, and there are distractors. Weights are computed in fp64 from a seed and rounded
+once to fp32.
 """
 
 from __future__ import annotations
@@ -34,7 +40,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import torch
 from jaxtyping import Float
-from scipy.fft import dct  # pyright: ignore[reportMissingTypeStubs] - scipy ships none
+from scipy.fft import dct
 
 from mechassay.truth.tasks import LENGTH, NAMES, CompiledIOI, CompiledTask, Induction, PreviousToken
 
@@ -64,13 +70,16 @@ class Space:
         self.at["junk"] = slice(begin, N_FEATURES)
 
     def read(self, name: str, begin: int = 0, end: int | None = None) -> Matrix:
-        """A matrix that reads the features `name`, or those from `begin` to `end` of them: one row each."""
+        """A matrix that reads the features `name`, or those from `begin` to `end` of them:
+        one row each.
+        """
         return np.eye(N_FEATURES)[self.at[name]][begin:end]
 
 
 @dataclass(frozen=True, eq=False)
 class Reads:
-    """A head of the circuit: what its query, key and value read, a row for each coordinate, and where it writes.
+    """A head of the circuit: what its query, key and value read,
+    a row for each coordinate, and where it writes.
 
     Missing rows are zeros. `bias` is added to the query.
     """
@@ -91,7 +100,8 @@ class Blueprint:
         space: its features.
         heads: the heads of the circuit, by layer and head.
         edges: the edges of the circuit that carry something else in the counterfactual prompt.
-        constant_edges: the edges that carry the same in every prompt: no counterfactual shows them, zeros and means do.
+        constant_edges: the edges that carry the same in every prompt: no counterfactual shows them,
+            zeros and means do.
         seed: of the distractors.
     """
 
@@ -111,15 +121,20 @@ class Blueprint:
         return self.edges if ablation == "counterfactual" else self.edges + self.constant_edges
 
 
-# --- the models --------------------------------------------------------------------------------------
+# --- the models
+# --------------------------------------------------------------------------------------
 
 
 def previous_token() -> Blueprint:
-    """a0.h2 writes the previous word; at the question a1.h1 attends to the mark and copies the word before it."""
+    """a0.h2 writes the previous word;
+    at the question a1.h1 attends to the mark and copies the word before it.
+    """
     task = PreviousToken()
     n = len(task.words)
     space = Space({"token": len(task.vocabulary), "previous": n, "out": n})
-    mark, question = (space.read("token", number, number + 1) for number in map(task.vocabulary.index, "#="))
+    mark, question = (
+        space.read("token", number, number + 1) for number in map(task.vocabulary.index, "#=")
+    )
     return Blueprint(
         task,
         space,
@@ -133,7 +148,9 @@ def previous_token() -> Blueprint:
 
 
 def induction() -> Blueprint:
-    """a0.h1 writes the previous word; a1.h3 looks for the position whose previous word is its own, and copies the word there."""
+    """a0.h1 writes the previous word; a1.h3 looks for the position whose previous word is its own,
+    and copies the word there.
+    """
     task = Induction()
     n = len(task.words)
     space = Space({"token": len(task.vocabulary), "previous": n, "out": n})
@@ -145,16 +162,24 @@ def induction() -> Blueprint:
             (0, 1): _previous(space, "previous", n),
             (1, 3): Reads(q=GAP * words, k=space.read("previous"), v=words, writes="out"),
         },
-        edges=("input->a0.h1<v>", "a0.h1->a1.h3<k>", "input->a1.h3<q>", "input->a1.h3<v>", "a1.h3->logits"),
+        edges=(
+            "input->a0.h1<v>",
+            "a0.h1->a1.h3<k>",
+            "input->a1.h3<q>",
+            "input->a1.h3<v>",
+            "a1.h3->logits",
+        ),
         seed=1,
     )
 
 
 def ioi() -> Blueprint:
-    """a0.h3 finds an earlier occurrence of its name; a1.h0 brings that name to the end; a2.h2 attends to the names but that one.
+    """a0.h3 finds an earlier occurrence of its name; a1.h0 brings that name to the end;
+    a2.h2 attends to the names but that one.
 
-    Scores of a0.h3: 2 GAP for an earlier occurrence, 0 for its own position (same name, same position), and GAP for
-    the first word, which is no name, so that a word that is not repeated copies nothing.
+    Scores of a0.h3: 2 GAP for an earlier occurrence, 0 for its own position (same name, same
+    position), and GAP for the first word, which is no name, so that a word that is not repeated
+    copies nothing.
     """
     task = CompiledIOI()
     n = len(NAMES)
@@ -174,8 +199,15 @@ def ioi() -> Blueprint:
                 writes="duplicate",
                 bias=(0.0,) * n + (GAP,),
             ),
-            (1, 0): Reads(q=GAP * last, k=any_of @ space.read("duplicate"), v=space.read("duplicate"), writes="inhibited"),
-            (2, 2): Reads(q=GAP * (any_of.T @ last - space.read("inhibited")), k=names, v=names, writes="out"),
+            (1, 0): Reads(
+                q=GAP * last,
+                k=any_of @ space.read("duplicate"),
+                v=space.read("duplicate"),
+                writes="inhibited",
+            ),
+            (2, 2): Reads(
+                q=GAP * (any_of.T @ last - space.read("inhibited")), k=names, v=names, writes="out"
+            ),
         },
         edges=(
             "input->a0.h3<q>",
@@ -194,14 +226,26 @@ def ioi() -> Blueprint:
 
 
 def _previous(space: Space, writes: str, n_words: int) -> Reads:
-    """The head that attends to the position before, from the learned positions alone, and copies its word."""
-    return Reads(q=GAP * space.read("position", 1), k=space.read("position", 0, -1), v=space.read("token", 1, 1 + n_words), writes=writes)
+    """The head that attends to the position before,
+    from the learned positions alone, and copies its word.
+    """
+    return Reads(
+        q=GAP * space.read("position", 1),
+        k=space.read("position", 0, -1),
+        v=space.read("token", 1, 1 + n_words),
+        writes=writes,
+    )
 
 
-BLUEPRINTS = {"truth-previous-token": previous_token, "truth-induction": induction, "truth-ioi": ioi}
+BLUEPRINTS = {
+    "truth-previous-token": previous_token,
+    "truth-induction": induction,
+    "truth-ioi": ioi,
+}
 
 
-# --- weights -----------------------------------------------------------------------------------------
+# --- weights
+# -----------------------------------------------------------------------------------------
 
 
 def compile_model(blueprint: Blueprint) -> GPT2LMHeadModel:
@@ -226,12 +270,16 @@ def compile_model(blueprint: Blueprint) -> GPT2LMHeadModel:
         warnings.simplefilter("ignore")
         model = GPT2LMHeadModel(config).eval().requires_grad_(False)
     missing, unexpected = model.load_state_dict(weights(blueprint), strict=False)
-    assert not unexpected and all(name.endswith((".attn.bias", ".attn.masked_bias")) for name in missing), (missing, unexpected)
+    assert not unexpected and all(
+        name.endswith((".attn.bias", ".attn.masked_bias")) for name in missing
+    ), (missing, unexpected)
     return model
 
 
 def directions() -> Float[np.ndarray, "features width"]:
-    """The directions of the features in the stream: orthonormal, orthogonal to the ones, and 0 at the ballast."""
+    """The directions of the features in the stream:
+    orthonormal, orthogonal to the ones, and 0 at the ballast.
+    """
     n = N_FEATURES + 1
     cosines: Any = dct(np.eye(n), norm="ortho", axis=0)
     return np.pad(cosines[1:], ((0, 0), (N_BALLAST, 0)))
@@ -250,7 +298,11 @@ def weights(blueprint: Blueprint) -> dict[str, torch.Tensor]:
     positions[:, :N_BALLAST] = BALLAST * np.array([1, -1]) / np.sqrt(2)
     unembedding = np.zeros((len(task.vocabulary), N_FEATURES))
     unembedding[1 : 1 + len(task.words), space.at["out"]] = LOGIT * np.eye(len(task.words))
-    found = {"transformer.wte.weight": token @ basis, "transformer.wpe.weight": positions, "lm_head.weight": unembedding @ basis}
+    found = {
+        "transformer.wte.weight": token @ basis,
+        "transformer.wpe.weight": positions,
+        "lm_head.weight": unembedding @ basis,
+    }
     norms = ["transformer.ln_f"]
     for layer in range(blueprint.n_layers):
         name = f"transformer.h.{layer}"
@@ -271,12 +323,17 @@ def weights(blueprint: Blueprint) -> dict[str, torch.Tensor]:
     gain[:N_BALLAST] = 0
     for name in norms:
         found |= {f"{name}.weight": gain, f"{name}.bias": np.zeros(WIDTH)}
-    return {name: torch.from_numpy(np.ascontiguousarray(value, dtype=np.float32)) for name, value in found.items()}
+    return {
+        name: torch.from_numpy(np.ascontiguousarray(value, dtype=np.float32))
+        for name, value in found.items()
+    }
 
 
 @dataclass(frozen=True, eq=False)
 class _Attention:
-    """A layer's heads in features: rows of `reads` and `bias` are all queries, then keys, then values."""
+    """A layer's heads in features: rows of `reads` and `bias` are all queries,
+    then keys, then values.
+    """
 
     reads: Float[np.ndarray, "rows features"]
     bias: Float[np.ndarray, "rows"]
@@ -289,7 +346,10 @@ def _attention(blueprint: Blueprint, layer: int, rng: np.random.Generator) -> _A
     writes = np.zeros((N_HEADS, D_HEAD, N_FEATURES))
     for head in range(N_HEADS):
         # Drawn for every head, so that distractors do not depend on which heads are the circuit's.
-        noise, junk = rng.standard_normal((3, D_HEAD, N_FEATURES)), rng.standard_normal((D_HEAD, N_FEATURES))
+        noise, junk = (
+            rng.standard_normal((3, D_HEAD, N_FEATURES)),
+            rng.standard_normal((D_HEAD, N_FEATURES)),
+        )
         made = blueprint.heads.get((layer, head))
         if made is None:
             reads[:, head] = noise * np.array([0.8, 0.8, 0.5])[:, None, None]
@@ -301,15 +361,25 @@ def _attention(blueprint: Blueprint, layer: int, rng: np.random.Generator) -> _A
             reads[slot, head, : len(rows)] = rows
         bias[0, head, : len(made.bias)] = scale * np.array(made.bias)
         writes[head, : len(made.v), space.at[made.writes]] = np.eye(len(made.v))
-    return _Attention(reads.reshape(-1, N_FEATURES), bias.reshape(-1), writes.reshape(-1, N_FEATURES))
+    return _Attention(
+        reads.reshape(-1, N_FEATURES), bias.reshape(-1), writes.reshape(-1, N_FEATURES)
+    )
 
 
-def _random_mlp(space: Space, rng: np.random.Generator) -> tuple[Matrix, Float[np.ndarray, "hidden"], Matrix]:
-    up, bias, down = 0.6 * rng.standard_normal((D_MLP, N_FEATURES)), 0.3 * rng.standard_normal(D_MLP), np.zeros((D_MLP, N_FEATURES))
+def _random_mlp(
+    space: Space, rng: np.random.Generator
+) -> tuple[Matrix, Float[np.ndarray, "hidden"], Matrix]:
+    up, bias, down = (
+        0.6 * rng.standard_normal((D_MLP, N_FEATURES)),
+        0.3 * rng.standard_normal(D_MLP),
+        np.zeros((D_MLP, N_FEATURES)),
+    )
     down[:, space.at["junk"]] = _unit(rng.standard_normal((D_MLP, N_FEATURES))[:, space.at["junk"]])
     return up, bias, down
 
 
 def _unit(junk: Matrix) -> Matrix:
-    """Scaled so that what is written has a length of about 1, however many directions of junk there are."""
+    """Scaled so that what is written has a length of about 1,
+    however many directions of junk there are.
+    """
     return 0.2 * junk / np.sqrt(junk.shape[1])

@@ -1,15 +1,16 @@
 """A ground truth as a folder: a model and tokenizer that load like any others, and truth.json.
 
     {"format": 1, "task": name, "graph": fingerprint, "split": ..., "seed": ..., "n_pairs": ...,
-     "ablations": {ablation: {"edges": [...], "smallest_inside": ..., "largest_outside": ..., "together": ...,
+     "ablations": {ablation: {"edges": [...], "smallest_inside": ..., "largest_outside": ...,
+     "together": ...,
                               "shares": [...], "shares_in_pair": [...]}},
      "training": {...}}                                                       for a trained model
 
-with the verified edges (`mechassay.truth.verify`), the smallest of their largest effects, the largest effect
-of another edge, and that of all others at once. `shares` are those of pairs in which each edge of the
-circuit exceeds the largest effect of the others in any pair, `shares_in_pair` in that same pair. All are
-over the first `n_pairs` pairs of the split, means too. Files of older versions lack the last three. A
-circuit that does not hold is never written.
+with the verified edges (`mechassay.truth.verify`), the smallest of their largest effects, the
+largest effect of another edge, and that of all others at once. `shares` are those of pairs in which
+each edge of the circuit exceeds the largest effect of the others in any pair, `shares_in_pair` in
+that same pair. All are over the first `n_pairs` pairs of the split, means too. Files of older
+versions lack the last three. A circuit that does not hold is never written.
 """
 
 from __future__ import annotations
@@ -30,24 +31,34 @@ FILE = "truth.json"
 
 
 def word_tokenizer(vocabulary: Sequence[str], context: int) -> PreTrainedTokenizerFast:
-    """A tokenizer that knows these words, one token each, separated by spaces; ids are their places."""
+    """A tokenizer that knows these words, one token each, separated by spaces;
+    ids are their places.
+    """
     from tokenizers import Tokenizer
     from tokenizers.models import WordLevel
     from tokenizers.pre_tokenizers import Whitespace
     from transformers import PreTrainedTokenizerFast
 
-    tokenizer: Any = Tokenizer(WordLevel({word: number for number, word in enumerate(vocabulary)}, unk_token=UNKNOWN))
+    tokenizer: Any = Tokenizer(
+        WordLevel({word: number for number, word in enumerate(vocabulary)}, unk_token=UNKNOWN)
+    )
     tokenizer.pre_tokenizer = Whitespace()
-    return PreTrainedTokenizerFast(tokenizer_object=tokenizer, unk_token=UNKNOWN, model_max_length=context)
+    return PreTrainedTokenizerFast(
+        tokenizer_object=tokenizer, unk_token=UNKNOWN, model_max_length=context
+    )
 
 
 def write_model(model: PreTrainedModel, vocabulary: Sequence[str], folder: Path) -> None:
     """Write a model and a tokenizer of its words as a folder that loads like any model."""
     model.save_pretrained(folder)
     word_tokenizer(vocabulary, int(model.config.max_position_embeddings)).save_pretrained(folder)
-    # What depends on the version of transformers that writes says nothing about the model, and is left out.
+    # What depends on the version of transformers that writes says nothing about the model, and is
+    # left out.
     _rewrite(folder / "config.json", {"transformers_version": None})
-    _rewrite(folder / "tokenizer_config.json", {"backend": None, "tokenizer_class": "PreTrainedTokenizerFast"})
+    _rewrite(
+        folder / "tokenizer_config.json",
+        {"backend": None, "tokenizer_class": "PreTrainedTokenizerFast"},
+    )
     (folder / "generation_config.json").unlink(missing_ok=True)
     (folder / "model.safetensors").chmod(0o644)
 

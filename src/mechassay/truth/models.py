@@ -1,7 +1,9 @@
-"""Ground-truth models that come with the package: a model, its task, and its circuit for each ablation.
+"""Ground-truth models that come with the package:
+a model, its task, and its circuit for each ablation.
 
-A folder under `data` holds a model like any other and truth.json (`mechassay.truth.folders`). `tools/truth_models.py` writes
-those of compiled models, `mechassay truth train` those of trained ones.
+A folder under `data` holds a model like any other and truth.json (`mechassay.truth.folders`).
+`tools/truth_models.py` writes those of compiled models, `mechassay truth train` those of trained
+ones.
 """
 
 from __future__ import annotations
@@ -47,10 +49,10 @@ class Verified:
     """What truth.json says about one ablation.
 
     Attributes:
-        circuit: the edges that have an effect.
-        smallest_inside, largest_outside: the extremes of the edges' largest effects, in the circuit and out of it.
-        together: the largest effect of all edges outside at once.
-        shares, shares_in_pair: of each edge of the circuit, in the order of `circuit.names()`, the share of pairs in
+        circuit: the edges that have an effect. smallest_inside, largest_outside: the extremes of
+        the edges' largest effects, in the circuit and out of it.
+        together: the largest effect of all edges outside at once. shares, shares_in_pair: of each
+        edge of the circuit, in the order of `circuit.names()`, the share of pairs in
             which it exceeds the largest effect outside in any pair, and in the same pair.
 
     The last three are NaN and empty for a truth.json of an older version.
@@ -65,7 +67,9 @@ class Verified:
 
     @property
     def margin(self) -> float:
-        """How many times the least effect inside the circuit exceeds the greatest outside; see `ratio`."""
+        """How many times the least effect inside the circuit exceeds the greatest outside;
+        see `ratio`.
+        """
         return ratio(self.smallest_inside, self.largest_outside)
 
     @property
@@ -129,31 +133,53 @@ def truth_folder(name: str) -> Path:
     return DATA / name
 
 
-def load_truth(name: str | Path, *, dtype: str | torch.dtype = "float32", device: str | torch.device = "cpu") -> Truth:
+def load_truth(
+    name: str | Path, *, dtype: str | torch.dtype = "float32", device: str | torch.device = "cpu"
+) -> Truth:
     """A model whose circuit is known, by name, or from a folder that `mechassay truth train` wrote.
 
     Raises:
-        UnknownName: there is none of that name, nor such a folder; the message has the nearest name.
+        UnknownName: there is none of that name, nor such a folder; the message has the nearest
+            name.
         BadFile: its files are damaged.
         GraphMismatch: its circuit was verified on another graph than the model's.
     """
-    folder = Path(name) if isinstance(name, Path) or (Path(name) / FILE).is_file() else truth_folder(name)
+    folder = (
+        Path(name)
+        if isinstance(name, Path) or (Path(name) / FILE).is_file()
+        else truth_folder(name)
+    )
     record = _read(folder / FILE)
     model = load_model(str(folder), dtype=dtype, device=device)
     try:
         if record["format"] != FORMAT:
             raise BadFile(f"{folder / FILE}: format must be {FORMAT}; got {record['format']!r}.")
         if record["graph"] != model.graph.fingerprint:
-            raise GraphMismatch(f"{name} was verified on the graph {record['graph']}; the model's is {model.graph.fingerprint}.")
+            raise GraphMismatch(
+                f"{name} was verified on the graph {record['graph']}; the model's is"
+                f" {model.graph.fingerprint}."
+            )
         tasks = {task.name: task for task in map(TRUTHS.make, TRUTHS.names())}
         if record["task"] not in tasks:
             raise UnknownName("task of a ground truth", record["task"], tasks)
         if not record["ablations"]:
             raise BadFile(f"{folder / FILE}: no ablation has a circuit.")
-        found = {ablation: _verified(model.graph, row) for ablation, row in record["ablations"].items()}
-        return Truth(folder.name, model, tasks[record["task"]], found, record["split"], int(record["seed"]), int(record["n_pairs"]))
+        found = {
+            ablation: _verified(model.graph, row) for ablation, row in record["ablations"].items()
+        }
+        return Truth(
+            folder.name,
+            model,
+            tasks[record["task"]],
+            found,
+            record["split"],
+            int(record["seed"]),
+            int(record["n_pairs"]),
+        )
     except (KeyError, TypeError, AttributeError, ValueError) as error:
-        raise BadFile(f"{folder / FILE}: not a ground truth: {type(error).__name__} {error}.") from error
+        raise BadFile(
+            f"{folder / FILE}: not a ground truth: {type(error).__name__} {error}."
+        ) from error
 
 
 def _verified(graph: Graph, row: Mapping[str, Any]) -> Verified:
@@ -161,7 +187,11 @@ def _verified(graph: Graph, row: Mapping[str, Any]) -> Verified:
     shares, in_pair = (tuple(map(float, row.get(key, ()))) for key in ("shares", "shares_in_pair"))
     if any(len(each) not in (0, len(circuit)) for each in (shares, in_pair)):
         raise ValueError(f"{len(circuit)} edges, but {len(shares)} and {len(in_pair)} shares")
-    extremes = float(row["smallest_inside"]), float(row["largest_outside"]), float(row.get("together", math.nan))
+    extremes = (
+        float(row["smallest_inside"]),
+        float(row["largest_outside"]),
+        float(row.get("together", math.nan)),
+    )
     return Verified(circuit, *extremes, shares, in_pair)
 
 

@@ -1,24 +1,29 @@
-"""Strict interchange intervention training: a small transformer learns a task with the circuit that it is told.
+"""Strict interchange intervention training:
+a small transformer learns a task with the circuit that it is told.
 
     loss = mean (logits under an intervention - LOGIT on the right answers, 0 elsewhere)^2
 
-A step draws fresh pairs of prompts x, x' and an intervention for each, a choice of edges that are cut and
-what they carry instead. All are one masked forward (`mechassay.models.masked_forward`), and the loss follows gradients
-through both runs. What is right is what the causal model says (`mechassay.truth.causal`):
+A step draws fresh pairs of prompts x, x' and an intervention for each, a choice of edges that are
+cut and what they carry instead. All are one masked forward (`mechassay.models.masked_forward`), and
+the loss follows gradients through both runs. What is right is what the causal model says
+(`mechassay.truth.causal`):
 
     behaviour       no edge is cut: the task's answers
-    interchange     all edges out of a variable's home carry x': the answers if that variable has its value in x'
+    interchange     all edges out of a variable's home carry x': the answers if that variable has
+                    its value in x'
     strict          any edges outside the circuit are cut, from one to all of them: nothing changes
 
-Strict terms stand beside an interchange in the same example as often as not, and cut edges carry x', zeros, or the means of the
-batch. Strict training of nodes is that of Gupta et al. (2024, InterpBench). Here it is of edges, so that inside the
-circuit too a head reads nothing but what it is to read, and the target is logits, not answers: cross-entropy is content
-with any large logit, and a circuit is only clear if what is outside moves none. Homes are not told what to
-write, only what must follow from it.
+Strict terms stand beside an interchange in the same example as often as not, and cut edges carry
+x', zeros, or the means of the batch. Strict training of nodes is that of Gupta et al. (2024,
+InterpBench). Here it is of edges, so that inside the circuit too a head reads nothing but what it
+is to read, and the target is logits, not answers: cross-entropy is content with any large logit,
+and a circuit is only clear if what is outside moves none. Homes are not told what to write, only
+what must follow from it.
 
-The model is a Llama: RMSNorm, rotary positions, gated MLPs, so that positions are in no writer. Adam, the rate
-falling by a cosine. Parameters are those of the Hugging Face model, trained in place. Everything is drawn from one seed;
-the same seed gives the same model on the same machine and number of threads.
+The model is a Llama: RMSNorm, rotary positions, gated MLPs, so that positions are in no writer.
+Adam, the rate falling by a cosine. Parameters are those of the Hugging Face model, trained in
+place. Everything is drawn from one seed; the same seed gives the same model on the same machine and
+number of threads.
 """
 
 from __future__ import annotations
@@ -91,9 +96,15 @@ class Training:
     def __post_init__(self) -> None:
         if self.steps < 1 or self.batch_size < len(CARRIED) or self.pool < 2:
             least = f"a step, {len(CARRIED)} pairs in it, and 2 prompts"
-            raise BadUsage(f"Training needs {least}; got {self.steps} steps of {self.batch_size} pairs, and {self.pool} prompts.")
+            raise BadUsage(
+                f"Training needs {least}; got {self.steps} steps of {self.batch_size} pairs, and"
+                f" {self.pool} prompts."
+            )
         if not 0 < self.rate < math.inf or not 0 < self.last_rate < math.inf:
-            raise BadUsage(f"Learning rates must be finite numbers above 0; got rate={self.rate}, last_rate={self.last_rate}.")
+            raise BadUsage(
+                f"Learning rates must be finite numbers above 0; got rate={self.rate},"
+                f" last_rate={self.last_rate}."
+            )
 
     def rate_at(self, step: int) -> float:
         """The learning rate of a step, counted from 0."""
@@ -102,12 +113,18 @@ class Training:
 
 
 def train(
-    causal: Causal, training: Training, *, progress: Progress = BAR, checkpoint: Path | None = None, keep: bool = False
+    causal: Causal,
+    training: Training,
+    *,
+    progress: Progress = BAR,
+    checkpoint: Path | None = None,
+    keep: bool = False,
 ) -> tuple[LlamaForCausalLM, Float[Tensor, "steps"]]:
     """A model that computes the causal model by its circuit, and the loss of every step.
 
     Args:
-        checkpoint: a file that keeps what is done, so that a killed training goes on and ends the same.
+        checkpoint: a file that keeps what is done, so that a killed training goes on and ends the
+            same.
         keep: leave the file there at the end, with all steps done.
 
     Raises:
@@ -121,14 +138,19 @@ def train(
     losses = torch.zeros(training.steps, dtype=torch.float64)
     with (
         progress.track(f"training {causal.task.name}", training.steps) as advance,
-        checkpointed(checkpoint, _key(causal, training), {**kept, "losses": losses}, sums=False, keep=keep) as state,
+        checkpointed(
+            checkpoint, _key(causal, training), {**kept, "losses": losses}, sums=False, keep=keep
+        ) as state,
     ):
         advance(state.cursor)
         for step in range(state.cursor, training.steps):
             loss = prompts.loss(decoder, training.batch_size, step)
             losses[step] = loss.detach()
             if not math.isfinite(losses[step]):
-                raise NonFinite(f"Training {causal.task.name}: the loss of step {step} is {losses[step]:g}. Try a lower rate.")
+                raise NonFinite(
+                    f"Training {causal.task.name}: the loss of step {step} is {losses[step]:g}. Try"
+                    " a lower rate."
+                )
             optimiser.param_groups[0]["lr"] = training.rate_at(step)
             optimiser.zero_grad()
             loss.backward()
@@ -142,7 +164,9 @@ def train(
 
 
 def _key(causal: Causal, training: Training) -> str:
-    return key_of({"task": causal.task.name, "circuit": causal.edges, **dataclasses.asdict(training)})
+    return key_of(
+        {"task": causal.task.name, "circuit": causal.edges, **dataclasses.asdict(training)}
+    )
 
 
 def _adam(parameters: Sequence[Tensor]) -> tuple[torch.optim.Adam, dict[str, Tensor]]:
@@ -150,7 +174,10 @@ def _adam(parameters: Sequence[Tensor]) -> tuple[torch.optim.Adam, dict[str, Ten
     optimiser = torch.optim.Adam(parameters, betas=(0.9, 0.98))
     kept: dict[str, Tensor] = {}
     for number, parameter in enumerate(parameters):
-        state = {name: torch.zeros_like(parameter, requires_grad=False) for name in ("exp_avg", "exp_avg_sq")}
+        state = {
+            name: torch.zeros_like(parameter, requires_grad=False)
+            for name in ("exp_avg", "exp_avg_sq")
+        }
         optimiser.state[parameter] = {"step": torch.zeros(()), **state}
         kept |= {f"{number}.{name}": tensor for name, tensor in optimiser.state[parameter].items()}
         kept[f"{number}.parameter"] = parameter.detach()
@@ -206,7 +233,8 @@ def trainable(decoder: Decoder) -> list[Tensor]:
 def make_truth(
     causal: Causal, training: Training, folder: Path, *, limit: int = 500, progress: Progress = BAR
 ) -> tuple[Float[Tensor, "steps"], dict[str, Verification]]:
-    """Train a model, verify its circuit by intervention, and write both as a folder that `load_truth` reads.
+    """Train a model, verify its circuit by intervention,
+    and write both as a folder that `load_truth` reads.
 
     Args:
         folder: gets the model, and truth.json with the circuits of those ablations for which they
@@ -239,18 +267,33 @@ def _check_folder(folder: Path, checkpoint: Path, key: str) -> None:
     """Refuse to write over anything but what the same training left when it was interrupted."""
     if checkpoint.is_file():
         if read_tensors(checkpoint, "checkpoint")[1].get("key") != key:
-            raise BadUsage(f"{folder} holds an interrupted training with other settings. Name another folder, or remove it.")
+            raise BadUsage(
+                f"{folder} holds an interrupted training with other settings. Name another folder,"
+                " or remove it."
+            )
     elif folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
         raise BadUsage(f"{folder} exists and holds no interrupted training. Name another folder.")
 
 
-def verified(model: Model, causal: Causal, limit: int, *, progress: Progress = BAR) -> dict[str, Verification]:
+def verified(
+    model: Model, causal: Causal, limit: int, *, progress: Progress = BAR
+) -> dict[str, Verification]:
     """The circuit of a trained model, by ablation; see `mechassay.truth.verify`."""
     pairs = causal.task.pairs(SPLIT, model, limit=limit, seed=SEED)
     circuit = Circuit.from_names(model.graph, list(causal.edges))
-    free, also = (Circuit.from_names(model.graph, [*causal.free_edges, *more]) for more in ((), causal.constant_edges))
+    free, also = (
+        Circuit.from_names(model.graph, [*causal.free_edges, *more])
+        for more in ((), causal.constant_edges)
+    )
     return {
-        ablation: verify(model, pairs, circuit, ablation, optional=free if ablation == "counterfactual" else also, progress=progress)
+        ablation: verify(
+            model,
+            pairs,
+            circuit,
+            ablation,
+            optional=free if ablation == "counterfactual" else also,
+            progress=progress,
+        )
         for ablation in ABLATIONS
     }
 
@@ -269,17 +312,29 @@ class Prompts:
             circuit[self.graph.index(name)] = True
         for name in causal.constant_edges:
             constant[self.graph.index(name)] = True
-        self.outside = {"counterfactual": self.graph.legal & ~circuit, "constant": self.graph.legal & ~circuit & ~constant}
+        self.outside = {
+            "counterfactual": self.graph.legal & ~circuit,
+            "constant": self.graph.legal & ~circuit & ~constant,
+        }
         self.homes = [self.graph.writer(name) for name in causal.nodes.values()]
 
     def loss(self, decoder: Decoder, size: int, step: int) -> Float[Tensor, ""]:
-        """The mean squared error of logits over a step's interventions, which its number and the seed determine."""
+        """The mean squared error of logits over a step's interventions,
+        which its number and the seed determine.
+        """
         rng = np.random.default_rng([self.seed, step])
-        sizes = np.diff([0, *np.rint(np.cumsum([share for _, share in CARRIED]) * size).astype(int).tolist()])
-        errors = [self._errors(decoder, carried, int(n), rng) for (carried, _), n in zip(CARRIED, sizes, strict=True)]
+        sizes = np.diff(
+            [0, *np.rint(np.cumsum([share for _, share in CARRIED]) * size).astype(int).tolist()]
+        )
+        errors = [
+            self._errors(decoder, carried, int(n), rng)
+            for (carried, _), n in zip(CARRIED, sizes, strict=True)
+        ]
         return torch.cat(errors).mean()
 
-    def _errors(self, decoder: Decoder, carried: str, size: int, rng: np.random.Generator) -> Float[Tensor, "batch vocab"]:
+    def _errors(
+        self, decoder: Decoder, carried: str, size: int, rng: np.random.Generator
+    ) -> Float[Tensor, "batch vocab"]:
         """Squared errors of logits where cut edges carry one kind of thing."""
         own, other = (self.tokens[rng.integers(len(self.tokens), size=size)] for _ in range(2))
         right, home = (
@@ -287,7 +342,9 @@ class Prompts:
             if carried == "counterfactual"
             else (self.causal.answers(own, other, None), NONE.repeat(size))
         )
-        batch = Batch.from_tokens(torch.from_numpy(own), torch.from_numpy(other), [1] * size, [2] * size)
+        batch = Batch.from_tokens(
+            torch.from_numpy(own), torch.from_numpy(other), [1] * size, [2] * size
+        )
         ctx = decoder.context(batch.mask)
         clean = trace(decoder, decoder.embed(batch.clean), ctx)
         reference = (
@@ -301,8 +358,12 @@ class Prompts:
         target[:, 1 : 1 + right.shape[1]] = LOGIT * torch.from_numpy(right).to(logits)
         return (logits - target).square()
 
-    def _interchanges(self, own: Tokens, other: Tokens, rng: np.random.Generator) -> tuple[Right, Int[np.ndarray, "prompts"]]:
-        """Right answers, and the number of the variable whose value is the other prompt's: -1 for none."""
+    def _interchanges(
+        self, own: Tokens, other: Tokens, rng: np.random.Generator
+    ) -> tuple[Right, Int[np.ndarray, "prompts"]]:
+        """Right answers, and the number of the variable whose value is the other prompt's:
+        -1 for none.
+        """
         right, home = self.causal.answers(own, other, None), NONE.repeat(len(own))
         # One more than there are variables: in that share nothing is interchanged.
         wanted = rng.integers(len(self.homes) + 1, size=len(own))
@@ -312,7 +373,9 @@ class Prompts:
             right, home = np.where(rows[:, None], moved, right), np.where(rows, number, home)
         return right, home
 
-    def _masks(self, home: Int[np.ndarray, "prompts"], carried: str, rng: np.random.Generator) -> Float[Tensor, "batch writers readers"]:
+    def _masks(
+        self, home: Int[np.ndarray, "prompts"], carried: str, rng: np.random.Generator
+    ) -> Float[Tensor, "batch writers readers"]:
         """1 at edges that are kept."""
         outside = self.outside["counterfactual" if carried == "counterfactual" else "constant"]
         shares = rng.choice(CUT_SHARES, size=len(home))

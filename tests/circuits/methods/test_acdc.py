@@ -1,4 +1,6 @@
-"""ACDC against the algorithm written plainly, one evaluation a decision, and facts that hold for any model."""
+"""ACDC against the algorithm written plainly, one evaluation a decision,
+and facts that hold for any model.
+"""
 
 from __future__ import annotations
 
@@ -33,30 +35,54 @@ def small(family: str, heads: int = 1, seed: int = 0) -> Subject:
     """Two layers of one head (23 edges) or two (46), and the pairs of `tiny.subject`."""
     smaller = {
         "gpt2": {"n_layer": 2, "n_head": heads},
-        "gemma2": {"num_hidden_layers": 2, "num_attention_heads": heads, "num_key_value_heads": 1, "layer_types": None},
+        "gemma2": {
+            "num_hidden_layers": 2,
+            "num_attention_heads": heads,
+            "num_key_value_heads": 1,
+            "layer_types": None,
+        },
         "neox": {"num_hidden_layers": 2, "num_attention_heads": heads},
     }
     config = configs()[family]
     config = type(config)(**{**config.to_diff_dict(), **smaller[family]})
     with warnings.catch_warnings(), torch.random.fork_rng(devices=[]):
         warnings.simplefilter("ignore")
-        model = transformers.AutoModelForCausalLM.from_config(config, attn_implementation="eager").eval()
+        model = transformers.AutoModelForCausalLM.from_config(
+            config, attn_implementation="eager"
+        ).eval()
     generator = torch.Generator().manual_seed(seed)
     with torch.no_grad():
         for path, parameter in model.named_parameters():
-            centre = 1.0 if parameter.ndim == 1 and path.endswith("weight") and family != "gemma2" else 0.0
+            centre = (
+                1.0
+                if parameter.ndim == 1 and path.endswith("weight") and family != "gemma2"
+                else 0.0
+            )
             parameter.copy_(0.3 * torch.randn(parameter.shape, generator=generator) + centre)
-    return Subject(make_model(model.requires_grad_(False)), subject("gpt2", n_pairs=2, seed=seed).batch)
+    return Subject(
+        make_model(model.requires_grad_(False)), subject("gpt2", n_pairs=2, seed=seed).batch
+    )
 
 
 @cache
-def plainly(case: Subject, threshold: float, *, absolute: bool = False, objective: str = "kl") -> tuple[Tensor, list[float], float]:
-    """Algorithm 1 on the names of edges, one evaluation a decision: edges, changes in order, final loss."""
+def plainly(
+    case: Subject, threshold: float, *, absolute: bool = False, objective: str = "kl"
+) -> tuple[Tensor, list[float], float]:
+    """Algorithm 1 on the names of edges, one evaluation a decision:
+    edges, changes in order, final loss.
+    """
     graph = case.model.graph
     sign = -1.0 if objective == "logit_diff" else 1.0
 
     def loss(edges: Tensor) -> float:
-        return float((sign * evaluate(case.model, Circuit(graph, edges), case.batch, objective, progress=SILENT)).mean())
+        return float(
+            (
+                sign
+                * evaluate(
+                    case.model, Circuit(graph, edges), case.batch, objective, progress=SILENT
+                )
+            ).mean()
+        )
 
     edges, changes = graph.legal.clone(), []
     now = loss(edges)
@@ -71,7 +97,9 @@ def plainly(case: Subject, threshold: float, *, absolute: bool = False, objectiv
     return edges, changes, now
 
 
-@pytest.mark.parametrize(("family", "threshold"), [("gpt2", 0.02), ("gpt2", 0.1), ("gemma2", 0.05), ("neox", 0.03)])
+@pytest.mark.parametrize(
+    ("family", "threshold"), [("gpt2", 0.02), ("gpt2", 0.1), ("gemma2", 0.05), ("neox", 0.03)]
+)
 def test_decisions_are_the_sequential_ones(family: str, threshold: float) -> None:
     case = small(family, heads=2)
     edges, _, final = plainly(case, threshold)
@@ -82,18 +110,27 @@ def test_decisions_are_the_sequential_ones(family: str, threshold: float) -> Non
     assert scores.provenance["kept"] == [int(edges.sum())]
 
 
-@pytest.mark.parametrize(("objective", "compare"), [("kl", "absolute"), ("logit_diff", "signed"), ("logit_diff", "absolute")])
+@pytest.mark.parametrize(
+    ("objective", "compare"),
+    [("kl", "absolute"), ("logit_diff", "signed"), ("logit_diff", "absolute")],
+)
 def test_comparisons_and_objectives(objective: str, compare: str) -> None:
     case, threshold = small("gpt2"), 0.003
     edges, _, _ = plainly(case, threshold, absolute=compare == "absolute", objective=objective)
     if objective == "logit_diff":
-        assert not torch.equal(edges, plainly(case, threshold, absolute=compare != "absolute", objective=objective)[0])
-    found = ACDC(threshold=threshold, compare=compare).find(case.model, case.batch, objective, progress=SILENT)
+        assert not torch.equal(
+            edges, plainly(case, threshold, absolute=compare != "absolute", objective=objective)[0]
+        )
+    found = ACDC(threshold=threshold, compare=compare).find(
+        case.model, case.batch, objective, progress=SILENT
+    )
     assert torch.equal(found.edges, edges)
 
 
 def test_looking_ahead_changes_no_decision(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Nothing held, and one example a chunk: several removals are evaluated at once, some for nothing."""
+    """Nothing held, and one example a chunk:
+    several removals are evaluated at once, some for nothing.
+    """
     case = small("gpt2")
     monkeypatch.setattr(acdc, "HELD_SHARE", 0.0)
     monkeypatch.setattr(memory, "CPU_BUDGET", 1)
@@ -121,33 +158,62 @@ def test_runs_are_counted_and_dead_edges_need_none(monkeypatch: pytest.MonkeyPat
     assert provenance["n_decisions"] == graph.n_edges
     assert provenance["n_runs"] == 1 + live
     monkeypatch.setattr(acdc, "HELD_SHARE", 0.0)
-    assert ACDC(threshold=0.1).score(case.model, case.batch, progress=SILENT).provenance["n_runs"] > 1 + live
-    assert ACDC(threshold=0.1, ahead=1).score(case.model, case.batch, progress=SILENT).provenance["n_runs"] == 1 + live
+    assert (
+        ACDC(threshold=0.1).score(case.model, case.batch, progress=SILENT).provenance["n_runs"]
+        > 1 + live
+    )
+    assert (
+        ACDC(threshold=0.1, ahead=1)
+        .score(case.model, case.batch, progress=SILENT)
+        .provenance["n_runs"]
+        == 1 + live
+    )
 
 
 def test_the_order() -> None:
     graph = Graph(1, 2)
-    names = [graph.edge_name(u, v) for u, v in zip(*(each.tolist() for each in removal_order(graph)), strict=True)]
+    names = [
+        graph.edge_name(u, v)
+        for u, v in zip(*(each.tolist() for each in removal_order(graph)), strict=True)
+    ]
     heads = [f"input->a0.h{head}<{slot}>" for slot in "vkq" for head in (1, 0)]
-    assert names == ["m0->logits", "a0.h1->logits", "a0.h0->logits", "input->logits", "a0.h1->m0", "a0.h0->m0", "input->m0", *heads]
+    assert names == [
+        "m0->logits",
+        "a0.h1->logits",
+        "a0.h0->logits",
+        "input->logits",
+        "a0.h1->m0",
+        "a0.h0->m0",
+        "input->m0",
+        *heads,
+    ]
     parallel = Graph(3, 4, parallel=True)
     writers, readers = removal_order(parallel)
-    assert len(writers) == parallel.n_edges == len(set(zip(writers.tolist(), readers.tolist(), strict=True)))
-    assert bool(parallel.legal[torch.from_numpy(writers.copy()), torch.from_numpy(readers.copy())].all())
+    assert (
+        len(writers)
+        == parallel.n_edges
+        == len(set(zip(writers.tolist(), readers.tolist(), strict=True)))
+    )
+    assert bool(
+        parallel.legal[torch.from_numpy(writers.copy()), torch.from_numpy(readers.copy())].all()
+    )
 
 
 def test_ends_of_the_thresholds() -> None:
     case = small("gemma2")
     graph = case.model.graph
     assert ACDC(threshold=1e6).find(case.model, case.batch, progress=SILENT) == Circuit.empty(graph)
-    assert ACDC(threshold=0.0, compare="absolute").find(case.model, case.batch, progress=SILENT) == Circuit.full(graph)
+    assert ACDC(threshold=0.0, compare="absolute").find(
+        case.model, case.batch, progress=SILENT
+    ) == Circuit.full(graph)
     found = ACDC(threshold=0.0).find(case.model, case.batch, progress=SILENT)
     edges, changes, final = plainly(case, 0.0)
     kept = edges[removal_order(graph)[0].copy(), removal_order(graph)[1].copy()]
     assert torch.equal(found.edges, edges)
     assert bool(kept[torch.tensor(changes) > 0].all()), "every edge whose removal hurts is kept"
     assert not bool(kept[torch.tensor(changes) < 0].any()), "none whose removal helps"
-    # From a loss of 0, a divergence's smallest, nothing helps: the first removal that counts is refused.
+    # From a loss of 0, a divergence's smallest, nothing helps: the first removal that counts is
+    # refused.
     assert final >= -1e-6
 
 
@@ -158,7 +224,11 @@ def test_the_threshold_itself_is_too_much() -> None:
     assert first > 0
     edge = graph.index("m1->logits")
     assert bool(ACDC(threshold=first).find(case.model, case.batch, progress=SILENT).edges[edge])
-    assert not bool(ACDC(threshold=first * (1 + 1e-12)).find(case.model, case.batch, progress=SILENT).edges[edge])
+    assert not bool(
+        ACDC(threshold=first * (1 + 1e-12))
+        .find(case.model, case.batch, progress=SILENT)
+        .edges[edge]
+    )
 
 
 @pytest.mark.parametrize("threshold", [0.002, 0.5])
@@ -166,14 +236,17 @@ def test_the_loss_is_bounded_by_the_removals(threshold: float) -> None:
     case = small("gemma2")
     graph = case.model.graph
     for compare in ("signed", "absolute"):
-        scores = ACDC(threshold=threshold, compare=compare).score(case.model, case.batch, progress=SILENT)
+        scores = ACDC(threshold=threshold, compare=compare).score(
+            case.model, case.batch, progress=SILENT
+        )
         circuit = Circuit(graph, scores.values == 1.0)
         (final,) = scores.provenance["losses"]
         assert final <= threshold * (graph.n_edges - len(circuit))
         assert final == evaluate(case.model, circuit, case.batch, "kl", progress=SILENT).mean()
         # A kept edge leads to the logits.
         assert all(
-            circuit.edges[:, graph.reader_owner == writer].sum() == 0 or circuit.edges[writer].any() for writer in range(1, graph.n_writers)
+            circuit.edges[:, graph.reader_owner == writer].sum() == 0 or circuit.edges[writer].any()
+            for writer in range(1, graph.n_writers)
         )
 
 
@@ -222,7 +295,9 @@ def test_order_of_examples_is_irrelevant() -> None:
     case = small("gpt2")
     shuffled = replace(case.batch.select([1, 0]), content="shuffled")
     method = ACDC(threshold=0.1)
-    assert method.find(case.model, shuffled, progress=SILENT) == method.find(case.model, case.batch, progress=SILENT)
+    assert method.find(case.model, shuffled, progress=SILENT) == method.find(
+        case.model, case.batch, progress=SILENT
+    )
 
 
 class Interrupting:
@@ -256,7 +331,9 @@ def test_an_interrupted_search_goes_on(after: int, tmp_path: Path) -> None:
     assert again.provenance["losses"] == whole.provenance["losses"]
     assert counting.seen == again.provenance["n_decisions"]
     # Taken up, not begun again: only the losses of circuits at the break are run a second time.
-    assert whole.provenance["n_runs"] <= again.provenance["n_runs"] <= whole.provenance["n_runs"] + 2
+    assert (
+        whole.provenance["n_runs"] <= again.provenance["n_runs"] <= whole.provenance["n_runs"] + 2
+    )
     assert not file.exists()
 
 

@@ -12,8 +12,8 @@ from mechassay.circuits import EdgeScores, Random
 from mechassay.circuits.methods import METHODS
 from tiny import subject
 
-# Methods that train masks take thousands of steps by default, and a search one run an edge that it keeps;
-# a few show whether they keep the contract.
+# Methods that train masks take thousands of steps by default, and a search one run an edge that it
+# keeps; a few show whether they keep the contract.
 SHORT: dict[str, dict[str, Any]] = {
     "acdc": {"threshold": 0.5},
     "edge-pruning": {"steps": 6},

@@ -1,4 +1,6 @@
-"""Methods that need gradients under no-grad, under inference mode, and on a model that was made there."""
+"""Methods that need gradients under no-grad, under inference mode,
+and on a model that was made there.
+"""
 
 from __future__ import annotations
 
@@ -15,9 +17,14 @@ from mechassay.models.model import make_model
 from mechassay.progress import SILENT
 from tiny import build, subject, token_pairs
 
-NEED = ["clean-corrupted", "eap", "eap-ig-activations:steps=2", "eap-ig-inputs:steps=2", "nap", "nap-ig:steps=2"] + [
-    f"{name}:steps=3,batch_size=2" for name in ("edge-pruning", "subnetwork-probing", "ugs")
-]
+NEED = [
+    "clean-corrupted",
+    "eap",
+    "eap-ig-activations:steps=2",
+    "eap-ig-inputs:steps=2",
+    "nap",
+    "nap-ig:steps=2",
+] + [f"{name}:steps=3,batch_size=2" for name in ("edge-pruning", "subnetwork-probing", "ugs")]
 
 
 @pytest.mark.parametrize("text", NEED)
@@ -25,8 +32,17 @@ def test_no_grad_changes_nothing_and_inference_mode_is_refused(text: str) -> Non
     case, method = subject("gpt2"), METHODS.make(text)
     plain = method.score(case.model, case.batch, progress=SILENT).values
     with torch.no_grad():
-        torch.testing.assert_close(method.score(case.model, case.batch, progress=SILENT).values, plain, atol=0, rtol=0, equal_nan=True)
-    with torch.inference_mode(), pytest.raises(BadUsage, match=r"needs gradients, which torch.inference_mode\(\) forbids"):
+        torch.testing.assert_close(
+            method.score(case.model, case.batch, progress=SILENT).values,
+            plain,
+            atol=0,
+            rtol=0,
+            equal_nan=True,
+        )
+    with (
+        torch.inference_mode(),
+        pytest.raises(BadUsage, match=r"needs gradients, which torch.inference_mode\(\) forbids"),
+    ):
         method.score(case.model, case.batch, progress=SILENT)
 
 
@@ -43,7 +59,7 @@ def test_a_model_made_in_inference_mode_has_no_gradients() -> None:
         METHODS.make("eap").score(model, token_pairs(), progress=SILENT)
 
 
-def test_what_a_graph_keeps_can_be_differentiated_with_even_if_it_was_first_used_in_inference_mode() -> None:
+def test_what_a_graph_keeps_can_be_differentiated_after_inference_mode() -> None:
     graph = Graph(2, 3)
     with torch.inference_mode():
         kept = graph.visible, graph.legal, graph.reader_owner
@@ -60,7 +76,9 @@ def test_what_a_graph_keeps_can_be_differentiated_with_even_if_it_was_first_used
         ("acdc", {"thresholds": ("a",)}, "finite numbers above 0; got 'a'"),
     ],
 )
-def test_settings_that_are_no_numbers_are_refused(text: str, settings: dict[str, Any], message: str) -> None:
+def test_settings_that_are_no_numbers_are_refused(
+    text: str, settings: dict[str, Any], message: str
+) -> None:
     with pytest.raises(BadUsage, match=message):
         METHODS.make(text, **settings)
     with pytest.raises(BadUsage, match="finite lr"):

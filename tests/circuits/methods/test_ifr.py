@@ -1,4 +1,6 @@
-"""Information flow routes: the public code's numbers, a slow definition, and what must not change them."""
+"""Information flow routes: the public code's numbers, a slow definition,
+and what must not change them.
+"""
 
 from __future__ import annotations
 
@@ -40,14 +42,17 @@ def test_scores_of_the_public_code() -> None:
     hf.load_state_dict(load_file(GOLDEN / "gpt2_tiny.safetensors"))
     labels = torch.tensor(golden["labels"])
     scores = InformationFlowRoutes().score(
-        make_model(hf), Batch.from_tokens(golden["clean"], golden["corrupted"], labels[:, 0], labels[:, 1])
+        make_model(hf),
+        Batch.from_tokens(golden["clean"], golden["corrupted"], labels[:, 0], labels[:, 1]),
     )
     ours = torch.stack([scores.values[scores.graph.index(edge)] for edge in golden["edges"]])
     torch.testing.assert_close(ours, torch.tensor(golden["scores"]["ifr"]), rtol=1e-4, atol=1e-6)
 
 
 def slowly(model: Model, batch: Batch) -> np.ndarray:
-    """Every reader, writer, example and position by itself, from what hooks on the original model recorded."""
+    """Every reader, writer, example and position by itself,
+    from what hooks on the original model recorded.
+    """
     graph = model.graph
     with exact_precision(model.hf), torch.no_grad():
         reference = ReferenceModel(model.hf, graph)
@@ -56,7 +61,11 @@ def slowly(model: Model, batch: Batch) -> np.ndarray:
     result = np.full((graph.n_writers, graph.n_readers), np.nan)
     for reader in range(graph.n_readers):
         layer, place = divmod(reader, graph.readers_per_layer)
-        at = recorded.final if reader == graph.logits else (recorded.before if place < 3 * graph.n_heads else recorded.middle)[layer]
+        at = (
+            recorded.final
+            if reader == graph.logits
+            else (recorded.before if place < 3 * graph.n_heads else recorded.middle)[layer]
+        )
         seen = int(graph.visible[reader])
         examples: list[np.ndarray] = []
         for row, length in enumerate(batch.lengths.tolist()):
@@ -77,7 +86,9 @@ def slowly(model: Model, batch: Batch) -> np.ndarray:
 
 
 def _as_added(reference: ReferenceModel, recorded: Recording) -> Tensor:
-    """What writers added to the stream: heads behind a post-norm as the parts that sum to its output."""
+    """What writers added to the stream:
+    heads behind a post-norm as the parts that sum to its output.
+    """
     graph, path = reference.graph, reference.layout.post_attention
     if path is None:
         return recorded.writers
@@ -137,14 +148,21 @@ def test_padding_and_chunks_change_nothing(family: str, monkeypatch: pytest.Monk
     case = subject(family)
     values = score(case).values
     alone = [score(case, case.batch.select([row])).values for row in range(len(case.batch))]
-    torch.testing.assert_close(torch.stack(alone).mean(0), values, equal_nan=True, rtol=1e-5, atol=1e-6)
+    torch.testing.assert_close(
+        torch.stack(alone).mean(0), values, equal_nan=True, rtol=1e-5, atol=1e-6
+    )
     monkeypatch.setattr(memory, "CPU_BUDGET", 1)
     torch.testing.assert_close(score(case).values, values, equal_nan=True, rtol=1e-5, atol=1e-6)
 
 
 def test_counterfactuals_and_objective_change_nothing() -> None:
     case = subject("llama")
-    other = replace(case.batch, counterfactual=case.batch.counterfactual.flip(0), answers=case.batch.foils, foils=case.batch.answers)
+    other = replace(
+        case.batch,
+        counterfactual=case.batch.counterfactual.flip(0),
+        answers=case.batch.foils,
+        foils=case.batch.answers,
+    )
     again = InformationFlowRoutes().score(case.model, other, "accuracy")
     assert torch.equal(again.values.nan_to_num(9.0), score(case).values.nan_to_num(9.0))
 
@@ -160,13 +178,32 @@ def test_scale_of_the_stream_changes_nothing() -> None:
     layers = []
     for layer in decoder.layers:
         assert layer.mlp is not None
-        attention = replace(layer.attention, norm=wider(layer.attention.norm), out=layer.attention.out * 4)
-        layers.append(replace(layer, attention=attention, mlp=replace(layer.mlp, norm=wider(layer.mlp.norm), down=layer.mlp.down * 4)))
-    scaled = replace(decoder, embedding=decoder.embedding * 4, layers=tuple(layers), final_norm=wider(decoder.final_norm))
+        attention = replace(
+            layer.attention, norm=wider(layer.attention.norm), out=layer.attention.out * 4
+        )
+        layers.append(
+            replace(
+                layer,
+                attention=attention,
+                mlp=replace(layer.mlp, norm=wider(layer.mlp.norm), down=layer.mlp.down * 4),
+            )
+        )
+    scaled = replace(
+        decoder,
+        embedding=decoder.embedding * 4,
+        layers=tuple(layers),
+        final_norm=wider(decoder.final_norm),
+    )
     model = replace(case.model, decoder=scaled)
     taken, plain = model.run(case.batch)[0].final, case.model.run(case.batch)[0].final
     torch.testing.assert_close(taken, 4 * plain)
-    torch.testing.assert_close(score(Subject(model, case.batch)).values, score(case).values, equal_nan=True, rtol=1e-6, atol=1e-9)
+    torch.testing.assert_close(
+        score(Subject(model, case.batch)).values,
+        score(case).values,
+        equal_nan=True,
+        rtol=1e-6,
+        atol=1e-9,
+    )
 
 
 def test_proximities_worked_by_hand() -> None:
@@ -174,9 +211,14 @@ def test_proximities_worked_by_hand() -> None:
     graph = Graph(1, 1)
     embed, head, mlp = (torch.tensor([[pair]]) for pair in ([2.0, 0.0], [1.0, -1.0], [-1.0, 1.0]))
     before = embed + torch.tensor([0.0, 0.5])
-    streams = torch.cat([before, before + head, before + head + mlp], dim=1)  # (2, .5), (3, -.5), (2, .5)
-    near = proximities(streams, [(slice(0, 1), embed), (slice(1, 2), head), (slice(2, 3), mlp)], graph)
-    # Heads: |2| + |.5| - |.5| = 2. MLP: 3.5 - 1.5 = 2 and 3.5 - 2.5 = 1. Logits: 2.5 - .5 = 2, 2.5 - 2.5 = 0, 2.5 - 3.5 < 0.
+    streams = torch.cat(
+        [before, before + head, before + head + mlp], dim=1
+    )  # (2, .5), (3, -.5), (2, .5)
+    near = proximities(
+        streams, [(slice(0, 1), embed), (slice(1, 2), head), (slice(2, 3), mlp)], graph
+    )
+    # Heads: |2| + |.5| - |.5| = 2. MLP: 3.5 - 1.5 = 2 and 3.5 - 2.5 = 1. Logits: 2.5 - .5 = 2, 2.5
+    # - 2.5 = 0, 2.5 - 3.5 < 0.
     assert near.tolist() == [[[2.0, 0.0, 0.0], [2.0, 1.0, 0.0], [2.0, 0.0, 0.0]]]
 
 
@@ -196,11 +238,14 @@ def test_shares_behind_a_post_norm_sum_to_its_output() -> None:
 
 
 def test_positions_where_nothing_is_near_are_left_out_and_counted() -> None:
-    """A learned position that cancels the embedding: the readers of layer 0 see zeros there, and 0 is near nothing."""
+    """A learned position that cancels the embedding:
+    the readers of layer 0 see zeros there, and 0 is near nothing.
+    """
     case = subject("gpt2", dtype=torch.float64)
     decoder, batch = case.model.decoder, case.batch
     assert decoder.positions is not None
-    # Row 1 is not padded: its columns are positions. Position 2 of row 1 is cancelled, and no other token.
+    # Row 1 is not padded: its columns are positions. Position 2 of row 1 is cancelled, and no other
+    # token.
     positions = decoder.positions.clone()
     positions[2] = -decoder.embed(batch.clean[1:2, 2:3])[0, 0]
     model = replace(case.model, decoder=replace(decoder, positions=positions))
@@ -213,7 +258,9 @@ def test_positions_where_nothing_is_near_are_left_out_and_counted() -> None:
 def test_a_reader_with_no_defined_position_is_not_scored() -> None:
     case = subject("gpt2")
     decoder = case.model.decoder
-    model = replace(case.model, decoder=replace(decoder, embedding=torch.zeros_like(decoder.embedding)))
+    model = replace(
+        case.model, decoder=replace(decoder, embedding=torch.zeros_like(decoder.embedding))
+    )
     scores = score(Subject(model, case.batch))
     graph = model.graph
     assert bool(scores.values[0, graph.slots(0)].isnan().all())
@@ -232,7 +279,9 @@ def test_overflow_is_refused() -> None:
 
 
 def test_circuits_are_grown_from_the_logits() -> None:
-    """In one ranking the in-edges of layer 0 all come first, whatever they are for; grown circuits are all of use."""
+    """In one ranking the in-edges of layer 0 all come first, whatever they are for;
+    grown circuits are all of use.
+    """
     case = subject("gpt2")
     scores, graph = score(case), case.model.graph
     assert scores.values[graph.index("input->a0.h0<q>")].item() == pytest.approx(1.0)

@@ -14,7 +14,14 @@ from contracts.method import check_method
 from mechassay.circuits import EdgeScores, ExactPatching, ablate
 from mechassay.circuits.methods import mask_training
 from mechassay.circuits.methods.edge_pruning import EdgePruning
-from mechassay.circuits.methods.mask_training import HardConcrete, StepLoss, Training, connected, minibatches, summary
+from mechassay.circuits.methods.mask_training import (
+    HardConcrete,
+    StepLoss,
+    Training,
+    connected,
+    minibatches,
+    summary,
+)
 from mechassay.circuits.methods.subnetwork_probing import SubnetworkProbing
 from mechassay.circuits.methods.ugs import CLIP, UniformGradientSampling, _Uniform, straight_through  # pyright: ignore[reportPrivateUsage]
 from mechassay.circuits.objectives import Kl
@@ -56,9 +63,18 @@ def planted() -> Subject:
 def can_matter(graph: Graph) -> Tensor:
     """Edges from a writer that writes, into the logits or a head that writes."""
     alive = [graph.writer(name) for name in ALIVE]
-    rows, columns = torch.zeros(graph.n_writers, dtype=torch.bool), torch.zeros(graph.n_readers, dtype=torch.bool)
+    rows, columns = (
+        torch.zeros(graph.n_writers, dtype=torch.bool),
+        torch.zeros(graph.n_readers, dtype=torch.bool),
+    )
     rows[alive] = True
-    columns[[reader for reader in range(graph.n_readers) if int(graph.reader_owner[reader]) in (*alive, graph.n_writers)]] = True
+    columns[
+        [
+            reader
+            for reader in range(graph.n_readers)
+            if int(graph.reader_owner[reader]) in (*alive, graph.n_writers)
+        ]
+    ] = True
     return rows[:, None] & columns & graph.legal
 
 
@@ -77,15 +93,23 @@ TRAINED: list[Any] = [
 
 @pytest.fixture(scope="module")
 def trained(planted: Subject) -> dict[str, EdgeScores]:
-    return {method.name: method.score(planted.model, planted.batch, progress=SILENT) for method in TRAINED}
+    return {
+        method.name: method.score(planted.model, planted.batch, progress=SILENT)
+        for method in TRAINED
+    }
 
 
 @pytest.mark.parametrize("name", names(TRAINED))
-def test_a_planted_circuit_is_found(name: str, planted: Subject, trained: dict[str, EdgeScores]) -> None:
-    """q, k, v of both heads from the input, those of the second from the first, and the three writers into the logits."""
+def test_a_planted_circuit_is_found(
+    name: str, planted: Subject, trained: dict[str, EdgeScores]
+) -> None:
+    """q, k, v of both heads from the input, those of the second from the first,
+    and the three writers into the logits.
+    """
     graph, scores, true = planted.model.graph, trained[name], can_matter(planted.model.graph)
     assert int(true.sum()) == 3 + 3 + 3 + 3
-    # Exact patching gives three of them no effect; the best are among them, and those that matter most are kept.
+    # Exact patching gives three of them no effect; the best are among them, and those that matter
+    # most are kept.
     assert not bool((scores.top(8).edges & ~true).any())
     effects = ExactPatching().score(planted.model, planted.batch, "kl", progress=SILENT)
     assert float(scores.values[effects.top(4).edges].min()) > 0.9
@@ -124,12 +148,20 @@ def test_the_model_gets_no_gradients() -> None:
 
 @pytest.mark.parametrize("ablation", ["counterfactual", "mean"])
 def test_empty_stays_empty(ablation: str) -> None:
-    """A price that nothing is worth: every mask ends at zero, and the loss is that of the ablated run."""
+    """A price that nothing is worth: every mask ends at zero,
+    and the loss is that of the ablated run.
+    """
     tiny = subject("gpt2")
     batch = ablate(tiny.model, tiny.batch, ablation, progress=SILENT)
-    scores = SubnetworkProbing(steps=25, lr=1.0, sparsity=1e5).score(tiny.model, batch, progress=SILENT)
+    scores = SubnetworkProbing(steps=25, lr=1.0, sparsity=1e5).score(
+        tiny.model, batch, progress=SILENT
+    )
     contrast = Contrast.run(tiny.model.decoder, batch)
-    empty = Kl()(contrast.other.readout(tiny.model.decoder), batch, contrast.clean.readout(tiny.model.decoder)).mean()
+    empty = Kl()(
+        contrast.other.readout(tiny.model.decoder),
+        batch,
+        contrast.clean.readout(tiny.model.decoder),
+    ).mean()
     assert float(scores.values[tiny.model.graph.legal].max()) < 1e-3
     assert scores.provenance["losses"]["fidelity"]["last"] == pytest.approx(float(empty), rel=1e-5)
 
@@ -148,27 +180,41 @@ def test_uniform_masks_by_hand() -> None:
     p = torch.tensor([[0.5]], requires_grad=True)
     alpha = straight_through(p, torch.tensor([0.1, 0.45, 0.5, 0.9])[:, None, None])
     assert alpha.flatten().tolist() == pytest.approx([1.0, 0.7, 0.5, 0.0])
-    # Two of four samples are inside, so each slope counts twice: over four samples that is the mean over those inside.
-    (slope,) = torch.autograd.grad((alpha * torch.tensor([5.0, 1.0, 3.0, 7.0])[:, None, None]).mean(), p)
+    # Two of four samples are inside, so each slope counts twice: over four samples that is the mean
+    # over those inside.
+    (slope,) = torch.autograd.grad(
+        (alpha * torch.tensor([5.0, 1.0, 3.0, 7.0])[:, None, None]).mean(), p
+    )
     assert float(slope) == pytest.approx(2.0)
 
 
 def test_samples_next_to_zero_and_one_have_a_slope_but_do_not_count() -> None:
     """p = 1/2, w = 1/4: a column an edge, a row a sample; alpha as written, 1 and 0 beyond."""
-    alpha = torch.tensor([[0.5, 0.3, 1e-4, 0.9999], [0.2, 2e-4, 1e-4, 0.5], [1.3, 0.7, -1.0, 0.4]], dtype=torch.float64)
-    slopes = torch.tensor([[5.0, 1.0, 3.0, 2.0], [4.0, 2.0, 6.0, 7.0], [1.0, 8.0, 2.0, 3.0]], dtype=torch.float64)
+    alpha = torch.tensor(
+        [[0.5, 0.3, 1e-4, 0.9999], [0.2, 2e-4, 1e-4, 0.5], [1.3, 0.7, -1.0, 0.4]],
+        dtype=torch.float64,
+    )
+    slopes = torch.tensor(
+        [[5.0, 1.0, 3.0, 2.0], [4.0, 2.0, 6.0, 7.0], [1.0, 8.0, 2.0, 3.0]], dtype=torch.float64
+    )
     p = torch.full((1, 4), 0.5, dtype=torch.float64, requires_grad=True)
     drawn = straight_through(p, (0.5 + (0.5 - alpha) / 4)[:, None])
     torch.testing.assert_close(drawn[:, 0].detach(), alpha.clamp(0, 1), rtol=0, atol=1e-12)
     (found,) = torch.autograd.grad((drawn[:, 0] * slopes).sum(dim=1).mean(), p)
-    # Inside: the first two of the first edge; 0.3 and 0.7; none; 0.5 and 0.4. The others' slopes are added all the same.
+    # Inside: the first two of the first edge; 0.3 and 0.7; none; 0.5 and 0.4. The others' slopes
+    # are added all the same.
     assert found[0].tolist() == pytest.approx([(5 + 4) / 2, (1 + 2 + 8) / 2, 0.0, (2 + 7 + 3) / 2])
 
 
 @pytest.fixture
 def uniform() -> _Uniform:
     """Masks on a graph of two layers, with probabilities that differ."""
-    masks = _Uniform(Graph(2, 2), UniformGradientSampling(sparsity=0.01, node_penalty=0.003), torch.device("cpu"), torch.float64)
+    masks = _Uniform(
+        Graph(2, 2),
+        UniformGradientSampling(sparsity=0.01, node_penalty=0.003),
+        torch.device("cpu"),
+        torch.float64,
+    )
     generator = torch.Generator().manual_seed(4)
     with torch.no_grad():
         for theta in masks.thetas:
@@ -178,19 +224,31 @@ def uniform() -> _Uniform:
 
 def test_groups_of_uniform_masks_are_all_edges_by_what_they_connect(uniform: _Uniform) -> None:
     graph = Graph(2, 2)
-    groups = [{graph.edge_name(*divmod(place, graph.n_readers)) for place in places.tolist()} for places in uniform.places]
-    assert sorted(name for group in groups for name in group) == sorted(name for name in _names(graph))
+    groups = [
+        {graph.edge_name(*divmod(place, graph.n_readers)) for place in places.tolist()}
+        for places in uniform.places
+    ]
+    assert sorted(name for group in groups for name in group) == sorted(
+        name for name in _names(graph)
+    )
 
     def kind(name: str) -> tuple[bool, bool]:
         source, target = name.split("->")
         return source.startswith("a"), target.startswith("a")
 
-    assert [{kind(name) for name in group} for group in groups] == [{(True, True)}, {(True, False)}, {(False, True)}, {(False, False)}]
+    assert [{kind(name) for name in group} for group in groups] == [
+        {(True, True)},
+        {(True, False)},
+        {(False, True)},
+        {(False, False)},
+    ]
     p = uniform.probabilities().detach()
     for theta, places in zip(uniform.thetas, uniform.places, strict=True):
         assert torch.equal(p.flatten()[places], theta.detach().sigmoid())
     assert float(p[~graph.legal].abs().max()) == 0
-    assert len(_Uniform(Graph(1, 1), uniform.settings, torch.device("cpu"), torch.float64).thetas) == 3  # no head before a head
+    assert (
+        len(_Uniform(Graph(1, 1), uniform.settings, torch.device("cpu"), torch.float64).thetas) == 3
+    )  # no head before a head
 
 
 def _names(graph: Graph) -> list[str]:
@@ -198,17 +256,25 @@ def _names(graph: Graph) -> list[str]:
 
 
 def test_the_penalty_of_uniform_masks_by_loops_over_names(uniform: _Uniform) -> None:
-    """Edges at .01, and .003 or less, here half of .01 at most, for heads alone: of MLPs and the input only edges count."""
+    """Edges at .01, and .003 or less, here half of .01 at most, for heads alone:
+    of MLPs and the input only edges count.
+    """
     graph, p = Graph(2, 2), uniform.probabilities().detach()
     value = {name: float(p[graph.index(name)]) for name in _names(graph)}
     expected = 0.01 * sum(value.values())
     for head in ("a0.h0", "a0.h1", "a1.h0", "a1.h1"):
-        n = sum(each for name, each in value.items() if name.startswith(f"{head}->") or f"->{head}<" in name)
+        n = sum(
+            each
+            for name, each in value.items()
+            if name.startswith(f"{head}->") or f"->{head}<" in name
+        )
         expected += 0.003 * (4 / 2) * math.tanh(2 * n / 4)
     assert float(uniform.penalty(0).detach()) == pytest.approx(expected, rel=1e-12)
 
 
-def test_gradients_of_uniform_masks_are_clipped_in_each_group_alone(uniform: _Uniform, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_gradients_of_uniform_masks_are_clipped_in_each_group_alone(
+    uniform: _Uniform, monkeypatch: pytest.MonkeyPatch
+) -> None:
     tiny = subject("gpt2", torch.float64)
     plain = UniformGradientSampling(steps=3, batch_size=2, samples=2)
     training = replace(plain._training(), steps=3)
@@ -217,13 +283,26 @@ def test_gradients_of_uniform_masks_are_clipped_in_each_group_alone(uniform: _Un
         masks = _Uniform(tiny.model.graph, plain, tiny.model.device, torch.float64)
         before = [theta.detach().clone() for theta in masks.thetas]
         penalty = masks.penalty
-        monkeypatch.setattr(masks, "penalty", lambda step, m=masks, price=price, own=penalty: own(step) + price * m.thetas[1].sum())
-        optimiser = torch.optim.SGD(masks.parameters(), lr=1e-6)  # so small that later steps see the same masks
-        mask_training.train(tiny.model, tiny.batch, Kl(), masks, optimiser, training, label="ugs", progress=SILENT)
-        steps.append([(theta.detach() - old) / 1e-6 for theta, old in zip(masks.thetas, before, strict=True)])
+        monkeypatch.setattr(
+            masks,
+            "penalty",
+            lambda step, m=masks, price=price, own=penalty: own(step) + price * m.thetas[1].sum(),
+        )
+        optimiser = torch.optim.SGD(
+            masks.parameters(), lr=1e-6
+        )  # so small that later steps see the same masks
+        mask_training.train(
+            tiny.model, tiny.batch, Kl(), masks, optimiser, training, label="ugs", progress=SILENT
+        )
+        steps.append(
+            [(theta.detach() - old) / 1e-6 for theta, old in zip(masks.thetas, before, strict=True)]
+        )
     for group in (0, 2, 3):
         torch.testing.assert_close(steps[1][group], steps[0][group], rtol=1e-3, atol=1e-6)
-    assert float(steps[1][1].norm()) == pytest.approx(3 * CLIP, rel=1e-3) and float(steps[0][1].norm()) < CLIP
+    assert (
+        float(steps[1][1].norm()) == pytest.approx(3 * CLIP, rel=1e-3)
+        and float(steps[0][1].norm()) < CLIP
+    )
 
 
 def test_uniform_masks_estimate_the_slope_of_the_expected_loss() -> None:
@@ -240,40 +319,61 @@ def test_hard_concrete_masks_are_nonzero_as_often_as_they_say() -> None:
     graph = Graph(1, 1)
     masks = HardConcrete(graph, torch.full(graph.legal.shape, -0.5))
     drawn = masks.draw(20_000, torch.Generator().manual_seed(0)).detach()[:, graph.legal]
-    assert float((drawn > 0).float().mean()) == pytest.approx(float(masks.mean_kept().detach()), abs=0.01)
+    assert float((drawn > 0).float().mean()) == pytest.approx(
+        float(masks.mean_kept().detach()), abs=0.01
+    )
     assert float(drawn.min()) == 0 and float(drawn.max()) == 1
 
 
 @pytest.mark.parametrize("ablation", ["counterfactual", "mean"])
 def test_a_small_memory_budget_changes_nothing(ablation: str) -> None:
-    """Examples one at a time, shorter ones without their padding, or all together: the same loss and gradient."""
+    """Examples one at a time, shorter ones without their padding, or all together:
+    the same loss and gradient.
+    """
     tiny = subject("qwen2", torch.float64)
     batch = ablate(tiny.model, tiny.batch, ablation, progress=SILENT)
     training = Training(steps=3, batch_size=3, samples=2, seed=0, per_example=True)
-    masks = torch.rand(6, *tiny.model.graph.legal.shape, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+    masks = torch.rand(
+        6,
+        *tiny.model.graph.legal.shape,
+        generator=torch.Generator().manual_seed(0),
+        dtype=torch.float64,
+    )
     masks = (masks * 1.4 - 0.2).clamp(0, 1)
     (small, slopes), (large, expected) = (
-        mask_training.fidelity_and_slope(tiny.model, batch, Kl(), masks, training, budget) for budget in (1, 10**6)
+        mask_training.fidelity_and_slope(tiny.model, batch, Kl(), masks, training, budget)
+        for budget in (1, 10**6)
     )
     assert small == pytest.approx(large, rel=1e-10)
     torch.testing.assert_close(slopes, expected, rtol=1e-9, atol=1e-12)
     assert int((slopes != 0).sum()) > 100
 
 
-@pytest.mark.parametrize(("ablation", "per_example"), [("counterfactual", False), ("counterfactual", True), ("mean", True)])
+@pytest.mark.parametrize(
+    ("ablation", "per_example"),
+    [("counterfactual", False), ("counterfactual", True), ("mean", True)],
+)
 def test_weighted_losses_have_the_weighted_slope(ablation: str, per_example: bool) -> None:
     """Against one example at a time; the third has no weight, and is not run."""
     tiny = subject("qwen2", torch.float64)
     batch = ablate(tiny.model, tiny.batch, ablation, progress=SILENT)
     training = Training(steps=3, batch_size=3, samples=2, seed=0, per_example=per_example)
-    drawn = torch.rand(6 if per_example else 2, *tiny.model.graph.legal.shape, generator=torch.Generator().manual_seed(1)).double()
+    drawn = torch.rand(
+        6 if per_example else 2,
+        *tiny.model.graph.legal.shape,
+        generator=torch.Generator().manual_seed(1),
+    ).double()
     weights = torch.tensor([0.7, 0.3, 0.0], dtype=torch.float64)
-    total, slope = mask_training.fidelity_and_slope(tiny.model, batch, Kl(), drawn, training, 1, weights)
+    total, slope = mask_training.fidelity_and_slope(
+        tiny.model, batch, Kl(), drawn, training, 1, weights
+    )
     losses = mask_training.losses_of(tiny.model, batch, Kl(), drawn, training, 10**6)
     expected, by_hand = torch.zeros_like(drawn), 0.0
     for row, weight in enumerate(weights.tolist()):
         places = [row, 3 + row] if per_example else [0, 1]
-        one, its = mask_training.fidelity_and_slope(tiny.model, batch.select([row]), Kl(), drawn[places], training, 10**6)
+        one, its = mask_training.fidelity_and_slope(
+            tiny.model, batch.select([row]), Kl(), drawn[places], training, 10**6
+        )
         assert one == pytest.approx(float(losses[row]), rel=1e-9)
         expected[places] += weight * its
         by_hand += weight * one
@@ -288,14 +388,17 @@ def test_a_tail_that_is_the_mean_trains_alike_and_another_does_not(method: Any) 
     if isinstance(method, EdgePruning):
         method = replace(method, steps=40)  # its masks are all one at first, and nothing has a loss
     plain, whole, half = (
-        method.score(tiny.model, tiny.batch, progress=SILENT, tail=tail).values.nan_to_num(7.0) for tail in (MEAN, CVaR(1.0), CVaR(0.4))
+        method.score(tiny.model, tiny.batch, progress=SILENT, tail=tail).values.nan_to_num(7.0)
+        for tail in (MEAN, CVaR(1.0), CVaR(0.4))
     )
     torch.testing.assert_close(whole, plain, rtol=1e-9, atol=1e-12)
     assert not torch.allclose(half, plain, rtol=1e-6, atol=1e-9)
 
 
 def test_groups_weights_go_from_step_to_step() -> None:
-    """With a step of 0 groups count alike for good: the mean, where each example is a group. Else the worst one comes to rule."""
+    """With a step of 0 groups count alike for good: the mean, where each example is a group.
+    Else the worst one comes to rule.
+    """
     tiny = subject("gpt2", torch.float64)
 
     class Named:
@@ -315,11 +418,18 @@ def test_groups_weights_go_from_step_to_step() -> None:
 
     method = SubnetworkProbing(steps=6, lr=0.1)
     for step in (0.0, 1e3):
-        found[step] = method.score(tiny.model, tiny.batch, progress=SILENT, examples=Named(), tail=Watched(step)).values.nan_to_num(7.0)
-    plain = method.score(tiny.model, tiny.batch, progress=SILENT, examples=Named()).values.nan_to_num(7.0)
+        found[step] = method.score(
+            tiny.model, tiny.batch, progress=SILENT, examples=Named(), tail=Watched(step)
+        ).values.nan_to_num(7.0)
+    plain = method.score(
+        tiny.model, tiny.batch, progress=SILENT, examples=Named()
+    ).values.nan_to_num(7.0)
     torch.testing.assert_close(found[0.0], plain, rtol=1e-9, atol=1e-12)
     assert not torch.allclose(found[1e3], plain, rtol=1e-6, atol=1e-9)
-    assert all(torch.allclose(each, torch.full_like(each, 1 / 3)) for each in seen[:7]) and float(seen[-1].max()) > 0.999
+    assert (
+        all(torch.allclose(each, torch.full_like(each, 1 / 3)) for each in seen[:7])
+        and float(seen[-1].max()) > 0.999
+    )
 
 
 def test_minibatches_take_every_example_once_an_epoch() -> None:
@@ -361,6 +471,13 @@ def test_a_loss_that_is_not_finite_names_its_step() -> None:
 
 def test_training_on_the_objective_itself() -> None:
     tiny = subject("gpt2")
-    scores = replace(SHORT[1], loss="objective").score(tiny.model, tiny.batch, "logit_diff", progress=SILENT)
+    scores = replace(SHORT[1], loss="objective").score(
+        tiny.model, tiny.batch, "logit_diff", progress=SILENT
+    )
     assert scores.provenance["objective"] == "logit_diff"
-    assert SHORT[1].score(tiny.model, tiny.batch, "logit_diff", progress=SILENT).provenance["objective"] == "kl"
+    assert (
+        SHORT[1]
+        .score(tiny.model, tiny.batch, "logit_diff", progress=SILENT)
+        .provenance["objective"]
+        == "kl"
+    )

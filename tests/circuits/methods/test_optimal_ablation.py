@@ -1,4 +1,6 @@
-"""Optimal ablation: against means, by the evaluation of circuits and by hooks; components without effect; seeds; refusals."""
+"""Optimal ablation: against means, by the evaluation of circuits and by hooks;
+components without effect; seeds; refusals.
+"""
 
 from __future__ import annotations
 
@@ -33,24 +35,38 @@ def without_each_writer(graph: Graph) -> list[Circuit]:
 
 
 def losses(case: Subject, values: AblatedValues) -> np.ndarray:
-    """Cross-entropy with each writer alone at its constant: the input by a hook, the others by the evaluator of circuits."""
+    """Cross-entropy with each writer alone at its constant:
+    the input by a hook, the others by the evaluator of circuits.
+    """
     batch = ablate(case.model, case.batch, values)
-    found = evaluate(case.model, without_each_writer(case.model.graph), batch, "cross_entropy", progress=SILENT)
-    return np.stack([input_losses(case, values), *(np.asarray(each) for each in found)]).mean(axis=1)
+    found = evaluate(
+        case.model, without_each_writer(case.model.graph), batch, "cross_entropy", progress=SILENT
+    )
+    return np.stack([input_losses(case, values), *(np.asarray(each) for each in found)]).mean(
+        axis=1
+    )
 
 
 def input_losses(case: Subject, values: AblatedValues) -> np.ndarray:
-    """A circuit without the input would be the empty one, so the original model is run with its embeddings replaced."""
+    """A circuit without the input would be the empty one,
+    so the original model is run with its embeddings replaced.
+    """
     hf: Any = case.model.hf
     mask = case.batch.mask.long()
-    hook = hf.get_input_embeddings().register_forward_hook(lambda module, inputs, output: values.embed.expand_as(output))
+    hook = hf.get_input_embeddings().register_forward_hook(
+        lambda module, inputs, output: values.embed.expand_as(output)
+    )
     try:
         with exact_precision(hf), torch.no_grad():
             positions = (mask.cumsum(1) - 1).clamp(min=0)
-            logits = hf(case.batch.clean, attention_mask=mask, position_ids=positions, use_cache=False).logits[:, -1]
+            logits = hf(
+                case.batch.clean, attention_mask=mask, position_ids=positions, use_cache=False
+            ).logits[:, -1]
     finally:
         hook.remove()
-    return torch.nn.functional.cross_entropy(logits, case.batch.answers[:, 0], reduction="none").numpy()
+    return torch.nn.functional.cross_entropy(
+        logits, case.batch.answers[:, 0], reduction="none"
+    ).numpy()
 
 
 @pytest.mark.parametrize("family", ["neox", "gemma2"])
@@ -58,15 +74,25 @@ def test_no_component_is_worse_off_than_with_its_mean(family: str) -> None:
     case = subject(family, torch.float64)
     with torch.no_grad():
         learned = QUICK.learn(case.model, case.batch, progress=SILENT)
-    assert learned.name == "optimal" and learned.z.shape == (3, 4, 1, case.model.decoder.layers[0].attention.out.shape[1])
-    best, mean = losses(case, learned), losses(case, ablated_values(case.model, case.batch, "mean", progress=SILENT))
+    assert learned.name == "optimal" and learned.z.shape == (
+        3,
+        4,
+        1,
+        case.model.decoder.layers[0].attention.out.shape[1],
+    )
+    best, mean = (
+        losses(case, learned),
+        losses(case, ablated_values(case.model, case.batch, "mean", progress=SILENT)),
+    )
     assert (best <= mean + 1e-9).all()
     assert (best < mean - 1e-3).mean() > 0.8
 
 
 def test_together_is_better_than_means_when_much_is_ablated() -> None:
     case = subject("gpt2", torch.float64, n_pairs=4)
-    joint = replace(QUICK, joint=True, steps=30, batch_size=4).learn(case.model, case.batch, progress=SILENT)
+    joint = replace(QUICK, joint=True, steps=30, batch_size=4).learn(
+        case.model, case.batch, progress=SILENT
+    )
     mean = ablated_values(case.model, case.batch, "mean", progress=SILENT)
     rng = np.random.default_rng(0)
     circuits = []
@@ -78,7 +104,13 @@ def test_together_is_better_than_means_when_much_is_ablated() -> None:
         np.mean(
             [
                 np.asarray(each).mean()
-                for each in evaluate(case.model, circuits, ablate(case.model, case.batch, values), "cross_entropy", progress=SILENT)
+                for each in evaluate(
+                    case.model,
+                    circuits,
+                    ablate(case.model, case.batch, values),
+                    "cross_entropy",
+                    progress=SILENT,
+                )
             ]
         )
         for values in (joint, mean)
@@ -103,14 +135,19 @@ def test_seeds_and_the_global_generator() -> None:
     state = torch.random.get_rng_state()
     few = replace(QUICK, steps=4)
     for settings in (few, replace(few, joint=True)):
-        first, again, other = (replace(settings, seed=seed).learn(case.model, case.batch, progress=SILENT).content for seed in (0, 0, 1))
+        first, again, other = (
+            replace(settings, seed=seed).learn(case.model, case.batch, progress=SILENT).content
+            for seed in (0, 0, 1)
+        )
         assert first == again != other
     assert torch.equal(torch.random.get_rng_state(), state)
     assert all(parameter.grad is None for parameter in case.model.hf.parameters())
 
 
 def test_validation_decides_what_is_kept() -> None:
-    """On other examples than those trained on, too, nothing is worse than the mean of the training examples."""
+    """On other examples than those trained on, too,
+    nothing is worse than the mean of the training examples.
+    """
     case, other = subject("gpt2", torch.float64), subject("gpt2", torch.float64, seed=7)
     learned = QUICK.learn(case.model, case.batch, other.batch, progress=SILENT)
     mean = ablated_values(case.model, case.batch, "mean", progress=SILENT)

@@ -1,4 +1,6 @@
-"""Circuit localization methods: one a file, each a frozen dataclass whose fields are its configuration."""
+"""Circuit localization methods:
+one a file, each a frozen dataclass whose fields are its configuration.
+"""
 
 from __future__ import annotations
 

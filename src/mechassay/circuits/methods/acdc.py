@@ -1,4 +1,5 @@
-"""ACDC: remove edges one after the other, as long as each removal changes the metric by less than a threshold.
+"""ACDC: remove edges one after the other,
+as long as each removal changes the metric by less than a threshold.
 
 Conmy et al. (2023), algorithm 1. The circuit starts as the full graph. For one reader after the
 other, from the logits backwards, and for each of its writers, the edge is removed if
@@ -27,8 +28,9 @@ as if all of them would stay: decisions count up to the first edge that is kept,
 thrown away. The number evaluated at once doubles after a pass without a kept edge, else halves.
 Either way decisions are those of one evaluation after the other.
 
-With `thresholds`, every threshold starts again from the full graph. Circuits of a sweep need not be nested.
-A kept edge may be on no path from `input`, when its writer's in-edges go later: see `Circuit.pruned`.
+With `thresholds`, every threshold starts again from the full graph. Circuits of a sweep need not be
+nested. A kept edge may be on no path from `input`, when its writer's in-edges go later: see
+`Circuit.pruned`.
 """
 
 from __future__ import annotations
@@ -55,7 +57,12 @@ from mechassay.models.capture import Contrast
 from mechassay.models.circuit_forward import run_circuit
 from mechassay.models.circuit_plan import Plan, compile_circuit
 from mechassay.models.decoder import Readout
-from mechassay.models.memory import CPU_BUDGET, available_bytes, out_of_memory_is_an_error, token_budget
+from mechassay.models.memory import (
+    CPU_BUDGET,
+    available_bytes,
+    out_of_memory_is_an_error,
+    token_budget,
+)
 from mechassay.models.model import Model
 from mechassay.pairs import Batch, Pair
 from mechassay.progress import BAR, Progress
@@ -76,7 +83,8 @@ class ACDC:
     Attributes:
         threshold: largest change of the objective, not included, at which an edge is removed.
         thresholds: score edges by several thresholds, all above 0, instead of by `threshold`.
-        compare: "signed" also removes every edge that hurts; "absolute" keeps those that hurt by the threshold or more.
+        compare: "signed" also removes every edge that hurts; "absolute" keeps those that hurt by
+            the threshold or more.
         ahead: most removals evaluated in one pass over the examples; no result depends on it.
     """
 
@@ -90,12 +98,20 @@ class ACDC:
     def __post_init__(self) -> None:
         check_settings(self, self.name)
         if not (math.isfinite(self.threshold) and self.threshold >= 0):
-            raise BadUsage(f"A threshold of {self.name} must be a finite number of at least 0; got {self.threshold}.")
+            raise BadUsage(
+                f"A threshold of {self.name} must be a finite number of at least 0; got"
+                f" {self.threshold}."
+            )
         for each in self.thresholds:
             if not (isinstance(each, int | float) and math.isfinite(each) and each > 0):  # pyright: ignore[reportUnnecessaryIsInstance] - typed on the command line
-                raise BadUsage(f"The thresholds of a sweep of {self.name} must be finite numbers above 0; got {each!r}.")
+                raise BadUsage(
+                    f"The thresholds of a sweep of {self.name} must be finite numbers above 0; got"
+                    f" {each!r}."
+                )
         if len(set(self.thresholds)) < len(self.thresholds):
-            raise BadUsage(f"The thresholds of a sweep of {self.name} must differ; got {self.thresholds}.")
+            raise BadUsage(
+                f"The thresholds of a sweep of {self.name} must differ; got {self.thresholds}."
+            )
         if self.compare not in COMPARISONS:
             raise UnknownName("comparison", self.compare, COMPARISONS)
         if self.ahead < 1:
@@ -116,9 +132,17 @@ class ACDC:
             checkpoint: a file that keeps what is done, so that a killed job can go on.
 
         Raises:
-            BadPairs, OutOfMemory; NonFinite: an example's value is NaN or infinite in a circuit on the way.
+            BadPairs, OutOfMemory; NonFinite: an example's value is NaN or infinite in a circuit on
+            the way.
         """
-        return self._search(model, model.batch(pairs), load_objective(objective), (self.threshold,), progress, checkpoint).circuits[0]
+        return self._search(
+            model,
+            model.batch(pairs),
+            load_objective(objective),
+            (self.threshold,),
+            progress,
+            checkpoint,
+        ).circuits[0]
 
     def score(
         self,
@@ -129,10 +153,12 @@ class ACDC:
         progress: Progress = BAR,
         checkpoint: Path | None = None,
     ) -> EdgeScores:
-        """See `Method.score`; but a score is no drop: 1 for edges kept at `threshold`, 0 for others.
+        """See `Method.score`; but a score is no drop:
+        1 for edges kept at `threshold`, 0 for others.
 
-        With `thresholds` it is the largest of them at which the edge was kept, 0 if at none. The objective need not
-        be differentiable. Provenance has the circuits' sizes and losses, decisions made and runs it took.
+        With `thresholds` it is the largest of them at which the edge was kept, 0 if at none. The
+        objective need not be differentiable. Provenance has the circuits' sizes and losses,
+        decisions made and runs it took.
         """
         chosen, batch = load_objective(objective), model.batch(pairs)
         thresholds = tuple(sorted(self.thresholds, reverse=True)) or (self.threshold,)
@@ -155,12 +181,20 @@ class ACDC:
 
     @torch.no_grad()
     def _search(
-        self, model: Model, batch: Batch, objective: Objective, thresholds: tuple[float, ...], progress: Progress, checkpoint: Path | None
+        self,
+        model: Model,
+        batch: Batch,
+        objective: Objective,
+        thresholds: tuple[float, ...],
+        progress: Progress,
+        checkpoint: Path | None,
     ) -> _Found:
         graph = model.graph
         budget = token_budget(model.bytes_per_token, batch.n_tokens, model.device)
         about = describe(self, model, batch, objective)
-        key = key_of({**about, "thresholds": thresholds, "budget": budget, "graph": graph.fingerprint})
+        key = key_of(
+            {**about, "thresholds": thresholds, "budget": budget, "graph": graph.fingerprint}
+        )
         # All there is to know of a job: the first undecided edge is where it stands.
         decisions = torch.full((len(thresholds), graph.n_edges), UNDECIDED, dtype=torch.int8)
         n_runs = torch.zeros(1, dtype=torch.int64)
@@ -173,13 +207,17 @@ class ACDC:
         ):
             run = _Losses(model, batch, objective, budget, n_runs)
             for number, threshold in enumerate(thresholds):
-                walk = _Walk(graph, threshold, self.compare == "absolute", decisions[number].numpy())
+                walk = _Walk(
+                    graph, threshold, self.compare == "absolute", decisions[number].numpy()
+                )
                 walk.loss = next(run([walk.edges]))
                 advance(walk.place)
                 ahead = 1
                 while walk.place < graph.n_edges:
                     before = walk.place
-                    ahead = min(2 * ahead, self.ahead) if walk.go_on(run, ahead) else max(ahead // 2, 1)
+                    ahead = (
+                        min(2 * ahead, self.ahead) if walk.go_on(run, ahead) else max(ahead // 2, 1)
+                    )
                     state.done(number * graph.n_edges + walk.place)
                     advance(walk.place - before)
                 circuits.append(Circuit(graph, torch.from_numpy(walk.edges)))
@@ -189,7 +227,8 @@ class ACDC:
     def forwards(self, graph: Graph, n_pairs: int) -> float:
         """See `Method.forwards`: a decision costs about what patching one edge does.
 
-        Edges into writers that have gone are decided without a run, so a search that removes most of them early takes less.
+        Edges into writers that have gone are decided without a run, so a search that removes most
+        of them early takes less.
         """
         return max(1, len(self.thresholds)) * 0.25 * graph.n_edges * n_pairs
 
@@ -219,7 +258,9 @@ class _Walk:
             because all readers that see it come before them.
     """
 
-    def __init__(self, graph: Graph, threshold: float, absolute: bool, decisions: np.ndarray) -> None:
+    def __init__(
+        self, graph: Graph, threshold: float, absolute: bool, decisions: np.ndarray
+    ) -> None:
         self.threshold, self.absolute, self.decisions = threshold, absolute, decisions
         self.writers, self.readers = removal_order(graph)
         self.owners = graph.reader_owner.numpy()[self.readers]
@@ -231,7 +272,9 @@ class _Walk:
             self._decide(bool(decision == KEPT))
 
     def go_on(self, run: _Losses, ahead: int) -> bool:
-        """Decide edges up to the first that is kept, or the next `ahead` that may matter; whether all of these went."""
+        """Decide edges up to the first that is kept, or the next `ahead` that may matter;
+        whether all of these went.
+        """
         live = self.place + np.flatnonzero(self.leads[self.owners[self.place :]])[:ahead]
         for place, loss in zip(live, run(self._without(live)), strict=True):
             self._decide_dead(int(place))
@@ -279,16 +322,22 @@ class _Prepared(NamedTuple):
 
 
 class _Losses:
-    """Losses of circuits on all examples; clean and counterfactual runs are kept as far as memory goes."""
+    """Losses of circuits on all examples;
+    clean and counterfactual runs are kept as far as memory goes.
+    """
 
-    def __init__(self, model: Model, batch: Batch, objective: Objective, budget: int, n_runs: Tensor) -> None:
+    def __init__(
+        self, model: Model, batch: Batch, objective: Objective, budget: int, n_runs: Tensor
+    ) -> None:
         self.model, self.objective, self.ids, self.n_runs = model, objective, batch.ids, n_runs
         self.chunks = list(batch.chunks(budget))
         self.held: dict[int, _Prepared] = {}
         self.room = HELD_SHARE * (available_bytes(model.device) or CPU_BUDGET)
 
     def __call__(self, circuits: Iterable[np.ndarray]) -> Iterator[float]:
-        """One loss a circuit: computed when it is asked for if all examples are held, else together."""
+        """One loss a circuit:
+        computed when it is asked for if all examples are held, else together.
+        """
         plans = map(self._compiled, circuits)
         if len(self.held) == len(self.chunks):
             for plan in plans:
@@ -310,14 +359,20 @@ class _Losses:
         return [self._mean(row) for row in values]
 
     def _compiled(self, edges: np.ndarray) -> Plan:
-        return compile_circuit(self.model.graph, torch.from_numpy(edges), post_norm=self.model.decoder.has_post_norm)
+        return compile_circuit(
+            self.model.graph, torch.from_numpy(edges), post_norm=self.model.decoder.has_post_norm
+        )
 
     def _prepared(self, number: int) -> _Prepared:
         if number in self.held:
             return self.held[number]
         decoder, (rows, chunk) = self.model.decoder, self.chunks[number]
         contrast = Contrast.run(decoder, chunk)
-        clean = _KnownReadout(contrast.clean.readout(decoder).hidden, decoder) if self.objective.needs_clean else None
+        clean = (
+            _KnownReadout(contrast.clean.readout(decoder).hidden, decoder)
+            if self.objective.needs_clean
+            else None
+        )
         made = _Prepared(rows, chunk, contrast, clean)
         size = _bytes(contrast)
         if size <= self.room:
@@ -329,14 +384,17 @@ class _Losses:
         if not np.isfinite(values).all():
             row = int(np.flatnonzero(~np.isfinite(values))[0])
             raise NonFinite(
-                f"{self.objective.name} of example {self.ids[row]} is not finite in a circuit: the activations overflow or hold NaN."
+                f"{self.objective.name} of example {self.ids[row]} is not finite in a circuit: the"
+                " activations overflow or hold NaN."
             )
         return float(values.mean())
 
 
 @dataclass(frozen=True, eq=False)
 class _KnownReadout(Readout):
-    """A readout whose logits are computed once: the clean run's are compared with every circuit's."""
+    """A readout whose logits are computed once:
+    the clean run's are compared with every circuit's.
+    """
 
     def all(self) -> Float[Tensor, "batch vocab"]:
         return self._logits
@@ -349,5 +407,11 @@ class _KnownReadout(Readout):
 def _bytes(contrast: Contrast) -> int:
     traces = (contrast.clean, contrast.other)
     tensors = [tensor for trace in traces for tensor in (trace.embed, trace.final)]
-    tensors += [value for trace in traces for layer in trace.layers for value in vars(layer).values() if value is not None]
+    tensors += [
+        value
+        for trace in traces
+        for layer in trace.layers
+        for value in vars(layer).values()
+        if value is not None
+    ]
     return sum(tensor.numel() * tensor.element_size() for tensor in tensors)

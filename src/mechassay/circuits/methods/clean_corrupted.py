@@ -2,7 +2,8 @@
 
     S[u, v] = - mean_examples <a'_u - a_u, (dm/dx_v at clean + dm/dx_v at counterfactual) / 2>
 
-The trapezoidal rule with one interval along the path that EAP-IG-inputs follows (Hanna et al. 2024).
+The trapezoidal rule with one interval along the path that EAP-IG-inputs follows (Hanna et al.
+2024).
 """
 
 from __future__ import annotations
@@ -56,7 +57,9 @@ class CleanCorrupted:
             model,
             pairs,
             objective,
-            lambda chunk, m, into: interpolated_scores(model, chunk, m, (0.0, 1.0), (0.5, 0.5), into),
+            lambda chunk, m, into: interpolated_scores(
+                model, chunk, m, (0.0, 1.0), (0.5, 0.5), into
+            ),
             copies=2,
             progress=progress,
             checkpoint=checkpoint,

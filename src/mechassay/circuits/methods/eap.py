@@ -55,12 +55,14 @@ class EAP:
         """See `Method.score`.
 
         Raises:
-            BadUsage: also for a divergence from the clean run (kl, js): it is smallest there and has no gradient.
+            BadUsage: also for a divergence from the clean run (kl, js): it is smallest there and
+                has no gradient.
         """
         model = backward_model(model, self.backward)
         if load_objective(objective).needs_clean:
             raise BadUsage(
-                f"{self.name} takes gradients at the clean run, where {load_objective(objective).name!r} has none; use eap-ig-inputs."
+                f"{self.name} takes gradients at the clean run, where"
+                f" {load_objective(objective).name!r} has none; use eap-ig-inputs."
             )
         return mean_over_examples(
             self,

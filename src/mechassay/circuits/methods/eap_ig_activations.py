@@ -7,17 +7,18 @@ network that follows. 2L + 1 sublayers times Z points. Two readings of "averaged
 `paper`     Marks et al. 2025; Mueller et al. 2025, eq. 4: a writer's edges use the gradients of the
             runs in which its own sublayer was interpolated. A layer's heads move together, which is
             what gives the O(Z L) cost that the paper states.
-`mib-2025`  their code: every edge averages over the runs of ALL sublayers, 1 / (Z (2L + 1)). With two
-            exceptions, where theirs is inconsistent. Under means it interpolates towards zero and
-            multiplies with the difference from the mean; here both are the mean. With rotary positions
-            it leaves the runs of the input out of edges from the input into the first layer's heads
-            (the interpolated input is a constant, to which its gradient hooks are blind); here they
-            are in all edges.
+`mib-2025`  their code: every edge averages over the runs of ALL sublayers, 1 / (Z (2L + 1)). With
+            two exceptions, where theirs is inconsistent. Under means it interpolates towards zero
+            and multiplies with the difference from the mean; here both are the mean. With rotary
+            positions it leaves the runs of the input out of edges from the input into the first
+            layer's heads (the interpolated input is a constant, to which its gradient hooks are
+            blind); here they are in all edges.
 
 The forward pass resumes at the interpolated sublayer, so that no prefix is computed twice. In the
 second reading, readers before the sublayer also receive gradients, through the skip connection
 alone. All those runs share the clean prefix, and a backward pass is linear in its cotangents: the
-cotangents of all runs are put into ONE clean pass, each where its sublayer writes, and differentiated once.
+cotangents of all runs are put into ONE clean pass, each where its sublayer writes, and
+differentiated once.
 
 MIB's code takes k/Z for k = 1..Z (`points="right"`).
 """
@@ -32,7 +33,13 @@ from typing import ClassVar, Literal, NamedTuple
 import torch
 from torch import Tensor
 
-from mechassay.circuits.attribution import ReaderGradients, Taps, contract, objective_total, tapped_forward
+from mechassay.circuits.attribution import (
+    ReaderGradients,
+    Taps,
+    contract,
+    objective_total,
+    tapped_forward,
+)
 from mechassay.circuits.methods.eap_ig_inputs import Points, quadrature
 from mechassay.circuits.methods.method import mean_over_examples
 from mechassay.circuits.objectives import Objective
@@ -95,15 +102,28 @@ class EAPIGActivations:
             else:
                 _all_runs(model, contrast, chosen, alphas, weights, into)
 
-        return mean_over_examples(self, model, pairs, objective, add, copies=self.steps, progress=progress, checkpoint=checkpoint)
+        return mean_over_examples(
+            self,
+            model,
+            pairs,
+            objective,
+            add,
+            copies=self.steps,
+            progress=progress,
+            checkpoint=checkpoint,
+        )
 
     def forwards(self, graph: Graph, n_pairs: int) -> float:
-        """See `Method.forwards`: a step at each sublayer resumes and differentiates half a network on average, and is contracted."""
+        """See `Method.forwards`: a step at each sublayer resumes and differentiates
+        half a network on average, and is contracted.
+        """
         return (2.0 + 1.5 * self.steps * len(graph.stages())) * n_pairs
 
 
 class Sublayer(NamedTuple):
-    """One interpolated output: where it is, its clean and counterfactual values, and the stream without it."""
+    """One interpolated output: where it is, its clean and counterfactual values,
+    and the stream without it.
+    """
 
     kind: Literal["input", "heads", "mlp"]
     layer: int
@@ -115,7 +135,14 @@ class Sublayer(NamedTuple):
 
 def _sublayers(model: Model, contrast: Contrast) -> Iterator[Sublayer]:
     decoder, graph, start = model.decoder, model.graph, contrast.start
-    yield Sublayer("input", 0, slice(0, 1), contrast.clean.embed[:, start:], contrast.other.embed, torch.zeros(()))
+    yield Sublayer(
+        "input",
+        0,
+        slice(0, 1),
+        contrast.clean.embed[:, start:],
+        contrast.other.embed,
+        torch.zeros(()),
+    )
     for layer in range(graph.n_layers):
         clean, other = contrast.clean.layers[layer], contrast.other.layers[layer]
         before, z = clean.before[:, start:], clean.z[:, :, start:]
@@ -126,7 +153,14 @@ def _sublayers(model: Model, contrast: Contrast) -> Iterator[Sublayer]:
         if mlp is not None and other.mlp is not None:
             post = decoder.layers[layer].attention.post_norm
             row = graph.mlp_writer(layer)
-            yield Sublayer("mlp", layer, slice(row, row + 1), mlp, other.mlp, before + (heads if post is None else post(heads)))
+            yield Sublayer(
+                "mlp",
+                layer,
+                slice(row, row + 1),
+                mlp,
+                other.mlp,
+                before + (heads if post is None else post(heads)),
+            )
 
 
 @dataclass(frozen=True)
@@ -138,13 +172,23 @@ class _Run:
 
 
 @torch.no_grad()
-def _runs(model: Model, contrast: Contrast, objective: Objective, alphas: Sequence[float], weights: Sequence[float]) -> Iterator[_Run]:
+def _runs(
+    model: Model,
+    contrast: Contrast,
+    objective: Objective,
+    alphas: Sequence[float],
+    weights: Sequence[float],
+) -> Iterator[_Run]:
     decoder = model.decoder
     times, columns = len(alphas), contrast.other.embed.shape[1]
     ctx = contrast.ctx.repeat(times)
     for sublayer in _sublayers(model, contrast):
-        points = torch.cat([sublayer.other + alpha * (sublayer.clean - sublayer.other) for alpha in alphas])
-        post = decoder.layers[sublayer.layer].attention.post_norm if sublayer.kind == "heads" else None
+        points = torch.cat(
+            [sublayer.other + alpha * (sublayer.clean - sublayer.other) for alpha in alphas]
+        )
+        post = (
+            decoder.layers[sublayer.layer].attention.post_norm if sublayer.kind == "heads" else None
+        )
         at_mlp = sublayer.kind == "heads" and not decoder.parallel and model.graph.mlp
         layer = sublayer.layer + (sublayer.kind != "input" and not at_mlp)
         with torch.enable_grad():
@@ -152,16 +196,40 @@ def _runs(model: Model, contrast: Contrast, objective: Objective, alphas: Sequen
                 entry = points.requires_grad_()
                 x = decoder.add_positions(entry, ctx, contrast.start)
             else:
-                entry = (sublayer.rest.repeat(times, 1, 1) + (points if post is None else post(points))).requires_grad_()
+                entry = (
+                    sublayer.rest.repeat(times, 1, 1) + (points if post is None else post(points))
+                ).requires_grad_()
                 x = entry
-            taps = tapped_forward(decoder, x, ctx, start=contrast.start, past=contrast.clean, layer=layer, at_mlp=at_mlp)
+            taps = tapped_forward(
+                decoder,
+                x,
+                ctx,
+                start=contrast.start,
+                past=contrast.clean,
+                layer=layer,
+                at_mlp=at_mlp,
+            )
             total = objective_total(decoder, objective, taps.readout, contrast, weights)
-            gradients = ReaderGradients.of(decoder, taps, total, times=times, columns=columns, entry=entry)
+            gradients = ReaderGradients.of(
+                decoder, taps, total, times=times, columns=columns, entry=entry
+            )
         at = None if post is None else post.statistics(points)
-        yield _Run(sublayer, replace(gradients, taps=_with_post_norms(decoder, contrast, taps, times, sublayer.layer, at)))
+        yield _Run(
+            sublayer,
+            replace(
+                gradients, taps=_with_post_norms(decoder, contrast, taps, times, sublayer.layer, at)
+            ),
+        )
 
 
-def _with_post_norms(decoder: Decoder, contrast: Contrast, taps: Taps, times: int, layer: int, at: NormStatistics | None) -> Taps:
+def _with_post_norms(
+    decoder: Decoder,
+    contrast: Contrast,
+    taps: Taps,
+    times: int,
+    layer: int,
+    at: NormStatistics | None,
+) -> Taps:
     """Post-norms of layers that were not run: clean, except the interpolated one's own (`at`)."""
     post = list(taps.post)
     for index, part in enumerate(decoder.layers):
@@ -172,19 +240,31 @@ def _with_post_norms(decoder: Decoder, contrast: Contrast, taps: Taps, times: in
             post[index] = at
         else:
             clean = norm.statistics(attended[:, contrast.start :])
-            post[index] = NormStatistics(clean.xhat.repeat(times, 1, 1), clean.rscale.repeat(times, 1, 1))
+            post[index] = NormStatistics(
+                clean.xhat.repeat(times, 1, 1), clean.rscale.repeat(times, 1, 1)
+            )
     return replace(taps, post=post)
 
 
 def _own_runs(
-    model: Model, contrast: Contrast, objective: Objective, alphas: Sequence[float], weights: Sequence[float], into: Tensor
+    model: Model,
+    contrast: Contrast,
+    objective: Objective,
+    alphas: Sequence[float],
+    weights: Sequence[float],
+    into: Tensor,
 ) -> None:
     for run in _runs(model, contrast, objective, alphas, weights):
         contract(model, contrast, run.gradients, into, writers=run.sublayer.writers)
 
 
 def _all_runs(
-    model: Model, contrast: Contrast, objective: Objective, alphas: Sequence[float], weights: Sequence[float], into: Tensor
+    model: Model,
+    contrast: Contrast,
+    objective: Objective,
+    alphas: Sequence[float],
+    weights: Sequence[float],
+    into: Tensor,
 ) -> None:
     decoder = model.decoder
     share = 1 / (1 + model.graph.n_layers * (1 + model.graph.mlp))
@@ -194,13 +274,18 @@ def _all_runs(
         contract(model, contrast, run.gradients, into)
         if run.sublayer.kind != "input":
             assert run.gradients.entry is not None
-            cotangents.append((run.sublayer, run.gradients.entry.unflatten(0, (len(alphas), -1)).sum(0)))
+            cotangents.append(
+                (run.sublayer, run.gradients.entry.unflatten(0, (len(alphas), -1)).sum(0))
+            )
     with torch.enable_grad():
         embeds = contrast.clean.embed[:, contrast.start :].detach().requires_grad_()
         x = decoder.add_positions(embeds, contrast.ctx, contrast.start)
         taps = tapped_forward(decoder, x, contrast.ctx, start=contrast.start, past=contrast.clean)
         total = torch.stack(
-            [(_around(decoder, taps, sublayer)[:, -c.shape[1] :] * c).sum() for sublayer, c in _fit(taps, decoder, cotangents)]
+            [
+                (_around(decoder, taps, sublayer)[:, -c.shape[1] :] * c).sum()
+                for sublayer, c in _fit(taps, decoder, cotangents)
+            ]
         ).sum()
         gradients = ReaderGradients.of(decoder, taps, total, times=1, columns=columns)
     contract(model, contrast, gradients, into)
@@ -208,14 +293,22 @@ def _all_runs(
 
 def _around(decoder: Decoder, taps: Taps, sublayer: Sublayer) -> Tensor:
     """The stream after a sublayer without what it wrote, in a pass that is being differentiated."""
-    before, middle, mlp = taps.before[sublayer.layer], taps.middle[sublayer.layer], taps.mlp_out[sublayer.layer]
+    before, middle, mlp = (
+        taps.before[sublayer.layer],
+        taps.middle[sublayer.layer],
+        taps.mlp_out[sublayer.layer],
+    )
     assert before is not None and middle is not None
     if sublayer.kind == "mlp":
         return middle
     return before[:, -mlp.shape[1] :] + mlp if decoder.parallel and mlp is not None else before
 
 
-def _fit(taps: Taps, decoder: Decoder, cotangents: list[tuple[Sublayer, Tensor]]) -> Iterator[tuple[Sublayer, Tensor]]:
-    """Cotangents cut to the columns that the pass has there (the last layer's are zero elsewhere)."""
+def _fit(
+    taps: Taps, decoder: Decoder, cotangents: list[tuple[Sublayer, Tensor]]
+) -> Iterator[tuple[Sublayer, Tensor]]:
+    """Cotangents cut to the columns that the pass has there
+    (the last layer's are zero elsewhere).
+    """
     for sublayer, cotangent in cotangents:
         yield sublayer, cotangent[:, -_around(decoder, taps, sublayer).shape[1] :]

@@ -1,11 +1,13 @@
 """EAP with integrated gradients at the inputs.
 
-    S[u, v] = - mean_examples <a'_u - a_u, sum_k w_k dm/dx_v at a'_input + alpha_k (a_input - a'_input)>
+    S[u, v] = - mean_examples <a'_u - a_u, sum_k w_k dm/dx_v at a'_input + alpha_k (a_input -
+    a'_input)>
 
 Hanna et al. 2024; Mueller et al. 2025, eq. 4 and appendix E.2. Only the token embeddings are
-interpolated, from counterfactual (alpha 0) to clean (alpha 1); the network computes the rest.
-The rule for the points alpha_k is a field: MIB's code uses `left` (k/Z for k = 0..Z-1: the
-counterfactual end is in, the clean end is not); `gauss-legendre` is the most accurate at equal cost.
+interpolated, from counterfactual (alpha 0) to clean (alpha 1); the network computes the rest. The
+rule for the points alpha_k is a field: MIB's code uses `left` (k/Z for k = 0..Z-1: the
+counterfactual end is in, the clean end is not); `gauss-legendre` is the most accurate at equal
+cost.
 """
 
 from __future__ import annotations

@@ -4,16 +4,17 @@ Bhaskar et al. 2024. With s the sparsity 1 - mean_edges P(m > 0) and s* its targ
 
     loss = mean KL + lambda_1 (s* - s) + lambda_2 (s* - s)^2,
 
-masks descend and the two multipliers, 0 at first, ascend. The target rises linearly from 0 over
-the warm-up, the first 2,500 of 3,000 steps. Log alphas begin at N(10, .01): the full model. One
-mask is drawn for all examples of a step. AdamW, learning rate .8 for masks and multipliers, no decay.
-The score is P(m > 0).
+masks descend and the two multipliers, 0 at first, ascend. The target rises linearly from 0 over the
+warm-up, the first 2,500 of 3,000 steps. Log alphas begin at N(10, .01): the full model. One mask is
+drawn for all examples of a step. AdamW, learning rate .8 for masks and multipliers, no decay. The
+score is P(m > 0).
 
-Log alphas are kept within [-10, 10]. At this learning rate they leave that range in a few steps, and beyond it neither part of
-the loss has a gradient to bring them back: masks then stay as they are, and the multipliers grow without end.
+Log alphas are kept within [-10, 10]. At this learning rate they leave that range in a few steps,
+and beyond it neither part of the loss has a gradient to bring them back: masks then stay as they
+are, and the multipliers grow without end.
 
-Other deviations: masks are on MIB's edges, one writer for tokens and positions, and none for nodes; the
-sparsity is its expectation, not that of the drawn mask; both learning rates are constant.
+Other deviations: masks are on MIB's edges, one writer for tokens and positions, and none for nodes;
+the sparsity is its expectation, not that of the drawn mask; both learning rates are constant.
 """
 
 from __future__ import annotations
@@ -28,7 +29,14 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from mechassay.circuits.methods.mask_training import Examples, HardConcrete, Training, prepared, train, trained_scores
+from mechassay.circuits.methods.mask_training import (
+    Examples,
+    HardConcrete,
+    Training,
+    prepared,
+    train,
+    trained_scores,
+)
 from mechassay.circuits.methods.method import seeded
 from mechassay.circuits.objectives import Objective
 from mechassay.circuits.scores import EdgeScores
@@ -76,7 +84,9 @@ class EdgePruning:
         if not 0 < self.lr < math.inf or not 0 < self.multiplier_lr < math.inf:
             raise BadUsage(f"{self.name} needs a finite lr > 0 and multiplier_lr > 0; got {self}.")
         if not 0 < self.target < 1 or not 0 <= self.warmup <= 1:
-            raise BadUsage(f"{self.name} needs a target in (0, 1) and a warmup in [0, 1]; got {self}.")
+            raise BadUsage(
+                f"{self.name} needs a target in (0, 1) and a warmup in [0, 1]; got {self}."
+            )
 
     def score(
         self,
@@ -89,25 +99,43 @@ class EdgePruning:
         examples: Examples | None = None,
         tail: Tail = MEAN,
     ) -> EdgeScores:
-        """See `Method.score`; scores are probabilities, and `checkpoint` is not used: a killed job starts again.
+        """See `Method.score`; scores are probabilities, and `checkpoint` is not used:
+        a killed job starts again.
 
-        The objective plays a part only if `loss` is "objective". `examples` and `tail` are those of `mask_training.train`.
-        The sparsity reached is in the provenance.
+        The objective plays a part only if `loss` is "objective". `examples` and `tail` are those of
+        `mask_training.train`. The sparsity reached is in the provenance.
         """
         training = self._training()
         batch, chosen = prepared(self, training, model, pairs, objective)
         # Another stream than that of the training, which has the seed itself.
         generator = seeded(self.seed + 2**32)
         noise = torch.randn(model.graph.legal.shape, generator=generator) * INITIAL_SPREAD
-        masks = _Targeted(model.graph, (INITIAL_LOG_ALPHA + noise).to(model.device, model.accumulator), self)
+        masks = _Targeted(
+            model.graph, (INITIAL_LOG_ALPHA + noise).to(model.device, model.accumulator), self
+        )
         groups = [
             {"params": [masks.log_alpha], "lr": self.lr},
             {"params": [masks.multipliers], "lr": self.multiplier_lr, "maximize": True},
         ]
         optimiser = torch.optim.AdamW(groups, weight_decay=0.0)
-        losses = train(model, batch, chosen, masks, optimiser, training, label=self.name, progress=progress, examples=examples, tail=tail)
+        losses = train(
+            model,
+            batch,
+            chosen,
+            masks,
+            optimiser,
+            training,
+            label=self.name,
+            progress=progress,
+            examples=examples,
+            tail=tail,
+        )
         scores = trained_scores(self, model, batch, chosen, masks.kept().detach(), losses)
-        return EdgeScores(scores.graph, scores.values, {**scores.provenance, "sparsity": 1 - float(masks.mean_kept().detach())})
+        return EdgeScores(
+            scores.graph,
+            scores.values,
+            {**scores.provenance, "sparsity": 1 - float(masks.mean_kept().detach())},
+        )
 
     def forwards(self, graph: Graph, n_pairs: int) -> float:
         """See `Method.forwards`: the training."""
@@ -118,7 +146,9 @@ class EdgePruning:
 
 
 class _Targeted(HardConcrete):
-    def __init__(self, graph: Graph, log_alpha: Float[Tensor, "writers readers"], settings: EdgePruning) -> None:
+    def __init__(
+        self, graph: Graph, log_alpha: Float[Tensor, "writers readers"], settings: EdgePruning
+    ) -> None:
         super().__init__(graph, log_alpha)
         self.settings = settings
         self.multipliers = log_alpha.new_zeros(2).requires_grad_()

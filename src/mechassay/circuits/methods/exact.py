@@ -5,12 +5,14 @@
 No estimate, and one run per edge; but only the reader v changes, so for an edge (u, v)
 
   * the clean run is cached, and v's stream is the clean one plus a'_u - a_u;
-  * the norm and the projections are computed once for all heads and slots of a layer that a writer is added to;
+  * the norm and the projections are computed once for all heads and slots of a layer that a writer
+    is added to;
   * each such reader's head is mixed again on its own, its change is added to the stream, and
     the forward resumes there, many edges stacked in one batch, at the columns that differ.
 
 An edge into the last layers costs next to nothing, and most edges are there: on average less than
-half a forward an edge. MIB calls this EActP; no edge is pruned (a reader that lost one edge keeps the rest).
+half a forward an edge. MIB calls this EActP; no edge is pruned (a reader that lost one edge keeps
+the rest).
 """
 
 from __future__ import annotations
@@ -24,7 +26,14 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from mechassay.circuits.methods.patching import STACK_TOKENS, Block, Patching, chunks, stack_budget, sum_of_blocks
+from mechassay.circuits.methods.patching import (
+    STACK_TOKENS,
+    Block,
+    Patching,
+    chunks,
+    stack_budget,
+    sum_of_blocks,
+)
 from mechassay.circuits.objectives import Objective, load_objective
 from mechassay.circuits.scores import EdgeScores
 from mechassay.errors import BadUsage
@@ -61,35 +70,64 @@ class ExactPatching:
         chosen, batch, graph = load_objective(objective), model.batch(pairs), model.graph
         wanted = [*range(graph.n_layers), -1] if self.layers is None else list(self.layers)
         if any(not -1 <= layer < graph.n_layers for layer in wanted):
-            raise BadUsage(f"Layers to patch must be between 0 and {graph.n_layers - 1}, or -1 for the logits; got {wanted}.")
+            raise BadUsage(
+                f"Layers to patch must be between 0 and {graph.n_layers - 1}, or -1 for the logits;"
+                f" got {wanted}."
+            )
         blocks = list(_blocks(model, wanted, stack_budget(model, batch, STACK_TOKENS), batch))
         shape = (graph.n_writers, graph.n_readers)
-        total, about = sum_of_blocks(self, model, batch, chosen, blocks, shape, add_edges, progress=progress, checkpoint=checkpoint)
+        total, about = sum_of_blocks(
+            self,
+            model,
+            batch,
+            chosen,
+            blocks,
+            shape,
+            add_edges,
+            progress=progress,
+            checkpoint=checkpoint,
+        )
         scored = torch.full_like(total, float("nan"))
         for layer in wanted:
             readers = (
                 slice(graph.logits, graph.logits + 1)
                 if layer == -1
-                else slice(graph.slots(layer).start, graph.slots(layer).start + graph.readers_per_layer)
+                else slice(
+                    graph.slots(layer).start, graph.slots(layer).start + graph.readers_per_layer
+                )
             )
             scored[:, readers] = total[:, readers] / len(batch)
         if self.layers is None:
             return EdgeScores.of(graph, scored, about)
-        return EdgeScores(graph, torch.where(graph.legal, scored.float().cpu(), torch.tensor(float("nan"))), about)
+        return EdgeScores(
+            graph, torch.where(graph.legal, scored.float().cpu(), torch.tensor(float("nan"))), about
+        )
 
     def forwards(self, graph: Graph, n_pairs: int) -> float:
-        """See `Method.forwards`: two runs, and 0.16 (GPT-2 small's shape) to 0.26 (SmolLM2's) an edge."""
+        """See `Method.forwards`: two runs, and 0.16
+        (GPT-2 small's shape) to 0.26 (SmolLM2's) an edge.
+        """
         layers = range(-1, graph.n_layers) if self.layers is None else self.layers
-        into = (graph.seen_by_heads(layer) * 3 * graph.n_heads + graph.seen_by_mlp(layer) * graph.mlp for layer in layers if layer >= 0)
+        into = (
+            graph.seen_by_heads(layer) * 3 * graph.n_heads + graph.seen_by_mlp(layer) * graph.mlp
+            for layer in layers
+            if layer >= 0
+        )
         return (2.0 + 0.2 * (sum(into) + graph.n_writers * (-1 in layers))) * n_pairs
 
 
-def _blocks(model: Model, layers: Sequence[int], stack_tokens: int, batch: Batch) -> Iterator[Block]:
+def _blocks(
+    model: Model, layers: Sequence[int], stack_tokens: int, batch: Batch
+) -> Iterator[Block]:
     """Runs of writers into all readers of one stage: a layer's heads, its MLP, the logits."""
     graph = model.graph
     for rows, columns in chunks(batch, stack_tokens):
         for layer in layers:
-            stages = [("logits", graph.n_writers, 1)] if layer == -1 else [("heads", graph.seen_by_heads(layer), 3 * graph.n_heads)]
+            stages = (
+                [("logits", graph.n_writers, 1)]
+                if layer == -1
+                else [("heads", graph.seen_by_heads(layer), 3 * graph.n_heads)]
+            )
             stages += [("mlp", graph.seen_by_mlp(layer), 1)] if layer != -1 and graph.mlp else []
             for kind, seen, readers in stages:
                 step = max(1, stack_tokens // (columns * (3 if kind == "heads" else 1)))
@@ -110,31 +148,50 @@ def add_edges(run: Patching, block: Block, into: Float[Tensor, "writers readers"
         into[rows, graph.slots(block.layer)] += _into_heads(run, block.layer, changes)
 
 
-def _into_mlp(run: Patching, layer: int, changes: Float[Tensor, "writers batch pos d_model"]) -> Float[Tensor, "writers"]:
+def _into_mlp(
+    run: Patching, layer: int, changes: Float[Tensor, "writers batch pos d_model"]
+) -> Float[Tensor, "writers"]:
     mlp, clean = run.model.decoder.layers[layer].mlp, run.contrast.clean.layers[layer]
     assert mlp is not None and clean.mlp is not None
     return run.entering(layer + 1, mlp(run.stream(clean.middle) + changes) - run.stream(clean.mlp))
 
 
-def _into_heads(run: Patching, layer: int, changes: Float[Tensor, "writers batch pos d_model"]) -> Float[Tensor, "writers readers"]:
-    """Effects on all q, k, v readers of a layer: one norm and projection per writer, one resumed run per edge."""
-    decoder, contrast, attention = run.model.decoder, run.contrast, run.model.decoder.layers[layer].attention
+def _into_heads(
+    run: Patching, layer: int, changes: Float[Tensor, "writers batch pos d_model"]
+) -> Float[Tensor, "writers readers"]:
+    """Effects on all q, k, v readers of a layer:
+    one norm and projection per writer, one resumed run per edge.
+    """
+    decoder, contrast, attention = (
+        run.model.decoder,
+        run.contrast,
+        run.model.decoder.layers[layer].attention,
+    )
     clean, n_heads, start = contrast.clean.layers[layer], attention.n_heads, contrast.start
     times = len(changes)
     ctx = contrast.ctx.repeat(times)
     y = attention.norm(run.stream(clean.before) + changes).flatten(0, 1)
     q = decoder.rotate(layer, attention.q(y), ctx, is_key=False, start=start)
-    k = decoder.rotate(layer, attention.k(y), ctx, is_key=True, start=start).repeat_interleave(attention.group, dim=1)
+    k = decoder.rotate(layer, attention.k(y), ctx, is_key=True, start=start).repeat_interleave(
+        attention.group, dim=1
+    )
     v = attention.v(y).transpose(1, 2).repeat_interleave(attention.group, dim=1)
     old_q = clean.q[:, :, -run.columns :].repeat(times, 1, 1, 1)
-    old_k, old_v = (part.repeat_interleave(attention.group, dim=1).repeat(times, 1, 1, 1) for part in (clean.k, clean.v))
+    old_k, old_v = (
+        part.repeat_interleave(attention.group, dim=1).repeat(times, 1, 1, 1)
+        for part in (clean.k, clean.v)
+    )
     if start:
         k, v = (torch.cat((old[:, :, :start], new), dim=2) for old, new in ((old_k, k), (old_v, v)))
     effects = changes.new_empty((times, 3, n_heads), dtype=run.model.accumulator)
     old_z = clean.z[:, :, -run.columns :].repeat(times, 1, 1, 1)
     for slot, parts in enumerate(((q, old_k, old_v), (old_q, k, old_v), (old_q, old_k, v))):
         z = decoder.attend(layer, *parts, ctx) - old_z
-        wrote = decoder.head_outputs(layer, z).unflatten(1, (times, -1))  # [heads, writers, batch, pos, d_model]
+        wrote = decoder.head_outputs(layer, z).unflatten(
+            1, (times, -1)
+        )  # [heads, writers, batch, pos, d_model]
         for head in range(n_heads):
-            effects[:, slot, head] = run.after_heads(layer, run.through_post_norm(layer, wrote[head]))
+            effects[:, slot, head] = run.after_heads(
+                layer, run.through_post_norm(layer, wrote[head])
+            )
     return effects.flatten(1)

@@ -4,14 +4,17 @@
 
 The change goes along every path: everything after the node is computed anew on the changed stream.
 This is what node attribution (NAP) estimates to first order, and what `evaluate` gives for the full
-circuit without the edges out of u. All readers see the same change, so that it is one forward a node,
-resumed where the node writes, many nodes stacked in one batch: at most half a forward a node on average.
+circuit without the edges out of u. All readers see the same change, so that it is one forward a
+node, resumed where the node writes, many nodes stacked in one batch: at most half a forward a node
+on average.
 
-`paths="direct"` changes only what the unembedding sees of the node: the score of the edge u->logits.
-Where the model is linear, the direct effects of all nodes sum to the total effect of `input`.
+`paths="direct"` changes only what the unembedding sees of the node: the score of the edge
+u->logits. Where the model is linear, the direct effects of all nodes sum to the total effect of
+`input`.
 
-One deviation from `evaluate`: when `input` carries a constant (`zero`, `mean`), the model is still run
-on it, while in a circuit without edges out of `input` no node is reached, and all keep their constants.
+One deviation from `evaluate`: when `input` carries a constant (`zero`, `mean`), the model is still
+run on it, while in a circuit without edges out of `input` no node is reached, and all keep their
+constants.
 """
 
 from __future__ import annotations
@@ -25,7 +28,14 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from mechassay.circuits.methods.patching import STACK_TOKENS, Block, Patching, chunks, stack_budget, sum_of_blocks
+from mechassay.circuits.methods.patching import (
+    STACK_TOKENS,
+    Block,
+    Patching,
+    chunks,
+    stack_budget,
+    sum_of_blocks,
+)
 from mechassay.circuits.node_scores import NodeScores
 from mechassay.circuits.objectives import Objective, load_objective
 from mechassay.errors import UnknownName
@@ -66,25 +76,49 @@ class ExactNodePatching:
         progress: Progress = BAR,
         checkpoint: Path | None = None,
     ) -> NodeScores:
-        """See `Method.score`; scores of nodes instead of edges. Objectives need not be differentiable."""
-        chosen, batch, shape = load_objective(objective), model.batch(pairs), (model.graph.n_writers,)
+        """See `Method.score`; scores of nodes instead of edges.
+        Objectives need not be differentiable.
+        """
+        chosen, batch, shape = (
+            load_objective(objective),
+            model.batch(pairs),
+            (model.graph.n_writers,),
+        )
         blocks = list(_blocks(model, self.paths, stack_budget(model, batch, STACK_TOKENS), batch))
-        total, about = sum_of_blocks(self, model, batch, chosen, blocks, shape, add_nodes, progress=progress, checkpoint=checkpoint)
+        total, about = sum_of_blocks(
+            self,
+            model,
+            batch,
+            chosen,
+            blocks,
+            shape,
+            add_nodes,
+            progress=progress,
+            checkpoint=checkpoint,
+        )
         return NodeScores.of(model.graph, total / len(batch), about)
 
     def forwards(self, graph: Graph, n_pairs: int) -> float:
-        """See `Method.forwards`: two runs, and 0.3 (GPT-2 small's shape) to 0.5 a node, which direct effects do without."""
+        """See `Method.forwards`: two runs, and 0.3 (GPT-2 small's shape) to 0.5 a node,
+        which direct effects do without.
+        """
         return (2.0 + 0.4 * graph.n_writers * (self.paths == "all")) * n_pairs
 
 
 def _blocks(model: Model, paths: Paths, stack_tokens: int, batch: Batch) -> Iterator[Block]:
     """Runs of nodes whose changes enter the stream at the same place."""
     graph = model.graph
-    places: list[tuple[str, int, range]] = [("logits", -1, range(graph.n_writers))] if paths == "direct" else [("entering", 0, range(1))]
+    places: list[tuple[str, int, range]] = (
+        [("logits", -1, range(graph.n_writers))]
+        if paths == "direct"
+        else [("entering", 0, range(1))]
+    )
     for layer in range(graph.n_layers) if paths == "all" else ():
         places.append(("heads", layer, range(graph.heads(layer).start, graph.heads(layer).stop)))
         if graph.mlp:
-            places.append(("entering", layer + 1, range(graph.mlp_writer(layer), graph.mlp_writer(layer) + 1)))
+            places.append(
+                ("entering", layer + 1, range(graph.mlp_writer(layer), graph.mlp_writer(layer) + 1))
+            )
     for rows, columns in chunks(batch, stack_tokens):
         step = max(1, stack_tokens // columns)
         for kind, layer, nodes in places:

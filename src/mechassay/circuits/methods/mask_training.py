@@ -1,4 +1,5 @@
-"""Training a mask over all edges by gradient descent: what UGS, subnetwork probing and edge pruning share.
+"""Training a mask over all edges by gradient descent:
+what UGS, subnetwork probing and edge pruning share.
 
 A step draws some examples and some random masks m of real numbers, evaluates the masked model
 (`models.masked_forward`) and descends
@@ -7,12 +8,12 @@ A step draws some examples and some random masks m of real numbers, evaluates th
 
 at the last token, or of minus the objective where `loss` is "objective". How masks are drawn from
 trainable parameters, and what the penalty is, is the method's (`Masks`). The model's own parameters
-never get gradients. Another `Tail` than the mean weighs a step's examples by their losses, each a mean over its
-masks; examples may come with other counterfactuals each step (`Examples`).
+never get gradients. Another `Tail` than the mean weighs a step's examples by their losses, each a
+mean over its masks; examples may come with other counterfactuals each step (`Examples`).
 
 Where ablated edges carry constants, edges of a drawn mask that are on no path of nonzero edges from
-`input` to `logits` are zeroed, as when a circuit is evaluated: a circuit that is not connected is the
-empty one. Where they carry a run of the model such edges change nothing, and have no gradient.
+`input` to `logits` are zeroed, as when a circuit is evaluated: a circuit that is not connected is
+the empty one. Where they carry a run of the model such edges change nothing, and have no gradient.
 
 Losses are recorded in the provenance: of the first and the last step, and means over thirds.
 """
@@ -67,7 +68,9 @@ class Masks(Protocol):
     """Random masks with trainable parameters."""
 
     def draw(self, n: int, generator: torch.Generator) -> Float[Tensor, "masks writers readers"]:
-        """Masks that are differentiable by the parameters. Values at places without an edge do not matter."""
+        """Masks that are differentiable by the parameters.
+        Values at places without an edge do not matter.
+        """
         ...
 
     def penalty(self, step: int) -> Float[Tensor, ""]:
@@ -98,16 +101,26 @@ class Training:
 
     def __post_init__(self) -> None:
         if self.steps < MIN_STEPS:
-            raise BadUsage(f"Training a mask needs at least {MIN_STEPS} steps; got steps={self.steps}.")
+            raise BadUsage(
+                f"Training a mask needs at least {MIN_STEPS} steps; got steps={self.steps}."
+            )
         for name in ("batch_size", "samples"):
             if getattr(self, name) < 1:
-                raise BadUsage(f"Training a mask needs {name} of at least 1; got {getattr(self, name)}.")
+                raise BadUsage(
+                    f"Training a mask needs {name} of at least 1; got {getattr(self, name)}."
+                )
         if self.loss not in LOSSES:
             raise UnknownName("loss", self.loss, LOSSES)
 
     def forwards(self, graph: Graph, n_pairs: int) -> float:
-        """About how many forward passes of one example the training takes; see `Method.forwards`."""
-        return self.steps * min(self.batch_size, n_pairs) * (2.0 + self.samples * masked_forwards(graph))
+        """About how many forward passes of one example the training takes;
+        see `Method.forwards`.
+        """
+        return (
+            self.steps
+            * min(self.batch_size, n_pairs)
+            * (2.0 + self.samples * masked_forwards(graph))
+        )
 
     def objective(self, method: Method, objective: str | Objective) -> Objective:
         """What is trained on.
@@ -119,7 +132,9 @@ class Training:
         if self.loss == "kl":
             return Kl()
         if not chosen.differentiable:
-            raise BadUsage(f"{method.name} needs a differentiable objective; {chosen.name!r} is not.")
+            raise BadUsage(
+                f"{method.name} needs a differentiable objective; {chosen.name!r} is not."
+            )
         return chosen
 
 
@@ -157,21 +172,36 @@ def train(
     source = Minibatches(batch, training.batch_size) if examples is None else examples
     standing = even(source.n_groups, torch.zeros((), dtype=torch.float64))
     losses: list[StepLoss] = []
-    with torch.enable_grad(), progress.track(label, training.steps) as advance, out_of_memory_is_an_error(label):
+    with (
+        torch.enable_grad(),
+        progress.track(label, training.steps) as advance,
+        out_of_memory_is_an_error(label),
+    ):
         for step in range(training.steps):
             part, groups = source.draw(generator)
-            drawn = masks.draw(training.samples * (len(part) if training.per_example else 1), generator)
+            drawn = masks.draw(
+                training.samples * (len(part) if training.per_example else 1), generator
+            )
             weights = None
             if not isinstance(tail, Mean):
                 found = losses_of(model, part, objective, drawn.detach(), training, budget)
                 weights, standing = tail.weights(found, groups, standing)
-            fidelity, gradient = fidelity_and_slope(model, part, objective, drawn.detach(), training, budget, weights)
+            fidelity, gradient = fidelity_and_slope(
+                model, part, objective, drawn.detach(), training, budget, weights
+            )
             penalty = masks.penalty(step)
             loss = StepLoss(fidelity, float(penalty.detach()))
-            if not bool(torch.isfinite(gradient).all()) or not all(-float("inf") < value < float("inf") for value in loss):
-                raise NonFinite(f"{label}: the loss or its gradient is not finite at step {step + 1} of {training.steps}: {loss}.")
+            if not bool(torch.isfinite(gradient).all()) or not all(
+                -float("inf") < value < float("inf") for value in loss
+            ):
+                raise NonFinite(
+                    f"{label}: the loss or its gradient is not finite at step {step + 1} of"
+                    f" {training.steps}: {loss}."
+                )
             optimiser.zero_grad()
-            torch.autograd.backward([drawn, penalty], [gradient.to(drawn), torch.ones_like(penalty)])
+            torch.autograd.backward(
+                [drawn, penalty], [gradient.to(drawn), torch.ones_like(penalty)]
+            )
             if training.clip is not None:
                 for group in optimiser.param_groups:
                     torch.nn.utils.clip_grad_norm_(group["params"], training.clip)
@@ -184,15 +214,18 @@ def train(
 def masked_forwards(graph: Graph) -> float:
     """About how many plain forward passes a masked run and its slope by the mask take.
 
-    A forward and a backward pass of twice its work are 3. Where a layer's readers see many writers, mixing their streams takes
-    most of the time: 3 a thousand edges of a layer. Measured for shapes of GPT-2 with 6 and 12 layers (1,265
-    and 2,708 edges a layer): 3.1 and 8.2; of SmolLM2 with 15 and 30 (2,007 and 4,107): 5.1 and 12.6.
+    A forward and a backward pass of twice its work are 3. Where a layer's readers see many writers,
+    mixing their streams takes most of the time: 3 a thousand edges of a layer. Measured for shapes
+    of GPT-2 with 6 and 12 layers (1,265 and 2,708 edges a layer): 3.1 and 8.2; of SmolLM2 with 15
+    and 30 (2,007 and 4,107): 5.1 and 12.6.
     """
     return max(3.0, 3e-3 * graph.n_edges / graph.n_layers)
 
 
 def minibatches(n: int, size: int, generator: torch.Generator) -> Iterator[list[int]]:
-    """Row numbers of `size` of `n` examples, without end: one random order after another, each cut into batches."""
+    """Row numbers of `size` of `n` examples, without end:
+    one random order after another, each cut into batches.
+    """
     size = min(size, n)
     while True:
         order = torch.randperm(n, generator=generator).tolist()
@@ -211,7 +244,9 @@ class Minibatches:
 
     def draw(self, generator: torch.Generator) -> tuple[Batch, Int[Tensor, "n"]]:
         """See `Examples.draw`; the order is the first generator's."""
-        self.order = minibatches(len(self.batch), self.size, generator) if self.order is None else self.order
+        self.order = (
+            minibatches(len(self.batch), self.size, generator) if self.order is None else self.order
+        )
         part = self.batch.select(next(self.order))
         return part, torch.zeros(len(part), dtype=torch.long)
 
@@ -225,15 +260,22 @@ def fidelity_and_slope(
     budget: int,
     weights: Float[Tensor, "n"] | None = None,
 ) -> tuple[float, Float[Tensor, "masks writers readers"]]:
-    """The mean loss of masked runs and its gradient by the masks: some examples and one mask each at a time.
+    """The mean loss of masked runs and its gradient by the masks:
+    some examples and one mask each at a time.
 
     Args:
         weights: of the examples in the mean, all alike if not given; those of weight 0 are not run.
     """
     gradient, total = torch.zeros_like(drawn), 0.0
-    share = torch.full((len(batch),), 1 / len(batch), dtype=torch.float64) if weights is None else weights
+    share = (
+        torch.full((len(batch),), 1 / len(batch), dtype=torch.float64)
+        if weights is None
+        else weights
+    )
     wanted = share.nonzero()[:, 0].tolist()
-    for rows, places, mask, run in _masked_runs(model, batch, wanted, objective, drawn, training, budget):
+    for rows, places, mask, run in _masked_runs(
+        model, batch, wanted, objective, drawn, training, budget
+    ):
         mask.requires_grad_()
         losses = run(mask)
         loss = (losses * share[rows].to(losses)).sum() / training.samples
@@ -245,11 +287,18 @@ def fidelity_and_slope(
 
 @torch.no_grad()
 def losses_of(
-    model: Model, batch: Batch, objective: Objective, drawn: Float[Tensor, "masks writers readers"], training: Training, budget: int
+    model: Model,
+    batch: Batch,
+    objective: Objective,
+    drawn: Float[Tensor, "masks writers readers"],
+    training: Training,
+    budget: int,
 ) -> Float[Tensor, "n"]:
     """The loss of each example, a mean over its masks, in fp64."""
     found = torch.zeros(len(batch), dtype=torch.float64)
-    for rows, _, mask, run in _masked_runs(model, batch, list(range(len(batch))), objective, drawn, training, budget):
+    for rows, _, mask, run in _masked_runs(
+        model, batch, list(range(len(batch))), objective, drawn, training, budget
+    ):
         found[rows] += run(mask).double().cpu() / training.samples
     return found
 
@@ -263,30 +312,51 @@ def _masked_runs(
     training: Training,
     budget: int,
 ) -> Iterator[tuple[list[int], list[int], Tensor, Callable[[Tensor], Tensor]]]:
-    """Chunks of the wanted examples with one mask each: their rows, the masks' places, the masks, and their losses by the masks."""
+    """Chunks of the wanted examples with one mask each: their rows, the masks' places,
+    the masks, and their losses by the masks.
+    """
     decoder = model.decoder
     for chosen, chunk in batch.select(wanted).chunks(budget):
         rows = [wanted[row] for row in chosen]
         contrast = Contrast.run(decoder, chunk)
         clean = contrast.clean.readout(decoder) if objective.needs_clean else None
 
-        def run(mask: Tensor, chunk: Batch = chunk, contrast: Contrast = contrast, clean: Readout | None = clean) -> Tensor:
+        def run(
+            mask: Tensor,
+            chunk: Batch = chunk,
+            contrast: Contrast = contrast,
+            clean: Readout | None = clean,
+        ) -> Tensor:
             return -signed(objective, masked_readout(decoder, contrast, mask), chunk, clean)
 
         for sample in range(training.samples):
-            places = [sample * len(batch) + row for row in rows] if training.per_example else [sample]
+            places = (
+                [sample * len(batch) + row for row in rows] if training.per_example else [sample]
+            )
             mask = drawn[places]
-            yield rows, places, mask * connected(model.graph, mask) if batch.ablated is not None else mask, run
+            yield (
+                rows,
+                places,
+                mask * connected(model.graph, mask) if batch.ablated is not None else mask,
+                run,
+            )
 
 
-def connected(graph: Graph, masks: Float[Tensor, "masks writers readers"]) -> Float[Tensor, "masks writers readers"]:
+def connected(
+    graph: Graph, masks: Float[Tensor, "masks writers readers"]
+) -> Float[Tensor, "masks writers readers"]:
     """One where an edge is on a path of nonzero edges from `input` to `logits`, else zero."""
     edges = (masks.detach() != 0).cpu() & graph.legal
     return torch.stack([graph.on_paths(each) & each for each in edges]).to(masks)
 
 
 def trained_scores(
-    method: Method, model: Model, batch: Batch, objective: Objective, values: Tensor, losses: Sequence[StepLoss]
+    method: Method,
+    model: Model,
+    batch: Batch,
+    objective: Objective,
+    values: Tensor,
+    losses: Sequence[StepLoss],
 ) -> EdgeScores:
     """Scores with how the training went."""
     about = describe(method, model, batch, objective)
@@ -298,15 +368,21 @@ def summary(losses: Sequence[StepLoss]) -> dict[str, Any]:
     table = torch.tensor(losses, dtype=torch.float64)
     columns = {"fidelity": table[:, 0], "penalty": table[:, 1], "loss": table.sum(dim=1)}
     return {
-        name: {"first": float(column[0]), "last": float(column[-1]), "thirds": [float(part.mean()) for part in column.tensor_split(3)]}
+        name: {
+            "first": float(column[0]),
+            "last": float(column[-1]),
+            "thirds": [float(part.mean()) for part in column.tensor_split(3)],
+        }
         for name, column in columns.items()
     }
 
 
 class HardConcrete:
-    """One hard concrete variable an edge: m = clamp(s (zeta - gamma) + gamma, 0, 1), s = sigmoid((logit u + log alpha) / beta).
+    """One hard concrete variable an edge: m = clamp(s (zeta - gamma) + gamma, 0,
+    1), s = sigmoid((logit u + log alpha) / beta).
 
-    The mean number of nonzero edges is the sum of P(m > 0) = sigmoid(log alpha - beta log(-gamma / zeta)).
+    The mean number of nonzero edges is the sum of P(m > 0) = sigmoid(log alpha - beta log(-gamma /
+    zeta)).
     """
 
     def __init__(self, graph: Graph, log_alpha: Float[Tensor, "writers readers"]) -> None:
@@ -314,7 +390,11 @@ class HardConcrete:
         self.log_alpha = log_alpha.requires_grad_()
 
     def draw(self, n: int, generator: torch.Generator) -> Float[Tensor, "masks writers readers"]:
-        u = torch.rand((n, *self.log_alpha.shape), generator=generator).clamp(1e-6, 1 - 1e-6).to(self.log_alpha)
+        u = (
+            torch.rand((n, *self.log_alpha.shape), generator=generator)
+            .clamp(1e-6, 1 - 1e-6)
+            .to(self.log_alpha)
+        )
         s = torch.sigmoid((torch.logit(u) + self.log_alpha) / BETA)
         return (s * (ZETA - GAMMA) + GAMMA).clamp(0, 1) * self.legal
 
@@ -328,9 +408,15 @@ class HardConcrete:
 
 
 def prepared(
-    method: Method, training: Training, model: Model, pairs: Sequence[Pair] | Batch, objective: str | Objective
+    method: Method,
+    training: Training,
+    model: Model,
+    pairs: Sequence[Pair] | Batch,
+    objective: str | Objective,
 ) -> tuple[Batch, Objective]:
-    """The batch and what to train on, with everything refused that cannot work, before anything is run."""
+    """The batch and what to train on, with everything refused that cannot work,
+    before anything is run.
+    """
     check_gradients(method.name, model)
     return model.batch(pairs), training.objective(method, objective)
 
@@ -343,4 +429,6 @@ def _bytes_per_token(model: Model) -> int:
     streams = 5 * graph.readers_per_layer + 2 * graph.writers_per_layer + 14
     if decoder.has_post_norm:
         streams += 4 * graph.readers_per_layer * n_layers // 2
-    return n_layers * (streams * decoder.d_model + hidden) * max(decoder.embedding.element_size(), 4)
+    return (
+        n_layers * (streams * decoder.d_model + hidden) * max(decoder.embedding.element_size(), 4)
+    )

@@ -23,7 +23,9 @@ from mechassay.progress import BAR, Progress
 
 
 class Method(Protocol):
-    """Scores every edge, node or neuron of a model's graph on a task. Implementations are frozen dataclasses."""
+    """Scores every edge, node or neuron of a model's graph on a task.
+    Implementations are frozen dataclasses.
+    """
 
     name: ClassVar[str]
     version: ClassVar[int]
@@ -37,7 +39,8 @@ class Method(Protocol):
         progress: Progress = BAR,
         checkpoint: Path | None = None,
     ) -> Scores:
-        """Mean drop of the objective when an edge (node, neuron) is ablated, for each: positive = it helps.
+        """Mean drop of the objective when an edge (node, neuron) is ablated, for each:
+        positive = it helps.
 
         Args:
             checkpoint: a file that keeps what is done, so that a killed job can go on.
@@ -48,7 +51,9 @@ class Method(Protocol):
         ...
 
     def forwards(self, graph: Graph, n_pairs: int) -> float:
-        """About how many forward passes of one example `score` takes on so many pairs, or the least it can take."""
+        """About how many forward passes of one example `score` takes on so many pairs,
+        or the least it can take.
+        """
         ...
 
 
@@ -90,7 +95,17 @@ def mean_over_examples(
     """
     graph = model.graph
     shape = (graph.n_writers, graph.n_readers)
-    mean, about = mean_of_shape(method, model, pairs, objective, add, shape, copies=copies, progress=progress, checkpoint=checkpoint)
+    mean, about = mean_of_shape(
+        method,
+        model,
+        pairs,
+        objective,
+        add,
+        shape,
+        copies=copies,
+        progress=progress,
+        checkpoint=checkpoint,
+    )
     return EdgeScores.of(graph, mean, about)
 
 
@@ -106,7 +121,9 @@ def mean_of_shape(
     progress: Progress,
     checkpoint: Path | None = None,
 ) -> tuple[Tensor, dict[str, Any]]:
-    """What `mean_over_examples` does, for sums of any shape: the mean and the provenance of the scores."""
+    """What `mean_over_examples` does, for sums of any shape:
+    the mean and the provenance of the scores.
+    """
     chosen, batch = load_objective(objective), model.batch(pairs)
     if not chosen.differentiable:
         raise BadUsage(f"{method.name} needs a differentiable objective; {chosen.name!r} is not.")
@@ -131,15 +148,22 @@ def mean_of_shape(
 
 
 def check_gradients(who: str, model: Model) -> None:
-    """Refuse what cannot have gradients. Under torch.no_grad() methods switch them on again; inference mode is for good.
+    """Refuse what cannot have gradients. Under torch.no_grad() methods switch them on again;
+    inference mode is for good.
 
     Raises:
         BadUsage: under torch.inference_mode(), or a model whose weights were made there.
     """
     if torch.is_inference_mode_enabled():
-        raise BadUsage(f"{who} needs gradients, which torch.inference_mode() forbids; call it outside, or under torch.no_grad().")
+        raise BadUsage(
+            f"{who} needs gradients, which torch.inference_mode() forbids; call it outside, or"
+            " under torch.no_grad()."
+        )
     if model.decoder.embedding.is_inference():
-        raise BadUsage(f"{who} needs gradients, which {model.name} cannot have: it was loaded under torch.inference_mode().")
+        raise BadUsage(
+            f"{who} needs gradients, which {model.name} cannot have: it was loaded under"
+            " torch.inference_mode()."
+        )
 
 
 def seeded(seed: int) -> torch.Generator:
@@ -159,4 +183,6 @@ def _bytes_per_token(model: Model, copies: int) -> int:
     mlp = decoder.layers[0].mlp
     hidden = 0 if mlp is None else mlp.up.shape[0] * (2 if mlp.gate is None else 4)
     kept = len(decoder.layers) * (14 * decoder.d_model + hidden)
-    return (copies * kept + 2 * 9 * len(decoder.layers) * decoder.d_model) * decoder.embedding.element_size()
+    return (
+        copies * kept + 2 * 9 * len(decoder.layers) * decoder.d_model
+    ) * decoder.embedding.element_size()

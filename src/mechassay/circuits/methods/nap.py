@@ -69,12 +69,16 @@ class NAP:
         """See `Method.score`; scores of neurons or nodes instead of edges.
 
         Raises:
-            BadUsage: also for a divergence from the clean run (kl, js): it is smallest there and has no gradient.
+            BadUsage: also for a divergence from the clean run (kl, js): it is smallest there and
+                has no gradient.
         """
         model = backward_model(model, self.backward)
         chosen = load_objective(objective)
         if chosen.needs_clean:
-            raise BadUsage(f"{self.name} takes gradients at the clean run, where {chosen.name!r} has none; use nap-ig.")
+            raise BadUsage(
+                f"{self.name} takes gradients at the clean run, where {chosen.name!r} has none; use"
+                " nap-ig."
+            )
         return _scored(
             self,
             model,
@@ -160,7 +164,17 @@ def _scored(
     checkpoint: Path | None,
 ) -> NeuronScores | NodeScores:
     shape = (model.graph.n_writers, model.decoder.d_model)
-    mean, about = mean_of_shape(method, model, pairs, objective, add, shape, copies=copies, progress=progress, checkpoint=checkpoint)
+    mean, about = mean_of_shape(
+        method,
+        model,
+        pairs,
+        objective,
+        add,
+        shape,
+        copies=copies,
+        progress=progress,
+        checkpoint=checkpoint,
+    )
     if method.level == "neuron":
         return NeuronScores.of(model.graph, mean, about)
     return NodeScores.of(model.graph, mean.sum(1), about)

@@ -1,25 +1,26 @@
 """Optimal ablation: constants that hurt least when they replace what components write.
 
 Li and Janson 2024; MIB (Mueller et al. 2025, appendix E.2, eq. 6). Every component, the input, each
-head and each MLP, gets a vector that does not depend on the prompt. Vectors begin at the component's
-mean over all real positions and descend, by Adam,
+head and each MLP, gets a vector that does not depend on the prompt. Vectors begin at the
+component's mean over all real positions and descend, by Adam,
 
-    L(a) = mean over examples of -log P(answers) at the last token, with the component set to a at all positions.
+    L(a) = mean over examples of -log P(answers) at the last token, with the component set to a at
+    all positions.
 
-Alone (MIB's form): each vector is learned with only its component ablated. The components of a layer
-are separate problems in one stack of runs, which begins at that layer. Together (`joint`, after Li and
-Janson, who learn constants and mask in one run): all vectors are learned at once, each example having a
-random subset of components ablated, each with probability `share`.
+Alone (MIB's form): each vector is learned with only its component ablated. The components of a
+layer are separate problems in one stack of runs, which begins at that layer. Together (`joint`,
+after Li and Janson, who learn constants and mask in one run): all vectors are learned at once, each
+example having a random subset of components ablated, each with probability `share`.
 
-The loss is looked at on validation examples every `check_every` steps; a vector that has not improved for
-`patience` looks is done, and the best one is kept, the mean included. So on the validation examples an
-optimal constant is never worse than the mean.
+The loss is looked at on validation examples every `check_every` steps; a vector that has not
+improved for `patience` looks is done, and the best one is kept, the mean included. So on the
+validation examples an optimal constant is never worse than the mean.
 
 A head's constant is its mix of values, d_head wide: it ranges over what the head can write.
 
-Deviations: the paper's loss is the language model's cross-entropy, which the public code takes over all
-positions and padding; here it is that of the answers, the only tokens that the task asks for. The paper
-looks every 50 steps, the code every 10 on the training loss.
+Deviations: the paper's loss is the language model's cross-entropy, which the public code takes over
+all positions and padding; here it is that of the answers, the only tokens that the task asks for.
+The paper looks every 50 steps, the code every 10 on the training loss.
 """
 
 from __future__ import annotations
@@ -76,9 +77,14 @@ class OptimalAblation:
     def __post_init__(self) -> None:
         for field in ("steps", "batch_size", "check_every", "patience"):
             if getattr(self, field) < 1:
-                raise BadUsage(f"Optimal ablation needs {field} of at least 1; got {getattr(self, field)}.")
+                raise BadUsage(
+                    f"Optimal ablation needs {field} of at least 1; got {getattr(self, field)}."
+                )
         if not 0 < self.lr < math.inf or not 0 < self.share <= 1:
-            raise BadUsage(f"Optimal ablation needs a finite lr > 0 and a share in (0, 1]; got lr={self.lr}, share={self.share}.")
+            raise BadUsage(
+                f"Optimal ablation needs a finite lr > 0 and a share in (0, 1]; got lr={self.lr},"
+                f" share={self.share}."
+            )
 
     def learn(
         self,
@@ -113,16 +119,21 @@ class OptimalAblation:
             out_of_memory_is_an_error(self.name),
         ):
             for number, group in enumerate(groups):
-                # A stream of its own for every group, so that early stopping in one does not change the next.
+                # A stream of its own for every group, so that early stopping in one does not change
+                # the next.
                 generator = seeded(self.seed * (graph.n_layers + 1) + number)
-                done = _Search(self, model, train, held_out, constants, group, generator).run(advance)
+                done = _Search(self, model, train, held_out, constants, group, generator).run(
+                    advance
+                )
                 advance(self.steps - done)
         return constants.values(self.name, model.dtype)
 
     def forwards(self, graph: Graph, n_pairs: int) -> float:
-        """The least that learning takes, in forward passes of one example: a component stops after `patience` looks at best.
+        """The least that learning takes, in forward passes of one example:
+        a component stops after `patience` looks at best.
 
-        A step takes a run, and for each component a forward and a backward pass of the layers that follow, half of them on average.
+        A step takes a run, and for each component a forward and a backward pass of the layers that
+        follow, half of them on average.
         """
         steps = min(self.steps, self.check_every * self.patience)
         runs = 3.0 if self.joint else graph.n_layers * (1.0 + 1.5 * graph.writers_per_layer)
@@ -151,7 +162,9 @@ def _components(model: Model, layer: int) -> list[list[int]]:
 
 @dataclass(frozen=True, eq=False)
 class _Constants:
-    """The vectors being learned, in fp32 at least: the input's, each layer's heads', each layer's MLP's."""
+    """The vectors being learned, in fp32 at least:
+    the input's, each layer's heads', each layer's MLP's.
+    """
 
     embed: Float[Tensor, "d_model"]
     z: list[Tensor]
@@ -162,7 +175,12 @@ class _Constants:
     def of(values: AblatedValues, model: Model) -> _Constants:
         dtype = model.accumulator
         mlp = [] if values.mlp is None else [each[0].to(dtype) for each in values.mlp]
-        return _Constants(values.embed[0].to(dtype), [each[:, 0].to(dtype) for each in values.z], mlp, model.graph.n_heads)
+        return _Constants(
+            values.embed[0].to(dtype),
+            [each[:, 0].to(dtype) for each in values.z],
+            mlp,
+            model.graph.n_heads,
+        )
 
     def leaves(self) -> _Constants:
         """A copy to be differentiated."""
@@ -193,7 +211,9 @@ class _Constants:
 
     def values(self, name: str, dtype: torch.dtype) -> AblatedValues:
         mlp = torch.stack(self.mlp)[:, None].to(dtype) if self.mlp else None
-        return AblatedValues(name, self.embed[None].to(dtype), torch.stack(self.z)[:, :, None].to(dtype), mlp)
+        return AblatedValues(
+            name, self.embed[None].to(dtype), torch.stack(self.z)[:, :, None].to(dtype), mlp
+        )
 
 
 class _Search:
@@ -217,7 +237,9 @@ class _Search:
         self.held_out_dropped = self._dropped(list(range(len(group.units))), len(held_out))
 
     def run(self, advance: Advance) -> int:
-        """Learn, leaving the best vectors in the constants that were given; the number of steps taken."""
+        """Learn, leaving the best vectors in the constants that were given;
+        the number of steps taken.
+        """
         settings, units = self.settings, self.group.units
         optimiser = torch.optim.Adam(self.tensors, lr=settings.lr)
         order = minibatches(len(self.train), settings.batch_size, self.generator)
@@ -251,13 +273,18 @@ class _Search:
 
     def _check(self, losses: Tensor, step: int) -> None:
         if not bool(torch.isfinite(losses).all()):
-            raise NonFinite(f"Optimal ablation: the loss is not finite at step {step} of layer {self.group.layer}'s components.")
+            raise NonFinite(
+                f"Optimal ablation: the loss is not finite at step {step} of layer"
+                f" {self.group.layer}'s components."
+            )
 
     def _dropped(self, active: Sequence[int], n: int) -> Bool[Tensor, "units batch writers"]:
         """What is ablated in the runs of each active unit."""
         n_writers, device = self.model.graph.n_writers, self.model.device
         if self.settings.joint:
-            return (torch.rand(1, n, n_writers, generator=self.generator) < self.settings.share).to(device)
+            return (torch.rand(1, n, n_writers, generator=self.generator) < self.settings.share).to(
+                device
+            )
         dropped = torch.zeros(len(active), n, n_writers, dtype=torch.bool)
         for row, unit in enumerate(active):
             dropped[row][:, self.group.units[unit]] = True
@@ -270,15 +297,23 @@ class _Search:
         model, times = self.model, len(dropped)
         total = torch.zeros(times, dtype=model.accumulator, device=model.device)
         gradients = [torch.zeros_like(tensor) for tensor in self.tensors]
-        for rows, chunk in batch.chunks(token_budget(_bytes_per_token(model) * times, batch.n_tokens, model.device)):
+        for rows, chunk in batch.chunks(
+            token_budget(_bytes_per_token(model) * times, batch.n_tokens, model.device)
+        ):
             trace, ctx = model.run(chunk)
             layer = self.group.layer
             start = trace.embed if layer == 0 else trace.layers[layer].before
             stack, chosen = start.repeat(times, 1, 1), dropped[:, rows].flatten(0, 1)
-            readout = _ablated_readout(model.decoder, stack, ctx.repeat(times), self.now, chosen, layer)
-            losses = CrossEntropy()(readout, chunk.repeat(times)).unflatten(0, (times, len(rows))).sum(dim=1) / len(batch)
+            readout = _ablated_readout(
+                model.decoder, stack, ctx.repeat(times), self.now, chosen, layer
+            )
+            losses = CrossEntropy()(readout, chunk.repeat(times)).unflatten(
+                0, (times, len(rows))
+            ).sum(dim=1) / len(batch)
             if slopes:
-                for into, gradient in zip(gradients, torch.autograd.grad(losses.sum(), self.tensors), strict=True):
+                for into, gradient in zip(
+                    gradients, torch.autograd.grad(losses.sum(), self.tensors), strict=True
+                ):
                     into += gradient
             total += losses.detach().to(total)
         return total, gradients
@@ -292,7 +327,8 @@ def _ablated_readout(
     dropped: Bool[Tensor, "stack writers"],
     first: int,
 ) -> Readout:
-    """Logits at the last column of runs from layer `first` on, some writers of each replaced by their constants.
+    """Logits at the last column of runs from layer `first` on,
+    some writers of each replaced by their constants.
 
     Args:
         x: the stream entering `first`; for layer 0 what the input writes.
@@ -321,4 +357,8 @@ def _bytes_per_token(model: Model) -> int:
     decoder = model.decoder
     mlp = decoder.layers[0].mlp
     hidden = 0 if mlp is None else mlp.up.shape[0] * 4
-    return len(decoder.layers) * (16 * decoder.d_model + hidden) * max(decoder.embedding.element_size(), 4)
+    return (
+        len(decoder.layers)
+        * (16 * decoder.d_model + hidden)
+        * max(decoder.embedding.element_size(), 4)
+    )

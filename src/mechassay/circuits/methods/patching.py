@@ -1,9 +1,9 @@
 """Runs that are the clean one but for one change: what exact patching of edges and of nodes share.
 
 The clean run of some examples is cached, and what each writer changes in the stream is known from
-the two runs. A change is added to the cached stream where it happens, and the forward resumes there:
-many changes stacked in one batch, at the columns that differ, without the prefix and without the
-reference run. With a post-norm P (Gemma) a head changes the stream by P(o + a'_u - a_u) - P(o),
+the two runs. A change is added to the cached stream where it happens, and the forward resumes
+there: many changes stacked in one batch, at the columns that differ, without the prefix and without
+the reference run. With a post-norm P (Gemma) a head changes the stream by P(o + a'_u - a_u) - P(o),
 where o is the clean sum of the layer's heads and output bias.
 """
 
@@ -48,7 +48,9 @@ class Block(NamedTuple):
 
 
 class Patching:
-    """Some examples: their clean run, what each writer changes, and what a change does to the objective."""
+    """Some examples: their clean run, what each writer changes,
+    and what a change does to the objective.
+    """
 
     def __init__(self, model: Model, contrast: Contrast, objective: Objective) -> None:
         self.model, self.contrast, self.objective = model, contrast, objective
@@ -76,44 +78,69 @@ class Patching:
                 out[place] = self.through_post_norm(layer, wrote)
         return out
 
-    def through_post_norm(self, layer: int, change: Float[Tensor, "*lead batch pos d_model"]) -> Float[Tensor, "*lead batch pos d_model"]:
+    def through_post_norm(
+        self, layer: int, change: Float[Tensor, "*lead batch pos d_model"]
+    ) -> Float[Tensor, "*lead batch pos d_model"]:
         """What the stream gains when a head writes `change` more."""
-        post, attended = self.model.decoder.layers[layer].attention.post_norm, self.contrast.clean.layers[layer].attended
+        post, attended = (
+            self.model.decoder.layers[layer].attention.post_norm,
+            self.contrast.clean.layers[layer].attended,
+        )
         if post is None or attended is None:
             return change
         base = self.stream(attended)
         return post(base + change) - post(base)
 
-    def stream(self, x: Float[Tensor, "batch all_pos d_model"]) -> Float[Tensor, "batch pos d_model"]:
+    def stream(
+        self, x: Float[Tensor, "batch all_pos d_model"]
+    ) -> Float[Tensor, "batch pos d_model"]:
         """The columns of a clean tensor that the reference run has."""
         return x[:, -self.columns :]
 
     # The summed drop of the objective when the stream changes somewhere, for several changes.
 
-    def entering(self, layer: int, changes: Float[Tensor, "changes batch pos d_model"]) -> Float[Tensor, "changes"]:
+    def entering(
+        self, layer: int, changes: Float[Tensor, "changes batch pos d_model"]
+    ) -> Float[Tensor, "changes"]:
         """... before a layer (after the last one where `layer` is their number)."""
         clean = self.contrast.clean
-        return self._resume(layer, self.stream(clean.layers[layer].before if layer < len(clean.layers) else clean.final) + changes)
+        return self._resume(
+            layer,
+            self.stream(clean.layers[layer].before if layer < len(clean.layers) else clean.final)
+            + changes,
+        )
 
-    def after_heads(self, layer: int, changes: Float[Tensor, "changes batch pos d_model"]) -> Float[Tensor, "changes"]:
+    def after_heads(
+        self, layer: int, changes: Float[Tensor, "changes batch pos d_model"]
+    ) -> Float[Tensor, "changes"]:
         """... right after a layer's heads."""
         clean = self.contrast.clean.layers[layer]
         if self.model.decoder.parallel or clean.mlp is None:
             return self.entering(layer + 1, changes)
         return self._resume(layer, self.stream(clean.middle) + changes, at_mlp=True)
 
-    def at_logits(self, changes: Float[Tensor, "changes batch pos d_model"]) -> Float[Tensor, "changes"]:
+    def at_logits(
+        self, changes: Float[Tensor, "changes batch pos d_model"]
+    ) -> Float[Tensor, "changes"]:
         """... for the unembedding alone."""
         final = self.contrast.clean.final[:, -1] + changes[:, :, -1]
         return self._drop(self.model.decoder.readout(final.flatten(0, 1)))
 
-    def _resume(self, layer: int, x: Float[Tensor, "changes batch pos d_model"], *, at_mlp: bool = False) -> Float[Tensor, "changes"]:
+    def _resume(
+        self, layer: int, x: Float[Tensor, "changes batch pos d_model"], *, at_mlp: bool = False
+    ) -> Float[Tensor, "changes"]:
         contrast = self.contrast
         stack = x.flatten(0, 1)
         if layer == self.model.graph.n_layers:
             return self._drop(self.model.decoder.readout(stack[:, -1]))
         readout = resume(
-            self.model.decoder, stack, contrast.ctx.repeat(len(x)), layer=layer, at_mlp=at_mlp, past=contrast.clean, start=contrast.start
+            self.model.decoder,
+            stack,
+            contrast.ctx.repeat(len(x)),
+            layer=layer,
+            at_mlp=at_mlp,
+            past=contrast.clean,
+            start=contrast.start,
         )
         return self._drop(readout)
 
@@ -122,12 +149,16 @@ class Patching:
         n = len(self.baseline)
         copies = len(readout.hidden) // n
         clean = None if self.clean is None else self.clean.repeat(copies)
-        values = signed(self.objective, readout, self.contrast.batch.repeat(copies), clean).unflatten(0, (copies, n))
+        values = signed(
+            self.objective, readout, self.contrast.batch.repeat(copies), clean
+        ).unflatten(0, (copies, n))
         return (self.baseline - values).to(self.model.accumulator).sum(dim=1)
 
 
 def chunks(batch: Batch, stack_tokens: int) -> Iterator[tuple[list[int], int]]:
-    """Examples small enough for several changes to be stacked, and how many columns of all of them differ."""
+    """Examples small enough for several changes to be stacked,
+    and how many columns of all of them differ.
+    """
     for rows, chunk in batch.chunks(max(stack_tokens // 8, batch.n_tokens)):
         yield rows, len(rows) * (chunk.n_tokens - min(chunk.first_difference(), chunk.n_tokens - 1))
 
@@ -150,7 +181,9 @@ def sum_of_blocks(
     progress: Progress,
     checkpoint: Path | None,
 ) -> tuple[Tensor, dict[str, Any]]:
-    """The sum of what `add(examples, block, into)` adds for each block, and the provenance of the scores."""
+    """The sum of what `add(examples, block, into)` adds for each block,
+    and the provenance of the scores.
+    """
     zeros = torch.zeros(shape, dtype=model.accumulator, device=model.device)
     about = describe(method, model, batch, objective)
     key = key_of({**about, "blocks": len(blocks), "graph": model.graph.fingerprint})
@@ -163,7 +196,12 @@ def sum_of_blocks(
         for number, block in enumerate(blocks):
             if number >= skip:
                 if run is None or held != block.rows[0]:
-                    run, held = Patching(model, Contrast.run(model.decoder, batch.select(block.rows)), objective), block.rows[0]
+                    run, held = (
+                        Patching(
+                            model, Contrast.run(model.decoder, batch.select(block.rows)), objective
+                        ),
+                        block.rows[0],
+                    )
                 part = torch.zeros_like(zeros)
                 add(run, block, part)
                 state.add(number + 1, total=part)
@@ -172,4 +210,9 @@ def sum_of_blocks(
 
 
 def _bytes_per_token(model: Model) -> int:
-    return 12 * (3 * model.graph.n_heads + 8) * model.decoder.d_model * model.decoder.embedding.element_size()
+    return (
+        12
+        * (3 * model.graph.n_heads + 8)
+        * model.decoder.d_model
+        * model.decoder.embedding.element_size()
+    )

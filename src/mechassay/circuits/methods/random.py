@@ -1,4 +1,6 @@
-"""Random scores: uniform in [-1, 1], the control that every method must beat (Mueller et al. 2025, section 3.2)."""
+"""Random scores: uniform in [-1, 1], the control that every method must beat
+(Mueller et al. 2025, section 3.2).
+"""
 
 from __future__ import annotations
 
@@ -37,7 +39,11 @@ class Random:
     ) -> EdgeScores:
         """See `Method.score`; the pairs only enter the provenance."""
         drawn = self.draw(model.graph)
-        return EdgeScores(drawn.graph, drawn.values, describe(self, model, model.batch(pairs), load_objective(objective)))
+        return EdgeScores(
+            drawn.graph,
+            drawn.values,
+            describe(self, model, model.batch(pairs), load_objective(objective)),
+        )
 
     def draw(self, graph: Graph) -> EdgeScores:
         """Random scores of a graph, with no model."""

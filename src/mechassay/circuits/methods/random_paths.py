@@ -1,19 +1,20 @@
 """Random circuits in which every edge is live: the control for circuits of few edges.
 
-Of edges drawn uniformly, few lie on a path from `input` to `logits` while the circuit is sparse: of 1,000
-of SmolLM2-135M's 123,211 edges often none does, and the random circuit is the empty one. Here a circuit
-grows by whole paths:
+Of edges drawn uniformly, few lie on a path from `input` to `logits` while the circuit is sparse: of
+1,000 of SmolLM2-135M's 123,211 edges often none does, and the random circuit is the empty one. Here
+a circuit grows by whole paths:
 
     1. take the edges in random order;
-    2. an edge whose writer is not yet in is led back to `input`, over edges into the writer drawn uniformly,
-       until it meets a node that is in;
+    2. an edge whose writer is not yet in is led back to `input`, over edges into the writer drawn
+       uniformly, until it meets a node that is in;
     3. in the same way its reader is led on to `logits`;
-    4. a path that would make the circuit larger than asked for is left out, and later edges are tried;
-    5. where one edge is missing at the end and none fits alone, a path of two edges through a node that is
-       not yet in takes the place of `input->logits`.
+    4. a path that would make the circuit larger than asked for is left out, and later edges are
+       tried;
+    5. where one edge is missing at the end and none fits alone, a path of two edges through a node
+       that is not yet in takes the place of `input->logits`.
 
-So a circuit of n edges has n live edges. Once all nodes are in, the rest follows in random order. As a ranking,
-edges come in the order in which a circuit of all of them grows.
+So a circuit of n edges has n live edges. Once all nodes are in, the rest follows in random order.
+As a ranking, edges come in the order in which a circuit of all of them grows.
 """
 
 from __future__ import annotations
@@ -66,7 +67,9 @@ class RandomPaths:
         return EdgeScores(drawn.graph, drawn.values, about)
 
     def draw(self, graph: Graph) -> EdgeScores:
-        """Scores of a graph, with no model: 1 for the first edge, falling to 1 / edges for the last."""
+        """Scores of a graph, with no model: 1 for the first edge,
+        falling to 1 / edges for the last.
+        """
         order = _grown(graph, graph.n_edges, np.random.default_rng(self.seed))
         values = torch.full((graph.n_writers * graph.n_readers,), float("nan"))
         values[torch.from_numpy(order)] = torch.linspace(1.0, 1.0 / len(order), len(order))
@@ -134,7 +137,9 @@ class _Growth:
         return np.array(self.joined, dtype=int)
 
     def add(self, flat: int, room: int) -> bool:
-        """Add a path through an edge if it has at most `room` new edges; whether the edge is in now."""
+        """Add a path through an edge if it has at most `room` new edges;
+        whether the edge is in now.
+        """
         writer, reader = divmod(flat, self.graph.n_readers)
         if self.mask[writer, reader]:
             return True
@@ -147,7 +152,8 @@ class _Growth:
         node = int(self.owner[reader])
         while not self.live[node] and len(path) <= room:
             nodes.append(node)
-            # Readers that see a writer are all those from the first one on: what a reader sees is a prefix.
+            # Readers that see a writer are all those from the first one on: what a reader sees is a
+            # prefix.
             first = int(np.searchsorted(self.visible, node, side="right"))
             onto = int(self.rng.integers(first, self.graph.n_readers))
             path.append((node, onto))
@@ -158,7 +164,9 @@ class _Growth:
         return True
 
     def exchange_direct_edge(self) -> None:
-        """Put `input` -> node -> `logits` through a node drawn among those not in for `input->logits`."""
+        """Put `input` -> node -> `logits` through a node drawn among
+        those not in for `input->logits`.
+        """
         logits = self.graph.logits
         self.mask[0, logits] = False
         self.joined.remove(logits)

@@ -5,10 +5,11 @@ Cao et al. 2021, in the form that Conmy et al. 2023 compare with ACDC, with a ma
     loss = mean KL + lambda mean_edges P(m > 0),
 
 masks being hard concrete (Louizos et al. 2018) with beta 2/3, gamma -0.1, zeta 1.1. At first
-sigmoid(log alpha), stretched to (gamma, zeta), is 0.9. One mask is drawn for all examples of a step. Adam. The score is P(m > 0).
+sigmoid(log alpha), stretched to (gamma, zeta), is 0.9. One mask is drawn for all examples of a
+step. Adam. The score is P(m > 0).
 
-Lambda 100 and learning rate .01 are those of the edge-level runs in the circuit literature. The mean
-is over all edges, so on a graph of n edges each costs lambda / n.
+Lambda 100 and learning rate .01 are those of the edge-level runs in the circuit literature. The
+mean is over all edges, so on a graph of n edges each costs lambda / n.
 """
 
 from __future__ import annotations
@@ -23,7 +24,16 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from mechassay.circuits.methods.mask_training import GAMMA, ZETA, Examples, HardConcrete, Training, prepared, train, trained_scores
+from mechassay.circuits.methods.mask_training import (
+    GAMMA,
+    ZETA,
+    Examples,
+    HardConcrete,
+    Training,
+    prepared,
+    train,
+    trained_scores,
+)
 from mechassay.circuits.objectives import Objective
 from mechassay.circuits.scores import EdgeScores
 from mechassay.circuits.tail import MEAN, Tail
@@ -77,17 +87,35 @@ class SubnetworkProbing:
         examples: Examples | None = None,
         tail: Tail = MEAN,
     ) -> EdgeScores:
-        """See `Method.score`; scores are probabilities, and `checkpoint` is not used: a killed job starts again.
+        """See `Method.score`; scores are probabilities, and `checkpoint` is not used:
+        a killed job starts again.
 
-        The objective plays a part only if `loss` is "objective". `examples` and `tail` are those of `mask_training.train`.
+        The objective plays a part only if `loss` is "objective". `examples` and `tail` are those of
+        `mask_training.train`.
         """
         training = self._training()
         batch, chosen = prepared(self, training, model, pairs, objective)
         share = (INITIAL_MASK - GAMMA) / (ZETA - GAMMA)
-        start = torch.full(model.graph.legal.shape, math.log(share / (1 - share)), device=model.device, dtype=model.accumulator)
+        start = torch.full(
+            model.graph.legal.shape,
+            math.log(share / (1 - share)),
+            device=model.device,
+            dtype=model.accumulator,
+        )
         masks = _Priced(model.graph, start, self.sparsity)
         optimiser = torch.optim.Adam([masks.log_alpha], lr=self.lr)
-        losses = train(model, batch, chosen, masks, optimiser, training, label=self.name, progress=progress, examples=examples, tail=tail)
+        losses = train(
+            model,
+            batch,
+            chosen,
+            masks,
+            optimiser,
+            training,
+            label=self.name,
+            progress=progress,
+            examples=examples,
+            tail=tail,
+        )
         return trained_scores(self, model, batch, chosen, masks.kept().detach(), losses)
 
     def forwards(self, graph: Graph, n_pairs: int) -> float:
@@ -99,7 +127,9 @@ class SubnetworkProbing:
 
 
 class _Priced(HardConcrete):
-    def __init__(self, graph: Graph, log_alpha: Float[Tensor, "writers readers"], price: float) -> None:
+    def __init__(
+        self, graph: Graph, log_alpha: Float[Tensor, "writers readers"], price: float
+    ) -> None:
         super().__init__(graph, log_alpha)
         self.price = price
 

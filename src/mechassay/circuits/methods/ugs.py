@@ -5,21 +5,25 @@ theta and a probability p = sigmoid(theta), at first sigmoid(1). A mask is drawn
 
     w = p (1 - p) (held constant),    alpha = 1 - clamp((u - p) / w + 1/2, 0, 1),    u ~ U(0, 1)
 
-so alpha is uniform in (0, 1) with probability w, 1 with probability p - w/2 and else 0. For a loss L
-then dE[L]/dp = L(1) - L(0) = E[dL/dalpha | alpha inside], and that is the estimate: the sum of
-dL/dalpha over the step's samples with alpha in (0, 1), divided by how many lie inside, `EDGE` from 0
-and from 1; 0 if none does. A straight-through alpha has that slope, times samples / samples inside.
+so alpha is uniform in (0, 1) with probability w, 1 with probability p - w/2 and else 0. For a loss
+L then dE[L]/dp = L(1) - L(0) = E[dL/dalpha | alpha inside], and that is the estimate: the sum of
+dL/dalpha over the step's samples with alpha in (0, 1), divided by how many lie inside, `EDGE` from
+0 and from 1; 0 if none does. A straight-through alpha has that slope, times samples / samples
+inside.
 
-    loss = mean KL + lambda sum_edges p + min(lambda / 2, node_penalty) sum_heads (L H / 2) tanh(2 n / (L H)),
+    loss = mean KL + lambda sum_edges p + min(lambda / 2, node_penalty) sum_heads (L H / 2) tanh(2 n
+    / (L H)),
 
-n being the sum of p over a head's in- and out-edges. AdamW with betas .9, .995 and no decay. Gradients are
-clipped at norm 5 in each of four groups: edges from a head or not, into a head or not. The score is p.
+n being the sum of p over a head's in- and out-edges. AdamW with betas .9, .995 and no decay.
+Gradients are clipped at norm 5 in each of four groups: edges from a head or not, into a head or
+not. The score is p.
 
-Settings are those of the public code for lambda = 1e-3 and counterfactual ablation: learning rate .05 / 5,
-12 masks an example, 5 examples a step. It makes one pass over 9,500 IOI pairs, which is 1,900 steps;
-here steps are counted, and pairs repeat. Deviations: dangling edges are zeroed only under constants, since
-otherwise they have no effect (`mask_training`), and count as samples; columns in which a pair's prompts
-agree are the same in both runs, so there is no special case for the first token.
+Settings are those of the public code for lambda = 1e-3 and counterfactual ablation: learning rate
+.05 / 5, 12 masks an example, 5 examples a step. It makes one pass over 9,500 IOI pairs, which is
+1,900 steps; here steps are counted, and pairs repeat. Deviations: dangling edges are zeroed only
+under constants, since otherwise they have no effect (`mask_training`), and count as samples;
+columns in which a pair's prompts agree are the same in both runs, so there is no special case for
+the first token.
 """
 
 from __future__ import annotations
@@ -34,7 +38,13 @@ import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
 
-from mechassay.circuits.methods.mask_training import Examples, Training, prepared, train, trained_scores
+from mechassay.circuits.methods.mask_training import (
+    Examples,
+    Training,
+    prepared,
+    train,
+    trained_scores,
+)
 from mechassay.circuits.objectives import Objective
 from mechassay.circuits.scores import EdgeScores
 from mechassay.circuits.tail import MEAN, Tail
@@ -80,8 +90,15 @@ class UniformGradientSampling:
 
     def __post_init__(self) -> None:
         check_settings(self, self.name)
-        if not 0 < self.lr < math.inf or not 0 <= self.sparsity < math.inf or not 0 <= self.node_penalty < math.inf:
-            raise BadUsage(f"{self.name} needs a finite lr > 0, sparsity >= 0 and node_penalty >= 0; got {self}.")
+        if (
+            not 0 < self.lr < math.inf
+            or not 0 <= self.sparsity < math.inf
+            or not 0 <= self.node_penalty < math.inf
+        ):
+            raise BadUsage(
+                f"{self.name} needs a finite lr > 0, sparsity >= 0 and node_penalty >= 0; got"
+                f" {self}."
+            )
 
     def score(
         self,
@@ -94,15 +111,28 @@ class UniformGradientSampling:
         examples: Examples | None = None,
         tail: Tail = MEAN,
     ) -> EdgeScores:
-        """See `Method.score`; scores are probabilities, and `checkpoint` is not used: a killed job starts again.
+        """See `Method.score`; scores are probabilities, and `checkpoint` is not used:
+        a killed job starts again.
 
-        The objective plays a part only if `loss` is "objective". `examples` and `tail` are those of `mask_training.train`.
+        The objective plays a part only if `loss` is "objective". `examples` and `tail` are those of
+        `mask_training.train`.
         """
         training = self._training()
         batch, chosen = prepared(self, training, model, pairs, objective)
         masks = _Uniform(model.graph, self, model.device, model.accumulator)
         optimiser = torch.optim.AdamW(masks.parameters(), lr=self.lr, betas=BETAS, weight_decay=0.0)
-        losses = train(model, batch, chosen, masks, optimiser, training, label=self.name, progress=progress, examples=examples, tail=tail)
+        losses = train(
+            model,
+            batch,
+            chosen,
+            masks,
+            optimiser,
+            training,
+            label=self.name,
+            progress=progress,
+            examples=examples,
+            tail=tail,
+        )
         return trained_scores(self, model, batch, chosen, masks.probabilities().detach(), losses)
 
     def forwards(self, graph: Graph, n_pairs: int) -> float:
@@ -110,7 +140,15 @@ class UniformGradientSampling:
         return self._training().forwards(graph, n_pairs)
 
     def _training(self) -> Training:
-        return Training(self.steps, self.batch_size, self.samples, self.seed, self.loss, per_example=True, clip=CLIP)
+        return Training(
+            self.steps,
+            self.batch_size,
+            self.samples,
+            self.seed,
+            self.loss,
+            per_example=True,
+            clip=CLIP,
+        )
 
 
 class _Uniform:
@@ -120,7 +158,13 @@ class _Uniform:
         thetas: the parameters of each group of edges, in index order within the group.
     """
 
-    def __init__(self, graph: Graph, settings: UniformGradientSampling, device: torch.device, dtype: torch.dtype) -> None:
+    def __init__(
+        self,
+        graph: Graph,
+        settings: UniformGradientSampling,
+        device: torch.device,
+        dtype: torch.dtype,
+    ) -> None:
         self.settings = settings
         self.legal = graph.legal.to(device)
         self.owner = graph.reader_owner.to(device)
@@ -128,13 +172,22 @@ class _Uniform:
         self.is_head = torch.zeros(graph.n_writers, dtype=torch.bool, device=device)
         for layer in range(graph.n_layers):
             self.is_head[graph.heads(layer)] = True
-        self.places = [group.flatten().nonzero()[:, 0] for group in self._groups() if bool(group.any())]
-        self.thetas = [torch.full((len(each),), INITIAL_THETA, device=device, dtype=dtype).requires_grad_() for each in self.places]
+        self.places = [
+            group.flatten().nonzero()[:, 0] for group in self._groups() if bool(group.any())
+        ]
+        self.thetas = [
+            torch.full((len(each),), INITIAL_THETA, device=device, dtype=dtype).requires_grad_()
+            for each in self.places
+        ]
 
     def _groups(self) -> list[Bool[Tensor, "writers readers"]]:
         """Edges from a head or another writer, into a head or another reader."""
         into_head = torch.cat((self.is_head, self.is_head.new_zeros(1)))[self.owner]
-        return [self.legal & out[:, None] & into for out in (self.is_head, ~self.is_head) for into in (into_head, ~into_head)]
+        return [
+            self.legal & out[:, None] & into
+            for out in (self.is_head, ~self.is_head)
+            for into in (into_head, ~into_head)
+        ]
 
     def parameters(self) -> list[dict[str, list[Tensor]]]:
         """The groups, as an optimiser takes them."""
@@ -143,7 +196,9 @@ class _Uniform:
     def probabilities(self) -> Float[Tensor, "writers readers"]:
         """p of every edge, and 0 where there is none."""
         flat = self.thetas[0].new_zeros(self.legal.numel())
-        return flat.index_copy(0, torch.cat(self.places), torch.cat(self.thetas).sigmoid()).view_as(self.legal)
+        return flat.index_copy(0, torch.cat(self.places), torch.cat(self.thetas).sigmoid()).view_as(
+            self.legal
+        )
 
     def draw(self, n: int, generator: torch.Generator) -> Float[Tensor, "masks writers readers"]:
         p = self.probabilities()
@@ -164,7 +219,9 @@ class _Uniform:
 def straight_through(
     p: Float[Tensor, "writers readers"], u: Float[Tensor, "masks writers readers"]
 ) -> Float[Tensor, "masks writers readers"]:
-    """Masks alpha of uniform draws u; their slope by p is masks / masks inside where alpha is in (0, 1), else 0."""
+    """Masks alpha of uniform draws u;
+    their slope by p is masks / masks inside where alpha is in (0, 1), else 0.
+    """
     fixed = p.detach()
     width = fixed * (1 - fixed)
     alpha = 1 - ((u - fixed) / width.clamp(min=torch.finfo(p.dtype).tiny) + 0.5).clamp(0, 1)

@@ -47,5 +47,6 @@ def decode(hf: PreTrainedModel) -> Decoder:
     except UnsupportedModel as error:
         names = ", ".join(sorted(known))
         raise UnsupportedModel(
-            f"Model type {kind!r} is not supported (known: {names}) and does not have the Llama layout: {error}"
+            f"Model type {kind!r} is not supported (known: {names}) and does not have the Llama"
+            f" layout: {error}"
         ) from None

@@ -1,4 +1,5 @@
-"""Attention-only models in TransformerLens' layout, such as `NeelNanda/Attn_Only_4L512W_C4_Code` ("attn-only-4l").
+"""Attention-only models in TransformerLens' layout,
+such as `NeelNanda/Attn_Only_4L512W_C4_Code` ("attn-only-4l").
 
     x_0     = W_E[token] + W_pos[position]
     x_{l+1} = x_l + b_O + sum over heads h of  softmax(q_h k_h^T / sqrt(d_head) | causal) v_h W_O[h]
@@ -7,19 +8,22 @@
 
 A checkpoint is a folder with
 
-    config.json              sizes: n_layers, n_heads, d_model, d_head, n_ctx, d_vocab; "attn_only": true; no model_type
-    *.safetensors, or *.pth  one state dict, the one whose name ends in "final" where there are several:
+    config.json              sizes: n_layers, n_heads, d_model, d_head, n_ctx, d_vocab;
+                             "attn_only": true; no model_type
+    *.safetensors, or *.pth  one state dict, that whose name ends in "final" if there are several:
                              embed.W_E [d_vocab, d_model], pos_embed.W_pos [n_ctx, d_model],
-                             blocks.l.ln1.{w,b} [d_model], blocks.l.attn.W_{Q,K,V} [n_heads, d_model, d_head], b_{Q,K,V}
-                             [n_heads, d_head], W_O [n_heads, d_head, d_model], b_O [d_model],
-                             ln_final.{w,b} [d_model], unembed.W_U [d_model, d_vocab][, b_U [d_vocab]]
+                             blocks.l.ln1.{w,b} [d_model], blocks.l.attn.W_{Q,K,V} [n_heads,
+                             d_model, d_head], b_{Q,K,V} [n_heads, d_head], W_O [n_heads, d_head,
+                             d_model], b_O [d_model], ln_final.{w,b} [d_model], unembed.W_U
+                             [d_model, d_vocab][, b_U [d_vocab]]
 
-(Neel Nanda's have `model_final.pth`, with the causal mask and the value of masked scores as buffers, and no b_U.) Layer
-norms have weight and bias and stand alone ("normalization": "LN"); positions are learned and added once. Training code and
-TransformerLens compute the same but for precision: those models were trained with products in bfloat16.
+(Neel Nanda's have `model_final.pth`, with the causal mask and the value of masked scores as
+buffers, and no b_U.) Layer norms have weight and bias and stand alone ("normalization": "LN");
+positions are learned and added once. Training code and TransformerLens compute the same but for
+precision: those models were trained with products in bfloat16.
 
-transformers has no class for these models. `AttnOnlyModel` is the original that the decoder is checked against when it is loaded:
-the equations above as they stand, with no regard to cost.
+transformers has no class for these models. `AttnOnlyModel` is the original that the decoder is
+checked against when it is loaded: the equations above as they stand, with no regard to cost.
 """
 
 from __future__ import annotations
@@ -51,7 +55,9 @@ _COMPUTED_HERE: dict[str, Any] = {
     "use_local_attn": False,
     "final_rms": False,
 }
-"""Settings that change the computation, with the one value that is known here; a config that lacks one means it."""
+"""Settings that change the computation, with the one value that is known here;
+a config that lacks one means it.
+"""
 
 _BUFFERS = ("attn.mask", "attn.IGNORE")
 """Ends of names that checkpoints have for what is no weight."""
@@ -79,13 +85,22 @@ class AttnOnlyConfig:
     def shapes(self) -> dict[str, tuple[int, ...]]:
         """The shape of every tensor by its name; `unembed.b_U` may be missing."""
         width, split = (self.d_model,), (self.n_heads, self.d_model, self.d_head)
-        shapes: dict[str, tuple[int, ...]] = {"embed.W_E": (self.d_vocab, *width), "pos_embed.W_pos": (self.n_ctx, *width)}
+        shapes: dict[str, tuple[int, ...]] = {
+            "embed.W_E": (self.d_vocab, *width),
+            "pos_embed.W_pos": (self.n_ctx, *width),
+        }
         for layer in range(self.n_layers):
             block = f"blocks.{layer}."
             shapes |= {f"{block}ln1.w": width, f"{block}ln1.b": width}
             for slot in "QKV":
-                shapes |= {f"{block}attn.W_{slot}": split, f"{block}attn.b_{slot}": (self.n_heads, self.d_head)}
-            shapes |= {f"{block}attn.W_O": (self.n_heads, self.d_head, self.d_model), f"{block}attn.b_O": width}
+                shapes |= {
+                    f"{block}attn.W_{slot}": split,
+                    f"{block}attn.b_{slot}": (self.n_heads, self.d_head),
+                }
+            shapes |= {
+                f"{block}attn.W_O": (self.n_heads, self.d_head, self.d_model),
+                f"{block}attn.b_O": width,
+            }
         return {
             **shapes,
             "ln_final.w": width,
@@ -135,16 +150,29 @@ class AttnOnlyModel(nn.Module):
             block = f"blocks.{layer}."
             y = self._layer_norm(x, f"{block}ln1")
             q, k, v = (
-                torch.einsum("bpd,hde->bhpe", y, self.weight(f"{block}attn.W_{slot}")) + self.weight(f"{block}attn.b_{slot}")[:, None]
+                torch.einsum("bpd,hde->bhpe", y, self.weight(f"{block}attn.W_{slot}"))
+                + self.weight(f"{block}attn.b_{slot}")[:, None]
                 for slot in "QKV"
             )
-            scores = (q @ k.transpose(2, 3) / self.config.d_head**0.5).masked_fill(unseen, float("-inf"))
+            scores = (q @ k.transpose(2, 3) / self.config.d_head**0.5).masked_fill(
+                unseen, float("-inf")
+            )
             z = torch.softmax(at_least_fp32(scores), dim=-1).to(v.dtype) @ v
-            x = x + torch.einsum("bhpe,hed->bpd", z, self.weight(f"{block}attn.W_O")) + self.weight(f"{block}attn.b_O")
+            x = (
+                x
+                + torch.einsum("bhpe,hed->bpd", z, self.weight(f"{block}attn.W_O"))
+                + self.weight(f"{block}attn.b_O")
+            )
         logits = self._layer_norm(x, "ln_final") @ self.weight("unembed.W_U")
-        return Output(logits + self.weight("unembed.b_U") if hasattr(self.get_submodule("unembed"), "b_U") else logits)
+        return Output(
+            logits + self.weight("unembed.b_U")
+            if hasattr(self.get_submodule("unembed"), "b_U")
+            else logits
+        )
 
-    def _layer_norm(self, x: Float[Tensor, "batch pos d_model"], name: str) -> Float[Tensor, "batch pos d_model"]:
+    def _layer_norm(
+        self, x: Float[Tensor, "batch pos d_model"], name: str
+    ) -> Float[Tensor, "batch pos d_model"]:
         wide = at_least_fp32(x)
         centred = wide - wide.mean(-1, keepdim=True)
         scale = (centred.pow(2).mean(-1, keepdim=True) + self.config.ln_eps).sqrt()
@@ -159,8 +187,11 @@ def decode(hf: AttnOnlyModel) -> Decoder:
         return Norm(weight(f"{name}.w"), weight(f"{name}.b"), config.ln_eps, centred=True)
 
     def projection(name: str, slot: str) -> Projection:
-        # Stored [heads, d_model, d_head], so that heads cannot be flattened to one matrix without a copy; made once here.
-        return Projection(weight(f"{name}.W_{slot}").transpose(1, 2).contiguous(), weight(f"{name}.b_{slot}"))
+        # Stored [heads, d_model, d_head], so that heads cannot be flattened to one matrix without a
+        # copy; made once here.
+        return Projection(
+            weight(f"{name}.W_{slot}").transpose(1, 2).contiguous(), weight(f"{name}.b_{slot}")
+        )
 
     def layer(block: str) -> Layer:
         attention = Attention(
@@ -186,13 +217,18 @@ def decode(hf: AttnOnlyModel) -> Decoder:
     )
 
 
-# --- checkpoints -------------------------------------------------------------------------------------
+# --- checkpoints
+# -------------------------------------------------------------------------------------
 
 
 def is_checkpoint(config: Path) -> bool:
     """Whether a config.json is TransformerLens' (of any model), and not transformers'."""
     read = _read_json(config)
-    return isinstance(read, dict) and "model_type" not in read and {"n_heads", "d_head", "attn_only"} <= read.keys()
+    return (
+        isinstance(read, dict)
+        and "model_type" not in read
+        and {"n_heads", "d_head", "attn_only"} <= read.keys()
+    )
 
 
 def read_checkpoint(folder: Path, dtype: torch.dtype) -> AttnOnlyModel:
@@ -204,7 +240,10 @@ def read_checkpoint(folder: Path, dtype: torch.dtype) -> AttnOnlyModel:
     """
     config = read_config(folder / "config.json")
     file = _weights_file(folder)
-    return AttnOnlyModel(config, {name: tensor.to(dtype) for name, tensor in _checked(file, _state(file), config).items()})
+    return AttnOnlyModel(
+        config,
+        {name: tensor.to(dtype) for name, tensor in _checked(file, _state(file), config).items()},
+    )
 
 
 def read_config(path: Path) -> AttnOnlyConfig:
@@ -216,11 +255,16 @@ def read_config(path: Path) -> AttnOnlyConfig:
     """
     read: dict[str, Any] = _read_json(path)
     if read.get("attn_only") is not True:
-        raise UnsupportedModel(f"{path}: a TransformerLens checkpoint with MLPs; only attention-only ones are supported.")
+        raise UnsupportedModel(
+            f"{path}: a TransformerLens checkpoint with MLPs; only attention-only ones are"
+            " supported."
+        )
     for key, known in _COMPUTED_HERE.items():
         if read.get(key, known) != known:
             raise UnsupportedModel(f"{path}: {key} must be {known!r}; got {read[key]!r}.")
-    sizes: dict[str, Any] = {each.name: read.get(each.name) for each in fields(AttnOnlyConfig) if each.type == "int"}
+    sizes: dict[str, Any] = {
+        each.name: read.get(each.name) for each in fields(AttnOnlyConfig) if each.type == "int"
+    }
     for key, value in sizes.items():
         if type(value) is not int or value < 1:
             raise BadFile(f"{path}: {key} must be a positive whole number; got {value!r}.")
@@ -240,12 +284,15 @@ def _read_json(path: Path) -> Any:
 
 
 def _weights_file(folder: Path) -> Path:
-    found = sorted(folder.glob("*.safetensors")) or sorted([*folder.glob("*.pth"), *folder.glob("*.pt")])
+    found = sorted(folder.glob("*.safetensors")) or sorted(
+        [*folder.glob("*.pth"), *folder.glob("*.pt")]
+    )
     chosen = found if len(found) == 1 else [file for file in found if file.stem.endswith("final")]
     if len(chosen) != 1:
         raise BadFile(
-            f"The folder {str(folder)!r} must have one file of weights (*.safetensors or *.pth), or one whose name ends in 'final'; "
-            f"got {', '.join(file.name for file in found) or 'none'}."
+            f"The folder {str(folder)!r} must have one file of weights (*.safetensors or *.pth), or"
+            " one whose name ends in 'final'; got"
+            f" {', '.join(file.name for file in found) or 'none'}."
         )
     return chosen[0]
 
@@ -265,29 +312,49 @@ def _state(file: Path) -> dict[str, Any]:
 def _checked(file: Path, state: dict[str, Any], config: AttnOnlyConfig) -> dict[str, Tensor]:
     """The weights, if they are those that the config asks for and no others."""
     if config.n_layers > len(state):  # before a name is made for each of their tensors
-        raise BadFile(f"{file}: holds {len(state)} tensors, too few for the {config.n_layers} layers of its config.")
+        raise BadFile(
+            f"{file}: holds {len(state)} tensors, too few for the {config.n_layers} layers of its"
+            " config."
+        )
     shapes = config.shapes
     unknown = [name for name in state if name not in shapes and not str(name).endswith(_BUFFERS)]
     missing = [name for name in shapes if name not in state and name != "unembed.b_U"]
     for kind, names in (("lacks", missing), ("has unknown", unknown)):
         if names:
-            raise BadFile(f"{file}: {kind} {len(names)} tensors of this config's model, for example {names[0]}.")
+            raise BadFile(
+                f"{file}: {kind} {len(names)} tensors of this config's model, for example"
+                f" {names[0]}."
+            )
     for name, tensor in state.items():
         if str(name).endswith("attn.mask") and not _is_causal(tensor):
-            raise BadFile(f"{file}: {name} is not a causal mask, so this model attends in another way.")
+            raise BadFile(
+                f"{file}: {name} is not a causal mask, so this model attends in another way."
+            )
         if name in shapes:
             _check_tensor(file, name, tensor, shapes[name])
     return {name: state[name] for name in shapes if name in state}
 
 
 def _check_tensor(file: Path, name: str, given: Any, shape: tuple[int, ...]) -> None:
-    if not isinstance(given, Tensor) or given.layout != torch.strided or given.device.type != "cpu" or not given.is_floating_point():
+    if (
+        not isinstance(given, Tensor)
+        or given.layout != torch.strided
+        or given.device.type != "cpu"
+        or not given.is_floating_point()
+    ):
         raise BadFile(f"{file}: {name} is not an ordinary tensor of floating-point numbers.")
     if tuple(given.shape) != shape:
-        raise BadFile(f"{file}: {name} has shape {tuple(given.shape)}; its config asks for {shape}.")
+        raise BadFile(
+            f"{file}: {name} has shape {tuple(given.shape)}; its config asks for {shape}."
+        )
     if given.untyped_storage().nbytes() < given.numel() * given.element_size():
         raise BadFile(f"{file}: {name} claims more values than the file holds.")
 
 
 def _is_causal(mask: Any) -> bool:
-    return isinstance(mask, Tensor) and mask.ndim == 2 and mask.dtype == torch.bool and torch.equal(mask, torch.ones_like(mask).tril())
+    return (
+        isinstance(mask, Tensor)
+        and mask.ndim == 2
+        and mask.dtype == torch.bool
+        and torch.equal(mask, torch.ones_like(mask).tril())
+    )

@@ -1,4 +1,5 @@
-"""Gemma-2 and Gemma-3: RMSNorm with weight 1 + w, scaled embeddings, post-norms, soft-caps, sliding windows.
+"""Gemma-2 and Gemma-3: RMSNorm with weight 1 + w, scaled embeddings,
+post-norms, soft-caps, sliding windows.
 
 Gemma-3 has q/k norms, and one rotary table for its sliding and one for its full layers.
 """
@@ -30,7 +31,10 @@ def decode(hf: PreTrainedModel) -> Decoder:
         # The buffer, not sqrt(d_model): in fp64 the two differ by the buffer's fp32 rounding.
         embed_scale=float(find(hf, "model.embed_tokens.embed_scale")),
         positions=None,
-        layers=tuple(_layer(block, config, kind) for block, kind in zip(find(hf, "model.layers"), config.layer_types, strict=True)),
+        layers=tuple(
+            _layer(block, config, kind)
+            for block, kind in zip(find(hf, "model.layers"), config.layer_types, strict=True)
+        ),
         final_norm=_norm(find(hf, "model.norm")),
         unembedding=find(hf, "lm_head.weight").data,
         unembed_bias=optional(find(hf, "lm_head"), "bias"),

@@ -1,4 +1,6 @@
-"""Llama, Mistral, Qwen2, Qwen3, SmolLM2: RMSNorm, rotary, grouped queries, gated MLP; optional q/k norms and windows."""
+"""Llama, Mistral, Qwen2, Qwen3, SmolLM2: RMSNorm, rotary, grouped queries, gated MLP;
+optional q/k norms and windows.
+"""
 
 from __future__ import annotations
 
@@ -19,7 +21,9 @@ def decode(hf: PreTrainedModel) -> Decoder:
         embedding=find(hf, "model.embed_tokens.weight").data,
         embed_scale=None,
         positions=None,
-        layers=tuple(_layer(block, config, index) for index, block in enumerate(find(hf, "model.layers"))),
+        layers=tuple(
+            _layer(block, config, index) for index, block in enumerate(find(hf, "model.layers"))
+        ),
         final_norm=rms_norm(find(hf, "model.norm")),
         unembedding=find(hf, "lm_head.weight").data,
         unembed_bias=optional(find(hf, "lm_head"), "bias"),
@@ -32,8 +36,17 @@ def _layer(block: nn.Module, config: Any, index: int) -> Layer:
     window = getattr(config, "sliding_window", None)
     slides = types[index] == "sliding_attention" if types else True
     return Layer(
-        attention(find(block, "self_attn"), rms_norm(find(block, "input_layernorm")), window=window if slides else None, rotary="default"),
-        gated_mlp(find(block, "mlp"), rms_norm(find(block, "post_attention_layernorm")), activation(config.hidden_act)),
+        attention(
+            find(block, "self_attn"),
+            rms_norm(find(block, "input_layernorm")),
+            window=window if slides else None,
+            rotary="default",
+        ),
+        gated_mlp(
+            find(block, "mlp"),
+            rms_norm(find(block, "post_attention_layernorm")),
+            activation(config.hidden_act),
+        ),
     )
 
 
@@ -50,7 +63,12 @@ def attention(
     """Attention with separate q, k, v and o projections."""
     d_head: int = module.head_dim
     parts = {
-        slot: projection(find(module, f"{slot}_proj.weight").data, optional(find(module, f"{slot}_proj"), "bias"), d_head) for slot in "qkv"
+        slot: projection(
+            find(module, f"{slot}_proj.weight").data,
+            optional(find(module, f"{slot}_proj"), "bias"),
+            d_head,
+        )
+        for slot in "qkv"
     }
     return Attention(
         norm=norm,

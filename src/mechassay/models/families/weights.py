@@ -30,20 +30,32 @@ def find(root: nn.Module, path: str) -> Any:
 
 def layer_norm(module: nn.Module) -> Norm:
     """A LayerNorm's data."""
-    return Norm(find(module, "weight").data, find(module, "bias").data, float(find(module, "eps")), centred=True)
+    return Norm(
+        find(module, "weight").data,
+        find(module, "bias").data,
+        float(find(module, "eps")),
+        centred=True,
+    )
 
 
 def rms_norm(module: nn.Module, *, offset: float = 0.0) -> Norm:
     """An RMSNorm's data; `offset` is added to the stored weight (Gemma: 1)."""
     eps = getattr(module, "variance_epsilon", None)
     weight = find(module, "weight").data
-    return Norm(weight + offset if offset else weight, None, float(find(module, "eps") if eps is None else eps), centred=False)
+    return Norm(
+        weight + offset if offset else weight,
+        None,
+        float(find(module, "eps") if eps is None else eps),
+        centred=False,
+    )
 
 
 def projection(weight: Tensor, bias: Tensor | None, d_head: int) -> Projection:
     """A projection into heads from a [heads * d_head, d_model] weight."""
     heads = weight.shape[0] // d_head
-    return Projection(weight.unflatten(0, (heads, d_head)), None if bias is None else bias.view(heads, d_head))
+    return Projection(
+        weight.unflatten(0, (heads, d_head)), None if bias is None else bias.view(heads, d_head)
+    )
 
 
 def optional(module: nn.Module, name: str) -> Tensor | None:
