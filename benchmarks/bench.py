@@ -32,11 +32,11 @@ from mechassay.circuits.methods.eap import EAP
 from mechassay.circuits.methods.eap_ig_inputs import EAPIGInputs
 from mechassay.circuits.methods.exact import _blocks, add_edges
 from mechassay.circuits.methods.patching import STACK_TOKENS, Patching
-from mechassay.circuits.objectives import LogitDiff
-from mechassay.models.capture import Contrast
 from mechassay.models.circuit_forward import run_circuit
 from mechassay.models.circuit_plan import compile_circuit
 from mechassay.models.model import Model, load_model, make_model
+from mechassay.models.trace import Contrast
+from mechassay.objectives import LogitDiff
 from mechassay.pairs import Batch
 from mechassay.progress import SILENT
 

@@ -1,7 +1,8 @@
 """Imports run one way: a module knows those to its left, never those to its right.
 
-errors, version, registry, progress -> graph, ablated, alignment, pairs, examples, records, stats ->
-models -> tasks -> circuits -> truth -> adversarial -> report -> runs -> cli. Only imports that run
+errors, version, registry, progress, files, checkpoint -> graph, alignment, pairs, examples,
+records, stats -> models -> objectives, training -> tasks -> circuits -> truth -> adversarial ->
+report -> runs -> cli. Only imports that run
 when a module is imported count: those inside functions and under TYPE_CHECKING do not make one part
 of the package depend on another at import time.
 """
@@ -22,14 +23,17 @@ ORDER = [
     "version",
     "registry",
     "progress",
+    "files",
+    "checkpoint",
     "graph",
-    "ablated",
     "alignment",
     "pairs",
     "examples",
     "records",
     "stats",
     "models",
+    "objectives",
+    "training",
     "tasks",
     "circuits",
     "truth",
@@ -109,7 +113,7 @@ from . import evaluate
 if TYPE_CHECKING:
     from mechassay.cli import main
 else:
-    import mechassay.stats
+    import mechassay.stats.intervals
 try:
     from mechassay.records import Record
 except ImportError:

@@ -8,9 +8,9 @@ import pytest
 
 from mechassay import registry
 from mechassay.circuits.methods import METHODS
-from mechassay.circuits.objectives import OBJECTIVES
 from mechassay.errors import UnknownName
 from mechassay.models.families import FAMILIES
+from mechassay.objectives import OBJECTIVES
 from mechassay.registry import Registry
 from mechassay.tasks import TASKS
 

@@ -22,7 +22,6 @@ import torch
 from jaxtyping import Bool, Int
 from torch import Tensor
 
-from mechassay.ablated import AblatedValues
 from mechassay.alignment import Aligned, Misaligned, Span, align
 from mechassay.errors import BadPairs
 
@@ -157,8 +156,6 @@ class Batch:
         groups: the unit that error bars respect.
         alignment: how many pairs had tokens cut from or forced after their prompts, and how many
             are compared by the first of several tokens (see `mechassay.alignment`).
-        ablated: what ablated edges carry instead of the counterfactual run; made by
-            `mechassay.circuits.ablate`.
     """
 
     clean: Int[Tensor, "batch pos"]
@@ -170,7 +167,6 @@ class Batch:
     groups: tuple[str, ...]
     content: str = ""
     alignment: Mapping[str, int] = field(default_factory=lambda: NO_COUNTS)
-    ablated: AblatedValues | None = None
 
     def __len__(self) -> int:
         return self.clean.shape[0]
@@ -200,11 +196,8 @@ class Batch:
     def first_difference(self) -> int:
         """The first column in which any pair's prompts differ (`n_tokens` if none does).
 
-        Attention is causal, so clean and counterfactual runs are identical before it. Constants
-        differ from the first column on.
+        Attention is causal, so clean and counterfactual runs are identical before it.
         """
-        if self.ablated is not None:
-            return 0
         differs = (self.clean != self.counterfactual).any(dim=0).nonzero()
         return int(differs[0]) if len(differs) else self.n_tokens
 
@@ -214,16 +207,15 @@ class Batch:
             name: getattr(self, name).to(device)
             for name in ("clean", "counterfactual", "mask", "answers", "foils")
         }
-        return replace(
-            self, **moved, ablated=None if self.ablated is None else self.ablated.to(device)
-        )
+        return replace(self, **moved)
 
     def select(self, rows: Sequence[int]) -> Batch:
         """The pairs at `rows`, in that order, trimmed to the longest of them."""
         index = torch.as_tensor(rows, dtype=torch.long, device=self.clean.device)
         mask = self.mask[index]
         start = int(mask.any(dim=0).int().argmax())
-        return Batch(
+        return replace(
+            self,
             clean=self.clean[index, start:],
             counterfactual=self.counterfactual[index, start:],
             mask=mask[:, start:],
@@ -231,8 +223,7 @@ class Batch:
             foils=self.foils[index],
             ids=tuple(self.ids[i] for i in rows),
             groups=tuple(self.groups[i] for i in rows),
-            content=self.content,
-            ablated=self.ablated,
+            alignment=NO_COUNTS,
         )
 
     def repeat(self, times: int) -> Batch:

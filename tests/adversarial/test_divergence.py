@@ -13,10 +13,10 @@ from torch import Tensor
 
 from mechassay.adversarial import divergence as module
 from mechassay.adversarial.divergence import Target, divergence, divergences_from
-from mechassay.models.capture import trace
 from mechassay.models.decoder import Decoder, Readout
 from mechassay.models.model import Model
 from mechassay.models.reference import exact_precision
+from mechassay.models.trace import trace
 from tiny import VOCABULARY, subject
 
 FAMILIES = ["gpt2", "neox", "llama31", "qwen3", "gemma2", "gemma3"]

@@ -13,7 +13,6 @@ import pytest
 import torch
 
 from mechassay.adversarial.findings import Statistics, fields_of, finite, histogram
-from mechassay.adversarial.groups import Field
 from mechassay.adversarial.heat_maps import chosen_maps, heat_map, named_field, parse_map
 from mechassay.adversarial.pools import Pool
 from mechassay.adversarial.population import check_finite, enumerate_pools
@@ -21,6 +20,7 @@ from mechassay.adversarial.strata import skeleton
 from mechassay.adversarial.values import Values
 from mechassay.errors import BadFile, BadUsage, UnknownName
 from mechassay.examples import Prompt, filled
+from mechassay.stats.groups import Field
 from mechassay.tasks.ioi import IOI
 from mechassay.truth.models import load_truth
 from mechassay.truth.tasks import CompiledIOI

@@ -12,7 +12,6 @@ import pytest
 import torch
 
 from mechassay.adversarial.evaluation import evaluate_pairs
-from mechassay.adversarial.partial_grid import PartialGrid
 from mechassay.adversarial.pools import Pool, draw_pools
 from mechassay.adversarial.restriction import (
     agreeing,
@@ -29,6 +28,7 @@ from mechassay.errors import BadFile, BadPairs, BadUsage, UnknownName
 from mechassay.examples import Prompt
 from mechassay.models.model import Model, make_model
 from mechassay.progress import SILENT, Progress
+from mechassay.stats.partial_grid import PartialGrid
 from mechassay.tasks.ioi import IOI
 from tiny import with_words
 

@@ -13,9 +13,7 @@ import numpy as np
 import pytest
 import torch
 
-from mechassay.adversarial.bootstrap import two_way_worst
 from mechassay.adversarial.evaluation import evaluate_pairs
-from mechassay.adversarial.paired import Estimate, Resampled, over_repeats
 from mechassay.adversarial.pools import Pool
 from mechassay.adversarial.redrawn import Redrawn, labels_of
 from mechassay.adversarial.robust import Robust
@@ -44,6 +42,8 @@ from mechassay.runs.robust import (
     strata_grid,
     write_robust,
 )
+from mechassay.stats.resampled import Estimate, Resampled, over_repeats
+from mechassay.stats.two_way import two_way_worst
 from mechassay.truth.models import load_truth
 from tiny import VOCABULARY, Subject, subject
 

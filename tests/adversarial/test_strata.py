@@ -9,13 +9,13 @@ import numpy as np
 import pytest
 import torch
 
-from mechassay.adversarial.groups import Field
-from mechassay.adversarial.label_tests import Exceedance, HighPercentile, LabelTest, worse_labels
 from mechassay.adversarial.pools import Pool, draw_pools, tokenized
 from mechassay.adversarial.strata import skeleton, strata_of
 from mechassay.errors import BadUsage
 from mechassay.examples import Prompt, filled
 from mechassay.models.model import Model, make_model
+from mechassay.stats.groups import Field
+from mechassay.stats.label_tests import Exceedance, HighPercentile, LabelTest, worse_labels
 from mechassay.tasks.ioi import IOI
 from tiny import with_words
 

@@ -8,7 +8,6 @@ import numpy as np
 import pytest
 import torch
 
-from mechassay.ablated import AblatedValues
 from mechassay.adversarial.agreement import Agreement
 from mechassay.adversarial.evaluation import evaluate_pairs
 from mechassay.adversarial.pools import Pool, draw_pools
@@ -19,6 +18,7 @@ from mechassay.circuits.methods.random import Random
 from mechassay.circuits.scores import Circuit
 from mechassay.errors import BadUsage
 from mechassay.examples import Prompt
+from mechassay.models.constants import Constants
 from mechassay.pairs import Batch
 from mechassay.progress import SILENT
 from mechassay.truth.models import Truth, load_truth
@@ -121,7 +121,7 @@ def test_constants_take_the_place_of_the_corrupted_prompt(
 ) -> None:
     model, clean = truth.model, pools[0]
     batch = Batch.from_tokens(clean.tokens, clean.tokens, [0] * len(clean), [1] * len(clean))
-    constants: AblatedValues = ablated_values(model, batch, "mean", progress=SILENT)
+    constants: Constants = ablated_values(model, batch, "mean", progress=SILENT)
     values = evaluate(model, circuit, ablate(model, batch, constants), "kl", progress=SILENT)
     cases = worst_cases(model, circuit, clean, clean, values, 3, ablated=constants)
     assert not disagreements(cases) and cases[0].value == values.max()

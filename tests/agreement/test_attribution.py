@@ -13,8 +13,8 @@ from torch import Tensor
 from mechassay.circuits.attribution import clean_scores, interpolated_scores
 from mechassay.circuits.methods.eap_ig_activations import EAPIGActivations
 from mechassay.circuits.methods.exact import ExactPatching
-from mechassay.circuits.objectives import CrossEntropy, LogitDiff
 from mechassay.models.reference import Recording, ReferenceModel, exact_precision
+from mechassay.objectives import CrossEntropy, LogitDiff
 from mechassay.pairs import Batch
 from tiny import FAMILIES, Subject, subject
 

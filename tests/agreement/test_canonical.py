@@ -21,11 +21,11 @@ from mechassay.circuits.canonical import canonical
 from mechassay.circuits.methods.eap import EAP
 from mechassay.circuits.methods.exact import ExactPatching
 from mechassay.circuits.scores import Circuit
-from mechassay.models.capture import Contrast
 from mechassay.models.circuit_forward import run_circuit
 from mechassay.models.circuit_plan import compile_circuit
 from mechassay.models.model import Model
 from mechassay.models.reference import ReferenceModel, exact_precision
+from mechassay.models.trace import Contrast
 from mechassay.pairs import Batch
 from tiny import subject, token_pairs, write_attn_only
 

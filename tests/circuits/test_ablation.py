@@ -10,7 +10,6 @@ import numpy as np
 import pytest
 import torch
 
-from mechassay.ablated import AblatedValues
 from mechassay.circuits import (
     EAP,
     Circuit,
@@ -22,6 +21,7 @@ from mechassay.circuits import (
     evaluate,
 )
 from mechassay.errors import BadPairs, BadUsage, UnknownName
+from mechassay.models.constants import Constants, constants_of
 from mechassay.models.reference import Recording, ReferenceModel, exact_precision
 from mechassay.pairs import Batch
 from mechassay.progress import SILENT
@@ -35,7 +35,7 @@ def case(request: pytest.FixtureRequest) -> Subject:
     return subject(request.param, torch.float64, n_pairs=2)
 
 
-def constants_as_recording(case: Subject, values: AblatedValues) -> Recording:
+def constants_as_recording(case: Subject, values: Constants) -> Recording:
     """What the reference evaluator would have recorded if every writer had written its constant."""
     model, batch = case.model, case.batch
     reference = ReferenceModel(model.hf, model.graph)
@@ -72,13 +72,13 @@ def constants_as_recording(case: Subject, values: AblatedValues) -> Recording:
 def test_circuits_equal_the_dense_definition(case: Subject, kind: str) -> None:
     model = case.model
     batch = ablate(model, case.batch, kind, progress=SILENT)
-    assert batch.ablated is not None
+    assert constants_of(batch) is not None
     scores = Random(seed=3).draw(model.graph)
     circuits = [Circuit.empty(model.graph), *(scores.top(p).pruned() for p in (0.3, 0.7))]
     fast = evaluate(model, circuits, batch, progress=SILENT)
     with exact_precision(model.hf), torch.no_grad():
         reference = ReferenceModel(model.hf, model.graph)
-        recording = constants_as_recording(case, batch.ablated)
+        recording = constants_as_recording(case, constants_of(batch))
         for circuit, values in zip(circuits, fast, strict=True):
             logits = reference.run(batch.clean, batch.mask, recording, circuit.edges.double())
             slow = logits.gather(1, batch.answers) - logits.gather(1, batch.foils)
@@ -92,14 +92,14 @@ def test_attribution_is_the_derivative_under_any_ablation() -> None:
     case = subject("gemma2", torch.float64, n_pairs=1)
     model = case.model
     batch = ablate(model, case.batch, "mean", progress=SILENT)
-    assert batch.ablated is not None
+    assert constants_of(batch) is not None
     scores = EAP().score(model, batch, progress=SILENT)
     with exact_precision(model.hf):
         m = torch.ones(
             model.graph.n_writers, model.graph.n_readers, dtype=torch.float64, requires_grad=True
         )
         logits = ReferenceModel(model.hf, model.graph).run(
-            batch.clean, batch.mask, constants_as_recording(case, batch.ablated), m
+            batch.clean, batch.mask, constants_as_recording(case, constants_of(batch)), m
         )
         (slope,) = torch.autograd.grad(
             (logits.gather(1, batch.answers) - logits.gather(1, batch.foils)).mean(), m
@@ -113,14 +113,14 @@ def test_means_by_hand() -> None:
     model, batch = case.model, case.batch
     taken, _ = model.run(batch)
     real = batch.mask
-    mean = ablate(model, batch, "mean", progress=SILENT).ablated
+    mean = constants_of(ablate(model, batch, "mean", progress=SILENT))
     assert mean is not None and mean.mlp is not None and len(mean.embed) == 1
     torch.testing.assert_close(mean.embed[0], taken.embed[real].mean(0))
     torch.testing.assert_close(mean.z[1, 2, 0], taken.layers[1].z[:, 2][real].mean(0))
     mlp = taken.layers[2].mlp
     assert mlp is not None
     torch.testing.assert_close(mean.mlp[2, 0], mlp[real].mean(0))
-    by_place = ablate(model, batch, "positional-mean", progress=SILENT).ablated
+    by_place = constants_of(ablate(model, batch, "positional-mean", progress=SILENT))
     assert by_place is not None
     # The first pair is shorter by two: its first token stands in the third column.
     second = torch.stack([taken.embed[0, 3], taken.embed[1, 1], taken.embed[2, 1]]).mean(0)
@@ -130,9 +130,9 @@ def test_means_by_hand() -> None:
 
 def test_padding_and_chunks_do_not_change_means(monkeypatch: pytest.MonkeyPatch) -> None:
     case = subject("gpt2", torch.float64, n_pairs=5)
-    whole = ablate(case.model, case.batch, "positional-mean", progress=SILENT).ablated
+    whole = constants_of(ablate(case.model, case.batch, "positional-mean", progress=SILENT))
     monkeypatch.setattr("mechassay.models.memory.CPU_BUDGET", 1)
-    single = ablate(case.model, case.batch, "positional-mean", progress=SILENT).ablated
+    single = constants_of(ablate(case.model, case.batch, "positional-mean", progress=SILENT))
     assert whole is not None and single is not None
     torch.testing.assert_close(whole.z, single.z)
     assert whole.content[:8] != ablate(case.model, case.batch, "mean", progress=SILENT).content[:8]

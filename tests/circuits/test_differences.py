@@ -17,7 +17,7 @@ from mechassay.circuits.record import record_of
 from mechassay.errors import BadUsage
 from mechassay.progress import SILENT
 from mechassay.records import Spec
-from mechassay.stats import Estimate
+from mechassay.stats.intervals import Estimate
 from mechassay.truth.models import load_truth
 
 KEPT = tuple(int(10_000 * p) for p in FRACTIONS)

@@ -11,7 +11,6 @@ import torch
 from safetensors.torch import save_file
 
 from mechassay.circuits import Circuit, EdgeScores, Random
-from mechassay.circuits.files import write_tensors
 from mechassay.circuits.node_scores import load_scores
 from mechassay.errors import (
     BadFile,
@@ -21,6 +20,7 @@ from mechassay.errors import (
     NonFinite,
     UnknownName,
 )
+from mechassay.files import write_tensors
 from mechassay.graph import Graph
 
 GRAPH = Graph(1, 2)

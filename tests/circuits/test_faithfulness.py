@@ -186,7 +186,7 @@ def test_the_allocators_failure_is_one_line(case: Subject, monkeypatch: pytest.M
             " to allocate 9 bytes"
         )
 
-    monkeypatch.setattr("mechassay.circuits.per_example.Contrast.run", fail)
+    monkeypatch.setattr("mechassay.circuits.evaluation.Contrast.run", fail)
     with pytest.raises(OutOfMemory, match="ran out of memory"):
         evaluate(case.model, Circuit.full(case.model.graph), case.batch)
 

@@ -16,11 +16,11 @@ from mechassay.circuits import Circuit, ablate, evaluate
 from mechassay.circuits.methods.nap import NAP
 from mechassay.errors import GraphMismatch, NonFinite
 from mechassay.models import circuit_forward, memory
-from mechassay.models.capture import Contrast
 from mechassay.models.circuit_forward import run_circuit
 from mechassay.models.circuit_plan import compile_circuit
+from mechassay.models.node_forward import run_shared, shared_by_all_readers
 from mechassay.models.reference import ReferenceModel, exact_precision
-from mechassay.models.shared_forward import run_shared, shared_by_all_readers
+from mechassay.models.trace import Contrast
 from mechassay.progress import SILENT
 from tiny import Subject, subject
 

@@ -12,9 +12,9 @@ import pytest
 import torch
 
 from mechassay.circuits import Circuit, EdgeScores, Random
-from mechassay.circuits.files import write_tensors
 from mechassay.circuits.node_scores import NeuronScores, NodeScores, edges_out
 from mechassay.errors import BadFile, BadUsage, GraphMismatch, NonFinite, UnknownName
+from mechassay.files import write_tensors
 from mechassay.graph import Graph
 
 GRAPH = Graph(1, 2)

@@ -111,7 +111,7 @@ def test_refusals() -> None:
 
 @pytest.mark.parametrize("name", ["greater-than", "docstring", "truth-ioi"])
 def test_tasks_of_one_template_say_so(name: str) -> None:
-    from mechassay.runs.truths import task_named
+    from mechassay.runs.names import task_named
 
     task = task_named(name)
     assert len({task.template(example.tags) for example in task.examples("test", limit=20)}) == 1

@@ -13,10 +13,10 @@ import mechassay as ma
 from mechassay.circuits import Circuit, EdgeScores, evaluate
 from mechassay.circuits.attribution import tapped_forward
 from mechassay.circuits.methods.method import Method
-from mechassay.circuits.objectives import LogitDiff
-from mechassay.models.capture import Contrast
 from mechassay.models.decoder import Readout
 from mechassay.models.model import Model
+from mechassay.models.trace import Contrast
+from mechassay.objectives import LogitDiff
 from mechassay.pairs import Batch
 from tiny import FAMILIES, Subject, subject
 
@@ -134,7 +134,7 @@ def test_adding_a_constant_to_all_logits_changes_no_objective(
         def all(self) -> Tensor:
             return super().all() + 3.7
 
-    from mechassay.circuits.objectives import load_objective
+    from mechassay.objectives import load_objective
 
     model, batch, chosen = case.model, case.batch, load_objective(objective)
     taken, other = (

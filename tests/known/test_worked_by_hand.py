@@ -18,9 +18,9 @@ from mechassay.circuits import (
     evaluate,
 )
 from mechassay.circuits.methods.eap_ig_inputs import quadrature
-from mechassay.circuits.objectives import Accuracy, CrossEntropy, Js, Kl, LogitDiff, ProbDiff
 from mechassay.graph import Graph
 from mechassay.models.decoder import Decoder, Layer, Norm, Projection, Readout
+from mechassay.objectives import Accuracy, CrossEntropy, Js, Kl, LogitDiff, ProbDiff
 from mechassay.pairs import NO_TOKEN, Batch
 from tiny import Subject, subject
 

@@ -16,9 +16,9 @@ from safetensors.torch import save_file
 import mechassay as ma
 from attn_only import State, logits_of, run
 from mechassay.errors import BadFile, ModelNotFetched, SelfCheckFailed, UnsupportedModel
-from mechassay.models.capture import resume
 from mechassay.models.families.attn_only import AttnOnlyModel
 from mechassay.models.model import sum_of_writers
+from mechassay.models.trace import resume
 from tiny import token_pairs, with_words, write_attn_only
 
 HUB_ID = "NeelNanda/Attn_Only_4L512W_C4_Code"

@@ -5,10 +5,10 @@ from __future__ import annotations
 import pytest
 import torch
 
-from mechassay.models.capture import resume, trace
 from mechassay.models.families import decode
 from mechassay.models.model import Model, make_model, sum_of_writers
 from mechassay.models.reference import exact_precision
+from mechassay.models.trace import resume, trace
 from mechassay.pairs import Batch
 from tiny import FAMILIES, Subject, build, subject
 

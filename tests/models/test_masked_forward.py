@@ -11,11 +11,12 @@ import torch
 from torch import Tensor
 
 from mechassay.circuits import EAP, Random, ablate, evaluate
-from mechassay.circuits.objectives import LogitDiff
 from mechassay.errors import GraphMismatch
-from mechassay.models.capture import Contrast, constant_trace
+from mechassay.models.constants import constants_of
 from mechassay.models.masked_forward import masked_readout
 from mechassay.models.reference import ReferenceModel, exact_precision
+from mechassay.models.trace import Contrast, constant_trace
+from mechassay.objectives import LogitDiff
 from mechassay.progress import SILENT
 from tiny import Subject, subject
 
@@ -104,8 +105,8 @@ def test_gradients_reach_constants() -> None:
     batch = ablate(model, case.batch, "mean", progress=SILENT)
     known = Contrast.run(model.decoder, batch)
     mask = model.graph.legal.double()[None] * 0.6
-    assert batch.ablated is not None
-    values, z = batch.ablated, batch.ablated.z
+    assert constants_of(batch) is not None
+    values, z = constants_of(batch), constants_of(batch).z
 
     def objective(z: Tensor) -> Tensor:
         contrast = Contrast(

@@ -15,7 +15,6 @@ import pytest
 from rich.console import Console
 
 from mechassay.adversarial import heat_maps
-from mechassay.adversarial.design import DESIGN_KINDS
 from mechassay.progress import SILENT
 from mechassay.records import Record
 from mechassay.report.adversarial import (
@@ -34,10 +33,11 @@ from mechassay.report.adversarial import (
     worse_labels_text,
 )
 from mechassay.report.adversarial_figures import draw_distribution, together
-from mechassay.report.grids import print_grids
 from mechassay.report.heat_maps import draw_heat_map, flat_map, map_words
+from mechassay.report.tables import print_grids
 from mechassay.runs.adversarial import AdversarialJob, AdversarialRun
-from mechassay.runs.truths import load_named
+from mechassay.runs.names import load_named
+from mechassay.stats.design import DESIGN_KINDS
 
 FAST: dict[str, Any] = {"n_resamples": 30, "n_permutations": 30, "worst": 2}
 

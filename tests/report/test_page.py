@@ -16,7 +16,7 @@ from mechassay.circuits.scores import Circuit, EdgeScores
 from mechassay.records import Failure, Measure, Record
 from mechassay.report.drawing import draw_circuit
 from mechassay.report.page import MAX_EXAMPLES, as_record, write_page
-from mechassay.report.words import verdict
+from mechassay.report.text import verdict
 
 Make = Callable[..., Record]
 HOSTILE = '<script>alert("1")</script><img src=x onerror=alert(2)>'

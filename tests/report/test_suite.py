@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from mechassay.records import Failure, Measure, Record, Spec
-from mechassay.report.grids import Grid
 from mechassay.report.suite import MOST_COLUMNS, suite_grids, write_suite
+from mechassay.report.tables import Grid
 from mechassay.truth.models import truth_names
 
 Make = Callable[..., Record]

@@ -11,7 +11,7 @@ from rich.console import Console
 
 from mechassay.records import Failure, Record, Spec
 from mechassay.report.table import print_table, table_rows
-from mechassay.report.words import (
+from mechassay.report.text import (
     CHANCE_DECIMALS,
     chance_text,
     interval,

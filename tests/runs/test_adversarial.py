@@ -19,7 +19,6 @@ import pytest
 import torch
 
 from mechassay.adversarial import blocks
-from mechassay.adversarial.bounds import upper_bound
 from mechassay.adversarial.pools import draw_pools
 from mechassay.adversarial.values import Values
 from mechassay.circuits import EAPIGInputs
@@ -37,7 +36,8 @@ from mechassay.runs.adversarial import (
     stored_records,
     write_report,
 )
-from mechassay.runs.truths import load_named, task_named
+from mechassay.runs.names import load_named, task_named
+from mechassay.stats.bounds import upper_bound
 from mechassay.tasks import load_task
 from mechassay.tasks.template import Template
 from mechassay.truth.models import load_truth
@@ -53,7 +53,7 @@ from pathlib import Path
 torch.set_num_threads(int(sys.argv[2]))
 from mechassay.adversarial import blocks
 from mechassay.runs.adversarial import AdversarialJob, AdversarialRun
-from mechassay.runs.truths import load_named, task_named
+from mechassay.runs.names import load_named, task_named
 from mechassay.tasks import load_task
 from mechassay.tasks.template import Template
 

@@ -14,7 +14,7 @@ from mechassay.errors import BadUsage, UnknownName
 from mechassay.models.model import Model
 from mechassay.progress import SILENT
 from mechassay.runs.adversarial_search import SearchJob, SearchRun
-from mechassay.runs.truths import load_named, task_named
+from mechassay.runs.names import load_named, task_named
 from mechassay.tasks.template import Template
 
 TRUTH = "truth-ioi"

@@ -14,7 +14,7 @@ import pytest
 import torch
 
 from mechassay.circuits import EdgeScores
-from mechassay.circuits.files import read_tensors
+from mechassay.files import read_tensors
 from tiny import with_words
 
 SLOW = """

@@ -18,7 +18,7 @@ from mechassay.circuits.scores import Circuit, EdgeScores
 from mechassay.errors import BadFile, BadUsage, GraphMismatch, MechassayError, UnknownName
 from mechassay.models.model import Model
 from mechassay.runs.named_circuits import NamedCircuit, find_circuits, number_or_share
-from mechassay.runs.truths import load_named
+from mechassay.runs.names import load_named
 from mechassay.truth.models import load_truth
 
 

@@ -14,13 +14,13 @@ import torch
 
 from mechassay.circuits import Circuit, EdgeScores, NeuronScores, NodeScores, Random
 from mechassay.circuits.ablation import load_ablated
-from mechassay.circuits.methods.optimal_ablation import OptimalAblation
+from mechassay.circuits.optimal_ablation import OptimalAblation
 from mechassay.circuits.recovery import recovery_of
 from mechassay.errors import UnknownName
 from mechassay.graph import Graph
 from mechassay.records import Record
 from mechassay.runs.circuits import CircuitJob, CircuitRun
-from mechassay.runs.truths import by_chance, by_edge, is_truth, load_named, task_named
+from mechassay.runs.names import by_chance, by_edge, is_truth, load_named, task_named
 from mechassay.truth.models import load_truth
 
 GRAPH = Graph(1, 1)

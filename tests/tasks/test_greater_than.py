@@ -19,9 +19,9 @@ from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers, train
 from transformers import PreTrainedTokenizerFast
 
 from mechassay.alignment import ALIKE, LENGTHS, Misaligned, token_position
-from mechassay.circuits.objectives import ProbDiff
 from mechassay.errors import BadPairs, BadUsage, UnknownName
 from mechassay.examples import Example, Prompt
+from mechassay.objectives import ProbDiff
 from mechassay.pairs import Batch, Pair, align_pairs
 from mechassay.tasks import SPLITS, load_task
 from mechassay.tasks.greater_than import CENTURIES, MATCHED, UNMATCHED, YEARS, GreaterThan

@@ -72,7 +72,7 @@ def test_a_killed_training_goes_on_and_ends_the_same(
             raise Killed
         return right(self, decoder, size, step)  # pyright: ignore[reportArgumentType]
 
-    monkeypatch.setattr("mechassay.circuits.checkpoint.EVERY_SECONDS", 0.0)
+    monkeypatch.setattr("mechassay.checkpoint.EVERY_SECONDS", 0.0)
     monkeypatch.setattr(Prompts, "loss", until)
     with pytest.raises(Killed):
         train(CausalPreviousToken(), SHORT, checkpoint=tmp_path / "state.safetensors")
@@ -246,8 +246,8 @@ def _texts(pairs: ma.Pairs) -> tuple[list[str], list[str]]:
 
 
 def _best(model: ma.Model, circuit: Circuit, batch: ma.Batch) -> np.ndarray:
-    from mechassay.models.capture import Contrast
     from mechassay.models.masked_forward import masked_readout
+    from mechassay.models.trace import Contrast
 
     with torch.no_grad():
         mask = circuit.edges.float()[None]

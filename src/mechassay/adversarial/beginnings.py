@@ -19,9 +19,9 @@ import torch
 from jaxtyping import Int
 from torch import Tensor
 
-from mechassay.models.capture import Contrast, Trace
 from mechassay.models.circuit_forward import CircuitRunner, Prefix
 from mechassay.models.decoder import Decoder
+from mechassay.models.trace import Contrast, Trace
 from mechassay.pairs import Batch
 
 STAGE_TOKENS = 128

@@ -39,13 +39,13 @@ from mechassay.adversarial.beginnings import (
     unanswered,
 )
 from mechassay.adversarial.divergence import Target, divergence, divergences_from
-from mechassay.adversarial.partial_grid import PartialGrid
-from mechassay.models.capture import Contrast, Trace, trace
 from mechassay.models.circuit_forward import CircuitRunner
 from mechassay.models.decoder import Context, Readout
 from mechassay.models.memory import check_fits
 from mechassay.models.model import Model
+from mechassay.models.trace import Contrast, Trace, trace
 from mechassay.pairs import Batch
+from mechassay.stats.partial_grid import PartialGrid
 
 BLOCK_TOKENS = 4096
 """Tokens of a block at the most: more than these are no faster."""

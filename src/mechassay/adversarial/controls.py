@@ -35,7 +35,6 @@ from jaxtyping import Float
 
 from mechassay.adversarial.agreement import Agreement
 from mechassay.adversarial.evaluation import evaluate_pairs
-from mechassay.adversarial.partial_grid import PartialGrid
 from mechassay.adversarial.pools import Pool
 from mechassay.adversarial.restriction import first_part
 from mechassay.circuits.methods.random import Random
@@ -44,6 +43,7 @@ from mechassay.circuits.scores import Circuit
 from mechassay.graph import Graph
 from mechassay.models.model import Model
 from mechassay.progress import BAR, Progress
+from mechassay.stats.partial_grid import PartialGrid
 
 CONTROL = 1
 """What sets the seed of random controls apart from that of a run's random circuits."""

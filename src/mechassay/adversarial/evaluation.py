@@ -23,7 +23,6 @@ import torch
 from jaxtyping import Float
 
 from mechassay.adversarial.blocks import Work
-from mechassay.adversarial.partial_grid import PartialGrid
 from mechassay.adversarial.pools import Pool
 from mechassay.circuits.scores import Circuit
 from mechassay.errors import BadFile, BadUsage, DiskFull, GraphMismatch, NonFinite
@@ -31,6 +30,7 @@ from mechassay.models.circuit_forward import circuit_runner
 from mechassay.models.memory import out_of_memory_is_an_error
 from mechassay.models.model import Model
 from mechassay.progress import BAR, Progress
+from mechassay.stats.partial_grid import PartialGrid
 
 
 @dataclass(frozen=True, eq=False)

@@ -27,14 +27,14 @@ from typing import TYPE_CHECKING, Any, Literal
 import numpy as np
 from jaxtyping import Float
 
-from mechassay.adversarial.design import Design
-from mechassay.adversarial.groups import Field, by_fields
-from mechassay.adversarial.label_effects import label_effects
-from mechassay.adversarial.label_tests import HighPercentile, worse_labels
-from mechassay.adversarial.partial_grid import PartialGrid
 from mechassay.adversarial.pools import Pool
 from mechassay.adversarial.strata import REPEATS, TEMPLATE, skeleton, strata_of
-from mechassay.adversarial.summary import PERCENTILES, summarise
+from mechassay.stats.design import Design
+from mechassay.stats.groups import Field, by_fields
+from mechassay.stats.label_effects import label_effects
+from mechassay.stats.label_tests import HighPercentile, worse_labels
+from mechassay.stats.partial_grid import PartialGrid
+from mechassay.stats.summary import PERCENTILES, summarise
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase

@@ -20,10 +20,10 @@ from typing import Any, Literal
 import numpy as np
 from jaxtyping import Float
 
-from mechassay.adversarial.groups import PERCENTILES, Field, by_fields
 from mechassay.adversarial.pools import Pool
 from mechassay.adversarial.strata import TEMPLATE, skeleton
 from mechassay.errors import BadUsage, UnknownName
+from mechassay.stats.groups import PERCENTILES, Field, by_fields
 
 LABELS = 30
 FIELD_LABELS, MAPS = 100, 3

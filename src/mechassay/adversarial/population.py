@@ -17,13 +17,13 @@ import numpy as np
 import torch
 from jaxtyping import Float
 
-from mechassay.adversarial.bounds import check_share, decimal
 from mechassay.adversarial.evaluation import evaluate_pairs
 from mechassay.adversarial.pools import PUBLIC_SPLITS, Pool, left_out, said, tokenized
 from mechassay.circuits.scores import Circuit
 from mechassay.errors import BadPairs, BadUsage, UnknownName
 from mechassay.examples import Prompt
 from mechassay.progress import BAR, Progress
+from mechassay.stats.bounds import check_share, decimal
 
 if TYPE_CHECKING:
     from mechassay.models.model import Model

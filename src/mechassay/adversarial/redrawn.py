@@ -17,6 +17,7 @@ from torch import Tensor
 
 from mechassay.circuits.pairing import check_pairing, paired
 from mechassay.errors import BadUsage, UnknownName
+from mechassay.models.constants import constants_of
 from mechassay.pairs import Batch, Pair
 
 
@@ -52,7 +53,7 @@ class Redrawn:
             BadUsage: constants in place of corrupted prompts, or not one group a pair.
         """
         check_pairing(pairing)
-        if batch.ablated is not None:
+        if constants_of(batch) is not None:
             raise BadUsage(
                 "Corrupted prompts are drawn anew; these pairs carry constants in their place."
             )

@@ -16,9 +16,9 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from mechassay.adversarial.partial_grid import PartialGrid
 from mechassay.adversarial.pools import Pool
 from mechassay.errors import BadPairs, BadUsage, UnknownName
+from mechassay.stats.partial_grid import PartialGrid
 
 
 def parse_where(texts: Sequence[str]) -> dict[str, str]:

@@ -40,11 +40,11 @@ from mechassay.circuits.methods.edge_pruning import EdgePruning
 from mechassay.circuits.methods.method import Method, describe, settings
 from mechassay.circuits.methods.subnetwork_probing import SubnetworkProbing
 from mechassay.circuits.methods.ugs import UniformGradientSampling
-from mechassay.circuits.objectives import Objective, load_objective
 from mechassay.circuits.scores import By, Circuit, EdgeScores
 from mechassay.circuits.tail import MEAN, Mean, Tail, Weights, even
 from mechassay.errors import BadUsage, UnknownName
 from mechassay.models.model import Model
+from mechassay.objectives import Objective, load_objective
 from mechassay.pairs import Batch
 from mechassay.progress import BAR, SILENT, Progress
 

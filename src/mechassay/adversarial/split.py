@@ -22,9 +22,9 @@ from typing import Any
 import numpy as np
 from jaxtyping import Bool, Float
 
-from mechassay.adversarial.bootstrap import N_RESAMPLES, grid_interval, two_way_draws
-from mechassay.adversarial.partial_grid import outside, reach
-from mechassay.stats import LEVEL
+from mechassay.stats.intervals import LEVEL
+from mechassay.stats.partial_grid import outside, reach
+from mechassay.stats.two_way import N_RESAMPLES, grid_interval, two_way_draws
 
 HIGH = 0.99
 SAME, DIFFERENT = "same", "different"

@@ -22,22 +22,22 @@ each other; here both are of one run.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import numpy as np
 import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from mechassay.ablated import AblatedValues
 from mechassay.adversarial.agreement import Agreement
 from mechassay.adversarial.pools import Pool
 from mechassay.circuits.scores import Circuit
 from mechassay.errors import BadUsage
-from mechassay.models.capture import Contrast
 from mechassay.models.circuit_forward import circuit_runner
+from mechassay.models.constants import ConstantBatch, Constants
 from mechassay.models.decoder import Readout
 from mechassay.models.model import Model
+from mechassay.models.trace import Contrast
 from mechassay.pairs import Batch
 
 N_TOKENS = 3
@@ -80,7 +80,7 @@ def worst_cases(
     values: Float[np.ndarray, "*pairs"],
     k: int = 10,
     *,
-    ablated: AblatedValues | None = None,
+    ablated: Constants | None = None,
 ) -> tuple[WorstCase, ...]:
     """The k pairs of the largest divergence, worst first;
     of equal ones those that come first. See `cases_at`.
@@ -102,7 +102,7 @@ def random_cases(
     k: int,
     rng: np.random.Generator,
     *,
-    ablated: AblatedValues | None = None,
+    ablated: Constants | None = None,
 ) -> tuple[WorstCase, ...]:
     """k different pairs drawn at random, fewer if there are fewer;
     NaN is no pair. See `cases_at`.
@@ -120,7 +120,7 @@ def cases_at(
     values: Float[np.ndarray, "*pairs"],
     places: Int[np.ndarray, "some"],
     *,
-    ablated: AblatedValues | None = None,
+    ablated: Constants | None = None,
 ) -> tuple[WorstCase, ...]:
     """Some pairs, each run again by itself.
 
@@ -206,12 +206,12 @@ def largest_distinct(
 def _pair(
     clean: Int[Tensor, "pos"],
     corrupted: Int[Tensor, "pos"],
-    ablated: AblatedValues | None,
+    ablated: Constants | None,
     device: torch.device,
 ) -> Batch:
     # Answers and foils are not looked at; they only have to differ.
     batch = Batch.from_tokens(clean[None], corrupted[None], [0], [1]).to(device)
-    return batch if ablated is None else replace(batch, ablated=ablated.to(device))
+    return batch if ablated is None else ConstantBatch.of(batch, ablated)
 
 
 @torch.no_grad()

@@ -9,6 +9,13 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from mechassay.circuits.ablation import ablate
+    from mechassay.circuits.completeness import (
+        Completeness,
+        Minimality,
+        complement,
+        completeness,
+        minimality,
+    )
     from mechassay.circuits.differences import Differences, differences_of
     from mechassay.circuits.faithfulness import (
         Controls,
@@ -27,19 +34,12 @@ if TYPE_CHECKING:
     from mechassay.circuits.methods.exact_nodes import ExactNodePatching
     from mechassay.circuits.methods.ifr import InformationFlowRoutes
     from mechassay.circuits.methods.nap import NAP, NAPIG
-    from mechassay.circuits.methods.optimal_ablation import OptimalAblation
     from mechassay.circuits.methods.random import Random
     from mechassay.circuits.methods.random_paths import RandomPaths
     from mechassay.circuits.methods.subnetwork_probing import SubnetworkProbing
     from mechassay.circuits.methods.ugs import UniformGradientSampling
-    from mechassay.circuits.necessity import (
-        Completeness,
-        Minimality,
-        complement,
-        completeness,
-        minimality,
-    )
     from mechassay.circuits.node_scores import NeuronScores, NodeScores
+    from mechassay.circuits.optimal_ablation import OptimalAblation
     from mechassay.circuits.overlap import Overlap, overlap_of
     from mechassay.circuits.recovery import Recovery, recovery_of
     from mechassay.circuits.scores import Circuit, EdgeScores

@@ -5,7 +5,7 @@
     mean               each writer's mean over all real positions of the examples
     positional-mean    each writer's mean at each position, counted from the first token
     resample           the run of another example's clean prompt, of equal length
-    optimal          learned constants (Li and Janson 2024), see `circuits.methods.optimal_ablation`
+    optimal          learned constants (Li and Janson 2024), see `circuits.optimal_ablation`
 
 An ablation is a property of the batch: `ablate` gives the batch with it, and whatever takes a
 batch, attribution or evaluation, then uses it. Constants are those of the examples they are
@@ -27,9 +27,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from mechassay.ablated import AblatedValues
-from mechassay.circuits.files import read_tensors, write_tensors
 from mechassay.errors import BadPairs, BadUsage, UnknownName
+from mechassay.files import read_tensors, write_tensors
+from mechassay.models.constants import ConstantBatch, Constants, counterfactual_batch
 from mechassay.models.decoder import at_least_fp32
 from mechassay.models.memory import out_of_memory_is_an_error, token_budget
 from mechassay.models.model import Model
@@ -43,7 +43,7 @@ ABLATIONS: tuple[str, ...] = get_args(Ablation)
 def ablate(
     model: Model,
     pairs: Sequence[Pair] | Batch,
-    ablation: str | AblatedValues,
+    ablation: str | Constants,
     *,
     data: Sequence[Pair] | Batch | None = None,
     seed: int = 0,
@@ -62,10 +62,9 @@ def ablate(
         BadUsage: "optimal" by name: its constants have to be learned first.
         BadPairs: "resample" where an example is the only one of its length.
     """
-    batch = replace(model.batch(pairs), ablated=None)
-    if isinstance(ablation, AblatedValues):
-        values = ablation.to(model.device)
-        return replace(batch, ablated=values, content=f"{batch.content}-{values.content[:16]}")
+    batch = counterfactual_batch(model.batch(pairs))
+    if isinstance(ablation, Constants):
+        return ConstantBatch.of(batch, ablation)
     if ablation not in ABLATIONS:
         raise UnknownName("ablation", ablation, ABLATIONS)
     if ablation == "counterfactual":
@@ -83,7 +82,7 @@ def ablate(
 
 def ablated_values(
     model: Model, data: Sequence[Pair] | Batch, ablation: str, *, progress: Progress = BAR
-) -> AblatedValues:
+) -> Constants:
     """The constants of an ablation by zeros or means of clean runs.
 
     Raises:
@@ -107,7 +106,7 @@ def ablated_values(
     return sums.values(ablation)
 
 
-def save_ablated(values: AblatedValues, path: Path) -> None:
+def save_ablated(values: Constants, path: Path) -> None:
     """Keep constants in a safetensors file."""
     tensors = {"embed": values.embed, "z": values.z} | (
         {} if values.mlp is None else {"mlp": values.mlp}
@@ -115,14 +114,14 @@ def save_ablated(values: AblatedValues, path: Path) -> None:
     write_tensors(path, tensors, {"kind": "ablated values", "name": values.name})
 
 
-def load_ablated(path: Path) -> AblatedValues:
+def load_ablated(path: Path) -> Constants:
     """Constants written by `save_ablated`.
 
     Raises:
         BadFile: truncated or foreign.
     """
     tensors, header = read_tensors(path, "ablated values")
-    return AblatedValues(header["name"], tensors["embed"], tensors["z"], tensors.get("mlp"))
+    return Constants(header["name"], tensors["embed"], tensors["z"], tensors.get("mlp"))
 
 
 class _Sums:
@@ -158,10 +157,10 @@ class _Sums:
     def _flat(self, x: Tensor) -> Tensor:
         return at_least_fp32(x).flatten(-3, -2)
 
-    def values(self, name: str) -> AblatedValues:
+    def values(self, name: str) -> Constants:
         n, dtype = self.count.clamp(min=1)[:, None], self.model.dtype
         mlp = None if self.mlp is None else (self.mlp / n).to(dtype)
-        return AblatedValues(name, (self.embed / n).to(dtype), (self.z / n).to(dtype), mlp)
+        return Constants(name, (self.embed / n).to(dtype), (self.z / n).to(dtype), mlp)
 
 
 def _resampled(batch: Batch, rng: np.random.Generator) -> Batch:

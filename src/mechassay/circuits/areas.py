@@ -32,7 +32,7 @@ from jaxtyping import Float
 
 from mechassay.circuits.scores import By
 from mechassay.errors import BadUsage, UnknownName
-from mechassay.stats import (
+from mechassay.stats.intervals import (
     Estimate,
     Interval,
     Resamples,

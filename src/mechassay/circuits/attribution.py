@@ -34,8 +34,6 @@ import torch.nn.functional as F
 from jaxtyping import Float
 from torch import Tensor
 
-from mechassay.circuits.objectives import Objective, signed
-from mechassay.models.capture import Contrast, LayerTrace, Trace
 from mechassay.models.decoder import (
     Attention,
     Context,
@@ -45,6 +43,8 @@ from mechassay.models.decoder import (
     at_least_fp32,
 )
 from mechassay.models.model import Model
+from mechassay.models.trace import Contrast, LayerTrace, Trace
+from mechassay.objectives import Objective, signed
 from mechassay.pairs import Batch
 
 CONTRACTION_BYTES = 128 * 2**20

@@ -32,7 +32,7 @@ from mechassay.circuits.faithfulness import FaithfulnessCurve
 from mechassay.circuits.scores import By
 from mechassay.errors import BadUsage
 from mechassay.records import Record
-from mechassay.stats import LEVEL, Estimate, widening
+from mechassay.stats.intervals import LEVEL, Estimate, widening
 
 AreaName = Literal["cpr", "cmd"]
 RANKED_BY: dict[str, By] = {"cpr": "value", "cmd": "magnitude"}

@@ -33,16 +33,16 @@ from mechassay.circuits.areas import (
     check_fractions,
     check_profile,
 )
+from mechassay.circuits.evaluation import objective_per_example
 from mechassay.circuits.node_scores import Scores
-from mechassay.circuits.objectives import Objective, load_objective
-from mechassay.circuits.per_example import objective_per_example
 from mechassay.circuits.scores import By, Circuit, EdgeScores
 from mechassay.errors import BadUsage, GraphMismatch
 from mechassay.models.circuit_forward import circuit_runner
 from mechassay.models.model import Model
+from mechassay.objectives import Objective, load_objective
 from mechassay.pairs import Batch, Pair
 from mechassay.progress import BAR, Progress
-from mechassay.stats import Interval, mean_estimate
+from mechassay.stats.intervals import Interval, mean_estimate
 
 __all__ = [
     "FRACTIONS",

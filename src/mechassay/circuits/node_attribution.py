@@ -31,10 +31,10 @@ from jaxtyping import Float
 from torch import Tensor
 
 from mechassay.circuits.attribution import Taps, objective_total, tapped_forward
-from mechassay.circuits.objectives import Objective, signed
-from mechassay.models.capture import Contrast, LayerTrace, Trace
 from mechassay.models.decoder import Decoder, Norm, NormStatistics, at_least_fp32
 from mechassay.models.model import Model
+from mechassay.models.trace import Contrast, LayerTrace, Trace
+from mechassay.objectives import Objective, signed
 from mechassay.pairs import Batch
 
 

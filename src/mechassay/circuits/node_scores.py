@@ -21,9 +21,9 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-from mechassay.circuits.files import kind_of, write_tensors
 from mechassay.circuits.scores import By, Circuit, EdgeScores, read_scores
 from mechassay.errors import BadUsage, GraphMismatch, NonFinite, UnknownName
+from mechassay.files import kind_of, write_tensors
 from mechassay.graph import Graph
 
 

@@ -13,14 +13,14 @@ from jaxtyping import Float
 
 from mechassay.circuits.areas import VERSIONS, Sweep
 from mechassay.circuits.faithfulness import Controls, FaithfulnessCurve
-from mechassay.circuits.files import read_tensors, write_tensors
-from mechassay.circuits.objectives import Accuracy
 from mechassay.errors import BadFile
+from mechassay.files import read_tensors, write_tensors
 from mechassay.models.memory import token_budget
 from mechassay.models.model import Model
+from mechassay.objectives import Accuracy
 from mechassay.pairs import NO_TOKEN, Batch
 from mechassay.records import Measure, Record, Spec, provenance
-from mechassay.stats import Estimate, mean_estimate, proportion_interval
+from mechassay.stats.intervals import Estimate, mean_estimate, proportion_interval
 
 ACCURACY = Accuracy()
 

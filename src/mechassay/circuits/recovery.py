@@ -43,7 +43,7 @@ from scipy.stats import norm, rankdata
 from mechassay.circuits.faithfulness import FRACTIONS, PROFILES, Profile
 from mechassay.circuits.scores import By, Circuit, EdgeScores
 from mechassay.errors import BadUsage, GraphMismatch, UnknownName
-from mechassay.stats import LEVEL, Interval, trapezoid
+from mechassay.stats.intervals import LEVEL, Interval, trapezoid
 
 NAN = float("nan")
 

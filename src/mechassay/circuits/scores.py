@@ -33,8 +33,8 @@ import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
 
-from mechassay.circuits.files import read_tensors, write_tensors
 from mechassay.errors import BadFile, BadUsage, GraphMismatch, NonFinite, UnknownName
+from mechassay.files import read_tensors, write_tensors
 from mechassay.graph import Graph
 from mechassay.models.circuit_plan import carrying
 

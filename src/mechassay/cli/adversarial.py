@@ -39,14 +39,14 @@ def bound(
     """
     from rich.console import Console
 
-    from mechassay.adversarial.bounds import (
+    from mechassay.report.tables import NOTHING, Grid, print_grids
+    from mechassay.stats.bounds import (
         KINDS,
         confidence,
         margin_rank,
         required_n,
         smallest_rank,
     )
-    from mechassay.report.grids import NOTHING, Grid, print_grids
 
     needed = {kind: required_n(p, delta, epsilon, kind) for kind in KINDS}
     rows = tuple((kind, f"{size.smallest:,}", f"{size.always:,}") for kind, size in needed.items())

@@ -27,7 +27,7 @@ from mechassay.cli.options import (
 
 if TYPE_CHECKING:
     from mechassay.records import Record
-    from mechassay.report.grids import Grid
+    from mechassay.report.tables import Grid
 
 CircuitOption = Annotated[
     list[str],
@@ -265,7 +265,7 @@ def _finish(grids: Sequence[Grid], page: Path, records: Sequence[Record], said: 
     from rich.console import Console
 
     from mechassay.report.adversarial import broken
-    from mechassay.report.grids import print_grids
+    from mechassay.report.tables import print_grids
 
     wrong = [(record, text) for record in records for text in broken(record)]
     for record, text in wrong:

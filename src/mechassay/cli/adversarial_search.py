@@ -128,7 +128,7 @@ def _interrupted(kept: str) -> SystemExit:
 def _say(result: SearchResult) -> None:
     from rich.console import Console
 
-    from mechassay.report.grids import Grid, print_grids
+    from mechassay.report.tables import Grid, print_grids
 
     rows = tuple(
         (

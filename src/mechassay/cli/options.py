@@ -86,6 +86,6 @@ BosOption = Annotated[
 
 def load(model: str, dtype: str, device: str, prepend_bos: bool = False) -> Model:
     """Load a model for a command: one of a ground truth by its name, or any other."""
-    from mechassay.runs.truths import load_named
+    from mechassay.runs.names import load_named
 
     return load_named(model, dtype=dtype, device=device, prepend_bos=prepend_bos)

@@ -16,8 +16,8 @@ def report(folder: Annotated[Path, typer.Argument(help="The folder of a run.")])
     from mechassay.errors import BadFile
     from mechassay.report.accuracy import print_accuracy
     from mechassay.report.adversarial import overview_grid
-    from mechassay.report.grids import print_grids
     from mechassay.report.table import print_table
+    from mechassay.report.tables import print_grids
     from mechassay.runs import accuracy, adversarial
     from mechassay.runs.adversarial_records import KIND
     from mechassay.runs.circuits import write_report

@@ -174,9 +174,9 @@ def recover(
     from mechassay.circuits.methods import METHODS as KNOWN
     from mechassay.circuits.recovery import recovery_of
     from mechassay.errors import UnknownName
-    from mechassay.report.grids import Grid, print_grids
-    from mechassay.report.words import interval, number
-    from mechassay.runs.truths import by_edge
+    from mechassay.report.tables import Grid, print_grids
+    from mechassay.report.text import interval, number
+    from mechassay.runs.names import by_edge
     from mechassay.truth.models import load_truth, truth_names
     from mechassay.truth.verify import ABLATIONS
 

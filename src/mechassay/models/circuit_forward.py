@@ -19,7 +19,6 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from mechassay.graph import Graph
-from mechassay.models.capture import Contrast
 from mechassay.models.circuit_plan import (
     ALL,
     HeadGroup,
@@ -30,7 +29,8 @@ from mechassay.models.circuit_plan import (
     compile_circuit,
 )
 from mechassay.models.decoder import Decoder, Projection, Readout
-from mechassay.models.shared_forward import run_shared, shared_by_all_readers
+from mechassay.models.node_forward import run_shared, shared_by_all_readers
+from mechassay.models.trace import Contrast
 
 SHARED_ABOVE = 0.4
 """Share of live writers above which running whole sublayers

@@ -32,8 +32,8 @@ from torch import Tensor
 
 from mechassay.errors import GraphMismatch
 from mechassay.graph import Graph
-from mechassay.models.capture import Contrast
 from mechassay.models.decoder import Decoder, Norm, Projection, Readout
+from mechassay.models.trace import Contrast
 
 
 def masked_readout(

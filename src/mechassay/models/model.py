@@ -18,9 +18,9 @@ from torch import Tensor
 from mechassay.alignment import token_position
 from mechassay.errors import BadPairs, BadUsage, SelfCheckFailed
 from mechassay.graph import Graph
-from mechassay.models.capture import Trace, trace
 from mechassay.models.decoder import Context, Decoder, at_least_fp32
 from mechassay.models.families import decode
+from mechassay.models.trace import Trace, trace
 from mechassay.pairs import NO_TOKEN, Batch, Pair
 
 if TYPE_CHECKING:

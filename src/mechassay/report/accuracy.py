@@ -19,8 +19,8 @@ from rich.console import Console
 
 from mechassay.records import Failure, Record
 from mechassay.report.figures import GREY, INK, MARKERS, PALETTE, SETTINGS, svg
-from mechassay.report.grids import NOTHING, Grid, grids_markdown, grids_page, print_grids
-from mechassay.report.words import CHANCE_DECIMALS, chance_text, interval, measure
+from mechassay.report.tables import NOTHING, Grid, grids_markdown, grids_page, print_grids
+from mechassay.report.text import CHANCE_DECIMALS, chance_text, interval, measure
 from mechassay.tasks.paper import OWN
 
 ORIGINAL = "original"

@@ -18,16 +18,16 @@ from typing import Any
 from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup, escape
 
-from mechassay.adversarial.bootstrap import LEAST
 from mechassay.records import Record
 from mechassay.report.adversarial_figures import by_name, draw_distribution, n_pairs
 from mechassay.report.adversarial_labels import group_grid, worse_labels_text
 from mechassay.report.adversarial_split import split_grid, split_text
 from mechassay.report.figures import PALETTE, svg
-from mechassay.report.grids import NOTHING, Grid
 from mechassay.report.heat_maps import draw_heat_map, flat_map, map_words
 from mechassay.report.nats import ROUNDING, nats, plain_number, with_interval
-from mechassay.report.words import arguments, share
+from mechassay.report.tables import NOTHING, Grid
+from mechassay.report.text import arguments, share
+from mechassay.stats.two_way import LEAST
 
 SHORT = 14
 """Letters of a circuit's name that a console of 80 has room for."""

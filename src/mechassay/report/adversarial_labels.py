@@ -8,9 +8,9 @@ from typing import Any
 
 from mechassay.adversarial.findings import ALPHA
 from mechassay.records import Record
-from mechassay.report.grids import NOTHING, Grid
 from mechassay.report.nats import nats, plain_number, with_interval
-from mechassay.report.words import share
+from mechassay.report.tables import NOTHING, Grid
+from mechassay.report.text import share
 
 SHOWN_LABELS = 12
 

@@ -9,9 +9,9 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from mechassay.records import Record
-from mechassay.report.grids import NOTHING, Grid
 from mechassay.report.nats import nats, plain_number
-from mechassay.report.words import share
+from mechassay.report.tables import NOTHING, Grid
+from mechassay.report.text import share
 
 STATISTICS = ("mean", "99%", "max")
 EMPTY = "empty circuit"

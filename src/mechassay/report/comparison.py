@@ -37,8 +37,8 @@ from mechassay.report.canvas import (
     nodes_between,
 )
 from mechassay.report.drawing import score_text
-from mechassay.report.grids import NOTHING, Grid
-from mechassay.report.words import number
+from mechassay.report.tables import NOTHING, Grid
+from mechassay.report.text import number
 
 Held = Literal["both", "only-a", "only-b"]
 HELD: tuple[Held, ...] = ("both", "only-a", "only-b")

@@ -32,7 +32,7 @@ from matplotlib.text import Text
 from matplotlib.ticker import FuncFormatter, NullLocator
 
 from mechassay.records import Record
-from mechassay.report.words import (
+from mechassay.report.text import (
     CONTROLS,
     Line,
     at_random,

@@ -6,7 +6,7 @@ import math
 from collections.abc import Mapping
 from typing import Any
 
-from mechassay.report.grids import NOTHING
+from mechassay.report.tables import NOTHING
 
 ROUNDING = 2e-5
 """Divergences in single precision are exact up to about this many nats."""

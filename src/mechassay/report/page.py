@@ -24,7 +24,7 @@ from mechassay.circuits.record import record_of
 from mechassay.records import Failure, Record, Spec
 from mechassay.report.figures import areas_figure, colours, faithfulness_figure
 from mechassay.report.table import NUMERIC, shown_columns, table_rows
-from mechassay.report.words import (
+from mechassay.report.text import (
     CHANCE_DECIMALS,
     CONTROLS,
     arguments,

@@ -21,9 +21,9 @@ from rich.console import Console
 
 from mechassay.circuits.differences import AreaName, Differences
 from mechassay.records import Failure, Record
-from mechassay.report.grids import NOTHING, Grid, grids_markdown, grids_page, print_grids
 from mechassay.report.ranks import rank_text, ranked, resolved_text
-from mechassay.report.words import (
+from mechassay.report.tables import NOTHING, Grid, grids_markdown, grids_page, print_grids
+from mechassay.report.text import (
     CHANCE_DECIMALS,
     CONTROLS,
     at_random,

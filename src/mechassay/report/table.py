@@ -17,7 +17,7 @@ from rich.table import Table
 from mechassay.circuits.differences import AreaName
 from mechassay.records import Failure, Record
 from mechassay.report.ranks import rank_text, ranked
-from mechassay.report.words import (
+from mechassay.report.text import (
     CONTROLS,
     at_random,
     control_kinds,

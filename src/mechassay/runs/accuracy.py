@@ -27,7 +27,7 @@ from mechassay.progress import BAR, Progress
 from mechassay.records import Failure, Measure, Record, Spec, failure_of, provenance
 from mechassay.report.accuracy import ORIGINAL, write_accuracy
 from mechassay.runs.folder import RunFolder, write_text
-from mechassay.stats import proportion_interval
+from mechassay.stats.intervals import proportion_interval
 from mechassay.tasks import Task, load_task
 from mechassay.tasks.behaviour import score_prompts
 from mechassay.tasks.mib_scoring import NAME as MIB

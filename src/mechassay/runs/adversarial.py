@@ -37,9 +37,7 @@ from mechassay.adversarial.agreement import Agreement
 from mechassay.adversarial.controls import ControlCircuits, Controls, controls_of, run_controls
 from mechassay.adversarial.evaluation import evaluate_pairs
 from mechassay.adversarial.findings import Statistics
-from mechassay.adversarial.groups import Field
 from mechassay.adversarial.heat_maps import named_field, parse_map
-from mechassay.adversarial.partial_grid import PartialGrid
 from mechassay.adversarial.pools import Pool, draw_pools
 from mechassay.adversarial.population import check_finite, enumerate_pools
 from mechassay.adversarial.restriction import agreeing, parse_where
@@ -58,6 +56,8 @@ from mechassay.runs.adversarial_records import RecordMaker
 from mechassay.runs.circuits import CircuitJob, CircuitRun, method_name
 from mechassay.runs.folder import RunFolder, write_text
 from mechassay.runs.named_circuits import FoundCircuit, NamedCircuit, find_circuits
+from mechassay.stats.groups import Field
+from mechassay.stats.partial_grid import PartialGrid
 
 
 class AdversarialJob:

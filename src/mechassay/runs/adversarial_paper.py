@@ -25,7 +25,7 @@ from mechassay.models.model import Model
 from mechassay.progress import BAR, Progress
 from mechassay.records import Failure, Record, failure_of
 from mechassay.report.adversarial import broken, nats
-from mechassay.report.grids import NOTHING, Grid, grids_page
+from mechassay.report.tables import NOTHING, Grid, grids_page
 from mechassay.runs.adversarial import AdversarialJob, AdversarialRun, write_report
 from mechassay.runs.adversarial_verdict import Closeness, closeness, keep, kept, other_model
 from mechassay.runs.folder import write_text

@@ -9,19 +9,19 @@ import math
 from dataclasses import dataclass, fields
 from typing import Any
 
-from mechassay.adversarial.bounds import check_share
 from mechassay.adversarial.controls import SIDE
-from mechassay.adversarial.design import DESIGN_KINDS
 from mechassay.adversarial.findings import LEAST_EFFECT
 from mechassay.adversarial.heat_maps import parse_map
 from mechassay.adversarial.restriction import parse_same, parse_where
-from mechassay.adversarial.summary import PERCENTILES
 from mechassay.circuits.ablation import ABLATIONS
-from mechassay.circuits.objectives import load_objective
 from mechassay.circuits.pairing import check_pairing
 from mechassay.errors import BadUsage, UnknownName
+from mechassay.objectives import load_objective
 from mechassay.runs.named_circuits import NamedCircuit
-from mechassay.runs.truths import task_named
+from mechassay.runs.names import task_named
+from mechassay.stats.bounds import check_share
+from mechassay.stats.design import DESIGN_KINDS
+from mechassay.stats.summary import PERCENTILES
 from mechassay.tasks.task import Task, settings_of
 
 ABOVE = (0.01, 0.1, 1.0, 5.0)

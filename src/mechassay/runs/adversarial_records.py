@@ -15,7 +15,6 @@ from jaxtyping import Float
 
 from mechassay.adversarial.agreement import Agreement
 from mechassay.adversarial.findings import fields_of, finite, histogram
-from mechassay.adversarial.groups import Field
 from mechassay.adversarial.heat_maps import chosen_maps, heat_map
 from mechassay.adversarial.pools import TEMPLATE
 from mechassay.adversarial.restriction import first_part
@@ -29,7 +28,9 @@ from mechassay.adversarial.worst import (
     largest_distinct,
     random_cases,
 )
+from mechassay.models.constants import constants_of
 from mechassay.records import Measure, Record, Spec, provenance
+from mechassay.stats.groups import Field
 from mechassay.tasks.task import settings_of
 
 if TYPE_CHECKING:
@@ -211,7 +212,7 @@ class RecordMaker:
         each run again by itself.
         """
         job = self.job
-        ablated = None if job.run.paired else job.constants.ablated
+        ablated = None if job.run.paired else constants_of(job.constants)
         worst, distinct = (
             largest(values.reshape(-1), job.run.worst),
             largest_distinct(values, *job.pools, job.run.worst),

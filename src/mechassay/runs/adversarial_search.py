@@ -15,12 +15,12 @@ from mechassay.adversarial.pools import Pool, draw_pools
 from mechassay.adversarial.search import search
 from mechassay.circuits.methods import METHODS
 from mechassay.circuits.node_scores import Scores
-from mechassay.circuits.objectives import load_objective
 from mechassay.circuits.pairing import check_pairing, paired
 from mechassay.models.model import Model
+from mechassay.objectives import load_objective
 from mechassay.progress import BAR, Progress
 from mechassay.runs.named_circuits import NamedCircuit, find_circuits
-from mechassay.runs.truths import task_named
+from mechassay.runs.names import task_named
 from mechassay.tasks.task import Task, settings_of
 
 

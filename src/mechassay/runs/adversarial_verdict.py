@@ -27,11 +27,11 @@ import numpy as np
 import torch
 from jaxtyping import Float
 
-from mechassay.adversarial.bootstrap import N_RESAMPLES, two_way_draws, within_reach
 from mechassay.errors import BadFile
 from mechassay.models.model import Model
 from mechassay.runs.folder import read_json, write_text
-from mechassay.stats import percentile_interval
+from mechassay.stats.intervals import percentile_interval
+from mechassay.stats.two_way import N_RESAMPLES, two_way_draws, within_reach
 
 PERCENTILES = {
     "25%": 0.25,

@@ -5,7 +5,7 @@ plan again, or one with more methods, goes on with what is missing. A method tha
 failed row and does not stop the others. The controls are run once and shared, and so are constants
 that ablated edges carry: means and learned ones are those of the train pairs, for the test pairs
 too. On a ground truth's own task records also say how well the known circuit is found
-(`runs.truths`).
+(`runs.names`).
 """
 
 from __future__ import annotations
@@ -22,7 +22,6 @@ from typing import Any, TypeVar
 
 import numpy as np
 
-from mechassay.ablated import AblatedValues
 from mechassay.circuits.ablation import (
     ABLATIONS,
     ablate,
@@ -34,9 +33,8 @@ from mechassay.circuits.areas import VERSIONS
 from mechassay.circuits.faithfulness import Controls, Profile, faithfulness_curve, run_controls
 from mechassay.circuits.methods import METHODS
 from mechassay.circuits.methods.method import Method, settings
-from mechassay.circuits.methods.optimal_ablation import OptimalAblation
 from mechassay.circuits.node_scores import NodeScores, Scores, load_scores
-from mechassay.circuits.objectives import load_objective
+from mechassay.circuits.optimal_ablation import OptimalAblation
 from mechassay.circuits.pairing import check_pairing, paired
 from mechassay.circuits.record import (
     Behaviour,
@@ -47,14 +45,16 @@ from mechassay.circuits.record import (
 )
 from mechassay.circuits.scores import By, Circuit, EdgeScores
 from mechassay.errors import BadUsage, UnknownName
+from mechassay.models.constants import Constants
 from mechassay.models.model import Model
+from mechassay.objectives import load_objective
 from mechassay.pairs import Batch
 from mechassay.progress import BAR, Progress
 from mechassay.records import Failure, Record, Spec, failure_of
 from mechassay.report.drawing import draw_circuit
 from mechassay.report.page import write_page
 from mechassay.runs.folder import RunFolder
-from mechassay.runs.truths import is_truth, task_named, with_recovery
+from mechassay.runs.names import is_truth, task_named, with_recovery
 from mechassay.tasks.task import Keep, Task, settings_of
 
 T = TypeVar("T")
@@ -206,7 +206,7 @@ class CircuitJob:
         """Where constants are kept."""
         return self.folder.path / "ablated.safetensors"
 
-    def _constants(self) -> AblatedValues:
+    def _constants(self) -> Constants:
         run = self.run
         if run.ablation == "optimal":
             return OptimalAblation(seed=run.seed).learn(

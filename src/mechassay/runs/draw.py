@@ -23,7 +23,7 @@ from mechassay.circuits.scores import By, Circuit, EdgeScores
 from mechassay.errors import BadFile, BadUsage, GraphMismatch, UnknownName
 from mechassay.report.comparison import draw_comparison, overlap_grid
 from mechassay.report.drawing import draw_circuit
-from mechassay.report.grids import Grid, grids_page
+from mechassay.report.tables import Grid, grids_page
 from mechassay.runs.circuits import DRAWN_EDGES, legible
 from mechassay.runs.folder import write_text
 

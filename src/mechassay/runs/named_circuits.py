@@ -34,7 +34,7 @@ from mechassay.circuits.scores import Circuit, EdgeScores
 from mechassay.errors import BadFile, BadUsage, UnknownName
 from mechassay.graph import Graph
 from mechassay.models.model import Model
-from mechassay.runs.truths import is_truth
+from mechassay.runs.names import is_truth
 from mechassay.truth.models import load_truth
 
 DRAWN = {"random": random_circuit, "random-paths": random_paths}

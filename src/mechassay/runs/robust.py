@@ -38,14 +38,12 @@ import numpy as np
 from jaxtyping import Float
 
 from mechassay.adversarial.evaluation import evaluate_pairs
-from mechassay.adversarial.paired import Estimate, Resampled, over_repeats
 from mechassay.adversarial.pools import Pool
 from mechassay.adversarial.redrawn import Redrawn, labels_of
 from mechassay.adversarial.robust import Cut, Known, Robust, check_divergence
 from mechassay.circuits.faithfulness import evaluate
 from mechassay.circuits.methods import METHODS
 from mechassay.circuits.node_scores import Scores
-from mechassay.circuits.objectives import load_objective
 from mechassay.circuits.pairing import check_pairing, paired
 from mechassay.circuits.scores import Circuit, EdgeScores
 from mechassay.circuits.tail import MEAN, TAILS, Tail
@@ -53,12 +51,14 @@ from mechassay.errors import BadPairs, BadUsage
 from mechassay.examples import Prompt
 from mechassay.graph import Graph
 from mechassay.models.model import Model
+from mechassay.objectives import load_objective
 from mechassay.pairs import Batch
 from mechassay.progress import BAR, Progress
-from mechassay.report.grids import Grid, grids_markdown, grids_page
-from mechassay.report.words import interval, number, share
+from mechassay.report.tables import Grid, grids_markdown, grids_page
+from mechassay.report.text import interval, number, share
 from mechassay.runs.folder import RunFolder, read_json, write_text
-from mechassay.stats import LEVEL, percentile_interval, resampled_means
+from mechassay.stats.intervals import LEVEL, percentile_interval, resampled_means
+from mechassay.stats.resampled import Estimate, Resampled, over_repeats
 from mechassay.tasks.task import Task
 
 DIVERGENCE = "kl"

@@ -33,7 +33,7 @@ from typing import Any
 from mechassay.circuits.ablation import ABLATIONS
 from mechassay.circuits.areas import VERSIONS, Profile
 from mechassay.circuits.methods import METHODS
-from mechassay.circuits.methods.optimal_ablation import OptimalAblation
+from mechassay.circuits.optimal_ablation import OptimalAblation
 from mechassay.errors import BadUsage, MechassayError, UnknownName
 from mechassay.models.memory import token_budget
 from mechassay.models.model import Model
@@ -45,7 +45,7 @@ from mechassay.runs.accuracy import cell_name
 from mechassay.runs.circuits import CircuitJob, CircuitRun, method_name
 from mechassay.runs.circuits import write_report as write_circuit_report
 from mechassay.runs.folder import RunFolder, write_text
-from mechassay.runs.truths import is_truth, task_named
+from mechassay.runs.names import is_truth, task_named
 from mechassay.tasks.task import Keep
 from mechassay.truth.models import truth_names
 

@@ -31,9 +31,9 @@ from torch import Tensor
 from mechassay.alignment import continued, encode
 from mechassay.errors import BadPairs, BadUsage
 from mechassay.examples import Prompt
-from mechassay.models.capture import trace
 from mechassay.models.memory import out_of_memory_is_an_error, token_budget
 from mechassay.models.model import Model
+from mechassay.models.trace import trace
 from mechassay.progress import SILENT, Progress
 
 Tokens = tuple[int, ...]

@@ -41,17 +41,17 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from mechassay.ablated import AblatedValues
-from mechassay.circuits.checkpoint import checkpointed, key_of
-from mechassay.circuits.files import read_tensors
+from mechassay.checkpoint import checkpointed, key_of
 from mechassay.circuits.scores import Circuit
 from mechassay.errors import BadUsage, NonFinite
+from mechassay.files import read_tensors
 from mechassay.graph import Graph
-from mechassay.models.capture import Contrast, Trace, constant_trace, trace
+from mechassay.models.constants import Constants
 from mechassay.models.decoder import Decoder
 from mechassay.models.families import decode
 from mechassay.models.masked_forward import masked_readout
 from mechassay.models.model import Model, load_model
+from mechassay.models.trace import Contrast, Trace, constant_trace, trace
 from mechassay.pairs import Batch
 from mechassay.progress import BAR, Progress
 from mechassay.truth.causal import Causal, Right, Tokens
@@ -394,11 +394,11 @@ def pool(causal: Causal, size: int, seed: int) -> Tokens:
     return np.array([[number[word] for word in prompt.text.split()] for prompt in prompts])
 
 
-def constants(decoder: Decoder, clean: Trace, name: str) -> AblatedValues:
+def constants(decoder: Decoder, clean: Trace, name: str) -> Constants:
     """Zeros for every writer, or the means of what they wrote in a run, as constants."""
     scale = {"zero": 0.0, "mean": 1.0}[name]
     mlps = [layer.mlp.detach().mean((0, 1)) for layer in clean.layers if layer.mlp is not None]
-    return AblatedValues(
+    return Constants(
         name,
         scale * clean.embed.detach().mean((0, 1))[None],
         scale * torch.stack([layer.z.detach().mean((0, 2)) for layer in clean.layers])[:, :, None],

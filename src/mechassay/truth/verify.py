@@ -36,11 +36,11 @@ from torch import Tensor
 
 from mechassay.circuits.ablation import ablate
 from mechassay.circuits.faithfulness import evaluate
-from mechassay.circuits.objectives import Objective
 from mechassay.circuits.scores import Circuit
 from mechassay.errors import BadUsage, GraphMismatch
 from mechassay.graph import Graph
 from mechassay.models.model import Model
+from mechassay.objectives import Objective
 from mechassay.pairs import Batch, Pair
 from mechassay.progress import BAR, Progress
 

@@ -12,9 +12,10 @@ from torch import Tensor
 from mechassay.circuits import Circuit, ExactNodePatching, ExactPatching, ablate, evaluate
 from mechassay.circuits.methods.exact_nodes import _blocks, add_nodes
 from mechassay.circuits.methods.patching import sum_of_blocks
-from mechassay.circuits.objectives import load_objective
 from mechassay.errors import NonFinite, UnknownName
-from mechassay.models.capture import trace
+from mechassay.models.constants import constants_of
+from mechassay.models.trace import trace
+from mechassay.objectives import load_objective
 from mechassay.pairs import Batch
 from mechassay.progress import SILENT
 from tiny import Subject, subject
@@ -88,7 +89,7 @@ def test_with_every_ablation(case: Subject, kind: str) -> None:
     batch = ablate(case.model, case.batch.select([1, 2]), kind, progress=SILENT)
     found, expected = effects(case, batch, ExactNodePatching()), without(case, batch, rows(case))
     torch.testing.assert_close(found[1:], expected[1:], rtol=0, atol=1e-9)
-    if batch.ablated is None:
+    if constants_of(batch) is None:
         assert float(found[0]) == pytest.approx(float(expected[0]), abs=1e-9)
         return
     # Constants: the model is run on that of the input, and the other nodes compute what they make
@@ -96,7 +97,7 @@ def test_with_every_ablation(case: Subject, kind: str) -> None:
     decoder, chosen = case.model.decoder, load_objective("logit_diff")
     ctx = decoder.context(batch.mask)
     on_constant = chosen(
-        trace(decoder, batch.ablated.embed_at(ctx.position_ids), ctx).readout(decoder), batch
+        trace(decoder, constants_of(batch).embed_at(ctx.position_ids), ctx).readout(decoder), batch
     ).mean()
     full = evaluate(case.model, Circuit.full(case.model.graph), batch, progress=SILENT).mean()
     assert float(found[0]) == pytest.approx(float(full - on_constant), abs=1e-9)

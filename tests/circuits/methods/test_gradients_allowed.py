@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from mechassay.circuits.methods import METHODS
-from mechassay.circuits.methods.optimal_ablation import OptimalAblation
+from mechassay.circuits.optimal_ablation import OptimalAblation
 from mechassay.errors import BadUsage
 from mechassay.graph import Graph
 from mechassay.models.model import make_model

@@ -24,12 +24,12 @@ from mechassay.circuits.methods.mask_training import (
 )
 from mechassay.circuits.methods.subnetwork_probing import SubnetworkProbing
 from mechassay.circuits.methods.ugs import CLIP, UniformGradientSampling, _Uniform, straight_through  # pyright: ignore[reportPrivateUsage]
-from mechassay.circuits.objectives import Kl
 from mechassay.circuits.tail import MEAN, CVaR, Weights, WorstGroup
 from mechassay.errors import BadUsage, NonFinite, UnknownName
 from mechassay.graph import Graph
-from mechassay.models.capture import Contrast
 from mechassay.models.model import make_model
+from mechassay.models.trace import Contrast
+from mechassay.objectives import Kl
 from mechassay.pairs import Batch
 from mechassay.progress import SILENT
 from tiny import Subject, build, subject

@@ -22,11 +22,11 @@ from mechassay.circuits.node_attribution import (
     pull_back,
 )
 from mechassay.circuits.node_scores import NeuronScores, NodeScores
-from mechassay.circuits.objectives import LogitDiff
 from mechassay.errors import BadUsage, NonFinite, UnknownName
-from mechassay.models.capture import trace
 from mechassay.models.decoder import Norm
 from mechassay.models.reference import ReferenceModel, exact_precision
+from mechassay.models.trace import trace
+from mechassay.objectives import LogitDiff
 from mechassay.pairs import Batch
 from mechassay.progress import SILENT
 from tiny import Subject, subject

@@ -11,12 +11,12 @@ import numpy as np
 import pytest
 import torch
 
-from mechassay.ablated import AblatedValues
 from mechassay.circuits import Circuit, ablate, evaluate
 from mechassay.circuits.ablation import ablated_values
-from mechassay.circuits.methods.optimal_ablation import OptimalAblation
+from mechassay.circuits.optimal_ablation import OptimalAblation
 from mechassay.errors import BadUsage, NonFinite
 from mechassay.graph import Graph
+from mechassay.models.constants import Constants
 from mechassay.models.model import make_model
 from mechassay.models.reference import exact_precision
 from mechassay.progress import SILENT
@@ -34,7 +34,7 @@ def without_each_writer(graph: Graph) -> list[Circuit]:
     return circuits
 
 
-def losses(case: Subject, values: AblatedValues) -> np.ndarray:
+def losses(case: Subject, values: Constants) -> np.ndarray:
     """Cross-entropy with each writer alone at its constant:
     the input by a hook, the others by the evaluator of circuits.
     """
@@ -47,7 +47,7 @@ def losses(case: Subject, values: AblatedValues) -> np.ndarray:
     )
 
 
-def input_losses(case: Subject, values: AblatedValues) -> np.ndarray:
+def input_losses(case: Subject, values: Constants) -> np.ndarray:
     """A circuit without the input would be the empty one,
     so the original model is run with its embeddings replaced.
     """

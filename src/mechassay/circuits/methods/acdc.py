@@ -47,13 +47,11 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from mechassay.circuits.checkpoint import checkpointed, key_of
+from mechassay.checkpoint import checkpointed, key_of
 from mechassay.circuits.methods.method import describe
-from mechassay.circuits.objectives import Objective, load_objective, signed
 from mechassay.circuits.scores import Circuit, EdgeScores
 from mechassay.errors import BadUsage, NonFinite, UnknownName
 from mechassay.graph import Graph
-from mechassay.models.capture import Contrast
 from mechassay.models.circuit_forward import run_circuit
 from mechassay.models.circuit_plan import Plan, compile_circuit
 from mechassay.models.decoder import Readout
@@ -64,6 +62,8 @@ from mechassay.models.memory import (
     token_budget,
 )
 from mechassay.models.model import Model
+from mechassay.models.trace import Contrast
+from mechassay.objectives import Objective, load_objective, signed
 from mechassay.pairs import Batch, Pair
 from mechassay.progress import BAR, Progress
 from mechassay.registry import check_settings

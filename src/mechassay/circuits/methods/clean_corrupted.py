@@ -15,11 +15,11 @@ from typing import ClassVar
 
 from mechassay.circuits.attribution import interpolated_scores
 from mechassay.circuits.methods.method import mean_over_examples
-from mechassay.circuits.objectives import Objective
 from mechassay.circuits.scores import EdgeScores
 from mechassay.graph import Graph
-from mechassay.models.backward import backward_model, check_backward
+from mechassay.models.gradient_rules import backward_model, check_backward
 from mechassay.models.model import Model
+from mechassay.objectives import Objective
 from mechassay.pairs import Batch, Pair
 from mechassay.progress import BAR, Progress
 from mechassay.registry import check_settings
@@ -30,7 +30,7 @@ class CleanCorrupted:
     """Attribution with gradients at both ends.
 
     Attributes:
-        backward: "plain", or "gim" (`mechassay.models.backward`).
+        backward: "plain", or "gim" (`mechassay.models.gradient_rules`).
     """
 
     backward: str = "plain"

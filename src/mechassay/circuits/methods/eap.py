@@ -16,12 +16,12 @@ from typing import ClassVar
 
 from mechassay.circuits.attribution import clean_scores
 from mechassay.circuits.methods.method import mean_over_examples
-from mechassay.circuits.objectives import Objective, load_objective
 from mechassay.circuits.scores import EdgeScores
 from mechassay.errors import BadUsage
 from mechassay.graph import Graph
-from mechassay.models.backward import backward_model, check_backward
+from mechassay.models.gradient_rules import backward_model, check_backward
 from mechassay.models.model import Model
+from mechassay.objectives import Objective, load_objective
 from mechassay.pairs import Batch, Pair
 from mechassay.progress import BAR, Progress
 from mechassay.registry import check_settings
@@ -32,7 +32,7 @@ class EAP:
     """Edge attribution patching.
 
     Attributes:
-        backward: "plain", or "gim" (`mechassay.models.backward`).
+        backward: "plain", or "gim" (`mechassay.models.gradient_rules`).
     """
 
     backward: str = "plain"

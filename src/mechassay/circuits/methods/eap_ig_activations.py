@@ -42,14 +42,14 @@ from mechassay.circuits.attribution import (
 )
 from mechassay.circuits.methods.eap_ig_inputs import Points, quadrature
 from mechassay.circuits.methods.method import mean_over_examples
-from mechassay.circuits.objectives import Objective
 from mechassay.circuits.scores import EdgeScores
 from mechassay.errors import UnknownName
 from mechassay.graph import Graph
-from mechassay.models.backward import backward_model, check_backward
-from mechassay.models.capture import Contrast
 from mechassay.models.decoder import Decoder, NormStatistics
+from mechassay.models.gradient_rules import backward_model, check_backward
 from mechassay.models.model import Model
+from mechassay.models.trace import Contrast
+from mechassay.objectives import Objective
 from mechassay.pairs import Batch, Pair
 from mechassay.progress import BAR, Progress
 from mechassay.registry import check_settings
@@ -65,7 +65,7 @@ class EAPIGActivations:
         steps: gradient evaluations along each path.
         reading: which runs an edge averages over.
         points: where the gradients are taken.
-        backward: "plain", or "gim" (`mechassay.models.backward`).
+        backward: "plain", or "gim" (`mechassay.models.gradient_rules`).
     """
 
     steps: int = 5

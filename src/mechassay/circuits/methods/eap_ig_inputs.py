@@ -21,12 +21,12 @@ import numpy as np
 
 from mechassay.circuits.attribution import interpolated_scores
 from mechassay.circuits.methods.method import mean_over_examples
-from mechassay.circuits.objectives import Objective
 from mechassay.circuits.scores import EdgeScores
 from mechassay.errors import BadUsage, UnknownName
 from mechassay.graph import Graph
-from mechassay.models.backward import backward_model, check_backward
+from mechassay.models.gradient_rules import backward_model, check_backward
 from mechassay.models.model import Model
+from mechassay.objectives import Objective
 from mechassay.pairs import Batch, Pair
 from mechassay.progress import BAR, Progress
 from mechassay.registry import check_settings
@@ -42,7 +42,7 @@ class EAPIGInputs:
     Attributes:
         steps: gradient evaluations along the path.
         points: where they are taken.
-        backward: "plain", or "gim" (`mechassay.models.backward`).
+        backward: "plain", or "gim" (`mechassay.models.gradient_rules`).
     """
 
     steps: int = 5

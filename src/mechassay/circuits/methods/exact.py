@@ -34,11 +34,11 @@ from mechassay.circuits.methods.patching import (
     stack_budget,
     sum_of_blocks,
 )
-from mechassay.circuits.objectives import Objective, load_objective
 from mechassay.circuits.scores import EdgeScores
 from mechassay.errors import BadUsage
 from mechassay.graph import Graph
 from mechassay.models.model import Model
+from mechassay.objectives import Objective, load_objective
 from mechassay.pairs import Batch, Pair
 from mechassay.progress import BAR, Progress
 

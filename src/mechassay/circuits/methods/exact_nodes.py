@@ -37,10 +37,10 @@ from mechassay.circuits.methods.patching import (
     sum_of_blocks,
 )
 from mechassay.circuits.node_scores import NodeScores
-from mechassay.circuits.objectives import Objective, load_objective
 from mechassay.errors import UnknownName
 from mechassay.graph import Graph
 from mechassay.models.model import Model
+from mechassay.objectives import Objective, load_objective
 from mechassay.pairs import Batch, Pair
 from mechassay.progress import BAR, Progress
 from mechassay.registry import check_settings

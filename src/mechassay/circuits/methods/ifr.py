@@ -40,15 +40,15 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-from mechassay.circuits.checkpoint import checkpointed, key_of
+from mechassay.checkpoint import checkpointed, key_of
 from mechassay.circuits.methods.method import describe
-from mechassay.circuits.objectives import Objective, load_objective
 from mechassay.circuits.scores import EdgeScores
 from mechassay.graph import Graph
-from mechassay.models.capture import Trace
 from mechassay.models.decoder import Norm, at_least_fp32
 from mechassay.models.memory import out_of_memory_is_an_error, token_budget
 from mechassay.models.model import Model
+from mechassay.models.trace import Trace
+from mechassay.objectives import Objective, load_objective
 from mechassay.pairs import Batch, Pair
 from mechassay.progress import BAR, Progress
 

@@ -30,16 +30,17 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from mechassay.circuits.methods.method import Method, check_gradients, describe, seeded
-from mechassay.circuits.objectives import Kl, Objective, load_objective, signed
 from mechassay.circuits.scores import EdgeScores
 from mechassay.circuits.tail import MEAN, Mean, Tail, even
 from mechassay.errors import BadUsage, NonFinite, UnknownName
 from mechassay.graph import Graph
-from mechassay.models.capture import Contrast
+from mechassay.models.constants import constants_of
 from mechassay.models.decoder import Readout
 from mechassay.models.masked_forward import masked_readout
 from mechassay.models.memory import out_of_memory_is_an_error, token_budget
 from mechassay.models.model import Model
+from mechassay.models.trace import Contrast
+from mechassay.objectives import Kl, Objective, load_objective, signed
 from mechassay.pairs import Batch, Pair
 from mechassay.progress import Progress
 
@@ -280,7 +281,7 @@ def fidelity_and_slope(
         losses = run(mask)
         loss = (losses * share[rows].to(losses)).sum() / training.samples
         (slope,) = torch.autograd.grad(loss, mask)
-        gradient[places] += slope * (mask != 0) if batch.ablated is not None else slope
+        gradient[places] += slope * (mask != 0) if constants_of(batch) is not None else slope
         total += float(loss.detach())
     return total, gradient
 
@@ -337,7 +338,7 @@ def _masked_runs(
             yield (
                 rows,
                 places,
-                mask * connected(model.graph, mask) if batch.ablated is not None else mask,
+                mask * connected(model.graph, mask) if constants_of(batch) is not None else mask,
                 run,
             )
 

@@ -10,14 +10,14 @@ from typing import Any, ClassVar, Protocol
 import torch
 from torch import Tensor
 
-from mechassay.circuits.checkpoint import checkpointed, key_of
+from mechassay.checkpoint import checkpointed, key_of
 from mechassay.circuits.node_scores import Scores
-from mechassay.circuits.objectives import Objective, load_objective
 from mechassay.circuits.scores import EdgeScores
 from mechassay.errors import BadUsage
 from mechassay.graph import Graph
 from mechassay.models.memory import out_of_memory_is_an_error, token_budget
 from mechassay.models.model import Model
+from mechassay.objectives import Objective, load_objective
 from mechassay.pairs import Batch, Pair
 from mechassay.progress import BAR, Progress
 

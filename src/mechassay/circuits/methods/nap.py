@@ -25,11 +25,11 @@ from mechassay.circuits.methods.eap_ig_inputs import Points, quadrature
 from mechassay.circuits.methods.method import mean_of_shape
 from mechassay.circuits.node_attribution import clean_node_scores, interpolated_node_scores
 from mechassay.circuits.node_scores import NeuronScores, NodeScores
-from mechassay.circuits.objectives import Objective, load_objective
 from mechassay.errors import BadUsage, UnknownName
 from mechassay.graph import Graph
-from mechassay.models.backward import backward_model, check_backward
+from mechassay.models.gradient_rules import backward_model, check_backward
 from mechassay.models.model import Model
+from mechassay.objectives import Objective, load_objective
 from mechassay.pairs import Batch, Pair
 from mechassay.progress import BAR, Progress
 from mechassay.registry import check_settings
@@ -44,7 +44,7 @@ class NAP:
 
     Attributes:
         level: "neuron" for `NeuronScores`, "node" for `NodeScores`.
-        backward: "plain", or "gim" (`mechassay.models.backward`).
+        backward: "plain", or "gim" (`mechassay.models.gradient_rules`).
     """
 
     level: Level = "neuron"
@@ -103,7 +103,7 @@ class NAPIG:
         steps: gradient evaluations along the path.
         points: where they are taken.
         level: "neuron" for `NeuronScores`, "node" for `NodeScores`.
-        backward: "plain", or "gim" (`mechassay.models.backward`).
+        backward: "plain", or "gim" (`mechassay.models.gradient_rules`).
     """
 
     steps: int = 5

@@ -17,13 +17,13 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from mechassay.circuits.checkpoint import checkpointed, key_of
+from mechassay.checkpoint import checkpointed, key_of
 from mechassay.circuits.methods.method import Method, describe
-from mechassay.circuits.objectives import Objective, signed
-from mechassay.models.capture import Contrast, resume
 from mechassay.models.decoder import Readout
 from mechassay.models.memory import out_of_memory_is_an_error, token_budget
 from mechassay.models.model import Model
+from mechassay.models.trace import Contrast, resume
+from mechassay.objectives import Objective, signed
 from mechassay.pairs import Batch
 from mechassay.progress import Progress
 

@@ -12,10 +12,10 @@ from typing import ClassVar
 import torch
 
 from mechassay.circuits.methods.method import describe, seeded
-from mechassay.circuits.objectives import Objective, load_objective
 from mechassay.circuits.scores import EdgeScores
 from mechassay.graph import Graph
 from mechassay.models.model import Model
+from mechassay.objectives import Objective, load_objective
 from mechassay.pairs import Batch, Pair
 from mechassay.progress import BAR, Progress
 

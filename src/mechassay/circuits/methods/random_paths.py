@@ -29,11 +29,11 @@ import torch
 from jaxtyping import Int
 
 from mechassay.circuits.methods.method import describe
-from mechassay.circuits.objectives import Objective, load_objective
 from mechassay.circuits.scores import Circuit, EdgeScores
 from mechassay.errors import BadUsage
 from mechassay.graph import Graph
 from mechassay.models.model import Model
+from mechassay.objectives import Objective, load_objective
 from mechassay.pairs import Batch, Pair
 from mechassay.progress import BAR, Progress
 from mechassay.registry import check_settings

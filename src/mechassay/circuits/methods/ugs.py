@@ -45,12 +45,12 @@ from mechassay.circuits.methods.mask_training import (
     train,
     trained_scores,
 )
-from mechassay.circuits.objectives import Objective
 from mechassay.circuits.scores import EdgeScores
 from mechassay.circuits.tail import MEAN, Tail
 from mechassay.errors import BadUsage
 from mechassay.graph import Graph
 from mechassay.models.model import Model
+from mechassay.objectives import Objective
 from mechassay.pairs import Batch, Pair
 from mechassay.progress import BAR, Progress
 from mechassay.registry import check_settings

@@ -21,10 +21,10 @@ from dataclasses import dataclass
 import numpy as np
 from jaxtyping import Float
 
-from mechassay.adversarial.bootstrap import N_RESAMPLES, two_way_draws, two_way_worst, within_reach
-from mechassay.adversarial.design import Design
 from mechassay.errors import BadUsage
-from mechassay.stats import LEVEL, percentile_interval
+from mechassay.stats.design import Design
+from mechassay.stats.intervals import LEVEL, percentile_interval
+from mechassay.stats.two_way import N_RESAMPLES, two_way_draws, two_way_worst, within_reach
 
 PERCENTILES = (0.99,)
 WORST = 0.1

@@ -44,7 +44,8 @@ import numpy as np
 from scipy.optimize import root_scalar
 from scipy.stats import binom
 
-from mechassay.adversarial.bounds import (
+from mechassay.errors import BadUsage, UnknownName
+from mechassay.stats.bounds import (
     ROUNDING,
     at_most_each,
     by_inequality,
@@ -53,7 +54,6 @@ from mechassay.adversarial.bounds import (
     failure_of,
     first_that,
 )
-from mechassay.errors import BadUsage, UnknownName
 
 GridKind = Literal["shortfall", "chernoff", "hoeffding"]
 GRID_KINDS: tuple[GridKind, ...] = get_args(GridKind)

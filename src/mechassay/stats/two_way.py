@@ -24,9 +24,9 @@ from dataclasses import dataclass
 import numpy as np
 from jaxtyping import Float, Int
 
-from mechassay.adversarial.bounds import check_share
 from mechassay.errors import BadUsage
-from mechassay.stats import Interval, percentile_interval
+from mechassay.stats.bounds import check_share
+from mechassay.stats.intervals import Interval, percentile_interval
 
 BLOCK = 1024
 N_RESAMPLES = 1000

@@ -29,11 +29,11 @@ import numpy as np
 from jaxtyping import Float
 from scipy.special import stdtrit
 
-from mechassay.adversarial.bootstrap import LEAST
-from mechassay.adversarial.bounds import check_share
-from mechassay.adversarial.groups import Field
-from mechassay.adversarial.label_tests import Comparison
-from mechassay.stats import LEVEL
+from mechassay.stats.bounds import check_share
+from mechassay.stats.groups import Field
+from mechassay.stats.intervals import LEVEL
+from mechassay.stats.label_tests import Comparison
+from mechassay.stats.two_way import LEAST
 
 
 @dataclass(frozen=True, eq=False)

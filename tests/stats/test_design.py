@@ -12,17 +12,18 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.stats import binom, binomtest, norm, ttest_1samp
 
-from mechassay.adversarial import bootstrap, bounds
-from mechassay.adversarial.bootstrap import two_way_draws
-from mechassay.adversarial.design import Design
-from mechassay.adversarial.grid import (
+from mechassay.errors import BadUsage, UnknownName
+from mechassay.stats import bounds
+from mechassay.stats import two_way as bootstrap
+from mechassay.stats.design import Design
+from mechassay.stats.grid_bounds import (
     GRID_KINDS,
     grid_confidence,
     grid_exceedance,
     grid_rank,
     shortfall,
 )
-from mechassay.errors import BadUsage, UnknownName
+from mechassay.stats.two_way import two_way_draws
 
 
 def misses(promised: float, n: int) -> float:

@@ -24,13 +24,13 @@ import torch
 from jaxtyping import Float
 
 from mechassay.circuits.faithfulness import evaluate
-from mechassay.circuits.objectives import Objective, load_objective
 from mechassay.circuits.scores import Circuit
 from mechassay.errors import BadUsage, UnknownName
 from mechassay.models.model import Model
+from mechassay.objectives import Objective, load_objective
 from mechassay.pairs import Batch, Pair
 from mechassay.progress import BAR, Progress
-from mechassay.stats import Interval, percentile_interval, resampled_means
+from mechassay.stats.intervals import Interval, percentile_interval, resampled_means
 
 Unit = Literal["edge", "node"]
 

@@ -10,10 +10,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.stats import fisher_exact
 
-from mechassay.adversarial import label_tests
-from mechassay.adversarial.groups import Field, by_fields
-from mechassay.adversarial.label_tests import Exceedance, HighPercentile, worse_labels
 from mechassay.errors import BadUsage, NonFinite, UnknownName
+from mechassay.stats import label_tests
+from mechassay.stats.groups import Field, by_fields
+from mechassay.stats.label_tests import Exceedance, HighPercentile, worse_labels
 
 
 def grid(rng: np.random.Generator, n: int = 40, m: int = 25) -> np.ndarray:

@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 import torch
 
+from mechassay.checkpoint import State, checkpointed, key_of
 from mechassay.circuits import EAP, ExactNodePatching, ExactPatching, InformationFlowRoutes
-from mechassay.circuits.checkpoint import State, checkpointed, key_of
 from mechassay.circuits.methods import eap, exact, exact_nodes, ifr
 from mechassay.circuits.methods.method import Method
 from mechassay.models import memory

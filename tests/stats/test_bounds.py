@@ -11,8 +11,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.stats import binom
 
-from mechassay.adversarial import bounds
-from mechassay.adversarial.bounds import (
+from mechassay.errors import BadUsage, UnknownName
+from mechassay.stats import bounds
+from mechassay.stats.bounds import (
     KINDS,
     confidence,
     margin_rank,
@@ -22,7 +23,6 @@ from mechassay.adversarial.bounds import (
     smallest_rank,
     upper_bound,
 )
-from mechassay.errors import BadUsage, UnknownName
 
 # p, delta, epsilon; the paper's exact, Chernoff and Hoeffding; the smallest n and the n from which
 # on it holds.

@@ -31,9 +31,9 @@ import numpy as np
 from jaxtyping import Float, Int
 from scipy.stats import random_table
 
-from mechassay.adversarial.bounds import check_share
-from mechassay.adversarial.groups import Field
 from mechassay.errors import BadUsage, NonFinite
+from mechassay.stats.bounds import check_share
+from mechassay.stats.groups import Field
 
 N_PERMUTATIONS = 2000
 N_THRESHOLDS = 64

@@ -9,9 +9,10 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 
-from mechassay.adversarial.design import Design
-from mechassay.adversarial.grid import grid_confidence, grid_exceedance, grid_rank
-from mechassay.adversarial.partial_grid import (
+from mechassay.errors import BadUsage, UnknownName
+from mechassay.stats.design import Design
+from mechassay.stats.grid_bounds import grid_confidence, grid_exceedance, grid_rank
+from mechassay.stats.partial_grid import (
     PartialGrid,
     outside,
     partial_confidence,
@@ -19,8 +20,7 @@ from mechassay.adversarial.partial_grid import (
     partial_rank,
     reach,
 )
-from mechassay.adversarial.summary import summarise
-from mechassay.errors import BadUsage, UnknownName
+from mechassay.stats.summary import summarise
 
 SIMULATIONS = 300
 

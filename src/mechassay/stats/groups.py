@@ -16,9 +16,9 @@ from typing import Literal
 import numpy as np
 from jaxtyping import Float, Int
 
-from mechassay.adversarial.bounds import check_share
-from mechassay.adversarial.percentiles import run_percentiles
 from mechassay.errors import BadUsage, UnknownName
+from mechassay.stats.bounds import check_share
+from mechassay.stats.percentiles import run_percentiles
 
 PERCENTILES = (0.999, 0.9999)
 SIDES = ("clean", "corrupted")

@@ -9,15 +9,18 @@ A head's constant is its mix of values z, d_head wide, so what it writes is W_O 
 from __future__ import annotations
 
 import hashlib
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
+from typing import Any
 
 import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
+from mechassay.pairs import Batch
+
 
 @dataclass(frozen=True, eq=False)
-class AblatedValues:
+class Constants:
     """A constant for every writer.
 
     Attributes:
@@ -47,7 +50,7 @@ class AblatedValues:
     def _index(self, positions: Tensor) -> Tensor:
         return positions.clamp(max=len(self.embed) - 1)
 
-    def to(self, device: torch.device | str) -> AblatedValues:
+    def to(self, device: torch.device | str) -> Constants:
         """The same values on `device`."""
         return replace(
             self,
@@ -64,3 +67,43 @@ class AblatedValues:
             if values is not None:
                 digest.update(values.detach().cpu().float().numpy().tobytes())
         return digest.hexdigest()
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class ConstantBatch(Batch):
+    """Pairs whose ablated edges carry constants in place of the counterfactual run.
+
+    Made by `mechassay.circuits.ablate`; everything that takes a `Batch` takes it.
+    """
+
+    constants: Constants
+
+    @staticmethod
+    def of(batch: Batch, constants: Constants) -> ConstantBatch:
+        """The pairs of a batch with these constants, on the batch's device."""
+        constants = constants.to(batch.clean.device)
+        own = _own(batch)
+        own["content"] = f"{batch.content}-{constants.content[:16]}"
+        return ConstantBatch(**own, constants=constants)
+
+    def first_difference(self) -> int:
+        """0: constants differ from the clean run from the first column on."""
+        return 0
+
+    def to(self, device: torch.device | str) -> ConstantBatch:
+        """The same batch with its tensors on `device`."""
+        return replace(self, **_own(super().to(device)), constants=self.constants.to(device))
+
+
+def constants_of(batch: Batch) -> Constants | None:
+    """What ablated edges carry in place of the counterfactual run, if anything."""
+    return batch.constants if isinstance(batch, ConstantBatch) else None
+
+
+def counterfactual_batch(batch: Batch) -> Batch:
+    """The pairs with their counterfactual runs."""
+    return Batch(**_own(batch)) if isinstance(batch, ConstantBatch) else batch
+
+
+def _own(batch: Batch) -> dict[str, Any]:
+    return {field.name: getattr(batch, field.name) for field in fields(Batch)}

@@ -53,7 +53,7 @@ from jaxtyping import Bool, Float, Int
 from scipy.special import betaincc, ndtri
 
 from mechassay.errors import BadUsage, UnknownName
-from mechassay.stats import Interval
+from mechassay.stats.intervals import Interval
 
 Kind = Literal["exact", "chernoff", "hoeffding"]
 KINDS: tuple[Kind, ...] = get_args(Kind)

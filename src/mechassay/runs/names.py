@@ -29,7 +29,7 @@ from mechassay.errors import UnknownName
 from mechassay.models.model import Model, load_model
 from mechassay.models.sources import packaged_models
 from mechassay.records import Measure, Record
-from mechassay.stats import LEVEL, Interval
+from mechassay.stats.intervals import LEVEL, Interval
 from mechassay.tasks import TASKS, Task, load_task
 from mechassay.truth.models import TRUTHS, load_truth, truth_folder, truth_names
 

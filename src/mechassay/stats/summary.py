@@ -20,12 +20,12 @@ from dataclasses import dataclass
 import numpy as np
 from jaxtyping import Float
 
-from mechassay.adversarial.bootstrap import N_RESAMPLES
-from mechassay.adversarial.bounds import check_share
-from mechassay.adversarial.design import Design
-from mechassay.adversarial.percentiles import run_percentiles
 from mechassay.errors import BadUsage
-from mechassay.stats import LEVEL, Interval
+from mechassay.stats.bounds import check_share
+from mechassay.stats.design import Design
+from mechassay.stats.intervals import LEVEL, Interval
+from mechassay.stats.percentiles import run_percentiles
+from mechassay.stats.two_way import N_RESAMPLES
 
 PERCENTILES = (0.25, 0.5, 0.75, 0.95, 0.99, 0.999, 0.9999)
 STEP = 2**20

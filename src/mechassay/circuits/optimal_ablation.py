@@ -27,23 +27,23 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import ClassVar
 
 import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
 
-from mechassay.ablated import AblatedValues
 from mechassay.circuits.ablation import ablated_values
 from mechassay.circuits.methods.mask_training import minibatches
 from mechassay.circuits.methods.method import check_gradients, seeded
-from mechassay.circuits.objectives import CrossEntropy
 from mechassay.errors import BadUsage, NonFinite
 from mechassay.graph import Graph
+from mechassay.models.constants import Constants, counterfactual_batch
 from mechassay.models.decoder import Context, Decoder, Readout
 from mechassay.models.memory import out_of_memory_is_an_error, token_budget
 from mechassay.models.model import Model
+from mechassay.objectives import CrossEntropy
 from mechassay.pairs import Batch, Pair
 from mechassay.progress import BAR, Advance, Progress
 
@@ -93,7 +93,7 @@ class OptimalAblation:
         validation: Sequence[Pair] | Batch | None = None,
         *,
         progress: Progress = BAR,
-    ) -> AblatedValues:
+    ) -> Constants:
         """The constants, for `ablate(model, pairs, constants)`.
 
         Args:
@@ -105,8 +105,8 @@ class OptimalAblation:
             OutOfMemory: one example does not fit.
         """
         check_gradients("Optimal ablation", model)
-        train = replace(model.batch(pairs), ablated=None)
-        held_out = train if validation is None else replace(model.batch(validation), ablated=None)
+        train = counterfactual_batch(model.batch(pairs))
+        held_out = train if validation is None else counterfactual_batch(model.batch(validation))
         constants = _Constants.of(ablated_values(model, train, "mean", progress=progress), model)
         graph = model.graph
         if self.joint:
@@ -172,7 +172,7 @@ class _Constants:
     n_heads: int
 
     @staticmethod
-    def of(values: AblatedValues, model: Model) -> _Constants:
+    def of(values: Constants, model: Model) -> _Constants:
         dtype = model.accumulator
         mlp = [] if values.mlp is None else [each[0].to(dtype) for each in values.mlp]
         return _Constants(
@@ -209,9 +209,9 @@ class _Constants:
             return self.embed, slice(None)
         return (self.mlp[layer], slice(None)) if place == self.n_heads else (self.z[layer], place)
 
-    def values(self, name: str, dtype: torch.dtype) -> AblatedValues:
+    def values(self, name: str, dtype: torch.dtype) -> Constants:
         mlp = torch.stack(self.mlp)[:, None].to(dtype) if self.mlp else None
-        return AblatedValues(
+        return Constants(
             name, self.embed[None].to(dtype), torch.stack(self.z)[:, :, None].to(dtype), mlp
         )
 

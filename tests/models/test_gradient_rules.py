@@ -12,8 +12,8 @@ import torch
 from mechassay.circuits import EAP, NAP, EAPIGInputs, evaluate
 from mechassay.circuits.scores import Circuit
 from mechassay.errors import UnknownName
-from mechassay.models.backward import BackwardRules, backward_model, with_rules
 from mechassay.models.decoder import Norm
+from mechassay.models.gradient_rules import BackwardRules, backward_model, with_rules
 from mechassay.progress import SILENT
 from tiny import Subject, subject
 

@@ -7,9 +7,9 @@ import math
 import numpy as np
 import pytest
 
-from mechassay.adversarial.groups import Field
-from mechassay.adversarial.label_effects import label_effects
 from mechassay.errors import BadUsage
+from mechassay.stats.groups import Field
+from mechassay.stats.label_effects import label_effects
 
 
 def slow(

@@ -22,8 +22,8 @@ from typing import Any
 
 from torch import Tensor
 
-from mechassay.circuits.files import read_tensors, write_tensors
 from mechassay.errors import BadFile
+from mechassay.files import read_tensors, write_tensors
 
 EVERY_SECONDS = 10.0
 

@@ -10,12 +10,12 @@ import numpy as np
 import torch
 from jaxtyping import Float
 
-from mechassay.circuits.objectives import Objective
 from mechassay.errors import NonFinite
-from mechassay.models.capture import Contrast
 from mechassay.models.decoder import Readout
 from mechassay.models.memory import out_of_memory_is_an_error, token_budget
 from mechassay.models.model import Model
+from mechassay.models.trace import Contrast
+from mechassay.objectives import Objective
 from mechassay.pairs import Batch
 from mechassay.progress import Progress
 

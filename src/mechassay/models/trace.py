@@ -15,7 +15,7 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from mechassay.ablated import AblatedValues
+from mechassay.models.constants import Constants, constants_of
 from mechassay.models.decoder import Context, Decoder, Readout
 from mechassay.pairs import Batch
 
@@ -229,8 +229,9 @@ class Contrast:
     @torch.no_grad()
     def beside(decoder: Decoder, batch: Batch, ctx: Context, clean: Trace) -> Contrast:
         """The contrast with a clean run that is there already."""
-        if batch.ablated is not None:
-            return Contrast(batch, ctx, 0, clean, constant_trace(decoder, batch.ablated, ctx))
+        constants = constants_of(batch)
+        if constants is not None:
+            return Contrast(batch, ctx, 0, clean, constant_trace(decoder, constants, ctx))
         start = min(batch.first_difference(), batch.n_tokens - 1)
         other = trace(
             decoder, decoder.embed(batch.counterfactual[:, start:]), ctx, past=clean, start=start
@@ -238,7 +239,7 @@ class Contrast:
         return Contrast(batch, ctx, start, clean, other)
 
 
-def constant_trace(decoder: Decoder, values: AblatedValues, ctx: Context) -> Trace:
+def constant_trace(decoder: Decoder, values: Constants, ctx: Context) -> Trace:
     """What readers would see and project if every writer wrote its constant.
 
     The streams are the sums of the constants (and of positions and biases, which belong to no

@@ -29,9 +29,9 @@ from jaxtyping import Bool, Float
 from torch import Tensor
 
 from mechassay.graph import Graph
-from mechassay.models.capture import Contrast
 from mechassay.models.circuit_plan import carrying
 from mechassay.models.decoder import Decoder, Readout
+from mechassay.models.trace import Contrast
 
 
 def shared_by_all_readers(

@@ -24,17 +24,18 @@ import numpy as np
 from jaxtyping import Float
 from scipy.special import stdtrit
 
-from mechassay.adversarial import bounds, grid
-from mechassay.adversarial.bootstrap import N_RESAMPLES, grid_interval, two_way_draws
-from mechassay.adversarial.bounds import UpperBound, check_share
-from mechassay.adversarial.partial_grid import (
+from mechassay.errors import BadUsage, UnknownName
+from mechassay.stats import bounds
+from mechassay.stats import grid_bounds as grid
+from mechassay.stats.bounds import UpperBound, check_share
+from mechassay.stats.intervals import LEVEL, Interval, clopper_pearson
+from mechassay.stats.partial_grid import (
     PartialGrid,
     partial_confidence,
     partial_exceedance,
     partial_rank,
 )
-from mechassay.errors import BadUsage, UnknownName
-from mechassay.stats import LEVEL, Interval, clopper_pearson
+from mechassay.stats.two_way import N_RESAMPLES, grid_interval, two_way_draws
 
 DesignKind = Literal["grid", "matched", "independent"]
 DESIGN_KINDS: tuple[DesignKind, ...] = get_args(DesignKind)

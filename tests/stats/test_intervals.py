@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 from scipy.stats import beta, binomtest
 
-from mechassay import stats
-from mechassay.stats import (
+from mechassay.stats import intervals
+from mechassay.stats.intervals import (
     Interval,
     mean_interval,
     percentile_interval,
@@ -89,7 +89,7 @@ def test_the_order_of_examples_and_the_names_of_groups_are_irrelevant() -> None:
 def test_blocks_of_resamples_do_not_show(monkeypatch: pytest.MonkeyPatch) -> None:
     values, own = np.random.default_rng(10).normal(size=(2, 9)), [str(i) for i in range(9)]
     whole = resampled_means(values, own, np.random.default_rng(11), 100)
-    monkeypatch.setattr(stats, "BLOCK", 9 * 7)
+    monkeypatch.setattr(intervals, "BLOCK", 9 * 7)
     np.testing.assert_allclose(resampled_means(values, own, np.random.default_rng(11), 100), whole)
 
 

@@ -35,9 +35,9 @@ import numpy as np
 from jaxtyping import Bool, Float, Int
 from scipy.optimize import root_scalar
 
-from mechassay.adversarial.bounds import at_most_each, check_share, decimal, failure_of
-from mechassay.adversarial.grid import XTOL, shortfall
 from mechassay.errors import BadUsage
+from mechassay.stats.bounds import at_most_each, check_share, decimal, failure_of
+from mechassay.stats.grid_bounds import XTOL, shortfall
 
 
 @dataclass(frozen=True, eq=False)

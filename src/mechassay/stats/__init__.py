@@ -1,0 +1,1 @@
+"""Intervals, bounds, permutation tests: statistics that know nothing of models."""
