@@ -8,7 +8,7 @@ import re
 import pytest
 
 from mechassay import errors
-from mechassay.errors import BadUsage, MechassayError, MissingExtra, UnknownName
+from mechassay.errors import BadUsage, MechassayError, MissingExtra, UnknownName, one_of
 
 CLASSES = {
     name: value
@@ -54,3 +54,9 @@ def test_a_missing_extra_has_the_install_command() -> None:
         str(MissingExtra("Reading a GGUF file", "gguf", "gguf"))
         == "Reading a GGUF file needs the package 'gguf': pip install 'mechassay[gguf]'."
     )
+
+
+def test_one_of_gives_the_choice_or_the_nearest() -> None:
+    assert one_of("profile", "strict", ("strict", "mib-2025")) == "strict"
+    with pytest.raises(UnknownName, match="Unknown profile 'strickt'. Did you mean 'strict'?"):
+        one_of("profile", "strickt", ("strict", "mib-2025"))

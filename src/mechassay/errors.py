@@ -20,8 +20,9 @@ The command line prints the message on one line and exits with 2 for wrong usage
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from difflib import get_close_matches
+from typing import TypeVar
 
 
 class MechassayError(Exception):
@@ -46,6 +47,21 @@ class UnknownName(BadUsage):
         close = get_close_matches(name, known, n=1, cutoff=0.5)
         hint = f" Did you mean {close[0]!r}?" if close else ""
         super().__init__(f"Unknown {kind} {name!r}.{hint} Known: {', '.join(known) or 'none'}.")
+
+
+ChoiceT = TypeVar("ChoiceT", bound=str)
+
+
+def one_of(kind: str, value: str, choices: Collection[ChoiceT]) -> ChoiceT:
+    """The value as one of its choices, such as the arguments of a `Literal`.
+
+    Raises:
+        UnknownName: it is none of them.
+    """
+    for choice in choices:
+        if choice == value:
+            return choice
+    raise UnknownName(kind, value, choices)
 
 
 class UnsupportedModel(MechassayError):
