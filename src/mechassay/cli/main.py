@@ -5,30 +5,51 @@ Exit codes: 0 done · 1 a cell failed, or a computation did · 2 wrong usage · 
 
 from __future__ import annotations
 
+import os
 import sys
+from importlib import import_module
 from typing import Annotated
 
 import typer
 
-from mechassay.cli import adversarial, circuits, models, report, suite, tasks, truth
+from mechassay.cli import report
 from mechassay.errors import MechassayError
 from mechassay.version import __version__
 
 INTERRUPTED = 130
 
-app = typer.Typer(
-    help="Assay claims about how language models work inside.",
-    no_args_is_help=True,
-    add_completion=False,
-    pretty_exceptions_enable=False,
-)
-app.add_typer(models.app, name="models")
-app.add_typer(tasks.app, name="tasks")
-app.add_typer(circuits.app, name="circuits")
-app.add_typer(suite.app, name="suite")
-app.add_typer(truth.app, name="truth")
-app.add_typer(adversarial.app, name="adversarial")
-app.command("report")(report.report)
+GROUPS = {
+    "models": "List, fetch and check models.",
+    "tasks": "List tasks, show and check their pairs, and score models on them.",
+    "circuits": "Localize and evaluate circuits.",
+    "suite": "Run methods on tasks and models, and compare them.",
+    "truth": "Models whose circuit is known: list, export, verify, and score methods by them.",
+    "adversarial": "How badly circuits fail in the worst case.",
+}
+"""Command groups and what they are for. Their modules are large and are imported when named."""
+
+
+def app_for(words: list[str]) -> typer.Typer:
+    """The command line, with the commands of the groups that are among the words."""
+    app = typer.Typer(
+        help="Assay claims about how language models work inside.",
+        no_args_is_help=True,
+        pretty_exceptions_enable=False,
+    )
+    app.callback()(_options)
+    for name, about in GROUPS.items():
+        named = name in words
+        group = import_module(f"mechassay.cli.{name}").app if named else _unnamed()
+        app.add_typer(group, name=name, help=about)
+    app.command("report")(report.report)
+    app.command("run-cells")(report.run_cells)
+    return app
+
+
+def _unnamed() -> typer.Typer:
+    group = typer.Typer()
+    group.callback()(lambda: None)
+    return group
 
 
 def _version(wanted: bool) -> None:
@@ -37,7 +58,6 @@ def _version(wanted: bool) -> None:
         raise typer.Exit
 
 
-@app.callback()
 def _options(
     debug: Annotated[bool, typer.Option("--debug", help="Show the trace of an error.")] = False,
     version: Annotated[
@@ -57,6 +77,7 @@ def main(arguments: list[str] | None = None) -> None:
     given = sys.argv[1:] if arguments is None else arguments
     debug = "--debug" in given
     words = ["--debug", *(word for word in given if word != "--debug")] if debug else given
+    app = app_for([*words, *os.environ.get("COMP_WORDS", "").split()])
     try:
         # Not standalone: typer would end the process on Ctrl-C before it could be said that nothing
         # is lost. It turns Ctrl-C into this exit code by itself, or into an exception, by version.

@@ -1,4 +1,4 @@
-"""`mechassay report DIR`: write a run's report again from its records."""
+"""`mechassay report DIR` writes a run's pages again; `run-cells DIR` does a part of it."""
 
 from __future__ import annotations
 
@@ -9,43 +9,46 @@ import typer
 
 
 def report(folder: Annotated[Path, typer.Argument(help="The folder of a run.")]) -> None:
-    """Print a run's table and write its report again from the stored records and scores."""
-    from rich.console import Console
-
-    from mechassay.circuits.node_scores import load_scores
+    """Print a run's tables and write its report again from what the folder holds."""
+    from mechassay.cli.command import finish
     from mechassay.errors import BadFile
-    from mechassay.report.accuracy import print_accuracy
-    from mechassay.report.adversarial import overview_grid
-    from mechassay.report.table import print_table
-    from mechassay.report.tables import print_grids
-    from mechassay.runs import accuracy, adversarial
-    from mechassay.runs.adversarial_records import KIND
-    from mechassay.runs.circuits import write_report
-    from mechassay.runs.folder import RunFolder
+    from mechassay.runs.previous import opened
 
-    run = RunFolder.existing(folder)
-    found = [run.record(file.stem) for file in sorted((folder / "records").glob("*.json"))]
-    records = [record for record in found if record is not None]
-    if not records and (folder / "cells").is_dir():
-        raise BadFile(
-            f"{folder}: holds a suite; the same `mechassay suite run` again writes its report."
-        )
-    if not records:
+    job, results = opened(folder)
+    if not results.records:
         raise BadFile(f"{folder}: the run has no finished cells yet.")
-    console = Console()
-    if records[0].kind == "accuracy":
-        print_accuracy(records, run.failures(), console)
-        console.print(
-            f"Report: {accuracy.write_report(run, records, run.failures())}", soft_wrap=True
-        )
-        return
-    if records[0].kind == KIND:
-        ordered = adversarial.stored_records(run)
-        print_grids([overview_grid(ordered, short=True)], console)
-        console.print(f"Report: {adversarial.write_report(run, ordered)}", soft_wrap=True)
-        return
-    scores = {
-        file.stem: load_scores(file) for file in sorted((folder / "scores").glob("*.safetensors"))
-    }
-    print_table(records, run.failures(), console)
-    console.print(f"Report: {write_report(run, records, scores)}", soft_wrap=True)
+    finish(job, results)
+
+
+def run_cells(
+    folder: Annotated[Path, typer.Argument(help="A folder with plan.json (--only-plan).")],
+    part: Annotated[str, typer.Option("--part", help="3/16: the third of sixteen parts.")] = "1/1",
+    device: Annotated[str, typer.Option("--device", help="cpu, cuda, cuda:1, mps.")] = "cpu",
+    private_seed: Annotated[
+        int | None, typer.Option("--private-seed", help="Seed of the private split; never stored.")
+    ] = None,
+) -> None:
+    """Do a part of the cells of a folder, as in an array job; `mechassay report` then shows all."""
+    from mechassay.cli.command import stored_job
+    from mechassay.runs.execute import Here, batches_of, part_of, prepare
+
+    secrets = {} if private_seed is None else {"private_seed": private_seed}
+    job = stored_job(folder, **secrets)
+    job.check()
+    # The parts are those of the whole job, whatever is done already.
+    every = batches_of(job)
+    bench = prepare(job, folder, device=device)
+    mine = part_of(every, part)
+    Here().map(job, mine, bench)
+    failed = [
+        failure
+        for cells in mine
+        for cell in cells
+        if (failure := bench.folder.failure(cell.name)) and failure.status == "failed"
+    ]
+    n = sum(map(len, mine))
+    typer.echo(f"{folder}: part {part}, {n:,} cells, {len(failed):,} failed")
+    for failure in failed:
+        typer.echo(f"mechassay: {', '.join(failure.cell.values())}: {failure.message}", err=True)
+    if failed:
+        raise typer.Exit(1)

@@ -10,14 +10,12 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from mechassay.cli.command import command
 from mechassay.cli.options import (
-    BosOption,
-    DeviceOption,
-    DtypeOption,
-    OutputOption,
     SeedOption,
     load,
 )
+from mechassay.runs.accuracy import AccuracyJob
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -213,64 +211,7 @@ def _counts(found: Check) -> Table:
     return table
 
 
-@app.command("score")
-def score(
-    model: Annotated[list[str], typer.Option("--model", "-m", help="Model; repeat for several.")],
-    task: Annotated[
-        list[str] | None,
-        typer.Option("--task", "-t", help="Task; repeat for several. All if not given."),
-    ] = None,
-    split: SplitOption = "test",
-    limit: Annotated[
-        int | None, typer.Option(help="Examples of each task; the whole split if not given.")
-    ] = 200,
-    output: OutputOption = Path("runs/accuracy"),
-    device: DeviceOption = "cpu",
-    dtype: DtypeOption = "float32",
-    seed: SeedOption = 0,
-    private_seed: PrivateSeed = None,
-    prepend_bos: BosOption = False,
-    scoring: Annotated[
-        str,
-        typer.Option(help="exact; or mib-2025: MIB's laxer scoring of what is written beside it."),
-    ] = "exact",
-) -> None:
-    """Greedy and ranked-choice accuracy of models on tasks,
-    for original prompts and every counterfactual.
-    """
-    from rich.console import Console
-
-    from mechassay.report.accuracy import print_accuracy
-    from mechassay.runs.accuracy import AccuracyRun, run_accuracy, write_report
-    from mechassay.runs.folder import RunFolder
-    from mechassay.tasks import TASKS
-
-    run = AccuracyRun(
-        tuple(model),
-        tuple(task or TASKS.names()),
-        split,
-        limit,
-        dtype,
-        prepend_bos,
-        seed,
-        private_seed,
-        scoring,
-    )
-    records, failures = run_accuracy(
-        run, output, lambda name: load(name, dtype, device, prepend_bos)
-    )
-    console = Console()
-    print_accuracy(records, failures, console)
-    console.print(f"Report: {write_report(RunFolder(output), records, failures)}", soft_wrap=True)
-    console.print(f"Tables: {output / 'accuracy.md'}", soft_wrap=True)
-    for failure in failures:
-        typer.echo(
-            f"mechassay: {failure.cell.get('model', '')}, {failure.cell.get('task', '')}:"
-            f" {failure.message}",
-            err=True,
-        )
-    if failures:
-        raise typer.Exit(1)
+app.command("score")(command(AccuracyJob, output="runs/accuracy", defaults={"limit": 200}))
 
 
 @app.command("export")

@@ -8,128 +8,126 @@ is a row like any other; running the same plan again goes on with what is missin
 
 from __future__ import annotations
 
-import dataclasses
-import re
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Annotated, ClassVar, Literal, get_args
 
 import numpy as np
 from jaxtyping import Float
+from rich.console import Console
 
-from mechassay.errors import MechassayError, UnknownName
+from mechassay.errors import one_of
 from mechassay.examples import Example
 from mechassay.models.model import Model
 from mechassay.pairs import content_hash
 from mechassay.progress import BAR, Progress
-from mechassay.records import Failure, Measure, Record, Spec, failure_of, provenance
-from mechassay.report.accuracy import ORIGINAL, write_accuracy
-from mechassay.runs.folder import RunFolder, write_text
+from mechassay.records import Measure, Record, Spec, provenance
+from mechassay.report.accuracy import ORIGINAL, print_accuracy, write_accuracy
+from mechassay.runs import options
+from mechassay.runs.folder import write_text
+from mechassay.runs.job import Bench, Cell, Results, cell_name, option
+from mechassay.runs.names import shown_model, task_named
 from mechassay.stats.intervals import proportion_interval
-from mechassay.tasks import Task, load_task
+from mechassay.tasks import TASKS, Task
 from mechassay.tasks.behaviour import score_prompts
 from mechassay.tasks.mib_scoring import NAME as MIB
 from mechassay.tasks.mib_scoring import Scoring, mib_scores
 from mechassay.tasks.public import PublicTask
 from mechassay.tasks.task import settings_of
 
-Load = Callable[[str], Model]
-
 EXACT = "exact"
-SCORINGS = (EXACT, MIB)
+AccuracyScoring = Literal["exact", "mib-2025"]
 
 
 @dataclass(frozen=True)
-class AccuracyRun:
-    """What to score. The fields are the plan that is stored with the results.
+class AccuracyJob:
+    """Greedy and ranked-choice accuracy of models on tasks, for original prompts and every
+    counterfactual.
 
     Attributes:
-        scoring: "exact", or "mib-2025" for MIB's scoring beside it, in the tasks that MIB has.
-
-    Raises:
-        UnknownName: another scoring.
+        tasks: all tasks if empty.
+        scoring: "mib-2025" is MIB's scoring beside the exact one, in the tasks that MIB has.
     """
 
-    models: tuple[str, ...]
-    tasks: tuple[str, ...]
-    split: str = "test"
-    limit: int | None = None
-    dtype: str = "float32"
-    prepend_bos: bool = False
-    seed: int = 0
-    private_seed: int | None = None
-    scoring: str = EXACT
+    models: Annotated[tuple[str, ...], options.MODELS]
+    tasks: Annotated[tuple[str, ...], options.TASKS] = ()
+    split: Annotated[str, option("Split to score.")] = "test"
+    limit: Annotated[
+        int | None, option("Examples of each task; the whole split if not given.", least=1)
+    ] = None
+    dtype: Annotated[str, options.DTYPE] = "float32"
+    prepend_bos: Annotated[bool, options.BOS] = False
+    seed: Annotated[int, options.SEED] = 0
+    private_seed: Annotated[int | None, options.PRIVATE_SEED] = None
+    scoring: Annotated[
+        AccuracyScoring, option("With mib-2025, MIB's laxer scoring of what is written is beside.")
+    ] = EXACT
+
+    kind: ClassVar[str] = "accuracy"
+    grows: ClassVar[tuple[str, ...]] = ("models", "tasks")
 
     def __post_init__(self) -> None:
-        if self.scoring not in SCORINGS:
-            raise UnknownName("scoring", self.scoring, SCORINGS)
+        if not self.tasks:
+            object.__setattr__(self, "tasks", tuple(TASKS.names()))
 
-    def plan(self) -> dict[str, Any]:
-        """The plan as plain values; the private seed is never stored."""
-        plain = dataclasses.asdict(self) | {"models": list(self.models), "tasks": list(self.tasks)}
-        # A plan with the usual scoring is that of a folder made before there was another.
-        left_out = {"private_seed", *(["scoring"] if self.scoring == EXACT else [])}
-        return {key: value for key, value in plain.items() if key not in left_out}
+    def check(self) -> None:
+        """See `Job.check`."""
+        one_of("scoring", self.scoring, get_args(AccuracyScoring))
+        for task in self.tasks:
+            task_named(task)
 
+    def cells(self) -> list[Cell]:
+        """See `Job.cells`."""
+        return [
+            Cell(
+                cell_name(model, task),
+                {"model": shown_model(model), "task": task},
+                model,
+                {"model": model},
+            )
+            for model in self.models
+            for task in self.tasks
+        ]
 
-def run_accuracy(
-    run: AccuracyRun, output: Path, load: Load, *, progress: Progress = BAR
-) -> tuple[list[Record], list[Failure]]:
-    """Score what the folder does not hold yet; all records, models in order, and what failed."""
-    tasks = {name: load_task(name) for name in run.tasks}
-    folder = RunFolder.open(output, run.plan())
-    records: list[Record] = []
-    failures: list[Failure] = []
-    for name in run.models:
-        missing = [task for task in tasks if folder.record(cell_name(name, task)) is None]
-        model: Model | MechassayError | None = None
-        for task in tasks:
-            if task not in missing:
-                stored = folder.record(cell_name(name, task))
-                assert stored is not None
-                records.append(stored)
-                continue
-            try:
-                model = _loaded(name, load) if model is None else model
-                if isinstance(model, MechassayError):
-                    raise model
-                record = score_task(model, tasks[task], run, progress=progress)
-                folder.save_record(cell_name(name, task), record)
-                records.append(record)
-            except Exception as error:
-                failures.append(failure_of({"model": name, "task": task}, error))
-    folder.save_failures(failures)
-    return records, failures
+    def skip(self, cell: Cell, bench: Bench) -> tuple[str, str] | None:
+        """See `Job.skip`: nothing is."""
+        return None
 
+    def run(self, cell: Cell, bench: Bench) -> Record:
+        """See `Job.run`."""
+        name = cell.typed["model"]
+        model = bench.model(name, dtype=self.dtype, prepend_bos=self.prepend_bos)
+        return score_task(model, bench.task(cell.of["task"]), self, progress=bench.progress)
 
-def _loaded(name: str, load: Load) -> Model | MechassayError:
-    """A model, or why there is none: it is not tried again for every task."""
-    try:
-        return load(name)
-    except MechassayError as error:
-        return error
+    def show(self, results: Results, console: Console) -> None:
+        """See `Job.show`."""
+        print_accuracy(results.records, results.failures, console)
+        console.print(f"Tables: {results.folder.path / 'accuracy.md'}", soft_wrap=True)
+
+    def report(self, results: Results) -> Path:
+        """The page (report.html) and its tables in Markdown (accuracy.md)."""
+        title, folder = "Accuracy of models on tasks", results.folder.path
+        page, markdown = write_accuracy(results.records, results.failures, title=title)
+        write_text(folder / "accuracy.md", markdown)
+        write_text(folder / "report.html", page)
+        return folder / "report.html"
 
 
-def cell_name(model: str, task: str) -> str:
-    """The file name of a cell: names may be paths or hub ids."""
-    return "--".join(re.sub(r"[^\w.=,-]+", "_", part) for part in (model, task))
-
-
-def score_task(model: Model, task: Task, run: AccuracyRun, *, progress: Progress = BAR) -> Record:
+def score_task(model: Model, task: Task, job: AccuracyJob, *, progress: Progress = BAR) -> Record:
     """One cell.
 
     Raises:
         BadUsage: fewer examples than the run's limit.
     """
     begin = time.perf_counter()
-    examples = _examples(model, task, run)
+    examples = _examples(model, task, job)
     groups = [example.group or example.id for example in examples]
     hash_of_examples = _hash(examples)
     columns: dict[str, Float[np.ndarray, "n"]] = {}
     for kind in (ORIGINAL, *task.counterfactuals):
-        lax = task.mib_scoring if run.scoring == MIB and isinstance(task, PublicTask) else None
+        lax = task.mib_scoring if job.scoring == MIB and isinstance(task, PublicTask) else None
         columns |= {
             f"{name}@{kind}": values
             for name, values in _column(model, examples, kind, lax, progress).items()
@@ -138,7 +136,7 @@ def score_task(model: Model, task: Task, run: AccuracyRun, *, progress: Progress
         kind="accuracy",
         model=Spec(name=model.name, args={"family": model.family}),
         task=Spec(
-            name=task.name, version=task.version, args={"split": run.split, **settings_of(task)}
+            name=task.name, version=task.version, args={"split": job.split, **settings_of(task)}
         ),
         method=Spec(name="behaviour"),
         metric=Spec(name="accuracy"),
@@ -154,7 +152,7 @@ def score_task(model: Model, task: Task, run: AccuracyRun, *, progress: Progress
         data={
             "test": {
                 "task": task.name,
-                "split": run.split,
+                "split": job.split,
                 "kept": len(examples),
                 "dropped": {},
                 "hash": hash_of_examples,
@@ -164,18 +162,18 @@ def score_task(model: Model, task: Task, run: AccuracyRun, *, progress: Progress
         provenance=provenance(
             device=str(model.device),
             dtype=str(model.dtype).removeprefix("torch."),
-            seed=run.seed,
+            seed=job.seed,
             data_hash=hash_of_examples,
         ),
     )
 
 
-def _examples(model: Model, task: Task, run: AccuracyRun) -> list[Example]:
+def _examples(model: Model, task: Task, job: AccuracyJob) -> list[Example]:
     """As many examples as asked for, or all of a split that has fewer."""
-    size = task.sizes.get(run.split, 0)
-    limit = None if run.limit is None or run.limit >= size > 0 else run.limit
+    size = task.sizes.get(job.split, 0)
+    limit = None if job.limit is None or job.limit >= size > 0 else job.limit
     return task.examples(
-        run.split, model, limit=limit, seed=run.seed, private_seed=run.private_seed
+        job.split, model, limit=limit, seed=job.seed, private_seed=job.private_seed
     )
 
 
@@ -218,11 +216,3 @@ def _hash(examples: Sequence[Example]) -> str:
     return content_hash(
         [example.pair(kind) for example in examples for kind in example.counterfactuals]
     )
-
-
-def write_report(folder: RunFolder, records: Sequence[Record], failures: Sequence[Failure]) -> Path:
-    """The run's page (report.html) and its tables in Markdown (accuracy.md)."""
-    page, markdown = write_accuracy(records, failures, title="Accuracy of models on tasks")
-    write_text(folder.path / "accuracy.md", markdown)
-    write_text(folder.path / "report.html", page)
-    return folder.path / "report.html"

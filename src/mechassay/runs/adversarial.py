@@ -43,18 +43,20 @@ from mechassay.adversarial.population import check_finite, enumerate_pools
 from mechassay.adversarial.restriction import agreeing, parse_where
 from mechassay.adversarial.values import Values, arrow
 from mechassay.circuits.faithfulness import evaluate
+from mechassay.circuits.methods import METHODS
 from mechassay.circuits.node_scores import Scores
 from mechassay.circuits.scores import Circuit
 from mechassay.errors import BadFile, MechassayError
 from mechassay.models.model import Model
 from mechassay.pairs import Batch
 from mechassay.progress import BAR, Progress
-from mechassay.records import Record
+from mechassay.records import Record, failure_of
 from mechassay.report.adversarial import adversarial_page
 from mechassay.runs.adversarial_plan import AdversarialRun
 from mechassay.runs.adversarial_records import RecordMaker
-from mechassay.runs.circuits import CircuitJob, CircuitRun, method_name
+from mechassay.runs.circuits import CircuitsJob, Study, method_name
 from mechassay.runs.folder import RunFolder, write_text
+from mechassay.runs.job import Bench, Cell, plan_of
 from mechassay.runs.named_circuits import FoundCircuit, NamedCircuit, find_circuits
 from mechassay.stats.groups import Field
 from mechassay.stats.partial_grid import PartialGrid
@@ -107,15 +109,15 @@ class AdversarialJob:
         )
 
     @cached_property
-    def finder(self) -> CircuitJob:
+    def finder(self) -> Study:
         """What finds circuits on the train split,
         and has the constants that ablated edges carry.
         """
-        run = self.run
+        run, name = self.run, self.task.name
         methods = tuple(dict.fromkeys(each.name for each in self.named if each.kind == "method"))
-        plan = CircuitRun(
-            model=run.model,
-            task=self.task.name,
+        job = CircuitsJob(
+            models=(run.model,),
+            tasks=(name,),
             methods=methods,
             counterfactual=run.counterfactual,
             objective=run.objective,
@@ -126,13 +128,10 @@ class AdversarialJob:
             prepend_bos=run.prepend_bos,
             seed=run.seed,
         )
-        return CircuitJob(
-            plan,
-            self.folder.path / "found",
-            lambda: self.model,
-            task=self.task,
-            progress=self.progress,
-        )
+        folder = RunFolder.open(self.folder.path / "found", plan_of(job), growing=job.grows)
+        models, tasks = {run.model: self.model}, {name: self.task}
+        bench = Bench(folder, progress=self.progress, models=models, tasks=tasks)
+        return Study(job, bench, run.model, name)
 
     @cached_property
     def circuits(self) -> list[FoundCircuit]:
@@ -158,12 +157,16 @@ class AdversarialJob:
         return found
 
     def _score(self, methods: Sequence[str]) -> Mapping[str, Scores]:
-        from mechassay.circuits.methods import METHODS
-
-        scores = self.finder.localize()
-        for failure in self.finder.failures:
-            raise MechassayError(f"{failure.cell['method']} found no circuit: {failure.message}")
-        return {text: scores[method_name(METHODS.make(text))] for text in methods}
+        finder, scores = self.finder, dict[str, Scores]()
+        for text in methods:
+            name = method_name(METHODS.make(text))
+            cell = Cell(name, {"method": name}, "", {"method": text})
+            try:
+                scores[text] = finder.ranking(cell)
+            except Exception as error:
+                said = failure_of({"method": name}, error).message
+                raise MechassayError(f"{name} found no circuit: {said}") from error
+        return scores
 
     @property
     def pools(self) -> tuple[Pool, Pool]:

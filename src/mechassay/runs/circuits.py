@@ -1,26 +1,36 @@
-"""Localize and evaluate circuits with several methods on one task and model, cell by cell.
+"""Find circuits with several methods on tasks and models, and measure how faithful they are.
 
-A cell is one method. Its scores, then its record, are written when they are done; running the same
-plan again, or one with more methods, goes on with what is missing. A method that fails becomes a
-failed row and does not stop the others. The controls are run once and shared, and so are constants
-that ablated edges carry: means and learned ones are those of the train pairs, for the test pairs
-too. On a ground truth's own task records also say how well the known circuit is found
-(`runs.names`).
+A cell is one method on one task with one model. It finds scores, which stay in the folder, then
+measures them. The cells of one model and task share the pairs, the controls, and the constants that
+ablated edges carry: means and learned ones are those of the train pairs, for the test pairs too. A
+ground truth is a model that runs on its own task alone; there records also say how well the known
+circuit is found (`runs.names`).
+
+What is skipped is a cell with its reason, before anything of it is run:
+
+    at chance       the model does not do the task: on the test pairs the interval of its accuracy
+                    reaches chance (unless `even_at_chance`)
+    too expensive   finding the circuit would take more than `max_minutes`: the forwards that the
+                    method says it takes (`Method.forwards`), and those that learning the constants
+                    of optimal ablation takes, times the seconds of one forward, which is timed on
+                    train pairs. Measuring is not counted: it is about the same for all methods.
 """
 
 from __future__ import annotations
 
 import dataclasses
+import json
 import resource
 import sys
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Annotated, Any, ClassVar, Literal, get_args
 
 import numpy as np
+from rich.console import Console
 
 from mechassay.circuits.ablation import (
     ABLATIONS,
@@ -44,106 +54,258 @@ from mechassay.circuits.record import (
     save_controls,
 )
 from mechassay.circuits.scores import By, Circuit, EdgeScores
-from mechassay.errors import BadUsage, UnknownName
+from mechassay.errors import BadFile, BadUsage, one_of
 from mechassay.models.constants import Constants
+from mechassay.models.memory import token_budget
 from mechassay.models.model import Model
 from mechassay.objectives import load_objective
 from mechassay.pairs import Batch
-from mechassay.progress import BAR, Progress
-from mechassay.records import Failure, Record, Spec, failure_of
+from mechassay.records import Measure, Record, Spec, provenance
 from mechassay.report.drawing import draw_circuit
 from mechassay.report.page import write_page
-from mechassay.runs.folder import RunFolder
-from mechassay.runs.names import is_truth, task_named, with_recovery
-from mechassay.tasks.task import Keep, Task, settings_of
+from mechassay.report.suite import print_suite, suite_differences, write_suite
+from mechassay.report.table import print_table
+from mechassay.runs import options
+from mechassay.runs.folder import write_text
+from mechassay.runs.job import Bench, Cell, Results, cell_name, option
+from mechassay.runs.names import is_truth, shown_model, task_named, with_recovery
+from mechassay.tasks.task import Keep, settings_of
+from mechassay.truth.models import truth_names
 
-T = TypeVar("T")
+ALL_TRUTHS = "truth"
+AT_CHANCE, TOO_EXPENSIVE = "at chance", "too expensive"
 DRAWN_EDGES = 60
+Stage = Literal["all", "localize"]
 
 
 def method_name(method: Method) -> str:
     """What a method is called in files and tables:
     its name, and the settings that are not the default.
     """
+    fields = dataclasses.fields(method)  # pyright: ignore[reportArgumentType] - dataclasses by contract
     changed = [
         f"{field.name}={getattr(method, field.name)}"
-        for field in dataclasses.fields(method)  # pyright: ignore[reportArgumentType] - methods are dataclasses by contract
+        for field in fields
         if getattr(method, field.name) != field.default
     ]
     return " ".join([method.name, *([",".join(changed)] if changed else [])])
 
 
 @dataclass(frozen=True)
-class CircuitRun:
-    """What to run. The fields are the plan that is stored with the results.
+class CircuitsJob:
+    """Find circuits with every method on every task and model, and measure how faithful they are.
 
     Attributes:
-        pairing: which corrupted prompts the train pairs have, see `circuits.pairing`.
+        models: "truth" stands for all ground truths.
+        tasks: of the models that are no ground truth.
+        scores: score files to measure, instead of methods.
+        stage: "localize" only finds scores.
     """
 
-    model: str
-    task: str
-    methods: tuple[str, ...] = ()
-    scores: tuple[str, ...] = ()
-    counterfactual: str | None = None
-    objective: str | None = None
-    keep: Keep = "all"
-    ablation: str = "counterfactual"
-    train_split: str = "train"
-    train_limit: int = 100
-    test_split: str = "test"
-    test_limit: int = 100
-    profile: Profile = "strict"
-    dtype: str = "float32"
-    prepend_bos: bool = False
-    seed: int = 0
-    private_seed: int | None = None
-    pairing: str = "matched"
+    models: Annotated[tuple[str, ...], options.MODELS]
+    tasks: Annotated[tuple[str, ...], options.TASKS] = ()
+    methods: Annotated[tuple[str, ...], options.METHODS] = ()
+    scores: Annotated[tuple[str, ...], option("Score files.", complete="files")] = ()
+    counterfactual: Annotated[str | None, options.COUNTERFACTUAL] = None
+    objective: Annotated[str | None, options.OBJECTIVE] = None
+    keep: Annotated[Keep, options.KEEP] = "all"
+    ablation: Annotated[str, options.ABLATION] = "counterfactual"
+    pairing: Annotated[str, options.PAIRING] = "matched"
+    train_split: Annotated[str, option("Split to find circuits on.")] = "train"
+    train_limit: Annotated[int, option("Pairs to find circuits on.")] = 100
+    test_split: Annotated[str, option("Split to measure circuits on.", "--split")] = "test"
+    test_limit: Annotated[int, option("Pairs to measure circuits on.", "--limit")] = 100
+    profile: Annotated[Profile, options.PROFILE] = "strict"
+    dtype: Annotated[str, options.DTYPE] = "float32"
+    prepend_bos: Annotated[bool, options.BOS] = False
+    seed: Annotated[int, options.SEED] = 0
+    private_seed: Annotated[int | None, options.PRIVATE_SEED] = None
+    max_minutes: Annotated[
+        float | None,
+        option(
+            "Skip a cell whose circuit would take longer to find, by its method's forwards.",
+            role="free",
+        ),
+    ] = None
+    even_at_chance: Annotated[
+        bool,
+        option(
+            "Run tasks that the model does not do.",
+            "--even-at-chance/--skip-at-chance",
+            role="free",
+        ),
+    ] = True
+    stage: Annotated[Stage, option("What to do.", role="free")] = "all"
 
-    def plan(self) -> dict[str, Any]:
-        """The plan as plain values; the private seed is never stored."""
-        plain = {
-            key: list(value) if isinstance(value, tuple) else value
-            for key, value in dataclasses.asdict(self).items()
-        }
-        del plain["private_seed"]
-        return {**plain, "profile_version": VERSIONS[self.profile]}
+    kind: ClassVar[str] = "circuits"
+    grows: ClassVar[tuple[str, ...]] = ("models", "tasks", "methods", "scores")
 
+    def __post_init__(self) -> None:
+        named = [truth_names() if name == ALL_TRUTHS else [name] for name in self.models]
+        models = tuple(dict.fromkeys(name for names in named for name in names))
+        object.__setattr__(self, "models", models)
 
-class CircuitJob:
-    """A plan, its folder, its model, and the cells that are to be done.
+    def versions(self) -> dict[str, int]:
+        """Versions of definitions, which are part of the plan."""
+        return {"profile_version": VERSIONS[self.profile]}
 
-    Args:
-        task: the task that the plan names, where it has no name that can be loaded.
-    """
-
-    def __init__(
-        self,
-        run: CircuitRun,
-        output: Path,
-        load: Callable[[], Model],
-        *,
-        task: Task | None = None,
-        progress: Progress = BAR,
-    ) -> None:
-        # Everything that can be wrong with what was typed is found before the model is loaded.
-        self.run, self.progress = run, progress
-        self.methods = {
-            method_name(method): method for method in (METHODS.make(text) for text in run.methods)
-        }
-        self.task = task_named(run.task) if task is None else task
-        self.objective = load_objective(run.objective or self.task.objective)
-        if run.ablation not in ABLATIONS:
-            raise UnknownName("ablation", run.ablation, ABLATIONS)
-        check_pairing(run.pairing)
-        if run.pairing != "matched" and run.ablation != "counterfactual":
+    def check(self) -> None:
+        """See `Job.check`."""
+        one_of("profile", self.profile, get_args(Profile))
+        one_of("stage", self.stage, get_args(Stage))
+        one_of("choice of pairs to keep", self.keep, get_args(Keep))
+        one_of("ablation", self.ablation, ABLATIONS)
+        check_pairing(self.pairing)
+        if self.pairing != "matched" and self.ablation != "counterfactual":
             raise BadUsage(
-                f"Only counterfactual ablation pairs prompts; got the pairing {run.pairing} with"
-                f" {run.ablation} ablation."
+                f"Only counterfactual ablation pairs prompts; got the pairing {self.pairing} with"
+                f" {self.ablation} ablation."
             )
-        self.folder = RunFolder.open(output, run.plan(), growing=("methods",))
-        self.model = load()
-        self.failures: list[Failure] = []
+        if self.max_minutes is not None and not self.max_minutes >= 0:
+            raise BadUsage(f"max_minutes must be 0 or more; got {self.max_minutes}.")
+        if self.objective is not None:
+            load_objective(self.objective)
+        for text in self.methods:
+            METHODS.make(text)
+        for file in self.scores:
+            load_scores(Path(file))
+        names = [name for name, _ in self.rankings()]
+        for name in names:
+            if names.count(name) > 1:
+                raise BadUsage(f"Two rankings are called {name!r}; rename one of the files.")
+        for task in self.tasks:
+            task_named(task)
+        for model in self.models:
+            if not self.tasks_of(model):
+                raise BadUsage(
+                    f"{model} needs a task to run on; only ground truths have one of their own."
+                )
+
+    def tasks_of(self, model: str) -> tuple[str, ...]:
+        """What a model runs on."""
+        return (model,) if is_truth(model) else self.tasks
+
+    def rankings(self) -> list[tuple[str, str]]:
+        """What is measured: the name of each method or score file, and how it was typed."""
+        methods = [(method_name(METHODS.make(text)), text) for text in self.methods]
+        files = [(Path(file).stem, file) for file in self.scores]
+        return list(dict.fromkeys([*methods, *files]))
+
+    def cells(self) -> list[Cell]:
+        """See `Job.cells`."""
+        ending = ".scores" if self.stage == "localize" else ""
+        return [
+            Cell(
+                f"{group}/{cell_name(name)}{ending}",
+                {"method": name, "task": task, "model": shown_model(model)},
+                group,
+                {"method": typed, "model": model},
+            )
+            for model in self.models
+            for task in self.tasks_of(model)
+            for group in [cell_name(model, task)]
+            for name, typed in self.rankings()
+        ]
+
+    def skip(self, cell: Cell, bench: Bench) -> tuple[str, str] | None:
+        """See `Job.skip`."""
+        study = self.study(cell, bench)
+        if not self.even_at_chance:
+            warnings = study.behaviour.warnings()
+            if warnings:
+                return AT_CHANCE, warnings[0]
+        if self.max_minutes is None or self.scores or study.scores_file(cell).is_file():
+            return None
+        model, n_pairs = study.model, len(study.train)
+        forwards = METHODS.make(cell.typed["method"]).forwards(model.graph, n_pairs)
+        if self.ablation == "optimal" and not study.constants_file.is_file():
+            forwards += OptimalAblation(seed=self.seed).forwards(model.graph, n_pairs)
+        seconds = forwards * study.forward_seconds
+        if seconds <= 60 * self.max_minutes:
+            return None
+        return (
+            TOO_EXPENSIVE,
+            f"{_duration(seconds)}: {forwards / n_pairs:,.0f} forwards a pair x {n_pairs} pairs",
+        )
+
+    def study(self, cell: Cell, bench: Bench) -> Study:
+        """What the cells of one model and task share."""
+        model, task = cell.typed["model"], cell.of["task"]
+        return bench.shared("study", lambda: Study(self, bench, model, task, cell.shares))
+
+    def run(self, cell: Cell, bench: Bench) -> Record:
+        """See `Job.run`."""
+        study = self.study(cell, bench)
+        scores = study.ranking(cell)
+        return (
+            study.localized(cell, scores)
+            if self.stage == "localize"
+            else study.measured(cell, scores)
+        )
+
+    def show(self, results: Results, console: Console) -> None:
+        """See `Job.show`."""
+        if self.stage == "localize":
+            for cell, _ in results.done:
+                file = results.folder.scores_file(cell.name.removesuffix(".scores"))
+                scores = load_scores(file)
+                best = scores.ranking("magnitude")[:3]
+                names = ", ".join(scores.place_name(int(flat)) for flat in best)
+                n_scores = len(scores.ranking("value"))
+                line = f"{cell.of['method']}: {n_scores:,} scores in {file}; strongest: {names}"
+                console.print(line, soft_wrap=True, highlight=False, markup=False)
+            return
+        groups = {cell.shares for cell in self.cells()}
+        show = print_table if len(groups) == 1 else print_suite
+        show(results.records, results.failures, console)
+
+    def report(self, results: Results) -> Path:
+        """One page for each model and task; of several also one over all, with their tables in
+        Markdown and the differences of methods as JSON.
+        """
+        folder, page = results.folder.path, results.folder.path / "report.html"
+        groups = list(dict.fromkeys(cell.shares for cell in self.cells()))
+        for group in groups:
+            part = results.of(group)
+            drawings = [
+                drawing
+                for cell, _ in part.done
+                for drawing in _drawings(cell, results.folder.scores_file(cell.name))
+            ]
+            target = page if len(groups) == 1 else folder / "pages" / f"{group}.html"
+            write_page(target, part.records, drawings=drawings, failures=part.failures)
+        if len(groups) > 1:
+            title = "Circuit localization: methods, tasks and models"
+            html, markdown = write_suite(results.records, results.failures, title=title)
+            differences = json.dumps(suite_differences(results.records), indent=1)
+            write_text(folder / "tables.md", markdown)
+            write_text(folder / "differences.json", differences)
+            write_text(page, html)
+        return page
+
+
+@dataclass(frozen=True, eq=False)
+class Study:
+    """One model on one task: the pairs, controls and constants that its cells share."""
+
+    job: CircuitsJob
+    bench: Bench
+    model_name: str
+    task_name: str
+    group: str = ""
+
+    @cached_property
+    def model(self) -> Model:
+        job = self.job
+        return self.bench.model(self.model_name, dtype=job.dtype, prepend_bos=job.prepend_bos)
+
+    @cached_property
+    def task(self) -> Any:
+        return self.bench.task(self.task_name)
+
+    @cached_property
+    def objective(self) -> Any:
+        return load_objective(self.job.objective or self.task.objective)
 
     def pairs(self, role: str, split: str, limit: int) -> Batch:
         """Pairs of a split as a batch;
@@ -152,216 +314,280 @@ class CircuitJob:
         Raises:
             BadUsage: the folder holds results on other pairs.
         """
-        run = self.run
+        job = self.job
         pairs = self.task.pairs(
             split,
             self.model,
             limit=limit,
-            counterfactual=run.counterfactual,
-            keep=run.keep,
-            seed=run.seed,
-            private_seed=run.private_seed,
+            counterfactual=job.counterfactual,
+            keep=job.keep,
+            seed=job.seed,
+            private_seed=job.private_seed,
         )
         batch = self.model.batch(pairs)
         about = {**pairs.selection(), "alignment": dict(batch.alignment)}
-        if role == "train" and run.pairing != "matched":
+        if role == "train" and job.pairing != "matched":
             templates = [self.task.template(pair.tags) for pair in pairs]
             batch, _, n_alone = paired(
-                batch, run.pairing, np.random.default_rng(run.seed), templates
+                batch, job.pairing, np.random.default_rng(job.seed), templates
             )
-            about |= {"pairing": run.pairing, "kept": len(batch), "alone": n_alone}
-        self.folder.save_data(role, about)
+            about |= {"pairing": job.pairing, "kept": len(batch), "alone": n_alone}
+        self.bench.folder.save_data(role, about, self.group)
         return batch
 
     @cached_property
     def train(self) -> Batch:
         """The pairs to find circuits on, with their counterfactuals."""
-        return self.pairs("train", self.run.train_split, self.run.train_limit)
+        return self.pairs("train", self.job.train_split, self.job.train_limit)
 
     @cached_property
     def test(self) -> Batch:
         """The pairs to measure circuits on, with their counterfactuals."""
-        return self.pairs("test", self.run.test_split, self.run.test_limit)
+        return self.pairs("test", self.job.test_split, self.job.test_limit)
 
     @cached_property
     def behaviour(self) -> Behaviour:
         """Whether the model does the task on the test pairs."""
         return behaviour_of(self.model, self.test)
 
-    def ablated(self, batch: Batch) -> Batch:
-        """The batch with the run's ablation;
-        constants are those of the train pairs, for the test pairs too.
-        """
-        run = self.run
-        if run.ablation == "counterfactual":
-            return batch
-        if run.ablation == "resample":
-            return ablate(self.model, batch, run.ablation, seed=run.seed)
-        if not self.ablated_file.is_file():
-            save_ablated(self._constants(), self.ablated_file)
-        return ablate(self.model, batch, load_ablated(self.ablated_file))
+    @cached_property
+    def forward_seconds(self) -> float:
+        """Seconds of a forward pass of one train pair."""
+        return forward_seconds(self.model, self.train)
+
+    def _kept(self, name: str) -> str:
+        return "/".join(filter(None, ("kept", self.group, name)))
 
     @property
-    def ablated_file(self) -> Path:
-        """Where constants are kept."""
-        return self.folder.path / "ablated.safetensors"
+    def constants_file(self) -> Path:
+        return self.bench.folder.path / self._kept("constants.safetensors")
+
+    def ablated(self, batch: Batch) -> Batch:
+        """The batch with the job's ablation;
+        constants are those of the train pairs, for the test pairs too.
+        """
+        job, model = self.job, self.model
+        if job.ablation == "counterfactual":
+            return batch
+        if job.ablation == "resample":
+            return ablate(model, batch, job.ablation, seed=job.seed)
+        constants = self.bench.kept(
+            self._kept("constants.safetensors"), self._constants, load_ablated, save_ablated
+        )
+        return ablate(model, batch, constants)
 
     def _constants(self) -> Constants:
-        run = self.run
-        if run.ablation == "optimal":
-            return OptimalAblation(seed=run.seed).learn(
-                self.model, self.train, progress=self.progress
-            )
-        return ablated_values(self.model, self.train, run.ablation, progress=self.progress)
+        job, progress = self.job, self.bench.progress
+        if job.ablation == "optimal":
+            return OptimalAblation(seed=job.seed).learn(self.model, self.train, progress=progress)
+        return ablated_values(self.model, self.train, job.ablation, progress=progress)
 
-    def missing(self) -> list[str]:
-        """The methods that have no record yet."""
-        return [name for name in self.methods if self.folder.record(name) is None]
+    @cached_property
+    def ablated_train(self) -> Batch:
+        return self.ablated(self.train)
 
-    def skip(self, name: str, kind: str, reason: str) -> None:
-        """Leave a method out, with the reason as a row."""
-        del self.methods[name]
-        self.failures.append(
-            Failure(cell=self._cell_name(name), error=kind, message=reason, status="skipped")
+    @cached_property
+    def ablated_test(self) -> Batch:
+        return self.ablated(self.test)
+
+    @cached_property
+    def controls(self) -> Controls:
+        """The empty and the full circuit and random rankings, on the test pairs."""
+        return self.bench.kept(
+            self._kept("controls.safetensors"), self._run_controls, load_controls, save_controls
         )
 
-    def localize(self) -> dict[str, Scores]:
-        """Scores of all methods; those already in the folder are read."""
-        found: dict[str, Scores] = {}
-        missing = [name for name in self.methods if not self.folder.scores_file(name).is_file()]
-        train = self.ablated(self.train) if missing else None
-        for name, method in self.methods.items():
-            file = self.folder.scores_file(name)
-            if train is None or name not in missing:
-                found[name] = load_scores(file, self.model.graph)
-                continue
-            scores = self._cell(
-                name, lambda method=method, name=name: self._score(method, name, train)
-            )
-            if scores is not None:
-                scores.save(file)
-                found[name] = scores
-        self.folder.save_failures(self.failures)
-        return found
+    def _run_controls(self) -> Controls:
+        progress = self.bench.progress
+        return run_controls(self.model, self.ablated_test, self.objective, progress=progress)
 
-    def _score(self, method: Method, name: str, train: Batch) -> Scores:
-        begin = time.perf_counter()
+    def scores_file(self, cell: Cell) -> Path:
+        """Where the scores of a method are kept."""
+        return self.bench.folder.scores_file(cell.name.removesuffix(".scores"))
+
+    def ranking(self, cell: Cell) -> Scores:
+        """The scores of a cell: of its file, or of its method, found now or before.
+
+        Raises:
+            BadFile, GraphMismatch: a file cannot be read or belongs to another graph.
+        """
+        typed = cell.typed["method"]
+        if typed in self.job.scores:
+            return load_scores(Path(typed), self.model.graph)
+        file = self.scores_file(cell)
+        if not file.is_file():
+            self.score(METHODS.make(typed), file).save(file)
+        return load_scores(file, self.model.graph)
+
+    def score(self, method: Method, file: Path) -> Scores:
+        """The scores that a method finds on the train pairs; a checkpoint stands beside `file`."""
+        train, job, begin = self.ablated_train, self.job, time.perf_counter()
         scores = method.score(
             self.model,
             train,
             self.objective,
-            progress=self.progress,
-            checkpoint=self.folder.checkpoint_file(name),
+            progress=self.bench.progress,
+            checkpoint=file.with_suffix(".checkpoint"),
         )
         about = {
             **scores.provenance,
             "seconds": round(time.perf_counter() - begin, 3),
-            "task": self.run.task,
-            "split": self.run.train_split,
-            **(
-                {"pairing": self.run.pairing, "left out": self.folder.data()["train"]["alone"]}
-                if self.run.pairing != "matched"
-                else {}
-            ),
+            "task": self.task_name,
+            "split": job.train_split,
         }
+        if job.pairing != "matched":
+            alone = self.bench.folder.data(self.group)["train"]["alone"]
+            about |= {"pairing": job.pairing, "left out": alone}
         return dataclasses.replace(scores, provenance=about)
 
-    def evaluate(self, scores: Mapping[str, Scores]) -> list[Record]:
-        """Records of all scores; those already in the folder are read."""
-        found = {name: self.folder.record(name) for name in scores}
-        missing = [name for name, record in found.items() if record is None]
-        if missing:
-            test = self.ablated(self.test)
-            controls = self._controls(test)
-            for name in missing:
-                found[name] = self._cell(
-                    name, lambda name=name: self._record(name, scores[name], test, controls)
-                )
-        self.folder.save_failures(self.failures)
-        return [record for record in found.values() if record is not None]
+    def localized(self, cell: Cell, scores: Scores) -> Record:
+        """That scores were found: how many, and in how long."""
+        data, spec = self.bench.folder.data(self.group), self._specs(cell)
+        n_scored = int(scores.scored().sum())
+        return Record(
+            kind="scores",
+            model=spec["model"],
+            task=spec["task"],
+            method=spec["method"],
+            metric=Spec(name=self.objective.name),
+            measures=[Measure(name="scored", value=n_scored, n=len(self.train))],
+            per_example={},
+            example_ids=[],
+            groups=[],
+            realised={"localize_seconds": _seconds(scores)},
+            data=data,
+            provenance=self._provenance(str(data["train"]["hash"])),
+        )
 
-    def _controls(self, test: Batch) -> Controls:
-        file = self.folder.path / "controls.safetensors"
-        if file.is_file():
-            stored = load_controls(file)
-            if stored.ids == test.ids:
-                return stored
-        controls = run_controls(self.model, test, self.objective, progress=self.progress)
-        save_controls(controls, file)
-        return controls
-
-    def _record(self, name: str, scores: Scores, test: Batch, controls: Controls) -> Record:
-        begin, run = time.perf_counter(), self.run
+    def measured(self, cell: Cell, scores: Scores) -> Record:
+        """How faithful the circuits of scores are on the test pairs."""
+        begin, job = time.perf_counter(), self.job
         curve = faithfulness_curve(
             self.model,
             scores,
-            test,
+            self.ablated_test,
             self.objective,
-            profile=run.profile,
-            controls=controls,
-            label=name,
-            seed=run.seed,
-            progress=self.progress,
+            profile=job.profile,
+            controls=self.controls,
+            label=cell.of["method"],
+            seed=job.seed,
+            progress=self.bench.progress,
         )
         realised = {
-            "localize_seconds": float(scores.provenance.get("seconds", float("nan"))),
+            "localize_seconds": _seconds(scores),
             "evaluate_seconds": round(time.perf_counter() - begin, 3),
             "peak_memory_gb": round(_peak_memory() / 2**30, 3),
         }
-        about = {
-            "counterfactual": (
-                run.counterfactual or self.task.counterfactual_for(self.model.tokenizer)
-            ),
-            "split": run.test_split,
-            "limit": run.test_limit,
-            "train_split": run.train_split,
-            "train_limit": run.train_limit,
-            "keep": run.keep,
-            "ablation": run.ablation,
-            "cell": name,
-            "cell_task": run.task,
-            **settings_of(self.task),
-        }
-        data = self.folder.data()
-        method = self.methods.get(name)
-        spec = (
-            Spec(name=name)
-            if method is None
-            else Spec(name=name, version=method.version, args=settings(method))
-        )
+        data = self.bench.folder.data(self.group)
+        about = self._provenance(str(data["test"]["hash"]))
         record = record_of(
             curve,
-            model=Spec(name=self.model.name, args={"family": self.model.family}),
-            device=str(self.model.device),
-            dtype=str(self.model.dtype).removeprefix("torch."),
-            task=Spec(name=self.task.name, version=self.task.version, args=about),
-            method=spec,
-            seed=run.seed,
-            data_hash=str(data["test"]["hash"]),
+            **self._specs(cell),
+            device=about.device,
+            dtype=about.dtype,
+            seed=job.seed,
+            data_hash=about.data_hash,
             realised=realised,
             data=data,
             behaviour=self.behaviour,
         )
-        if is_truth(run.model) and self.task == task_named(run.model):
-            record = with_recovery(record, scores, run.model, run.ablation)
+        if is_truth(self.model_name) and self.task == task_named(self.model_name):
+            record = with_recovery(record, scores, self.model_name, job.ablation)
         # What a task says of its data, as that rows repeat each other.
         notes = dict.fromkeys(
             note for chosen in data.values() for note in chosen.get("notes", {}).values()
         )
-        record = record.model_copy(update={"warnings": [*record.warnings, *notes]})
-        self.folder.save_record(name, record)
-        return record
+        return record.model_copy(update={"warnings": [*record.warnings, *notes]})
 
-    def _cell(self, name: str, work: Callable[[], T]) -> T | None:
-        """One cell; whatever goes wrong in it is kept as a failed row, and others go on."""
-        try:
-            return work()
-        except Exception as error:
-            self.failures.append(failure_of(self._cell_name(name), error))
-            return None
+    def _specs(self, cell: Cell) -> dict[str, Spec]:
+        job, name, typed = self.job, cell.of["method"], cell.typed["method"]
+        method = None if typed in job.scores else METHODS.make(typed)
+        counterfactual = job.counterfactual or self.task.counterfactual_for(self.model.tokenizer)
+        about = {
+            "counterfactual": counterfactual,
+            "split": job.test_split,
+            "limit": job.test_limit,
+            "train_split": job.train_split,
+            "train_limit": job.train_limit,
+            "keep": job.keep,
+            "ablation": job.ablation,
+            "cell": name,
+            "cell_task": self.task_name,
+            **settings_of(self.task),
+        }
+        return {
+            "model": Spec(name=self.model.name, args={"family": self.model.family}),
+            "task": Spec(name=self.task.name, version=self.task.version, args=about),
+            "method": Spec(name=name)
+            if method is None
+            else Spec(name=name, version=method.version, args=settings(method)),
+        }
 
-    def _cell_name(self, name: str) -> dict[str, str]:
-        return {"method": name, "task": self.run.task, "model": self.model.name}
+    def _provenance(self, data_hash: str) -> Any:
+        model = self.model
+        return provenance(
+            device=str(model.device),
+            dtype=str(model.dtype).removeprefix("torch."),
+            seed=self.job.seed,
+            data_hash=data_hash,
+        )
+
+
+def forward_seconds(model: Model, batch: Batch) -> float:
+    """Seconds that a forward pass takes for one example, among as many as are run at once."""
+    budget = token_budget(model.bytes_per_token, batch.n_tokens, model.device)
+    rows, chunk = next(iter(batch.chunks(budget)))
+    took: list[float] = []
+    for _ in range(2):  # The first one may also be the first of the process.
+        begin = time.perf_counter()
+        taken, _ = model.run(chunk)
+        taken.final.sum().item()
+        took.append(time.perf_counter() - begin)
+    return min(took) / len(rows)
+
+
+def score_files(given: Sequence[Path]) -> tuple[str, ...]:
+    """Score files that were typed as files, or as the folder of a run that found them.
+
+    Raises:
+        BadFile: a folder has none.
+    """
+    files: list[Path] = []
+    for path in given:
+        folder = path / "scores" if (path / "scores").is_dir() else path
+        held = sorted(folder.rglob("*.safetensors")) if folder.is_dir() else [path]
+        if not held:
+            raise BadFile(
+                f"{path}: the folder has no score files (.safetensors), neither by itself nor in a"
+                " folder named scores."
+            )
+        files += held
+    return tuple(map(str, files))
+
+
+def _seconds(scores: Scores) -> float:
+    return float(scores.provenance.get("seconds", float("nan")))
+
+
+def _duration(seconds: float) -> str:
+    hours = seconds / 3600
+    if hours < 1:
+        return f"about {seconds / 60:.2g} min"
+    return f"about {hours:,.0f} h" if hours >= 10 else f"about {hours:.1f} h"
+
+
+def _drawings(cell: Cell, file: Path) -> list[str]:
+    """The strongest connected edges of scores of edges, drawn."""
+    if not file.is_file():
+        file = Path(cell.typed["method"])
+    name = cell.of["method"]
+    if not file.is_file() or name.startswith("random"):
+        return []
+    scores = load_scores(file)
+    if not isinstance(scores, EdgeScores):
+        return []
+    title = f"{name}: the strongest connected edges"
+    return [draw_circuit(scores, legible(scores), title=title)]
 
 
 def legible(
@@ -386,20 +612,6 @@ def legible(
     if len(found) or not isinstance(scores, EdgeScores):
         return found
     return scores.greedy(min(n_edges, scores.graph.n_edges), by=by).pruned()
-
-
-def write_report(
-    folder: RunFolder, records: Sequence[Record], scores: Mapping[str, Scores]
-) -> Path:
-    """The run's report: one HTML file."""
-    drawings = [
-        draw_circuit(each, legible(each), title=f"{name}: the strongest connected edges")
-        for name, each in scores.items()
-        if isinstance(each, EdgeScores) and not name.startswith("random")
-    ]
-    return write_page(
-        folder.path / "report.html", records, drawings=drawings, failures=folder.failures()
-    )
 
 
 def _peak_memory() -> int:

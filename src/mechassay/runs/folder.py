@@ -1,9 +1,17 @@
 """The folder of a run: its plan, and one file per finished cell.
 
-`plan.json` says what is run. A second run with the same plan takes up what is there. Lists of what
-to do may grow: then `plan.json` has all that was ever asked for. Any other plan in the same folder
-is refused, with the first setting that differs, unless nothing was found here yet: a mistake in
-what was typed claims no folder. Files appear whole or not at all.
+    plan.json              what is run
+    data/<group>.json      which pairs or prompts the cells of a group run on
+    records/<cell>.json    the result of a cell
+    failures/<cell>.json   why a cell has none
+
+The folder is the queue: a cell is done if its record is there. Workers share nothing else, so any
+of them may be killed; files appear whole or not at all.
+
+A second run with the same plan takes up what is there. Lists of what to do may grow: then
+`plan.json` has all that was ever asked for. Any other plan in the same folder is refused, with the
+first setting that differs. A folder without results is reused: a
+mistyped command does not block it.
 """
 
 from __future__ import annotations
@@ -77,12 +85,19 @@ class RunFolder:
     path: Path
 
     @staticmethod
-    def open(path: Path, plan: Mapping[str, Any], *, growing: Sequence[str] = ()) -> RunFolder:
+    def open(
+        path: Path,
+        plan: Mapping[str, Any],
+        *,
+        growing: Sequence[str] = (),
+        free: Sequence[str] = (),
+    ) -> RunFolder:
         """A new folder for a plan, or the one that holds it already.
 
         Args:
             growing: settings that list what to do, to which another run may add, and of which it
                 may ask for less.
+            free: settings that may have another value each time; the last one is stored.
 
         Raises:
             BadUsage: the folder holds results of another plan, or files that are no run.
@@ -96,12 +111,13 @@ class RunFolder:
                     wanted[name] = list(dict.fromkeys([*stored[name], *wanted[name]]))
             differing = [
                 name
-                for name in sorted((set(stored) | set(wanted)) - set(growing))
+                for name in sorted((set(stored) | set(wanted)) - {*growing, *free})
                 if not _same(stored, wanted, name)
             ]
             if differing and folder._holds_nothing():
                 wanted = json.loads(json.dumps(plan))
-                folder.data_file.unlink(missing_ok=True)
+                for file in (folder.data_file(), *(path / "data").glob("*.json")):
+                    file.unlink(missing_ok=True)
             elif differing:
                 name = differing[0]
                 raise BadUsage(
@@ -131,7 +147,8 @@ class RunFolder:
         """Whether nothing was found here: a plan, or plans of parts,
         and what they chose to run on.
         """
-        return all(file.name in CHOSEN for file in self.path.rglob("*") if not file.is_dir())
+        files = [file for file in self.path.rglob("*") if not file.is_dir()]
+        return all(file.name in CHOSEN or file.parent.name == "data" for file in files)
 
     @property
     def plan_file(self) -> Path:
@@ -171,66 +188,61 @@ class RunFolder:
         except ValidationError as error:
             raise _not_valid(file, "record", error) from None
 
-    @property
-    def data_file(self) -> Path:
-        return self.path / "data.json"
+    def data_file(self, group: str = "") -> Path:
+        return self.path / "data" / f"{group}.json" if group else self.path / "data.json"
 
-    def data(self) -> dict[str, Any]:
-        """What was chosen so far, by role: the train pairs and the test pairs.
+    def data(self, group: str = "") -> dict[str, Any]:
+        """What the cells of a group run on, by role, such as the train pairs and the test pairs.
 
         Raises:
-            BadFile: data.json is not readable.
+            BadFile: the file is not readable.
         """
-        if not self.data_file.is_file():
+        file = self.data_file(group)
+        if not file.is_file():
             return {}
-        found = read_json(self.data_file, "choice of pairs", dict)
-        for role, selection in found.items():
+        chosen = read_json(file, "choice of pairs", dict)
+        for role, selection in chosen.items():
             if not isinstance(selection, dict) or "hash" not in selection:
-                raise BadFile(
-                    f"{self.data_file}: not a readable choice of pairs ({role} has no hash)."
-                )
-        return found
+                raise BadFile(f"{file}: not a readable choice of pairs ({role} has no hash).")
+        return chosen
 
-    def save_data(self, role: str, selection: Mapping[str, Any]) -> None:
-        """Keep what was chosen for a role, "train" or "test".
+    def save_data(self, role: str, selection: Mapping[str, Any], group: str = "") -> None:
+        """Keep what was chosen for a role.
 
         Raises:
             BadUsage: the folder holds results on other pairs, as when a file of pairs has changed.
-            BadFile: data.json is not readable.
+            BadFile: the file is not readable.
         """
-        stored = self.data()
+        stored = self.data(group)
         if role in stored and stored[role]["hash"] != selection["hash"]:
             raise BadUsage(
                 f"{self.path} holds a run on other {role} pairs than these. Name another --output,"
                 " or remove the folder."
             )
-        write_text(
-            self.data_file, json.dumps({**stored, role: selection}, indent=1, ensure_ascii=False)
-        )
+        text = json.dumps({**stored, role: selection}, indent=1, ensure_ascii=False)
+        write_text(self.data_file(group), text)
 
-    def save_failures(self, failures: list[Failure]) -> None:
-        """Keep which cells failed or were skipped; an empty list removes the file."""
-        file = self.path / "failures.json"
-        if failures:
-            write_text(file, json.dumps([failure.model_dump() for failure in failures], indent=1))
+    def failure_file(self, cell: str) -> Path:
+        return self.path / "failures" / f"{cell}.json"
+
+    def save_failure(self, cell: str, failure: Failure | None) -> None:
+        """Keep why a cell has no result; None removes the file."""
+        if failure is None:
+            self.failure_file(cell).unlink(missing_ok=True)
         else:
-            file.unlink(missing_ok=True)
+            write_text(self.failure_file(cell), failure.model_dump_json(indent=1))
 
-    def failures(self) -> list[Failure]:
-        """Cells that failed or were skipped last time.
+    def failure(self, cell: str) -> Failure | None:
+        """Why a cell had no result last time, or None.
 
         Raises:
-            BadFile: failures.json is not readable.
+            BadFile: the file is truncated or foreign.
         """
-        file = self.path / "failures.json"
+        file = self.failure_file(cell)
         try:
-            return (
-                [Failure.model_validate(row) for row in read_json(file, "list of failures", list)]
-                if file.is_file()
-                else []
-            )
+            return Failure.model_validate_json(file.read_bytes()) if file.is_file() else None
         except ValidationError as error:
-            raise _not_valid(file, "list of failures", error) from None
+            raise _not_valid(file, "failure", error) from None
 
 
 def _same(stored: Mapping[str, Any], wanted: Mapping[str, Any], name: str) -> bool:

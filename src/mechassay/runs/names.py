@@ -18,6 +18,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import replace
+from pathlib import Path
 
 import torch
 from scipy.stats import norm
@@ -39,6 +40,12 @@ MEASURES = ("auroc", "auprc", "r_precision")
 def is_truth(name: str) -> bool:
     """Whether a model of that name has a known circuit."""
     return name in TRUTHS.targets()
+
+
+def shown_model(name: str) -> str:
+    """What tables call a model: folders and files by their own names."""
+    path = Path(name)
+    return path.name if path.exists() else name
 
 
 def load_named(

@@ -1,0 +1,259 @@
+"""A command made of a job: its options are the job's fields, and where it is run.
+
+Help, flags and defaults stand in the job alone (`runs.job.Option`). A choice is checked by the job,
+whose message names the nearest valid one; shells complete choices and the names of models, tasks
+and methods.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import inspect
+import types
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Annotated, Any, Literal, Union, get_args, get_origin, get_type_hints
+
+import typer
+
+from mechassay.runs.execute import Executor, Here, Processes, batches_of, prepare
+from mechassay.runs.job import Option, Results, job_of, options_of
+from mechassay.runs.named_circuits import number_or_share
+
+ENGINES = ("here", "processes", "ray")
+RUNNER: Mapping[str, Any] = {
+    "output": Annotated[
+        Path,
+        typer.Option(
+            "--output", "-o", help="Folder for results; the same command again goes on there."
+        ),
+    ],
+    "device": Annotated[str, typer.Option("--device", help="cpu, cuda, cuda:1, mps.")],
+    "workers": Annotated[
+        int, typer.Option("--workers", min=1, help="Worker processes that share the cells.")
+    ],
+    "engine": Annotated[
+        str,
+        typer.Option(
+            "--engine",
+            help="here, processes, or ray: a cluster (pip install 'mechassay[ray]').",
+            autocompletion=lambda: list(ENGINES),
+        ),
+    ],
+    "address": Annotated[
+        str, typer.Option("--address", help="Of the Ray cluster: auto, or its head's host:port.")
+    ],
+    "num_gpus": Annotated[
+        float, typer.Option("--num-gpus", min=0, help="GPUs of each Ray worker; 0.5 shares one.")
+    ],
+    "only_plan": Annotated[
+        bool,
+        typer.Option("--only-plan", help="Write plan.json and stop; see `mechassay run-cells`."),
+    ],
+}
+"""Where a job is run; the same for every job."""
+
+DEFAULTS: Mapping[str, Any] = {
+    "device": "cpu",
+    "workers": 1,
+    "engine": "",
+    "address": "auto",
+    "num_gpus": 0.0,
+    "only_plan": False,
+}
+
+
+def command(
+    job: type[Any],
+    *,
+    output: str,
+    help: str = "",
+    without: tuple[str, ...] = (),
+    arguments: tuple[str, ...] = (),
+    defaults: Mapping[str, Any] | None = None,
+    change: Callable[[dict[str, Any]], dict[str, Any]] = dict,
+) -> Callable[..., None]:
+    """A function for Typer that runs a job.
+
+    Args:
+        output: default folder of results.
+        help: of the command; the first paragraph of the job's docstring by default.
+        without: fields that are no options.
+        arguments: fields that are typed without a name, and have to be given.
+        defaults: other defaults than the job's.
+        change: what was typed, by field, before the job is made of it.
+    """
+    parameters, hints = _parameters(job, without, arguments, dict(defaults or {}))
+    fixed = {name: value for name, value in (defaults or {}).items() if name in without}
+    for name, annotation in RUNNER.items():
+        default = Path(output) if name == "output" else DEFAULTS[name]
+        parameters.append(_keyword(name, annotation, default))
+
+    def run(**typed: Any) -> None:
+        where = {name: typed.pop(name) for name in RUNNER}
+        fields = {**fixed, **{name: _plain(value, hints[name]) for name, value in typed.items()}}
+        execute(job(**change(fields)), **where)
+
+    described = help or inspect.cleandoc(job.__doc__ or "").split("\n\n")[0]
+    run.__doc__ = described.replace("\n", " ")
+    run.__signature__ = inspect.Signature(parameters)  # pyright: ignore[reportFunctionMemberAccess]
+    run.__annotations__ = {each.name: each.annotation for each in parameters}
+    return run
+
+
+def execute(
+    job: Any,
+    *,
+    output: Path,
+    device: str,
+    workers: int,
+    engine: str,
+    address: str,
+    num_gpus: float,
+    only_plan: bool,
+) -> None:
+    """Run a job, print its results and the paths of its pages, and exit with 1 if a cell failed."""
+    executor = executor_of(engine, workers, address, num_gpus)
+    bench = prepare(job, output, device=device)
+    if only_plan:
+        n = len(batches_of(job, bench.folder))
+        typer.echo(f"{output}: {n:,} batches to do: mechassay run-cells {output} --part 1/{n}")
+        return
+    executor.map(job, batches_of(job, bench.folder), bench)
+    finish(job, Results.stored(job, bench.folder))
+
+
+def finish(job: Any, results: Results) -> None:
+    """Print and write what there is; exit with 1 if a cell failed."""
+    from rich.console import Console
+
+    job.show(results, Console())
+    typer.echo(f"Report: {job.report(results)}")
+    failed = [failure for failure in results.failures if failure.status == "failed"]
+    for failure in failed:
+        cell = ", ".join(dict.fromkeys(failure.cell.values()))
+        typer.echo(f"mechassay: {cell}: {failure.message}", err=True)
+    if failed:
+        raise typer.Exit(1)
+
+
+def executor_of(engine: str, workers: int, address: str, num_gpus: float) -> Executor:
+    """Where cells are done; several workers are processes unless an engine is named.
+
+    Raises:
+        UnknownName: no such engine.
+    """
+    from mechassay.errors import one_of
+
+    chosen = one_of("engine", engine or ("here" if workers == 1 else "processes"), ENGINES)
+    if chosen == "ray":
+        from mechassay.runs.ray import Ray
+
+        return Ray(address, workers, num_gpus)
+    return Here() if chosen == "here" else Processes(workers)
+
+
+def stored_job(folder: Path, **changes: Any) -> Any:
+    """The job of a folder; see `job_of`."""
+    from mechassay.runs.folder import RunFolder
+
+    return job_of(RunFolder.existing(folder).plan(), **changes)
+
+
+def _parameters(
+    job: type[Any],
+    without: tuple[str, ...],
+    arguments: tuple[str, ...],
+    defaults: dict[str, Any],
+) -> tuple[list[inspect.Parameter], dict[str, Any]]:
+    hints, options = get_type_hints(job), options_of(job)
+    parameters: list[inspect.Parameter] = []
+    types_of: dict[str, Any] = {}
+    for field in dataclasses.fields(job):
+        base, about = hints[field.name], options[field.name]
+        types_of[field.name] = base
+        if field.name in without:
+            continue
+        if field.name in arguments:
+            argument = Annotated[_typed(base)[0], typer.Argument(help=about.help)]
+            parameters.append(_keyword(field.name, argument, inspect.Parameter.empty))
+            continue
+        default = defaults.get(field.name, field.default)
+        parameters.append(_parameter(field.name, base, about, default))
+    # Those that must be given stand first.
+    parameters.sort(key=lambda parameter: parameter.default is not inspect.Parameter.empty)
+    return parameters, types_of
+
+
+def _parameter(name: str, base: Any, about: Option, default: Any) -> inspect.Parameter:
+    typed, choices = _typed(base)
+    flags = about.flags or (f"--{name.replace('_', '-')}",)
+    listed = f"{', '.join(map(str, choices))}. " if choices else ""
+    more: dict[str, Any] = {"help": f"{listed}{about.help}".strip()}
+    if about.least is not None:
+        more["min"] = about.least
+    if about.most is not None:
+        more["max"] = about.most
+    offered = _offered(about.complete, choices)
+    if offered is not None:
+        more["autocompletion"] = offered
+    if default is dataclasses.MISSING:
+        default = inspect.Parameter.empty
+    elif isinstance(default, tuple):
+        default = list[Any](default)
+    return _keyword(name, Annotated[typed, typer.Option(*flags, **more)], default)
+
+
+def _keyword(name: str, annotation: Any, default: Any) -> inspect.Parameter:
+    kind = inspect.Parameter.KEYWORD_ONLY
+    return inspect.Parameter(name, kind, default=default, annotation=annotation)
+
+
+def _typed(base: Any) -> tuple[Any, tuple[Any, ...]]:
+    """What Typer is to read for a field's type, and its choices."""
+    if get_origin(base) is Literal:
+        return str, get_args(base)
+    if get_origin(base) is tuple:
+        inner, choices = _typed(get_args(base)[0])
+        return list[inner], choices
+    if get_origin(base) in (Union, types.UnionType):
+        parts = [part for part in get_args(base) if part is not type(None)]
+        if set(parts) == {int, float}:
+            # A number of edges, or a share of them: 1 and 1.0 differ.
+            return str | None if len(parts) < len(get_args(base)) else str, ()
+        inner, choices = _typed(parts[0])
+        return inner | None, choices
+    return base, ()
+
+
+def _plain(value: Any, base: Any) -> Any:
+    if isinstance(value, list):
+        return tuple(_plain(each, get_args(base)[0]) for each in value)
+    if isinstance(value, str) and {int, float} <= set(get_args(base)):
+        return number_or_share(value)
+    return value
+
+
+def _offered(what: str, choices: tuple[Any, ...]) -> Callable[[str], list[str]] | None:
+    """What shells offer for the beginning of a word."""
+    if choices:
+        return lambda incomplete: [
+            str(each) for each in choices if str(each).startswith(incomplete)
+        ]
+    if what not in ("models", "tasks", "methods"):
+        return None
+
+    def names(incomplete: str) -> list[str]:
+        from mechassay.circuits.methods import METHODS
+        from mechassay.models.sources import packaged_names
+        from mechassay.tasks import TASKS
+        from mechassay.truth.models import truth_names
+
+        known = {
+            "models": [*packaged_names(), *truth_names(), "truth"],
+            "tasks": TASKS.names(),
+            "methods": METHODS.names(),
+        }
+        return [name for name in known[what] if name.startswith(incomplete)]
+
+    return names

@@ -1,0 +1,300 @@
+"""One notion of a run: a job is a plan, its cells are the pieces of work, each ends in one file.
+
+A job is a frozen dataclass. Its fields are the options of a command, and plan.json:
+
+    planned   (default) the folder holds results of these values alone
+    growing   named in `grows`: lists of what to do, to which a later run of the folder may add
+    free      stored, but another value is no other plan: limits
+    secret    never stored: private seeds
+
+A `Cell` is plain values, so that any worker can do it. It ends in a record, or in a failure: it was
+skipped for a reason, or raised an error. Cells that share something expensive, such as a model and
+its controls, say so by one key; one worker does them in order. A `Bench` is what a worker holds.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+import re
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, ClassVar, Literal, Protocol, TypeVar, get_type_hints
+
+from rich.console import Console
+
+from mechassay.errors import MechassayError
+from mechassay.models.model import Model
+from mechassay.progress import BAR, Progress
+from mechassay.records import Failure, Record
+from mechassay.registry import Registry
+from mechassay.runs.folder import RunFolder
+from mechassay.runs.names import load_named, task_named
+from mechassay.tasks.task import Task
+
+T = TypeVar("T")
+Role = Literal["planned", "free", "secret"]
+LONGEST = 80
+"""Characters of a name of a file, from its end; the hash of all stands behind them."""
+
+
+@dataclass(frozen=True)
+class Option:
+    """How a field of a job is typed at the command line.
+
+    Attributes:
+        help: one or two sentences.
+        flags: "--model", "-m"; the field's own name if there are none.
+        least, most: of numbers.
+        complete: what shells offer: "models", "tasks", "methods" or "files".
+        role: "planned", "free" or "secret", see the module.
+    """
+
+    help: str = ""
+    flags: tuple[str, ...] = ()
+    least: float | None = None
+    most: float | None = None
+    complete: str = ""
+    role: Role = "planned"
+
+
+def option(help: str, *flags: str, **more: Any) -> Option:
+    """An `Option` in one line, for `Annotated`."""
+    return Option(help, flags, **more)
+
+
+def options_of(job: Any) -> dict[str, Option]:
+    """The fields of a job, or of its class, with their options."""
+    kind = job if isinstance(job, type) else type(job)
+    hints = get_type_hints(kind, include_extras=True)
+    about = {name: getattr(hint, "__metadata__", ()) for name, hint in hints.items()}
+    return {
+        each.name: next((x for x in about[each.name] if isinstance(x, Option)), Option())
+        for each in dataclasses.fields(kind)
+    }
+
+
+@dataclass(frozen=True)
+class Cell:
+    """One piece of work.
+
+    Attributes:
+        name: of its file, unique in the job; "group/name" puts it into a folder.
+        of: what tables call it: model, task, method ...
+        shares: cells with one key are done by one worker, in order.
+        typed: of `of`, what was typed where that is longer: the path of a model.
+    """
+
+    name: str
+    of: Mapping[str, str]
+    shares: str = ""
+    typed: Mapping[str, str] = field(default_factory=dict)
+
+
+class Job(Protocol):
+    """What can be run: `mechassay.run(job, folder)`, or a command made of its fields."""
+
+    kind: ClassVar[str]
+    grows: ClassVar[tuple[str, ...]]
+
+    def check(self) -> None:
+        """Refuse everything that is wrong with what was typed, before a folder or model is touched.
+
+        Raises:
+            BadUsage, UnknownName: something is.
+        """
+        ...
+
+    def cells(self) -> Sequence[Cell]:
+        """The cells of the plan; nothing is loaded."""
+        ...
+
+    def skip(self, cell: Cell, bench: Bench) -> tuple[str, str] | None:
+        """The kind of the reason and the reason not to run a cell; None if it is to be run."""
+        ...
+
+    def run(self, cell: Cell, bench: Bench) -> Record:
+        """The result of a cell."""
+        ...
+
+    def show(self, results: Results, console: Console) -> None:
+        """Print the tables of all that there is."""
+        ...
+
+    def report(self, results: Results) -> Path:
+        """Write the pages and tables of all that there is; the path of the first page."""
+        ...
+
+
+JOBS = Registry(
+    "kind of run",
+    {
+        "circuits": "mechassay.runs.circuits:CircuitsJob",
+        "accuracy": "mechassay.runs.accuracy:AccuracyJob",
+    },
+    plural="jobs",
+)
+"""Jobs by the kind that plan.json names."""
+
+
+def plan_of(job: Any) -> dict[str, Any]:
+    """What plan.json holds of a job: its kind, its fields but secret ones, and its versions."""
+    fields = [name for name, about in options_of(job).items() if about.role != "secret"]
+    plan = {name: getattr(job, name) for name in fields}
+    return {"kind": job.kind, **plan, **getattr(job, "versions", dict)()}
+
+
+def free_fields(job: Any) -> tuple[str, ...]:
+    """The names of the fields that may change from run to run."""
+    return tuple(name for name, about in options_of(job).items() if about.role == "free")
+
+
+def job_of(plan: Mapping[str, Any], **changes: Any) -> Any:
+    """The job of a stored plan.
+
+    Args:
+        changes: of its fields; secret ones are in no plan.
+
+    Raises:
+        UnknownName: no such kind of run.
+    """
+    kind = JOBS.load(str(plan.get("kind", "")))
+    fields = {each.name for each in dataclasses.fields(kind)}
+    stored = {
+        name: tuple(value) if isinstance(value, list) else value
+        for name, value in plan.items()
+        if name in fields
+    }
+    return kind(**{**stored, **changes})
+
+
+@dataclass(frozen=True)
+class Results:
+    """Everything that the folder holds of a job, in the order of its cells.
+
+    Attributes:
+        done: cells with their records.
+        left: cells that were skipped or failed, with the reasons.
+    """
+
+    folder: RunFolder
+    done: tuple[tuple[Cell, Record], ...]
+    left: tuple[tuple[Cell, Failure], ...]
+
+    @staticmethod
+    def stored(job: Any, folder: RunFolder) -> Results:
+        """Read what is there."""
+        done: list[tuple[Cell, Record]] = []
+        left: list[tuple[Cell, Failure]] = []
+        for cell in job.cells():
+            record = folder.record(cell.name)
+            if record is not None:
+                done.append((cell, record))
+                continue
+            failure = folder.failure(cell.name)
+            if failure is not None:
+                left.append((cell, failure))
+        return Results(folder, tuple(done), tuple(left))
+
+    @property
+    def records(self) -> list[Record]:
+        return [record for _, record in self.done]
+
+    @property
+    def failures(self) -> list[Failure]:
+        """Cells without a result: skipped, or failed."""
+        return [failure for _, failure in self.left]
+
+    def of(self, shares: str) -> Results:
+        """The part of the cells of one key."""
+        done = tuple((cell, record) for cell, record in self.done if cell.shares == shares)
+        left = tuple((cell, failure) for cell, failure in self.left if cell.shares == shares)
+        return Results(self.folder, done, left)
+
+
+class Bench:
+    """What a worker holds: the folder, the last model, and what the cells of one key share.
+
+    Args:
+        models, tasks: objects that stand for names of the plan, in this process alone.
+    """
+
+    def __init__(
+        self,
+        folder: RunFolder,
+        device: str = "cpu",
+        progress: Progress = BAR,
+        *,
+        models: Mapping[str, Model] | None = None,
+        tasks: Mapping[str, Task] | None = None,
+    ) -> None:
+        self.folder, self.device, self.progress = folder, device, progress
+        self._models, self._tasks = dict(models or {}), dict(tasks or {})
+        self._last: tuple[tuple[Any, ...], Model | MechassayError] | None = None
+        self._shares, self._shared = "", dict[str, Any]()
+
+    @property
+    def holds_objects(self) -> bool:
+        """Whether it was given models or tasks as objects, which no other process has."""
+        return bool(self._models or self._tasks)
+
+    def turn_to(self, cell: Cell) -> None:
+        """Forget what the cells of another key shared."""
+        if cell.shares != self._shares:
+            self._shares, self._shared = cell.shares, {}
+
+    def shared(self, name: str, make: Callable[[], T]) -> T:
+        """Something that is made once for all cells of one key, and held in memory."""
+        if name not in self._shared:
+            self._shared[name] = make()
+        return self._shared[name]
+
+    def model(self, name: str, *, dtype: str = "float32", prepend_bos: bool = False) -> Model:
+        """A model by name. The last one is kept, and so is the error where there is none.
+
+        Raises:
+            MechassayError: it cannot be loaded; see `load_named`.
+        """
+        if name in self._models:
+            return self._models[name]
+        key = (name, dtype, prepend_bos)
+        if self._last is None or self._last[0] != key:
+            self._last = None  # The old model goes before the new one comes.
+            try:
+                model = load_named(name, dtype=dtype, device=self.device, prepend_bos=prepend_bos)
+                self._last = key, model
+            except MechassayError as error:
+                self._last = key, error
+        model = self._last[1]
+        if isinstance(model, MechassayError):
+            raise model
+        return model
+
+    def task(self, name: str) -> Task:
+        """A task by name; see `task_named` for errors."""
+        return self._tasks[name] if name in self._tasks else task_named(name)
+
+    def kept(
+        self,
+        name: str,
+        make: Callable[[], T],
+        load: Callable[[Path], T],
+        save: Callable[[T, Path], object],
+    ) -> T:
+        """Something that stays in the folder: read if it is there, else made and written whole."""
+        path = self.folder.path / name
+        if not path.is_file():
+            made = make()
+            path.parent.mkdir(parents=True, exist_ok=True)
+            save(made, path)
+        return load(path)
+
+
+def cell_name(*parts: str) -> str:
+    """A name for files, of names that may be paths; what is changed gets a hash behind it."""
+    name = "--".join(parts)
+    plain = re.sub(r"[^\w.=,@ -]+", "_", name).lstrip(".")
+    if plain == name and len(plain) <= 2 * LONGEST:
+        return name
+    return f"{plain[-LONGEST:]}-{hashlib.sha256(name.encode()).hexdigest()[:8]}"

@@ -1,0 +1,46 @@
+"""Options that several jobs have: each stands once, with its help."""
+
+from __future__ import annotations
+
+from mechassay.runs.job import option
+
+MODELS = option(
+    "Packaged model, ground truth, hub id, local folder or .gguf file. Repeat for several; `truth`"
+    " stands for all ground truths, each on its own task.",
+    "--model",
+    "-m",
+    complete="models",
+)
+TASKS = option(
+    "Task, see `mechassay tasks list`. Repeat for several; a ground truth needs none.",
+    "--task",
+    "-t",
+    complete="tasks",
+)
+METHODS = option(
+    "Method, with settings if wanted: eap-ig-inputs:steps=10,points=midpoint. Repeat for several.",
+    "--method",
+    "-M",
+    complete="methods",
+)
+COUNTERFACTUAL = option("Kind of corrupted prompts; the task's default if not given.")
+OBJECTIVE = option(
+    "What a circuit is to preserve: logit_diff, prob_diff, kl, js, cross_entropy, accuracy. The"
+    " task's own if not given."
+)
+KEEP = option("Only pairs whose prompts the model answers right.")
+ABLATION = option(
+    "What ablated edges carry: counterfactual, zero, resample, mean or positional-mean (of the"
+    " train pairs), or optimal (constants learned on them)."
+)
+PAIRING = option(
+    "Corrupted prompts that a method looks for its circuit with: matched (each prompt's own),"
+    " random (another example's, of equal length) or same-template (random, of the same template)."
+)
+PROFILE = option("strict, or mib-2025 (exactly the benchmark's code).")
+DTYPE = option("float32, float64, bfloat16 or float16.")
+SEED = option("Seed of the task's examples and of the bootstrap.", least=0, most=2**62 - 1)
+PRIVATE_SEED = option("Seed of the private split; never stored.", role="secret")
+BOS = option(
+    "Put BOS before every prompt where the tokenizer does not (as TransformerLens does for GPT-2)."
+)

@@ -1,0 +1,109 @@
+"""Cells on a Ray cluster: one actor a worker, which keeps its model from batch to batch.
+
+All nodes have to see the folder of the run, as on a shared file system. What a lost worker had not
+finished is given to another one; what a lost cluster had not finished is done by the same command.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from mechassay.errors import BadUsage, MechassayError, MissingExtra
+from mechassay.progress import SILENT
+from mechassay.runs.execute import Batches, named_device, run_cells
+from mechassay.runs.folder import RunFolder
+from mechassay.runs.job import Bench, Cell
+
+TRIES = 3
+"""How often a batch is begun: a batch that kills every worker is not begun for ever."""
+
+
+class Worker:
+    """What an actor is: a bench and what it does with it."""
+
+    def __init__(self, folder: Path, device: str) -> None:
+        self.bench = Bench(RunFolder(folder), device, SILENT)
+
+    def work(self, job: Any, cells: Sequence[Cell]) -> None:
+        """Do a batch; see `run_cells`."""
+        run_cells(job, cells, self.bench)
+
+
+@dataclass(frozen=True)
+class Ray:
+    """Workers on a cluster.
+
+    Attributes:
+        address: "auto", the head's "host:port", or "local" for a cluster of this machine alone.
+        workers: how many actors.
+        num_gpus: GPUs of each; 0.5 shares one between two.
+        num_cpus: CPUs of each.
+
+    Raises:
+        MissingExtra: Ray is not installed.
+        BadUsage: fewer than one worker.
+    """
+
+    address: str = "auto"
+    workers: int = 1
+    num_gpus: float = 0.0
+    num_cpus: float = 1.0
+
+    def __post_init__(self) -> None:
+        _ray()
+        if self.workers < 1:
+            raise BadUsage(f"workers must be 1 or more; got {self.workers}.")
+
+    def map(self, job: Any, batches: Batches, bench: Bench) -> None:
+        """See `Executor.map`.
+
+        Raises:
+            BadUsage: no cluster at the address, or models and tasks that are objects.
+            MechassayError: a batch was lost too often, or the cluster is gone.
+        """
+        ray, device = _ray(), named_device(bench)
+        if not ray.is_initialized():
+            try:
+                ray.init(address=self.address, log_to_driver=False, logging_level="error")
+            except (ConnectionError, ValueError) as error:
+                reason = str(error).splitlines()[0]
+                raise BadUsage(f"No Ray cluster at {self.address!r}: {reason}") from None
+        actor = ray.remote(num_gpus=self.num_gpus, num_cpus=self.num_cpus)(Worker)
+        folder = bench.folder.path.resolve()
+        waiting = deque((cells, 1) for cells in batches)
+        working: dict[Any, tuple[Any, Sequence[Cell], int]] = {}
+        idle = [actor.remote(folder, device) for _ in range(min(self.workers, len(batches)))]
+        with bench.progress.track("cells", sum(map(len, batches))) as advance:
+            while waiting or working:
+                while waiting and idle:
+                    worker, (cells, tries) = idle.pop(), waiting.popleft()
+                    working[worker.work.remote(job, list(cells))] = worker, cells, tries
+                (done,), _ = ray.wait(list(working))
+                worker, cells, tries = working.pop(done)
+                try:
+                    ray.get(done)
+                except ray.exceptions.RayActorError as error:
+                    if tries == TRIES:
+                        raise MechassayError(
+                            f"The batch of {cells[0].name} lost its worker {tries} times; the same"
+                            " command goes on with what is left."
+                        ) from error
+                    waiting.append((cells, tries + 1))
+                    idle.append(actor.remote(folder, device))
+                    continue
+                idle.append(worker)
+                advance(len(cells))
+        for worker in idle:
+            ray.kill(worker)
+
+
+def _ray() -> Any:
+    try:
+        import ray
+    except ImportError as error:
+        raise MissingExtra("Running on a cluster", "ray", "ray") from error
+    return ray
