@@ -20,6 +20,7 @@ from mechassay.circuits.methods import METHODS
 from mechassay.errors import BadPairs, BadUsage
 from mechassay.graph import Graph
 from mechassay.pairs import Batch
+from runfolder import held
 from tiny import quiet_model, subject
 
 Run = Callable[..., Any]
@@ -117,8 +118,8 @@ def test_an_error_that_nobody_foresaw_is_a_row(folder: Path, tmp_path: Path, run
     )
     assert done.code == 1
     assert "ugs steps=4,lr=1e+40" in done.err and "Traceback" not in done.err
-    assert (tmp_path / "out" / "records" / "eap.json").is_file()
-    (failure,) = json.loads((tmp_path / "out" / "failures.json").read_text())
+    assert held(tmp_path / "out", "records", "eap.json").is_file()
+    failure = json.loads(next(tmp_path.glob("out/failures/*/ugs*")).read_text())
     assert (
         failure["error"] == "RuntimeError"
         and "overflow" in failure["message"]
@@ -216,7 +217,7 @@ def test_scores_of_another_graph(folder: Path, tmp_path: Path, run: Run) -> None
         "-o",
         tmp_path / "out",
     )
-    assert done.code == 1
+    assert done.code == 2
     assert "the model's graph is Graph(n_layers=3, n_heads=4" in done.err
 
 
@@ -250,7 +251,7 @@ def test_a_folder_that_holds_another_run(folder: Path, tmp_path: Path, run: Run)
 
 def test_a_record_that_is_truncated(folder: Path, tmp_path: Path, run: Run) -> None:
     run(*words(folder, tmp_path / "out", "--method", "eap"))
-    file = tmp_path / "out/records/eap.json"
+    file = held(tmp_path / "out", "records", "eap.json")
     file.write_text(file.read_text()[:300])
     assert "not a record" in run("report", tmp_path / "out").line
     assert "not the folder of a run" in run("report", tmp_path / "nowhere").line
@@ -273,7 +274,7 @@ def test_a_method_that_fails_is_a_row_and_the_others_go_on(
     )
     assert done.code == 1
     assert "eap needs a differentiable objective" in done.err
-    assert (tmp_path / "out/records/exact.json").is_file()
+    assert held(tmp_path / "out", "records", "exact.json").is_file()
     assert "eap needs a differentiable objective" in (tmp_path / "out/report.html").read_text()
 
 

@@ -14,6 +14,7 @@ import mechassay as ma
 from mechassay.circuits import EdgeScores
 from mechassay.circuits.ablation import load_ablated
 from mechassay.records import Record
+from runfolder import held
 
 Run = Callable[..., Any]
 
@@ -52,12 +53,12 @@ def test_run_writes_scores_records_and_a_report(folder: Path, tmp_path: Path, ru
     assert done.code == 0, done.err
     out = tmp_path / "out"
     names = ["eap", "eap-ig-inputs steps=2,points=midpoint", "random"]
-    assert sorted(file.stem for file in (out / "records").glob("*.json")) == sorted(names)
-    record = Record.model_validate_json((out / "records" / f"{names[1]}.json").read_text())
+    assert sorted(file.stem for file in out.glob("records/*/*.json")) == sorted(names)
+    record = Record.model_validate_json(held(out, "records", f"{names[1]}.json").read_text())
     assert record.method.args["points"] == "midpoint"
     assert len(record.example_ids) == len(record.per_example["clean"]) == 12
     assert set(record.controls["random"]["seeds"]) == {"0", "1", "2"}
-    assert EdgeScores.load(out / "scores" / "eap.safetensors").provenance["n_examples"] == 8
+    assert EdgeScores.load(held(out, "scores", "eap.safetensors")).provenance["n_examples"] == 8
     assert "<svg" in (out / "report.html").read_text()
     for name in ("eap", "random"):
         assert name in done.out
@@ -85,7 +86,7 @@ def test_what_a_file_repeats_is_a_warning_of_its_records(
         tmp_path / "out",
     )
     assert done.code == 0, done.err
-    record = Record.model_validate_json((tmp_path / "out" / "records" / "eap.json").read_text())
+    record = Record.model_validate_json(held(tmp_path / "out", "records", "eap.json").read_text())
     assert any("rows with one prompt are one group" in warning for warning in record.warnings), (
         done.err,
         record.warnings,
@@ -117,7 +118,7 @@ def test_scores_of_nodes_neurons_and_routes_run_like_those_of_edges(
     assert done.code == 0, done.err
     records = {
         file.stem: Record.model_validate_json(file.read_text())
-        for file in (out / "records").glob("*.json")
+        for file in out.glob("records/*/*.json")
     }
     assert set(records) == {"nap-ig steps=2", "nap level=node", "ifr", "eap"}
     for record in records.values():
@@ -129,8 +130,8 @@ def test_scores_of_nodes_neurons_and_routes_run_like_those_of_edges(
         assert sizes["kept"][-1] > 0
     assert records["ifr"].curves["value"]["kept"] != records["eap"].curves["value"]["kept"]
     assert (out / "report.html").is_file() and run("report", out).code == 0
-    before = os.stat(out / "records/ifr.json").st_mtime_ns
-    assert run(*words).code == 0 and os.stat(out / "records/ifr.json").st_mtime_ns == before
+    before = os.stat(held(out, "records", "ifr.json")).st_mtime_ns
+    assert run(*words).code == 0 and os.stat(held(out, "records", "ifr.json")).st_mtime_ns == before
     done = run(
         "circuits",
         "localize",
@@ -163,7 +164,7 @@ def test_convert_there_and_back(folder: Path, tmp_path: Path, run: Run) -> None:
         "-o",
         tmp_path / "a",
     )
-    ours = tmp_path / "a/scores/eap.safetensors"
+    ours = held(tmp_path / "a", "scores", "eap.safetensors")
     assert run("circuits", "convert", ours, tmp_path / "x.json", "-m", folder).code == 0
     assert run("circuits", "convert", tmp_path / "x.json", tmp_path / "x.pt").code == 0
     assert run("circuits", "convert", tmp_path / "x.pt", tmp_path / "back.safetensors").code == 0
@@ -188,18 +189,18 @@ def test_an_ablation_is_kept_with_the_run(folder: Path, tmp_path: Path, run: Run
     out = tmp_path / "out"
     words = small(folder, out, "--method", "eap", "--ablation", "mean")
     assert run(*words).code == 0
-    record = Record.model_validate_json((out / "records/eap.json").read_text())
+    record = Record.model_validate_json(held(out, "records", "eap.json").read_text())
     assert record.task.args["ablation"] == "mean"
-    values = load_ablated(out / "ablated.safetensors")
+    values = load_ablated(held(out, "kept", "constants.safetensors"))
     assert values.name == "mean"
-    (out / "records/eap.json").unlink()
-    (out / "controls.safetensors").unlink()
+    held(out, "records", "eap.json").unlink()
+    held(out, "kept", "controls.safetensors").unlink()
     run(*words)
-    again = Record.model_validate_json((out / "records/eap.json").read_text())
+    again = Record.model_validate_json(held(out, "records", "eap.json").read_text())
     assert again.per_example == record.per_example
     plain = tmp_path / "plain"
     run(*small(folder, plain, "--method", "eap"))
-    other = Record.model_validate_json((plain / "records/eap.json").read_text())
+    other = Record.model_validate_json(held(plain, "records", "eap.json").read_text())
     assert (
         other.per_example["clean"] == record.per_example["clean"]
         and other.per_example["empty"] != record.per_example["empty"]
@@ -212,7 +213,7 @@ def test_an_ablation_is_kept_with_the_run(folder: Path, tmp_path: Path, run: Run
 
 def test_train_and_test_pairs_differ(folder: Path, tmp_path: Path, run: Run) -> None:
     run(*small(folder, tmp_path / "out", "--method", "eap"))
-    record = Record.model_validate_json((tmp_path / "out/records/eap.json").read_text())
+    record = Record.model_validate_json(held(tmp_path / "out", "records", "eap.json").read_text())
     assert all(name.startswith("ioi-test-") for name in record.example_ids)
     assert not any("in-sample" in warning for warning in record.warnings)
 
@@ -221,9 +222,9 @@ def test_a_second_call_reads_what_is_there(folder: Path, tmp_path: Path, run: Ru
     words = small(folder, tmp_path / "out", "--method", "eap")
     run(*words)
     files = [
-        tmp_path / "out/scores/eap.safetensors",
-        tmp_path / "out/records/eap.json",
-        tmp_path / "out/controls.safetensors",
+        held(tmp_path / "out", "scores", "eap.safetensors"),
+        held(tmp_path / "out", "records", "eap.json"),
+        held(tmp_path / "out", "kept", "controls.safetensors"),
     ]
     before = [os.stat(file).st_mtime_ns for file in files]
     assert run(*words).code == 0
@@ -233,10 +234,10 @@ def test_a_second_call_reads_what_is_there(folder: Path, tmp_path: Path, run: Ru
 def test_a_lost_cell_is_made_again_and_is_the_same(folder: Path, tmp_path: Path, run: Run) -> None:
     words = small(folder, tmp_path / "out", "--method", "eap", "--method", "clean-corrupted")
     run(*words)
-    file = tmp_path / "out/scores/eap.safetensors"
+    file = held(tmp_path / "out", "scores", "eap.safetensors")
     first = EdgeScores.load(file).values
     file.unlink()
-    (tmp_path / "out/records/eap.json").unlink()
+    held(tmp_path / "out", "records", "eap.json").unlink()
     run(*words)
     assert EdgeScores.load(file).values.equal(first) or EdgeScores.load(
         file
@@ -277,7 +278,7 @@ def test_localize_then_evaluate(folder: Path, tmp_path: Path, run: Run) -> None:
     )
     assert done.code == 0, done.err
     assert Record.model_validate_json(
-        (tmp_path / "b/records/eap.json").read_text()
+        held(tmp_path / "b", "records", "eap.json").read_text()
     ).metric.args == {"profile": "mib-2025"}
 
 
@@ -318,7 +319,7 @@ def test_other_objectives_run(folder: Path, tmp_path: Path, run: Run, objective:
     assert done.code == 0, done.err
     assert (
         Record.model_validate_json(
-            (tmp_path / "out/records/eap-ig-inputs.json").read_text()
+            held(tmp_path / "out", "records", "eap-ig-inputs.json").read_text()
         ).metric.name
         == objective
     )

@@ -16,7 +16,8 @@ import torch
 from mechassay.circuits import EdgeScores
 from mechassay.errors import BadUsage
 from mechassay.records import Failure, Record
-from mechassay.runs.circuits import CircuitRun
+from mechassay.runs.circuits import CircuitsJob
+from mechassay.runs.job import Cell
 from mechassay.truth.models import load_truth, truth_names
 
 Run = Callable[..., Any]
@@ -94,7 +95,7 @@ def test_a_table_over_cells_that_is_resumed(folder: Path, tmp_path: Path, run: R
     )
     assert "| eap, nap-ig steps=2 | s2_io_flip_counterfactual |" in tables
     assert "<script" not in (out / "report.html").read_text()
-    files = sorted(out.glob("cells/*/records/*.json"))
+    files = sorted(out.glob("records/*/*.json"))
     assert len(files) == 4
     before = [os.stat(file).st_mtime_ns for file in files]
     files[0].unlink()
@@ -122,7 +123,7 @@ def test_what_fails_is_a_cell_with_its_reason(folder: Path, tmp_path: Path, run:
     tables = (out / "tables.md").read_text()
     assert "| eap |" in tables and "| failed |" in tables and "Failed and skipped cells" in tables
     assert "docstring" in done.err and "no-model" in done.err
-    assert len(list(out.glob("cells/*/records/eap.json"))) == 1
+    assert len(list(out.glob("records/*/eap.json"))) == 1
 
 
 def test_a_method_that_cannot_fails_beside_the_others(tmp_path: Path, run: Run) -> None:
@@ -149,7 +150,7 @@ def test_a_task_that_the_model_does_not_do_is_skipped_unless_asked_for(
     line = words(folder, out, "--method", "eap", "--method", "nap")
     done = run(*line)
     assert done.code == 0 and not done.err
-    assert not list(out.glob("cells/*/scores/*")) and not list(out.glob("cells/*/records/*"))
+    assert not list(out.glob("scores/*/*")) and not list(out.glob("records/*/*"))
     tables = (out / "tables.md").read_text()
     assert (
         "| eap | skipped |" in tables
@@ -157,26 +158,25 @@ def test_a_task_that_the_model_does_not_do_is_skipped_unless_asked_for(
     )
     assert "of 12 pairs (" in tables and "guessing does in 50%" in tables
     stored = [
-        Failure.model_validate(row) for row in json.loads((out / "failures.json").read_text())
+        Failure.model_validate_json(file.read_text())
+        for file in sorted(out.glob("failures/*/*.json"))
     ]
     assert [(each.cell["method"], each.status) for each in stored] == [
         ("eap", "skipped"),
         ("nap", "skipped"),
     ]
-    page = next(out.glob("cells/*/report.html")).read_text()
+    page = (out / "report.html").read_text()
     assert (
         "There are no results" in page and "cells failed" not in page and "not above chance" in page
     )
     assert run(*line, "--even-at-chance").code == 0
-    assert (
-        len(list(out.glob("cells/*/records/*.json"))) == 2 and not (out / "failures.json").exists()
-    )
+    assert len(list(out.glob("records/*/*.json"))) == 2 and not list(out.glob("failures/*/*"))
 
 
 def test_what_would_take_too_long_is_skipped_with_its_estimate(
     tmp_path: Path, run: Run, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("mechassay.runs.suite.forward_seconds", lambda model, batch: 2.0)
+    monkeypatch.setattr("mechassay.runs.circuits.forward_seconds", lambda model, batch: 2.0)
     # eap: 3 forwards x 6 pairs x 2 s = 0.6 min; exact: (2 + 0.2 x 262) x 6 x 2 s = 10.9 min; ugs is
     # hours.
     line = truth_words(
@@ -193,16 +193,14 @@ def test_what_would_take_too_long_is_skipped_with_its_estimate(
     assert run(*line).code == 0
     tables = (tmp_path / "out/tables.md").read_text()
     assert (
-        "| truth-ioi | skipped: too dear | exact, ugs | exact: about 11 min: 54 forwards a pair x 6"
-        " pairs; ugs: about" in tables
+        "| truth-ioi | skipped: too expensive | exact, ugs | exact: about 11 min: 54 forwards a"
+        " pair x 6 pairs; ugs: about" in tables
     )
-    assert " h: " in tables and [file.stem for file in tmp_path.glob("out/cells/*/records/*")] == [
-        "eap"
-    ]
+    assert " h: " in tables and [file.stem for file in tmp_path.glob("out/records/*/*")] == ["eap"]
     # Scores that are there cost nothing any more, and a longer limit is no other plan.
-    monkeypatch.setattr("mechassay.runs.suite.forward_seconds", lambda model, batch: 0.5)
+    monkeypatch.setattr("mechassay.runs.circuits.forward_seconds", lambda model, batch: 0.5)
     assert run(*line[:-2], "--max-minutes", "3").code == 0
-    assert sorted(file.stem for file in tmp_path.glob("out/cells/*/records/*")) == ["eap", "exact"]
+    assert sorted(file.stem for file in tmp_path.glob("out/records/*/*")) == ["eap", "exact"]
 
 
 def test_a_known_circuit_gives_an_auroc(tmp_path: Path, run: Run) -> None:
@@ -213,16 +211,16 @@ def test_a_known_circuit_gives_an_auroc(tmp_path: Path, run: Run) -> None:
         ),
     )
     assert run(*line).code == 0
-    cell = out / "cells/truth-ioi--truth-ioi"
+    group = "truth-ioi--truth-ioi"
     # Eight of the nine true edges above all others (by magnitude), one below: 8 / 9 of all
     # comparisons are right.
     circuit = load_truth("truth-ioi").circuits["counterfactual"]
     values = torch.where(circuit.edges, -2.0, 1.0)
     values[tuple(circuit.edges.nonzero()[4].tolist())] = 0.5
-    EdgeScores.of(circuit.graph, values).save(cell / "scores/eap.safetensors")
-    (cell / "records/eap.json").unlink()
+    EdgeScores.of(circuit.graph, values).save(out / "scores" / group / "eap.safetensors")
+    (out / "records" / group / "eap.json").unlink()
     assert run(*line).code == 0
-    found = record(cell / "records/eap.json")
+    found = record(out / "records" / group / "eap.json")
     assert measures(found)["auroc"] == pytest.approx(8 / 9) and measures(found)[
         "r_precision"
     ] == pytest.approx(8 / 9)
@@ -237,13 +235,13 @@ def test_a_known_circuit_gives_an_auroc(tmp_path: Path, run: Run) -> None:
         and "| eap | 0.89 [0." in auroc
         and "| random rankings | 0.50 [0.31, 0.69] |" in auroc
     )
-    assert 0.5 < measures(record(cell / "records/nap.json"))["auroc"] < 1
+    assert 0.5 < measures(record(out / "records" / group / "nap.json"))["auroc"] < 1
 
 
 def test_a_suite_grows(folder: Path, tmp_path: Path, run: Run) -> None:
     out = tmp_path / "out"
     assert run(*truth_words(out, "--method", "eap")).code == 0
-    file = out / "cells/truth-ioi--truth-ioi/records/eap.json"
+    file = out / "records/truth-ioi--truth-ioi/eap.json"
     before = os.stat(file).st_mtime_ns
     more = truth_words(out, "--method", "nap", "-m", folder, "-t", "ioi", "--even-at-chance")
     assert run(*more).code == 0
@@ -254,8 +252,7 @@ def test_a_suite_grows(folder: Path, tmp_path: Path, run: Run) -> None:
         and plan["models"] == ["truth-ioi", str(folder)]
         and plan["tasks"] == ["ioi"]
     )
-    assert json.loads((file.parent.parent / "plan.json").read_text())["methods"] == ["eap", "nap"]
-    assert len(list(out.glob("cells/*/records/*.json"))) == 3
+    assert len(list(out.glob("records/*/*.json"))) == 3
     tables = (out / "tables.md").read_text()
     assert "| nap |" in tables and "| eap |" not in tables, "a run with less shows only that"
     assert "AUROC (known circuit), ground truths" in tables
@@ -273,12 +270,12 @@ def test_truth_stands_for_all_ground_truths(
 ) -> None:
     asked: list[tuple[str, str]] = []
 
-    def refuse(cell: CircuitRun, *_: object, **__: object) -> None:
-        asked.append((cell.model, cell.task))
+    def refuse(job: CircuitsJob, cell: Cell, bench: object) -> None:
+        asked.append((cell.of["model"], cell.of["task"]))
         raise BadUsage("not now")
 
-    monkeypatch.setattr("mechassay.runs.suite.CircuitJob", refuse)
-    assert run("suite", "run", "-m", "truth", "--method", "eap", "-o", tmp_path / "out").code == 1
+    monkeypatch.setattr(CircuitsJob, "skip", refuse)
+    assert run("suite", "run", "-m", "truth", "--method", "eap", "-o", tmp_path / "out").code == 2
     assert asked == [(name, name) for name in truth_names()]
     assert json.loads((tmp_path / "out/plan.json").read_text())["models"] == truth_names()
 

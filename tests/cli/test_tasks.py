@@ -11,6 +11,7 @@ from typing import Any
 from mechassay.pairs import content_hash
 from mechassay.records import Record
 from mechassay.tasks import TASKS, load_task
+from runfolder import held
 
 Run = Callable[..., Any]
 
@@ -43,7 +44,7 @@ def test_score_writes_records_tables_and_a_page_and_goes_on(
     words = ["tasks", "score", "-m", folder, "-t", "ioi", "--limit", "6", "-o", out]
     done = run(*words)
     assert done.code == 0, done.err
-    (file,) = (out / "records").glob("*.json")
+    (file,) = out.glob("records/*.json")
     record = Record.model_validate_json(file.read_text())
     assert record.kind == "accuracy" and len(record.example_ids) == record.data["test"]["kept"] == 6
     by_name = {each.name: each for each in record.measures}
@@ -145,7 +146,7 @@ def test_records_say_what_was_chosen_and_whether_the_model_can_do_it(
         out,
     ]
     assert run(*words).code == 0
-    record = Record.model_validate_json((out / "records/random.json").read_text())
+    record = Record.model_validate_json(held(out, "records", "random.json").read_text())
     assert record.data["train"]["kept"] == 4 and record.data["test"]["kept"] == 20
     assert (
         record.data["test"]["hash"] == record.provenance.data_hash != record.data["train"]["hash"]

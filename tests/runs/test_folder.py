@@ -46,24 +46,40 @@ def test_one_edge_is_not_all_edges(tmp_path: Path) -> None:
 )
 def test_damaged_data_is_one_line(tmp_path: Path, text: str) -> None:
     folder = RunFolder.open(tmp_path, {})
-    folder.data_file.write_text(text)
+    folder.data_file().write_text(text)
     with pytest.raises(BadFile, match="data.json: not a readable choice of pairs") as raised:
         folder.save_data("circuits", {"hash": "1"})
     assert "\n" not in str(raised.value)
 
 
-@pytest.mark.parametrize("text", ['[{"cell"', "{}", '[{"cell": 3}]', "[4]"])
+@pytest.mark.parametrize("text", ['{"cell"', "{}", '{"cell": 3}', "[4]"])
 def test_damaged_failures_are_one_line(tmp_path: Path, text: str) -> None:
     folder = RunFolder.open(tmp_path, {})
     failure = Failure(cell={"method": "eap"}, error="NonFinite", message="NaN")
-    folder.save_failures([failure])
-    assert folder.failures() == [failure]
-    (tmp_path / "failures.json").write_text(text)
-    with pytest.raises(
-        BadFile, match="failures.json: not a (readable )?list of failures"
-    ) as raised:
-        folder.failures()
+    folder.save_failure("group/eap", failure)
+    assert folder.failure("group/eap") == failure and folder.failure("group/other") is None
+    folder.failure_file("group/eap").write_text(text)
+    with pytest.raises(BadFile, match="eap.json: not a failure") as raised:
+        folder.failure("group/eap")
     assert "\n" not in str(raised.value)
+    folder.save_failure("group/eap", None)
+    assert folder.failure("group/eap") is None
+
+
+def test_a_folder_with_nothing_but_failures_is_free(tmp_path: Path) -> None:
+    folder = RunFolder.open(tmp_path, {"dtype": "float31"})
+    folder.save_failure("g/eap", Failure(cell={}, error="BadUsage", message="no such dtype"))
+    RunFolder.open(tmp_path, {"dtype": "float32"})
+    assert folder.failure("g/eap") is None and folder.plan() == {"dtype": "float32"}
+
+
+def test_free_settings_may_change_and_the_last_is_stored(tmp_path: Path) -> None:
+    RunFolder.open(tmp_path, {"seed": 1, "max_minutes": 1})
+    write_text(tmp_path / "records/a.json", "")
+    folder = RunFolder.open(tmp_path, {"seed": 1, "max_minutes": 2}, free=("max_minutes",))
+    assert folder.plan() == {"seed": 1, "max_minutes": 2}
+    with pytest.raises(BadUsage, match="max_minutes"):
+        RunFolder.open(tmp_path, {"seed": 1, "max_minutes": 3})
 
 
 @pytest.mark.parametrize("content", [b"[1]", b"{", b"\xff", json.dumps({"a": 1}).encode() + b"x"])

@@ -15,11 +15,12 @@ import torch
 
 from mechassay.circuits import EdgeScores
 from mechassay.files import read_tensors
+from runfolder import held
 from tiny import with_words
 
 SLOW = """
 import signal, sys, time
-from mechassay.circuits import checkpoint
+from mechassay import checkpoint
 from mechassay.circuits.methods import exact
 from mechassay.cli.main import main
 
@@ -69,7 +70,7 @@ def start(folder: Path, out: Path, pause: float) -> subprocess.Popen[str]:
 
 
 def wait_for_checkpoint(out: Path, cursor: int, process: subprocess.Popen[str]) -> None:
-    file = out / "scores" / "exact.checkpoint"
+    file = held(out, "scores", "exact.checkpoint")
     deadline = time.monotonic() + 120
     while time.monotonic() < deadline:
         assert process.poll() is None, process.communicate()
@@ -85,7 +86,7 @@ def undisturbed(folder: Path, tmp_path_factory: pytest.TempPathFactory) -> torch
     process = start(folder, out, 0.0)
     shown = process.communicate(timeout=300)
     assert process.returncode == 0, shown
-    return EdgeScores.load(out / "scores" / "exact.safetensors").values
+    return EdgeScores.load(held(out, "scores", "exact.safetensors")).values
 
 
 @pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGINT])
@@ -100,15 +101,15 @@ def test_a_killed_run_is_taken_up(
     if how == signal.SIGINT:
         assert process.returncode == 130
         assert "goes on from there" in err
-    assert (out / "scores" / "eap.safetensors").is_file()
-    assert not (out / "scores" / "exact.safetensors").exists()
-    kept = read_tensors(out / "scores" / "exact.checkpoint", "checkpoint")[1]["cursor"]
+    assert held(out, "scores", "eap.safetensors").is_file()
+    assert not held(out, "scores", "exact.safetensors").exists()
+    kept = read_tensors(held(out, "scores", "exact.checkpoint"), "checkpoint")[1]["cursor"]
     assert kept >= 3
 
     again = start(folder, out, 0.0)
     shown = again.communicate(timeout=300)
     assert again.returncode == 0, shown
-    values = EdgeScores.load(out / "scores" / "exact.safetensors").values
+    values = EdgeScores.load(held(out, "scores", "exact.safetensors")).values
     assert torch.equal(values.nan_to_num(7.0), undisturbed.nan_to_num(7.0))
-    assert not (out / "scores" / "exact.checkpoint").exists()
+    assert not held(out, "scores", "exact.checkpoint").exists()
     assert (out / "report.html").is_file()

@@ -14,14 +14,17 @@ import torch
 
 from mechassay.circuits import Circuit, EdgeScores, NeuronScores, NodeScores, Random
 from mechassay.circuits.ablation import load_ablated
+from mechassay.circuits.node_scores import load_scores
 from mechassay.circuits.optimal_ablation import OptimalAblation
 from mechassay.circuits.recovery import recovery_of
 from mechassay.errors import UnknownName
 from mechassay.graph import Graph
 from mechassay.records import Record
-from mechassay.runs.circuits import CircuitJob, CircuitRun
+from mechassay.runs.circuits import CircuitsJob
+from mechassay.runs.execute import run
 from mechassay.runs.names import by_chance, by_edge, is_truth, load_named, task_named
 from mechassay.truth.models import load_truth
+from runfolder import held
 
 GRAPH = Graph(1, 1)
 
@@ -70,20 +73,15 @@ def test_names() -> None:
     assert "truth-ioi" not in str(error.value)
 
 
-def job(out: Path, **changes: Any) -> CircuitJob:
+def job(out: Path, **changes: Any) -> Record:
+    """The record of a run of one method on one ground truth."""
     settings: dict[str, Any] = {
-        "model": "truth-previous-token",
-        "task": "truth-previous-token",
+        "models": ("truth-previous-token",),
         "methods": ("eap",),
         **changes,
     }
-    plan = CircuitRun(**settings, train_limit=6, test_limit=8)
-    return CircuitJob(plan, out, lambda: load_named(plan.model))
-
-
-def finished(done: CircuitJob) -> Record:
-    (found,) = done.evaluate(done.localize())
-    return found
+    (record,) = run(CircuitsJob(**settings, train_limit=6, test_limit=8), out).records
+    return record
 
 
 def test_optimal_constants_are_learned_once_and_kept(
@@ -92,23 +90,24 @@ def test_optimal_constants_are_learned_once_and_kept(
     monkeypatch.setattr(
         "mechassay.runs.circuits.OptimalAblation", partial(OptimalAblation, steps=20)
     )
-    first = job(tmp_path / "out", ablation="optimal", seed=3)
-    before = finished(first)
-    kept, learned = (
-        load_ablated(first.ablated_file),
-        OptimalAblation(steps=20, seed=3).learn(first.model, first.train),
-    )
-    assert kept.name == "optimal" and kept.content == learned.content
+    out = tmp_path / "out"
+    before = job(out, ablation="optimal", seed=3)
+    file = held(out, "kept", "constants.safetensors")
+    model = load_named("truth-previous-token")
+    train = task_named("truth-previous-token").pairs("train", model, limit=6, seed=3)
+    learned = OptimalAblation(steps=20, seed=3).learn(model, train)
+    assert load_ablated(file).name == "optimal" and load_ablated(file).content == learned.content
     assert before.task.args["ablation"] == "optimal"
-    when = os.stat(first.ablated_file).st_mtime_ns
-    for file in ("records/eap.json", "scores/eap.safetensors", "controls.safetensors"):
-        (tmp_path / "out" / file).unlink()
-    again = job(tmp_path / "out", ablation="optimal", seed=3)
-    assert (
-        finished(again).per_example == before.per_example
-        and os.stat(again.ablated_file).st_mtime_ns == when
-    )
-    means = finished(job(tmp_path / "means", ablation="mean", seed=3))
+    when = os.stat(file).st_mtime_ns
+    for kind, name in (
+        ("records", "eap.json"),
+        ("scores", "eap.safetensors"),
+        ("kept", "controls.safetensors"),
+    ):
+        held(out, kind, name).unlink()
+    again = job(out, ablation="optimal", seed=3)
+    assert again.per_example == before.per_example and os.stat(file).st_mtime_ns == when
+    means = job(tmp_path / "means", ablation="mean", seed=3)
     assert (
         means.per_example["clean"] == before.per_example["clean"]
         and means.per_example["empty"] != before.per_example["empty"]
@@ -119,15 +118,9 @@ def test_routes_are_ranked_in_the_order_in_which_their_circuit_grows(tmp_path: P
     """Their importances are shares of one reader's input:
     as one ranking of all edges they say something else.
     """
-    run = job(
-        tmp_path,
-        model="truth-previous-token-trained",
-        task="truth-previous-token-trained",
-        methods=("ifr",),
-    )
-    (scores,) = run.localize().values()
+    record = job(tmp_path, models=("truth-previous-token-trained",), methods=("ifr",))
+    scores = load_scores(held(tmp_path, "scores", "ifr.safetensors"))
     assert isinstance(scores, EdgeScores) and scores.provenance["selection"] == "greedy"
-    (record,) = run.evaluate({"ifr": scores})
     truth = load_truth("truth-previous-token-trained").circuits["counterfactual"]
     order = scores.greedy_order("magnitude").tolist()
     assert len(order) == truth.graph.n_edges  # all are reached: no ties
@@ -146,7 +139,7 @@ def test_routes_are_ranked_in_the_order_in_which_their_circuit_grows(tmp_path: P
 
 
 def test_without_a_verified_circuit_recovery_is_undefined(tmp_path: Path) -> None:
-    found = finished(job(tmp_path, ablation="positional-mean"))
+    found = job(tmp_path, ablation="positional-mean")
     auroc = next(each for each in found.measures if each.name == "auroc")
     assert auroc.value != auroc.value
     assert any("not for positional-mean" in warning for warning in found.warnings)
@@ -156,7 +149,7 @@ def test_without_a_verified_circuit_recovery_is_undefined(tmp_path: Path) -> Non
     ("task", "known"), [("truth-previous-token", True), ("truth-induction", False)]
 )
 def test_only_its_own_task_has_a_known_circuit(task: str, known: bool, tmp_path: Path) -> None:
-    found = finished(job(tmp_path, task=task))
+    found = job(tmp_path, tasks=(task,))
     assert any(each.name == "auroc" for each in found.measures) is known
 
 
@@ -183,7 +176,5 @@ def test_circuits_run_takes_a_ground_truth(
     with pytest.raises(SystemExit) as stopped:
         call([*words, "-o", str(tmp_path / "out")])
     assert not stopped.value.code, capsys.readouterr().err
-    assert (
-        Record.model_validate_json((tmp_path / "out/records/eap.json").read_text()).model.name
-        == "truth-ioi"
-    )
+    record = Record.model_validate_json(held(tmp_path / "out", "records", "eap.json").read_text())
+    assert record.model.name == "truth-ioi"

@@ -16,7 +16,7 @@ from typing import Annotated, Any, Literal, Union, get_args, get_origin, get_typ
 
 import typer
 
-from mechassay.runs.execute import Executor, Here, Processes, batches_of, prepare
+from mechassay.runs.execute import Executor, Here, Processes, batches_of, done, prepare
 from mechassay.runs.job import Option, Results, job_of, options_of
 from mechassay.runs.named_circuits import number_or_share
 
@@ -119,8 +119,7 @@ def execute(
         n = len(batches_of(job, bench.folder))
         typer.echo(f"{output}: {n:,} batches to do: mechassay run-cells {output} --part 1/{n}")
         return
-    executor.map(job, batches_of(job, bench.folder), bench)
-    finish(job, Results.stored(job, bench.folder))
+    finish(job, done(job, bench, executor))
 
 
 def finish(job: Any, results: Results) -> None:

@@ -273,14 +273,23 @@ def load_model(
     from mechassay.models.sources import load_hf, resolve
 
     if isinstance(dtype, str):
-        if dtype not in DTYPES:
-            raise BadUsage(f"dtype must be one of {', '.join(DTYPES)}; got {dtype!r}.")
-        dtype = DTYPES[dtype]
+        dtype = check_dtype(dtype)
     device = _device(device)
     resolved = resolve(source)
     hf, own = load_hf(resolved, dtype=dtype, device=device)
     tokenizer = tokenizer or own
     return make_model(hf, tokenizer, name=resolved.name, prepend=_bos(tokenizer, prepend_bos))
+
+
+def check_dtype(name: str) -> torch.dtype:
+    """The type of that name.
+
+    Raises:
+        BadUsage: there is none that models can have.
+    """
+    if name not in DTYPES:
+        raise BadUsage(f"dtype must be one of {', '.join(DTYPES)}; got {name!r}.")
+    return DTYPES[name]
 
 
 def _device(wanted: str | torch.device) -> torch.device:

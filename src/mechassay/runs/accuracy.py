@@ -20,7 +20,7 @@ from rich.console import Console
 
 from mechassay.errors import one_of
 from mechassay.examples import Example
-from mechassay.models.model import Model
+from mechassay.models.model import Model, check_dtype
 from mechassay.pairs import content_hash
 from mechassay.progress import BAR, Progress
 from mechassay.records import Measure, Record, Spec, provenance
@@ -75,6 +75,7 @@ class AccuracyJob:
     def check(self) -> None:
         """See `Job.check`."""
         one_of("scoring", self.scoring, get_args(AccuracyScoring))
+        check_dtype(self.dtype)
         for task in self.tasks:
             task_named(task)
 

@@ -57,7 +57,7 @@ from mechassay.circuits.scores import By, Circuit, EdgeScores
 from mechassay.errors import BadFile, BadUsage, one_of
 from mechassay.models.constants import Constants
 from mechassay.models.memory import token_budget
-from mechassay.models.model import Model
+from mechassay.models.model import Model, check_dtype
 from mechassay.objectives import load_objective
 from mechassay.pairs import Batch
 from mechassay.records import Measure, Record, Spec, provenance
@@ -155,6 +155,10 @@ class CircuitsJob:
         one_of("stage", self.stage, get_args(Stage))
         one_of("choice of pairs to keep", self.keep, get_args(Keep))
         one_of("ablation", self.ablation, ABLATIONS)
+        check_dtype(self.dtype)
+        for name in ("train_limit", "test_limit"):
+            if getattr(self, name) < 1:
+                raise BadUsage(f"{name} must be 1 or more; got {getattr(self, name)}.")
         check_pairing(self.pairing)
         if self.pairing != "matched" and self.ablation != "counterfactual":
             raise BadUsage(
@@ -182,8 +186,10 @@ class CircuitsJob:
                 )
 
     def tasks_of(self, model: str) -> tuple[str, ...]:
-        """What a model runs on."""
-        return (model,) if is_truth(model) else self.tasks
+        """What a model runs on: a ground truth on its own task, unless others are named."""
+        if not is_truth(model):
+            return self.tasks
+        return tuple(task for task in self.tasks if is_truth(task)) or (model,)
 
     def rankings(self) -> list[tuple[str, str]]:
         """What is measured: the name of each method or score file, and how it was typed."""
@@ -260,10 +266,12 @@ class CircuitsJob:
         show(results.records, results.failures, console)
 
     def report(self, results: Results) -> Path:
-        """One page for each model and task; of several also one over all, with their tables in
-        Markdown and the differences of methods as JSON.
+        """The page of a model and task, or one over all and a page for each; the tables in Markdown
+        and the differences of methods as JSON.
         """
         folder, page = results.folder.path, results.folder.path / "report.html"
+        if self.stage == "localize":
+            return folder / "scores"
         groups = list(dict.fromkeys(cell.shares for cell in self.cells()))
         for group in groups:
             part = results.of(group)
@@ -274,12 +282,12 @@ class CircuitsJob:
             ]
             target = page if len(groups) == 1 else folder / "pages" / f"{group}.html"
             write_page(target, part.records, drawings=drawings, failures=part.failures)
+        title = "Circuit localization: methods, tasks and models"
+        html, markdown = write_suite(results.records, results.failures, title=title)
+        differences = json.dumps(suite_differences(results.records), indent=1)
+        write_text(folder / "tables.md", markdown)
+        write_text(folder / "differences.json", differences)
         if len(groups) > 1:
-            title = "Circuit localization: methods, tasks and models"
-            html, markdown = write_suite(results.records, results.failures, title=title)
-            differences = json.dumps(suite_differences(results.records), indent=1)
-            write_text(folder / "tables.md", markdown)
-            write_text(folder / "differences.json", differences)
             write_text(page, html)
         return page
 

@@ -23,6 +23,7 @@ from itertools import groupby
 from pathlib import Path
 from typing import Any, Protocol
 
+from mechassay import errors
 from mechassay.errors import BadUsage, MechassayError
 from mechassay.models.model import Model
 from mechassay.progress import BAR, SILENT, Progress
@@ -64,9 +65,24 @@ def run(
         BadUsage, UnknownName: something is wrong with the job, or the folder holds another one.
     """
     bench = prepare(job, output, device=device, models=models, tasks=tasks, progress=progress)
-    (executor or Here()).map(job, batches_of(job, bench.folder), bench)
-    results = Results.stored(job, bench.folder)
+    results = done(job, bench, executor or Here())
     job.report(results)
+    return results
+
+
+def done(job: Any, bench: Bench, executor: Executor) -> Results:
+    """Do what the folder does not hold yet, and read all that it holds then.
+
+    Raises:
+        BadUsage: nothing could be done, and for one reason, as when a model does not exist.
+    """
+    executor.map(job, batches_of(job, bench.folder), bench)
+    results = Results.stored(job, bench.folder)
+    reasons = {(failure.status, failure.error, failure.message) for failure in results.failures}
+    if not results.done and len(reasons) == 1:
+        (status, error, message), *_ = reasons
+        if status == "failed" and getattr(getattr(errors, error, None), "usage", False):
+            raise BadUsage(message)
     return results
 
 

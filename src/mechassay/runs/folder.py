@@ -116,7 +116,8 @@ class RunFolder:
             ]
             if differing and folder._holds_nothing():
                 wanted = json.loads(json.dumps(plan))
-                for file in (folder.data_file(), *(path / "data").glob("*.json")):
+                old = [folder.data_file(), *(path / "data").glob("*"), *folder._failures()]
+                for file in old:
                     file.unlink(missing_ok=True)
             elif differing:
                 name = differing[0]
@@ -145,10 +146,17 @@ class RunFolder:
 
     def _holds_nothing(self) -> bool:
         """Whether nothing was found here: a plan, or plans of parts,
-        and what they chose to run on.
+        what they chose to run on, and why nothing came of it.
         """
-        files = [file for file in self.path.rglob("*") if not file.is_dir()]
-        return all(file.name in CHOSEN or file.parent.name == "data" for file in files)
+        failures = set(self._failures())
+        return all(
+            file.name in CHOSEN or file.parent.name == "data" or file in failures
+            for file in self.path.rglob("*")
+            if not file.is_dir()
+        )
+
+    def _failures(self) -> list[Path]:
+        return [file for file in (self.path / "failures").rglob("*") if not file.is_dir()]
 
     @property
     def plan_file(self) -> Path:

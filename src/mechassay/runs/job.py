@@ -53,8 +53,8 @@ class Option:
 
     help: str = ""
     flags: tuple[str, ...] = ()
-    least: float | None = None
-    most: float | None = None
+    least: int | float | None = None
+    most: int | float | None = None
     complete: str = ""
     role: Role = "planned"
 
