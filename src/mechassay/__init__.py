@@ -20,18 +20,23 @@ from typing import TYPE_CHECKING, Any
 from mechassay.version import __version__
 
 if TYPE_CHECKING:
-    from mechassay import circuits
+    from mechassay import adversarial, circuits, tasks, truth
     from mechassay.errors import MechassayError
     from mechassay.examples import Example, Prompt
     from mechassay.graph import Graph
     from mechassay.models.model import Model, load_model
     from mechassay.pairs import Batch, Pair, Pairs
     from mechassay.records import Failure, Record
+    from mechassay.runs.accuracy import AccuracyJob
+    from mechassay.runs.circuits import CircuitsJob
+    from mechassay.runs.execute import run
     from mechassay.tasks import Task, load_task
     from mechassay.tasks.template import Template
 
 __all__ = [
+    "AccuracyJob",
     "Batch",
+    "CircuitsJob",
     "Example",
     "Failure",
     "Graph",
@@ -44,13 +49,20 @@ __all__ = [
     "Task",
     "Template",
     "__version__",
+    "adversarial",
     "circuits",
     "load_model",
     "load_task",
+    "run",
+    "tasks",
+    "truth",
 ]
 
+_PACKAGES = ("adversarial", "circuits", "tasks", "truth")
 _LAZY = {
+    "AccuracyJob": "mechassay.runs.accuracy",
     "Batch": "mechassay.pairs",
+    "CircuitsJob": "mechassay.runs.circuits",
     "Example": "mechassay.examples",
     "Failure": "mechassay.records",
     "Graph": "mechassay.graph",
@@ -64,12 +76,13 @@ _LAZY = {
     "Template": "mechassay.tasks.template",
     "load_model": "mechassay.models.model",
     "load_task": "mechassay.tasks",
+    "run": "mechassay.runs.execute",
 }
 
 
 def __getattr__(name: str) -> Any:
-    if name == "circuits":
-        return import_module("mechassay.circuits")
+    if name in _PACKAGES:
+        return import_module(f"mechassay.{name}")
     if name not in _LAZY:
         raise AttributeError(f"module 'mechassay' has no attribute {name!r}")
     return getattr(import_module(_LAZY[name]), name)

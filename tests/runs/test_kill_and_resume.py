@@ -70,10 +70,10 @@ def start(folder: Path, out: Path, pause: float) -> subprocess.Popen[str]:
 
 
 def wait_for_checkpoint(out: Path, cursor: int, process: subprocess.Popen[str]) -> None:
-    file = held(out, "scores", "exact.checkpoint")
     deadline = time.monotonic() + 120
     while time.monotonic() < deadline:
         assert process.poll() is None, process.communicate()
+        file = held(out, "scores", "exact.checkpoint")
         if file.is_file() and read_tensors(file, "checkpoint")[1]["cursor"] >= cursor:
             return
         time.sleep(0.05)

@@ -15,6 +15,9 @@ from __future__ import annotations
 
 import dataclasses
 import multiprocessing
+import os
+import signal
+import threading
 from collections.abc import Mapping, Sequence
 from concurrent.futures import FIRST_EXCEPTION, Future, ProcessPoolExecutor, wait
 from concurrent.futures.process import BrokenProcessPool
@@ -22,6 +25,8 @@ from dataclasses import dataclass
 from itertools import groupby
 from pathlib import Path
 from typing import Any, Protocol
+
+import torch
 
 from mechassay import errors
 from mechassay.errors import BadUsage, MechassayError
@@ -178,7 +183,7 @@ class Processes:
         """
         if not batches:
             return
-        threads = max(1, _threads() // self.workers)
+        threads = max(1, torch.get_num_threads() // self.workers)
         context = multiprocessing.get_context("spawn")
         start = (bench.folder.path, named_device(bench), threads)
         with (
@@ -222,21 +227,23 @@ def named_device(bench: Bench) -> str:
     return bench.device
 
 
-def _threads() -> int:
-    import torch
-
-    return torch.get_num_threads()
-
-
 _BENCH: list[Bench] = []
 """The bench of a worker process: what it holds stays from batch to batch."""
 
 
 def _start(folder: Path, device: str, threads: int) -> None:
-    import torch
-
+    # Ctrl-C is for the parent, which ends its workers; a worker whose parent was killed ends too.
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    threading.Thread(target=_end_with_parent, daemon=True).start()
     torch.set_num_threads(threads)
     _BENCH[:] = [Bench(RunFolder(folder), device, SILENT)]
+
+
+def _end_with_parent() -> None:
+    parent = multiprocessing.parent_process()
+    if parent is not None:
+        parent.join()
+        os._exit(1)
 
 
 def _work(job: Any, cells: Sequence[Cell]) -> None:

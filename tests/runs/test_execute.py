@@ -1,0 +1,241 @@
+"""Executors: the same results to the last bit wherever cells are done, whoever is killed."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from mechassay.errors import BadUsage
+from mechassay.progress import SILENT
+from mechassay.runs.circuits import CircuitsJob
+from mechassay.runs.execute import Here, Processes, batches_of, part_of, prepare, run
+from mechassay.runs.job import Cell, cell_name, job_of, plan_of
+from mechassay.runs.ray import Ray
+
+MODELS = ("truth-ioi", "truth-induction")
+
+
+def job(**changes: Any) -> CircuitsJob:
+    settings: dict[str, Any] = {"models": MODELS, "methods": ("eap", "random")}
+    return CircuitsJob(**{**settings, **changes}, train_limit=6, test_limit=8)
+
+
+def numbers(folder: Path) -> dict[str, Any]:
+    """Everything of the records of a folder but when and how fast they were made."""
+    found: dict[str, Any] = {}
+    for file in sorted((folder / "records").rglob("*.json")):
+        record = json.loads(file.read_text())
+        for name in ("provenance", "realised"):
+            record.pop(name)
+        found[str(file.relative_to(folder))] = record
+    return found
+
+
+@pytest.fixture(scope="module")
+def reference(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    out = tmp_path_factory.mktemp("here") / "out"
+    run(job(), out, progress=SILENT)
+    return out
+
+
+def test_processes_give_the_same_bits(reference: Path, tmp_path: Path) -> None:
+    run(job(), tmp_path / "out", executor=Processes(2), progress=SILENT)
+    assert numbers(tmp_path / "out") == numbers(reference)
+    scores = "scores/truth-ioi--truth-ioi/random.safetensors"
+    assert (tmp_path / "out" / scores).read_bytes() == (reference / scores).read_bytes()
+
+
+def test_parts_give_the_same_bits_and_leave_the_rest(reference: Path, tmp_path: Path) -> None:
+    every = batches_of(job())
+    bench = prepare(job(), tmp_path / "out", progress=SILENT)
+    Here().map(job(), part_of(every, "2/2"), bench)
+    first = numbers(tmp_path / "out")
+    assert set(first) == {name for name in numbers(reference) if "induction" in name}
+    Here().map(job(), part_of(every, "1/2"), bench)
+    assert numbers(tmp_path / "out") == numbers(reference)
+
+
+def test_objects_stay_in_this_process(tmp_path: Path) -> None:
+    from mechassay.runs.names import load_named
+
+    model = load_named("truth-ioi")
+    own = job(models=("mine",), tasks=("truth-ioi",), methods=("random",))
+    results = run(own, tmp_path / "a", models={"mine": model}, progress=SILENT)
+    assert results.records[0].model.name == model.name
+    with pytest.raises(BadUsage, match="stay in this process"):
+        run(own, tmp_path / "b", models={"mine": model}, executor=Processes(2), progress=SILENT)
+    with pytest.raises(BadUsage, match="does not name"):
+        run(own, tmp_path / "c", models={"other": model}, progress=SILENT)
+    assert not (tmp_path / "c").exists()
+
+
+@pytest.mark.parametrize("part", ["0/2", "3/2", "1", "a/b", "1/0", ""])
+def test_a_part_that_there_is_not(part: str) -> None:
+    with pytest.raises(BadUsage, match="A part is written 3/16"):
+        part_of([], part)
+
+
+def test_every_batch_is_in_one_part() -> None:
+    batches = [[Cell(str(number), {})] for number in range(7)]
+    for count in (1, 3, 7, 9):
+        parts = [part_of(batches, f"{number}/{count}") for number in range(1, count + 1)]
+        names = [cell.name for part in parts for cells in part for cell in cells]
+        assert sorted(names) == sorted(map(str, range(7)))
+
+
+def test_a_stored_plan_is_the_job_again() -> None:
+    before = job(private_seed=5, max_minutes=3.0)
+    plan = json.loads(json.dumps(plan_of(before)))
+    assert "private_seed" not in plan
+    assert job_of(plan, private_seed=5) == before
+
+
+def test_names_of_cells_are_files_and_differ() -> None:
+    assert cell_name("smollm2-135m", "ioi") == "smollm2-135m--ioi"
+    paths = [cell_name(name, "ioi") for name in ("/a/b", "_a_b", "/a_b", "../a/b", "a" * 300)]
+    assert len(set(paths)) == len(paths)
+    assert all("/" not in name and not name.startswith(".") for name in paths)
+    assert all(len(name) < 200 for name in paths)
+
+
+# Whoever is killed
+
+START = """
+import sys
+from mechassay.cli.main import main
+main(sys.argv[1:])
+"""
+
+
+def start(out: Path, *more: str) -> subprocess.Popen[str]:
+    words = ["circuits", "run", "-o", str(out), "--train-limit", "6", "--limit", "8", *more]
+    for model in MODELS:
+        words += ["-m", model]
+    words += ["-M", "eap", "-M", "random"]
+    return subprocess.Popen(
+        [sys.executable, "-c", START, *words],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+    )
+
+
+def wait_for(out: Path, pattern: str, process: subprocess.Popen[str], n: int = 1) -> None:
+    deadline = time.monotonic() + 180
+    while len(list(out.glob(pattern))) < n:
+        assert time.monotonic() < deadline, "nothing came in time"
+        if process.poll() is not None:
+            return
+        time.sleep(0.02)
+
+
+def test_a_killed_pool_is_taken_up(reference: Path, tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    process = start(out, "--workers", "2")
+    wait_for(out, "records/*/*.json", process)
+    os.kill(process.pid, signal.SIGKILL)
+    process.wait(timeout=60)
+    before = {file: file.stat().st_mtime_ns for file in out.glob("records/*/*.json")}
+    # Workers see that their parent is gone and end.
+    deadline = time.monotonic() + 60
+    while _members(process.pid):
+        assert time.monotonic() < deadline, "workers outlive their parent"
+        time.sleep(0.1)
+    again = start(out, "--workers", "2")
+    shown = again.communicate(timeout=300)
+    assert again.returncode == 0, shown
+    assert numbers(out) == numbers(reference)
+    assert all(file.stat().st_mtime_ns == when for file, when in before.items())
+
+
+def _members(session: int) -> list[int]:
+    """Processes of a session, which is that of a killed parent."""
+    found = []
+    for entry in Path("/proc").glob("[0-9]*"):
+        try:
+            fields = (entry / "stat").read_text().rpartition(")")[2].split()
+        except OSError:
+            continue
+        if int(fields[3]) == session and fields[0] != "Z":
+            found.append(int(entry.name))
+    return found
+
+
+# A cluster
+
+
+CLUSTER = """
+import json, sys, time
+from pathlib import Path
+import ray
+from ray.cluster_utils import Cluster
+from mechassay.runs.circuits import CircuitsJob
+from mechassay.runs.execute import run
+from mechassay.runs.ray import Ray
+from mechassay.progress import SILENT
+
+out, how = Path(sys.argv[1]), sys.argv[2]
+cluster = Cluster(initialize_head=True, head_node_args={"num_cpus": 1, "include_dashboard": False})
+second = cluster.add_node(num_cpus=1)
+cluster.wait_for_nodes()
+models = ("truth-ioi", "truth-induction", "truth-previous-token", "truth-greater-than-trained")
+job = CircuitsJob(models=models, methods=("eap", "random"), train_limit=6, test_limit=8)
+if how != "whole":
+    import threading
+
+    def kill():
+        while len(list(out.glob("records/*/*.json"))) < 2:
+            time.sleep(0.01)
+        cluster.remove_node(second if how == "node" else cluster.head_node, allow_graceful=False)
+
+    threading.Thread(target=kill, daemon=True).start()
+run(job, out, executor=Ray(cluster.address, workers=2), progress=SILENT)
+print("done")
+"""
+
+
+def on_cluster(out: Path, how: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-W", "ignore", "-c", CLUSTER, str(out), how],
+        capture_output=True,
+        text=True,
+        timeout=400,
+        check=False,
+    )
+
+
+@pytest.mark.slow
+def test_a_cluster_gives_the_same_bits_and_survives_a_lost_node_and_a_lost_head(
+    tmp_path: Path,
+) -> None:
+    pytest.importorskip("ray")
+    names = ("truth-ioi", "truth-induction", "truth-previous-token", "truth-greater-than-trained")
+    run(job(models=names), tmp_path / "here", progress=SILENT)
+    expected = numbers(tmp_path / "here")
+
+    node = on_cluster(tmp_path / "node", "node")
+    assert "done" in node.stdout, node.stderr
+    assert numbers(tmp_path / "node") == expected
+
+    on_cluster(tmp_path / "head", "head")
+    partly = {file: file.stat().st_mtime_ns for file in tmp_path.glob("head/records/*/*.json")}
+    assert partly
+    again = on_cluster(tmp_path / "head", "whole")
+    assert "done" in again.stdout, again.stderr
+    assert numbers(tmp_path / "head") == expected
+    assert all(file.stat().st_mtime_ns == when for file, when in partly.items())
+
+
+def test_no_cluster_is_one_line(tmp_path: Path) -> None:
+    pytest.importorskip("ray")
+    with pytest.raises(BadUsage, match="workers must be 1 or more"):
+        Ray(workers=0)
