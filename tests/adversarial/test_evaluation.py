@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 
 import mechassay as ma
-from mechassay.adversarial import beginnings, blocks
+from mechassay.adversarial import batching, prefixes
 from mechassay.adversarial.evaluation import evaluate_pairs
 from mechassay.adversarial.pools import Pool
 from mechassay.circuits.canonical import canonical
@@ -39,9 +39,9 @@ def small_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
     """Two clean prompts a block, one of them at once if all columns are run,
     and two corrupted ones: several blocks, the last not full.
     """
-    monkeypatch.setattr(blocks, "BLOCK_TOKENS", 2 * LENGTH + 1)
-    monkeypatch.setattr(blocks, "RUN_TOKENS", LENGTH)
-    monkeypatch.setattr(blocks, "REFERENCES", 2)
+    monkeypatch.setattr(batching, "BLOCK_TOKENS", 2 * LENGTH + 1)
+    monkeypatch.setattr(batching, "RUN_TOKENS", LENGTH)
+    monkeypatch.setattr(batching, "REFERENCES", 2)
 
 
 def pool(tokens: Tensor) -> Pool:
@@ -82,7 +82,7 @@ def unrounded(
     row 0 of the corrupted run, then one for each circuit.
     """
     runs = [circuit_runner(model.decoder, model.graph, each.edges, each.neurons) for each in chosen]
-    work = blocks.Work(model, runs, clean.tokens, corrupted.tokens)
+    work = batching.Schedule(model, runs, clean.tokens, corrupted.tokens)
     values = np.full((len(chosen) + 1, len(clean), *([len(corrupted)] if grid else [])), np.nan)
     with torch.no_grad():
         for block in work.grid_blocks() if grid else work.pair_blocks():
@@ -123,9 +123,9 @@ def case(request: pytest.FixtureRequest) -> Case:
         pools(),
     )
     with pytest.MonkeyPatch.context() as patched:
-        patched.setattr(blocks, "BLOCK_TOKENS", 2 * LENGTH + 1)
-        patched.setattr(blocks, "RUN_TOKENS", LENGTH)
-        patched.setattr(blocks, "REFERENCES", 2)
+        patched.setattr(batching, "BLOCK_TOKENS", 2 * LENGTH + 1)
+        patched.setattr(batching, "RUN_TOKENS", LENGTH)
+        patched.setattr(batching, "REFERENCES", 2)
         return Case(model, chosen, clean, corrupted, unrounded(model, chosen, clean, corrupted))
 
 
@@ -170,17 +170,17 @@ def test_prompts_that_begin_alike_share_their_beginnings(
     corrupted.tokens[1:3, 2:4] = corrupted.tokens[1, 2:4]
     clean.tokens[-1] = corrupted.tokens[-1]
     chosen = [*circuits(model), Circuit.full(model.graph)]
-    monkeypatch.setattr(blocks, "BLOCK_TOKENS", 9 * LENGTH)
-    monkeypatch.setattr(blocks, "STAGE_TOKENS", 0)
-    monkeypatch.setattr(blocks, "REFERENCES", 4)
+    monkeypatch.setattr(batching, "BLOCK_TOKENS", 9 * LENGTH)
+    monkeypatch.setattr(batching, "STAGE_TOKENS", 0)
+    monkeypatch.setattr(batching, "REFERENCES", 4)
     run: list[tuple[int, int]] = []
-    right = beginnings.Stage.contrast
+    right = prefixes.Stage.contrast
 
-    def counted(self: beginnings.Stage, *args: Any) -> object:
+    def counted(self: prefixes.Stage, *args: Any) -> object:
         run.append((self.stop, len(self.batch)))
         return right(self, *args)
 
-    monkeypatch.setattr(beginnings.Stage, "contrast", counted)
+    monkeypatch.setattr(prefixes.Stage, "contrast", counted)
     together = unrounded(model, chosen, clean, corrupted)
     # Two words and then four, and those of the last prompt. Two of the four corrupted prompts begin
     # alike.
@@ -188,7 +188,7 @@ def test_prompts_that_begin_alike_share_their_beginnings(
     np.testing.assert_allclose(
         together[1:], one_by_one(model, chosen, clean, corrupted), rtol=0, atol=1e-9
     )
-    monkeypatch.setattr(blocks, "STAGE_TOKENS", 10**6)
+    monkeypatch.setattr(batching, "STAGE_TOKENS", 10**6)
     run.clear()
     np.testing.assert_allclose(
         together, unrounded(model, chosen, clean, corrupted), rtol=0, atol=1e-12
@@ -223,9 +223,9 @@ def test_the_same_in_blocks_of_any_size(tokens: int, monkeypatch: pytest.MonkeyP
     model = subject("gpt2", torch.float64).model
     chosen = circuits(model)[1:3]
     wanted = unrounded(model, chosen, *pools())
-    monkeypatch.setattr(blocks, "BLOCK_TOKENS", tokens)
-    monkeypatch.setattr(blocks, "RUN_TOKENS", tokens)
-    monkeypatch.setattr(blocks, "REFERENCES", 32 if tokens == 1000 else 1)
+    monkeypatch.setattr(batching, "BLOCK_TOKENS", tokens)
+    monkeypatch.setattr(batching, "RUN_TOKENS", tokens)
+    monkeypatch.setattr(batching, "REFERENCES", 32 if tokens == 1000 else 1)
     np.testing.assert_allclose(unrounded(model, chosen, *pools()), wanted, rtol=0, atol=1e-9)
 
 
@@ -240,8 +240,8 @@ def test_prompts_in_another_order_give_the_same_values() -> None:
 def test_where_prompts_part() -> None:
     clean = torch.tensor([[1, 2, 3, 4], [1, 2, 9, 4]])
     corrupted = torch.tensor([[1, 2, 3, 4], [1, 2, 3, 5], [7, 2, 3, 4]])
-    assert blocks.first_differences(clean, corrupted) == [2, 2, 0]
-    assert blocks.first_differences(clean[:1], corrupted) == [3, 3, 0]
+    assert batching.first_differences(clean, corrupted) == [2, 2, 0]
+    assert batching.first_differences(clean[:1], corrupted) == [3, 3, 0]
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
@@ -338,7 +338,7 @@ def test_killed_between_two_circuits(
     grid: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     model = subject("gpt2").model
-    wanted, real = stored(model, None, grid=grid), blocks.divergence
+    wanted, real = stored(model, None, grid=grid), batching.divergence
     for calls in (1, 4, 7) if grid else (1, 2, 5):
         left = [calls]
 
@@ -349,7 +349,7 @@ def test_killed_between_two_circuits(
             return real(*args)  # pyright: ignore[reportArgumentType]
 
         with monkeypatch.context() as patched:
-            patched.setattr(blocks, "divergence", once_too_often)
+            patched.setattr(batching, "divergence", once_too_often)
             with pytest.raises(Stopped):
                 stored(model, tmp_path / str(calls), grid=grid)
         assert stored(model, tmp_path / str(calls), grid=grid).tobytes() == wanted.tobytes()
@@ -369,7 +369,7 @@ def test_a_block_that_is_half_there_is_done_again(grid: bool, tmp_path: Path) ->
 def test_what_is_done_is_not_done_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     model = subject("gpt2").model
     wanted = stored(model, tmp_path)
-    monkeypatch.setattr(blocks, "trace", None)
+    monkeypatch.setattr(batching, "trace", None)
     assert stored(model, tmp_path).tobytes() == wanted.tobytes()
 
 
@@ -461,7 +461,7 @@ def test_what_is_not_finite_is_said_as_soon_as_its_block_is_done(
     done = ~np.isnan(np.load(tmp_path / "divergences.npy")).reshape(5, N_CLEAN, -1)
     # The blocks before are there, in this one only the pairs without that token, and those after
     # were not begun.
-    order = beginnings.lexicographic(clean.tokens) if grid else list(range(N_CLEAN))
+    order = prefixes.lexicographic(clean.tokens) if grid else list(range(N_CLEAN))
     begin = order.index(2) // 2 * 2
     assert (
         done[:, order[:begin]].all()

@@ -10,8 +10,7 @@ from typing import Any
 
 import pytest
 
-from mechassay.adversarial.pools import Pool, draw_pools, tokenized
-from mechassay.adversarial.population import enumerate_pools
+from mechassay.adversarial.pools import Pool, draw_pools, enumerate_pools, tokenized
 from mechassay.alignment import encode
 from mechassay.errors import BadPairs, BadUsage, UnknownName
 from mechassay.examples import Example, Prompt

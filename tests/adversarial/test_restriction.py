@@ -11,17 +11,11 @@ import numpy as np
 import pytest
 import torch
 
+from mechassay.adversarial.controls import first_part
+from mechassay.adversarial.divergence_file import DivergenceFile
 from mechassay.adversarial.evaluation import evaluate_pairs
+from mechassay.adversarial.fields import agreeing, common_fields, parse_same, parse_where
 from mechassay.adversarial.pools import Pool, draw_pools
-from mechassay.adversarial.restriction import (
-    agreeing,
-    common_fields,
-    first_part,
-    parse_same,
-    parse_where,
-)
-from mechassay.adversarial.split import split_by
-from mechassay.adversarial.values import Values
 from mechassay.adversarial.worst import largest, random_cases
 from mechassay.circuits.methods.random import Random
 from mechassay.errors import BadFile, BadPairs, BadUsage, UnknownName
@@ -29,6 +23,7 @@ from mechassay.examples import Prompt
 from mechassay.models.model import Model, make_model
 from mechassay.progress import SILENT, Progress
 from mechassay.stats.partial_grid import PartialGrid
+from mechassay.stats.resampled import split_by
 from mechassay.tasks.ioi import IOI
 from tiny import with_words
 
@@ -145,8 +140,8 @@ def test_a_restricted_grid_has_the_values_of_the_whole_one(
 def test_the_file_has_the_pairs_of_the_part_alone(tmp_path: Path) -> None:
     part = PartialGrid.of("aab", "abba")
     values = np.where(part.mask, np.arange(12.0).reshape(3, 4), np.nan).astype(np.float32)
-    Values(("one",), values[None] + 1, values).save(tmp_path / "v.parquet")
-    back = Values.load(tmp_path / "v.parquet", ["one"])
+    DivergenceFile(("one",), values[None] + 1, values).save(tmp_path / "v.parquet")
+    back = DivergenceFile.load(tmp_path / "v.parquet", ["one"])
     np.testing.assert_array_equal(back.corrupted, values)
     np.testing.assert_array_equal(back.circuits[0], values + 1)
     import pyarrow.parquet
@@ -163,7 +158,7 @@ def test_the_file_has_the_pairs_of_the_part_alone(tmp_path: Path) -> None:
     smaller = table.replace_schema_metadata({"shape": "2,4"})
     pyarrow.parquet.write_table(smaller, tmp_path / "w.parquet")
     with pytest.raises(BadFile, match="not a file of divergences"):
-        Values.load(tmp_path / "w.parquet", ["one"])
+        DivergenceFile.load(tmp_path / "w.parquet", ["one"])
 
 
 def test_pairs_that_are_none_are_never_worst_nor_drawn(

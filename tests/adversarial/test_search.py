@@ -18,18 +18,17 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from mechassay.adversarial import search as module
-from mechassay.adversarial.climbs import SearchResult
-from mechassay.adversarial.evaluation import evaluate_pairs
-from mechassay.adversarial.pools import Pool, draw_pools, tokenized
-from mechassay.adversarial.population import enumerate_pairs
-from mechassay.adversarial.search import expected_maximum, search, worst_apart
-from mechassay.adversarial.variants import values_of, variants
+from mechassay.adversarial.edits import field_values, single_field_edits
+from mechassay.adversarial.evaluation import enumerate_pairs, evaluate_pairs
+from mechassay.adversarial.pools import Pool, draw_pools, tokenized, worst_apart
+from mechassay.adversarial.search import SearchResult, search
 from mechassay.circuits.faithfulness import evaluate
 from mechassay.circuits.scores import Circuit
 from mechassay.errors import BadUsage
 from mechassay.examples import Example, Prompt, filled
 from mechassay.models.model import Model, make_model
 from mechassay.progress import SILENT
+from mechassay.stats.summary import expected_maximum
 from mechassay.tasks.task import Task
 from mechassay.truth.models import Truth, load_truth
 from mechassay.truth.tasks import NAMES
@@ -55,11 +54,11 @@ def ioi(a: str, b: str, c: str) -> Prompt:
 
 
 def test_a_name_is_changed_wherever_it_stands() -> None:
-    values = values_of(
+    values = field_values(
         [ioi("Ann", "Bob", "Ann"), ioi("Christina", "Ann", "Ann"), ioi("Bob", "Christina", "Bob")]
     )
     assert values["name_A"] == ("Ann", "Christina", "Bob") and values["name_C"] == ("Ann", "Bob")
-    found = variants(
+    found = single_field_edits(
         ioi("Ann", "Bob", "Ann"),
         {
             **values,
@@ -83,14 +82,14 @@ def test_a_name_is_changed_wherever_it_stands() -> None:
 def test_a_value_must_be_one_of_every_part_that_changes() -> None:
     prompt = filled("In {century}{year} to {century}", {"century": "17", "year": "33"})
     values = {"century": ("11", "17"), "century_2": ("11", "12"), "year": ("17", "33", "50", "")}
-    assert [each.prompt.text for each in variants(prompt, values)] == [
+    assert [each.prompt.text for each in single_field_edits(prompt, values)] == [
         "In 1133 to 11",
         "In 1750 to 17",
     ]
     # Where year and century happen to be the same they are one field, for which no value is common
     # to all three.
     same = filled("In {century}{year} to {century}", {"century": "17", "year": "17"})
-    assert variants(same, values) == []
+    assert single_field_edits(same, values) == []
 
 
 def test_parts_inside_others() -> None:
@@ -99,7 +98,7 @@ def test_parts_inside_others() -> None:
         text, spans={"choices": (5, 16), "first": (5, 8), "second": (12, 16), "crossing": (14, 20)}
     )
     values = {"choices": ("a or b",), "first": ("green",), "second": ("black",), "crossing": ("x",)}
-    (found,) = variants(prompt, values)
+    (found,) = single_field_edits(prompt, values)
     assert found.prompt.text == "pick green or blue now"
     assert (
         found.prompt.part("choices") == "green or blue"
@@ -123,7 +122,7 @@ def test_templates_stay_intact(words: list[str], times: int) -> None:
         for name in names
         for end in ("", "_2", "_3")
     }
-    found = variants(filled(template, first), values)
+    found = single_field_edits(filled(template, first), values)
     made = [{**first, name: new} for name in names for new in values[name] if new not in words]
     assert {(each.prompt.text, tuple(each.prompt.spans.items())) for each in found} == {
         (prompt.text, tuple(prompt.spans.items()))

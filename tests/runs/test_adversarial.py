@@ -18,9 +18,9 @@ import pyarrow.parquet
 import pytest
 import torch
 
-from mechassay.adversarial import blocks
+from mechassay.adversarial import batching
+from mechassay.adversarial.divergence_file import DivergenceFile
 from mechassay.adversarial.pools import draw_pools
-from mechassay.adversarial.values import Values
 from mechassay.circuits import EAPIGInputs
 from mechassay.circuits.ablation import ablate
 from mechassay.circuits.faithfulness import evaluate
@@ -51,16 +51,16 @@ import sys, time
 import torch
 from pathlib import Path
 torch.set_num_threads(int(sys.argv[2]))
-from mechassay.adversarial import blocks
+from mechassay.adversarial import batching
 from mechassay.runs.adversarial import AdversarialJob, AdversarialRun
 from mechassay.runs.names import load_named, task_named
 from mechassay.tasks import load_task
 from mechassay.tasks.template import Template
 
 # Blocks of four clean prompts of ten tokens, and time to be killed after each.
-blocks.BLOCK_TOKENS = 40
-fill = blocks.GridBlock.fill
-blocks.GridBlock.fill = lambda *given: (fill(*given), time.sleep(0.2))[0]
+batching.BLOCK_TOKENS = 40
+fill = batching.GridBlock.fill
+batching.GridBlock.fill = lambda *given: (fill(*given), time.sleep(0.2))[0]
 run = AdversarialRun("truth-ioi", "truth-ioi", ("truth", "random@0.5"), n_clean=40, n_corrupted=6)
 AdversarialJob(run, Path(sys.argv[1]), lambda: load_named("truth-ioi")).values
 """
@@ -212,7 +212,7 @@ def test_a_killed_run_ends_bit_for_bit_the_same(
         np.isfinite(kept).any() and np.isnan(kept).any() and not (out / "values.parquet").exists()
     )
 
-    monkeypatch.setattr(blocks, "BLOCK_TOKENS", 40)
+    monkeypatch.setattr(batching, "BLOCK_TOKENS", 40)
     run = AdversarialRun(TRUTH, TRUTH, ("truth", "random@0.5"), n_clean=40, n_corrupted=6)
     jobs = {
         name: AdversarialJob(run, tmp_path / name, lambda: model, progress=SILENT)
@@ -396,7 +396,7 @@ def test_records_of_another_file_are_refused(model: Model, tmp_path: Path) -> No
     job = AdversarialJob(run, tmp_path, lambda: model, progress=SILENT)
     job.records()
     job.folder.record_file("truth").unlink()
-    changed = Values(job.values.names, job.values.circuits * 2, job.values.corrupted)
+    changed = DivergenceFile(job.values.names, job.values.circuits * 2, job.values.corrupted)
     changed.save(job.values_file)
     again = AdversarialJob(run, tmp_path, lambda: model, progress=SILENT)
     with pytest.raises(
@@ -410,9 +410,11 @@ def test_divergences_that_are_not_finite_are_refused(
 ) -> None:
     circuits = job.values.circuits.copy()
     circuits[1, 2, 3] = np.nan
-    Values(job.values.names, circuits, job.values.corrupted).save(tmp_path / "values.parquet")
+    DivergenceFile(job.values.names, circuits, job.values.corrupted).save(
+        tmp_path / "values.parquet"
+    )
     with pytest.raises(BadFile, match="1 of its divergences are not finite"):
-        Values.load(tmp_path / "values.parquet", job.values.names)
+        DivergenceFile.load(tmp_path / "values.parquet", job.values.names)
 
 
 def test_a_truncated_list_of_prompts_is_written_again(model: Model, tmp_path: Path) -> None:

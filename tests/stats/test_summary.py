@@ -14,8 +14,7 @@ from hypothesis import strategies as st
 from mechassay.errors import BadUsage, UnknownName
 from mechassay.stats import summary
 from mechassay.stats.design import Design
-from mechassay.stats.percentiles import run_percentiles
-from mechassay.stats.summary import PERCENTILES, moments, summarise, z_score
+from mechassay.stats.summary import PERCENTILES, moments, run_percentiles, summarise, z_score
 
 # Table 3: value and z-score of min, quartiles, 95, 99, 99.9 and 99.99 % and max, below their mean
 # and deviation.

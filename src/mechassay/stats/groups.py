@@ -18,7 +18,7 @@ from jaxtyping import Float, Int
 
 from mechassay.errors import BadUsage, UnknownName
 from mechassay.stats.bounds import check_share
-from mechassay.stats.percentiles import run_percentiles
+from mechassay.stats.summary import run_percentiles
 
 PERCENTILES = (0.999, 0.9999)
 SIDES = ("clean", "corrupted")

@@ -21,6 +21,7 @@ from typing import NamedTuple
 
 import numpy as np
 from jaxtyping import Float
+from scipy.special import stdtrit
 from scipy.stats import beta, norm
 from scipy.stats import t as student
 
@@ -150,6 +151,19 @@ def clopper_pearson(hits: float, size: float, level: float = LEVEL) -> Interval:
     low = float(beta.ppf(tail, hits, size - hits + 1)) if hits > 0 else 0.0
     high = float(beta.ppf(1 - tail, hits + 1, size - hits)) if size > hits else 1.0
     return Interval(low, high, level)
+
+
+def student_interval(values: Float[np.ndarray, "n"], level: float = LEVEL) -> Interval:
+    """Student's interval of a mean; NaN for fewer than two values, or infinite ones."""
+    if values.size < 2 or not np.isfinite(values).all():
+        return Interval(math.nan, math.nan, level)
+    half = (
+        float(stdtrit(values.size - 1, (1 + level) / 2))
+        * float(values.std(ddof=1, dtype=float))
+        / math.sqrt(values.size)
+    )
+    mean = float(values.mean(dtype=float))
+    return Interval(mean - half, mean + half, level)
 
 
 def trapezoid(

@@ -12,12 +12,17 @@ import pyarrow.parquet
 import pytest
 import torch
 
-from mechassay.adversarial.findings import Statistics, fields_of, finite, histogram
-from mechassay.adversarial.heat_maps import chosen_maps, heat_map, named_field, parse_map
-from mechassay.adversarial.pools import Pool
-from mechassay.adversarial.population import check_finite, enumerate_pools
-from mechassay.adversarial.strata import skeleton
-from mechassay.adversarial.values import Values
+from mechassay.adversarial.divergence_file import DivergenceFile
+from mechassay.adversarial.fields import fields_of, named_field, skeleton
+from mechassay.adversarial.pools import Pool, check_finite, enumerate_pools
+from mechassay.adversarial.statistics import (
+    Statistics,
+    chosen_maps,
+    finite,
+    heat_map,
+    histogram,
+    parse_map,
+)
 from mechassay.errors import BadFile, BadUsage, UnknownName
 from mechassay.examples import Prompt, filled
 from mechassay.stats.groups import Field
@@ -232,7 +237,7 @@ def test_what_json_lacks_is_none() -> None:
 
 def test_values_come_back_from_their_file(tmp_path: Path) -> None:
     rng = np.random.default_rng(0)
-    grid = Values(
+    grid = DivergenceFile(
         ("one", "two"),
         rng.normal(size=(2, 300, 4)).astype(np.float32),
         rng.normal(size=(300, 4)).astype(np.float32),
@@ -240,7 +245,7 @@ def test_values_come_back_from_their_file(tmp_path: Path) -> None:
     for number in range(2):
         grid.save(tmp_path / f"{number}.parquet")
     assert (tmp_path / "0.parquet").read_bytes() == (tmp_path / "1.parquet").read_bytes()
-    back = Values.load(tmp_path / "0.parquet", ("two", "one"))
+    back = DivergenceFile.load(tmp_path / "0.parquet", ("two", "one"))
     assert (
         np.array_equal(back.circuits, grid.circuits[::-1])
         and np.array_equal(back.corrupted, grid.corrupted)
@@ -251,14 +256,14 @@ def test_values_come_back_from_their_file(tmp_path: Path) -> None:
     assert table["clean"].to_pylist()[:9] == [0, 0, 0, 0, 1, 1, 1, 1, 2] and table[
         "corrupted"
     ].to_pylist()[:5] == [0, 1, 2, 3, 0]
-    alone = Values(("one",), grid.circuits[:1, :, 0], grid.corrupted[:, 0], paired=False)
+    alone = DivergenceFile(("one",), grid.circuits[:1, :, 0], grid.corrupted[:, 0], paired=False)
     alone.save(tmp_path / "alone.parquet")
-    assert not Values.load(tmp_path / "alone.parquet", ("one",)).paired
+    assert not DivergenceFile.load(tmp_path / "alone.parquet", ("one",)).paired
     with pytest.raises(BadFile, match="not a file of divergences of three"):
-        Values.load(tmp_path / "0.parquet", ("three",))
+        DivergenceFile.load(tmp_path / "0.parquet", ("three",))
     (tmp_path / "cut.parquet").write_bytes((tmp_path / "0.parquet").read_bytes()[:100])
     with pytest.raises(BadFile, match="cut.parquet: not a file of divergences"):
-        Values.load(tmp_path / "cut.parquet", ("one",))
+        DivergenceFile.load(tmp_path / "cut.parquet", ("one",))
 
 
 class Finite(CompiledIOI):

@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 import torch
 
+from mechassay.adversarial.fields import skeleton, strata_of
 from mechassay.adversarial.pools import Pool, draw_pools, tokenized
-from mechassay.adversarial.strata import skeleton, strata_of
 from mechassay.errors import BadUsage
 from mechassay.examples import Prompt, filled
 from mechassay.models.model import Model, make_model
