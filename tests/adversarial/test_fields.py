@@ -1,22 +1,33 @@
-"""Strata of prompts, and what comparing labels within them is for."""
+"""Fields of prompts: their strata, which of them group pairs, and which pairs agree in them."""
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
+from typing import Any
 
-import numpy as np
 import pytest
 import torch
 
-from mechassay.adversarial.fields import skeleton, strata_of
+from mechassay.adversarial.fields import (
+    agreeing,
+    common_fields,
+    fields_of,
+    named_field,
+    parse_same,
+    parse_where,
+    skeleton,
+    strata_of,
+)
 from mechassay.adversarial.pools import Pool, draw_pools, tokenized
-from mechassay.errors import BadUsage
+from mechassay.adversarial.statistics import (
+    parse_map,
+)
+from mechassay.errors import BadPairs, BadUsage, UnknownName
 from mechassay.examples import Prompt, filled
 from mechassay.models.model import Model, make_model
 from mechassay.stats.groups import Field
-from mechassay.stats.label_tests import Exceedance, HighPercentile, LabelTest, worse_labels
 from mechassay.tasks.ioi import IOI
+from mechassay.truth.models import load_truth
 from tiny import with_words
 
 
@@ -26,10 +37,8 @@ def reader() -> Model:
     return make_model(*with_words())
 
 
-@pytest.fixture(scope="module")
-def pool(reader: Model) -> Pool:
-    """Prompts of one number of tokens, so that long words stand in short templates."""
-    return draw_pools(IOI(), reader, 400, 1)[0]
+def pool(prompts: list[Prompt]) -> Pool:
+    return Pool(tuple(prompts), torch.zeros(len(prompts), 3, dtype=torch.long))
 
 
 def made(model: Model, prompts: Sequence[Prompt]) -> Pool:
@@ -93,188 +102,151 @@ def test_a_skeleton_has_the_first_of_several_names() -> None:
 # -------------------------------------------------------------------
 
 
-def by_hand(
-    values: np.ndarray, labels: np.ndarray, strata: np.ndarray, label: str, p: float
-) -> tuple[float, float]:
-    """The percentile of the label's values, and of the others' weighted by stratum,
-    as the smallest value with that share below.
-    """
-    used = [s for s in set(strata[labels == label]) if len(set(labels[strata == s])) > 1]
-    own = np.sort(values[(labels == label) & np.isin(strata, used)].ravel())
-    others = [
-        (
-            values[(strata == s) & (labels != label)].ravel(),
-            int(((strata == s) & (labels == label)).sum()),
-        )
-        for s in used
+@pytest.fixture(scope="module")
+def words() -> Any:
+    """A tokenizer."""
+    return load_truth("truth-ioi").model.tokenizer
+
+
+def cities(*names: str) -> list[Prompt]:
+    return [
+        filled("{city} and {city}, {number}", {"city": name, "number": str(place)})
+        for place, name in enumerate(names)
     ]
-    flat = np.concatenate([each for each, _ in others])
-    weight = np.concatenate([np.full(len(each), n / len(each)) for each, n in others])
-    order = flat.argsort()
-    reached = weight[order].cumsum() / weight.sum()
-    return own[math.ceil(p * len(own)) - 1], flat[order][np.searchsorted(reached, p - 1e-12)]
 
 
-@pytest.mark.parametrize("columns", [1, 9])
-def test_the_rest_has_the_strata_of_the_label(columns: int) -> None:
-    rng = np.random.default_rng(0)
-    labels, strata = rng.choice(list("abc"), 900), rng.choice(list("uvwxyz"), 900)
-    strata[:2], labels[:2] = "s", "a"
-    values = rng.exponential(size=(900, columns)) + 3 * (strata == "u")[:, None]
-    field = Field("f", labels.tolist(), strata=strata.tolist())
-    high = worse_labels(values, field, HighPercentile(0.9), rng, 5)
-    share = worse_labels(values, field, Exceedance(2.0), rng, 5)
-    assert (high.n_strata, high.n_used) == (7, 6)
-    assert (high.inputs - high.compared).tolist() == [2, 0, 0]
-    for place, label in enumerate("abc"):
-        own, rest = by_hand(values, labels, strata, label, 0.9)
-        # Interpolated between pooled values a few percent of the tail apart.
-        assert high.value[place] == pytest.approx(own, abs=0.12) and high.rest[
-            place
-        ] == pytest.approx(rest, abs=0.12)
-        others = [(values[(strata == s) & (labels != label)] > 2).mean() for s in "uvwxyz"]
-        sizes = [((strata == s) & (labels == label)).sum() for s in "uvwxyz"]
-        assert share.rest[place] == pytest.approx(np.average(others, weights=sizes))
-        assert share.value[place] == pytest.approx(
-            (values[(labels == label) & (strata != "s")] > 2).mean()
-        )
+def test_fields_that_divide_alike_are_one(words: Any) -> None:
+    clean = pool(cities("Rome", "Oslo", "Rome", "Oslo"))
+    other = pool(cities("Bern", "Bern", "Lima", "Lima"))
+    alone = fields_of(clean, None, words, grid=True)
+    assert [(field.name, tuple(field.labels), field.side) for field in alone] == [
+        ("city", ("Rome", "Oslo", "Rome", "Oslo"), "clean")
+    ]
+    assert [field.name for field in fields_of(clean, other, words, grid=True)] == [
+        "city",
+        "corrupted city",
+    ]
+    # Of pairs, the corrupted prompt's field may say nothing new; in a grid its labels stand on
+    # another axis.
+    assert [field.name for field in fields_of(clean, clean, words, grid=False)] == [
+        "city = corrupted city"
+    ]
+    assert [field.name for field in fields_of(clean, clean, words, grid=True)] == [
+        "city",
+        "corrupted city",
+    ]
 
 
-def test_drawn_tables_are_permutations_within_strata() -> None:
-    """One value an input, once as pairs, once as a grid whose second column is undefined:
-    the same test by two ways.
-    """
-    rng = np.random.default_rng(1)
-    labels, strata = rng.choice(list("abc"), 60).tolist(), rng.choice(list("uv"), 60).tolist()
-    values = rng.normal(size=60)
-    values[:3] = np.nan
-    field = Field("f", labels, strata=strata)
-    drawn = worse_labels(values, field, Exceedance(0.5), np.random.default_rng(2), 4000)
-    permuted = worse_labels(
-        np.stack([values, np.full(60, np.nan)], axis=1),
-        field,
-        Exceedance(0.5),
-        np.random.default_rng(3),
-        4000,
-    )
-    assert (
-        drawn.value.tolist() == permuted.value.tolist()
-        and drawn.rest.tolist() == permuted.rest.tolist()
-    )
-    assert drawn.p == pytest.approx(permuted.p, abs=4 * math.sqrt(0.5 / 4000))
-    assert drawn.adjusted == pytest.approx(permuted.adjusted, abs=4 * math.sqrt(0.5 / 4000))
+def test_the_template_is_a_field(words: Any) -> None:
+    parts = {"city": "Rome", "number": "1"}
+    prompts = [
+        filled(text, parts)
+        for text in ("In {city} {number}", "Near {city} {number}")
+        for _ in range(2)
+    ]
+    assert skeleton(prompts[0]) == "In {city} {number}"
+    assert [
+        (field.name, field.labels) for field in fields_of(pool(prompts), None, words, grid=True)
+    ] == [("template", ("In {city} {number}",) * 2 + ("Near {city} {number}",) * 2)]
+    inside = Prompt("a bb c", spans={"whole": (0, 6), "middle": (2, 4)})
+    assert skeleton(inside) == "{whole}"
 
 
-def test_few_inputs_against_all_permutations() -> None:
-    """Two strata of two inputs each: four equally likely ways to place the labels."""
-    values = np.array([[3.0], [1.0], [2.0], [0.0]]).repeat(2, axis=1)
-    found = worse_labels(
-        values,
-        Field("f", list("abab"), strata=list("xxyy")),
-        Exceedance(0.5),
-        np.random.default_rng(4),
-        4000,
-    )
-    # Of stratum x both inputs exceed; of y that of a does: in half of the permutations.
-    assert (
-        found.value.tolist() == [1.0, 0.5]
-        and found.p[0] == pytest.approx(0.5, abs=0.05)
-        and found.p[1] == 1.0
+def small(*names: str, template: tuple[str, ...] = ()) -> Pool:
+    prompts = tuple(Prompt(f"{name} to", spans={"name": (0, len(name))}) for name in names)
+    return Pool(
+        prompts,
+        torch.zeros(len(names), 2, dtype=torch.long),
+        {},
+        {"template": template} if template else {},
     )
 
 
-def test_strata_of_one_label_say_nothing() -> None:
-    rng = np.random.default_rng(5)
-    values = rng.normal(size=(8, 4))
-    tied = worse_labels(
-        values, Field("f", list("aaaabbbb"), strata=list("xxxxyyyy")), HighPercentile(0.9), rng, 20
+def test_labels_are_parts_or_columns() -> None:
+    pool = small("Ann", "Bob", template=("a", "b"))
+    assert pool.labels("name") == ("Ann", "Bob") and pool.labels("template") == ("a", "b")
+    assert pool.labels("place") is None
+    assert pool.select([1]).labels("template") == ("b",)
+
+
+def test_prompts_that_agree_with_none_are_left_out_and_counted() -> None:
+    clean, corrupted = (
+        small("Ann", "Bob", "Cid", template=("a", "a", "b")),
+        small("Bob", "Ann", "Dan", "Ann", template=("a", "b", "a", "a")),
     )
-    assert (
-        np.isnan(tied.value).all()
-        and tied.adjusted.tolist() == [1, 1]
-        and tied.compared.tolist() == [0, 0]
+    ours, theirs, part = agreeing(clean, corrupted, ("name", "template"))
+    assert [prompt.text for prompt in ours.prompts] == ["Ann to", "Bob to"] and ours.dropped == {
+        "agrees with none of the other side in name, template": 1
+    }
+    assert [prompt.text for prompt in theirs.prompts] == ["Bob to", "Ann to"] and sum(
+        theirs.dropped.values()
+    ) == 2
+    assert part.mask.tolist() == [[False, True], [True, False]]
+    assert theirs.labels("template") == ("a", "a")
+
+
+def test_fields_that_prompts_lack_are_refused() -> None:
+    with pytest.raises(UnknownName, match="field of all prompts.*place.*name"):
+        agreeing(small("Ann"), small("Ann"), ("place",))
+    with pytest.raises(UnknownName, match="template"):
+        agreeing(small("Ann", template=("a",)), small("Ann"), ("template",))
+    with pytest.raises(BadPairs, match="there are no pairs"):
+        agreeing(small("Ann"), small("Bob"), ("name",))
+    assert common_fields(small("Ann", template=("a",)), small("Bob")) == ("name",)
+
+
+def test_what_is_typed() -> None:
+    assert parse_where(["object=a ring", "template=x = y"]) == {
+        "object": "a ring",
+        "template": "x = y",
+    }
+    assert parse_same("template, object") == ("template", "object") and parse_same("") == ()
+    for wrong in (["object"], ["=x"], ["a=1", "a=2"]):
+        with pytest.raises(BadUsage, match="FIELD=VALUE, each field once"):
+            parse_where(wrong)
+    for wrong in ("a,,b", "a,a", ","):
+        with pytest.raises(BadUsage, match="FIELD or FIELD,FIELD"):
+            parse_same(wrong)
+
+
+@pytest.mark.parametrize("name", ["object", "place", "template"])
+def test_where_chooses_prompts_of_both_sides(reader: Model, name: str) -> None:
+    plain = draw_pools(IOI(), reader, 5, 5, counterfactual="abc_counterfactual")
+    labels = plain[0].labels(name)
+    assert labels is not None
+    chosen = draw_pools(
+        IOI(), reader, 6, 4, where={name: labels[0]}, counterfactual="abc_counterfactual"
     )
-    assert (tied.n_strata, tied.n_used) == (2, 0) and tied.worse(alpha=1.0) == ()
-    one = worse_labels(
-        values[:, 0],
-        Field("f", list("aaaabbbc"), strata=list("xxxxyyyy")),
-        HighPercentile(0.9),
-        rng,
-        20,
+    for pool, n in zip(chosen, (6, 4), strict=True):
+        assert pool.labels(name) == (labels[0],) * n
+    assert len(set(prompt.text for prompt in chosen[0].prompts)) == 6
+    assert chosen[0].dropped[f"not {name} = {labels[0]}"] > 0
+
+
+def test_a_field_or_value_that_is_not_there_is_refused(reader: Model) -> None:
+    with pytest.raises(UnknownName, match=r"field of clean prompts of ioi.*objct.*object"):
+        draw_pools(IOI(), reader, 2, 2, where={"objct": "ring"})
+    # Who comes first is known of originals alone.
+    with pytest.raises(UnknownName, match="field of corrupted prompts of ioi.*order"):
+        draw_pools(IOI(), reader, 2, 2, where={"order": "ABBA"})
+    with pytest.raises(BadPairs, match=r"0 clean .* not object = Zanzibar"):
+        draw_pools(IOI(), reader, 2, 2, where={"object": "Zanzibar"})
+
+
+def test_fields_of_heat_maps_by_name() -> None:
+    clean, corrupted = pool(cities("Rome", "Oslo", "Bern")), pool(cities("Lima", "Bonn"))
+    assert named_field("city", clean, corrupted) == Field("city", ("Rome", "Oslo", "Bern"))
+    assert named_field("corrupted city", clean, corrupted) == Field(
+        "corrupted city", ("Lima", "Bonn"), "corrupted"
     )
-    assert one.compared.tolist() == [0, 3, 1] and math.isnan(one.value[0]) and one.adjusted[0] == 1
-    with pytest.raises(BadUsage, match="8 labels and 3 strata"):
-        worse_labels(
-            values, Field("f", list("aaaabbbb"), strata=list("xyz")), HighPercentile(0.9), rng, 20
-        )
-
-
-def test_a_label_is_worse_by_the_least_effect_or_not_at_all() -> None:
-    rng = np.random.default_rng(6)
-    values = rng.exponential(size=(60, 30)).clip(max=1) + 0.01 * (np.arange(60) < 20)[:, None]
-    found = worse_labels(
-        values,
-        Field("f", ["a" if row < 20 else "b" for row in range(60)]),
-        HighPercentile(0.99),
-        rng,
-        200,
-    )
-    assert (
-        found.adjusted[0] < 0.01
-        and found.worse() == ("a",) == found.worse(least=0.005)
-        and found.worse(least=0.02) == ()
-    )
-
-
-def errors(pool: Pool, reader: Model, name: str, *, within: bool, repeats: int = 60) -> float:
-    """How often any label of a field is called worse,
-    where the number of tokens of the template's text alone matters.
-    """
-    assert reader.tokenizer is not None
-    labels = pool.fields[name]
-    long = np.unique(strata_of(pool, ["template"], reader.tokenizer), return_inverse=True)[1]
-    field = Field(
-        name, labels, strata=strata_of(pool, [name], reader.tokenizer) if within else None
-    )
-
-    def test(seed: int) -> LabelTest:
-        rng = np.random.default_rng(seed)
-        effect = 2.0 * rng.normal(size=3)[long]
-        values = np.exp(
-            effect[:, None]
-            + 0.3 * rng.normal(size=(len(labels), 1))
-            + 0.3 * rng.normal(size=(len(labels), 6))
-        )
-        return worse_labels(values, field, HighPercentile(0.99), rng, 99)
-
-    return float(np.mean([bool(test(seed).worse()) for seed in range(repeats)]))
-
-
-@pytest.mark.parametrize("name", ["place", "object"])
-def test_words_are_not_worse_because_their_templates_are(
-    pool: Pool, reader: Model, name: str
-) -> None:
-    assert errors(pool, reader, name, within=True) <= 0.05 + 3 * math.sqrt(0.05 * 0.95 / 60)
-
-
-def test_without_strata_they_would_be() -> None:
-    """Most inputs with label a have the worse template, those with label b the other one."""
-    labels, strata = list("aaaaabbbbb") * 8, list("uuuuvuvvvv") * 8
-
-    def found(seed: int, within: list[str] | None) -> bool:
-        rng = np.random.default_rng(seed)
-        values = np.exp(
-            rng.normal(size=(80, 8))
-            + rng.normal(size=(80, 1))
-            + 2.0 * (np.array(strata) == "u")[:, None]
-        )
-        return bool(
-            worse_labels(
-                values, Field("f", labels, strata=within), HighPercentile(0.9), rng, 99
-            ).worse()
-        )
-
-    assert np.mean([found(seed, None) for seed in range(60)]) > 0.5
-    assert np.mean([found(seed, strata) for seed in range(200)]) <= 0.05 + 3 * math.sqrt(
-        0.05 * 0.95 / 200
-    )
+    assert named_field("template", clean, None).labels == ("{city} and {city_2}, {number}",) * 3
+    with pytest.raises(
+        UnknownName, match="Unknown field for a heat map 'ctiy'. Did you mean 'city'"
+    ):
+        named_field("ctiy", clean, corrupted)
+    with pytest.raises(UnknownName, match="corrupted city"):
+        named_field("corrupted city", clean, None)
+    assert parse_map("place, corrupted object") == ("place", "corrupted object")
+    for wrong in ("place", "place,place", "a,b,c", "a,", ""):
+        with pytest.raises(BadUsage, match="two different fields, as in place,object"):
+            parse_map(wrong)

@@ -3,51 +3,20 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
-from pathlib import Path
-from typing import Any
 
 import numpy as np
-import pyarrow.parquet
 import pytest
-import torch
 
-from mechassay.adversarial.divergence_file import DivergenceFile
-from mechassay.adversarial.fields import fields_of, named_field, skeleton
-from mechassay.adversarial.pools import Pool, check_finite, enumerate_pools
 from mechassay.adversarial.statistics import (
     Statistics,
     chosen_maps,
     finite,
     heat_map,
     histogram,
-    parse_map,
 )
-from mechassay.errors import BadFile, BadUsage, UnknownName
-from mechassay.examples import Prompt, filled
 from mechassay.stats.groups import Field
-from mechassay.tasks.ioi import IOI
-from mechassay.truth.models import load_truth
-from mechassay.truth.tasks import CompiledIOI
 
 SMALL = Statistics("grid", above=(1.0,), n_resamples=50, n_permutations=200)
-
-
-@pytest.fixture(scope="module")
-def words() -> Any:
-    """A tokenizer."""
-    return load_truth("truth-ioi").model.tokenizer
-
-
-def pool(prompts: list[Prompt]) -> Pool:
-    return Pool(tuple(prompts), torch.zeros(len(prompts), 3, dtype=torch.long))
-
-
-def cities(*names: str) -> list[Prompt]:
-    return [
-        filled("{city} and {city}, {number}", {"city": name, "number": str(place)})
-        for place, name in enumerate(names)
-    ]
 
 
 def test_a_histogram_counts_everything_up_to_its_end() -> None:
@@ -82,43 +51,6 @@ def test_a_population_has_no_intervals() -> None:
     (exact,), (guessed,) = population.exceedance(values, rng), sample.exceedance(values, rng)
     assert exact["value"] == guessed["value"] == 0.1
     assert math.isnan(exact["bound"]) and guessed["low"] < 0.1 < guessed["bound"] <= guessed["high"]
-
-
-def test_fields_that_divide_alike_are_one(words: Any) -> None:
-    clean = pool(cities("Rome", "Oslo", "Rome", "Oslo"))
-    other = pool(cities("Bern", "Bern", "Lima", "Lima"))
-    alone = fields_of(clean, None, words, grid=True)
-    assert [(field.name, tuple(field.labels), field.side) for field in alone] == [
-        ("city", ("Rome", "Oslo", "Rome", "Oslo"), "clean")
-    ]
-    assert [field.name for field in fields_of(clean, other, words, grid=True)] == [
-        "city",
-        "corrupted city",
-    ]
-    # Of pairs, the corrupted prompt's field may say nothing new; in a grid its labels stand on
-    # another axis.
-    assert [field.name for field in fields_of(clean, clean, words, grid=False)] == [
-        "city = corrupted city"
-    ]
-    assert [field.name for field in fields_of(clean, clean, words, grid=True)] == [
-        "city",
-        "corrupted city",
-    ]
-
-
-def test_the_template_is_a_field(words: Any) -> None:
-    parts = {"city": "Rome", "number": "1"}
-    prompts = [
-        filled(text, parts)
-        for text in ("In {city} {number}", "Near {city} {number}")
-        for _ in range(2)
-    ]
-    assert skeleton(prompts[0]) == "In {city} {number}"
-    assert [
-        (field.name, field.labels) for field in fields_of(pool(prompts), None, words, grid=True)
-    ] == [("template", ("In {city} {number}",) * 2 + ("Near {city} {number}",) * 2)]
-    inside = Prompt("a bb c", spans={"whole": (0, 6), "middle": (2, 4)})
-    assert skeleton(inside) == "{whole}"
 
 
 def test_a_worse_label_is_found_and_p_counts_the_fields() -> None:
@@ -208,91 +140,9 @@ def test_a_heat_map_has_the_largest_labels_and_says_what_it_leaves_out() -> None
     )
 
 
-def test_fields_of_heat_maps_by_name() -> None:
-    clean, corrupted = pool(cities("Rome", "Oslo", "Bern")), pool(cities("Lima", "Bonn"))
-    assert named_field("city", clean, corrupted) == Field("city", ("Rome", "Oslo", "Bern"))
-    assert named_field("corrupted city", clean, corrupted) == Field(
-        "corrupted city", ("Lima", "Bonn"), "corrupted"
-    )
-    assert named_field("template", clean, None).labels == ("{city} and {city_2}, {number}",) * 3
-    with pytest.raises(
-        UnknownName, match="Unknown field for a heat map 'ctiy'. Did you mean 'city'"
-    ):
-        named_field("ctiy", clean, corrupted)
-    with pytest.raises(UnknownName, match="corrupted city"):
-        named_field("corrupted city", clean, None)
-    assert parse_map("place, corrupted object") == ("place", "corrupted object")
-    for wrong in ("place", "place,place", "a,b,c", "a,", ""):
-        with pytest.raises(BadUsage, match="two different fields, as in place,object"):
-            parse_map(wrong)
-
-
 def test_what_json_lacks_is_none() -> None:
     assert finite({"a": [1, math.inf, (math.nan, 2.5)], 3: "x", "b": None}) == {
         "a": [1, None, [None, 2.5]],
         "3": "x",
         "b": None,
     }
-
-
-def test_values_come_back_from_their_file(tmp_path: Path) -> None:
-    rng = np.random.default_rng(0)
-    grid = DivergenceFile(
-        ("one", "two"),
-        rng.normal(size=(2, 300, 4)).astype(np.float32),
-        rng.normal(size=(300, 4)).astype(np.float32),
-    )
-    for number in range(2):
-        grid.save(tmp_path / f"{number}.parquet")
-    assert (tmp_path / "0.parquet").read_bytes() == (tmp_path / "1.parquet").read_bytes()
-    back = DivergenceFile.load(tmp_path / "0.parquet", ("two", "one"))
-    assert (
-        np.array_equal(back.circuits, grid.circuits[::-1])
-        and np.array_equal(back.corrupted, grid.corrupted)
-        and back.paired
-    )
-    table = pyarrow.parquet.read_table(tmp_path / "0.parquet")
-    assert [str(field.type) for field in table.schema][:2] == ["uint16", "uint8"]
-    assert table["clean"].to_pylist()[:9] == [0, 0, 0, 0, 1, 1, 1, 1, 2] and table[
-        "corrupted"
-    ].to_pylist()[:5] == [0, 1, 2, 3, 0]
-    alone = DivergenceFile(("one",), grid.circuits[:1, :, 0], grid.corrupted[:, 0], paired=False)
-    alone.save(tmp_path / "alone.parquet")
-    assert not DivergenceFile.load(tmp_path / "alone.parquet", ("one",)).paired
-    with pytest.raises(BadFile, match="not a file of divergences of three"):
-        DivergenceFile.load(tmp_path / "0.parquet", ("three",))
-    (tmp_path / "cut.parquet").write_bytes((tmp_path / "0.parquet").read_bytes()[:100])
-    with pytest.raises(BadFile, match="cut.parquet: not a file of divergences"):
-        DivergenceFile.load(tmp_path / "cut.parquet", ("one",))
-
-
-class Finite(CompiledIOI):
-    """The first forty examples, of which every tenth lacks its counterfactual."""
-
-    def population(self, split: str) -> int:
-        return 40
-
-    def generate(self, split: str, seed: int, tokenizer: Any = None) -> Iterator[Any]:
-        from dataclasses import replace
-
-        stream = super().generate(split, seed, tokenizer)
-        for number in range(40):
-            example = next(stream)
-            yield replace(example, counterfactuals={}) if number % 10 == 0 else example
-
-
-def test_a_population_is_every_example_with_its_own_counterfactual() -> None:
-    task, model = Finite(), load_truth("truth-ioi").model
-    clean, corrupted = enumerate_pools(task, model)
-    examples = [example for example in task.generate("test", 0) if example.counterfactuals]
-    assert [prompt.text for prompt in clean.prompts] == [
-        example.prompt.text for example in examples
-    ]
-    assert [prompt.text for prompt in corrupted.prompts] == [
-        example.counterfactuals["other-prompt"].text for example in examples
-    ]
-    assert len(clean) == 36 and clean.dropped == {"no such counterfactual": 4}
-    with pytest.raises(UnknownName, match="private"):
-        enumerate_pools(task, model, split="private")
-    with pytest.raises(BadUsage, match="of ioi cannot be enumerated"):
-        check_finite(IOI())

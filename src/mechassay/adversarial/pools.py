@@ -260,8 +260,10 @@ def worst_apart(
     if count < 0:
         raise BadUsage(f"The number of worst pairs must be 0 or more; got {count}.")
     n, m = values.shape[0], values.shape[-1]
-    names = [
-        np.array(side, dtype=object) for side in (clean or range(n), corrupted or range(n, n + m))
+    numbers: dict[Hashable, int] = {}
+    prompts = [
+        np.array([numbers.setdefault(name, len(numbers)) for name in side])
+        for side in (clean or range(n), corrupted or range(n, n + m))
     ]
     left = np.where(np.isnan(values), -np.inf, values)
     places: list[int] = []
@@ -269,7 +271,9 @@ def worst_apart(
         place = int(left.argmax())
         places.append(place)
         row, column = divmod(place, m) if values.ndim == 2 else (place, place)
-        rows, columns = ((side == names[0][row]) | (side == names[1][column]) for side in names)
+        rows, columns = (
+            (side == prompts[0][row]) | (side == prompts[1][column]) for side in prompts
+        )
         left[rows | columns if values.ndim == 1 else rows] = -np.inf
         if values.ndim == 2:
             left[:, columns] = -np.inf
