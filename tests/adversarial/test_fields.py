@@ -98,10 +98,6 @@ def test_a_skeleton_has_the_first_of_several_names() -> None:
     )
 
 
-# --- the test of labels within strata
-# -------------------------------------------------------------------
-
-
 @pytest.fixture(scope="module")
 def words() -> Any:
     """A tokenizer."""

@@ -50,10 +50,6 @@ def tiny() -> Subject:
     return dataclasses.replace(found, batch=Batch.from_tokens(clean, other, [[]] * 6, [[]] * 6))
 
 
-# --- pairs drawn anew
-# ---------------------------------------------------------------------------------
-
-
 def test_pairs_and_their_groups_are_those_of_the_pairing(tiny: Subject) -> None:
     pairs = Redrawn.of(tiny.batch, "same-template", ["s", "s", "s", "t", "u", "t"], LABELS)
     batch, groups = pairs.draw(np.random.default_rng(3))
@@ -88,10 +84,6 @@ def test_labels_are_tags_or_parts() -> None:
     assert labels_of(pairs, "kind") == ["x"] and labels_of(pairs, "name") == ["Ann"]
     with pytest.raises(UnknownName, match="Did you mean 'name'"):
         labels_of(pairs, "nam")
-
-
-# --- the loop
-# -----------------------------------------------------------------------------------------
 
 
 def slowly(tiny: Subject, robust: Robust, seed: int) -> list[dict[str, Any]]:
@@ -313,10 +305,6 @@ def test_a_tail_counts_the_one_pair_that_fails() -> None:
     torch.testing.assert_close(worst.values[large], 8 * plain.values[large], rtol=1e-2, atol=1e-3)
 
 
-# --- what is refused
-# ----------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize(
     ("settings", "message"),
     [({"rounds": 0}, "at least 1 round; got 0"), ({"cut": "gredy"}, "Did you mean 'greedy'")],
@@ -356,11 +344,3 @@ def test_any_method_of_edges_will_do(tiny: Subject) -> None:
         tiny.model, pairs, "js", progress=SILENT
     )
     assert found.provenance["objective"] == "js" and found.provenance["method"] == "robust"
-
-
-# --- circuits on the same pairs
-# -----------------------------------------------------------------------
-
-
-# --- the experiment
-# -----------------------------------------------------------------------------------

@@ -31,14 +31,6 @@ from tiny import with_words
 PARTS = {"indirect_object": NAMES, "subject": NAMES, "subject_2": NAMES}
 
 
-# --- prompts with one field changed
-# -------------------------------------------------------------------
-
-
-# --- the search
-# ---------------------------------------------------------------------------------------
-
-
 @dataclass(frozen=True)
 class Space:
     """A model, a circuit, a few prompts of two templates, and all that can be made of these."""
@@ -342,7 +334,3 @@ def test_what_cannot_be_searched(incomplete: Space) -> None:
             run(incomplete, **wrong)
     with pytest.raises(BadUsage, match=r"shape \(4, 4\) of the pools; got \(2, 3\)"):
         run(incomplete, sample=np.zeros((2, 3)))
-
-
-# --- whole populations
-# --------------------------------------------------------------------------------

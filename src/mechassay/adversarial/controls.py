@@ -175,7 +175,7 @@ def run_controls(
         seed: of the run.
         main: KL(M(x) || M(x~)) as the main run has it: [clean, corrupted] of a grid, else [pairs].
         side: prompts of each pool to take of a grid; of pairs its square.
-        part: which pairs of the grid there are.
+        part: the pairs of a restricted grid.
         store: as `evaluate_pairs`.
 
     Raises:

@@ -1,9 +1,9 @@
-"""The fields of prompts: which pairs agree in them, by which pairs are grouped, and how fairly.
+"""The fields of prompts, by which pairs are chosen and grouped, and strata for fair comparison.
 
 A field is a part of the prompt (`Prompt.spans`), or "template", how a prompt is built. Two options
 say which pairs of a grid there are:
 
-    where    all prompts have a value ("object=ring"): a grid of fewer prompts
+    where    all prompts have one value ("object=ring"): a grid of fewer prompts
     same     both prompts of a pair agree in some fields: one grid for each value (`partial_grid`)
 
 Prompts that agree with none of the other side are left out and counted, so that nothing is run that
@@ -144,14 +144,14 @@ def fields_of(
         key = (side if grid else "", tuple(groups))
         names.setdefault(key, []).append((side, name))
         fields.setdefault(key, Field(name, labels, side))
-    found: list[Field] = []
+    distinct: list[Field] = []
     for key, field in fields.items():
         pool = pools[field.side]
         assert pool is not None
         own = [name for side, name in names[key] if side == field.side]
         joined = _joined([_full_name(side, name) for side, name in names[key]])
-        found.append(replace(field, name=joined, strata=strata_of(pool, own, tokenizer)))
-    return found
+        distinct.append(replace(field, name=joined, strata=strata_of(pool, own, tokenizer)))
+    return distinct
 
 
 def named_field(name: str, clean: Pool, corrupted: Pool | None) -> Field:

@@ -1,6 +1,6 @@
 """Search for pairs that are worse than those of a sample, by changing one field after the other.
 
-The largest divergence of a sample is no upper bound of the largest there is, and a weak lower one,
+The largest divergence of a sample is no upper bound on that of all pairs, and a weak lower one,
 because a sample has few of the very worst pairs. Template fields give a better lower bound for the
 same number of evaluations:
 
@@ -118,7 +118,7 @@ class RandomBest(NamedTuple):
 
 @dataclass(frozen=True)
 class SearchResult:
-    """What a search found.
+    """The result of a search.
 
     Attributes:
         climbs: one for each start, the worst pair first.

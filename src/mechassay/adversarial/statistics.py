@@ -13,7 +13,7 @@
   largest 99.9th percentile over all their pairs, largest first; how many are left out, and the
   largest value among them, is said. A heat map tests nothing.
 
-A population (all pairs there are) has no intervals and needs no bounds: they are undefined.
+A population (all pairs that exist) has no intervals and needs no bounds: they are undefined.
 """
 
 from __future__ import annotations
@@ -56,12 +56,12 @@ class Statistics:
 
     Attributes:
         design: grid, matched or independent.
-        population: the pairs are all there are.
+        population: the pairs are all that exist.
         percentiles: of the table.
         above: thresholds in nats whose exceedance is asked for.
         n_resamples, n_permutations: of the bootstrap of a grid, and of the tests of labels.
         least_effect: what a label must be worse by, see `LEAST_EFFECT`.
-        part: which pairs of a grid there are, where not all are.
+        part: the pairs of a restricted grid.
     """
 
     design: str

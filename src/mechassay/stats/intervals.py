@@ -44,8 +44,7 @@ class Interval(NamedTuple):
 
 
 class Resamples:
-    """Resamples of whole groups of examples:
-    the same for every statistic that one object is asked for.
+    """Resamples of whole groups of examples, the same for every statistic of one object.
 
     Args:
         groups: the group of each example.
@@ -121,9 +120,9 @@ def mean_interval(
 def proportion_interval(
     right: Float[np.ndarray, "n"], groups: Sequence[str], level: float = LEVEL
 ) -> Interval:
-    """Interval of a proportion of grouped examples:
-    Clopper and Pearson's with the effective sample size of Korn and Graubard (1998).
+    """Interval of a proportion of grouped examples.
 
+    Clopper and Pearson's with the effective sample size of Korn and Graubard (1998).
     The effective size n* makes p (1 - p) / n* the variance of the mean over whole groups; it is at
     most n. Where all examples agree the variance says nothing, and n* is the number of groups.
     Unlike a bootstrap, 50 right of 50 do not give an interval of no width. NaN without examples.
@@ -199,8 +198,7 @@ class Estimate:
 
     @cached_property
     def interval(self) -> Interval:
-        """What the statistic of all examples is between;
-        NaN with one group, or where a resample is undefined.
+        """Of the statistic of all examples; NaN with one group or an undefined resample.
 
         From the value less the upper quantile of its errors to the value less their lower one (the
         basic bootstrap), widened for few groups by `widening`.
@@ -223,11 +221,10 @@ class Estimate:
 
 
 def widening(n_groups: int, level: float = LEVEL) -> float:
-    """By how much errors of resampled means are too small:
-    sqrt(n / (n - 1)) t / z; NaN below two groups.
+    """By how much errors of resampled means are too small; NaN below two groups.
 
-    The quantiles t (n - 1 degrees of freedom) and z are those of Student's and of the normal
-    distribution.
+    sqrt(n / (n - 1)) t / z, with quantiles t of Student's distribution with n - 1 degrees of
+    freedom, and z of the normal one.
     """
     if n_groups < 2:
         return math.nan
@@ -264,11 +261,10 @@ def folded_sum(
 
 def mean_estimate(estimates: Sequence[Estimate]) -> Estimate:
     """The mean of several statistics of the same resamples."""
-    first = estimates[0]
     return Estimate(
-        float(np.mean([each.value for each in estimates])),
-        np.mean([each.errors for each in estimates], axis=0),
-        np.mean([each.folded for each in estimates], axis=0),
-        first.n_groups,
-        min(each.least for each in estimates),
+        float(np.mean([estimate.value for estimate in estimates])),
+        np.mean([estimate.errors for estimate in estimates], axis=0),
+        np.mean([estimate.folded for estimate in estimates], axis=0),
+        estimates[0].n_groups,
+        min(estimate.least for estimate in estimates),
     )
