@@ -205,7 +205,9 @@ def test_what_is_typed() -> None:
             parse_same(wrong)
 
 
-@pytest.mark.parametrize("name", ["object", "place", "template"])
+@pytest.mark.parametrize(
+    "name", ["object", "template", pytest.param("place", marks=pytest.mark.slow)]
+)
 def test_where_chooses_prompts_of_both_sides(reader: Model, name: str) -> None:
     plain = draw_pools(IOI(), reader, 5, 5, counterfactual="abc_counterfactual")
     labels = plain[0].labels(name)

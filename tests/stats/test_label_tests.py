@@ -186,7 +186,7 @@ def errors(pool: Pool, reader: Model, name: str, *, within: bool, repeats: int =
     return float(np.mean([bool(test(seed).worse()) for seed in range(repeats)]))
 
 
-@pytest.mark.parametrize("name", ["place", "object"])
+@pytest.mark.parametrize("name", ["place", pytest.param("object", marks=pytest.mark.slow)])
 def test_words_are_not_worse_because_their_templates_are(
     pool: Pool, reader: Model, name: str
 ) -> None:

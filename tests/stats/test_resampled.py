@@ -31,7 +31,9 @@ def test_the_split_by_hand() -> None:
     ] == [3]
 
 
-@pytest.mark.parametrize("kind", [0, 1], ids=["same", "different"])
+@pytest.mark.parametrize(
+    "kind", [0, pytest.param(1, marks=pytest.mark.slow)], ids=["same", "different"]
+)
 def test_intervals_of_the_halves_cover(kind: int) -> None:
     """Means and shares left, of grids over four templates with effects of rows and columns:
     at least 93 %, to within four errors.

@@ -29,7 +29,7 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from mechassay.alignment import encode
-from mechassay.errors import BadPairs, BadUsage, UnknownName
+from mechassay.errors import BadPairs, BadUsage, UnknownName, one_of
 from mechassay.examples import Example, Prompt
 
 if TYPE_CHECKING:
@@ -289,11 +289,9 @@ def _checked(
 ) -> str:
     """The kind of corrupted prompts, after checking what was asked for."""
     kind = task.counterfactual_for(tokenizer) if counterfactual is None else counterfactual
-    if kind not in task.counterfactuals:
-        raise UnknownName("counterfactual", kind, task.counterfactuals)
+    one_of("counterfactual", kind, task.counterfactuals)
     # The private split has a seed of its own, which no report may give away.
-    if split not in PUBLIC_SPLITS or split not in task.sizes:
-        raise UnknownName("split", split, [name for name in PUBLIC_SPLITS if name in task.sizes])
+    one_of("split", split, [name for name in PUBLIC_SPLITS if name in task.sizes])
     if seed < 0:
         raise BadUsage(f"A seed must be 0 or more; got {seed}.")
     return kind
