@@ -10,6 +10,7 @@ import pytest
 from mechassay.adversarial.controls import (
     ControlCircuits,
     control_seed,
+    first_part,
     random_circuit,
     random_paths,
     run_controls,
@@ -19,6 +20,7 @@ from mechassay.adversarial.pools import Pool, draw_pools
 from mechassay.circuits.scores import Circuit
 from mechassay.graph import Graph
 from mechassay.progress import SILENT
+from mechassay.stats.partial_grid import PartialGrid
 from mechassay.truth.models import Truth, load_truth
 
 
@@ -148,3 +150,11 @@ def test_random_paths_are_live_where_random_edges_are_not(truth: Truth) -> None:
     # A circuit whose edges are on no path is compared with no path.
     dead = random_circuit(graph, 12, 0)
     assert len(dead.pruned()) == 0 and list(ControlCircuits.of([dead], graph, 0).paths) == [0]
+
+
+def test_the_first_part_has_pairs() -> None:
+    part = PartialGrid.of("xaab", "bxxxa")
+    rows, columns = first_part(part, part.shape, 2)
+    assert rows.tolist() == [0, 1] and columns.tolist() == [1, 2]
+    assert [axis.tolist() for axis in first_part(None, (3, 5), 4)] == [[0, 1, 2], [0, 1, 2, 3]]
+    assert [axis.tolist() for axis in first_part(None, (30,), 4)] == [list(range(16))]

@@ -7,19 +7,21 @@ from __future__ import annotations
 import math
 from dataclasses import replace
 
+import numpy as np
 import pytest
 import torch
 from torch import Tensor
 
+from families import families
 from mechassay.adversarial import divergence as module
-from mechassay.adversarial.divergence import Target, divergence, divergences_from
+from mechassay.adversarial.divergence import Target, Tolerance, divergence, divergences_from
 from mechassay.models.decoder import Decoder, Readout
 from mechassay.models.model import Model
 from mechassay.models.reference import exact_precision
 from mechassay.models.trace import trace
 from tiny import VOCABULARY, subject
 
-FAMILIES = ["gpt2", "neox", "llama31", "qwen3", "gemma2", "gemma3"]
+FAMILIES = families(["gpt2", "neox", "llama", "qwen3", "gemma2", "gemma3"])
 
 
 def plain(p: Tensor, q: Tensor) -> Tensor:
@@ -165,3 +167,11 @@ def test_the_rounding_of_large_logits_cancels() -> None:
         target.p * readout.all()
     ).sum(dim=-1)
     assert float(shortcut.abs().max()) > 1e-4
+
+
+def test_agreement_is_absolute_for_small_values_and_relative_for_large_ones() -> None:
+    allowed = Tolerance.of(torch.float32)
+    a = np.array([0.0, 0.0, 10.0, 10.0, math.nan])
+    b = np.array([0.9e-4, 1.2e-4, 10.009, 10.02, math.nan])
+    assert allowed.holds(a, b).tolist() == [True, False, True, False, False]
+    assert Tolerance.of(torch.bfloat16).absolute > allowed.absolute

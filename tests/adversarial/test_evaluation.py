@@ -4,12 +4,9 @@ its controls, and jobs that are killed anywhere.
 
 from __future__ import annotations
 
-import shutil
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import pytest
@@ -17,19 +14,23 @@ import torch
 from torch import Tensor
 
 import mechassay as ma
-from mechassay.adversarial import beginnings, blocks
+from families import families
+from mechassay.adversarial import batching, prefixes
 from mechassay.adversarial.evaluation import evaluate_pairs
 from mechassay.adversarial.pools import Pool
 from mechassay.circuits.canonical import canonical
 from mechassay.circuits.faithfulness import evaluate
 from mechassay.circuits.scores import Circuit
-from mechassay.errors import BadFile, BadUsage, DiskFull, GraphMismatch, NonFinite
+from mechassay.errors import (
+    BadUsage,
+    GraphMismatch,
+)
 from mechassay.examples import Prompt
 from mechassay.models.circuit_forward import circuit_runner
 from mechassay.models.model import Model
 from mechassay.pairs import Batch
-from mechassay.progress import SILENT, Advance
-from tiny import FAMILIES, VOCABULARY, subject, write_attn_only
+from mechassay.progress import SILENT
+from tiny import VOCABULARY, subject, write_attn_only
 
 LENGTH, N_CLEAN, N_CORRUPTED = 6, 5, 3
 
@@ -39,9 +40,9 @@ def small_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
     """Two clean prompts a block, one of them at once if all columns are run,
     and two corrupted ones: several blocks, the last not full.
     """
-    monkeypatch.setattr(blocks, "BLOCK_TOKENS", 2 * LENGTH + 1)
-    monkeypatch.setattr(blocks, "RUN_TOKENS", LENGTH)
-    monkeypatch.setattr(blocks, "REFERENCES", 2)
+    monkeypatch.setattr(batching, "BLOCK_TOKENS", 2 * LENGTH + 1)
+    monkeypatch.setattr(batching, "RUN_TOKENS", LENGTH)
+    monkeypatch.setattr(batching, "REFERENCES", 2)
 
 
 def pool(tokens: Tensor) -> Pool:
@@ -82,7 +83,7 @@ def unrounded(
     row 0 of the corrupted run, then one for each circuit.
     """
     runs = [circuit_runner(model.decoder, model.graph, each.edges, each.neurons) for each in chosen]
-    work = blocks.Work(model, runs, clean.tokens, corrupted.tokens)
+    work = batching.Schedule(model, runs, clean.tokens, corrupted.tokens)
     values = np.full((len(chosen) + 1, len(clean), *([len(corrupted)] if grid else [])), np.nan)
     with torch.no_grad():
         for block in work.grid_blocks() if grid else work.pair_blocks():
@@ -115,7 +116,7 @@ class Case:
     grid: np.ndarray
 
 
-@pytest.fixture(params=FAMILIES, scope="module")
+@pytest.fixture(params=families(), scope="module")
 def case(request: pytest.FixtureRequest) -> Case:
     model = subject(request.param, torch.float64).model
     chosen, (clean, corrupted) = (
@@ -123,9 +124,9 @@ def case(request: pytest.FixtureRequest) -> Case:
         pools(),
     )
     with pytest.MonkeyPatch.context() as patched:
-        patched.setattr(blocks, "BLOCK_TOKENS", 2 * LENGTH + 1)
-        patched.setattr(blocks, "RUN_TOKENS", LENGTH)
-        patched.setattr(blocks, "REFERENCES", 2)
+        patched.setattr(batching, "BLOCK_TOKENS", 2 * LENGTH + 1)
+        patched.setattr(batching, "RUN_TOKENS", LENGTH)
+        patched.setattr(batching, "REFERENCES", 2)
         return Case(model, chosen, clean, corrupted, unrounded(model, chosen, clean, corrupted))
 
 
@@ -159,7 +160,7 @@ def test_pairs_are_the_diagonal_of_the_grid(case: Case) -> None:
     )
 
 
-@pytest.mark.parametrize("family", FAMILIES)
+@pytest.mark.parametrize("family", families())
 def test_prompts_that_begin_alike_share_their_beginnings(
     family: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -170,17 +171,17 @@ def test_prompts_that_begin_alike_share_their_beginnings(
     corrupted.tokens[1:3, 2:4] = corrupted.tokens[1, 2:4]
     clean.tokens[-1] = corrupted.tokens[-1]
     chosen = [*circuits(model), Circuit.full(model.graph)]
-    monkeypatch.setattr(blocks, "BLOCK_TOKENS", 9 * LENGTH)
-    monkeypatch.setattr(blocks, "STAGE_TOKENS", 0)
-    monkeypatch.setattr(blocks, "REFERENCES", 4)
+    monkeypatch.setattr(batching, "BLOCK_TOKENS", 9 * LENGTH)
+    monkeypatch.setattr(batching, "STAGE_TOKENS", 0)
+    monkeypatch.setattr(batching, "REFERENCES", 4)
     run: list[tuple[int, int]] = []
-    right = beginnings.Stage.contrast
+    right = prefixes.Stage.contrast
 
-    def counted(self: beginnings.Stage, *args: Any) -> object:
+    def counted(self: prefixes.Stage, *args: Any) -> object:
         run.append((self.stop, len(self.batch)))
         return right(self, *args)
 
-    monkeypatch.setattr(beginnings.Stage, "contrast", counted)
+    monkeypatch.setattr(prefixes.Stage, "contrast", counted)
     together = unrounded(model, chosen, clean, corrupted)
     # Two words and then four, and those of the last prompt. Two of the four corrupted prompts begin
     # alike.
@@ -188,7 +189,7 @@ def test_prompts_that_begin_alike_share_their_beginnings(
     np.testing.assert_allclose(
         together[1:], one_by_one(model, chosen, clean, corrupted), rtol=0, atol=1e-9
     )
-    monkeypatch.setattr(blocks, "STAGE_TOKENS", 10**6)
+    monkeypatch.setattr(batching, "STAGE_TOKENS", 10**6)
     run.clear()
     np.testing.assert_allclose(
         together, unrounded(model, chosen, clean, corrupted), rtol=0, atol=1e-12
@@ -223,9 +224,9 @@ def test_the_same_in_blocks_of_any_size(tokens: int, monkeypatch: pytest.MonkeyP
     model = subject("gpt2", torch.float64).model
     chosen = circuits(model)[1:3]
     wanted = unrounded(model, chosen, *pools())
-    monkeypatch.setattr(blocks, "BLOCK_TOKENS", tokens)
-    monkeypatch.setattr(blocks, "RUN_TOKENS", tokens)
-    monkeypatch.setattr(blocks, "REFERENCES", 32 if tokens == 1000 else 1)
+    monkeypatch.setattr(batching, "BLOCK_TOKENS", tokens)
+    monkeypatch.setattr(batching, "RUN_TOKENS", tokens)
+    monkeypatch.setattr(batching, "REFERENCES", 32 if tokens == 1000 else 1)
     np.testing.assert_allclose(unrounded(model, chosen, *pools()), wanted, rtol=0, atol=1e-9)
 
 
@@ -240,8 +241,8 @@ def test_prompts_in_another_order_give_the_same_values() -> None:
 def test_where_prompts_part() -> None:
     clean = torch.tensor([[1, 2, 3, 4], [1, 2, 9, 4]])
     corrupted = torch.tensor([[1, 2, 3, 4], [1, 2, 3, 5], [7, 2, 3, 4]])
-    assert blocks.first_differences(clean, corrupted) == [2, 2, 0]
-    assert blocks.first_differences(clean[:1], corrupted) == [3, 3, 0]
+    assert batching.first_differences(clean, corrupted) == [2, 2, 0]
+    assert batching.first_differences(clean[:1], corrupted) == [3, 3, 0]
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
@@ -269,165 +270,6 @@ def test_in_fewer_digits(dtype: torch.dtype) -> None:
 # -------------------------------------------------------------------------------------------
 
 
-class Stopped(BaseException):
-    """What a killed job is simulated with."""
-
-
-class Killed:
-    """Progress that stops the job when it is told for the n-th time."""
-
-    def __init__(self, after: int) -> None:
-        self.left = after
-
-    @contextmanager
-    def track(self, label: str, total: int) -> Iterator[Advance]:
-        def advance(done: int) -> None:
-            self.left -= 1
-            if self.left < 0:
-                raise Stopped
-
-        yield advance
-
-
-class Counted:
-    """Progress that adds up what it is told."""
-
-    def __init__(self) -> None:
-        self.done = self.total = 0
-
-    @contextmanager
-    def track(self, label: str, total: int) -> Iterator[Advance]:
-        self.total = total
-
-        def advance(done: int) -> None:
-            self.done += done
-
-        yield advance
-
-
-def stored(
-    model: Model, store: Path | None, *, grid: bool = True, progress: ma.progress.Progress = SILENT
-) -> np.ndarray:
-    clean, corrupted = pools() if grid else pools(N_CLEAN, N_CLEAN)
-    found = evaluate_pairs(
-        model, circuits(model)[1:3], clean, corrupted, grid=grid, store=store, progress=progress
-    )
-    return np.concatenate((np.asarray(found.corrupted)[None], np.asarray(found.circuits)))
-
-
-@pytest.mark.parametrize("grid", [True, False])
-def test_killed_after_any_step_the_result_is_the_same_bit_for_bit(
-    grid: bool, tmp_path: Path
-) -> None:
-    model = subject("gpt2").model
-    wanted = stored(model, None, grid=grid)
-    assert stored(model, tmp_path / "undisturbed", grid=grid).tobytes() == wanted.tobytes()
-    for steps in range(0, 3 + N_CORRUPTED * 3, 2) if grid else range(3):
-        with pytest.raises(Stopped):
-            stored(model, tmp_path / str(steps), grid=grid, progress=Killed(steps))
-        counted = Counted()
-        assert (
-            stored(model, tmp_path / str(steps), grid=grid, progress=counted).tobytes()
-            == wanted.tobytes()
-        )
-        assert counted.done == counted.total == wanted[0].size
-
-
-@pytest.mark.parametrize("grid", [True, False])
-def test_killed_between_two_circuits(
-    grid: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    model = subject("gpt2").model
-    wanted, real = stored(model, None, grid=grid), blocks.divergence
-    for calls in (1, 4, 7) if grid else (1, 2, 5):
-        left = [calls]
-
-        def once_too_often(*args: object, left: list[int] = left) -> object:
-            left[0] -= 1
-            if left[0] < 0:
-                raise Stopped
-            return real(*args)  # pyright: ignore[reportArgumentType]
-
-        with monkeypatch.context() as patched:
-            patched.setattr(blocks, "divergence", once_too_often)
-            with pytest.raises(Stopped):
-                stored(model, tmp_path / str(calls), grid=grid)
-        assert stored(model, tmp_path / str(calls), grid=grid).tobytes() == wanted.tobytes()
-
-
-@pytest.mark.parametrize("grid", [True, False])
-def test_a_block_that_is_half_there_is_done_again(grid: bool, tmp_path: Path) -> None:
-    model, rng = subject("gpt2").model, np.random.default_rng(0)
-    wanted = stored(model, tmp_path, grid=grid)
-    for share in (0.02, 0.5):
-        values = np.lib.format.open_memmap(tmp_path / "divergences.npy", mode="r+")
-        values[rng.random(values.shape) < share] = np.nan
-        values.flush()
-        assert stored(model, tmp_path, grid=grid).tobytes() == wanted.tobytes()
-
-
-def test_what_is_done_is_not_done_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    model = subject("gpt2").model
-    wanted = stored(model, tmp_path)
-    monkeypatch.setattr(blocks, "trace", None)
-    assert stored(model, tmp_path).tobytes() == wanted.tobytes()
-
-
-def spoil(file: Path, how: str) -> None:
-    if how == "shape":
-        np.save(file, np.zeros((3, N_CLEAN, N_CORRUPTED + 1), dtype=np.float32))
-    elif how == "dtype":
-        np.save(file, np.zeros((3, N_CLEAN, N_CORRUPTED)))
-    elif how == "objects":
-        np.save(file, np.array([[None]]), allow_pickle=True)
-    elif how == "truncated":
-        file.write_bytes(file.read_bytes()[:-20])
-    else:
-        file.write_bytes(b"" if how == "empty" else b"no array")
-
-
-@pytest.mark.parametrize("how", ["shape", "dtype", "objects", "truncated", "empty", "foreign"])
-def test_a_store_that_holds_something_else_is_refused(how: str, tmp_path: Path) -> None:
-    model, file = subject("gpt2").model, tmp_path / "divergences.npy"
-    stored(model, tmp_path)
-    spoil(file, how)
-    before = file.read_bytes()
-    with pytest.raises(BadFile, match=r"divergences\.npy: (holds|not an array)"):
-        stored(model, tmp_path)
-    assert file.read_bytes() == before
-
-
-@pytest.mark.parametrize("what", ["circuits", "clean", "corrupted"])
-def test_a_store_of_other_circuits_or_prompts_is_refused(what: str, tmp_path: Path) -> None:
-    model, (clean, corrupted) = subject("gpt2").model, pools()
-    chosen = circuits(model)[:2]
-    evaluate_pairs(model, chosen, clean, corrupted, store=tmp_path, progress=SILENT)
-    before = (tmp_path / "divergences.npy").read_bytes()
-    if what == "circuits":
-        chosen = chosen[::-1]
-    elif what == "clean":
-        clean = clean.select([1, 0, *range(2, N_CLEAN)])
-    else:
-        corrupted = corrupted.select(range(N_CORRUPTED)[::-1])
-    with pytest.raises(BadFile, match="holds the divergences of other circuits or prompts"):
-        evaluate_pairs(model, chosen, clean, corrupted, store=tmp_path, progress=SILENT)
-    assert (tmp_path / "divergences.npy").read_bytes() == before
-
-
-def test_a_store_that_does_not_fit_is_refused(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    class Usage(NamedTuple):
-        free: int
-
-    monkeypatch.setattr(
-        shutil, "disk_usage", lambda path: Usage(2 * 4 * 3 * N_CLEAN * N_CORRUPTED - 1)
-    )
-    with pytest.raises(DiskFull, match="needs 3.6e-07 GB for the divergences"):
-        stored(subject("gpt2").model, tmp_path)
-    assert not list(tmp_path.iterdir())
-
-
 # --- what is refused
 # ----------------------------------------------------------------------------------
 
@@ -444,28 +286,3 @@ def test_foreign_circuits_and_unequal_pools() -> None:
         evaluate_pairs(model, [], clean, pool(corrupted.tokens[:, 2:]), progress=SILENT)
     with pytest.raises(BadUsage, match="got 5 clean and 3 corrupted prompts"):
         evaluate_pairs(model, [], clean, corrupted, grid=False, progress=SILENT)
-
-
-@pytest.mark.parametrize("grid", [True, False])
-def test_what_is_not_finite_is_said_as_soon_as_its_block_is_done(
-    grid: bool, tmp_path: Path
-) -> None:
-    model, (clean, corrupted) = subject("llama31").model, pools(N_CLEAN, N_CLEAN)
-    token = int(clean.tokens[2, 5])
-    assert token not in corrupted.tokens and int((clean.tokens == token).sum()) == 1
-    model.decoder.embedding[token] = float("inf")
-    with pytest.raises(NonFinite, match="The divergence of the corrupted run for pair 2.* is nan"):
-        evaluate_pairs(
-            model, circuits(model), clean, corrupted, grid=grid, store=tmp_path, progress=SILENT
-        )
-    done = ~np.isnan(np.load(tmp_path / "divergences.npy")).reshape(5, N_CLEAN, -1)
-    # The blocks before are there, in this one only the pairs without that token, and those after
-    # were not begun.
-    order = beginnings.lexicographic(clean.tokens) if grid else list(range(N_CLEAN))
-    begin = order.index(2) // 2 * 2
-    assert (
-        done[:, order[:begin]].all()
-        and not done[:, 2].any()
-        and not done[:, order[begin + 2 :]].any()
-    )
-    assert done[:, [row for row in order[begin : begin + 2] if row != 2]].all()

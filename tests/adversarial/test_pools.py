@@ -8,10 +8,11 @@ from itertools import islice
 from types import MappingProxyType
 from typing import Any
 
+import numpy as np
 import pytest
 
-from mechassay.adversarial.pools import Pool, draw_pools, tokenized
-from mechassay.adversarial.population import enumerate_pools
+from mechassay.adversarial.pools import Pool, draw_pools, enumerate_pools, tokenized, worst_apart
+from mechassay.adversarial.worst import largest
 from mechassay.alignment import encode
 from mechassay.errors import BadPairs, BadUsage, UnknownName
 from mechassay.examples import Example, Prompt
@@ -208,3 +209,38 @@ def test_what_cannot_be_drawn(truth: Truth) -> None:
         draw_pools(truth.task, truth.model, 2, 2, seed=-1)
     with pytest.raises(BadPairs, match="no tokenizer"):
         draw_pools(truth.task, make_model(build("gpt2")), 2, 2)
+
+
+def test_the_worst_pairs_apart() -> None:
+    values = np.array([[9.0, 8.0, 1.0], [7.0, 5.0, np.nan], [3.0, 2.0, 4.0]])
+    assert worst_apart(values, 2).tolist() == [0, 4]
+    assert worst_apart(values, 9).tolist() == [0, 4, 8]
+    assert worst_apart(np.full((2, 2), np.nan), 1).tolist() == []
+
+
+def test_no_prompt_comes_twice() -> None:
+    """The worst list may be one prompt with many others;
+    the other one takes each prompt, clean or corrupted, once.
+    """
+    prompts = "abc", "bcd"
+    values = np.array([[9.0, 8.0, 7.0], [6.0, 1.0, 2.0], [3.0, 4.0, np.nan]])
+    # (a, b) first; it takes b's row too. Of the rest (c, c) is the worst, and (c, d) is undefined.
+    assert largest(values.reshape(-1), 3).tolist() == [0, 1, 2]
+    assert worst_apart(values, 3, *prompts).tolist() == [0, 7]
+    # (b, c) shares a prompt with both others.
+    assert worst_apart(np.array([1.0, 3.0, 2.0]), 5, *prompts).tolist() == [1]
+    assert worst_apart(values, 0, *prompts).tolist() == []
+    with pytest.raises(BadUsage, match="0 or more; got -1"):
+        worst_apart(values, -1, *prompts)
+
+
+def test_distinct_pairs_against_a_slow_version() -> None:
+    rng = np.random.default_rng(0)
+    clean, corrupted = ([f"{name}{rng.integers(9)}" for _ in range(12)] for name in "xy")
+    values, used, wanted = rng.normal(size=(12, 12)), set[str](), []
+    for place in np.argsort(-values.reshape(-1)):
+        texts = {clean[place // 12], corrupted[place % 12]}
+        if not texts & used:
+            used |= texts
+            wanted.append(place)
+    assert worst_apart(values, 100, clean, corrupted).tolist() == wanted

@@ -6,17 +6,13 @@ from __future__ import annotations
 
 import dataclasses
 import json
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
 
-from mechassay.adversarial.evaluation import evaluate_pairs
-from mechassay.adversarial.pools import Pool
-from mechassay.adversarial.redrawn import Redrawn, labels_of
-from mechassay.adversarial.robust import Robust
+from mechassay.adversarial.robust import Redrawn, Robust, labels_of
 from mechassay.circuits import (
     EAP,
     EAPIGInputs,
@@ -30,20 +26,11 @@ from mechassay.circuits.methods.nap import NAP
 from mechassay.circuits.pairing import paired
 from mechassay.circuits.tail import MEAN, CVaR, Mixture, Tail, WorstGroup
 from mechassay.errors import BadPairs, BadUsage, UnknownName
-from mechassay.examples import Prompt
 from mechassay.pairs import Batch, Pair
 from mechassay.progress import SILENT
 from mechassay.runs.robust import (
-    OWN,
-    RobustRun,
     check_apart,
-    robust_grids,
-    run_robust,
-    strata_grid,
-    write_robust,
 )
-from mechassay.stats.resampled import Estimate, Resampled, over_repeats
-from mechassay.stats.two_way import two_way_worst
 from mechassay.truth.models import load_truth
 from tiny import VOCABULARY, Subject, subject
 
@@ -61,10 +48,6 @@ def tiny() -> Subject:
     lengths = (5, 5, 5, 7, 5, 7)
     clean, other = ([rng.integers(VOCABULARY, size=n).tolist() for n in lengths] for _ in range(2))
     return dataclasses.replace(found, batch=Batch.from_tokens(clean, other, [[]] * 6, [[]] * 6))
-
-
-# --- pairs drawn anew
-# ---------------------------------------------------------------------------------
 
 
 def test_pairs_and_their_groups_are_those_of_the_pairing(tiny: Subject) -> None:
@@ -101,10 +84,6 @@ def test_labels_are_tags_or_parts() -> None:
     assert labels_of(pairs, "kind") == ["x"] and labels_of(pairs, "name") == ["Ann"]
     with pytest.raises(UnknownName, match="Did you mean 'name'"):
         labels_of(pairs, "nam")
-
-
-# --- the loop
-# -----------------------------------------------------------------------------------------
 
 
 def slowly(tiny: Subject, robust: Robust, seed: int) -> list[dict[str, Any]]:
@@ -326,10 +305,6 @@ def test_a_tail_counts_the_one_pair_that_fails() -> None:
     torch.testing.assert_close(worst.values[large], 8 * plain.values[large], rtol=1e-2, atol=1e-3)
 
 
-# --- what is refused
-# ----------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize(
     ("settings", "message"),
     [({"rounds": 0}, "at least 1 round; got 0"), ({"cut": "gredy"}, "Did you mean 'greedy'")],
@@ -369,284 +344,3 @@ def test_any_method_of_edges_will_do(tiny: Subject) -> None:
         tiny.model, pairs, "js", progress=SILENT
     )
     assert found.provenance["objective"] == "js" and found.provenance["method"] == "robust"
-
-
-# --- circuits on the same pairs
-# -----------------------------------------------------------------------
-
-
-def grid(seed: int) -> np.ndarray:
-    rng = np.random.default_rng(seed)
-    return (
-        rng.gamma(1.0, size=(120, 1))
-        + rng.gamma(1.0, size=(1, 101))
-        + 0.1 * rng.gamma(1.0, size=(120, 101))
-    )
-
-
-def test_differences_are_of_the_same_resamples() -> None:
-    values = grid(0)
-    ours = Resampled.of(values, 1)
-    same = ours.minus(ours).estimates()
-    assert all(each.value == 0 for each in same.values())
-    assert (
-        same["mean"].low
-        == same["mean"].high
-        == same["worst 10%"].low
-        == same["worst 10%"].high
-        == 0
-    )
-    shifted = Resampled.of(values + 2, 1).minus(ours).estimates()
-    assert [each.value for each in shifted.values()] == pytest.approx([2, 2, 2, 2])
-    assert [shifted["worst 10%"].low, shifted["worst 10%"].high] == pytest.approx([2, 2], abs=1e-5)
-    assert [shifted["mean"].low, shifted["mean"].high] == pytest.approx([2, 2], abs=1e-5)
-    # A mean is linear: the resampled difference is that of the grid of differences.
-    other = values + 0.3 * grid(5)
-    paired, direct = (
-        Resampled.of(other, 1).minus(ours).estimates()["mean"],
-        Resampled.of(other - values, 1).estimates()["mean"],
-    )
-    assert [paired.value, paired.low, paired.high] == pytest.approx(
-        [direct.value, direct.low, direct.high], abs=1e-5
-    )
-    alone = Resampled.of(other, 1).estimates()["mean"]
-    assert paired.high - paired.low < 0.5 * (alone.high - alone.low)
-    for wrong in (
-        Resampled.of(values[:3], 1),
-        Resampled.of(values, 2),
-        Resampled.of(values, 1, (0.5, 0.9)),
-    ):
-        with pytest.raises(BadUsage, match="same resamples"):
-            ours.minus(wrong)
-
-
-def test_statistics_of_a_grid() -> None:
-    values = grid(2)
-    found = Resampled.of(values, 0, (0.5, 0.9), 0.25).estimates()
-    assert list(found) == ["mean", "worst 25%", "50%", "90%", "max"]
-    # A quarter of 120 x 101 values are 3,030.
-    expected = [
-        values.mean(),
-        np.sort(values, axis=None)[-3030:].mean(),
-        *np.quantile(values, (0.5, 0.9)),
-        values.max(),
-    ]
-    assert [each.value for each in found.values()] == pytest.approx(expected)
-    assert found["mean"].low < values.mean() < found["mean"].high and np.isnan(found["max"].low)
-
-
-def test_percentiles_that_few_inputs_lie_beyond_have_no_interval() -> None:
-    """101 columns: 5 lie beyond the 95th percentile, 1 beyond the 99th.
-    Of 99 not even 5, of 4 nothing is known.
-    """
-    one, other = (Resampled.of(grid(seed), 0, (0.95, 0.99)) for seed in (3, 4))
-    for found in (one.estimates(), one.minus(other).estimates()):
-        assert np.isfinite([each.value for each in found.values()]).all()
-        assert [bool(np.isfinite([each.low, each.high]).all()) for each in found.values()] == [
-            True,
-            True,
-            True,
-            False,
-            False,
-        ]
-        assert np.isnan([found["99%"].low, found["99%"].high]).all()
-    less, few = (
-        Resampled.of(grid(3)[:, :n], 0, (0.95, 0.99), n_resamples=50).estimates() for n in (99, 4)
-    )
-    assert (
-        np.isnan(less["95%"].low)
-        and np.isfinite(less["mean"].low)
-        and np.isfinite(less["worst 10%"].low)
-    )
-    assert all(np.isnan(each.low) and np.isnan(each.high) for each in few.values())
-    with pytest.raises(BadUsage, match="at least 1 resample"):
-        Resampled.of(grid(3), 0, n_resamples=0)
-    with pytest.raises(BadUsage, match="worst share"):
-        Resampled.of(grid(3), 0, worst=1.0)
-
-
-def test_the_worst_share_of_each_resample_slowly() -> None:
-    """Every pair as often as its row and column were drawn, sorted, with the last one in part."""
-    values = grid(6)[:7, :9].astype(np.float32)
-    values[2:5, 3:6] = np.nan
-    found = two_way_worst(values, np.random.default_rng(8), 0.3, 20)
-    rng = np.random.default_rng(8)
-    rows, columns = (rng.multinomial(n, np.full(n, 1 / n), size=20) for n in values.shape)
-    for draw in range(20):
-        drawn = np.repeat(np.repeat(values, rows[draw], axis=0), columns[draw], axis=1).ravel()
-        drawn = np.sort(drawn[~np.isnan(drawn)].astype(float))[::-1]
-        whole = int(0.3 * len(drawn))
-        total = drawn[:whole].sum() + (0.3 * len(drawn) - whole) * drawn[whole]
-        assert found[draw] == pytest.approx(total / (0.3 * len(drawn)))
-    # What is alike everywhere has no tail.
-    assert two_way_worst(
-        np.full((5, 6), 2.0), np.random.default_rng(0), 0.1, 3
-    ).tolist() == pytest.approx([2, 2, 2])
-
-
-def test_values_that_are_not_there_are_left_out_of_everything() -> None:
-    """Two templates: blocks of 60 x 40 and 60 x 61 in a grid of 120 x 101.
-    No prompt is in more than 61 of 6,060 pairs.
-    """
-    values = grid(7)
-    values[:60, 40:] = values[60:, :40] = np.nan
-    known = values[~np.isnan(values)]
-    found = Resampled.of(values, 0).estimates()
-    expected = [known.mean(), np.sort(known)[-606:].mean(), np.quantile(known, 0.99), known.max()]
-    assert [each.value for each in found.values()] == pytest.approx(expected)
-    assert found["mean"].low < known.mean() < found["mean"].high
-    # 6,060 / 61 = 99 prompts, of which one lies beyond the 99th percentile.
-    assert np.isfinite(found["worst 10%"].low) and np.isnan(found["99%"].low)
-    # Of one pair a prompt there are ten.
-    sparse = np.where(np.eye(10, dtype=bool), grid(7)[:10, :10], np.nan)
-    assert np.isfinite(Resampled.of(sparse, 0).estimates()["mean"].low) and np.isnan(
-        Resampled.of(sparse, 0).estimates()["worst 10%"].low
-    )
-    with pytest.raises(BadUsage, match="all are NaN"):
-        Resampled.of(np.full((3, 3), np.nan), 0)
-
-
-def test_over_repeats_by_hand() -> None:
-    found = over_repeats([Estimate(value, value - 9, value + 9) for value in (1.0, 2.0, 3.0)])
-    half = 4.302653 / np.sqrt(
-        3
-    )  # Student's t with 2 degrees of freedom; the standard deviation is 1
-    assert [found.value, found.low, found.high] == pytest.approx([2, 2 - half, 2 + half], rel=1e-6)
-    assert over_repeats([Estimate(1.0, 0.0, 2.0)]) == Estimate(1.0, 0.0, 2.0)
-
-
-# --- the experiment
-# -----------------------------------------------------------------------------------
-
-
-def test_a_grid_of_strata_is_the_whole_grid_where_they_agree(tiny: Subject) -> None:
-    """Against the whole grid of the five-token prompts;
-    those of seven tokens are another stratum, and one has no partner.
-    """
-    model, batch = tiny.model, tiny.batch
-    scores = METHOD.score(model, batch, "kl", progress=SILENT)
-    circuits = [scores.top(n, by="magnitude") for n in (20, 60)]
-    strata = ["5", "5", "5", "7", "5", "8"], ["5", "5", "5", "7", "5", "7"]
-    found = strata_grid(model, circuits, batch, batch, strata, SILENT)
-    assert found.shape == (3, 6, 6)
-    assert np.array_equal(
-        ~np.isnan(found[0]), np.array([[a == b for b in strata[1]] for a in strata[0]])
-    )
-    rows = [0, 1, 2, 4]
-    part = batch.select(rows)
-    clean, corrupted = (
-        Pool((Prompt(""),) * 4, tokens) for tokens in (part.clean, part.counterfactual)
-    )
-    whole = evaluate_pairs(model, circuits, clean, corrupted, progress=SILENT)
-    np.testing.assert_allclose(
-        found[:2][(slice(None), *np.ix_(rows, rows))], whole.circuits, rtol=1e-5, atol=1e-7
-    )
-    np.testing.assert_allclose(found[2][np.ix_(rows, rows)], whole.corrupted, rtol=1e-5, atol=1e-7)
-    with pytest.raises(BadPairs, match="there is no grid"):
-        strata_grid(model, circuits, batch, batch, (["a"] * 6, ["b"] * 6), SILENT)
-
-
-RUN = RobustRun(
-    "truth-ioi",
-    "truth-ioi",
-    tails=("cvar", "worst-group:step=2.0"),
-    group="subject",
-    edges=6,
-    sizes=(6, 9),
-    rounds=2,
-    n_base=8,
-    n_held_out=9,
-    repeats=2,
-    seed=4,
-)
-
-
-def test_the_experiment_compares_rankings_and_goes_on_where_it_was(tmp_path: Path) -> None:
-    truth, run = load_truth("truth-ioi"), RUN
-    found = run_robust(run, tmp_path, truth.model, truth.task, progress=SILENT)
-    assert [repeat["seed"] for repeat in found] == [4, 5] and found[0] != found[1]
-    cells = {(cell["ranking"], cell["size"]): cell for cell in found[0]["cells"]}
-    names = ["matched", "random", "same-template", "cvar", "worst-group:step=2.0"]
-    assert [cells[name, 6]["pairs"] for name in names[:3]] == [8, 16, 16] and cells["cvar", 6][
-        "pairs"
-    ] == 4
-    assert found[0]["n_grid"] == 81 and found[0]["n_pairs"] == 8
-    # All prompts of this task are built alike, so these two are one.
-    assert cells["random", 6]["statistics"] == cells["same-template", 6]["statistics"]
-    assert len(found[0]["differences"]) == 2 * (1 + 2 + 3 + 3)
-    for row in found[0]["differences"]:
-        for name in (OWN, "mean", "worst 10%", "max"):
-            values = [
-                cells[row[side], row["size"]]["statistics"][name][0] for side in ("of", "minus")
-            ]
-            assert row["statistics"][name][0] == pytest.approx(values[0] - values[1], abs=1e-6)
-    # The true circuit has nine edges: there every ranking does what the model does, and no edges do
-    # not.
-    assert cells["matched", 9]["statistics"]["max"][0] < 1e-4 < 1 < found[0]["empty"]["mean"][0]
-    assert cells["matched", 9]["statistics"][OWN][0] < 1e-4 < 1 < found[0]["empty"][OWN][0]
-    assert [entry["round"] for entry in found[0]["rounds"]["cvar"]] == [1, 2]
-
-    assert write_robust(run, tmp_path, found).read_text("utf-8").count("<table") >= 5
-    assert "cvar minus same-template" in (tmp_path / "tables.md").read_text("utf-8")
-    assert json.loads((tmp_path / "result.json").read_text("utf-8"))["repeats"] == found
-    kept = EdgeScores.load(tmp_path / "scores" / "0-cvar.safetensors", truth.model.graph)
-    assert (
-        kept.provenance["n_examples"] == 4
-        and len(kept.top(6, by="magnitude")) == cells["cvar", 6]["edges"]
-    )
-    assert (tmp_path / "scores" / "0-worst-group_step_2.0.safetensors").is_file()
-    titles = [table.title for table in robust_grids(run, found)]
-    assert titles[:2] == ["KL, 6 edges", "Differences of KL, 6 edges"] and len(titles) == 5
-
-    (tmp_path / "repeats" / "1.json").unlink()
-    assert run_robust(run, tmp_path, truth.model, truth.task, progress=SILENT) == found
-    with pytest.raises(BadUsage, match="rounds"):
-        run_robust(
-            dataclasses.replace(run, rounds=1), tmp_path, truth.model, truth.task, progress=SILENT
-        )
-
-
-def test_a_method_that_trains_a_mask_has_no_rounds(tmp_path: Path) -> None:
-    truth = load_truth("truth-induction-trained")
-    method = "subnetwork-probing:steps=6,lr=0.1"
-    run = dataclasses.replace(
-        RUN,
-        model="truth-induction-trained",
-        task="truth-induction-trained",
-        method=method,
-        group="",
-        pairing="random",
-        repeats=1,
-    )
-    (found,) = run_robust(run, tmp_path, truth.model, truth.task, progress=SILENT)
-    assert not any(found["rounds"].values())
-    assert [cell["pairs"] for cell in found["cells"] if cell["size"] == 6] == [8, 8, 8, 8]
-    assert len(robust_grids(run, [found])) == 4
-
-
-@pytest.mark.parametrize(
-    ("settings", "message"),
-    [
-        ({"pairing": "matched"}, "the pairing is same-template or random"),
-        ({"pairing": "any"}, "pairing"),
-        ({"tails": ("cvar", "cvar:alpha=0.2")}, "different tails"),
-        ({"tails": ("mean",)}, "not the mean"),
-        ({"tails": ("cvr",)}, "Did you mean 'cvar'"),
-        ({"group": "colour"}, "colour"),
-    ],
-)
-def test_runs_that_are_refused(tmp_path: Path, settings: dict[str, Any], message: str) -> None:
-    truth = load_truth("truth-ioi")
-    with pytest.raises(BadUsage, match=message):
-        run_robust(
-            dataclasses.replace(RUN, **settings), tmp_path, truth.model, truth.task, progress=SILENT
-        )
-
-
-def test_a_task_without_templates_needs_another_pairing(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    truth = load_truth("truth-ioi")
-    monkeypatch.setattr(type(truth.task), "template", lambda self, tags: None)
-    with pytest.raises(BadUsage, match="take the pairing random"):
-        run_robust(RUN, tmp_path, truth.model, truth.task, progress=SILENT)

@@ -5,135 +5,30 @@ and changes prompts only as it may.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from itertools import combinations, permutations
-from types import MappingProxyType
+from itertools import permutations
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 from mechassay.adversarial import search as module
-from mechassay.adversarial.climbs import SearchResult
 from mechassay.adversarial.evaluation import evaluate_pairs
 from mechassay.adversarial.pools import Pool, draw_pools, tokenized
-from mechassay.adversarial.population import enumerate_pairs
-from mechassay.adversarial.search import expected_maximum, search, worst_apart
-from mechassay.adversarial.variants import values_of, variants
-from mechassay.circuits.faithfulness import evaluate
+from mechassay.adversarial.search import SearchResult, search
 from mechassay.circuits.scores import Circuit
 from mechassay.errors import BadUsage
-from mechassay.examples import Example, Prompt, filled
+from mechassay.examples import Prompt, filled
 from mechassay.models.model import Model, make_model
 from mechassay.progress import SILENT
-from mechassay.tasks.task import Task
+from mechassay.stats.summary import expected_maximum
 from mechassay.truth.models import Truth, load_truth
 from mechassay.truth.tasks import NAMES
 from tiny import with_words
 
 PARTS = {"indirect_object": NAMES, "subject": NAMES, "subject_2": NAMES}
-
-
-# --- prompts with one field changed
-# -------------------------------------------------------------------
-
-
-def ioi(a: str, b: str, c: str) -> Prompt:
-    plain = filled(
-        "Then {name_A} and {name_B} met. {name_C} gave it to",
-        {"name_A": a, "name_B": b, "name_C": c},
-    )
-    meaning = {
-        "subject": plain.spans["name_A" if c == a else "name_B"],
-        "subject_2": plain.spans["name_C"],
-    }
-    return Prompt(plain.text, (f" {b if c == a else a}",), (), {**plain.spans, **meaning})
-
-
-def test_a_name_is_changed_wherever_it_stands() -> None:
-    values = values_of(
-        [ioi("Ann", "Bob", "Ann"), ioi("Christina", "Ann", "Ann"), ioi("Bob", "Christina", "Bob")]
-    )
-    assert values["name_A"] == ("Ann", "Christina", "Bob") and values["name_C"] == ("Ann", "Bob")
-    found = variants(
-        ioi("Ann", "Bob", "Ann"),
-        {
-            **values,
-            "name_C": values["name_A"],
-            "subject": values["name_A"],
-            "subject_2": values["name_A"],
-        },
-    )
-    # Ann cannot become Bob, who is there; Bob can become Christina, whom name_B has been.
-    assert [each.prompt.text for each in found] == [
-        ioi("Christina", "Bob", "Christina").text,
-        ioi("Ann", "Christina", "Ann").text,
-    ]
-    assert found[0].change == "name_A, name_C, subject, subject_2: Ann -> Christina"
-    for each, wanted in zip(
-        found, (ioi("Christina", "Bob", "Christina"), ioi("Ann", "Christina", "Ann")), strict=True
-    ):
-        assert each.prompt.spans == wanted.spans and each.prompt.answers == ()
-
-
-def test_a_value_must_be_one_of_every_part_that_changes() -> None:
-    prompt = filled("In {century}{year} to {century}", {"century": "17", "year": "33"})
-    values = {"century": ("11", "17"), "century_2": ("11", "12"), "year": ("17", "33", "50", "")}
-    assert [each.prompt.text for each in variants(prompt, values)] == [
-        "In 1133 to 11",
-        "In 1750 to 17",
-    ]
-    # Where year and century happen to be the same they are one field, for which no value is common
-    # to all three.
-    same = filled("In {century}{year} to {century}", {"century": "17", "year": "17"})
-    assert variants(same, values) == []
-
-
-def test_parts_inside_others() -> None:
-    text = "pick red or blue now"
-    prompt = Prompt(
-        text, spans={"choices": (5, 16), "first": (5, 8), "second": (12, 16), "crossing": (14, 20)}
-    )
-    values = {"choices": ("a or b",), "first": ("green",), "second": ("black",), "crossing": ("x",)}
-    (found,) = variants(prompt, values)
-    assert found.prompt.text == "pick green or blue now"
-    assert (
-        found.prompt.part("choices") == "green or blue"
-        and found.prompt.part("second") == "blue"
-        and found.prompt.part("crossing") == "ue now"
-    )
-
-
-@settings(max_examples=25, deadline=None)
-@given(
-    st.lists(st.sampled_from("abcdefgh"), min_size=3, max_size=3, unique=True), st.integers(1, 5)
-)
-def test_templates_stay_intact(words: list[str], times: int) -> None:
-    """Every variant is the template with other words, one of them new,
-    and its parts are those of a prompt made so.
-    """
-    template, names = "{x}-{y} {x}/{z}:{y}{x}", "xyz"
-    first = dict(zip(names, words, strict=True))
-    values = {
-        f"{name}{end}": [each * times for each in "abcdefgh"]
-        for name in names
-        for end in ("", "_2", "_3")
-    }
-    found = variants(filled(template, first), values)
-    made = [{**first, name: new} for name in names for new in values[name] if new not in words]
-    assert {(each.prompt.text, tuple(each.prompt.spans.items())) for each in found} == {
-        (prompt.text, tuple(prompt.spans.items()))
-        for prompt in (filled(template, each) for each in made)
-    }
-    assert len(found) == len(made)
-
-
-# --- the search
-# ---------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
@@ -439,66 +334,3 @@ def test_what_cannot_be_searched(incomplete: Space) -> None:
             run(incomplete, **wrong)
     with pytest.raises(BadUsage, match=r"shape \(4, 4\) of the pools; got \(2, 3\)"):
         run(incomplete, sample=np.zeros((2, 3)))
-
-
-def test_the_worst_pairs_apart() -> None:
-    values = np.array([[9.0, 8.0, 1.0], [7.0, 5.0, np.nan], [3.0, 2.0, 4.0]])
-    assert worst_apart(values, 2) == [(0, 0), (1, 1)]
-    assert worst_apart(values, 9) == [(0, 0), (1, 1), (2, 2)]
-    assert worst_apart(np.full((2, 2), np.nan), 1) == []
-
-
-@settings(max_examples=40, deadline=None)
-@given(st.lists(st.integers(-5, 5), min_size=1, max_size=7), st.integers(1, 9))
-def test_the_expected_maximum_of_draws(values: list[int], draws: int) -> None:
-    every = [max(chosen) for chosen in combinations(values, min(draws, len(values)))]
-    assert expected_maximum(np.array(values, dtype=float), draws) == pytest.approx(
-        sum(every) / len(every), abs=1e-9
-    )
-
-
-@pytest.mark.parametrize(("n", "draws"), [(4, 0), (4, -1), (0, 1)])
-def test_an_expected_maximum_of_nothing_is_refused(n: int, draws: int) -> None:
-    with pytest.raises(BadUsage, match=f"at least 1 draw of at least 1 value; got {draws} of {n}"):
-        expected_maximum(np.zeros(n), draws)
-
-
-# --- whole populations
-# --------------------------------------------------------------------------------
-
-
-@dataclass(frozen=True)
-class Finite(Task):
-    """Forty examples, and no more."""
-
-    name = "finite"
-    counterfactuals = ("other-prompt",)
-    default_counterfactual = "other-prompt"
-    sizes = MappingProxyType({"test": 40})
-
-    def generate(self, split: str, seed: int, tokenizer: Any = None) -> Iterator[Example]:
-        yield from load_truth("truth-ioi").task.examples("test", limit=40)
-
-    def population(self, split: str) -> int:
-        return 40
-
-
-def test_a_population_is_evaluated_whole(truth: Truth) -> None:
-    circuit = without(truth, 7)
-    found = enumerate_pairs(truth.model, circuit, Finite(), progress=SILENT)
-    pairs = truth.task.pairs("test", limit=40)
-    slow = np.asarray(evaluate(truth.model, circuit, pairs, "kl", progress=SILENT))
-    assert [prompt.text for prompt in found.clean.prompts] == [pair.clean for pair in pairs]
-    np.testing.assert_allclose(found.values, slow, rtol=0, atol=1e-5)
-    assert found.maximum == pytest.approx(slow.max(), abs=1e-5) and found.worst == int(
-        np.argmax(found.values)
-    )
-    # Of forty values the 38th is the smallest that 95 % do not exceed, the 20th the median.
-    rising = sorted(found.values.tolist())
-    assert [found.quantile(p) for p in (0.95, 0.951, 0.5, 0.01, 0.999)] == [
-        rising[place] for place in (37, 38, 19, 0, 39)
-    ]
-    with pytest.raises(BadUsage, match="quantile"):
-        found.quantile(1.0)
-    with pytest.raises(BadUsage, match="cannot be enumerated"):
-        enumerate_pairs(truth.model, circuit, truth.task, progress=SILENT)

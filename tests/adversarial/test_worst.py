@@ -6,18 +6,15 @@ import math
 
 import numpy as np
 import pytest
-import torch
 
-from mechassay.adversarial.agreement import Agreement
 from mechassay.adversarial.evaluation import evaluate_pairs
 from mechassay.adversarial.pools import Pool, draw_pools
-from mechassay.adversarial.worst import disagreements, largest, largest_distinct, worst_cases
+from mechassay.adversarial.worst import disagreements, largest, worst_cases
 from mechassay.circuits.ablation import ablate, ablated_values
 from mechassay.circuits.faithfulness import evaluate
 from mechassay.circuits.methods.random import Random
 from mechassay.circuits.scores import Circuit
 from mechassay.errors import BadUsage
-from mechassay.examples import Prompt
 from mechassay.models.constants import Constants
 from mechassay.pairs import Batch
 from mechassay.progress import SILENT
@@ -136,50 +133,3 @@ def test_values_of_other_pools_are_refused(
         worst_cases(truth.model, circuit, *pools, grid[:, :6], 1)
     with pytest.raises(BadUsage, match="cannot have the shape"):
         worst_cases(truth.model, circuit, *pools, grid[:, 0], 1)
-
-
-def test_agreement_is_absolute_for_small_values_and_relative_for_large_ones() -> None:
-    allowed = Agreement.of(torch.float32)
-    a = np.array([0.0, 0.0, 10.0, 10.0, math.nan])
-    b = np.array([0.9e-4, 1.2e-4, 10.009, 10.02, math.nan])
-    assert allowed.holds(a, b).tolist() == [True, False, True, False, False]
-    assert Agreement.of(torch.bfloat16).absolute > allowed.absolute
-
-
-def test_no_prompt_comes_twice() -> None:
-    """The worst list may be one prompt with many others;
-    the other one takes each prompt, clean or corrupted, once.
-    """
-    prompts = [Prompt(text) for text in "abcd"]
-    clean, corrupted = (
-        Pool(tuple(each), torch.zeros(len(each), 2, dtype=torch.long))
-        for each in (prompts[:3], prompts[1:])
-    )
-    values = np.array([[9.0, 8.0, 7.0], [6.0, 1.0, 2.0], [3.0, 4.0, np.nan]])
-    # (a, b) first; it takes b's row too. Of the rest (c, c) is the worst, and (c, d) is undefined.
-    assert largest(values.reshape(-1), 3).tolist() == [0, 1, 2]
-    assert largest_distinct(values, clean, corrupted, 3).tolist() == [0, 7]
-    assert largest_distinct(np.array([1.0, 3.0, 2.0]), clean, corrupted, 5).tolist() == [
-        1
-    ]  # (b, c) shares a prompt with both others
-    assert largest_distinct(values, clean, corrupted, 0).tolist() == []
-    with pytest.raises(BadUsage, match="0 or more; got -1"):
-        largest_distinct(values, clean, corrupted, -1)
-
-
-def test_distinct_pairs_against_a_slow_version() -> None:
-    rng = np.random.default_rng(0)
-    clean, corrupted = (
-        Pool(
-            tuple(Prompt(f"{name}{rng.integers(9)}") for _ in range(12)),
-            torch.zeros(12, 2, dtype=torch.long),
-        )
-        for name in "xy"
-    )
-    values, used, wanted = rng.normal(size=(12, 12)), set[str](), []
-    for place in np.argsort(-values.reshape(-1)):
-        texts = {clean.prompts[place // 12].text, corrupted.prompts[place % 12].text}
-        if not texts & used:
-            used |= texts
-            wanted.append(place)
-    assert largest_distinct(values, clean, corrupted, 100).tolist() == wanted

@@ -18,7 +18,7 @@ from tokenizers.models import WordLevel
 from tokenizers.pre_tokenizers import Whitespace
 
 import tiny
-from mechassay.adversarial import heat_maps
+from mechassay.adversarial import statistics
 from mechassay.runs.adversarial_paper import PaperRun
 from mechassay.tasks import greater_than
 from mechassay.tasks.docstring import Docstring
@@ -47,7 +47,7 @@ SMALL = (
 @pytest.fixture(autouse=True)
 def few_heat_maps(monkeypatch: pytest.MonkeyPatch) -> None:
     """Drawing takes most of the time."""
-    monkeypatch.setattr(heat_maps, "MAPS", 0)
+    monkeypatch.setattr(statistics, "MAPS", 0)
 
 
 def test_a_run_and_its_report(run: Run, tmp_path: Path) -> None:

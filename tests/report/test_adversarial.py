@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 from rich.console import Console
 
-from mechassay.adversarial import heat_maps
+from mechassay.adversarial import statistics
 from mechassay.progress import SILENT
 from mechassay.records import Record
 from mechassay.report.adversarial import (
@@ -52,7 +52,7 @@ def records(tmp_path_factory: pytest.TempPathFactory) -> Iterator[list[Record]]:
         run, tmp_path_factory.mktemp("run"), lambda: load_named("truth-ioi"), progress=SILENT
     )
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(heat_maps, "MAPS", 1)
+        patch.setattr(statistics, "MAPS", 1)
         yield job.records()
 
 

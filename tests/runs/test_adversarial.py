@@ -6,10 +6,6 @@ from __future__ import annotations
 
 import dataclasses
 import json
-import signal
-import subprocess
-import sys
-import time
 from pathlib import Path
 from typing import Any
 
@@ -18,14 +14,11 @@ import pyarrow.parquet
 import pytest
 import torch
 
-from mechassay.adversarial import blocks
-from mechassay.adversarial.pools import draw_pools
-from mechassay.adversarial.values import Values
 from mechassay.circuits import EAPIGInputs
 from mechassay.circuits.ablation import ablate
 from mechassay.circuits.faithfulness import evaluate
-from mechassay.errors import BadFile, BadUsage, MissingExtra, UnknownName
-from mechassay.models.model import Model, make_model
+from mechassay.errors import BadUsage, UnknownName
+from mechassay.models.model import Model
 from mechassay.pairs import Batch
 from mechassay.progress import SILENT
 from mechassay.records import Record
@@ -38,32 +31,11 @@ from mechassay.runs.adversarial import (
 )
 from mechassay.runs.names import load_named, task_named
 from mechassay.stats.bounds import upper_bound
-from mechassay.tasks import load_task
 from mechassay.tasks.template import Template
 from mechassay.truth.models import load_truth
-from tiny import with_words
 
 TRUTH = "truth-ioi"
 FAST: dict[str, Any] = {"n_resamples": 50, "n_permutations": 50, "worst": 3}
-
-SLOW = """
-import sys, time
-import torch
-from pathlib import Path
-torch.set_num_threads(int(sys.argv[2]))
-from mechassay.adversarial import blocks
-from mechassay.runs.adversarial import AdversarialJob, AdversarialRun
-from mechassay.runs.names import load_named, task_named
-from mechassay.tasks import load_task
-from mechassay.tasks.template import Template
-
-# Blocks of four clean prompts of ten tokens, and time to be killed after each.
-blocks.BLOCK_TOKENS = 40
-fill = blocks.GridBlock.fill
-blocks.GridBlock.fill = lambda *given: (fill(*given), time.sleep(0.2))[0]
-run = AdversarialRun("truth-ioi", "truth-ioi", ("truth", "random@0.5"), n_clean=40, n_corrupted=6)
-AdversarialJob(run, Path(sys.argv[1]), lambda: load_named("truth-ioi")).values
-"""
 
 
 @pytest.fixture(scope="module")
@@ -191,39 +163,6 @@ def test_another_plan_is_refused(job: AdversarialJob, model: Model) -> None:
         AdversarialJob(other, job.folder.path, lambda: model)
 
 
-def test_a_killed_run_ends_bit_for_bit_the_same(
-    model: Model, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    out, threads = tmp_path / "killed", torch.get_num_threads()
-    process = subprocess.Popen(
-        [sys.executable, "-c", SLOW, str(out), str(threads)],
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-    )
-    store, deadline = out / "values" / "divergences.npy", time.monotonic() + 120
-    while not (store.is_file() and np.isfinite(np.load(store)).mean() > 0.2):
-        assert process.poll() is None, process.communicate()
-        assert time.monotonic() < deadline, "the run stored nothing in time"
-        time.sleep(0.02)
-    process.send_signal(signal.SIGKILL)
-    process.communicate(timeout=60)
-    kept = np.load(store)
-    assert (
-        np.isfinite(kept).any() and np.isnan(kept).any() and not (out / "values.parquet").exists()
-    )
-
-    monkeypatch.setattr(blocks, "BLOCK_TOKENS", 40)
-    run = AdversarialRun(TRUTH, TRUTH, ("truth", "random@0.5"), n_clean=40, n_corrupted=6)
-    jobs = {
-        name: AdversarialJob(run, tmp_path / name, lambda: model, progress=SILENT)
-        for name in ("killed", "undisturbed")
-    }
-    for each in jobs.values():
-        assert each.values.circuits.shape == (2, 40, 6)
-        assert not (each.folder.path / "values").exists()
-    assert jobs["killed"].values_file.read_bytes() == jobs["undisturbed"].values_file.read_bytes()
-
-
 @pytest.mark.parametrize("design", ["matched", "independent"])
 def test_pairs_have_exact_bounds(design: str, model: Model, tmp_path: Path) -> None:
     run = AdversarialRun(
@@ -333,201 +272,12 @@ def test_what_cannot_be_run_is_said_before_the_model_is_loaded(
     assert not (tmp_path / "out").exists()
 
 
-def test_without_pyarrow_there_is_one_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(sys.modules, "pyarrow", None)
-    with pytest.raises(MissingExtra, match=r"pip install 'mechassay\[parquet\]'"):
-        AdversarialJob(
-            AdversarialRun(TRUTH, TRUTH, ("full",)), tmp_path / "out", lambda: load_named(TRUTH)
-        )
-
-
 def test_names_of_files_are_told_apart() -> None:
     assert cell_name("canonical_ioi@0.01") == "canonical_ioi@0.01"
     assert (
         len({cell_name(text) for text in ("canonical:ioi", "canonical/ioi", "canonical_ioi")}) == 3
     )
     assert "/" not in cell_name("/a/b.safetensors@5")
-
-
-def test_wrong_values_break_the_run(
-    model: Model, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    run = AdversarialRun(TRUTH, TRUTH, ("random@0.5",), n_clean=8, n_corrupted=6, **FAST)
-    job = AdversarialJob(run, tmp_path, lambda: model, progress=SILENT)
-    job.values.circuits[0, 2, 3] += 20
-    (record,) = job.records()
-    assert record.controls["worst"]["n"] >= 3 and record.controls["worst"]["n_wrong"] == 1
-    assert "pairs that were run again have another divergence" in record.controls["failures"][0]
-    assert record.warnings == record.controls["failures"]
-
-
-def test_values_that_are_too_small_break_the_run_too(model: Model, tmp_path: Path) -> None:
-    run = AdversarialRun(TRUTH, TRUTH, ("random@0.5",), n_clean=8, n_corrupted=6, **FAST)
-    job = AdversarialJob(run, tmp_path, lambda: model, progress=SILENT)
-    flat = job.values.circuits[0].reshape(-1)
-    flat[np.argsort(flat)[:-3]] = 0
-    (record,) = job.records()
-    # The largest three are right; of pairs without a prompt twice, more are looked at.
-    assert (
-        record.controls["worst"]["n"] >= 3
-        and record.controls["worst"]["n_wrong"] <= record.controls["worst"]["n"] - 3
-    )
-    assert (
-        record.controls["drawn"]["n"] == 10
-        and record.controls["drawn"]["n_wrong"] > 5
-        and record.controls["drawn"]["largest"] > 1
-    )
-    assert record.controls["failures"]
-
-
-def test_a_model_that_says_the_same_after_all_prompts_breaks_the_run(
-    model: Model, tmp_path: Path
-) -> None:
-    run = AdversarialRun(TRUTH, TRUTH, ("random@0.5",), n_clean=8, n_corrupted=6, **FAST)
-    job = AdversarialJob(run, tmp_path, lambda: model, progress=SILENT)
-    clean, corrupted = job.pools
-    vars(job)["drawn"] = clean.select([0] * 8), clean.select([0] * 6), None
-    (record,) = job.records()
-    assert "every circuit would pass" in record.controls["failures"][0] and len(corrupted) == 6
-
-
-def test_records_of_another_file_are_refused(model: Model, tmp_path: Path) -> None:
-    run = AdversarialRun(TRUTH, TRUTH, ("random@0.5", "truth"), n_clean=8, n_corrupted=6, **FAST)
-    job = AdversarialJob(run, tmp_path, lambda: model, progress=SILENT)
-    job.records()
-    job.folder.record_file("truth").unlink()
-    changed = Values(job.values.names, job.values.circuits * 2, job.values.corrupted)
-    changed.save(job.values_file)
-    again = AdversarialJob(run, tmp_path, lambda: model, progress=SILENT)
-    with pytest.raises(
-        BadFile, match=r"values.parquet: is not the file that the record of random@0.5 was made of"
-    ):
-        again.records()
-
-
-def test_divergences_that_are_not_finite_are_refused(
-    job: AdversarialJob, records: list[Record], tmp_path: Path
-) -> None:
-    circuits = job.values.circuits.copy()
-    circuits[1, 2, 3] = np.nan
-    Values(job.values.names, circuits, job.values.corrupted).save(tmp_path / "values.parquet")
-    with pytest.raises(BadFile, match="1 of its divergences are not finite"):
-        Values.load(tmp_path / "values.parquet", job.values.names)
-
-
-def test_a_truncated_list_of_prompts_is_written_again(model: Model, tmp_path: Path) -> None:
-    run = AdversarialRun(TRUTH, TRUTH, ("truth",), n_clean=8, n_corrupted=6, **FAST)
-    file, texts = tmp_path / "prompts.json", []
-    for _ in range(2):
-        assert AdversarialJob(run, tmp_path, lambda: model, progress=SILENT).pools
-        texts.append(file.read_text("utf-8"))
-        file.write_text(texts[0][:50], encoding="utf-8")
-    assert texts[0] == texts[1] and len(json.loads(texts[0])["clean"]) == 8
-
-
-IOI_READER: dict[str, Any] = {
-    "counterfactual": "abc_counterfactual",
-    "n_clean": 12,
-    "n_corrupted": 10,
-    **FAST,
-}
-
-
-@pytest.fixture(scope="module")
-def reader() -> Model:
-    """A model that reads IOI."""
-    return make_model(*with_words())
-
-
-def test_a_grid_of_one_template_runs_nothing_else(reader: Model, tmp_path: Path) -> None:
-    plans = {
-        same: AdversarialRun("reader", "ioi", ("random@0.5",), same=same, controls=3, **IOI_READER)
-        for same in ((), ("template",))
-    }
-    jobs = {
-        same: AdversarialJob(plan, tmp_path / f"{len(same)}", lambda: reader, progress=SILENT)
-        for same, plan in plans.items()
-    }
-    (whole,), (some,) = (job.records() for job in jobs.values())
-    job = jobs["template",]
-    part, table = job.part, pyarrow.parquet.read_table(job.values_file)
-    assert (
-        part is not None
-        and table.num_rows == part.n_values == some.measures[0].n < 120 == whole.measures[0].n
-    )
-    prompts = json.loads((job.folder.path / "prompts.json").read_text("utf-8"))
-    templates = [pool.labels("template") for pool in job.pools]
-    assert [len(prompts[side]) for side in ("clean", "corrupted")] == [
-        len(pool) for pool in job.pools
-    ]
-    assert templates[0] is not None and templates[1] is not None
-    rows, columns = (table[side].to_pylist() for side in ("clean", "corrupted"))
-    assert [templates[0][row] for row in rows] == [templates[1][column] for column in columns]
-    # The split of the whole grid says of the same pairs what the restricted run says of all of its
-    # own.
-    same, different = whole.curves["split"]["halves"]
-    found = values_of(some)
-    assert (
-        (same["pairs"], different["pairs"]) == ("same", "different")
-        and same["n"] + different["n"] == 120
-        and same["n"] == part.n_values
-    )
-    assert same["circuit"]["mean"][0] == pytest.approx(found["mean"], abs=1e-5) and same["circuit"][
-        "max"
-    ][0] == pytest.approx(found["max"], abs=1e-5)
-    assert [half["pairs"] for half in some.curves["split"]["halves"]] == ["same"]
-    assert some.task.args["same"] == "template" and whole.task.args.get("same") is None
-    assert some.controls["random"]["pairs"] <= 9 and all(
-        check["n"] <= 9 for check in some.controls["checks"]
-    )
-    assert (
-        not some.controls["failures"] and sum(some.curves["histogram"]["circuit"]) == part.n_values
-    )
-    page = write_report(job.folder, [some]).read_text("utf-8")
-    assert (
-        "those that agree in template" in page
-        and "Both prompts of every pair have the same of" in page
-    )
-    # Labels are compared among prompts with the same partners: the template itself cannot be.
-    tested = {group["name"]: group for group in some.curves["groups"]}
-    assert tested and all(
-        sum(group["compared"]) == 0 for name, group in tested.items() if name.endswith("template")
-    )
-    assert "By template" in write_report(jobs[()].folder, [whole]).read_text("utf-8")
-
-
-def test_pairs_that_all_agree_are_a_grid_like_any_other(model: Model, tmp_path: Path) -> None:
-    plain, same = (
-        AdversarialJob(
-            AdversarialRun(
-                TRUTH, TRUTH, ("random@0.5",), same=fields, n_clean=9, n_corrupted=8, **FAST
-            ),
-            tmp_path / f"{len(fields)}",
-            lambda: model,
-            progress=SILENT,
-        )
-        for fields in ((), ("template",))
-    )
-    assert same.part is None
-    (one,), (other,) = plain.records(), same.records()
-    assert one.model_dump_json(include={"curves", "measures"}) == other.model_dump_json(
-        include={"curves", "measures"}
-    )
-
-
-def test_where_is_of_all_prompts(reader: Model, tmp_path: Path) -> None:
-    place = draw_pools(load_task("ioi"), reader, 1, 1)[0].prompts[0].part("place")
-    run = AdversarialRun(
-        "reader",
-        "ioi",
-        ("random@0.5",),
-        where=(f"place={place}",),
-        **{**IOI_READER, "n_clean": 3, "n_corrupted": 2},
-    )
-    job = AdversarialJob(run, tmp_path, lambda: reader, progress=SILENT)
-    (record,) = job.records()
-    assert {prompt.part("place") for pool in job.pools for prompt in pool.prompts} == {place}
-    assert record.task.args["where"] == f"place={place}" and record.measures[0].n == 6
 
 
 def own_task(first: str = "Ann") -> Template:
@@ -601,57 +351,3 @@ def test_circuits_are_found_on_the_pairs_and_by_the_objective_asked_for(
     assert sorted(train.counterfactual.tolist()) == sorted(plain.counterfactual.tolist())
     slow = EAPIGInputs().score(model, train, "kl", progress=SILENT).top(9, by="magnitude").pruned()
     assert job.circuits[0].circuit == slow or torch.equal(job.circuits[0].circuit.edges, slow.edges)
-
-
-@pytest.mark.parametrize(
-    ("settings", "message"),
-    [
-        ({"same": ("template",), "design": "matched"}, "--same chooses among the pairs of a grid"),
-        ({"same": ("template",), "ablation": "zero"}, "--same chooses among the pairs of a grid"),
-        ({"same": ("template", "template")}, "--same takes FIELD"),
-        ({"where": ("object",)}, "--where takes FIELD=VALUE"),
-        (
-            {"where": ("object=x",), "design": "matched", "enumerate_all": True},
-            "--enumerate takes all",
-        ),
-        ({"pairing": "random"}, "of circuits that a method finds"),
-        ({"objective": "kl"}, "of circuits that a method finds"),
-        (
-            {"circuits": ("eap@9",), "pairing": "random", "ablation": "mean"},
-            "Only counterfactual ablation pairs prompts",
-        ),
-        ({"controls": 0}, "controls must be 1 or more"),
-    ],
-)
-def test_restrictions_that_no_design_has_are_refused(
-    settings: dict[str, Any], message: str
-) -> None:
-    with pytest.raises(BadUsage, match=message):
-        AdversarialRun(
-            **{"model": TRUTH, "task": TRUTH, "circuits": ("truth",), **settings}
-        ).check()
-    with pytest.raises(UnknownName, match="pairing"):
-        AdversarialRun(TRUTH, TRUTH, ("eap@9",), pairing="unmatched").check()
-
-
-def test_prompts_without_fields_are_said(model: Model, tmp_path: Path) -> None:
-    names = (("Ann", "Bob"), ("Cid", "Dan"), ("Eve", "Fay"), ("Ann", "Dan"))
-    text = "then {} {} so so so so . {} to"
-    rows = [
-        json.dumps(
-            {
-                "clean": text.format(a, b, a),
-                "counterfactual": text.format(b, a, b),
-                "answer": f" {b}",
-                "foil": f" {a}",
-                "split": "test",
-            }
-        )
-        for a, b in names
-    ]
-    file = tmp_path / "own.jsonl"
-    file.write_text("\n".join(rows), encoding="utf-8")
-    run = AdversarialRun(TRUTH, str(file), ("truth",), n_clean=2, n_corrupted=2, **FAST)
-    (record,) = AdversarialJob(run, tmp_path / "out", lambda: model, progress=SILENT).records()
-    assert any("have no fields: no label can be compared" in text for text in record.warnings)
-    assert record.curves["split"]["templates"] is None

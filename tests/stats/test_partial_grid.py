@@ -158,6 +158,7 @@ def test_bounds_hold_as_often_as_they_promise(spread: tuple[float, float, float,
     assert held / SIMULATIONS >= least and shares / SIMULATIONS >= least
 
 
+@pytest.mark.slow
 def test_intervals_cover_the_population_of_the_sampling() -> None:
     """Prompts, and with them strata, drawn anew:
     mean and 90th percentile of all pairs that agree.

@@ -5,6 +5,7 @@ numpy's percentiles, and intervals by design.
 from __future__ import annotations
 
 import math
+from itertools import combinations
 
 import numpy as np
 import pytest
@@ -14,8 +15,14 @@ from hypothesis import strategies as st
 from mechassay.errors import BadUsage, UnknownName
 from mechassay.stats import summary
 from mechassay.stats.design import Design
-from mechassay.stats.percentiles import run_percentiles
-from mechassay.stats.summary import PERCENTILES, moments, summarise, z_score
+from mechassay.stats.summary import (
+    PERCENTILES,
+    expected_maximum,
+    moments,
+    run_percentiles,
+    summarise,
+    z_score,
+)
 
 # Table 3: value and z-score of min, quartiles, 95, 99, 99.9 and 99.99 % and max, below their mean
 # and deviation.
@@ -161,3 +168,18 @@ def test_bad_arguments() -> None:
         summarise(np.zeros(4), "matched", rng, (99.0,))
     with pytest.raises(UnknownName, match="Did you mean 'matched'"):
         summarise(np.zeros(4), "match", rng)
+
+
+@settings(max_examples=40, deadline=None)
+@given(st.lists(st.integers(-5, 5), min_size=1, max_size=7), st.integers(1, 9))
+def test_the_expected_maximum_of_draws(values: list[int], draws: int) -> None:
+    every = [max(chosen) for chosen in combinations(values, min(draws, len(values)))]
+    assert expected_maximum(np.array(values, dtype=float), draws) == pytest.approx(
+        sum(every) / len(every), abs=1e-9
+    )
+
+
+@pytest.mark.parametrize(("n", "draws"), [(4, 0), (4, -1), (0, 1)])
+def test_an_expected_maximum_of_nothing_is_refused(n: int, draws: int) -> None:
+    with pytest.raises(BadUsage, match=f"at least 1 draw of at least 1 value; got {draws} of {n}"):
+        expected_maximum(np.zeros(n), draws)

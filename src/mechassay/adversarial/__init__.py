@@ -1,3 +1,1 @@
-"""Adversarial evaluation of circuits: the high percentiles of a divergence,
-and what a sample of it supports.
-"""
+"""Adversarial evaluation of circuits: high percentiles of a divergence, and what a sample shows."""

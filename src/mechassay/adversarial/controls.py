@@ -1,27 +1,22 @@
-"""What an adversarial evaluation is compared with,
-and what it has to reproduce before it is believed.
+"""Controls of an adversarial evaluation: circuits to compare with, and known answers to reproduce.
 
     corrupted   KL(M(x) || M(x~)) of every pair: the model on the corrupted prompt, which is the
                 empty circuit
-    paths       as many edges on random paths from input to logits, all of them live, on a part of
-                the pairs
-    random      as many edges drawn uniformly, of which few or none are live, on the same part
-    full        every edge: must be 0                                    | checks, on the same part
+    paths       as many edges on random paths from input to logits, all of them live
+    random      as many edges drawn uniformly, of which few or none are live
+    full        every edge: must be 0                                    | checks
     empty       no edge, run like any circuit: must equal `corrupted`    |
 
-The checks would have shown that the published tables of Uit de Bos and Garriga-Alonso (2024) are
-probably those of the empty circuit: there all edges out of the embedding were ablated by mistake,
-and the circuit's divergence was that of `corrupted`. A circuit that does not differ from
-`corrupted` says nothing; whether it does is for the reader to see, so both are shown.
+All but `corrupted` use the first 64 prompts of each pool (or the first 64^2 pairs), so the main
+run's values can be compared with theirs. The checks would have shown that the published tables of
+Uit de Bos and Garriga-Alonso (2024) are probably those of the empty circuit: all edges out of the
+embedding were ablated by mistake. A circuit that does not differ from `corrupted` says nothing;
+both are shown, for the reader to see whether it does.
 
-The part is the first prompts of both pools (or the first pairs), so that the values of the main run
-can be compared with it.
-
-What a circuit has to beat is `paths` with as many live edges as it has itself. Of edges drawn
-uniformly almost none lie on a path while a circuit is sparse; `random` is then the empty circuit.
-
-Both are drawn with a seed of their own, made of the run's (`control_seed`): a run may be of random
-circuits, which are drawn with the run's seed itself, and would else be their own control.
+What a circuit has to beat is `paths` with as many live edges as its own. While a circuit is sparse,
+almost no edge drawn uniformly lies on a path, and `random` is the empty circuit. Both are drawn
+with a seed made from the run's (`control_seed`): the run's own random circuits use the run's seed
+and would otherwise be their own control.
 """
 
 from __future__ import annotations
@@ -33,10 +28,9 @@ from pathlib import Path
 import numpy as np
 from jaxtyping import Float
 
-from mechassay.adversarial.agreement import Agreement
+from mechassay.adversarial.divergence import Tolerance
 from mechassay.adversarial.evaluation import evaluate_pairs
 from mechassay.adversarial.pools import Pool
-from mechassay.adversarial.restriction import first_part
 from mechassay.circuits.methods.random import Random
 from mechassay.circuits.methods.random_paths import RandomPaths
 from mechassay.circuits.scores import Circuit
@@ -46,20 +40,20 @@ from mechassay.progress import BAR, Progress
 from mechassay.stats.partial_grid import PartialGrid
 
 CONTROL = 1
-"""What sets the seed of random controls apart from that of a run's random circuits."""
+"""Makes the seed of random controls another than that of a run's random circuits."""
 SIDE = 64
-"""Prompts of each pool in the part of a grid; of pairs its square."""
+"""Prompts of each pool that controls use of a grid; of pairs its square."""
 
 
 @dataclass(frozen=True)
-class Check:
+class ControlCheck:
     """A control with a known answer.
 
     Attributes:
         name: which one.
         largest: the largest difference from the answer, in nats.
-        n: pairs looked at.
-        n_wrong: of them, those that differ by more than rounding.
+        n: pairs compared.
+        n_wrong: pairs that differ by more than rounding.
     """
 
     name: str
@@ -76,25 +70,25 @@ class Check:
         name: str,
         values: Float[np.ndarray, "pairs"],
         answer: Float[np.ndarray, "pairs"],
-        allowed: Agreement,
-    ) -> Check:
-        wrong = ~allowed.holds(values, answer)
-        return Check(name, float(np.abs(values - answer).max()), int(values.size), int(wrong.sum()))
+        allowed: Tolerance,
+    ) -> ControlCheck:
+        largest, wrong = np.abs(values - answer).max(), ~allowed.holds(values, answer)
+        return ControlCheck(name, float(largest), int(values.size), int(wrong.sum()))
 
 
 @dataclass(frozen=True, eq=False)
-class Controls:
+class ControlResults:
     """Controls of one run.
 
     Attributes:
         checks: full and empty.
-        random: for every number of edges, the divergences of as many drawn uniformly, on the part.
-        paths: the same for every number of live edges, of random paths.
-        n_live: of the circuits of `random`, the edges on a path from input to logits.
-        n_edges: of the circuits of `paths`, which may be a few less than asked for.
+        random: by number of edges, the divergences of as many drawn uniformly.
+        paths: by number of live edges, the divergences of as many on random paths.
+        n_live: edges on a path from input to logits, of the circuits of `random`.
+        n_edges: edges of the circuits of `paths`, which may be a few less than asked for.
     """
 
-    checks: tuple[Check, ...]
+    checks: tuple[ControlCheck, ...]
     random: Mapping[int, Float[np.ndarray, "*part"]]
     paths: Mapping[int, Float[np.ndarray, "*part"]]
     n_live: Mapping[int, int]
@@ -116,8 +110,7 @@ def random_paths(graph: Graph, n_edges: int, seed: int) -> Circuit:
 
 
 def control_seed(seed: int) -> int:
-    """The seed of the random controls of a run with that seed:
-    independent of the run's own random circuits.
+    """The seed of a run's random controls, independent of the run's own random circuits.
 
     It is the first word of `numpy.random.SeedSequence((seed, CONTROL))`, with a negative seed
     modulo 2^64.
@@ -127,18 +120,14 @@ def control_seed(seed: int) -> int:
 
 @dataclass(frozen=True, eq=False)
 class ControlCircuits:
-    """The random circuits that those of a run are compared with."""
+    """The random circuits that a run's circuits are compared with."""
 
     random: Mapping[int, Circuit]
     paths: Mapping[int, Circuit]
 
     @staticmethod
     def of(circuits: Sequence[Circuit], graph: Graph, seed: int) -> ControlCircuits:
-        """Of as many edges, and of as many live edges, as each of the circuits.
-
-        Args:
-            seed: of the run; that of the random circuits is made of it.
-        """
+        """With as many edges, and as many live edges, as each circuit of the run with `seed`."""
         sizes = sorted({len(circuit) for circuit in circuits})
         live = sorted({len(circuit.pruned()) for circuit in circuits})
         own = control_seed(seed)
@@ -148,15 +137,22 @@ class ControlCircuits:
         )
 
     def with_checks(self, graph: Graph) -> list[Circuit]:
-        """The full and the empty circuit, those of `random`, those of `paths`:
-        in the order of `controls_of`.
-        """
-        return [
-            Circuit.full(graph),
-            Circuit.empty(graph),
-            *self.random.values(),
-            *self.paths.values(),
-        ]
+        """The full and the empty circuit, and all others, in the order of `controls_of`."""
+        checks = (Circuit.full(graph), Circuit.empty(graph))
+        return [*checks, *self.random.values(), *self.paths.values()]
+
+
+def first_part(
+    part: PartialGrid | None, shape: tuple[int, ...], side: int
+) -> tuple[np.ndarray, ...]:
+    """Places of the prompts on each axis that controls use: the first `side`, or `side`^2 pairs.
+
+    Of a restricted grid the corrupted prompts are the first that agree with one of the clean ones.
+    """
+    if part is None or len(shape) == 1:
+        return tuple(np.arange(min(n, side if len(shape) == 2 else side**2)) for n in shape)
+    rows = np.arange(min(shape[0], side))
+    return rows, np.flatnonzero(np.isin(part.corrupted, part.clean[rows]))[:side]
 
 
 def run_controls(
@@ -171,15 +167,15 @@ def run_controls(
     part: PartialGrid | None = None,
     store: Path | None = None,
     progress: Progress = BAR,
-) -> Controls:
+) -> ControlResults:
     """Run the controls on a part of the pairs.
 
     Args:
         circuits: of the run; random circuits of their sizes are drawn.
-        seed: of the run; that of the random circuits is made of it.
+        seed: of the run.
         main: KL(M(x) || M(x~)) as the main run has it: [clean, corrupted] of a grid, else [pairs].
         side: prompts of each pool to take of a grid; of pairs its square.
-        part: which pairs of the grid there are.
+        part: the pairs of a restricted grid.
         store: as `evaluate_pairs`.
 
     Raises:
@@ -188,7 +184,7 @@ def run_controls(
     places = first_part(part, main.shape, side)
     rows, columns = places[0].tolist(), places[-1].tolist()
     drawn = ControlCircuits.of(circuits, model.graph, seed)
-    found = evaluate_pairs(
+    values = evaluate_pairs(
         model,
         drawn.with_checks(model.graph),
         clean.select(rows),
@@ -198,11 +194,9 @@ def run_controls(
         store=store,
         progress=progress,
     )
+    corrupted_runs = np.asarray(main[np.ix_(*places)])
     return controls_of(
-        drawn,
-        np.asarray(found.circuits),
-        np.asarray(main[np.ix_(*places)]),
-        Agreement.of(model.dtype),
+        drawn, np.asarray(values.circuits), corrupted_runs, Tolerance.of(model.dtype)
     )
 
 
@@ -210,18 +204,17 @@ def controls_of(
     drawn: ControlCircuits,
     values: Float[np.ndarray, "circuits *part"],
     corrupted: Float[np.ndarray, "*part"],
-    allowed: Agreement,
-) -> Controls:
+    allowed: Tolerance,
+) -> ControlResults:
     """Controls from the divergences of `ControlCircuits.with_checks`; NaN is no pair."""
     pairs = ~np.isnan(corrupted)
     full, empty, answer = values[0][pairs], values[1][pairs], corrupted[pairs]
     checks = (
-        Check.of("full", full, np.zeros_like(full), allowed),
-        Check.of("empty", empty, answer, allowed),
+        ControlCheck.of("full", full, np.zeros_like(full), allowed),
+        ControlCheck.of("empty", empty, answer, allowed),
     )
     random = dict(zip(drawn.random, values[2:], strict=False))
     paths = dict(zip(drawn.paths, values[2 + len(drawn.random) :], strict=True))
     n_live = {size: len(circuit.pruned()) for size, circuit in drawn.random.items()}
-    return Controls(
-        checks, random, paths, n_live, {size: len(circuit) for size, circuit in drawn.paths.items()}
-    )
+    n_edges = {size: len(circuit) for size, circuit in drawn.paths.items()}
+    return ControlResults(checks, random, paths, n_live, n_edges)

@@ -1,12 +1,14 @@
-"""KL(M(x) || C(x, x~)) for every pair of a clean and a corrupted prompt,
-for several circuits at once.
+"""KL(M(x) || C(x, x~)) for every pair of prompts, and for several circuits at once.
 
-How the work is divided, and what is shared between pairs, is in `blocks`. KL(M(x) || M(x~)) is the
-empty circuit: with every edge ablated, C(x, x~) = M(x~). It is the first control, and costs
-nothing.
+How the work is divided, and what pairs share, is in `batching`. KL(M(x) || M(x~)) is the empty
+circuit: with every edge ablated, C(x, x~) = M(x~). It is the first control, and costs nothing.
 
-Values go to a memory-mapped file of fp32 as they are made; NaN is what is still to be done. A job
-that was killed does the blocks that are not whole again.
+Values go to a memory-mapped file of fp32 as they are computed; NaN is still to be done. After an
+interruption, unfinished blocks are recomputed.
+
+`enumerate_pairs` evaluates every matched pair of a split, where a task has finitely many. Such a
+population has quantiles and a largest value, and needs no interval. A task whose examples can be
+counted says how many a split has (`population`); so far only greater-than does.
 """
 
 from __future__ import annotations
@@ -17,20 +19,25 @@ import shutil
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
 from jaxtyping import Float
 
-from mechassay.adversarial.blocks import Work
-from mechassay.adversarial.pools import Pool
+from mechassay.adversarial.batching import Schedule
+from mechassay.adversarial.pools import Pool, enumerate_pools
 from mechassay.circuits.scores import Circuit
 from mechassay.errors import BadFile, BadUsage, DiskFull, GraphMismatch, NonFinite
 from mechassay.models.circuit_forward import circuit_runner
 from mechassay.models.memory import out_of_memory_is_an_error
 from mechassay.models.model import Model
 from mechassay.progress import BAR, Progress
+from mechassay.stats.bounds import check_share, decimal
 from mechassay.stats.partial_grid import PartialGrid
+
+if TYPE_CHECKING:
+    from mechassay.tasks.task import Task
 
 
 @dataclass(frozen=True, eq=False)
@@ -57,15 +64,14 @@ def evaluate_pairs(
     store: Path | None = None,
     progress: Progress = BAR,
 ) -> Divergences:
-    """The divergence of every pair: each clean prompt with each corrupted one,
-    or prompt i with prompt i.
+    """The divergence of every pair: each clean prompt with each corrupted one, or i with i.
 
     Args:
         circuits: one or more, of the model's graph.
         grid: all combinations; otherwise the pools are of one size and pair i is (clean i,
             corrupted i).
         part: which of the combinations; the values of all others are NaN.
-        store: a folder for what is done, so that a killed job can go on; None: in memory.
+        store: a folder for finished values, so that a killed job can resume; None: in memory.
 
     Raises:
         GraphMismatch: a circuit belongs to another graph than the model's, or its neurons to
@@ -106,7 +112,8 @@ def evaluate_pairs(
         circuit_runner(model.decoder, model.graph, circuit.edges, circuit.neurons)
         for circuit in circuits
     ]
-    work = Work(model, runs, clean.tokens.to(model.device), corrupted.tokens.to(model.device))
+    device = model.device
+    schedule = Schedule(model, runs, clean.tokens.to(device), corrupted.tokens.to(device))
     with (
         torch.no_grad(),
         progress.track(
@@ -115,7 +122,7 @@ def evaluate_pairs(
         ) as advance,
         out_of_memory_is_an_error("Adversarial evaluation"),
     ):
-        for block in work.grid_blocks(part) if grid else work.pair_blocks():
+        for block in schedule.grid_blocks(part) if grid else schedule.pair_blocks():
             block.fill(values.array, advance)
             _check_finite(values.array[(slice(None), *block.place)], block.place)
     values.flush()
@@ -123,9 +130,7 @@ def evaluate_pairs(
 
 
 class _Store:
-    """The values: row 0 is the empty circuit, then one for each circuit.
-    NaN is still to be done.
-    """
+    """The values: row 0 is the empty circuit, then one a circuit. NaN is still to be done."""
 
     def __init__(self, folder: Path | None, shape: tuple[int, ...], identity: str) -> None:
         if folder is None:
@@ -147,14 +152,13 @@ class _Store:
                 " or remove this one."
             )
         try:
-            # Looked at before it is opened for writing, which would fill up a truncated file with
-            # zeros.
-            found = np.lib.format.open_memmap(file, mode="r")
+            # Read first: opening for writing would fill up a truncated file with zeros.
+            stored = np.lib.format.open_memmap(file, mode="r")
         except (ValueError, OSError) as error:
             raise BadFile(f"{file}: not an array of divergences: {error}.") from None
-        if found.shape != shape or found.dtype != np.float32:
+        if stored.shape != shape or stored.dtype != np.float32:
             raise BadFile(
-                f"{file}: holds {found.dtype} {found.shape}; this run makes float32 {shape}."
+                f"{file}: holds {stored.dtype} {stored.shape}; this run makes float32 {shape}."
             )
         self.array = np.lib.format.open_memmap(file, mode="r+")
 
@@ -165,9 +169,9 @@ class _Store:
 
 
 def _check_room(folder: Path, size: int) -> None:
-    """Refuse what does not fit: a mapped file that finds the disk full kills the process."""
+    """Refuse what does not fit: a memory-mapped file on a full disk kills the process."""
     free = shutil.disk_usage(folder).free
-    # The parquet file is made beside it before it is removed.
+    # The parquet file is written beside it before it is removed.
     if 2 * size > free:
         raise DiskFull(
             f"{folder}: needs {2 * size / 1e9:.2g} GB for the divergences; {free / 1e9:.2g} GB are"
@@ -178,7 +182,7 @@ def _check_room(folder: Path, size: int) -> None:
 def _identity(
     circuits: Sequence[Circuit], clean: Pool, corrupted: Pool, part: PartialGrid | None
 ) -> str:
-    """What the values are of, but for the model."""
+    """A hash of everything the values depend on, except the model."""
     digest = hashlib.sha256()
     for circuit in circuits:
         parts = (circuit.edges,) if circuit.neurons is None else (circuit.edges, circuit.neurons)
@@ -193,15 +197,71 @@ def _identity(
 
 
 def _check_finite(values: Float[np.ndarray, "rows *block"], place: tuple[np.ndarray, ...]) -> None:
-    """Refuse what is not finite in the block that has this place in the grid
-    (or among the pairs).
-    """
+    """Refuse values that are not finite, in the block at this place of the grid or the pairs."""
     if not np.isfinite(values).all():
-        row, *found = np.argwhere(~np.isfinite(values))[0].tolist()
-        where = [int(axis.reshape(-1)[at]) for axis, at in zip(place, found, strict=True)]
-        value = values[(row, *found)]
+        row, *at = np.argwhere(~np.isfinite(values))[0].tolist()
+        pair = [int(axis.reshape(-1)[index]) for axis, index in zip(place, at, strict=True)]
         circuit = "the corrupted run" if row == 0 else f"circuit {row - 1}"
         raise NonFinite(
-            f"The divergence of {circuit} for pair {', '.join(map(str, where))} is {value}:"
-            " activations overflow or hold NaN."
+            f"The divergence of {circuit} for pair {', '.join(map(str, pair))} is"
+            f" {values[(row, *at)]}: activations overflow or hold NaN."
         )
+
+
+@dataclass(frozen=True, eq=False)
+class Enumeration:
+    """The divergences of a whole population of pairs, in nats: nothing about them is an estimate.
+
+    Attributes:
+        clean, corrupted: prompt i of one with prompt i of the other. `clean.dropped` counts what
+            has another length.
+    """
+
+    clean: Pool
+    corrupted: Pool
+    values: Float[np.ndarray, "pairs"]
+
+    @property
+    def worst(self) -> int:
+        """The pair with the largest divergence, the first of equals."""
+        return int(np.argmax(self.values))
+
+    @property
+    def maximum(self) -> float:
+        """The largest divergence of all pairs."""
+        return float(self.values[self.worst])
+
+    def quantile(self, p: float) -> float:
+        """The smallest divergence that at least the share p of the pairs do not exceed.
+
+        Raises:
+            BadUsage: p is not between 0 and 1.
+        """
+        check_share("A quantile", p)
+        place = math.ceil(decimal(p) * len(self.values)) - 1
+        return float(np.partition(self.values, place)[place])
+
+
+def enumerate_pairs(
+    model: Model,
+    circuit: Circuit,
+    task: Task,
+    *,
+    split: str = "test",
+    counterfactual: str | None = None,
+    store: Path | None = None,
+    progress: Progress = BAR,
+) -> Enumeration:
+    """Evaluate every example of a split with its own corrupted prompt.
+
+    Args:
+        store: as `evaluate_pairs`.
+
+    Raises:
+        As `enumerate_pools` and `evaluate_pairs`.
+    """
+    clean, corrupted = enumerate_pools(task, model, split=split, counterfactual=counterfactual)
+    values = evaluate_pairs(
+        model, [circuit], clean, corrupted, grid=False, store=store, progress=progress
+    )
+    return Enumeration(clean, corrupted, values.circuits[0])

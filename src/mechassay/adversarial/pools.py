@@ -1,15 +1,13 @@
-"""Pools of clean and corrupted prompts, each with each:
-what an adversarial evaluation draws its pairs from.
+"""Pools of clean and corrupted prompts, from which an adversarial evaluation takes its pairs.
 
-The clean pool are original prompts of a task's split, the corrupted pool counterfactual prompts of
-one kind, from other examples of the same split (the next ones of its stream), so that the two are
-drawn independently. Where they are matched instead, prompt i of one belongs to prompt i of the
-other.
+The clean pool holds original prompts of a task's split. The corrupted pool holds counterfactual
+prompts of one kind, from the next examples of the same stream, so that the two are drawn
+independently. If they are matched, prompt i of one belongs to prompt i of the other. Where a task
+has finitely many examples, `enumerate_pools` takes all of them.
 
-Any clean prompt must be comparable with any corrupted one, token by token, so all have the same
-number of
-tokens: the number that most of the clean prompts have. Prompts of another length, or with words
-that the tokenizer does not know, are dropped and counted.
+Any clean prompt must be comparable with any corrupted one, token by token, so all have the number
+of tokens that most of the clean prompts have. Prompts of another length, or with words that the
+tokenizer does not know, are dropped and counted.
 
 The fields of a prompt are its parts (`Prompt.spans`): what group-by and search work with.
 """
@@ -18,20 +16,20 @@ from __future__ import annotations
 
 from array import array
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Hashable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from itertools import chain, islice
 from types import MappingProxyType
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 import torch
-from jaxtyping import Int
+from jaxtyping import Float, Int
 from torch import Tensor
 
 from mechassay.alignment import encode
-from mechassay.errors import BadPairs, BadUsage, UnknownName
+from mechassay.errors import BadPairs, BadUsage, UnknownName, one_of
 from mechassay.examples import Example, Prompt
 
 if TYPE_CHECKING:
@@ -43,12 +41,12 @@ if TYPE_CHECKING:
 PUBLIC_SPLITS = ("train", "validation", "test")
 CHUNK = 256
 PATIENCE = 20
-"""Examples that are looked at for each prompt that is wanted, before giving up."""
+"""Examples tried for each prompt asked for, before giving up."""
 NOTHING = "-"
 TEMPLATE = "template"
 ABSENT = "no such counterfactual"
 RARE = 100
-"""How many times more examples are looked at where prompts are chosen by their fields."""
+"""How many times more examples are tried where prompts are chosen by their fields."""
 NO_FIELDS: Mapping[str, str] = MappingProxyType({})
 
 
@@ -60,8 +58,8 @@ class Pool:
         prompts: texts with their parts.
         tokens: their ids, with what the model puts before every prompt.
         dropped: prompts left out, by reason.
-        columns: what else is known of every prompt, by name: tags of its example, and "template",
-            how it is built, where the task says so.
+        columns: other labels of every prompt, by name: the tags of its example, and "template" (how
+            it is built) where the task says so.
     """
 
     prompts: tuple[Prompt, ...]
@@ -74,9 +72,7 @@ class Pool:
 
     @cached_property
     def fields(self) -> dict[str, tuple[str, ...]]:
-        """The text of every part, by its name, in the order of the prompts;
-        "-" where a prompt lacks it.
-        """
+        """The text of every part by name, in the order of the prompts; "-" where it is missing."""
         names = dict.fromkeys(name for prompt in self.prompts for name in prompt.spans)
         return {
             name: tuple(
@@ -86,15 +82,13 @@ class Pool:
         }
 
     def labels(self, name: str) -> tuple[str, ...] | None:
-        """The value of a field for every prompt: its part of that name, or what else is known;
-        None where one lacks it.
-        """
-        known = self.columns.get(name, (NOTHING,) * len(self))
-        found = tuple(
-            prompt.part(name) if name in prompt.spans else known[row]
-            for row, prompt in enumerate(self.prompts)
+        """The value of a field in every prompt, from parts or `columns`; None if one lacks it."""
+        other = self.columns.get(name, (NOTHING,) * len(self))
+        labels = tuple(
+            prompt.part(name) if name in prompt.spans else label
+            for prompt, label in zip(self.prompts, other, strict=True)
         )
-        return None if NOTHING in found else found
+        return None if NOTHING in labels else labels
 
     def select(self, rows: Sequence[int]) -> Pool:
         """The prompts at `rows`, in that order."""
@@ -110,7 +104,7 @@ class Pool:
 
 
 def tokenized(model: Model, texts: Sequence[str]) -> list[list[int]]:
-    """Ids of prompts as the model gets them.
+    """Token ids of prompts, with what the model puts before them.
 
     Raises:
         BadPairs: the model has no tokenizer.
@@ -153,7 +147,7 @@ def draw_pools(
             f" {n_corrupted} corrupted prompts."
         )
     sides = _Sides(model, matched, n_clean, n_corrupted)
-    # What is chosen by its fields may be rare, and is looked at before it is tokenized.
+    # Prompts chosen by their fields may be rare, and are checked before they are tokenized.
     patience = (PATIENCE * (n_clean + n_corrupted) + CHUNK) * (RARE if where else 1)
     examples = _with_fields(task, task.generate(split, seed, model.tokenizer), kind, where)
     sides.fill(
@@ -161,32 +155,129 @@ def draw_pools(
         min(CHUNK, 4 * (n_clean + n_corrupted)) if where else CHUNK,
     )
     if not sides.full:
-        had = (
-            f"{len(sides.clean)} clean and {len(sides.corrupted)} corrupted prompts of"
-            f" {sides.length or 0} tokens"
+        dropped = dropped_text(sides.clean.dropped + sides.corrupted.dropped)
+        raise BadPairs(
+            f"Split {split!r} of {task.name} has {len(sides.clean)} clean and"
+            f" {len(sides.corrupted)} corrupted prompts of {sides.length or 0} tokens for"
+            f" {model.name}; asked for {n_clean} and {n_corrupted}{dropped}."
         )
-        asked = (
-            f"asked for {n_clean} and"
-            f" {n_corrupted}{said(sides.clean.dropped + sides.corrupted.dropped)}"
-        )
-        raise BadPairs(f"Split {split!r} of {task.name} has {had} for {model.name}; {asked}.")
     return sides.clean.pool(), sides.corrupted.pool()
 
 
-def left_out(model: Model, tokens: Sequence[int], length: int) -> str | None:
-    """Why a prompt cannot be in a pool; None if it can.
-    What stands before every prompt may be anything.
-    """
+def why_dropped(model: Model, tokens: Sequence[int], length: int) -> str | None:
+    """Why a prompt cannot be in a pool; None if it can. Prepended tokens are not checked."""
     unknown = None if model.tokenizer is None else model.tokenizer.unk_token_id
     if len(tokens) != length:
         return f"not {length} tokens"
     return "words unknown to the tokenizer" if unknown in tokens[len(model.prepend) :] else None
 
 
-def said(dropped: Mapping[str, int]) -> str:
-    """Counts of what was left out, for the end of a message."""
+def dropped_text(dropped: Mapping[str, int]) -> str:
+    """Counts of what was dropped, for the end of a message."""
     counts = ", ".join(f"{count:,} {reason}" for reason, count in dropped.items() if count)
     return f" (left out: {counts})" if counts else ""
+
+
+def enumerate_pools(
+    task: Task,
+    model: Model,
+    *,
+    split: str = "test",
+    counterfactual: str | None = None,
+    seed: int = 0,
+) -> tuple[Pool, Pool]:
+    """All prompts of a split that the tokenizer allows, and for each its own corrupted prompt.
+
+    Args:
+        seed: of their order alone.
+
+    Raises:
+        UnknownName: no such split or counterfactual.
+        BadUsage: the task's examples cannot be counted, or a negative seed.
+        BadPairs: nothing is left of the split.
+    """
+    kind = _checked(task, split, counterfactual, seed, model.tokenizer)
+    check_finite(task)
+    examples = [
+        (example.prompt, example.counterfactuals.get(kind))
+        for example in task.generate(split, seed, model.tokenizer)
+    ]
+    pairs = [(clean, corrupted) for clean, corrupted in examples if corrupted is not None]
+    if not pairs:
+        raise BadPairs(
+            f"Split {split!r} of {task.name} has no examples with {kind!r} for {model.name}."
+        )
+    tokens = [tokenized(model, [pair[side].text for pair in pairs]) for side in (0, 1)]
+    length = Counter(map(len, tokens[0])).most_common(1)[0][0]
+    reasons = [
+        why_dropped(model, clean, length) or why_dropped(model, corrupted, length)
+        for clean, corrupted in zip(*tokens, strict=True)
+    ]
+    dropped = Counter({ABSENT: len(examples) - len(pairs)}) + Counter(filter(None, reasons))
+    kept = [row for row, reason in enumerate(reasons) if reason is None]
+    if not kept:
+        raise BadPairs(
+            f"Split {split!r} of {task.name} has no pairs of {length} tokens for"
+            f" {model.name}{dropped_text(dropped)}."
+        )
+    clean, corrupted = (
+        Pool(tuple(pairs[row][side] for row in kept), torch.tensor([ids[row] for row in kept]))
+        for side, ids in enumerate(tokens)
+    )
+    return replace(clean, dropped=dict(dropped)), corrupted
+
+
+def check_finite(task: Any) -> None:
+    """Refuse a task whose examples cannot be counted.
+
+    Raises:
+        BadUsage: it has no `population`.
+    """
+    if not hasattr(task, "population"):
+        raise BadUsage(
+            f"The examples of {task.name} cannot be enumerated; those of greater-than can."
+        )
+
+
+def worst_apart(
+    values: Float[np.ndarray, "*pairs"],
+    count: int,
+    clean: Sequence[Hashable] | None = None,
+    corrupted: Sequence[Hashable] | None = None,
+) -> Int[np.ndarray, "k"]:
+    """Places in the flat values of the largest ones that share no prompt, largest first.
+
+    The largest value comes first, then the largest of pairs without either of its prompts, and so
+    on; fewer than `count` if there are fewer. NaN is no pair.
+
+    Args:
+        values: of a grid [clean, corrupted], or of pairs.
+        clean, corrupted: the prompts, where some may be equal; all are different if not given.
+
+    Raises:
+        BadUsage: a count below 0.
+    """
+    if count < 0:
+        raise BadUsage(f"The number of worst pairs must be 0 or more; got {count}.")
+    n, m = values.shape[0], values.shape[-1]
+    numbers: dict[Hashable, int] = {}
+    prompts = [
+        np.array([numbers.setdefault(name, len(numbers)) for name in side])
+        for side in (clean or range(n), corrupted or range(n, n + m))
+    ]
+    left = np.where(np.isnan(values), -np.inf, values)
+    places: list[int] = []
+    while len(places) < count and left.max(initial=-np.inf) > -np.inf:
+        place = int(left.argmax())
+        places.append(place)
+        row, column = divmod(place, m) if values.ndim == 2 else (place, place)
+        rows, columns = (
+            (side == prompts[0][row]) | (side == prompts[1][column]) for side in prompts
+        )
+        left[rows | columns if values.ndim == 1 else rows] = -np.inf
+        if values.ndim == 2:
+            left[:, columns] = -np.inf
+    return np.array(places, dtype=np.int64)
 
 
 def _checked(
@@ -196,28 +287,24 @@ def _checked(
     seed: int,
     tokenizer: PreTrainedTokenizerBase | None,
 ) -> str:
-    """The kind of corrupted prompts that is meant."""
+    """The kind of corrupted prompts, after checking what was asked for."""
     kind = task.counterfactual_for(tokenizer) if counterfactual is None else counterfactual
-    if kind not in task.counterfactuals:
-        raise UnknownName("counterfactual", kind, task.counterfactuals)
+    one_of("counterfactual", kind, task.counterfactuals)
     # The private split has a seed of its own, which no report may give away.
-    if split not in PUBLIC_SPLITS or split not in task.sizes:
-        raise UnknownName("split", split, [each for each in PUBLIC_SPLITS if each in task.sizes])
+    one_of("split", split, [name for name in PUBLIC_SPLITS if name in task.sizes])
     if seed < 0:
         raise BadUsage(f"A seed must be 0 or more; got {seed}.")
     return kind
 
 
 class _Candidate(NamedTuple):
-    """An example's clean prompt, its corrupted one, and what is known of each;
-    None for a prompt that is not there or not wanted.
-    """
+    """An example's clean and corrupted prompt (None if unwanted), their labels, and reasons."""
 
-    prompts: tuple[Prompt | None, Prompt | None]
-    columns: tuple[Mapping[str, str], Mapping[str, str]]
-    reasons: tuple[str | None, str | None]
+    prompts: tuple[Prompt | None, ...]
+    columns: tuple[Mapping[str, str], ...]
+    reasons: tuple[str | None, ...]
 
-    def is_there(self) -> bool:
+    def is_wanted(self) -> bool:
         """Whether one of its prompts is."""
         return self.prompts != (None, None)
 
@@ -229,29 +316,23 @@ class _Candidate(NamedTuple):
         columns = ({**example.tags, **built}, built)
         pair = (example.prompt, example.counterfactuals.get(kind))
         reasons = tuple(
-            ABSENT if each is None else _unfit(each, columns[side], where)
-            for side, each in enumerate(pair)
+            ABSENT if prompt is None else _why_unwanted(prompt, columns[side], where)
+            for side, prompt in enumerate(pair)
         )
-        prompts = tuple(
-            each if reason is None else None for each, reason in zip(pair, reasons, strict=True)
+        wanted = tuple(
+            prompt if reason is None else None for prompt, reason in zip(pair, reasons, strict=True)
         )
-        return _Candidate((prompts[0], prompts[1]), columns, (reasons[0], reasons[1]))
+        return _Candidate(wanted, columns, reasons)
 
 
-def _value(prompt: Prompt, columns: Mapping[str, str], name: str) -> str | None:
-    return prompt.part(name) if name in prompt.spans else columns.get(name)
-
-
-def _unfit(prompt: Prompt, columns: Mapping[str, str], where: Mapping[str, str]) -> str | None:
-    """Why a prompt is not one of those wanted."""
-    return next(
-        (
-            f"not {name} = {value}"
-            for name, value in where.items()
-            if _value(prompt, columns, name) != value
-        ),
-        None,
-    )
+def _why_unwanted(
+    prompt: Prompt, columns: Mapping[str, str], where: Mapping[str, str]
+) -> str | None:
+    """Why a prompt is not one of those asked for."""
+    for name, value in where.items():
+        if value != (prompt.part(name) if name in prompt.spans else columns.get(name)):
+            return f"not {name} = {value}"
+    return None
 
 
 class _Side:
@@ -274,18 +355,20 @@ class _Side:
 
     def pool(self) -> Pool:
         tokens = torch.from_numpy(np.array(self.tokens)).view(len(self), -1)
-        return Pool(tuple(self.prompts), tokens, dict(self.dropped), columns_of(self.columns))
+        columns = {
+            name: tuple(row.get(name, NOTHING) for row in self.columns)
+            for name in dict.fromkeys(name for row in self.columns for name in row)
+        }
+        return Pool(tuple(self.prompts), tokens, dict(self.dropped), columns)
 
 
 class _Sides:
-    """Both pools, filled from one stream of examples:
-    the clean one first, unless they are matched.
-    """
+    """Both pools, filled from one stream of examples; the clean one first, unless matched."""
 
     def __init__(self, model: Model, matched: bool, n_clean: int, n_corrupted: int) -> None:
         self.model, self.matched = model, matched
         self.n_clean, self.n_corrupted = n_clean, n_corrupted
-        self.clean, self.corrupted = _Side(), _Side()
+        self.sides = self.clean, self.corrupted = _Side(), _Side()
         self.length: int | None = None
 
     @property
@@ -293,84 +376,72 @@ class _Sides:
         return len(self.clean) >= self.n_clean and len(self.corrupted) >= self.n_corrupted
 
     def fill(self, candidates: Iterator[_Candidate], size: int) -> None:
-        """Take prompts until both pools are full, there are no more,
-        or too few have what is asked for.
+        """Take prompts until both pools are full, or a chunk has none.
 
         Args:
-            size: candidates with a prompt that are looked at together; the first ones decide the
-                length.
+            size: candidates with a prompt in a chunk; the first chunk decides the length.
         """
         while not self.full and (chunk := _chunk(candidates, size)):
             self._add(chunk)
-            if not any(map(_Candidate.is_there, chunk)):
+            if not any(map(_Candidate.is_wanted, chunk)):
                 return
 
     def _add(self, chunk: Sequence[_Candidate]) -> None:
-        texts = [
-            [prompt.text for each in chunk if (prompt := each.prompts[side]) is not None]
-            for side in (0, 1)
+        tokens = [
+            tokenized(self.model, [prompt.text for prompt in prompts if prompt is not None])
+            for prompts in zip(*(candidate.prompts for candidate in chunk), strict=True)
         ]
-        found = [tokenized(self.model, texts[side]) for side in (0, 1)]
-        if self.length is None and found[0]:
-            self.length = Counter(map(len, found[0])).most_common(1)[0][0]
-        rows = [iter(each) for each in found]
-        for each in chunk:
+        if self.length is None and tokens[0]:
+            self.length = Counter(map(len, tokens[0])).most_common(1)[0][0]
+        rows = [iter(side) for side in tokens]
+        for candidate in chunk:
             ours, theirs = (
                 [] if prompt is None else next(rows[side])
-                for side, prompt in enumerate(each.prompts)
+                for side, prompt in enumerate(candidate.prompts)
             )
             if self.full:
                 return
             if self.matched:
-                if self._fits(self.clean, ours, each.reasons[0]) and self._fits(
-                    self.corrupted, theirs, each.reasons[1]
-                ):
-                    self._take(each, 0, ours)
-                    self._take(each, 1, theirs)
+                if self._fits(candidate, 0, ours) and self._fits(candidate, 1, theirs):
+                    self._take(candidate, 0, ours)
+                    self._take(candidate, 1, theirs)
             elif len(self.clean) < self.n_clean:
-                if self._fits(self.clean, ours, each.reasons[0]):
-                    self._take(each, 0, ours)
-            elif self._fits(self.corrupted, theirs, each.reasons[1]):
-                self._take(each, 1, theirs)
+                if self._fits(candidate, 0, ours):
+                    self._take(candidate, 0, ours)
+            elif self._fits(candidate, 1, theirs):
+                self._take(candidate, 1, theirs)
 
     def _take(self, candidate: _Candidate, side: int, tokens: list[int]) -> None:
         prompt = candidate.prompts[side]
         assert prompt is not None, "a prompt that fits is there"
-        (self.clean, self.corrupted)[side].add(prompt, tokens, candidate.columns[side])
+        self.sides[side].add(prompt, tokens, candidate.columns[side])
 
-    def _fits(self, side: _Side, tokens: list[int], reason: str | None) -> bool:
+    def _fits(self, candidate: _Candidate, side: int, tokens: list[int]) -> bool:
+        reason = candidate.reasons[side]
         if reason is None:
             assert self.length is not None
-            reason = left_out(self.model, tokens, self.length)
+            reason = why_dropped(self.model, tokens, self.length)
         if reason is not None:
-            side.dropped[reason] += 1
+            self.sides[side].dropped[reason] += 1
         return reason is None
 
 
-def columns_of(rows: Sequence[Mapping[str, str]]) -> dict[str, tuple[str, ...]]:
-    """What is known of prompts, by name; "-" where a prompt lacks it."""
-    return {
-        name: tuple(row.get(name, NOTHING) for row in rows)
-        for name in dict.fromkeys(name for row in rows for name in row)
-    }
-
-
 def _chunk(candidates: Iterator[_Candidate], size: int) -> list[_Candidate]:
-    """The next ones until so many have a prompt, or `RARE` times as many were looked at."""
-    found: list[_Candidate] = []
+    """The next candidates until `size` are wanted, or `RARE` times as many were tried."""
+    chunk: list[_Candidate] = []
     wanted = 0
-    for each in islice(candidates, RARE * size):
-        found.append(each)
-        wanted += each.is_there()
+    for candidate in islice(candidates, RARE * size):
+        chunk.append(candidate)
+        wanted += candidate.is_wanted()
         if wanted == size:
             break
-    return found
+    return chunk
 
 
 def _with_fields(
     task: Task, examples: Iterator[Example], kind: str, where: Mapping[str, str]
 ) -> Iterator[Example]:
-    """The examples; refused where the prompts of the first ones have no such field.
+    """The examples, after checking that the prompts of the first ones have the fields.
 
     Raises:
         UnknownName: clean or corrupted prompts lack one of the fields.
@@ -382,9 +453,9 @@ def _with_fields(
     for side, name in enumerate(("clean", "corrupted")):
         known = {
             key
-            for each in candidates
-            if (prompt := each.prompts[side]) is not None
-            for key in (*prompt.spans, *each.columns[side])
+            for candidate in candidates
+            if (prompt := candidate.prompts[side]) is not None
+            for key in (*prompt.spans, *candidate.columns[side])
         }
         for wanted in where:
             if wanted not in known:

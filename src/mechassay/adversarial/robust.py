@@ -1,7 +1,7 @@
-"""Robust discovery: a circuit for pairs drawn anew, where those it fails on count for more.
+"""Robust discovery: a circuit for pairs drawn anew, where pairs it fails on count for more.
 
 Uit de Bos and Garriga-Alonso (2024), section 5, leave open whether adversarial evaluation helps to
-find circuits. How it is tried depends on the method; both ways take a `Tail` (`circuits.tail`).
+find circuits. Two ways are tried, by kind of method; both take a `Tail` (`circuits.tail`).
 
 Re-scoring, for a method that scores edges by a mean over pairs (attribution, exact patching):
 
@@ -11,59 +11,128 @@ Re-scoring, for a method that scores edges by a mean over pairs (attribution, ex
         L_i = KL(M || C) on each pair i of a fresh draw,  w = the tail's weights of L
         T_r = sum_i w_i (scores of pair i),     S = (T_1 + ... + T_r) / r
 
-A pair's scores estimate how its loss moves with each edge, and w is the gradient of the tail by the
-losses, so that T_r does for the tail what plain scores do for the mean. Rounds are averaged because
-T_r alone follows the last circuit's failures and forgets the others'. Where no pair fails all are
-alike, and T_r is their mean. With the tail `mean` no circuit is run.
+A pair's scores estimate how its loss changes with each edge, and w is the gradient of the tail by
+the losses, so T_r does for the tail what plain scores do for the mean. Rounds are averaged because
+T_r alone follows the last circuit's failures and forgets the others'. If no pair fails, T_r is the
+mean. With the tail `mean` no circuit is run.
 
 Training, for a method that trains a mask (edge-pruning, subnetwork-probing, ugs): each step draws
-pairs anew, and its loss is the tail of theirs. `rounds`, `n_edges` and `cut` play no part.
+pairs anew, and its loss is the tail of theirs. `rounds`, `n_edges` and `cut` are not used.
 
-A pair is scored once, even where several tails ask for it (`known`). Nothing here is evidence that
-a circuit is robust: evaluate it on prompts of another split.
+Nothing here shows that a circuit is robust: evaluate it on prompts of another split.
 """
 
 from __future__ import annotations
 
-from collections.abc import MutableMapping
+from collections.abc import MutableMapping, Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar, Literal
+from typing import Any, ClassVar, Literal, get_args
 
 import numpy as np
 import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from mechassay.adversarial.redrawn import Redrawn
 from mechassay.circuits.faithfulness import evaluate
 from mechassay.circuits.methods.edge_pruning import EdgePruning
 from mechassay.circuits.methods.method import Method, describe, settings
 from mechassay.circuits.methods.subnetwork_probing import SubnetworkProbing
 from mechassay.circuits.methods.ugs import UniformGradientSampling
+from mechassay.circuits.pairing import check_pairing, paired
 from mechassay.circuits.scores import By, Circuit, EdgeScores
 from mechassay.circuits.tail import MEAN, Mean, Tail, Weights, even
-from mechassay.errors import BadUsage, UnknownName
+from mechassay.errors import BadUsage, UnknownName, one_of
+from mechassay.models.constants import constants_of
 from mechassay.models.model import Model
 from mechassay.objectives import Objective, load_objective
-from mechassay.pairs import Batch
+from mechassay.pairs import Batch, Pair
 from mechassay.progress import BAR, SILENT, Progress
 
-Cut = Literal["top", "greedy"]
-CUTS: tuple[Cut, ...] = ("top", "greedy")
+CutKind = Literal["top", "greedy"]
+CUT_KINDS: tuple[CutKind, ...] = get_args(CutKind)
 TRAINED = (EdgePruning, SubnetworkProbing, UniformGradientSampling)
 """Methods that train a mask, and take examples and a tail."""
 ROUNDING = 1e-5
-"""Nats. In fp32 a divergence up to this is rounding (`divergence`): there a pair has not failed."""
+"""Nats. In fp32 a divergence up to this is rounding (`divergence`): the pair has not failed."""
 Known = MutableMapping[bytes, Tensor]
 """Scores of single pairs, by their tokens."""
 
 
-def check_divergence(objective: Objective) -> None:
-    """Refuse an objective that does not compare with the clean run.
+@dataclass(frozen=True, eq=False)
+class Redrawn:
+    """Pairs whose corrupted prompts are drawn anew each time; matched pairs stay as they are.
+
+    Attributes:
+        batch: the task's own pairs.
+        pairing: which corrupted prompts a clean one may get, see `circuits.pairing`.
+        templates: of each pair; needed for "same-template".
+        group_names, groups: what worst-group weighs, and the number of each pair's group.
+    """
+
+    batch: Batch
+    pairing: str
+    templates: tuple[str | None, ...]
+    group_names: tuple[str, ...]
+    groups: Int[Tensor, "n"]
+
+    @staticmethod
+    def of(
+        batch: Batch,
+        pairing: str,
+        templates: Sequence[str | None] = (),
+        groups: Sequence[str] | None = None,
+    ) -> Redrawn:
+        """From a group label for each pair; without groups all are in one.
+
+        Raises:
+            UnknownName: no such pairing.
+            BadUsage: constants in place of corrupted prompts, or not one group a pair.
+        """
+        check_pairing(pairing)
+        if constants_of(batch) is not None:
+            raise BadUsage(
+                "Corrupted prompts are drawn anew; these pairs carry constants in their place."
+            )
+        labels = [""] * len(batch) if groups is None else list(groups)
+        if len(labels) != len(batch):
+            raise BadUsage(
+                f"Every pair needs a group; got {len(labels)} groups of {len(batch)} pairs."
+            )
+        names, member = np.unique(np.asarray(labels), return_inverse=True)
+        groups_of = torch.from_numpy(member.reshape(-1))
+        return Redrawn(batch, pairing, tuple(templates), tuple(names.tolist()), groups_of)
+
+    def draw(self, rng: np.random.Generator) -> tuple[Batch, Int[Tensor, "kept"]]:
+        """Pairs drawn anew, and the number of each one's group.
+
+        A pair for which no other example has a fitting prompt is left out.
+
+        Raises:
+            BadUsage: "same-template" without a template for every pair.
+            BadPairs: no pair has another example to take a prompt from.
+        """
+        drawn = paired(self.batch, self.pairing, rng, self.templates)
+        return drawn.batch, self.groups[list(drawn.rows)]
+
+
+def labels_of(pairs: Sequence[Pair], field: str) -> list[str]:
+    """The value of a field in every clean prompt: a tag, or a part of the prompt.
 
     Raises:
-        BadUsage: it does not.
+        UnknownName: a pair lacks it.
     """
+    labels: list[str] = []
+    for pair in pairs:
+        parts = {name: pair.clean[slice(*span)] for name, span in pair.spans.items()}
+        known = {**parts, **pair.tags}
+        if field not in known:
+            raise UnknownName("field of prompts", field, known)
+        labels.append(known[field])
+    return labels
+
+
+def check_divergence(objective: Objective) -> None:
+    """Refuse (BadUsage) an objective that does not compare with the clean run."""
     if not objective.needs_clean:
         raise BadUsage(
             "A circuit fails on a pair where it departs from the model: robust discovery needs an"
@@ -73,13 +142,11 @@ def check_divergence(objective: Objective) -> None:
 
 @dataclass(frozen=True)
 class Robust:
-    """A method, and what its pairs' losses are made into.
+    """A method that scores edges, and the tail of its pairs' losses.
 
     Attributes:
-        method: what scores edges.
-        tail: how losses become one.
-        n_edges: size of the circuit whose losses are looked at: a number, or a share (a float) of
-            the graph's edges.
+        n_edges: size of the circuit whose losses are taken: a number, or a share (a float) of the
+            graph's edges.
         rounds: how often pairs are drawn and weighed.
         cut: "top", the best edges, or "greedy", grown from the logits.
         by: "magnitude" or "value".
@@ -89,7 +156,7 @@ class Robust:
     tail: Tail = MEAN
     n_edges: int | float = 0.02
     rounds: int = 3
-    cut: Cut = "top"
+    cut: CutKind = "top"
     by: By = "magnitude"
     name: ClassVar[str] = "robust"
     version: ClassVar[int] = 2
@@ -97,7 +164,7 @@ class Robust:
     def __post_init__(self) -> None:
         if self.rounds < 1:
             raise BadUsage(f"Robust discovery needs at least 1 round; got {self.rounds}.")
-        cut_named(self.cut)
+        one_of("cut", self.cut, CUT_KINDS)
 
     def score(
         self,
@@ -115,8 +182,8 @@ class Robust:
 
         Args:
             seed: of the pairs drawn.
-            known: scores of single pairs, each as large as the graph, by this method with this
-                objective on this model; those that are missing are added.
+            known: scores of single pairs by this method, objective and model, each as large as the
+                graph; missing ones are added. So several tails score a pair once.
 
         Raises:
             BadUsage: an objective that does not compare with the clean run, or a method that does
@@ -126,7 +193,7 @@ class Robust:
         chosen = load_objective(objective)
         check_divergence(chosen)
         if isinstance(self.method, TRAINED):
-            examples = _Steps(pairs, self.method.batch_size)
+            examples = _RedrawnSteps(pairs, self.method.batch_size)
             scores = self.method.score(
                 model, pairs.batch, chosen, progress=progress, examples=examples, tail=self.tail
             )
@@ -137,48 +204,38 @@ class Robust:
         return self._finished(scores, pairs, seed, more)
 
     def circuit(self, scores: EdgeScores) -> Circuit:
-        """The circuit whose losses are looked at."""
+        """The circuit whose losses are taken."""
         cut = scores.greedy if self.cut == "greedy" else scores.top
         return cut(self.n_edges, by=self.by)
 
     def _finished(
         self, scores: EdgeScores, pairs: Redrawn, seed: int, more: dict[str, Any]
     ) -> EdgeScores:
-        """Scores whose provenance is the whole procedure's."""
-        own = {name: getattr(self, name) for name in ("n_edges", "rounds", "cut", "by")}
-        tail = {"name": self.tail.name, **settings(self.tail)}
-        method = {"name": self.method.name, "version": self.method.version, **settings(self.method)}
+        """Scores with the provenance of the whole procedure."""
+        own = {
+            **{name: getattr(self, name) for name in ("n_edges", "rounds", "cut", "by")},
+            "seed": seed,
+            "tail": {"name": self.tail.name, **settings(self.tail)},
+            "pairing": pairs.pairing,
+            "method": {
+                "name": self.method.name,
+                "version": self.method.version,
+                **settings(self.method),
+            },
+        }
         about = {
             **scores.provenance,
             "method": self.name,
             "method_version": self.version,
-            "settings": {
-                **own,
-                "seed": seed,
-                "tail": tail,
-                "pairing": pairs.pairing,
-                "method": method,
-            },
+            "settings": own,
             "data_hash": pairs.batch.content,
         }
         return EdgeScores(scores.graph, scores.values, {**about, **more})
 
 
-def cut_named(name: str) -> Cut:
-    """A way to cut by name.
-
-    Raises:
-        UnknownName: there is none of that name.
-    """
-    for each in CUTS:
-        if each == name:
-            return each
-    raise UnknownName("cut", name, CUTS)
-
-
 @dataclass(frozen=True, eq=False)
-class _Steps:
-    """Examples of a training: each step some of all the pairs, made anew."""
+class _RedrawnSteps:
+    """Examples of a training: each step has some of the pairs, drawn anew."""
 
     pairs: Redrawn
     size: int
@@ -207,43 +264,37 @@ class _Rounds:
     progress: Progress
 
     def score(self, seed: int) -> tuple[EdgeScores, dict[str, Any]]:
-        """The scores, and what their provenance has to say of the rounds."""
-        robust, rng, plain = (
-            self.robust,
-            np.random.default_rng(seed),
-            isinstance(self.robust.tail, Mean),
-        )
+        """The scores, and what their provenance says of the rounds."""
+        robust, rng = self.robust, np.random.default_rng(seed)
+        plain = isinstance(robust.tail, Mean)
         standing = even(len(self.pairs.group_names), torch.zeros((), dtype=torch.float64))
         first, _ = self.pairs.draw(rng)
-        scores = None if plain else self._mean(first, _alike(first))
+        scores = None if plain else self._mean(first, _even_weights(first))
         total, history, n_counted = torch.zeros(()), list[dict[str, Any]](), 0
         for number in range(1, robust.rounds + 1):
             batch, groups = self.pairs.draw(rng)
-            weights = _alike(batch)
+            weights = _even_weights(batch)
             if scores is not None:
                 circuit = robust.circuit(EdgeScores(self.model.graph, scores))
                 losses = torch.from_numpy(
                     evaluate(self.model, circuit, batch, self.objective, progress=self.progress)
                 )
                 losses = torch.where(losses > ROUNDING, losses, 0.0)
-                found = robust.tail.weights(losses, groups, standing)
-                weights, standing = found
-                history.append(self._entry(number, circuit, losses, found))
+                update = robust.tail.weights(losses, groups, standing)
+                weights, standing = update
+                history.append(self._entry(number, circuit, losses, update))
             n_counted += int((weights > 0).sum())
             total = total + self._mean(batch, weights)
             scores = None if plain else total / number
         about = describe(robust.method, self.model, self.pairs.batch, self.objective)
-        return EdgeScores(self.model.graph, total / robust.rounds, about), {
-            "rounds": history,
-            "n_examples": n_counted,
-        }
+        more = {"rounds": history, "n_examples": n_counted}
+        return EdgeScores(self.model.graph, total / robust.rounds, about), more
 
     def _mean(self, batch: Batch, weights: Float[Tensor, "n"]) -> Float[Tensor, "writers readers"]:
-        """The weighted mean of the pairs' scores; those of weight 0 are not scored."""
+        """The weighted mean of the pairs' scores; pairs of weight 0 are not scored."""
         total = torch.zeros(())
-        with self.progress.track(
-            f"scoring pairs by {self.robust.method.name}", len(batch)
-        ) as advance:
+        label = f"scoring pairs by {self.robust.method.name}"
+        with self.progress.track(label, len(batch)) as advance:
             for row, weight in enumerate(weights.tolist()):
                 if weight:
                     total = total + weight * self._single(batch.select([row]))
@@ -263,21 +314,21 @@ class _Rounds:
         return self.known[key]
 
     def _entry(
-        self, number: int, circuit: Circuit, losses: Float[Tensor, "n"], found: Weights
+        self, number: int, circuit: Circuit, losses: Float[Tensor, "n"], update: Weights
     ) -> dict[str, Any]:
-        """What a round saw, as plain values."""
+        """The losses and weights of a round, as plain values."""
         return {
             "round": number,
             "edges": len(circuit),
             "edges_on_a_path": len(circuit.pruned()),
             "pairs": len(losses),
-            "counted": int((found.losses > 0).sum()),
+            "counted": int((update.losses > 0).sum()),
             "mean": float(losses.mean()),
-            "tail": float(found.losses @ losses),
+            "tail": float(update.losses @ losses),
             "max": float(losses.max()),
-            "groups": dict(zip(self.pairs.group_names, found.groups.tolist(), strict=True)),
+            "groups": dict(zip(self.pairs.group_names, update.groups.tolist(), strict=True)),
         }
 
 
-def _alike(batch: Batch) -> Float[Tensor, "n"]:
+def _even_weights(batch: Batch) -> Float[Tensor, "n"]:
     return torch.full((len(batch),), 1 / len(batch), dtype=torch.float64)

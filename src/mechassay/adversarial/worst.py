@@ -1,22 +1,21 @@
 """The pairs on which a circuit fails most, each run again by itself.
 
-A maximum over a million pairs is where a fault of the evaluation would show: so every one of the
-worst pairs is run once more, alone, and the divergence is taken from the two whole logit vectors in
-fp64,
+A fault of the evaluation would show in the maximum over a million pairs. So each of the worst pairs
+is run once more, alone, and its divergence is computed from the two whole logit vectors in fp64,
 
     KL(M(x) || C) = sum_t p_t (log p_t - log q_t),
 
-without what the evaluation of all pairs shares between them (blocks, broadcast runs, beginnings,
-the identity of `divergence`). If the two differ by more than rounding (`Agreement`) the stored
-value is wrong and the run is broken. A fault that makes values too small does not show there, so
-some random pairs are run alone as well.
+without what the evaluation of all pairs shares (blocks, broadcast runs, prefixes, the identity of
+`divergence`). If the two differ by more than rounding (`Tolerance`), the stored value is wrong and
+the run is broken. A fault that makes values too small does not show there, so some random pairs
+are run alone as well.
 
 The worst pairs are often one prompt with many others: a second list has every prompt once
-(`largest_distinct`).
+(`pools.worst_apart`).
 
 Tables 4 to 6 and 8 to 10 of Uit de Bos and Garriga-Alonso (2024) show the same ten rows. Their
-values and their logits come from two runs of different code, which is how they came to contradict
-each other; here both are of one run.
+values and logits come from two runs of different code, and contradict each other; here both come
+from one run.
 """
 
 from __future__ import annotations
@@ -29,7 +28,7 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from mechassay.adversarial.agreement import Agreement
+from mechassay.adversarial.divergence import Tolerance
 from mechassay.adversarial.pools import Pool
 from mechassay.circuits.scores import Circuit
 from mechassay.errors import BadUsage
@@ -82,15 +81,13 @@ def worst_cases(
     *,
     ablated: Constants | None = None,
 ) -> tuple[WorstCase, ...]:
-    """The k pairs of the largest divergence, worst first;
-    of equal ones those that come first. See `cases_at`.
+    """The k pairs of the largest divergence, worst first, ties by place. See `cases_at`.
 
     Raises:
         BadUsage: as `cases_at`, or k below 0.
     """
-    return cases_at(
-        model, circuit, clean, corrupted, values, largest(values.reshape(-1), k), ablated=ablated
-    )
+    places = largest(values.reshape(-1), k)
+    return cases_at(model, circuit, clean, corrupted, values, places, ablated=ablated)
 
 
 def random_cases(
@@ -104,11 +101,9 @@ def random_cases(
     *,
     ablated: Constants | None = None,
 ) -> tuple[WorstCase, ...]:
-    """k different pairs drawn at random, fewer if there are fewer;
-    NaN is no pair. See `cases_at`.
-    """
-    there = np.flatnonzero(~np.isnan(values))
-    places = rng.choice(there, size=min(k, there.size), replace=False)
+    """k different pairs drawn at random, or all if fewer; NaN is no pair. See `cases_at`."""
+    pairs = np.flatnonzero(~np.isnan(values))
+    places = rng.choice(pairs, size=min(k, pairs.size), replace=False)
     return cases_at(model, circuit, clean, corrupted, values, places, ablated=ablated)
 
 
@@ -127,8 +122,7 @@ def cases_at(
     Args:
         values: [clean, corrupted] of a grid, or [pairs], whose pair i is (clean i, corrupted i).
         places: of the pairs in the flat values.
-        ablated: constants that ablated edges carry instead of the corrupted prompt's run; the
-            prompt is then not looked at.
+        ablated: constants that ablated edges carry instead of the corrupted prompt's run.
 
     Raises:
         BadUsage: values of another shape than the pools'.
@@ -139,23 +133,17 @@ def cases_at(
             f"Values of {len(clean)} clean and {len(corrupted)} corrupted prompts cannot have the"
             f" shape {values.shape}."
         )
-    run, allowed = (
-        circuit_runner(model.decoder, model.graph, circuit.edges, circuit.neurons),
-        Agreement.of(model.dtype),
-    )
-    found: list[WorstCase] = []
+    run = circuit_runner(model.decoder, model.graph, circuit.edges, circuit.neurons)
+    cases: list[WorstCase] = []
     for place in places.tolist():
         row, column = divmod(place, len(corrupted)) if values.ndim == 2 else (place, place)
         batch = _pair(clean.tokens[row], corrupted.tokens[column], ablated, model.device)
-        found.append(
-            _case(model, run, batch, (row, column), float(values.reshape(-1)[place]), allowed)
-        )
-    return tuple(found)
+        cases.append(_case(model, run, batch, (row, column), float(values.reshape(-1)[place])))
+    return tuple(cases)
 
 
 def largest(values: Float[np.ndarray, "n"], k: int) -> Int[np.ndarray, "k"]:
-    """Places of the k largest values, largest first, ties by place;
-    fewer if there are fewer. NaN is no value.
+    """Places of the k largest values, largest first, ties by place; NaN is no value.
 
     Raises:
         BadUsage: k below 0.
@@ -171,45 +159,13 @@ def largest(values: Float[np.ndarray, "n"], k: int) -> Int[np.ndarray, "k"]:
     return places[np.argsort(-keys[places], kind="stable")][:k]
 
 
-def largest_distinct(
-    values: Float[np.ndarray, "*pairs"], clean: Pool, corrupted: Pool, k: int
-) -> Int[np.ndarray, "k"]:
-    """Places in the flat values of the k largest of which no two share a prompt,
-    largest first; fewer if there are fewer.
-
-    The largest value comes first, then the largest of pairs without either of its prompts, and so
-    on. A text that is clean in one pair and corrupted in another is one prompt.
-
-    Raises:
-        BadUsage: k below 0.
-    """
-    if k < 0:
-        raise BadUsage(f"The number of worst pairs must be 0 or more; got {k}.")
-    left = np.where(np.isnan(values), -np.inf, values)
-    texts = [
-        np.array([prompt.text for prompt in pool.prompts], dtype=object)
-        for pool in (clean, corrupted)
-    ]
-    found: list[int] = []
-    while len(found) < k and np.isfinite(left).any():
-        place = int(left.argmax())
-        found.append(place)
-        row, column = divmod(place, left.shape[-1]) if left.ndim == 2 else (place, place)
-        taken = [(side == texts[0][row]) | (side == texts[1][column]) for side in texts]
-        if left.ndim == 2:
-            left[taken[0]] = left[:, taken[1]] = -np.inf
-        else:
-            left[taken[0] | taken[1]] = -np.inf
-    return np.array(found, dtype=np.int64)
-
-
 def _pair(
     clean: Int[Tensor, "pos"],
     corrupted: Int[Tensor, "pos"],
     ablated: Constants | None,
     device: torch.device,
 ) -> Batch:
-    # Answers and foils are not looked at; they only have to differ.
+    # Answers and foils are not used; they only have to differ.
     batch = Batch.from_tokens(clean[None], corrupted[None], [0], [1]).to(device)
     return batch if ablated is None else ConstantBatch.of(batch, ablated)
 
@@ -221,20 +177,19 @@ def _case(
     batch: Batch,
     place: tuple[int, int],
     value: float,
-    allowed: Agreement,
 ) -> WorstCase:
     contrast = Contrast.run(model.decoder, batch)
-    ours, theirs = (
-        contrast.clean.readout(model.decoder).all()[0].double(),
-        run(contrast).all()[0].double(),
-    )
+    readouts = contrast.clean.readout(model.decoder), run(contrast)
+    ours, theirs = (readout.all()[0].double() for readout in readouts)
     p, q = ours.log_softmax(dim=-1), theirs.log_softmax(dim=-1)
     again = float((p.exp() * (p - q)).sum())
-    agrees = bool(allowed.holds(np.array(value), np.array(again)))
-    return WorstCase(*place, value, again, agrees, _top(model, ours), _top(model, theirs))
+    agrees = bool(Tolerance.of(model.dtype).holds(np.array(value), np.array(again)))
+    return WorstCase(
+        *place, value, again, agrees, _top_tokens(model, ours), _top_tokens(model, theirs)
+    )
 
 
-def _top(model: Model, logits: Float[Tensor, "vocab"]) -> tuple[Token, ...]:
+def _top_tokens(model: Model, logits: Float[Tensor, "vocab"]) -> tuple[Token, ...]:
     best = logits.topk(min(N_TOKENS, len(logits)))
     return tuple(
         Token(_text(model, token), logit)
@@ -247,5 +202,5 @@ def _text(model: Model, token: int) -> str:
 
 
 def disagreements(cases: Sequence[WorstCase]) -> tuple[WorstCase, ...]:
-    """Those whose stored value is wrong."""
+    """The cases whose stored value is wrong."""
     return tuple(case for case in cases if not case.agrees)

@@ -105,7 +105,8 @@ def robust(
     """
     from rich.console import Console
 
-    from mechassay.adversarial.robust import cut_named
+    from mechassay.adversarial.robust import CUT_KINDS
+    from mechassay.errors import one_of
     from mechassay.report.tables import print_grids
     from mechassay.runs.named_circuits import number_or_share
     from mechassay.runs.names import task_named
@@ -122,7 +123,7 @@ def robust(
         edges=number_or_share(edges),
         sizes=tuple(map(number_or_share, size)),
         rounds=rounds,
-        cut=cut_named(cut),
+        cut=one_of("cut", cut, CUT_KINDS),
         n_base=base,
         n_held_out=held_out,
         counterfactual=counterfactual or "",

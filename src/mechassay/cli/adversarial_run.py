@@ -155,7 +155,7 @@ def run(
     """How far circuits are from the model on every pair of prompts:
     percentiles with bounds, worst pairs, which prompts are worse.
     """
-    from mechassay.adversarial.restriction import parse_same
+    from mechassay.adversarial.fields import parse_same
     from mechassay.report.adversarial import overview_grid
     from mechassay.report.adversarial_split import split_grid, split_text
     from mechassay.runs.adversarial import AdversarialJob, AdversarialRun, write_report

@@ -21,7 +21,7 @@ from mechassay.cli.options import (
 )
 
 if TYPE_CHECKING:
-    from mechassay.adversarial.climbs import SearchResult
+    from mechassay.adversarial.search import SearchResult
 
 INTERRUPTED = 130
 

@@ -6,7 +6,7 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from mechassay.adversarial.findings import ALPHA
+from mechassay.adversarial.statistics import ALPHA
 from mechassay.records import Record
 from mechassay.report.nats import nats, plain_number, with_interval
 from mechassay.report.tables import NOTHING, Grid

@@ -1,5 +1,5 @@
 """The table that splits a grid's pairs by template:
-same for both prompts, or different (`adversarial.split`).
+same for both prompts, or different (`stats.resampled`).
 """
 
 from __future__ import annotations

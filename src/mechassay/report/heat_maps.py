@@ -20,7 +20,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.patches import Patch
 
-from mechassay.adversarial.heat_maps import NAMES
+from mechassay.adversarial.statistics import MAP_NAMES
 from mechassay.report.figures import GREY, INK, SETTINGS, SIZE
 from mechassay.report.nats import ROUNDING, nats, plain_number
 
@@ -39,18 +39,18 @@ def draw_heat_map(found: Mapping[str, Any]) -> Figure:
     with rc_context({**SETTINGS, "hatch.linewidth": 0.5}):
         panel = max(ROW * n_rows, 0.9) + 0.35
         names = 0.065 * max(map(len, map(_cut, found["labels"][1])), default=1)
-        height = (panel if beside else panel * len(NAMES)) + names + 0.75
+        height = (panel if beside else panel * len(MAP_NAMES)) + names + 0.75
         figure = Figure(figsize=(WIDTH, height), layout="constrained")
-        shape = (1, len(NAMES)) if beside else (len(NAMES), 1)
+        shape = (1, len(MAP_NAMES)) if beside else (len(MAP_NAMES), 1)
         axes = figure.subplots(*shape, sharex=True, sharey=True, squeeze=False).ravel()
-        cells = {name: map_cells(found, name) for name in NAMES}
+        cells = {name: map_cells(found, name) for name in MAP_NAMES}
         top = max(
             (float(np.nanmax(values)) for values in cells.values() if np.isfinite(values).any()),
             default=1.0,
         )
         top = top if top >= ROUNDING else 1.0
         images: list[Any] = []
-        for ax, name in zip(axes, NAMES, strict=True):
+        for ax, name in zip(axes, MAP_NAMES, strict=True):
             images.append(_panel(ax, found, name, cells[name], top))
             if n_columns <= (BESIDE if beside else WRITTEN):
                 _write(ax, cells[name], top)
@@ -74,7 +74,7 @@ def map_cells(found: Mapping[str, Any], name: str) -> np.ndarray:
 
 def flat_map(found: Mapping[str, Any]) -> bool:
     """Whether a heat map shows nothing but rounding."""
-    return not any((np.abs(map_cells(found, name)) >= ROUNDING).any() for name in NAMES)
+    return not any((np.abs(map_cells(found, name)) >= ROUNDING).any() for name in MAP_NAMES)
 
 
 def map_words(found: Mapping[str, Any]) -> str:
@@ -141,7 +141,7 @@ def _explain(figure: Figure, found: Mapping[str, Any], mean: float, top: float) 
         text.set_color(INK)
     beyond = "" if mean < top else ", beyond the scale"
     marks: list[Any] = [Patch(color="#d55e00", label=f"empty circuit's mean, {nats(mean)}{beyond}")]
-    if any(np.isnan(map_cells(found, name)).any() for name in NAMES):
+    if any(np.isnan(map_cells(found, name)).any() for name in MAP_NAMES):
         marks.append(Patch(facecolor="#ffffff", edgecolor=GREY, hatch="//////", label="no pairs"))
     figure.legend(
         handles=marks,

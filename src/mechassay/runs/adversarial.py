@@ -6,7 +6,7 @@ The folder of a run holds
     plan.json          what is run
     prompts.json       both pools: texts, parts, what was dropped
     values.parquet     the divergence of every pair from every circuit, and from the empty one
-                       (`adversarial.values`)
+                       (`adversarial.divergence_file`)
     records/*.json     one record a circuit: summary, bounds, worst pairs, groups, controls
     found/             scores of the methods that found circuits, a run folder of its own
     report.html
@@ -33,15 +33,18 @@ from pathlib import Path
 import numpy as np
 from jaxtyping import Float
 
-from mechassay.adversarial.agreement import Agreement
-from mechassay.adversarial.controls import ControlCircuits, Controls, controls_of, run_controls
+from mechassay.adversarial.controls import (
+    ControlCircuits,
+    ControlResults,
+    controls_of,
+    run_controls,
+)
+from mechassay.adversarial.divergence import Tolerance
+from mechassay.adversarial.divergence_file import DivergenceFile, arrow
 from mechassay.adversarial.evaluation import evaluate_pairs
-from mechassay.adversarial.findings import Statistics
-from mechassay.adversarial.heat_maps import named_field, parse_map
-from mechassay.adversarial.pools import Pool, draw_pools
-from mechassay.adversarial.population import check_finite, enumerate_pools
-from mechassay.adversarial.restriction import agreeing, parse_where
-from mechassay.adversarial.values import Values, arrow
+from mechassay.adversarial.fields import agreeing, named_field, parse_where
+from mechassay.adversarial.pools import Pool, check_finite, draw_pools, enumerate_pools
+from mechassay.adversarial.statistics import Statistics, parse_map
 from mechassay.circuits.faithfulness import evaluate
 from mechassay.circuits.methods import METHODS
 from mechassay.circuits.node_scores import Scores
@@ -270,11 +273,11 @@ class AdversarialJob:
         return self.folder.path / "values.parquet"
 
     @cached_property
-    def values(self) -> Values:
+    def values(self) -> DivergenceFile:
         """The divergences: those in the folder, or made now."""
         names = tuple(each.text for each in self.circuits)
         if self.values_file.is_file():
-            return Values.load(self.values_file, names)
+            return DivergenceFile.load(self.values_file, names)
         # A field that there is not is refused before anything is run.
         (clean, corrupted), _ = self.pools, self.heat_maps
         circuits = [each.circuit for each in self.circuits]
@@ -291,10 +294,10 @@ class AdversarialJob:
                 store=store,
                 progress=self.progress,
             )
-            values = Values(names, np.array(done.circuits), np.array(done.corrupted))
+            values = DivergenceFile(names, np.array(done.circuits), np.array(done.corrupted))
         else:
             found = self._by_constants([Circuit.empty(self.model.graph), *circuits])
-            values = Values(names, found[1:], found[0], paired=False)
+            values = DivergenceFile(names, found[1:], found[0], paired=False)
         if not goes_on:
             self.seconds = round(time.perf_counter() - begin, 3)
         values.save(self.values_file)
@@ -321,7 +324,7 @@ class AdversarialJob:
         )
 
     @cached_property
-    def controls(self) -> Controls:
+    def controls(self) -> ControlResults:
         """Controls with a known answer, and random circuits of the same sizes."""
         circuits, model, seed = [each.circuit for each in self.circuits], self.model, self.run.seed
         if self.run.paired:
@@ -342,7 +345,7 @@ class AdversarialJob:
             return found
         drawn = ControlCircuits.of(circuits, model.graph, seed)
         values = self._by_constants(drawn.with_checks(model.graph))
-        return controls_of(drawn, values, self.values.corrupted, Agreement.of(model.dtype))
+        return controls_of(drawn, values, self.values.corrupted, Tolerance.of(model.dtype))
 
     def records(self) -> list[Record]:
         """The record of every circuit; those in the folder are read, the others made."""
@@ -361,7 +364,7 @@ class AdversarialJob:
         """Refuse records beside divergences that are not those they were made of."""
         if not records or not self.values_file.is_file():
             return
-        digest = Values.file_hash(self.values_file)
+        digest = DivergenceFile.file_hash(self.values_file)
         for record in records:
             if record.data["values"]["hash"] != digest:
                 raise BadFile(

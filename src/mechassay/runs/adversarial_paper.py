@@ -19,7 +19,7 @@ from pathlib import Path
 
 from markupsafe import Markup
 
-from mechassay.adversarial.values import Values
+from mechassay.adversarial.divergence_file import DivergenceFile
 from mechassay.errors import BadUsage, MechassayError
 from mechassay.models.model import Model
 from mechassay.progress import BAR, Progress
@@ -230,7 +230,7 @@ def run_paper(run: PaperRun, output: Path, load: Load, *, progress: Progress = B
 
 def _verdict(job: AdversarialJob, task: str) -> Closeness:
     """Whether table 3 is closer to the circuit or to the empty circuit; a finished folder knows."""
-    file, digest = job.folder.path / "verdict.json", Values.file_hash(job.values_file)
+    file, digest = job.folder.path / "verdict.json", DivergenceFile.file_hash(job.values_file)
     found = kept(file, digest)
     if found is None:
         printed = {

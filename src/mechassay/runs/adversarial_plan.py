@@ -10,9 +10,8 @@ from dataclasses import dataclass, fields
 from typing import Any
 
 from mechassay.adversarial.controls import SIDE
-from mechassay.adversarial.findings import LEAST_EFFECT
-from mechassay.adversarial.heat_maps import parse_map
-from mechassay.adversarial.restriction import parse_same, parse_where
+from mechassay.adversarial.fields import parse_same, parse_where
+from mechassay.adversarial.statistics import LEAST_EFFECT, parse_map
 from mechassay.circuits.ablation import ABLATIONS
 from mechassay.circuits.pairing import check_pairing
 from mechassay.errors import BadUsage, UnknownName
@@ -40,7 +39,7 @@ class AdversarialRun:
         design: grid, matched or independent.
         n_clean, n_corrupted: prompts of each pool; only a grid's may differ.
         same: fields that both prompts of a grid's pair agree in; where: "FIELD=VALUE" of all
-            prompts (`adversarial.restriction`).
+            prompts (`adversarial.fields`).
         enumerate_all: take every matched pair of the split instead of a sample. objective, pairing:
         what methods look for circuits by, and on which pairs (`circuits.pairing`);
             the task's own objective if None.

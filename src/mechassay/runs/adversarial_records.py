@@ -13,24 +13,17 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 from jaxtyping import Float
 
-from mechassay.adversarial.agreement import Agreement
-from mechassay.adversarial.findings import fields_of, finite, histogram
-from mechassay.adversarial.heat_maps import chosen_maps, heat_map
-from mechassay.adversarial.pools import TEMPLATE
-from mechassay.adversarial.restriction import first_part
-from mechassay.adversarial.split import split_by
-from mechassay.adversarial.values import Values
-from mechassay.adversarial.worst import (
-    WorstCase,
-    cases_at,
-    disagreements,
-    largest,
-    largest_distinct,
-    random_cases,
-)
+from mechassay.adversarial.controls import first_part
+from mechassay.adversarial.divergence import Tolerance
+from mechassay.adversarial.divergence_file import DivergenceFile
+from mechassay.adversarial.fields import fields_of
+from mechassay.adversarial.pools import TEMPLATE, worst_apart
+from mechassay.adversarial.statistics import chosen_maps, finite, heat_map, histogram
+from mechassay.adversarial.worst import WorstCase, cases_at, disagreements, largest, random_cases
 from mechassay.models.constants import constants_of
 from mechassay.records import Measure, Record, Spec, provenance
 from mechassay.stats.groups import Field
+from mechassay.stats.resampled import split_by
 from mechassay.tasks.task import settings_of
 
 if TYPE_CHECKING:
@@ -121,7 +114,7 @@ class RecordMaker:
         about = self.job.folder.data()
         about["values"] = {
             "file": self.job.values_file.name,
-            "hash": Values.file_hash(self.job.values_file),
+            "hash": DivergenceFile.file_hash(self.job.values_file),
         }
         n = len(each.circuit)
         model = self.job.model
@@ -138,7 +131,7 @@ class RecordMaker:
             metric=Spec(
                 name="kl", args={"of": "model from circuit", "unit": "nats", "position": "last"}
             ),
-            measures=_measures(found, values, empty, Agreement.of(model.dtype)),
+            measures=_measures(found, values, empty, Tolerance.of(model.dtype)),
             per_example={},
             example_ids=[],
             groups=[],
@@ -188,7 +181,7 @@ class RecordMaker:
             values, empty, sides[0], sides[1], self.job.run.seed, self.job.run.n_resamples
         )
         return {
-            "halves": [half.as_dict() for half in found],
+            "halves": [asdict(half) for half in found],
             "templates": len({*sides[0], *sides[1]}),
         }
 
@@ -213,9 +206,10 @@ class RecordMaker:
         """
         job = self.job
         ablated = None if job.run.paired else constants_of(job.constants)
+        texts = [[prompt.text for prompt in pool.prompts] for pool in job.pools]
         worst, distinct = (
             largest(values.reshape(-1), job.run.worst),
-            largest_distinct(values, *job.pools, job.run.worst),
+            worst_apart(values, job.run.worst, *texts),
         )
         places = np.unique(np.concatenate([worst, distinct]))
         cases = dict(
@@ -322,7 +316,7 @@ class RecordMaker:
                 " divergences cannot be trusted."
             )
         largest = float(np.nanmax(self.job.values.corrupted))
-        if largest <= Agreement.of(self.job.model.dtype).absolute:
+        if largest <= Tolerance.of(self.job.model.dtype).absolute:
             found.append(
                 f"Without any circuit the divergence is at most {max(largest, 0.0):.1g} nats, on"
                 " all pairs: the model says the same after clean and corrupted prompts, and every"
@@ -335,7 +329,7 @@ def _measures(
     found: Mapping[str, Any],
     values: Float[np.ndarray, "*pairs"],
     empty: Float[np.ndarray, "*pairs"],
-    allowed: Agreement,
+    allowed: Tolerance,
 ) -> list[Measure]:
     """What the tables say as measures.
 

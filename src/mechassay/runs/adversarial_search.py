@@ -10,9 +10,8 @@ from typing import Any
 
 import numpy as np
 
-from mechassay.adversarial.climbs import SearchResult
 from mechassay.adversarial.pools import Pool, draw_pools
-from mechassay.adversarial.search import search
+from mechassay.adversarial.search import SearchResult, search
 from mechassay.circuits.methods import METHODS
 from mechassay.circuits.node_scores import Scores
 from mechassay.circuits.pairing import check_pairing, paired

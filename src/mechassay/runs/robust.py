@@ -39,8 +39,14 @@ from jaxtyping import Float
 
 from mechassay.adversarial.evaluation import evaluate_pairs
 from mechassay.adversarial.pools import Pool
-from mechassay.adversarial.redrawn import Redrawn, labels_of
-from mechassay.adversarial.robust import Cut, Known, Robust, check_divergence
+from mechassay.adversarial.robust import (
+    CutKind,
+    Known,
+    Redrawn,
+    Robust,
+    check_divergence,
+    labels_of,
+)
 from mechassay.circuits.faithfulness import evaluate
 from mechassay.circuits.methods import METHODS
 from mechassay.circuits.node_scores import Scores
@@ -58,7 +64,7 @@ from mechassay.report.tables import Grid, grids_markdown, grids_page
 from mechassay.report.text import interval, number, share
 from mechassay.runs.folder import RunFolder, read_json, write_text
 from mechassay.stats.intervals import LEVEL, percentile_interval, resampled_means
-from mechassay.stats.resampled import Estimate, Resampled, over_repeats
+from mechassay.stats.resampled import IntervalEstimate, Resampled, over_repeats
 from mechassay.tasks.task import Task
 
 DIVERGENCE = "kl"
@@ -128,7 +134,7 @@ class RobustRun:
     edges: int | float = 0.02
     sizes: tuple[int | float, ...] = (0.01, 0.02, 0.05)
     rounds: int = 3
-    cut: Cut = "top"
+    cut: CutKind = "top"
     n_base: int = 100
     n_held_out: int = 100
     counterfactual: str = ""
@@ -467,7 +473,7 @@ class _Statistics:
     def stored(self) -> dict[str, list[float | None]]:
         """Estimates as plain values: value, low, high."""
         low, high, _ = percentile_interval(self.own_draws, LEVEL)
-        found = {OWN: Estimate(self.own, low, high), **self.grid.estimates()}
+        found = {OWN: IntervalEstimate(self.own, low, high), **self.grid.estimates()}
         return {
             name: [_plain(end) for end in (each.value, each.low, each.high)]
             for name, each in found.items()
@@ -501,11 +507,14 @@ def _plain(value: float) -> float | None:
     return None if math.isnan(value) else value
 
 
-def _estimates(rows: Sequence[Mapping[str, Any]], name: str) -> Estimate:
+def _estimates(rows: Sequence[Mapping[str, Any]], name: str) -> IntervalEstimate:
     """A statistic over the repeats."""
     stored = [row["statistics"][name] for row in rows]
     return over_repeats(
-        [Estimate(*(math.nan if end is None else float(end) for end in each)) for each in stored]
+        [
+            IntervalEstimate(*(math.nan if end is None else float(end) for end in each))
+            for each in stored
+        ]
     )
 
 

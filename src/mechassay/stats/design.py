@@ -5,12 +5,12 @@
     grid          n clean and m corrupted inputs, drawn independently, each with each
 
 Pairs of the first two are independent draws, of different populations: all combinations, or the
-task's own pairs. What holds for them is exact (`bounds`). The pairs of a grid are draws from the
-same population as the first, but pairs in a row or a column share an input: bounds count the
-smaller side of the grid (`grid`), intervals resample rows and columns (`bootstrap`), and there are
-none where fewer than five rows or columns lie beyond a percentile. A grid may be restricted to
-pairs of one stratum (`partial_grid`): its values are NaN elsewhere, which is not undefined but no
-pair. Which it is cannot be read off the values, so it is said.
+task's own pairs. Their bounds and intervals are exact (`bounds`). Pairs of a grid have the
+population of the first, but pairs in a row or a column share an input. Their bounds count the
+smaller side of the grid (`grid_bounds`), and their intervals resample rows and columns (`two_way`);
+a percentile with fewer than five rows or columns beyond it has no interval. A grid may be
+restricted to pairs of one stratum (`partial_grid`). NaN then means "no pair" outside the stratum
+and "undefined" inside it, so the part is stated, not read off the values.
 """
 
 from __future__ import annotations
@@ -22,13 +22,12 @@ from typing import Literal, get_args
 
 import numpy as np
 from jaxtyping import Float
-from scipy.special import stdtrit
 
-from mechassay.errors import BadUsage, UnknownName
+from mechassay.errors import BadUsage, one_of
 from mechassay.stats import bounds
 from mechassay.stats import grid_bounds as grid
 from mechassay.stats.bounds import UpperBound, check_share
-from mechassay.stats.intervals import LEVEL, Interval, clopper_pearson
+from mechassay.stats.intervals import LEVEL, Interval, clopper_pearson, student_interval
 from mechassay.stats.partial_grid import (
     PartialGrid,
     partial_confidence,
@@ -48,9 +47,7 @@ POPULATIONS = {
 
 @dataclass(frozen=True)
 class Intervals:
-    """Two-sided intervals by design. Where the sample is too small:
-    infinite at that end, for a grid NaN at both.
-    """
+    """Two-sided intervals. If the sample is too small: infinite at that end, for a grid NaN."""
 
     mean: Interval
     percentiles: tuple[Interval, ...]
@@ -76,8 +73,7 @@ class Design:
     part: PartialGrid | None = None
 
     def __post_init__(self) -> None:
-        if self.kind not in DESIGN_KINDS:
-            raise UnknownName("design", self.kind, DESIGN_KINDS)
+        one_of("design", self.kind, DESIGN_KINDS)
         wanted = "2 axes (clean, corrupted)" if self.kind == "grid" else "1 axis (pairs)"
         if len(self.shape) != (2 if self.kind == "grid" else 1) or 0 in self.shape:
             raise BadUsage(
@@ -97,9 +93,7 @@ class Design:
 
     @property
     def n_units(self) -> int | float:
-        """Independent draws that a bound may count:
-        all pairs, the smaller side of a grid, or `PartialGrid.units`.
-        """
+        """Independent draws: all pairs, the smaller side of a grid, or `PartialGrid.units`."""
         return min(self.shape) if self.part is None else self.part.units
 
     @property
@@ -116,11 +110,10 @@ class Design:
     ) -> UpperBound:
         """Upper confidence bound of the p-th percentile: an order statistic of the values.
 
-        It holds whatever the values depend on. NaN counts as larger than every number.
+        It needs no assumption about the values. NaN counts as larger than every number.
 
         Args:
-            kind: which bound; the tightest one that is valid for the design if not given: exact,
-                for a grid shortfall.
+            kind: which bound; if not given the tightest valid one: exact, for a grid shortfall.
 
         Raises:
             BadUsage: p or level is not between 0 and 1, or the values do not have the design's
@@ -132,27 +125,23 @@ class Design:
         if self.kind != "grid":
             return bounds.upper_bound(values, p, level, kind or "exact")
         kind = kind or "shortfall"
-        if self.part is not None:
-            if kind != "shortfall":
-                raise UnknownName("kind of bound for a part of a grid", kind, ("shortfall",))
-            rank = partial_rank(self.part, p, level)
-            confidence = math.nan if rank is None else partial_confidence(self.part, p, rank)
-            return bounds.bound_at(values[self.part.mask], rank, p, level, kind, confidence)
-        rank = grid.grid_rank(self.shape[0], self.shape[1], p, level, kind)
-        confidence = (
-            math.nan
-            if rank is None
-            else grid.grid_confidence(self.shape[0], self.shape[1], p, rank, kind)
-        )
-        return bounds.bound_at(values, rank, p, level, kind, confidence)
+        if self.part is None:
+            sides = self.shape[0], self.shape[1]
+            rank = grid.grid_rank(*sides, p, level, kind)
+            known = rank is not None
+            confidence = grid.grid_confidence(*sides, p, rank, kind) if known else math.nan
+            return bounds.bound_at(values, rank, p, level, kind, confidence)
+        one_of("kind of bound for a part of a grid", kind, ("shortfall",))
+        rank = partial_rank(self.part, p, level)
+        confidence = math.nan if rank is None else partial_confidence(self.part, p, rank)
+        return bounds.bound_at(values[self.part.mask], rank, p, level, kind, confidence)
 
     def exceedance_bound(
         self, values: Float[np.ndarray, "*shape"], above: float, level: float = LEVEL
     ) -> float:
-        """Upper confidence bound of the probability that a fresh pair's value exceeds `above`;
-        NaN counts as exceeding.
+        """Upper confidence bound of the probability that a fresh pair's value exceeds `above`.
 
-        Clopper and Pearson's, for a grid `grid_exceedance`.
+        Clopper and Pearson's, for a grid `grid_exceedance`. NaN counts as exceeding.
 
         Raises:
             BadUsage: level is not between 0 and 1, or the values do not have the design's shape.
@@ -179,8 +168,8 @@ class Design:
 
         Of independent pairs: Student's, between order statistics (exact), Clopper and Pearson's
         (exact). Of a grid: the two-way cluster bootstrap, an approximation. It is NaN at both ends
-        where fewer than `bootstrap.LEAST` of the smaller side's inputs lie beyond the percentile,
-        or on either side of a threshold by the share of values there.
+        if fewer than `two_way.LEAST` of the smaller side's inputs lie beyond the percentile, or on
+        either side of a threshold.
 
         Args:
             above: thresholds whose exceedance is asked for.
@@ -194,27 +183,26 @@ class Design:
         defined = values[~np.isnan(values)]
         if self.kind == "grid":
             draws = two_way_draws(values, rng, percentiles, above, n_resamples)
-            hits = [
-                float((defined > threshold).mean()) if defined.size else math.nan
-                for threshold in above
-            ]
-            inputs = (self.n_units,)
+            hits = [float((defined > t).mean()) if defined.size else math.nan for t in above]
+
+            def of_grid(
+                columns: Float[np.ndarray, "resamples k"], shares: Sequence[float]
+            ) -> tuple[Interval, ...]:
+                return tuple(
+                    grid_interval(column, level, (self.n_units,), share)
+                    for column, share in zip(columns.T, shares, strict=True)
+                )
+
             return Intervals(
-                grid_interval(draws.mean, level, inputs),
-                tuple(
-                    grid_interval(column, level, inputs, p)
-                    for column, p in zip(draws.percentiles.T, percentiles, strict=True)
-                ),
-                tuple(
-                    grid_interval(column, level, inputs, share)
-                    for column, share in zip(draws.exceedance.T, hits, strict=True)
-                ),
+                grid_interval(draws.mean, level, (self.n_units,)),
+                of_grid(draws.percentiles, percentiles),
+                of_grid(draws.exceedance, hits),
             )
         if not defined.size:
             undefined = Interval(math.nan, math.nan, level)
             return Intervals(undefined, (undefined,) * len(percentiles), (undefined,) * len(above))
         return Intervals(
-            _student(defined, level),
+            student_interval(defined, level),
             tuple(bounds.order_interval(defined, p, level) for p in percentiles),
             tuple(
                 clopper_pearson(float((defined > threshold).sum()), float(defined.size), level)
@@ -231,18 +219,3 @@ class Design:
             raise BadUsage(
                 "A restricted grid has values of pairs of one stratum alone; others must be NaN."
             )
-
-
-def _student(values: Float[np.ndarray, "n"], level: float) -> Interval:
-    """The interval of a mean by Student's t;
-    undefined for fewer than two values or infinite ones.
-    """
-    if values.size < 2 or not np.isfinite(values).all():
-        return Interval(math.nan, math.nan, level)
-    half = (
-        float(stdtrit(values.size - 1, (1 + level) / 2))
-        * float(values.std(ddof=1, dtype=float))
-        / math.sqrt(values.size)
-    )
-    mean = float(values.mean(dtype=float))
-    return Interval(mean - half, mean + half, level)

@@ -1,42 +1,32 @@
 """Bounds for a grid of clean x corrupted inputs, whose pairs are not independent.
 
 Let V_ij = f(X_i, Y_j) for n clean inputs X and m corrupted inputs Y, all drawn independently, N = n
-m values and s = min(n, m). Pairs in a row share X_i: a thousand of them may be worth one. What N
-values are worth is between s and N independent ones, and without a look at f no more than s can be
-promised.
+m, and s = min(n, m). Pairs in a row share X_i: a thousand may be worth one. N values are worth
+between s and N independent ones, and without a look at f no more than s can be promised.
 
 **Averaging** (Hoeffding 1963, section 5). For a set A let F be the share of the N values in A and
-theta = P(V in A). If n <= m, F is the mean, over all injections pi of rows into columns, of the
-shares F_pi = (1/s) sum_i [V_(i, pi(i)) in A]. No row or column occurs twice in one of them, so s
-F_pi is Z ~ Bin(s, theta) - for every pi the same, though not independently. For any convex g, by
-Jensen,
-
-    E g(s F) <= E g(Z).
-
-A tail probability is not convex, so the binomial tail itself is NOT a bound, whatever n is put into
-it. Two convex functions are used, and Markov's inequality:
+theta = P(V in A). If n <= m, F is the mean, over all injections pi of rows into columns, of F_pi =
+(1/s) sum_i [V_(i, pi(i)) in A]. These use no row or column twice, so s F_pi is Z ~ Bin(s, theta),
+though not independently for different pi. By Jensen, E g(s F) <= E g(Z) for any convex g. A tail
+probability is not convex, so the binomial tail itself is NOT a bound. Markov's inequality with two
+convex functions is:
 
     chernoff   g = exp(-lambda z), the best lambda: P(F <= y) <= exp(-s D(y || theta)), y <= theta
     shortfall  g = (c - z)_+, any c > s y:          P(F <= y) <= E(c - Z)_+ / (c - s y)
 
 (hoeffding: the first with 2 (theta - y)^2 <= D). Exponentials are mixtures of such hinges, so the
-best hinge is never worse than Chernoff. Solved for y, it says that P(F <= y) <= alpha wherever
+best hinge is never worse than Chernoff. Solved for y: P(F <= y) <= alpha if s y <= L, the mean of
+the smallest alpha of the binomial (its expected shortfall, Rockafellar and Uryasev 2000),
 
-    s y <= L = max_c [c - E(c - Z)_+ / alpha],    with    E(c - Z)_+ = sum_{i < c} P(Z <= i),
+    L = max_c [c - E(c - Z)_+ / alpha],    E(c - Z)_+ = sum_{i < c} P(Z <= i),
 
-and L is the mean of the smallest alpha of the binomial: its expected shortfall (Rockafellar and
-Uryasev 2000). The maximum is at the smallest c with P(Z <= c) > alpha, an alpha-quantile.
-
-**Percentile**: with A = [x_p, infinity), theta >= 1 - p. The k-th smallest of the N values is below
-x_p only if F <= 1 - k/N; hence the smallest k with s (1 - k/N) <= L(1 - p) is a bound. All bounds
-fall in theta, so that theta > 1 - p does no harm. **Exceedance**: with A = (t, infinity) and e the
-observed share, every theta with s e <= L(theta) is refuted with confidence 1 - alpha; the bound is
-the smallest of them.
+with the maximum at an alpha-quantile. See `grid_rank` and `grid_exceedance` for its use.
 """
 
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from fractions import Fraction
 from typing import Literal, get_args
 
@@ -44,7 +34,7 @@ import numpy as np
 from scipy.optimize import root_scalar
 from scipy.stats import binom
 
-from mechassay.errors import BadUsage, UnknownName
+from mechassay.errors import BadUsage, one_of
 from mechassay.stats.bounds import (
     ROUNDING,
     at_most_each,
@@ -61,8 +51,7 @@ XTOL = 1e-12
 
 
 def shortfall(s: int, theta: float, alpha: float) -> float:
-    """L, the mean of the smallest `alpha` of Bin(s, theta);
-    negative values mean that P(Z = 0) exceeds alpha.
+    """L, the mean of the smallest `alpha` of Bin(s, theta); negative if P(Z = 0) exceeds alpha.
 
     Args:
         s: the smaller side of the grid.
@@ -76,10 +65,11 @@ def shortfall(s: int, theta: float, alpha: float) -> float:
 def grid_rank(
     n_clean: int, n_corrupted: int, p: float, level: float = 0.95, kind: str = "shortfall"
 ) -> int | None:
-    """The smallest rank among all pairs whose order statistic is at least
-    the p-th percentile with confidence `level`.
+    """The smallest rank whose value, among all pairs, bounds the p-th percentile from above.
 
-    None if not even the largest value is known to be.
+    With A = [x_p, infinity), theta >= 1 - p. The k-th smallest value is below x_p only if F <= 1 -
+    k/N, so the smallest k with s (1 - k/N) <= L(1 - p) is a bound with confidence `level`. Bounds
+    fall in theta, so theta > 1 - p does no harm. None if not even the largest value is one.
 
     Raises:
         BadUsage: p or level is not between 0 and 1, or a side of the grid is empty.
@@ -87,8 +77,7 @@ def grid_rank(
     """
     check_share("p", p)
     check_share("The confidence", level)
-    if kind not in GRID_KINDS:
-        raise UnknownName("kind of bound for a grid", kind, GRID_KINDS)
+    one_of("kind of bound for a grid", kind, GRID_KINDS)
     s, total, alpha = _smaller(n_clean, n_corrupted), n_clean * n_corrupted, failure_of(level)
     if kind == "shortfall":
         lowest = shortfall(s, float(1 - decimal(p)), alpha)
@@ -107,8 +96,7 @@ def grid_rank(
 def grid_confidence(
     n_clean: int, n_corrupted: int, p: float, rank: int, kind: str = "shortfall"
 ) -> float:
-    """The confidence that the value of that rank among all pairs is at least the p-th percentile;
-    0 if nothing is known.
+    """The confidence that the value of that rank is at least the p-th percentile; 0 if unknown.
 
     Raises:
         BadUsage: p is not between 0 and 1, or the rank not between 1 and the number of pairs.
@@ -118,24 +106,29 @@ def grid_confidence(
     s, total = _smaller(n_clean, n_corrupted), n_clean * n_corrupted
     if not 1 <= rank <= total:
         raise BadUsage(f"A rank must be between 1 and {total}; got {rank}.")
-    if kind not in GRID_KINDS:
-        raise UnknownName("kind of bound for a grid", kind, GRID_KINDS)
+    one_of("kind of bound for a grid", kind, GRID_KINDS)
     if kind != "shortfall":
         return 1 - by_inequality(s, Fraction(rank, total) - decimal(p), p, kind)
-    theta, seen = float(1 - decimal(p)), s * (1 - rank / total)
-    # Any c gives a valid bound; those above the mean cannot be the best for an alpha below one
-    # half.
-    c = np.arange(math.floor(seen) + 1, min(s, math.ceil(s * theta) + 1) + 1)
+    theta = float(1 - decimal(p))
+    return hinge_confidence(s, theta, s * theta, s * (1 - rank / total))
+
+
+def hinge_confidence(n: int, theta: float, mean: float, seen: float) -> float:
+    """1 - the best hinge bound on P(Bin(n, theta) <= seen); `mean` is n theta."""
+    # Any c gives a valid bound; one above the mean is never the best for an alpha below one half.
+    c = np.arange(math.floor(seen) + 1, min(n, math.ceil(mean) + 1) + 1)
     if not c.size:
         return 0.0
     below = np.arange(c[-1])
-    hinge = np.cumsum(at_most_each(np.full(len(below), s), below, theta))[c - 1]
+    hinge = np.cumsum(at_most_each(np.full(len(below), n), below, theta))[c - 1]
     return max(0.0, 1 - float((hinge / (c - seen)).min()))
 
 
 def grid_exceedance(hits: int, n_clean: int, n_corrupted: int, level: float = 0.95) -> float:
-    """Upper confidence bound of the probability that a fresh pair is among the hits,
-    by the shortfall.
+    """Upper confidence bound of the probability that a fresh pair is a hit, by the shortfall.
+
+    With e the observed share, every theta with s e <= L(theta) is refuted with confidence `level`;
+    the bound is the smallest of them.
 
     Args:
         hits: pairs of the grid, of n_clean x n_corrupted.
@@ -151,11 +144,13 @@ def grid_exceedance(hits: int, n_clean: int, n_corrupted: int, level: float = 0.
     if hits == total:
         return 1.0
     share = hits / total
-    # The shortfall rises in theta, from below the mean of its lowest part to s.
-    found = root_scalar(
-        lambda theta: s * share - shortfall(s, theta, alpha), bracket=(share, 1.0), xtol=XTOL
-    )
-    return min(1.0, float(found.root) + XTOL)
+    return smallest_refuted(lambda theta: s * share - shortfall(s, theta, alpha), share)
+
+
+def smallest_refuted(excess: Callable[[float], float], share: float) -> float:
+    """The root in theta, from the observed share to 1, of what exceeds the rising shortfall."""
+    theta = root_scalar(excess, bracket=(share, 1.0), xtol=XTOL)
+    return min(1.0, float(theta.root) + XTOL)
 
 
 def _smaller(n_clean: int, n_corrupted: int) -> int:

@@ -1,9 +1,9 @@
 """Tables of the divergences by a field of the prompts, or by two fields together.
 
-Appendix D of Uit de Bos and Garriga-Alonso (2024) looks at the maximum and at high percentiles by
-template field (which object, which place) and by pairs of fields. `by_fields` makes these tables.
-The largest of many groups is large by chance too, and a larger group has a larger maximum: which
-labels are worse than that is for `label_tests` to say.
+Appendix D of Uit de Bos and Garriga-Alonso (2024) shows the maximum and high percentiles by
+template field (which object, which place) and by pairs of fields. The largest of many groups is
+large by chance too, and a larger group has a larger maximum: `label_tests` says which labels are
+worse than that.
 """
 
 from __future__ import annotations
@@ -16,9 +16,9 @@ from typing import Literal
 import numpy as np
 from jaxtyping import Float, Int
 
-from mechassay.errors import BadUsage, UnknownName
+from mechassay.errors import BadUsage, one_of
 from mechassay.stats.bounds import check_share
-from mechassay.stats.percentiles import run_percentiles
+from mechassay.stats.summary import run_percentiles
 
 PERCENTILES = (0.999, 0.9999)
 SIDES = ("clean", "corrupted")
@@ -32,7 +32,7 @@ class Field:
         name: what the field is called.
         labels: one for every input of that side, in the order of the values.
         side: which axis of a grid; of single pairs both sides have one label a pair.
-        strata: how each input is built; labels are compared within a stratum. None: all are alike.
+        strata: how each input is built; labels are compared within a stratum. None: all the same.
     """
 
     name: str
@@ -41,8 +41,7 @@ class Field:
     strata: Sequence[str] | None = None
 
     def __post_init__(self) -> None:
-        if self.side not in SIDES:
-            raise UnknownName("side of a pair", self.side, SIDES)
+        one_of("side of a pair", self.side, SIDES)
         if self.strata is not None and len(self.strata) != len(self.labels):
             raise BadUsage(
                 f"The field {self.name} has {len(self.labels)} labels and {len(self.strata)}"
@@ -93,8 +92,7 @@ def by_fields(
     fields: Sequence[Field],
     percentiles: Sequence[float] = PERCENTILES,
 ) -> GroupTable:
-    """Maximum and percentiles of the values by one field,
-    or by several together (two make a heat map).
+    """Maximum and percentiles of the values by one field, or by several (two make a heat map).
 
     Args:
         values: [clean, corrupted] of a grid, or [pairs]; NaN is left out.
@@ -107,6 +105,7 @@ def by_fields(
     for p in percentiles:
         check_share("A percentile", p)
     labels: list[tuple[str, ...]] = []
+    # The number of each value's cell, row by row of the table.
     code = np.zeros((1,) * values.ndim, dtype=np.int32)
     for field in fields:
         names, own = np.unique(np.asarray(field.labels), return_inverse=True)
@@ -121,15 +120,10 @@ def by_fields(
     count = np.bincount(cell, minlength=math.prod(sizes))
     rising = flat[np.lexsort((flat, cell))]
     begin = np.cumsum(count) - count
-    largest, *found = (
+    largest, *columns = (
         run_percentiles(rising, begin, count, p).reshape(sizes) for p in (1.0, *percentiles)
     )
-    table = np.stack(found, axis=-1) if found else np.empty((*sizes, 0))
-    return GroupTable(
-        tuple(field.name for field in fields),
-        tuple(labels),
-        tuple(percentiles),
-        count.reshape(sizes),
-        largest,
-        table,
-    )
+    table = np.stack(columns, axis=-1) if columns else np.empty((*sizes, 0))
+    names = tuple(field.name for field in fields)
+    count = count.reshape(sizes)
+    return GroupTable(names, tuple(labels), tuple(percentiles), count, largest, table)

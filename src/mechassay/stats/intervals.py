@@ -21,6 +21,7 @@ from typing import NamedTuple
 
 import numpy as np
 from jaxtyping import Float
+from scipy.special import stdtrit
 from scipy.stats import beta, norm
 from scipy.stats import t as student
 
@@ -43,8 +44,7 @@ class Interval(NamedTuple):
 
 
 class Resamples:
-    """Resamples of whole groups of examples:
-    the same for every statistic that one object is asked for.
+    """Resamples of whole groups of examples, the same for every statistic of one object.
 
     Args:
         groups: the group of each example.
@@ -120,9 +120,9 @@ def mean_interval(
 def proportion_interval(
     right: Float[np.ndarray, "n"], groups: Sequence[str], level: float = LEVEL
 ) -> Interval:
-    """Interval of a proportion of grouped examples:
-    Clopper and Pearson's with the effective sample size of Korn and Graubard (1998).
+    """Interval of a proportion of grouped examples.
 
+    Clopper and Pearson's with the effective sample size of Korn and Graubard (1998).
     The effective size n* makes p (1 - p) / n* the variance of the mean over whole groups; it is at
     most n. Where all examples agree the variance says nothing, and n* is the number of groups.
     Unlike a bootstrap, 50 right of 50 do not give an interval of no width. NaN without examples.
@@ -150,6 +150,19 @@ def clopper_pearson(hits: float, size: float, level: float = LEVEL) -> Interval:
     low = float(beta.ppf(tail, hits, size - hits + 1)) if hits > 0 else 0.0
     high = float(beta.ppf(1 - tail, hits + 1, size - hits)) if size > hits else 1.0
     return Interval(low, high, level)
+
+
+def student_interval(values: Float[np.ndarray, "n"], level: float = LEVEL) -> Interval:
+    """Student's interval of a mean; NaN for fewer than two values, or infinite ones."""
+    if values.size < 2 or not np.isfinite(values).all():
+        return Interval(math.nan, math.nan, level)
+    half = (
+        float(stdtrit(values.size - 1, (1 + level) / 2))
+        * float(values.std(ddof=1, dtype=float))
+        / math.sqrt(values.size)
+    )
+    mean = float(values.mean(dtype=float))
+    return Interval(mean - half, mean + half, level)
 
 
 def trapezoid(
@@ -185,8 +198,7 @@ class Estimate:
 
     @cached_property
     def interval(self) -> Interval:
-        """What the statistic of all examples is between;
-        NaN with one group, or where a resample is undefined.
+        """Of the statistic of all examples; NaN with one group or an undefined resample.
 
         From the value less the upper quantile of its errors to the value less their lower one (the
         basic bootstrap), widened for few groups by `widening`.
@@ -209,11 +221,10 @@ class Estimate:
 
 
 def widening(n_groups: int, level: float = LEVEL) -> float:
-    """By how much errors of resampled means are too small:
-    sqrt(n / (n - 1)) t / z; NaN below two groups.
+    """By how much errors of resampled means are too small; NaN below two groups.
 
-    The quantiles t (n - 1 degrees of freedom) and z are those of Student's and of the normal
-    distribution.
+    sqrt(n / (n - 1)) t / z, with quantiles t of Student's distribution with n - 1 degrees of
+    freedom, and z of the normal one.
     """
     if n_groups < 2:
         return math.nan
@@ -250,11 +261,10 @@ def folded_sum(
 
 def mean_estimate(estimates: Sequence[Estimate]) -> Estimate:
     """The mean of several statistics of the same resamples."""
-    first = estimates[0]
     return Estimate(
-        float(np.mean([each.value for each in estimates])),
-        np.mean([each.errors for each in estimates], axis=0),
-        np.mean([each.folded for each in estimates], axis=0),
-        first.n_groups,
-        min(each.least for each in estimates),
+        float(np.mean([estimate.value for estimate in estimates])),
+        np.mean([estimate.errors for estimate in estimates], axis=0),
+        np.mean([estimate.folded for estimate in estimates], axis=0),
+        estimates[0].n_groups,
+        min(estimate.least for estimate in estimates),
     )

@@ -1,14 +1,13 @@
 """A test of every label of a field against the others: which labels make a circuit fail.
 
 Inputs come in strata (`Field.strata`): how they are built, such as template and number of tokens.
-Null hypothesis: among the inputs of a stratum, labels have nothing to do with how badly they fare.
-Labels are permuted within strata, whole rows or columns of a grid, never pairs: pairs of a row
-share their input. Columns stay, so that nothing is assumed about them. A label is compared with the
-rest of its strata: the pairs of the other labels there, weighted so that each stratum counts as it
-does among the label's own inputs. A stratum of one label says nothing and is left out. The
-statistic is the label's exceedance or percentile minus that of the rest, centred and scaled by mean
-and deviation, over the permutations and the observed labels (which are one of them), of all labels
-with as many inputs in each stratum. The largest over the labels then gives
+The null hypothesis is that, within a stratum, labels have nothing to do with the values. Labels are
+permuted within strata by whole rows or columns of a grid, never by pairs, because pairs of a row
+share their input; nothing is assumed about the columns. A label is compared with the rest of its
+strata: the pairs of the other labels there, weighted so that each stratum counts as it does among
+the label's own inputs. A stratum of one label is left out. The statistic is the label's exceedance
+or percentile minus that of the rest. It is centred and scaled over the permutations and the
+observed labels (one of them), together for all labels with as many inputs in each stratum. Then
 
     adjusted p of a label = share of the permutations whose largest scaled statistic reaches its own
 
@@ -16,9 +15,9 @@ with as many inputs in each stratum. The largest over the labels then gives
 exchangeable without the worse ones, which "the rest" contains, and is not used.
 
 Only counts between thresholds are permuted: one threshold for an exceedance, for a percentile
-`N_THRESHOLDS` of the pooled values, between which it is interpolated. Where every input has a
-single pair, tables label x count are drawn given their margins (Patefield 1981): the same
-distribution, at a cost that does not depend on the number of pairs.
+`N_THRESHOLDS` of the pooled values, between which it is interpolated. If every input has a single
+pair, tables label x count are drawn given their margins (Patefield 1981): the same distribution, at
+a cost that does not depend on the number of pairs.
 """
 
 from __future__ import annotations
@@ -68,9 +67,7 @@ class HighPercentile:
     p: float
 
     def thresholds(self, values: Float[np.ndarray, "n"]) -> Float[np.ndarray, "t"]:
-        """Pooled values, from the smallest to the largest;
-        half of them have a fifth to five times the share 1 - p above them.
-        """
+        """Pooled values; half of them have a fifth to five times the share 1 - p above them."""
         check_share("A percentile", self.p)
         if not np.isfinite(values).all():
             raise NonFinite(
@@ -86,19 +83,16 @@ class HighPercentile:
     def measure(
         self, counts: Float[np.ndarray, "*lead bins"], thresholds: Float[np.ndarray, "t"]
     ) -> Float[np.ndarray, "*lead"]:
-        """Interpolated between the thresholds that have less, and not less,
-        than the share p at or below them; NaN without values.
-        """
-        # No value is above the last threshold, which is the largest of all; so there is always a
-        # place.
+        """Interpolated where the share of values at or below a threshold reaches p; NaN if none."""
+        # No value is above the last threshold, so some threshold reaches p.
         below = np.cumsum(counts, axis=-1)[..., :-1]
         wanted = self.p * below[..., -1:]
         place = (below >= wanted * (1 - ROUNDING)).argmax(axis=-1)[..., None]
         before = np.maximum(place - 1, 0)
         low, high = (np.take_along_axis(below, at, axis=-1) for at in (before, place))
         share = np.where(high > low, (wanted - low) / np.where(high > low, high - low, 1), 1.0)
-        found = thresholds[before] + share * (thresholds[place] - thresholds[before])
-        return np.where(below[..., -1] > 0, found[..., 0], np.nan)
+        value = thresholds[before] + share * (thresholds[place] - thresholds[before])
+        return np.where(below[..., -1] > 0, value[..., 0], np.nan)
 
 
 @dataclass(frozen=True, eq=False)
@@ -183,7 +177,7 @@ class LabelTest:
 
     Attributes:
         inputs: how many inputs have the label.
-        compared: how many of them are in a stratum with other labels; the others say nothing.
+        compared: how many of them are in a stratum with other labels.
         value: the statistic of the compared inputs' pairs; NaN without any.
         rest: the statistic of the other labels' pairs, weighted by stratum like the label's own.
         p: one-sided p value of the label by itself.
@@ -209,8 +203,8 @@ class LabelTest:
         With probability 1 - alpha there are none, if labels are exchangeable within strata.
         """
         apart = np.nan_to_num(self.value - self.rest, nan=-math.inf)
-        found = (self.adjusted <= alpha) & (apart >= least)
-        return tuple(name for name, is_worse in zip(self.labels, found, strict=True) if is_worse)
+        worse = (self.adjusted <= alpha) & (apart >= least)
+        return tuple(name for name, is_worse in zip(self.labels, worse, strict=True) if is_worse)
 
 
 def worse_labels(
@@ -222,9 +216,9 @@ def worse_labels(
 ) -> LabelTest:
     """Test for every label of a field whether its inputs are worse than the rest of their strata.
 
-    Labels are exchangeable within strata if, among inputs that are built alike, they are
-    independent of everything else in the input. A label without defined values, or alone in its
-    strata, shows no difference.
+    Labels are exchangeable within strata if, among inputs built alike, they are independent of
+    everything else in the input. A label without defined values, or alone in its strata, shows no
+    difference.
 
     Args:
         values: [clean, corrupted] of a grid, or [pairs]; NaN is left out.
@@ -235,7 +229,7 @@ def worse_labels(
             values, or no permutations.
         NonFinite: infinite values with `HighPercentile`.
     """
-    found = Comparison.of(field)
+    comparison = Comparison.of(field)
     if n_permutations < 1:
         raise BadUsage(f"A permutation test needs at least 1 permutation; got {n_permutations}.")
     inputs = np.moveaxis(values, field.axis(values), 0).reshape(len(field.labels), -1)
@@ -243,26 +237,30 @@ def worse_labels(
     if not defined.size:
         raise BadUsage("A test of labels needs defined values; all are NaN.")
     thresholds = statistic.thresholds(defined)
-    counts = _binned(inputs[found.kept], thresholds)
-    observed = _by_label(counts[np.argsort(found.code, kind="stable")][None], counts, found)
-    value, rest = (statistic.measure(each[0], thresholds) for each in observed)
+    counts = _binned(inputs[comparison.kept], thresholds)
+    by_code = np.argsort(comparison.code, kind="stable")
+    observed = _by_label(counts[by_code][None], counts, comparison)
+    value, rest = (statistic.measure(table[0], thresholds) for table in observed)
     rows = [_apart(value, rest)[None]]
     draw = _drawn_tables if inputs.shape[1] == 1 else _permuted
-    for tables in draw(counts, found, rng, n_permutations) if len(found.kept) else ():
-        rows.append(_apart(*(statistic.measure(each, thresholds) for each in tables)))
-    p, adjusted = _p_values(np.concatenate(rows), found.sizes)
-    about = (found.inputs, found.compared, value, rest, p, adjusted)
+    for tables in draw(counts, comparison, rng, n_permutations) if len(comparison.kept) else ():
+        rows.append(_apart(*(statistic.measure(table, thresholds) for table in tables)))
+    p, adjusted = _p_values(np.concatenate(rows), comparison.sizes)
+    about = (comparison.inputs, comparison.compared, value, rest, p, adjusted)
     return LabelTest(
-        field.name, found.names, *about, n_permutations, found.n_strata, len(found.sizes)
+        field.name,
+        comparison.names,
+        *about,
+        n_permutations,
+        comparison.n_strata,
+        len(comparison.sizes),
     )
 
 
 def _binned(
     inputs: Float[np.ndarray, "inputs pairs"], thresholds: Float[np.ndarray, "t"]
 ) -> Float[np.ndarray, "inputs bins"]:
-    """For each input how many of its values lie between thresholds;
-    the last bin is above all of them.
-    """
+    """Each input's values between thresholds; the last bin is above all thresholds."""
     n, bins = len(inputs), len(thresholds) + 1
     place = np.searchsorted(thresholds, inputs, side="left") + np.arange(n)[:, None] * bins
     return np.bincount(place[~np.isnan(inputs)], minlength=n * bins).reshape(n, bins).astype(float)
@@ -271,67 +269,65 @@ def _binned(
 def _by_label(
     placed: Float[np.ndarray, "draws kept bins"],
     counts: Float[np.ndarray, "kept bins"],
-    found: Comparison,
+    comparison: Comparison,
 ) -> Tables:
-    """Counts of each label and of its rest, from the counts of the inputs
-    that stand at the labels' places, in order.
-    """
-    there = np.flatnonzero(found.compared)
-    own, weighted = (np.zeros((len(placed), len(found.names), counts.shape[1])) for _ in range(2))
+    """Counts of each label and of its rest, from the inputs placed at the labels, in order."""
+    there = np.flatnonzero(comparison.compared)
+    own, weighted = (
+        np.zeros((len(placed), len(comparison.names), counts.shape[1])) for _ in range(2)
+    )
     if len(there):
-        order = np.argsort(found.code, kind="stable")
-        begin = np.searchsorted(found.code[order], there)
-        weight = found.weights[found.stratum[order], found.code[order]]
+        order = np.argsort(comparison.code, kind="stable")
+        begin = np.searchsorted(comparison.code[order], there)
+        weight = comparison.weights[comparison.stratum[order], comparison.code[order]]
         own[:, there] = np.add.reduceat(placed, begin, axis=1)
         weighted[:, there] = np.add.reduceat(placed * weight[:, None], begin, axis=1)
-    return own, found.rest(weighted, counts)
+    return own, comparison.rest(weighted, counts)
 
 
 def _permuted(
     counts: Float[np.ndarray, "kept bins"],
-    found: Comparison,
+    comparison: Comparison,
     rng: np.random.Generator,
     n_permutations: int,
 ) -> Iterator[Tables]:
     """Tables label x bin with the labels permuted within strata, in blocks."""
     # Places by stratum, and where in them the places by label are.
-    by_stratum = np.argsort(found.stratum, kind="stable")
+    by_stratum = np.argsort(comparison.stratum, kind="stable")
     rank = np.empty_like(by_stratum)
     rank[by_stratum] = np.arange(len(rank))
-    slots = rank[np.argsort(found.code, kind="stable")]
+    slots = rank[np.argsort(comparison.code, kind="stable")]
     step = max(1, BLOCK // counts.size)
     for begin in range(0, n_permutations, step):
         size = (min(step, n_permutations - begin), len(rank))
         # Random numbers that are larger in later strata: their order is random within strata alone.
-        shuffled = by_stratum[(rng.random(size) + found.stratum[by_stratum]).argsort(axis=1)]
-        yield _by_label(counts[shuffled[:, slots]], counts, found)
+        shuffled = by_stratum[(rng.random(size) + comparison.stratum[by_stratum]).argsort(axis=1)]
+        yield _by_label(counts[shuffled[:, slots]], counts, comparison)
 
 
 def _drawn_tables(
     counts: Float[np.ndarray, "kept bins"],
-    found: Comparison,
+    comparison: Comparison,
     rng: np.random.Generator,
     n_permutations: int,
 ) -> Iterator[Tables]:
-    """The same where every input has one value: a table for each stratum,
-    with the margins of the observed one.
-    """
+    """The same if every input has one value: random tables with the margins of each stratum."""
     # An undefined value is a bin of its own, which is dropped again.
-    bins = np.zeros((len(found.sizes), counts.shape[1] + 1), dtype=np.int64)
-    np.add.at(bins[:, :-1], found.stratum, counts.astype(np.int64))
-    bins[:, -1] = found.sizes.sum(axis=1) - bins.sum(axis=1)
-    n_labels = len(found.names)
+    bins = np.zeros((len(comparison.sizes), counts.shape[1] + 1), dtype=np.int64)
+    np.add.at(bins[:, :-1], comparison.stratum, counts.astype(np.int64))
+    bins[:, -1] = comparison.sizes.sum(axis=1) - bins.sum(axis=1)
+    n_labels = len(comparison.names)
     step = max(1, BLOCK // (n_labels * bins.shape[1]))
     for begin in range(0, n_permutations, step):
         size = min(step, n_permutations - begin)
         own, weighted = (np.zeros((size, n_labels, bins.shape[1])) for _ in range(2))
-        for sizes, column, weight in zip(found.sizes, bins, found.weights, strict=True):
+        for sizes, column, weight in zip(comparison.sizes, bins, comparison.weights, strict=True):
             there, filled = np.flatnonzero(sizes), np.flatnonzero(column)
             table = random_table.rvs(sizes[there], column[filled], size=size, random_state=rng)
             place = np.ix_(np.arange(size), there, filled)
             own[place] += table
             weighted[place] += table * weight[there][:, None]
-        yield own[..., :-1], found.rest(weighted[..., :-1], counts)
+        yield own[..., :-1], comparison.rest(weighted[..., :-1], counts)
 
 
 def _apart(
@@ -343,9 +339,7 @@ def _apart(
 def _p_values(
     draws: Float[np.ndarray, "draws labels"], sizes: Int[np.ndarray, "strata labels"]
 ) -> tuple[Float[np.ndarray, "labels"], Float[np.ndarray, "labels"]]:
-    """Each label's own and adjusted p values from its statistic in all draws,
-    of which the first is the observed one.
-    """
+    """Each label's own and adjusted p value; the first draw is the observed one."""
     scaled = np.empty_like(draws)
     alike = np.unique(sizes, axis=1, return_inverse=True)[1].reshape(-1)
     for number in range(int(alike.max()) + 1):

@@ -1,26 +1,24 @@
 """A part of a grid: the pairs whose two prompts are of one stratum, such as one template.
 
-Prompts are drawn as for a grid; the stratum of a prompt is the values of some of its fields. What
-is left is a whole grid for each stratum s, a block of n_s clean and m_s corrupted prompts. All
-values weigh alike, so block s has the share w_s = n_s m_s / sum n m. Two statements can be made.
+The stratum of a prompt is the values of some of its fields. What is left of a grid is a whole grid
+for each stratum s: n_s clean with m_s corrupted prompts, w_s = n_s m_s / sum n m of the values.
 
 **Bounds** hold given the strata of the sample: for the population in which stratum s has the share
 w_s and both prompts are drawn independently within it. Let F be the share of the values in a set,
-theta its mean, and k_s = min(n_s, m_s). By averaging (`grid`) the share in block s is, for the mean
-of any convex function, at most Bin(k_s, theta_s) / k_s. Blocks share no prompt, so that F is at
-most the sum of w_s / k_s Bin(k_s, theta_s). Let K be the smallest k_s / w_s, and N = sum k_s. A
+theta its mean, and k_s = min(n_s, m_s). By averaging (`grid_bounds`), for the mean of any convex
+function, the share in block s is at most Bin(k_s, theta_s) / k_s. Blocks share no prompt, so F is
+at most the sum of w_s / k_s Bin(k_s, theta_s). Let K be the smallest k_s / w_s, and N = sum k_s. A
 variable in [0, 1/K] is at most the one with its mean that is 0 or 1/K, and a sum of N of these is
 at most a binomial one (Hoeffding 1956). So with Z ~ Bin(N, theta K / N)
 
-    E g(K F) <= E g(Z),    P(F <= y) <= alpha    where K y <= the shortfall of Z (`grid.shortfall`).
+    E g(K F) <= E g(Z),    P(F <= y) <= alpha    where K y <= the shortfall of Z.
 
 K is the number of values over the most that one prompt is in. For one block K = N = min(n, m), and
 the bound is the grid's.
 
-**Intervals** resample all rows and all columns (`bootstrap`), so strata get other shares, as in
-another sample. They are about pairs drawn as these were, given that their strata agree; K inputs
-are what they may reach to. The pairs of different strata have intervals by the same rule, and no
-bounds.
+**Intervals** resample all rows and columns (`two_way`), so strata get other shares, as in another
+sample. They are about pairs drawn as these were, given that their strata agree, and count K inputs.
+Pairs of different strata have intervals by the same rule, and no bounds.
 """
 
 from __future__ import annotations
@@ -33,11 +31,10 @@ from typing import Any
 
 import numpy as np
 from jaxtyping import Bool, Float, Int
-from scipy.optimize import root_scalar
 
 from mechassay.errors import BadUsage
-from mechassay.stats.bounds import at_most_each, check_share, decimal, failure_of
-from mechassay.stats.grid_bounds import XTOL, shortfall
+from mechassay.stats.bounds import check_share, decimal, failure_of
+from mechassay.stats.grid_bounds import hinge_confidence, shortfall, smallest_refuted
 
 
 @dataclass(frozen=True, eq=False)
@@ -82,13 +79,11 @@ class PartialGrid:
         return self.clean[:, None] == self.corrupted[None, :]
 
     def blocks(self) -> list[tuple[Int[np.ndarray, "rows"], Int[np.ndarray, "columns"]]]:
-        """The prompts of each stratum that both sides have,
-        in the order of the strata's numbers.
-        """
-        both = np.intersect1d(self.clean, self.corrupted)
+        """The prompts of each stratum that both sides have, in the order of their numbers."""
+        both = np.intersect1d(self.clean, self.corrupted).tolist()
         return [
-            (np.flatnonzero(self.clean == each), np.flatnonzero(self.corrupted == each))
-            for each in both.tolist()
+            (np.flatnonzero(self.clean == stratum), np.flatnonzero(self.corrupted == stratum))
+            for stratum in both
         ]
 
     @cached_property
@@ -106,7 +101,7 @@ class PartialGrid:
 
     @property
     def n_draws(self) -> int:
-        """N, the disjoint pairs that there are at once."""
+        """N, the most disjoint pairs."""
         return int(self.sides.min(axis=1).sum())
 
     @property
@@ -115,23 +110,20 @@ class PartialGrid:
         return self.n_values / int(self.sides.max())
 
     def select(self, rows: Sequence[int], columns: Sequence[int]) -> PartialGrid:
-        """Those of some prompts, in that order."""
+        """The strata of some prompts, in that order."""
         return PartialGrid(self.clean[list(rows)], self.corrupted[list(columns)])
 
 
 def reach(mask: Bool[np.ndarray, "clean corrupted"]) -> float:
-    """Pairs of a part of a grid over the most that one prompt is in:
-    what the part has in place of a grid's smaller side.
-    """
+    """A part's pairs over the most that one prompt is in, in place of a grid's smaller side."""
     most = max(int(mask.sum(axis=0).max()), int(mask.sum(axis=1).max()))
     return int(mask.sum()) / most if most else 0.0
 
 
 def partial_rank(strata: PartialGrid, p: float, level: float = 0.95) -> int | None:
-    """The smallest rank among all pairs whose order statistic is at least
-    the p-th percentile with confidence `level`.
+    """The smallest rank whose value, among all pairs, bounds the p-th percentile from above.
 
-    None if not even the largest value is known to be.
+    None if with confidence `level` not even the largest value does.
 
     Raises:
         BadUsage: p or level is not between 0 and 1.
@@ -144,8 +136,7 @@ def partial_rank(strata: PartialGrid, p: float, level: float = 0.95) -> int | No
 
 
 def partial_confidence(strata: PartialGrid, p: float, rank: int) -> float:
-    """The confidence that the value of that rank among all pairs is at least the p-th percentile;
-    0 if nothing is known.
+    """The confidence that the value of that rank is at least the p-th percentile; 0 if unknown.
 
     Raises:
         BadUsage: p is not between 0 and 1, or the rank not between 1 and the number of pairs.
@@ -155,18 +146,11 @@ def partial_confidence(strata: PartialGrid, p: float, rank: int) -> float:
     if not 1 <= rank <= total:
         raise BadUsage(f"A rank must be between 1 and {total}; got {rank}.")
     mean, seen = float(1 - decimal(p)) * strata.units, strata.units * (1 - rank / total)
-    # As for a grid: any c gives a valid bound; those above the mean cannot be the best for an alpha
-    # below one half.
-    c = np.arange(math.floor(seen) + 1, min(n, math.ceil(mean) + 1) + 1)
-    if not c.size:
-        return 0.0
-    below = np.arange(c[-1])
-    hinge = np.cumsum(at_most_each(np.full(len(below), n), below, mean / n))[c - 1]
-    return max(0.0, 1 - float((hinge / (c - seen)).min()))
+    return hinge_confidence(n, mean / n, mean, seen)
 
 
 def partial_exceedance(strata: PartialGrid, hits: int, level: float = 0.95) -> float:
-    """Upper confidence bound of the probability that a fresh pair is among the hits.
+    """Upper confidence bound of the probability that a fresh pair is a hit.
 
     Args:
         hits: pairs, of all in the strata.
@@ -181,17 +165,14 @@ def partial_exceedance(strata: PartialGrid, hits: int, level: float = 0.95) -> f
     if hits == total:
         return 1.0
     seen = strata.units * hits / total
-    # At theta = 1 the shortfall may stay below what was seen: then nothing is refuted.
+    # If even at theta = 1 the shortfall is below what was seen, nothing is refuted.
     if _lowest(strata, 1.0, alpha) <= seen:
         return 1.0
-    found = root_scalar(
-        lambda theta: seen - _lowest(strata, theta, alpha), bracket=(hits / total, 1.0), xtol=XTOL
-    )
-    return min(1.0, float(found.root) + XTOL)
+    return smallest_refuted(lambda theta: seen - _lowest(strata, theta, alpha), hits / total)
 
 
 def _lowest(strata: PartialGrid, theta: float, alpha: float) -> float:
-    """What K F is below with a probability of at most alpha."""
+    """The value below which K F lies with a probability of at most alpha."""
     return shortfall(strata.n_draws, theta * strata.units / strata.n_draws, alpha)
 
 

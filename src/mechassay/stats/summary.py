@@ -1,14 +1,14 @@
-"""The table of a divergence's distribution: tables 3 and 7 of Uit de Bos and Garriga-Alonso
-(2024), with their uncertainty.
+"""The table of a divergence's distribution, with its uncertainty.
 
-Count, mean, standard deviation (of a sample, n - 1), minimum, percentiles and maximum; the z-score
-of a value is its difference from the mean in standard deviations. Beside the paper's columns stand
-a two-sided interval, an upper confidence bound of every percentile (`design`), and the number of
-undefined values, which the rest of the table leaves out and the bounds count as larger than every
-number. Minimum and maximum of a sample bound nothing and have neither.
+As in tables 3 and 7 of Uit de Bos and Garriga-Alonso (2024): count, mean, standard deviation (of a
+sample, n - 1), minimum, percentiles and maximum, and the z-score of each, its difference from the
+mean in standard deviations. Added are a two-sided interval, an upper confidence bound of every
+percentile (`design`), and the number of undefined values. The table leaves these out, and the
+bounds count them as larger than every number. Minimum and maximum of a sample bound nothing and
+have neither interval nor bound.
 
-Values may come in blocks. Moments are merged block by block in double precision (Chan, Golub and
-LeVeque 1979); the values are kept in the type they come in and sorted once.
+Moments are merged block by block in double precision (Chan, Golub and LeVeque 1979); values are
+kept in their own type and sorted once.
 """
 
 from __future__ import annotations
@@ -18,13 +18,12 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
-from jaxtyping import Float
+from jaxtyping import Float, Int
 
 from mechassay.errors import BadUsage
 from mechassay.stats.bounds import check_share
 from mechassay.stats.design import Design
 from mechassay.stats.intervals import LEVEL, Interval
-from mechassay.stats.percentiles import run_percentiles
 from mechassay.stats.two_way import N_RESAMPLES
 
 PERCENTILES = (0.25, 0.5, 0.75, 0.95, 0.99, 0.999, 0.9999)
@@ -32,16 +31,14 @@ STEP = 2**20
 
 
 @dataclass(frozen=True)
-class Row:
+class SummaryRow:
     """A statistic of the values.
 
     Attributes:
         name: as in the paper: mean, std, min, 25%, ..., max.
         z: its difference from the mean in standard deviations; NaN for mean and std.
-        low: end of its interval; NaN where it has none, as a percentile that too few inputs of a
-            grid lie beyond.
-        bound: upper confidence bound of a percentile, infinite if the pairs are too few; NaN where
-            there is none.
+        low, high: its interval; NaN if there is none, as with too few inputs beyond a percentile.
+        bound: upper confidence bound of a percentile, infinite if the pairs are too few; else NaN.
     """
 
     name: str
@@ -60,9 +57,9 @@ class Summary:
     level: float
     count: int
     n_undefined: int
-    rows: tuple[Row, ...]
+    rows: tuple[SummaryRow, ...]
 
-    def __getitem__(self, name: str) -> Row:
+    def __getitem__(self, name: str) -> SummaryRow:
         """The row of that name; KeyError if there is none."""
         for row in self.rows:
             if row.name == name:
@@ -96,31 +93,24 @@ def summarise(
     whole = values if isinstance(values, np.ndarray) else _joined(values)
     drawn = Design(design, whole.shape) if isinstance(design, str) else design
     flat = whole.reshape(-1)
-    rising = np.sort(flat)
     count, mean, std = moments(flat)
-    rising = rising[:count]
-    found = drawn.intervals(whole, rng, percentiles, level=level, n_resamples=n_resamples)
+    rising = np.sort(flat)[:count]
+    intervals = drawn.intervals(whole, rng, percentiles, level=level, n_resamples=n_resamples)
 
     def row(
         name: str, value: float, interval: Interval | None = None, bound: float = math.nan
-    ) -> Row:
+    ) -> SummaryRow:
         low, high = (math.nan, math.nan) if interval is None else interval[:2]
-        return Row(name, value, z_score(value, mean, std), low, high, bound)
+        return SummaryRow(name, value, z_score(value, mean, std), low, high, bound)
 
     rows = [
-        Row("mean", mean, math.nan, found.mean.low, found.mean.high, math.nan),
-        Row("std", std, *(math.nan,) * 4),
+        SummaryRow("mean", mean, math.nan, intervals.mean.low, intervals.mean.high, math.nan),
+        SummaryRow("std", std, *(math.nan,) * 4),
+        row("min", _percentile(rising, 0.0)),
     ]
-    rows.append(row("min", _percentile(rising, 0.0)))
-    for p, interval in zip(percentiles, found.percentiles, strict=True):
-        rows.append(
-            row(
-                f"{100 * p:g}%",
-                _percentile(rising, p),
-                interval,
-                drawn.upper_bound(whole, p, level).value,
-            )
-        )
+    for p, interval in zip(percentiles, intervals.percentiles, strict=True):
+        bound = drawn.upper_bound(whole, p, level).value
+        rows.append(row(f"{100 * p:g}%", _percentile(rising, p), interval, bound))
     rows.append(row("max", _percentile(rising, 1.0)))
     return Summary(drawn, level, count, drawn.n_values - count, tuple(rows))
 
@@ -131,8 +121,7 @@ def z_score(value: float, mean: float, std: float) -> float:
 
 
 def moments(values: Float[np.ndarray, "n"]) -> tuple[int, float, float]:
-    """Number, mean and sample standard deviation of the values that are not NaN,
-    in double precision.
+    """Number, mean and sample standard deviation of the values but NaN, in double precision.
 
     With infinite values the mean is infinite and the deviation undefined; both are NaN where they
     do not exist.
@@ -155,12 +144,68 @@ def moments(values: Float[np.ndarray, "n"]) -> tuple[int, float, float]:
     return count, mean, math.sqrt(squares / (count - 1)) if count > 1 else math.nan
 
 
+def run_percentiles(
+    rising: Float[np.ndarray, "n"],
+    begin: Int[np.ndarray, "*cells"],
+    count: Int[np.ndarray, "*cells"],
+    p: float,
+) -> Float[np.ndarray, "*cells"]:
+    """The percentile p, 0 <= p <= 1, of each run rising[begin : begin + count]; NaN of empty runs.
+
+    The percentile p of c sorted values lies at the place (c - 1) p, counted from 0, on the line
+    between its two neighbours: the usual definition of numpy and pandas, and of the paper's tables.
+    It estimates the population's percentile; it is no bound of it.
+
+    Args:
+        rising: values, sorted within each run.
+    """
+    place = np.maximum(count - 1, 0) * p
+    low = place.astype(np.int64)
+    share = place - low
+    full = count > 0
+    first = np.where(full, begin, 0)
+    left = rising[first + low].astype(float) if rising.size else np.zeros(np.shape(begin))
+    right = (
+        rising[first + np.minimum(low + 1, np.maximum(count - 1, 0))].astype(float)
+        if rising.size
+        else left
+    )
+    # Between equal values nothing is interpolated, so that infinite ones stay what they are.
+    with np.errstate(invalid="ignore"):
+        between = np.where((share == 0) | (left == right), left, left + (right - left) * share)
+    return np.where(full, between, np.nan)
+
+
+def expected_maximum(values: Float[np.ndarray, "*shape"], draws: int) -> float:
+    """The expected maximum of n of the N values, drawn without replacement.
+
+    The j-th largest is the maximum with probability
+
+    P_j = C(N - j, n - 1) / C(N, n),    P_1 = n / N,    P_(j + 1) = P_j (N - j - n + 1) / (N - j).
+
+    More draws than values are all of them.
+
+    Raises:
+        BadUsage: no draws, or no values.
+    """
+    if draws < 1 or not values.size:
+        raise BadUsage(
+            f"An expected maximum needs at least 1 draw of at least 1 value; got {draws} of"
+            f" {values.size}."
+        )
+    falling = np.sort(values, axis=None)[::-1].astype(float)
+    total, n = falling.size, min(draws, falling.size)
+    j = np.arange(1, total - n + 1)
+    shares = n / total * np.cumprod(np.concatenate(([1.0], (total - j - n + 1) / (total - j))))
+    return float(shares @ falling[: len(shares)])
+
+
 def _percentile(rising: Float[np.ndarray, "n"], p: float) -> float:
     return float(run_percentiles(rising, np.array([0]), np.array([rising.size]), p)[0])
 
 
 def _joined(blocks: Iterable[np.ndarray]) -> np.ndarray:
-    found = list(blocks)
-    if not found:
+    arrays = list(blocks)
+    if not arrays:
         raise BadUsage("A summary needs at least 1 block of values; got none.")
-    return np.concatenate(found)
+    return np.concatenate(arrays)

@@ -1,19 +1,17 @@
 """The two-way cluster bootstrap of a grid: rows and columns are drawn anew, never single pairs.
 
 The pigeonhole bootstrap (McCullagh 2000; Owen 2007): a resample draws n of the n rows and m of the
-m columns with replacement, independently; pair (i, j) then counts w_i u_j times, the times its row
-and column were drawn. Where noise of single pairs outweighs rows and columns, its variance is up to
-three times too large (Owen, theorem 3); it is never much too small. Unlike the bounds of `grid` its
-intervals are approximations, and a percentile with few rows or columns beyond it is out of their
-reach: of such intervals that say 95 %, some cover less than half of the time. So there is none
-(`LEAST`).
+m columns with replacement, independently. Pair (i, j) then counts w_i u_j times, how often its row
+and column were drawn. If noise of single pairs outweighs rows and columns, the variance is up to
+three times too large (Owen, theorem 3); it is never much too small. Unlike the bounds of
+`grid_bounds` its intervals are approximations. For a percentile with few rows or columns beyond it
+some 95 % intervals cover less than half of the time, so there is none (`LEAST`).
 
 No grid is copied. Means and exceedances of all resamples are two matrix products, w V and the row
-sums of (w V) * u. For percentiles the values are sorted once, from the largest down; a resample
-gathers the weights of as many of them as its smallest percentile needs, sums blocks of them, and
-looks into one block.
-Work: O(B n m) multiplications, or for percentile p O(B n m (1 - p)) gathered weights; memory O(n m
-    + B (n + m)).
+sums of (w V) * u. For percentiles the values are sorted once, from the largest down. A resample
+gathers the weights of as many of them as its smallest percentile needs, and sums blocks of them.
+Work: O(B n m) multiplications, for percentile p O(B n m (1 - p)) gathered weights; memory O(n m + B
+(n + m)).
 """
 
 from __future__ import annotations
@@ -31,17 +29,13 @@ from mechassay.stats.intervals import Interval, percentile_interval
 BLOCK = 1024
 N_RESAMPLES = 1000
 LEAST = 5
-"""Rows or columns, whichever are fewer, that there must be on either side of a statistic for it to
-have an interval. Where an input makes all its pairs bad, a tail is made of that many inputs, and
-drawing a few anew cannot show what others would be like. In simulated grids, intervals that say 95
-% covered the truth in 90 to 96 % with 5 to 10 inputs there, in 84 to 92 % with 3, in 67 to 85 %
-with 1, and with a tenth of one in as little as 8 %. With one row or no hit an interval has no width
-at all."""
+"""Fewest rows and columns on either side of a statistic that has an interval: in simulated grids,
+95 % intervals covered the truth in 90 to 96 % with 5 to 10, and in 67 to 85 % with 1."""
 
 
 @dataclass(frozen=True)
 class GridDraws:
-    """Statistics of the resampled grids; NaN where a resample has no defined value.
+    """Statistics of the resampled grids; NaN if a resample has no defined value.
 
     Attributes:
         mean: NaN throughout if a value is infinite.
@@ -82,22 +76,17 @@ def two_way_draws(
     with np.errstate(invalid="ignore", divide="ignore"):
         over = [_weigh(rows, values > threshold, columns) / total for threshold in above]
         mean = sums / total
-    found = (
-        _percentiles(values, rows, columns, total, percentiles)
-        if percentiles
-        else np.empty((n_resamples, 0))
-    )
-    return GridDraws(mean, found, np.stack(over, axis=1) if over else np.empty((n_resamples, 0)))
+    none = np.empty((n_resamples, 0))
+    tails = _percentiles(values, rows, columns, total, percentiles) if percentiles else none
+    return GridDraws(mean, tails, np.stack(over, axis=1) if over else none)
 
 
 def within_reach(shape: tuple[int | float, ...], share: float | None = None) -> bool:
-    """Whether resamples of a grid give an interval:
-    `LEAST` rows and columns on either side of the statistic.
+    """Whether a grid has `LEAST` rows and columns on either side of a statistic.
 
     Args:
         shape: (clean, corrupted), or what counts in their place (`PartialGrid.units`).
-        share: the percentile or the share of exceedances that it is of; of a mean if not given. NaN
-            is out of reach.
+        share: the percentile, or share of exceedances; a mean if not given. NaN is out of reach.
     """
     beyond = min(shape) * (1.0 if share is None else min(share, 1 - share))
     # 50 inputs have 5 beyond the percentile 0.9, though 1 - 0.9 is below 0.1 in floating point.
@@ -110,9 +99,7 @@ def grid_interval(
     shape: tuple[int | float, ...],
     share: float | None = None,
 ) -> Interval:
-    """The central `level` of a statistic's resamples;
-    NaN at both ends where it is not `within_reach`.
-    """
+    """The central `level` of a statistic's resamples; NaN if it is not `within_reach`."""
     return percentile_interval(draws if within_reach(shape, share) else np.full(1, np.nan), level)
 
 
@@ -122,27 +109,34 @@ def two_way_worst(
     share: float,
     n_resamples: int = N_RESAMPLES,
 ) -> Float[np.ndarray, "resamples"]:
-    """The mean of the worst share of each resampled grid's weight;
-    NaN values are left out, as is a resample that has none.
+    """The mean of the worst share of each resampled grid's weight; NaN values are left out.
 
-    A generator in the state that `two_way_draws` was given draws the same rows and columns.
+    With a generator in the same state as for `two_way_draws`, rows and columns are the same.
 
     Raises:
         BadUsage: the share is not between 0 and 1.
     """
     check_share("The worst share", share)
     rows, columns = (_times_drawn(n, n_resamples, rng) for n in values.shape)
-    order = np.argsort(values, axis=None)[: int((~np.isnan(values)).sum())][::-1]
-    row, column = np.divmod(order, values.shape[1])
-    falling = values.reshape(-1)[order].astype(float)
-    found = np.full(n_resamples, np.nan)
+    falling, row, column = _falling(values)
+    falling = falling.astype(float)
+    means = np.full(n_resamples, np.nan)
     for draw in range(n_resamples):
         weights = rows[draw, row].astype(float) * columns[draw, column]
         wanted = share * weights.sum()
         if wanted:
             ends = np.cumsum(weights)
-            found[draw] = np.clip(wanted - (ends - weights), 0, weights) @ falling / wanted
-    return found
+            means[draw] = np.clip(wanted - (ends - weights), 0, weights) @ falling / wanted
+    return means
+
+
+def _falling(
+    values: Float[np.ndarray, "clean corrupted"],
+) -> tuple[Float[np.ndarray, "n"], Int[np.ndarray, "n"], Int[np.ndarray, "n"]]:
+    """The defined values from the largest down, with their rows and columns."""
+    order = np.argsort(values, axis=None)[: int((~np.isnan(values)).sum())][::-1]
+    row, column = np.divmod(order, values.shape[1])
+    return values.reshape(-1)[order], row, column
 
 
 def _times_drawn(
@@ -156,9 +150,7 @@ def _weigh(
     grid: np.ndarray,
     columns: Float[np.ndarray, "resamples corrupted"],
 ) -> Float[np.ndarray, "resamples"]:
-    """The weighted sum of a grid for every resample,
-    in single precision over rows and double over columns.
-    """
+    """The weighted sum of a grid for every resample, in fp32 over rows and fp64 over columns."""
     # Counts stay exact: a resample's row weights add up to the number of rows, far below 2^24.
     return np.einsum("bm,bm->b", rows @ grid.astype(np.float32), columns, dtype=np.float64)
 
@@ -170,27 +162,26 @@ def _percentiles(
     total: Float[np.ndarray, "resamples"],
     percentiles: Sequence[float],
 ) -> Float[np.ndarray, "resamples p"]:
-    order = np.argsort(values, axis=None)[: int((~np.isnan(values)).sum())][::-1]
-    found = np.full((len(rows), len(percentiles)), np.nan)
-    if not order.size:
-        return found
-    row, column = np.divmod(order, values.shape[1])
-    falling = values.reshape(-1)[order]
+    falling, row, column = _falling(values)
+    draws = np.full((len(rows), len(percentiles)), np.nan)
+    if not falling.size:
+        return draws
     # Weight that may lie above the percentile, but not all; the slack keeps whole numbers whole.
     allowed = np.minimum(
         (1 - np.asarray(percentiles) + 1e-9) * total[:, None], total[:, None] - 0.5
     )
-    reach = min(len(order), round(1.5 * (1 - min(percentiles)) * len(order)) + BLOCK)
+    n = len(falling)
+    first = min(n, round(1.5 * (1 - min(percentiles)) * n) + BLOCK)
     for draw in np.flatnonzero(total > 0):
-        taken = reach
+        taken = first
         while True:
             weights = rows[draw][row[:taken]] * columns[draw][column[:taken]]
             ends = np.cumsum(np.add.reduceat(weights, np.arange(0, taken, BLOCK)), dtype=np.float64)
             if ends[-1] > allowed[draw].max():
                 break
-            taken = min(2 * taken, len(order))
-        found[draw] = falling[_first_above(weights, ends, allowed[draw])]
-    return found
+            taken = min(2 * taken, n)
+        draws[draw] = falling[_first_above(weights, ends, allowed[draw])]
+    return draws
 
 
 def _first_above(
@@ -198,9 +189,7 @@ def _first_above(
     ends: Float[np.ndarray, "blocks"],
     allowed: Float[np.ndarray, "p"],
 ) -> Int[np.ndarray, "p"]:
-    """The first places at which the cumulative weight exceeds
-    what is allowed above each percentile.
-    """
+    """The first places at which the cumulative weight exceeds what is allowed."""
     places = np.empty(len(allowed), dtype=np.int64)
     for i, most in enumerate(allowed):
         block = int(np.searchsorted(ends, most, side="right"))

@@ -4,9 +4,9 @@
     empty circuit      KL(M(x) || M(x~)), fp32, in nats
     <circuit>          KL(M(x) || C(x, x~)), fp32, in nats, one column a circuit by its name
 
-Rows are in the order of the values: of a grid, all corrupted prompts of the first clean one first;
-those that are no pairs of a restricted grid are left out. The same values give the same bytes (with
-the same version of pyarrow). Where ablated edges carry constants there is no column `corrupted`.
+Rows are in the order of the values: of a grid, all corrupted prompts of the first clean one first.
+Pairs outside a restricted grid are left out. The same values give the same bytes (with the same
+version of pyarrow). If ablated edges carry constants there is no column `corrupted`.
 """
 
 from __future__ import annotations
@@ -29,15 +29,14 @@ CLEAN, CORRUPTED = "clean", "corrupted"
 
 
 @dataclass(frozen=True, eq=False)
-class Values:
+class DivergenceFile:
     """Divergences of all pairs.
 
     Attributes:
         names: of the circuits.
-        circuits: [circuits, clean, corrupted] for a grid, else [circuits, pairs]. NaN is no pair of
-            a restricted grid.
-        corrupted: those of the empty circuit, of the same pairs.
-        paired: False where ablated edges carry constants, so that there are no corrupted prompts.
+        circuits: [circuits, clean, corrupted] for a grid, else [circuits, pairs]. NaN is no pair.
+        corrupted: of the empty circuit, on the same pairs.
+        paired: False if ablated edges carry constants: there are no corrupted prompts then.
     """
 
     names: tuple[str, ...]
@@ -74,8 +73,7 @@ class Values:
         )
         path.parent.mkdir(parents=True, exist_ok=True)
         partial = path.with_name(f"{path.name}.partial-{os.getpid()}")
-        # Bytes of one place of all numbers stand together: sign and exponent are then nearly
-        # constant.
+        # Puts the first bytes of all numbers together: sign and exponent are nearly constant.
         split = {name: "BYTE_STREAM_SPLIT" for name in numbers}
         places = [name for name in columns if name not in numbers]
         parquet.write_table(
@@ -84,7 +82,7 @@ class Values:
         os.replace(partial, path)
 
     @staticmethod
-    def load(path: Path, names: Sequence[str]) -> Values:
+    def load(path: Path, names: Sequence[str]) -> DivergenceFile:
         """Read what `save` wrote.
 
         Raises:
@@ -95,14 +93,13 @@ class Values:
         try:
             table = parquet.read_table(path)
             shape = tuple(map(int, (table.schema.metadata or {})[b"shape"].split(b",")))
-            found = [table[name].to_numpy() for name in (EMPTY, *names)]
+            numbers = np.stack([table[name].to_numpy() for name in (EMPTY, *names)])
             places = _places_of(table, shape)
         except (OSError, pyarrow.ArrowException, KeyError, ValueError, IndexError) as error:
             raise BadFile(
                 f"{path}: not a file of divergences of {', '.join(names)}"
                 f" ({str(error).splitlines()[0]})."
             ) from None
-        numbers = np.stack(found)
         if not np.isfinite(numbers).all():
             raise BadFile(
                 f"{path}: {int((~np.isfinite(numbers)).sum()):,} of its divergences are not finite."
@@ -112,7 +109,7 @@ class Values:
             whole = np.full((len(numbers), math.prod(shape)), np.nan, dtype=numbers.dtype)
             whole[:, places] = numbers
         whole = whole.reshape(-1, *shape)
-        return Values(tuple(names), whole[1:], whole[0], CORRUPTED in table.column_names)
+        return DivergenceFile(tuple(names), whole[1:], whole[0], CORRUPTED in table.column_names)
 
     @staticmethod
     def file_hash(path: Path) -> str:
@@ -136,10 +133,10 @@ def arrow() -> tuple[Any, Any]:
 
 
 def _places_of(table: Any, shape: tuple[int, ...]) -> Int[np.ndarray, "rows"] | None:
-    """Where the rows of a file are among the values of that shape; None if all are there.
+    """The places of a file's rows in the values of that shape; None if the file has all of them.
 
     Raises:
-        ValueError, KeyError: they are nowhere.
+        ValueError, KeyError: the rows do not fit the shape.
     """
     if table.num_rows == math.prod(shape):
         return None

@@ -11,12 +11,12 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from mechassay.adversarial.beginnings import (
-    Beginnings,
-    cuts,
+from mechassay.adversarial.prefixes import (
+    PrefixCache,
+    count_prefixes,
     lexicographic,
-    n_beginnings,
-    unanswered,
+    stage_stops,
+    without_answers,
 )
 from mechassay.models.circuit_forward import circuit_runner
 from mechassay.models.trace import Contrast, trace
@@ -44,10 +44,10 @@ def cost(
 def test_no_other_cuts_cost_less(
     clean: list[list[int]], corrupted: list[list[int]], stage_tokens: int
 ) -> None:
-    counts = n_beginnings(torch.tensor(clean))
+    counts = count_prefixes(torch.tensor(clean))
     assert counts == [len({tuple(row[:stop]) for row in clean}) for stop in range(6)]
-    shares = [each / len(corrupted) for each in n_beginnings(torch.tensor(corrupted))]
-    found = cuts(counts, shares, stage_tokens)
+    shares = [each / len(corrupted) for each in count_prefixes(torch.tensor(corrupted))]
+    found = stage_stops(counts, shares, stage_tokens)
     first = max(stop for stop in range(5) if counts[stop] == 1)
     others = [stops for size in range(5) for stops in combinations(range(first + 1, 5), size)]
     assert found in others
@@ -60,11 +60,11 @@ def test_cuts_by_hand() -> None:
     # Two beginnings of ten prompts up to column 3, all different after it; every corrupted prompt
     # begins in its own way.
     counts, shares = [1, 2, 2, 2, 10, 10], [0.1, *[1.0] * 5]
-    assert cuts(counts, shares, 0) == (3,)
+    assert stage_stops(counts, shares, 0) == (3,)
     # Without a stage 50 tokens are run, with it 2 * 3 + 10 * 2 and what a stage costs.
-    assert cuts(counts, shares, 23) == (3,)
-    assert cuts(counts, shares, 25) == ()
-    assert cuts([1, 1, 1, 1, 1, 10], shares, 0) == ()
+    assert stage_stops(counts, shares, 23) == (3,)
+    assert stage_stops(counts, shares, 25) == ()
+    assert stage_stops([1, 1, 1, 1, 1, 10], shares, 0) == ()
 
 
 @settings(deadline=None, max_examples=40)
@@ -88,7 +88,7 @@ def test_stages_are_the_beginnings_of_their_prompts(family: str) -> None:
     clean = trace(
         decoder, decoder.embed(tokens), decoder.context(torch.ones_like(tokens, dtype=torch.bool))
     )
-    stages = Beginnings(decoder, tokens, clean, (2, 4)).stages
+    stages = PrefixCache(decoder, tokens, clean, (2, 4)).stages
     assert [(stage.begin, stage.stop, len(stage.batch)) for stage in stages] == [
         (0, 2, 2),
         (2, 4, 6),
@@ -114,7 +114,7 @@ def test_a_corrupted_prompt_takes_over_what_it_shares_with_the_one_before() -> N
     )
     edges = (torch.rand(graph.legal.shape, generator=generator) < 0.7) & graph.legal
     runs = [circuit_runner(decoder, graph, edges)]
-    beginnings = Beginnings(decoder, tokens, clean, (2, 4))
+    beginnings = PrefixCache(decoder, tokens, clean, (2, 4))
     taken = [
         beginnings.prefixes(runs, references, place, others[place], 0)[0] for place in range(4)
     ]
@@ -126,7 +126,7 @@ def test_a_corrupted_prompt_takes_over_what_it_shares_with_the_one_before() -> N
         assert anew is not None and taken[place] is not anew
         whole, rest = (
             Contrast(
-                unanswered(tokens, tokens),
+                without_answers(tokens, tokens),
                 decoder.context(everything),
                 begin,
                 clean,

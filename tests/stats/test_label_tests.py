@@ -1,18 +1,15 @@
-"""Strata of prompts, and what comparing labels within them is for."""
+"""Labels are tested within strata: against all permutations, by hand, and under selection."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 
 import numpy as np
 import pytest
-import torch
 
-from mechassay.adversarial.pools import Pool, draw_pools, tokenized
-from mechassay.adversarial.strata import skeleton, strata_of
+from mechassay.adversarial.fields import strata_of
+from mechassay.adversarial.pools import Pool, draw_pools
 from mechassay.errors import BadUsage
-from mechassay.examples import Prompt, filled
 from mechassay.models.model import Model, make_model
 from mechassay.stats.groups import Field
 from mechassay.stats.label_tests import Exceedance, HighPercentile, LabelTest, worse_labels
@@ -30,67 +27,6 @@ def reader() -> Model:
 def pool(reader: Model) -> Pool:
     """Prompts of one number of tokens, so that long words stand in short templates."""
     return draw_pools(IOI(), reader, 400, 1)[0]
-
-
-def made(model: Model, prompts: Sequence[Prompt]) -> Pool:
-    lengths = [len(row) for row in tokenized(model, [prompt.text for prompt in prompts])]
-    return Pool(tuple(prompts), torch.zeros(len(prompts), max(lengths), dtype=torch.long))
-
-
-def test_strata_are_template_and_tokens_of_the_field(reader: Model) -> None:
-    short, long = "When {name} left the {place}", "When {name} had left the {place}"
-    prompts = [
-        filled(text, {"name": name, "place": place})
-        for text in (short, long)
-        for name in ("Nick", "Jim")
-        for place in ("zoo", "park")
-    ]
-    prompts += [filled(short, {"name": "Nick", "place": "gas station"})] * 2
-    found = made(reader, prompts)
-    assert reader.tokenizer is not None
-    assert strata_of(found, ["place"], reader.tokenizer) == (
-        *[f"{short} 1"] * 4,
-        *[f"{long} 1"] * 4,
-        *[f"{short} 2"] * 2,
-    )
-    assert strata_of(found, ["name", "place"], reader.tokenizer)[-1] == f"{short} 1 2"
-    # The template is compared with those of as many tokens of their own: six tokens in all, less
-    # those of the parts.
-    assert [stratum.strip() for stratum in strata_of(found, ["template"], reader.tokenizer)] == [
-        "4"
-    ] * 8 + ["3"] * 2
-    assert strata_of(found, ["nothing"], reader.tokenizer)[0] == f"{short} 0"
-
-
-def test_random_texts_have_no_template(reader: Model) -> None:
-    prompts = [
-        Prompt(f"Nick {word} the zoo", spans={"name": (0, 4)})
-        for word in ("left", "had", "sold", "gave", "left")
-    ]
-    assert reader.tokenizer is not None
-    assert strata_of(made(reader, prompts), ["name"], reader.tokenizer) == (" 1",) * 5
-
-
-def test_a_skeleton_has_the_first_of_several_names() -> None:
-    """The roles of names are no part of the template: in which order they come would be."""
-    task = IOI()
-    found = {
-        skeleton(example.prompt)
-        for example, _ in zip(task.generate("test", 0), range(300), strict=False)
-    }
-    others = {
-        skeleton(example.counterfactuals["abc_counterfactual"])
-        for example, _ in zip(task.generate("test", 0), range(300), strict=False)
-    }
-    assert (
-        len(found) == 11
-        and found == others
-        and all("{name_A}" in text and "subject" not in text for text in found)
-    )
-
-
-# --- the test of labels within strata
-# -------------------------------------------------------------------
 
 
 def by_hand(
@@ -250,7 +186,7 @@ def errors(pool: Pool, reader: Model, name: str, *, within: bool, repeats: int =
     return float(np.mean([bool(test(seed).worse()) for seed in range(repeats)]))
 
 
-@pytest.mark.parametrize("name", ["place", "object"])
+@pytest.mark.parametrize("name", ["place", pytest.param("object", marks=pytest.mark.slow)])
 def test_words_are_not_worse_because_their_templates_are(
     pool: Pool, reader: Model, name: str
 ) -> None:

@@ -1,0 +1,191 @@
+"""Adversarial runs that are killed, damaged or wrong: they end the same, or say what is wrong."""
+
+from __future__ import annotations
+
+import json
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from mechassay.adversarial import batching
+from mechassay.adversarial.divergence_file import DivergenceFile
+from mechassay.errors import BadFile, MissingExtra
+from mechassay.models.model import Model
+from mechassay.progress import SILENT
+from mechassay.records import Record
+from mechassay.runs.adversarial import (
+    AdversarialJob,
+    AdversarialRun,
+)
+from mechassay.runs.names import load_named
+
+TRUTH = "truth-ioi"
+
+
+FAST: dict[str, Any] = {"n_resamples": 50, "n_permutations": 50, "worst": 3}
+
+
+SLOW = """
+import sys, time
+import torch
+from pathlib import Path
+torch.set_num_threads(int(sys.argv[2]))
+from mechassay.adversarial import batching
+from mechassay.runs.adversarial import AdversarialJob, AdversarialRun
+from mechassay.runs.names import load_named, task_named
+from mechassay.tasks import load_task
+from mechassay.tasks.template import Template
+
+# Blocks of four clean prompts of ten tokens, and time to be killed after each.
+batching.BLOCK_TOKENS = 40
+fill = batching.GridBlock.fill
+batching.GridBlock.fill = lambda *given: (fill(*given), time.sleep(0.2))[0]
+run = AdversarialRun("truth-ioi", "truth-ioi", ("truth", "random@0.5"), n_clean=40, n_corrupted=6)
+AdversarialJob(run, Path(sys.argv[1]), lambda: load_named("truth-ioi")).values
+"""
+
+
+@pytest.fixture(scope="module")
+def model() -> Model:
+    return load_named(TRUTH)
+
+
+@pytest.fixture(scope="module")
+def job(model: Model, tmp_path_factory: pytest.TempPathFactory) -> AdversarialJob:
+    run = AdversarialRun(
+        TRUTH, TRUTH, ("truth", "random@0.5", "full"), n_clean=30, n_corrupted=20, **FAST
+    )
+    return AdversarialJob(
+        run, tmp_path_factory.mktemp("runs") / "grid", lambda: model, progress=SILENT
+    )
+
+
+@pytest.fixture(scope="module")
+def records(job: AdversarialJob) -> list[Record]:
+    return job.records()
+
+
+def test_a_killed_run_ends_bit_for_bit_the_same(
+    model: Model, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    out, threads = tmp_path / "killed", torch.get_num_threads()
+    process = subprocess.Popen(
+        [sys.executable, "-c", SLOW, str(out), str(threads)],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+    )
+    store, deadline = out / "values" / "divergences.npy", time.monotonic() + 120
+    while not (store.is_file() and np.isfinite(np.load(store)).mean() > 0.2):
+        assert process.poll() is None, process.communicate()
+        assert time.monotonic() < deadline, "the run stored nothing in time"
+        time.sleep(0.02)
+    process.send_signal(signal.SIGKILL)
+    process.communicate(timeout=60)
+    kept = np.load(store)
+    assert (
+        np.isfinite(kept).any() and np.isnan(kept).any() and not (out / "values.parquet").exists()
+    )
+
+    monkeypatch.setattr(batching, "BLOCK_TOKENS", 40)
+    run = AdversarialRun(TRUTH, TRUTH, ("truth", "random@0.5"), n_clean=40, n_corrupted=6)
+    jobs = {
+        name: AdversarialJob(run, tmp_path / name, lambda: model, progress=SILENT)
+        for name in ("killed", "undisturbed")
+    }
+    for each in jobs.values():
+        assert each.values.circuits.shape == (2, 40, 6)
+        assert not (each.folder.path / "values").exists()
+    assert jobs["killed"].values_file.read_bytes() == jobs["undisturbed"].values_file.read_bytes()
+
+
+def test_without_pyarrow_there_is_one_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "pyarrow", None)
+    with pytest.raises(MissingExtra, match=r"pip install 'mechassay\[parquet\]'"):
+        AdversarialJob(
+            AdversarialRun(TRUTH, TRUTH, ("full",)), tmp_path / "out", lambda: load_named(TRUTH)
+        )
+
+
+def test_wrong_values_break_the_run(
+    model: Model, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = AdversarialRun(TRUTH, TRUTH, ("random@0.5",), n_clean=8, n_corrupted=6, **FAST)
+    job = AdversarialJob(run, tmp_path, lambda: model, progress=SILENT)
+    job.values.circuits[0, 2, 3] += 20
+    (record,) = job.records()
+    assert record.controls["worst"]["n"] >= 3 and record.controls["worst"]["n_wrong"] == 1
+    assert "pairs that were run again have another divergence" in record.controls["failures"][0]
+    assert record.warnings == record.controls["failures"]
+
+
+def test_values_that_are_too_small_break_the_run_too(model: Model, tmp_path: Path) -> None:
+    run = AdversarialRun(TRUTH, TRUTH, ("random@0.5",), n_clean=8, n_corrupted=6, **FAST)
+    job = AdversarialJob(run, tmp_path, lambda: model, progress=SILENT)
+    flat = job.values.circuits[0].reshape(-1)
+    flat[np.argsort(flat)[:-3]] = 0
+    (record,) = job.records()
+    # The largest three are right; of pairs without a prompt twice, more are looked at.
+    assert (
+        record.controls["worst"]["n"] >= 3
+        and record.controls["worst"]["n_wrong"] <= record.controls["worst"]["n"] - 3
+    )
+    assert (
+        record.controls["drawn"]["n"] == 10
+        and record.controls["drawn"]["n_wrong"] > 5
+        and record.controls["drawn"]["largest"] > 1
+    )
+    assert record.controls["failures"]
+
+
+def test_a_model_that_says_the_same_after_all_prompts_breaks_the_run(
+    model: Model, tmp_path: Path
+) -> None:
+    run = AdversarialRun(TRUTH, TRUTH, ("random@0.5",), n_clean=8, n_corrupted=6, **FAST)
+    job = AdversarialJob(run, tmp_path, lambda: model, progress=SILENT)
+    clean, corrupted = job.pools
+    vars(job)["drawn"] = clean.select([0] * 8), clean.select([0] * 6), None
+    (record,) = job.records()
+    assert "every circuit would pass" in record.controls["failures"][0] and len(corrupted) == 6
+
+
+def test_records_of_another_file_are_refused(model: Model, tmp_path: Path) -> None:
+    run = AdversarialRun(TRUTH, TRUTH, ("random@0.5", "truth"), n_clean=8, n_corrupted=6, **FAST)
+    job = AdversarialJob(run, tmp_path, lambda: model, progress=SILENT)
+    job.records()
+    job.folder.record_file("truth").unlink()
+    changed = DivergenceFile(job.values.names, job.values.circuits * 2, job.values.corrupted)
+    changed.save(job.values_file)
+    again = AdversarialJob(run, tmp_path, lambda: model, progress=SILENT)
+    with pytest.raises(
+        BadFile, match=r"values.parquet: is not the file that the record of random@0.5 was made of"
+    ):
+        again.records()
+
+
+def test_divergences_that_are_not_finite_are_refused(
+    job: AdversarialJob, records: list[Record], tmp_path: Path
+) -> None:
+    circuits = job.values.circuits.copy()
+    circuits[1, 2, 3] = np.nan
+    DivergenceFile(job.values.names, circuits, job.values.corrupted).save(
+        tmp_path / "values.parquet"
+    )
+    with pytest.raises(BadFile, match="1 of its divergences are not finite"):
+        DivergenceFile.load(tmp_path / "values.parquet", job.values.names)
+
+
+def test_a_truncated_list_of_prompts_is_written_again(model: Model, tmp_path: Path) -> None:
+    run = AdversarialRun(TRUTH, TRUTH, ("truth",), n_clean=8, n_corrupted=6, **FAST)
+    file, texts = tmp_path / "prompts.json", []
+    for _ in range(2):
+        assert AdversarialJob(run, tmp_path, lambda: model, progress=SILENT).pools
+        texts.append(file.read_text("utf-8"))
+        file.write_text(texts[0][:50], encoding="utf-8")
+    assert texts[0] == texts[1] and len(json.loads(texts[0])["clean"]) == 8

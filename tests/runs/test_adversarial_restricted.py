@@ -1,0 +1,207 @@
+"""Adversarial runs on a part of the pairs: of one template, of one value, or none at all."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pyarrow.parquet
+import pytest
+
+from mechassay.adversarial.pools import draw_pools
+from mechassay.errors import BadUsage, UnknownName
+from mechassay.models.model import Model, make_model
+from mechassay.progress import SILENT
+from mechassay.records import Record
+from mechassay.runs.adversarial import (
+    AdversarialJob,
+    AdversarialRun,
+    write_report,
+)
+from mechassay.runs.names import load_named
+from mechassay.tasks import load_task
+from tiny import with_words
+
+TRUTH = "truth-ioi"
+
+
+FAST: dict[str, Any] = {"n_resamples": 50, "n_permutations": 50, "worst": 3}
+
+
+@pytest.fixture(scope="module")
+def model() -> Model:
+    return load_named(TRUTH)
+
+
+@pytest.fixture(scope="module")
+def job(model: Model, tmp_path_factory: pytest.TempPathFactory) -> AdversarialJob:
+    run = AdversarialRun(
+        TRUTH, TRUTH, ("truth", "random@0.5", "full"), n_clean=30, n_corrupted=20, **FAST
+    )
+    return AdversarialJob(
+        run, tmp_path_factory.mktemp("runs") / "grid", lambda: model, progress=SILENT
+    )
+
+
+def values_of(record: Record) -> dict[str, float]:
+    return {each.name: each.value for each in record.measures}
+
+
+IOI_READER: dict[str, Any] = {
+    "counterfactual": "abc_counterfactual",
+    "n_clean": 12,
+    "n_corrupted": 10,
+    **FAST,
+}
+
+
+@pytest.fixture(scope="module")
+def reader() -> Model:
+    """A model that reads IOI."""
+    return make_model(*with_words())
+
+
+def test_a_grid_of_one_template_runs_nothing_else(reader: Model, tmp_path: Path) -> None:
+    plans = {
+        same: AdversarialRun("reader", "ioi", ("random@0.5",), same=same, controls=3, **IOI_READER)
+        for same in ((), ("template",))
+    }
+    jobs = {
+        same: AdversarialJob(plan, tmp_path / f"{len(same)}", lambda: reader, progress=SILENT)
+        for same, plan in plans.items()
+    }
+    (whole,), (some,) = (job.records() for job in jobs.values())
+    job = jobs["template",]
+    part, table = job.part, pyarrow.parquet.read_table(job.values_file)
+    assert (
+        part is not None
+        and table.num_rows == part.n_values == some.measures[0].n < 120 == whole.measures[0].n
+    )
+    prompts = json.loads((job.folder.path / "prompts.json").read_text("utf-8"))
+    templates = [pool.labels("template") for pool in job.pools]
+    assert [len(prompts[side]) for side in ("clean", "corrupted")] == [
+        len(pool) for pool in job.pools
+    ]
+    assert templates[0] is not None and templates[1] is not None
+    rows, columns = (table[side].to_pylist() for side in ("clean", "corrupted"))
+    assert [templates[0][row] for row in rows] == [templates[1][column] for column in columns]
+    # The split of the whole grid says of the same pairs what the restricted run says of all of its
+    # own.
+    same, different = whole.curves["split"]["halves"]
+    found = values_of(some)
+    assert (
+        (same["pairs"], different["pairs"]) == ("same", "different")
+        and same["n"] + different["n"] == 120
+        and same["n"] == part.n_values
+    )
+    assert same["circuit"]["mean"][0] == pytest.approx(found["mean"], abs=1e-5) and same["circuit"][
+        "max"
+    ][0] == pytest.approx(found["max"], abs=1e-5)
+    assert [half["pairs"] for half in some.curves["split"]["halves"]] == ["same"]
+    assert some.task.args["same"] == "template" and whole.task.args.get("same") is None
+    assert some.controls["random"]["pairs"] <= 9 and all(
+        check["n"] <= 9 for check in some.controls["checks"]
+    )
+    assert (
+        not some.controls["failures"] and sum(some.curves["histogram"]["circuit"]) == part.n_values
+    )
+    page = write_report(job.folder, [some]).read_text("utf-8")
+    assert (
+        "those that agree in template" in page
+        and "Both prompts of every pair have the same of" in page
+    )
+    # Labels are compared among prompts with the same partners: the template itself cannot be.
+    tested = {group["name"]: group for group in some.curves["groups"]}
+    assert tested and all(
+        sum(group["compared"]) == 0 for name, group in tested.items() if name.endswith("template")
+    )
+    assert "By template" in write_report(jobs[()].folder, [whole]).read_text("utf-8")
+
+
+def test_pairs_that_all_agree_are_a_grid_like_any_other(model: Model, tmp_path: Path) -> None:
+    plain, same = (
+        AdversarialJob(
+            AdversarialRun(
+                TRUTH, TRUTH, ("random@0.5",), same=fields, n_clean=9, n_corrupted=8, **FAST
+            ),
+            tmp_path / f"{len(fields)}",
+            lambda: model,
+            progress=SILENT,
+        )
+        for fields in ((), ("template",))
+    )
+    assert same.part is None
+    (one,), (other,) = plain.records(), same.records()
+    assert one.model_dump_json(include={"curves", "measures"}) == other.model_dump_json(
+        include={"curves", "measures"}
+    )
+
+
+def test_where_is_of_all_prompts(reader: Model, tmp_path: Path) -> None:
+    place = draw_pools(load_task("ioi"), reader, 1, 1)[0].prompts[0].part("place")
+    run = AdversarialRun(
+        "reader",
+        "ioi",
+        ("random@0.5",),
+        where=(f"place={place}",),
+        **{**IOI_READER, "n_clean": 3, "n_corrupted": 2},
+    )
+    job = AdversarialJob(run, tmp_path, lambda: reader, progress=SILENT)
+    (record,) = job.records()
+    assert {prompt.part("place") for pool in job.pools for prompt in pool.prompts} == {place}
+    assert record.task.args["where"] == f"place={place}" and record.measures[0].n == 6
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"same": ("template",), "design": "matched"}, "--same chooses among the pairs of a grid"),
+        ({"same": ("template",), "ablation": "zero"}, "--same chooses among the pairs of a grid"),
+        ({"same": ("template", "template")}, "--same takes FIELD"),
+        ({"where": ("object",)}, "--where takes FIELD=VALUE"),
+        (
+            {"where": ("object=x",), "design": "matched", "enumerate_all": True},
+            "--enumerate takes all",
+        ),
+        ({"pairing": "random"}, "of circuits that a method finds"),
+        ({"objective": "kl"}, "of circuits that a method finds"),
+        (
+            {"circuits": ("eap@9",), "pairing": "random", "ablation": "mean"},
+            "Only counterfactual ablation pairs prompts",
+        ),
+        ({"controls": 0}, "controls must be 1 or more"),
+    ],
+)
+def test_restrictions_that_no_design_has_are_refused(
+    settings: dict[str, Any], message: str
+) -> None:
+    with pytest.raises(BadUsage, match=message):
+        AdversarialRun(
+            **{"model": TRUTH, "task": TRUTH, "circuits": ("truth",), **settings}
+        ).check()
+    with pytest.raises(UnknownName, match="pairing"):
+        AdversarialRun(TRUTH, TRUTH, ("eap@9",), pairing="unmatched").check()
+
+
+def test_prompts_without_fields_are_said(model: Model, tmp_path: Path) -> None:
+    names = (("Ann", "Bob"), ("Cid", "Dan"), ("Eve", "Fay"), ("Ann", "Dan"))
+    text = "then {} {} so so so so . {} to"
+    rows = [
+        json.dumps(
+            {
+                "clean": text.format(a, b, a),
+                "counterfactual": text.format(b, a, b),
+                "answer": f" {b}",
+                "foil": f" {a}",
+                "split": "test",
+            }
+        )
+        for a, b in names
+    ]
+    file = tmp_path / "own.jsonl"
+    file.write_text("\n".join(rows), encoding="utf-8")
+    run = AdversarialRun(TRUTH, str(file), ("truth",), n_clean=2, n_corrupted=2, **FAST)
+    (record,) = AdversarialJob(run, tmp_path / "out", lambda: model, progress=SILENT).records()
+    assert any("have no fields: no label can be compared" in text for text in record.warnings)
+    assert record.curves["split"]["templates"] is None
