@@ -33,6 +33,7 @@ from torch import Tensor
 from mechassay.errors import GraphMismatch
 from mechassay.graph import Graph
 from mechassay.models.decoder import Decoder, Norm, Projection, Readout
+from mechassay.models.forward import continued
 from mechassay.models.trace import Contrast
 
 
@@ -147,13 +148,8 @@ class _Run:
         v = _project(attention.v, attention.norm(v_in)).transpose(1, 2)
         if contrast.start:
             past = contrast.clean.layers[index]
-            k, v = (
-                torch.cat(
-                    (old[:, :, : contrast.start].repeat_interleave(attention.group, dim=1), new),
-                    dim=2,
-                )
-                for old, new in ((past.k, k), (past.v, v))
-            )
+            k = continued(past.k, k, contrast.start)
+            v = continued(past.v, v, contrast.start)
         z = decoder.attend(index, q, k, v, contrast.ctx)
         change = z - reference.z[:, :, -z.shape[2] :]
         wrote = torch.einsum("bhtk,hkd->bhtd", change, attention.out)
