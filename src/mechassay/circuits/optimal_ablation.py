@@ -42,7 +42,7 @@ from mechassay.graph import Graph
 from mechassay.models.constants import Constants, counterfactual_batch
 from mechassay.models.decoder import Context, Decoder, Readout
 from mechassay.models.forward import Place, forward
-from mechassay.models.memory import out_of_memory_is_an_error, token_budget
+from mechassay.models.memory import constants_bytes, out_of_memory_is_an_error, token_budget
 from mechassay.models.model import Model
 from mechassay.objectives import CrossEntropy
 from mechassay.pairs import Batch, Pair
@@ -299,7 +299,7 @@ class _Search:
         total = torch.zeros(times, dtype=model.accumulator, device=model.device)
         gradients = [torch.zeros_like(tensor) for tensor in self.tensors]
         for rows, chunk in batch.chunks(
-            token_budget(_bytes_per_token(model) * times, batch.n_tokens, model.device)
+            token_budget(constants_bytes(model.decoder) * times, batch.n_tokens, model.device)
         ):
             trace, ctx = model.run(chunk)
             layer = self.group.layer
@@ -347,14 +347,3 @@ def _ablated_readout(
         return value
 
     return decoder.readout(forward(decoder, x, ctx, layer=first, edit=edit)[:, -1])
-
-
-def _bytes_per_token(model: Model) -> int:
-    decoder = model.decoder
-    mlp = decoder.layers[0].mlp
-    hidden = 0 if mlp is None else mlp.up.shape[0] * 4
-    return (
-        len(decoder.layers)
-        * (16 * decoder.d_model + hidden)
-        * max(decoder.embedding.element_size(), 4)
-    )

@@ -11,16 +11,14 @@ A layer, with the place of each value and its shape (`pos`: the columns that are
     mlp       what the MLP writes, after its post-norm if any
 
 and the next layer's x is middle + mlp. q, k and v are those before norm and rotary; k and v have
-key/value heads, and an `edit` may give each query head its own. Whatever an edit returns takes the
-value's place from there on. `given` puts a value at z or mlp without the computed one being needed.
+key/value heads, but an `edit` may give each query head its own. What an edit returns takes the
+value's place from there on. `given` puts a value at z or mlp that is then not computed.
 
-A run may enter at any layer, or at its MLP; several copies of a batch may be stacked along the
-first axis; and it may be of the last columns alone, attention being causal: the keys and values
-of earlier columns are then another run's (`past`). Gradients flow wherever autograd is on.
+A run may enter at any layer, or at its MLP; copies of a batch may be stacked along the first axis;
+and it may be of the last columns alone, attention being causal: the keys and values of earlier
+columns are then another run's (`past`). Gradients flow wherever autograd is on.
 
-`trace`, `resume`, gradients (`circuits.attribution`) and learned constants
-(`circuits.optimal_ablation`) are calls of it. Circuits whose readers see different streams are
-not one forward pass; they share its pieces.
+Circuits whose readers see different streams are not one forward pass; they share its pieces.
 """
 
 from __future__ import annotations

@@ -29,7 +29,6 @@ from jaxtyping import Bool, Float
 from torch import Tensor
 
 from mechassay.graph import Graph
-from mechassay.models.circuit_plan import carrying
 from mechassay.models.decoder import Decoder, Readout
 from mechassay.models.forward import queries_keys_values
 from mechassay.models.trace import Contrast
@@ -41,7 +40,7 @@ def shared_by_all_readers(
     """The neurons of the circuit's live writers, if every live reader sees all of these writers;
     else None.
     """
-    mask = carrying(graph, edges, neurons)
+    mask = graph.carrying(edges, neurons)
     live = mask.any(dim=1)
     reads = torch.cat((live, torch.tensor([True])))[graph.reader_owner]
     if not torch.equal(mask, graph.legal & live[:, None] & (reads & live[0])):

@@ -35,7 +35,7 @@ from mechassay.circuits.areas import VERSIONS, Profile
 from mechassay.circuits.methods import METHODS
 from mechassay.circuits.optimal_ablation import OptimalAblation
 from mechassay.errors import BadUsage, MechassayError, UnknownName
-from mechassay.models.memory import token_budget
+from mechassay.models.memory import token_budget, trace_bytes
 from mechassay.models.model import Model
 from mechassay.pairs import Batch
 from mechassay.progress import BAR, Progress
@@ -236,7 +236,7 @@ def _skip(job: CircuitJob, limits: Limits) -> None:
 def forward_seconds(model: Model, batch: Batch) -> float:
     """Seconds that a forward pass takes for one example, among as many as are run at once."""
     rows, chunk = next(
-        iter(batch.chunks(token_budget(model.bytes_per_token, batch.n_tokens, model.device)))
+        iter(batch.chunks(token_budget(trace_bytes(model.decoder), batch.n_tokens, model.device)))
     )
     took: list[float] = []
     for _ in range(2):  # The first one may also be the first of the process.
