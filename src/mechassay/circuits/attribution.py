@@ -26,9 +26,9 @@ everything here runs on the columns from there on, with the clean run's keys and
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Protocol, TypeVar
+from typing import TypeVar
 
 import torch
 import torch.nn.functional as F
@@ -52,7 +52,7 @@ from mechassay.pairs import Batch
 CONTRACTION_BYTES = 128 * 2**20
 GROUPED_LAYERS = 4
 TAPPED: tuple[Place, ...] = ("stream", "q", "k", "v", "middle", "mlp_in", "mlp")
-Gradients = TypeVar("Gradients", covariant=True)
+Gradients = TypeVar("Gradients")
 
 
 @dataclass(frozen=True, eq=False)
@@ -465,18 +465,10 @@ def _head_changes(
     torch.bmm(delta, at_least_fp32(attention.out), out=out)
 
 
-class GradientsOf(Protocol[Gradients]):
-    """`ReaderGradients.of`, or another kind of gradients of a tapped pass."""
-
-    def __call__(
-        self, decoder: Decoder, taps: Taps, total: Tensor, *, times: int, columns: int
-    ) -> Gradients: ...
-
-
 def at_clean_run(
-    model: Model, batch: Batch, objective: Objective, gradients_of: GradientsOf[Gradients]
+    model: Model, batch: Batch, objective: Objective, gradients_of: Callable[..., Gradients]
 ) -> tuple[Contrast, Gradients]:
-    """A batch's two runs, and gradients at the clean one.
+    """A batch's two runs, and gradients at the clean one, by `ReaderGradients.of` or the like.
 
     `at_interpolations` at alpha 1 gives the same; here the differentiated run also serves as the
     clean run that the changes are taken from, which saves a forward.
@@ -499,7 +491,7 @@ def at_interpolations(
     objective: Objective,
     alphas: Sequence[float],
     weights: Sequence[float],
-    gradients_of: GradientsOf[Gradients],
+    gradients_of: Callable[..., Gradients],
 ) -> tuple[Contrast, Gradients]:
     """A batch's two runs, and gradients at inputs a' + alpha (a - a'), weighted.
 
