@@ -199,6 +199,15 @@ class Graph:
             useful[:-1] |= mask[:, readers][:, wanted].any(axis=1)
         return torch.from_numpy(reached[:-1, None] & useful[owner][None, :])
 
+    def carrying(
+        self,
+        edges: Bool[Tensor, "writers readers"],
+        neurons: Bool[Tensor, "writers d_model"] | None,
+    ) -> Bool[Tensor, "writers readers"]:
+        """The edges on paths from `input` to `logits` along edges whose writer has a neuron in."""
+        some = edges.cpu() if neurons is None else edges.cpu() & neurons.cpu().any(dim=1)[:, None]
+        return some & self.on_paths(some)
+
     # Names
 
     def writer_name(self, writer: int, spelling: Spelling = "mib") -> str:

@@ -193,9 +193,7 @@ def test_attention_only_models() -> None:
         case.model.decoder,
         layers=tuple(replace(layer, mlp=None) for layer in case.model.decoder.layers),
     )
-    bare = Subject(
-        replace(case.model, decoder=decoder, graph=replace(case.model.graph, mlp=False)), case.batch
-    )
+    bare = Subject(replace(case.model, decoder=decoder), case.batch)
     circuit = drawn_nodes(bare, 0.5)
     expected = evaluate(
         bare.model, Circuit(circuit.graph, circuit.edges), bare.batch, progress=SILENT

@@ -31,7 +31,7 @@ from mechassay.errors import BadPairs, BadUsage, UnknownName
 from mechassay.files import read_tensors, write_tensors
 from mechassay.models.constants import ConstantBatch, Constants, counterfactual_batch
 from mechassay.models.decoder import at_least_fp32
-from mechassay.models.memory import out_of_memory_is_an_error, token_budget
+from mechassay.models.memory import out_of_memory_is_an_error, token_budget, trace_bytes
 from mechassay.models.model import Model
 from mechassay.pairs import Batch, Pair
 from mechassay.progress import BAR, Progress
@@ -95,7 +95,7 @@ def ablated_values(
     sums = _Sums(model, batch.n_tokens if ablation == "positional-mean" else 1)
     if ablation == "zero":
         return sums.values("zero")
-    budget = token_budget(model.bytes_per_token, batch.n_tokens, model.device)
+    budget = token_budget(trace_bytes(model.decoder), batch.n_tokens, model.device)
     with (
         progress.track("means of clean runs", len(batch)) as advance,
         out_of_memory_is_an_error("Means of clean runs"),

@@ -26,8 +26,9 @@ everything here runs on the columns from there on, with the clean run's keys and
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import TypeVar
 
 import torch
 import torch.nn.functional as F
@@ -42,13 +43,16 @@ from mechassay.models.decoder import (
     Readout,
     at_least_fp32,
 )
+from mechassay.models.forward import LayerTrace, Place, forward
 from mechassay.models.model import Model
-from mechassay.models.trace import Contrast, LayerTrace, Trace
+from mechassay.models.trace import Contrast, Trace
 from mechassay.objectives import Objective, signed
 from mechassay.pairs import Batch
 
 CONTRACTION_BYTES = 128 * 2**20
 GROUPED_LAYERS = 4
+TAPPED: tuple[Place, ...] = ("stream", "q", "k", "v", "middle", "mlp_in", "mlp")
+Gradients = TypeVar("Gradients")
 
 
 @dataclass(frozen=True, eq=False)
@@ -95,100 +99,73 @@ def tapped_forward(
         past: the run whose keys and values stand before `start`, of one copy of the batch.
         keep: filled with the run's trace, for which the last layer is computed at all columns.
     """
-    n_layers = len(decoder.layers)
-    qkv: list[tuple[Tensor, Tensor, Tensor] | None] = [None] * n_layers
+    n_layers, layers = len(decoder.layers), list[LayerTrace]()
+    seen: dict[Place, list[Tensor | None]] = {place: [None] * n_layers for place in TAPPED}
     norm: list[NormStatistics | None] = [None] * n_layers
-    mlp: list[Tensor | None] = [None] * n_layers
     post: list[NormStatistics | None] = [None] * n_layers
-    streams: list[Tensor | None] = [None] * n_layers
-    middles: list[Tensor | None] = [None] * n_layers
-    mlp_out: list[Tensor | None] = [None] * n_layers
-    for index in range(layer, n_layers):
-        part = decoder.layers[index]
-        attention = part.attention
-        last = index == n_layers - 1 and keep is None
-        n_columns = x.shape[1]
-        wrote = mixed = None
-        streams[index] = x
-        if index > layer or not at_mlp:
-            with torch.no_grad():
-                norm[index] = attention.norm.statistics(x)
-            y = attention.norm(x)
-            q = attention.q(y[:, -1:] if last else y)
+
+    def edit(place: Place, index: int, value: Tensor) -> Tensor:
+        attention = decoder.layers[index].attention
+        if place in ("k", "v"):
             # One key and value reader per query head: the copies are made before norm and rotary,
             # so that each has its own gradient.
-            k = attention.k(y).repeat_interleave(attention.group, dim=2)
-            v = attention.v(y).repeat_interleave(attention.group, dim=2)
-            qkv[index] = (q, k, v)
-            q_ready = decoder.rotate(
-                index, q, ctx, is_key=False, start=start + x.shape[1] - q.shape[1]
-            )
-            keys = decoder.rotate(index, k, ctx, is_key=True, start=start)
-            values = v.transpose(1, 2)
-            if start:
-                assert past is not None
-                keys = torch.cat(
-                    (_past(past.layers[index].k, start, len(x), attention.group), keys), dim=2
-                )
-                values = torch.cat(
-                    (_past(past.layers[index].v, start, len(x), attention.group), values), dim=2
-                )
-            z = decoder.attend(index, q_ready, keys, values, ctx)
-            wrote = decoder.attention_sum(index, z)
-            mixed = (q_ready, keys, values, z, wrote)
-            if attention.post_norm is not None:
-                with torch.no_grad():
-                    post[index] = attention.post_norm.statistics(wrote)
-                wrote = attention.post_norm(wrote)
-        if last:
-            x = x[:, -1:]
-        before = x
-        if wrote is not None:
-            x = x + wrote
-        middles[index] = x
-        read = before if decoder.parallel else x
-        if part.mlp is not None:
-            tap = read.view_as(read)
-            written = part.mlp(tap)
-            mlp[index], mlp_out[index] = tap, written
-            x = x + written
-        if last:
-            post[index] = _pad_statistics(post[index], n_columns)
-        if keep is not None and mixed is not None:
-            keep.append(_layer_trace(attention, before, read, mixed, mlp_out[index]))
-    final = x[:, -1].view_as(x[:, -1])
-    return Taps(qkv, norm, mlp, post, final, decoder.readout(final), x, streams, middles, mlp_out)
+            value = value.repeat_interleave(attention.group, dim=2)
+        elif place == "stream":
+            with torch.no_grad():
+                norm[index] = attention.norm.statistics(value)
+        elif place == "attended" and attention.post_norm is not None:
+            with torch.no_grad():
+                post[index] = attention.post_norm.statistics(value)
+        if place in seen:
+            seen[place][index] = value
+        return value
 
-
-def _past(cached: Tensor, start: int, stack: int, group: int) -> Tensor:
-    return (
-        cached[:, :, :start].repeat_interleave(group, dim=1).repeat(stack // len(cached), 1, 1, 1)
+    stream = forward(
+        decoder,
+        x,
+        ctx,
+        layer=layer,
+        at_mlp=at_mlp,
+        start=start,
+        past=() if past is None else past.layers,
+        last_only=keep is None,
+        edit=edit,
+        keep=None if keep is None else layers,
+    )
+    if keep is None:
+        post[-1] = _pad_statistics(post[-1], x.shape[1])
+    else:
+        keep += [_detached(layer, decoder.layers[0].attention.group) for layer in layers]
+    qkv = [
+        None if q is None or k is None or v is None else (q, k, v)
+        for q, k, v in zip(seen["q"], seen["k"], seen["v"], strict=True)
+    ]
+    final = stream[:, -1].view_as(stream[:, -1])
+    return Taps(
+        qkv,
+        norm,
+        seen["mlp_in"],
+        post,
+        final,
+        decoder.readout(final),
+        stream,
+        seen["stream"],
+        seen["middle"],
+        seen["mlp"],
     )
 
 
-def _layer_trace(
-    attention: Attention,
-    before: Tensor,
-    read: Tensor,
-    mixed: tuple[Tensor, ...],
-    mlp: Tensor | None,
-) -> LayerTrace:
-    """A layer of a differentiated run as a trace:
-    detached, one key and value per key/value head.
+def _detached(layer: LayerTrace, group: int) -> LayerTrace:
+    """A layer of a differentiated run as one of a plain run: one key and value per key/value
+    head, which has `group` query heads.
     """
-    q, k, v, z, attended = (part.detach() for part in mixed)
-    shared = slice(None, None, attention.group)
-    kept = attended if attention.post_norm is not None else None
-    return LayerTrace(
-        before.detach(),
-        read.detach(),
-        q,
-        k[:, shared],
-        v[:, shared],
-        z,
-        kept,
-        None if mlp is None else mlp.detach(),
-    )
+
+    def each(x: Tensor | None) -> Tensor | None:
+        return None if x is None else x.detach()
+
+    q, k, v, z = (x.detach() for x in (layer.q, layer.k[:, ::group], layer.v[:, ::group], layer.z))
+    before, middle = layer.before.detach(), layer.middle.detach()
+    return LayerTrace(before, middle, q, k, v, z, each(layer.attended), each(layer.mlp))
 
 
 def _pad_statistics(at: NormStatistics | None, columns: int) -> NormStatistics | None:
@@ -336,6 +313,7 @@ def _columns(x: Tensor, columns: int) -> Tensor:
     return x[:, -columns:] if missing <= 0 else F.pad(x, (0, 0) * (x.ndim - 2) + (missing, 0))
 
 
+@torch.no_grad()
 def contract(
     model: Model,
     contrast: Contrast,
@@ -487,39 +465,35 @@ def _head_changes(
     torch.bmm(delta, at_least_fp32(attention.out), out=out)
 
 
-def clean_scores(
-    model: Model, batch: Batch, objective: Objective, into: Float[Tensor, "writers readers"]
-) -> None:
-    """Add one batch's summed scores, with gradients at the clean run, to `into`: EAP.
+def at_clean_run(
+    model: Model, batch: Batch, objective: Objective, gradients_of: Callable[..., Gradients]
+) -> tuple[Contrast, Gradients]:
+    """A batch's two runs, and gradients at the clean one, by `ReaderGradients.of` or the like.
 
-    `interpolated_scores` at alpha 1 gives the same; here the differentiated run also serves as the
+    `at_interpolations` at alpha 1 gives the same; here the differentiated run also serves as the
     clean run that the changes are taken from, which saves a forward.
     """
     decoder = model.decoder
-    ctx = decoder.context(batch.mask)
-    layers: list[LayerTrace] = []
+    ctx, layers = decoder.context(batch.mask), list[LayerTrace]()
     with torch.enable_grad():
         embeds = decoder.embed(batch.clean).detach().requires_grad_()
         taps = tapped_forward(decoder, decoder.add_positions(embeds, ctx), ctx, keep=layers)
         total = signed(objective, taps.readout, batch).sum()
-        start = min(batch.first_difference(), batch.n_tokens - 1)
-        gradients = ReaderGradients.of(
-            decoder, taps, total, times=1, columns=batch.n_tokens - start
-        )
-    with torch.no_grad():
-        clean = Trace(embeds.detach(), tuple(layers), taps.stream.detach())
-        contract(model, Contrast.beside(decoder, batch, ctx, clean), gradients, into)
+        columns = batch.n_tokens - min(batch.first_difference(), batch.n_tokens - 1)
+        gradients = gradients_of(decoder, taps, total, times=1, columns=columns)
+    clean = Trace(embeds.detach(), tuple(layers), taps.stream.detach())
+    return Contrast.beside(decoder, batch, ctx, clean), gradients
 
 
-def interpolated_scores(
+def at_interpolations(
     model: Model,
     batch: Batch,
     objective: Objective,
     alphas: Sequence[float],
     weights: Sequence[float],
-    into: Float[Tensor, "writers readers"],
-) -> None:
-    """Add one batch's summed scores, with gradients at inputs a' + alpha (a - a'), to `into`.
+    gradients_of: Callable[..., Gradients],
+) -> tuple[Contrast, Gradients]:
+    """A batch's two runs, and gradients at inputs a' + alpha (a - a'), weighted.
 
     alphas (1,) is EAP; k/Z for k < Z is MIB's EAP-IG-inputs; (0, 1) is clean-corrupted.
     """
@@ -533,7 +507,30 @@ def interpolated_scores(
         x = decoder.add_positions(points.detach().requires_grad_(), ctx, contrast.start)
         taps = tapped_forward(decoder, x, ctx, start=contrast.start, past=contrast.clean)
         total = objective_total(decoder, objective, taps.readout, contrast, weights)
-        gradients = ReaderGradients.of(decoder, taps, total, times=times, columns=clean.shape[1])
+        gradients = gradients_of(decoder, taps, total, times=times, columns=clean.shape[1])
+    return contrast, gradients
+
+
+def clean_scores(
+    model: Model, batch: Batch, objective: Objective, into: Float[Tensor, "writers readers"]
+) -> None:
+    """Add one batch's summed scores, with gradients at the clean run, to `into`: EAP."""
+    contrast, gradients = at_clean_run(model, batch, objective, ReaderGradients.of)
+    contract(model, contrast, gradients, into)
+
+
+def interpolated_scores(
+    model: Model,
+    batch: Batch,
+    objective: Objective,
+    alphas: Sequence[float],
+    weights: Sequence[float],
+    into: Float[Tensor, "writers readers"],
+) -> None:
+    """Add one batch's summed scores, with gradients at interpolated inputs, to `into`."""
+    contrast, gradients = at_interpolations(
+        model, batch, objective, alphas, weights, ReaderGradients.of
+    )
     contract(model, contrast, gradients, into)
 
 

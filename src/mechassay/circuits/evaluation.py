@@ -12,7 +12,7 @@ from jaxtyping import Float
 
 from mechassay.errors import NonFinite
 from mechassay.models.decoder import Readout
-from mechassay.models.memory import out_of_memory_is_an_error, token_budget
+from mechassay.models.memory import out_of_memory_is_an_error, token_budget, trace_bytes
 from mechassay.models.model import Model
 from mechassay.models.trace import Contrast
 from mechassay.objectives import Objective
@@ -35,7 +35,7 @@ def objective_per_example(
         OutOfMemory: one example does not fit.
     """
     values = np.full((len(runs), len(batch)), np.nan)
-    budget = token_budget(model.bytes_per_token, batch.n_tokens, model.device)
+    budget = token_budget(trace_bytes(model.decoder), batch.n_tokens, model.device)
     with (
         progress.track(f"running {len(runs)} circuits", len(batch) * len(runs)) as advance,
         out_of_memory_is_an_error("Evaluating circuits"),

@@ -30,11 +30,11 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from mechassay.circuits.attribution import Taps, objective_total, tapped_forward
+from mechassay.circuits.attribution import Taps, at_clean_run, at_interpolations
 from mechassay.models.decoder import Decoder, Norm, NormStatistics, at_least_fp32
 from mechassay.models.model import Model
-from mechassay.models.trace import Contrast, LayerTrace, Trace
-from mechassay.objectives import Objective, signed
+from mechassay.models.trace import Contrast
+from mechassay.objectives import Objective
 from mechassay.pairs import Batch
 
 
@@ -134,21 +134,9 @@ def add_products(
 def clean_node_scores(
     model: Model, batch: Batch, objective: Objective, into: Float[Tensor, "writers d_model"]
 ) -> None:
-    """Add one batch's summed scores, with gradients at the clean run, to `into`.
-
-    The differentiated run also serves as the clean run that the changes are taken from.
-    """
-    decoder = model.decoder
-    ctx = decoder.context(batch.mask)
-    layers: list[LayerTrace] = []
-    with torch.enable_grad():
-        embeds = decoder.embed(batch.clean).detach().requires_grad_()
-        taps = tapped_forward(decoder, decoder.add_positions(embeds, ctx), ctx, keep=layers)
-        total = signed(objective, taps.readout, batch).sum()
-        columns = batch.n_tokens - min(batch.first_difference(), batch.n_tokens - 1)
-        gradients = WriterGradients.of(decoder, taps, total, times=1, columns=columns)
-    clean = Trace(embeds.detach(), tuple(layers), taps.stream.detach())
-    add_products(model, Contrast.beside(decoder, batch, ctx, clean), gradients, into)
+    """Add one batch's summed scores, with gradients at the clean run, to `into`."""
+    contrast, gradients = at_clean_run(model, batch, objective, WriterGradients.of)
+    add_products(model, contrast, gradients, into)
 
 
 def interpolated_node_scores(
@@ -159,16 +147,8 @@ def interpolated_node_scores(
     weights: Sequence[float],
     into: Float[Tensor, "writers d_model"],
 ) -> None:
-    """Add one batch's summed scores, with gradients at inputs a' + alpha (a - a'), to `into`."""
-    decoder = model.decoder
-    contrast = Contrast.run(decoder, batch)
-    times = len(alphas)
-    clean, other = contrast.clean.embed[:, contrast.start :], contrast.other.embed
-    points = torch.cat([other + alpha * (clean - other) for alpha in alphas])
-    with torch.enable_grad():
-        ctx = contrast.ctx.repeat(times)
-        x = decoder.add_positions(points.detach().requires_grad_(), ctx, contrast.start)
-        taps = tapped_forward(decoder, x, ctx, start=contrast.start, past=contrast.clean)
-        total = objective_total(decoder, objective, taps.readout, contrast, weights)
-        gradients = WriterGradients.of(decoder, taps, total, times=times, columns=clean.shape[1])
+    """Add one batch's summed scores, with gradients at interpolated inputs, to `into`."""
+    contrast, gradients = at_interpolations(
+        model, batch, objective, alphas, weights, WriterGradients.of
+    )
     add_products(model, contrast, gradients, into)

@@ -41,7 +41,8 @@ from mechassay.errors import BadUsage, NonFinite
 from mechassay.graph import Graph
 from mechassay.models.constants import Constants, counterfactual_batch
 from mechassay.models.decoder import Context, Decoder, Readout
-from mechassay.models.memory import out_of_memory_is_an_error, token_budget
+from mechassay.models.forward import Place, forward
+from mechassay.models.memory import constants_bytes, out_of_memory_is_an_error, token_budget
 from mechassay.models.model import Model
 from mechassay.objectives import CrossEntropy
 from mechassay.pairs import Batch, Pair
@@ -298,7 +299,7 @@ class _Search:
         total = torch.zeros(times, dtype=model.accumulator, device=model.device)
         gradients = [torch.zeros_like(tensor) for tensor in self.tensors]
         for rows, chunk in batch.chunks(
-            token_budget(_bytes_per_token(model) * times, batch.n_tokens, model.device)
+            token_budget(constants_bytes(model.decoder) * times, batch.n_tokens, model.device)
         ):
             trace, ctx = model.run(chunk)
             layer = self.group.layer
@@ -336,29 +337,13 @@ def _ablated_readout(
     n_heads, per_layer = constants.n_heads, constants.n_heads + bool(constants.mlp)
     if first == 0:
         x = decoder.add_positions(torch.where(dropped[:, :1, None], constants.embed.to(x), x), ctx)
-    for index in range(first, len(decoder.layers)):
-        layer, attention = decoder.layers[index], decoder.layers[index].attention
-        out = dropped[:, 1 + index * per_layer : 1 + (index + 1) * per_layer, None, None]
-        y = attention.norm(x)
-        q = decoder.rotate(index, attention.q(y), ctx, is_key=False)
-        k = decoder.rotate(index, attention.k(y), ctx, is_key=True)
-        z = decoder.attend(index, q, k, attention.v(y).transpose(1, 2), ctx)
-        z = torch.where(out[:, :n_heads], constants.z[index].to(z)[:, None], z)
-        wrote = decoder.attention_sum(index, z)
-        wrote = wrote if attention.post_norm is None else attention.post_norm(wrote)
-        middle = x if decoder.parallel else x + wrote
-        x = x + wrote
-        if layer.mlp is not None:
-            x = x + torch.where(out[:, n_heads], constants.mlp[index].to(x), layer.mlp(middle))
-    return decoder.readout(x[:, -1])
 
+    def edit(place: Place, layer: int, value: Tensor) -> Tensor:
+        out = dropped[:, 1 + layer * per_layer : 1 + (layer + 1) * per_layer, None, None]
+        if place == "z":
+            return torch.where(out[:, :n_heads], constants.z[layer].to(value)[:, None], value)
+        if place == "mlp":
+            return torch.where(out[:, n_heads], constants.mlp[layer].to(value), value)
+        return value
 
-def _bytes_per_token(model: Model) -> int:
-    decoder = model.decoder
-    mlp = decoder.layers[0].mlp
-    hidden = 0 if mlp is None else mlp.up.shape[0] * 4
-    return (
-        len(decoder.layers)
-        * (16 * decoder.d_model + hidden)
-        * max(decoder.embedding.element_size(), 4)
-    )
+    return decoder.readout(forward(decoder, x, ctx, layer=first, edit=edit)[:, -1])

@@ -15,7 +15,7 @@ from mechassay.circuits.areas import VERSIONS, Sweep
 from mechassay.circuits.faithfulness import Controls, FaithfulnessCurve
 from mechassay.errors import BadFile
 from mechassay.files import read_tensors, write_tensors
-from mechassay.models.memory import token_budget
+from mechassay.models.memory import token_budget, trace_bytes
 from mechassay.models.model import Model
 from mechassay.objectives import Accuracy
 from mechassay.pairs import NO_TOKEN, Batch
@@ -170,7 +170,7 @@ def behaviour_of(model: Model, batch: Batch) -> Behaviour:
     """Run the clean prompts of a batch and compare answers with foils."""
     right = np.full(len(batch), np.nan)
     for rows, chunk in batch.chunks(
-        token_budget(model.bytes_per_token, batch.n_tokens, model.device)
+        token_budget(trace_bytes(model.decoder), batch.n_tokens, model.device)
     ):
         taken, _ = model.run(chunk)
         right[rows] = ACCURACY(taken.readout(model.decoder), chunk).double().cpu().numpy()

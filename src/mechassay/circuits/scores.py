@@ -36,7 +36,6 @@ from torch import Tensor
 from mechassay.errors import BadFile, BadUsage, GraphMismatch, NonFinite, UnknownName
 from mechassay.files import read_tensors, write_tensors
 from mechassay.graph import Graph
-from mechassay.models.circuit_plan import carrying
 
 By = Literal["value", "magnitude"]
 _Kind = TypeVar("_Kind")
@@ -173,7 +172,7 @@ class Circuit:
         """Only the edges on some path from `input` to `logits` along edges that carry something,
         and the neurons of their writers.
         """
-        edges = carrying(self.graph, self.edges, self.neurons)
+        edges = self.graph.carrying(self.edges, self.neurons)
         return Circuit(
             self.graph,
             edges,

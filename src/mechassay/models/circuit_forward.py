@@ -96,9 +96,8 @@ def circuit_runner(
         return CircuitRunner(
             decoder, lambda contrast: run_shared(decoder, contrast, graph, shared), None
         )
-    return CircuitRunner(
-        decoder, None, compile_circuit(graph, edges, neurons, post_norm=decoder.has_post_norm)
-    )
+    plan = compile_circuit(graph, edges, neurons, post_norm=decoder.has_post_norm)
+    return CircuitRunner(decoder, None, plan.to(decoder.embedding.device, decoder.embedding.dtype))
 
 
 @torch.no_grad()
@@ -152,13 +151,13 @@ class _Run:
         *,
         beginning: bool = False,
     ) -> None:
-        self.decoder, self.contrast, self.plan, self.prefix, self.beginning = (
+        self.decoder, self.contrast, self.prefix, self.beginning = (
             decoder,
             contrast,
-            plan,
             prefix,
             beginning,
         )
+        self.plan = plan.to(contrast.other.embed.device, contrast.other.embed.dtype)
         self.parts: dict[tuple[int, bool, int], Tensor] = {}
         self.reference, self.start = contrast.other, contrast.start
         embed = contrast.other.embed
@@ -291,7 +290,7 @@ class _Run:
         write there beyond the reference run.
         """
         reference, clean = self.reference.layers[index], self.contrast.clean.layers[index]
-        order, n_wide = layer.order.to(reference.z.device), layer.n_wide
+        order, n_wide = layer.order, layer.n_wide
         heads, columns = (
             (order[n_wide:], slice(-1, None)) if last else (order[:n_wide], slice(None))
         )
@@ -299,9 +298,7 @@ class _Run:
         for group in layer.groups:
             if group.last is last:
                 z = self._attend(index, group, wide, narrow)
-                change[:, group.places.to(heads.device)] = (
-                    z - reference.z[:, group.heads.to(heads.device)][:, :, columns]
-                )
+                change[:, group.places] = z - reference.z[:, group.heads][:, :, columns]
         self.decoder.head_outputs(index, change, heads, out=out)
         _mask(
             out,
@@ -325,7 +322,7 @@ class _Run:
         if len(patterns):
             post_norm = self.decoder.layers[index].attention.post_norm
             assert post_norm is not None
-            mixed = torch.einsum("ph,hbtd->pbtd", patterns.to(change), change) + base
+            mixed = torch.einsum("ph,hbtd->pbtd", patterns, change) + base
             torch.sub(post_norm(mixed), post_norm(base), out=self._room(len(patterns), wide=wide))
 
     def _attend(
@@ -333,8 +330,7 @@ class _Run:
     ) -> Float[Tensor, "batch n pos d_head"]:
         attention = self.decoder.layers[index].attention
         reference, clean = self.reference.layers[index], self.contrast.clean.layers[index]
-        heads = group.heads.to(reference.z.device)
-        columns = slice(-1, None) if group.last else slice(None)
+        heads, columns = group.heads, slice(-1, None) if group.last else slice(None)
         old_q, clean_q = (
             reference.q[:, heads][:, :, columns],
             self._suffix(clean.q)[:, heads][:, :, columns],
@@ -358,7 +354,7 @@ class _Run:
         """Both [batch, n, all columns, d_head]."""
         attention = self.decoder.layers[index].attention
         reference, clean = self.reference.layers[index], self.contrast.clean.layers[index]
-        shared = group.heads.to(reference.z.device) // attention.group
+        shared = group.heads // attention.group
         old_k, old_v, clean_k, clean_v = (
             x[:, shared] for x in (reference.k, reference.v, clean.k, clean.v)
         )
@@ -403,11 +399,10 @@ class _Run:
             part: the name of these keys (1) or values (2) in a `Prefix`; None for queries.
         """
         if len(plan.clean):
-            places = plan.clean.to(reference.device)
-            reference[:, places] = clean[:, places]
+            reference[:, plan.clean] = clean[:, plan.clean]
         if len(plan.computed):
             assert streams is not None
-            places = plan.computed.to(reference.device)
+            places = plan.computed
             raw = streams.new_empty((*streams.shape[1:3], len(places), projection.weight.shape[1]))
             for stream, mine in plan.readers:
                 chosen = heads[places[mine]]
@@ -450,4 +445,4 @@ def _mask(
 ) -> None:
     """Leave of what writers change in the stream only what their neurons that are in change."""
     if keep is not None:
-        change.mul_(keep.to(change.device).view(-1, 1, 1, change.shape[-1]))
+        change.mul_(keep.view(-1, 1, 1, change.shape[-1]))

@@ -27,13 +27,13 @@ gives, before P; an MLP's are those of what enters the stream, after its own pos
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from functools import cached_property
+from dataclasses import dataclass, fields, replace
+from typing import Any, cast
 
 import numpy as np
 import torch
 import torch.nn.functional as F
-from jaxtyping import Bool, Float, Int
+from jaxtyping import Bool, Float
 from torch import Tensor
 
 from mechassay.graph import Graph
@@ -41,6 +41,7 @@ from mechassay.graph import Graph
 NONE, LAST, ALL = 0, 1, 2
 """At which columns a node's output is read."""
 
+CPU = torch.device("cpu")
 GATHER_BELOW = 0.15
 """Share of non-zero coefficients under which a gather beats a GEMM."""
 
@@ -56,11 +57,8 @@ class Mix:
 
     def __call__(self, buffer: Float[Tensor, "rows width"]) -> Float[Tensor, "sums width"]:
         if self.dense is not None:
-            dense = self.dense.to(dtype=buffer.dtype, device=buffer.device)
-            return dense @ buffer[: dense.shape[1]]
-        return F.embedding_bag(
-            self.index.to(buffer.device), buffer, self.offsets.to(buffer.device), mode="sum"
-        )
+            return self.dense @ buffer[: self.dense.shape[1]]
+        return F.embedding_bag(self.index, buffer, self.offsets, mode="sum")
 
     @staticmethod
     def of(rows: np.ndarray) -> Mix:
@@ -85,17 +83,13 @@ class SlotPlan:
 
     Attributes:
         clean: places in the group taken from the clean run.
-        computed: places in the group computed here, and `row`, the sum each is projected from.
+        computed: places in the group computed here.
+        readers: each sum that is projected from, and which of the computed places read it.
     """
 
     clean: Tensor
     computed: Tensor
-    row: Tensor
-
-    @cached_property
-    def readers(self) -> list[tuple[int, Int[Tensor, "some"]]]:
-        """Each sum that is projected from, and which of the computed places read it."""
-        return [(int(row), (self.row == row).nonzero().flatten()) for row in self.row.unique()]
+    readers: tuple[tuple[int, Tensor], ...]
 
 
 @dataclass(frozen=True, eq=False)
@@ -117,7 +111,6 @@ class LayerPlan:
     Attributes:
         wide, narrow: sums for all columns and for the last one.
         groups: heads to compute.
-        clean_heads: heads copied from the clean run, with the same two column choices.
         patterns: for post-norm layers, sets of heads (rows over `order`) seen as one; wide ones
             cover the leading heads of `order`. None elsewhere: each head is its own writer.
         order: heads in buffer order, those read at all columns first; `n_wide` of them.
@@ -132,7 +125,6 @@ class LayerPlan:
     groups: tuple[HeadGroup, ...]
     order: Tensor
     n_wide: int
-    clean_places: Tensor
     wide_patterns: Float[Tensor, "wide_sets wide_heads"] | None
     last_patterns: Float[Tensor, "last_sets heads"] | None
     mlp_level: int
@@ -144,7 +136,9 @@ class LayerPlan:
 
 @dataclass(frozen=True, eq=False)
 class Plan:
-    """A compiled circuit. `final` is None where the logits are the clean run's."""
+    """A compiled circuit. `final` is None where the logits are the clean run's.
+    Its indices are on `device`; there, coefficients are in `dtype`.
+    """
 
     input_level: int
     input_keep: Bool[Tensor, "d_model"] | None
@@ -154,16 +148,26 @@ class Plan:
     rows_last: int
     n_live_heads: int
     n_live_mlps: int
+    device: torch.device = CPU
+    dtype: torch.dtype = torch.float32
+
+    def to(self, device: torch.device, dtype: torch.dtype) -> Plan:
+        """The plan for runs on a device, in a dtype."""
+        if (self.device, self.dtype) == (device, dtype):
+            return self
+        return replace(_moved(self, device, dtype), device=device, dtype=dtype)
 
 
-def carrying(
-    graph: Graph,
-    edges: Bool[Tensor, "writers readers"],
-    neurons: Bool[Tensor, "writers d_model"] | None,
-) -> Bool[Tensor, "writers readers"]:
-    """The edges on paths from `input` to `logits` along edges whose writer has a neuron in."""
-    some = edges.cpu() if neurons is None else edges.cpu() & neurons.cpu().any(dim=1)[:, None]
-    return some & graph.on_paths(some)
+def _moved(value: Any, device: torch.device, dtype: torch.dtype) -> Any:
+    """All tensors of a part of a plan on a device, floating-point ones in a dtype."""
+    if isinstance(value, Tensor):
+        return value.to(device, dtype if value.is_floating_point() else value.dtype)
+    if isinstance(value, tuple):
+        return tuple(_moved(each, device, dtype) for each in cast("tuple[Any, ...]", value))
+    if isinstance(value, Mix | SlotPlan | HeadGroup | LayerPlan | Plan):
+        parts = {field.name: getattr(value, field.name) for field in fields(value)}
+        return replace(value, **{name: _moved(x, device, dtype) for name, x in parts.items()})
+    return value
 
 
 def compile_circuit(
@@ -176,7 +180,7 @@ def compile_circuit(
     """Decide what running the circuit of `edges` takes, which carry `neurons` (None:
     all). Edges on no path are ignored.
     """
-    mask = carrying(graph, edges, neurons).numpy()
+    mask = graph.carrying(edges, neurons).numpy()
     keep = _Keep(graph.n_writers, neurons)
     clean_reader, clean_writer = _clean(graph, mask, keep.whole)
     level = _levels(graph, mask, clean_reader, clean_writer)
@@ -346,11 +350,15 @@ def _plan_layer(
             readers = by_slot[slot, group]
             row = narrow_row if slot == 0 and last else wide_row
             here = np.isin(readers, from_sums(slot, group))
+            rows_read = np.array([row[reader] for reader in readers[here]], dtype=int)
             slots.append(
                 SlotPlan(
                     _index(np.flatnonzero(clean_reader[readers])),
                     _index(np.flatnonzero(here)),
-                    _index(np.array([row[r] for r in readers[here]])),
+                    tuple(
+                        (int(sum_), _index(np.flatnonzero(rows_read == sum_)))
+                        for sum_ in np.unique(rows_read)
+                    ),
                 )
             )
         groups.append(
@@ -389,7 +397,6 @@ def _plan_layer(
         tuple(groups),
         _index(order),
         n_wide,
-        _index(np.flatnonzero(clean_writer[heads[order]])),
         wide_patterns,
         last_patterns,
         mlp_level,

@@ -16,12 +16,15 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import cached_property
 from typing import NamedTuple
 
 import torch
 import torch.nn.functional as F
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
+
+from mechassay.graph import Graph
 
 Rotary = Callable[[Tensor, Tensor], tuple[Tensor, Tensor]]
 """(a tensor giving dtype and device, position ids [batch,
@@ -240,6 +243,12 @@ class Decoder:
     @property
     def n_heads(self) -> int:
         return self.layers[0].attention.n_heads
+
+    @cached_property
+    def graph(self) -> Graph:
+        """Writers, readers and edges of this decoder."""
+        mlp = self.layers[0].mlp is not None
+        return Graph(len(self.layers), self.n_heads, parallel=self.parallel, mlp=mlp)
 
     @property
     def has_post_norm(self) -> bool:

@@ -31,8 +31,8 @@ from jaxtyping import Float
 from torch import Tensor
 
 from mechassay.errors import GraphMismatch
-from mechassay.graph import Graph
 from mechassay.models.decoder import Decoder, Norm, Projection, Readout
+from mechassay.models.forward import continued
 from mechassay.models.trace import Contrast
 
 
@@ -48,20 +48,14 @@ def masked_readout(
     Raises:
         GraphMismatch: a mask of another graph's shape, or neither one mask nor one an example.
     """
-    graph = Graph(
-        len(decoder.layers),
-        decoder.n_heads,
-        parallel=decoder.parallel,
-        mlp=decoder.layers[0].mlp is not None,
-    )
-    n = len(contrast.batch)
+    graph, n = decoder.graph, len(contrast.batch)
     if tuple(mask.shape[1:]) != (graph.n_writers, graph.n_readers) or len(mask) not in (1, n):
         allowed = f"[1 or {n}, {graph.n_writers}, {graph.n_readers}]"
         raise GraphMismatch(
             f"A mask of edges on this graph and batch needs shape {allowed}; got"
             f" {list(mask.shape)}."
         )
-    return _Run(decoder, graph, contrast, mask.to(contrast.other.embed).expand(n, -1, -1)).readout()
+    return _Run(decoder, contrast, mask.to(contrast.other.embed).expand(n, -1, -1)).readout()
 
 
 class _Block(NamedTuple):
@@ -81,11 +75,10 @@ class _Run:
     def __init__(
         self,
         decoder: Decoder,
-        graph: Graph,
         contrast: Contrast,
         mask: Float[Tensor, "batch writers readers"],
     ) -> None:
-        self.decoder, self.graph, self.contrast, self.mask = decoder, graph, contrast, mask
+        self.decoder, self.graph, self.contrast, self.mask = decoder, decoder.graph, contrast, mask
         self.reference, self.columns = contrast.other, contrast.other.embed.shape[1]
         self.blocks: list[_Block] = []
 
@@ -147,13 +140,8 @@ class _Run:
         v = _project(attention.v, attention.norm(v_in)).transpose(1, 2)
         if contrast.start:
             past = contrast.clean.layers[index]
-            k, v = (
-                torch.cat(
-                    (old[:, :, : contrast.start].repeat_interleave(attention.group, dim=1), new),
-                    dim=2,
-                )
-                for old, new in ((past.k, k), (past.v, v))
-            )
+            k = continued(past.k, k, contrast.start)
+            v = continued(past.v, v, contrast.start)
         z = decoder.attend(index, q, k, v, contrast.ctx)
         change = z - reference.z[:, :, -z.shape[2] :]
         wrote = torch.einsum("bhtk,hkd->bhtd", change, attention.out)

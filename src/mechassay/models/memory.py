@@ -2,7 +2,7 @@
 
 On a CPU the budget is small, so that a working set stays near the caches; on a GPU it is a
 share of what is free. One example that needs more than the machine has is refused before
-anything is allocated.
+anything is allocated. What one token needs depends on the kind of run; estimates stand here.
 """
 
 from __future__ import annotations
@@ -14,9 +14,57 @@ from contextlib import contextmanager
 import torch
 
 from mechassay.errors import OutOfMemory
+from mechassay.models.decoder import Decoder
 
 CPU_BUDGET = 384 * 2**20
 GPU_SHARE = 0.25
+
+
+# Bytes that one token needs, about, by kind of run.
+
+
+def trace_bytes(decoder: Decoder) -> int:
+    """Of a run taken apart: what every writer wrote and every reader saw."""
+    graph, width = decoder.graph, 8 if decoder.embedding.dtype == torch.float64 else 4
+    vectors = graph.n_writers + 2 * graph.readers_per_layer + 16 * graph.n_layers
+    return vectors * decoder.d_model * width
+
+
+def gradient_bytes(decoder: Decoder, copies: int) -> int:
+    """Of `copies` differentiated runs: activations that autograd keeps,
+    and the two runs whose difference is contracted.
+    """
+    mlp, n_layers, d_model = decoder.layers[0].mlp, len(decoder.layers), decoder.d_model
+    hidden = 0 if mlp is None else mlp.up.shape[0] * (2 if mlp.gate is None else 4)
+    kept = n_layers * (14 * d_model + hidden)
+    return (copies * kept + 2 * 9 * n_layers * d_model) * decoder.embedding.element_size()
+
+
+def patching_bytes(decoder: Decoder) -> int:
+    """Of a change patched into one layer's readers, and of the runs resumed after it."""
+    vectors = 12 * (3 * decoder.n_heads + 8)
+    return vectors * decoder.d_model * decoder.embedding.element_size()
+
+
+def masked_bytes(decoder: Decoder) -> int:
+    """Of a differentiated run with a mask on every edge (`models.masked_forward`)."""
+    graph = decoder.graph
+    vectors = 5 * graph.readers_per_layer + 2 * graph.writers_per_layer + 14
+    if decoder.has_post_norm:
+        vectors += 4 * graph.readers_per_layer * graph.n_layers // 2
+    return _kept_bytes(decoder, vectors)
+
+
+def constants_bytes(decoder: Decoder) -> int:
+    """Of a differentiated run in which writers carry constants."""
+    return _kept_bytes(decoder, 16)
+
+
+def _kept_bytes(decoder: Decoder, vectors: int) -> int:
+    """Of what autograd keeps: so many vectors a layer, and an MLP's hidden ones."""
+    mlp, width = decoder.layers[0].mlp, max(decoder.embedding.element_size(), 4)
+    hidden = 0 if mlp is None else mlp.up.shape[0] * 4
+    return len(decoder.layers) * (vectors * decoder.d_model + hidden) * width
 
 
 def available_bytes(device: torch.device) -> int | None:

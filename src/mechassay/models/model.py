@@ -72,9 +72,13 @@ class Model:
     hf: PreTrainedModel
     tokenizer: PreTrainedTokenizerBase | None
     decoder: Decoder
-    graph: Graph
     prepend: tuple[int, ...] = ()
     self_check: SelfCheck | None = None
+
+    @property
+    def graph(self) -> Graph:
+        """Writers, readers and edges."""
+        return self.decoder.graph
 
     @property
     def dtype(self) -> torch.dtype:
@@ -92,18 +96,6 @@ class Model:
     def accumulator(self) -> torch.dtype:
         """What sums over examples are kept in: fp32, or fp64 for an fp64 model."""
         return torch.float64 if self.dtype == torch.float64 else torch.float32
-
-    @property
-    def bytes_per_token(self) -> int:
-        """Bytes that one token of a run taken apart needs, about:
-        what every writer wrote and every reader saw.
-        """
-        graph, width = self.graph, 8 if self.dtype == torch.float64 else 4
-        return (
-            (graph.n_writers + 2 * graph.readers_per_layer + 16 * graph.n_layers)
-            * self.decoder.d_model
-            * width
-        )
 
     def batch(self, pairs: Sequence[Pair] | Batch) -> Batch:
         """Pairs as an aligned batch on the model's device.
@@ -232,17 +224,11 @@ def make_model(
     """
     hf.eval()
     decoder = decode(hf)
-    graph = Graph(
-        len(decoder.layers),
-        decoder.n_heads,
-        parallel=decoder.parallel,
-        mlp=decoder.layers[0].mlp is not None,
-    )
     label = name or getattr(hf.config, "_name_or_path", "") or type(hf).__name__
-    model = Model(label, hf, tokenizer, decoder, graph, tuple(prepend))
+    model = Model(label, hf, tokenizer, decoder, tuple(prepend))
     if not check:
         return model
-    return Model(label, hf, tokenizer, decoder, graph, tuple(prepend), self_check=model.check())
+    return Model(label, hf, tokenizer, decoder, tuple(prepend), self_check=model.check())
 
 
 def load_model(

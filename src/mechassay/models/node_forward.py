@@ -29,8 +29,8 @@ from jaxtyping import Bool, Float
 from torch import Tensor
 
 from mechassay.graph import Graph
-from mechassay.models.circuit_plan import carrying
 from mechassay.models.decoder import Decoder, Readout
+from mechassay.models.forward import queries_keys_values
 from mechassay.models.trace import Contrast
 
 
@@ -40,7 +40,7 @@ def shared_by_all_readers(
     """The neurons of the circuit's live writers, if every live reader sees all of these writers;
     else None.
     """
-    mask = carrying(graph, edges, neurons)
+    mask = graph.carrying(edges, neurons)
     live = mask.any(dim=1)
     reads = torch.cat((live, torch.tensor([True])))[graph.reader_owner]
     if not torch.equal(mask, graph.legal & live[:, None] & (reads & live[0])):
@@ -92,24 +92,17 @@ def _heads(
     """How a layer's masked heads change the stream, at all columns;
     in the last layer at the last column only.
     """
-    attention, reference, past, start = (
-        decoder.layers[index].attention,
-        contrast.other.layers[index],
-        contrast.clean,
-        contrast.start,
+    attention, reference = decoder.layers[index].attention, contrast.other.layers[index]
+    q, k, v = queries_keys_values(
+        decoder,
+        index,
+        reference.before + change,
+        contrast.ctx,
+        start=contrast.start,
+        past=contrast.clean.layers,
+        last_only=index + 1 == len(decoder.layers),
     )
-    y = attention.norm(reference.before + change)
-    k = decoder.rotate(index, attention.k(y), contrast.ctx, is_key=True, start=start)
-    v = attention.v(y).transpose(1, 2)
-    if start:
-        k = torch.cat((past.layers[index].k[:, :, :start], k), dim=2)
-        v = torch.cat((past.layers[index].v[:, :, :start], v), dim=2)
-    if index + 1 == len(decoder.layers):
-        y = y[:, -1:]
-    n = y.shape[1]
-    q = decoder.rotate(
-        index, attention.q(y), contrast.ctx, is_key=False, start=start + change.shape[1] - n
-    )
+    n = q.shape[2]
     difference = decoder.attend(index, q, k, v, contrast.ctx) - reference.z[:, :, -n:]
     masked = (attention.out * keep[:, None]).flatten(0, 1)
     wrote = F.linear(difference.transpose(1, 2).flatten(2), masked.t())

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from typing import Literal
 
 import torch
 from jaxtyping import Float, Int
@@ -17,31 +18,8 @@ from torch import Tensor
 
 from mechassay.models.constants import Constants, constants_of
 from mechassay.models.decoder import Context, Decoder, Readout
+from mechassay.models.forward import LayerTrace, forward
 from mechassay.pairs import Batch
-
-
-@dataclass(frozen=True, eq=False)
-class LayerTrace:
-    """One layer of a trace. Positions run from the trace's `start`,
-    except in k and v, which have all.
-
-    Attributes:
-        before: stream read by the heads.
-        middle: stream read by the MLP (`before` itself in parallel blocks).
-        q, k, v: ready to attend (normed, rotated); k and v per key/value head.
-        z: each head's mix of values.
-        attended: sum of heads and output bias before a post-norm; None where there is none.
-        mlp: what the MLP wrote; None in attention-only models.
-    """
-
-    before: Float[Tensor, "batch pos d_model"]
-    middle: Float[Tensor, "batch pos d_model"]
-    q: Float[Tensor, "batch heads pos d_head"]
-    k: Float[Tensor, "batch kv_heads all_pos d_head"]
-    v: Float[Tensor, "batch kv_heads all_pos d_head"]
-    z: Float[Tensor, "batch heads pos d_head"]
-    attended: Float[Tensor, "batch pos d_model"] | None
-    mlp: Float[Tensor, "batch pos d_model"] | None
 
 
 @dataclass(frozen=True, eq=False)
@@ -118,32 +96,12 @@ def trace(
         ctx: context of the whole batch, all columns.
         past: a trace that agrees before `start`; needed where `start` > 0.
     """
-    x = decoder.add_positions(embeds, ctx, start)
     layers: list[LayerTrace] = []
-    for index, layer in enumerate(decoder.layers):
-        attention = layer.attention
-        y = attention.norm(x)
-        q = decoder.rotate(index, attention.q(y), ctx, is_key=False, start=start)
-        k = decoder.rotate(index, attention.k(y), ctx, is_key=True, start=start)
-        v = attention.v(y).transpose(1, 2)
-        if start:
-            assert past is not None
-            k = torch.cat((past.layers[index].k[:, :, :start], k), dim=2)
-            v = torch.cat((past.layers[index].v[:, :, :start], v), dim=2)
-        z = decoder.attend(index, q, k, v, ctx)
-        attended = decoder.attention_sum(index, z)
-        wrote = attended if attention.post_norm is None else attention.post_norm(attended)
-        middle = x if decoder.parallel else x + wrote
-        mlp = None if layer.mlp is None else layer.mlp(middle)
-        layers.append(
-            LayerTrace(
-                x, middle, q, k, v, z, attended if attention.post_norm is not None else None, mlp
-            )
-        )
-        x = x + wrote
-        if mlp is not None:
-            x = x + mlp
-    return Trace(embeds, tuple(layers), x, start)
+    x = decoder.add_positions(embeds, ctx, start)
+    final = forward(
+        decoder, x, ctx, start=start, past=() if past is None else past.layers, keep=layers
+    )
+    return Trace(embeds, tuple(layers), final, start)
 
 
 @torch.no_grad()
@@ -169,33 +127,17 @@ def resume(
     Returns:
         Logits at the last column. The last layer is computed there only.
     """
-    for index in range(layer, len(decoder.layers)):
-        part = decoder.layers[index]
-        attention = part.attention
-        last = index == len(decoder.layers) - 1
-        wrote = None
-        if index > layer or not at_mlp:
-            y = attention.norm(x)
-            k = decoder.rotate(index, attention.k(y), ctx, is_key=True, start=start)
-            v = attention.v(y).transpose(1, 2)
-            y = y[:, -1:] if last else y
-            q = decoder.rotate(
-                index, attention.q(y), ctx, is_key=False, start=start + x.shape[1] - y.shape[1]
-            )
-            if start:
-                assert past is not None
-                times = len(x) // len(past.embed)
-                k = torch.cat((past.layers[index].k[:, :, :start].repeat(times, 1, 1, 1), k), dim=2)
-                v = torch.cat((past.layers[index].v[:, :, :start].repeat(times, 1, 1, 1), v), dim=2)
-            wrote = decoder.attention_sum(index, decoder.attend(index, q, k, v, ctx))
-            wrote = wrote if attention.post_norm is None else attention.post_norm(wrote)
-        x = x[:, -1:] if last else x
-        read = x
-        if wrote is not None:
-            x = x + wrote
-        if part.mlp is not None:
-            x = x + part.mlp(read if decoder.parallel else x)
-    return decoder.readout(x[:, -1])
+    final = forward(
+        decoder,
+        x,
+        ctx,
+        layer=layer,
+        at_mlp=at_mlp,
+        start=start,
+        past=() if past is None else past.layers,
+        last_only=True,
+    )
+    return decoder.readout(final[:, -1])
 
 
 @dataclass(frozen=True, eq=False)
@@ -243,29 +185,13 @@ def constant_trace(decoder: Decoder, values: Constants, ctx: Context) -> Trace:
     """What readers would see and project if every writer wrote its constant.
 
     The streams are the sums of the constants (and of positions and biases, which belong to no
-    writer); what a writer would compute from them is not looked at.
+    writer). No component is run on these streams.
     """
     at = ctx.position_ids
-    embeds = values.embed_at(at)
-    x = decoder.add_positions(embeds, ctx)
-    layers: list[LayerTrace] = []
-    for index, layer in enumerate(decoder.layers):
-        attention = layer.attention
-        y = attention.norm(x)
-        q = decoder.rotate(index, attention.q(y), ctx, is_key=False)
-        k = decoder.rotate(index, attention.k(y), ctx, is_key=True)
-        v = attention.v(y).transpose(1, 2)
-        z = values.z_at(index, at)
-        attended = decoder.attention_sum(index, z)
-        wrote = attended if attention.post_norm is None else attention.post_norm(attended)
-        middle = x if decoder.parallel else x + wrote
-        mlp = None if layer.mlp is None else values.mlp_at(index, at)
-        layers.append(
-            LayerTrace(
-                x, middle, q, k, v, z, attended if attention.post_norm is not None else None, mlp
-            )
-        )
-        x = x + wrote
-        if mlp is not None:
-            x = x + mlp
-    return Trace(embeds, tuple(layers), x)
+    embeds, layers = values.embed_at(at), list[LayerTrace]()
+
+    def given(place: Literal["z", "mlp"], layer: int) -> Tensor:
+        return values.z_at(layer, at) if place == "z" else values.mlp_at(layer, at)
+
+    final = forward(decoder, decoder.add_positions(embeds, ctx), ctx, given=given, keep=layers)
+    return Trace(embeds, tuple(layers), final)

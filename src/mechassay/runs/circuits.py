@@ -56,7 +56,7 @@ from mechassay.circuits.record import (
 from mechassay.circuits.scores import By, Circuit, EdgeScores
 from mechassay.errors import BadFile, BadUsage, one_of
 from mechassay.models.constants import Constants
-from mechassay.models.memory import token_budget
+from mechassay.models.memory import token_budget, trace_bytes
 from mechassay.models.model import Model, check_dtype
 from mechassay.objectives import load_objective
 from mechassay.pairs import Batch
@@ -543,7 +543,7 @@ class Study:
 
 def forward_seconds(model: Model, batch: Batch) -> float:
     """Seconds that a forward pass takes for one example, among as many as are run at once."""
-    budget = token_budget(model.bytes_per_token, batch.n_tokens, model.device)
+    budget = token_budget(trace_bytes(model.decoder), batch.n_tokens, model.device)
     rows, chunk = next(iter(batch.chunks(budget)))
     took: list[float] = []
     for _ in range(2):  # The first one may also be the first of the process.

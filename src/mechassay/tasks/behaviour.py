@@ -31,7 +31,7 @@ from torch import Tensor
 from mechassay.alignment import continued, encode
 from mechassay.errors import BadPairs, BadUsage
 from mechassay.examples import Prompt
-from mechassay.models.memory import out_of_memory_is_an_error, token_budget
+from mechassay.models.memory import out_of_memory_is_an_error, token_budget, trace_bytes
 from mechassay.models.model import Model
 from mechassay.models.trace import trace
 from mechassay.progress import SILENT, Progress
@@ -171,7 +171,7 @@ def written(
     rows = list(begun)
     order = sorted(range(len(rows)), key=lambda row: len(rows[row]))
     longest = max(map(len, rows)) + n
-    size = max(1, token_budget(model.bytes_per_token, longest, model.device) // longest)
+    size = max(1, token_budget(trace_bytes(model.decoder), longest, model.device) // longest)
     with progress.track("writing", len(rows)) as advance, out_of_memory_is_an_error("Writing"):
         for start in range(0, len(order), size):
             chunk = order[start : start + size]
@@ -263,7 +263,7 @@ def _run(
     found: list[dict[Tokens, _Next]] = [{} for _ in questions]
     runs = sorted(_runs(questions), key=lambda run: len(run.tokens))
     longest = max((len(run.tokens) for run in runs), default=1)
-    budget = token_budget(model.bytes_per_token, longest, model.device)
+    budget = token_budget(trace_bytes(model.decoder), longest, model.device)
     with (
         progress.track("scoring prompts", len(runs)) as advance,
         out_of_memory_is_an_error("Scoring prompts"),

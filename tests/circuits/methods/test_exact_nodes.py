@@ -143,9 +143,7 @@ def test_attention_only_models() -> None:
         tiny.model.decoder,
         layers=tuple(replace(layer, mlp=None) for layer in tiny.model.decoder.layers),
     )
-    bare = Subject(
-        replace(tiny.model, decoder=decoder, graph=replace(tiny.model.graph, mlp=False)), tiny.batch
-    )
+    bare = Subject(replace(tiny.model, decoder=decoder), tiny.batch)
     torch.testing.assert_close(
         effects(bare, bare.batch, ExactNodePatching()),
         without(bare, bare.batch, rows(bare)),

@@ -153,7 +153,7 @@ def test_attention_only_models_and_narrow_dtypes() -> None:
         case.model.decoder,
         layers=tuple(replace(layer, mlp=None) for layer in case.model.decoder.layers),
     )
-    model = replace(case.model, decoder=decoder, graph=replace(case.model.graph, mlp=False))
+    model = replace(case.model, decoder=decoder)
     for method, edges in ((NAP(level="node"), EAP()), (NAPIG(level="node"), EAPIGInputs())):
         expected = edges.score(model, case.batch, progress=SILENT).values.nansum(1)
         torch.testing.assert_close(

@@ -60,6 +60,7 @@ from mechassay.models.memory import (
     available_bytes,
     out_of_memory_is_an_error,
     token_budget,
+    trace_bytes,
 )
 from mechassay.models.model import Model
 from mechassay.models.trace import Contrast
@@ -190,7 +191,7 @@ class ACDC:
         checkpoint: Path | None,
     ) -> _Found:
         graph = model.graph
-        budget = token_budget(model.bytes_per_token, batch.n_tokens, model.device)
+        budget = token_budget(trace_bytes(model.decoder), batch.n_tokens, model.device)
         about = describe(self, model, batch, objective)
         key = key_of(
             {**about, "thresholds": thresholds, "budget": budget, "graph": graph.fingerprint}
@@ -359,9 +360,11 @@ class _Losses:
         return [self._mean(row) for row in values]
 
     def _compiled(self, edges: np.ndarray) -> Plan:
-        return compile_circuit(
-            self.model.graph, torch.from_numpy(edges), post_norm=self.model.decoder.has_post_norm
+        model = self.model
+        plan = compile_circuit(
+            model.graph, torch.from_numpy(edges), post_norm=model.decoder.has_post_norm
         )
+        return plan.to(model.device, model.dtype)
 
     def _prepared(self, number: int) -> _Prepared:
         if number in self.held:

@@ -37,6 +37,7 @@ from mechassay.circuits.methods.patching import (
 from mechassay.circuits.scores import EdgeScores
 from mechassay.errors import BadUsage
 from mechassay.graph import Graph
+from mechassay.models.forward import queries_keys_values
 from mechassay.models.model import Model
 from mechassay.objectives import Objective, load_objective
 from mechassay.pairs import Batch, Pair
@@ -162,29 +163,20 @@ def _into_heads(
     """Effects on all q, k, v readers of a layer:
     one norm and projection per writer, one resumed run per edge.
     """
-    decoder, contrast, attention = (
-        run.model.decoder,
-        run.contrast,
-        run.model.decoder.layers[layer].attention,
+    decoder, contrast = run.model.decoder, run.contrast
+    clean, times = contrast.clean.layers[layer], len(changes)
+    n_heads, ctx = decoder.n_heads, contrast.ctx.repeat(times)
+    q, k, v = queries_keys_values(
+        decoder,
+        layer,
+        (run.stream(clean.before) + changes).flatten(0, 1),
+        ctx,
+        start=contrast.start,
+        past=contrast.clean.layers,
     )
-    clean, n_heads, start = contrast.clean.layers[layer], attention.n_heads, contrast.start
-    times = len(changes)
-    ctx = contrast.ctx.repeat(times)
-    y = attention.norm(run.stream(clean.before) + changes).flatten(0, 1)
-    q = decoder.rotate(layer, attention.q(y), ctx, is_key=False, start=start)
-    k = decoder.rotate(layer, attention.k(y), ctx, is_key=True, start=start).repeat_interleave(
-        attention.group, dim=1
-    )
-    v = attention.v(y).transpose(1, 2).repeat_interleave(attention.group, dim=1)
-    old_q = clean.q[:, :, -run.columns :].repeat(times, 1, 1, 1)
-    old_k, old_v = (
-        part.repeat_interleave(attention.group, dim=1).repeat(times, 1, 1, 1)
-        for part in (clean.k, clean.v)
-    )
-    if start:
-        k, v = (torch.cat((old[:, :, :start], new), dim=2) for old, new in ((old_k, k), (old_v, v)))
+    old_q, old_z = (x[:, :, -run.columns :].repeat(times, 1, 1, 1) for x in (clean.q, clean.z))
+    old_k, old_v = (x.repeat(times, 1, 1, 1) for x in (clean.k, clean.v))
     effects = changes.new_empty((times, 3, n_heads), dtype=run.model.accumulator)
-    old_z = clean.z[:, :, -run.columns :].repeat(times, 1, 1, 1)
     for slot, parts in enumerate(((q, old_k, old_v), (old_q, k, old_v), (old_q, old_k, v))):
         z = decoder.attend(layer, *parts, ctx) - old_z
         wrote = decoder.head_outputs(layer, z).unflatten(

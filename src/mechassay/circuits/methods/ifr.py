@@ -45,7 +45,7 @@ from mechassay.circuits.methods.method import describe
 from mechassay.circuits.scores import EdgeScores
 from mechassay.graph import Graph
 from mechassay.models.decoder import Norm, at_least_fp32
-from mechassay.models.memory import out_of_memory_is_an_error, token_budget
+from mechassay.models.memory import out_of_memory_is_an_error, token_budget, trace_bytes
 from mechassay.models.model import Model
 from mechassay.models.trace import Trace
 from mechassay.objectives import Objective, load_objective
@@ -77,7 +77,7 @@ class InformationFlowRoutes:
         The objective only enters the provenance.
         """
         batch, graph = model.batch(pairs), model.graph
-        budget = token_budget(model.bytes_per_token, batch.n_tokens, model.device)
+        budget = token_budget(trace_bytes(model.decoder), batch.n_tokens, model.device)
         about = {
             **describe(self, model, batch, load_objective(objective)),
             "selection": self.selection,

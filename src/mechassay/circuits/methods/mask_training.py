@@ -37,7 +37,7 @@ from mechassay.graph import Graph
 from mechassay.models.constants import constants_of
 from mechassay.models.decoder import Readout
 from mechassay.models.masked_forward import masked_readout
-from mechassay.models.memory import out_of_memory_is_an_error, token_budget
+from mechassay.models.memory import masked_bytes, out_of_memory_is_an_error, token_budget
 from mechassay.models.model import Model
 from mechassay.models.trace import Contrast
 from mechassay.objectives import Kl, Objective, load_objective, signed
@@ -169,7 +169,7 @@ def train(
         OutOfMemory: one example does not fit.
     """
     generator = seeded(training.seed)
-    budget = token_budget(_bytes_per_token(model), batch.n_tokens, model.device)
+    budget = token_budget(masked_bytes(model.decoder), batch.n_tokens, model.device)
     source = Minibatches(batch, training.batch_size) if examples is None else examples
     standing = even(source.n_groups, torch.zeros((), dtype=torch.float64))
     losses: list[StepLoss] = []
@@ -420,16 +420,3 @@ def prepared(
     """
     check_gradients(method.name, model)
     return model.batch(pairs), training.objective(method, objective)
-
-
-def _bytes_per_token(model: Model) -> int:
-    """Activations that autograd keeps of one masked run, for one token of one example."""
-    decoder, graph = model.decoder, model.graph
-    mlp, n_layers = decoder.layers[0].mlp, graph.n_layers
-    hidden = 0 if mlp is None else mlp.up.shape[0] * 4
-    streams = 5 * graph.readers_per_layer + 2 * graph.writers_per_layer + 14
-    if decoder.has_post_norm:
-        streams += 4 * graph.readers_per_layer * n_layers // 2
-    return (
-        n_layers * (streams * decoder.d_model + hidden) * max(decoder.embedding.element_size(), 4)
-    )

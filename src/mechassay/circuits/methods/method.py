@@ -15,7 +15,7 @@ from mechassay.circuits.node_scores import Scores
 from mechassay.circuits.scores import EdgeScores
 from mechassay.errors import BadUsage
 from mechassay.graph import Graph
-from mechassay.models.memory import out_of_memory_is_an_error, token_budget
+from mechassay.models.memory import gradient_bytes, out_of_memory_is_an_error, token_budget
 from mechassay.models.model import Model
 from mechassay.objectives import Objective, load_objective
 from mechassay.pairs import Batch, Pair
@@ -129,7 +129,7 @@ def mean_of_shape(
         raise BadUsage(f"{method.name} needs a differentiable objective; {chosen.name!r} is not.")
     check_gradients(method.name, model)
     zeros = torch.zeros(shape, dtype=model.accumulator, device=model.device)
-    budget = token_budget(_bytes_per_token(model, copies), batch.n_tokens, model.device)
+    budget = token_budget(gradient_bytes(model.decoder, copies), batch.n_tokens, model.device)
     about = describe(method, model, batch, chosen)
     key = key_of({**about, "budget": budget, "graph": model.graph.fingerprint})
     with (
@@ -175,14 +175,3 @@ def seeded(seed: int) -> torch.Generator:
     if not isinstance(seed, int) or abs(seed) >= 2**62:  # pyright: ignore[reportUnnecessaryIsInstance] - of users' Python
         raise BadUsage(f"A seed must be a whole number smaller than 2^62; got {seed!r}.")
     return torch.Generator().manual_seed(seed)
-
-
-def _bytes_per_token(model: Model, copies: int) -> int:
-    """Activations that autograd keeps, and the two runs whose difference is contracted."""
-    decoder = model.decoder
-    mlp = decoder.layers[0].mlp
-    hidden = 0 if mlp is None else mlp.up.shape[0] * (2 if mlp.gate is None else 4)
-    kept = len(decoder.layers) * (14 * decoder.d_model + hidden)
-    return (
-        copies * kept + 2 * 9 * len(decoder.layers) * decoder.d_model
-    ) * decoder.embedding.element_size()

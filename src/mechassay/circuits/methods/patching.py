@@ -20,7 +20,7 @@ from torch import Tensor
 from mechassay.checkpoint import checkpointed, key_of
 from mechassay.circuits.methods.method import Method, describe
 from mechassay.models.decoder import Readout
-from mechassay.models.memory import out_of_memory_is_an_error, token_budget
+from mechassay.models.memory import out_of_memory_is_an_error, patching_bytes, token_budget
 from mechassay.models.model import Model
 from mechassay.models.trace import Contrast, resume
 from mechassay.objectives import Objective, signed
@@ -165,7 +165,7 @@ def chunks(batch: Batch, stack_tokens: int) -> Iterator[tuple[list[int], int]]:
 
 def stack_budget(model: Model, batch: Batch, most: int) -> int:
     """Columns times copies that one resumed forward may hold, at most `most`."""
-    return min(token_budget(_bytes_per_token(model), batch.n_tokens, model.device), most)
+    return min(token_budget(patching_bytes(model.decoder), batch.n_tokens, model.device), most)
 
 
 @torch.no_grad()
@@ -207,12 +207,3 @@ def sum_of_blocks(
                 state.add(number + 1, total=part)
             advance(block.n_scores)
     return state.tensors["total"], about
-
-
-def _bytes_per_token(model: Model) -> int:
-    return (
-        12
-        * (3 * model.graph.n_heads + 8)
-        * model.decoder.d_model
-        * model.decoder.embedding.element_size()
-    )
