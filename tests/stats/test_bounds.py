@@ -99,8 +99,8 @@ def test_the_search_against_every_n(percent: int, level: float, part: int) -> No
 
 
 def test_blocks_of_the_search_do_not_show() -> None:
-    for given in ((0.999, 0.999, 0.0005), (0.9, 0.9, 0.002)):
-        assert required_n(*given, block=3) == required_n(*given)
+    for row in ((0.999, 0.999, 0.0005), (0.9, 0.9, 0.002)):
+        assert required_n(*row, block=3) == required_n(*row)
 
 
 def test_rare_percentiles_and_millions_of_draws() -> None:
@@ -126,7 +126,9 @@ def test_what_the_search_refuses_is_beyond_it() -> None:
     chernoff = required_n(0.99, 0.95, 2.5e-5, "chernoff").smallest
     assert 4e7 < exact.smallest < exact.always < chernoff < 1e8
     assert required_n(0.99, 0.95, 2.4e-5, "chernoff").smallest > 1e8
-    with pytest.raises(BadUsage, match="goes up to 1e\\+08 draws. The Chernoff bound's n is enough"):
+    with pytest.raises(
+        BadUsage, match="goes up to 1e\\+08 draws. The Chernoff bound's n is enough"
+    ):
         required_n(0.99, 0.95, 2.4e-5)
 
 

@@ -14,8 +14,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, get_args
 
-import torch
-
 from mechassay.circuits.formats import ENDINGS, read_graph_file
 from mechassay.circuits.node_scores import NeuronScores, NodeScores, load_scores
 from mechassay.circuits.overlap import nodes_of, overlap_of
@@ -83,11 +81,7 @@ class Cut:
 
     def drawing(self, title: str = "") -> str:
         """The circuit alone."""
-        graph = self.circuit.graph
-        unknown = EdgeScores(graph, torch.full((graph.n_writers, graph.n_readers), torch.nan))
-        return draw_circuit(
-            unknown if self.scores is None else self.scores, self.circuit, title=title
-        )
+        return draw_circuit(self.scores, self.circuit, title=title).svg
 
 
 def cut_circuit(
@@ -238,7 +232,7 @@ def check_output(output: Path) -> None:
 def _comparison(a: Cut, b: Cut, title: str = "") -> str:
     return draw_comparison(
         a.circuit, b.circuit, names=_names(a, b), scores_a=a.scores, scores_b=b.scores, title=title
-    )
+    ).svg
 
 
 def _names(a: Cut, b: Cut) -> tuple[str, str]:
