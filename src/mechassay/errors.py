@@ -49,7 +49,7 @@ class UnknownName(BadUsage):
         super().__init__(f"Unknown {kind} {name!r}.{hint} Known: {', '.join(known) or 'none'}.")
 
 
-def first_line(error: BaseException) -> str:
+def first_line(error: object) -> str:
     """What an error says, in one line; its class if it says nothing."""
     return next(iter(str(error).strip().splitlines()), "") or type(error).__name__
 

@@ -9,7 +9,6 @@ enters as it is are our own SVGs, and the page forbids itself scripts and loads 
 from __future__ import annotations
 
 import math
-import os
 from collections.abc import Sequence
 from itertools import groupby
 from pathlib import Path
@@ -20,6 +19,7 @@ from markupsafe import Markup
 
 from mechassay.circuits.faithfulness import FaithfulnessCurve
 from mechassay.circuits.record import record_of
+from mechassay.files import whole
 from mechassay.records import Failure, Record, Spec
 from mechassay.report.canvas import Drawing
 from mechassay.report.figures import areas_figure, colours, faithfulness_figure
@@ -74,10 +74,8 @@ def write_page(
     html = environment.get_template("page.html").render(
         _content(records, drawings, failures, title)
     )
-    path.parent.mkdir(parents=True, exist_ok=True)
-    partial = path.with_name(f"{path.name}.partial-{os.getpid()}")
-    partial.write_text(html, encoding="utf-8")
-    os.replace(partial, path)
+    with whole(path) as partial:
+        partial.write_text(html, encoding="utf-8")
     return path
 
 
