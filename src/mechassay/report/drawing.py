@@ -15,7 +15,8 @@ from __future__ import annotations
 
 import math
 
-from mechassay.circuits.scores import Circuit, EdgeScores
+from mechassay.circuits.node_scores import NodeScores
+from mechassay.circuits.scores import By, Circuit, EdgeScores
 from mechassay.errors import GraphMismatch
 from mechassay.report.canvas import (
     Drawing,
@@ -29,6 +30,8 @@ from mechassay.report.canvas import (
     nodes_between,
 )
 
+DRAWN_EDGES = 60
+"""Edges that a drawing has room for, if nobody asks for another number."""
 HELPS, HURTS, UNKNOWN = "#0072b2", "#d55e00", "#808080"
 PAINTS = {
     "helps": Paint("helps", HELPS),
@@ -108,3 +111,27 @@ def draw_circuit(scores: EdgeScores | None, circuit: Circuit, *, title: str = ""
 
 def _paint(score: float) -> Paint:
     return PAINTS["unknown" if math.isnan(score) else "hurts" if score < 0 else "helps"]
+
+
+def largest_drawable(
+    scores: EdgeScores | NodeScores, n_edges: int = DRAWN_EDGES, by: By = "magnitude"
+) -> Circuit:
+    """The largest circuit of top edges, or of top nodes,
+    that has at most `n_edges` left after pruning.
+
+    Where the first connected one is already larger, and where scores say that their circuits grow
+    from the logits, edges are grown; of nodes there is then none.
+    """
+    if isinstance(scores, EdgeScores) and scores.grows:
+        return scores.greedy(min(n_edges, scores.graph.n_edges), by=by).pruned()
+    low, high = 0, min(len(scores.ranking(by)), scores.graph.n_edges)
+    while low < high:
+        middle = (low + high + 1) // 2
+        if len(scores.top(middle, by=by).pruned()) <= n_edges:
+            low = middle
+        else:
+            high = middle - 1
+    found = scores.top(low, by=by).pruned()
+    if len(found) or not isinstance(scores, EdgeScores):
+        return found
+    return scores.greedy(min(n_edges, scores.graph.n_edges), by=by).pruned()

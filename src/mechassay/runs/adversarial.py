@@ -27,7 +27,7 @@ import json
 import shutil
 import time
 from collections.abc import Callable, Mapping, Sequence
-from functools import cached_property
+from functools import cached_property, partial
 from pathlib import Path
 
 import numpy as np
@@ -45,6 +45,7 @@ from mechassay.adversarial.values import Values, arrow
 from mechassay.circuits.faithfulness import evaluate
 from mechassay.circuits.node_scores import Scores
 from mechassay.circuits.scores import Circuit
+from mechassay.circuits.spec import CircuitSpec, FoundCircuit, find_circuits
 from mechassay.errors import BadFile, MechassayError
 from mechassay.models.model import Model
 from mechassay.pairs import Batch
@@ -55,7 +56,7 @@ from mechassay.runs.adversarial_plan import AdversarialRun
 from mechassay.runs.adversarial_records import RecordMaker
 from mechassay.runs.circuits import CircuitJob, CircuitRun, method_name
 from mechassay.runs.folder import RunFolder, write_text
-from mechassay.runs.named_circuits import FoundCircuit, NamedCircuit, find_circuits
+from mechassay.runs.names import truth_circuit
 from mechassay.stats.groups import Field
 from mechassay.stats.partial_grid import PartialGrid
 
@@ -79,7 +80,7 @@ class AdversarialJob:
         # Everything that can be wrong with what was typed is found before the model is loaded.
         run.check()
         self.run, self.progress, self._load = run, progress, load
-        self.named = [NamedCircuit.parse(text) for text in run.circuits]
+        self.named = [CircuitSpec.parse(text) for text in run.circuits]
         self.task = run.load_task()
         if run.enumerate_all:
             check_finite(self.task)
@@ -142,9 +143,8 @@ class AdversarialJob:
             BadUsage: the folder holds results on other circuits of these names.
         """
         run = self.run
-        found = find_circuits(
-            self.named, self.model, run.model, run.ablation, run.seed, self._score
-        )
+        truth = partial(truth_circuit, run.model, run.ablation)
+        found = find_circuits(self.named, self.model.graph, run.seed, self._score, truth)
         digest = hashlib.sha256()
         for each in found:
             edges, neurons = each.circuit.edges, each.circuit.neurons

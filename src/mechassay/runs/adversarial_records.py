@@ -34,8 +34,8 @@ from mechassay.stats.groups import Field
 from mechassay.tasks.task import settings_of
 
 if TYPE_CHECKING:
+    from mechassay.circuits.spec import FoundCircuit
     from mechassay.runs.adversarial import AdversarialJob
-    from mechassay.runs.named_circuits import FoundCircuit
 
 KIND = "adversarial"
 DECIMALS = 4

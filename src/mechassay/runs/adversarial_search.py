@@ -6,6 +6,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -16,11 +17,11 @@ from mechassay.adversarial.search import search
 from mechassay.circuits.methods import METHODS
 from mechassay.circuits.node_scores import Scores
 from mechassay.circuits.pairing import check_pairing, paired
+from mechassay.circuits.spec import CircuitSpec, find_circuits
 from mechassay.models.model import Model
 from mechassay.objectives import load_objective
 from mechassay.progress import BAR, Progress
-from mechassay.runs.named_circuits import NamedCircuit, find_circuits
-from mechassay.runs.names import task_named
+from mechassay.runs.names import task_named, truth_circuit
 from mechassay.tasks.task import Task, settings_of
 
 
@@ -30,7 +31,7 @@ class SearchRun:
 
     Attributes:
         task: by a name that commands take, or the task itself.
-        circuit: as it is typed, see `runs.named_circuits`.
+        circuit: as it is typed, see `circuits.spec`.
         n_clean, n_corrupted: prompts that the search begins with.
         budget: pairs to evaluate at the most. starts, restarts, compare: see `adversarial.search`.
         objective, pairing: what a method looks for the circuit by, and on which pairs; the task's
@@ -91,7 +92,7 @@ class SearchJob:
 
     def __post_init__(self) -> None:
         self.run.load_task()
-        NamedCircuit.parse(self.run.circuit)
+        CircuitSpec.parse(self.run.circuit)
         check_pairing(self.run.pairing)
         if self.run.objective is not None:
             load_objective(self.run.objective)
@@ -124,7 +125,11 @@ class SearchJob:
             }
 
         (found,) = find_circuits(
-            [NamedCircuit.parse(run.circuit)], model, run.model, "counterfactual", run.seed, score
+            [CircuitSpec.parse(run.circuit)],
+            model.graph,
+            run.seed,
+            score,
+            partial(truth_circuit, run.model, "counterfactual"),
         )
         pools = draw_pools(
             task,

@@ -33,7 +33,7 @@ from mechassay.circuits.areas import VERSIONS
 from mechassay.circuits.faithfulness import Controls, Profile, faithfulness_curve, run_controls
 from mechassay.circuits.methods import METHODS
 from mechassay.circuits.methods.method import Method, settings
-from mechassay.circuits.node_scores import NodeScores, Scores, load_scores
+from mechassay.circuits.node_scores import Scores, load_scores
 from mechassay.circuits.optimal_ablation import OptimalAblation
 from mechassay.circuits.pairing import check_pairing, paired
 from mechassay.circuits.record import (
@@ -43,7 +43,7 @@ from mechassay.circuits.record import (
     record_of,
     save_controls,
 )
-from mechassay.circuits.scores import By, Circuit, EdgeScores
+from mechassay.circuits.scores import EdgeScores
 from mechassay.errors import BadUsage, UnknownName
 from mechassay.models.constants import Constants
 from mechassay.models.model import Model
@@ -51,14 +51,13 @@ from mechassay.objectives import load_objective
 from mechassay.pairs import Batch
 from mechassay.progress import BAR, Progress
 from mechassay.records import Failure, Record, Spec, failure_of
-from mechassay.report.drawing import draw_circuit
+from mechassay.report.drawing import draw_circuit, largest_drawable
 from mechassay.report.page import write_page
 from mechassay.runs.folder import RunFolder
 from mechassay.runs.names import is_truth, task_named, with_recovery
 from mechassay.tasks.task import Keep, Task, settings_of
 
 T = TypeVar("T")
-DRAWN_EDGES = 60
 
 
 def method_name(method: Method) -> str:
@@ -364,36 +363,12 @@ class CircuitJob:
         return {"method": name, "task": self.run.task, "model": self.model.name}
 
 
-def legible(
-    scores: EdgeScores | NodeScores, n_edges: int = DRAWN_EDGES, by: By = "magnitude"
-) -> Circuit:
-    """The largest circuit of top edges, or of top nodes,
-    that has at most `n_edges` left after pruning.
-
-    Where the first connected one is already larger, and where scores say that their circuits grow
-    from the logits, edges are grown; of nodes there is then none.
-    """
-    if isinstance(scores, EdgeScores) and scores.grows:
-        return scores.greedy(min(n_edges, scores.graph.n_edges), by=by).pruned()
-    low, high = 0, min(len(scores.ranking(by)), scores.graph.n_edges)
-    while low < high:
-        middle = (low + high + 1) // 2
-        if len(scores.top(middle, by=by).pruned()) <= n_edges:
-            low = middle
-        else:
-            high = middle - 1
-    found = scores.top(low, by=by).pruned()
-    if len(found) or not isinstance(scores, EdgeScores):
-        return found
-    return scores.greedy(min(n_edges, scores.graph.n_edges), by=by).pruned()
-
-
 def write_report(
     folder: RunFolder, records: Sequence[Record], scores: Mapping[str, Scores]
 ) -> Path:
     """The run's report: one HTML file."""
     drawings = [
-        draw_circuit(each, legible(each), title=f"{name}: the strongest connected edges")
+        draw_circuit(each, largest_drawable(each), title=f"{name}: the strongest connected edges")
         for name, each in scores.items()
         if isinstance(each, EdgeScores) and not name.startswith("random")
     ]
