@@ -4,7 +4,6 @@ and what is none of them is said in one line.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
 from functools import partial
 from pathlib import Path
 
@@ -16,7 +15,7 @@ from mechassay.circuits.methods.random import Random
 from mechassay.circuits.methods.random_paths import RandomPaths
 from mechassay.circuits.node_scores import NodeScores, Scores
 from mechassay.circuits.scores import Circuit, EdgeScores
-from mechassay.circuits.spec import CircuitSpec, find_circuits, number_or_share
+from mechassay.circuits.spec import CircuitSpec, number_or_share
 from mechassay.errors import BadFile, BadUsage, GraphMismatch, MechassayError, UnknownName
 from mechassay.models.model import Model
 from mechassay.runs.names import load_named, truth_circuit
@@ -36,17 +35,10 @@ def scores(model: Model) -> EdgeScores:
 def find(
     model: Model, *texts: str, scores: Scores | None = None, ablation: str = "counterfactual"
 ) -> list[Circuit]:
-    asked: list[str] = []
-
-    def score(methods: Sequence[str]) -> Mapping[str, Scores]:
-        assert not asked, "scored twice"
-        asked.extend(methods)
-        assert scores is not None
-        return dict.fromkeys(methods, scores)
-
-    named = [CircuitSpec.parse(text) for text in texts]
+    specs = [CircuitSpec.parse(text) for text in texts]
+    known = {} if scores is None else {spec.name: scores for spec in specs}
     truth = partial(truth_circuit, "truth-ioi", ablation)
-    return [found.circuit for found in find_circuits(named, model.graph, 0, score, truth)]
+    return [spec.find(model.graph, scores=known, truth=truth).circuit for spec in specs]
 
 
 def test_circuits_by_name(model: Model) -> None:

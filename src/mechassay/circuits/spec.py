@@ -20,7 +20,7 @@ from __future__ import annotations
 
 import hashlib
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
@@ -52,8 +52,6 @@ OURS = ".safetensors"
 GREEDY = "greedy"
 
 Kind = Literal["canonical", "truth", "full", "empty", "random", "file", "method"]
-Score = Callable[[Sequence[str]], Mapping[str, Scores]]
-"""Scores of methods by their text."""
 
 
 @dataclass(frozen=True)
@@ -191,11 +189,12 @@ class CircuitSpec:
 
     def chosen(self, scores: Scores | None, circuit: Circuit | None, by: By) -> Circuit:
         """The circuit that a file holds, or with a size that of its scores."""
-        if self.size is None and circuit is None:
-            raise BadFile(
-                f"{self.name}: holds no circuit, only scores: give a size, as in {self.name}@500."
-            )
-        if self.size is None and circuit is not None:
+        if self.size is None:
+            if circuit is None:
+                raise BadFile(
+                    f"{self.name}: holds no circuit, only scores: give a size, as in"
+                    f" {self.name}@500."
+                )
             return circuit
         if scores is None:
             raise BadFile(
@@ -245,25 +244,6 @@ def read_scores_or_circuit(
     if scores is None and file.circuit is None:
         raise BadFile(f"{path}: has no scores and no circuit.")
     return scores, file.circuit
-
-
-def find_circuits(
-    specs: Sequence[CircuitSpec],
-    graph: Graph,
-    seed: int,
-    score: Score,
-    truth: Callable[[], FoundCircuit],
-) -> list[FoundCircuit]:
-    """The circuits on a model's graph; see `CircuitSpec.find` for errors.
-
-    Args:
-        seed: of random circuits.
-        score: called at most once, with the methods that are to find circuits.
-        truth: finds the circuit of a ground truth.
-    """
-    methods = list(dict.fromkeys(spec.name for spec in specs if spec.kind == "method"))
-    scores = score(methods) if methods else {}
-    return [spec.find(graph, seed=seed, scores=scores, truth=truth) for spec in specs]
 
 
 def number_or_share(text: str, things: str = "edges", within: str = "") -> int | float:

@@ -45,7 +45,7 @@ from mechassay.adversarial.values import Values, arrow
 from mechassay.circuits.faithfulness import evaluate
 from mechassay.circuits.node_scores import Scores
 from mechassay.circuits.scores import Circuit
-from mechassay.circuits.spec import CircuitSpec, FoundCircuit, find_circuits
+from mechassay.circuits.spec import CircuitSpec, FoundCircuit
 from mechassay.errors import BadFile, MechassayError
 from mechassay.models.model import Model
 from mechassay.pairs import Batch
@@ -143,8 +143,9 @@ class AdversarialJob:
             BadUsage: the folder holds results on other circuits of these names.
         """
         run = self.run
-        truth = partial(truth_circuit, run.model, run.ablation)
-        found = find_circuits(self.named, self.model.graph, run.seed, self._score, truth)
+        graph, truth = self.model.graph, partial(truth_circuit, run.model, run.ablation)
+        scores = self._scores()
+        found = [spec.find(graph, seed=run.seed, scores=scores, truth=truth) for spec in self.named]
         digest = hashlib.sha256()
         for each in found:
             edges, neurons = each.circuit.edges, each.circuit.neurons
@@ -157,11 +158,13 @@ class AdversarialJob:
         )
         return found
 
-    def _score(self, methods: Sequence[str]) -> Mapping[str, Scores]:
+    def _scores(self) -> Mapping[str, Scores]:
+        """Scores of the methods that are to find circuits, by their text."""
         from mechassay.circuits.methods import METHODS
 
-        scores = self.finder.localize()
-        for failure in self.finder.failures:
+        methods = [spec.name for spec in self.named if spec.kind == "method"]
+        scores = self.finder.localize() if methods else {}
+        for failure in self.finder.failures if methods else ():
             raise MechassayError(f"{failure.cell['method']} found no circuit: {failure.message}")
         return {text: scores[method_name(METHODS.make(text))] for text in methods}
 

@@ -4,7 +4,7 @@ from a task and a circuit as they are typed.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -17,7 +17,7 @@ from mechassay.adversarial.search import search
 from mechassay.circuits.methods import METHODS
 from mechassay.circuits.node_scores import Scores
 from mechassay.circuits.pairing import check_pairing, paired
-from mechassay.circuits.spec import CircuitSpec, find_circuits
+from mechassay.circuits.spec import CircuitSpec
 from mechassay.models.model import Model
 from mechassay.objectives import load_objective
 from mechassay.progress import BAR, Progress
@@ -102,11 +102,12 @@ class SearchJob:
 
         Raises:
             KeyboardInterrupt: nothing was evaluated before it. BadPairs, GraphMismatch, NonFinite,
-            BadFile: see `draw_pools`, `find_circuits`, `adversarial.search`.
+            BadFile: see `draw_pools`, `CircuitSpec.find`, `adversarial.search`.
         """
         run, model, task = self.run, self.load(), self.run.load_task()
 
-        def score(methods: Sequence[str]) -> Mapping[str, Scores]:
+        spec, scores = CircuitSpec.parse(run.circuit), dict[str, Scores]()
+        if spec.kind == "method":
             pairs = task.pairs(
                 "train",
                 model,
@@ -119,18 +120,10 @@ class SearchJob:
                 model.batch(pairs), run.pairing, np.random.default_rng(run.seed), templates
             ).batch
             objective = load_objective(run.objective or task.objective)
-            return {
-                text: METHODS.make(text).score(model, batch, objective, progress=self.progress)
-                for text in methods
-            }
-
-        (found,) = find_circuits(
-            [CircuitSpec.parse(run.circuit)],
-            model.graph,
-            run.seed,
-            score,
-            partial(truth_circuit, run.model, "counterfactual"),
-        )
+            method = METHODS.make(spec.name)
+            scores[spec.name] = method.score(model, batch, objective, progress=self.progress)
+        truth = partial(truth_circuit, run.model, "counterfactual")
+        found = spec.find(model.graph, seed=run.seed, scores=scores, truth=truth)
         pools = draw_pools(
             task,
             model,
