@@ -7,24 +7,19 @@
             nodes_in_graph [, nodes_scores, neurons_in_graph, neurons_scores]; scores and flags are
             [writers, readers]
 
-*Meaning.* Both number nodes as `mechassay.graph` does. Their scores are of the loss, minus the
-metric, so that positive means that ablating the edge hurts: our sign. Their scale is a sum over
-batches of batch means divided by the number of examples, ours a mean over examples; values are kept
-as they are.
+Both number nodes as `mechassay.graph` does. Their scores are of the loss, minus the metric, so that
+positive means that ablating the edge hurts: our sign. Their scale is a sum over batches of batch
+means divided by the number of examples, ours a mean over examples; values are kept as they are.
 
-*Nothing there.* Their graphs begin with all scores 0 and no edge in. So scores that are all 0 are
-no scores (None), and flags that are all false are no circuit (None), whatever the neurons say. A
-score may be missing for single edges of a JSON file (NaN here); one that is NaN or infinite is an
-error. Scores of nodes and neurons may be NaN, which there means "not scored". The circuit is what
-the flags of the edges say; those of nodes follow from them, and their code derives them anew before
-every use. Places of the tensors without an edge are not looked at: circuits cut by node have flags
-there.
+Their graphs begin with all scores 0 and no edge in: scores that are all 0 are None here, and so is
+the circuit if no edge is in, whatever the neurons say. A score may be missing for single edges of a
+JSON file (NaN here); one that is NaN or infinite is an error. Scores of nodes and neurons may be
+NaN, which means "not scored". The flags of nodes follow from those of edges and are not used, nor
+are places of the tensors without an edge: circuits cut by node have flags there.
 
-*Reading by name.* Files are read by the names they carry, which their code for .pt ignores. Names
-are built once in the order in which their code writes them and compared as lists; only where that
-order differs is every name looked up.
-
-Nothing in a file is executed: see `models.archive`.
+Files are read by the names they carry, which their code for .pt ignores. Names are built once in
+the order in which their code writes them and compared as lists; only where that order differs is
+every name looked up. Nothing in a file is executed: see `models.archive`.
 """
 
 from __future__ import annotations

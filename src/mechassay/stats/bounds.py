@@ -14,20 +14,13 @@ Three ways to compute the confidence:
     chernoff    1 - exp(-n D(p + epsilon || p)),   D the divergence of Bernoulli distributions
     hoeffding   1 - exp(-2 n epsilon^2)
 
-(the paper's proof of the last one prints exp(-n epsilon^2); its equation and its table have the
-factor 2). Given draws there is no reason to choose an epsilon: `upper_bound` takes the smallest
-rank k whose confidence reaches `level`, with k/n for p + epsilon in the second and third.
+(the paper's proof of the last lacks the factor 2; its equation and table have it). Given draws no
+epsilon is needed: `upper_bound` takes the smallest rank k whose confidence reaches `level`, with
+k/n for p + epsilon in the second and third.
 
-All is computed for the draws that are NOT below x_p, Z = n - Y ~ Bin(n, q), q = 1 - p: the
-proposition fails if Z <= j with j = floor(b n), b = 1 - p - epsilon, and q and b are small numbers
-that keep their digits when p = 0.9999. p, level and epsilon are read as the decimals they are
-written as, so that (p + epsilon) n is rounded up exactly.
-
-Required sample size. The exact confidence is a saw in n: it rises while j stays the same and falls
-where j steps, at s_j = ceil(j / b). So the smallest n for which the statement holds is not the n
-from which on it holds, and `required_n` gives both. (The paper doubled n until it held, then
-bisected; on a saw this finds some tooth between the two.) Chernoff's n is enough for every larger
-one too, so both lie below it, and the search looks at the ends of all teeth up to it.
+All is computed for the draws not below x_p, Z = n - Y ~ Bin(n, q), q = 1 - p: the proposition
+fails if Z <= j = floor(b n), b = 1 - p - epsilon; q and b keep their digits when p = 0.9999. p,
+level and epsilon are read as the decimals they are written as, so that ranks are rounded exactly.
 """
 
 from __future__ import annotations
@@ -256,9 +249,11 @@ def required_n(
 
 
 def _exact_n(p: float, level: float, epsilon: float, enough: int, block: int) -> SampleSize:
-    """Both exact numbers, given an n from which on the statement holds.
+    """Both exact numbers, given an n from which on the statement holds, such as Chernoff's.
 
-    Along a tooth the failure probability falls: the smallest n is in the first tooth whose last n
+    The exact confidence is a saw in n: it rises while j stays the same and falls where j steps, at
+    ceil(j / b). (The paper doubled n until it held, then bisected; on a saw this finds some tooth
+    between the two.) Along a tooth the failure probability falls: the smallest n is in the first tooth whose last n
     holds, the last n that fails in the last tooth whose first n fails.
     """
     b, q = 1 - decimal(p) - decimal(epsilon), float(1 - decimal(p))
