@@ -252,9 +252,9 @@ def _exact_n(p: float, level: float, epsilon: float, enough: int, block: int) ->
     """Both exact numbers, given an n from which on the statement holds, such as Chernoff's.
 
     The exact confidence is a saw in n: it rises while j stays the same and falls where j steps, at
-    ceil(j / b). (The paper doubled n until it held, then bisected; on a saw this finds some tooth
-    between the two.) Along a tooth the failure probability falls: the smallest n is in the first tooth whose last n
-    holds, the last n that fails in the last tooth whose first n fails.
+    ceil(j / b). So the smallest n is in the first tooth whose last n holds, and the last n that
+    fails in the last tooth whose first n fails. (The paper doubled n until it held, then bisected;
+    on a saw this finds some tooth between the two.)
     """
     b, q = 1 - decimal(p) - decimal(epsilon), float(1 - decimal(p))
     n_teeth = int(b * enough) + 1
