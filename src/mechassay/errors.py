@@ -49,6 +49,11 @@ class UnknownName(BadUsage):
         super().__init__(f"Unknown {kind} {name!r}.{hint} Known: {', '.join(known) or 'none'}.")
 
 
+def first_line(error: object) -> str:
+    """What an error says, in one line; its class if it says nothing."""
+    return next(iter(str(error).strip().splitlines()), "") or type(error).__name__
+
+
 ChoiceT = TypeVar("ChoiceT", bound=str)
 
 

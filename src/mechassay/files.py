@@ -1,4 +1,4 @@
-"""Safetensors files with a JSON header: written atomically, read as data.
+"""Files that appear whole or not at all, and safetensors files with a JSON header, read as data.
 
 The header is one JSON object under the key `mechassay` of the file's metadata; `FORMAT` in it
 rises when the meaning of a field changes, and a reader refuses numbers it does not know.
@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Mapping
+from collections.abc import Generator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -16,21 +17,38 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save
 from torch import Tensor
 
-from mechassay.errors import BadFile
+from mechassay.errors import BadFile, first_line
 
 FORMAT = 1
 
 
+def partial_of(path: Path) -> Path:
+    """The file beside `path` that this process writes before it becomes `path`."""
+    return path.with_name(f"{path.name}.partial-{os.getpid()}")
+
+
+@contextmanager
+def whole(path: Path) -> Generator[Path]:
+    """The file to write instead of `path`; it becomes `path` if the block ends without an error.
+
+    A reader never sees half a file. The folders above it are made.
+    """
+    partial = partial_of(path)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    try:
+        yield partial
+        os.replace(partial, path)
+    finally:
+        partial.unlink(missing_ok=True)
+
+
 def write_tensors(path: Path, tensors: Mapping[str, Tensor], header: Mapping[str, Any]) -> None:
     """Write tensors and a header; a reader never sees half a file."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    partial = path.with_name(f"{path.name}.partial-{os.getpid()}")
     meta = {"mechassay": json.dumps({"format": FORMAT, **header}, sort_keys=True)}
-    # Not save_file: its files can be read by their owner alone.
-    partial.write_bytes(
-        save({name: tensor.contiguous() for name, tensor in tensors.items()}, metadata=meta)
-    )
-    os.replace(partial, path)
+    stored = {name: tensor.contiguous() for name, tensor in tensors.items()}
+    with whole(path) as partial:
+        # Not save_file: its files can be read by their owner alone.
+        partial.write_bytes(save(stored, metadata=meta))
 
 
 def read_tensors(path: Path, kind: str) -> tuple[dict[str, Tensor], dict[str, Any]]:
@@ -47,9 +65,7 @@ def read_tensors(path: Path, kind: str) -> tuple[dict[str, Tensor], dict[str, An
             tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 - not a dict
         header = json.loads(meta["mechassay"])
     except (SafetensorError, OSError, ValueError) as error:
-        raise BadFile(
-            f"{path}: not a readable safetensors file ({str(error).splitlines()[0]})."
-        ) from None
+        raise BadFile(f"{path}: not a readable safetensors file ({first_line(error)}).") from None
     except KeyError:
         raise BadFile(
             f"{path}: a safetensors file that mechassay did not write (no mechassay header)."

@@ -22,7 +22,6 @@ from mechassay.circuits.faithfulness import evaluate
 from mechassay.circuits.formats import (
     GraphFile,
     convert_graph_file,
-    read_auto_circuit,
     read_graph_file,
     write_graph_file,
 )
@@ -367,14 +366,6 @@ def refused(path: Path, message: str, kind: type[MechassayError] = BadFile) -> N
     assert "\n" not in str(caught.value)
 
 
-def test_all_mistakes_of_a_file_are_told_at_once(tmp_path: Path) -> None:
-    data = json.loads(JSON.read_text())
-    data["edges"]["m2->m1"] = {"score": 1.0, "in_graph": False}
-    data["edges"]["input->m0"]["score"] = float("nan")
-    data["nodes"]["m9"] = {"in_graph": False}
-    refused(save_json(tmp_path, data), "m2->m1.*input->m0.*m9")
-
-
 def test_an_edge_twice(tmp_path: Path) -> None:
     path = tmp_path / "twice.json"
     path.write_text(
@@ -471,18 +462,13 @@ def tar_before_zip(path: Path, evil: Evil) -> None:
 
 
 @pytest.mark.parametrize("make", [bare_pickle, archive, legacy, legacy_tar, tar_before_zip])
-@pytest.mark.parametrize(
-    "read",
-    [read_graph_file, lambda path: read_auto_circuit(path, Graph(3, 4))],
-    ids=["graph", "auto-circuit"],
-)
 def test_code_in_a_file_is_refused_and_not_run(
-    make: Callable[[Path, Evil], None], read: Callable[[Path], Any], tmp_path: Path
+    make: Callable[[Path, Evil], None], tmp_path: Path
 ) -> None:
     path, target = tmp_path / "evil.pt", tmp_path / "created"
     make(path, Evil(target))
     with pytest.raises(BadFile, match="refused.*nothing was run") as caught:
-        read(path)
+        read_graph_file(path)
     assert "\n" not in str(caught.value)
     assert not target.exists()
     # The files do what they are feared for.
@@ -515,57 +501,3 @@ def test_programs_and_compressed_archives_are_refused(tmp_path: Path) -> None:
         for name in source.namelist():
             zipped.writestr(name, source.read(name))
     refused(tmp_path / "packed.pt", "compressed records")
-
-
-# auto-circuit
-
-
-def prune_scores(graph: Graph, scores: EdgeScores) -> dict[str, torch.Tensor]:
-    """The same scores the way auto-circuit keeps them,
-    edge by edge from the names of their modules.
-    """
-    found: dict[str, torch.Tensor] = {}
-    for u, v in graph.legal.nonzero().tolist():
-        module = graph.reader_name(v, "transformer-lens")
-        seen = int(graph.visible[v])
-        if "hook_mlp_in" in module or "hook_resid_post" in module:
-            found.setdefault(module, torch.zeros(seen))[u] = scores.values[u, v]
-        else:
-            module, _, head = module.rpartition(".")
-            found.setdefault(module, torch.zeros(graph.n_heads, seen))[int(head), u] = (
-                scores.values[u, v]
-            )
-    return found
-
-
-@pytest.mark.parametrize(
-    "graph", [SMALL, Graph(2, 3, parallel=True), Graph(2, 2, mlp=False), Graph(2, 1)], ids=str
-)
-def test_auto_circuit(graph: Graph, tmp_path: Path) -> None:
-    scores = Random().draw(graph)
-    torch.save({"ioi": {"eap": prune_scores(graph, scores)}}, tmp_path / "scores.pkl")
-    read = read_auto_circuit(tmp_path / "scores.pkl", graph, within=("ioi", "eap"))
-    assert torch.equal(read.values.nan_to_num(9), scores.values.nan_to_num(9))
-
-
-def test_bad_auto_circuit(tmp_path: Path) -> None:
-    good = prune_scores(SMALL, Random().draw(SMALL))
-    path = tmp_path / "scores.pkl"
-
-    def wrong(data: Any, message: str, kind: type[MechassayError] = BadFile, **more: Any) -> None:
-        torch.save(data, path)
-        with pytest.raises(kind, match=message):
-            read_auto_circuit(path, SMALL, **more)
-
-    key = "blocks.1.hook_mlp_in"
-    wrong({"ioi": good}, "give `within`; there are ioi")
-    wrong({"ioi": good}, "has no 'eap'; there are ioi", within=("eap",))
-    wrong({**good, "blocks.0.hook_attn_in": torch.zeros(2, 1)}, "separate_qkv")
-    wrong(
-        {**good, "blocks.2.hook_mlp_in": torch.zeros(2)},
-        "in only one of them: blocks.2.hook_mlp_in",
-        GraphMismatch,
-    )
-    wrong({**good, key: good[key].expand(5, -1).contiguous()}, "per token position")
-    wrong({**good, key: good[key][:-1].clone()}, "has shape")
-    wrong({**good, key: good[key] * float("nan")}, f"{key} has scores that are NaN")

@@ -12,9 +12,11 @@ import pytest
 import torch
 
 from mechassay.circuits import Circuit, EdgeScores, NeuronScores, NodeScores
+from mechassay.circuits.canonical import canonical
 from mechassay.circuits.formats import GraphFile, write_graph_file
+from mechassay.circuits.methods.random_paths import RandomPaths
 from mechassay.graph import Graph
-from mechassay.runs.circuits import legible
+from mechassay.report.drawing import largest_drawable
 
 Run = Callable[..., Any]
 SVG = "{http://www.w3.org/2000/svg}"
@@ -63,7 +65,7 @@ def second(tmp_path: Path) -> Path:
 def test_one_file_as_an_svg(first: Path, tmp_path: Path, run: Run) -> None:
     done = run("circuits", "draw", first, "--output", tmp_path / "new/x.svg")
     assert done.code == 0, done.err
-    circuit = legible(made(0))
+    circuit = largest_drawable(made(0))
     assert 0 < len(circuit) <= 60
     svg = (tmp_path / "new/x.svg").read_text("utf-8")
     assert sorted(lines(svg)) == sorted(circuit.names())
@@ -95,7 +97,7 @@ def test_edges_ranking_and_growth_are_those_asked_for(
     wanted = (scores.greedy if greedy else scores.top)(150, by=by).pruned()
     assert sorted(lines(out.read_text("utf-8"))) == sorted(wanted.names())
     assert run("circuits", "draw", first, "-o", out, "--by", by, *(["--greedy"] * greedy)).code == 0
-    wanted = scores.greedy(60, by=by).pruned() if greedy else legible(scores, by=by)
+    wanted = scores.greedy(60, by=by).pruned() if greedy else largest_drawable(scores, by=by)
     assert sorted(lines(out.read_text("utf-8"))) == sorted(wanted.names())
 
 
@@ -150,12 +152,51 @@ def test_a_page_needs_nothing_else_and_holds_the_table(
     assert run("circuits", "draw", first, second, "-o", out).code == 0
     page = out.read_text("utf-8")
     union, one, two = drawings(page)
-    assert set(union) == set(one) | set(two) and sorted(one) == sorted(legible(made(0)).names())
+    assert set(union) == set(one) | set(two) and sorted(one) == sorted(
+        largest_drawable(made(0)).names()
+    )
     assert f'<td class="numeric">{len(set(one) & set(two))}</td>' in page
     assert "Jaccard overlap" in page and "if random" in page and "seed=1" in page
     assert not re.search(r'(?:src|href)="|url\(|<script|<b>ioi', page)
     assert run("circuits", "draw", first, "-o", out).code == 0
     assert [set(each) for each in drawings(out.read_text("utf-8"))] == [set(one)]
+
+
+def test_circuits_are_drawn_as_they_are_typed(first: Path, tmp_path: Path, run: Run) -> None:
+    scores, out = made(0), tmp_path / "x.svg"
+    for text, wanted in (
+        (f"{first}@150", scores.top(150, by="magnitude").pruned()),
+        (f"{first}@0.5", scores.top(0.5, by="magnitude").pruned()),
+        (f"{first}@40:greedy", scores.greedy(40, by="magnitude").pruned()),
+        ("canonical:docstring", canonical("docstring", Graph(4, 8, mlp=False)).circuit),
+    ):
+        done = run("circuits", "draw", text, "-o", out)
+        assert done.code == 0, done.err
+        assert sorted(lines(out.read_text("utf-8"))) == sorted(wanted.names())
+    # What says of no graph takes that of the circuit beside it; a size of its own wins.
+    done = run("circuits", "draw", "random-paths@30", f"{first}@20", "-o", out, "--edges", "150")
+    assert done.code == 0, done.err
+    paths = RandomPaths(seed=0).circuit(GRAPH, 30)
+    best = scores.top(20, by="magnitude").pruned()
+    assert set(lines(out.read_text("utf-8"))) == set(paths.names()) | set(best.names())
+    assert "random-paths@30: 30 edges" in done.out
+    for text in ("truth", "eap@20", "full", "random@20"):
+        done = run("circuits", "draw", text, "-o", out)
+        assert done.code == 2 and f"'{text}' needs a model" in done.line
+
+
+def test_one_file_at_two_sizes(first: Path, tmp_path: Path, run: Run) -> None:
+    texts = [f"{first}@100:greedy", f"{first}@200:greedy"]
+    assert run("circuits", "draw", *texts, "-o", tmp_path / "x.svg").code == 0
+    assert f"only in {texts[1]}" in (tmp_path / "x.svg").read_text("utf-8")
+
+
+def test_nodes_fit_whole_into_a_typed_size(tmp_path: Path, run: Run) -> None:
+    scores, out = NodeScores(GRAPH, node_values(m2=-2.0, a3_h1=1.0)), tmp_path / "x.svg"
+    scores.save(tmp_path / "n.safetensors")
+    assert run("circuits", "draw", f"{tmp_path}/n.safetensors@0.5", "-o", out).code == 0
+    wanted = scores.within(0.5, by="magnitude").pruned()
+    assert sorted(lines(out.read_text("utf-8"))) == sorted(wanted.names())
 
 
 def test_files_of_one_name_are_told_apart(
@@ -280,7 +321,7 @@ def test_a_circuit_without_a_path_is_drawn_empty_and_said(
         (["{first}", "none.pt", "-o", "x.svg"], "none.pt: there is no such file."),
         (
             ["scores.csv", "-o", "x.svg"],
-            "scores.csv: a score file ends in .safetensors, .json or .pt.",
+            "Unknown circuit 'scores.csv'.",
         ),
         (
             ["{first}", "-o", "x.svg", "--edges", str(GRAPH.n_edges + 1)],

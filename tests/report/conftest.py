@@ -15,6 +15,7 @@ from mechassay.circuits.faithfulness import Controls, FaithfulnessCurve
 from mechassay.circuits.scores import Circuit, EdgeScores
 from mechassay.graph import Graph
 from mechassay.records import Measure, Provenance, Record, Spec
+from mechassay.report.canvas import Drawing
 
 FRACTIONS = [0.01, 0.1, 0.2, 1.0]
 N_EDGES = 1000
@@ -178,6 +179,6 @@ def curve() -> FaithfulnessCurve:
 
 
 @pytest.fixture
-def parse() -> Callable[[str], ElementTree.Element]:
-    """An SVG as a tree; malformed XML is an error."""
-    return ElementTree.fromstring
+def parse() -> Callable[[Drawing | str], ElementTree.Element]:
+    """A drawing or its SVG as a tree; malformed XML is an error."""
+    return lambda given: ElementTree.fromstring(given if isinstance(given, str) else given.svg)

@@ -18,6 +18,7 @@ from mechassay.circuits.overlap import overlap_of
 from mechassay.circuits.scores import Circuit, EdgeScores
 from mechassay.errors import BadUsage, GraphMismatch
 from mechassay.graph import Graph
+from mechassay.report.canvas import Drawing
 from mechassay.report.comparison import (
     ONLY_A,
     ONLY_B,
@@ -28,7 +29,7 @@ from mechassay.report.comparison import (
 )
 
 SVG = "{http://www.w3.org/2000/svg}"
-Parse = Callable[[str], Element]
+Parse = Callable[[Drawing], Element]
 
 GRAPH = Graph(2, 2)
 A = Circuit.from_names(GRAPH, ["input->a0.h0<q>", "a0.h0->m1", "input->m1", "m1->logits"])
@@ -152,9 +153,9 @@ def test_exchanging_the_circuits_exchanges_their_marks_alone(parse: Parse) -> No
     there, back = (
         {
             text.split()[0]: (held(shape), shape.get("d"))
-            for text, shape in groups(parse(svg), "link")
+            for text, shape in groups(parse(drawing), "link")
         }
-        for svg in (draw_comparison(A, B), draw_comparison(B, A))
+        for drawing in (draw_comparison(A, B), draw_comparison(B, A))
     )
     swapped = {"both": "both", "only-a": "only-b", "only-b": "only-a"}
     assert back == {name: (swapped[whose], path) for name, (whose, path) in there.items()}
@@ -218,9 +219,9 @@ def test_everything_is_inside_the_drawing(
 
 def test_names_are_escaped(parse: Parse) -> None:
     hostile = '</title><script>alert("1")</script>'
-    svg = draw_comparison(A, B, names=(hostile, "&"), title=hostile)
-    assert "<script" not in svg
-    assert any(hostile in text for text, _ in groups(parse(svg), "link"))
+    drawing = draw_comparison(A, B, names=(hostile, "&"), title=hostile)
+    assert "<script" not in drawing.svg
+    assert any(hostile in text for text, _ in groups(parse(drawing), "link"))
 
 
 def test_what_cannot_be_drawn_is_refused(scores: EdgeScores) -> None:

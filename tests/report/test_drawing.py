@@ -14,12 +14,13 @@ import torch
 from mechassay.circuits.scores import Circuit, EdgeScores
 from mechassay.errors import BadUsage, GraphMismatch
 from mechassay.graph import Graph
+from mechassay.report.canvas import Drawing
 from mechassay.report.drawing import HELPS, HURTS, UNKNOWN, draw_circuit
 from mechassay.report.layout import Link, lay_out
 
 SVG = "{http://www.w3.org/2000/svg}"
 Circuits = dict[int, Circuit]
-Parse = Callable[[str], Element]
+Parse = Callable[[Drawing], Element]
 
 
 def links(root: Element) -> list[Element]:
@@ -138,9 +139,10 @@ def test_numbers_are_finite_and_inside(
 
 def test_a_title_is_escaped(scores: EdgeScores, circuits: Circuits, parse: Parse) -> None:
     hostile = '<script>alert("1")</script>'
-    svg = draw_circuit(scores, circuits[5], title=hostile)
-    assert "<script" not in svg
-    assert parse(svg).get("aria-label") == hostile
+    drawing = draw_circuit(scores, circuits[5], title=hostile)
+    assert "<script" not in drawing.svg
+    assert drawing.title == hostile
+    assert parse(drawing).get("aria-label") == hostile
 
 
 def test_the_same_circuit_gives_the_same_drawing(scores: EdgeScores, circuits: Circuits) -> None:

@@ -12,7 +12,6 @@ from hypothesis import strategies as st
 from scipy.stats import binom
 
 from mechassay.errors import BadUsage, UnknownName
-from mechassay.stats import bounds
 from mechassay.stats.bounds import (
     KINDS,
     confidence,
@@ -99,10 +98,9 @@ def test_the_search_against_every_n(percent: int, level: float, part: int) -> No
         assert size == (n[holds][0], n[~holds][-1] + 1 if (~holds).any() else 1)
 
 
-def test_blocks_of_the_search_do_not_show(monkeypatch: pytest.MonkeyPatch) -> None:
-    wanted = required_n(0.999, 0.999, 0.0005), required_n(0.9, 0.9, 0.002)
-    monkeypatch.setattr(bounds, "BLOCK", 3)
-    assert (required_n(0.999, 0.999, 0.0005), required_n(0.9, 0.9, 0.002)) == wanted
+def test_blocks_of_the_search_do_not_show() -> None:
+    for row in ((0.999, 0.999, 0.0005), (0.9, 0.9, 0.002)):
+        assert required_n(*row, block=3) == required_n(*row)
 
 
 def test_rare_percentiles_and_millions_of_draws() -> None:
@@ -124,16 +122,19 @@ def test_rare_percentiles_and_millions_of_draws() -> None:
 
 def test_what_the_search_refuses_is_beyond_it() -> None:
     """Around the limit: refused at once, or found just below it."""
-    exact = required_n(0.99, 0.95, 2e-7)
-    assert (
-        6e11
-        < exact.smallest
-        < exact.always
-        < 7e11
-        < required_n(0.99, 0.95, 2e-7, "chernoff").smallest
-    )
-    with pytest.raises(BadUsage, match="which goes up to"):
-        required_n(0.99, 0.95, 1.6e-7)  # 1.25^2 times as many are above 1e12.
+    exact = required_n(0.99, 0.95, 2.5e-5)
+    chernoff = required_n(0.99, 0.95, 2.5e-5, "chernoff").smallest
+    assert 4e7 < exact.smallest < exact.always < chernoff < 1e8
+    assert required_n(0.99, 0.95, 2.4e-5, "chernoff").smallest > 1e8
+    with pytest.raises(
+        BadUsage, match="goes up to 1e\\+08 draws. The Chernoff bound's n is enough"
+    ):
+        required_n(0.99, 0.95, 2.4e-5)
+
+
+def test_percentiles_of_many_digits_are_exact() -> None:
+    """Products of whole numbers that 64 bits do not hold."""
+    assert required_n(0.9500000000000001, 0.95, 0.0400000000000001) == (59, 59)
 
 
 def test_the_numbers_in_the_papers_text() -> None:
@@ -288,7 +289,7 @@ def test_single_precision_is_enough() -> None:
         (lambda: required_n(0.9, 0.95, 1e-9), "too small for the exact search"),
         (
             lambda: required_n(0.99, 0.95, 1e-300),
-            "epsilon = 1e-300 is too small for the exact search, which goes up to 1e\\+12 draws",
+            "epsilon = 1e-300 is too small for the exact search, which goes up to 1e\\+08 draws",
         ),
         (lambda: required_n(0.99, 0.4, 5e-324), "too small for the exact search"),
         (lambda: required_n(0.99, 0.95, 1e-12), "too small for the exact search"),

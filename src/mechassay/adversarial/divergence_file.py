@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import hashlib
 import math
-import os
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -22,7 +21,8 @@ from typing import Any
 import numpy as np
 from jaxtyping import Float, Int
 
-from mechassay.errors import BadFile, MissingExtra
+from mechassay.errors import BadFile, MissingExtra, first_line
+from mechassay.files import whole
 
 EMPTY = "empty circuit"
 CLEAN, CORRUPTED = "clean", "corrupted"
@@ -71,15 +71,13 @@ class DivergenceFile:
         table = pyarrow.table(columns).replace_schema_metadata(
             {"unit": "nats", "shape": ",".join(map(str, shape))}
         )
-        path.parent.mkdir(parents=True, exist_ok=True)
-        partial = path.with_name(f"{path.name}.partial-{os.getpid()}")
         # Puts the first bytes of all numbers together: sign and exponent are nearly constant.
         split = {name: "BYTE_STREAM_SPLIT" for name in numbers}
         places = [name for name in columns if name not in numbers]
-        parquet.write_table(
-            table, partial, compression="zstd", use_dictionary=places, column_encoding=split
-        )
-        os.replace(partial, path)
+        with whole(path) as partial:
+            parquet.write_table(
+                table, partial, compression="zstd", use_dictionary=places, column_encoding=split
+            )
 
     @staticmethod
     def load(path: Path, names: Sequence[str]) -> DivergenceFile:
@@ -97,8 +95,7 @@ class DivergenceFile:
             places = _places_of(table, shape)
         except (OSError, pyarrow.ArrowException, KeyError, ValueError, IndexError) as error:
             raise BadFile(
-                f"{path}: not a file of divergences of {', '.join(names)}"
-                f" ({str(error).splitlines()[0]})."
+                f"{path}: not a file of divergences of {', '.join(names)} ({first_line(error)})."
             ) from None
         if not np.isfinite(numbers).all():
             raise BadFile(

@@ -1,5 +1,4 @@
-"""Graph files of EAP-IG and MIB (Hanna et al. 2024; Mueller et al.
-2025), and auto-circuit's scores.
+"""Graph files of EAP-IG and MIB (Hanna et al. 2024; Mueller et al. 2025).
 
     .json   {"cfg": {n_layers, n_heads, parallel_attn_mlp, d_model},
              "nodes": {name: {in_graph[, score][, neurons][, neurons_scores]}},
@@ -8,46 +7,41 @@
             nodes_in_graph [, nodes_scores, neurons_in_graph, neurons_scores]; scores and flags are
             [writers, readers]
 
-*Meaning.* Both number nodes as `mechassay.graph` does. Their scores are of the loss, minus the
-metric, so that positive means that ablating the edge hurts: our sign. Their scale is a sum over
-batches of batch means divided by the number of examples, ours a mean over examples; values are kept
-as they are.
+Both number nodes as `mechassay.graph` does. Their scores are of the loss, minus the metric, so that
+positive means that ablating the edge hurts: our sign. Their scale is a sum over batches of batch
+means divided by the number of examples, ours a mean over examples; values are kept as they are.
 
-*Nothing there.* Their graphs begin with all scores 0 and no edge in. So scores that are all 0 are
-no scores (None), and flags that are all false are no circuit (None), whatever the neurons say. A
-score may be missing for single edges of a JSON file (NaN here); one that is NaN or infinite is an
-error. Scores of nodes and neurons may be NaN, which there means "not scored". The circuit is what
-the flags of the edges say; those of nodes follow from them, and their code derives them anew before
-every use. Places of the tensors without an edge are not looked at: circuits cut by node have flags
-there.
+Their graphs begin with all scores 0 and no edge in: scores that are all 0 are None here, and so is
+the circuit if no edge is in, whatever the neurons say. A score may be missing for single edges of a
+JSON file (NaN here); one that is NaN or infinite is an error. Scores of nodes and neurons may be
+NaN, which means "not scored". The flags of nodes follow from those of edges and are not used, nor
+are places of the tensors without an edge: circuits cut by node have flags there.
 
-*Reading by name.* Files are read by the names they carry, which their code for .pt ignores. Names
-are built once in the order in which their code writes them and compared as lists; only where that
-order differs is every name looked up.
-
-*Safety.* A .pt file is a pickle. Only archives of stored (not compressed) records are opened, with
-weights_only, which builds tensors, containers, numbers and text and calls nothing else; PyTorch's
-older formats are refused, because some versions unpickle them without that limit.
+Files are read by the names they carry, which their code for .pt ignores. Names are built once in
+the order in which their code writes them and compared as lists; only where that order differs is
+every name looked up. Nothing in a file is executed: see `models.archive`.
 """
 
 from __future__ import annotations
 
 import io
 import json
-import os
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from functools import partial
+from itertools import compress, repeat
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
-from jaxtyping import Bool, Float
+from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from mechassay.circuits.scores import Circuit, EdgeScores
-from mechassay.errors import BadFile, BadUsage, GraphMismatch, NonFinite
-from mechassay.graph import SLOTS, Graph
+from mechassay.errors import BadFile, BadUsage, GraphMismatch, NonFinite, first_line
+from mechassay.files import whole
+from mechassay.graph import Graph
 from mechassay.models.archive import load_archive
 
 ENDINGS = (".json", ".pt")
@@ -100,16 +94,15 @@ class GraphFile:
         path = Path(path)
         ending = _ending(path)
         _check_writable(self, ending)
-        path.parent.mkdir(parents=True, exist_ok=True)
-        partial = path.with_name(f"{path.name}.partial-{os.getpid()}")
-        if ending == ".json":
-            with partial.open("w", encoding="utf-8") as out:
-                out.writelines(_json_pieces(self))
-        else:
-            archive = io.BytesIO()
-            torch.save(_pt_content(self), archive)
-            partial.write_bytes(archive.getbuffer())
-        os.replace(partial, path)
+        with whole(path) as file:
+            if ending == ".json":
+                with file.open("w", encoding="utf-8") as out:
+                    out.writelines(_json_pieces(self))
+            else:
+                # Not into the file itself: an archive repeats the name of its file.
+                archive = io.BytesIO()
+                torch.save(_pt_content(self), archive)
+                file.write_bytes(archive.getbuffer())
 
 
 def read_graph_file(path: str | Path, graph: Graph | None = None) -> GraphFile:
@@ -121,7 +114,7 @@ def read_graph_file(path: str | Path, graph: Graph | None = None) -> GraphFile:
 
     Raises:
         BadFile: missing, truncated, foreign or unsafe, or with wrong edges or values; the message
-            names the first few.
+            says what is wrong first.
         GraphMismatch: about another graph than `graph`.
         BadUsage: another ending.
     """
@@ -168,85 +161,6 @@ def convert_graph_file(
     file = read_graph_file(source, graph)
     file.write(target)
     return file
-
-
-def read_auto_circuit(path: str | Path, graph: Graph, within: Sequence[str] = ()) -> EdgeScores:
-    """Read auto-circuit's PruneScores, saved by torch.save:
-    destination module -> [heads, sources] or [sources].
-
-    Its sources are ours, in our order, except that `blocks.0.hook_resid_pre` is `input` with
-    learned positions added. Its scores by mask gradients have our sign and are summed over batches;
-    it ranks them by magnitude.
-
-    Args:
-        path: a PyTorch archive, whatever its ending.
-        within: keys that lead to the scores, where the file holds those of several tasks and
-            algorithms.
-
-    Raises:
-        BadFile: missing, foreign or unsafe, made per token or without separate queries, keys and
-            values.
-        GraphMismatch: other modules or sizes than the graph's.
-    """
-    path = Path(path)
-    if not path.is_file():
-        raise BadFile(f"{path}: there is no such file.")
-    data = load_archive(path)
-    for key in within:
-        if not isinstance(data, dict) or key not in data:
-            raise BadFile(f"{path}: has no {key!r}{_beside(data)}.")
-        data = data[key]
-    if not isinstance(data, dict) or not all(isinstance(value, Tensor) for value in data.values()):
-        raise BadFile(
-            f"{path}: not a dictionary of module names and tensors; give `within`{_beside(data)}."
-        )
-    readers = _auto_circuit_readers(graph)
-    if any(str(name).endswith("hook_attn_in") for name in data):
-        raise BadFile(
-            f"{path}: made without separate queries, keys and values (separate_qkv=False), so its"
-            " edges are other ones."
-        )
-    if set(data) != set(readers):
-        differing = sorted(str(name) for name in set(data) ^ set(readers))
-        raise GraphMismatch(
-            f"{path}: its modules are not those of {graph}; in only one of them: {_few(differing)}."
-        )
-    values = torch.full((graph.n_writers, graph.n_readers), float("nan"))
-    for name, columns in readers.items():
-        seen, heads = int(graph.visible[columns.start]), columns.stop - columns.start
-        shape = (
-            (heads, seen)
-            if "hook_mlp_in" not in name and "hook_resid_post" not in name
-            else (seen,)
-        )
-        if data[name].ndim == len(shape) + 1:
-            raise BadFile(
-                f"{path}: scored per token position (seq_len), which edge scores here are not."
-            )
-        scores = _checked_tensor(path, name, data[name], shape, floating=True)
-        if not bool(torch.isfinite(scores).all()):
-            raise BadFile(f"{path}: {name} has scores that are NaN or infinite.")
-        values[:seen, columns] = scores.float().reshape(heads, seen).T
-    return EdgeScores(graph, values, {"source": path.name})
-
-
-def _auto_circuit_readers(graph: Graph) -> dict[str, slice]:
-    """auto-circuit's name for the module of one or several readers, and their indices."""
-    found: dict[str, slice] = {}
-    for layer in range(graph.n_layers):
-        for number, slot in enumerate(SLOTS):
-            first = graph.slot(layer, number, 0)
-            found[f"blocks.{layer}.hook_{slot}_input"] = slice(first, first + graph.n_heads)
-        if graph.mlp:
-            found[f"blocks.{layer}.hook_mlp_in"] = slice(
-                graph.mlp_reader(layer), graph.mlp_reader(layer) + 1
-            )
-    found[f"blocks.{graph.n_layers - 1}.hook_resid_post"] = slice(graph.logits, graph.logits + 1)
-    return found
-
-
-def _beside(data: Any) -> str:
-    return f"; there are {_few([str(key) for key in data])}" if isinstance(data, dict) else ""
 
 
 # Edges in the order of their files
@@ -317,252 +231,199 @@ def _places_of(graph: Graph, names: list[str]) -> np.ndarray:
 # Reading
 
 
-@dataclass(eq=False)
-class _Draft:
-    """A file being read: values by place, and what is wrong with it."""
+def _refuse(path: Path, names: Iterable[str], wrong: Iterable[bool], what: str) -> None:
+    """Refuse a file for what is wrong with some of the names in it."""
+    bad = list(compress(names, wrong))
+    if bad:
+        shown = ", ".join(name[:80] for name in bad[:NAMED])
+        more = f" and {len(bad) - NAMED} more" if len(bad) > NAMED else ""
+        raise BadFile(f"{path}: {len(bad)} {what}: {shown}{more}.")
 
-    path: Path
-    graph: Graph
-    d_model: int
-    values: np.ndarray = field(init=False)
-    flags: np.ndarray = field(init=False)
-    node_scores: Tensor | None = None
-    neuron_scores: Tensor | None = None
-    neurons: Tensor | None = None
-    mistakes: list[str] = field(default_factory=list)
 
-    def __post_init__(self) -> None:
-        places = self.graph.n_writers * self.graph.n_readers
-        self.values = np.full(places, np.nan, dtype=np.float32)
-        self.flags = np.zeros(places, dtype=bool)
-
-    def wrong(self, names: Sequence[str], what: str) -> None:
-        """Note a mistake if there are names that have it."""
-        if names:
-            self.mistakes.append(f"{len(names)} {what}: {_few(names)}.")
-
-    def finish(self) -> GraphFile:
-        if self.mistakes:
-            raise BadFile(f"{self.path}: {' '.join(self.mistakes)}")
-        shape = (self.graph.n_writers, self.graph.n_readers)
-        scored = bool(np.nan_to_num(self.values).any())
-        values, flags = (
-            torch.from_numpy(self.values).view(shape),
-            torch.from_numpy(self.flags).view(shape),
-        )
-        return GraphFile(
-            self.graph,
-            self.d_model,
-            EdgeScores(self.graph, values, {"source": self.path.name}) if scored else None,
-            Circuit(self.graph, flags, self.neurons) if bool(flags.any()) else None,
-            self.node_scores,
-            self.neuron_scores,
-        )
+def _graph_file(
+    path: Path,
+    graph: Graph,
+    d_model: int,
+    values: Float[np.ndarray, "writers readers"],
+    flags: Bool[np.ndarray, "writers readers"],
+    node_scores: Tensor | None,
+    neurons: Tensor | None,
+    neuron_scores: Tensor | None,
+) -> GraphFile:
+    """What was read, without scores where all are 0 and without a circuit where no edge is in."""
+    scores = EdgeScores(graph, torch.from_numpy(values), {"source": path.name})
+    circuit = Circuit(graph, torch.from_numpy(flags), neurons)
+    return GraphFile(
+        graph,
+        d_model,
+        scores if np.nan_to_num(values).any() else None,
+        circuit if flags.any() else None,
+        node_scores,
+        neuron_scores,
+    )
 
 
 def _read_json(path: Path, expected: Graph | None) -> GraphFile:
     try:
         text = path.read_bytes()
-        data = json.loads(text)
+        arrows, data = text.count(b"->"), json.loads(text)
     except (OSError, ValueError, RecursionError) as error:
-        raise BadFile(f"{path}: not readable as JSON ({_first_line(error)}).") from None
+        raise BadFile(f"{path}: not readable as JSON ({first_line(error)[:160]}).") from None
+    del text
     parts = _parts(path, data, ("cfg", "nodes", "edges"))
-    if not isinstance(parts["nodes"], dict) or not isinstance(parts["edges"], dict):
+    edges, nodes = parts["edges"], parts["nodes"]
+    if not isinstance(nodes, dict) or not isinstance(edges, dict):
         raise BadFile(f"{path}: nodes and edges must be objects that map names to values.")
-    draft = _Draft(path, *_cfg(path, parts["cfg"], expected))
+    graph, d_model = _cfg(path, parts["cfg"], expected)
     # A name twice: JSON keeps the last. Arrows stand nowhere but in the names of edges.
-    twice = text.count(b"->") - len(parts["edges"])
-    if twice > 0:
-        draft.mistakes.append(
-            f"{twice} edges occur more than once, or an arrow stands outside the names of edges."
+    if arrows > len(edges):
+        raise BadFile(
+            f"{path}: {arrows - len(edges)} edges occur more than once, or an arrow stands outside"
+            " the names of edges."
         )
-    _read_json_edges(draft, parts["edges"])
-    _read_json_nodes(draft, parts["nodes"])
-    return draft.finish()
+    values, flags = _json_edges(path, graph, edges)
+    return _graph_file(
+        path, graph, d_model, values, flags, *_json_nodes(path, graph, d_model, nodes)
+    )
 
 
-def _read_json_edges(draft: _Draft, edges: dict[str, Any]) -> None:
+def _json_edges(
+    path: Path, graph: Graph, edges: dict[str, Any]
+) -> tuple[Float[np.ndarray, "writers readers"], Bool[np.ndarray, "writers readers"]]:
     names, entries = list(edges), list(edges.values())
-    if set(map(type, entries)) - {dict}:
-        draft.wrong(
-            [n for n, entry in edges.items() if not isinstance(entry, dict)],
-            "edges are not objects with score and in_graph",
-        )
-        return
-    places = _places_of(draft.graph, names)
-    known = places >= 0
-    draft.wrong(_at(names, ~known), "edges are not in the graph")
-    scores = _numbers(
-        draft, names, [entry.get("score") for entry in entries], "scores of edges are"
-    )
-    flags = _booleans(
-        draft, names, [entry.get("in_graph") for entry in entries], "in_graph of edges are"
-    )
-    draft.values[places[known]] = scores[known]
-    draft.flags[places[known]] = flags[known]
+    no_object = (type(entry) is not dict for entry in entries)
+    _refuse(path, names, no_object, "edges are not objects with score and in_graph")
+    places = _places_of(graph, names)
+    _refuse(path, names, places < 0, "edges are not in the graph")
+    values = np.full(graph.n_writers * graph.n_readers, np.nan, dtype=np.float32)
+    flags = np.zeros(values.shape, dtype=bool)
+    scores = [entry.get("score") for entry in entries]
+    values[places] = _numbers(path, names, scores, "scores of edges are")
+    inside = [entry.get("in_graph") for entry in entries]
+    flags[places] = _booleans(path, names, inside, "in_graph of edges are")
+    shape = (graph.n_writers, graph.n_readers)
+    return values.reshape(shape), flags.reshape(shape)
 
 
 def _numbers(
-    draft: _Draft, names: Sequence[str], raw: list[Any], what: str, nan: bool = False
-) -> np.ndarray:
-    """Numbers as fp32, NaN for None;
-    whatever else is no finite number is a mistake (NaN unless `nan`).
-    """
-    kinds = set(map(type, raw))
-    if kinds - {float, int, type(None)}:
-        bad = [i for i, value in enumerate(raw) if type(value) not in (float, int, type(None))]
-        draft.wrong([names[i] for i in bad], f"{what} not numbers")
-        return np.full(len(raw), np.nan, dtype=np.float32)
+    path: Path, names: Sequence[str], raw: list[Any], what: str, nan: bool = False
+) -> Float[np.ndarray, "k"]:
+    """Numbers as fp32, NaN for None; refused are infinite ones, and NaN unless `nan`."""
+    no_number = (type(value) not in (float, int, type(None)) for value in raw)
+    _refuse(path, names, no_number, f"{what} not numbers")
     try:
         with np.errstate(over="ignore"):
             values = np.array(raw, dtype=np.float64).astype(np.float32)
     except OverflowError:
-        draft.mistakes.append(f"Some {what} too large.")
-        return np.full(len(raw), np.nan, dtype=np.float32)
-    bad = np.isinf(values) if nan else ~np.isfinite(values)
-    if type(None) in kinds:
-        bad &= np.fromiter((value is not None for value in raw), dtype=bool, count=len(raw))
-    draft.wrong(_at(names, bad), f"{what} not finite")
+        raise BadFile(f"{path}: some {what} too large.") from None
+    wrong = np.isinf(values) if nan else ~np.isfinite(values)
+    if wrong.any():
+        wrong &= np.array([value is not None for value in raw])
+    _refuse(path, names, wrong, f"{what} not finite")
     return values
 
 
-def _booleans(draft: _Draft, names: Sequence[str], raw: list[Any], what: str) -> np.ndarray:
+def _booleans(path: Path, names: Sequence[str], raw: list[Any], what: str) -> Bool[np.ndarray, "k"]:
     """Flags; all false where all are None."""
-    kinds = set(map(type, raw))
-    if kinds <= {bool}:
-        return np.array(raw, dtype=bool)
-    if kinds != {type(None)}:
-        draft.wrong(
-            [name for name, value in zip(names, raw, strict=True) if type(value) is not bool],
-            f"{what} not true or false",
-        )
-    return np.zeros(len(raw), dtype=bool)
+    if all(value is None for value in raw):
+        return np.zeros(len(raw), dtype=bool)
+    _refuse(path, names, (type(value) is not bool for value in raw), f"{what} not true or false")
+    return np.array(raw, dtype=bool)
 
 
-def _read_json_nodes(draft: _Draft, nodes: dict[str, Any]) -> None:
-    graph = draft.graph
+def _json_nodes(
+    path: Path, graph: Graph, d_model: int, nodes: dict[str, Any]
+) -> tuple[Tensor | None, Tensor | None, Tensor | None]:
+    """Scores of nodes, neurons of the circuit, and scores of neurons."""
     writer_of = {graph.writer_name(u): u for u in range(graph.n_writers)}
-    draft.wrong(
-        [name for name in nodes if name not in writer_of and name != "logits"],
-        "nodes are not in the graph",
-    )
+    unknown = (name not in writer_of and name != "logits" for name in nodes)
+    _refuse(path, nodes, unknown, "nodes are not in the graph")
     entries = {name: entry for name, entry in nodes.items() if name in writer_of}
-    wrong = [name for name, entry in entries.items() if not isinstance(entry, dict)]
-    if wrong:
-        draft.wrong(wrong, "nodes are not objects with in_graph")
-        return
+    no_object = (type(entry) is not dict for entry in entries.values())
+    _refuse(path, entries, no_object, "nodes are not objects with in_graph")
     names = list(entries)
-    writers = torch.tensor([writer_of[name] for name in names], dtype=torch.long)
-    _booleans(
-        draft, names, [entry.get("in_graph") for entry in entries.values()], "in_graph of nodes are"
-    )
-    raw = [entry.get("score") for entry in entries.values()]
-    if any(value is not None for value in raw):
-        draft.node_scores = torch.full((graph.n_writers,), float("nan"))
-        draft.node_scores[writers] = torch.from_numpy(
-            _numbers(draft, names, raw, "scores of nodes are", nan=True)
-        )
-    for key in ("neurons", "neurons_scores"):
+    inside = [entry.get("in_graph") for entry in entries.values()]
+    _booleans(path, names, inside, "in_graph of nodes are")
+
+    def rows(
+        key: str, read: Callable[..., np.ndarray], what: str, empty: bool | float
+    ) -> Tensor | None:
         given = {name: entry[key] for name, entry in entries.items() if entry.get(key) is not None}
-        wrong = [
-            name
-            for name, row in given.items()
-            if not isinstance(row, list) or len(row) != draft.d_model
-        ]
-        draft.wrong(
-            wrong, f"nodes have {key} that are not lists of d_model = {draft.d_model} values"
-        )
-        if given and not wrong:
-            _read_json_neurons(draft, key, given, writer_of)
+        no_row = (type(row) is not list or len(row) != d_model for row in given.values())
+        no_lists = f"nodes have {key} that are not lists of d_model = {d_model} values"
+        _refuse(path, given, no_row, no_lists)
+        values = torch.full((graph.n_writers, d_model), empty)
+        for name, row in given.items():
+            values[writer_of[name]] = torch.from_numpy(read(path, [name] * d_model, row, what))
+        return values if given else None
 
-
-def _read_json_neurons(
-    draft: _Draft, key: str, given: dict[str, list[Any]], writer_of: Mapping[str, int]
-) -> None:
-    shape = (draft.graph.n_writers, draft.d_model)
-    if key == "neurons":
-        draft.neurons = torch.zeros(shape, dtype=torch.bool)
-    else:
-        draft.neuron_scores = torch.full(shape, float("nan"))
-    for name, row in given.items():
-        names = [name] * len(row)
-        if draft.neurons is not None and key == "neurons":
-            draft.neurons[writer_of[name]] = torch.from_numpy(
-                _booleans(draft, names, row, "neurons are")
-            )
-        elif draft.neuron_scores is not None:
-            draft.neuron_scores[writer_of[name]] = torch.from_numpy(
-                _numbers(draft, names, row, "scores of neurons are", nan=True)
-            )
+    scores = [entry.get("score") for entry in entries.values()]
+    node_scores = torch.full((graph.n_writers,), float("nan"))
+    node_scores[[writer_of[name] for name in names]] = torch.from_numpy(
+        _numbers(path, names, scores, "scores of nodes are", nan=True)
+    )
+    return (
+        node_scores if any(score is not None for score in scores) else None,
+        rows("neurons", _booleans, "neurons are", False),
+        rows("neurons_scores", partial(_numbers, nan=True), "scores of neurons are", float("nan")),
+    )
 
 
 def _read_pt(path: Path, expected: Graph | None) -> GraphFile:
     data = _parts(path, load_archive(path), ("cfg", "src_nodes", "dst_nodes", "edges_in_graph"))
-    draft = _Draft(path, *_cfg(path, data["cfg"], expected))
-    graph = draft.graph
-    rows = _order(draft, data["src_nodes"], "src_nodes", _node_names(graph)[0])
-    columns = _order(draft, data["dst_nodes"], "dst_nodes", _node_names(graph)[1])
-    if draft.mistakes:
-        return draft.finish()
-    shape = (len(rows), len(columns))
+    graph, d_model = _cfg(path, data["cfg"], expected)
+    writers, readers = _node_names(graph)
+    rows = _order(path, data["src_nodes"], "src_nodes", writers)
+    columns = _order(path, data["dst_nodes"], "dst_nodes", readers)
     grid = (rows[:, None], columns)
-    legal = graph.legal.numpy()
-    flags = _checked_tensor(
-        path, "edges_in_graph", data["edges_in_graph"], shape, floating=False
-    ).numpy()
-    draft.flags.reshape(legal.shape)[grid] = flags & legal[grid]
-    if data.get("edges_scores") is not None:
-        # Not to numpy before fp32: it knows no bfloat16.
-        scores = (
-            _checked_tensor(path, "edges_scores", data["edges_scores"], shape, floating=True)
-            .float()
-            .numpy()
-        )
-        bad = np.argwhere(~np.isfinite(scores) & legal[grid])
-        draft.wrong(
-            [graph.edge_name(int(rows[i]), int(columns[j])) for i, j in bad],
-            "scores of edges are not finite",
-        )
-        draft.values.reshape(legal.shape)[grid] = np.where(legal[grid], scores, np.nan)
-    _read_pt_nodes(draft, data, rows)
-    return draft.finish()
 
-
-def _read_pt_nodes(draft: _Draft, data: Mapping[str, Any], rows: np.ndarray) -> None:
-    graph, n = draft.graph, len(rows)
-
-    def tensor(key: str, shape: tuple[int, ...], floating: bool) -> Tensor | None:
+    def tensor(key: str, *width: int, floating: bool) -> Tensor | None:
+        """A tensor with a row for each of our writers: NaN or false where the file has none."""
         if data.get(key) is None:
             return None
-        given = _checked_tensor(draft.path, key, data[key], shape, floating=floating)
+        given = _checked_tensor(path, key, data[key], (len(rows), *width), floating=floating)
         if floating and bool(given.float().isinf().any()):
-            draft.mistakes.append(f"{key} has infinite values.")
-        whole = (
-            torch.full((graph.n_writers, *shape[1:]), float("nan"))
-            if floating
-            else torch.zeros(graph.n_writers, *shape[1:]).bool()
-        )
-        whole[torch.from_numpy(rows)] = given.to(whole.dtype)
-        return whole
+            raise BadFile(f"{path}: {key} has infinite values.")
+        empty = float("nan") if floating else False
+        values = torch.full((graph.n_writers, *width), empty)
+        values[torch.from_numpy(rows)] = given.to(values.dtype)
+        return values
 
-    tensor("nodes_in_graph", (n,), False)
-    draft.node_scores = tensor("nodes_scores", (n,), True)
-    draft.neuron_scores = tensor("neurons_scores", (n, draft.d_model), True)
-    draft.neurons = tensor("neurons_in_graph", (n, draft.d_model), False)
+    shape, legal = (len(rows), len(columns)), graph.legal.numpy()
+    inside = _checked_tensor(path, "edges_in_graph", data["edges_in_graph"], shape, floating=False)
+    flags, values = np.zeros_like(legal), np.full(legal.shape, np.nan, dtype=np.float32)
+    flags[grid] = inside.numpy() & legal[grid]
+    if data.get("edges_scores") is not None:
+        given = _checked_tensor(path, "edges_scores", data["edges_scores"], shape, floating=True)
+        # Not to numpy before fp32: it knows no bfloat16.
+        scores = given.float().numpy()
+        bad = np.argwhere(~np.isfinite(scores) & legal[grid])
+        names = (graph.edge_name(int(rows[i]), int(columns[j])) for i, j in bad)
+        _refuse(path, names, repeat(True), "scores of edges are not finite")
+        values[grid] = np.where(legal[grid], scores, np.nan)
+    tensor("nodes_in_graph", floating=False)
+    return _graph_file(
+        path,
+        graph,
+        d_model,
+        values,
+        flags,
+        tensor("nodes_scores", floating=True),
+        tensor("neurons_in_graph", d_model, floating=False),
+        tensor("neurons_scores", d_model, floating=True),
+    )
 
 
-def _order(draft: _Draft, names: Any, key: str, known: list[str]) -> np.ndarray:
+def _order(path: Path, names: Any, key: str, known: list[str]) -> Int[np.ndarray, "k"]:
     """Where each named node stands in our order."""
     if not isinstance(names, list) or not all(isinstance(name, str) for name in names):
-        draft.mistakes.append(f"{key} must be a list of names.")
-        return np.empty(0, dtype=np.int64)
-    if names == known:
-        return np.arange(len(known))
+        raise BadFile(f"{path}: {key} must be a list of names.")
     place = {name: i for i, name in enumerate(known)}
-    draft.wrong([name for name in names if name not in place], f"{key} are not in the graph")
+    unknown = (name not in place for name in names)
+    _refuse(path, names, unknown, f"{key} are not in the graph")
     if len(set(names)) < len(names):
-        draft.mistakes.append(f"{key} has a name twice.")
-    return np.array([place.get(name, -1) for name in names], dtype=np.int64)
+        raise BadFile(f"{path}: {key} has a name twice.")
+    return np.array([place[name] for name in names], dtype=np.int64)
 
 
 def _checked_tensor(
@@ -724,7 +585,7 @@ def _pt_content(file: GraphFile) -> dict[str, Any]:
 def _json_pieces(file: GraphFile) -> Iterator[str]:
     """The file in pieces, one for each block of edges; edges without a score are left out."""
     yield (
-        f'{{"cfg": {json.dumps(_cfg_of(file))}, "nodes": {json.dumps(_json_nodes(file))},'
+        f'{{"cfg": {json.dumps(_cfg_of(file))}, "nodes": {json.dumps(_node_entries(file))},'
         ' "edges": {'
     )
     graph = file.graph
@@ -749,7 +610,7 @@ def _json_pieces(file: GraphFile) -> Iterator[str]:
     yield "}}"
 
 
-def _json_nodes(file: GraphFile) -> dict[str, dict[str, Any]]:
+def _node_entries(file: GraphFile) -> dict[str, dict[str, Any]]:
     nodes: dict[str, dict[str, Any]] = {}
     for writer, flag in enumerate(_nodes_in(file).tolist()):
         entry: dict[str, Any] = {"in_graph": flag}
@@ -770,16 +631,3 @@ def _ending(path: Path) -> str:
     if path.suffix not in ENDINGS:
         raise BadUsage(f"{path}: a graph file ends in {' or '.join(ENDINGS)}.")
     return path.suffix
-
-
-def _at(names: Sequence[str], chosen: np.ndarray) -> list[str]:
-    return [names[i] for i in np.flatnonzero(chosen).tolist()]
-
-
-def _few(names: Sequence[str]) -> str:
-    shown = ", ".join(name[:80] for name in names[:NAMED])
-    return shown + (f" and {len(names) - NAMED} more" if len(names) > NAMED else "")
-
-
-def _first_line(error: BaseException) -> str:
-    return (str(error) or type(error).__name__).splitlines()[0][:160]

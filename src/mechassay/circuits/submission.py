@@ -24,16 +24,14 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal, get_args
 
-from torch import Tensor
-
 from mechassay.circuits.formats import ENDINGS, GraphFile, read_graph_file, write_graph_file
 from mechassay.circuits.scores import By, EdgeScores
-from mechassay.errors import BadUsage, GraphMismatch, MechassayError, UnknownName
+from mechassay.errors import BadUsage, GraphMismatch, MechassayError, UnknownName, one_of
 from mechassay.graph import Graph
 
 Form = Literal["importances", "circuits"]
@@ -142,22 +140,21 @@ def write_submission(
         GraphMismatch: scores about another graph than the model's.
     """
     folder = Path(folder)
-    if form not in FORMS:
-        raise UnknownName("form of a submission", form, FORMS)
-    if ending not in ENDINGS:
-        raise UnknownName("ending of graph files", ending, ENDINGS)
+    one_of("form of a submission", form, FORMS)
+    one_of("ending of graph files", ending, ENDINGS)
     for (task, name), each in scores.items():
         _check_scores(folder, task, name, each, track)
     written: list[Path] = []
     for (task, name), each in scores.items():
         inside, d_model = folder / f"{task}_{name}", track.models[name].d_model
-        if form == "importances":
-            written.append(inside / f"importances{ending}")
-            write_graph_file(written[-1], each, d_model=d_model)
-            continue
-        for size in track.sizes:
-            written.append(inside / f"{size_name(size)}{ending}")
-            write_graph_file(written[-1], circuit=each.top(size, by=by).pruned(), d_model=d_model)
+        sizes = [None] if form == "importances" else track.sizes
+        for size in sizes:
+            called = "importances" if size is None else size_name(size)
+            circuit = None if size is None else each.top(size, by=by).pruned()
+            written.append(inside / f"{called}{ending}")
+            write_graph_file(
+                written[-1], each if circuit is None else None, circuit, d_model=d_model
+            )
     return written
 
 
@@ -207,6 +204,42 @@ def size_name(size: float) -> str:
 # Checking
 
 
+def _leaves(path: Path, root: Path) -> bool:
+    """Whether a link leads out of a folder; decided without opening what it leads to."""
+    return not Path(os.path.realpath(path)).is_relative_to(os.path.realpath(root))
+
+
+Check = tuple[str, Callable[[Path, Path], bool]]
+"""What a problem is called, and whether a path has it, given the submission's folder."""
+LEAVES: Check = (
+    "a link that leads out of the submission; it was not followed. Copy the file here.",
+    _leaves,
+)
+TOP_CHECKS: tuple[Check, ...] = (
+    LEAVES,
+    (
+        "an extra file: a submission holds folders named task_model.",
+        lambda path, root: not path.is_dir() and path.name not in BESIDE,
+    ),
+)
+FILE_CHECKS: tuple[Check, ...] = (
+    LEAVES,
+    (
+        "an extra folder, or no regular file: only graph files belong here.",
+        lambda path, root: not path.is_file(),
+    ),
+    (
+        f"an extra file: only graph files ({', '.join(ENDINGS)}) belong here.",
+        lambda path, root: path.suffix not in ENDINGS,
+    ),
+)
+
+
+def _wrong(path: Path, root: Path, checks: Sequence[Check]) -> str | None:
+    """The first problem of a path, if it has one."""
+    return next((message for message, has in checks if has(path, root)), None)
+
+
 def validate_submission(folder: str | Path, track: Track = MIB) -> list[Problem]:
     """All that is wrong with a submission's folder, in the order of paths;
     an empty list if nothing is.
@@ -214,232 +247,133 @@ def validate_submission(folder: str | Path, track: Track = MIB) -> list[Problem]
     folder = Path(folder)
     if not folder.is_dir():
         return [Problem(".", f"there is no folder {folder}.")]
-    inside = _Inside(folder)
-    problems: list[Problem] = []
-    tasks, models = set[str](), set[str]()
+    return list(_problems(folder, track))
+
+
+def _problems(folder: Path, track: Track) -> Iterator[Problem]:
+    covered: list[tuple[str, str]] = []
     for entry in sorted(folder.iterdir()):
-        outside = inside.problem(entry)
-        if outside is not None:
-            problems.append(outside)
-        elif not entry.is_dir():
-            if entry.name not in BESIDE:
-                problems.append(
-                    Problem(
-                        entry.name, "an extra file: a submission holds folders named task_model."
-                    )
-                )
+        message = _wrong(entry, folder, TOP_CHECKS)
+        if message is not None:
+            yield Problem(entry.name, message)
         elif entry.name not in BESIDE:
             task, _, name = entry.name.rpartition("_")
             wrong = _wrong_names(task, name, track)
-            if wrong:
-                problems.extend(
-                    Problem(entry.name, f"{error} Folders are named task_model, such as ioi_gpt2.")
-                    for error in wrong
-                )
-                continue
-            tasks.add(task)
-            models.add(name)
-            problems.extend(_check_folder(inside, entry, track.models[name], track.sizes))
-    for kind, found in (("tasks", tasks), ("models", models)):
-        if len(found) < track.least:
-            problems.append(
-                Problem(
-                    ".",
-                    f"{len(found)} {kind} ({', '.join(sorted(found)) or 'none'}); at least"
-                    f" {track.least} are needed.",
-                )
-            )
-    return problems
+            for error in wrong:
+                naming = "Folders are named task_model, such as ioi_gpt2."
+                yield Problem(entry.name, f"{error} {naming}")
+            if not wrong:
+                covered.append((task, name))
+                yield from _folder_problems(folder, entry, track.models[name], track.sizes)
+    for place, kind in enumerate(("tasks", "models")):
+        names = sorted({pair[place] for pair in covered})
+        if len(names) < track.least:
+            said = f"{len(names)} {kind} ({', '.join(names) or 'none'})"
+            yield Problem(".", f"{said}; at least {track.least} are needed.")
 
 
-@dataclass(frozen=True)
-class _Inside:
-    """A folder that nothing may lead out of."""
-
-    folder: Path
-
-    def name(self, path: Path) -> str:
-        return path.relative_to(self.folder).as_posix()
-
-    def problem(self, path: Path) -> Problem | None:
-        """That a link leads out of the folder; decided without opening what it leads to."""
-        real, root = Path(os.path.realpath(path)), Path(os.path.realpath(self.folder))
-        if real.is_relative_to(root):
-            return None
-        return Problem(
-            self.name(path),
-            "a link that leads out of the submission; it was not followed. Copy the file here.",
-        )
-
-
-def _check_folder(
-    inside: _Inside, folder: Path, model: TrackModel, sizes: Sequence[float]
-) -> list[Problem]:
-    problems: list[Problem] = []
-    files: dict[str, GraphFile | None] = {}
-    for entry in sorted(folder.iterdir()):
-        outside = inside.problem(entry)
-        if outside is not None:
-            problems.append(outside)
-        elif not entry.is_file():
-            problems.append(
-                Problem(
-                    inside.name(entry),
-                    "an extra folder, or no regular file: only graph files belong here.",
-                )
-            )
-        elif entry.suffix not in ENDINGS:
-            problems.append(
-                Problem(
-                    inside.name(entry),
-                    f"an extra file: only graph files ({', '.join(ENDINGS)}) belong here.",
-                )
-            )
+def _folder_problems(
+    root: Path, folder: Path, model: TrackModel, sizes: Sequence[float]
+) -> Iterator[Problem]:
+    """Of the folder of one task and model."""
+    here, paths = folder.name, list[Path]()
+    for path in sorted(folder.iterdir()):
+        message = _wrong(path, root, FILE_CHECKS)
+        if message is None:
+            paths.append(path)
         else:
-            files[entry.name] = None
-    one = len(files) == 1 and _size_of(next(iter(files)), sizes) is None
-    for name in files:
-        read = _read(inside, folder / name, model)
-        if isinstance(read, Problem):
-            problems.append(read)
-        elif one:
-            problems.extend(
-                Problem(inside.name(folder / name), message) for message in _importance_faults(read)
-            )
-        else:
-            # Its tensors are not kept: nine circuits of a large graph need not be in memory
-            # together.
-            files[name] = GraphFile(read.graph, read.d_model, None, read.circuit)
-    if not files:
-        problems.append(
-            Problem(
-                inside.name(folder),
-                f"no graph file: one of scores or {len(sizes)} circuits are needed.",
-            )
-        )
-    elif not one:
-        problems.extend(_check_circuits(inside, folder, files, model, sizes))
-    return problems
+            yield Problem(f"{here}/{path.name}", message)
+    alone = len(paths) == 1 and _size_of(paths[0].name, sizes) is None
+    # Weighted edge counts, without the tensors: nine circuits of a large graph need not be in
+    # memory together.
+    counts: dict[str, float | None] = {path.name: None for path in paths}
+    for path in paths:
+        try:
+            file = _read(path, model)
+        except MechassayError as error:
+            yield Problem(f"{here}/{path.name}", str(error).removeprefix(f"{path}: "))
+            continue
+        counts[path.name] = file.weighted_edge_count()
+        for fault in _score_faults(file) if alone else ():
+            yield Problem(f"{here}/{path.name}", fault)
+    if not paths:
+        yield Problem(here, f"no graph file: one of scores or {len(sizes)} circuits are needed.")
+    elif not alone:
+        yield from _circuit_problems(here, counts, model.graph.n_edges, sizes)
 
 
-def _read(inside: _Inside, path: Path, model: TrackModel) -> GraphFile | Problem:
-    name = inside.name(path)
-    try:
-        file = read_graph_file(path, model.graph)
-    except MechassayError as error:
-        return Problem(name, str(error).removeprefix(f"{path}: "))
+def _read(path: Path, model: TrackModel) -> GraphFile:
+    file = read_graph_file(path, model.graph)
     if file.d_model != model.d_model:
-        return Problem(name, f"cfg says d_model = {file.d_model}; the model's is {model.d_model}.")
+        raise GraphMismatch(f"cfg says d_model = {file.d_model}; the model's is {model.d_model}.")
     return file
 
 
-def _importance_faults(file: GraphFile) -> list[str]:
+def _score_faults(file: GraphFile) -> Iterator[str]:
     """What is wrong with a file of scores: those of edges,
-    or if it has none, those of nodes or neurons.
+    or if it has none, those of neurons or nodes.
     """
-    if file.scores is not None:
-        scored = file.scores.scored()
-        missing = file.graph.n_edges - int(scored.sum())
-        faults = [f"{missing} of {file.graph.n_edges} edges have no score."] if missing else []
-        return faults + _equal(file.scores.values[scored], "edges")
-    for given, kind in ((file.neuron_scores, "neurons"), (file.node_scores, "nodes")):
-        if given is not None and not bool(given.isnan().all()):
-            return _equal(given[~given.isnan()], kind)
-    return [
-        "has no scores (all are 0); a single file must hold scores, circuits come in nine files."
-    ]
+    edges = None if file.scores is None else file.scores.values[file.graph.legal]
+    given = {"edges": edges, "neurons": file.neuron_scores, "nodes": file.node_scores}
+    for kind, values in given.items():
+        if values is None or bool(values.isnan().all()):
+            continue
+        known = values[~values.isnan()]
+        if kind == "edges" and len(known) < file.graph.n_edges:
+            missing = file.graph.n_edges - len(known)
+            yield f"{missing} of {file.graph.n_edges} edges have no score."
+        if bool((known == known[0]).all()):
+            yield f"all scores of {kind} are equal ({float(known[0]):g}): they rank nothing."
+        return
+    yield "has no scores (all are 0); a single file must hold scores, circuits come in nine files."
 
 
-def _equal(values: Tensor, kind: str) -> list[str]:
-    if len(values) and bool((values == values[0]).all()):
-        return [f"all scores of {kind} are equal ({float(values[0]):g}): they rank nothing."]
-    return []
-
-
-def _check_circuits(
-    inside: _Inside,
-    folder: Path,
-    files: Mapping[str, GraphFile | None],
-    model: TrackModel,
-    sizes: Sequence[float],
-) -> list[Problem]:
+def _circuit_problems(
+    here: str, counts: Mapping[str, float | None], n_edges: int, sizes: Sequence[float]
+) -> Iterator[Problem]:
     """Sizes of circuit files: by their names if any has a size there, else by rank.
-    Unreadable files are None.
+    Unreadable files count None.
     """
-    named = {name: _size_of(name, sizes) for name in files}
-    here = inside.name(folder)
-    problems: list[Problem] = []
+    named = {name: _size_of(name, sizes) for name in counts}
+    known = {name: count for name, count in counts.items() if count is not None}
+
+    def oversize(name: str, size: float, why: str = "") -> Iterator[Problem]:
+        share = known[name] / n_edges
+        if share > size + SLACK:
+            has = f"has {known[name]:g} edges, {100 * share:.4g} % of {n_edges}"
+            yield Problem(f"{here}/{name}", f"{has}; at most {_percent(size)} are allowed{why}.")
+
     if all(size is None for size in named.values()):
-        if len(files) != len(sizes):
-            problems.append(
-                Problem(
-                    here,
-                    f"{len(files)} circuits; {len(sizes)} are needed ({_percent(sizes)} of the"
-                    " edges).",
-                )
-            )
-        counts = {
-            name: file.weighted_edge_count() for name, file in files.items() if file is not None
-        }
-        ranked = sorted(counts, key=lambda name: counts[name])
-        if len(files) == len(sizes) == len(ranked):
-            for name, size in zip(ranked, sizes, strict=True):
-                problems.extend(
-                    _oversize(f"{here}/{name}", counts[name], model, size, " for its rank")
-                )
-        return problems
+        if len(counts) != len(sizes):
+            needed = f"{len(sizes)} are needed ({_percent(*sizes)} of the edges)"
+            yield Problem(here, f"{len(counts)} circuits; {needed}.")
+        elif len(known) == len(sizes):
+            for name, size in zip(sorted(known, key=known.__getitem__), sizes, strict=True):
+                yield from oversize(name, size, " for its rank")
+        return
     for name, size in named.items():
         if size is None:
-            problems.append(
-                Problem(
-                    f"{here}/{name}",
-                    f"is named after none of the sizes ({', '.join(map(size_name, sizes))}).",
-                )
-            )
+            all_sizes = ", ".join(map(size_name, sizes))
+            yield Problem(f"{here}/{name}", f"is named after none of the sizes ({all_sizes}).")
     for size in sizes:
         having = [name for name, of in named.items() if of == size]
+        what = f"of {_percent(size)} of the edges"
         if not having:
-            problems.append(
-                Problem(here, f"no circuit of {_percent([size])} of the edges ({size_name(size)}).")
-            )
+            yield Problem(here, f"no circuit {what} ({size_name(size)}).")
         elif len(having) > 1:
-            problems.append(
-                Problem(
-                    here,
-                    f"{len(having)} circuits of {_percent([size])} of the edges:"
-                    f" {', '.join(having)}.",
-                )
-            )
-    before: tuple[str, float] | None = None
+            yield Problem(here, f"{len(having)} circuits {what}: {', '.join(having)}.")
+    smaller = ""
     for size, name in sorted((size, name) for name, size in named.items() if size is not None):
-        file = files[name]
-        if file is None:
+        if name not in known:
             continue
-        count = file.weighted_edge_count()
-        problems.extend(_oversize(f"{here}/{name}", count, model, size, ""))
-        if before is not None and count < before[1] - SLACK:
-            problems.append(
-                Problem(
-                    f"{here}/{name}",
-                    f"has {count:g} edges, fewer than the smaller size's {before[0]}"
-                    f" ({before[1]:g}): circuits are sorted by edges.",
-                )
+        yield from oversize(name, size)
+        if smaller and known[name] < known[smaller] - SLACK:
+            yield Problem(
+                f"{here}/{name}",
+                f"has {known[name]:g} edges, fewer than the smaller size's {smaller}"
+                f" ({known[smaller]:g}): circuits are sorted by edges.",
             )
-        before = (name, count)
-    return problems
-
-
-def _oversize(path: str, count: float, model: TrackModel, size: float, why: str) -> list[Problem]:
-    share = count / model.graph.n_edges
-    if share <= size + SLACK:
-        return []
-    return [
-        Problem(
-            path,
-            f"has {count:g} edges, {100 * share:.4g} % of {model.graph.n_edges}; at most"
-            f" {_percent([size])} are allowed{why}.",
-        )
-    ]
+        smaller = name
 
 
 def _size_of(name: str, sizes: Sequence[float]) -> float | None:
@@ -450,5 +384,5 @@ def _size_of(name: str, sizes: Sequence[float]) -> float | None:
     return next((size for size in sizes if abs(float(found[1]) / 100 - size) < SLACK), None)
 
 
-def _percent(sizes: Sequence[float]) -> str:
+def _percent(*sizes: float) -> str:
     return ", ".join(f"{100 * size:.6g}" for size in sizes) + " %"

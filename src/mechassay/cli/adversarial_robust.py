@@ -106,9 +106,9 @@ def robust(
     from rich.console import Console
 
     from mechassay.adversarial.robust import CUT_KINDS
+    from mechassay.circuits.spec import number_or_share
     from mechassay.errors import one_of
     from mechassay.report.tables import print_grids
-    from mechassay.runs.named_circuits import number_or_share
     from mechassay.runs.names import task_named
     from mechassay.runs.robust import RobustRun, robust_grids, run_robust, write_robust
 

@@ -16,9 +16,9 @@ from typing import Annotated, Any, Literal, Union, get_args, get_origin, get_typ
 
 import typer
 
+from mechassay.circuits.spec import number_or_share
 from mechassay.runs.execute import Executor, Here, Processes, batches_of, done, prepare
 from mechassay.runs.job import Option, Results, job_of, options_of
-from mechassay.runs.named_circuits import number_or_share
 
 ENGINES = ("here", "processes", "ray")
 RUNNER: Mapping[str, Any] = {

@@ -10,23 +10,30 @@ import typer
 if TYPE_CHECKING:
     from mechassay.circuits.scores import By
 
-SCORES = "(.safetensors; .json or .pt of EAP-IG or MIB)"
-
 
 def draw(
-    scores: Annotated[Path, typer.Argument(help=f"Scores to cut a circuit from {SCORES}.")],
+    circuit: Annotated[
+        str,
+        typer.Argument(
+            help=(
+                "Circuit to draw: a file of scores (.safetensors; .json or .pt of EAP-IG or MIB),"
+                " with a size if wanted (eap.safetensors@150, @0.01, @150:greedy), canonical:ioi;"
+                " beside another circuit also full, random@150 or random-paths@150."
+            )
+        ),
+    ],
     output: Annotated[
         Path, typer.Option("--output", "-o", help="Drawing to write: .svg, or .html with tables.")
     ],
-    scores2: Annotated[
-        Path | None, typer.Argument(help="Scores of a second circuit, to compare the two.")
+    circuit2: Annotated[
+        str | None, typer.Argument(help="A second circuit, to compare the two.")
     ] = None,
     edges: Annotated[
         int | None,
         typer.Option(
             help=(
-                "Best edges to cut, before pruning. If not given: as many as leave at most 60"
-                " connected."
+                "Best edges to cut from files without a size, before pruning. If not given: as many"
+                " as leave at most 60 connected."
             )
         ),
     ] = None,
@@ -40,16 +47,13 @@ def draw(
         ),
     ] = False,
 ) -> None:
-    """Draw the circuit of a score file's best edges, or compare those of two files."""
-    from mechassay.runs.draw import check_output, cut_circuit, write_drawing
+    """Draw a circuit, or compare two."""
+    from mechassay.runs.draw import check_output, cut_circuits, write_drawing
 
     check_output(output)
-    # An unknown ranking is refused by `cut_circuit`.
-    cuts = [
-        cut_circuit(path, edges, by=cast("By", by), greedy=greedy)
-        for path in (scores, scores2)
-        if path is not None
-    ]
+    texts = [circuit] if circuit2 is None else [circuit, circuit2]
+    # An unknown ranking is refused by `cut_circuits`.
+    cuts = cut_circuits(texts, edges, by=cast("By", by), greedy=greedy)
     write_drawing(output, cuts)
     for cut in cuts:
         typer.echo(f"{cut.name}: {len(cut.circuit):,} edges ({cut.how})")

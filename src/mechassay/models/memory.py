@@ -13,7 +13,7 @@ from contextlib import contextmanager
 
 import torch
 
-from mechassay.errors import OutOfMemory
+from mechassay.errors import OutOfMemory, first_line
 from mechassay.models.decoder import Decoder
 
 CPU_BUDGET = 384 * 2**20
@@ -116,9 +116,7 @@ def out_of_memory_is_an_error(what: str) -> Iterator[None]:
     try:
         yield
     except torch.OutOfMemoryError as error:
-        raise OutOfMemory(
-            f"{what}: the device ran out of memory ({str(error).splitlines()[0]})."
-        ) from error
+        raise OutOfMemory(f"{what}: the device ran out of memory ({first_line(error)}).") from error
     except RuntimeError as error:
         if "can't allocate memory" not in str(error) and "not enough memory" not in str(error):
             raise

@@ -16,7 +16,7 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from mechassay.alignment import token_position
-from mechassay.errors import BadPairs, BadUsage, SelfCheckFailed
+from mechassay.errors import BadPairs, BadUsage, SelfCheckFailed, first_line
 from mechassay.graph import Graph
 from mechassay.models.decoder import Context, Decoder, at_least_fp32
 from mechassay.models.families import decode
@@ -287,13 +287,9 @@ def _device(wanted: str | torch.device) -> torch.device:
         # What a missing device raises depends on its kind.
         raise BadUsage(
             f"device must be cpu, cuda, cuda:N or mps, and on this machine; got {str(wanted)!r}"
-            f" ({_first(error)})."
+            f" ({first_line(error)[:160].rstrip('.')})."
         ) from None
     return found
-
-
-def _first(error: Exception) -> str:
-    return (str(error).splitlines() or [type(error).__name__])[0][:160].rstrip(".")
 
 
 def _bos(tokenizer: Any, wanted: bool) -> tuple[int, ...]:

@@ -51,6 +51,7 @@ from mechassay.errors import (
     ModelNotFetched,
     UnknownName,
     UnsupportedModel,
+    first_line,
 )
 
 if TYPE_CHECKING:
@@ -375,7 +376,7 @@ def _dequantise(gguf: Path, folder: Path) -> None:
             tokenizer = AutoTokenizer.from_pretrained(gguf.parent, gguf_file=gguf.name)
         except _UNREADABLE as error:
             raise BadFile(
-                f"{gguf.name} cannot be read as a GGUF model: {_first_line(error)}"
+                f"{gguf.name} cannot be read as a GGUF model: {first_line(error)}"
             ) from error
         _repair(model, tokenizer, metadata)
         model.save_pretrained(folder)
@@ -393,7 +394,7 @@ def _read_metadata(gguf: Path) -> dict[str, Any]:
         }
     except _UNREADABLE as error:
         raise BadFile(
-            f"{gguf.name} is truncated or not a GGUF file: {_first_line(error)}"
+            f"{gguf.name} is truncated or not a GGUF file: {first_line(error)}"
         ) from error
     scaling = [
         value
@@ -542,12 +543,12 @@ def _attn_only_tokenizer(
         except _UNREADABLE as error:
             if own:
                 raise BadFile(
-                    f"The tokenizer in {str(folder)!r} cannot be loaded: {_first_line(error)}"
+                    f"The tokenizer in {str(folder)!r} cannot be loaded: {first_line(error)}"
                 ) from error
             raise ModelNotFetched(
                 f"The tokenizer {name!r} of {resolved.name!r} did not come from the Hugging Face"
                 f" hub: put its tokenizer.json and tokenizer_config.json into {str(folder)!r}."
-                f" ({_first_line(error)})"
+                f" ({first_line(error)})"
             ) from error
     return tokenizer
 
@@ -576,7 +577,7 @@ def _load_whole(source: str, **options: Any) -> PreTrainedModel:
 
 def _refusal(resolved: Resolved, error: BaseException) -> MechassayError:
     if resolved.kind != "hub":
-        return BadFile(f"The model in {resolved.location!r} cannot be loaded: {_first_line(error)}")
+        return BadFile(f"The model in {resolved.location!r} cannot be loaded: {first_line(error)}")
     close = get_close_matches(
         resolved.name.rpartition("/")[2].lower(), packaged_names(), n=1, cutoff=0.7
     )
@@ -588,12 +589,8 @@ def _refusal(resolved: Resolved, error: BaseException) -> MechassayError:
     )
     return ModelNotFetched(
         f"Model {resolved.name!r} did not come from the Hugging Face hub; check the id, the"
-        f" connection and your access, or pass a local folder.{advice} ({_first_line(error)})"
+        f" connection and your access, or pass a local folder.{advice} ({first_line(error)})"
     )
-
-
-def _first_line(error: BaseException) -> str:
-    return next(iter(str(error).strip().splitlines()), "") or type(error).__name__
 
 
 @contextlib.contextmanager

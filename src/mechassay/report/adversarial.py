@@ -26,7 +26,7 @@ from mechassay.report.figures import PALETTE, svg
 from mechassay.report.heat_maps import draw_heat_map, flat_map, map_words
 from mechassay.report.nats import ROUNDING, nats, plain_number, with_interval
 from mechassay.report.tables import NOTHING, Grid
-from mechassay.report.text import arguments, share
+from mechassay.report.text import arguments, share, shortened
 from mechassay.stats.two_way import LEAST
 
 SHORT = 14
@@ -314,7 +314,8 @@ def short_names(names: Sequence[str]) -> list[str]:
     Those that are alike then are shown from where they begin to differ, and numbered if that does
     not help.
     """
-    shown = [_without_middle(FILE_ENDING.sub("", name)) for name in names]
+    # The end has the size, and of paths the name of the file.
+    shown = [shortened(FILE_ENDING.sub("", name), SHORT, SHORT // 3) for name in names]
     for alike in _same(shown, names):
         begin = next(
             i
@@ -322,7 +323,7 @@ def short_names(names: Sequence[str]) -> list[str]:
             if len(set(letters)) > 1
         )
         for place in alike:
-            shown[place] = _without_middle(f"…{names[place][begin:]}")
+            shown[place] = shortened(f"…{names[place][begin:]}", SHORT, SHORT // 3)
     for alike in _same(shown, names):
         for number, place in enumerate(alike, 1):
             shown[place] = f"{shown[place]} ({number})"
@@ -335,11 +336,6 @@ def _same(shown: Sequence[str], names: Sequence[str]) -> list[list[int]]:
     for place, text in enumerate(shown):
         places.setdefault(text, []).append(place)
     return [alike for alike in places.values() if len({names[place] for place in alike}) > 1]
-
-
-def _without_middle(text: str) -> str:
-    # The end has the size, and of paths the name of the file.
-    return text if len(text) <= SHORT else f"{text[: SHORT // 3]}…{text[SHORT // 3 + 1 - SHORT :]}"
 
 
 def summary_grid(record: Record) -> Grid:

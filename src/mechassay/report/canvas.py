@@ -1,9 +1,9 @@
-"""The canvas of a layered drawing: where rows, lines and nodes stand, and their SVG.
+"""A layered drawing from plain values: where rows, lines and nodes stand, and their SVG.
 
 The computation runs upwards, from the bar `input` to the bar `logits`. Between them each layer that
-has nodes in the drawing has a row of heads (rounded boxes) with its MLP (a hexagon) above. What the
-lines and nodes look like, what pointing at them shows and what the legend says is up to each
-kind of drawing, a subclass; places within a row are decided in `layout`.
+has nodes in the drawing has a row of heads (rounded boxes) with its MLP (a hexagon) above. Lines
+and nodes carry their paint and what pointing at them shows; places within a row are decided in
+`layout`.
 
 Text takes the colour of the page (`currentColor`). A colour that has a class is set by a rule in
 the drawing's own style, so that a page can change it by a variable; viewers without CSS see the
@@ -14,13 +14,12 @@ from __future__ import annotations
 
 import math
 import textwrap
-from abc import ABC, abstractmethod
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from html import escape
 from itertools import pairwise
-from typing import ClassVar, Generic, TypeVar
 
 from mechassay.circuits.scores import Circuit
 from mechassay.errors import BadUsage
@@ -77,13 +76,29 @@ class Sample:
 
 
 @dataclass(frozen=True)
-class Line(ABC):
+class Legend:
+    """What stands under a drawing.
+
+    Attributes:
+        rows: samples of lines, row by row.
+        caption: text below them; it is wrapped.
+        style: CSS rules of the classes of paints.
+    """
+
+    rows: Sequence[Sequence[Sample]]
+    caption: str = ""
+    style: str = ""
+
+
+@dataclass(frozen=True)
+class Line:
     """An edge to draw; a writer or owner of None is the bar of `input` or `logits`.
 
     Attributes:
         name: of the edge.
         slot: 0, 1 or 2 where it enters a head's query, key or value; None at an MLP and the logits.
         width: of the line.
+        text: what pointing at it shows.
     """
 
     name: str
@@ -91,33 +106,48 @@ class Line(ABC):
     owner: int | None
     slot: int | None
     width: float
+    paint: Paint
+    text: str
 
-    @property
-    @abstractmethod
-    def paint(self) -> Paint: ...
-
-    @property
-    @abstractmethod
-    def text(self) -> str:
-        """What pointing at the line shows."""
+    @staticmethod
+    def of(graph: Graph, writer: int, reader: int, width: float, paint: Paint, text: str) -> Line:
+        """The line of an edge; its text begins with its name."""
+        slot = reader % graph.readers_per_layer // graph.n_heads
+        owner = None if reader == graph.logits else int(graph.reader_owner[reader])
+        name = graph.edge_name(writer, reader)
+        entered = None if owner is None or slot == 3 else slot
+        return Line(name, writer or None, owner, entered, width, paint, f"{name}  {text}")
 
 
 @dataclass(frozen=True)
 class Node:
-    """A head or an MLP, in a row of the drawing."""
+    """A head or an MLP, in a row of the drawing.
+
+    Attributes:
+        text: what pointing at it shows.
+        paint: of its outline; None for the plain one.
+    """
 
     writer: int
     name: str
     layer: int
     row: int
     is_head: bool
+    text: str
+    paint: Paint | None
 
     @property
     def width(self) -> float:
         return HEAD_WIDTH if self.is_head else MLP_WIDTH
 
 
-AnyLine = TypeVar("AnyLine", bound=Line)
+@dataclass(frozen=True)
+class Drawing:
+    """A finished drawing: its SVG, which needs nothing else, and its title and description."""
+
+    svg: str
+    title: str
+    about: str
 
 
 def check_drawable(circuit: Circuit, what: str = "the circuit has") -> None:
@@ -133,20 +163,6 @@ def check_drawable(circuit: Circuit, what: str = "the circuit has") -> None:
         )
 
 
-def line_ends(
-    graph: Graph, writer: int, reader: int
-) -> tuple[str, int | None, int | None, int | None]:
-    """The first four fields of the line of an edge: name, writer, owner, slot."""
-    slot = reader % graph.readers_per_layer // graph.n_heads
-    owner = None if reader == graph.logits else int(graph.reader_owner[reader])
-    return (
-        graph.edge_name(writer, reader),
-        writer or None,
-        owner,
-        None if owner is None or slot == 3 else slot,
-    )
-
-
 def line_width(share: float) -> float:
     """Width of a line whose |score| is this share of the largest:
     grows with the square root; the thinnest where undefined.
@@ -154,82 +170,115 @@ def line_width(share: float) -> float:
     return THINNEST if math.isnan(share) else THINNEST + (THICKEST - THINNEST) * math.sqrt(share)
 
 
-def nodes_between(graph: Graph, lines: Sequence[Line]) -> list[Node]:
+def nodes_between(
+    graph: Graph,
+    lines: Sequence[Line],
+    look: Callable[[str, list[Line], list[Line]], tuple[str, Paint | None]],
+) -> list[Node]:
     """The heads and MLPs at the ends of lines;
     in each layer the heads share a row and the MLP stands above them.
+
+    Args:
+        look: text and paint of a node, given its name and the lines into and out of it.
     """
-    writers = sorted(
-        {end for line in lines for end in (line.writer, line.owner) if end is not None}
-    )
+    into, out = defaultdict[int | None, list[Line]](list), defaultdict[int | None, list[Line]](list)
+    for line in lines:
+        into[line.owner].append(line)
+        out[line.writer].append(line)
+    writers = sorted({end for end in (*into, *out) if end is not None})
     places = [divmod(writer - 1, graph.writers_per_layer) for writer in writers]
     levels = sorted({(layer, place == graph.n_heads) for layer, place in places})
     row = {level: number for number, level in enumerate(levels, start=1)}
-    return [
-        Node(
-            writer,
-            graph.writer_name(writer),
-            layer,
-            row[layer, place == graph.n_heads],
-            place != graph.n_heads,
-        )
-        for writer, (layer, place) in zip(writers, places, strict=True)
+    nodes: list[Node] = []
+    for writer, (layer, place) in zip(writers, places, strict=True):
+        name, is_head = graph.writer_name(writer), place != graph.n_heads
+        text, paint = look(name, into[writer], out[writer])
+        nodes.append(Node(writer, name, layer, row[layer, not is_head], is_head, text, paint))
+    return nodes
+
+
+def draw(
+    lines: Sequence[Line],
+    nodes: Sequence[Node],
+    legend: Legend,
+    bar_text: Callable[[str, list[Line]], str],
+    title: str,
+    about: str,
+) -> Drawing:
+    """Place everything and draw it.
+
+    Args:
+        nodes: `nodes_between` the lines.
+        bar_text: what pointing at a bar shows, given its name and the lines that end at it.
+        about: what the drawing shows, for whoever cannot see it.
+    """
+    canvas = _Canvas(lines, nodes, bool(title))
+    width, inputs = canvas.width, [line for line in lines if line.writer is None]
+    caption = textwrap.wrap(legend.caption, int(canvas.inner / LETTER))
+    below = LEGEND + LEGEND_ROW * (len(legend.rows) - 1) + CAPTION_ROW * len(caption)
+    height = canvas.row_y[0] + BOX_HEIGHT / 2 + below + MARGIN
+    middle = (canvas.row_y[0] + canvas.row_y[-1]) / 2 + 4
+    outputs = [line for line in lines if line.owner is None]
+    # The strongest lines last, on top of the others.
+    order = sorted(range(len(lines)), key=lambda number: lines[number].width)
+    parts = [
+        (
+            '<svg xmlns="http://www.w3.org/2000/svg" class="mechassay-circuit" role="img"'
+            f' aria-label="{escape(title or "circuit")}" width="{width:.0f}"'
+            f' height="{height:.0f}" viewBox="0 0 {width:.0f} {height:.0f}">'
+        ),
+        f"<desc>{escape(about)}</desc><style>{STYLE}{legend.style}</style>",
+        *([_text(MARGIN, MARGIN + 13, title, size=15.0, weight=600)] if title else []),
+        *canvas.bands(),
+        '<g class="edges">',
+        *(canvas.link(lines[number], canvas.layout.link_x[number]) for number in order),
+        "</g>",
+        canvas.bar("logits", canvas.n_rows - 1, bar_text("logits", outputs)),
+        canvas.bar("input", 0, bar_text("input", inputs)),
+        *(canvas.node(node, x) for node, x in zip(nodes, canvas.layout.node_x, strict=True)),
+        *([] if lines else [_text(width / 2, middle, "no edges", anchor="middle")]),
+        *_legend(legend.rows, caption, canvas.row_y[0] + BOX_HEIGHT / 2 + 26),
+        "</svg>",
     ]
+    return Drawing("\n".join(parts), title or "circuit", about)
 
 
-class Canvas(ABC, Generic[AnyLine]):
-    """Coordinates and SVG of one drawing. y grows downwards, rows are counted from the bottom."""
+@dataclass(frozen=True)
+class _Canvas:
+    """Coordinates and pieces of one drawing: y grows downwards, rows count from the bottom."""
 
-    style: ClassVar[str] = STYLE
+    lines: Sequence[Line]
+    nodes: Sequence[Node]
+    titled: bool
 
-    def __init__(
-        self,
-        lines: Sequence[AnyLine],
-        nodes: Sequence[Node],
-        title: str,
-        about: str,
-        caption: str = "",
-    ) -> None:
-        """Place everything.
+    @property
+    def n_rows(self) -> int:
+        return 2 + max((node.row for node in self.nodes), default=0)
 
-        Args:
-            nodes: `nodes_between` the lines.
-            about: what the drawing shows, for whoever cannot see it.
-            caption: text under the legend; it is wrapped.
-        """
-        self.lines, self.nodes, self.title, self.about = lines, nodes, title, about
-        self.n_rows = 2 + max((node.row for node in nodes), default=0)
-        self.row_of = {node.writer: node.row for node in nodes}
-        self.layer_of_row = {node.row: node.layer for node in nodes}
-        self.layout = self._lay_out()
-        self.inner = max(self.layout.width, MIN_WIDTH - LABELS - 2 * MARGIN)
-        self.left = MARGIN + LABELS + (self.inner - self.layout.width) / 2
-        self.width = LABELS + 2 * MARGIN + self.inner
-        self.row_y = self._rows()
-        self.caption = textwrap.wrap(caption, int(self.inner / LETTER))
-        below = LEGEND + LEGEND_ROW * (len(self.samples()) - 1) + CAPTION_ROW * len(self.caption)
-        self.height = self.row_y[0] + BOX_HEIGHT / 2 + below + MARGIN
+    @cached_property
+    def row_of(self) -> dict[int | None, int]:
+        """Row of every writer; None is `input`."""
+        return {None: 0} | {node.writer: node.row for node in self.nodes}
 
-    # What a kind of drawing decides
+    @cached_property
+    def layer_of_row(self) -> dict[int, int]:
+        return {node.row: node.layer for node in self.nodes}
 
-    @abstractmethod
-    def bar_text(self, name: str, ends: list[AnyLine]) -> str:
-        """What pointing at a bar shows."""
+    @cached_property
+    def inner(self) -> float:
+        """Width of the bars."""
+        return max(self.layout.width, MIN_WIDTH - LABELS - 2 * MARGIN)
 
-    @abstractmethod
-    def node_text(self, node: Node, into: list[AnyLine], out: list[AnyLine]) -> str:
-        """What pointing at a node shows."""
+    @property
+    def left(self) -> float:
+        return MARGIN + LABELS + (self.inner - self.layout.width) / 2
 
-    def node_paint(self, into: list[AnyLine], out: list[AnyLine]) -> Paint | None:
-        """What a node's outline is drawn with; None for the plain one."""
-        return None
+    @property
+    def width(self) -> float:
+        return LABELS + 2 * MARGIN + self.inner
 
-    @abstractmethod
-    def samples(self) -> list[list[Sample]]:
-        """The lines of the legend."""
-
-    # Places
-
-    def _lay_out(self) -> Layout:
+    @cached_property
+    def layout(self) -> Layout:
         number = {node.writer: place for place, node in enumerate(self.nodes)}
         links = [
             Link(
@@ -241,107 +290,43 @@ class Canvas(ABC, Generic[AnyLine]):
             )
             for line in self.lines
         ]
-        gap = 5.0 if len(links) <= 100 else 3.0
-        return lay_out(
-            [node.row for node in self.nodes],
-            [node.width for node in self.nodes],
-            links,
-            self.n_rows,
-            gap,
-        )
+        rows, widths = [node.row for node in self.nodes], [node.width for node in self.nodes]
+        return lay_out(rows, widths, links, self.n_rows, 5.0 if len(links) <= 100 else 3.0)
 
-    def _rows(self) -> list[float]:
+    @cached_property
+    def row_y(self) -> list[float]:
         """Middle of every row: layers stand apart, an MLP close above its heads,
         more room where many lines move sideways.
         """
         moving = [0] * self.n_rows
         for line, xs in zip(self.lines, self.layout.link_x, strict=True):
-            first = self._first_row(line)
+            first = self.row_of[line.writer]
             for step, (x, next_x) in enumerate(pairwise(xs)):
                 moving[first + step + 1] += abs(next_x - x) > 20
-        y, found = MARGIN + (TITLE if self.title else 0.0) + BOX_HEIGHT / 2, [0.0] * self.n_rows
+        y, found = MARGIN + (TITLE if self.titled else 0.0) + BOX_HEIGHT / 2, [0.0] * self.n_rows
         for row in reversed(range(self.n_rows)):
             found[row] = y
             same = row > 0 and self.layer_of_row.get(row) == self.layer_of_row.get(row - 1, -1)
             y += BOX_HEIGHT + (GAP_WITHIN if same else GAP_BETWEEN) + min(1.5 * moving[row], 40.0)
         return found
 
-    def _first_row(self, line: AnyLine) -> int:
-        return 0 if line.writer is None else self.row_of[line.writer]
-
-    # Pieces
-
-    def svg(self) -> str:
-        """The drawing."""
-        size = f"{self.width:.0f} {self.height:.0f}"
-        width, height = size.split()
-        # The strongest lines last, on top of the others.
-        order = sorted(range(len(self.lines)), key=lambda number: self.lines[number].width)
-        parts = [
-            (
-                '<svg xmlns="http://www.w3.org/2000/svg" class="mechassay-circuit" role="img"'
-                f' aria-label="{escape(self.title or "circuit")}" width="{width}" height="{height}"'
-                f' viewBox="0 0 {size}">'
-            ),
-            f"<desc>{escape(self.about)}</desc><style>{self.style}</style>",
-            *(
-                [_text(MARGIN, MARGIN + 13, self.title, size=15.0, weight=600)]
-                if self.title
-                else []
-            ),
-            *self._bands(),
-            '<g class="edges">',
-            *(self._link(self.lines[number], self.layout.link_x[number]) for number in order),
-            "</g>",
-            self._bar(
-                "logits", self.n_rows - 1, [line for line in self.lines if line.owner is None]
-            ),
-            self._bar("input", 0, [line for line in self.lines if line.writer is None]),
-            *(self._node(node, x) for node, x in zip(self.nodes, self.layout.node_x, strict=True)),
-            *(
-                []
-                if self.lines
-                else [
-                    _text(
-                        self.width / 2,
-                        (self.row_y[0] + self.row_y[-1]) / 2 + 4,
-                        "no edges",
-                        anchor="middle",
-                    )
-                ]
-            ),
-            *self._legend(),
-            "</svg>",
-        ]
-        return "\n".join(parts)
-
-    def _bands(self) -> list[str]:
+    def bands(self) -> list[str]:
         """A faint band and a number for every layer drawn."""
         rows: dict[int, list[int]] = defaultdict(list)
         for row, layer in sorted(self.layer_of_row.items()):
             rows[layer].append(row)
         parts: list[str] = []
         for layer, held in rows.items():
-            top, bottom = (
-                self.row_y[held[-1]] - BOX_HEIGHT / 2 - 6,
-                self.row_y[held[0]] + BOX_HEIGHT / 2 + 6,
-            )
-            parts.append(
-                _rect(
-                    MARGIN,
-                    top,
-                    self.width - 2 * MARGIN,
-                    bottom - top,
-                    'fill="currentColor" fill-opacity=".035"',
-                )
-            )
-            parts.append(
-                _text(MARGIN + 8, (top + bottom) / 2 + 4, f"layer {layer}", size=11.0, opacity=0.65)
-            )
+            top = self.row_y[held[-1]] - BOX_HEIGHT / 2 - 6
+            bottom = self.row_y[held[0]] + BOX_HEIGHT / 2 + 6
+            faint = 'fill="currentColor" fill-opacity=".035"'
+            parts.append(_rect(MARGIN, top, self.width - 2 * MARGIN, bottom - top, faint))
+            middle = (top + bottom) / 2 + 4
+            parts.append(_text(MARGIN + 8, middle, f"layer {layer}", size=11.0, opacity=0.65))
         return parts
 
-    def _link(self, line: AnyLine, xs: list[float]) -> str:
-        paint, path = line.paint, self._path(self._first_row(line), xs)
+    def link(self, line: Line, xs: list[float]) -> str:
+        paint, path = line.paint, self._path(self.row_of[line.writer], xs)
         return (
             f'<g class="link"><title>{escape(line.text)}</title><path class="edge {paint.kind}"'
             f' stroke="{paint.colour}" fill="none" stroke-width="{line.width:.2f}"{paint.dashes}'
@@ -380,58 +365,49 @@ class Canvas(ABC, Generic[AnyLine]):
         inner = [2 * a * b / (a + b) if a * b > 0 else 0.0 for a, b in pairwise(steps)]
         return [0.0, *(max(-MAX_LEAN, min(MAX_LEAN, slope)) for slope in inner), 0.0]
 
-    def _bar(self, name: str, row: int, ends: list[AnyLine]) -> str:
+    def bar(self, name: str, row: int, text: str) -> str:
         y, x, width = self.row_y[row], MARGIN + LABELS, self.inner
         box = _rect(x, y - BOX_HEIGHT / 2, width, BOX_HEIGHT, SHAPE)
         label = _text(x + width / 2, y + 4.5, name, size=13.0, weight=600, anchor="middle")
-        return f'<g class="node"><title>{escape(self.bar_text(name, ends))}</title>{box}{label}</g>'
+        return f'<g class="node"><title>{escape(text)}</title>{box}{label}</g>'
 
-    def _node(self, node: Node, x: float) -> str:
-        into = [line for line in self.lines if line.owner == node.writer]
-        out = [line for line in self.lines if line.writer == node.writer]
+    def node(self, node: Node, x: float) -> str:
         x, y = self.left + x, self.row_y[node.row]
-        paint = self.node_paint(into, out)
-        shape = SHAPE if paint is None else _outline(paint)
+        shape = SHAPE if node.paint is None else _outline(node.paint)
         inside = _head(x, y, shape) if node.is_head else _hexagon(x, y, shape)
-        marks = "".join(
-            _mark(x, y, slot)
-            for slot in sorted({line.slot for line in into if line.slot is not None})
-        )
+        slots = {line.slot for line in self.lines if line.owner == node.writer} - {None}
+        marks = "".join(_mark(x, y, slot) for slot in range(len(SLOTS)) if slot in slots)
         label = _text(x, y + (0 if marks else 4), node.name, size=12.0, weight=600, anchor="middle")
-        title = escape(self.node_text(node, into, out))
-        return f'<g class="node"><title>{title}</title>{inside}{label}{marks}</g>'
+        return f'<g class="node"><title>{escape(node.text)}</title>{inside}{label}{marks}</g>'
 
-    def _legend(self) -> list[str]:
-        """Under the drawing: what the lines mean, what the shapes mean, and the caption."""
-        y = self.row_y[0] + BOX_HEIGHT / 2 + 26
-        parts: list[str] = []
-        for number, row in enumerate(self.samples()):
-            x, y = MARGIN + LABELS, y + LEGEND_ROW * (number > 0)
-            for sample in row:
-                paint = sample.paint
-                parts.append(
-                    f'<path class="{paint.kind}" stroke="{paint.colour}"'
-                    f' stroke-width="{sample.width:.2f}"{paint.dashes} d="M{x:.0f} {y:.0f}h26"/>'
-                )
-                parts.append(_text(x + 33, y + 4, sample.text, size=11.5))
-                x += 33 + 6.4 * len(sample.text) + 22
-        x, y = MARGIN + LABELS + HEAD_WIDTH / 2 * 0.62, y + 26
-        parts.append(f'<g transform="translate({x:.1f} {y:.1f}) scale(.62)">{_head(0.0, 0.0)}</g>')
-        parts.append(
-            _text(x + 24, y + 4, "attention head; a line ends at the q, k or v it feeds", size=11.5)
-        )
-        x += 24 + 330
-        parts.append(
-            f'<g transform="translate({x:.1f} {y:.1f}) scale(.62)">{_hexagon(0.0, 0.0)}</g>'
-        )
-        parts.append(_text(x + 22, y + 4, "MLP", size=11.5))
-        parts.append(_text(x + 75, y + 4, "computation runs upwards", size=11.5, opacity=0.7))
-        y += 11
-        parts += [
-            _text(MARGIN + LABELS, y + CAPTION_ROW * number, text, size=11.5)
-            for number, text in enumerate(self.caption, start=1)
-        ]
-        return parts
+
+def _legend(rows: Sequence[Sequence[Sample]], caption: Sequence[str], y: float) -> list[str]:
+    """Under the drawing: what the lines mean, what the shapes mean, and the caption."""
+    parts: list[str] = []
+    for number, row in enumerate(rows):
+        x, y = MARGIN + LABELS, y + LEGEND_ROW * (number > 0)
+        for sample in row:
+            paint = sample.paint
+            parts.append(
+                f'<path class="{paint.kind}" stroke="{paint.colour}"'
+                f' stroke-width="{sample.width:.2f}"{paint.dashes} d="M{x:.0f} {y:.0f}h26"/>'
+            )
+            parts.append(_text(x + 33, y + 4, sample.text, size=11.5))
+            x += 33 + 6.4 * len(sample.text) + 22
+    x, y = MARGIN + LABELS + HEAD_WIDTH / 2 * 0.62, y + 26
+    entered = "attention head; a line ends at the q, k or v it feeds"
+    parts.append(f'<g transform="translate({x:.1f} {y:.1f}) scale(.62)">{_head(0.0, 0.0)}</g>')
+    parts.append(_text(x + 24, y + 4, entered, size=11.5))
+    x += 24 + 330
+    parts.append(f'<g transform="translate({x:.1f} {y:.1f}) scale(.62)">{_hexagon(0.0, 0.0)}</g>')
+    parts.append(_text(x + 22, y + 4, "MLP", size=11.5))
+    parts.append(_text(x + 75, y + 4, "computation runs upwards", size=11.5, opacity=0.7))
+    x, y = MARGIN + LABELS, y + 11
+    lines = enumerate(caption, start=1)
+    return [
+        *parts,
+        *(_text(x, y + CAPTION_ROW * number, line, size=11.5) for number, line in lines),
+    ]
 
 
 FILL = 'fill="currentColor" fill-opacity=".07"'

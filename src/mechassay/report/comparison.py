@@ -17,28 +17,25 @@ confuses them; dashes say the same again. A page may set the colours `--mechassa
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import ClassVar, Literal
+from typing import Literal
 
 from mechassay.circuits.overlap import Overlap, overlap_of
 from mechassay.circuits.scores import Circuit, EdgeScores
 from mechassay.errors import GraphMismatch
 from mechassay.report.canvas import (
-    STYLE,
-    Canvas,
+    Drawing,
+    Legend,
     Line,
-    Node,
     Paint,
     Sample,
     check_drawable,
-    line_ends,
+    draw,
     line_width,
     nodes_between,
 )
 from mechassay.report.drawing import score_text
 from mechassay.report.tables import NOTHING, Grid
-from mechassay.report.text import number
+from mechassay.report.text import number, shortened
 
 Held = Literal["both", "only-a", "only-b"]
 HELD: tuple[Held, ...] = ("both", "only-a", "only-b")
@@ -56,25 +53,11 @@ SHORT = 40
 """Letters of a circuit's name in the drawing; pointing at a line shows all of it."""
 
 
-@dataclass(frozen=True)
-class _Edge(Line):
-    """An edge of either circuit.
-
-    Attributes:
-        held: who has it.
-        about: the circuits that have it, and its scores.
-    """
-
-    held: Held
-    about: str
-
-    @property
-    def paint(self) -> Paint:
-        return PAINTS[self.held]
-
-    @property
-    def text(self) -> str:
-        return f"{self.name}  {self.about}"
+STYLE = f"""\
+.mechassay-circuit .both {{ stroke: currentColor; }}
+.mechassay-circuit .only-a {{ stroke: var(--mechassay-only-a, {ONLY_A}); }}
+.mechassay-circuit .only-b {{ stroke: var(--mechassay-only-b, {ONLY_B}); }}
+"""
 
 
 def draw_comparison(
@@ -85,7 +68,7 @@ def draw_comparison(
     scores_a: EdgeScores | None = None,
     scores_b: EdgeScores | None = None,
     title: str = "",
-) -> str:
+) -> Drawing:
     """Two circuits as one self-contained SVG; see the module's description for how to read it.
 
     Args:
@@ -104,48 +87,46 @@ def draw_comparison(
             )
     union = Circuit(a.graph, a.edges | b.edges)
     check_drawable(union, "the two circuits together have")
-    edges = _edges(union, (a, b), names, (scores_a, scores_b))
-    about = overlap_text(overlap, names)
-    nodes = nodes_between(a.graph, edges)
-    return _Comparison(
-        edges, nodes, title, about, overlap_text(overlap, _short(names)), overlap, names
-    ).svg()
-
-
-def _edges(
-    union: Circuit,
-    circuits: Sequence[Circuit],
-    names: tuple[str, str],
-    scores: tuple[EdgeScores | None, EdgeScores | None],
-) -> list[_Edge]:
-    given = [(name, each) for name, each in zip(names, scores, strict=True) if each is not None]
-    # Without the scores of one circuit, widths would say nothing about its lines.
-    scored = [
-        (circuit, each) for circuit, each in zip(circuits, scores, strict=True) if each is not None
+    given = [
+        (name, circuit, scores)
+        for name, circuit, scores in zip(names, (a, b), (scores_a, scores_b), strict=True)
+        if scores is not None
     ]
-    shares = [_shares(*each) for each in scored] if len(scored) == 2 else []
-    first, second = (circuit.edges for circuit in circuits)
-    found: list[_Edge] = []
+    # Without the scores of one circuit, widths would say nothing about its lines.
+    shares = [_shares(circuit, scores) for _, circuit, scores in given] if len(given) == 2 else []
+    held_by: dict[str, Held] = {}
+    lines: list[Line] = []
     for u, v in union.edges.nonzero().tolist():
-        held: Held = (
-            "both" if first[u, v] and second[u, v] else "only-a" if first[u, v] else "only-b"
-        )
-        values = [f"{name} {score_text(float(each.values[u, v]))}" for name, each in given]
-        about = (
-            "; ".join([_held_text(held, names), ", ".join(values)])
-            if values
-            else _held_text(held, names)
-        )
+        held: Held = "both" if a.edges[u, v] and b.edges[u, v] else "only-a"
+        if not a.edges[u, v]:
+            held = "only-b"
+        values = ", ".join(f"{name} {score_text(float(s.values[u, v]))}" for name, _, s in given)
+        text = "; ".join(filter(None, (_held_text(held, names), values)))
         share = max((each.get((u, v), 0.0) for each in shares), default=PLAIN_SHARE)
-        found.append(
-            _Edge(
-                *line_ends(union.graph, u, v),
-                width=max(THIN, line_width(share)),
-                held=held,
-                about=about,
-            )
+        lines.append(Line.of(a.graph, u, v, max(THIN, line_width(share)), PAINTS[held], text))
+        held_by[lines[-1].name] = held
+
+    def counts(lines: list[Line]) -> str:
+        held = [held_by[line.name] for line in lines]
+        return "".join(
+            f"; {held.count(kind)} {_held_text(kind, names)}" for kind in HELD if kind in held
         )
-    return found
+
+    def look(name: str, into: list[Line], out: list[Line]) -> tuple[str, Paint]:
+        held: set[Held] = {held_by[line.name] for line in (*into, *out)}
+        whose: Held = held.pop() if len(held) == 1 else "both"
+        text = f"{len(into)} in, {len(out)} out{counts([*into, *out])}"
+        return f"{name}, {_held_text(whose, names)}: {text}", PAINTS[whose]
+
+    short = (shortened(names[0], SHORT), shortened(names[1], SHORT))
+    return draw(
+        lines,
+        nodes_between(a.graph, lines, look),
+        Legend(_samples(overlap, short), overlap_text(overlap, short), STYLE),
+        lambda name, ends: f"{name}: {len(ends)} edges{counts(ends)}",
+        title,
+        overlap_text(overlap, names),
+    )
 
 
 def _shares(circuit: Circuit, scores: EdgeScores) -> dict[tuple[int, int], float]:
@@ -162,81 +143,17 @@ def _held_text(held: Held, names: tuple[str, str]) -> str:
     return "in both" if held == "both" else f"only in {names[0] if held == 'only-a' else names[1]}"
 
 
-def _short(names: tuple[str, str]) -> tuple[str, str]:
-    """Names without their middle where they are long."""
-    first, second = (
-        name if len(name) <= SHORT else f"{name[: SHORT // 2]}…{name[1 - SHORT // 2 :]}"
-        for name in names
-    )
-    return first, second
-
-
-class _Comparison(Canvas[_Edge]):
-    """Two circuits, each edge and node marked with whose it is."""
-
-    style: ClassVar[str] = f"""{STYLE}\
-.mechassay-circuit .both {{ stroke: currentColor; }}
-.mechassay-circuit .only-a {{ stroke: var(--mechassay-only-a, {ONLY_A}); }}
-.mechassay-circuit .only-b {{ stroke: var(--mechassay-only-b, {ONLY_B}); }}
-"""
-
-    def __init__(
-        self,
-        lines: Sequence[_Edge],
-        nodes: Sequence[Node],
-        title: str,
-        about: str,
-        caption: str,
-        overlap: Overlap,
-        names: tuple[str, str],
-    ) -> None:
-        self.overlap, self.names = overlap, names
-        super().__init__(lines, nodes, title, about, caption)
-
-    def bar_text(self, name: str, ends: list[_Edge]) -> str:
-        return f"{name}: {len(ends)} edges{self._counts(ends)}"
-
-    def node_text(self, node: Node, into: list[_Edge], out: list[_Edge]) -> str:
-        whose = _held_text(_holder([*into, *out]), self.names)
-        return f"{node.name}, {whose}: {len(into)} in, {len(out)} out{self._counts([*into, *out])}"
-
-    def _counts(self, edges: list[_Edge]) -> str:
-        counts = [
-            (sum(edge.held == held for edge in edges), _held_text(held, self.names))
-            for held in HELD
-        ]
-        return "".join(f"; {count} {text}" for count, text in counts if count)
-
-    def node_paint(self, into: list[_Edge], out: list[_Edge]) -> Paint:
-        return PAINTS[_holder([*into, *out])]
-
-    def samples(self) -> list[list[Sample]]:
-        each = self.overlap
-        edges = (each.edges_both, each.edges_a - each.edges_both, each.edges_b - each.edges_both)
-        nodes = (each.nodes_both, each.nodes_a - each.nodes_both, each.nodes_b - each.nodes_both)
-        return [
-            [
-                Sample(
-                    PAINTS[held],
-                    f"{_held_text(held, _short(self.names))}: {_edges_text(n)}, {_nodes_text(k)}",
-                )
-            ]
-            for held, n, k in zip(HELD, edges, nodes, strict=True)
-        ]
-
-
-def _holder(edges: list[_Edge]) -> Held:
-    """Whose a node with these edges is."""
-    held: set[Held] = {edge.held for edge in edges}
-    return held.pop() if len(held) == 1 else "both"
-
-
-def _edges_text(n: int) -> str:
-    return f"{n:,} edge{'s' * (n != 1)}"
-
-
-def _nodes_text(n: int) -> str:
-    return f"{n:,} node{'s' * (n != 1)}"
+def _samples(overlap: Overlap, names: tuple[str, str]) -> list[list[Sample]]:
+    """The legend: a row for each kind of line, with how many edges and nodes it stands for."""
+    edges = (overlap.edges_both, overlap.edges_a, overlap.edges_b)
+    nodes = (overlap.nodes_both, overlap.nodes_a, overlap.nodes_b)
+    rows: list[list[Sample]] = []
+    for held, n, k in zip(HELD, edges, nodes, strict=True):
+        if held != "both":
+            n, k = n - overlap.edges_both, k - overlap.nodes_both
+        counts = f"{n:,} edge{'s' * (n != 1)}, {k:,} node{'s' * (k != 1)}"
+        rows.append([Sample(PAINTS[held], f"{_held_text(held, names)}: {counts}")])
+    return rows
 
 
 # The overlap in words and as a table

@@ -14,47 +14,34 @@ decided in `canvas` and `layout`.
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
-from typing import ClassVar
 
-from mechassay.circuits.scores import Circuit, EdgeScores
+from mechassay.circuits.node_scores import NodeScores
+from mechassay.circuits.scores import By, Circuit, EdgeScores
 from mechassay.errors import GraphMismatch
 from mechassay.report.canvas import (
-    STYLE,
-    Canvas,
+    Drawing,
+    Legend,
     Line,
-    Node,
     Paint,
     Sample,
     check_drawable,
-    line_ends,
+    draw,
     line_width,
     nodes_between,
 )
 
+DRAWN_EDGES = 60
+"""Edges that a drawing has room for, if nobody asks for another number."""
 HELPS, HURTS, UNKNOWN = "#0072b2", "#d55e00", "#808080"
 PAINTS = {
     "helps": Paint("helps", HELPS),
     "hurts": Paint("hurts", HURTS),
     "unknown": Paint("unknown", UNKNOWN, "5 4"),
 }
-
-
-@dataclass(frozen=True)
-class _Edge(Line):
-    """An edge of the circuit and its score."""
-
-    score: float
-
-    @property
-    def paint(self) -> Paint:
-        return PAINTS[
-            "unknown" if math.isnan(self.score) else "hurts" if self.score < 0 else "helps"
-        ]
-
-    @property
-    def text(self) -> str:
-        return f"{self.name}  {score_text(self.score)}"
+STYLE = f"""\
+.mechassay-circuit .helps {{ stroke: var(--mechassay-helps, {HELPS}); }}
+.mechassay-circuit .hurts {{ stroke: var(--mechassay-hurts, {HURTS}); }}
+"""
 
 
 def score_text(score: float) -> str:
@@ -62,84 +49,89 @@ def score_text(score: float) -> str:
     return "not scored" if math.isnan(score) else format(score, "+.3g")
 
 
-def draw_circuit(scores: EdgeScores, circuit: Circuit, *, title: str = "") -> str:
+def draw_circuit(scores: EdgeScores | None, circuit: Circuit, *, title: str = "") -> Drawing:
     """A circuit as a self-contained SVG; see the module's description for how to read it.
+
+    Args:
+        scores: None if no edge has one.
 
     Raises:
         GraphMismatch: the circuit belongs to another graph than the scores.
         BadUsage: more edges than anybody could see apart (1,000).
     """
-    if scores.graph != circuit.graph:
+    graph = circuit.graph
+    if scores is not None and scores.graph != graph:
         raise GraphMismatch(
-            f"The circuit belongs to {circuit.graph}; the scores were made on {scores.graph}."
+            f"The circuit belongs to {graph}; the scores were made on {scores.graph}."
         )
     check_drawable(circuit)
-    edges = _edges(scores, circuit)
-    nodes, kept = nodes_between(circuit.graph, edges), len(circuit.pruned())
+    score_of = {
+        (u, v): math.nan if scores is None else float(scores.values[u, v])
+        for u, v in circuit.edges.nonzero().tolist()
+    }
+    by_name = {graph.edge_name(*edge): score for edge, score in score_of.items()}
+    scored = [abs(score) for score in score_of.values() if not math.isnan(score)]
+    largest = max(scored, default=0.0)
+
+    def width(score: float) -> float:
+        return line_width(abs(score) / largest if largest else 0.0)
+
+    def total(lines: list[Line]) -> str:
+        known = [by_name[line.name] for line in lines if not math.isnan(by_name[line.name])]
+        return f"(sum {math.fsum(known):+.3g})"
+
+    def look(name: str, into: list[Line], out: list[Line]) -> tuple[str, None]:
+        return f"{name}: {len(into)} in {total(into)}, {len(out)} out {total(out)}", None
+
+    lines = [
+        Line.of(graph, *edge, width(score), _paint(score), score_text(score))
+        for edge, score in score_of.items()
+    ]
+    nodes, kept = nodes_between(graph, lines, look), len(circuit.pruned())
     paths = (
-        f"{'all' if kept == len(edges) else kept} of them on a path from input to logits"
-        if edges
+        f"{'all' if kept == len(lines) else kept} of them on a path from input to logits"
+        if lines
         else "an empty circuit"
     )
-    about = f"{len(edges)} edges between input, logits, and {len(nodes)} heads and MLPs; {paths}."
-    return _Drawing(edges, nodes, title, about).svg()
-
-
-def _edges(scores: EdgeScores, circuit: Circuit) -> list[_Edge]:
-    found = [(u, v, float(scores.values[u, v])) for u, v in circuit.edges.nonzero().tolist()]
-    largest = _largest([score for *_, score in found])
-    return [
-        _Edge(*line_ends(circuit.graph, u, v), width=_width(score, largest), score=score)
-        for u, v, score in found
+    sizes = [largest, largest * 0.1] if largest else []
+    legend = [
+        Sample(PAINTS["helps"], "helps (score > 0)"),
+        Sample(PAINTS["hurts"], "hurts (score < 0)"),
+        *(Sample(Paint("", "currentColor"), f"|score| {size:.2g}", width(size)) for size in sizes),
     ]
+    return draw(
+        lines,
+        nodes,
+        Legend([legend], style=STYLE),
+        lambda name, ends: f"{name}: {len(ends)} edges {total(ends)}",
+        title,
+        f"{len(lines)} edges between input, logits, and {len(nodes)} heads and MLPs; {paths}.",
+    )
 
 
-def _largest(scores: list[float]) -> float:
-    return max((abs(score) for score in scores if not math.isnan(score)), default=0.0)
+def _paint(score: float) -> Paint:
+    return PAINTS["unknown" if math.isnan(score) else "hurts" if score < 0 else "helps"]
 
 
-def _width(score: float, largest: float) -> float:
-    return line_width(abs(score) / largest if largest else 0.0)
+def largest_drawable(
+    scores: EdgeScores | NodeScores, n_edges: int = DRAWN_EDGES, by: By = "magnitude"
+) -> Circuit:
+    """The largest circuit of top edges, or of top nodes,
+    that has at most `n_edges` left after pruning.
 
-
-class _Drawing(Canvas[_Edge]):
-    """A circuit with the scores of its edges."""
-
-    style: ClassVar[str] = f"""{STYLE}\
-.mechassay-circuit .helps {{ stroke: var(--mechassay-helps, {HELPS}); }}
-.mechassay-circuit .hurts {{ stroke: var(--mechassay-hurts, {HURTS}); }}
-"""
-
-    def bar_text(self, name: str, ends: list[_Edge]) -> str:
-        return f"{name}: {len(ends)} edges (sum {_sum(ends):+.3g})"
-
-    def node_text(self, node: Node, into: list[_Edge], out: list[_Edge]) -> str:
-        return (
-            f"{node.name}: {len(into)} in (sum {_sum(into):+.3g}), {len(out)} out (sum"
-            f" {_sum(out):+.3g})"
-        )
-
-    def samples(self) -> list[list[Sample]]:
-        largest = _largest([edge.score for edge in self.lines])
-        widths = [
-            (largest * share, _width(largest * share, largest))
-            for share in (1.0, 0.1)
-            if largest > 0
-        ]
-        signs = [
-            Sample(PAINTS["helps"], "helps (score > 0)"),
-            Sample(PAINTS["hurts"], "hurts (score < 0)"),
-        ]
-        return [
-            [
-                *signs,
-                *(
-                    Sample(Paint("", "currentColor"), f"|score| {score:.2g}", width)
-                    for score, width in widths
-                ),
-            ]
-        ]
-
-
-def _sum(edges: list[_Edge]) -> float:
-    return math.fsum(edge.score for edge in edges if not math.isnan(edge.score))
+    Where the first connected one is already larger, and where scores say that their circuits grow
+    from the logits, edges are grown; of nodes there is then none.
+    """
+    if isinstance(scores, EdgeScores) and scores.grows:
+        return scores.greedy(min(n_edges, scores.graph.n_edges), by=by).pruned()
+    low, high = 0, min(len(scores.ranking(by)), scores.graph.n_edges)
+    while low < high:
+        middle = (low + high + 1) // 2
+        if len(scores.top(middle, by=by).pruned()) <= n_edges:
+            low = middle
+        else:
+            high = middle - 1
+    found = scores.top(low, by=by).pruned()
+    if len(found) or not isinstance(scores, EdgeScores):
+        return found
+    return scores.greedy(min(n_edges, scores.graph.n_edges), by=by).pruned()

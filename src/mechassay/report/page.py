@@ -9,8 +9,6 @@ enters as it is are our own SVGs, and the page forbids itself scripts and loads 
 from __future__ import annotations
 
 import math
-import os
-import re
 from collections.abc import Sequence
 from itertools import groupby
 from pathlib import Path
@@ -21,7 +19,9 @@ from markupsafe import Markup
 
 from mechassay.circuits.faithfulness import FaithfulnessCurve
 from mechassay.circuits.record import record_of
+from mechassay.files import whole
 from mechassay.records import Failure, Record, Spec
+from mechassay.report.canvas import Drawing
 from mechassay.report.figures import areas_figure, colours, faithfulness_figure
 from mechassay.report.table import NUMERIC, shown_columns, table_rows
 from mechassay.report.text import (
@@ -48,7 +48,7 @@ MAX_EXAMPLES = 200
 def write_page(
     path: Path,
     results: Sequence[Record | FaithfulnessCurve],
-    drawings: Sequence[str] = (),
+    drawings: Sequence[Drawing] = (),
     failures: Sequence[Failure] = (),
     title: str | None = None,
 ) -> Path:
@@ -57,7 +57,7 @@ def write_page(
     Args:
         path: of the file; its folder is made.
         results: records; or curves, whose page then lacks what only a record knows.
-        drawings: SVGs of `draw_circuit`. They enter the page as they are.
+        drawings: of `draw_circuit`. Their SVGs enter the page as they are.
         failures: cells that failed, shown as rows.
 
     Returns:
@@ -74,16 +74,14 @@ def write_page(
     html = environment.get_template("page.html").render(
         _content(records, drawings, failures, title)
     )
-    path.parent.mkdir(parents=True, exist_ok=True)
-    partial = path.with_name(f"{path.name}.partial-{os.getpid()}")
-    partial.write_text(html, encoding="utf-8")
-    os.replace(partial, path)
+    with whole(path) as partial:
+        partial.write_text(html, encoding="utf-8")
     return path
 
 
 def _content(
     records: Sequence[Record],
-    drawings: Sequence[str],
+    drawings: Sequence[Drawing],
     failures: Sequence[Failure],
     title: str | None,
 ) -> dict[str, Any]:
@@ -98,7 +96,7 @@ def _content(
         "numeric": NUMERIC,
         "profiles": {record.metric.args.get("profile") for record in records},
         "has_log_areas": any(measure(record, "log_cpr") for record in records),
-        "drawings": [_drawing(svg) for svg in drawings],
+        "drawings": [_drawing(drawing) for drawing in drawings],
         "facts": _facts(records),
         "names": labels(records),
         "examples": [
@@ -165,15 +163,9 @@ def _table(records: Sequence[Record], failures: Sequence[Failure]) -> dict[str, 
     return {"columns": shown_columns(rows), "rows": list(zip(rows, drawn, strict=True))}
 
 
-def _drawing(svg: str) -> dict[str, Markup]:
-    """A drawing and its caption: the title and the description that it carries, escaped already."""
-    title = re.search(r'aria-label="([^"]*)"', svg)
-    about = re.search(r"<desc>(.*?)</desc>", svg, flags=re.DOTALL)
-    return {
-        "svg": Markup(svg),
-        "title": Markup(title[1] if title else ""),
-        "about": Markup(about[1] if about else ""),
-    }
+def _drawing(drawing: Drawing) -> dict[str, str]:
+    """A drawing and its caption."""
+    return {"svg": Markup(drawing.svg), "title": drawing.title, "about": drawing.about}
 
 
 def _facts(records: Sequence[Record]) -> list[tuple[str, list[tuple[str, int]]]]:

@@ -55,6 +55,18 @@ def interval(value: float, low: float, high: float, *, least: int = 0) -> str:
     return f"{shown} [{_fixed(low, decimals)}, {_fixed(high, decimals)}]"
 
 
+def shortened(text: str, most: int, keep: int | None = None) -> str:
+    """A text without its middle where it is longer than `most` letters.
+
+    Args:
+        keep: letters of its beginning that stay; half of `most` if not given.
+    """
+    if len(text) <= most:
+        return text
+    keep = most // 2 if keep is None else keep
+    return f"{text[:keep]}…{text[len(text) - (most - 1 - keep) :]}"
+
+
 def share(fraction: float) -> str:
     """A fraction as a percentage: `0.1 %`, in which lines do not break."""
     return f"{100 * fraction:.3g}\u00a0%"

@@ -27,7 +27,7 @@ import json
 import shutil
 import time
 from collections.abc import Callable, Mapping, Sequence
-from functools import cached_property
+from functools import cached_property, partial
 from pathlib import Path
 
 import numpy as np
@@ -49,6 +49,7 @@ from mechassay.circuits.faithfulness import evaluate
 from mechassay.circuits.methods import METHODS
 from mechassay.circuits.node_scores import Scores
 from mechassay.circuits.scores import Circuit
+from mechassay.circuits.spec import CircuitSpec, FoundCircuit
 from mechassay.errors import BadFile, MechassayError
 from mechassay.models.model import Model
 from mechassay.pairs import Batch
@@ -60,7 +61,7 @@ from mechassay.runs.adversarial_records import RecordMaker
 from mechassay.runs.circuits import CircuitsJob, Study, method_name
 from mechassay.runs.folder import RunFolder, write_text
 from mechassay.runs.job import Bench, Cell, plan_of
-from mechassay.runs.named_circuits import FoundCircuit, NamedCircuit, find_circuits
+from mechassay.runs.names import truth_circuit
 from mechassay.stats.groups import Field
 from mechassay.stats.partial_grid import PartialGrid
 
@@ -84,7 +85,7 @@ class AdversarialJob:
         # Everything that can be wrong with what was typed is found before the model is loaded.
         run.check()
         self.run, self.progress, self._load = run, progress, load
-        self.named = [NamedCircuit.parse(text) for text in run.circuits]
+        self.named = [CircuitSpec.parse(text) for text in run.circuits]
         self.task = run.load_task()
         if run.enumerate_all:
             check_finite(self.task)
@@ -144,9 +145,9 @@ class AdversarialJob:
             BadUsage: the folder holds results on other circuits of these names.
         """
         run = self.run
-        found = find_circuits(
-            self.named, self.model, run.model, run.ablation, run.seed, self._score
-        )
+        graph, truth = self.model.graph, partial(truth_circuit, run.model, run.ablation)
+        scores = self._scores()
+        found = [spec.find(graph, seed=run.seed, scores=scores, truth=truth) for spec in self.named]
         digest = hashlib.sha256()
         for each in found:
             edges, neurons = each.circuit.edges, each.circuit.neurons
@@ -159,13 +160,14 @@ class AdversarialJob:
         )
         return found
 
-    def _score(self, methods: Sequence[str]) -> Mapping[str, Scores]:
-        finder, scores = self.finder, dict[str, Scores]()
-        for text in methods:
+    def _scores(self) -> Mapping[str, Scores]:
+        """Scores of the methods that are to find circuits, by their text."""
+        scores: dict[str, Scores] = {}
+        for text in (spec.name for spec in self.named if spec.kind == "method"):
             name = method_name(METHODS.make(text))
             cell = Cell(name, {"method": name}, "", {"method": text})
             try:
-                scores[text] = finder.ranking(cell)
+                scores[text] = self.finder.ranking(cell)
             except Exception as error:
                 said = failure_of({"method": name}, error).message
                 raise MechassayError(f"{name} found no circuit: {said}") from error

@@ -14,9 +14,9 @@ from mechassay.adversarial.fields import parse_same, parse_where
 from mechassay.adversarial.statistics import LEAST_EFFECT, parse_map
 from mechassay.circuits.ablation import ABLATIONS
 from mechassay.circuits.pairing import check_pairing
+from mechassay.circuits.spec import CircuitSpec
 from mechassay.errors import BadUsage, UnknownName
 from mechassay.objectives import load_objective
-from mechassay.runs.named_circuits import NamedCircuit
 from mechassay.runs.names import task_named
 from mechassay.stats.bounds import check_share
 from mechassay.stats.design import DESIGN_KINDS
@@ -35,7 +35,7 @@ class AdversarialRun:
     Attributes:
         task: by a name that commands take, or the task itself. The plan has its name, version and
             settings.
-        circuits: as they are typed, see `runs.named_circuits`.
+        circuits: as they are typed, see `circuits.spec`.
         design: grid, matched or independent.
         n_clean, n_corrupted: prompts of each pool; only a grid's may differ.
         same: fields that both prompts of a grid's pair agree in; where: "FIELD=VALUE" of all
@@ -97,7 +97,7 @@ class AdversarialRun:
             key: list(value) if isinstance(value, tuple) else value for key, value in values.items()
         }
         plain["task"] = task_plan(self.load_task())
-        files = {text: NamedCircuit.parse(text).file_hash for text in self.circuits}
+        files = {text: CircuitSpec.parse(text).file_hash for text in self.circuits}
         return {**plain, "files": {text: digest for text, digest in files.items() if digest}}
 
     def load_task(self) -> Task:
@@ -176,7 +176,7 @@ class AdversarialRun:
                 f" {self.ablation} ablation."
             )
         if (self.objective or self.pairing != "matched") and not any(
-            NamedCircuit.parse(each).kind == "method" for each in self.circuits
+            CircuitSpec.parse(each).kind == "method" for each in self.circuits
         ):
             raise BadUsage(
                 "--objective and --pairing are of circuits that a method finds, METHOD@SIZE; none"

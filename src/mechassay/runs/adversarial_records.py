@@ -27,8 +27,8 @@ from mechassay.stats.resampled import split_by
 from mechassay.tasks.task import settings_of
 
 if TYPE_CHECKING:
+    from mechassay.circuits.spec import FoundCircuit
     from mechassay.runs.adversarial import AdversarialJob
-    from mechassay.runs.named_circuits import FoundCircuit
 
 KIND = "adversarial"
 DECIMALS = 4

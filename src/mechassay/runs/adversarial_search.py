@@ -4,8 +4,9 @@ from a task and a circuit as they are typed.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -15,11 +16,11 @@ from mechassay.adversarial.search import SearchResult, search
 from mechassay.circuits.methods import METHODS
 from mechassay.circuits.node_scores import Scores
 from mechassay.circuits.pairing import check_pairing, paired
+from mechassay.circuits.spec import CircuitSpec
 from mechassay.models.model import Model
 from mechassay.objectives import load_objective
 from mechassay.progress import BAR, Progress
-from mechassay.runs.named_circuits import NamedCircuit, find_circuits
-from mechassay.runs.names import task_named
+from mechassay.runs.names import task_named, truth_circuit
 from mechassay.tasks.task import Task, settings_of
 
 
@@ -29,7 +30,7 @@ class SearchRun:
 
     Attributes:
         task: by a name that commands take, or the task itself.
-        circuit: as it is typed, see `runs.named_circuits`.
+        circuit: as it is typed, see `circuits.spec`.
         n_clean, n_corrupted: prompts that the search begins with.
         budget: pairs to evaluate at the most. starts, restarts, compare: see `adversarial.search`.
         objective, pairing: what a method looks for the circuit by, and on which pairs; the task's
@@ -90,7 +91,7 @@ class SearchJob:
 
     def __post_init__(self) -> None:
         self.run.load_task()
-        NamedCircuit.parse(self.run.circuit)
+        CircuitSpec.parse(self.run.circuit)
         check_pairing(self.run.pairing)
         if self.run.objective is not None:
             load_objective(self.run.objective)
@@ -100,11 +101,12 @@ class SearchJob:
 
         Raises:
             KeyboardInterrupt: nothing was evaluated before it. BadPairs, GraphMismatch, NonFinite,
-            BadFile: see `draw_pools`, `find_circuits`, `adversarial.search`.
+            BadFile: see `draw_pools`, `CircuitSpec.find`, `adversarial.search`.
         """
         run, model, task = self.run, self.load(), self.run.load_task()
 
-        def score(methods: Sequence[str]) -> Mapping[str, Scores]:
+        spec, scores = CircuitSpec.parse(run.circuit), dict[str, Scores]()
+        if spec.kind == "method":
             pairs = task.pairs(
                 "train",
                 model,
@@ -117,14 +119,10 @@ class SearchJob:
                 model.batch(pairs), run.pairing, np.random.default_rng(run.seed), templates
             ).batch
             objective = load_objective(run.objective or task.objective)
-            return {
-                text: METHODS.make(text).score(model, batch, objective, progress=self.progress)
-                for text in methods
-            }
-
-        (found,) = find_circuits(
-            [NamedCircuit.parse(run.circuit)], model, run.model, "counterfactual", run.seed, score
-        )
+            method = METHODS.make(spec.name)
+            scores[spec.name] = method.score(model, batch, objective, progress=self.progress)
+        truth = partial(truth_circuit, run.model, "counterfactual")
+        found = spec.find(model.graph, seed=run.seed, scores=scores, truth=truth)
         pools = draw_pools(
             task,
             model,

@@ -43,7 +43,7 @@ from mechassay.circuits.areas import VERSIONS
 from mechassay.circuits.faithfulness import Controls, Profile, faithfulness_curve, run_controls
 from mechassay.circuits.methods import METHODS
 from mechassay.circuits.methods.method import Method, settings
-from mechassay.circuits.node_scores import NodeScores, Scores, load_scores
+from mechassay.circuits.node_scores import Scores, load_scores
 from mechassay.circuits.optimal_ablation import OptimalAblation
 from mechassay.circuits.pairing import check_pairing, paired
 from mechassay.circuits.record import (
@@ -53,7 +53,7 @@ from mechassay.circuits.record import (
     record_of,
     save_controls,
 )
-from mechassay.circuits.scores import By, Circuit, EdgeScores
+from mechassay.circuits.scores import EdgeScores
 from mechassay.errors import BadFile, BadUsage, one_of
 from mechassay.models.constants import Constants
 from mechassay.models.memory import token_budget, trace_bytes
@@ -61,7 +61,8 @@ from mechassay.models.model import Model, check_dtype
 from mechassay.objectives import load_objective
 from mechassay.pairs import Batch
 from mechassay.records import Measure, Record, Spec, provenance
-from mechassay.report.drawing import draw_circuit
+from mechassay.report.canvas import Drawing
+from mechassay.report.drawing import draw_circuit, largest_drawable
 from mechassay.report.page import write_page
 from mechassay.report.suite import print_suite, suite_differences, write_suite
 from mechassay.report.table import print_table
@@ -74,7 +75,6 @@ from mechassay.truth.models import truth_names
 
 ALL_TRUTHS = "truth"
 AT_CHANCE, TOO_EXPENSIVE = "at chance", "too expensive"
-DRAWN_EDGES = 60
 Stage = Literal["all", "localize"]
 
 
@@ -584,7 +584,7 @@ def _duration(seconds: float) -> str:
     return f"about {hours:,.0f} h" if hours >= 10 else f"about {hours:.1f} h"
 
 
-def _drawings(cell: Cell, file: Path) -> list[str]:
+def _drawings(cell: Cell, file: Path) -> list[Drawing]:
     """The strongest connected edges of scores of edges, drawn."""
     if not file.is_file():
         file = Path(cell.typed["method"])
@@ -595,31 +595,7 @@ def _drawings(cell: Cell, file: Path) -> list[str]:
     if not isinstance(scores, EdgeScores):
         return []
     title = f"{name}: the strongest connected edges"
-    return [draw_circuit(scores, legible(scores), title=title)]
-
-
-def legible(
-    scores: EdgeScores | NodeScores, n_edges: int = DRAWN_EDGES, by: By = "magnitude"
-) -> Circuit:
-    """The largest circuit of top edges, or of top nodes,
-    that has at most `n_edges` left after pruning.
-
-    Where the first connected one is already larger, and where scores say that their circuits grow
-    from the logits, edges are grown; of nodes there is then none.
-    """
-    if isinstance(scores, EdgeScores) and scores.grows:
-        return scores.greedy(min(n_edges, scores.graph.n_edges), by=by).pruned()
-    low, high = 0, min(len(scores.ranking(by)), scores.graph.n_edges)
-    while low < high:
-        middle = (low + high + 1) // 2
-        if len(scores.top(middle, by=by).pruned()) <= n_edges:
-            low = middle
-        else:
-            high = middle - 1
-    found = scores.top(low, by=by).pruned()
-    if len(found) or not isinstance(scores, EdgeScores):
-        return found
-    return scores.greedy(min(n_edges, scores.graph.n_edges), by=by).pruned()
+    return [draw_circuit(scores, largest_drawable(scores), title=title)]
 
 
 def _peak_memory() -> int:

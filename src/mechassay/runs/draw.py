@@ -1,33 +1,33 @@
-"""Circuits cut from score files, and their drawings as files.
+"""Circuits as they are typed, and their drawings as files.
 
-A file of edge scores gives the circuit of its best edges, one of node scores that of its best nodes
-(all edges out of them), one of neuron scores that of the best nodes by the sum of their neurons.
-All are pruned: what is on no path from `input` to `logits` cannot change the output. A graph file
-without scores gives the circuit that it holds.
+Whatever `circuits.spec` takes and needs no model can be drawn. Random circuits, the full and the
+empty one are drawn on the graph of the circuit beside them. A file without a size gives what a
+drawing has room for: of edge scores the largest circuit of the best edges, of node scores that of
+the best nodes (all edges out of them), of neuron scores that of the best nodes by the sum of their
+neurons. All are pruned: what is on no path from `input` to `logits` cannot change the output. A
+graph file without scores gives the circuit that it holds.
 """
 
 from __future__ import annotations
 
 from bisect import bisect_left
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, get_args
 
-import torch
-
-from mechassay.circuits.formats import ENDINGS, read_graph_file
-from mechassay.circuits.node_scores import NeuronScores, NodeScores, load_scores
+from mechassay.circuits.node_scores import NeuronScores, NodeScores
 from mechassay.circuits.overlap import nodes_of, overlap_of
 from mechassay.circuits.scores import By, Circuit, EdgeScores
-from mechassay.errors import BadFile, BadUsage, GraphMismatch, UnknownName
+from mechassay.circuits.spec import CircuitSpec, read_scores_or_circuit
+from mechassay.errors import BadUsage, GraphMismatch, one_of
+from mechassay.graph import Graph
+from mechassay.report.canvas import Drawing
 from mechassay.report.comparison import draw_comparison, overlap_grid
-from mechassay.report.drawing import draw_circuit
+from mechassay.report.drawing import DRAWN_EDGES, draw_circuit, largest_drawable
 from mechassay.report.tables import Grid, grids_page
-from mechassay.runs.circuits import DRAWN_EDGES, legible
 from mechassay.runs.folder import write_text
 
-OURS = ".safetensors"
 DRAWINGS = (".svg", ".html")
 TITLE_TWO = "Two circuits and what they share"
 READING = {
@@ -57,17 +57,17 @@ READING_TWO = {
 
 @dataclass(frozen=True)
 class Cut:
-    """A circuit cut from a file.
+    """A circuit to draw.
 
     Attributes:
-        path: of the file.
-        circuit: what is drawn; pruned, unless the file held it as a circuit.
+        spec: how it was typed.
+        circuit: what is drawn; pruned, unless it was given as a circuit.
         scores: of its edges; None where only nodes have scores, or nothing has.
         how: how it was cut.
         provenance: of the scores.
     """
 
-    path: Path
+    spec: CircuitSpec
     circuit: Circuit
     scores: EdgeScores | None
     how: str
@@ -75,112 +75,104 @@ class Cut:
 
     @property
     def name(self) -> str:
-        return self.path.stem
+        return Path(self.spec.name).stem if self.spec.kind == "file" else self.spec.text
 
     @property
     def title(self) -> str:
         return f"{self.name}: {self.how}"
 
-    def drawing(self, title: str = "") -> str:
+    def drawing(self, title: str = "") -> Drawing:
         """The circuit alone."""
-        graph = self.circuit.graph
-        unknown = EdgeScores(graph, torch.full((graph.n_writers, graph.n_readers), torch.nan))
-        return draw_circuit(
-            unknown if self.scores is None else self.scores, self.circuit, title=title
-        )
+        return draw_circuit(self.scores, self.circuit, title=title)
 
 
-def cut_circuit(
-    path: Path, n_edges: int | None = None, *, by: By = "magnitude", greedy: bool = False
-) -> Cut:
-    """The circuit of a score file's best edges or nodes.
+def cut_circuits(
+    texts: Sequence[str],
+    n_edges: int | None = None,
+    *,
+    by: By = "magnitude",
+    greedy: bool = False,
+) -> list[Cut]:
+    """Circuits as they are typed, see `circuits.spec`.
 
     Args:
-        path: scores of ours (.safetensors), or a graph file of EAP-IG or MIB (.json, .pt).
-        n_edges: edges to cut before pruning; of nodes, at most so many edges after it. If not
-            given, what `legible` finds.
-        greedy: grow the edges from the logits.
+        n_edges: edges to cut from files without a size of their own, before pruning; of nodes, at
+            most so many edges after it. If not given, what `largest_drawable` finds.
+        greedy: grow the edges of all files from the logits.
 
     Raises:
         BadFile: missing, foreign, or nothing in it to draw.
-        BadUsage: another ending; more edges than the graph has; options that do not go with what
-            the file holds.
-        UnknownName: no such ranking.
+        BadUsage: a circuit that needs a model; more edges than the graph has; options that do not
+            go with what a file holds.
+        UnknownName: no such circuit or ranking.
     """
-    if by not in get_args(By):
-        raise UnknownName("ranking", by, get_args(By))
-    scores, circuit = _read(path)
+    one_of("ranking", by, get_args(By))
+    specs = [CircuitSpec.parse(text, sized=False) for text in texts]
+    cuts = [
+        _of_file(spec, n_edges, by, greedy) if spec.kind == "file" else _of_name(spec, None)
+        for spec in specs
+        if spec.kind in ("file", "canonical")
+    ]
+    graph = cuts[0].circuit.graph if cuts else None
+    known = {cut.spec: cut for cut in cuts}
+    return [known.get(spec) or _of_name(spec, graph) for spec in specs]
+
+
+def _of_name(spec: CircuitSpec, graph: Graph | None) -> Cut:
+    found = spec.find(graph)
+    how = "; ".join(f"{key} {value}" for key, value in found.about.items()) or "every edge or none"
+    return Cut(spec, found.circuit, None, how, {})
+
+
+def _of_file(spec: CircuitSpec, n_edges: int | None, by: By, greedy: bool) -> Cut:
+    scores, circuit = read_scores_or_circuit(Path(spec.name))
+    size = n_edges if spec.size is None else spec.size
+    sized = replace(spec, size=size, greedy=greedy or spec.greedy)
     if isinstance(scores, EdgeScores):
-        how, found = _cut_edges(scores, n_edges, by, greedy)
-        return Cut(path, found, scores, how, scores.provenance)
-    if greedy:
-        raise BadUsage(f"{path}: --greedy grows edges by their scores; the file has none of edges.")
-    if scores is not None:
-        how, found = _cut_nodes(path, scores, DRAWN_EDGES if n_edges is None else n_edges, by)
-        return Cut(path, found, None, how, scores.provenance)
-    if n_edges is not None:
+        how, found = _cut_edges(sized, scores, by)
+        return Cut(spec, found, scores, how, scores.provenance)
+    if sized.greedy:
         raise BadUsage(
-            f"{path}: holds a circuit of {len(circuit)} edges without scores to cut {n_edges} by:"
-            " leave out --edges."
+            f"{spec.text}: greedy grows edges by their scores; the file has none of edges."
         )
-    return Cut(path, circuit, None, "the circuit in the file", {})
-
-
-def _read(path: Path) -> tuple[EdgeScores | NodeScores | NeuronScores | None, Circuit]:
-    """A file's scores, those of edges first,
-    and the circuit that it holds beside or instead of them.
-    """
-    if path.suffix == OURS:
-        scores = load_scores(path)
-        return scores, Circuit.empty(scores.graph)
-    if path.suffix not in ENDINGS:
-        raise BadUsage(f"{path}: a score file ends in {OURS}, {' or '.join(ENDINGS)}.")
-    file = read_graph_file(path)
-    circuit = Circuit.empty(file.graph) if file.circuit is None else file.circuit
-    if circuit.neurons is not None:
+    if scores is not None and spec.size is None:
+        how, found = _cut_nodes(spec, scores, DRAWN_EDGES if n_edges is None else n_edges, by)
+        return Cut(spec, found, None, how, scores.provenance)
+    found = sized.chosen(scores, circuit, by)
+    if found.neurons is not None:
         # Edges out of a writer without a neuron carry nothing.
-        circuit = Circuit(
-            file.graph, circuit.edges & circuit.neurons.any(dim=1)[:, None], circuit.neurons
-        )
-    if file.scores is not None:
-        return file.scores, circuit
-    if file.node_scores is not None and not bool(file.node_scores.isnan().all()):
-        return NodeScores(file.graph, file.node_scores), circuit
-    if file.neuron_scores is not None and not bool(file.neuron_scores.isnan().all()):
-        return NeuronScores(file.graph, file.neuron_scores), circuit
-    if file.circuit is None:
-        raise BadFile(f"{path}: has no scores and no circuit.")
-    return None, circuit
+        edges = found.edges & found.neurons.any(dim=1)[:, None]
+        found = Circuit(found.graph, edges, found.neurons)
+    if scores is None:
+        return Cut(spec, found, None, "the circuit in the file", {})
+    room = f"{size:,} edges" if isinstance(size, int) else f"{size:g} of the edges"
+    return Cut(spec, found, None, f"the best nodes by {by} within {room}", scores.provenance)
 
 
-def _cut_edges(
-    scores: EdgeScores, n_edges: int | None, by: By, greedy: bool
-) -> tuple[str, Circuit]:
-    if n_edges is not None:
-        scores.size(n_edges)  # Too many or too few is wrong, greedily too.
-    if greedy or scores.grows:
-        n = min(DRAWN_EDGES, scores.graph.n_edges) if n_edges is None else n_edges
-        return (
-            f"{n:,} edges grown from the logits by {by}, pruned",
-            scores.greedy(n, by=by).pruned(),
-        )
-    if n_edges is None:
-        return "the strongest connected edges" + (" by value" if by == "value" else ""), legible(
-            scores, by=by
-        )
-    return f"the {n_edges:,} best edges by {by}, pruned", scores.top(n_edges, by=by).pruned()
+def _cut_edges(spec: CircuitSpec, scores: EdgeScores, by: By) -> tuple[str, Circuit]:
+    grows = spec.greedy or scores.grows
+    if spec.size is None and not grows:
+        how = "the strongest connected edges" + (" by value" if by == "value" else "")
+        return how, largest_drawable(scores, by=by)
+    n = scores.size(min(DRAWN_EDGES, scores.graph.n_edges) if spec.size is None else spec.size)
+    how = (
+        f"{n:,} edges grown from the logits by {by}, pruned"
+        if grows
+        else f"the {n:,} best edges by {by}, pruned"
+    )
+    return how, replace(spec, size=n).cut(scores, by)
 
 
 def _cut_nodes(
-    path: Path, given: NodeScores | NeuronScores, n_edges: int, by: By
+    spec: CircuitSpec, given: NodeScores | NeuronScores, n_edges: int, by: By
 ) -> tuple[str, Circuit]:
-    graph = given.graph
+    graph, path = given.graph, spec.name
     if not 0 <= n_edges <= graph.n_edges:
         raise BadUsage(
             f"{path}: a circuit's size must be between 0 and {graph.n_edges} edges; got {n_edges}."
         )
     scores = given.nodes() if isinstance(given, NeuronScores) else given
-    found = legible(scores, n_edges, by)
+    found = largest_drawable(scores, n_edges, by)
     if n_edges and not len(found):
         ranked = len(scores.ranking(by))
         first = bisect_left(range(ranked + 1), 1, key=lambda n: len(scores.top(n, by=by).pruned()))
@@ -209,20 +201,14 @@ def write_drawing(output: Path, cuts: Sequence[Cut]) -> None:
     if len(cuts) == 2 and cuts[0].circuit.graph != cuts[1].circuit.graph:
         a, b = cuts
         raise GraphMismatch(
-            f"{a.path} is about {a.circuit.graph}; {b.path} is about {b.circuit.graph}."
+            f"{a.spec.text} is about {a.circuit.graph}; {b.spec.text} is about {b.circuit.graph}."
         )
     if output.suffix == ".html":
         write_text(output, _page(cuts))
+    elif len(cuts) == 1:
+        write_text(output, cuts[0].drawing(cuts[0].title).svg + "\n")
     else:
-        write_text(
-            output,
-            (
-                cuts[0].drawing(cuts[0].title)
-                if len(cuts) == 1
-                else _comparison(*cuts, title=TITLE_TWO)
-            )
-            + "\n",
-        )
+        write_text(output, _comparison(*cuts, title=TITLE_TWO).svg + "\n")
 
 
 def check_output(output: Path) -> None:
@@ -235,19 +221,19 @@ def check_output(output: Path) -> None:
         raise BadUsage(f"{output}: a drawing ends in {' or '.join(DRAWINGS)}.")
 
 
-def _comparison(a: Cut, b: Cut, title: str = "") -> str:
+def _comparison(a: Cut, b: Cut, title: str = "") -> Drawing:
     return draw_comparison(
         a.circuit, b.circuit, names=_names(a, b), scores_a=a.scores, scores_b=b.scores, title=title
     )
 
 
 def _names(a: Cut, b: Cut) -> tuple[str, str]:
-    """The files' names; with their folders where they are called alike."""
-    return (a.name, b.name) if a.name != b.name else (str(a.path), str(b.path))
+    """The circuits' names; as they were typed where they are called alike."""
+    return (a.name, b.name) if a.name != b.name else (a.spec.text, b.spec.text)
 
 
 def _page(cuts: Sequence[Cut]) -> str:
-    grids, drawings = [_sizes(cut) for cut in cuts], [cut.drawing() for cut in cuts]
+    grids, drawings = [_sizes(cut) for cut in cuts], [cut.drawing().svg for cut in cuts]
     facts = [_facts(cut) for cut in cuts]
     if len(cuts) == 1:
         return grids_page(f"Circuit of {cuts[0].name}", grids, drawings, READING, facts)
@@ -257,7 +243,7 @@ def _page(cuts: Sequence[Cut]) -> str:
     return grids_page(
         f"Circuits of {names[0]} and {names[1]}",
         [overlap, *grids],
-        [_comparison(a, b), *drawings],
+        [_comparison(a, b).svg, *drawings],
         READING_TWO | READING,
         facts,
     )
@@ -280,7 +266,7 @@ def _facts(cut: Cut) -> dict[str, str]:
     about = cut.provenance
     keys = ("method", "settings", "model", "task", "split", "objective", "n_examples")
     return {
-        "file": str(cut.path),
+        "circuit": cut.spec.text,
         "cut": cut.how,
         **{key.replace("n_", ""): _shown(about.get(key, "")) for key in keys},
     }

@@ -17,7 +17,6 @@ mistyped command does not block it.
 from __future__ import annotations
 
 import json
-import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -25,7 +24,8 @@ from typing import Any, TypeVar
 
 from pydantic import ValidationError
 
-from mechassay.errors import BadFile, BadUsage
+from mechassay.errors import BadFile, BadUsage, first_line
+from mechassay.files import partial_of, whole
 from mechassay.records import Failure, Record
 
 CHOSEN = ("plan.json", "data.json", "prompts.json")
@@ -36,10 +36,8 @@ _Kind = TypeVar("_Kind", dict[str, Any], list[Any])
 
 def write_text(path: Path, text: str) -> None:
     """Write a file whole."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    partial = path.with_name(f"{path.name}.partial-{os.getpid()}")
-    partial.write_text(text, encoding="utf-8")
-    os.replace(partial, path)
+    with whole(path) as partial:
+        partial.write_text(text, encoding="utf-8")
 
 
 def check_can_write(path: Path) -> None:
@@ -52,7 +50,7 @@ def check_can_write(path: Path) -> None:
     if path.exists() and not path.is_file():
         raise BadUsage(f"{path} is no file. Name a file to write.")
     # Permissions do not tell: some file systems refuse everybody.
-    partial = path.with_name(f"{path.name}.partial-{os.getpid()}")
+    partial = partial_of(path)
     try:
         partial.parent.mkdir(parents=True, exist_ok=True)
         partial.touch()
@@ -70,7 +68,7 @@ def read_json(path: Path, what: str, kind: type[_Kind]) -> _Kind:
     try:
         found = json.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:
-        raise BadFile(f"{path}: not a readable {what} ({str(error).splitlines()[0]}).") from None
+        raise BadFile(f"{path}: not a readable {what} ({first_line(error)}).") from None
     if not isinstance(found, kind):
         raise BadFile(
             f"{path}: not a readable {what} (no JSON {'object' if kind is dict else 'list'})."

@@ -26,7 +26,8 @@ from scipy.stats import norm
 from mechassay.circuits.node_scores import NeuronScores, Scores
 from mechassay.circuits.recovery import Recovery, recovery_of
 from mechassay.circuits.scores import EdgeScores
-from mechassay.errors import UnknownName
+from mechassay.circuits.spec import FoundCircuit
+from mechassay.errors import BadUsage, UnknownName
 from mechassay.models.model import Model, load_model
 from mechassay.models.sources import packaged_models
 from mechassay.records import Measure, Record
@@ -75,6 +76,26 @@ def task_named(name: str) -> Task:
         if name.partition(":")[0] in TASKS.names():
             raise  # of a known task, a setting is not
         raise UnknownName("task", name, [*TASKS.names(), *truth_names()]) from None
+
+
+def truth_circuit(model: str, ablation: str) -> FoundCircuit:
+    """The circuit of a ground truth, by the model's name, that is verified for an ablation.
+
+    Raises:
+        BadUsage: no ground truth has this name, or its circuit is verified for other ablations.
+    """
+    if not is_truth(model):
+        raise BadUsage(
+            f"The circuit 'truth' is that of a ground-truth model (mechassay truth list); {model}"
+            " is none."
+        )
+    circuits = load_truth(model).circuits
+    if ablation not in circuits:
+        raise BadUsage(
+            f"The circuit of {model} is verified for {', '.join(circuits)} ablation, not for"
+            f" {ablation}."
+        )
+    return FoundCircuit("truth", circuits[ablation], {"verified for": f"{ablation} ablation"})
 
 
 def by_edge(scores: Scores) -> EdgeScores:

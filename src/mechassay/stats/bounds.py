@@ -14,30 +14,13 @@ Three ways to compute the confidence:
     chernoff    1 - exp(-n D(p + epsilon || p)),   D the divergence of Bernoulli distributions
     hoeffding   1 - exp(-2 n epsilon^2)
 
-(the paper's proof of the last one prints exp(-n epsilon^2); its equation and its table have the
-factor 2). Given draws there is no reason to choose an epsilon: `upper_bound` takes the smallest
-rank k whose confidence reaches `level`, with k/n for p + epsilon in the second and third.
+(the paper's proof of the last lacks the factor 2; its equation and table have it). Given draws no
+epsilon is needed: `upper_bound` takes the smallest rank k whose confidence reaches `level`, with
+k/n for p + epsilon in the second and third.
 
-All is computed for the draws that are NOT below x_p, Z = n - Y ~ Bin(n, q), q = 1 - p: the
-proposition fails if Z <= j with j = floor(b n), b = 1 - p - epsilon, and q and b are small numbers
-that keep their digits when p = 0.9999. p, level and epsilon are read as the decimals they are
-written as, so that (p + epsilon) n is rounded up exactly.
-
-Required sample size. The exact confidence is a saw in n: it rises while j stays the same and falls
-where j steps, at s_j = ceil(j / b). So the smallest n for which the statement holds is not the n
-from which on it holds, and `required_n` gives both. (The paper doubled n until it held, then
-bisected; on a saw this finds some tooth between the two.) The search looks only at the teeth's
-ends, and only where it has to: by Zubkov and Serov (2013), with C(k) = Phi(-sqrt(2 n D(k/n || q)))
-for k/n <= q,
-
-    C(j) <= P(Z <= j) <= C(j + 1),      and      b - 1/n < j/n <= b < (j + 1)/n <= b + 1/n.
-
-Let z = Phi^-1(level). No n >= 1/b holds while 2 n D(b - 1/n || q) < z^2, and every n >= 1/epsilon
-does once 2 n D(b + 1/n || q) >= z^2. n D((b n + c)/n || q) is convex in n (the perspective of a
-convex function), which makes the first set an interval that begins at 1/b or is empty; and for c =
-1 its derivative D(y) + D'(y)(b - y), y = b + 1/n <= q, is positive, as D' <= 0 and b < y, so the
-second set is a half-line. Their ends are found by bisection. They are about 4/epsilon apart, which
-is 4 b/epsilon teeth.
+All is computed for the draws not below x_p, Z = n - Y ~ Bin(n, q), q = 1 - p: the proposition
+fails if Z <= j = floor(b n), b = 1 - p - epsilon; q and b keep their digits when p = 0.9999. p,
+level and epsilon are read as the decimals they are written as, so that ranks are rounded exactly.
 """
 
 from __future__ import annotations
@@ -49,8 +32,8 @@ from fractions import Fraction
 from typing import Literal, NamedTuple, get_args
 
 import numpy as np
-from jaxtyping import Bool, Float, Int
-from scipy.special import betaincc, ndtri
+from jaxtyping import Float, Int
+from scipy.special import betaincc
 
 from mechassay.errors import BadUsage, UnknownName
 from mechassay.stats.intervals import Interval
@@ -61,9 +44,8 @@ ROUNDING = 1 + 1e-12
 """Failure probabilities are compared up to this factor,
 which is above the error of the incomplete beta function.
 """
-BLOCK = 2**14
-MAX_TEETH, MAX_DRAWS = 2**22, 10**12
-"""How far the exact search goes. No one evaluates a trillion pairs, and rounding grows with n."""
+MAX_DRAWS = 10**8
+"""How far the exact search goes."""
 MAX_COUNT = 2**53
 """How far a formula goes: above it floating-point numbers leave out whole ones,
 and n would have digits that are made up.
@@ -232,143 +214,75 @@ def margin_rank(n: int, p: float, epsilon: float) -> int:
     return math.ceil((decimal(p) + decimal(epsilon)) * n)
 
 
-def required_n(p: float, level: float, epsilon: float, kind: str = "exact") -> SampleSize:
+def required_n(
+    p: float, level: float, epsilon: float, kind: str = "exact", *, block: int = 2**18
+) -> SampleSize:
     """How many draws Proposition 2.1 or Corollary 2.2 needs for confidence `level`.
 
     By the inequalities the confidence grows with n, and both numbers are the same.
 
+    Args:
+        block: teeth of the exact search that are in memory together.
+
     Raises:
         BadUsage: p or level is not between 0 and 1, epsilon not between 0 and 1 - p, or so small
-            that more than `MAX_DRAWS` draws (by the inequalities `MAX_COUNT`) or `MAX_TEETH` steps
-            of the search are needed.
+            that an inequality needs more than `MAX_COUNT` draws, or, for the exact search,
+            Chernoff's more than `MAX_DRAWS`.
         UnknownName: `kind` is none of `KINDS`.
     """
     _check(p, level, kind)
     _check_epsilon(p, epsilon)
-    if kind != "exact":
-        rate = _divergence(float(decimal(epsilon)), p) if kind == "chernoff" else 2 * epsilon**2
-        needed = -math.log(failure_of(level)) / ROUNDING
-        if needed > rate * MAX_COUNT:
-            raise BadUsage(
-                f"epsilon = {epsilon:g} is too small: the {kind} bound would need more than"
-                f" {MAX_COUNT:.0e} draws."
-            )
-        n = max(1, math.ceil(needed / rate))
-        return SampleSize(n, n)
-    return _Saw(decimal(p), 1 - decimal(p) - decimal(epsilon), failure_of(level)).search()
+    rate = 2 * epsilon**2 if kind == "hoeffding" else _divergence(float(decimal(epsilon)), p)
+    needed = -math.log(failure_of(level)) / ROUNDING
+    if kind == "exact" and needed > rate * MAX_DRAWS:
+        raise BadUsage(
+            f"epsilon = {epsilon:g} is too small for the exact search, which goes up to"
+            f" {MAX_DRAWS:.0e} draws. The Chernoff bound's n is enough."
+        )
+    if needed > rate * MAX_COUNT:
+        raise BadUsage(
+            f"epsilon = {epsilon:g} is too small: the {kind} bound would need more than"
+            f" {MAX_COUNT:.0e} draws."
+        )
+    n = max(1, math.ceil(needed / rate))
+    return _exact_n(p, level, epsilon, n, block) if kind == "exact" else SampleSize(n, n)
 
 
-@dataclass(frozen=True)
-class _Saw:
-    """The exact search: tooth j is the run of n with floor(b n) = j,
-    along which the failure probability falls.
+def _exact_n(p: float, level: float, epsilon: float, enough: int, block: int) -> SampleSize:
+    """Both exact numbers, given an n from which on the statement holds, such as Chernoff's.
+
+    The exact confidence is a saw in n: it rises while j stays the same and falls where j steps, at
+    ceil(j / b). So the smallest n is in the first tooth whose last n holds, and the last n that
+    fails in the last tooth whose first n fails. (The paper doubled n until it held, then bisected;
+    on a saw this finds some tooth between the two.)
     """
+    b, q = 1 - decimal(p) - decimal(epsilon), float(1 - decimal(p))
+    n_teeth = int(b * enough) + 1
+    # Python's whole numbers where those of 64 bits would overflow.
+    kind = np.int64 if (n_teeth + 1) * b.denominator < 2**63 else object
 
-    p: Fraction
-    b: Fraction
-    failure: float
+    def starts(first: int, end: int) -> Int[np.ndarray, "k"]:
+        teeth = np.arange(first, end + 1).astype(kind)
+        return np.maximum(-(-teeth * b.denominator // b.numerator), 1).astype(np.int64)
 
-    @property
-    def q(self) -> float:
-        return float(1 - self.p)
+    def hold(n: Int[np.ndarray, "k"], teeth: Int[np.ndarray, "k"]) -> np.ndarray:
+        return at_most_each(n, teeth, q) <= failure_of(level) * ROUNDING
 
-    def start(self, j: int) -> int:
-        """The first n of a tooth."""
-        return max(1, -(-j * self.b.denominator // self.b.numerator))
+    def holds(n: int) -> bool:
+        return at_most(n, int(b * n), q) <= failure_of(level) * ROUNDING
 
-    def holds_at(self, n: Int[np.ndarray, "k"], j: Int[np.ndarray, "k"]) -> Bool[np.ndarray, "k"]:
-        return at_most_each(n, j, self.q) <= self.failure * ROUNDING
-
-    def holds(self, n: int) -> bool:
-        return at_most(n, int(self.b * n), self.q) <= self.failure * ROUNDING
-
-    def starts(self, first: int, last: int) -> Int[np.ndarray, "k"]:
-        return np.array([self.start(j) for j in range(first, last + 1)])
-
-    def search(self) -> SampleSize:
-        if self.beyond(MAX_DRAWS):
-            raise BadUsage(
-                f"epsilon = {self.epsilon:g} is too small for the exact search, which goes up to"
-                f" {MAX_DRAWS:.0e} draws."
-            )
-        low, high = self.range()
-        if high - low > MAX_TEETH or high > MAX_DRAWS * self.b:
-            raise BadUsage(
-                f"epsilon is too small for the exact search, which goes up to {MAX_DRAWS:.0e} draws"
-                f" and {MAX_TEETH:,} steps; this needs about {float(high / self.b):.0e} and"
-                f" {high - low:,}. The Chernoff bound's n is enough."
-            )
-        return SampleSize(self.smallest(low), self.always(high))
-
-    @property
-    def epsilon(self) -> float:
-        return float(1 - self.p - self.b)
-
-    def beyond(self, n: int) -> bool:
-        """Whether the search would end beyond n draws, told before it begins.
-
-        The half-line of the module's text begins neither before 1/epsilon nor before n D(b || q),
-        which is above n D(b + 1/n || q), reaches z^2 / 2.
-        """
-        z = max(0.0, float(-ndtri(self.failure)))
-        return n * self.epsilon < 1 or n * _bernoulli_divergence(self.q, -self.epsilon) < z * z / 2
-
-    def range(self) -> tuple[int, int]:
-        """Teeth between which both numbers lie, apart from tooth 0: see the module's text."""
-        b, q, z = float(self.b), self.q, float(-ndtri(self.failure))
-        epsilon = self.epsilon
-        if z <= 0:
-            return 1, math.ceil(b / epsilon) + 1
-        target = z * z / 2
-
-        def crossing(shift: int, begin: float) -> float:
-            """From where on n D(b + shift/n || q) reaches the target."""
-
-            def reached(n: float) -> bool:
-                return n * _bernoulli_divergence(q, max(shift / n - epsilon, -q)) >= target
-
-            # Few steps: what needs more than MAX_DRAWS draws does not come here.
-            step = begin
-            while not reached(step):
-                step *= 2
-            low, high = max(begin, step / 2), step
-            for _ in range(100):
-                middle = (low + high) / 2
-                low, high = (low, middle) if reached(middle) else (middle, high)
-            return high
-
-        # A tooth of slack on either side, and more for large n, for the rounding of floating-point
-        # numbers.
-        first, last = b * crossing(-1, 1 / b), b * crossing(1, 1 / epsilon)
-        return max(1, int(first * (1 - 1e-12)) - 1), int(last * (1 + 1e-12)) + 2
-
-    def smallest(self, low: int) -> int:
-        """The first n that holds:
-        in tooth 0, else in the first tooth from `low` on whose last n holds.
-        """
-        if self.holds(self.start(1) - 1 or 1):
-            return first_that(self.holds, 1, max(1, self.start(1) - 1))
-        while True:
-            edges = self.starts(low, low + BLOCK)
-            found = np.flatnonzero(self.holds_at(edges[1:] - 1, np.arange(low, low + BLOCK)))
-            if found.size:
-                return first_that(self.holds, int(edges[found[0]]), int(edges[found[0] + 1]) - 1)
-            low += BLOCK
-
-    def always(self, high: int) -> int:
-        """One more than the last n that fails:
-        it is in the last tooth up to `high` whose first n fails.
-        """
-        while high >= 0:
-            first = max(0, high - BLOCK + 1)
-            teeth = np.arange(first, high + 1)
-            edges = self.starts(first, high + 1)
-            found = np.flatnonzero(~self.holds_at(edges[:-1], teeth))
-            if found.size:
-                begin, end = int(edges[found[-1]]), int(edges[found[-1] + 1])
-                return first_that(self.holds, begin, end - 1) if self.holds(end - 1) else end
-            high = first - 1
-        return 1
+    smallest, last_failure = 0, 0
+    for first in range(0, n_teeth, block):
+        teeth = np.arange(first, min(first + block, n_teeth))
+        edges = starts(first, first + len(teeth))
+        holding = np.flatnonzero(hold(edges[1:] - 1, teeth)) if not smallest else []
+        if len(holding):
+            smallest = first_that(holds, int(edges[holding[0]]), int(edges[holding[0] + 1]) - 1)
+        failing = np.flatnonzero(~hold(edges[:-1], teeth))
+        if failing.size:
+            begin, end = int(edges[failing[-1]]), int(edges[failing[-1] + 1])
+            last_failure = first_that(holds, begin, end) - 1
+    return SampleSize(smallest, last_failure + 1)
 
 
 def at_most(n: int, j: int, q: float) -> float:

@@ -4,7 +4,7 @@ and what is none of them is said in one line.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -15,10 +15,10 @@ from mechassay.circuits.methods.random import Random
 from mechassay.circuits.methods.random_paths import RandomPaths
 from mechassay.circuits.node_scores import NodeScores, Scores
 from mechassay.circuits.scores import Circuit, EdgeScores
+from mechassay.circuits.spec import CircuitSpec, number_or_share
 from mechassay.errors import BadFile, BadUsage, GraphMismatch, MechassayError, UnknownName
 from mechassay.models.model import Model
-from mechassay.runs.named_circuits import NamedCircuit, find_circuits, number_or_share
-from mechassay.runs.names import load_named
+from mechassay.runs.names import load_named, truth_circuit
 from mechassay.truth.models import load_truth
 
 
@@ -35,16 +35,10 @@ def scores(model: Model) -> EdgeScores:
 def find(
     model: Model, *texts: str, scores: Scores | None = None, ablation: str = "counterfactual"
 ) -> list[Circuit]:
-    asked: list[str] = []
-
-    def score(methods: Sequence[str]) -> Mapping[str, Scores]:
-        assert not asked, "scored twice"
-        asked.extend(methods)
-        assert scores is not None
-        return dict.fromkeys(methods, scores)
-
-    named = [NamedCircuit.parse(text) for text in texts]
-    return [found.circuit for found in find_circuits(named, model, "truth-ioi", ablation, 0, score)]
+    specs = [CircuitSpec.parse(text) for text in texts]
+    known = {} if scores is None else {spec.name: scores for spec in specs}
+    truth = partial(truth_circuit, "truth-ioi", ablation)
+    return [spec.find(model.graph, scores=known, truth=truth).circuit for spec in specs]
 
 
 def test_circuits_by_name(model: Model) -> None:
@@ -93,7 +87,7 @@ def test_circuits_in_files(model: Model, scores: EdgeScores, tmp_path: Path) -> 
     assert found[4] == nodes.within(0.5, by="magnitude").pruned()
     for text, message in (
         (f"{tmp_path}/n.safetensors@0.5:greedy", "scores of nodes"),
-        (f"{alone}@5", "no scores of edges to cut 5 by"),
+        (f"{alone}@5", "a circuit without scores to cut 5 by"),
     ):
         with pytest.raises(MechassayError, match=message):
             find(model, text)
@@ -101,11 +95,11 @@ def test_circuits_in_files(model: Model, scores: EdgeScores, tmp_path: Path) -> 
 
 def test_a_changed_file_is_another_plan(tmp_path: Path, scores: EdgeScores) -> None:
     scores.save(tmp_path / "s.safetensors")
-    named = NamedCircuit.parse(f"{tmp_path}/s.safetensors@3")
+    named = CircuitSpec.parse(f"{tmp_path}/s.safetensors@3")
     before = named.file_hash
     EdgeScores(scores.graph, scores.values * 2).save(tmp_path / "s.safetensors")
     assert before and named.file_hash != before
-    assert NamedCircuit.parse("full").file_hash is None
+    assert CircuitSpec.parse("full").file_hash is None
 
 
 @pytest.mark.parametrize(
@@ -127,7 +121,7 @@ def test_a_changed_file_is_another_plan(tmp_path: Path, scores: EdgeScores) -> N
 )
 def test_what_is_no_circuit_is_one_line(text: str, error: type[Exception], message: str) -> None:
     with pytest.raises(error, match=message) as raised:
-        NamedCircuit.parse(text)
+        CircuitSpec.parse(text)
     assert "\n" not in str(raised.value)
 
 
@@ -145,8 +139,8 @@ def test_what_the_model_does_not_have(model: Model) -> None:
     with pytest.raises(BadUsage, match="verified for .* ablation, not for optimal"):
         find(model, "truth", ablation="optimal")
     with pytest.raises(BadUsage, match="gpt2 is none"):
-        find_circuits(
-            [NamedCircuit.parse("truth")], model, "gpt2", "counterfactual", 0, lambda methods: {}
-        )
+        truth_circuit("gpt2", "counterfactual")
+    with pytest.raises(BadUsage, match="'truth' needs a model"):
+        CircuitSpec.parse("truth").find(model.graph)
     with pytest.raises(GraphMismatch, match="GPT-2 small"):
         find(model, "canonical:ioi")

@@ -1,0 +1,273 @@
+"""Circuits as they are typed: by name, by a file, or by the method that is to find them.
+
+    canonical:ioi                  a circuit of the literature, on the model it was found in
+    truth                          the verified circuit of a ground-truth model
+    full, empty                    every edge, or none
+    random@500                     edges drawn at random, of which few may be live
+    random-paths@500               edges on random paths from input to logits, all of them live
+    eap-ig-inputs@0.01             what a method finds on the train split; its settings may
+                                   follow its name (eap-ig-inputs:steps=10@500)
+    scores.safetensors@500         the best of stored scores
+    circuit.json, circuit.pt       the circuit in a file of EAP-IG or MIB; with a size, the best
+                                   of its scores
+
+A size is a number of edges (500), or a share of all (0.01); of scores of nodes and neurons, both
+are what whole nodes are fitted into. Circuits are cut by magnitude and pruned; `:greedy` after the
+size grows them from the logits instead.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+from mechassay.circuits.canonical import CANONICAL, canonical
+from mechassay.circuits.formats import ENDINGS, read_graph_file
+from mechassay.circuits.methods import METHODS
+from mechassay.circuits.methods.random import Random
+from mechassay.circuits.methods.random_paths import RandomPaths
+from mechassay.circuits.node_scores import NeuronScores, NodeScores, Scores, load_scores
+from mechassay.circuits.scores import By, Circuit, EdgeScores
+from mechassay.errors import BadFile, BadUsage, UnknownName
+from mechassay.graph import Graph
+
+DRAWN = ("random", "random-paths")
+PLAIN: tuple[Literal["truth", "full", "empty"], ...] = ("truth", "full", "empty")
+FORMS = (
+    "canonical:NAME",
+    *PLAIN,
+    "random@SIZE",
+    "random-paths@SIZE",
+    "METHOD@SIZE",
+    "METHOD@SIZE:greedy",
+    "FILE.safetensors@SIZE",
+    "FILE.json",
+    "FILE.pt",
+)
+OURS = ".safetensors"
+GREEDY = "greedy"
+
+Kind = Literal["canonical", "truth", "full", "empty", "random", "file", "method"]
+
+
+@dataclass(frozen=True)
+class FoundCircuit:
+    """A circuit, and where it comes from.
+
+    Attributes:
+        about: its origin, as plain values.
+    """
+
+    text: str
+    circuit: Circuit
+    about: Mapping[str, Any]
+
+
+@dataclass(frozen=True)
+class CircuitSpec:
+    """A circuit as it was typed.
+
+    Attributes:
+        text: all of it; the circuit's name in results.
+        name: what comes before the size: of the literature's circuit, of the file, or the method
+            with its settings.
+        size: edges, a share of them, or None.
+    """
+
+    text: str
+    kind: Kind
+    name: str
+    size: int | float | None = None
+    greedy: bool = False
+
+    @staticmethod
+    def parse(text: str, *, sized: bool = True) -> CircuitSpec:
+        """Read a circuit's text; nothing is loaded.
+
+        Args:
+            sized: whether a file of scores needs a size.
+
+        Raises:
+            UnknownName: none of the forms, no such circuit of the literature, no such method, or no
+                such way to cut.
+            BadUsage: a method without a size, or what is no size.
+            BadFile: there is no such file.
+        """
+        for name in PLAIN:
+            if text == name:
+                return CircuitSpec(text, name, name)
+        if text.startswith("canonical:"):
+            name = text.removeprefix("canonical:")
+            CANONICAL.load(name)
+            return CircuitSpec(text, "canonical", name)
+        name, at, rest = text.rpartition("@")
+        # An "@" may belong to a path.
+        if not at or Path(text).suffix in ENDINGS or (not sized and Path(text).suffix == OURS):
+            return CircuitSpec._without_size(text, sized)
+        typed, colon, way = rest.partition(":")
+        if colon and way != GREEDY:
+            raise UnknownName("way to cut", way, (GREEDY,))
+        size, greedy = number_or_share(typed, "edges", text), way == GREEDY
+        if name in DRAWN and not greedy:
+            return CircuitSpec(text, "random", name, size)
+        if Path(name).suffix in (OURS, *ENDINGS):
+            return CircuitSpec(text, "file", _existing(name), size, greedy)
+        METHODS.make(name)
+        return CircuitSpec(text, "method", name, size, greedy)
+
+    @staticmethod
+    def _without_size(text: str, sized: bool) -> CircuitSpec:
+        if text.partition(":")[0] in METHODS.names():
+            raise BadUsage(
+                f"What a method finds needs a size: {text}@500 for edges, or {text}@0.01 for a"
+                " share of them."
+            )
+        if Path(text).suffix not in (ENDINGS if sized else (OURS, *ENDINGS)):
+            raise UnknownName("circuit", text, FORMS)
+        return CircuitSpec(text, "file", _existing(text))
+
+    @property
+    def file_hash(self) -> str | None:
+        """SHA-256 of the file it comes from, if it comes from one."""
+        if self.kind != "file":
+            return None
+        return hashlib.sha256(Path(self.name).read_bytes()).hexdigest()
+
+    def find(
+        self,
+        graph: Graph | None = None,
+        *,
+        seed: int = 0,
+        scores: Mapping[str, Scores] | None = None,
+        truth: Callable[[], FoundCircuit] | None = None,
+        by: By = "magnitude",
+    ) -> FoundCircuit:
+        """The circuit on a graph.
+
+        Args:
+            graph: the model's. A file and a circuit of the literature have one without it.
+            seed: of random circuits.
+            scores: of methods, by their text.
+            truth: finds the circuit of a ground truth.
+            by: how scores rank.
+
+        Raises:
+            BadUsage: the circuit needs a model, scores or a graph that is not given; or a size that
+                the graph does not have.
+            GraphMismatch, BadFile: a circuit of another graph, or a damaged file.
+        """
+        if self.kind == "canonical":
+            known = canonical(self.name, graph or CANONICAL.load(self.name).graph)
+            return self._found(known.circuit, {"found in": known.model, "paper": known.paper})
+        if self.kind == "file":
+            about = {"file hash": (self.file_hash or "")[:12]}
+            held = read_scores_or_circuit(Path(self.name), graph)
+            return self._found(self.chosen(*held, by), about)
+        if self.kind == "truth" and truth is not None:
+            return truth()
+        if self.kind == "method" and scores is not None:
+            about = scores[self.name].provenance
+            keys = ("split", "n_examples", "objective", "pairing", "left out", "seconds")
+            kept = {key: about[key] for key in keys if key in about}
+            return self._found(self.cut(scores[self.name], by), kept)
+        if graph is None or self.kind in ("truth", "method"):
+            raise BadUsage(f"The circuit {self.text!r} needs a model, which is not given here.")
+        if self.kind == "random":
+            assert self.size is not None
+            n_edges = EdgeScores.of(graph, graph.legal.float()).size(self.size)
+            if self.name == "random":
+                return self._found(Random(seed=seed).draw(graph).top(n_edges), {"seed": seed})
+            return self._found(RandomPaths(seed=seed).circuit(graph, n_edges), {"seed": seed})
+        return self._found(Circuit.full(graph) if self.kind == "full" else Circuit.empty(graph), {})
+
+    def _found(self, circuit: Circuit, about: Mapping[str, Any]) -> FoundCircuit:
+        return FoundCircuit(self.text, circuit, about)
+
+    def chosen(self, scores: Scores | None, circuit: Circuit | None, by: By) -> Circuit:
+        """The circuit that a file holds, or with a size that of its scores."""
+        if self.size is None:
+            if circuit is None:
+                raise BadFile(
+                    f"{self.name}: holds no circuit, only scores: give a size, as in"
+                    f" {self.name}@500."
+                )
+            return circuit
+        if scores is None:
+            raise BadFile(
+                f"{self.name}: holds a circuit without scores to cut {self.size} by; without a"
+                " size it is the circuit in the file."
+            )
+        return self.cut(scores, by)
+
+    def cut(self, scores: Scores, by: By = "magnitude") -> Circuit:
+        """The circuit of these scores that has this size, pruned."""
+        assert self.size is not None
+        if isinstance(scores, EdgeScores):
+            # Some methods say that their scores are to be cut greedily.
+            grow = self.greedy or scores.grows
+            return (scores.greedy if grow else scores.top)(self.size, by=by).pruned()
+        if self.greedy:
+            raise BadUsage(
+                f"{self.text}: greedy grows edges by their scores; these are scores of"
+                f" {scores.unit}s."
+            )
+        share = self.size if isinstance(self.size, float) else self.size / scores.graph.n_edges
+        return scores.within(share, by=by).pruned()
+
+
+def _existing(name: str) -> str:
+    if not Path(name).is_file():
+        raise BadFile(f"{name}: there is no such file.")
+    return name
+
+
+def read_scores_or_circuit(
+    path: Path, graph: Graph | None = None
+) -> tuple[Scores | None, Circuit | None]:
+    """A file's scores, those of edges first, and the circuit that it holds beside or without them.
+
+    Raises:
+        BadFile: damaged, or it holds neither. GraphMismatch: about another graph than `graph`.
+    """
+    if path.suffix == OURS:
+        return load_scores(path, graph), None
+    file = read_graph_file(path, graph)
+    scores: Scores | None = file.scores
+    if scores is None and file.node_scores is not None and not file.node_scores.isnan().all():
+        scores = NodeScores(file.graph, file.node_scores)
+    if scores is None and file.neuron_scores is not None and not file.neuron_scores.isnan().all():
+        scores = NeuronScores(file.graph, file.neuron_scores)
+    if scores is None and file.circuit is None:
+        raise BadFile(f"{path}: has no scores and no circuit.")
+    return scores, file.circuit
+
+
+def number_or_share(text: str, things: str = "edges", within: str = "") -> int | float:
+    """A size as it is typed: 500 is a number of things, 0.01
+    (or 1.0, or 1e-3) a share of all, a float.
+
+    Args:
+        within: the whole of what was typed, for the message.
+
+    Raises:
+        BadUsage: neither, or a share that is not between 0 and 1.
+    """
+    try:
+        return int(text)
+    except ValueError:
+        pass
+    try:
+        share = float(text)
+    except ValueError:
+        share = math.nan
+    if not 0 <= share <= 1:
+        where = f" in {within!r}" if within else ""
+        raise BadUsage(
+            f"A size is a number of {things} (500) or a share of them, between 0 and 1 (0.01); got"
+            f" {text!r}{where}."
+        )
+    return share
