@@ -19,12 +19,12 @@ from tiny import with_words
 
 SLOW = """
 import signal, sys, time
-from mechassay.circuits import checkpoint
-from mechassay.circuits.methods import exact
+from mechassay import checkpoint
+from mechassay.circuits.methods.exact import ExactPatching
 from mechassay.cli.main import main
 
 # Many small blocks, a checkpoint after each, and time to be killed in between.
-exact.STACK_TOKENS = 64
+ExactPatching.stack_tokens = 64
 checkpoint.EVERY_SECONDS = 0.0
 pause = float(sys.argv.pop(1))
 # Where tests run in the background a shell has interrupts ignored, and children inherit that.
@@ -44,7 +44,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return path
 
 
-def start(folder: Path, out: Path, pause: float) -> subprocess.Popen[str]:
+def start(folder: Path, out: Path, pause: float, method: str) -> subprocess.Popen[str]:
     words = [
         "circuits",
         "run",
@@ -59,7 +59,7 @@ def start(folder: Path, out: Path, pause: float) -> subprocess.Popen[str]:
         "-o",
         str(out),
     ]
-    methods = ["--method", "eap", "--method", "exact"]
+    methods = ["--method", "eap", "--method", method]
     return subprocess.Popen(
         [sys.executable, "-c", SLOW, str(pause), *words, *methods],
         stdout=subprocess.PIPE,
