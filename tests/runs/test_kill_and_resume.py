@@ -8,6 +8,8 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Callable
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -16,6 +18,8 @@ import torch
 from mechassay.circuits import EdgeScores
 from mechassay.files import read_tensors
 from tiny import with_words
+
+Undisturbed = Callable[[str], torch.Tensor]
 
 SLOW = """
 import signal, sys, time
@@ -68,8 +72,7 @@ def start(folder: Path, out: Path, pause: float, method: str) -> subprocess.Pope
     )
 
 
-def wait_for_checkpoint(out: Path, cursor: int, process: subprocess.Popen[str]) -> None:
-    file = out / "scores" / "exact.checkpoint"
+def wait_for_checkpoint(file: Path, cursor: int, process: subprocess.Popen[str]) -> None:
     deadline = time.monotonic() + 120
     while time.monotonic() < deadline:
         assert process.poll() is None, process.communicate()
@@ -80,35 +83,52 @@ def wait_for_checkpoint(out: Path, cursor: int, process: subprocess.Popen[str]) 
 
 
 @pytest.fixture(scope="module")
-def undisturbed(folder: Path, tmp_path_factory: pytest.TempPathFactory) -> torch.Tensor:
-    out = tmp_path_factory.mktemp("runs") / "undisturbed"
-    process = start(folder, out, 0.0)
-    shown = process.communicate(timeout=300)
-    assert process.returncode == 0, shown
-    return EdgeScores.load(out / "scores" / "exact.safetensors").values
+def undisturbed(folder: Path, tmp_path_factory: pytest.TempPathFactory) -> Undisturbed:
+    @cache
+    def scores(method: str) -> torch.Tensor:
+        out = tmp_path_factory.mktemp("runs") / "undisturbed"
+        process = start(folder, out, 0.0, method)
+        shown = process.communicate(timeout=300)
+        assert process.returncode == 0, shown
+        return EdgeScores.load(scores_file(out, method)).values
+
+    return scores
 
 
-@pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGINT])
+def scores_file(out: Path, method: str) -> Path:
+    return out / "scores" / f"{method.replace(':', ' ')}.safetensors"
+
+
+@pytest.mark.parametrize(
+    ("method", "how"),
+    [
+        ("exact", signal.SIGKILL),
+        ("exact", signal.SIGINT),
+        ("subnetwork-probing:steps=12,batch_size=2", signal.SIGKILL),
+    ],
+)
 def test_a_killed_run_is_taken_up(
-    how: signal.Signals, folder: Path, tmp_path: Path, undisturbed: torch.Tensor
+    method: str, how: signal.Signals, folder: Path, tmp_path: Path, undisturbed: Undisturbed
 ) -> None:
-    out = tmp_path / "out"
-    process = start(folder, out, 0.05)
-    wait_for_checkpoint(out, 3, process)
+    out, expected = tmp_path / "out", undisturbed(method)
+    file = scores_file(out, method)
+    checkpoint = file.with_suffix(".checkpoint")
+    process = start(folder, out, 0.05, method)
+    wait_for_checkpoint(checkpoint, 3, process)
     process.send_signal(how)
     _, err = process.communicate(timeout=60)
     if how == signal.SIGINT:
         assert process.returncode == 130
         assert "goes on from there" in err
     assert (out / "scores" / "eap.safetensors").is_file()
-    assert not (out / "scores" / "exact.safetensors").exists()
-    kept = read_tensors(out / "scores" / "exact.checkpoint", "checkpoint")[1]["cursor"]
+    assert not file.exists()
+    kept = read_tensors(checkpoint, "checkpoint")[1]["cursor"]
     assert kept >= 3
 
-    again = start(folder, out, 0.0)
+    again = start(folder, out, 0.0, method)
     shown = again.communicate(timeout=300)
     assert again.returncode == 0, shown
-    values = EdgeScores.load(out / "scores" / "exact.safetensors").values
-    assert torch.equal(values.nan_to_num(7.0), undisturbed.nan_to_num(7.0))
-    assert not (out / "scores" / "exact.checkpoint").exists()
+    values = EdgeScores.load(file).values
+    assert torch.equal(values.nan_to_num(7.0), expected.nan_to_num(7.0))
+    assert not checkpoint.exists()
     assert (out / "report.html").is_file()
