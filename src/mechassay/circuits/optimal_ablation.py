@@ -111,7 +111,7 @@ class OptimalAblation:
         check_gradients("Optimal ablation", model)
         train = counterfactual_batch(model.batch(pairs))
         held_out = train if validation is None else counterfactual_batch(model.batch(validation))
-        constants = _Constants.of(ablated_values(model, train, "mean", progress=progress), model)
+        constants = _Vectors.of(ablated_values(model, train, "mean", progress=progress), model)
         graph = model.graph
         if self.joint:
             groups = [_Group(0, [list(range(graph.n_writers))])]
@@ -140,7 +140,9 @@ class OptimalAblation:
                 # A stream of its own for every group, so that early stopping in one does not change
                 # the next.
                 generator = seeded(self.seed * (graph.n_layers + 1) + number)
-                search = _Search(self, model, train, held_out, constants, groups[number], generator)
+                search = _GroupSearch(
+                    self, model, train, held_out, constants, groups[number], generator
+                )
                 search.run(advance, checkpoint, keys[number])
         if checkpoint is not None:
             checkpoint.unlink(missing_ok=True)
@@ -179,7 +181,7 @@ def _components(model: Model, layer: int) -> list[list[int]]:
 
 
 @dataclass(frozen=True, eq=False)
-class _Constants:
+class _Vectors:
     """The vectors being learned, in fp32 at least:
     the input's, each layer's heads', each layer's MLP's.
     """
@@ -190,19 +192,19 @@ class _Constants:
     n_heads: int
 
     @staticmethod
-    def of(values: Constants, model: Model) -> _Constants:
+    def of(values: Constants, model: Model) -> _Vectors:
         dtype = model.accumulator
         mlp = [] if values.mlp is None else [each[0].to(dtype) for each in values.mlp]
-        return _Constants(
+        return _Vectors(
             values.embed[0].to(dtype),
             [each[:, 0].to(dtype) for each in values.z],
             mlp,
             model.graph.n_heads,
         )
 
-    def leaves(self) -> _Constants:
+    def leaves(self) -> _Vectors:
         """A copy to be differentiated."""
-        return _Constants(
+        return _Vectors(
             self.embed.clone().requires_grad_(),
             [each.clone().requires_grad_() for each in self.z],
             [each.clone().requires_grad_() for each in self.mlp],
@@ -221,7 +223,7 @@ class _Constants:
         return list(found.values())
 
     @torch.no_grad()
-    def take(self, other: _Constants, writers: Sequence[int]) -> None:
+    def take(self, other: _Vectors, writers: Sequence[int]) -> None:
         """Set some writers' vectors to those of `other`."""
         for writer in writers:
             (mine, row), (theirs, _) = self._at(writer), other._at(writer)
@@ -240,7 +242,7 @@ class _Constants:
         )
 
 
-class _Search:
+class _GroupSearch:
     """Gradient descent for one group, with early stopping of each of its units."""
 
     def __init__(
@@ -249,7 +251,7 @@ class _Search:
         model: Model,
         train: Batch,
         held_out: Batch,
-        constants: _Constants,
+        constants: _Vectors,
         group: _Group,
         generator: torch.Generator,
     ) -> None:
@@ -365,7 +367,7 @@ def _ablated_readout(
     decoder: Decoder,
     x: Float[Tensor, "stack pos d_model"],
     ctx: Context,
-    constants: _Constants,
+    constants: _Vectors,
     dropped: Bool[Tensor, "stack writers"],
     first: int,
 ) -> Readout:

@@ -24,7 +24,7 @@ import numpy as np
 from jaxtyping import Float
 from scipy.special import stdtrit
 
-from mechassay.errors import BadUsage, UnknownName
+from mechassay.errors import BadUsage, one_of
 from mechassay.stats import bounds
 from mechassay.stats import grid_bounds as grid
 from mechassay.stats.bounds import UpperBound, check_share
@@ -76,8 +76,7 @@ class Design:
     part: PartialGrid | None = None
 
     def __post_init__(self) -> None:
-        if self.kind not in DESIGN_KINDS:
-            raise UnknownName("design", self.kind, DESIGN_KINDS)
+        one_of("design", self.kind, DESIGN_KINDS)
         wanted = "2 axes (clean, corrupted)" if self.kind == "grid" else "1 axis (pairs)"
         if len(self.shape) != (2 if self.kind == "grid" else 1) or 0 in self.shape:
             raise BadUsage(
@@ -133,8 +132,7 @@ class Design:
             return bounds.upper_bound(values, p, level, kind or "exact")
         kind = kind or "shortfall"
         if self.part is not None:
-            if kind != "shortfall":
-                raise UnknownName("kind of bound for a part of a grid", kind, ("shortfall",))
+            one_of("kind of bound for a part of a grid", kind, ("shortfall",))
             rank = partial_rank(self.part, p, level)
             confidence = math.nan if rank is None else partial_confidence(self.part, p, rank)
             return bounds.bound_at(values[self.part.mask], rank, p, level, kind, confidence)

@@ -44,7 +44,7 @@ import numpy as np
 from scipy.optimize import root_scalar
 from scipy.stats import binom
 
-from mechassay.errors import BadUsage, UnknownName
+from mechassay.errors import BadUsage, one_of
 from mechassay.stats.bounds import (
     ROUNDING,
     at_most_each,
@@ -87,8 +87,7 @@ def grid_rank(
     """
     check_share("p", p)
     check_share("The confidence", level)
-    if kind not in GRID_KINDS:
-        raise UnknownName("kind of bound for a grid", kind, GRID_KINDS)
+    one_of("kind of bound for a grid", kind, GRID_KINDS)
     s, total, alpha = _smaller(n_clean, n_corrupted), n_clean * n_corrupted, failure_of(level)
     if kind == "shortfall":
         lowest = shortfall(s, float(1 - decimal(p)), alpha)
@@ -118,8 +117,7 @@ def grid_confidence(
     s, total = _smaller(n_clean, n_corrupted), n_clean * n_corrupted
     if not 1 <= rank <= total:
         raise BadUsage(f"A rank must be between 1 and {total}; got {rank}.")
-    if kind not in GRID_KINDS:
-        raise UnknownName("kind of bound for a grid", kind, GRID_KINDS)
+    one_of("kind of bound for a grid", kind, GRID_KINDS)
     if kind != "shortfall":
         return 1 - by_inequality(s, Fraction(rank, total) - decimal(p), p, kind)
     theta, seen = float(1 - decimal(p)), s * (1 - rank / total)

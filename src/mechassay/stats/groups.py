@@ -16,7 +16,7 @@ from typing import Literal
 import numpy as np
 from jaxtyping import Float, Int
 
-from mechassay.errors import BadUsage, UnknownName
+from mechassay.errors import BadUsage, one_of
 from mechassay.stats.bounds import check_share
 from mechassay.stats.percentiles import run_percentiles
 
@@ -41,8 +41,7 @@ class Field:
     strata: Sequence[str] | None = None
 
     def __post_init__(self) -> None:
-        if self.side not in SIDES:
-            raise UnknownName("side of a pair", self.side, SIDES)
+        one_of("side of a pair", self.side, SIDES)
         if self.strata is not None and len(self.strata) != len(self.labels):
             raise BadUsage(
                 f"The field {self.name} has {len(self.labels)} labels and {len(self.strata)}"

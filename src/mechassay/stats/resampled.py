@@ -23,20 +23,11 @@ from jaxtyping import Float
 
 from mechassay.errors import BadUsage
 from mechassay.stats.design import Design
-from mechassay.stats.intervals import LEVEL, percentile_interval
+from mechassay.stats.intervals import LEVEL, Estimate, percentile_interval
 from mechassay.stats.two_way import N_RESAMPLES, two_way_draws, two_way_worst, within_reach
 
 PERCENTILES = (0.99,)
 WORST = 0.1
-
-
-@dataclass(frozen=True)
-class Estimate:
-    """A statistic of a grid, or a difference of two; its ends are NaN where it has no interval."""
-
-    value: float
-    low: float = math.nan
-    high: float = math.nan
 
 
 @dataclass(frozen=True, eq=False)

@@ -25,7 +25,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from mechassay.circuits.methods.patching import Block, Patching, PatchingMethod, chunks
+from mechassay.circuits.methods.patching import PatchBatch, Patching, PatchingMethod, chunks
 from mechassay.circuits.scores import EdgeScores
 from mechassay.errors import BadUsage
 from mechassay.graph import Graph
@@ -45,7 +45,7 @@ class ExactPatching(PatchingMethod[EdgeScores]):
     layers: tuple[int, ...] | None = None
     name: ClassVar[str] = "exact"
 
-    def blocks(self, model: Model, batch: Batch, stack_tokens: int) -> Iterator[Block]:
+    def blocks(self, model: Model, batch: Batch, stack_tokens: int) -> Iterator[PatchBatch]:
         """Runs of writers into all readers of one stage: a layer's heads, its MLP, the logits."""
         graph = model.graph
         layers = self._layers(graph)
@@ -67,9 +67,11 @@ class ExactPatching(PatchingMethod[EdgeScores]):
                     step = max(1, stack_tokens // (columns * (3 if kind == "heads" else 1)))
                     for begin in range(0, seen, step):
                         writers = range(begin, min(begin + step, seen))
-                        yield Block(rows, layer, kind, writers, len(writers) * readers * len(rows))
+                        yield PatchBatch(
+                            rows, layer, kind, writers, len(writers) * readers * len(rows)
+                        )
 
-    def add(self, run: Patching, block: Block, into: Float[Tensor, "writers readers"]) -> None:
+    def add(self, run: Patching, block: PatchBatch, into: Float[Tensor, "writers readers"]) -> None:
         graph, changes = run.model.graph, run.changes(block.writers)
         rows = slice(block.writers.start, block.writers.stop)
         if block.kind == "logits":

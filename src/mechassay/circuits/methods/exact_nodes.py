@@ -26,7 +26,7 @@ from typing import Any, ClassVar, Literal, get_args
 from jaxtyping import Float
 from torch import Tensor
 
-from mechassay.circuits.methods.patching import Block, Patching, PatchingMethod, chunks
+from mechassay.circuits.methods.patching import PatchBatch, Patching, PatchingMethod, chunks
 from mechassay.circuits.node_scores import NodeScores
 from mechassay.errors import one_of
 from mechassay.graph import Graph
@@ -52,7 +52,7 @@ class ExactNodePatching(PatchingMethod[NodeScores]):
         check_settings(self, self.name)
         one_of("paths", self.paths, get_args(Paths))
 
-    def blocks(self, model: Model, batch: Batch, stack_tokens: int) -> Iterator[Block]:
+    def blocks(self, model: Model, batch: Batch, stack_tokens: int) -> Iterator[PatchBatch]:
         """Runs of nodes whose changes enter the stream at the same place."""
         graph = model.graph
         places = [("entering", 0, range(1))]
@@ -68,9 +68,9 @@ class ExactNodePatching(PatchingMethod[NodeScores]):
             for kind, layer, nodes in places:
                 for begin in range(0, len(nodes), step):
                     writers = nodes[begin : begin + step]
-                    yield Block(rows, layer, kind, writers, len(writers) * len(rows))
+                    yield PatchBatch(rows, layer, kind, writers, len(writers) * len(rows))
 
-    def add(self, run: Patching, block: Block, into: Float[Tensor, "writers"]) -> None:
+    def add(self, run: Patching, block: PatchBatch, into: Float[Tensor, "writers"]) -> None:
         changes = run.changes(block.writers)
         if block.kind == "logits":
             effects = run.at_logits(changes)

@@ -33,7 +33,7 @@ from mechassay.progress import BAR, Progress
 ScoresT = TypeVar("ScoresT", bound=Scores)
 
 
-class Block(NamedTuple):
+class PatchBatch(NamedTuple):
     """Some examples and a run of writers, patched together at one place.
 
     Attributes:
@@ -178,11 +178,11 @@ class PatchingMethod(ABC, Generic[ScoresT]):
     stack_tokens: ClassVar[int] = 4096
 
     @abstractmethod
-    def blocks(self, model: Model, batch: Batch, stack_tokens: int) -> Iterator[Block]:
+    def blocks(self, model: Model, batch: Batch, stack_tokens: int) -> Iterator[PatchBatch]:
         """What is patched together, in the order in which it is done."""
 
     @abstractmethod
-    def add(self, run: Patching, block: Block, into: Tensor) -> None:
+    def add(self, run: Patching, block: PatchBatch, into: Tensor) -> None:
         """Add the summed effects of a block to `into`."""
 
     @abstractmethod
@@ -228,7 +228,7 @@ class PatchingMethod(ABC, Generic[ScoresT]):
         blocks = list(self.blocks(model, batch, min(room, self.stack_tokens)))
         held: dict[int, Patching] = {}
 
-        def add(block: Block, into: Mapping[str, Tensor]) -> None:
+        def add(block: PatchBatch, into: Mapping[str, Tensor]) -> None:
             first = block.rows[0]
             if first not in held:
                 held.clear()
