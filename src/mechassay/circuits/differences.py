@@ -2,8 +2,8 @@
 
 Two areas of one evaluation are of the same examples, so what makes one example hard makes it hard
 for both. The interval of their difference resamples examples once for both (`BootstrapEstimate`)
-and is mostly much narrower than a look at two overlapping intervals suggests. All pairs of M methods
-are many comparisons; their intervals hold together, with 95 % for all at once:
+and is mostly much narrower than a look at two overlapping intervals suggests. All pairs of M
+methods are many comparisons; their intervals hold together, with 95 % for all at once:
 
     e_ij        errors of the difference d_ij in the resamples, with what is folded at its worst
     s_ij        the root of the mean of e_ij^2

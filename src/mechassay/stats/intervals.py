@@ -6,8 +6,8 @@ is run again. Randomness comes in as a `numpy.random.Generator`.
 
 A `BootstrapEstimate` is a weighted sum of means, or of their absolute values. Of the latter a
 percentile interval is wrong near 0: |x| folds the noise of x, so the estimate is too large, and
-each resample adds the noise once more. Where the sign of x is not sure (|x| < 3 standard errors), the error of
-|x| is therefore bounded by that of x, as | |x + e| - |x| | <= |e|.
+each resample adds the noise once more. Where the sign of x is not sure (|x| < 3 standard errors),
+the error of |x| is therefore bounded by that of x, as | |x + e| - |x| | <= |e|.
 """
 
 from __future__ import annotations
