@@ -11,7 +11,7 @@ import pytest
 
 import mechassay as ma
 from mechassay.circuits import FaithfulnessCurve, differences_of
-from mechassay.circuits.areas import FRACTIONS, Rule
+from mechassay.circuits.areas import FRACTIONS, AreaRule
 from mechassay.circuits.differences import AreaName, Differences, _simultaneous
 from mechassay.circuits.record import record_of
 from mechassay.errors import BadUsage
@@ -186,7 +186,7 @@ def test_family_wise_error(area: AreaName) -> None:
     for _ in range(runs):
         hard = rng.normal(size=n)
         empty, full = -1 + hard, 3 + hard + rng.normal(size=n)
-        rule = Rule("strict", FRACTIONS, 10_000, empty, full, tuple(map(str, range(n))))
+        rule = AreaRule("strict", FRACTIONS, 10_000, empty, full, tuple(map(str, range(n))))
         made = []
         for _ in range(6):
             values = empty + truth[:, None] * (full - empty) + 0.5 * rng.normal(size=(10, n))

@@ -16,7 +16,6 @@ from mechassay.circuits import EdgeScores, ExactPatching, ablate
 from mechassay.circuits.methods import mask_training
 from mechassay.circuits.methods.edge_pruning import EdgePruning
 from mechassay.circuits.methods.mask_training import (
-    MaskTraining,
     Minibatches,
     connected,
     summary,
@@ -276,7 +275,6 @@ def test_gradients_of_uniform_masks_are_clipped_in_each_group_alone(
 ) -> None:
     tiny = subject("gpt2", torch.float64)
     plain = UniformGradientSampling(steps=3, batch_size=2, samples=2)
-    training = replace(plain._training(), steps=3)
     steps: list[list[Tensor]] = []
     for price in (0.0, 1e6):
         masks = _Uniform(tiny.model.graph, plain, tiny.model.device, torch.float64)
@@ -296,8 +294,7 @@ def test_gradients_of_uniform_masks_are_clipped_in_each_group_alone(
             Kl(),
             masks,
             optimiser,
-            training,
-            label="ugs",
+            plain,
             about={},
             progress=SILENT,
         )
@@ -339,7 +336,7 @@ def test_a_small_memory_budget_changes_nothing(ablation: str) -> None:
     """
     tiny = subject("qwen2", torch.float64)
     batch = ablate(tiny.model, tiny.batch, ablation, progress=SILENT)
-    training = MaskTraining(steps=3, batch_size=3, samples=2, seed=0, per_example=True)
+    method = UniformGradientSampling(samples=2)
     masks = torch.rand(
         6,
         *tiny.model.graph.legal.shape,
@@ -348,7 +345,7 @@ def test_a_small_memory_budget_changes_nothing(ablation: str) -> None:
     )
     masks = (masks * 1.4 - 0.2).clamp(0, 1)
     (small, slopes), (large, expected) = (
-        mask_training.fidelity_and_gradient(tiny.model, batch, Kl(), masks, training, budget)
+        mask_training.fidelity_and_gradient(tiny.model, batch, Kl(), masks, method, budget)
         for budget in (1, 10**6)
     )
     assert small == pytest.approx(large, rel=1e-10)
@@ -364,7 +361,7 @@ def test_weighted_losses_have_the_weighted_slope(ablation: str, per_example: boo
     """Against one example at a time; the third has no weight, and is not run."""
     tiny = subject("qwen2", torch.float64)
     batch = ablate(tiny.model, tiny.batch, ablation, progress=SILENT)
-    training = MaskTraining(steps=3, batch_size=3, samples=2, seed=0, per_example=per_example)
+    method = (UniformGradientSampling if per_example else SubnetworkProbing)(samples=2)
     drawn = torch.rand(
         6 if per_example else 2,
         *tiny.model.graph.legal.shape,
@@ -372,14 +369,14 @@ def test_weighted_losses_have_the_weighted_slope(ablation: str, per_example: boo
     ).double()
     weights = torch.tensor([0.7, 0.3, 0.0], dtype=torch.float64)
     total, slope = mask_training.fidelity_and_gradient(
-        tiny.model, batch, Kl(), drawn, training, 1, weights
+        tiny.model, batch, Kl(), drawn, method, 1, weights
     )
-    losses = mask_training.losses_of(tiny.model, batch, Kl(), drawn, training, 10**6)
+    losses = mask_training.losses_of(tiny.model, batch, Kl(), drawn, method, 10**6)
     expected, by_hand = torch.zeros_like(drawn), 0.0
     for row, weight in enumerate(weights.tolist()):
         places = [row, 3 + row] if per_example else [0, 1]
         one, its = mask_training.fidelity_and_gradient(
-            tiny.model, batch.select([row]), Kl(), drawn[places], training, 10**6
+            tiny.model, batch.select([row]), Kl(), drawn[places], method, 10**6
         )
         assert one == pytest.approx(float(losses[row]), rel=1e-9)
         expected[places] += weight * its

@@ -50,7 +50,7 @@ from mechassay.training import Order, descend
 
 Loss = Literal["kl", "objective"]
 MIN_STEPS = 3
-"""Losses are reported by thirds of the training."""
+"""Losses are reported by thirds of the method."""
 
 # Hard concrete masks (Louizos et al. 2018), as in subnetwork probing and edge pruning.
 BETA, GAMMA, ZETA = 2 / 3, -0.1, 1.1
@@ -87,49 +87,20 @@ class Masks(ABC):
         """The score of every edge: how probable it is that the mask keeps it."""
 
     def reached(self) -> dict[str, Any]:
-        """What else the provenance says of the end of the training."""
+        """What else the provenance says of the end of the method."""
         return {}
-
-
-@dataclass(frozen=True)
-class MaskTraining:
-    """How long and on what to train.
-
-    Attributes:
-        steps: updates of the parameters.
-        batch_size: examples a step; all of them if there are fewer.
-        samples: masks drawn a step, for each example if `per_example`, else for all of them.
-        seed: of the order of examples and of the masks.
-        loss: "kl" or "objective".
-        clip: largest norm of a step's gradient, of each of the optimiser's groups of parameters.
-    """
-
-    steps: int
-    batch_size: int
-    samples: int
-    seed: int
-    loss: Loss = "kl"
-    per_example: bool = False
-    clip: float | None = None
-
-    def __post_init__(self) -> None:
-        if self.steps < MIN_STEPS:
-            raise BadUsage(
-                f"Training a mask needs at least {MIN_STEPS} steps; got steps={self.steps}."
-            )
-        for name in ("batch_size", "samples"):
-            if getattr(self, name) < 1:
-                raise BadUsage(
-                    f"Training a mask needs {name} of at least 1; got {getattr(self, name)}."
-                )
-        one_of("loss", self.loss, get_args(Loss))
 
 
 class MaskMethod(ABC):
     """A method that trains masks: a frozen dataclass whose fields are those below and its own.
 
     Attributes:
-        per_example, clip: see `MaskTraining`.
+        steps: updates of the parameters.
+        batch_size: examples a step; all of them if there are fewer.
+        samples: masks drawn a step, for each example if `per_example`, else for all of them.
+        loss: "kl" or "objective".
+        seed: of the order of examples and of the masks.
+        clip: largest norm of a step's gradient, of each of the optimiser's groups of parameters.
     """
 
     name: ClassVar[str]
@@ -166,10 +137,10 @@ class MaskMethod(ABC):
                 given, `checkpoint` is not used: a killed job starts again.
             tail: how a step's examples are weighed.
         """
-        training = self._training()
+        self._check()
         check_gradients(self.name, model)
         batch, chosen = model.batch(pairs), load_objective(objective)
-        if training.loss == "kl":
+        if self.loss == "kl":
             chosen = Kl()
         elif not chosen.differentiable:
             raise BadUsage(f"{self.name} needs a differentiable objective; {chosen.name!r} is not.")
@@ -181,8 +152,7 @@ class MaskMethod(ABC):
             chosen,
             masks,
             optimiser,
-            training,
-            label=self.name,
+            self,
             about=about,
             progress=progress,
             checkpoint=checkpoint if examples is None else None,
@@ -193,21 +163,22 @@ class MaskMethod(ABC):
         return EdgeScores.of(model.graph, masks.probabilities().detach(), about)
 
     def forwards(self, graph: Graph, n_pairs: int) -> float:
-        """See `Method.forwards`: the training."""
-        training = self._training()
-        runs = 2.0 + training.samples * masked_forwards(graph)
-        return training.steps * min(training.batch_size, n_pairs) * runs
+        """See `Method.forwards`: the method."""
+        self._check()
+        runs = 2.0 + self.samples * masked_forwards(graph)
+        return self.steps * min(self.batch_size, n_pairs) * runs
 
-    def _training(self) -> MaskTraining:
-        return MaskTraining(
-            self.steps,
-            self.batch_size,
-            self.samples,
-            self.seed,
-            self.loss,
-            per_example=self.per_example,
-            clip=self.clip,
-        )
+    def _check(self) -> None:
+        if self.steps < MIN_STEPS:
+            raise BadUsage(
+                f"Training a mask needs at least {MIN_STEPS} steps; got steps={self.steps}."
+            )
+        for name in ("batch_size", "samples"):
+            if getattr(self, name) < 1:
+                raise BadUsage(
+                    f"Training a mask needs {name} of at least 1; got {getattr(self, name)}."
+                )
+        one_of("loss", self.loss, get_args(Loss))
 
 
 class StepLoss(NamedTuple):
@@ -223,9 +194,8 @@ def train(
     objective: Objective,
     masks: Masks,
     optimiser: torch.optim.Optimizer,
-    training: MaskTraining,
+    method: MaskMethod,
     *,
-    label: str,
     about: Mapping[str, Any],
     progress: Progress,
     checkpoint: Path | None = None,
@@ -244,50 +214,50 @@ def train(
         NonFinite: the loss or its gradient is infinite or NaN; the message has the step.
         OutOfMemory: one example does not fit.
     """
-    generator, order = seeded(training.seed), Order(len(batch), training.batch_size)
+    generator, order = seeded(method.seed), Order(len(batch), method.batch_size)
     source = Minibatches(batch, order) if examples is None else examples
     budget = token_budget(_bytes_per_token(model), batch.n_tokens, model.device)
     standing = even(source.n_groups, torch.zeros((), dtype=torch.float64))
-    losses = torch.zeros(training.steps, len(StepLoss._fields), dtype=torch.float64)
+    losses = torch.zeros(method.steps, len(StepLoss._fields), dtype=torch.float64)
 
     def differentiate(step: int) -> None:
         part, groups = source.draw(generator)
-        drawn = masks.draw(training.samples * (len(part) if training.per_example else 1), generator)
+        drawn = masks.draw(method.samples * (len(part) if method.per_example else 1), generator)
         weights = None
         if not isinstance(tail, Mean):
-            by_example = losses_of(model, part, objective, drawn.detach(), training, budget)
+            by_example = losses_of(model, part, objective, drawn.detach(), method, budget)
             weights, after = tail.weights(by_example, groups, standing.clone())
             standing.copy_(after)
         fidelity, gradient = fidelity_and_gradient(
-            model, part, objective, drawn.detach(), training, budget, weights
+            model, part, objective, drawn.detach(), method, budget, weights
         )
         penalty = masks.penalty(step)
         loss = StepLoss(fidelity, float(penalty.detach()))
         if not bool(torch.isfinite(gradient).all()) or not all(map(math.isfinite, loss)):
             raise NonFinite(
-                f"{label}: the loss or its gradient is not finite at step {step + 1} of"
-                f" {training.steps}: {loss}."
+                f"{method.name}: the loss or its gradient is not finite at step {step + 1} of"
+                f" {method.steps}: {loss}."
             )
         losses[step] = torch.tensor(loss, dtype=torch.float64)
         torch.autograd.backward([drawn, penalty], [gradient.to(drawn), torch.ones_like(penalty)])
 
     with (
         torch.enable_grad(),
-        progress.track(label, training.steps) as advance,
-        out_of_memory_is_an_error(label),
+        progress.track(method.name, method.steps) as advance,
+        out_of_memory_is_an_error(method.name),
     ):
         tail_of = {"name": tail.name, **settings(tail)}
         key = {**about, "tail": tail_of, "budget": budget, "graph": model.graph.fingerprint}
         descend(
             differentiate,
             optimiser,
-            training.steps,
+            method.steps,
             advance=advance,
             key=key_of(key),
             checkpoint=checkpoint,
             generator=generator,
             also={**order.kept, "standing": standing, "losses": losses},
-            clip=training.clip,
+            clip=method.clip,
         )
     return losses
 
@@ -322,7 +292,7 @@ def fidelity_and_gradient(
     batch: Batch,
     objective: Objective,
     drawn: Float[Tensor, "masks writers readers"],
-    training: MaskTraining,
+    method: MaskMethod,
     budget: int,
     weights: Float[Tensor, "n"] | None = None,
 ) -> tuple[float, Float[Tensor, "masks writers readers"]]:
@@ -340,11 +310,11 @@ def fidelity_and_gradient(
     )
     wanted = share.nonzero()[:, 0].tolist()
     for rows, places, mask, run in _masked_runs(
-        model, batch, wanted, objective, drawn, training, budget
+        model, batch, wanted, objective, drawn, method, budget
     ):
         mask.requires_grad_()
         losses = run(mask)
-        loss = (losses * share[rows].to(losses)).sum() / training.samples
+        loss = (losses * share[rows].to(losses)).sum() / method.samples
         (by_mask,) = torch.autograd.grad(loss, mask)
         gradient[places] += by_mask * (mask != 0) if constants_of(batch) is not None else by_mask
         total += float(loss.detach())
@@ -357,15 +327,15 @@ def losses_of(
     batch: Batch,
     objective: Objective,
     drawn: Float[Tensor, "masks writers readers"],
-    training: MaskTraining,
+    method: MaskMethod,
     budget: int,
 ) -> Float[Tensor, "n"]:
     """The loss of each example, a mean over its masks, in fp64."""
     found = torch.zeros(len(batch), dtype=torch.float64)
     for rows, _, mask, run in _masked_runs(
-        model, batch, list(range(len(batch))), objective, drawn, training, budget
+        model, batch, list(range(len(batch))), objective, drawn, method, budget
     ):
-        found[rows] += run(mask).double().cpu() / training.samples
+        found[rows] += run(mask).double().cpu() / method.samples
     return found
 
 
@@ -375,7 +345,7 @@ def _masked_runs(
     wanted: list[int],
     objective: Objective,
     drawn: Float[Tensor, "masks writers readers"],
-    training: MaskTraining,
+    method: MaskMethod,
     budget: int,
 ) -> Iterator[tuple[list[int], list[int], Tensor, Callable[[Tensor], Tensor]]]:
     """Chunks of the wanted examples with one mask each: their rows, the masks' places,
@@ -395,10 +365,8 @@ def _masked_runs(
         ) -> Tensor:
             return -signed(objective, masked_readout(decoder, contrast, mask), chunk, clean)
 
-        for sample in range(training.samples):
-            places = (
-                [sample * len(batch) + row for row in rows] if training.per_example else [sample]
-            )
+        for sample in range(method.samples):
+            places = [sample * len(batch) + row for row in rows] if method.per_example else [sample]
             mask = drawn[places]
             yield (
                 rows,
