@@ -50,7 +50,7 @@ from mechassay.training import Order, descend
 
 Loss = Literal["kl", "objective"]
 MIN_STEPS = 3
-"""Losses are reported by thirds of the method."""
+"""Losses are reported by thirds of the training."""
 
 # Hard concrete masks (Louizos et al. 2018), as in subnetwork probing and edge pruning.
 BETA, GAMMA, ZETA = 2 / 3, -0.1, 1.1
@@ -87,7 +87,7 @@ class Masks(ABC):
         """The score of every edge: how probable it is that the mask keeps it."""
 
     def reached(self) -> dict[str, Any]:
-        """What else the provenance says of the end of the method."""
+        """What else the provenance says of the end of the training."""
         return {}
 
 
@@ -163,7 +163,7 @@ class MaskMethod(ABC):
         return EdgeScores.of(model.graph, masks.probabilities().detach(), about)
 
     def forwards(self, graph: Graph, n_pairs: int) -> float:
-        """See `Method.forwards`: the method."""
+        """See `Method.forwards`: the training."""
         self._check()
         runs = 2.0 + self.samples * masked_forwards(graph)
         return self.steps * min(self.batch_size, n_pairs) * runs
