@@ -30,8 +30,8 @@ import torch
 from mechassay.circuits.faithfulness import FRACTIONS, evaluate
 from mechassay.circuits.methods.eap import EAP
 from mechassay.circuits.methods.eap_ig_inputs import EAPIGInputs
-from mechassay.circuits.methods.exact import _blocks, add_edges
-from mechassay.circuits.methods.patching import STACK_TOKENS, Patching
+from mechassay.circuits.methods.exact import ExactPatching
+from mechassay.circuits.methods.patching import Patching
 from mechassay.models.circuit_forward import run_circuit
 from mechassay.models.circuit_plan import compile_circuit
 from mechassay.models.model import Model, load_model, make_model
@@ -134,8 +134,8 @@ def sampled_exact_patching(model: Model, batch: Batch) -> tuple[Callable[[], obj
     """Exact patching of evenly spread blocks of edges, and how many edges
     (of the whole batch) that is.
     """
-    everything = [*range(model.graph.n_layers), -1]
-    blocks = list(_blocks(model, everything, STACK_TOKENS, batch))
+    method = ExactPatching()
+    blocks = list(method.blocks(model, batch, method.stack_tokens))
     step = max(1, len(blocks) // SAMPLED_BLOCKS)
     blocks = blocks[step // 2 :: step]
     total = torch.zeros(model.graph.n_writers, model.graph.n_readers)
@@ -143,7 +143,7 @@ def sampled_exact_patching(model: Model, batch: Batch) -> tuple[Callable[[], obj
     @torch.no_grad()
     def run() -> object:
         for block in blocks:
-            add_edges(
+            method.add(
                 Patching(model, Contrast.run(model.decoder, batch.select(block.rows)), LogitDiff()),
                 block,
                 total,

@@ -12,8 +12,9 @@ import torch
 
 from mechassay.checkpoint import State, checkpointed, key_of
 from mechassay.circuits import EAP, ExactNodePatching, ExactPatching, InformationFlowRoutes
-from mechassay.circuits.methods import eap, exact, exact_nodes, ifr
+from mechassay.circuits.methods import eap, ifr
 from mechassay.circuits.methods.method import Method
+from mechassay.circuits.methods.patching import PatchingMethod
 from mechassay.models import memory
 from mechassay.progress import SILENT
 from tiny import subject
@@ -103,9 +104,9 @@ def test_an_interrupt_anywhere_leaves_no_part_half_counted(tmp_path: Path) -> No
 
 PLACES = {
     "eap": (EAP(), eap, "clean_scores"),
-    "exact": (ExactPatching(), exact, "add_edges"),
-    "exact-nodes": (ExactNodePatching(), exact_nodes, "add_nodes"),
-    "ifr": (InformationFlowRoutes(), ifr._Sums, "add"),
+    "exact": (ExactPatching(), ExactPatching, "add"),
+    "exact-nodes": (ExactNodePatching(), ExactNodePatching, "add"),
+    "ifr": (InformationFlowRoutes(), ifr._Shares, "add"),
 }
 
 
@@ -122,8 +123,7 @@ def test_interrupted_while_adding_ends_bit_for_bit_the_same(
         getattr(owner, attribute),
     )
     monkeypatch.setattr(memory, "CPU_BUDGET", 1)
-    for module in (exact, exact_nodes):
-        monkeypatch.setattr(module, "STACK_TOKENS", 16)
+    monkeypatch.setattr(PatchingMethod, "stack_tokens", 16)
     expected = kept.score(tiny.model, tiny.batch, progress=SILENT).values
     calls: list[int] = []
 

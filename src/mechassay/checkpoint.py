@@ -75,6 +75,14 @@ class State:
         self.saved = time.monotonic()
 
 
+def key_in(path: Path | None) -> str | None:
+    """The key of the job whose progress a file keeps; None without a readable file."""
+    try:
+        return None if path is None else read_tensors(path, "checkpoint")[1].get("key")
+    except BadFile:
+        return None
+
+
 @contextmanager
 def checkpointed(
     path: Path | None,

@@ -8,7 +8,7 @@ import sys
 import numpy as np
 import pytest
 
-from mechassay.circuits.areas import FRACTIONS, Rule, Sweep, step_weights
+from mechassay.circuits.areas import FRACTIONS, AreaRule, Sweep, step_weights
 
 KEPT = tuple(int(10_000 * p) for p in FRACTIONS)
 SIZES = [kept / 10_000 for kept in KEPT]
@@ -29,7 +29,7 @@ def simulated(rng: np.random.Generator, shape: str, n: int, noise: float) -> Swe
     truth = np.array(SHAPES[shape])
     values = empty + truth[:, None] * (full - empty)
     values[:-1] += noise * 0.7 * (rng.normal(size=(9, n)) + shared)
-    return Rule("strict", FRACTIONS, 10_000, empty, full, tuple(map(str, range(n)))).sweep(
+    return AreaRule("strict", FRACTIONS, 10_000, empty, full, tuple(map(str, range(n)))).sweep(
         "value", KEPT, KEPT, values
     )
 

@@ -11,13 +11,13 @@ import pytest
 
 import mechassay as ma
 from mechassay.circuits import FaithfulnessCurve, differences_of
-from mechassay.circuits.areas import FRACTIONS, Rule
+from mechassay.circuits.areas import FRACTIONS, AreaRule
 from mechassay.circuits.differences import AreaName, Differences, _simultaneous
 from mechassay.circuits.record import record_of
 from mechassay.errors import BadUsage
 from mechassay.progress import SILENT
 from mechassay.records import Spec
-from mechassay.stats.intervals import Estimate
+from mechassay.stats.intervals import BootstrapEstimate
 from mechassay.truth.models import load_truth
 
 KEPT = tuple(int(10_000 * p) for p in FRACTIONS)
@@ -119,8 +119,10 @@ def test_other_examples_are_refused(curves: list[FaithfulnessCurve]) -> None:
         differences_of([])
 
 
-def estimate(value: float, errors: np.ndarray, folded: np.ndarray | None = None) -> Estimate:
-    return Estimate(value, errors, np.zeros_like(errors) if folded is None else folded, 40)
+def estimate(
+    value: float, errors: np.ndarray, folded: np.ndarray | None = None
+) -> BootstrapEstimate:
+    return BootstrapEstimate(value, errors, np.zeros_like(errors) if folded is None else folded, 40)
 
 
 def test_ranks_by_hand() -> None:
@@ -184,7 +186,7 @@ def test_family_wise_error(area: AreaName) -> None:
     for _ in range(runs):
         hard = rng.normal(size=n)
         empty, full = -1 + hard, 3 + hard + rng.normal(size=n)
-        rule = Rule("strict", FRACTIONS, 10_000, empty, full, tuple(map(str, range(n))))
+        rule = AreaRule("strict", FRACTIONS, 10_000, empty, full, tuple(map(str, range(n))))
         made = []
         for _ in range(6):
             values = empty + truth[:, None] * (full - empty) + 0.5 * rng.normal(size=(10, n))
@@ -196,6 +198,6 @@ def test_family_wise_error(area: AreaName) -> None:
 
 
 def test_without_examples_there_is_no_rank() -> None:
-    made = [Estimate(value, np.zeros(10), np.zeros(10), 1) for value in (0.1, 0.9)]
+    made = [BootstrapEstimate(value, np.zeros(10), np.zeros(10), 1) for value in (0.1, 0.9)]
     found: Differences = _simultaneous("cmd", ("a", "b"), made)
     assert found.ranks() == [None, None] and (found.n_resolved, found.n_pairs) == (0, 0)

@@ -14,7 +14,7 @@ import torch
 
 import mechassay as ma
 from mechassay.circuits import Circuit, Controls, EdgeScores, FaithfulnessCurve, NodeScores, Random
-from mechassay.circuits.areas import FRACTIONS, Profile, Rule, step_weights, trapezoid_weights
+from mechassay.circuits.areas import FRACTIONS, AreaRule, Profile, step_weights, trapezoid_weights
 from mechassay.errors import BadUsage
 from mechassay.graph import Graph
 from mechassay.models.model import Model
@@ -32,8 +32,8 @@ def rule(
     n_edges: int = 1000,
     empty: float = 0.0,
     full: float = 1.0,
-) -> Rule:
-    return Rule(profile, fractions, n_edges, np.full(4, empty), np.full(4, full), tuple("abcd"))
+) -> AreaRule:
+    return AreaRule(profile, fractions, n_edges, np.full(4, empty), np.full(4, full), tuple("abcd"))
 
 
 # Worked by hand
@@ -104,13 +104,15 @@ def test_circuits_that_do_nothing(
 
 
 def test_faithfulness_is_a_ratio_of_means_not_a_mean_of_ratios() -> None:
-    made = Rule("mib-2025", (0.5, 1.0), 10, np.array([0.0, 0.0]), np.array([1.0, 3.0]), ("a", "b"))
+    made = AreaRule(
+        "mib-2025", (0.5, 1.0), 10, np.array([0.0, 0.0]), np.array([1.0, 3.0]), ("a", "b")
+    )
     sweep = made.sweep("value", (5, 10), (5, 10), np.array([[1.0, 0.0], [1.0, 3.0]]))
     assert sweep.faithfulness[0] == pytest.approx(1 / 4)
 
 
 def test_denominator_whose_interval_contains_zero_is_undefined_in_strict() -> None:
-    made = Rule(
+    made = AreaRule(
         "strict", (0.5, 1.0), 10, np.zeros(4), np.array([1.0, -1.0, 1.0, -0.9]), tuple("abcd")
     )
     assert not made.defined
@@ -126,7 +128,7 @@ def test_denominator_whose_interval_contains_zero_is_undefined_in_strict() -> No
 @pytest.mark.parametrize("groups", [("a",), ("a", "a", "a")])
 def test_one_example_or_one_group_has_no_interval(groups: tuple[str, ...]) -> None:
     n = len(groups)
-    made = Rule("strict", (0.5, 1.0), 10, np.zeros(n), np.full(n, 2.0), groups)
+    made = AreaRule("strict", (0.5, 1.0), 10, np.zeros(n), np.full(n, 2.0), groups)
     sweep = made.sweep("value", (5, 10), (5, 10), np.full((2, n), 1.0))
     assert sweep.cpr.value == pytest.approx(0.5)
     assert np.isnan(

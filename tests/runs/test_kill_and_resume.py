@@ -8,6 +8,8 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Callable
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -15,17 +17,19 @@ import torch
 
 from mechassay.circuits import EdgeScores
 from mechassay.files import read_tensors
-from runfolder import held
+from mechassay.runs.job import cell_name
 from tiny import with_words
+
+Undisturbed = Callable[[str], torch.Tensor]
 
 SLOW = """
 import signal, sys, time
 from mechassay import checkpoint
-from mechassay.circuits.methods import exact
+from mechassay.circuits.methods.exact import ExactPatching
 from mechassay.cli.main import main
 
 # Many small blocks, a checkpoint after each, and time to be killed in between.
-exact.STACK_TOKENS = 64
+ExactPatching.stack_tokens = 64
 checkpoint.EVERY_SECONDS = 0.0
 pause = float(sys.argv.pop(1))
 # Where tests run in the background a shell has interrupts ignored, and children inherit that.
@@ -45,7 +49,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return path
 
 
-def start(folder: Path, out: Path, pause: float) -> subprocess.Popen[str]:
+def start(folder: Path, out: Path, pause: float, method: str) -> subprocess.Popen[str]:
     words = [
         "circuits",
         "run",
@@ -60,7 +64,7 @@ def start(folder: Path, out: Path, pause: float) -> subprocess.Popen[str]:
         "-o",
         str(out),
     ]
-    methods = ["--method", "eap", "--method", "exact"]
+    methods = ["--method", "eap", "--method", method]
     return subprocess.Popen(
         [sys.executable, "-c", SLOW, str(pause), *words, *methods],
         stdout=subprocess.PIPE,
@@ -69,11 +73,10 @@ def start(folder: Path, out: Path, pause: float) -> subprocess.Popen[str]:
     )
 
 
-def wait_for_checkpoint(out: Path, cursor: int, process: subprocess.Popen[str]) -> None:
+def wait_for_checkpoint(file: Path, cursor: int, process: subprocess.Popen[str]) -> None:
     deadline = time.monotonic() + 120
     while time.monotonic() < deadline:
         assert process.poll() is None, process.communicate()
-        file = held(out, "scores", "exact.checkpoint")
         if file.is_file() and read_tensors(file, "checkpoint")[1]["cursor"] >= cursor:
             return
         time.sleep(0.05)
@@ -81,35 +84,53 @@ def wait_for_checkpoint(out: Path, cursor: int, process: subprocess.Popen[str]) 
 
 
 @pytest.fixture(scope="module")
-def undisturbed(folder: Path, tmp_path_factory: pytest.TempPathFactory) -> torch.Tensor:
-    out = tmp_path_factory.mktemp("runs") / "undisturbed"
-    process = start(folder, out, 0.0)
-    shown = process.communicate(timeout=300)
-    assert process.returncode == 0, shown
-    return EdgeScores.load(held(out, "scores", "exact.safetensors")).values
+def undisturbed(folder: Path, tmp_path_factory: pytest.TempPathFactory) -> Undisturbed:
+    @cache
+    def scores(method: str) -> torch.Tensor:
+        out = tmp_path_factory.mktemp("runs") / "undisturbed"
+        process = start(folder, out, 0.0, method)
+        shown = process.communicate(timeout=300)
+        assert process.returncode == 0, shown
+        return EdgeScores.load(scores_file(out, folder, method)).values
+
+    return scores
 
 
-@pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGINT])
+def scores_file(out: Path, folder: Path, method: str) -> Path:
+    group = cell_name(str(folder), "ioi")
+    return out / "scores" / group / f"{method.replace(':', ' ')}.safetensors"
+
+
+@pytest.mark.parametrize(
+    ("method", "how"),
+    [
+        ("exact", signal.SIGKILL),
+        ("exact", signal.SIGINT),
+        ("subnetwork-probing:steps=12,batch_size=2", signal.SIGKILL),
+    ],
+)
 def test_a_killed_run_is_taken_up(
-    how: signal.Signals, folder: Path, tmp_path: Path, undisturbed: torch.Tensor
+    method: str, how: signal.Signals, folder: Path, tmp_path: Path, undisturbed: Undisturbed
 ) -> None:
-    out = tmp_path / "out"
-    process = start(folder, out, 0.05)
-    wait_for_checkpoint(out, 3, process)
+    out, expected = tmp_path / "out", undisturbed(method)
+    file = scores_file(out, folder, method)
+    checkpoint = file.with_suffix(".checkpoint")
+    process = start(folder, out, 0.05, method)
+    wait_for_checkpoint(checkpoint, 3, process)
     process.send_signal(how)
     _, err = process.communicate(timeout=60)
     if how == signal.SIGINT:
         assert process.returncode == 130
         assert "goes on from there" in err
-    assert held(out, "scores", "eap.safetensors").is_file()
-    assert not held(out, "scores", "exact.safetensors").exists()
-    kept = read_tensors(held(out, "scores", "exact.checkpoint"), "checkpoint")[1]["cursor"]
+    assert scores_file(out, folder, "eap").is_file()
+    assert not file.exists()
+    kept = read_tensors(checkpoint, "checkpoint")[1]["cursor"]
     assert kept >= 3
 
-    again = start(folder, out, 0.0)
+    again = start(folder, out, 0.0, method)
     shown = again.communicate(timeout=300)
     assert again.returncode == 0, shown
-    values = EdgeScores.load(held(out, "scores", "exact.safetensors")).values
-    assert torch.equal(values.nan_to_num(7.0), undisturbed.nan_to_num(7.0))
-    assert not held(out, "scores", "exact.checkpoint").exists()
+    values = EdgeScores.load(file).values
+    assert torch.equal(values.nan_to_num(7.0), expected.nan_to_num(7.0))
+    assert not checkpoint.exists()
     assert (out / "report.html").is_file()

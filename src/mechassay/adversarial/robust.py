@@ -35,7 +35,7 @@ from torch import Tensor
 
 from mechassay.circuits.faithfulness import evaluate
 from mechassay.circuits.methods.edge_pruning import EdgePruning
-from mechassay.circuits.methods.method import Method, describe, settings
+from mechassay.circuits.methods.method import Method, provenance_of, settings
 from mechassay.circuits.methods.subnetwork_probing import SubnetworkProbing
 from mechassay.circuits.methods.ugs import UniformGradientSampling
 from mechassay.circuits.pairing import check_pairing, paired
@@ -286,7 +286,7 @@ class _Rounds:
             n_counted += int((weights > 0).sum())
             total = total + self._mean(batch, weights)
             scores = None if plain else total / number
-        about = describe(robust.method, self.model, self.pairs.batch, self.objective)
+        about = provenance_of(robust.method, self.model, self.pairs.batch, self.objective)
         more = {"rounds": history, "n_examples": n_counted}
         return EdgeScores(self.model.graph, total / robust.rounds, about), more
 

@@ -27,7 +27,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from mechassay.errors import BadPairs, BadUsage, UnknownName
+from mechassay.errors import BadPairs, BadUsage, one_of
 from mechassay.files import read_tensors, write_tensors
 from mechassay.models.constants import ConstantBatch, Constants, counterfactual_batch
 from mechassay.models.decoder import at_least_fp32
@@ -65,8 +65,7 @@ def ablate(
     batch = counterfactual_batch(model.batch(pairs))
     if isinstance(ablation, Constants):
         return ConstantBatch.of(batch, ablation)
-    if ablation not in ABLATIONS:
-        raise UnknownName("ablation", ablation, ABLATIONS)
+    one_of("ablation", ablation, ABLATIONS)
     if ablation == "counterfactual":
         return batch
     if ablation == "resample":
@@ -89,8 +88,7 @@ def ablated_values(
         UnknownName: not "zero", "mean" or "positional-mean".
     """
     kinds = ("zero", "mean", "positional-mean")
-    if ablation not in kinds:
-        raise UnknownName("ablation by constants", ablation, kinds)
+    one_of("ablation by constants", ablation, kinds)
     batch = model.batch(data)
     sums = _Sums(model, batch.n_tokens if ablation == "positional-mean" else 1)
     if ablation == "zero":

@@ -17,7 +17,7 @@ profile weights sizes:
             f = 1 at all sizes gives CPR .999, circuits that do nothing .25.
 
 `strict` leaves f and its areas undefined (NaN) where the interval of m(N) - m(0) contains 0.
-Intervals are those of `stats.Estimate`; CMD also has a value without the bias that |1 - f| has.
+Intervals are those of `stats.intervals`; CMD also has a value without the bias that |1 - f| has.
 """
 
 from __future__ import annotations
@@ -31,9 +31,9 @@ import numpy as np
 from jaxtyping import Float
 
 from mechassay.circuits.scores import By
-from mechassay.errors import BadUsage, UnknownName
+from mechassay.errors import BadUsage, one_of
 from mechassay.stats.intervals import (
-    Estimate,
+    BootstrapEstimate,
     Interval,
     Resamples,
     folded_sum,
@@ -72,8 +72,7 @@ def check_profile(profile: str) -> None:
     Raises:
         UnknownName: it is none.
     """
-    if profile not in PROFILES:
-        raise UnknownName("profile", profile, PROFILES)
+    one_of("profile", profile, PROFILES)
 
 
 def step_weights(
@@ -117,13 +116,13 @@ class Sweep:
     per_example: Float[np.ndarray, "sizes n"]
     faithfulness: Float[np.ndarray, "sizes"]
     intervals: tuple[Interval, ...]
-    cpr: Estimate
-    cmd: Estimate
-    log_cpr: Estimate | None
-    log_cmd: Estimate | None
+    cpr: BootstrapEstimate
+    cmd: BootstrapEstimate
+    log_cpr: BootstrapEstimate | None
+    log_cmd: BootstrapEstimate | None
 
 
-class Rule:
+class AreaRule:
     """A profile's arithmetic: from per-example values to f and its areas, with intervals.
 
     Args:
@@ -131,7 +130,7 @@ class Rule:
         n_edges: of the graph.
         empty, full: the objective of the empty and of the full circuit.
         groups: the unit that is resampled.
-        seed: of the resamples. Rules of one seed and the same groups draw the same ones.
+        seed: of the resamples. Those of one seed and the same groups draw the same ones.
     """
 
     def __init__(
@@ -167,7 +166,7 @@ class Rule:
         """f at all sizes and its areas, from the objective of each size's circuit."""
         f, draws = self._faithfulness(values)
         strict = self.profile == "strict"
-        log_areas: tuple[Estimate | None, Estimate | None] = (None, None)
+        log_areas: tuple[BootstrapEstimate | None, BootstrapEstimate | None] = (None, None)
         if strict:
             sizes = [each / self.n_edges for each in kept]
             weights = step_weights(sizes, self.fractions[0])
@@ -195,7 +194,7 @@ class Rule:
         f: Float[np.ndarray, "sizes"],
         draws: Float[np.ndarray, "resamples sizes"],
         weights: Float[np.ndarray, "weights"],
-    ) -> tuple[Estimate, Estimate]:
+    ) -> tuple[BootstrapEstimate, BootstrapEstimate]:
         """CPR and CMD; the first weight is that of the empty circuit."""
         n, empty = self.n_groups, math.nan if np.isnan(f).any() else 0.0
         f, draws = np.insert(f, 0, empty), np.insert(draws, 0, empty, axis=1)

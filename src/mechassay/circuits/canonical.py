@@ -54,7 +54,7 @@ from mechassay.graph import SLOTS, Graph
 from mechassay.registry import Registry
 
 
-class Rule(NamedTuple):
+class ReadingRule(NamedTuple):
     """Who is read by whom: names of groups or of single nodes;
     `slots` of the heads that read, "" for other readers.
     """
@@ -83,7 +83,7 @@ class Published:
     graph: Graph
     task: str
     groups: Mapping[str, tuple[str, ...]]
-    rules: tuple[Rule, ...]
+    rules: tuple[ReadingRule, ...]
 
     def circuit(self) -> Circuit:
         """The circuit on the graph it was found in."""
@@ -218,16 +218,16 @@ IOI = Published(
         "MLP": _MLPS,
     },
     rules=(
-        Rule(("input",), ("previous token", "duplicate token"), _QKV),
-        Rule(("previous token",), ("induction",), "kv"),
-        Rule(("duplicate token", "induction"), ("S-inhibition",), "kv"),
-        Rule(("input",), ("S-inhibition",), "q"),
-        Rule(("S-inhibition",), _MOVERS, "q"),
-        Rule(("input",), _MOVERS, "kv"),
-        Rule(_MOVERS, ("logits",)),
-        Rule(("MLP",), (*_BEFORE_MOVERS, *_MOVERS), _QKV),
-        Rule(("input", *_BEFORE_MOVERS, *_MOVERS, "MLP"), ("MLP",)),
-        Rule(("input", "MLP"), ("logits",)),
+        ReadingRule(("input",), ("previous token", "duplicate token"), _QKV),
+        ReadingRule(("previous token",), ("induction",), "kv"),
+        ReadingRule(("duplicate token", "induction"), ("S-inhibition",), "kv"),
+        ReadingRule(("input",), ("S-inhibition",), "q"),
+        ReadingRule(("S-inhibition",), _MOVERS, "q"),
+        ReadingRule(("input",), _MOVERS, "kv"),
+        ReadingRule(_MOVERS, ("logits",)),
+        ReadingRule(("MLP",), (*_BEFORE_MOVERS, *_MOVERS), _QKV),
+        ReadingRule(("input", *_BEFORE_MOVERS, *_MOVERS, "MLP"), ("MLP",)),
+        ReadingRule(("input", "MLP"), ("logits",)),
     ),
 )
 
@@ -247,14 +247,14 @@ GREATER_THAN = Published(
         "late MLP": _MLPS[8:],
     },
     rules=(
-        Rule(("input",), ("first head",), _QKV),
-        Rule(("input", "a0.h1", "early MLP"), ("early MLP",)),
-        Rule(("first head", "early MLP"), ("middle head",), _QKV),
-        Rule(("middle head", "late MLP"), ("late MLP",)),
-        Rule(("middle head", "late MLP"), ("logits",)),
+        ReadingRule(("input",), ("first head",), _QKV),
+        ReadingRule(("input", "a0.h1", "early MLP"), ("early MLP",)),
+        ReadingRule(("first head", "early MLP"), ("middle head",), _QKV),
+        ReadingRule(("middle head", "late MLP"), ("late MLP",)),
+        ReadingRule(("middle head", "late MLP"), ("logits",)),
         # Clean queries of the middle heads.
-        Rule(_BEFORE_LAYER_9, _BEFORE_LAYER_9),
-        Rule(_BEFORE_LAYER_9, ("middle head",), "q"),
+        ReadingRule(_BEFORE_LAYER_9, _BEFORE_LAYER_9),
+        ReadingRule(_BEFORE_LAYER_9, ("middle head",), "q"),
     ),
 )
 
@@ -277,14 +277,14 @@ DOCSTRING = Published(
         "argument mover": ("a3.h0", "a3.h6"),
     },
     rules=(
-        Rule(("input",), ("a0.h5",), "v"),
-        Rule(("input", "a0.h5"), ("a1.h4",), "v"),
-        Rule(("input", "a0.h5"), ("a1.h2", "a2.h0"), "qk"),
-        Rule(("a1.h4",), ("a2.h0",), "v"),
-        Rule(("a1.h4",), ("argument mover",), "q"),
-        Rule(("a1.h2", "a2.h0"), ("argument mover",), "k"),
-        Rule(("input", "a0.h5"), ("argument mover",), "v"),
-        Rule(("argument mover",), ("logits",)),
+        ReadingRule(("input",), ("a0.h5",), "v"),
+        ReadingRule(("input", "a0.h5"), ("a1.h4",), "v"),
+        ReadingRule(("input", "a0.h5"), ("a1.h2", "a2.h0"), "qk"),
+        ReadingRule(("a1.h4",), ("a2.h0",), "v"),
+        ReadingRule(("a1.h4",), ("argument mover",), "q"),
+        ReadingRule(("a1.h2", "a2.h0"), ("argument mover",), "k"),
+        ReadingRule(("input", "a0.h5"), ("argument mover",), "v"),
+        ReadingRule(("argument mover",), ("logits",)),
     ),
 )
 

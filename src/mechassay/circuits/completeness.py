@@ -25,7 +25,7 @@ from jaxtyping import Float
 
 from mechassay.circuits.faithfulness import evaluate
 from mechassay.circuits.scores import Circuit
-from mechassay.errors import BadUsage, UnknownName
+from mechassay.errors import BadUsage, one_of
 from mechassay.models.model import Model
 from mechassay.objectives import Objective, load_objective
 from mechassay.pairs import Batch, Pair
@@ -132,8 +132,7 @@ def minimality(
     Raises:
         BadUsage: an empty circuit. UnknownName: no such unit. Also as `evaluate`.
     """
-    if unit not in get_args(Unit):
-        raise UnknownName("part of a circuit", unit, get_args(Unit))
+    one_of("part of a circuit", unit, get_args(Unit))
     if not len(circuit):
         raise BadUsage("The circuit is empty: there is nothing to leave out.")
     batch, graph = model.batch(pairs), model.graph

@@ -1,9 +1,9 @@
 """Which methods differ: paired differences of their areas, over the same examples.
 
 Two areas of one evaluation are of the same examples, so what makes one example hard makes it hard
-for both. The interval of their difference resamples examples once for both (`stats.Estimate`) and
-is mostly much narrower than a look at two overlapping intervals suggests. All pairs of M methods
-are many comparisons; their intervals hold together, with 95 % for all at once:
+for both. The interval of their difference resamples examples once for both (`BootstrapEstimate`)
+and is mostly much narrower than a look at two overlapping intervals suggests. All pairs of M
+methods are many comparisons; their intervals hold together, with 95 % for all at once:
 
     e_ij        errors of the difference d_ij in the resamples, with what is folded at its worst
     s_ij        the root of the mean of e_ij^2
@@ -27,12 +27,12 @@ from typing import Any, Literal
 import numpy as np
 from jaxtyping import Bool, Float
 
-from mechassay.circuits.areas import Rule, Sweep
+from mechassay.circuits.areas import AreaRule, Sweep
 from mechassay.circuits.faithfulness import FaithfulnessCurve
 from mechassay.circuits.scores import By
 from mechassay.errors import BadUsage
 from mechassay.records import Record
-from mechassay.stats.intervals import LEVEL, Estimate, widening
+from mechassay.stats.intervals import LEVEL, BootstrapEstimate, widening
 
 AreaName = Literal["cpr", "cmd"]
 RANKED_BY: dict[str, By] = {"cpr": "value", "cmd": "magnitude"}
@@ -131,7 +131,7 @@ def differences_of(
     """
     if not results:
         raise BadUsage("Differences need at least one result; got none.")
-    parts = [_Part.of(result, area) for result in results]
+    parts = [_AreaParts.of(result, area) for result in results]
     for part in parts[1:]:
         if part.setting != parts[0].setting:
             raise BadUsage(
@@ -144,7 +144,7 @@ def differences_of(
 
 
 def _simultaneous(
-    area: AreaName, names: tuple[str, ...], estimates: Sequence[Estimate]
+    area: AreaName, names: tuple[str, ...], estimates: Sequence[BootstrapEstimate]
 ) -> Differences:
     n = len(estimates)
     defined = np.array([not math.isnan(each.interval.low) for each in estimates])
@@ -172,7 +172,7 @@ def _simultaneous(
 
 
 @dataclass(frozen=True, eq=False)
-class _Part:
+class _AreaParts:
     """What an estimate of an area is made of, of a curve or of a record.
 
     Attributes:
@@ -186,7 +186,7 @@ class _Part:
     values: Float[np.ndarray, "sizes n"]
 
     @staticmethod
-    def of(result: Record | FaithfulnessCurve, area: AreaName) -> _Part:
+    def of(result: Record | FaithfulnessCurve, area: AreaName) -> _AreaParts:
         by = RANKED_BY[area]
         if isinstance(result, FaithfulnessCurve):
             sweep = result.sweeps[by]
@@ -197,7 +197,7 @@ class _Part:
                 "groups": result.groups,
             }
             ends = {"empty": result.controls.empty, "full": result.controls.full}
-            return _Part(
+            return _AreaParts(
                 result.label,
                 _setting(rule, result.objective, result.ids),
                 {**rule, **ends},
@@ -217,13 +217,13 @@ class _Part:
         }
         values = np.array([result.per_example[f"{by}@{p:g}"] for p in fractions])
         setting = _setting(rule, result.metric.name, tuple(result.example_ids))
-        return _Part(
+        return _AreaParts(
             result.method.name, setting, {**rule, **ends}, tuple(result.curves[by]["kept"]), values
         )
 
-    def estimate(self, area: AreaName, seed: int) -> Estimate:
+    def estimate(self, area: AreaName, seed: int) -> BootstrapEstimate:
         by = RANKED_BY[area]
-        sweep: Sweep = Rule(**self.rule, seed=seed).sweep(by, self.kept, self.kept, self.values)
+        sweep: Sweep = AreaRule(**self.rule, seed=seed).sweep(by, self.kept, self.kept, self.values)
         return sweep.cpr if area == "cpr" else sweep.cmd
 
 

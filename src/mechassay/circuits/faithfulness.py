@@ -27,8 +27,8 @@ from jaxtyping import Float
 from mechassay.circuits.areas import (
     FRACTIONS,
     PROFILES,
+    AreaRule,
     Profile,
-    Rule,
     Sweep,
     check_fractions,
     check_profile,
@@ -254,7 +254,7 @@ def faithfulness_curve(
     values = _evaluate_distinct(
         model, [circuit for by in RANKINGS for circuit in wanted[by]], batch, chosen, progress
     )
-    rule = Rule(
+    rule = AreaRule(
         profile, sizes, model.graph.n_edges, controls.empty, controls.full, batch.groups, seed
     )
     asked = tuple(int(p * model.graph.n_edges) for p in sizes)
@@ -349,7 +349,9 @@ def _evaluate_distinct(
     return evaluate(model, list(places), batch, objective, progress=progress)[which]
 
 
-def _warnings(scores: Scores, batch: Batch, rule: Rule, kept: tuple[int, ...]) -> tuple[str, ...]:
+def _warnings(
+    scores: Scores, batch: Batch, rule: AreaRule, kept: tuple[int, ...]
+) -> tuple[str, ...]:
     found: list[str] = []
     if not rule.defined:
         low, high, _ = rule.denominator

@@ -27,15 +27,16 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
+from pathlib import Path
 from typing import ClassVar
 
 import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
 
+from mechassay.checkpoint import key_in, key_of
 from mechassay.circuits.ablation import ablated_values
-from mechassay.circuits.methods.mask_training import minibatches
 from mechassay.circuits.methods.method import check_gradients, seeded
 from mechassay.errors import BadUsage, NonFinite
 from mechassay.graph import Graph
@@ -47,6 +48,7 @@ from mechassay.models.model import Model
 from mechassay.objectives import CrossEntropy
 from mechassay.pairs import Batch, Pair
 from mechassay.progress import BAR, Advance, Progress
+from mechassay.training import Order, descend
 
 
 @dataclass(frozen=True)
@@ -94,12 +96,14 @@ class OptimalAblation:
         validation: Sequence[Pair] | Batch | None = None,
         *,
         progress: Progress = BAR,
+        checkpoint: Path | None = None,
     ) -> Constants:
         """The constants, for `ablate(model, pairs, constants)`.
 
         Args:
             pairs: what is trained on; only clean prompts and answers matter.
             validation: what decides when to stop and what to keep; `pairs` if not given.
+            checkpoint: a file that keeps what is done, so that a killed job can go on.
 
         Raises:
             NonFinite: a loss is infinite or NaN; the message has the step.
@@ -108,25 +112,41 @@ class OptimalAblation:
         check_gradients("Optimal ablation", model)
         train = counterfactual_batch(model.batch(pairs))
         held_out = train if validation is None else counterfactual_batch(model.batch(validation))
-        constants = _Constants.of(ablated_values(model, train, "mean", progress=progress), model)
+        constants = _Vectors.of(ablated_values(model, train, "mean", progress=progress), model)
         graph = model.graph
         if self.joint:
             groups = [_Group(0, [list(range(graph.n_writers))])]
         else:
             groups = [_Group(layer, _components(model, layer)) for layer in range(graph.n_layers)]
+        about = {
+            "constants": self.name,
+            "version": self.version,
+            "settings": asdict(self),
+            "model": model.name,
+            "dtype": str(model.dtype),
+            "data": [train.content, held_out.content],
+            "graph": graph.fingerprint,
+        }
+        keys = [key_of({**about, "group": number}) for number in range(len(groups))]
+        # The file of a group also has the constants of those before it.
+        stored = key_in(checkpoint)
+        first = keys.index(stored) if stored in keys else 0
         with (
             torch.enable_grad(),
             progress.track(f"{self.name} constants", len(groups) * self.steps) as advance,
             out_of_memory_is_an_error(self.name),
         ):
-            for number, group in enumerate(groups):
+            advance(first * self.steps)
+            for number in range(first, len(groups)):
                 # A stream of its own for every group, so that early stopping in one does not change
                 # the next.
                 generator = seeded(self.seed * (graph.n_layers + 1) + number)
-                done = _Search(self, model, train, held_out, constants, group, generator).run(
-                    advance
+                search = _GroupSearch(
+                    self, model, train, held_out, constants, groups[number], generator
                 )
-                advance(self.steps - done)
+                search.run(advance, checkpoint, keys[number])
+        if checkpoint is not None:
+            checkpoint.unlink(missing_ok=True)
         return constants.values(self.name, model.dtype)
 
     def forwards(self, graph: Graph, n_pairs: int) -> float:
@@ -162,7 +182,7 @@ def _components(model: Model, layer: int) -> list[list[int]]:
 
 
 @dataclass(frozen=True, eq=False)
-class _Constants:
+class _Vectors:
     """The vectors being learned, in fp32 at least:
     the input's, each layer's heads', each layer's MLP's.
     """
@@ -173,24 +193,30 @@ class _Constants:
     n_heads: int
 
     @staticmethod
-    def of(values: Constants, model: Model) -> _Constants:
+    def of(values: Constants, model: Model) -> _Vectors:
         dtype = model.accumulator
         mlp = [] if values.mlp is None else [each[0].to(dtype) for each in values.mlp]
-        return _Constants(
+        return _Vectors(
             values.embed[0].to(dtype),
             [each[:, 0].to(dtype) for each in values.z],
             mlp,
             model.graph.n_heads,
         )
 
-    def leaves(self) -> _Constants:
+    def leaves(self) -> _Vectors:
         """A copy to be differentiated."""
-        return _Constants(
+        return _Vectors(
             self.embed.clone().requires_grad_(),
             [each.clone().requires_grad_() for each in self.z],
             [each.clone().requires_grad_() for each in self.mlp],
             self.n_heads,
         )
+
+    def tensors(self) -> dict[str, Tensor]:
+        """All vectors, by name."""
+        mlps = {f"mlp.{layer}": tensor for layer, tensor in enumerate(self.mlp)}
+        heads = {f"z.{layer}": tensor for layer, tensor in enumerate(self.z)}
+        return {"embed": self.embed, **heads, **mlps}
 
     def used(self, writers: Sequence[int]) -> list[Tensor]:
         """The tensors that hold some writers' vectors."""
@@ -198,7 +224,7 @@ class _Constants:
         return list(found.values())
 
     @torch.no_grad()
-    def take(self, other: _Constants, writers: Sequence[int]) -> None:
+    def take(self, other: _Vectors, writers: Sequence[int]) -> None:
         """Set some writers' vectors to those of `other`."""
         for writer in writers:
             (mine, row), (theirs, _) = self._at(writer), other._at(writer)
@@ -217,7 +243,7 @@ class _Constants:
         )
 
 
-class _Search:
+class _GroupSearch:
     """Gradient descent for one group, with early stopping of each of its units."""
 
     def __init__(
@@ -226,7 +252,7 @@ class _Search:
         model: Model,
         train: Batch,
         held_out: Batch,
-        constants: _Constants,
+        constants: _Vectors,
         group: _Group,
         generator: torch.Generator,
     ) -> None:
@@ -236,41 +262,59 @@ class _Search:
         self.tensors = self.now.used([writer for unit in group.units for writer in unit])
         # What is ablated in the validation runs stays the same from look to look.
         self.held_out_dropped = self._dropped(list(range(len(group.units))), len(held_out))
+        self.order = Order(len(train), settings.batch_size)
+        # The best loss of each unit, and how many looks it has waited for a better one.
+        self.losses = torch.zeros(len(group.units), dtype=torch.float64)
+        self.waited = torch.zeros(len(group.units), dtype=torch.long)
 
-    def run(self, advance: Advance) -> int:
-        """Learn, leaving the best vectors in the constants that were given;
-        the number of steps taken.
-        """
-        settings, units = self.settings, self.group.units
-        optimiser = torch.optim.Adam(self.tensors, lr=settings.lr)
-        order = minibatches(len(self.train), settings.batch_size, self.generator)
-        active, waited = list(range(len(units))), [0] * len(units)
-        best = dict(zip(active, self._validate(active, 0), strict=True))
-        for step in range(1, settings.steps + 1):
-            part = self.train.select(next(order))
-            losses, gradients = self._losses(part, self._dropped(active, len(part)), slopes=True)
-            self._check(losses, step)
-            for tensor, gradient in zip(self.tensors, gradients, strict=True):
-                tensor.grad = gradient
-            optimiser.step()
-            advance(1)
-            if step % settings.check_every and step != settings.steps:
-                continue
-            for unit, loss in zip(list(active), self._validate(active, step), strict=True):
-                waited[unit] += 1
-                if loss < best[unit]:
-                    best[unit], waited[unit] = loss, 0
-                    self.best.take(self.now, units[unit])
-            active = [unit for unit in active if waited[unit] < settings.patience]
-            if not active:
-                return step
-        return settings.steps
+    def run(self, advance: Advance, checkpoint: Path | None, key: str) -> None:
+        """Learn, leaving the best vectors in the constants that were given."""
+        settings = self.settings
+        self.losses.copy_(self._validate(self.active, 0))
+        kept = {f"order.{name}": tensor for name, tensor in self.order.kept.items()}
+        kept |= {f"best.{name}": tensor for name, tensor in self.best.tensors().items()}
+        descend(
+            self._differentiate,
+            torch.optim.Adam(self.tensors, lr=settings.lr),
+            settings.steps,
+            advance=advance,
+            key=key,
+            checkpoint=checkpoint,
+            keep=True,
+            generator=self.generator,
+            also={**kept, "losses": self.losses, "waited": self.waited},
+            stop=self._look,
+        )
 
-    def _validate(self, active: list[int], step: int) -> list[float]:
+    @property
+    def active(self) -> list[int]:
+        """The units that are not done."""
+        return (self.waited < self.settings.patience).nonzero()[:, 0].tolist()
+
+    def _differentiate(self, step: int) -> None:
+        part = self.train.select(self.order.draw(self.generator))
+        losses, gradients = self._losses(part, self._dropped(self.active, len(part)), slopes=True)
+        self._check(losses, step + 1)
+        for tensor, gradient in zip(self.tensors, gradients, strict=True):
+            tensor.grad = gradient
+
+    def _look(self, step: int) -> bool:
+        """Keep what is better than before, every few steps; whether all units are done."""
+        done, settings, active = step + 1, self.settings, self.active
+        if done % settings.check_every and done != settings.steps:
+            return False
+        for unit, loss in zip(active, self._validate(active, done), strict=True):
+            self.waited[unit] += 1
+            if loss < self.losses[unit]:
+                self.losses[unit], self.waited[unit] = loss, 0
+                self.best.take(self.now, self.group.units[unit])
+        return not self.active
+
+    def _validate(self, active: list[int], step: int) -> Float[Tensor, "units"]:
         with torch.no_grad():
             losses, _ = self._losses(self.held_out, self.held_out_dropped[active], slopes=False)
         self._check(losses, step)
-        return losses.tolist()
+        return losses.double().cpu()
 
     def _check(self, losses: Tensor, step: int) -> None:
         if not bool(torch.isfinite(losses).all()):
@@ -324,7 +368,7 @@ def _ablated_readout(
     decoder: Decoder,
     x: Float[Tensor, "stack pos d_model"],
     ctx: Context,
-    constants: _Constants,
+    constants: _Vectors,
     dropped: Bool[Tensor, "stack writers"],
     first: int,
 ) -> Readout:

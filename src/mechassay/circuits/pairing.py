@@ -25,7 +25,7 @@ from typing import Literal, NamedTuple, get_args
 import numpy as np
 import torch
 
-from mechassay.errors import BadPairs, BadUsage, UnknownName
+from mechassay.errors import BadPairs, BadUsage, one_of
 from mechassay.pairs import Batch
 
 Pairing = Literal["matched", "random", "same-template"]
@@ -51,8 +51,7 @@ def check_pairing(pairing: str) -> None:
     Raises:
         UnknownName: it is none of `PAIRINGS`.
     """
-    if pairing not in PAIRINGS:
-        raise UnknownName("pairing", pairing, PAIRINGS)
+    one_of("pairing", pairing, PAIRINGS)
 
 
 def paired(

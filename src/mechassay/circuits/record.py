@@ -20,7 +20,7 @@ from mechassay.models.model import Model
 from mechassay.objectives import Accuracy
 from mechassay.pairs import NO_TOKEN, Batch
 from mechassay.records import Measure, Record, Spec, provenance
-from mechassay.stats.intervals import Estimate, mean_estimate, proportion_interval
+from mechassay.stats.intervals import BootstrapEstimate, mean_estimate, proportion_interval
 
 ACCURACY = Accuracy()
 
@@ -181,7 +181,7 @@ def behaviour_of(model: Model, batch: Batch) -> Behaviour:
     return Behaviour(right, n_answers / (n_answers + n_foils), batch.groups)
 
 
-def _measure(name: str, area: Estimate, n: int, curve: FaithfulnessCurve) -> Measure:
+def _measure(name: str, area: BootstrapEstimate, n: int, curve: FaithfulnessCurve) -> Measure:
     low, high, level = area.interval
     return Measure(
         name=name,
@@ -213,7 +213,7 @@ def _plain_number(value: float) -> float | None:
     return None if np.isnan(value) else float(value)
 
 
-def _bounds(estimate: Estimate) -> list[float | None]:
+def _bounds(estimate: BootstrapEstimate) -> list[float | None]:
     return [_plain_number(estimate.interval.low), _plain_number(estimate.interval.high)]
 
 

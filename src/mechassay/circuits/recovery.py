@@ -42,7 +42,7 @@ from scipy.stats import norm, rankdata
 
 from mechassay.circuits.faithfulness import FRACTIONS, PROFILES, Profile
 from mechassay.circuits.scores import By, Circuit, EdgeScores
-from mechassay.errors import BadUsage, GraphMismatch, UnknownName
+from mechassay.errors import BadUsage, GraphMismatch, one_of
 from mechassay.stats.intervals import LEVEL, Interval, trapezoid
 
 NAN = float("nan")
@@ -106,11 +106,9 @@ def recovery_of(
         UnknownName: no such profile or ranking.
         BadUsage: by value under `mib-2025`.
     """
-    if profile not in PROFILES:
-        raise UnknownName("profile", profile, PROFILES)
+    one_of("profile", profile, PROFILES)
     ranked: By = ("magnitude" if profile == "mib-2025" else "value") if by is None else by
-    if ranked not in get_args(By):
-        raise UnknownName("ranking", ranked, get_args(By))
+    one_of("ranking", ranked, get_args(By))
     if profile == "mib-2025" and ranked != "magnitude":
         raise BadUsage(f"The profile mib-2025 ranks edges by magnitude; got {ranked!r}.")
     if scores.graph != truth.graph:

@@ -21,24 +21,24 @@ Ties are broken by edge index (writer-major), so that a ranking is the same on e
 from __future__ import annotations
 
 import heapq
-from collections.abc import Callable, Iterator, Mapping
+from abc import ABC, abstractmethod
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 from itertools import islice
 from pathlib import Path
-from typing import Any, Literal, TypeVar
+from typing import Any, ClassVar, Literal, Self, get_args
 
 import numpy as np
 import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
 
-from mechassay.errors import BadFile, BadUsage, GraphMismatch, NonFinite, UnknownName
+from mechassay.errors import BadFile, BadUsage, GraphMismatch, NonFinite, one_of
 from mechassay.files import read_tensors, write_tensors
 from mechassay.graph import Graph
 
 By = Literal["value", "magnitude"]
-_Kind = TypeVar("_Kind")
 
 
 @dataclass(frozen=True, eq=False)
@@ -197,72 +197,98 @@ class Circuit:
 
 
 @dataclass(frozen=True, eq=False)
-class EdgeScores:
-    """One score per edge.
+class UnitScores(ABC):
+    """One score per unit, which is an edge, a node or a neuron: rankings, sizes and files.
 
     Attributes:
         graph: what was scored.
-        values: fp32 [writers, readers]; NaN = not scored, and at places without an edge.
+        values: fp32; NaN = not scored, and where there is no unit.
         provenance: how the scores came about (method, model, task, objective, n, ...).
+        unit: "edge", "node" or "neuron".
     """
 
     graph: Graph
-    values: Float[Tensor, "writers readers"]
+    values: Float[Tensor, "writers *dims"]
     provenance: Mapping[str, Any] = field(default_factory=dict)
+    unit: ClassVar[str]
 
     def __post_init__(self) -> None:
-        shape = (self.graph.n_writers, self.graph.n_readers)
-        if tuple(self.values.shape) != shape:
+        shape = tuple(self.values.shape)
+        if not self._fits(self.graph, shape):
+            wanted = str(self._axes(self.graph)).replace("'", "")
             raise GraphMismatch(
-                f"Scores of edges on this graph need shape {shape}; got {tuple(self.values.shape)}."
+                f"Scores of {self.unit}s on this graph need shape {wanted}; got {shape}."
             )
-        infinite = (self.values.isinf() & self.graph.legal).nonzero()
+        places = self._places(self.graph, shape)
+        infinite = (self.values.isinf() & places).nonzero()
         if len(infinite):
-            first = self.graph.edge_name(*infinite[0].tolist())
+            first = self._name(self.graph, *infinite[0].tolist())
             raise NonFinite(
-                f"{len(infinite)} of {self.graph.n_edges} scores of edges are infinite, the first"
-                f" is {first}."
+                f"{len(infinite)} of {int(places.sum())} scores of {self.unit}s are infinite, the"
+                f" first is {first}."
             )
 
-    @staticmethod
-    def of(graph: Graph, values: Tensor, provenance: Mapping[str, Any] | None = None) -> EdgeScores:
-        """Scores from a tensor that may hold anything where the graph has no edge.
+    @classmethod
+    def of(cls, graph: Graph, values: Tensor, provenance: Mapping[str, Any] | None = None) -> Self:
+        """Scores from a tensor of any float type and device,
+        which may hold anything where there is no unit.
 
         Raises:
-            NonFinite: an edge's score is infinite or NaN.
+            NonFinite: a unit's score is infinite or NaN.
         """
-        if values.shape == graph.legal.shape and not bool(
-            torch.isfinite(values[graph.legal.to(values.device)]).all()
-        ):
-            bad = (~torch.isfinite(values.cpu()) & graph.legal).nonzero()
-            name = graph.edge_name(*bad[0].tolist())
-            raise NonFinite(
-                f"{len(bad)} of {graph.n_edges} edge scores are not finite, the first is {name}:"
-                " the activations overflow or hold NaN."
-            )
-        clean = values.detach().float().cpu()
-        if clean.shape == graph.legal.shape:
-            clean = torch.where(graph.legal, clean, torch.tensor(float("nan")))
-        return EdgeScores(graph, clean, dict(provenance or {}))
+        clean, shape = values.detach().float().cpu(), tuple(values.shape)
+        if cls._fits(graph, shape):
+            places = cls._places(graph, shape)
+            bad = (~torch.isfinite(values.detach().cpu()) & places).nonzero()
+            if len(bad):
+                raise NonFinite(
+                    f"{len(bad)} of {int(places.sum())} {cls.unit} scores are not finite, the first"
+                    f" is {cls._name(graph, *bad[0].tolist())}: the activations overflow or hold"
+                    " NaN."
+                )
+            clean = torch.where(places, clean, torch.nan)
+        return cls(graph, clean, dict(provenance or {}))
 
-    @property
-    def grows(self) -> bool:
-        """Whether its method says that circuits are grown from the logits,
-        not cut from one ranking (information flow routes).
-        """
-        return self.provenance.get("selection") == "greedy"
+    @staticmethod
+    @abstractmethod
+    def _axes(graph: Graph) -> tuple[int | str, ...]:
+        """The shape of scores on a graph; a name where any length will do."""
 
-    def scored(self) -> Bool[Tensor, "writers readers"]:
-        """True at edges that have a score."""
-        return self.graph.legal & ~self.values.isnan()
+    @staticmethod
+    @abstractmethod
+    def _name(graph: Graph, *place: int) -> str:
+        """The name of a unit by its indices."""
+
+    @abstractmethod
+    def _circuit(self, chosen: Tensor) -> Circuit:
+        """The circuit of some units, not pruned."""
+
+    @classmethod
+    def _fits(cls, graph: Graph, shape: tuple[int, ...]) -> bool:
+        axes = cls._axes(graph)
+        return len(shape) == len(axes) and all(
+            isinstance(axis, str) or axis == n for axis, n in zip(axes, shape, strict=True)
+        )
+
+    @classmethod
+    def _places(cls, graph: Graph, shape: tuple[int, ...]) -> Bool[Tensor, "writers *dims"]:
+        """True where there is a unit."""
+        return torch.ones(shape, dtype=torch.bool)
+
+    def scored(self) -> Bool[Tensor, "writers *dims"]:
+        """True where there is a score."""
+        return self._places(self.graph, tuple(self.values.shape)) & ~self.values.isnan()
 
     def place_name(self, flat: int) -> str:
-        """The name of the edge at a flat index, as `ranking` gives them."""
-        return self.graph.edge_name(*divmod(flat, self.graph.n_readers))
+        """The name of the unit at a flat index, as `ranking` gives them;
+        of a neuron its node's name and its number.
+        """
+        place = np.unravel_index(flat, tuple(self.values.shape))
+        return self._name(self.graph, *(int(index) for index in place))
 
     def ranking(self, by: By = "value") -> np.ndarray:
-        """Flat indices (writer * n_readers + reader) of scored edges, best first; ties by index."""
-        _check_ranking(by)
+        """Flat indices (writer-major) of what is scored, best first; ties by index."""
+        one_of("ranking", by, get_args(By))
         # Circuits of many sizes are cut from one ranking, and a large graph takes a second to sort.
         if by not in self._rankings:
             flat = self.values.flatten().numpy()
@@ -277,33 +303,126 @@ class EdgeScores:
         return {}
 
     def size(self, n: int | float) -> int:
-        """How many edges `n` means: a number, or a fraction
-        (a float in [0, 1]) of the graph's, rounded down.
+        """How many units `n` means: a number, or a fraction (a float in [0, 1]) of all,
+        rounded down.
 
         Raises:
-            BadUsage: a negative number, more edges than scored, or a fraction outside [0, 1].
+            BadUsage: a negative number, more than there are, or a fraction outside [0, 1].
         """
+        total = int(self._places(self.graph, tuple(self.values.shape)).sum())
         if isinstance(n, float):
-            if not 0 <= n <= 1:
-                raise BadUsage(f"A circuit's size as a fraction must be in [0, 1]; got {n}.")
             # MIB: int(p * n). The tiny lift keeps e.g. .29 * 100 from rounding down to 28.
-            return int(n * self.graph.n_edges + 1e-9)
-        if not 0 <= n <= self.graph.n_edges:
-            raise BadUsage(
-                f"A circuit's size must be between 0 and {self.graph.n_edges} edges; got {n}."
-            )
+            return int(checked_fraction(n) * total + 1e-9)
+        if not 0 <= n <= total:
+            raise BadUsage(f"A circuit's size must be between 0 and {total} {self.unit}s; got {n}.")
         return n
 
     def top(self, n: int | float, *, by: By = "value") -> Circuit:
-        """The n best edges (not pruned: `.pruned()` removes those on no path).
+        """The circuit of the n best edges; or all edges out of the n best nodes, or out of the
+        writers of the n best neurons, with these alone (not pruned: `.pruned()` removes those on no
+        path).
 
         Args:
-            n: a number of edges, or a fraction of all edges as a float.
+            n: a number of units, or a fraction of all of them as a float.
             by: "value" (signed; MIB uses it for CPR) or "magnitude" (for CMD).
         """
+        return self._circuit(self._chosen(self.ranking(by)[: self.size(n)]))
+
+    def _chosen(self, flat: np.ndarray) -> Bool[Tensor, "writers *dims"]:
         mask = torch.zeros(self.values.numel(), dtype=torch.bool)
-        mask[torch.from_numpy(self.ranking(by)[: self.size(n)].copy())] = True
-        return Circuit(self.graph, mask.view_as(self.values))
+        mask[torch.from_numpy(flat.copy())] = True
+        return mask.view_as(self.values)
+
+    def save(self, path: str | Path) -> None:
+        """Write the scores as safetensors with a JSON header; atomic."""
+        graph = self.graph
+        header = {
+            "kind": f"{self.unit}_scores",
+            "fingerprint": graph.fingerprint,
+            "graph": {
+                "n_layers": graph.n_layers,
+                "n_heads": graph.n_heads,
+                "parallel": graph.parallel,
+                "mlp": graph.mlp,
+            },
+            "provenance": dict(self.provenance),
+        }
+        write_tensors(Path(path), {"values": self.values}, header)
+
+    @classmethod
+    def load(cls, path: str | Path, graph: Graph | None = None) -> Self:
+        """Read scores written by `save`; nothing in the file is executed.
+
+        Raises:
+            BadFile: missing, truncated or foreign.
+            GraphMismatch: `graph` is given and the scores were made on another, or they do not fit
+                their own.
+            NonFinite: a score is infinite.
+        """
+        tensors, header = read_tensors(Path(path), f"{cls.unit}_scores")
+        try:
+            stored = Graph(**header["graph"])
+            values = tensors["values"]
+        except (KeyError, TypeError, BadUsage) as error:
+            raise BadFile(
+                f"{path}: the header of the scores lacks a valid graph, or the file its values"
+                f" ({error})."
+            ) from None
+        if stored.fingerprint != header.get("fingerprint"):
+            raise BadFile(f"{path}: the graph in the header does not match its fingerprint.")
+        if graph is not None and stored != graph:
+            raise GraphMismatch(
+                f"{path}: the scores were made on {stored} ({stored.n_edges} edges); the model's"
+                f" graph is {graph} ({graph.n_edges} edges)."
+            )
+        n_axes = len(cls._axes(stored))
+        if not values.is_floating_point() or values.ndim != n_axes:
+            raise BadFile(
+                f"{path}: the scores are {values.dtype} with {values.ndim} axes; expected floats"
+                f" with {n_axes}."
+            )
+        provenance = header.get("provenance", {})
+        if not isinstance(provenance, dict):
+            raise BadFile(f"{path}: the provenance of the scores is no JSON object.")
+        try:
+            return cls(stored, values.float(), provenance)
+        except (GraphMismatch, NonFinite) as error:
+            raise type(error)(f"{path}: {error}") from None
+
+
+@dataclass(frozen=True, eq=False)
+class EdgeScores(UnitScores):
+    """One score per edge; see `UnitScores`.
+
+    Attributes:
+        values: fp32 [writers, readers]; NaN = not scored, and at places without an edge.
+    """
+
+    values: Float[Tensor, "writers readers"]
+    unit: ClassVar[str] = "edge"
+
+    @staticmethod
+    def _axes(graph: Graph) -> tuple[int | str, ...]:
+        return graph.n_writers, graph.n_readers
+
+    @staticmethod
+    def _name(graph: Graph, *place: int) -> str:
+        writer, reader = place
+        return graph.edge_name(writer, reader)
+
+    @classmethod
+    def _places(cls, graph: Graph, shape: tuple[int, ...]) -> Bool[Tensor, "writers readers"]:
+        return graph.legal
+
+    def _circuit(self, chosen: Tensor) -> Circuit:
+        return Circuit(self.graph, chosen)
+
+    @property
+    def grows(self) -> bool:
+        """Whether its method says that circuits are grown from the logits,
+        not cut from one ranking (information flow routes).
+        """
+        return self.provenance.get("selection") == "greedy"
 
     def greedy(self, n: int | float, *, by: By = "value") -> Circuit:
         """Grow n edges from the logits: always the best edge into a node already in
@@ -311,12 +430,9 @@ class EdgeScores:
 
         They are the first n of `greedy_order`; fewer, if no more can be reached.
         """
-        _check_ranking(by)
-        count = self.size(n)
-        grown = np.fromiter(islice(self._growth(by), count), dtype=np.int64)
-        mask = torch.zeros(self.values.numel(), dtype=torch.bool)
-        mask[torch.from_numpy(grown)] = True
-        return Circuit(self.graph, mask.view_as(self.values))
+        one_of("ranking", by, get_args(By))
+        grown = np.fromiter(islice(self._growth(by), self.size(n)), dtype=np.int64)
+        return self._circuit(self._chosen(grown))
 
     def greedy_order(self, by: By = "value") -> np.ndarray:
         """Flat indices of edges in the order in which the greedy circuit grows,
@@ -325,7 +441,7 @@ class EdgeScores:
         Edges that it never reaches are not among them: those without a score, and those into nodes
         that only such edges read.
         """
-        _check_ranking(by)
+        one_of("ranking", by, get_args(By))
         return np.fromiter(self._growth(by), dtype=np.int64)
 
     def _growth(self, by: By) -> Iterator[int]:
@@ -363,79 +479,13 @@ class EdgeScores:
                 for opened in np.flatnonzero(owner == writer):
                     open_reader(int(opened))
 
-    def save(self, path: str | Path) -> None:
-        """Write the scores as safetensors with a JSON header; atomic."""
-        graph = self.graph
-        header = {
-            "kind": "edge_scores",
-            "fingerprint": graph.fingerprint,
-            "graph": {
-                "n_layers": graph.n_layers,
-                "n_heads": graph.n_heads,
-                "parallel": graph.parallel,
-                "mlp": graph.mlp,
-            },
-            "provenance": dict(self.provenance),
-        }
-        write_tensors(Path(path), {"values": self.values}, header)
 
-    @staticmethod
-    def load(path: str | Path, graph: Graph | None = None) -> EdgeScores:
-        """Read scores written by `save`; nothing in the file is executed.
-
-        Raises:
-            BadFile: missing, truncated or foreign.
-            GraphMismatch: `graph` is given and the scores were made on another.
-        """
-        return read_scores(EdgeScores, Path(path), "edge", 2, graph)
-
-
-def _check_ranking(by: str) -> None:
-    if by not in ("value", "magnitude"):
-        raise UnknownName("ranking", by, ("value", "magnitude"))
-
-
-def read_scores(
-    kind: Callable[[Graph, Tensor, dict[str, Any]], _Kind],
-    path: Path,
-    unit: str,
-    n_axes: int,
-    graph: Graph | None,
-) -> _Kind:
-    """Scores of edges, nodes or neurons, made of what a file holds:
-    graph, fp32 values and provenance.
+def checked_fraction(value: float) -> float:
+    """A share of the units.
 
     Raises:
-        BadFile: missing, truncated or foreign.
-        GraphMismatch: `graph` is given and the scores were made on another, or they do not fit
-            their own.
-        NonFinite: a score is infinite.
+        BadUsage: it is outside [0, 1].
     """
-    tensors, header = read_tensors(path, f"{unit}_scores")
-    try:
-        stored = Graph(**header["graph"])
-        values = tensors["values"]
-    except (KeyError, TypeError, BadUsage) as error:
-        raise BadFile(
-            f"{path}: the header of the scores lacks a valid graph, or the file its values"
-            f" ({error})."
-        ) from None
-    if stored.fingerprint != header.get("fingerprint"):
-        raise BadFile(f"{path}: the graph in the header does not match its fingerprint.")
-    if graph is not None and stored != graph:
-        raise GraphMismatch(
-            f"{path}: the scores were made on {stored} ({stored.n_edges} edges); the model's graph"
-            f" is {graph} ({graph.n_edges} edges)."
-        )
-    if not values.is_floating_point() or values.ndim != n_axes:
-        raise BadFile(
-            f"{path}: the scores are {values.dtype} with {values.ndim} axes; expected floats with"
-            f" {n_axes}."
-        )
-    provenance = header.get("provenance", {})
-    if not isinstance(provenance, dict):
-        raise BadFile(f"{path}: the provenance of the scores is no JSON object.")
-    try:
-        return kind(stored, values.float(), provenance)
-    except (GraphMismatch, NonFinite) as error:
-        raise type(error)(f"{path}: {error}") from None
+    if not 0 <= value <= 1:
+        raise BadUsage(f"A circuit's size as a fraction must be in [0, 1]; got {value}.")
+    return value

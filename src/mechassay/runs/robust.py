@@ -64,7 +64,7 @@ from mechassay.report.tables import Grid, grids_markdown, grids_page
 from mechassay.report.text import interval, number, share
 from mechassay.runs.folder import RunFolder, read_json, write_text
 from mechassay.stats.intervals import LEVEL, percentile_interval, resampled_means
-from mechassay.stats.resampled import IntervalEstimate, Resampled, over_repeats
+from mechassay.stats.resampled import Estimate, Resampled, over_repeats
 from mechassay.tasks.task import Task
 
 DIVERGENCE = "kl"
@@ -473,7 +473,7 @@ class _Statistics:
     def stored(self) -> dict[str, list[float | None]]:
         """Estimates as plain values: value, low, high."""
         low, high, _ = percentile_interval(self.own_draws, LEVEL)
-        found = {OWN: IntervalEstimate(self.own, low, high), **self.grid.estimates()}
+        found = {OWN: Estimate(self.own, low, high), **self.grid.estimates()}
         return {
             name: [_plain(end) for end in (each.value, each.low, each.high)]
             for name, each in found.items()
@@ -507,14 +507,11 @@ def _plain(value: float) -> float | None:
     return None if math.isnan(value) else value
 
 
-def _estimates(rows: Sequence[Mapping[str, Any]], name: str) -> IntervalEstimate:
+def _estimates(rows: Sequence[Mapping[str, Any]], name: str) -> Estimate:
     """A statistic over the repeats."""
     stored = [row["statistics"][name] for row in rows]
     return over_repeats(
-        [
-            IntervalEstimate(*(math.nan if end is None else float(end) for end in each))
-            for each in stored
-        ]
+        [Estimate(*(math.nan if end is None else float(end) for end in each)) for each in stored]
     )
 
 

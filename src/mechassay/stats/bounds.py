@@ -35,7 +35,7 @@ import numpy as np
 from jaxtyping import Float, Int
 from scipy.special import betaincc
 
-from mechassay.errors import BadUsage, UnknownName
+from mechassay.errors import BadUsage, one_of
 from mechassay.stats.intervals import Interval
 
 Kind = Literal["exact", "chernoff", "hoeffding"]
@@ -358,8 +358,7 @@ def check_share(name: str, value: float) -> None:
 def _check(p: float, level: float, kind: str) -> None:
     check_share("p", p)
     check_share("The confidence", level)
-    if kind not in KINDS:
-        raise UnknownName("kind of bound", kind, KINDS)
+    one_of("kind of bound", kind, KINDS)
 
 
 def _check_n(n: int) -> None:

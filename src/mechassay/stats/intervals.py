@@ -4,10 +4,10 @@ Intervals are bootstraps over groups: the groups of examples are drawn with repl
 all its examples, and a statistic of means is recomputed from the same per-example values; nothing
 is run again. Randomness comes in as a `numpy.random.Generator`.
 
-An `Estimate` is a weighted sum of means, or of their absolute values. Of the latter a percentile
-interval is wrong near 0: |x| folds the noise of x, so the estimate is too large, and each resample
-adds the noise once more. Where the sign of x is not sure (|x| < 3 standard errors), the error of
-|x| is therefore bounded by that of x, as | |x + e| - |x| | <= |e|.
+A `BootstrapEstimate` is a weighted sum of means, or of their absolute values. Of the latter a
+percentile interval is wrong near 0: |x| folds the noise of x, so the estimate is too large, and
+each resample adds the noise once more. Where the sign of x is not sure (|x| < 3 standard errors),
+the error of |x| is therefore bounded by that of x, as | |x + e| - |x| | <= |e|.
 """
 
 from __future__ import annotations
@@ -41,6 +41,15 @@ class Interval(NamedTuple):
 
     def contains(self, value: float) -> bool:
         return self.low <= value <= self.high
+
+
+@dataclass(frozen=True)
+class Estimate:
+    """A number with the interval it may be in; NaN at both ends where it has none."""
+
+    value: float
+    low: float = math.nan
+    high: float = math.nan
 
 
 class Resamples:
@@ -173,7 +182,7 @@ def trapezoid(
 
 
 @dataclass(frozen=True, eq=False)
-class Estimate:
+class BootstrapEstimate:
     """A number with the errors that resampling says it may have.
 
     Attributes:
@@ -210,9 +219,9 @@ class Estimate:
         above = wide * float(np.quantile(self.folded - self.errors, 1 - tail))
         return Interval(max(self.least, self.value - below), max(self.least, self.value + above))
 
-    def __sub__(self, other: Estimate) -> Estimate:
+    def __sub__(self, other: BootstrapEstimate) -> BootstrapEstimate:
         """The difference of two statistics of the same resamples."""
-        return Estimate(
+        return BootstrapEstimate(
             self.value - other.value,
             self.errors - other.errors,
             self.folded + other.folded,
@@ -239,10 +248,10 @@ def linear_sum(
     draws: Float[np.ndarray, "resamples k"],
     weights: Float[np.ndarray, "k"],
     n_groups: int,
-) -> Estimate:
+) -> BootstrapEstimate:
     """The sum of w x over means x, given their resamples."""
     errors = (draws - means) @ weights
-    return Estimate(float(means @ weights), errors, np.zeros_like(errors), n_groups)
+    return BootstrapEstimate(float(means @ weights), errors, np.zeros_like(errors), n_groups)
 
 
 def folded_sum(
@@ -250,18 +259,18 @@ def folded_sum(
     draws: Float[np.ndarray, "resamples k"],
     weights: Float[np.ndarray, "k"],
     n_groups: int,
-) -> Estimate:
+) -> BootstrapEstimate:
     """The sum of w |x| over means x, given their resamples; weights are not negative."""
     errors = draws - means
     sure = np.abs(means) > SURE * errors.std(axis=0)
     signed = errors @ np.where(sure, weights * np.sign(means), 0.0)
     unsure = np.abs(errors) @ np.where(sure, 0.0, weights)
-    return Estimate(float(np.abs(means) @ weights), signed, unsure, n_groups, least=0.0)
+    return BootstrapEstimate(float(np.abs(means) @ weights), signed, unsure, n_groups, least=0.0)
 
 
-def mean_estimate(estimates: Sequence[Estimate]) -> Estimate:
+def mean_estimate(estimates: Sequence[BootstrapEstimate]) -> BootstrapEstimate:
     """The mean of several statistics of the same resamples."""
-    return Estimate(
+    return BootstrapEstimate(
         float(np.mean([estimate.value for estimate in estimates])),
         np.mean([estimate.errors for estimate in estimates], axis=0),
         np.mean([estimate.folded for estimate in estimates], axis=0),

@@ -28,22 +28,13 @@ import numpy as np
 from jaxtyping import Bool, Float
 
 from mechassay.errors import BadUsage
-from mechassay.stats.intervals import LEVEL, percentile_interval, student_interval
+from mechassay.stats.intervals import LEVEL, Estimate, percentile_interval, student_interval
 from mechassay.stats.partial_grid import outside, reach
 from mechassay.stats.two_way import N_RESAMPLES, two_way_draws, two_way_worst, within_reach
 
 PERCENTILES = (0.99,)
 WORST = 0.1
 SAME, DIFFERENT = "same", "different"
-
-
-@dataclass(frozen=True)
-class IntervalEstimate:
-    """A number with its interval, whose ends are NaN where there is none."""
-
-    value: float
-    low: float = math.nan
-    high: float = math.nan
 
 
 @dataclass(frozen=True, eq=False)
@@ -115,12 +106,12 @@ class Resampled:
             self.names, self.shape, self.seed, self.points - other.points, self.draws - other.draws
         )
 
-    def estimates(self, level: float = LEVEL) -> dict[str, IntervalEstimate]:
+    def estimates(self, level: float = LEVEL) -> dict[str, Estimate]:
         """Every statistic by name, with its interval where it has one."""
         intervals = [percentile_interval(column, level)[:2] for column in self.draws.T]
         ends = [*intervals, (math.nan, math.nan)]
         return {
-            name: IntervalEstimate(float(point), *end)
+            name: Estimate(float(point), *end)
             for name, point, end in zip(self.names, self.points, ends, strict=True)
         }
 
@@ -132,7 +123,7 @@ def _worst_mean(values: Float[np.ndarray, "values"], share: float) -> float:
     return float(np.sort(values)[::-1] @ taken / wanted)
 
 
-def over_repeats(estimates: Sequence[IntervalEstimate], level: float = LEVEL) -> IntervalEstimate:
+def over_repeats(estimates: Sequence[Estimate], level: float = LEVEL) -> Estimate:
     """The mean over independent repeats with Student's interval; of one repeat, its own estimate.
 
     Raises:
@@ -144,7 +135,7 @@ def over_repeats(estimates: Sequence[IntervalEstimate], level: float = LEVEL) ->
         return estimates[0]
     values = np.array([estimate.value for estimate in estimates])
     interval = student_interval(values[~np.isnan(values)], level)
-    return IntervalEstimate(float(values.mean()), interval.low, interval.high)
+    return Estimate(float(values.mean()), interval.low, interval.high)
 
 
 @dataclass(frozen=True)

@@ -330,7 +330,7 @@ def weights(blueprint: Blueprint) -> dict[str, torch.Tensor]:
 
 
 @dataclass(frozen=True, eq=False)
-class _Attention:
+class _HeadFeatures:
     """A layer's heads in features: rows of `reads` and `bias` are all queries,
     then keys, then values.
     """
@@ -340,7 +340,7 @@ class _Attention:
     writes: Float[np.ndarray, "coordinates features"]
 
 
-def _attention(blueprint: Blueprint, layer: int, rng: np.random.Generator) -> _Attention:
+def _attention(blueprint: Blueprint, layer: int, rng: np.random.Generator) -> _HeadFeatures:
     space = blueprint.space
     reads, bias = np.zeros((3, N_HEADS, D_HEAD, N_FEATURES)), np.zeros((3, N_HEADS, D_HEAD))
     writes = np.zeros((N_HEADS, D_HEAD, N_FEATURES))
@@ -361,7 +361,7 @@ def _attention(blueprint: Blueprint, layer: int, rng: np.random.Generator) -> _A
             reads[slot, head, : len(rows)] = rows
         bias[0, head, : len(made.bias)] = scale * np.array(made.bias)
         writes[head, : len(made.v), space.at[made.writes]] = np.eye(len(made.v))
-    return _Attention(
+    return _HeadFeatures(
         reads.reshape(-1, N_FEATURES), bias.reshape(-1), writes.reshape(-1, N_FEATURES)
     )
 

@@ -18,7 +18,7 @@ from typing import Any
 import torch
 
 from mechassay.circuits.scores import Circuit
-from mechassay.errors import BadFile, GraphMismatch, UnknownName
+from mechassay.errors import BadFile, GraphMismatch, one_of
 from mechassay.graph import Graph
 from mechassay.models.model import Model, load_model
 from mechassay.pairs import Pairs
@@ -160,8 +160,7 @@ def load_truth(
                 f" {model.graph.fingerprint}."
             )
         tasks = {task.name: task for task in map(TRUTHS.make, TRUTHS.names())}
-        if record["task"] not in tasks:
-            raise UnknownName("task of a ground truth", record["task"], tasks)
+        one_of("task of a ground truth", record["task"], tasks)
         if not record["ablations"]:
             raise BadFile(f"{folder / FILE}: no ablation has a circuit.")
         found = {

@@ -31,7 +31,6 @@ from __future__ import annotations
 import dataclasses
 import math
 import warnings
-from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -41,7 +40,7 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from mechassay.checkpoint import checkpointed, key_of
+from mechassay.checkpoint import key_of
 from mechassay.circuits.scores import Circuit
 from mechassay.errors import BadUsage, NonFinite
 from mechassay.files import read_tensors
@@ -54,6 +53,7 @@ from mechassay.models.model import Model, load_model
 from mechassay.models.trace import Contrast, Trace, constant_trace, trace
 from mechassay.pairs import Batch
 from mechassay.progress import BAR, Progress
+from mechassay.training import descend
 from mechassay.truth.causal import Causal, Right, Tokens
 from mechassay.truth.folders import write_model, write_truth
 from mechassay.truth.verify import ABLATIONS, Verification, verify
@@ -133,31 +133,33 @@ def train(
     model = untrained(causal, training.seed)
     decoder = decode(model)
     parameters = trainable(decoder)
-    optimiser, kept = _adam(parameters)
+    optimiser = torch.optim.Adam(parameters, betas=(0.9, 0.98))
     prompts = Prompts(causal, training.seed, training.pool)
     losses = torch.zeros(training.steps, dtype=torch.float64)
-    with (
-        progress.track(f"training {causal.task.name}", training.steps) as advance,
-        checkpointed(
-            checkpoint, _key(causal, training), {**kept, "losses": losses}, sums=False, keep=keep
-        ) as state,
-    ):
-        advance(state.cursor)
-        for step in range(state.cursor, training.steps):
-            loss = prompts.loss(decoder, training.batch_size, step)
-            losses[step] = loss.detach()
-            if not math.isfinite(losses[step]):
-                raise NonFinite(
-                    f"Training {causal.task.name}: the loss of step {step} is {losses[step]:g}. Try"
-                    " a lower rate."
-                )
-            optimiser.param_groups[0]["lr"] = training.rate_at(step)
-            optimiser.zero_grad()
-            loss.backward()
-            torch.nn.utils.clip_grad_norm_(parameters, CLIP)
-            optimiser.step()
-            state.done(step + 1)
-            advance(1)
+
+    def differentiate(step: int) -> None:
+        loss = prompts.loss(decoder, training.batch_size, step)
+        losses[step] = loss.detach()
+        if not math.isfinite(losses[step]):
+            raise NonFinite(
+                f"Training {causal.task.name}: the loss of step {step} is {losses[step]:g}. Try"
+                " a lower rate."
+            )
+        loss.backward()
+
+    with progress.track(f"training {causal.task.name}", training.steps) as advance:
+        descend(
+            differentiate,
+            optimiser,
+            training.steps,
+            advance=advance,
+            key=_key(causal, training),
+            checkpoint=checkpoint,
+            keep=keep,
+            also={"losses": losses},
+            clip=CLIP,
+            schedule=training.rate_at,
+        )
     for parameter in parameters:
         parameter.requires_grad_(False)
     return model, losses
@@ -167,21 +169,6 @@ def _key(causal: Causal, training: Training) -> str:
     return key_of(
         {"task": causal.task.name, "circuit": causal.edges, **dataclasses.asdict(training)}
     )
-
-
-def _adam(parameters: Sequence[Tensor]) -> tuple[torch.optim.Adam, dict[str, Tensor]]:
-    """The optimiser, and all tensors that its steps change."""
-    optimiser = torch.optim.Adam(parameters, betas=(0.9, 0.98))
-    kept: dict[str, Tensor] = {}
-    for number, parameter in enumerate(parameters):
-        state = {
-            name: torch.zeros_like(parameter, requires_grad=False)
-            for name in ("exp_avg", "exp_avg_sq")
-        }
-        optimiser.state[parameter] = {"step": torch.zeros(()), **state}
-        kept |= {f"{number}.{name}": tensor for name, tensor in optimiser.state[parameter].items()}
-        kept[f"{number}.parameter"] = parameter.detach()
-    return optimiser, kept
 
 
 def untrained(causal: Causal, seed: int) -> LlamaForCausalLM:

@@ -10,8 +10,6 @@ import torch
 from torch import Tensor
 
 from mechassay.circuits import Circuit, ExactNodePatching, ExactPatching, ablate, evaluate
-from mechassay.circuits.methods.exact_nodes import _blocks, add_nodes
-from mechassay.circuits.methods.patching import sum_of_blocks
 from mechassay.errors import NonFinite, UnknownName
 from mechassay.models.constants import constants_of
 from mechassay.models.trace import trace
@@ -34,23 +32,9 @@ def effects(
     stack: int = 40,
 ) -> Tensor:
     """The scores in fp64, from blocks that split a layer's heads."""
-    blocks, shape = (
-        list(_blocks(case.model, method.paths, stack, batch)),
-        (case.model.graph.n_writers,),
-    )
-    chosen = load_objective(objective)
-    total, _ = sum_of_blocks(
-        method,
-        case.model,
-        batch,
-        chosen,
-        blocks,
-        shape,
-        add_nodes,
-        progress=SILENT,
-        checkpoint=None,
-    )
-    return total / len(batch)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(ExactNodePatching, "stack_tokens", stack)
+        return method.effects(case.model, batch, load_objective(objective), progress=SILENT)[0]
 
 
 def without(

@@ -18,7 +18,7 @@ from torch import Tensor
 from transformers import GPT2Config, GPT2LMHeadModel
 
 from contracts.method import check_method
-from mechassay.circuits.methods.ifr import InformationFlowRoutes, _Sums, normed_share, proximities
+from mechassay.circuits.methods.ifr import InformationFlowRoutes, _Shares, normed_share, proximities
 from mechassay.circuits.scores import EdgeScores
 from mechassay.errors import NonFinite
 from mechassay.graph import Graph
@@ -109,7 +109,7 @@ def test_agrees_with_the_definition(family: str) -> None:
 
 def _exact(case: Subject) -> np.ndarray:
     """The method's sums before they are rounded to the fp32 of stored scores."""
-    graph, sums = case.model.graph, _Sums.zeros(case.model)
+    graph, sums = case.model.graph, _Shares.zeros(case.model)
     with torch.no_grad():
         sums.add(case.model, case.batch)
     values = torch.full((graph.n_writers, graph.n_readers), float("nan"), dtype=torch.float64)
@@ -295,7 +295,7 @@ def test_an_interrupted_job_goes_on(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     case, path = subject("llama"), tmp_path / "half.safetensors"
     monkeypatch.setattr(memory, "CPU_BUDGET", 1)
     whole = score(case).values
-    add, done = _Sums.add, []
+    add, done = _Shares.add, []
 
     def interrupted(self: Any, model: Model, chunk: Batch) -> None:
         if len(done) == 2:
@@ -303,7 +303,7 @@ def test_an_interrupted_job_goes_on(tmp_path: Path, monkeypatch: pytest.MonkeyPa
         done.append(chunk)
         add(self, model, chunk)
 
-    monkeypatch.setattr(_Sums, "add", interrupted)
+    monkeypatch.setattr(_Shares, "add", interrupted)
     with pytest.raises(KeyboardInterrupt):
         InformationFlowRoutes().score(case.model, case.batch, checkpoint=path)
     done.clear()

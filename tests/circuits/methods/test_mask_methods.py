@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -15,14 +16,11 @@ from mechassay.circuits import EdgeScores, ExactPatching, ablate
 from mechassay.circuits.methods import mask_training
 from mechassay.circuits.methods.edge_pruning import EdgePruning
 from mechassay.circuits.methods.mask_training import (
-    HardConcrete,
-    StepLoss,
-    Training,
+    Minibatches,
     connected,
-    minibatches,
     summary,
 )
-from mechassay.circuits.methods.subnetwork_probing import SubnetworkProbing
+from mechassay.circuits.methods.subnetwork_probing import SubnetworkProbing, _Priced  # pyright: ignore[reportPrivateUsage]
 from mechassay.circuits.methods.ugs import CLIP, UniformGradientSampling, _Uniform, straight_through  # pyright: ignore[reportPrivateUsage]
 from mechassay.circuits.tail import MEAN, CVaR, Weights, WorstGroup
 from mechassay.errors import BadUsage, NonFinite, UnknownName
@@ -277,7 +275,6 @@ def test_gradients_of_uniform_masks_are_clipped_in_each_group_alone(
 ) -> None:
     tiny = subject("gpt2", torch.float64)
     plain = UniformGradientSampling(steps=3, batch_size=2, samples=2)
-    training = replace(plain._training(), steps=3)
     steps: list[list[Tensor]] = []
     for price in (0.0, 1e6):
         masks = _Uniform(tiny.model.graph, plain, tiny.model.device, torch.float64)
@@ -292,7 +289,14 @@ def test_gradients_of_uniform_masks_are_clipped_in_each_group_alone(
             masks.parameters(), lr=1e-6
         )  # so small that later steps see the same masks
         mask_training.train(
-            tiny.model, tiny.batch, Kl(), masks, optimiser, training, label="ugs", progress=SILENT
+            tiny.model,
+            tiny.batch,
+            Kl(),
+            masks,
+            optimiser,
+            plain,
+            about={},
+            progress=SILENT,
         )
         steps.append(
             [(theta.detach() - old) / 1e-6 for theta, old in zip(masks.thetas, before, strict=True)]
@@ -317,7 +321,7 @@ def test_uniform_masks_estimate_the_slope_of_the_expected_loss() -> None:
 
 def test_hard_concrete_masks_are_nonzero_as_often_as_they_say() -> None:
     graph = Graph(1, 1)
-    masks = HardConcrete(graph, torch.full(graph.legal.shape, -0.5))
+    masks = _Priced(graph, torch.full(graph.legal.shape, -0.5), 1.0)
     drawn = masks.draw(20_000, torch.Generator().manual_seed(0)).detach()[:, graph.legal]
     assert float((drawn > 0).float().mean()) == pytest.approx(
         float(masks.mean_kept().detach()), abs=0.01
@@ -332,7 +336,7 @@ def test_a_small_memory_budget_changes_nothing(ablation: str) -> None:
     """
     tiny = subject("qwen2", torch.float64)
     batch = ablate(tiny.model, tiny.batch, ablation, progress=SILENT)
-    training = Training(steps=3, batch_size=3, samples=2, seed=0, per_example=True)
+    method = UniformGradientSampling(samples=2)
     masks = torch.rand(
         6,
         *tiny.model.graph.legal.shape,
@@ -341,7 +345,7 @@ def test_a_small_memory_budget_changes_nothing(ablation: str) -> None:
     )
     masks = (masks * 1.4 - 0.2).clamp(0, 1)
     (small, slopes), (large, expected) = (
-        mask_training.fidelity_and_slope(tiny.model, batch, Kl(), masks, training, budget)
+        mask_training.fidelity_and_gradient(tiny.model, batch, Kl(), masks, method, budget)
         for budget in (1, 10**6)
     )
     assert small == pytest.approx(large, rel=1e-10)
@@ -357,22 +361,22 @@ def test_weighted_losses_have_the_weighted_slope(ablation: str, per_example: boo
     """Against one example at a time; the third has no weight, and is not run."""
     tiny = subject("qwen2", torch.float64)
     batch = ablate(tiny.model, tiny.batch, ablation, progress=SILENT)
-    training = Training(steps=3, batch_size=3, samples=2, seed=0, per_example=per_example)
+    method = (UniformGradientSampling if per_example else SubnetworkProbing)(samples=2)
     drawn = torch.rand(
         6 if per_example else 2,
         *tiny.model.graph.legal.shape,
         generator=torch.Generator().manual_seed(1),
     ).double()
     weights = torch.tensor([0.7, 0.3, 0.0], dtype=torch.float64)
-    total, slope = mask_training.fidelity_and_slope(
-        tiny.model, batch, Kl(), drawn, training, 1, weights
+    total, slope = mask_training.fidelity_and_gradient(
+        tiny.model, batch, Kl(), drawn, method, 1, weights
     )
-    losses = mask_training.losses_of(tiny.model, batch, Kl(), drawn, training, 10**6)
+    losses = mask_training.losses_of(tiny.model, batch, Kl(), drawn, method, 10**6)
     expected, by_hand = torch.zeros_like(drawn), 0.0
     for row, weight in enumerate(weights.tolist()):
         places = [row, 3 + row] if per_example else [0, 1]
-        one, its = mask_training.fidelity_and_slope(
-            tiny.model, batch.select([row]), Kl(), drawn[places], training, 10**6
+        one, its = mask_training.fidelity_and_gradient(
+            tiny.model, batch.select([row]), Kl(), drawn[places], method, 10**6
         )
         assert one == pytest.approx(float(losses[row]), rel=1e-9)
         expected[places] += weight * its
@@ -393,6 +397,53 @@ def test_a_tail_that_is_the_mean_trains_alike_and_another_does_not(method: Any) 
     )
     torch.testing.assert_close(whole, plain, rtol=1e-9, atol=1e-12)
     assert not torch.allclose(half, plain, rtol=1e-6, atol=1e-9)
+
+
+class Killed(Exception):
+    pass
+
+
+@pytest.mark.parametrize("tail", [MEAN, WorstGroup(5.0)], ids=["mean", "worst-group"])
+@pytest.mark.parametrize("method", SHORT, ids=names(SHORT))
+def test_a_killed_training_goes_on_and_ends_bit_for_bit_the_same(
+    method: Any, tail: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Killed in the second epoch, by what leaves no time to write anything down."""
+    tiny, file = subject("gpt2", n_pairs=5), tmp_path / "a.checkpoint"
+    method = replace(method, steps=9, batch_size=2)
+    whole = method.score(tiny.model, tiny.batch, progress=SILENT, tail=tail)
+    draw, calls = Minibatches.draw, []
+
+    def killed_at_the_sixth(self: Minibatches, generator: torch.Generator) -> Any:
+        calls.append(1)
+        if len(calls) == 6:
+            raise Killed
+        return draw(self, generator)
+
+    monkeypatch.setattr("mechassay.checkpoint.EVERY_SECONDS", 0.0)
+    monkeypatch.setattr(Minibatches, "draw", killed_at_the_sixth)
+    with pytest.raises(Killed):
+        method.score(tiny.model, tiny.batch, progress=SILENT, checkpoint=file, tail=tail)
+    assert file.is_file()
+    again = method.score(tiny.model, tiny.batch, progress=SILENT, checkpoint=file, tail=tail)
+    assert len(calls) == 6 + 4 and not file.exists()
+    assert torch.equal(again.values.nan_to_num(7.0), whole.values.nan_to_num(7.0))
+    assert again.provenance == whole.provenance
+
+
+def test_a_training_with_another_tail_starts_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tiny, file, method = subject("gpt2", n_pairs=4), tmp_path / "a.checkpoint", SHORT[1]
+    expected = method.score(tiny.model, tiny.batch, progress=SILENT, tail=CVaR(0.5)).values
+    monkeypatch.setattr("mechassay.checkpoint.EVERY_SECONDS", 0.0)
+    monkeypatch.setattr("pathlib.Path.unlink", lambda *_, **__: None)  # as if killed at the end
+    method.score(tiny.model, tiny.batch, progress=SILENT, checkpoint=file)
+    assert file.is_file()
+    found = method.score(
+        tiny.model, tiny.batch, progress=SILENT, checkpoint=file, tail=CVaR(0.5)
+    ).values
+    assert torch.equal(found.nan_to_num(7.0), expected.nan_to_num(7.0))
 
 
 def test_groups_weights_go_from_step_to_step() -> None:
@@ -432,14 +483,8 @@ def test_groups_weights_go_from_step_to_step() -> None:
     )
 
 
-def test_minibatches_take_every_example_once_an_epoch() -> None:
-    order = minibatches(6, 2, torch.Generator().manual_seed(0))
-    assert sorted(row for _ in range(3) for row in next(order)) == list(range(6))
-    assert len(next(minibatches(3, 8, torch.Generator()))) == 3
-
-
 def test_losses_are_summed_up_by_hand() -> None:
-    assert summary([StepLoss(3.0, 1.0), StepLoss(2.0, 1.0), StepLoss(1.0, 0.5)])["loss"] == {
+    assert summary(torch.tensor([[3.0, 1.0], [2.0, 1.0], [1.0, 0.5]]))["loss"] == {
         "first": 4.0,
         "last": 1.5,
         "thirds": [4.0, 3.0, 1.5],

@@ -5,6 +5,7 @@ components without effect; seeds; refusals.
 from __future__ import annotations
 
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -20,9 +21,14 @@ from mechassay.models.constants import Constants
 from mechassay.models.model import make_model
 from mechassay.models.reference import exact_precision
 from mechassay.progress import SILENT
+from mechassay.training import Order
 from tiny import Subject, build, subject
 
 QUICK = OptimalAblation(steps=12, lr=0.1, batch_size=2, check_every=4)
+
+
+class Killed(Exception):
+    pass
 
 
 def without_each_writer(graph: Graph) -> list[Circuit]:
@@ -165,3 +171,33 @@ def test_what_cannot_work_is_refused() -> None:
         hf.transformer.h[1].mlp.c_proj.weight.fill_(float("nan"))
     with pytest.raises(NonFinite, match="step 0"):
         QUICK.learn(make_model(hf, check=False), subject("gpt2").batch, progress=SILENT)
+
+
+@pytest.mark.parametrize("joint", [False, True])
+@pytest.mark.parametrize("share", [0.1, 0.5, 0.9])
+def test_a_killed_search_goes_on_and_ends_bit_for_bit_the_same(
+    joint: bool, share: float, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Killed in the first group of components, and in later ones after one that stopped early."""
+    case, file = subject("gpt2", n_pairs=5), tmp_path / "a.checkpoint"
+    search = replace(QUICK, joint=joint, check_every=2, patience=2, steps=30 if joint else 20)
+    draw, calls, killed_at = Order.draw, list[int](), 0
+
+    def killed(self: Order, generator: torch.Generator) -> list[int]:
+        calls.append(1)
+        if len(calls) == killed_at:
+            raise Killed
+        return draw(self, generator)
+
+    monkeypatch.setattr("mechassay.checkpoint.EVERY_SECONDS", 0.0)
+    monkeypatch.setattr(Order, "draw", killed)
+    expected = search.learn(case.model, case.batch, progress=SILENT)
+    n_steps = len(calls)
+    killed_at = n_steps + int(share * n_steps)
+    with pytest.raises(Killed):
+        search.learn(case.model, case.batch, progress=SILENT, checkpoint=file)
+    assert file.is_file()
+    found = search.learn(case.model, case.batch, progress=SILENT, checkpoint=file)
+    # No step was taken twice but the one that was killed.
+    assert len(calls) == 2 * n_steps + 1 and not file.exists()
+    assert found.content == expected.content

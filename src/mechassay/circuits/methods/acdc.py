@@ -48,9 +48,9 @@ from jaxtyping import Float
 from torch import Tensor
 
 from mechassay.checkpoint import checkpointed, key_of
-from mechassay.circuits.methods.method import describe
+from mechassay.circuits.methods.method import provenance_of
 from mechassay.circuits.scores import Circuit, EdgeScores
-from mechassay.errors import BadUsage, NonFinite, UnknownName
+from mechassay.errors import BadUsage, NonFinite, one_of
 from mechassay.graph import Graph
 from mechassay.models.circuit_forward import run_circuit
 from mechassay.models.circuit_plan import Plan, compile_circuit
@@ -113,8 +113,7 @@ class ACDC:
             raise BadUsage(
                 f"The thresholds of a sweep of {self.name} must differ; got {self.thresholds}."
             )
-        if self.compare not in COMPARISONS:
-            raise UnknownName("comparison", self.compare, COMPARISONS)
+        one_of("comparison", self.compare, COMPARISONS)
         if self.ahead < 1:
             raise BadUsage(f"{self.name} evaluates at least 1 removal at once; got {self.ahead}.")
 
@@ -171,7 +170,7 @@ class ACDC:
             model.graph,
             values,
             {
-                **describe(self, model, batch, chosen),
+                **provenance_of(self, model, batch, chosen),
                 "thresholds": list(thresholds),
                 "kept": [len(circuit) for circuit in found.circuits],
                 "losses": found.losses,
@@ -192,7 +191,7 @@ class ACDC:
     ) -> _Found:
         graph = model.graph
         budget = token_budget(trace_bytes(model.decoder), batch.n_tokens, model.device)
-        about = describe(self, model, batch, objective)
+        about = provenance_of(self, model, batch, objective)
         key = key_of(
             {**about, "thresholds": thresholds, "budget": budget, "graph": graph.fingerprint}
         )

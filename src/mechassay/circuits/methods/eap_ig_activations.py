@@ -27,8 +27,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from pathlib import Path
-from typing import ClassVar, Literal, NamedTuple
+from typing import ClassVar, Literal, NamedTuple, get_args
 
 import torch
 from torch import Tensor
@@ -41,24 +40,20 @@ from mechassay.circuits.attribution import (
     tapped_forward,
 )
 from mechassay.circuits.methods.eap_ig_inputs import Points, quadrature
-from mechassay.circuits.methods.method import mean_over_examples
-from mechassay.circuits.scores import EdgeScores
-from mechassay.errors import UnknownName
+from mechassay.circuits.methods.gradient import EdgeGradientMethod
+from mechassay.errors import one_of
 from mechassay.graph import Graph
 from mechassay.models.decoder import Decoder, NormStatistics
-from mechassay.models.gradient_rules import backward_model, check_backward
 from mechassay.models.model import Model
 from mechassay.models.trace import Contrast
 from mechassay.objectives import Objective
-from mechassay.pairs import Batch, Pair
-from mechassay.progress import BAR, Progress
-from mechassay.registry import check_settings
+from mechassay.pairs import Batch
 
-READINGS = ("paper", "mib-2025")
+Reading = Literal["paper", "mib-2025"]
 
 
 @dataclass(frozen=True)
-class EAPIGActivations:
+class EAPIGActivations(EdgeGradientMethod):
     """Edge attribution patching with gradients integrated along each sublayer's output.
 
     Attributes:
@@ -69,49 +64,24 @@ class EAPIGActivations:
     """
 
     steps: int = 5
-    reading: Literal["paper", "mib-2025"] = "paper"
+    reading: Reading = "paper"
     points: Points = "right"
     backward: str = "plain"
     name: ClassVar[str] = "eap-ig-activations"
-    version: ClassVar[int] = 1
 
     def __post_init__(self) -> None:
-        check_settings(self, self.name)
-        check_backward(self.backward)
+        super().__post_init__()
         quadrature(self.points, self.steps)
-        if self.reading not in READINGS:
-            raise UnknownName("reading", self.reading, READINGS)
+        one_of("reading", self.reading, get_args(Reading))
 
-    def score(
-        self,
-        model: Model,
-        pairs: Sequence[Pair] | Batch,
-        objective: str | Objective = "logit_diff",
-        *,
-        progress: Progress = BAR,
-        checkpoint: Path | None = None,
-    ) -> EdgeScores:
-        """See `Method.score`."""
-        model = backward_model(model, self.backward)
-        alphas, weights = quadrature(self.points, self.steps)
+    @property
+    def copies(self) -> int:
+        return self.steps
 
-        def add(chunk: Batch, chosen: Objective, into: Tensor) -> None:
-            contrast = Contrast.run(model.decoder, chunk)
-            if self.reading == "paper":
-                _own_runs(model, contrast, chosen, alphas, weights, into)
-            else:
-                _all_runs(model, contrast, chosen, alphas, weights, into)
-
-        return mean_over_examples(
-            self,
-            model,
-            pairs,
-            objective,
-            add,
-            copies=self.steps,
-            progress=progress,
-            checkpoint=checkpoint,
-        )
+    def add(self, model: Model, chunk: Batch, objective: Objective, into: Tensor) -> None:
+        contrast = Contrast.run(model.decoder, chunk)
+        add_runs = _own_runs if self.reading == "paper" else _all_runs
+        add_runs(model, contrast, objective, *quadrature(self.points, self.steps), into)
 
     def forwards(self, graph: Graph, n_pairs: int) -> float:
         """See `Method.forwards`: a step at each sublayer resumes and differentiates
@@ -164,7 +134,7 @@ def _sublayers(model: Model, contrast: Contrast) -> Iterator[Sublayer]:
 
 
 @dataclass(frozen=True)
-class _Run:
+class _SublayerRun:
     """The runs of one sublayer, stacked over the points."""
 
     sublayer: Sublayer
@@ -178,7 +148,7 @@ def _runs(
     objective: Objective,
     alphas: Sequence[float],
     weights: Sequence[float],
-) -> Iterator[_Run]:
+) -> Iterator[_SublayerRun]:
     decoder = model.decoder
     times, columns = len(alphas), contrast.other.embed.shape[1]
     ctx = contrast.ctx.repeat(times)
@@ -214,7 +184,7 @@ def _runs(
                 decoder, taps, total, times=times, columns=columns, entry=entry
             )
         at = None if post is None else post.statistics(points)
-        yield _Run(
+        yield _SublayerRun(
             sublayer,
             replace(
                 gradients, taps=_with_post_norms(decoder, contrast, taps, times, sublayer.layer, at)

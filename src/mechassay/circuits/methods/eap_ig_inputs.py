@@ -12,31 +12,24 @@ cost.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
-from pathlib import Path
-from typing import ClassVar, Literal
+from typing import ClassVar, Literal, get_args
 
 import numpy as np
+from torch import Tensor
 
 from mechassay.circuits.attribution import interpolated_scores
-from mechassay.circuits.methods.method import mean_over_examples
-from mechassay.circuits.scores import EdgeScores
-from mechassay.errors import BadUsage, UnknownName
-from mechassay.graph import Graph
-from mechassay.models.gradient_rules import backward_model, check_backward
+from mechassay.circuits.methods.gradient import EdgeGradientMethod
+from mechassay.errors import BadUsage, one_of
 from mechassay.models.model import Model
 from mechassay.objectives import Objective
-from mechassay.pairs import Batch, Pair
-from mechassay.progress import BAR, Progress
-from mechassay.registry import check_settings
+from mechassay.pairs import Batch
 
 Points = Literal["left", "right", "midpoint", "gauss-legendre"]
-POINTS = ("left", "right", "midpoint", "gauss-legendre")
 
 
 @dataclass(frozen=True)
-class EAPIGInputs:
+class EAPIGInputs(EdgeGradientMethod):
     """Edge attribution patching with gradients integrated along the inputs.
 
     Attributes:
@@ -49,39 +42,17 @@ class EAPIGInputs:
     points: Points = "left"
     backward: str = "plain"
     name: ClassVar[str] = "eap-ig-inputs"
-    version: ClassVar[int] = 1
 
     def __post_init__(self) -> None:
-        check_settings(self, self.name)
-        check_backward(self.backward)
+        super().__post_init__()
         quadrature(self.points, self.steps)
 
-    def score(
-        self,
-        model: Model,
-        pairs: Sequence[Pair] | Batch,
-        objective: str | Objective = "logit_diff",
-        *,
-        progress: Progress = BAR,
-        checkpoint: Path | None = None,
-    ) -> EdgeScores:
-        """See `Method.score`."""
-        model = backward_model(model, self.backward)
-        alphas, weights = quadrature(self.points, self.steps)
-        return mean_over_examples(
-            self,
-            model,
-            pairs,
-            objective,
-            lambda chunk, m, into: interpolated_scores(model, chunk, m, alphas, weights, into),
-            copies=self.steps,
-            progress=progress,
-            checkpoint=checkpoint,
-        )
+    @property
+    def copies(self) -> int:
+        return self.steps
 
-    def forwards(self, graph: Graph, n_pairs: int) -> float:
-        """See `Method.forwards`: two runs, and a forward and a backward pass a step."""
-        return (2.0 + 2.0 * self.steps) * n_pairs
+    def add(self, model: Model, chunk: Batch, objective: Objective, into: Tensor) -> None:
+        interpolated_scores(model, chunk, objective, *quadrature(self.points, self.steps), into)
 
 
 def quadrature(points: str, steps: int) -> tuple[tuple[float, ...], tuple[float, ...]]:
@@ -90,8 +61,7 @@ def quadrature(points: str, steps: int) -> tuple[tuple[float, ...], tuple[float,
     Raises:
         UnknownName: no such rule. BadUsage: fewer than one step.
     """
-    if points not in POINTS:
-        raise UnknownName("integration rule", points, POINTS)
+    one_of("integration rule", points, get_args(Points))
     if steps < 1:
         raise BadUsage(f"Integrated gradients need at least 1 step; got {steps}.")
     if points == "gauss-legendre":

@@ -20,39 +20,25 @@ the sparsity is its expectation, not that of the drawn mask; both learning rates
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 from dataclasses import dataclass
-from pathlib import Path
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from mechassay.circuits.methods.mask_training import (
-    Examples,
-    HardConcrete,
-    Training,
-    prepared,
-    train,
-    trained_scores,
-)
+from mechassay.circuits.methods.mask_training import HardConcrete, Loss, MaskMethod, Masks
 from mechassay.circuits.methods.method import seeded
-from mechassay.circuits.scores import EdgeScores
-from mechassay.circuits.tail import MEAN, Tail
 from mechassay.errors import BadUsage
 from mechassay.graph import Graph
 from mechassay.models.model import Model
-from mechassay.objectives import Objective
-from mechassay.pairs import Batch, Pair
-from mechassay.progress import BAR, Progress
 from mechassay.registry import check_settings
 
 INITIAL_LOG_ALPHA, INITIAL_SPREAD = 10.0, 0.01
 
 
 @dataclass(frozen=True)
-class EdgePruning:
+class EdgePruning(MaskMethod):
     """Hard concrete edge masks at a target sparsity.
 
     Attributes:
@@ -74,10 +60,9 @@ class EdgePruning:
     multiplier_lr: float = 0.8
     target: float = 0.95
     warmup: float = 5 / 6
-    loss: str = "kl"
+    loss: Loss = "kl"
     seed: int = 0
     name: ClassVar[str] = "edge-pruning"
-    version: ClassVar[int] = 1
 
     def __post_init__(self) -> None:
         check_settings(self, self.name)
@@ -88,61 +73,17 @@ class EdgePruning:
                 f"{self.name} needs a target in (0, 1) and a warmup in [0, 1]; got {self}."
             )
 
-    def score(
-        self,
-        model: Model,
-        pairs: Sequence[Pair] | Batch,
-        objective: str | Objective = "logit_diff",
-        *,
-        progress: Progress = BAR,
-        checkpoint: Path | None = None,
-        examples: Examples | None = None,
-        tail: Tail = MEAN,
-    ) -> EdgeScores:
-        """See `Method.score`; scores are probabilities, and `checkpoint` is not used:
-        a killed job starts again.
-
-        The objective plays a part only if `loss` is "objective". `examples` and `tail` are those of
-        `mask_training.train`. The sparsity reached is in the provenance.
-        """
-        training = self._training()
-        batch, chosen = prepared(self, training, model, pairs, objective)
+    def start(self, model: Model) -> tuple[Masks, torch.optim.Optimizer]:
         # Another stream than that of the training, which has the seed itself.
         generator = seeded(self.seed + 2**32)
         noise = torch.randn(model.graph.legal.shape, generator=generator) * INITIAL_SPREAD
-        masks = _Targeted(
-            model.graph, (INITIAL_LOG_ALPHA + noise).to(model.device, model.accumulator), self
-        )
+        log_alpha = (INITIAL_LOG_ALPHA + noise).to(model.device, model.accumulator)
+        masks = _Targeted(model.graph, log_alpha, self)
         groups = [
             {"params": [masks.log_alpha], "lr": self.lr},
             {"params": [masks.multipliers], "lr": self.multiplier_lr, "maximize": True},
         ]
-        optimiser = torch.optim.AdamW(groups, weight_decay=0.0)
-        losses = train(
-            model,
-            batch,
-            chosen,
-            masks,
-            optimiser,
-            training,
-            label=self.name,
-            progress=progress,
-            examples=examples,
-            tail=tail,
-        )
-        scores = trained_scores(self, model, batch, chosen, masks.kept().detach(), losses)
-        return EdgeScores(
-            scores.graph,
-            scores.values,
-            {**scores.provenance, "sparsity": 1 - float(masks.mean_kept().detach())},
-        )
-
-    def forwards(self, graph: Graph, n_pairs: int) -> float:
-        """See `Method.forwards`: the training."""
-        return self._training().forwards(graph, n_pairs)
-
-    def _training(self) -> Training:
-        return Training(self.steps, self.batch_size, self.samples, self.seed, self.loss)
+        return masks, torch.optim.AdamW(groups, weight_decay=0.0)
 
 
 class _Targeted(HardConcrete):
@@ -161,6 +102,9 @@ class _Targeted(HardConcrete):
     def penalty(self, step: int) -> Float[Tensor, ""]:
         gap = self.target(step) - (1 - self.mean_kept())
         return self.multipliers[0] * gap + self.multipliers[1] * gap.square()
+
+    def reached(self) -> dict[str, Any]:
+        return {"sparsity": 1 - float(self.mean_kept().detach())}
 
     def target(self, step: int) -> float:
         """The sparsity asked for at a step: a line from 0, reached at the end of the warm-up."""

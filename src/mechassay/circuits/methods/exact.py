@@ -17,35 +17,25 @@ the rest).
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass
-from pathlib import Path
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from mechassay.circuits.methods.patching import (
-    STACK_TOKENS,
-    Block,
-    Patching,
-    chunks,
-    stack_budget,
-    sum_of_blocks,
-)
+from mechassay.circuits.methods.patching import PatchBatch, Patching, PatchingMethod, chunks
 from mechassay.circuits.scores import EdgeScores
 from mechassay.errors import BadUsage
 from mechassay.graph import Graph
 from mechassay.models.forward import queries_keys_values
 from mechassay.models.model import Model
-from mechassay.objectives import Objective, load_objective
-from mechassay.pairs import Batch, Pair
-from mechassay.progress import BAR, Progress
+from mechassay.pairs import Batch
 
 
 @dataclass(frozen=True)
-class ExactPatching:
+class ExactPatching(PatchingMethod[EdgeScores]):
     """Exact effect of ablating each edge alone.
 
     Attributes:
@@ -55,60 +45,62 @@ class ExactPatching:
 
     layers: tuple[int, ...] | None = None
     name: ClassVar[str] = "exact"
-    version: ClassVar[int] = 1
 
-    @torch.no_grad()
-    def score(
-        self,
-        model: Model,
-        pairs: Sequence[Pair] | Batch,
-        objective: str | Objective = "logit_diff",
-        *,
-        progress: Progress = BAR,
-        checkpoint: Path | None = None,
-    ) -> EdgeScores:
-        """See `Method.score`; objectives need not be differentiable."""
-        chosen, batch, graph = load_objective(objective), model.batch(pairs), model.graph
-        wanted = [*range(graph.n_layers), -1] if self.layers is None else list(self.layers)
-        if any(not -1 <= layer < graph.n_layers for layer in wanted):
+    def blocks(self, model: Model, batch: Batch, stack_tokens: int) -> Iterator[PatchBatch]:
+        """Runs of writers into all readers of one stage: a layer's heads, its MLP, the logits."""
+        graph = model.graph
+        layers = self._layers(graph)
+        if any(not -1 <= layer < graph.n_layers for layer in layers):
             raise BadUsage(
                 f"Layers to patch must be between 0 and {graph.n_layers - 1}, or -1 for the logits;"
-                f" got {wanted}."
+                f" got {layers}."
             )
-        blocks = list(_blocks(model, wanted, stack_budget(model, batch, STACK_TOKENS), batch))
-        shape = (graph.n_writers, graph.n_readers)
-        total, about = sum_of_blocks(
-            self,
-            model,
-            batch,
-            chosen,
-            blocks,
-            shape,
-            add_edges,
-            progress=progress,
-            checkpoint=checkpoint,
-        )
-        scored = torch.full_like(total, float("nan"))
-        for layer in wanted:
-            readers = (
-                slice(graph.logits, graph.logits + 1)
-                if layer == -1
-                else slice(
-                    graph.slots(layer).start, graph.slots(layer).start + graph.readers_per_layer
+        for rows, columns in chunks(batch, stack_tokens):
+            for layer in layers:
+                stages = (
+                    [("logits", graph.n_writers, 1)]
+                    if layer == -1
+                    else [("heads", graph.seen_by_heads(layer), 3 * graph.n_heads)]
                 )
-            )
-            scored[:, readers] = total[:, readers] / len(batch)
+                if layer != -1 and graph.mlp:
+                    stages.append(("mlp", graph.seen_by_mlp(layer), 1))
+                for kind, seen, readers in stages:
+                    step = max(1, stack_tokens // (columns * (3 if kind == "heads" else 1)))
+                    for begin in range(0, seen, step):
+                        writers = range(begin, min(begin + step, seen))
+                        yield PatchBatch(
+                            rows, layer, kind, writers, len(writers) * readers * len(rows)
+                        )
+
+    def add(self, run: Patching, block: PatchBatch, into: Float[Tensor, "writers readers"]) -> None:
+        graph, changes = run.model.graph, run.changes(block.writers)
+        rows = slice(block.writers.start, block.writers.stop)
+        if block.kind == "logits":
+            into[rows, graph.logits] += run.at_logits(changes)
+        elif block.kind == "mlp":
+            into[rows, graph.mlp_reader(block.layer)] += _into_mlp(run, block.layer, changes)
+        else:
+            into[rows, graph.slots(block.layer)] += _into_heads(run, block.layer, changes)
+
+    def shape(self, graph: Graph) -> tuple[int, ...]:
+        return graph.n_writers, graph.n_readers
+
+    def scores(self, graph: Graph, mean: Tensor, provenance: dict[str, Any]) -> EdgeScores:
         if self.layers is None:
-            return EdgeScores.of(graph, scored, about)
+            return EdgeScores.of(graph, mean, provenance)
+        scored = torch.zeros(graph.n_readers, dtype=torch.bool)
+        for layer in self.layers:
+            begin = graph.logits if layer == -1 else graph.slots(layer).start
+            scored[begin : begin + (1 if layer == -1 else graph.readers_per_layer)] = True
         return EdgeScores(
-            graph, torch.where(graph.legal, scored.float().cpu(), torch.tensor(float("nan"))), about
+            graph, torch.where(graph.legal & scored, mean.float().cpu(), torch.nan), provenance
         )
 
     def forwards(self, graph: Graph, n_pairs: int) -> float:
         """See `Method.forwards`: two runs, and 0.16
         (GPT-2 small's shape) to 0.26 (SmolLM2's) an edge.
         """
-        layers = range(-1, graph.n_layers) if self.layers is None else self.layers
+        layers = self._layers(graph)
         into = (
             graph.seen_by_heads(layer) * 3 * graph.n_heads + graph.seen_by_mlp(layer) * graph.mlp
             for layer in layers
@@ -116,37 +108,8 @@ class ExactPatching:
         )
         return (2.0 + 0.2 * (sum(into) + graph.n_writers * (-1 in layers))) * n_pairs
 
-
-def _blocks(
-    model: Model, layers: Sequence[int], stack_tokens: int, batch: Batch
-) -> Iterator[Block]:
-    """Runs of writers into all readers of one stage: a layer's heads, its MLP, the logits."""
-    graph = model.graph
-    for rows, columns in chunks(batch, stack_tokens):
-        for layer in layers:
-            stages = (
-                [("logits", graph.n_writers, 1)]
-                if layer == -1
-                else [("heads", graph.seen_by_heads(layer), 3 * graph.n_heads)]
-            )
-            stages += [("mlp", graph.seen_by_mlp(layer), 1)] if layer != -1 and graph.mlp else []
-            for kind, seen, readers in stages:
-                step = max(1, stack_tokens // (columns * (3 if kind == "heads" else 1)))
-                for begin in range(0, seen, step):
-                    writers = range(begin, min(begin + step, seen))
-                    yield Block(rows, layer, kind, writers, len(writers) * readers * len(rows))
-
-
-def add_edges(run: Patching, block: Block, into: Float[Tensor, "writers readers"]) -> None:
-    """Add the summed effects of a block's edges to `into`."""
-    graph, changes = run.model.graph, run.changes(block.writers)
-    rows = slice(block.writers.start, block.writers.stop)
-    if block.kind == "logits":
-        into[rows, graph.logits] += run.at_logits(changes)
-    elif block.kind == "mlp":
-        into[rows, graph.mlp_reader(block.layer)] += _into_mlp(run, block.layer, changes)
-    else:
-        into[rows, graph.slots(block.layer)] += _into_heads(run, block.layer, changes)
+    def _layers(self, graph: Graph) -> list[int]:
+        return [*range(graph.n_layers), -1] if self.layers is None else list(self.layers)
 
 
 def _into_mlp(

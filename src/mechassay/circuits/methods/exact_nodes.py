@@ -19,38 +19,26 @@ constants.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass
-from pathlib import Path
-from typing import ClassVar, Literal
+from typing import Any, ClassVar, Literal, get_args
 
-import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from mechassay.circuits.methods.patching import (
-    STACK_TOKENS,
-    Block,
-    Patching,
-    chunks,
-    stack_budget,
-    sum_of_blocks,
-)
+from mechassay.circuits.methods.patching import PatchBatch, Patching, PatchingMethod, chunks
 from mechassay.circuits.node_scores import NodeScores
-from mechassay.errors import UnknownName
+from mechassay.errors import one_of
 from mechassay.graph import Graph
 from mechassay.models.model import Model
-from mechassay.objectives import Objective, load_objective
-from mechassay.pairs import Batch, Pair
-from mechassay.progress import BAR, Progress
+from mechassay.pairs import Batch
 from mechassay.registry import check_settings
 
 Paths = Literal["all", "direct"]
-PATHS = ("all", "direct")
 
 
 @dataclass(frozen=True)
-class ExactNodePatching:
+class ExactNodePatching(PatchingMethod[NodeScores]):
     """Exact effect of ablating each node alone.
 
     Attributes:
@@ -59,81 +47,47 @@ class ExactNodePatching:
 
     paths: Paths = "all"
     name: ClassVar[str] = "exact-nodes"
-    version: ClassVar[int] = 1
 
     def __post_init__(self) -> None:
         check_settings(self, self.name)
-        if self.paths not in PATHS:
-            raise UnknownName("paths", self.paths, PATHS)
+        one_of("paths", self.paths, get_args(Paths))
 
-    @torch.no_grad()
-    def score(
-        self,
-        model: Model,
-        pairs: Sequence[Pair] | Batch,
-        objective: str | Objective = "logit_diff",
-        *,
-        progress: Progress = BAR,
-        checkpoint: Path | None = None,
-    ) -> NodeScores:
-        """See `Method.score`; scores of nodes instead of edges.
-        Objectives need not be differentiable.
-        """
-        chosen, batch, shape = (
-            load_objective(objective),
-            model.batch(pairs),
-            (model.graph.n_writers,),
-        )
-        blocks = list(_blocks(model, self.paths, stack_budget(model, batch, STACK_TOKENS), batch))
-        total, about = sum_of_blocks(
-            self,
-            model,
-            batch,
-            chosen,
-            blocks,
-            shape,
-            add_nodes,
-            progress=progress,
-            checkpoint=checkpoint,
-        )
-        return NodeScores.of(model.graph, total / len(batch), about)
+    def blocks(self, model: Model, batch: Batch, stack_tokens: int) -> Iterator[PatchBatch]:
+        """Runs of nodes whose changes enter the stream at the same place."""
+        graph = model.graph
+        places = [("entering", 0, range(1))]
+        for layer in range(graph.n_layers):
+            heads = graph.heads(layer)
+            places.append(("heads", layer, range(heads.start, heads.stop)))
+            if graph.mlp:
+                places.append(("entering", layer + 1, range(heads.stop, heads.stop + 1)))
+        if self.paths == "direct":
+            places = [("logits", -1, range(graph.n_writers))]
+        for rows, columns in chunks(batch, stack_tokens):
+            step = max(1, stack_tokens // columns)
+            for kind, layer, nodes in places:
+                for begin in range(0, len(nodes), step):
+                    writers = nodes[begin : begin + step]
+                    yield PatchBatch(rows, layer, kind, writers, len(writers) * len(rows))
+
+    def add(self, run: Patching, block: PatchBatch, into: Float[Tensor, "writers"]) -> None:
+        changes = run.changes(block.writers)
+        if block.kind == "logits":
+            effects = run.at_logits(changes)
+        elif block.kind == "heads":
+            effects = run.after_heads(block.layer, changes)
+        else:
+            effects = run.entering(block.layer, changes)
+        into[block.writers.start : block.writers.stop] += effects
+
+    def shape(self, graph: Graph) -> tuple[int, ...]:
+        return (graph.n_writers,)
+
+    def scores(self, graph: Graph, mean: Tensor, provenance: dict[str, Any]) -> NodeScores:
+        return NodeScores.of(graph, mean, provenance)
 
     def forwards(self, graph: Graph, n_pairs: int) -> float:
         """See `Method.forwards`: two runs, and 0.3 (GPT-2 small's shape) to 0.5 a node,
         which direct effects do without.
         """
         return (2.0 + 0.4 * graph.n_writers * (self.paths == "all")) * n_pairs
-
-
-def _blocks(model: Model, paths: Paths, stack_tokens: int, batch: Batch) -> Iterator[Block]:
-    """Runs of nodes whose changes enter the stream at the same place."""
-    graph = model.graph
-    places: list[tuple[str, int, range]] = (
-        [("logits", -1, range(graph.n_writers))]
-        if paths == "direct"
-        else [("entering", 0, range(1))]
-    )
-    for layer in range(graph.n_layers) if paths == "all" else ():
-        places.append(("heads", layer, range(graph.heads(layer).start, graph.heads(layer).stop)))
-        if graph.mlp:
-            places.append(
-                ("entering", layer + 1, range(graph.mlp_writer(layer), graph.mlp_writer(layer) + 1))
-            )
-    for rows, columns in chunks(batch, stack_tokens):
-        step = max(1, stack_tokens // columns)
-        for kind, layer, nodes in places:
-            for begin in range(0, len(nodes), step):
-                writers = nodes[begin : begin + step]
-                yield Block(rows, layer, kind, writers, len(writers) * len(rows))
-
-
-def add_nodes(run: Patching, block: Block, into: Float[Tensor, "writers"]) -> None:
-    """Add the summed effects of a block's nodes to `into`."""
-    changes = run.changes(block.writers)
-    if block.kind == "logits":
-        effects = run.at_logits(changes)
-    elif block.kind == "heads":
-        effects = run.after_heads(block.layer, changes)
-    else:
-        effects = run.entering(block.layer, changes)
-    into[block.writers.start : block.writers.stop] += effects

@@ -40,12 +40,12 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-from mechassay.checkpoint import checkpointed, key_of
-from mechassay.circuits.methods.method import describe
+from mechassay.checkpoint import key_of
+from mechassay.circuits.methods.method import provenance_of, resumable_sum
 from mechassay.circuits.scores import EdgeScores
 from mechassay.graph import Graph
 from mechassay.models.decoder import Norm, at_least_fp32
-from mechassay.models.memory import out_of_memory_is_an_error, token_budget, trace_bytes
+from mechassay.models.memory import token_budget, trace_bytes
 from mechassay.models.model import Model
 from mechassay.models.trace import Trace
 from mechassay.objectives import Objective, load_objective
@@ -78,31 +78,26 @@ class InformationFlowRoutes:
         """
         batch, graph = model.batch(pairs), model.graph
         budget = token_budget(trace_bytes(model.decoder), batch.n_tokens, model.device)
-        about = {
-            **describe(self, model, batch, load_objective(objective)),
-            "selection": self.selection,
-        }
-        key = key_of({**about, "budget": budget, "graph": graph.fingerprint})
-        with (
-            progress.track(self.name, len(batch)) as advance,
-            out_of_memory_is_an_error(self.name),
-            checkpointed(checkpoint, key, _Sums.zeros(model)._asdict()) as state,
-        ):
-            done = state.cursor
-            for number, (rows, chunk) in enumerate(batch.chunks(budget)):
-                if number >= done:
-                    part = _Sums.zeros(model)
-                    part.add(model, chunk)
-                    state.add(number + 1, **part._asdict())
-                advance(len(rows))
-        return _Sums(**state.tensors).scores(graph, about)
+        about = provenance_of(self, model, batch, load_objective(objective))
+        about["selection"] = self.selection
+        sums = resumable_sum(
+            self.name,
+            key_of({**about, "budget": budget, "graph": graph.fingerprint}),
+            _Shares.zeros(model)._asdict(),
+            ((len(rows), chunk) for rows, chunk in batch.chunks(budget)),
+            lambda chunk, into: _Shares(**into).add(model, chunk),
+            n_units=len(batch),
+            progress=progress,
+            checkpoint=checkpoint,
+        )
+        return _Shares(**sums).scores(graph, about)
 
     def forwards(self, graph: Graph, n_pairs: int) -> float:
         """See `Method.forwards`: the clean run, and about as much again for the distances."""
         return 2.0 * n_pairs
 
 
-class _Sums(NamedTuple):
+class _Shares(NamedTuple):
     """Sums over examples.
 
     Attributes:
@@ -116,12 +111,12 @@ class _Sums(NamedTuple):
     undefined: Int[Tensor, "streams"]
 
     @staticmethod
-    def zeros(model: Model) -> _Sums:
+    def zeros(model: Model) -> _Shares:
         n_streams, zeros = (
             len(model.graph.stages()),
             torch.zeros((), dtype=model.accumulator, device=model.device).new_zeros,
         )
-        return _Sums(
+        return _Shares(
             zeros(n_streams, model.graph.n_writers),
             zeros(n_streams),
             zeros(n_streams, dtype=torch.long),

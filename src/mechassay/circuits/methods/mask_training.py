@@ -21,18 +21,21 @@ Losses are recorded in the provenance: of the first and the last step, and means
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Sequence
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple, Protocol
+from pathlib import Path
+from typing import Any, ClassVar, Literal, NamedTuple, Protocol, get_args
 
 import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from mechassay.circuits.methods.method import Method, check_gradients, describe, seeded
+from mechassay.checkpoint import key_of
+from mechassay.circuits.methods.method import check_gradients, provenance_of, seeded, settings
 from mechassay.circuits.scores import EdgeScores
 from mechassay.circuits.tail import MEAN, Mean, Tail, even
-from mechassay.errors import BadUsage, NonFinite, UnknownName
+from mechassay.errors import BadUsage, NonFinite, one_of
 from mechassay.graph import Graph
 from mechassay.models.constants import constants_of
 from mechassay.models.decoder import Readout
@@ -42,9 +45,10 @@ from mechassay.models.model import Model
 from mechassay.models.trace import Contrast
 from mechassay.objectives import Kl, Objective, load_objective, signed
 from mechassay.pairs import Batch, Pair
-from mechassay.progress import Progress
+from mechassay.progress import BAR, Progress
+from mechassay.training import Order, descend
 
-LOSSES = ("kl", "objective")
+Loss = Literal["kl", "objective"]
 MIN_STEPS = 3
 """Losses are reported by thirds of the training."""
 
@@ -65,42 +69,106 @@ class Examples(Protocol):
         ...
 
 
-class Masks(Protocol):
+class Masks(ABC):
     """Random masks with trainable parameters."""
 
+    @abstractmethod
     def draw(self, n: int, generator: torch.Generator) -> Float[Tensor, "masks writers readers"]:
         """Masks that are differentiable by the parameters.
         Values at places without an edge do not matter.
         """
-        ...
 
+    @abstractmethod
     def penalty(self, step: int) -> Float[Tensor, ""]:
         """What is added to the loss at a step, counted from 0."""
-        ...
+
+    @abstractmethod
+    def probabilities(self) -> Float[Tensor, "writers readers"]:
+        """The score of every edge: how probable it is that the mask keeps it."""
+
+    def reached(self) -> dict[str, Any]:
+        """What else the provenance says of the end of the training."""
+        return {}
 
 
-@dataclass(frozen=True)
-class Training:
-    """How long and on what to train.
+class MaskMethod(ABC):
+    """A method that trains masks: a frozen dataclass whose fields are those below and its own.
 
     Attributes:
         steps: updates of the parameters.
         batch_size: examples a step; all of them if there are fewer.
         samples: masks drawn a step, for each example if `per_example`, else for all of them.
-        seed: of the order of examples and of the masks.
         loss: "kl" or "objective".
+        seed: of the order of examples and of the masks.
         clip: largest norm of a step's gradient, of each of the optimiser's groups of parameters.
     """
 
+    name: ClassVar[str]
+    version: ClassVar[int] = 1
+    per_example: ClassVar[bool] = False
+    clip: ClassVar[float | None] = None
     steps: int
     batch_size: int
     samples: int
+    loss: Loss
     seed: int
-    loss: str = "kl"
-    per_example: bool = False
-    clip: float | None = None
 
-    def __post_init__(self) -> None:
+    @abstractmethod
+    def start(self, model: Model) -> tuple[Masks, torch.optim.Optimizer]:
+        """The masks before the first step, and the optimiser of their parameters."""
+
+    def score(
+        self,
+        model: Model,
+        pairs: Sequence[Pair] | Batch,
+        objective: str | Objective = "logit_diff",
+        *,
+        progress: Progress = BAR,
+        checkpoint: Path | None = None,
+        examples: Examples | None = None,
+        tail: Tail = MEAN,
+    ) -> EdgeScores:
+        """See `Method.score`; scores are probabilities.
+
+        The objective plays a part only if `loss` is "objective".
+
+        Args:
+            examples: what each step is on; `batch_size` of the pairs if not given. Where they are
+                given, `checkpoint` is not used: a killed job starts again.
+            tail: how a step's examples are weighed.
+        """
+        self._check()
+        check_gradients(self.name, model)
+        batch, chosen = model.batch(pairs), load_objective(objective)
+        if self.loss == "kl":
+            chosen = Kl()
+        elif not chosen.differentiable:
+            raise BadUsage(f"{self.name} needs a differentiable objective; {chosen.name!r} is not.")
+        masks, optimiser = self.start(model)
+        about = provenance_of(self, model, batch, chosen)
+        losses = train(
+            model,
+            batch,
+            chosen,
+            masks,
+            optimiser,
+            self,
+            about=about,
+            progress=progress,
+            checkpoint=checkpoint if examples is None else None,
+            examples=examples,
+            tail=tail,
+        )
+        about |= {"losses": summary(losses), **masks.reached()}
+        return EdgeScores.of(model.graph, masks.probabilities().detach(), about)
+
+    def forwards(self, graph: Graph, n_pairs: int) -> float:
+        """See `Method.forwards`: the training."""
+        self._check()
+        runs = 2.0 + self.samples * masked_forwards(graph)
+        return self.steps * min(self.batch_size, n_pairs) * runs
+
+    def _check(self) -> None:
         if self.steps < MIN_STEPS:
             raise BadUsage(
                 f"Training a mask needs at least {MIN_STEPS} steps; got steps={self.steps}."
@@ -110,33 +178,7 @@ class Training:
                 raise BadUsage(
                     f"Training a mask needs {name} of at least 1; got {getattr(self, name)}."
                 )
-        if self.loss not in LOSSES:
-            raise UnknownName("loss", self.loss, LOSSES)
-
-    def forwards(self, graph: Graph, n_pairs: int) -> float:
-        """About how many forward passes of one example the training takes;
-        see `Method.forwards`.
-        """
-        return (
-            self.steps
-            * min(self.batch_size, n_pairs)
-            * (2.0 + self.samples * masked_forwards(graph))
-        )
-
-    def objective(self, method: Method, objective: str | Objective) -> Objective:
-        """What is trained on.
-
-        Raises:
-            BadUsage: an objective without a gradient.
-        """
-        chosen = load_objective(objective)
-        if self.loss == "kl":
-            return Kl()
-        if not chosen.differentiable:
-            raise BadUsage(
-                f"{method.name} needs a differentiable objective; {chosen.name!r} is not."
-            )
-        return chosen
+        one_of("loss", self.loss, get_args(Loss))
 
 
 class StepLoss(NamedTuple):
@@ -152,63 +194,71 @@ def train(
     objective: Objective,
     masks: Masks,
     optimiser: torch.optim.Optimizer,
-    training: Training,
+    method: MaskMethod,
     *,
-    label: str,
+    about: Mapping[str, Any],
     progress: Progress,
+    checkpoint: Path | None = None,
     examples: Examples | None = None,
     tail: Tail = MEAN,
-) -> list[StepLoss]:
-    """Train the parameters of `masks`, which `optimiser` holds, in place; losses of all steps.
+) -> Float[Tensor, "steps parts"]:
+    """Train the parameters of `masks`, which `optimiser` holds, in place;
+    the fidelity and the penalty of every step.
 
     Args:
+        about: what is trained; a checkpoint of anything else is not taken up.
         examples: what each step is on; `batch_size` examples of the batch if not given.
+        tail: how a step's examples are weighed.
 
     Raises:
         NonFinite: the loss or its gradient is infinite or NaN; the message has the step.
         OutOfMemory: one example does not fit.
     """
-    generator = seeded(training.seed)
+    generator, order = seeded(method.seed), Order(len(batch), method.batch_size)
+    source = Minibatches(batch, order) if examples is None else examples
     budget = token_budget(masked_bytes(model.decoder), batch.n_tokens, model.device)
-    source = Minibatches(batch, training.batch_size) if examples is None else examples
     standing = even(source.n_groups, torch.zeros((), dtype=torch.float64))
-    losses: list[StepLoss] = []
+    losses = torch.zeros(method.steps, len(StepLoss._fields), dtype=torch.float64)
+
+    def differentiate(step: int) -> None:
+        part, groups = source.draw(generator)
+        drawn = masks.draw(method.samples * (len(part) if method.per_example else 1), generator)
+        weights = None
+        if not isinstance(tail, Mean):
+            by_example = losses_of(model, part, objective, drawn.detach(), method, budget)
+            weights, after = tail.weights(by_example, groups, standing.clone())
+            standing.copy_(after)
+        fidelity, gradient = fidelity_and_gradient(
+            model, part, objective, drawn.detach(), method, budget, weights
+        )
+        penalty = masks.penalty(step)
+        loss = StepLoss(fidelity, float(penalty.detach()))
+        if not bool(torch.isfinite(gradient).all()) or not all(map(math.isfinite, loss)):
+            raise NonFinite(
+                f"{method.name}: the loss or its gradient is not finite at step {step + 1} of"
+                f" {method.steps}: {loss}."
+            )
+        losses[step] = torch.tensor(loss, dtype=torch.float64)
+        torch.autograd.backward([drawn, penalty], [gradient.to(drawn), torch.ones_like(penalty)])
+
     with (
         torch.enable_grad(),
-        progress.track(label, training.steps) as advance,
-        out_of_memory_is_an_error(label),
+        progress.track(method.name, method.steps) as advance,
+        out_of_memory_is_an_error(method.name),
     ):
-        for step in range(training.steps):
-            part, groups = source.draw(generator)
-            drawn = masks.draw(
-                training.samples * (len(part) if training.per_example else 1), generator
-            )
-            weights = None
-            if not isinstance(tail, Mean):
-                found = losses_of(model, part, objective, drawn.detach(), training, budget)
-                weights, standing = tail.weights(found, groups, standing)
-            fidelity, gradient = fidelity_and_slope(
-                model, part, objective, drawn.detach(), training, budget, weights
-            )
-            penalty = masks.penalty(step)
-            loss = StepLoss(fidelity, float(penalty.detach()))
-            if not bool(torch.isfinite(gradient).all()) or not all(
-                -float("inf") < value < float("inf") for value in loss
-            ):
-                raise NonFinite(
-                    f"{label}: the loss or its gradient is not finite at step {step + 1} of"
-                    f" {training.steps}: {loss}."
-                )
-            optimiser.zero_grad()
-            torch.autograd.backward(
-                [drawn, penalty], [gradient.to(drawn), torch.ones_like(penalty)]
-            )
-            if training.clip is not None:
-                for group in optimiser.param_groups:
-                    torch.nn.utils.clip_grad_norm_(group["params"], training.clip)
-            optimiser.step()
-            losses.append(loss)
-            advance(1)
+        tail_of = {"name": tail.name, **settings(tail)}
+        key = {**about, "tail": tail_of, "budget": budget, "graph": model.graph.fingerprint}
+        descend(
+            differentiate,
+            optimiser,
+            method.steps,
+            advance=advance,
+            key=key_of(key),
+            checkpoint=checkpoint,
+            generator=generator,
+            also={**order.kept, "standing": standing, "losses": losses},
+            clip=method.clip,
+        )
     return losses
 
 
@@ -223,41 +273,26 @@ def masked_forwards(graph: Graph) -> float:
     return max(3.0, 3e-3 * graph.n_edges / graph.n_layers)
 
 
-def minibatches(n: int, size: int, generator: torch.Generator) -> Iterator[list[int]]:
-    """Row numbers of `size` of `n` examples, without end:
-    one random order after another, each cut into batches.
-    """
-    size = min(size, n)
-    while True:
-        order = torch.randperm(n, generator=generator).tolist()
-        for begin in range(0, n - size + 1, size):
-            yield order[begin : begin + size]
-
-
-@dataclass(eq=False)
+@dataclass(frozen=True, eq=False)
 class Minibatches:
     """Some of a batch's examples a step, all in one group."""
 
     batch: Batch
-    size: int
-    order: Iterator[list[int]] | None = None
-    n_groups: int = 1
+    order: Order
+    n_groups: ClassVar[int] = 1
 
     def draw(self, generator: torch.Generator) -> tuple[Batch, Int[Tensor, "n"]]:
-        """See `Examples.draw`; the order is the first generator's."""
-        self.order = (
-            minibatches(len(self.batch), self.size, generator) if self.order is None else self.order
-        )
-        part = self.batch.select(next(self.order))
+        """See `Examples.draw`."""
+        part = self.batch.select(self.order.draw(generator))
         return part, torch.zeros(len(part), dtype=torch.long)
 
 
-def fidelity_and_slope(
+def fidelity_and_gradient(
     model: Model,
     batch: Batch,
     objective: Objective,
     drawn: Float[Tensor, "masks writers readers"],
-    training: Training,
+    method: MaskMethod,
     budget: int,
     weights: Float[Tensor, "n"] | None = None,
 ) -> tuple[float, Float[Tensor, "masks writers readers"]]:
@@ -275,13 +310,13 @@ def fidelity_and_slope(
     )
     wanted = share.nonzero()[:, 0].tolist()
     for rows, places, mask, run in _masked_runs(
-        model, batch, wanted, objective, drawn, training, budget
+        model, batch, wanted, objective, drawn, method, budget
     ):
         mask.requires_grad_()
         losses = run(mask)
-        loss = (losses * share[rows].to(losses)).sum() / training.samples
-        (slope,) = torch.autograd.grad(loss, mask)
-        gradient[places] += slope * (mask != 0) if constants_of(batch) is not None else slope
+        loss = (losses * share[rows].to(losses)).sum() / method.samples
+        (by_mask,) = torch.autograd.grad(loss, mask)
+        gradient[places] += by_mask * (mask != 0) if constants_of(batch) is not None else by_mask
         total += float(loss.detach())
     return total, gradient
 
@@ -292,15 +327,15 @@ def losses_of(
     batch: Batch,
     objective: Objective,
     drawn: Float[Tensor, "masks writers readers"],
-    training: Training,
+    method: MaskMethod,
     budget: int,
 ) -> Float[Tensor, "n"]:
     """The loss of each example, a mean over its masks, in fp64."""
     found = torch.zeros(len(batch), dtype=torch.float64)
     for rows, _, mask, run in _masked_runs(
-        model, batch, list(range(len(batch))), objective, drawn, training, budget
+        model, batch, list(range(len(batch))), objective, drawn, method, budget
     ):
-        found[rows] += run(mask).double().cpu() / training.samples
+        found[rows] += run(mask).double().cpu() / method.samples
     return found
 
 
@@ -310,7 +345,7 @@ def _masked_runs(
     wanted: list[int],
     objective: Objective,
     drawn: Float[Tensor, "masks writers readers"],
-    training: Training,
+    method: MaskMethod,
     budget: int,
 ) -> Iterator[tuple[list[int], list[int], Tensor, Callable[[Tensor], Tensor]]]:
     """Chunks of the wanted examples with one mask each: their rows, the masks' places,
@@ -330,10 +365,8 @@ def _masked_runs(
         ) -> Tensor:
             return -signed(objective, masked_readout(decoder, contrast, mask), chunk, clean)
 
-        for sample in range(training.samples):
-            places = (
-                [sample * len(batch) + row for row in rows] if training.per_example else [sample]
-            )
+        for sample in range(method.samples):
+            places = [sample * len(batch) + row for row in rows] if method.per_example else [sample]
             mask = drawn[places]
             yield (
                 rows,
@@ -351,23 +384,9 @@ def connected(
     return torch.stack([graph.on_paths(each) & each for each in edges]).to(masks)
 
 
-def trained_scores(
-    method: Method,
-    model: Model,
-    batch: Batch,
-    objective: Objective,
-    values: Tensor,
-    losses: Sequence[StepLoss],
-) -> EdgeScores:
-    """Scores with how the training went."""
-    about = describe(method, model, batch, objective)
-    return EdgeScores.of(model.graph, values, {**about, "losses": summary(losses)})
-
-
-def summary(losses: Sequence[StepLoss]) -> dict[str, Any]:
-    """First, last and means over thirds of each part of the loss."""
-    table = torch.tensor(losses, dtype=torch.float64)
-    columns = {"fidelity": table[:, 0], "penalty": table[:, 1], "loss": table.sum(dim=1)}
+def summary(losses: Float[Tensor, "steps parts"]) -> dict[str, Any]:
+    """First, last and means over thirds of each part of the loss, and of their sum."""
+    columns = dict(zip(StepLoss._fields, losses.unbind(1), strict=True)) | {"loss": losses.sum(1)}
     return {
         name: {
             "first": float(column[0]),
@@ -378,7 +397,7 @@ def summary(losses: Sequence[StepLoss]) -> dict[str, Any]:
     }
 
 
-class HardConcrete:
+class HardConcrete(Masks):
     """One hard concrete variable an edge: m = clamp(s (zeta - gamma) + gamma, 0,
     1), s = sigmoid((logit u + log alpha) / beta).
 
@@ -399,24 +418,10 @@ class HardConcrete:
         s = torch.sigmoid((torch.logit(u) + self.log_alpha) / BETA)
         return (s * (ZETA - GAMMA) + GAMMA).clamp(0, 1) * self.legal
 
-    def kept(self) -> Float[Tensor, "writers readers"]:
+    def probabilities(self) -> Float[Tensor, "writers readers"]:
         """P(m > 0) of every edge."""
         return torch.sigmoid(self.log_alpha - BETA * math.log(-GAMMA / ZETA))
 
     def mean_kept(self) -> Float[Tensor, ""]:
         """The mean of P(m > 0) over all edges."""
-        return self.kept()[self.legal].mean()
-
-
-def prepared(
-    method: Method,
-    training: Training,
-    model: Model,
-    pairs: Sequence[Pair] | Batch,
-    objective: str | Objective,
-) -> tuple[Batch, Objective]:
-    """The batch and what to train on, with everything refused that cannot work,
-    before anything is run.
-    """
-    check_gradients(method.name, model)
-    return model.batch(pairs), training.objective(method, objective)
+        return self.probabilities()[self.legal].mean()

@@ -1,25 +1,26 @@
-"""What every circuit localization method is, and the loop over examples they share."""
+"""What every circuit localization method is, and what all kinds of methods share."""
 
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, ClassVar, Protocol
+from typing import Any, ClassVar, Protocol, TypeVar
 
 import torch
 from torch import Tensor
 
-from mechassay.checkpoint import checkpointed, key_of
+from mechassay.checkpoint import checkpointed
 from mechassay.circuits.node_scores import Scores
-from mechassay.circuits.scores import EdgeScores
 from mechassay.errors import BadUsage
 from mechassay.graph import Graph
-from mechassay.models.memory import gradient_bytes, out_of_memory_is_an_error, token_budget
+from mechassay.models.memory import out_of_memory_is_an_error
 from mechassay.models.model import Model
-from mechassay.objectives import Objective, load_objective
+from mechassay.objectives import Objective
 from mechassay.pairs import Batch, Pair
 from mechassay.progress import BAR, Progress
+
+Part = TypeVar("Part")
 
 
 class Method(Protocol):
@@ -62,8 +63,10 @@ def settings(method: Any) -> dict[str, Any]:
     return dataclasses.asdict(method)
 
 
-def describe(method: Method, model: Model, batch: Batch, objective: Objective) -> dict[str, Any]:
-    """Provenance of scores."""
+def provenance_of(
+    method: Method, model: Model, batch: Batch, objective: Objective
+) -> dict[str, Any]:
+    """How scores came about."""
     return {
         "method": method.name,
         "method_version": method.version,
@@ -77,74 +80,37 @@ def describe(method: Method, model: Model, batch: Batch, objective: Objective) -
     }
 
 
-def mean_over_examples(
-    method: Method,
-    model: Model,
-    pairs: Sequence[Pair] | Batch,
-    objective: str | Objective,
-    add: Callable[[Batch, Objective, Tensor], None],
+def resumable_sum(
+    label: str,
+    key: str,
+    zeros: Mapping[str, Tensor],
+    parts: Iterable[tuple[int, Part]],
+    add: Callable[[Part, Mapping[str, Tensor]], None],
     *,
-    copies: int,
+    n_units: int,
     progress: Progress,
-    checkpoint: Path | None = None,
-) -> EdgeScores:
-    """Sum `add(chunk, objective, into)` over chunks of examples and divide by their number.
+    checkpoint: Path | None,
+) -> Mapping[str, Tensor]:
+    """The sums of what `add(part, into)` adds for every part, one part after another.
 
     Args:
-        copies: forward passes with gradients that are alive at once for one example.
+        key: of what is computed; only a checkpoint with the same key is taken up.
+        zeros: what the sums begin with; `into` has tensors like them.
+        parts: each with its number of units, of which there are `n_units`, on the bar.
+        checkpoint: a file that keeps what is done, so that a killed job can go on.
     """
-    graph = model.graph
-    shape = (graph.n_writers, graph.n_readers)
-    mean, about = mean_of_shape(
-        method,
-        model,
-        pairs,
-        objective,
-        add,
-        shape,
-        copies=copies,
-        progress=progress,
-        checkpoint=checkpoint,
-    )
-    return EdgeScores.of(graph, mean, about)
-
-
-def mean_of_shape(
-    method: Method,
-    model: Model,
-    pairs: Sequence[Pair] | Batch,
-    objective: str | Objective,
-    add: Callable[[Batch, Objective, Tensor], None],
-    shape: tuple[int, int],
-    *,
-    copies: int,
-    progress: Progress,
-    checkpoint: Path | None = None,
-) -> tuple[Tensor, dict[str, Any]]:
-    """What `mean_over_examples` does, for sums of any shape:
-    the mean and the provenance of the scores.
-    """
-    chosen, batch = load_objective(objective), model.batch(pairs)
-    if not chosen.differentiable:
-        raise BadUsage(f"{method.name} needs a differentiable objective; {chosen.name!r} is not.")
-    check_gradients(method.name, model)
-    zeros = torch.zeros(shape, dtype=model.accumulator, device=model.device)
-    budget = token_budget(gradient_bytes(model.decoder, copies), batch.n_tokens, model.device)
-    about = describe(method, model, batch, chosen)
-    key = key_of({**about, "budget": budget, "graph": model.graph.fingerprint})
     with (
-        progress.track(method.name, len(batch)) as advance,
-        out_of_memory_is_an_error(method.name),
-        checkpointed(checkpoint, key, {"total": zeros}) as state,
+        progress.track(label, n_units) as advance,
+        out_of_memory_is_an_error(label),
+        checkpointed(checkpoint, key, zeros) as state,
     ):
-        done = state.cursor
-        for number, (rows, chunk) in enumerate(batch.chunks(budget)):
-            if number >= done:
-                part = torch.zeros_like(zeros)
-                add(chunk, chosen, part)
-                state.add(number + 1, total=part)
-            advance(len(rows))
-    return state.tensors["total"] / len(batch), about
+        for number, (units, part) in enumerate(parts):
+            if number >= state.cursor:
+                into = {name: torch.zeros_like(tensor) for name, tensor in zeros.items()}
+                add(part, into)
+                state.add(number + 1, **into)
+            advance(units)
+    return state.tensors
 
 
 def check_gradients(who: str, model: Model) -> None:

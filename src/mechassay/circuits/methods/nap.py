@@ -14,32 +14,46 @@ clean end is in, the counterfactual end is not) but k = 0..Z-1 for edges; the de
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from pathlib import Path
-from typing import ClassVar, Literal
+from typing import Any, ClassVar, Literal, get_args
 
 from torch import Tensor
 
 from mechassay.circuits.methods.eap_ig_inputs import Points, quadrature
-from mechassay.circuits.methods.method import mean_of_shape
+from mechassay.circuits.methods.gradient import GradientMethod
 from mechassay.circuits.node_attribution import clean_node_scores, interpolated_node_scores
 from mechassay.circuits.node_scores import NeuronScores, NodeScores
-from mechassay.errors import BadUsage, UnknownName
+from mechassay.errors import one_of
 from mechassay.graph import Graph
-from mechassay.models.gradient_rules import backward_model, check_backward
 from mechassay.models.model import Model
-from mechassay.objectives import Objective, load_objective
-from mechassay.pairs import Batch, Pair
-from mechassay.progress import BAR, Progress
-from mechassay.registry import check_settings
+from mechassay.objectives import Objective
+from mechassay.pairs import Batch
 
 Level = Literal["neuron", "node"]
-LEVELS = ("neuron", "node")
+
+
+class _NodeGradientMethod(GradientMethod[NeuronScores | NodeScores]):
+    """A gradient method that scores neurons, or nodes by the sums over their neurons."""
+
+    level: Level
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        one_of("level", self.level, get_args(Level))
+
+    def shape(self, model: Model) -> tuple[int, int]:
+        return model.graph.n_writers, model.decoder.d_model
+
+    def scores(
+        self, graph: Graph, mean: Tensor, provenance: dict[str, Any]
+    ) -> NeuronScores | NodeScores:
+        if self.level == "neuron":
+            return NeuronScores.of(graph, mean, provenance)
+        return NodeScores.of(graph, mean.sum(1), provenance)
 
 
 @dataclass(frozen=True)
-class NAP:
+class NAP(_NodeGradientMethod):
     """Node attribution patching.
 
     Attributes:
@@ -50,53 +64,14 @@ class NAP:
     level: Level = "neuron"
     backward: str = "plain"
     name: ClassVar[str] = "nap"
-    version: ClassVar[int] = 1
+    instead: ClassVar[str] = "nap-ig"
 
-    def __post_init__(self) -> None:
-        check_settings(self, self.name)
-        check_backward(self.backward)
-        _check_level(self.level)
-
-    def score(
-        self,
-        model: Model,
-        pairs: Sequence[Pair] | Batch,
-        objective: str | Objective = "logit_diff",
-        *,
-        progress: Progress = BAR,
-        checkpoint: Path | None = None,
-    ) -> NeuronScores | NodeScores:
-        """See `Method.score`; scores of neurons or nodes instead of edges.
-
-        Raises:
-            BadUsage: also for a divergence from the clean run (kl, js): it is smallest there and
-                has no gradient.
-        """
-        model = backward_model(model, self.backward)
-        chosen = load_objective(objective)
-        if chosen.needs_clean:
-            raise BadUsage(
-                f"{self.name} takes gradients at the clean run, where {chosen.name!r} has none; use"
-                " nap-ig."
-            )
-        return _scored(
-            self,
-            model,
-            pairs,
-            chosen,
-            lambda chunk, m, into: clean_node_scores(model, chunk, m, into),
-            copies=1,
-            progress=progress,
-            checkpoint=checkpoint,
-        )
-
-    def forwards(self, graph: Graph, n_pairs: int) -> float:
-        """See `Method.forwards`: the clean and the counterfactual run, and one backward pass."""
-        return 3.0 * n_pairs
+    def add(self, model: Model, chunk: Batch, objective: Objective, into: Tensor) -> None:
+        clean_node_scores(model, chunk, objective, into)
 
 
 @dataclass(frozen=True)
-class NAPIG:
+class NAPIG(_NodeGradientMethod):
     """Node attribution patching with gradients integrated along the inputs.
 
     Attributes:
@@ -111,70 +86,16 @@ class NAPIG:
     level: Level = "neuron"
     backward: str = "plain"
     name: ClassVar[str] = "nap-ig"
-    version: ClassVar[int] = 1
 
     def __post_init__(self) -> None:
-        check_settings(self, self.name)
-        check_backward(self.backward)
+        super().__post_init__()
         quadrature(self.points, self.steps)
-        _check_level(self.level)
 
-    def score(
-        self,
-        model: Model,
-        pairs: Sequence[Pair] | Batch,
-        objective: str | Objective = "logit_diff",
-        *,
-        progress: Progress = BAR,
-        checkpoint: Path | None = None,
-    ) -> NeuronScores | NodeScores:
-        """See `Method.score`; scores of neurons or nodes instead of edges."""
-        model = backward_model(model, self.backward)
-        alphas, weights = quadrature(self.points, self.steps)
-        return _scored(
-            self,
-            model,
-            pairs,
-            objective,
-            lambda chunk, m, into: interpolated_node_scores(model, chunk, m, alphas, weights, into),
-            copies=self.steps,
-            progress=progress,
-            checkpoint=checkpoint,
+    @property
+    def copies(self) -> int:
+        return self.steps
+
+    def add(self, model: Model, chunk: Batch, objective: Objective, into: Tensor) -> None:
+        interpolated_node_scores(
+            model, chunk, objective, *quadrature(self.points, self.steps), into
         )
-
-    def forwards(self, graph: Graph, n_pairs: int) -> float:
-        """See `Method.forwards`: two runs, and a forward and a backward pass a step."""
-        return (2.0 + 2.0 * self.steps) * n_pairs
-
-
-def _check_level(level: str) -> None:
-    if level not in LEVELS:
-        raise UnknownName("level", level, LEVELS)
-
-
-def _scored(
-    method: NAP | NAPIG,
-    model: Model,
-    pairs: Sequence[Pair] | Batch,
-    objective: str | Objective,
-    add: Callable[[Batch, Objective, Tensor], None],
-    *,
-    copies: int,
-    progress: Progress,
-    checkpoint: Path | None,
-) -> NeuronScores | NodeScores:
-    shape = (model.graph.n_writers, model.decoder.d_model)
-    mean, about = mean_of_shape(
-        method,
-        model,
-        pairs,
-        objective,
-        add,
-        shape,
-        copies=copies,
-        progress=progress,
-        checkpoint=checkpoint,
-    )
-    if method.level == "neuron":
-        return NeuronScores.of(model.graph, mean, about)
-    return NodeScores.of(model.graph, mean.sum(1), about)

@@ -9,29 +9,31 @@ where o is the clean sum of the layer's heads and output bias.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from abc import ABC, abstractmethod
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, ClassVar, Generic, NamedTuple, TypeVar
 
 import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from mechassay.checkpoint import checkpointed, key_of
-from mechassay.circuits.methods.method import Method, describe
+from mechassay.checkpoint import key_of
+from mechassay.circuits.methods.method import provenance_of, resumable_sum
+from mechassay.circuits.node_scores import Scores
+from mechassay.graph import Graph
 from mechassay.models.decoder import Readout
-from mechassay.models.memory import out_of_memory_is_an_error, patching_bytes, token_budget
+from mechassay.models.memory import patching_bytes, token_budget
 from mechassay.models.model import Model
 from mechassay.models.trace import Contrast, resume
-from mechassay.objectives import Objective, signed
-from mechassay.pairs import Batch
-from mechassay.progress import Progress
+from mechassay.objectives import Objective, load_objective, signed
+from mechassay.pairs import Batch, Pair
+from mechassay.progress import BAR, Progress
 
-STACK_TOKENS = 4096
-"""Columns times copies that one resumed forward holds; more gains nothing on a CPU."""
+ScoresT = TypeVar("ScoresT", bound=Scores)
 
 
-class Block(NamedTuple):
+class PatchBatch(NamedTuple):
     """Some examples and a run of writers, patched together at one place.
 
     Attributes:
@@ -163,47 +165,87 @@ def chunks(batch: Batch, stack_tokens: int) -> Iterator[tuple[list[int], int]]:
         yield rows, len(rows) * (chunk.n_tokens - min(chunk.first_difference(), chunk.n_tokens - 1))
 
 
-def stack_budget(model: Model, batch: Batch, most: int) -> int:
-    """Columns times copies that one resumed forward may hold, at most `most`."""
-    return min(token_budget(patching_bytes(model.decoder), batch.n_tokens, model.device), most)
+class PatchingMethod(ABC, Generic[ScoresT]):
+    """A method that changes one thing after another in the clean run.
 
-
-@torch.no_grad()
-def sum_of_blocks(
-    method: Method,
-    model: Model,
-    batch: Batch,
-    objective: Objective,
-    blocks: Sequence[Block],
-    shape: tuple[int, ...],
-    add: Callable[[Patching, Block, Tensor], None],
-    *,
-    progress: Progress,
-    checkpoint: Path | None,
-) -> tuple[Tensor, dict[str, Any]]:
-    """The sum of what `add(examples, block, into)` adds for each block,
-    and the provenance of the scores.
+    Attributes:
+        stack_tokens: columns times copies that one resumed forward holds at most; more gains
+            nothing on a CPU.
     """
-    zeros = torch.zeros(shape, dtype=model.accumulator, device=model.device)
-    about = describe(method, model, batch, objective)
-    key = key_of({**about, "blocks": len(blocks), "graph": model.graph.fingerprint})
-    with (
-        progress.track(method.name, sum(block.n_scores for block in blocks)) as advance,
-        out_of_memory_is_an_error(method.name),
-        checkpointed(checkpoint, key, {"total": zeros}) as state,
-    ):
-        skip, run, held = state.cursor, None, -1
-        for number, block in enumerate(blocks):
-            if number >= skip:
-                if run is None or held != block.rows[0]:
-                    run, held = (
-                        Patching(
-                            model, Contrast.run(model.decoder, batch.select(block.rows)), objective
-                        ),
-                        block.rows[0],
-                    )
-                part = torch.zeros_like(zeros)
-                add(run, block, part)
-                state.add(number + 1, total=part)
-            advance(block.n_scores)
-    return state.tensors["total"], about
+
+    name: ClassVar[str]
+    version: ClassVar[int] = 1
+    stack_tokens: ClassVar[int] = 4096
+
+    @abstractmethod
+    def blocks(self, model: Model, batch: Batch, stack_tokens: int) -> Iterator[PatchBatch]:
+        """What is patched together, in the order in which it is done."""
+
+    @abstractmethod
+    def add(self, run: Patching, block: PatchBatch, into: Tensor) -> None:
+        """Add the summed effects of a block to `into`."""
+
+    @abstractmethod
+    def shape(self, graph: Graph) -> tuple[int, ...]:
+        """That of `into`."""
+
+    @abstractmethod
+    def scores(self, graph: Graph, mean: Tensor, provenance: dict[str, Any]) -> ScoresT:
+        """Scores of the mean over all examples."""
+
+    @abstractmethod
+    def forwards(self, graph: Graph, n_pairs: int) -> float:
+        """See `Method.forwards`."""
+
+    def score(
+        self,
+        model: Model,
+        pairs: Sequence[Pair] | Batch,
+        objective: str | Objective = "logit_diff",
+        *,
+        progress: Progress = BAR,
+        checkpoint: Path | None = None,
+    ) -> ScoresT:
+        """See `Method.score`; objectives need not be differentiable."""
+        chosen, batch = load_objective(objective), model.batch(pairs)
+        mean, about = self.effects(model, batch, chosen, progress=progress, checkpoint=checkpoint)
+        return self.scores(model.graph, mean, about)
+
+    @torch.no_grad()
+    def effects(
+        self,
+        model: Model,
+        batch: Batch,
+        objective: Objective,
+        *,
+        progress: Progress = BAR,
+        checkpoint: Path | None = None,
+    ) -> tuple[Tensor, dict[str, Any]]:
+        """The mean effects over examples, in the precision in which they are summed,
+        and the provenance of the scores.
+        """
+        room = token_budget(patching_bytes(model.decoder), batch.n_tokens, model.device)
+        blocks = list(self.blocks(model, batch, min(room, self.stack_tokens)))
+        held: dict[int, Patching] = {}
+
+        def add(block: PatchBatch, into: Mapping[str, Tensor]) -> None:
+            first = block.rows[0]
+            if first not in held:
+                held.clear()
+                contrast = Contrast.run(model.decoder, batch.select(block.rows))
+                held[first] = Patching(model, contrast, objective)
+            self.add(held[first], block, into["total"])
+
+        about = provenance_of(self, model, batch, objective)
+        zeros = torch.zeros(self.shape(model.graph), dtype=model.accumulator, device=model.device)
+        sums = resumable_sum(
+            self.name,
+            key_of({**about, "blocks": len(blocks), "graph": model.graph.fingerprint}),
+            {"total": zeros},
+            ((block.n_scores, block) for block in blocks),
+            add,
+            n_units=sum(block.n_scores for block in blocks),
+            progress=progress,
+            checkpoint=checkpoint,
+        )
+        return sums["total"] / len(batch), about

@@ -11,7 +11,7 @@ from typing import ClassVar
 
 import torch
 
-from mechassay.circuits.methods.method import describe, seeded
+from mechassay.circuits.methods.method import provenance_of, seeded
 from mechassay.circuits.scores import EdgeScores
 from mechassay.graph import Graph
 from mechassay.models.model import Model
@@ -42,7 +42,7 @@ class Random:
         return EdgeScores(
             drawn.graph,
             drawn.values,
-            describe(self, model, model.batch(pairs), load_objective(objective)),
+            provenance_of(self, model, model.batch(pairs), load_objective(objective)),
         )
 
     def draw(self, graph: Graph) -> EdgeScores:

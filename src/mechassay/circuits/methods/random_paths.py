@@ -28,7 +28,7 @@ import numpy as np
 import torch
 from jaxtyping import Int
 
-from mechassay.circuits.methods.method import describe
+from mechassay.circuits.methods.method import provenance_of
 from mechassay.circuits.scores import Circuit, EdgeScores
 from mechassay.errors import BadUsage
 from mechassay.graph import Graph
@@ -63,7 +63,7 @@ class RandomPaths:
     ) -> EdgeScores:
         """See `Method.score`; the pairs only enter the provenance."""
         drawn = self.draw(model.graph)
-        about = describe(self, model, model.batch(pairs), load_objective(objective))
+        about = provenance_of(self, model, model.batch(pairs), load_objective(objective))
         return EdgeScores(drawn.graph, drawn.values, about)
 
     def draw(self, graph: Graph) -> EdgeScores:

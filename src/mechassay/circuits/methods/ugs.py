@@ -29,30 +29,17 @@ the first token.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import ClassVar
 
 import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
 
-from mechassay.circuits.methods.mask_training import (
-    Examples,
-    Training,
-    prepared,
-    train,
-    trained_scores,
-)
-from mechassay.circuits.scores import EdgeScores
-from mechassay.circuits.tail import MEAN, Tail
+from mechassay.circuits.methods.mask_training import Loss, MaskMethod, Masks
 from mechassay.errors import BadUsage
 from mechassay.graph import Graph
 from mechassay.models.model import Model
-from mechassay.objectives import Objective
-from mechassay.pairs import Batch, Pair
-from mechassay.progress import BAR, Progress
 from mechassay.registry import check_settings
 
 INITIAL_THETA = 1.0
@@ -63,7 +50,7 @@ EDGE = 1e-3
 
 
 @dataclass(frozen=True)
-class UniformGradientSampling:
+class UniformGradientSampling(MaskMethod):
     """Learned edge probabilities.
 
     Attributes:
@@ -83,10 +70,12 @@ class UniformGradientSampling:
     lr: float = 0.01
     sparsity: float = 1e-3
     node_penalty: float = 2e-4
-    loss: str = "kl"
+    loss: Loss = "kl"
     seed: int = 0
     name: ClassVar[str] = "ugs"
     version: ClassVar[int] = 2
+    per_example: ClassVar[bool] = True
+    clip: ClassVar[float | None] = CLIP
 
     def __post_init__(self) -> None:
         check_settings(self, self.name)
@@ -100,58 +89,13 @@ class UniformGradientSampling:
                 f" {self}."
             )
 
-    def score(
-        self,
-        model: Model,
-        pairs: Sequence[Pair] | Batch,
-        objective: str | Objective = "logit_diff",
-        *,
-        progress: Progress = BAR,
-        checkpoint: Path | None = None,
-        examples: Examples | None = None,
-        tail: Tail = MEAN,
-    ) -> EdgeScores:
-        """See `Method.score`; scores are probabilities, and `checkpoint` is not used:
-        a killed job starts again.
-
-        The objective plays a part only if `loss` is "objective". `examples` and `tail` are those of
-        `mask_training.train`.
-        """
-        training = self._training()
-        batch, chosen = prepared(self, training, model, pairs, objective)
+    def start(self, model: Model) -> tuple[Masks, torch.optim.Optimizer]:
         masks = _Uniform(model.graph, self, model.device, model.accumulator)
-        optimiser = torch.optim.AdamW(masks.parameters(), lr=self.lr, betas=BETAS, weight_decay=0.0)
-        losses = train(
-            model,
-            batch,
-            chosen,
-            masks,
-            optimiser,
-            training,
-            label=self.name,
-            progress=progress,
-            examples=examples,
-            tail=tail,
-        )
-        return trained_scores(self, model, batch, chosen, masks.probabilities().detach(), losses)
-
-    def forwards(self, graph: Graph, n_pairs: int) -> float:
-        """See `Method.forwards`: the training."""
-        return self._training().forwards(graph, n_pairs)
-
-    def _training(self) -> Training:
-        return Training(
-            self.steps,
-            self.batch_size,
-            self.samples,
-            self.seed,
-            self.loss,
-            per_example=True,
-            clip=CLIP,
-        )
+        groups = masks.parameters()
+        return masks, torch.optim.AdamW(groups, lr=self.lr, betas=BETAS, weight_decay=0.0)
 
 
-class _Uniform:
+class _Uniform(Masks):
     """Masks of a probability for each edge.
 
     Attributes:
@@ -220,7 +164,7 @@ def straight_through(
     p: Float[Tensor, "writers readers"], u: Float[Tensor, "masks writers readers"]
 ) -> Float[Tensor, "masks writers readers"]:
     """Masks alpha of uniform draws u;
-    their slope by p is masks / masks inside where alpha is in (0, 1), else 0.
+    their gradient by p is masks / masks inside where alpha is in (0, 1), else 0.
     """
     fixed = p.detach()
     width = fixed * (1 - fixed)
