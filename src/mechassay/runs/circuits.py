@@ -387,7 +387,12 @@ class Study:
     def _constants(self) -> Constants:
         job, progress = self.job, self.bench.progress
         if job.ablation == "optimal":
-            return OptimalAblation(seed=job.seed).learn(self.model, self.train, progress=progress)
+            return OptimalAblation(seed=job.seed).learn(
+                self.model,
+                self.train,
+                progress=progress,
+                checkpoint=self.constants_file.with_suffix(".checkpoint"),
+            )
         return ablated_values(self.model, self.train, job.ablation, progress=progress)
 
     @cached_property
