@@ -106,7 +106,7 @@ def robust(
     from rich.console import Console
 
     from mechassay.adversarial.robust import cut_named
-    from mechassay.report.tables import print_grids
+    from mechassay.report.tables import print_tables
     from mechassay.runs.named_circuits import number_or_share
     from mechassay.runs.names import task_named
     from mechassay.runs.robust import RobustRun, robust_grids, run_robust, write_robust
@@ -133,5 +133,5 @@ def robust(
     )
     found = run_robust(run, output, load(model, dtype, device, prepend_bos), task_named(task))
     console = Console()
-    print_grids(robust_grids(run, found), console)
+    print_tables(robust_grids(run, found), console)
     console.print(f"Report: {write_robust(run, output, found)}", soft_wrap=True)

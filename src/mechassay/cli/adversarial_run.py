@@ -27,7 +27,7 @@ from mechassay.cli.options import (
 
 if TYPE_CHECKING:
     from mechassay.records import Record
-    from mechassay.report.tables import Grid
+    from mechassay.report.tables import Table
 
 CircuitOption = Annotated[
     list[str],
@@ -260,18 +260,18 @@ def paper(
         raise typer.Exit(1)
 
 
-def _finish(grids: Sequence[Grid], page: Path, records: Sequence[Record], said: str = "") -> None:
+def _finish(grids: Sequence[Table], page: Path, records: Sequence[Record], said: str = "") -> None:
     """What was found, and a sentence on it; controls that fail come first, and are exit code 1."""
     from rich.console import Console
 
     from mechassay.report.adversarial import broken
-    from mechassay.report.tables import print_grids
+    from mechassay.report.tables import print_tables
 
     wrong = [(record, text) for record in records for text in broken(record)]
     for record, text in wrong:
         typer.echo(f"mechassay: controls fail: {record.method.name}: {text}", err=True)
     console = Console()
-    print_grids(grids, console)
+    print_tables(grids, console)
     if said:
         console.print(said, soft_wrap=True, markup=False, highlight=False)
     console.print(f"Report: {page}", soft_wrap=True)

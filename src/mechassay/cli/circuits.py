@@ -359,11 +359,11 @@ def _score_files(given: list[Path]) -> list[Path]:
 def _finish(job: CircuitJob, records: list[Record], scores: Mapping[str, Scores]) -> None:
     from rich.console import Console
 
-    from mechassay.report.table import print_table
+    from mechassay.report.reports import print_report
     from mechassay.runs.circuits import write_report
 
     console = Console()
-    print_table(records, job.failures, console)
+    print_report(records, job.failures, console, "faithfulness")
     page = write_report(job.folder, records, scores)
     console.print(f"Report: {page}", soft_wrap=True)
     console.print(f"Records: {job.folder.path / 'records'}", soft_wrap=True)

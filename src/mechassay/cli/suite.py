@@ -86,7 +86,7 @@ def run(
 
     from mechassay.circuits.faithfulness import PROFILES
     from mechassay.errors import UnknownName
-    from mechassay.report.suite import print_suite
+    from mechassay.report.reports import print_report
     from mechassay.runs.folder import RunFolder
     from mechassay.runs.suite import Limits, SuiteRun, models_named, run_suite, write_report
     from mechassay.tasks.task import keep_named
@@ -112,7 +112,7 @@ def run(
         limits=Limits(max_minutes=max_minutes, even_at_chance=even_at_chance),
     )
     console = Console()
-    print_suite(records, failures, console)
+    print_report(records, failures, console, "faithfulness")
     console.print(f"Report: {write_report(RunFolder(output), records, failures)}", soft_wrap=True)
     console.print(f"Tables: {output / 'tables.md'}", soft_wrap=True)
     failed = [failure for failure in failures if failure.status == "failed"]

@@ -240,7 +240,7 @@ def score(
     """
     from rich.console import Console
 
-    from mechassay.report.accuracy import print_accuracy
+    from mechassay.report.reports import print_report
     from mechassay.runs.accuracy import AccuracyRun, run_accuracy, write_report
     from mechassay.runs.folder import RunFolder
     from mechassay.tasks import TASKS
@@ -260,7 +260,7 @@ def score(
         run, output, lambda name: load(name, dtype, device, prepend_bos)
     )
     console = Console()
-    print_accuracy(records, failures, console)
+    print_report(records, failures, console, "accuracy")
     console.print(f"Report: {write_report(RunFolder(output), records, failures)}", soft_wrap=True)
     console.print(f"Tables: {output / 'accuracy.md'}", soft_wrap=True)
     for failure in failures:

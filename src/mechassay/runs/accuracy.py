@@ -24,9 +24,19 @@ from mechassay.examples import Example
 from mechassay.models.model import Model
 from mechassay.pairs import content_hash
 from mechassay.progress import BAR, Progress
-from mechassay.records import Failure, Measure, Record, Spec, failure_of, provenance
-from mechassay.report.accuracy import ORIGINAL, write_accuracy
-from mechassay.runs.folder import RunFolder, write_text
+from mechassay.records import (
+    Failure,
+    Measure,
+    Record,
+    Selection,
+    Spec,
+    Values,
+    failure_of,
+    provenance,
+)
+from mechassay.report.kinds.accuracy import ORIGINAL
+from mechassay.report.reports import write_markdown, write_page
+from mechassay.runs.folder import RunFolder
 from mechassay.stats.intervals import proportion_interval
 from mechassay.tasks import Task, load_task
 from mechassay.tasks.behaviour import score_prompts
@@ -37,6 +47,7 @@ from mechassay.tasks.task import settings_of
 
 Load = Callable[[str], Model]
 
+KIND = "accuracy"
 EXACT = "exact"
 SCORINGS = (EXACT, MIB)
 
@@ -134,32 +145,33 @@ def score_task(model: Model, task: Task, run: AccuracyRun, *, progress: Progress
             f"{name}@{kind}": values
             for name, values in _column(model, examples, kind, lax, progress).items()
         }
+    # Every example is scored: nothing is dropped, and what a kind lacks is undefined there.
+    chosen = Selection(
+        task=task.name, split=run.split, kept=len(examples), hash=hash_of_examples
+    )
     return Record(
-        kind="accuracy",
-        model=Spec(name=model.name, args={"family": model.family}),
-        task=Spec(
-            name=task.name, version=task.version, args={"split": run.split, **settings_of(task)}
-        ),
-        method=Spec(name="behaviour"),
-        metric=Spec(name="accuracy"),
+        kind=KIND,
+        cell={"model": model.name, "task": task.name},
+        specs={
+            "model": Spec(name=model.name, args={"family": model.family}),
+            "task": Spec(
+                name=task.name, version=task.version, args={"split": run.split, **settings_of(task)}
+            ),
+            "method": Spec(name="behaviour"),
+            "metric": Spec(name="accuracy"),
+        },
         measures=[_measure(name, values, groups) for name, values in columns.items()],
-        per_example={
-            name: values.tolist()
-            for name, values in columns.items()
-            if not name.startswith("chance")
-        },
-        example_ids=[example.id for example in examples],
-        groups=groups,
-        # Every example is scored: nothing is dropped, and what a kind lacks is undefined there.
-        data={
-            "test": {
-                "task": task.name,
-                "split": run.split,
-                "kept": len(examples),
-                "dropped": {},
-                "hash": hash_of_examples,
-            }
-        },
+        values=Values(
+            unit="example",
+            ids=[example.id for example in examples],
+            groups=groups,
+            columns={
+                name: values.tolist()
+                for name, values in columns.items()
+                if not name.startswith("chance")
+            },
+        ),
+        data={"test": chosen},
         realised={"seconds": round(time.perf_counter() - begin, 3)},
         provenance=provenance(
             device=str(model.device),
@@ -210,7 +222,14 @@ def _measure(name: str, values: Float[np.ndarray, "n"], groups: Sequence[str]) -
         values[defined], [group for group, there in zip(groups, defined, strict=True) if there]
     )
     return Measure(
-        name=name, value=value, low=low, high=high, level=level, n=n, n_undefined=left_out
+        name=name,
+        better="up",
+        value=value,
+        low=low,
+        high=high,
+        level=level,
+        n=n,
+        n_undefined=left_out,
     )
 
 
@@ -222,7 +241,5 @@ def _hash(examples: Sequence[Example]) -> str:
 
 def write_report(folder: RunFolder, records: Sequence[Record], failures: Sequence[Failure]) -> Path:
     """The run's page (report.html) and its tables in Markdown (accuracy.md)."""
-    page, markdown = write_accuracy(records, failures, title="Accuracy of models on tasks")
-    write_text(folder.path / "accuracy.md", markdown)
-    write_text(folder.path / "report.html", page)
-    return folder.path / "report.html"
+    write_markdown(folder.path / "accuracy.md", records, failures, KIND)
+    return write_page(folder.path / "report.html", records, failures=failures, kind=KIND)

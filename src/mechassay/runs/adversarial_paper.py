@@ -25,7 +25,7 @@ from mechassay.models.model import Model
 from mechassay.progress import BAR, Progress
 from mechassay.records import Failure, Record, failure_of
 from mechassay.report.adversarial import broken, nats
-from mechassay.report.tables import NOTHING, Grid, grids_page
+from mechassay.report.tables import NOTHING, Table, grids_page
 from mechassay.runs.adversarial import AdversarialJob, AdversarialRun, write_report
 from mechassay.runs.adversarial_verdict import Closeness, closeness, keep, kept, other_model
 from mechassay.runs.folder import write_text
@@ -248,7 +248,7 @@ def _verdict(job: AdversarialJob, task: str) -> Closeness:
     return found
 
 
-def verdict_grid(verdicts: Mapping[str, Closeness]) -> Grid:
+def verdict_grid(verdicts: Mapping[str, Closeness]) -> Table:
     """For each task what table 3 is closer to."""
     columns = (
         "task",
@@ -272,7 +272,7 @@ def verdict_grid(verdicts: Mapping[str, Closeness]) -> Grid:
         )
         for task, found in verdicts.items()
     ]
-    return Grid("Verdict on table 3, by distances", columns, tuple(rows), words=True)
+    return Table.of("Verdict on table 3, by distances", columns, tuple(rows), words=True)
 
 
 def verdict_text(task: str, found: Closeness) -> str:
@@ -295,7 +295,7 @@ def paper_page(result: PaperResult) -> str:
     said = [(failure.cell["run"], failure.message) for failure in failures]
     said += [(name, text) for name, record in records.items() for text in broken(record)]
     if said:
-        grids.insert(0, Grid("What failed", ("run", "why"), tuple(said), words=True))
+        grids.insert(0, Table.of("What failed", ("run", "why"), tuple(said), words=True))
     if result.verdicts:
         grids.append(verdict_grid(result.verdicts))
     facts = [
@@ -316,16 +316,13 @@ def paper_page(result: PaperResult) -> str:
         }
         for name, record in records.items()
     ]
-    return grids_page(
+    return render(
         "Three circuits of the literature under adversarial evaluation",
-        grids,
-        [None] * len(grids),
-        READING,
-        facts,
+        table_sections(grids, READING, facts),
     )
 
 
-def paper_grid(records: Mapping[str, Record], pairs: str) -> Grid:
+def paper_grid(records: Mapping[str, Record], pairs: str) -> Table:
     """One of the two tables; tasks that were not run are left out."""
     there = {task: records[f"{task}-{pairs}"] for task in TASKS if f"{task}-{pairs}" in records}
     columns = ("", *(f"{task}: {what}" for task in there for what in ("here", "empty", "printed")))
@@ -338,4 +335,4 @@ def paper_grid(records: Mapping[str, Record], pairs: str) -> Grid:
                 cells.append(NOTHING if found is None else nats(found))
             cells.append(f"{PRINTED[pairs][task][place]:.2f}")
         rows.append(tuple(cells))
-    return Grid(TITLES[pairs], columns, tuple(rows))
+    return Table.of(TITLES[pairs], columns, tuple(rows))

@@ -30,19 +30,13 @@ from mechassay.circuits.ablation import (
     save_ablated,
 )
 from mechassay.circuits.areas import VERSIONS
+from mechassay.circuits.behaviour import Preference, preference_of
 from mechassay.circuits.faithfulness import Controls, Profile, faithfulness_curve, run_controls
 from mechassay.circuits.methods import METHODS
 from mechassay.circuits.methods.method import Method, settings
 from mechassay.circuits.node_scores import NodeScores, Scores, load_scores
 from mechassay.circuits.optimal_ablation import OptimalAblation
 from mechassay.circuits.pairing import check_pairing, paired
-from mechassay.circuits.record import (
-    Behaviour,
-    behaviour_of,
-    load_controls,
-    record_of,
-    save_controls,
-)
 from mechassay.circuits.scores import By, Circuit, EdgeScores
 from mechassay.errors import BadUsage, UnknownName
 from mechassay.models.constants import Constants
@@ -52,13 +46,14 @@ from mechassay.pairs import Batch
 from mechassay.progress import BAR, Progress
 from mechassay.records import Failure, Record, Spec, failure_of
 from mechassay.report.drawing import draw_circuit
-from mechassay.report.page import write_page
+from mechassay.report.reports import write_page
 from mechassay.runs.folder import RunFolder
 from mechassay.runs.names import is_truth, task_named, with_recovery
 from mechassay.tasks.task import Keep, Task, settings_of
 
 T = TypeVar("T")
 DRAWN_EDGES = 60
+KIND = "faithfulness"
 
 
 def method_name(method: Method) -> str:
@@ -184,9 +179,9 @@ class CircuitJob:
         return self.pairs("test", self.run.test_split, self.run.test_limit)
 
     @cached_property
-    def behaviour(self) -> Behaviour:
+    def preference(self) -> Preference:
         """Whether the model does the task on the test pairs."""
-        return behaviour_of(self.model, self.test)
+        return preference_of(self.model, self.test)
 
     def ablated(self, batch: Batch) -> Batch:
         """The batch with the run's ablation;
@@ -283,11 +278,11 @@ class CircuitJob:
     def _controls(self, test: Batch) -> Controls:
         file = self.folder.path / "controls.safetensors"
         if file.is_file():
-            stored = load_controls(file)
+            stored = Controls.load(file)
             if stored.ids == test.ids:
                 return stored
         controls = run_controls(self.model, test, self.objective, progress=self.progress)
-        save_controls(controls, file)
+        controls.save(file)
         return controls
 
     def _record(self, name: str, scores: Scores, test: Batch, controls: Controls) -> Record:
@@ -308,6 +303,34 @@ class CircuitJob:
             "evaluate_seconds": round(time.perf_counter() - begin, 3),
             "peak_memory_gb": round(_peak_memory() / 2**30, 3),
         }
+        method = self.methods.get(name)
+        data = self.folder.selections()
+        record = curve.record(
+            cell=self._cell_name(name),
+            model=Spec(name=self.model.name, args={"family": self.model.family}),
+            task=self._task_spec(),
+            method=Spec(name=name)
+            if method is None
+            else Spec(name=name, version=method.version, args=settings(method)),
+            device=str(self.model.device),
+            dtype=str(self.model.dtype).removeprefix("torch."),
+            seed=run.seed,
+            data_hash=data["test"].hash,
+            realised=realised,
+            data=data,
+            preference=self.preference,
+        )
+        if is_truth(run.model) and self.task == task_named(run.model):
+            record = with_recovery(record, scores, run.model, run.ablation)
+        # What a task says of its data, as that rows repeat each other.
+        notes = dict.fromkeys(note for chosen in data.values() for note in chosen.notes.values())
+        record = record.changed(warnings=[*record.warnings, *notes])
+        self.folder.save_record(name, record)
+        return record
+
+    def _task_spec(self) -> Spec:
+        """The task as it was run."""
+        run = self.run
         about = {
             "counterfactual": (
                 run.counterfactual or self.task.counterfactual_for(self.model.tokenizer)
@@ -318,39 +341,9 @@ class CircuitJob:
             "train_limit": run.train_limit,
             "keep": run.keep,
             "ablation": run.ablation,
-            "cell": name,
-            "cell_task": run.task,
             **settings_of(self.task),
         }
-        data = self.folder.data()
-        method = self.methods.get(name)
-        spec = (
-            Spec(name=name)
-            if method is None
-            else Spec(name=name, version=method.version, args=settings(method))
-        )
-        record = record_of(
-            curve,
-            model=Spec(name=self.model.name, args={"family": self.model.family}),
-            device=str(self.model.device),
-            dtype=str(self.model.dtype).removeprefix("torch."),
-            task=Spec(name=self.task.name, version=self.task.version, args=about),
-            method=spec,
-            seed=run.seed,
-            data_hash=str(data["test"]["hash"]),
-            realised=realised,
-            data=data,
-            behaviour=self.behaviour,
-        )
-        if is_truth(run.model) and self.task == task_named(run.model):
-            record = with_recovery(record, scores, run.model, run.ablation)
-        # What a task says of its data, as that rows repeat each other.
-        notes = dict.fromkeys(
-            note for chosen in data.values() for note in chosen.get("notes", {}).values()
-        )
-        record = record.model_copy(update={"warnings": [*record.warnings, *notes]})
-        self.folder.save_record(name, record)
-        return record
+        return Spec(name=self.task.name, version=self.task.version, args=about)
 
     def _cell(self, name: str, work: Callable[[], T]) -> T | None:
         """One cell; whatever goes wrong in it is kept as a failed row, and others go on."""
@@ -397,9 +390,8 @@ def write_report(
         for name, each in scores.items()
         if isinstance(each, EdgeScores) and not name.startswith("random")
     ]
-    return write_page(
-        folder.path / "report.html", records, drawings=drawings, failures=folder.failures()
-    )
+    page, failures = folder.path / "report.html", folder.failures()
+    return write_page(page, records, drawings, failures, kind=KIND)
 
 
 def _peak_memory() -> int:

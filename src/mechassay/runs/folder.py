@@ -18,7 +18,7 @@ from typing import Any, TypeVar
 from pydantic import ValidationError
 
 from mechassay.errors import BadFile, BadUsage
-from mechassay.records import Failure, Record
+from mechassay.records import Failure, Record, Selection, first_mistake, read_record
 
 CHOSEN = ("plan.json", "data.json", "prompts.json")
 """What a run writes before it has found anything: what is run, and on what."""
@@ -164,12 +164,7 @@ class RunFolder:
             BadFile: the file is truncated or foreign.
         """
         file = self.record_file(cell)
-        if not file.is_file():
-            return None
-        try:
-            return Record.model_validate_json(file.read_bytes())
-        except ValidationError as error:
-            raise _not_valid(file, "record", error) from None
+        return read_record(file) if file.is_file() else None
 
     @property
     def data_file(self) -> Path:
@@ -190,6 +185,10 @@ class RunFolder:
                     f"{self.data_file}: not a readable choice of pairs ({role} has no hash)."
                 )
         return found
+
+    def selections(self) -> dict[str, Selection]:
+        """`data` as a record has it."""
+        return {role: Selection.of(chosen) for role, chosen in self.data().items()}
 
     def save_data(self, role: str, selection: Mapping[str, Any]) -> None:
         """Keep what was chosen for a role, "train" or "test".
@@ -230,17 +229,11 @@ class RunFolder:
                 else []
             )
         except ValidationError as error:
-            raise _not_valid(file, "list of failures", error) from None
+            said = first_mistake(error)
+            raise BadFile(f"{file}: not a list of failures ({said}).") from None
 
 
 def _same(stored: Mapping[str, Any], wanted: Mapping[str, Any], name: str) -> bool:
     """Whether a setting is the same as text: 1 is one edge, 1.0 all of them."""
     first, second = (json.dumps(plan.get(name), sort_keys=True) for plan in (stored, wanted))
     return first == second
-
-
-def _not_valid(file: Path, what: str, error: ValidationError) -> BadFile:
-    first = error.errors()[0]
-    return BadFile(
-        f"{file}: not a {what} ({'.'.join(map(str, first['loc'])) or 'file'}: {first['msg']})."
-    )

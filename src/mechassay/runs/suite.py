@@ -40,9 +40,10 @@ from mechassay.models.model import Model
 from mechassay.pairs import Batch
 from mechassay.progress import BAR, Progress
 from mechassay.records import Failure, Record, failure_of
-from mechassay.report.suite import suite_differences, write_suite
+from mechassay.report.kinds.suite import suite_differences
+from mechassay.report.reports import write_markdown, write_page
 from mechassay.runs.accuracy import cell_name
-from mechassay.runs.circuits import CircuitJob, CircuitRun, method_name
+from mechassay.runs.circuits import KIND, CircuitJob, CircuitRun, method_name
 from mechassay.runs.circuits import write_report as write_circuit_report
 from mechassay.runs.folder import RunFolder, write_text
 from mechassay.runs.names import is_truth, task_named
@@ -210,7 +211,7 @@ class _Held:
 def _skip(job: CircuitJob, limits: Limits) -> None:
     """Leave out of a job what is not to be run."""
     missing = job.missing()
-    at_chance = [] if limits.even_at_chance or not missing else job.behaviour.warnings()
+    at_chance = [] if limits.even_at_chance or not missing else job.preference.warnings()
     if at_chance:
         for name in missing:
             job.skip(name, AT_CHANCE, at_chance[0])
@@ -262,10 +263,6 @@ def write_report(folder: RunFolder, records: list[Record], failures: list[Failur
     """The suite's page (report.html), its tables in Markdown (tables.md),
     and the differences of methods (differences.json).
     """
-    page, markdown = write_suite(
-        records, failures, title="Circuit localization: methods, tasks and models"
-    )
-    write_text(folder.path / "tables.md", markdown)
+    write_markdown(folder.path / "tables.md", records, failures, KIND)
     write_text(folder.path / "differences.json", json.dumps(suite_differences(records), indent=1))
-    write_text(folder.path / "report.html", page)
-    return folder.path / "report.html"
+    return write_page(folder.path / "report.html", records, failures=failures, kind=KIND)
