@@ -62,7 +62,10 @@ def record(**changes: Any) -> Record:
         "tables": [CURVE],
         "checks": [Check(name="full", must_be="0", largest=1e-7, n=3, n_wrong=0)],
         "values": Values(
-            unit="pair", ids=["a", "b", "c"], groups=["a", "b", "b"], columns={"clean": [1, NAN, 3.5]}
+            unit="pair",
+            ids=["a", "b", "c"],
+            groups=["a", "b", "b"],
+            columns={"clean": [1, NAN, 3.5]},
         ),
         "data": {"test": Selection(hash="abc", kept=3, dropped={"too long": 2})},
         "realised": {"seconds": 1.5},
@@ -96,7 +99,10 @@ def test_nan_is_null_in_the_file_and_nan_again_when_read() -> None:
     assert after.measures[1].n_undefined == 10
 
 
-@pytest.mark.parametrize("where", [(), ("specs", "model"), ("measures", 0), ("tables", 0), ("data", "test"), ("provenance",)])
+@pytest.mark.parametrize(
+    "where",
+    [(), ("specs", "model"), ("measures", 0), ("tables", 0), ("data", "test"), ("provenance",)],
+)
 def test_an_unknown_field_is_refused(where: tuple[str | int, ...]) -> None:
     written = json.loads(record().model_dump_json())
     place: Any = written

@@ -264,8 +264,11 @@ class Selection(Stored):
     def of(cls, plain: Mapping[str, Any]) -> Selection:
         """From plain values; numbers under names of their own become `counts`."""
         own = {key: value for key, value in plain.items() if key in cls.model_fields}
-        counts = {key: value for key, value in plain.items() if key not in own}
-        return cls(**own, **({"counts": counts} if counts else {}))
+        counts = dict(own.pop("counts", {}))
+        for key, value in plain.items():
+            if key not in cls.model_fields:
+                counts |= value if isinstance(value, Mapping) else {key: value}
+        return cls(**own, counts=counts)
 
 
 class Provenance(Stored):

@@ -25,7 +25,10 @@ SVG = "{http://www.w3.org/2000/svg}"
 
 
 def points(
-    f: list[float | None], of: str = "result", seed: int | None = None, kept: list[int] | None = None
+    f: list[float | None],
+    of: str = "result",
+    seed: int | None = None,
+    kept: list[int] | None = None,
 ) -> list[dict[str, Any]]:
     """Rows of the table of faithfulness: both rankings of a result, one of a control."""
     return [
@@ -117,9 +120,7 @@ def make_record() -> Callable[..., Record]:
                 full,
                 *(controls if seeds else ()),
             ],
-            "tables": [
-                Table.of("curve", ("ranking", "of", "seed", "fraction"), [*shape, *random])
-            ],
+            "tables": [Table.of("curve", ("ranking", "of", "seed", "fraction"), [*shape, *random])],
             "values": Values(unit="pair", ids=names, groups=names, columns=columns),
             "realised": {"localize_seconds": 1.5, "evaluate_seconds": 2.0},
             "provenance": Provenance(
@@ -149,9 +150,7 @@ def undefined(make_record: Callable[..., Record]) -> Record:
     )
     broken = [area_measure(name, NAN, n=5, n_undefined=4) for name in ("cpr", "cmd")]
     others = [measure for measure in record.measures if measure.of != "result"]
-    return Record.model_validate_json(
-        record.changed(measures=[*broken, *others]).model_dump_json()
-    )
+    return Record.model_validate_json(record.changed(measures=[*broken, *others]).model_dump_json())
 
 
 @pytest.fixture(scope="session")

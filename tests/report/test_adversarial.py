@@ -12,11 +12,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-from rich.console import Console
-
-from mechassay.adversarial import heat_maps
-from mechassay.progress import SILENT
-from mechassay.records import Record
 from mechassay.report.adversarial import (
     about,
     adversarial_page,
@@ -33,6 +28,11 @@ from mechassay.report.adversarial import (
     worse_labels_text,
 )
 from mechassay.report.adversarial_figures import draw_distribution, together
+from rich.console import Console
+
+from mechassay.adversarial import heat_maps
+from mechassay.progress import SILENT
+from mechassay.records import Record
 from mechassay.report.heat_maps import draw_heat_map, flat_map, map_words
 from mechassay.report.tables import print_grids
 from mechassay.runs.adversarial import AdversarialJob, AdversarialRun

@@ -13,7 +13,7 @@ import pytest
 
 from mechassay.circuits.faithfulness import FaithfulnessCurve
 from mechassay.circuits.scores import Circuit, EdgeScores
-from mechassay.records import Failure, Measure, Record
+from mechassay.records import Failure, Record
 from mechassay.report.drawing import draw_circuit
 from mechassay.report.reports import write_page
 from mechassay.report.sections import MAX_EXAMPLES

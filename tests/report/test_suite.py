@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from mechassay.records import Failure, Measure, Record, Spec
-from mechassay.report.kinds import circuits
-from mechassay.report.kinds.suite import MOST_COLUMNS, suite_tables
+from mechassay.report.kinds.suite import MOST_COLUMNS, sections, tables
 from mechassay.report.page import markdown, render
 from mechassay.report.tables import Table
 from mechassay.truth.models import truth_names
@@ -45,7 +44,7 @@ def test_each_model_has_its_tables_and_ground_truths_have_theirs(make_record: Ma
     truth = truth_names()[0]
     records = [cell(make_record, "one", "ioi"), cell(make_record, truth, truth, auroc=0.9)]
     records += [cell(make_record, "two", "ioi"), cell(make_record, "one", "docstring", "nap")]
-    grids = suite_tables(records, [])
+    grids = tables(records, [])
     assert [(grid.title, grid.headings) for grid in titled(grids, "CMD")] == [
         ("CMD (lower is better), one", ("method", "ioi", "docstring")),
         ("CMD (lower is better), two", ("method", "ioi")),
@@ -61,7 +60,7 @@ def test_each_model_has_its_tables_and_ground_truths_have_theirs(make_record: Ma
 
 def test_no_table_is_too_wide_and_no_column_is_lost(make_record: Make) -> None:
     tasks = [f"task-{number}" for number in range(2 * MOST_COLUMNS + 1)]
-    grids = titled(suite_tables([cell(make_record, "one", task) for task in tasks], []), "CPR")
+    grids = titled(tables([cell(make_record, "one", task) for task in tasks], []), "CPR")
     assert len(grids) == 3 and all(len(grid.columns) <= 1 + MOST_COLUMNS for grid in grids)
     assert [name for grid in grids for name in grid.headings[1:]] == tasks
     assert grids[1].title.endswith("one (2 of 3)")
@@ -81,7 +80,7 @@ def test_cells_without_a_number_stand_together_by_reason(make_record: Make) -> N
             message="no gradient",
         )
     )
-    grids = suite_tables([], failures)
+    grids = tables([], failures)
     assert titled(grids, "Failed")[0].texts == (
         ("mcqa, one", "skipped: too dear", "exact, ugs", "exact: about 7 h; ugs: about 30 h"),
         ("ioi, one", "skipped: too dear", "a, b", "same"),
@@ -96,15 +95,17 @@ def test_cells_without_a_number_stand_together_by_reason(make_record: Make) -> N
 
 
 def test_what_was_run_has_a_row_for_each_cell(make_record: Make) -> None:
-    records = [cell(make_record, "one", task, m) for task in ("ioi", "mcqa") for m in ("eap", "nap")]
-    sections = circuits.sections(records)
-    run = markdown(sections).split("## What was run")[1]
+    records = [
+        cell(make_record, "one", task, m) for task in ("ioi", "mcqa") for m in ("eap", "nap")
+    ]
+    page = sections(records)
+    run = markdown(page).split("## What was run")[1]
     assert run.count("| ioi, one |") == 1 and "| eap, nap | other |" in run
-    assert "T&lt;" in render("T<", sections)
+    assert "T&lt;" in render("T<", page)
 
 
 def test_each_task_and_model_has_its_figures_folded(make_record: Make) -> None:
-    page = render("T", circuits.sections([cell(make_record, "one", t) for t in ("a", "b")]))
+    page = render("T", sections([cell(make_record, "one", t) for t in ("a", "b")]))
     assert page.count("<details") >= 3 and page.count("<svg") == 4
     assert page.count("recover more of one&#39;s logit difference") == 2
 

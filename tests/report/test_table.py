@@ -104,7 +104,10 @@ def test_a_metric_is_a_column_because_it_is_a_measure(make_record: Make) -> None
     chance = new.model_copy(update={"of": "control:random", "value": 5.0, "low": 4.0, "high": 6.0})
     table = results_table([make_record("eap", measures=[new, chance])])
     rows = [dict(zip(table.headings, row.cells, strict=False)) for row in table.rows]
-    assert rows[0]["Newness, nats"] == "2.0 [1.0, 3.0]" and rows[1]["Newness, nats"] == "5.0 [4.0, 6.0]"
+    assert (
+        rows[0]["Newness, nats"] == "2.0 [1.0, 3.0]"
+        and rows[1]["Newness, nats"] == "5.0 [4.0, 6.0]"
+    )
     assert "CMD, Newness: lower is better" in table.caption
 
 
@@ -118,10 +121,7 @@ def test_each_setting_has_its_control(make_record: Make) -> None:
 
 def test_labels_tell_records_apart(make_record: Make) -> None:
     assert labels([make_record("eap"), make_record("exact")]) == ["eap", "exact"]
-    steps = [
-        make_record().changed(method=Spec(name="ig", args={"steps": n}))
-        for n in (5, 10)
-    ]
+    steps = [make_record().changed(method=Spec(name="ig", args={"steps": n})) for n in (5, 10)]
     assert all(f"steps={n}" in label for n, label in zip((5, 10), labels(steps), strict=True))
     assert len(set(labels([make_record("eap"), make_record("eap")]))) == 2
 

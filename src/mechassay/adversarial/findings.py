@@ -20,7 +20,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -245,14 +245,3 @@ def _joined(names: Sequence[str]) -> str:
             for name in names
         )
     )
-
-
-def finite(value: Any) -> Any:
-    """Plain values without numbers that JSON does not have:
-    what is undefined or infinite is None.
-    """
-    if isinstance(value, Mapping):
-        return {str(key): finite(each) for key, each in value.items()}
-    if isinstance(value, list | tuple):
-        return [finite(each) for each in value]
-    return None if isinstance(value, float) and not math.isfinite(value) else value

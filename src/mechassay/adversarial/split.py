@@ -17,7 +17,6 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 from jaxtyping import Bool, Float
@@ -47,16 +46,6 @@ class Half:
     circuit: dict[str, tuple[float, float, float]]
     empty: dict[str, tuple[float, float, float]]
     left: tuple[float, float, float]
-
-    def as_dict(self) -> dict[str, Any]:
-        """Plain values."""
-        return {
-            "pairs": self.pairs,
-            "n": self.n,
-            "circuit": self.circuit,
-            "empty": self.empty,
-            "left": self.left,
-        }
 
 
 def split_by(

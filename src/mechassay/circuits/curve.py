@@ -246,7 +246,7 @@ class FaithfulnessCurve:
             "log_cpr": value.log_cpr,
             "log_cmd": magnitude.log_cmd,
         }
-        counts: dict[str, Any] = {"n": len(self.ids), "n_undefined": self.n_undefined}
+        counts = {"n": len(self.ids), "n_undefined": self.n_undefined}
         for name, area in areas.items():
             if area is not None:
                 yield area_measure(name, area.value, area.interval, **counts)
@@ -319,7 +319,13 @@ class FaithfulnessCurve:
 
 
 def area_measure(
-    name: str, value: float, interval: Interval | None = None, *, of: str = "result", **counts: int
+    name: str,
+    value: float,
+    interval: Interval | None = None,
+    *,
+    of: str = "result",
+    n: int = 0,
+    n_undefined: int = 0,
 ) -> Measure:
     """An area as a measure: with its title, its direction and its interval, if it has one."""
     low, high, level = interval or Interval(np.nan, np.nan)
@@ -333,5 +339,6 @@ def area_measure(
         low=low,
         high=high,
         level=level,
-        **counts,
+        n=n,
+        n_undefined=n_undefined,
     )

@@ -59,7 +59,9 @@ def bound(
             for kind, rank in ranks.items()
         ]
         grids.append(
-            Table.of(f"With {n:,} pairs", ("bound", at, f"smallest rank for {delta:g}"), tuple(said))
+            Table.of(
+                f"With {n:,} pairs", ("bound", at, f"smallest rank for {delta:g}"), tuple(said)
+            )
         )
     typer.echo(f"Upper bound of percentile {100 * p:g}, confidence {delta:g}, epsilon {epsilon:g}")
     print_tables(grids, Console())

@@ -156,8 +156,8 @@ def run(
     percentiles with bounds, worst pairs, which prompts are worse.
     """
     from mechassay.adversarial.restriction import parse_same
-    from mechassay.report.adversarial import overview_grid
-    from mechassay.report.adversarial_split import split_grid, split_text
+    from mechassay.report.kinds.adversarial import tables
+    from mechassay.report.kinds.adversarial_templates import template_text
     from mechassay.runs.adversarial import AdversarialJob, AdversarialRun, write_report
 
     plan = AdversarialRun(
@@ -191,14 +191,7 @@ def run(
     job = AdversarialJob(plan, output, lambda: load(model, dtype, device, prepend_bos))
     records = job.records()
     page = write_report(job.folder, records)
-    # One population is in the table above.
-    by_template = split_grid(records) if len(records[0].curves["split"]["halves"]) > 1 else None
-    _finish(
-        [overview_grid(records, short=True), *([by_template] if by_template else [])],
-        page,
-        records,
-        split_text(records),
-    )
+    _finish(tables(records), page, records, template_text(records))
 
 
 def paper(
@@ -264,7 +257,7 @@ def _finish(grids: Sequence[Table], page: Path, records: Sequence[Record], said:
     """What was found, and a sentence on it; controls that fail come first, and are exit code 1."""
     from rich.console import Console
 
-    from mechassay.report.adversarial import broken
+    from mechassay.report.sections import broken
     from mechassay.report.tables import print_tables
 
     wrong = [(record, text) for record in records for text in broken(record)]

@@ -14,10 +14,7 @@ def report(folder: Annotated[Path, typer.Argument(help="The folder of a run.")])
 
     from mechassay.circuits.node_scores import load_scores
     from mechassay.errors import BadFile
-    from mechassay.report.accuracy import print_accuracy
-    from mechassay.report.adversarial import overview_grid
-    from mechassay.report.table import print_table
-    from mechassay.report.tables import print_grids
+    from mechassay.report.reports import print_report
     from mechassay.runs import accuracy, adversarial
     from mechassay.runs.adversarial_records import KIND
     from mechassay.runs.circuits import write_report
@@ -34,18 +31,18 @@ def report(folder: Annotated[Path, typer.Argument(help="The folder of a run.")])
         raise BadFile(f"{folder}: the run has no finished cells yet.")
     console = Console()
     if records[0].kind == "accuracy":
-        print_accuracy(records, run.failures(), console)
+        print_report(records, run.failures(), console)
         console.print(
             f"Report: {accuracy.write_report(run, records, run.failures())}", soft_wrap=True
         )
         return
     if records[0].kind == KIND:
         ordered = adversarial.stored_records(run)
-        print_grids([overview_grid(ordered, short=True)], console)
+        print_report(ordered, console=console)
         console.print(f"Report: {adversarial.write_report(run, ordered)}", soft_wrap=True)
         return
     scores = {
         file.stem: load_scores(file) for file in sorted((folder / "scores").glob("*.safetensors"))
     }
-    print_table(records, run.failures(), console)
+    print_report(records, run.failures(), console)
     console.print(f"Report: {write_report(run, records, scores)}", soft_wrap=True)

@@ -112,7 +112,7 @@ def run(
         limits=Limits(max_minutes=max_minutes, even_at_chance=even_at_chance),
     )
     console = Console()
-    print_report(records, failures, console, "faithfulness")
+    print_report(records, failures, console, "suite")
     console.print(f"Report: {write_report(RunFolder(output), records, failures)}", soft_wrap=True)
     console.print(f"Tables: {output / 'tables.md'}", soft_wrap=True)
     failed = [failure for failure in failures if failure.status == "failed"]

@@ -10,7 +10,7 @@ from typing import Protocol
 from rich.console import Console
 
 from mechassay.records import Failure, Record
-from mechassay.report.kinds import accuracy, circuits, generic
+from mechassay.report.kinds import accuracy, adversarial, circuits, generic, suite
 from mechassay.report.page import Section, markdown, render
 from mechassay.report.tables import Table, print_tables
 
@@ -32,15 +32,21 @@ class Kind(Protocol):
     ) -> list[Section]: ...
 
 
-KINDS: dict[str, Kind] = {"faithfulness": circuits, "accuracy": accuracy}
+KINDS: dict[str, Kind] = {
+    "faithfulness": circuits,
+    "suite": suite,
+    "accuracy": accuracy,
+    "adversarial": adversarial,
+}
 
 
-def kind_of(records: Sequence[Record], kind: str = "") -> Kind:
+def kind_of(records: Sequence[Record], failures: Sequence[Failure] = (), kind: str = "") -> Kind:
     """How records are shown: by the kind that is named, else by their own,
     and where several meet or nobody knows it as any records are.
     """
     kinds = {kind} if kind else {record.kind for record in records}
-    return KINDS.get(kinds.pop(), generic) if len(kinds) == 1 else generic
+    shown = KINDS.get(kinds.pop(), generic) if len(kinds) == 1 else generic
+    return suite if shown is circuits and suite.is_many(records, failures) else shown
 
 
 def write_page(
@@ -63,7 +69,7 @@ def write_page(
     Returns:
         The path.
     """
-    shown = kind_of(records, kind)
+    shown = kind_of(records, failures, kind)
     sections = shown.sections(records, failures, drawings)
     return write_whole(path, render(title or shown.title(records, failures), sections))
 
@@ -72,7 +78,7 @@ def write_markdown(
     path: Path, records: Sequence[Record], failures: Sequence[Failure] = (), kind: str = ""
 ) -> Path:
     """Write the words and tables of the page as Markdown."""
-    return write_whole(path, markdown(kind_of(records, kind).sections(records, failures)))
+    return write_whole(path, markdown(kind_of(records, failures, kind).sections(records, failures)))
 
 
 def print_report(
@@ -82,7 +88,7 @@ def print_report(
     kind: str = "",
 ) -> None:
     """Print the tables of the records' kind; to standard output if no console is given."""
-    print_tables(kind_of(records, kind).tables(records, failures), console or Console())
+    print_tables(kind_of(records, failures, kind).tables(records, failures), console or Console())
 
 
 def write_whole(path: Path, text: str) -> Path:

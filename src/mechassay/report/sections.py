@@ -160,14 +160,15 @@ def seconds_text(record: Record) -> str:
 
 def measured(measure: Measure | None, *, least: int = 0) -> str:
     """A measure and its interval; empty if there is none."""
-    return "" if measure is None else interval(measure.value, measure.low, measure.high, least=least)
+    return (
+        "" if measure is None else interval(measure.value, measure.low, measure.high, least=least)
+    )
 
 
 def all_numbers(records: Sequence[Record]) -> list[Section]:
     """Every measure of every record, of controls and differences too, folded."""
     rows = [
-        (label, m.heading, m.of, measured(m, least=CHANCE_DECIMALS), m.unit, f"{m.n:,}")
-        + (f"{m.n_undefined:,}",)
+        (label, m.heading, m.of, _plain_measure(m), m.unit, f"{m.n:,}", f"{m.n_undefined:,}")
         for record, label in zip(records, labels(records), strict=True)
         for m in record.measures
     ]
@@ -175,6 +176,13 @@ def all_numbers(records: Sequence[Record]) -> list[Section]:
     table = Table.of("", columns, rows, words=True)
     fold = Fold(f"{len(rows):,} numbers", (table,))
     return [Section("All measures", (fold,))] if rows else []
+
+
+def _plain_measure(measure: Measure) -> str:
+    """A measure as a number, in as many digits as small ones need."""
+    if math.isfinite(measure.low) and measure.high > measure.low:
+        return measured(measure)
+    return number(measure.value) if math.isnan(measure.value) else f"{measure.value:.4g}"
 
 
 # Tables
@@ -240,7 +248,10 @@ def _facts(record: Record, more: Facets | None) -> dict[str, str]:
             for m in record.measures
             if m.of == "model"
         },
-        **{f"{role} pairs": selection_text(chosen) for role, chosen in record.data.items()},
+        **{
+            f"{role} pairs" if role in ("train", "test") else role: selection_text(chosen)
+            for role, chosen in record.data.items()
+        },
         **_values_facts(record),
         **(more(record) if more else {}),
         **{
@@ -377,7 +388,8 @@ def table_sections(
 def parts(drawing: object) -> tuple[str, str, str]:
     """A drawing, its title and its description, which an SVG carries itself."""
     if not isinstance(drawing, str):
-        return tuple(str(getattr(drawing, name)) for name in ("svg", "title", "about"))
+        svg, name, about = (str(getattr(drawing, key)) for key in ("svg", "title", "about"))
+        return svg, name, about
     name = re.search(r'aria-label="([^"]*)"', drawing)
     about = re.search(r"<desc>(.*?)</desc>", drawing, flags=re.DOTALL)
     told = [html.unescape(match[1]) if match else "" for match in (name, about)]

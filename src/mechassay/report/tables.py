@@ -70,7 +70,9 @@ class Table:
         """A table of plain rows; cells are numbers, but for the first, unless they are words.
         A row with fewer cells than columns is a failure.
         """
-        columns = tuple(Column(each, bool(place) and not words) for place, each in enumerate(headings))
+        columns = tuple(
+            Column(each, bool(place) and not words) for place, each in enumerate(headings)
+        )
         made = (
             row
             if isinstance(row, Row)
@@ -143,13 +145,14 @@ def _cell(text: str, beside: bool) -> str:
     return plain if beside else plain.replace(" [", "\n[")
 
 
-def _fitting(
-    columns: Sequence[Column], cells: Sequence[Sequence[str]], width: int
-) -> list[int]:
+def _fitting(columns: Sequence[Column], cells: Sequence[Sequence[str]], width: int) -> list[int]:
     """The columns that fit a console, in their order."""
     widths = [
-        max(len(line) for text in (column.heading, *(row[place] for row in cells))
-            for line in text.split("\n"))
+        max(
+            len(line)
+            for text in (column.heading, *(row[place] for row in cells))
+            for line in text.split("\n")
+        )
         for place, column in enumerate(columns)
     ]
     shown = list(range(len(columns)))

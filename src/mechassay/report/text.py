@@ -15,6 +15,7 @@ import math
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
+
 import numpy as np
 
 from mechassay.records import Measure, Record, Spec, Table

@@ -146,9 +146,7 @@ def score_task(model: Model, task: Task, run: AccuracyRun, *, progress: Progress
             for name, values in _column(model, examples, kind, lax, progress).items()
         }
     # Every example is scored: nothing is dropped, and what a kind lacks is undefined there.
-    chosen = Selection(
-        task=task.name, split=run.split, kept=len(examples), hash=hash_of_examples
-    )
+    chosen = Selection(task=task.name, split=run.split, kept=len(examples), hash=hash_of_examples)
     return Record(
         kind=KIND,
         cell={"model": model.name, "task": task.name},

@@ -24,8 +24,10 @@ from mechassay.errors import BadUsage, MechassayError
 from mechassay.models.model import Model
 from mechassay.progress import BAR, Progress
 from mechassay.records import Failure, Record, failure_of
-from mechassay.report.adversarial import broken, nats
-from mechassay.report.tables import NOTHING, Table, grids_page
+from mechassay.report.nats import nats, summary
+from mechassay.report.page import render
+from mechassay.report.sections import broken, table_sections
+from mechassay.report.tables import NOTHING, Table
 from mechassay.runs.adversarial import AdversarialJob, AdversarialRun, write_report
 from mechassay.runs.adversarial_verdict import Closeness, closeness, keep, kept, other_model
 from mechassay.runs.folder import write_text
@@ -308,9 +310,7 @@ def paper_page(result: PaperResult) -> str:
             ),
             "circuit": record.method.name,
             "edges": f"{record.method.args['edges']:,}",
-            "pairs": (
-                f"{record.measures[0].n:,}{' (all)' if record.task.args['population'] else ''}"
-            ),
+            "pairs": (f"{record.n:,}{' (all)' if record.task.args['population'] else ''}"),
             # Markup is set as it is, and escapes what is put into it.
             "report": Markup('<a href="{0}/report.html">{0}/report.html</a>').format(name),
         }
@@ -330,9 +330,8 @@ def paper_grid(records: Mapping[str, Record], pairs: str) -> Table:
     for place, name in enumerate(ROWS):
         cells = [name]
         for task, record in there.items():
-            for table in (record.curves["summary"], record.controls["corrupted"]["summary"]):
-                found = next((row["value"] for row in table if row["name"] == name), None)
-                cells.append(NOTHING if found is None else nats(found))
+            for table in (summary(record), summary(record, "control:empty")):
+                cells.append(nats(table[name]["value"]) if name in table else NOTHING)
             cells.append(f"{PRINTED[pairs][task][place]:.2f}")
         rows.append(tuple(cells))
     return Table.of(TITLES[pairs], columns, tuple(rows))

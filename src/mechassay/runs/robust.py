@@ -567,7 +567,9 @@ def robust_grids(run: RobustRun, repeats: Sequence[Mapping[str, Any]]) -> list[T
             rows.append(
                 (f"{of} minus {minus}", *_texts(found), f"{n_less} of {len(found)} repeats")
             )
-        grids.append(Table.of(f"Differences of KL, {title}", ("difference", *heads, less), tuple(rows)))
+        grids.append(
+            Table.of(f"Differences of KL, {title}", ("difference", *heads, less), tuple(rows))
+        )
     if rows := [
         row
         for name in run.arms()

@@ -43,7 +43,7 @@ from mechassay.records import Failure, Record, failure_of
 from mechassay.report.kinds.suite import suite_differences
 from mechassay.report.reports import write_markdown, write_page
 from mechassay.runs.accuracy import cell_name
-from mechassay.runs.circuits import KIND, CircuitJob, CircuitRun, method_name
+from mechassay.runs.circuits import CircuitJob, CircuitRun, method_name
 from mechassay.runs.circuits import write_report as write_circuit_report
 from mechassay.runs.folder import RunFolder, write_text
 from mechassay.runs.names import is_truth, task_named
@@ -263,6 +263,6 @@ def write_report(folder: RunFolder, records: list[Record], failures: list[Failur
     """The suite's page (report.html), its tables in Markdown (tables.md),
     and the differences of methods (differences.json).
     """
-    write_markdown(folder.path / "tables.md", records, failures, KIND)
+    write_markdown(folder.path / "tables.md", records, failures, "suite")
     write_text(folder.path / "differences.json", json.dumps(suite_differences(records), indent=1))
-    return write_page(folder.path / "report.html", records, failures=failures, kind=KIND)
+    return write_page(folder.path / "report.html", records, failures=failures, kind="suite")

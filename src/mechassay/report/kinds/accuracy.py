@@ -15,9 +15,10 @@ from typing import Any
 
 from matplotlib import rc_context
 from matplotlib.figure import Figure
+
 from mechassay.records import Failure, Record
-from mechassay.report.figures import GREY, INK, MARKERS, PALETTE, SETTINGS, svg
 from mechassay.report import page
+from mechassay.report.figures import GREY, INK, MARKERS, PALETTE, SETTINGS, svg
 from mechassay.report.page import Section, Terms
 from mechassay.report.sections import all_numbers, measured, values_section, warnings_notice
 from mechassay.report.tables import NOTHING, Table
@@ -84,7 +85,9 @@ def sections(
     overall, *each = tables(records, failures) or [None]
     figures = [page.Figure(svg(draw_accuracy(group))) for group in _tasks(records).values()]
     facts = [_facts(record) for record in records]
-    run = Table.of("", tuple(facts[0]) if facts else (), [tuple(f.values()) for f in facts], words=True)
+    run = Table.of(
+        "", tuple(facts[0]) if facts else (), [tuple(f.values()) for f in facts], words=True
+    )
     return [
         Section("", tuple(warnings_notice(records))),
         *([Section(overall.title, (overall,))] if overall else []),

@@ -1,9 +1,6 @@
-"""Pages about circuits: methods on one task and model, or on many.
-
-For one task and model: faithfulness over circuit size, the areas CPR and CMD, and a table with a
-row for every method, for every kind of random rankings, and for every cell that failed; a column
-for every measure that the records have. For many, tables with a column a task (`kinds.suite`), and
-all of that for each task and model, folded.
+"""Methods that find circuits, on one task and model: faithfulness over circuit size, the areas,
+and a table with a row for every method, for every kind of random rankings, and for every cell that
+failed, and a column for every measure that the records have.
 """
 
 from __future__ import annotations
@@ -12,8 +9,7 @@ from collections.abc import Sequence
 
 from mechassay.records import Failure, Measure, Record
 from mechassay.report.figures import areas_figure, colours, faithfulness_figure
-from mechassay.report.kinds import suite
-from mechassay.report.page import Block, Figure, Fold, Heading, Section, Terms, Text
+from mechassay.report.page import Block, Figure, Heading, Section, Terms, Text
 from mechassay.report.ranks import rank_text, ranked
 from mechassay.report.sections import (
     all_numbers,
@@ -49,8 +45,6 @@ ROUNDED_AS = {"cmd_corrected": "cmd"}
 """Measures without an interval, and those whose interval says how many digits they have."""
 SUPPORTING = {"cmd_corrected": 5, "log_cpr": 6, "log_cmd": 6}
 """What a narrow console leaves out first: what says again what others say."""
-MANY_FIGURES = 12
-"""Settings up to which a page of many has the figures of each."""
 
 READING = {
     "Faithfulness f": (
@@ -107,8 +101,6 @@ PROFILES = {
 
 def title(records: Sequence[Record], failures: Sequence[Failure] = ()) -> str:
     """What the page is called."""
-    if suite.is_many(records, failures):
-        return "Circuit localization: methods, tasks and models"
     models, tasks = (
         {name for name in names if name}
         for names in ((r.model.name for r in records), (r.task.name for r in records))
@@ -120,22 +112,18 @@ def title(records: Sequence[Record], failures: Sequence[Failure] = ()) -> str:
 
 def tables(records: Sequence[Record], failures: Sequence[Failure] = ()) -> list[Table]:
     """What a console shows."""
-    if suite.is_many(records, failures):
-        return suite.suite_tables(records, failures)
     return [results_table(records, failures)]
 
 
 def sections(
     records: Sequence[Record], failures: Sequence[Failure] = (), drawings: Sequence[object] = ()
 ) -> list[Section]:
-    """The page: one task and model, or many."""
-    if suite.is_many(records, failures):
-        return [*_many(records, failures), *_drawings(drawings)]
+    """The page: verdict, figures and table, drawings, facts, values."""
     groups = settings(records)
     return [
-        _header(groups, failures, warnings_notice(records)),
-        *_results(groups, failures),
-        *_reading(records),
+        header(groups, failures, warnings_notice(records)),
+        *results(groups, failures),
+        *reading(records),
         *_drawings(drawings),
         *facts_section(records, _controls),
         *_values(records),
@@ -143,9 +131,10 @@ def sections(
     ]
 
 
-def _header(
+def header(
     groups: Sequence[Sequence[Record]], failures: Sequence[Failure], notices: Sequence[Block]
 ) -> Section:
+    """The verdict on each setting, how many cells failed, and warnings."""
     verdicts: list[Block] = [
         Text(verdict(group), "verdict", f"{setting_name(group[0])}." if len(groups) > 1 else "")
         for group in groups
@@ -154,9 +143,7 @@ def _header(
     return Section("", (*(verdicts or nothing), *failures_text(failures), *notices))
 
 
-def _results(
-    groups: Sequence[Sequence[Record]], failures: Sequence[Failure]
-) -> list[Section]:
+def results(groups: Sequence[Sequence[Record]], failures: Sequence[Failure]) -> list[Section]:
     """Figures and table of each setting; failures stand in the table if there is only one."""
     if not groups:
         return [Section("Failed", (results_table((), failures),))] if failures else []
@@ -180,44 +167,14 @@ def _results(
     return [Section("Faithfulness", tuple(curves)), Section("CPR and CMD", tuple(areas))]
 
 
-def _many(records: Sequence[Record], failures: Sequence[Failure]) -> list[Section]:
-    groups = settings(records)
-    folds = [
-        Fold(
-            setting_name(group[0]),
-            tuple(
-                block
-                for section in (
-                    _header([group], (), warnings_notice(group)),
-                    *_results([group], ()),
-                )
-                for block in section.blocks
-            ),
-        )
-        for group in groups
-    ]
-    details = [Section("Each task and model", tuple(folds))] if groups else []
-    if len(groups) > MANY_FIGURES:
-        said = f"Figures of {len(groups)} tasks and models are left out: more than {MANY_FIGURES}."
-        details = [Section("Each task and model", (Text(said, "soft"),))]
-    return [
-        Section("", (*failures_text(failures),)),
-        *(Section(table.title, (table,)) for table in suite.suite_tables(records, failures)),
-        *details,
-        *_reading(records, suite.READING),
-        *suite.facts(records),
-        *all_numbers(records),
-    ]
-
-
-def _reading(records: Sequence[Record], more: dict[str, str] | None = None) -> list[Section]:
+def reading(records: Sequence[Record], more: dict[str, str] | None = None) -> list[Section]:
     """What words mean, of those that the page has."""
     if not records:
         return []
     known = dict(READING)
     if not any(record.measure("log_cpr") for record in records):
         del known["log CPR, log CMD"]
-    profiles = {record.metric.args.get("profile") for record in records}
+    profiles = {str(record.metric.args.get("profile")) for record in records}
     known |= {f"Profile {name}": text for name, text in PROFILES.items() if name in profiles}
     return [Section("How to read this", (Terms({**known, **meanings(records), **(more or {})}),))]
 
@@ -338,7 +295,8 @@ def _controls(record: Record) -> dict[str, str]:
 def _drawings(drawings: Sequence[object]) -> list[Section]:
     point = "Point at a line or a box for its name and scores."
     blocks = [
-        Figure(svg, name, f"{about} {point}", "drawing") for svg, name, about in map(parts, drawings)
+        Figure(svg, name, f"{about} {point}", "drawing")
+        for svg, name, about in map(parts, drawings)
     ]
     return [Section("Circuits", tuple(blocks))] if blocks else []
 

@@ -15,14 +15,22 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 from mechassay.circuits.curve import area_measure
 from mechassay.circuits.differences import AreaName, Differences
 from mechassay.records import Failure, Measure, Record
-from mechassay.report.page import Section
+from mechassay.report.kinds.circuits import header, reading, results
+from mechassay.report.page import Fold, Section, Text
 from mechassay.report.ranks import rank_text, ranked, resolved_text
-from mechassay.report.sections import measured, shown_measures
+from mechassay.report.sections import (
+    all_numbers,
+    failures_text,
+    measured,
+    shown_measures,
+    warnings_notice,
+)
 from mechassay.report.tables import NOTHING, Row, Table
 from mechassay.report.text import (
     CHANCE_DECIMALS,
@@ -30,12 +38,16 @@ from mechassay.report.text import (
     control_kinds,
     control_name,
     measure_text,
+    setting_name,
+    settings,
 )
 from mechassay.truth.models import truth_names
 
 MOST_COLUMNS = 6
 TRUTHS = "ground truths"
 RANKS: dict[AreaName, str] = {"cmd": "Rank by CMD", "cpr": "Rank by CPR"}
+MANY_FIGURES = 12
+"""Settings up to which the page has the figures of each."""
 LEFT_OUT = ("cmd_corrected", "log_cpr", "log_cmd")
 """Measures without a table of their own: the details of each task and model have them."""
 BETTER = {"up": " (higher is better)", "down": " (lower is better)", "": ""}
@@ -130,7 +142,9 @@ class _Cells:
             for method in self.methods
         ]
         controls = [
-            Row((control_name(kind), *(self._control(c, control, kind) for c in columns)), "control")
+            Row(
+                (control_name(kind), *(self._control(c, control, kind) for c in columns)), "control"
+            )
             for kind in kinds
         ]
         return self._titled(title, columns, [*_with_something(rows), *controls])
@@ -187,36 +201,39 @@ def is_many(records: Sequence[Record], failures: Sequence[Failure]) -> bool:
     """Whether these are cells of several tasks or models, each method once on each."""
     places = [(Column.of(record), _method(record)) for record in records]
     columns = {column for column, _ in places} | set(map(Column.of, failures))
-    return len({column for column in columns if column.model}) > 1 == len(places) / max(
-        1, len(set(places))
+    return (
+        len({column for column in columns if column.model})
+        > 1
+        == len(places) / max(1, len(set(places)))
     )
 
 
-def suite_tables(records: Sequence[Record], failures: Sequence[Failure]) -> list[Table]:
-    """The tables."""
+def tables(records: Sequence[Record], failures: Sequence[Failure] = ()) -> list[Table]:
+    """The tables, which a console shows too."""
     cells = _Cells(records, failures)
-    tables: list[Table] = []
+    found: list[Table] = []
     for name, columns in cells.groups():
         heads = [head for head in map(cells.head, columns) if head is not None]
         for m in _measures(heads):
             title = f"{m.heading}{BETTER[m.better]}, {name}"
-            text: Callable[[Record], str] = lambda record, of=m.name: (
-                measure_text(record, of) or NOTHING
-            )
-            tables.append(cells.table(title, columns, text, m.name))
+            found.append(cells.table(title, columns, partial(_measured, m.name), m.name))
         for area, title in RANKS.items():
-            tables.append(cells.ranks(f"{title}, {name}", columns, area))
+            found.append(cells.ranks(f"{title}, {name}", columns, area))
         took = f"Seconds (localize + evaluate) and peak memory, {name}"
-        tables.append(cells.table(took, columns, _took))
+        found.append(cells.table(took, columns, _took))
     named = [(column.name, cells.head(column)) for column in cells.columns]
     able = [(name, *_ability(head)) for name, head in named if head is not None]
     columns = ("cell", "accuracy", "chance", "test pairs")
-    tables.append(Table.of("Accuracy of the model itself", columns, able))
+    found.append(Table.of("Accuracy of the model itself", columns, able))
     if failures:
         columns = ("cell", "what", "methods", "reason")
         rows = list(_without_result(failures))
-        tables.append(Table.of("Failed and skipped cells", columns, rows, words=True))
-    return tables
+        found.append(Table.of("Failed and skipped cells", columns, rows, words=True))
+    return found
+
+
+def _measured(name: str, record: Record) -> str:
+    return measured(record.measure(name)) or NOTHING
 
 
 def _measures(records: Sequence[Record]) -> list[Measure]:
@@ -224,6 +241,44 @@ def _measures(records: Sequence[Record]) -> list[Measure]:
     found = [m for m in shown_measures(records) if m.name not in LEFT_OUT]
     others = [m for m in found if m.name not in RANKS]
     return [*others, *(area_measure(area, math.nan) for area in RANKS)]
+
+
+def title(records: Sequence[Record], failures: Sequence[Failure] = ()) -> str:
+    """What the page is called."""
+    return "Circuit localization: methods, tasks and models"
+
+
+def sections(
+    records: Sequence[Record], failures: Sequence[Failure] = (), drawings: Sequence[object] = ()
+) -> list[Section]:
+    """The page: the tables, then figures and details of each task and model, folded."""
+    groups = settings(records)
+    folds = [
+        Fold(
+            setting_name(group[0]),
+            tuple(
+                block
+                for section in (
+                    header([group], (), warnings_notice(group)),
+                    *results([group], ()),
+                )
+                for block in section.blocks
+            ),
+        )
+        for group in groups
+    ]
+    details = [Section("Each task and model", tuple(folds))] if groups else []
+    if len(groups) > MANY_FIGURES:
+        said = f"Figures of {len(groups)} tasks and models are left out: more than {MANY_FIGURES}."
+        details = [Section("Each task and model", (Text(said, "soft"),))]
+    return [
+        Section("", (*failures_text(failures),)),
+        *(Section(table.title, (table,)) for table in tables(records, failures)),
+        *details,
+        *reading(records, READING),
+        *facts(records),
+        *all_numbers(records),
+    ]
 
 
 def suite_differences(records: Sequence[Record]) -> list[dict[str, Any]]:
