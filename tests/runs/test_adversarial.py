@@ -28,7 +28,10 @@ from mechassay.errors import BadFile, BadUsage, MissingExtra, UnknownName
 from mechassay.models.model import Model, make_model
 from mechassay.pairs import Batch
 from mechassay.progress import SILENT
-from mechassay.records import Record
+from mechassay.records import Check, Record
+from mechassay.report.kinds.adversarial_templates import halves
+from mechassay.report.nats import summary
+from mechassay.report.sections import broken
 from mechassay.runs.adversarial import (
     AdversarialJob,
     AdversarialRun,
@@ -132,24 +135,22 @@ def test_the_record_says_what_the_file_holds(job: AdversarialJob, records: list[
         assert found["99%"] == pytest.approx(np.quantile(column.astype(float), 0.99))
         assert found["above 1"] == (column > 1).mean()
         assert found["worse than empty"] == pytest.approx((column > empty + 0.02).mean())
-        assert [case["value"] for case in record.curves["worst"]] == sorted(
-            column.tolist(), reverse=True
-        )[:3]
-        assert sum(record.curves["histogram"]["circuit"]) == 600
-        control = {row["name"]: row["value"] for row in record.controls["corrupted"]["summary"]}
-        assert control["mean"] == pytest.approx(empty.mean(dtype=float))
-        assert record.controls["random"]["edges"] == record.method.args["edges"]
-        assert record.controls["random_paths"]["live"] == record.method.args["live edges"]
-        assert not record.warnings and not record.controls["failures"]
+        worst = record.table("worst pairs").where(list="all")
+        assert worst.columns["value"] == sorted(column.tolist(), reverse=True)[:3]
+        assert record.table("histogram").where(range="own").numbers("circuit").sum() == 600
+        control = summary(record, "control:empty")
+        assert control["mean"]["value"] == pytest.approx(empty.mean(dtype=float))
+        drawn = {row["of"]: row for row in record.table("random circuits").rows()}
+        assert drawn["control:random"]["edges"] == record.method.args["edges"]
+        assert drawn["control:random-paths"]["live"] == record.method.args["live edges"]
+        assert not record.warnings and not broken(record)
 
 
 def test_the_true_circuit_does_what_the_model_does(records: list[Record]) -> None:
     truth, drawn, full = map(values_of, records)
     assert truth["max"] < 0.05 and full["max"] < 1e-4
     assert drawn["mean"] > 0.5
-    assert {row["name"]: row["value"] for row in records[0].controls["corrupted"]["summary"]}[
-        "mean"
-    ] > 5
+    assert summary(records[0], "control:empty")["mean"]["value"] > 5
 
 
 def test_a_grid_of_twenty_has_no_bound_of_high_percentiles(records: list[Record]) -> None:
@@ -271,7 +272,7 @@ def test_constants_have_one_value_a_clean_prompt(
     )
     assert table["random@0.8"].to_numpy() == pytest.approx(slow, abs=1e-4)
     assert not record.warnings and record.task.args["design"] == "clean prompts"
-    assert "corrupted_prompt" not in record.curves["worst"][0]
+    assert set(record.table("worst pairs").columns["corrupted prompt"]) == {None}
     write_report(job.folder, [record])
 
 
@@ -349,6 +350,11 @@ def test_names_of_files_are_told_apart() -> None:
     assert "/" not in cell_name("/a/b.safetensors@5")
 
 
+def alone(record: Record, which: str) -> Check:
+    (found,) = (check for check in record.checks if check.name.startswith(f"{which} pairs"))
+    return found
+
+
 def test_wrong_values_break_the_run(
     model: Model, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -356,9 +362,10 @@ def test_wrong_values_break_the_run(
     job = AdversarialJob(run, tmp_path, lambda: model, progress=SILENT)
     job.values.circuits[0, 2, 3] += 20
     (record,) = job.records()
-    assert record.controls["worst"]["n"] >= 3 and record.controls["worst"]["n_wrong"] == 1
-    assert "pairs that were run again have another divergence" in record.controls["failures"][0]
-    assert record.warnings == record.controls["failures"]
+    worst = alone(record, "worst")
+    assert worst.n >= 3 and worst.n_wrong == 1
+    assert "pairs that were run again have another divergence" in broken(record)[0]
+    assert record.warnings == broken(record)
 
 
 def test_values_that_are_too_small_break_the_run_too(model: Model, tmp_path: Path) -> None:
@@ -368,16 +375,10 @@ def test_values_that_are_too_small_break_the_run_too(model: Model, tmp_path: Pat
     flat[np.argsort(flat)[:-3]] = 0
     (record,) = job.records()
     # The largest three are right; of pairs without a prompt twice, more are looked at.
-    assert (
-        record.controls["worst"]["n"] >= 3
-        and record.controls["worst"]["n_wrong"] <= record.controls["worst"]["n"] - 3
-    )
-    assert (
-        record.controls["drawn"]["n"] == 10
-        and record.controls["drawn"]["n_wrong"] > 5
-        and record.controls["drawn"]["largest"] > 1
-    )
-    assert record.controls["failures"]
+    worst, drawn = alone(record, "worst"), alone(record, "random")
+    assert worst.n >= 3 and worst.n_wrong <= worst.n - 3
+    assert drawn.n == 10 and drawn.n_wrong > 5 and drawn.largest > 1
+    assert broken(record)
 
 
 def test_a_model_that_says_the_same_after_all_prompts_breaks_the_run(
@@ -388,7 +389,7 @@ def test_a_model_that_says_the_same_after_all_prompts_breaks_the_run(
     clean, corrupted = job.pools
     vars(job)["drawn"] = clean.select([0] * 8), clean.select([0] * 6), None
     (record,) = job.records()
-    assert "every circuit would pass" in record.controls["failures"][0] and len(corrupted) == 6
+    assert "every circuit would pass" in broken(record)[0] and len(corrupted) == 6
 
 
 def test_records_of_another_file_are_refused(model: Model, tmp_path: Path) -> None:
@@ -465,34 +466,30 @@ def test_a_grid_of_one_template_runs_nothing_else(reader: Model, tmp_path: Path)
     assert [templates[0][row] for row in rows] == [templates[1][column] for column in columns]
     # The split of the whole grid says of the same pairs what the restricted run says of all of its
     # own.
-    same, different = whole.curves["split"]["halves"]
+    same, different = halves(whole)
     found = values_of(some)
     assert (
         (same["pairs"], different["pairs"]) == ("same", "different")
         and same["n"] + different["n"] == 120
         and same["n"] == part.n_values
     )
-    assert same["circuit"]["mean"][0] == pytest.approx(found["mean"], abs=1e-5) and same["circuit"][
-        "max"
-    ][0] == pytest.approx(found["max"], abs=1e-5)
-    assert [half["pairs"] for half in some.curves["split"]["halves"]] == ["same"]
+    assert same["result", "mean"][0] == pytest.approx(found["mean"], abs=1e-5)
+    assert same["result", "max"][0] == pytest.approx(found["max"], abs=1e-5)
+    assert [half["pairs"] for half in halves(some)] == ["same"]
     assert some.task.args["same"] == "template" and whole.task.args.get("same") is None
-    assert some.controls["random"]["pairs"] <= 9 and all(
-        check["n"] <= 9 for check in some.controls["checks"]
-    )
-    assert (
-        not some.controls["failures"] and sum(some.curves["histogram"]["circuit"]) == part.n_values
-    )
+    assert max(some.table("random circuits").numbers("pairs")) <= 9
+    assert all(check.n <= 9 for check in some.checks if check.name.endswith("circuit"))
+    bins = some.table("histogram").where(range="own")
+    assert not broken(some) and bins.numbers("circuit").sum() == part.n_values
     page = write_report(job.folder, [some]).read_text("utf-8")
     assert (
         "those that agree in template" in page
         and "Both prompts of every pair have the same of" in page
     )
     # Labels are compared among prompts with the same partners: the template itself cannot be.
-    tested = {group["name"]: group for group in some.curves["groups"]}
-    assert tested and all(
-        sum(group["compared"]) == 0 for name, group in tested.items() if name.endswith("template")
-    )
+    labels = some.table("labels").rows()
+    templates_compared = [x["compared"] for x in labels if str(x["field"]).endswith("template")]
+    assert labels and not any(templates_compared)
     assert "By template" in write_report(jobs[()].folder, [whole]).read_text("utf-8")
 
 
@@ -654,4 +651,4 @@ def test_prompts_without_fields_are_said(model: Model, tmp_path: Path) -> None:
     run = AdversarialRun(TRUTH, str(file), ("truth",), n_clean=2, n_corrupted=2, **FAST)
     (record,) = AdversarialJob(run, tmp_path / "out", lambda: model, progress=SILENT).records()
     assert any("have no fields: no label can be compared" in text for text in record.warnings)
-    assert record.curves["split"]["templates"] is None
+    assert record.task.args["templates"] is None

@@ -250,7 +250,8 @@ class FaithfulnessCurve:
         for name, area in areas.items():
             if area is not None:
                 yield area_measure(name, area.value, area.interval, **counts)
-        yield area_measure("cmd_corrected", self.cmd_corrected, **counts)
+            if name == "cmd":
+                yield area_measure("cmd_corrected", self.cmd_corrected, **counts)
 
     def _control_measures(self) -> Iterator[Measure]:
         """What the empty, the full and random circuits reach,

@@ -33,6 +33,7 @@ from mechassay.report.text import (
     kept_at,
     labels,
     number,
+    objective,
     random_lines,
     setting_name,
     settings,
@@ -125,7 +126,7 @@ def sections(
         *results(groups, failures),
         *reading(records),
         *_drawings(drawings),
-        *facts_section(records, _controls),
+        *facts_section(records, _facets),
         *_values(records),
         *all_numbers(records),
     ]
@@ -282,14 +283,18 @@ def _control_rows(group: Sequence[Record], measures: Sequence[Measure]) -> list[
 # The rest
 
 
-def _controls(record: Record) -> dict[str, str]:
+def _facets(record: Record) -> dict[str, str]:
     seeds = {kind: list(random_lines(record, kind)) for kind in control_kinds(record)}
     told = [
         f"{control_name(kind)}, seeds {', '.join(map(str, numbers))}"
         for kind, numbers in seeds.items()
         if numbers
     ]
-    return {"random control": "; ".join(told) or "none"}
+    return {
+        "objective": objective(record),
+        "profile": str(record.metric.args.get("profile", "")),
+        "random control": "; ".join(told) or "none",
+    }
 
 
 def _drawings(drawings: Sequence[object]) -> list[Section]:
