@@ -7,6 +7,8 @@ itself scripts and loads of any kind.
 
 from __future__ import annotations
 
+import base64
+import hashlib
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
@@ -91,8 +93,15 @@ class Section:
     swatch: str = ""
 
 
-def render(title: str, sections: Sequence[Section]) -> str:
-    """The page as HTML."""
+def render(
+    title: str, sections: Sequence[Section], *, script: str = "", top: Markup | None = None
+) -> str:
+    """The page as HTML.
+
+    Args:
+        script: the one script of ours that the page may run, by its hash.
+        top: markup of ours that stands before the sections.
+    """
     environment = Environment(
         loader=PackageLoader("mechassay.report"),
         autoescape=True,
@@ -101,7 +110,10 @@ def render(title: str, sections: Sequence[Section]) -> str:
         lstrip_blocks=True,
     )
     environment.filters |= {"kind": lambda block: type(block).__name__, "ours": Markup}
-    return environment.get_template("page.html").render(title=title, sections=sections)
+    digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
+    return environment.get_template("page.html").render(
+        title=title, sections=sections, script=Markup(script), digest=digest, top=top or ""
+    )
 
 
 def markdown(sections: Sequence[Section]) -> str:

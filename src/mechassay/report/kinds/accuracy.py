@@ -83,7 +83,10 @@ def sections(
 ) -> list[Section]:
     """A section for all tasks and one for each, with its figure."""
     overall, *each = tables(records, failures) or [None]
-    figures = [page.Figure(svg(draw_accuracy(group))) for group in _tasks(records).values()]
+    figures = [
+        page.Figure(svg(draw_accuracy(group))) if _kinds(group[0]) else None
+        for group in _tasks(records).values()
+    ]
     facts = [_facts(record) for record in records]
     run = Table.of(
         "", tuple(facts[0]) if facts else (), [tuple(f.values()) for f in facts], words=True
@@ -92,7 +95,7 @@ def sections(
         Section("", tuple(warnings_notice(records))),
         *([Section(overall.title, (overall,))] if overall else []),
         *(
-            Section(table.title, (figure, table))
+            Section(table.title, (*([figure] if figure else []), table))
             for table, figure in zip(each, figures, strict=True)
             if table
         ),
