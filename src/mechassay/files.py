@@ -1,4 +1,4 @@
-"""Safetensors files with a JSON header: written atomically, read as data.
+"""Files that appear whole: text, and safetensors with a JSON header, read as data.
 
 The header is one JSON object under the key `mechassay` of the file's metadata; `FORMAT` in it
 rises when the meaning of a field changes, and a reader refuses numbers it does not know.
@@ -19,6 +19,15 @@ from torch import Tensor
 from mechassay.errors import BadFile
 
 FORMAT = 1
+
+
+def write_text(path: Path, text: str) -> Path:
+    """Write a file whole: a reader never sees half of it. Makes the folders above it."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    partial = path.with_name(f"{path.name}.partial-{os.getpid()}")
+    partial.write_text(text, encoding="utf-8")
+    os.replace(partial, path)
+    return path
 
 
 def write_tensors(path: Path, tensors: Mapping[str, Tensor], header: Mapping[str, Any]) -> None:

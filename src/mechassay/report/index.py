@@ -18,9 +18,9 @@ from urllib.parse import quote
 from markupsafe import Markup
 
 from mechassay.errors import BadFile
+from mechassay.files import write_text
 from mechassay.records import Failure, Record, read_record
 from mechassay.report.page import Block, Notice, Section, Text, render
-from mechassay.report.reports import write_whole
 from mechassay.report.sections import broken, measured
 from mechassay.report.tables import Column, Row, Table
 
@@ -83,7 +83,7 @@ def write_index(folder: Path) -> Path:
     blocks += [Notice("Files that cannot be read", tuple(wrong))] if wrong else []
     section = Section("", (*blocks, Table("", columns, tuple(rows))))
     page = render(f"Runs in {folder.resolve().name}", [section], script=SCRIPT, top=FILTER)
-    return write_whole(folder / "index.html", page)
+    return write_text(folder / "index.html", page)
 
 
 def runs_below(folder: Path) -> Iterator[Run]:

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Protocol
 
 from rich.console import Console
 
+from mechassay.files import write_text
 from mechassay.records import Failure, Record
 from mechassay.report.kinds import accuracy, adversarial, circuits, generic, suite
 from mechassay.report.page import Section, markdown, render
@@ -71,14 +71,14 @@ def write_page(
     """
     shown = kind_of(records, failures, kind)
     sections = shown.sections(records, failures, drawings)
-    return write_whole(path, render(title or shown.title(records, failures), sections))
+    return write_text(path, render(title or shown.title(records, failures), sections))
 
 
 def write_markdown(
     path: Path, records: Sequence[Record], failures: Sequence[Failure] = (), kind: str = ""
 ) -> Path:
     """Write the words and tables of the page as Markdown."""
-    return write_whole(path, markdown(kind_of(records, failures, kind).sections(records, failures)))
+    return write_text(path, markdown(kind_of(records, failures, kind).sections(records, failures)))
 
 
 def print_report(
@@ -89,12 +89,3 @@ def print_report(
 ) -> None:
     """Print the tables of the records' kind; to standard output if no console is given."""
     print_tables(kind_of(records, failures, kind).tables(records, failures), console or Console())
-
-
-def write_whole(path: Path, text: str) -> Path:
-    """Write a file; a reader never sees half of it."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    partial = path.with_name(f"{path.name}.partial-{os.getpid()}")
-    partial.write_text(text, encoding="utf-8")
-    os.replace(partial, path)
-    return path

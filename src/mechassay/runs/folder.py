@@ -18,20 +18,13 @@ from typing import Any, TypeVar
 from pydantic import ValidationError
 
 from mechassay.errors import BadFile, BadUsage
+from mechassay.files import write_text
 from mechassay.records import Failure, Record, Selection, first_mistake, read_record
 
 CHOSEN = ("plan.json", "data.json", "prompts.json")
 """What a run writes before it has found anything: what is run, and on what."""
 
 _Kind = TypeVar("_Kind", dict[str, Any], list[Any])
-
-
-def write_text(path: Path, text: str) -> None:
-    """Write a file whole."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    partial = path.with_name(f"{path.name}.partial-{os.getpid()}")
-    partial.write_text(text, encoding="utf-8")
-    os.replace(partial, path)
 
 
 def check_can_write(path: Path) -> None:
