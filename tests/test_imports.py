@@ -1,8 +1,8 @@
 """Imports run one way: a module knows those to its left, never those to its right.
 
 errors, version, registry, progress, files, checkpoint -> graph, alignment, pairs, examples,
-records, stats -> models -> objectives, training -> tasks -> circuits -> truth -> adversarial ->
-report -> runs -> cli. Only imports that run
+records_v1, records, stats -> models -> objectives, training -> tasks -> circuits -> truth ->
+adversarial -> report -> runs -> cli. Only imports that run
 when a module is imported count: those inside functions and under TYPE_CHECKING do not make one part
 of the package depend on another at import time.
 """
@@ -30,6 +30,7 @@ ORDER = [
     "alignment",
     "pairs",
     "examples",
+    "records_v1",
     "records",
     "stats",
     "models",

@@ -1,4 +1,4 @@
-"""Files that appear whole or not at all, and safetensors files with a JSON header, read as data.
+"""Files that appear whole or not at all: text, and safetensors with a JSON header, read as data.
 
 The header is one JSON object under the key `mechassay` of the file's metadata; `FORMAT` in it
 rises when the meaning of a field changes, and a reader refuses numbers it does not know.
@@ -40,6 +40,13 @@ def whole(path: Path) -> Generator[Path]:
         os.replace(partial, path)
     finally:
         partial.unlink(missing_ok=True)
+
+
+def write_text(path: Path, text: str) -> Path:
+    """Write a text file whole, and the folders above it."""
+    with whole(path) as partial:
+        partial.write_text(text, encoding="utf-8")
+    return path
 
 
 def write_tensors(path: Path, tensors: Mapping[str, Tensor], header: Mapping[str, Any]) -> None:

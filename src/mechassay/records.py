@@ -1,42 +1,80 @@
 """What is stored of a measurement: what was measured on what,
-the values per example, and how they came about.
+the values behind it, and how they came about.
 
-A `Record` is JSON; summaries in it can always be recomputed from its per-example values. NaN
-means undefined, is counted in `n_undefined`, and is `null` in JSON. A cell that failed is a
+A `Record` is JSON and holds, in this order of importance: `measures`, numbers with their intervals,
+of the result and of its controls; `tables` in long form; `checks`, controls with a known answer;
+`values`, the numbers of every example, from which all else can be recomputed. A number that is
+undefined is NaN in Python, `null` in JSON, and counted in `n_undefined`. A cell that failed is a
 `Failure`, a row like any other.
 
 `FORMAT` is the number of the layout. To change the meaning of a field, raise it and say in the
-changelog how old files are read; adding a field with a default does not change it. The JSON
-schema is `Record.model_json_schema()`, published in the documentation.
+changelog how old files are read; adding a field with a default does not change it. `read_record`
+reads every format. The JSON schema is `Record.model_json_schema()`, published in the documentation.
 """
 
 from __future__ import annotations
 
+import json
+import math
 import platform
 import subprocess
 import sys
+from collections.abc import Iterable, Mapping, Sequence
 from datetime import UTC, datetime
 from functools import cache
+from importlib import import_module
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from traceback import format_exception
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, Self
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, WithJsonSchema
+import numpy as np
+from jaxtyping import Float
+from pydantic import (
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    ValidationError,
+    WithJsonSchema,
+    model_validator,
+)
 
-from mechassay.errors import MechassayError
+from mechassay.errors import BadFile, MechassayError, MissingExtra, UnknownName
+from mechassay.records_v1 import upgraded
 
-FORMAT = 1
+FORMAT = 2
 PACKAGES = ("mechassay", "torch", "transformers", "tokenizers", "safetensors", "numpy", "scipy")
+
+Scalar = bool | int | float | str | None
+Plain = Scalar | list[Scalar]
+"""An argument of a plug-in."""
 
 
 def _nan_for_null(value: Any) -> Any:
-    return float("nan") if value is None else value
+    return math.nan if value is None else value
+
+
+def _plain(value: Any) -> Any:
+    """Tuples as lists; what is deeper than a list as its JSON text."""
+    if isinstance(value, Mapping):
+        return json.dumps(value, sort_keys=True, default=str)
+    return [_plain(x) for x in value] if isinstance(value, list | tuple) else value
+
+
+def _plain_args(args: Any) -> Any:
+    return {name: _plain(value) for name, value in args.items()}
+
+
+def _null_for_nan(column: Any) -> Any:
+    return [None if isinstance(x, float) and not math.isfinite(x) else x for x in column]
 
 
 Number = Annotated[
     float, BeforeValidator(_nan_for_null), WithJsonSchema({"type": ["number", "null"]})
 ]
+Args = Annotated[dict[str, Plain], BeforeValidator(_plain_args)]
+Column = Annotated[list[Scalar], BeforeValidator(_null_for_nan)]
 
 
 class Stored(BaseModel):
@@ -50,24 +88,187 @@ class Spec(Stored):
 
     name: str
     version: int = 1
-    args: dict[str, Any] = Field(default_factory=dict)
+    args: Args = Field(default_factory=dict)
 
 
 class Measure(Stored):
-    """One number with its interval.
+    """One number with its interval, and all that is needed to show it.
 
-    `n` counts the examples behind it, `n_undefined` what was undefined. In a faithfulness record
-    nothing is left out: a value with undefined parts is itself null. An accuracy is over the `n`
-    prompts that have a right answer.
+    Attributes:
+        name: of the metric: "cpr".
+        of: what it is of: "result"; "model"; a control, as "control:random"; or the result less a
+            control over the same examples, as "difference:random".
+        n, n_undefined: examples behind it, and what was undefined among them. Of a faithfulness
+            nothing is left out: a value with undefined parts is itself undefined.
+        better: whether higher ("up") or lower ("down") values are better; "" where neither is.
+        title: the heading it stands under; the name if empty.
+        meaning: what the number says, for readers of a report.
+        criterion: the criterion of a rubric that the number is evidence for.
     """
 
     name: str
     value: Number
-    low: Number = float("nan")
-    high: Number = float("nan")
+    low: Number = math.nan
+    high: Number = math.nan
     level: float = 0.95
     n: int = 0
     n_undefined: int = 0
+    of: str = "result"
+    better: Literal["up", "down", ""] = ""
+    unit: str = ""
+    title: str = ""
+    meaning: str = ""
+    criterion: str = ""
+
+    @property
+    def heading(self) -> str:
+        """What it is called in a table."""
+        return self.title or self.name
+
+
+class Table(Stored):
+    """Rows of equal shape, one column a list: long form, ready for a data frame.
+
+    Attributes:
+        keys: the columns that tell rows apart; the others are what was found.
+    """
+
+    name: str
+    keys: tuple[str, ...]
+    columns: dict[str, Column]
+
+    @model_validator(mode="after")
+    def _rectangular(self) -> Self:
+        lengths = {name: len(column) for name, column in self.columns.items()}
+        if len(set(lengths.values())) > 1:
+            raise ValueError(f"columns of different lengths: {lengths}")
+        if missing := [key for key in self.keys if self.columns and key not in self.columns]:
+            raise ValueError(f"keys that are no columns: {missing}")
+        return self
+
+    @classmethod
+    def of(cls, name: str, keys: Sequence[str], rows: Iterable[Mapping[str, Any]]) -> Table:
+        """A table of rows that all have the same names, in the order of the first."""
+        found = list(rows)
+        columns = {key: [row[key] for row in found] for key in (found[0] if found else ())}
+        return cls(name=name, keys=tuple(keys), columns=columns)
+
+    def __len__(self) -> int:
+        return len(next(iter(self.columns.values()), ()))
+
+    def rows(self) -> list[dict[str, Scalar]]:
+        """Each row by the names of its columns; None is undefined."""
+        names = list(self.columns)
+        return [
+            dict(zip(names, row, strict=True)) for row in zip(*self.columns.values(), strict=True)
+        ]
+
+    def where(self, **values: Scalar) -> Table:
+        """The rows that have these values: `curve.where(of="result", ranking="value")`."""
+        kept = [row for row in self.rows() if all(row[key] == x for key, x in values.items())]
+        return Table.of(self.name, self.keys, kept)
+
+    def numbers(self, column: str) -> Float[np.ndarray, "rows"]:
+        """A column as an array; NaN is undefined."""
+        return np.array(self.columns.get(column, []), dtype=float)
+
+    def to_pandas(self) -> Any:
+        """The table as a pandas DataFrame.
+
+        Raises:
+            MissingExtra: pandas is not installed.
+        """
+        try:
+            pandas = import_module("pandas")
+        except ImportError:
+            raise MissingExtra("to_pandas()", "pandas", "pandas") from None
+        return pandas.DataFrame(self.columns)
+
+
+class Check(Stored):
+    """A control whose answer is known.
+
+    Attributes:
+        must_be: the answer, in words.
+        largest: the largest difference from it.
+        n, n_wrong: how many were looked at, and how many differ by more than they may.
+        says: what a failure of the check means.
+    """
+
+    name: str
+    must_be: str
+    largest: Number
+    n: int
+    n_wrong: int
+    unit: str = ""
+    says: str = ""
+
+    @property
+    def passed(self) -> bool:
+        return self.n_wrong == 0
+
+
+class Values(Stored):
+    """The numbers of every example: here, or in a file beside the record.
+
+    Attributes:
+        unit: what an example is: "pair", "example", "edge".
+        ids, groups: of each example, its name and the unit that intervals respect.
+        columns: each a number for every id.
+        file, sha256: where the numbers are, if not here.
+    """
+
+    unit: str
+    ids: list[str] = Field(default_factory=list)
+    groups: list[str] = Field(default_factory=list)
+    columns: dict[str, list[Number]] = Field(default_factory=dict)
+    file: str = ""
+    sha256: str = ""
+
+    @model_validator(mode="after")
+    def _complete(self) -> Self:
+        for name, column in {"groups": self.groups, **self.columns}.items():
+            if len(column) != len(self.ids):
+                raise ValueError(f"{name} has {len(column)} values for {len(self.ids)} ids")
+        return self
+
+
+class Selection(Stored):
+    """What was chosen of a source of examples, and what was left out of it.
+
+    Attributes:
+        kept: examples that were used.
+        dropped: examples that were not, by reason.
+        alignment: how tokens of prompts were made to match, by way (see `mechassay.alignment`).
+        hash: of the content that was kept.
+        notes: what the source says of itself, such as that rows repeat each other.
+        counts: other numbers of the choice.
+    """
+
+    hash: str
+    task: str = ""
+    version: int = 1
+    split: str = ""
+    counterfactual: str = ""
+    keep: str = ""
+    pairing: str = ""
+    seed: int | None = None
+    settings: Args = Field(default_factory=dict)
+    kept: int = 0
+    dropped: dict[str, int] = Field(default_factory=dict)
+    alignment: dict[str, int] = Field(default_factory=dict)
+    notes: dict[str, str] = Field(default_factory=dict)
+    counts: dict[str, int] = Field(default_factory=dict)
+
+    @classmethod
+    def of(cls, plain: Mapping[str, Any]) -> Selection:
+        """From plain values; numbers under names of their own become `counts`."""
+        own = {key: value for key, value in plain.items() if key in cls.model_fields}
+        counts = dict(own.pop("counts", {}))
+        for key, value in plain.items():
+            if key not in cls.model_fields:
+                counts |= value if isinstance(value, Mapping) else {key: value}
+        return cls(**own, counts=counts)
 
 
 class Provenance(Stored):
@@ -113,28 +314,114 @@ def failure_of(cell: dict[str, str], error: Exception) -> Failure:
 
 
 class Record(Stored):
-    """One evaluation of one method on one task with one model.
+    """One cell of a run, done: one method on one task with one model, for example.
 
-    `data` says for the train and the test pairs what was chosen: settings, pairs kept, pairs
-    dropped by reason, and the hash of their content (see `mechassay.pairs.Pairs.selection`).
+    Attributes:
+        kind: which system measured: "faithfulness", "accuracy", "adversarial".
+        cell: the names by which the run asked for it: model, task, method.
+        specs: what took part, by its role: model, task, method, metric, and whatever else.
+        realised: what it took: seconds, memory.
+        data: what was chosen, by role: the train and the test pairs.
+        warnings: what a reader has to know.
     """
 
-    format: int = FORMAT
+    format: Literal[2] = FORMAT
     kind: str
-    model: Spec
-    task: Spec
-    method: Spec
-    metric: Spec
+    cell: dict[str, str] = Field(default_factory=dict)
+    specs: dict[str, Spec]
     measures: list[Measure]
-    per_example: dict[str, list[Number]]
-    example_ids: list[str]
-    groups: list[str]
-    curves: dict[str, Any] = Field(default_factory=dict)
-    controls: dict[str, Any] = Field(default_factory=dict)
+    tables: list[Table] = Field(default_factory=list)
+    checks: list[Check] = Field(default_factory=list)
+    values: Values | None = None
     realised: dict[str, Number] = Field(default_factory=dict)
-    data: dict[str, Any] = Field(default_factory=dict)
+    data: dict[str, Selection] = Field(default_factory=dict)
     warnings: list[str] = Field(default_factory=list)
     provenance: Provenance
+
+    @property
+    def model(self) -> Spec:
+        return self._spec("model")
+
+    @property
+    def task(self) -> Spec:
+        return self._spec("task")
+
+    @property
+    def method(self) -> Spec:
+        return self._spec("method")
+
+    @property
+    def metric(self) -> Spec:
+        return self._spec("metric")
+
+    def _spec(self, role: str) -> Spec:
+        return self.specs.get(role) or Spec(name="")
+
+    @property
+    def n(self) -> int:
+        """Examples that the record is about."""
+        held = len(self.values.ids) if self.values else 0
+        return held or max((measure.n for measure in self.measures), default=0)
+
+    @property
+    def n_groups(self) -> int:
+        """Groups of its examples."""
+        return len(set(self.values.groups)) if self.values else 0
+
+    def measure(self, name: str, of: str = "result") -> Measure | None:
+        """The measure of that name, if the record has it."""
+        return next((m for m in self.measures if (m.name, m.of) == (name, of)), None)
+
+    def value(self, name: str, of: str = "result") -> float:
+        """The value of a measure; NaN if the record does not have it."""
+        found = self.measure(name, of)
+        return math.nan if found is None else found.value
+
+    def has_table(self, name: str) -> bool:
+        """Whether there is a table of that name."""
+        return any(table.name == name for table in self.tables)
+
+    def table(self, name: str) -> Table:
+        """The table of that name.
+
+        Raises:
+            UnknownName: there is none.
+        """
+        for table in self.tables:
+            if table.name == name:
+                return table
+        raise UnknownName("table of the record", name, [table.name for table in self.tables])
+
+    def changed(self, **fields: Any) -> Record:
+        """The record with other fields; a spec by its role: `record.changed(task=Spec(...))`."""
+        specs = {role: fields.pop(role) for role in list(fields) if role in self.specs}
+        return self.model_copy(update={**fields, "specs": {**self.specs, **specs}})
+
+
+def read_record(source: Path | bytes | str) -> Record:
+    """A stored record of any format, from its file or its text.
+
+    Raises:
+        BadFile: truncated, foreign, or of a format that this version does not know.
+    """
+    text = source.read_bytes() if isinstance(source, Path) else source
+    name = str(source) if isinstance(source, Path) else "text"
+    try:
+        plain = json.loads(text)
+        if isinstance(plain, dict) and plain.get("format", 1) == 1:
+            return Record.model_validate(upgraded(plain))
+        return Record.model_validate_json(text)
+    except ValidationError as error:
+        raise BadFile(f"{name}: not a record ({first_mistake(error)}).") from None
+    except (ValueError, KeyError, TypeError, IndexError) as error:
+        said = str(error).splitlines()[0]
+        raise BadFile(f"{name}: not a record ({type(error).__name__}: {said}).") from None
+
+
+def first_mistake(error: ValidationError) -> str:
+    """The first thing that is wrong with a file, and where."""
+    first = error.errors()[0]
+    return f"{'.'.join(map(str, first['loc'])) or 'file'}: {first['msg']}"
 
 
 def provenance(*, device: str, dtype: str, seed: int, data_hash: str = "") -> Provenance:

@@ -13,7 +13,6 @@ import mechassay as ma
 from mechassay.circuits import FaithfulnessCurve, differences_of
 from mechassay.circuits.areas import FRACTIONS, AreaRule
 from mechassay.circuits.differences import AreaName, Differences, _simultaneous
-from mechassay.circuits.record import record_of
 from mechassay.errors import BadUsage
 from mechassay.progress import SILENT
 from mechassay.records import Spec
@@ -89,7 +88,7 @@ def test_a_difference_is_resampled_as_by_hand(curves: list[FaithfulnessCurve]) -
 
 def test_records_give_what_curves_give(curves: list[FaithfulnessCurve]) -> None:
     records = [
-        record_of(each, model=Spec(name="m"), task=Spec(name="t"), method=Spec(name=each.label))
+        each.record(model=Spec(name="m"), task=Spec(name="t"), method=Spec(name=each.label))
         for each in curves
     ]
     for area in ("cpr", "cmd"):

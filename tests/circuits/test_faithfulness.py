@@ -11,6 +11,7 @@ import torch
 from mechassay.circuits import (
     EAP,
     Circuit,
+    Controls,
     EAPIGInputs,
     EdgeScores,
     ExactPatching,
@@ -19,7 +20,6 @@ from mechassay.circuits import (
     faithfulness_curve,
     run_controls,
 )
-from mechassay.circuits.record import load_controls, record_of, save_controls
 from mechassay.errors import BadFile, BadUsage, GraphMismatch, NonFinite, OutOfMemory, UnknownName
 from mechassay.graph import Graph
 from mechassay.models import memory
@@ -62,14 +62,14 @@ def test_chunks_do_not_change_values(
 
 def test_controls_may_be_shared(case: Subject, scores: EdgeScores, tmp_path: Path) -> None:
     controls = run_controls(case.model, case.batch)
-    save_controls(controls, tmp_path / "controls.safetensors")
+    controls.save(tmp_path / "controls.safetensors")
     alone = faithfulness_curve(case.model, scores, case.batch, profile="mib-2025")
     shared = faithfulness_curve(
         case.model,
         scores,
         case.batch,
         profile="mib-2025",
-        controls=load_controls(tmp_path / "controls.safetensors"),
+        controls=Controls.load(tmp_path / "controls.safetensors"),
     )
     assert alone.cpr == shared.cpr
     assert alone.cpr_interval == shared.cpr_interval
@@ -95,16 +95,18 @@ def test_in_sample_evaluation_is_named(case: Subject, scores: EdgeScores) -> Non
 
 def test_record_of_a_curve_survives_json(case: Subject, scores: EdgeScores) -> None:
     curve = faithfulness_curve(case.model, scores, case.batch)
-    record = record_of(
-        curve, model=Spec(name="tiny"), task=Spec(name="none"), method=Spec(name="eap-ig-inputs")
+    record = curve.record(
+        model=Spec(name="tiny"), task=Spec(name="none"), method=Spec(name="eap-ig-inputs")
     )
     again = Record.model_validate_json(record.model_dump_json())
     assert again.model_dump_json() == record.model_dump_json()
-    assert again.per_example["clean"] == pytest.approx(curve.controls.full.tolist())
-    f = (np.mean(again.per_example["value@0.5"]) - np.mean(again.per_example["empty"])) / (
-        np.mean(again.per_example["clean"]) - np.mean(again.per_example["empty"])
+    assert again.values is not None
+    values = again.values.columns
+    assert values["clean"] == pytest.approx(curve.controls.full.tolist())
+    f = (np.mean(values["value@0.5"]) - np.mean(values["empty"])) / (
+        np.mean(values["clean"]) - np.mean(values["empty"])
     )
-    stored = again.curves["value"]["faithfulness"][8]
+    stored = again.table("curve").where(of="result", ranking="value").columns["f"][8]
     assert stored is None or stored == pytest.approx(f)
 
 
@@ -202,6 +204,6 @@ def test_eap_refuses_an_objective_without_gradient_at_the_clean_run(
 
 
 def test_a_file_of_another_kind(case: Subject, tmp_path: Path) -> None:
-    save_controls(run_controls(case.model, case.batch), tmp_path / "controls.safetensors")
+    run_controls(case.model, case.batch).save(tmp_path / "controls.safetensors")
     with pytest.raises(BadFile, match="holds 'controls'; expected 'edge_scores'"):
         EdgeScores.load(tmp_path / "controls.safetensors")

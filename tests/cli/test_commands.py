@@ -56,8 +56,10 @@ def test_run_writes_scores_records_and_a_report(folder: Path, tmp_path: Path, ru
     assert sorted(file.stem for file in out.glob("records/*/*.json")) == sorted(names)
     record = Record.model_validate_json(held(out, "records", f"{names[1]}.json").read_text())
     assert record.method.args["points"] == "midpoint"
-    assert len(record.example_ids) == len(record.per_example["clean"]) == 12
-    assert set(record.controls["random"]["seeds"]) == {"0", "1", "2"}
+    assert record.values is not None
+    assert len(record.values.ids) == len(record.values.columns["clean"]) == 12
+    random = record.table("curve").where(of="control:random")
+    assert set(random.columns["seed"]) == {0, 1, 2}
     assert EdgeScores.load(held(out, "scores", "eap.safetensors")).provenance["n_examples"] == 8
     assert "<svg" in (out / "report.html").read_text()
     for name in ("eap", "random"):
@@ -91,7 +93,7 @@ def test_what_a_file_repeats_is_a_warning_of_its_records(
         done.err,
         record.warnings,
     )
-    assert len(set(record.groups)) == 4
+    assert record.n_groups == 4
     assert any(
         warning.startswith("5 of 5 examples (0, 1, 2, ...) are among those")
         for warning in record.warnings
@@ -122,13 +124,14 @@ def test_scores_of_nodes_neurons_and_routes_run_like_those_of_edges(
     }
     assert set(records) == {"nap-ig steps=2", "nap level=node", "ifr", "eap"}
     for record in records.values():
-        sizes = record.curves["value"]
+        sizes = record.table("curve").where(of="result", ranking="value").columns
         # A circuit never holds more than was asked for, in edges or in edges' worth of neurons.
         assert all(
             kept <= max(1, asked) for kept, asked in zip(sizes["kept"], sizes["asked"], strict=True)
         )
         assert sizes["kept"][-1] > 0
-    assert records["ifr"].curves["value"]["kept"] != records["eap"].curves["value"]["kept"]
+    kept, others = (records[name].table("curve").columns["kept"] for name in ("ifr", "eap"))
+    assert kept != others
     assert (out / "report.html").is_file() and run("report", out).code == 0
     before = os.stat(held(out, "records", "ifr.json")).st_mtime_ns
     assert run(*words).code == 0 and os.stat(held(out, "records", "ifr.json")).st_mtime_ns == before
@@ -197,14 +200,13 @@ def test_an_ablation_is_kept_with_the_run(folder: Path, tmp_path: Path, run: Run
     held(out, "kept", "controls.safetensors").unlink()
     run(*words)
     again = Record.model_validate_json(held(out, "records", "eap.json").read_text())
-    assert again.per_example == record.per_example
+    assert again.values == record.values
     plain = tmp_path / "plain"
     run(*small(folder, plain, "--method", "eap"))
     other = Record.model_validate_json(held(plain, "records", "eap.json").read_text())
-    assert (
-        other.per_example["clean"] == record.per_example["clean"]
-        and other.per_example["empty"] != record.per_example["empty"]
-    )
+    assert other.values is not None and record.values is not None
+    mine, theirs = record.values.columns, other.values.columns
+    assert theirs["clean"] == mine["clean"] and theirs["empty"] != mine["empty"]
     assert (
         "Unknown ablation 'means'. Did you mean 'mean'?"
         in run(*small(folder, tmp_path / "x", "--ablation", "means")).line
@@ -214,7 +216,8 @@ def test_an_ablation_is_kept_with_the_run(folder: Path, tmp_path: Path, run: Run
 def test_train_and_test_pairs_differ(folder: Path, tmp_path: Path, run: Run) -> None:
     run(*small(folder, tmp_path / "out", "--method", "eap"))
     record = Record.model_validate_json(held(tmp_path / "out", "records", "eap.json").read_text())
-    assert all(name.startswith("ioi-test-") for name in record.example_ids)
+    assert record.values is not None
+    assert all(name.startswith("ioi-test-") for name in record.values.ids)
     assert not any("in-sample" in warning for warning in record.warnings)
 
 

@@ -46,7 +46,7 @@ def test_score_writes_records_tables_and_a_page_and_goes_on(
     assert done.code == 0, done.err
     (file,) = out.glob("records/*.json")
     record = Record.model_validate_json(file.read_text())
-    assert record.kind == "accuracy" and len(record.example_ids) == record.data["test"]["kept"] == 6
+    assert record.kind == "accuracy" and record.n == record.data["test"].kept == 6
     by_name = {each.name: each for each in record.measures}
     assert by_name["greedy@original"].n == 6 and by_name["chance@original"].value == 0.5
     assert (
@@ -147,13 +147,11 @@ def test_records_say_what_was_chosen_and_whether_the_model_can_do_it(
     ]
     assert run(*words).code == 0
     record = Record.model_validate_json(held(out, "records", "random.json").read_text())
-    assert record.data["train"]["kept"] == 4 and record.data["test"]["kept"] == 20
+    assert record.data["train"].kept == 4 and record.data["test"].kept == 20
+    assert record.data["test"].hash == record.provenance.data_hash != record.data["train"].hash
     assert (
-        record.data["test"]["hash"] == record.provenance.data_hash != record.data["train"]["hash"]
-    )
-    assert (
-        record.data["test"]["dropped"] == {}
-        and record.data["test"]["counterfactual"] == "s2_io_flip_counterfactual"
+        record.data["test"].dropped == {}
+        and record.data["test"].counterfactual == "s2_io_flip_counterfactual"
     )
     by_name = {each.name: each for each in record.measures}
     assert by_name["chance"].value == 0.5 and 0 <= by_name["accuracy"].value <= 1

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import xml.etree.ElementTree as ElementTree
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -11,11 +11,13 @@ import pytest
 import torch
 
 from mechassay.circuits.areas import Rule
+from mechassay.circuits.curve import area_measure
 from mechassay.circuits.faithfulness import Controls, FaithfulnessCurve
 from mechassay.circuits.scores import Circuit, EdgeScores
 from mechassay.graph import Graph
-from mechassay.records import Measure, Provenance, Record, Spec
+from mechassay.records import Measure, Provenance, Record, Spec, Table, Values
 from mechassay.report.canvas import Drawing
+from mechassay.stats.intervals import Interval
 
 FRACTIONS = [0.01, 0.1, 0.2, 1.0]
 N_EDGES = 1000
@@ -23,17 +25,32 @@ NAN = float("nan")
 SVG = "{http://www.w3.org/2000/svg}"
 
 
-def line(
-    f: list[float | None], half: float = 0.05, kept: list[int] | None = None
-) -> dict[str, Any]:
-    return {
-        "asked": [10, 100, 200, 1000],
-        "kept": kept or [8, 90, 200, 1000],
-        "metric": [0.0] * 4,
-        "faithfulness": f,
-        "low": [None if value is None else value - half for value in f],
-        "high": [None if value is None else value + half for value in f],
-    }
+def points(
+    f: list[float | None],
+    of: str = "result",
+    seed: int | None = None,
+    kept: list[int] | None = None,
+) -> list[dict[str, Any]]:
+    """Rows of the table of faithfulness: both rankings of a result, one of a control."""
+    return [
+        {
+            "ranking": by,
+            "of": of,
+            "seed": seed,
+            "fraction": fraction,
+            "asked": [10, 100, 200, 1000][place],
+            "kept": (kept or [8, 90, 200, 1000])[place],
+            "metric": 0.0,
+            "f": f[place],
+            "low": None if f[place] is None else f[place] - 0.05,
+            "high": None if f[place] is None else f[place] + 0.05,
+        }
+        for by in ("value", "magnitude")[: 1 if seed is not None else 2]
+        for place, fraction in enumerate(FRACTIONS)
+    ]
+
+
+Triple = tuple[float, float, float]
 
 
 @pytest.fixture
@@ -45,57 +62,67 @@ def make_record() -> Callable[..., Record]:
     def make(
         method: str = "eap",
         *,
-        cpr: tuple[float, float, float] = (0.9, 0.8, 1.0),
+        cpr: Triple = (0.9, 0.8, 1.0),
+        random_cpr: Triple = (0.21, 0.2, 0.22),
+        gain: Triple | None = None,
         f: list[float | None] | None = None,
         kept: list[int] | None = None,
         ids: list[str] | None = None,
         model: str = "tiny-model",
+        task: Spec | None = None,
         profile: str = "strict",
         denominator: tuple[float, float] = (1.0, 2.0),
         seeds: int = 3,
+        measures: Sequence[Measure] = (),
         **changes: Any,
     ) -> Record:
         names = ids or [f"pair-{i}" for i in range(5)]
-        shape = line([0.5, 0.8, 0.9, 1.0] if f is None else f, kept=kept)
-        random = {
-            str(seed): {
-                "cpr": 0.2 + 0.01 * seed,
-                "cmd": 0.8 - 0.01 * seed,
-                **line([0.0, 0.01 * seed, 0.1, 1.0]),
-            }
+
+        def area(name: str, numbers: Triple, of: str = "result") -> Measure:
+            value, low, high = numbers
+            return area_measure(name, value, Interval(low, high), of=of, n=len(names))
+
+        less = gain or tuple(each - random_cpr[0] for each in cpr)
+        controls = [
+            measure
+            for kind in ("random", "random-paths")
+            for measure in (
+                area("cpr", random_cpr, f"control:{kind}"),
+                area("cpr", less, f"difference:{kind}"),
+                area("cmd", (0.79, 0.78, 0.8), f"control:{kind}"),
+                area("cmd", (-0.67, -0.74, -0.59), f"difference:{kind}"),
+            )
+        ]
+        low, high = denominator
+        full = Measure(name="denominator", of="control:full", value=NAN, low=low, high=high)
+        shape = points([0.5, 0.8, 0.9, 1.0] if f is None else f, kept=kept)
+        random = [
+            row
+            for kind in ("random", "random-paths")
             for seed in range(seeds)
-        }
-        control = {
-            "cpr": 0.21,
-            "cpr_interval": [0.2, 0.22],
-            "cpr_difference": [each - 0.21 for each in cpr],
-            "cmd": 0.79,
-            "cmd_interval": [0.78, 0.8],
-            "cmd_difference": [-0.67, -0.74, -0.59],
-            "seeds": random,
-        }
+            for row in points([0.0, 0.01 * seed, 0.1, 1.0], f"control:{kind}", seed)
+        ]
+        keys = ("clean", "empty", *(f"value@{p:g}" for p in FRACTIONS))
+        columns = {key: [1.25] * len(names) for key in keys}
+        about = task or Spec(name="ioi", args={"split": "test", "counterfactual": "abc"})
         fields: dict[str, Any] = {
             "kind": "faithfulness",
-            "model": Spec(name=model, args={"family": "gpt2", "n_edges": N_EDGES}),
-            "task": Spec(name="ioi", args={"split": "test", "counterfactual": "abc"}),
-            "method": Spec(name=method),
-            "metric": Spec(name="logit_diff", args={"profile": profile}),
+            "cell": {"model": model, "task": about.name, "method": method},
+            "specs": {
+                "model": Spec(name=model, args={"family": "gpt2", "n_edges": N_EDGES}),
+                "task": about,
+                "method": Spec(name=method),
+                "metric": Spec(name="logit_diff", args={"profile": profile}),
+            },
             "measures": [
-                Measure(name="cpr", value=cpr[0], low=cpr[1], high=cpr[2], n=len(names)),
-                Measure(name="cmd", value=0.1234, low=0.05, high=0.2, n=len(names)),
+                area("cpr", cpr),
+                area("cmd", (0.1234, 0.05, 0.2)),
+                *measures,
+                full,
+                *(controls if seeds else ()),
             ],
-            "per_example": {
-                key: [1.25] * len(names)
-                for key in ("clean", "empty", *(f"value@{p:g}" for p in FRACTIONS))
-            },
-            "example_ids": names,
-            "groups": names,
-            "curves": {"fractions": FRACTIONS, "value": shape, "magnitude": shape},
-            "controls": {
-                "denominator": [*denominator, 0.95],
-                "random": control,
-                "random-paths": control,
-            },
+            "tables": [Table.of("curve", ("ranking", "of", "seed", "fraction"), [*shape, *random])],
+            "values": Values(unit="pair", ids=names, groups=names, columns=columns),
             "realised": {"localize_seconds": 1.5, "evaluate_seconds": 2.0},
             "provenance": Provenance(
                 created="2026-01-01T00:00:00+00:00",
@@ -119,11 +146,12 @@ def make_record() -> Callable[..., Record]:
 @pytest.fixture
 def undefined(make_record: Callable[..., Record]) -> Record:
     """A record in which every f and area is NaN, as it comes back from JSON."""
-    record = make_record(cpr=(NAN, NAN, NAN), f=[None] * 4, denominator=(-0.5, 0.7))
-    broken = [Measure(name=name, value=NAN, n=5, n_undefined=4) for name in ("cpr", "cmd")]
-    return Record.model_validate_json(
-        record.model_copy(update={"measures": broken}).model_dump_json()
+    record = make_record(
+        cpr=(NAN, NAN, NAN), gain=(NAN, NAN, NAN), f=[None] * 4, denominator=(-0.5, 0.7)
     )
+    broken = [area_measure(name, NAN, n=5, n_undefined=4) for name in ("cpr", "cmd")]
+    others = [measure for measure in record.measures if measure.of != "result"]
+    return Record.model_validate_json(record.changed(measures=[*broken, *others]).model_dump_json())
 
 
 @pytest.fixture(scope="session")

@@ -6,9 +6,10 @@ import xml.etree.ElementTree as ElementTree
 
 import pytest
 
-from mechassay.records import Failure, Measure, Record, Spec, provenance
-from mechassay.report.accuracy import accuracy_grids, draw_accuracy, short, write_accuracy
+from mechassay.records import Failure, Measure, Record, Spec, Values, provenance
 from mechassay.report.figures import svg
+from mechassay.report.kinds.accuracy import draw_accuracy, sections, short, tables
+from mechassay.report.page import markdown, render
 
 
 def record(model: str, task: str = "mcqa", *, ranked: bool = True, **args: object) -> Record:
@@ -29,14 +30,14 @@ def record(model: str, task: str = "mcqa", *, ranked: bool = True, **args: objec
     ids = [str(i) for i in range(50)]
     return Record(
         kind="accuracy",
-        model=Spec(name=model),
-        task=spec,
-        method=Spec(name="behaviour"),
-        metric=Spec(name="accuracy"),
+        specs={
+            "model": Spec(name=model),
+            "task": spec,
+            "method": Spec(name="behaviour"),
+            "metric": Spec(name="accuracy"),
+        },
         measures=measures,
-        per_example={},
-        example_ids=ids,
-        groups=ids,
+        values=Values(unit="example", ids=ids, groups=ids),
         provenance=about,
     )
 
@@ -45,8 +46,8 @@ def test_grids() -> None:
     failure = Failure(
         cell={"model": "c", "task": "ioi"}, error="BadPairs", message="too few | pairs"
     )
-    overall, mcqa = accuracy_grids([record("a"), record("b", ranked=False)], [failure])
-    assert overall.columns == (
+    overall, mcqa = tables([record("a"), record("b", ranked=False)], [failure])
+    assert overall.headings == (
         "task",
         "a: greedy",
         "a: ranked choice",
@@ -55,7 +56,7 @@ def test_grids() -> None:
         "chance",
         "n",
     )
-    assert overall.rows[0] == (
+    assert overall.texts[0] == (
         "mcqa",
         "0.90 [0.80, 0.95]",
         "0.96 [0.86, 0.99]",
@@ -64,22 +65,22 @@ def test_grids() -> None:
         "0.25",
         "50",
     )
-    assert overall.rows[1] == ("ioi", "c failed: too few | pairs")
-    assert [row[0] for row in mcqa.rows] == [
+    assert overall.texts[1] == ("ioi", "c failed: too few | pairs")
+    assert [row[0] for row in mcqa.texts] == [
         "original",
         "noun",
     ], "a kind without a right answer has no row"
-    assert mcqa.rows[1][-1] == "48"
+    assert mcqa.texts[1][-1] == "48"
 
 
 def test_settings_make_another_task() -> None:
-    grids = accuracy_grids([record("a", n_choices=4), record("a", n_choices=6)])
+    grids = tables([record("a", n_choices=4), record("a", n_choices=6)])
     assert [grid.title for grid in grids] == [
         "Original prompts",
         "mcqa (n_choices=4)",
         "mcqa (n_choices=6)",
     ]
-    grids = accuracy_grids([record("a", labels="strict"), record("a", labels="mib-2025")])
+    grids = tables([record("a", labels="strict"), record("a", labels="mib-2025")])
     assert [grid.title for grid in grids] == ["Original prompts", "mcqa", "mcqa (labels=mib-2025)"]
 
 
@@ -89,16 +90,16 @@ def test_the_scoring_of_mib_is_a_column_where_a_record_has_it() -> None:
         *lax.measures,
         Measure(name="mib-2025@original", value=0.5, low=0.4, high=0.6, n=50),
     ]
-    overall, mcqa = accuracy_grids([record("a"), lax.model_copy(update={"measures": measures})])
+    overall, mcqa = tables([record("a"), lax.model_copy(update={"measures": measures})])
     columns = [
         f"{model}: {name}" for model in "ab" for name in ("greedy", "ranked choice", "mib-2025")
     ]
-    assert overall.columns == ("task", *columns, "chance", "n") == ("task", *mcqa.columns[1:])
-    assert overall.rows[0][3] == "–" and overall.rows[0][6] == "0.50 [0.40, 0.60]"
+    assert overall.headings == ("task", *columns, "chance", "n") == ("task", *mcqa.headings[1:])
+    assert overall.texts[0][3] == "–" and overall.texts[0][6] == "0.50 [0.40, 0.60]"
 
 
 def test_another_word_set_makes_another_task() -> None:
-    grids = accuracy_grids([record("a", "ioi", words="own"), record("a", "ioi", words="paper")])
+    grids = tables([record("a", "ioi", words="own"), record("a", "ioi", words="paper")])
     assert [grid.title for grid in grids] == ["Original prompts", "ioi", "ioi (words=paper)"]
 
 
@@ -110,22 +111,17 @@ def test_few_examples_are_not_rounded_below_chance() -> None:
         Measure(name="greedy@original", value=0.25, low=0.0456, high=0.6994, n=4),
         Measure(name="chance@original", value=0.25, n=4),
     ]
-    overall, *_ = accuracy_grids([record("a").model_copy(update={"measures": few})])
-    assert overall.rows[0] == ("mcqa", "0.25 [0.05, 0.70]", "–", "0.25", "4")
+    overall, *_ = tables([record("a").model_copy(update={"measures": few})])
+    assert overall.texts[0] == ("mcqa", "0.25 [0.05, 0.70]", "–", "0.25", "4")
 
 
 def test_page_and_markdown() -> None:
-    page, markdown = write_accuracy(
-        [record("<a>")],
-        [Failure(cell={"model": "c", "task": "x"}, error="E", message="a | b")],
-        title="T",
-    )
+    failure = Failure(cell={"model": "c", "task": "x"}, error="E", message="a | b")
+    made = sections([record("<a>")], [failure])
+    page, text = render("T", made), markdown(made)
     assert "&lt;a&gt;" in page and "<a>" not in page and "<svg" in page
-    assert "a \\| b" in markdown and "| mcqa | 0.90 [0.80, 0.95] |" in markdown
-    empty, _ = write_accuracy(
-        [], [Failure(cell={"model": "c", "task": "x"}, error="E", message="m")], title="T"
-    )
-    assert "c failed: m" in empty
+    assert "a \\| b" in text and "| mcqa | 0.90 [0.80, 0.95] |" in text
+    assert "c failed: a | b" in render("T", sections([], [failure]))
 
 
 def test_the_figure_shows_every_kind() -> None:

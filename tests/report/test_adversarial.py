@@ -16,25 +16,25 @@ from rich.console import Console
 
 from mechassay.adversarial import statistics
 from mechassay.progress import SILENT
-from mechassay.records import Record
-from mechassay.report.adversarial import (
+from mechassay.records import Record, Table
+from mechassay.report.distributions import draw_distribution, together
+from mechassay.report.heat_maps import HeatMap, draw_heat_map, heat_maps_of, map_words
+from mechassay.report.kinds.adversarial import (
     about,
-    adversarial_page,
-    broken,
-    controls_grid,
-    exceedance_grid,
-    group_grid,
+    exceedance_table,
     marked,
-    nats,
-    overview_grid,
+    overview_table,
     short_names,
-    summary_grid,
+    summary_table,
     verdict,
-    worse_labels_text,
 )
-from mechassay.report.adversarial_figures import draw_distribution, together
-from mechassay.report.heat_maps import draw_heat_map, flat_map, map_words
-from mechassay.report.tables import print_grids
+from mechassay.report.kinds.adversarial_labels import groups_of, label_table, worse_labels_text
+from mechassay.report.nats import nats, summary
+from mechassay.report.page import render
+from mechassay.report.reports import kind_of
+from mechassay.report.sections import broken, checks_table
+from mechassay.report.tables import print_tables
+from mechassay.runs import adversarial_tables as tables
 from mechassay.runs.adversarial import AdversarialJob, AdversarialRun
 from mechassay.runs.names import load_named
 from mechassay.stats.design import DESIGN_KINDS
@@ -61,13 +61,21 @@ def page(records: list[Record]) -> str:
     return adversarial_page(records)
 
 
-def spoiled(record: Record) -> Record:
-    controls = {**record.controls, "failures": ["The full circuit does not give KL = 0 & <more>."]}
-    controls["checks"] = [
-        {**record.controls["checks"][0], "passed": False},
-        *record.controls["checks"][1:],
+def adversarial_page(records: list[Record]) -> str:
+    return render("Adversarial", kind_of(records).sections(records))
+
+
+def with_table(record: Record, name: str, rows: list[dict[str, Any]]) -> Record:
+    """The record with other rows in one of its tables."""
+    tables = [
+        Table.of(name, table.keys, rows) if table.name == name else table for table in record.tables
     ]
-    return record.model_copy(update={"controls": controls})
+    return record.changed(tables=tables)
+
+
+def spoiled(record: Record) -> Record:
+    wrong = {"n_wrong": 1, "says": "The full circuit does not give KL = 0 & <more>."}
+    return record.changed(checks=[record.checks[0].model_copy(update=wrong), *record.checks[1:]])
 
 
 def test_the_page_stands_alone(page: str) -> None:
@@ -82,11 +90,11 @@ def test_failures_come_before_everything_else(records: list[Record]) -> None:
     place = page.index("Controls fail: do not use these results.")
     assert place < page.index('class="verdict"') < page.index("<h2>")
     assert "KL = 0 &amp; &lt;more&gt;" in page
-    assert controls_grid([spoiled(records[1])]).rows[0][-1] == "NO"
+    assert checks_table([spoiled(records[1])]).texts[0][-1] == "NO"
 
 
 def test_the_verdict_is_computed(records: list[Record]) -> None:
-    rows = {row["name"]: row for row in records[1].curves["summary"]}
+    rows = summary(records[1])
     text = verdict(records[1])
     assert text.startswith(f"{nats(rows['mean']['value'])} nats from the model on average")
     assert f"the worst of 480 is {nats(rows['max']['value'])}" in text
@@ -95,8 +103,8 @@ def test_the_verdict_is_computed(records: list[Record]) -> None:
 
 def test_tables_show_the_record(records: list[Record]) -> None:
     record = records[1]
-    rows = {row[0]: row for row in summary_grid(record).rows}
-    stored = {row["name"]: row for row in record.curves["summary"]}
+    rows = {row[0]: row for row in summary_table(record).texts}
+    stored = summary(record)
     assert rows["count"][1] == "480"
     assert (
         rows["50%"][1].startswith(nats(stored["50%"]["value"]))
@@ -104,12 +112,12 @@ def test_tables_show_the_record(records: list[Record]) -> None:
     )
     assert rows["99.9%"][3] == "too few pairs" and rows["max"][3] == rows["mean"][3] == ""
     assert rows["max"][2] == f"{stored['max']['z']:.2f}"
-    overview = {row[0]: row for row in overview_grid(records).rows}
+    overview = {row[0]: row for row in overview_table(records).texts}
     assert (
         overview["truth"][1] == "9" and overview["empty circuit"][-1] == "–" and len(overview) == 5
     )
-    assert len(overview_grid(records, short=True).columns) < len(overview_grid(records).columns)
-    assert exceedance_grid(record).rows[-1][0] == "5 nats"
+    assert len(overview_table(records, short=True).columns) < len(overview_table(records).columns)
+    assert exceedance_table(record).texts[-1][0] == "5 nats"
 
 
 def test_what_has_no_interval_has_no_brackets(records: list[Record]) -> None:
@@ -117,17 +125,18 @@ def test_what_has_no_interval_has_no_brackets(records: list[Record]) -> None:
     or more lie beyond, above that not.
     """
     back = Record.model_validate_json(records[1].model_dump_json())
-    rows = {row[0]: row[1] for row in summary_grid(back).rows}
+    rows = {row[0]: row[1] for row in summary_table(back).texts}
     bracketed = {name for name, text in rows.items() if "[" in text}
     assert bracketed == {"mean", "25%", "50%", "75%"}
-    assert rows["95%"] == nats({row["name"]: row for row in back.curves["summary"]}["95%"]["value"])
+    assert rows["95%"] == nats(summary(back)["95%"]["value"])
     measures = {each.name: each for each in back.measures}
     assert (
         math.isnan(measures["99%"].low)
         and math.isnan(measures["99%"].high)
         and math.isfinite(measures["mean"].low)
     )
-    for row, stored in zip(exceedance_grid(back).rows, back.curves["exceedance"], strict=True):
+    shares = back.table("exceedance").where(of="result").rows()
+    for row, stored in zip(exceedance_table(back).texts, shares, strict=True):
         assert (
             ("[" in row[1])
             == (20 * min(stored["value"], 1 - stored["value"]) >= 5)
@@ -139,13 +148,13 @@ def test_what_has_no_interval_has_no_brackets(records: list[Record]) -> None:
 def test_rounding_has_no_z_scores(records: list[Record]) -> None:
     """The true circuit does what the model does: its divergences are rounding."""
     exact, other = records
-    assert {row["name"]: row["value"] for row in exact.curves["summary"]}["std"] < 2e-5
-    assert "standard deviations" not in verdict(exact) and "z" not in summary_grid(exact).columns
-    assert "standard deviations" in verdict(other) and "z" in summary_grid(other).columns
+    assert summary(exact)["std"]["value"] < 2e-5
+    assert "standard deviations" not in verdict(exact) and "z" not in summary_table(exact).headings
+    assert "standard deviations" in verdict(other) and "z" in summary_table(other).headings
     for record in records:
-        grid = summary_grid(record)
-        assert {len(row) for row in grid.rows} == {len(grid.columns)}
-    shown = {row[0]: row for row in summary_grid(exact).rows}
+        table = summary_table(record)
+        assert {len(row) for row in table.texts} == {len(table.columns)}
+    shown = {row[0]: row for row in summary_table(exact).texts}
     assert (
         shown["max"][1] == "≈ 0"
         and shown["50%"][2].startswith("at most")
@@ -154,7 +163,7 @@ def test_rounding_has_no_z_scores(records: list[Record]) -> None:
 
 
 def test_heat_maps_of_rounding_are_left_out(records: list[Record], page: str) -> None:
-    exact, other = (record.curves["heat_maps"] for record in records)
+    exact, other = map(heat_maps_of, records)
     assert len(exact) == len(other) == 1
     assert page.count("No heat map: every cell is ≈ 0, which is rounding.") == 1
     assert (
@@ -165,22 +174,20 @@ def test_heat_maps_of_rounding_are_left_out(records: list[Record], page: str) ->
 
 def made_map(
     cells: list[list[float | None]], *, largest: float = 1.0, left_out: tuple[int, int] = (0, 0)
-) -> dict[str, Any]:
+) -> HeatMap:
     """A heat map whose maxima are `largest` times its percentiles."""
-    labels = [
+    values = np.array(cells, dtype=float)
+    rows, columns = (
         [f"{letter}{place}" for place in range(count)]
-        for letter, count in zip("rc", np.shape(cells), strict=True)
-    ]
-    most = [[None if cell is None else cell * largest for cell in row] for row in cells]
-    empty = {"99.9%": 8.0, "99.99%": 9.0, "max": 10.0, "mean": 4.0}
-    about = {
-        "fields": ["a", "b"],
-        "labels": labels,
-        "left_out": list(left_out),
-        "largest_left_out": [7.5, None],
-        "empty": empty,
-    }
-    return {**about, "99.9%": cells, "99.99%": cells, "max": most}
+        for letter, count in zip("rc", values.shape, strict=True)
+    )
+    return HeatMap(
+        ("a", "b"),
+        (rows, columns),
+        {"99.9%": values, "99.99%": values, "max": values * largest},
+        {"99.9%": 8.0, "99.99%": 9.0, "max": 10.0, "mean": 4.0},
+        (("a", left_out[0], 7.5), ("b", left_out[1], math.nan)),
+    )
 
 
 def test_panels_of_a_heat_map_have_one_scale_from_zero() -> None:
@@ -229,9 +236,8 @@ def test_heat_maps_that_are_wide_are_readable() -> None:
 
 
 def test_rounding_is_no_heat_map() -> None:
-    assert flat_map(made_map([[-0.0, 1e-5], [0.0, None]])) and not flat_map(
-        made_map([[-0.0, 1e-5], [0.5, None]])
-    )
+    assert made_map([[-0.0, 1e-5], [0.0, None]]).is_flat
+    assert not made_map([[-0.0, 1e-5], [0.5, None]]).is_flat
 
 
 def test_percentiles_near_each_other_are_named_together() -> None:
@@ -248,11 +254,10 @@ def test_names_in_a_histogram_do_not_overlap(records: list[Record], spread: floa
         zip(("95%", "99%", "99.9%", "99.99%", "max"), 1 + spread * np.arange(5) / 5, strict=True)
     )
     rows = [
-        {**row, "value": places.get(row["name"], row["value"])} for row in record.curves["summary"]
+        {**row, "value": places.get(str(row["statistic"]), row["value"])}
+        for row in record.table("summary").rows()
     ]
-    figure = draw_distribution(
-        record.model_copy(update={"curves": {**record.curves, "summary": rows}})
-    )
+    figure = draw_distribution(with_table(record, "summary", rows))
     figure.set_dpi(100)
     figure.draw_without_rendering()
     boxes = [text.get_window_extent() for text in figure.axes[0].texts]
@@ -267,7 +272,7 @@ def test_only_exact_intervals_are_called_exact(records: list[Record]) -> None:
         task = records[1].task.model_copy(
             update={"args": {**records[1].task.args, "design": design}}
         )
-        text = about(records[1].model_copy(update={"task": task}))
+        text = about(records[1].changed(task=task))
         assert (
             ("the interval of the mean is Student's" in text)
             == ("exact" in text)
@@ -295,23 +300,20 @@ def test_circuits_that_differ_look_different_on_a_console(records: list[Record])
     assert max(map(len, shown[:10])) <= 14
     assert short_names(["a", "a"]) == ["a", "a"]
     method = records[0].method
-    named = [
-        records[0].model_copy(update={"method": method.model_copy(update={"name": name})})
-        for name in names
-    ]
+    named = [records[0].changed(method=method.model_copy(update={"name": name})) for name in names]
     console = Console(width=80, file=io.StringIO())
-    print_grids([overview_grid(named, short=True)], console)
+    print_tables([overview_table(named, short=True)], console)
     assert isinstance(console.file, io.StringIO)
     text = console.file.getvalue()
     assert all(each in text for each in shown[:10])
-    assert [row[0] for row in overview_grid(named).rows][: len(names)] == names
+    assert [row[0] for row in overview_table(named).texts][: len(names)] == names
 
 
 def test_a_population_is_exact(records: list[Record]) -> None:
     record = records[1]
     task = record.task.model_copy(update={"args": {**record.task.args, "population": True}})
-    exact = record.model_copy(update={"task": task})
-    assert {row[3] for row in summary_grid(exact).rows if row[0].endswith("%")} == {"exact"}
+    exact = record.changed(task=task)
+    assert {row[3] for row in summary_table(exact).texts if row[0].endswith("%")} == {"exact"}
     assert "with confidence" not in verdict(exact)
     assert "percentiles and maximum are exact" in adversarial_page([exact])
 
@@ -335,6 +337,7 @@ def group(
     return {
         **{
             "name": name,
+            "side": "clean",
             "labels": labels,
             "tested": tested,
             "rest": rest,
@@ -348,6 +351,12 @@ def group(
     }
 
 
+def with_groups(record: Record, *groups: dict[str, Any]) -> Record:
+    labels, fields = tables.labels(groups)
+    changed = with_table(record, "labels", labels.rows())
+    return with_table(changed, "fields", fields.rows())
+
+
 def test_worse_labels_are_named(records: list[Record]) -> None:
     found = group("object", ["kiss", "bone"], [9.0, 1.0], [7.5, 9.0], [0.01, 1.0], [True, False])
     small = group("place", ["zoo", "bar"], [2.0, 2.0], [1.99, 2.0], [0.01, 1.0], [False, False])
@@ -355,9 +364,7 @@ def test_worse_labels_are_named(records: list[Record]) -> None:
     nothing["compared"] = nothing["inputs"]
 
     def told(*groups: dict[str, Any]) -> str:
-        return worse_labels_text(
-            records[0].model_copy(update={"curves": {**records[0].curves, "groups": list(groups)}})
-        )
+        return worse_labels_text(with_groups(records[0], *groups))
 
     left = (
         "Not compared, as no other label is in their stratum: object: 5 of 1,254 prompts in 2"
@@ -382,9 +389,9 @@ def test_worse_labels_are_named(records: list[Record]) -> None:
 
 
 def test_the_table_of_labels_has_effects(records: list[Record]) -> None:
-    rows = group_grid(
-        group("object", ["kiss", "bone"], [9.0, 1.0], [7.5, 9.0], [0.01, 1.0], [True, False])
-    ).rows
+    made = group("object", ["kiss", "bone"], [9.0, 1.0], [7.5, 9.0], [0.01, 1.0], [True, False])
+    (found,) = groups_of(with_groups(records[0], made))
+    rows = label_table(found).texts
     assert rows[0] == (
         "kiss",
         "15 of 20",
@@ -403,43 +410,22 @@ def test_the_table_of_labels_has_effects(records: list[Record]) -> None:
 def test_a_run_stores_effects_and_strata(records: list[Record]) -> None:
     """Every label's numbers are those of its pairs, on the run's own values."""
     for record in records:
-        for found in record.curves["groups"]:
-            n = len(found["labels"])
-            assert all(
-                len(found[key]) == n
-                for key in (
-                    "inputs",
-                    "compared",
-                    "tested",
-                    "rest",
-                    "effect",
-                    "share",
-                    "mean_effect",
-                    "worse",
-                )
-            )
-            assert found["strata used"] <= found["strata"]
-            for tested, rest, effect in zip(
-                found["tested"], found["rest"], found["effect"], strict=True
-            ):
-                assert (effect is None) == (tested is None) and (
-                    effect is None or effect == pytest.approx(tested - rest)
-                )
+        labels = record.table("labels")
+        tested, rest, effect = (labels.numbers(key) for key in ("tested", "rest", "effect"))
+        np.testing.assert_allclose(effect, tested - rest)
+        assert {"inputs", "compared", "share", "mean_effect", "worse"} <= set(labels.columns)
+        fields = record.table("fields")
+        assert (fields.numbers("strata used") <= fields.numbers("strata")).all() and len(fields)
     exact = records[0]
     assert exact.task.args["least_effect"] == 0.05
-    assert not any(any(found["worse"]) for found in exact.curves["groups"]), (
-        "what is rounding is never worse"
-    )
+    assert not any(exact.table("labels").columns["worse"]), "what is rounding is never worse"
 
 
 def test_parts_of_prompts_are_marked_and_escaped() -> None:
-    prompt = {
-        "text": "<b> Ann & Bob, Ann",
-        "parts": {"one": [4, 7], "two": [4, 7], "all": [10, 18], "in": [10, 13], "none": [0, 0]},
-    }
-    assert (
-        marked(prompt)
-        == '&lt;b&gt; <mark title="one, two">Ann</mark> &amp; <mark title="all">Bob, Ann</mark>'
+    parts = {"one": (4, 7), "two": (4, 7), "all": (10, 18), "in": (10, 13), "none": (0, 0)}
+    assert marked("<b> Ann & Bob, Ann", parts) == (
+        '<span class="prompt">&lt;b&gt; <mark title="one, two">Ann</mark> &amp;'
+        ' <mark title="all">Bob, Ann</mark></span>'
     )
 
 

@@ -13,9 +13,10 @@ import pytest
 
 from mechassay.circuits.faithfulness import FaithfulnessCurve
 from mechassay.circuits.scores import Circuit, EdgeScores
-from mechassay.records import Failure, Measure, Record
+from mechassay.records import Failure, Record
 from mechassay.report.drawing import draw_circuit
-from mechassay.report.page import MAX_EXAMPLES, as_record, write_page
+from mechassay.report.reports import write_page
+from mechassay.report.sections import MAX_EXAMPLES
 from mechassay.report.text import verdict
 
 Make = Callable[..., Record]
@@ -149,10 +150,10 @@ def test_only_failures_and_nothing_at_all(page: Write) -> None:
         Failure(cell={"method": "a"}, error="E", message="one"),
         Failure(cell={"method": "b"}, error="E", message="two"),
     ]
-    _, found = page([], (), failures)
+    _, found = page([], (), failures, kind="faithfulness")
     for part in ("There are no results.", "2 cells failed", "E: one", "E: two"):
         assert part in found.text
-    assert "There are no results." in page([])[1].text
+    assert "There are no results." in page([], kind="faithfulness")[1].text
 
 
 def test_several_settings_stand_apart(page: Write, make_record: Make) -> None:
@@ -164,7 +165,8 @@ def test_several_settings_stand_apart(page: Write, make_record: Make) -> None:
     for part in (
         "one, ioi test, logit difference (strict)",
         "two, ioi test, logit difference (mib-2025)",
-        "E: broke",
+        "failed: E",
+        "broke",
         "Profile mib-2025",
     ):
         assert part in found.text
@@ -181,9 +183,10 @@ def test_a_curve_is_enough(tmp_path: Path, curve: FaithfulnessCurve) -> None:
     found = Page(curve.to_html(tmp_path / "curve.html").read_text(encoding="utf-8"))
     for part in ("my-<method>", "tiny-model", "Only 2 examples", "CMD without bias", "On 2 pairs,"):
         assert part in found.text
-    record = as_record(curve)
-    assert record.measures[0].value == curve.cpr and as_record(record) is record
-    assert record.curves["value"]["faithfulness"] == curve.faithfulness["value"].tolist()
+    record = curve.record()
+    assert record.measures[0].value == curve.cpr
+    line = record.table("curve").where(of="result", ranking="value")
+    assert line.numbers("f").tolist() == curve.faithfulness["value"].tolist()
 
 
 # The verdict
@@ -226,13 +229,9 @@ def test_overlap_is_said(make_record: Make, cpr: tuple[float, float, float], exp
 
 def test_what_harms_less_than_random_rankings_recovers_nothing(make_record: Make) -> None:
     """Random circuits may have a CPR below 0, which the empty circuit has not."""
-    record = make_record(cpr=(0.01, -0.01, 0.03))
-    for kind in ("random", "random-paths"):
-        record.controls[kind] |= {
-            "cpr": -0.5,
-            "cpr_interval": [-0.6, -0.4],
-            "cpr_difference": [0.51, 0.4, 0.6],
-        }
+    record = make_record(
+        cpr=(0.01, -0.01, 0.03), random_cpr=(-0.5, -0.6, -0.4), gain=(0.51, 0.4, 0.6)
+    )
     assert "cannot be told from random ones" in verdict([record])
 
 
@@ -257,11 +256,6 @@ def test_no_control_and_no_denominator(make_record: Make, undefined: Record) -> 
 
 
 def test_undefined_random_areas_give_no_verdict(make_record: Make) -> None:
-    record = make_record(measures=[Measure(name="cpr", value=0.5, low=0.4, high=0.6)])
-    for kind in ("random", "random-paths"):
-        record.controls[kind] |= {
-            "cpr": None,
-            "cpr_interval": [None, None],
-            "cpr_difference": [None, None, None],
-        }
+    nothing = (float("nan"),) * 3
+    record = make_record(cpr=(0.5, 0.4, 0.6), random_cpr=nothing, gain=nothing)
     assert "without an interval, against undefined of random edges" in verdict([record])

@@ -7,10 +7,10 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 
-from mechassay.records import Record
+from mechassay.records import Record, Values
+from mechassay.report.kinds.circuits import results_table
+from mechassay.report.kinds.suite import suite_differences, tables
 from mechassay.report.ranks import comparable, rank_text, ranked, resolved_text
-from mechassay.report.suite import suite_differences, suite_grids
-from mechassay.report.table import table_rows
 
 Make = Callable[..., Record]
 FRACTIONS = (0.01, 0.1, 0.2, 1.0)
@@ -26,8 +26,8 @@ def with_values(record: Record, f: tuple[float, ...], seed: int) -> Record:
         for p, each in zip(FRACTIONS, f, strict=True)
     }
     ends = {"clean": [1.0] * 12, "empty": [0.0] * 12}
-    return record.model_copy(
-        update={"per_example": {**ends, **values}, "example_ids": ids, "groups": ids}
+    return record.changed(
+        values=Values(unit="pair", ids=ids, groups=ids, columns={**ends, **values})
     )
 
 
@@ -46,18 +46,27 @@ def test_text(rank: tuple[int, int] | None, text: str) -> None:
 
 
 def test_ranks_stand_in_the_table(records: list[Record]) -> None:
-    rows = table_rows(records)
-    assert [row["cmd_rank"] for row in rows[:3]] == ["1–2", "1–2", "3"]
-    assert [row["cpr_rank"] for row in rows[:3]] == ["1–2", "1–2", "3"]
+    table = results_table(records)
+    for area in ("CMD", "CPR"):
+        place = table.headings.index(f"rank by {area}")
+        assert [row.cells[place] for row in table.rows[:3]] == ["1–2", "1–2", "3"]
     # The worthless case: a method alone, or records of other examples, have no rank.
-    assert table_rows(records[:1])[0]["cmd_rank"] == ""
-    other = records[1].model_copy(update={"example_ids": [f"x-{i}" for i in range(12)]})
+    assert "rank by CMD" not in results_table(records[:1]).headings
+    values = records[1].values
+    assert values is not None
+    ids = [f"x-{i}" for i in range(12)]
+    other = records[1].changed(values=values.model_copy(update={"ids": ids}))
     assert not comparable([records[0], other]) and ranked([records[0], other], "cmd") is None
 
 
 def test_ranks_and_counts_stand_in_the_suite(records: list[Record]) -> None:
-    (grid,) = (grid for grid in suite_grids(records, []) if grid.title.startswith("Rank by CMD"))
-    assert grid.rows == (("a", "1–2"), ("b", "1–2"), ("c", "3"), ("differences resolved", "2 of 3"))
+    (grid,) = (grid for grid in tables(records, []) if grid.title.startswith("Rank by CMD"))
+    assert grid.texts == (
+        ("a", "1–2"),
+        ("b", "1–2"),
+        ("c", "3"),
+        ("differences resolved", "2 of 3"),
+    )
     found = ranked(records, "cmd")
     assert found is not None and resolved_text(found) == "2 of 3"
     rows = suite_differences(records)

@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from mechassay.records import Failure, Measure, Record, Spec
-from mechassay.report.suite import MOST_COLUMNS, suite_grids, write_suite
-from mechassay.report.tables import Grid
+from mechassay.report.kinds.suite import MOST_COLUMNS, sections, tables
+from mechassay.report.page import markdown, render
+from mechassay.report.tables import Table
 from mechassay.truth.models import truth_names
 
 Make = Callable[..., Record]
@@ -15,19 +16,15 @@ Make = Callable[..., Record]
 def cell(
     make: Make, model: str, task: str, method: str = "eap", auroc: float | None = None
 ) -> Record:
-    made = make(
-        method,
-        model=model,
-        task=Spec(name=task, args={"cell": method, "cell_task": task, "counterfactual": "other"}),
-    )
-    if auroc is None:
-        return made
-    controls = {
-        **made.controls,
-        "random": {**made.controls["random"], "auroc": {"mean": 0.5, "low": 0.31, "high": 0.69}},
-    }
-    measure = Measure(name="auroc", value=auroc, low=auroc - 0.1, high=auroc + 0.1)
-    return made.model_copy(update={"measures": [*made.measures, measure], "controls": controls})
+    measures: list[Measure] = []
+    if auroc is not None:
+        made = Measure(
+            name="auroc", title="AUROC", better="up", value=auroc, low=auroc - 0.1, high=auroc + 0.1
+        )
+        chance = {"of": "control:random", "value": 0.5, "low": 0.31, "high": 0.69}
+        measures = [made, made.model_copy(update=chance)]
+    spec = Spec(name=task, args={"counterfactual": "other"})
+    return make(method, model=model, task=spec, measures=measures)
 
 
 def skipped(method: str, message: str, task: str = "mcqa") -> Failure:
@@ -39,7 +36,7 @@ def skipped(method: str, message: str, task: str = "mcqa") -> Failure:
     )
 
 
-def titled(grids: Sequence[Grid], start: str) -> list[Grid]:
+def titled(grids: Sequence[Table], start: str) -> list[Table]:
     return [grid for grid in grids if grid.title.startswith(start)]
 
 
@@ -47,15 +44,15 @@ def test_each_model_has_its_tables_and_ground_truths_have_theirs(make_record: Ma
     truth = truth_names()[0]
     records = [cell(make_record, "one", "ioi"), cell(make_record, truth, truth, auroc=0.9)]
     records += [cell(make_record, "two", "ioi"), cell(make_record, "one", "docstring", "nap")]
-    grids = suite_grids(records, [])
-    assert [(grid.title, grid.columns) for grid in titled(grids, "CMD")] == [
+    grids = tables(records, [])
+    assert [(grid.title, grid.headings) for grid in titled(grids, "CMD")] == [
         ("CMD (lower is better), one", ("method", "ioi", "docstring")),
         ("CMD (lower is better), two", ("method", "ioi")),
         ("CMD (lower is better), ground truths", ("method", truth)),
     ]
     (auroc,) = titled(grids, "AUROC")
-    assert auroc.rows == (("eap", "0.90 [0.80, 1.00]"), ("random rankings", "0.50 [0.31, 0.69]"))
-    assert [row[:3] for row in titled(grids, "CPR")[0].rows[:2]] == [
+    assert auroc.texts == (("eap", "0.90 [0.80, 1.00]"), ("random edges", "0.50 [0.31, 0.69]"))
+    assert [row[:3] for row in titled(grids, "CPR")[0].texts[:2]] == [
         ("eap", "0.90 [0.80, 1.00]", "–"),
         ("nap", "–", "0.90 [0.80, 1.00]"),
     ]
@@ -63,9 +60,9 @@ def test_each_model_has_its_tables_and_ground_truths_have_theirs(make_record: Ma
 
 def test_no_table_is_too_wide_and_no_column_is_lost(make_record: Make) -> None:
     tasks = [f"task-{number}" for number in range(2 * MOST_COLUMNS + 1)]
-    grids = titled(suite_grids([cell(make_record, "one", task) for task in tasks], []), "CPR")
+    grids = titled(tables([cell(make_record, "one", task) for task in tasks], []), "CPR")
     assert len(grids) == 3 and all(len(grid.columns) <= 1 + MOST_COLUMNS for grid in grids)
-    assert [name for grid in grids for name in grid.columns[1:]] == tasks
+    assert [name for grid in grids for name in grid.headings[1:]] == tasks
     assert grids[1].title.endswith("one (2 of 3)")
 
 
@@ -83,13 +80,13 @@ def test_cells_without_a_number_stand_together_by_reason(make_record: Make) -> N
             message="no gradient",
         )
     )
-    grids = suite_grids([], failures)
-    assert titled(grids, "Failed")[0].rows == (
+    grids = tables([], failures)
+    assert titled(grids, "Failed")[0].texts == (
         ("mcqa, one", "skipped: too dear", "exact, ugs", "exact: about 7 h; ugs: about 30 h"),
         ("ioi, one", "skipped: too dear", "a, b", "same"),
         ("mcqa, one", "failed: BadUsage", "eap", "no gradient"),
     )
-    cmd = dict((row[0], row[1:]) for row in titled(grids, "CMD")[0].rows)
+    cmd = dict((row[0], row[1:]) for row in titled(grids, "CMD")[0].texts)
     assert (
         cmd["exact"] == ("skipped", "–")
         and cmd["b"] == ("–", "skipped")
@@ -98,12 +95,19 @@ def test_cells_without_a_number_stand_together_by_reason(make_record: Make) -> N
 
 
 def test_what_was_run_has_a_row_for_each_cell(make_record: Make) -> None:
-    page, markdown = write_suite(
-        [cell(make_record, "one", "ioi", method) for method in ("eap", "nap")], [], title="T<"
-    )
-    run = markdown.split("## What was run")[1]
+    records = [
+        cell(make_record, "one", task, m) for task in ("ioi", "mcqa") for m in ("eap", "nap")
+    ]
+    page = sections(records)
+    run = markdown(page).split("## What was run")[1]
     assert run.count("| ioi, one |") == 1 and "| eap, nap | other |" in run
-    assert "T&lt;" in page
+    assert "T&lt;" in render("T<", page)
+
+
+def test_each_task_and_model_has_its_figures_folded(make_record: Make) -> None:
+    page = render("T", sections([cell(make_record, "one", t) for t in ("a", "b")]))
+    assert page.count("<details") >= 3 and page.count("<svg") == 4
+    assert page.count("recover more of one&#39;s logit difference") == 2
 
 
 def test_a_failure_from_before_there_was_a_status_has_failed() -> None:

@@ -22,6 +22,8 @@ from mechassay.models.model import Model
 from mechassay.pairs import Batch
 from mechassay.progress import SILENT
 from mechassay.records import Record
+from mechassay.report.nats import summary
+from mechassay.report.sections import broken
 from mechassay.runs.adversarial import (
     AdversarialJob,
     AdversarialRun,
@@ -104,24 +106,22 @@ def test_the_record_says_what_the_file_holds(job: AdversarialJob, records: list[
         assert found["99%"] == pytest.approx(np.quantile(column.astype(float), 0.99))
         assert found["above 1"] == (column > 1).mean()
         assert found["worse than empty"] == pytest.approx((column > empty + 0.02).mean())
-        assert [case["value"] for case in record.curves["worst"]] == sorted(
-            column.tolist(), reverse=True
-        )[:3]
-        assert sum(record.curves["histogram"]["circuit"]) == 600
-        control = {row["name"]: row["value"] for row in record.controls["corrupted"]["summary"]}
-        assert control["mean"] == pytest.approx(empty.mean(dtype=float))
-        assert record.controls["random"]["edges"] == record.method.args["edges"]
-        assert record.controls["random_paths"]["live"] == record.method.args["live edges"]
-        assert not record.warnings and not record.controls["failures"]
+        worst = record.table("worst pairs").where(list="all")
+        assert worst.columns["value"] == sorted(column.tolist(), reverse=True)[:3]
+        assert record.table("histogram").where(range="own").numbers("circuit").sum() == 600
+        control = summary(record, "control:empty")
+        assert control["mean"]["value"] == pytest.approx(empty.mean(dtype=float))
+        drawn = {row["of"]: row for row in record.table("random circuits").rows()}
+        assert drawn["control:random"]["edges"] == record.method.args["edges"]
+        assert drawn["control:random-paths"]["live"] == record.method.args["live edges"]
+        assert not record.warnings and not broken(record)
 
 
 def test_the_true_circuit_does_what_the_model_does(records: list[Record]) -> None:
     truth, drawn, full = map(values_of, records)
     assert truth["max"] < 0.05 and full["max"] < 1e-4
     assert drawn["mean"] > 0.5
-    assert {row["name"]: row["value"] for row in records[0].controls["corrupted"]["summary"]}[
-        "mean"
-    ] > 5
+    assert summary(records[0], "control:empty")["mean"]["value"] > 5
 
 
 def test_a_grid_of_twenty_has_no_bound_of_high_percentiles(records: list[Record]) -> None:
@@ -210,7 +210,7 @@ def test_constants_have_one_value_a_clean_prompt(
     )
     assert table["random@0.8"].to_numpy() == pytest.approx(slow, abs=1e-4)
     assert not record.warnings and record.task.args["design"] == "clean prompts"
-    assert "corrupted_prompt" not in record.curves["worst"][0]
+    assert set(record.table("worst pairs").columns["corrupted prompt"]) == {None}
     write_report(job.folder, [record])
 
 

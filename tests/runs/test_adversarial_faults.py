@@ -19,7 +19,8 @@ from mechassay.adversarial.divergence_file import DivergenceFile
 from mechassay.errors import BadFile, MissingExtra
 from mechassay.models.model import Model
 from mechassay.progress import SILENT
-from mechassay.records import Record
+from mechassay.records import Check, Record
+from mechassay.report.sections import broken
 from mechassay.runs.adversarial import (
     AdversarialJob,
     AdversarialRun,
@@ -27,6 +28,11 @@ from mechassay.runs.adversarial import (
 from mechassay.runs.names import load_named
 
 TRUTH = "truth-ioi"
+
+
+def alone(record: Record, which: str) -> Check:
+    (found,) = (check for check in record.checks if check.name.startswith(f"{which} pairs"))
+    return found
 
 
 FAST: dict[str, Any] = {"n_resamples": 50, "n_permutations": 50, "worst": 3}
@@ -120,9 +126,10 @@ def test_wrong_values_break_the_run(
     job = AdversarialJob(run, tmp_path, lambda: model, progress=SILENT)
     job.values.circuits[0, 2, 3] += 20
     (record,) = job.records()
-    assert record.controls["worst"]["n"] >= 3 and record.controls["worst"]["n_wrong"] == 1
-    assert "pairs that were run again have another divergence" in record.controls["failures"][0]
-    assert record.warnings == record.controls["failures"]
+    worst = alone(record, "worst")
+    assert worst.n >= 3 and worst.n_wrong == 1
+    assert "pairs that were run again have another divergence" in broken(record)[0]
+    assert record.warnings == broken(record)
 
 
 def test_values_that_are_too_small_break_the_run_too(model: Model, tmp_path: Path) -> None:
@@ -132,16 +139,10 @@ def test_values_that_are_too_small_break_the_run_too(model: Model, tmp_path: Pat
     flat[np.argsort(flat)[:-3]] = 0
     (record,) = job.records()
     # The largest three are right; of pairs without a prompt twice, more are looked at.
-    assert (
-        record.controls["worst"]["n"] >= 3
-        and record.controls["worst"]["n_wrong"] <= record.controls["worst"]["n"] - 3
-    )
-    assert (
-        record.controls["drawn"]["n"] == 10
-        and record.controls["drawn"]["n_wrong"] > 5
-        and record.controls["drawn"]["largest"] > 1
-    )
-    assert record.controls["failures"]
+    worst, drawn = alone(record, "worst"), alone(record, "random")
+    assert worst.n >= 3 and worst.n_wrong <= worst.n - 3
+    assert drawn.n == 10 and drawn.n_wrong > 5 and drawn.largest > 1
+    assert broken(record)
 
 
 def test_a_model_that_says_the_same_after_all_prompts_breaks_the_run(
@@ -152,7 +153,7 @@ def test_a_model_that_says_the_same_after_all_prompts_breaks_the_run(
     clean, corrupted = job.pools
     vars(job)["drawn"] = clean.select([0] * 8), clean.select([0] * 6), None
     (record,) = job.records()
-    assert "every circuit would pass" in record.controls["failures"][0] and len(corrupted) == 6
+    assert "every circuit would pass" in broken(record)[0] and len(corrupted) == 6
 
 
 def test_records_of_another_file_are_refused(model: Model, tmp_path: Path) -> None:

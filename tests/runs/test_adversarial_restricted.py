@@ -14,6 +14,8 @@ from mechassay.errors import BadUsage, UnknownName
 from mechassay.models.model import Model, make_model
 from mechassay.progress import SILENT
 from mechassay.records import Record
+from mechassay.report.kinds.adversarial_templates import halves
+from mechassay.report.sections import broken
 from mechassay.runs.adversarial import (
     AdversarialJob,
     AdversarialRun,
@@ -88,34 +90,30 @@ def test_a_grid_of_one_template_runs_nothing_else(reader: Model, tmp_path: Path)
     assert [templates[0][row] for row in rows] == [templates[1][column] for column in columns]
     # The split of the whole grid says of the same pairs what the restricted run says of all of its
     # own.
-    same, different = whole.curves["split"]["halves"]
+    same, different = halves(whole)
     found = values_of(some)
     assert (
         (same["pairs"], different["pairs"]) == ("same", "different")
         and same["n"] + different["n"] == 120
         and same["n"] == part.n_values
     )
-    assert same["circuit"]["mean"][0] == pytest.approx(found["mean"], abs=1e-5) and same["circuit"][
-        "max"
-    ][0] == pytest.approx(found["max"], abs=1e-5)
-    assert [half["pairs"] for half in some.curves["split"]["halves"]] == ["same"]
+    assert same["result", "mean"][0] == pytest.approx(found["mean"], abs=1e-5)
+    assert same["result", "max"][0] == pytest.approx(found["max"], abs=1e-5)
+    assert [half["pairs"] for half in halves(some)] == ["same"]
     assert some.task.args["same"] == "template" and whole.task.args.get("same") is None
-    assert some.controls["random"]["pairs"] <= 9 and all(
-        check["n"] <= 9 for check in some.controls["checks"]
-    )
-    assert (
-        not some.controls["failures"] and sum(some.curves["histogram"]["circuit"]) == part.n_values
-    )
+    assert max(some.table("random circuits").numbers("pairs")) <= 9
+    assert all(check.n <= 9 for check in some.checks if check.name.endswith("circuit"))
+    bins = some.table("histogram").where(range="own")
+    assert not broken(some) and bins.numbers("circuit").sum() == part.n_values
     page = write_report(job.folder, [some]).read_text("utf-8")
     assert (
         "those that agree in template" in page
         and "Both prompts of every pair have the same of" in page
     )
     # Labels are compared among prompts with the same partners: the template itself cannot be.
-    tested = {group["name"]: group for group in some.curves["groups"]}
-    assert tested and all(
-        sum(group["compared"]) == 0 for name, group in tested.items() if name.endswith("template")
-    )
+    labels = some.table("labels").rows()
+    templates_compared = [x["compared"] for x in labels if str(x["field"]).endswith("template")]
+    assert labels and not any(templates_compared)
     assert "By template" in write_report(jobs[()].folder, [whole]).read_text("utf-8")
 
 
@@ -204,4 +202,4 @@ def test_prompts_without_fields_are_said(model: Model, tmp_path: Path) -> None:
     run = AdversarialRun(TRUTH, str(file), ("truth",), n_clean=2, n_corrupted=2, **FAST)
     (record,) = AdversarialJob(run, tmp_path / "out", lambda: model, progress=SILENT).records()
     assert any("have no fields: no label can be compared" in text for text in record.warnings)
-    assert record.curves["split"]["templates"] is None
+    assert record.task.args["templates"] is None

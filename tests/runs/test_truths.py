@@ -106,12 +106,11 @@ def test_optimal_constants_are_learned_once_and_kept(
     ):
         held(out, kind, name).unlink()
     again = job(out, ablation="optimal", seed=3)
-    assert again.per_example == before.per_example and os.stat(file).st_mtime_ns == when
+    assert again.values == before.values and os.stat(file).st_mtime_ns == when
     means = job(tmp_path / "means", ablation="mean", seed=3)
-    assert (
-        means.per_example["clean"] == before.per_example["clean"]
-        and means.per_example["empty"] != before.per_example["empty"]
-    )
+    assert means.values is not None and before.values is not None
+    mine, theirs = before.values.columns, means.values.columns
+    assert theirs["clean"] == mine["clean"] and theirs["empty"] != mine["empty"]
 
 
 def test_routes_are_ranked_in_the_order_in_which_their_circuit_grows(tmp_path: Path) -> None:

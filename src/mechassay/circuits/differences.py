@@ -28,7 +28,7 @@ import numpy as np
 from jaxtyping import Bool, Float
 
 from mechassay.circuits.areas import AreaRule, Sweep
-from mechassay.circuits.faithfulness import FaithfulnessCurve
+from mechassay.circuits.curve import FaithfulnessCurve
 from mechassay.circuits.scores import By
 from mechassay.errors import BadUsage
 from mechassay.records import Record
@@ -187,55 +187,30 @@ class _AreaParts:
 
     @staticmethod
     def of(result: Record | FaithfulnessCurve, area: AreaName) -> _AreaParts:
-        by = RANKED_BY[area]
-        if isinstance(result, FaithfulnessCurve):
-            sweep = result.sweeps[by]
-            rule = {
-                "profile": result.profile,
-                "fractions": result.fractions,
-                "n_edges": result.n_edges,
-                "groups": result.groups,
-            }
-            ends = {"empty": result.controls.empty, "full": result.controls.full}
-            return _AreaParts(
-                result.label,
-                _setting(rule, result.objective, result.ids),
-                {**rule, **ends},
-                sweep.kept,
-                sweep.per_example,
-            )
-        fractions = tuple(result.curves["fractions"])
+        record = result if isinstance(result, Record) else result.record()
+        by, values = RANKED_BY[area], record.values
+        line = record.table("curve").where(of="result", ranking=by)
+        assert values is not None, "a faithfulness record has the values of its examples"
+        fractions = tuple(line.numbers("fraction").tolist())
         rule = {
-            "profile": result.metric.args["profile"],
+            "profile": record.metric.args["profile"],
             "fractions": fractions,
-            "n_edges": int(result.model.args["n_edges"]),
-            "groups": tuple(result.groups),
+            "n_edges": int(str(record.model.args["n_edges"])),
+            "groups": tuple(values.groups),
         }
+        setting = (*rule.values(), record.metric.name, tuple(values.ids))
         ends = {
-            "empty": np.array(result.per_example["empty"]),
-            "full": np.array(result.per_example["clean"]),
+            "empty": np.array(values.columns["empty"]),
+            "full": np.array(values.columns["clean"]),
         }
-        values = np.array([result.per_example[f"{by}@{p:g}"] for p in fractions])
-        setting = _setting(rule, result.metric.name, tuple(result.example_ids))
-        return _AreaParts(
-            result.method.name, setting, {**rule, **ends}, tuple(result.curves[by]["kept"]), values
-        )
+        rows = np.array([values.columns[f"{by}@{p:g}"] for p in fractions])
+        kept = tuple(map(int, line.numbers("kept").tolist()))
+        return _AreaParts(record.method.name, setting, {**rule, **ends}, kept, rows)
 
     def estimate(self, area: AreaName, seed: int) -> BootstrapEstimate:
         by = RANKED_BY[area]
         sweep: Sweep = AreaRule(**self.rule, seed=seed).sweep(by, self.kept, self.kept, self.values)
         return sweep.cpr if area == "cpr" else sweep.cmd
-
-
-def _setting(rule: dict[str, Any], objective: str, ids: tuple[str, ...]) -> tuple[Any, ...]:
-    return (
-        rule["profile"],
-        tuple(rule["fractions"]),
-        rule["n_edges"],
-        tuple(rule["groups"]),
-        objective,
-        ids,
-    )
 
 
 def _plain(value: float) -> float | None:

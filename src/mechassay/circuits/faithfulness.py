@@ -17,9 +17,7 @@ examples.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
-from pathlib import Path
+from collections.abc import Sequence
 
 import numpy as np
 from jaxtyping import Float
@@ -33,6 +31,7 @@ from mechassay.circuits.areas import (
     check_fractions,
     check_profile,
 )
+from mechassay.circuits.curve import Controls, FaithfulnessCurve
 from mechassay.circuits.evaluation import objective_per_example
 from mechassay.circuits.node_scores import Scores
 from mechassay.circuits.scores import By, Circuit, EdgeScores
@@ -42,7 +41,6 @@ from mechassay.models.model import Model
 from mechassay.objectives import Objective, load_objective
 from mechassay.pairs import Batch, Pair
 from mechassay.progress import BAR, Progress
-from mechassay.stats.intervals import Interval, mean_estimate
 
 __all__ = [
     "FRACTIONS",
@@ -58,8 +56,6 @@ __all__ = [
 
 RANDOM_SEEDS = (0, 1, 2)
 RANKINGS: tuple[By, By] = ("value", "magnitude")
-Drawn = Mapping[int, tuple[tuple[int, ...], Float[np.ndarray, "sizes n"]]]
-"""Random rankings by seed: edges kept at each size, and the objective [sizes, n]."""
 
 
 def evaluate(
@@ -102,104 +98,6 @@ def evaluate(
     ]
     values = objective_per_example(model, batch, chosen, runs, progress=progress)
     return values[0] if isinstance(circuit, Circuit) else values
-
-
-@dataclass(frozen=True)
-class Controls:
-    """What every evaluation is compared with:
-    per-example values of the empty and the full circuit, and random rankings.
-
-    Attributes:
-        fractions: sizes that random rankings were cut at.
-        random: rankings of edges drawn one by one.
-        random_paths: rankings of random paths: circuits as large after pruning as before.
-    """
-
-    objective: str
-    ids: tuple[str, ...]
-    fractions: tuple[float, ...]
-    empty: Float[np.ndarray, "n"]
-    full: Float[np.ndarray, "n"]
-    random: Drawn
-    random_paths: Drawn
-
-
-@dataclass(frozen=True)
-class FaithfulnessCurve:
-    """Faithfulness of one set of scores at all sizes, its areas, intervals and controls.
-
-    `cpr` comes from the ranking by value, `cmd` from the ranking by magnitude, as in MIB. Each is
-    an estimate (`sweeps["value"].cpr`) with an interval; `cmd_corrected` is `cmd` less the bias of
-    |1 - f|.
-    """
-
-    label: str
-    profile: Profile
-    objective: str
-    n_edges: int
-    fractions: tuple[float, ...]
-    sweeps: Mapping[By, Sweep]
-    controls: Controls
-    random: Mapping[int, Sweep]
-    random_paths: Mapping[int, Sweep]
-    ids: tuple[str, ...]
-    groups: tuple[str, ...]
-    denominator: Interval
-    n_undefined: int
-    warnings: tuple[str, ...] = ()
-    notes: Mapping[str, str] = field(default_factory=dict)
-
-    @property
-    def cpr(self) -> float:
-        """Area under f, edges ranked by value."""
-        return self.sweeps["value"].cpr.value
-
-    @property
-    def cpr_interval(self) -> Interval:
-        return self.sweeps["value"].cpr.interval
-
-    @property
-    def cmd(self) -> float:
-        """Area between f and 1, edges ranked by magnitude."""
-        return self.sweeps["magnitude"].cmd.value
-
-    @property
-    def cmd_corrected(self) -> float:
-        """CMD less what |1 - f| adds where f is near 1: about unbiased;
-        plain CMD is too large there.
-        """
-        return self.sweeps["magnitude"].cmd.corrected
-
-    @property
-    def cmd_interval(self) -> Interval:
-        return self.sweeps["magnitude"].cmd.interval
-
-    @property
-    def faithfulness(self) -> dict[By, Float[np.ndarray, "sizes"]]:
-        """f at each size, by ranking."""
-        return {by: sweep.faithfulness for by, sweep in self.sweeps.items()}
-
-    @property
-    def random_cpr(self) -> float:
-        """Mean CPR of the random rankings of edges drawn one by one."""
-        return mean_estimate([sweep.cpr for sweep in self.random.values()]).value
-
-    @property
-    def random_cmd(self) -> float:
-        """Mean CMD of the random rankings of edges drawn one by one."""
-        return mean_estimate([sweep.cmd for sweep in self.random.values()]).value
-
-    @property
-    def drawn(self) -> dict[str, Mapping[int, Sweep]]:
-        """Both kinds of random rankings that were run, by name."""
-        kinds = {"random": self.random, "random-paths": self.random_paths}
-        return {name: sweeps for name, sweeps in kinds.items() if sweeps}
-
-    def to_html(self, path: str | Path) -> Path:
-        """Write the curve as one self-contained HTML file with figures."""
-        from mechassay.report.page import write_page
-
-        return write_page(Path(path), [self])
 
 
 def faithfulness_curve(

@@ -39,7 +39,7 @@ def bound(
     """
     from rich.console import Console
 
-    from mechassay.report.tables import NOTHING, Grid, print_grids
+    from mechassay.report.tables import NOTHING, Table, print_tables
     from mechassay.stats.bounds import (
         KINDS,
         confidence,
@@ -50,7 +50,7 @@ def bound(
 
     needed = {kind: required_n(p, delta, epsilon, kind) for kind in KINDS}
     rows = tuple((kind, f"{size.smallest:,}", f"{size.always:,}") for kind, size in needed.items())
-    grids = [Grid("Independent pairs needed", ("bound", "smallest n", "from which n on"), rows)]
+    grids = [Table.of("Independent pairs needed", ("bound", "smallest n", "from which n on"), rows)]
     ranks = {} if n is None else {kind: smallest_rank(n, p, delta, kind) for kind in KINDS}
     if n is not None:
         at = f"confidence at rank {margin_rank(n, p, epsilon):,}"
@@ -59,10 +59,12 @@ def bound(
             for kind, rank in ranks.items()
         ]
         grids.append(
-            Grid(f"With {n:,} pairs", ("bound", at, f"smallest rank for {delta:g}"), tuple(said))
+            Table.of(
+                f"With {n:,} pairs", ("bound", at, f"smallest rank for {delta:g}"), tuple(said)
+            )
         )
     typer.echo(f"Upper bound of percentile {100 * p:g}, confidence {delta:g}, epsilon {epsilon:g}")
-    print_grids(grids, Console())
+    print_tables(grids, Console())
     if None in ranks.values():
         typer.echo(
             f"{NOTHING}: too few pairs; not even the largest value is known to be a bound with this"

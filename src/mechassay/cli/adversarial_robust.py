@@ -108,7 +108,7 @@ def robust(
     from mechassay.adversarial.robust import CUT_KINDS
     from mechassay.circuits.spec import number_or_share
     from mechassay.errors import one_of
-    from mechassay.report.tables import print_grids
+    from mechassay.report.tables import print_tables
     from mechassay.runs.names import task_named
     from mechassay.runs.robust import RobustRun, robust_grids, run_robust, write_robust
 
@@ -134,5 +134,5 @@ def robust(
     )
     found = run_robust(run, output, load(model, dtype, device, prepend_bos), task_named(task))
     console = Console()
-    print_grids(robust_grids(run, found), console)
+    print_tables(robust_grids(run, found), console)
     console.print(f"Report: {write_robust(run, output, found)}", soft_wrap=True)

@@ -27,7 +27,7 @@ from mechassay.cli.options import (
 
 if TYPE_CHECKING:
     from mechassay.records import Record
-    from mechassay.report.tables import Grid
+    from mechassay.report.tables import Table
 
 CircuitOption = Annotated[
     list[str],
@@ -156,8 +156,8 @@ def run(
     percentiles with bounds, worst pairs, which prompts are worse.
     """
     from mechassay.adversarial.fields import parse_same
-    from mechassay.report.adversarial import overview_grid
-    from mechassay.report.adversarial_split import split_grid, split_text
+    from mechassay.report.kinds.adversarial import tables
+    from mechassay.report.kinds.adversarial_templates import template_text
     from mechassay.runs.adversarial import AdversarialJob, AdversarialRun, write_report
 
     plan = AdversarialRun(
@@ -191,14 +191,7 @@ def run(
     job = AdversarialJob(plan, output, lambda: load(model, dtype, device, prepend_bos))
     records = job.records()
     page = write_report(job.folder, records)
-    # One population is in the table above.
-    by_template = split_grid(records) if len(records[0].curves["split"]["halves"]) > 1 else None
-    _finish(
-        [overview_grid(records, short=True), *([by_template] if by_template else [])],
-        page,
-        records,
-        split_text(records),
-    )
+    _finish(tables(records), page, records, template_text(records))
 
 
 def paper(
@@ -260,18 +253,18 @@ def paper(
         raise typer.Exit(1)
 
 
-def _finish(grids: Sequence[Grid], page: Path, records: Sequence[Record], said: str = "") -> None:
+def _finish(grids: Sequence[Table], page: Path, records: Sequence[Record], said: str = "") -> None:
     """What was found, and a sentence on it; controls that fail come first, and are exit code 1."""
     from rich.console import Console
 
-    from mechassay.report.adversarial import broken
-    from mechassay.report.tables import print_grids
+    from mechassay.report.sections import broken
+    from mechassay.report.tables import print_tables
 
     wrong = [(record, text) for record in records for text in broken(record)]
     for record, text in wrong:
         typer.echo(f"mechassay: controls fail: {record.method.name}: {text}", err=True)
     console = Console()
-    print_grids(grids, console)
+    print_tables(grids, console)
     if said:
         console.print(said, soft_wrap=True, markup=False, highlight=False)
     console.print(f"Report: {page}", soft_wrap=True)

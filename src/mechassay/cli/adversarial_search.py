@@ -128,7 +128,7 @@ def _interrupted(kept: str) -> SystemExit:
 def _say(result: SearchResult) -> None:
     from rich.console import Console
 
-    from mechassay.report.tables import Grid, print_grids
+    from mechassay.report.tables import Table, print_tables
 
     rows = tuple(
         (
@@ -141,9 +141,9 @@ def _say(result: SearchResult) -> None:
         for number, climb in enumerate(result.climbs, start=1)
     )
     console, best = Console(), result.best
-    print_grids(
+    print_tables(
         [
-            Grid(
+            Table.of(
                 "Climbs, in nats",
                 ("climb", "divergence", "at its start", "changes", "local maximum"),
                 rows,

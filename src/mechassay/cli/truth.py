@@ -174,7 +174,7 @@ def recover(
     from mechassay.circuits.methods import METHODS as KNOWN
     from mechassay.circuits.recovery import recovery_of
     from mechassay.errors import UnknownName
-    from mechassay.report.tables import Grid, print_grids
+    from mechassay.report.tables import Table, print_tables
     from mechassay.report.text import interval, number
     from mechassay.runs.names import by_edge
     from mechassay.truth.models import load_truth, truth_names
@@ -183,7 +183,7 @@ def recover(
     if profile not in ("strict", "mib-2025"):
         raise UnknownName("profile", profile, ("strict", "mib-2025"))
     methods = {text: KNOWN.make(text) for text in method}
-    grids: list[Grid] = []
+    grids: list[Table] = []
     for each in name or truth_names():
         truth = load_truth(each)
         if ablation not in truth.circuits:
@@ -214,13 +214,13 @@ def recover(
             )
         size = f"{len(truth.circuits[ablation])} of {truth.model.graph.n_edges} edges"
         grids.append(
-            Grid(
+            Table.of(
                 f"{each}, {ablation}: {size}",
                 ("method", "AUROC", "AUPRC", "precision at the true size"),
                 tuple(rows),
             )
         )
-    print_grids(grids, Console())
+    print_tables(grids, Console())
 
 
 def _say(found: Mapping[str, Verification]) -> None:

@@ -34,7 +34,7 @@ from mechassay.report.canvas import (
     nodes_between,
 )
 from mechassay.report.drawing import score_text
-from mechassay.report.tables import NOTHING, Grid
+from mechassay.report.tables import NOTHING, Table
 from mechassay.report.text import number, shortened
 
 Held = Literal["both", "only-a", "only-b"]
@@ -172,7 +172,7 @@ def overlap_text(overlap: Overlap, names: tuple[str, str]) -> str:
     )
 
 
-def overlap_grid(overlap: Overlap, names: tuple[str, str], title: str = "Overlap") -> Grid:
+def overlap_grid(overlap: Overlap, names: tuple[str, str], title: str = "Overlap") -> Table:
     """The same numbers as a table: a row for edges, one for heads and MLPs."""
     columns = (
         "",
@@ -201,7 +201,7 @@ def overlap_grid(overlap: Overlap, names: tuple[str, str], title: str = "Overlap
             NOTHING,
         ),
     )
-    return Grid(title, columns, rows)
+    return Table.of(title, columns, rows)
 
 
 def _expected(overlap: Overlap) -> str:

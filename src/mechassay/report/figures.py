@@ -33,14 +33,12 @@ from matplotlib.ticker import FuncFormatter, NullLocator
 
 from mechassay.records import Record
 from mechassay.report.text import (
-    CONTROLS,
     Line,
-    at_random,
     control_kinds,
+    control_name,
     is_random,
     labels,
-    measure,
-    random_seeds,
+    random_lines,
     share,
 )
 
@@ -51,6 +49,7 @@ MARKERS = ("o", "s", "D", "^", "v", "P")
 GREY = "#8a8a8a"
 Dashes = tuple[int, tuple[int, ...]]
 DASHES: dict[str, Dashes] = {"random": (0, (5, 2)), "random-paths": (0, (1, 1))}
+SOLID: Dashes = (0, ())
 INK = "#1f2328"
 SIZE = 10.5
 SETTINGS: dict[Any, Any] = {
@@ -58,6 +57,7 @@ SETTINGS: dict[Any, Any] = {
     "font.family": ["sans-serif"],
     "font.size": SIZE,
 }
+AREAS: tuple[Literal["cpr", "cmd"], ...] = ("cpr", "cmd")
 PANELS: tuple[tuple[Literal["value", "magnitude"], str], ...] = (
     ("value", "edges ranked by value (CPR)"),
     ("magnitude", "edges ranked by magnitude (CMD)"),
@@ -114,7 +114,7 @@ def draw_faithfulness(records: Sequence[Record]) -> Figure:
 
 def _zero_place(records: Sequence[Record]) -> float:
     """Where empty circuits stand on the log axis: a little left of the smallest circuit drawn."""
-    lines = [Line.of(record, record.curves[by]) for record in records for by, _ in PANELS]
+    lines = [Line.of(record, by) for record in records for by, _ in PANELS]
     lines += [
         line
         for controls in _distinct_controls(records).values()
@@ -128,13 +128,13 @@ def _zero_place(records: Sequence[Record]) -> float:
 def _panel(
     ax: Axes, records: Sequence[Record], by: Literal["value", "magnitude"], zero: float
 ) -> None:
-    lines = [Line.of(record, record.curves[by]) for record in records]
+    lines = [Line.of(record, by) for record in records]
     bottom, top = _limits(lines)
     for y, style in ((0.0, ":"), (1.0, "-")):
         ax.axhline(y, color=INK, lw=0.9, ls=style, alpha=0.55, zorder=1)
     for kind, controls in _distinct_controls(records).items():
         for control in controls:
-            _control(ax, control, zero, DASHES[kind])
+            _control(ax, control, zero, DASHES.get(kind, SOLID))
     clipped = False
     for line, colour, marker in zip(lines, colours(records), _markers(len(lines)), strict=True):
         x = _on_axis(line, zero)
@@ -166,10 +166,8 @@ def _distinct_controls(records: Sequence[Record]) -> dict[str, list[list[Line]]]
     kinds: dict[str, dict[str, list[Line]]] = {}
     for record in records:
         for kind in control_kinds(record):
-            seeds = random_seeds(record, kind)
-            kinds.setdefault(kind, {}).setdefault(
-                repr(seeds), [Line.of(record, seed) for seed in seeds.values()]
-            )
+            if lines := list(random_lines(record, kind).values()):
+                kinds.setdefault(kind, {}).setdefault(repr(lines), lines)
     return {kind: list(found.values()) for kind, found in kinds.items()}
 
 
@@ -270,8 +268,8 @@ def _legend(figure: Figure, records: Sequence[Record]) -> None:
         for colour, marker in zip(drawn, marks, strict=True)
     ]
     for kind in _distinct_controls(records):
-        handles.append(Line2D([], [], color=GREY, ls=DASHES[kind], lw=1.6))
-        names.append(f"{CONTROLS[kind]} (mean and range of seeds)")
+        handles.append(Line2D([], [], color=GREY, ls=DASHES.get(kind, SOLID), lw=1.6))
+        names.append(f"{control_name(kind)} (mean and range of seeds)")
     handles += [
         Line2D([], [], color=INK, lw=0.9, alpha=0.55),
         Line2D([], [], color=INK, lw=0.9, ls=":", alpha=0.55),
@@ -307,7 +305,7 @@ def draw_areas(records: Sequence[Record]) -> Figure:
     """The figure of `areas_figure`, to save or change."""
     with rc_context(SETTINGS):
         shared = {
-            (kind, repr(random_seeds(record, kind))): record
+            (kind, repr([record.measure(name, f"control:{kind}") for name in AREAS])): record
             for record in records
             for kind in control_kinds(record)
         }
@@ -316,13 +314,13 @@ def draw_areas(records: Sequence[Record]) -> Figure:
         figure = Figure(figsize=(9.2, 1.15 + 0.34 * max(n_rows, 1)), layout="constrained")
         axes = figure.subplots(1, 2, sharey=True)
         for ax, name, ideal, note in zip(
-            axes, ("cpr", "cmd"), (1.0, 0.0), ("higher is better", "lower is better"), strict=True
+            axes, AREAS, (1.0, 0.0), ("higher is better", "lower is better"), strict=True
         ):
             _forest(ax, records, controls, name)
             ax.axvline(ideal, color=INK, lw=0.9, alpha=0.55, zorder=1)
             ax.set_xlabel(f"{name.upper()} ({note}; line: f = 1 at every size)", color=INK)
         axes[0].set_yticks(
-            range(n_rows), [*labels(records), *(CONTROLS[kind] for kind, _ in controls)]
+            range(n_rows), [*labels(records), *(control_name(kind) for kind, _ in controls)]
         )
         for tick in axes[0].get_yticklabels():
             _literal(tick)
@@ -336,7 +334,7 @@ def _forest(
     controls: Sequence[tuple[str, Record]],
     name: Literal["cpr", "cmd"],
 ) -> None:
-    found = [measure(record, name) for record in records]
+    found = [record.measure(name) for record in records]
     for y, (each, colour, marker) in enumerate(
         zip(found, colours(records), _markers(len(records)), strict=True)
     ):
@@ -356,10 +354,12 @@ def _forest(
         )
         ax.plot([each.value], [y], color=colour, marker=marker, ms=7, zorder=3)
     for y, (kind, record) in enumerate(controls, start=len(records)):
-        mean, low, high = at_random(record, name, kind)
-        ax.plot([low, high], [y, y], color=GREY, lw=2.2, zorder=2)
-        ax.plot([mean], [y], color=GREY, marker="o", ms=7, zorder=3)
-        ax.axvline(mean, color=GREY, lw=1, ls=DASHES[kind], zorder=1)
+        mean = record.measure(name, f"control:{kind}")
+        if mean is None:
+            continue
+        ax.plot([mean.low, mean.high], [y, y], color=GREY, lw=2.2, zorder=2)
+        ax.plot([mean.value], [y], color=GREY, marker="o", ms=7, zorder=3)
+        ax.axvline(mean.value, color=GREY, lw=1, ls=DASHES.get(kind, SOLID), zorder=1)
     _plain(ax)
     ax.grid(axis="x", color=INK, alpha=0.1, lw=0.7)
 

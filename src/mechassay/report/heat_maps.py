@@ -10,17 +10,19 @@ panels' titles. Cells without pairs are hatched.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Any
 
 import matplotlib
 import numpy as np
+from jaxtyping import Float
 from matplotlib import rc_context
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.patches import Patch
 
 from mechassay.adversarial.statistics import MAP_NAMES
+from mechassay.records import Record
 from mechassay.report.figures import GREY, INK, SETTINGS, SIZE
 from mechassay.report.nats import ROUNDING, nats, plain_number
 
@@ -32,18 +34,66 @@ WRITTEN = 16
 ROW = 0.19
 
 
-def draw_heat_map(found: Mapping[str, Any]) -> Figure:
-    """The panels of a heat map of a record."""
-    n_rows, n_columns = (len(labels) for labels in found["labels"])
+@dataclass(frozen=True)
+class HeatMap:
+    """A heat map of a record.
+
+    Attributes:
+        fields: of the rows and of the columns.
+        labels: of each, in their order.
+        cells: of each panel; NaN where there are no pairs.
+        empty: the empty circuit's number of each panel, and its mean.
+        left_out: of each field how many labels are not shown, and the largest value among them.
+    """
+
+    fields: tuple[str, str]
+    labels: tuple[list[str], list[str]]
+    cells: dict[str, Float[np.ndarray, "rows columns"]]
+    empty: dict[str, float]
+    left_out: tuple[tuple[str, int, float], ...]
+
+    @property
+    def is_flat(self) -> bool:
+        """Whether it shows nothing but rounding."""
+        return not any((np.abs(values) >= ROUNDING).any() for values in self.cells.values())
+
+
+def heat_maps_of(record: Record) -> list[HeatMap]:
+    """The heat maps of a record."""
+    cells, left_out = record.table("heat maps"), record.table("labels left out of heat maps")
+    empty = record.table("empty circuit in heat maps")
+    numbers = dict(
+        zip(map(str, empty.columns.get("statistic", [])), empty.numbers("value"), strict=True)
+    )
+    places = dict.fromkeys((str(row["rows"]), str(row["columns"])) for row in cells.rows())
+    found: list[HeatMap] = []
+    for fields in places:
+        part, rest = (table.where(rows=fields[0], columns=fields[1]) for table in (cells, left_out))
+        rows, columns = (
+            list(dict.fromkeys(map(str, part.columns[name]))) for name in ("row", "column")
+        )
+        shape = (len(rows), len(columns))
+        panels = {name: part.numbers(name).reshape(shape) for name in MAP_NAMES}
+        others = tuple(
+            (str(row["field"]), int(plain_number(row["count"])), plain_number(row["largest"]))
+            for row in rest.rows()
+        )
+        found.append(HeatMap(fields, (rows, columns), panels, numbers, others))
+    return found
+
+
+def draw_heat_map(found: HeatMap) -> Figure:
+    """The panels of a heat map."""
+    n_rows, n_columns = (len(labels) for labels in found.labels)
     beside = n_columns <= BESIDE
     with rc_context({**SETTINGS, "hatch.linewidth": 0.5}):
         panel = max(ROW * n_rows, 0.9) + 0.35
-        names = 0.065 * max(map(len, map(_cut, found["labels"][1])), default=1)
+        names = 0.065 * max(map(len, map(_cut, found.labels[1])), default=1)
         height = (panel if beside else panel * len(MAP_NAMES)) + names + 0.75
         figure = Figure(figsize=(WIDTH, height), layout="constrained")
         shape = (1, len(MAP_NAMES)) if beside else (len(MAP_NAMES), 1)
         axes = figure.subplots(*shape, sharex=True, sharey=True, squeeze=False).ravel()
-        cells = {name: map_cells(found, name) for name in MAP_NAMES}
+        cells = found.cells
         top = max(
             (float(np.nanmax(values)) for values in cells.values() if np.isfinite(values).any()),
             default=1.0,
@@ -59,7 +109,7 @@ def draw_heat_map(found: Mapping[str, Any]) -> Figure:
         )
         bar.ax.tick_params(colors=INK, labelsize=SIZE - 2)
         bar.set_label("KL, nats", color=INK, fontsize=SIZE - 1)
-        mean = plain_number(found["empty"]["mean"])
+        mean = found.empty["mean"]
         if 0 < mean < top:
             bar.ax.axhline(mean, color="#ffffff", lw=3)
             bar.ax.axhline(mean, color="#d55e00", lw=1.6)
@@ -67,23 +117,11 @@ def draw_heat_map(found: Mapping[str, Any]) -> Figure:
         return figure
 
 
-def map_cells(found: Mapping[str, Any], name: str) -> np.ndarray:
-    """One panel's numbers; NaN where there are no pairs."""
-    return np.array([[plain_number(each) for each in row] for row in found[name]])
-
-
-def flat_map(found: Mapping[str, Any]) -> bool:
-    """Whether a heat map shows nothing but rounding."""
-    return not any((np.abs(map_cells(found, name)) >= ROUNDING).any() for name in MAP_NAMES)
-
-
-def map_words(found: Mapping[str, Any]) -> str:
+def map_words(found: HeatMap) -> str:
     """Which labels a heat map leaves out; nothing if it has them all."""
     said = [
         f"{count:,} more of {name}, whose largest value is {nats(largest)}"
-        for name, count, largest in zip(
-            found["fields"], found["left_out"], found["largest_left_out"], strict=True
-        )
+        for name, count, largest in found.left_out
         if count
     ]
     if not said:
@@ -94,13 +132,13 @@ def map_words(found: Mapping[str, Any]) -> str:
     )
 
 
-def _panel(ax: Axes, found: Mapping[str, Any], name: str, values: np.ndarray, top: float) -> Any:
-    rows, columns = found["labels"]
+def _panel(ax: Axes, found: HeatMap, name: str, values: np.ndarray, top: float) -> Any:
+    rows, columns = found.labels
     ax.patch.set(facecolor="#ffffff", edgecolor="#c4c4c4", hatch="//////")
     shown, colours = np.ma.masked_invalid(values), matplotlib.colormaps["viridis"]
     image = ax.imshow(shown, cmap=colours, aspect="auto", interpolation="none", vmin=0.0, vmax=top)
     ax.set_title(
-        f"{name.replace('%', ' %')} (empty circuit {nats(found['empty'][name])})",
+        f"{name.replace('%', ' %')} (empty circuit {nats(found.empty[name])})",
         fontsize=SIZE - 0.5,
         loc="left",
         color=INK,
@@ -131,17 +169,17 @@ def _write(ax: Axes, values: np.ndarray, top: float) -> None:
             )
 
 
-def _explain(figure: Figure, found: Mapping[str, Any], mean: float, top: float) -> None:
+def _explain(figure: Figure, found: HeatMap, mean: float, top: float) -> None:
     """The names of the fields, and what marks mean."""
     for text in (
-        figure.supylabel(found["fields"][0], fontsize=SIZE),
-        figure.supxlabel(found["fields"][1], fontsize=SIZE),
+        figure.supylabel(found.fields[0], fontsize=SIZE),
+        figure.supxlabel(found.fields[1], fontsize=SIZE),
     ):
         text.set_parse_math(False)
         text.set_color(INK)
     beyond = "" if mean < top else ", beyond the scale"
     marks: list[Any] = [Patch(color="#d55e00", label=f"empty circuit's mean, {nats(mean)}{beyond}")]
-    if any(np.isnan(map_cells(found, name)).any() for name in MAP_NAMES):
+    if any(np.isnan(values).any() for values in found.cells.values()):
         marks.append(Patch(facecolor="#ffffff", edgecolor=GREY, hatch="//////", label="no pairs"))
     figure.legend(
         handles=marks,

@@ -6,6 +6,7 @@ import math
 from collections.abc import Mapping
 from typing import Any
 
+from mechassay.records import Record
 from mechassay.report.tables import NOTHING
 
 ROUNDING = 2e-5
@@ -38,5 +39,18 @@ def with_interval(row: Mapping[str, float], name: str = "value") -> str:
 
 
 def plain_number(value: Any) -> float:
-    """A number as records hold it: None is undefined."""
+    """A number as tables hold it: None is undefined."""
     return math.nan if value is None else float(value)
+
+
+Numbers = dict[str, float]
+
+
+def summary(record: Record, of: str = "result") -> dict[str, Numbers]:
+    """The numbers of each statistic of a distribution, by its name."""
+    return {
+        str(row["statistic"]): {
+            key: plain_number(row[key]) for key in ("value", "z", "low", "high", "bound")
+        }
+        for row in record.table("summary").where(of=of).rows()
+    }

@@ -19,15 +19,18 @@ def comparable(records: Sequence[Record]) -> bool:
     """Whether records are of one evaluation, and of circuits at sizes
     of which each example's value is stored.
     """
-    keys = [
-        f"{by}@{p:g}"
-        for record in records
-        for by in ("value", "magnitude")
-        for p in record.curves.get("fractions", [])
-    ]
-    stored = all({"clean", "empty", *keys} <= set(record.per_example) for record in records)
-    ids = {tuple(record.example_ids) for record in records}
-    return len(records) > 1 and bool(keys) and stored and len(ids) == 1
+    if len(records) < 2 or not all(map(_held, records)):
+        return False
+    return len({tuple(record.values.ids) for record in records if record.values}) == 1
+
+
+def _held(record: Record) -> bool:
+    """Whether the values of all circuits of a record are in it."""
+    if record.values is None or not record.has_table("curve"):
+        return False
+    points = record.table("curve").where(of="result").rows()
+    keys = [f"{row['ranking']}@{float(str(row['fraction'])):g}" for row in points]
+    return bool(keys) and {"clean", "empty", *keys} <= set(record.values.columns)
 
 
 def rank_text(rank: tuple[int, int] | None) -> str:

@@ -1,89 +1,164 @@
-"""Tables of text as Markdown, as one HTML file, and on the console:
-what pages about many cells share.
+"""Tables of text: what every page, Markdown file and console table is made of.
+
+A cell is text; an interval after a number, "0.81 [0.77, 0.85]", is set in small print or under it.
+Markup that our own code made (`markupsafe.Markup`) enters a page as it is, all else is escaped.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from typing import Literal
 
-from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 from rich.console import Console
 from rich.markup import escape
-from rich.table import Table
+from rich.table import Table as RichTable
 
 NOTHING = "–"
+WIDE = 160
+"""Characters from which intervals stand beside their numbers on a console."""
+
+RowKind = Literal["", "method", "control", "failure", "more"]
+STYLES = {"control": "dim", "more": "dim", "failure": "red"}
 
 
 @dataclass(frozen=True)
-class Grid:
-    """A table as text: a heading for each column, and rows whose first cell is their name.
+class Column:
+    """A heading, and how its cells are set.
 
-    A row with fewer cells than there are columns is a message: its last cell spans the rest. In a
-    table of `words` cells are set as text, else as numbers.
+    Attributes:
+        optional: left out of a console that is too narrow, the highest number first.
     """
+
+    heading: str
+    numeric: bool = True
+    optional: int = 0
+
+
+@dataclass(frozen=True)
+class Row:
+    """Cells; fewer than there are columns are a message, whose last cell spans the rest.
+
+    Attributes:
+        swatch: a colour beside the first cell, as in figures.
+    """
+
+    cells: tuple[str, ...]
+    kind: RowKind = ""
+    swatch: str = ""
+
+
+@dataclass(frozen=True)
+class Table:
+    """A table whose rows are named by their first cell."""
 
     title: str
-    columns: tuple[str, ...]
-    rows: tuple[tuple[str, ...], ...]
-    words: bool = False
+    columns: tuple[Column, ...]
+    rows: tuple[Row, ...]
+    caption: str = ""
+
+    @staticmethod
+    def of(
+        title: str,
+        headings: Sequence[str],
+        rows: Iterable[Sequence[str] | Row],
+        *,
+        words: bool = False,
+        caption: str = "",
+    ) -> Table:
+        """A table of plain rows; cells are numbers, but for the first, unless they are words.
+        A row with fewer cells than columns is a failure.
+        """
+        columns = tuple(
+            Column(each, bool(place) and not words) for place, each in enumerate(headings)
+        )
+        made = (
+            row
+            if isinstance(row, Row)
+            else Row(tuple(row), "failure" if len(row) < len(columns) else "")
+            for row in rows
+        )
+        return Table(title, columns, tuple(made), caption)
+
+    @property
+    def headings(self) -> tuple[str, ...]:
+        return tuple(column.heading for column in self.columns)
+
+    @property
+    def texts(self) -> tuple[tuple[str, ...], ...]:
+        """The cells of all rows."""
+        return tuple(row.cells for row in self.rows)
+
+    def markdown(self) -> list[str]:
+        """The lines of the table in Markdown."""
+        headings = [_one_line(heading) for heading in self.headings]
+        lines = ["| " + " | ".join(headings) + " |", "|---" * len(headings) + "|"]
+        for row in self.rows:
+            padded = [*row.cells, *[""] * (len(headings) - len(row.cells))]
+            lines.append("| " + " | ".join(map(_one_line, padded)) + " |")
+        return [*lines, *(["", self.caption] if self.caption else [])]
 
 
-def grids_page(
-    title: str,
-    grids: Sequence[Grid],
-    figures: Sequence[str | None],
-    reading: Mapping[str, str],
-    facts: Sequence[Mapping[str, str]],
-) -> str:
-    """One HTML file that needs nothing else.
-
-    Args:
-        figures: an SVG of ours for each grid, or None; it enters the page as it is.
-        reading: how to read the page, by term.
-        facts: what was run, a row each; all have the same keys.
-    """
-    environment = Environment(
-        loader=PackageLoader("mechassay.report"),
-        autoescape=True,
-        undefined=StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
-    )
-    drawn = [None if figure is None else Markup(figure) for figure in figures]
-    parts = list(zip(grids, drawn, strict=True))
-    return environment.get_template("grids.html").render(
-        title=title, parts=parts, reading=list(reading.items()), facts=list(facts)
-    )
+def plain_text(cell: str) -> str:
+    """A cell without markup."""
+    return cell.striptags() if isinstance(cell, Markup) else cell
 
 
-def grids_markdown(grids: Sequence[Grid], facts: Sequence[Mapping[str, str]]) -> str:
-    """The same tables in Markdown."""
-    lines: list[str] = []
-    for grid in grids:
-        lines += [f"## {grid.title}", "", *_table(grid.columns, grid.rows), ""]
-    if facts:
-        lines += [
-            "## What was run",
-            "",
-            *_table(tuple(facts[0]), [tuple(row.values()) for row in facts]),
-        ]
-    return "\n".join(lines).rstrip() + "\n"
+def _one_line(cell: str) -> str:
+    return " ".join(plain_text(cell).split("\n")).replace("|", "\\|")
 
 
-def _table(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
-    lines = ["| " + " | ".join(columns) + " |", "|---" * len(columns) + "|"]
-    for row in rows:
-        padded = [*row, *[""] * (len(columns) - len(row))]
-        lines.append("| " + " | ".join(cell.replace("|", "\\|") for cell in padded) + " |")
-    return lines
+def print_tables(tables: Sequence[Table], console: Console) -> None:
+    """Print tables. What does not fit is left out if it is optional; messages stand below."""
+    for table in tables:
+        _print(table, console)
 
 
-def print_grids(grids: Sequence[Grid], console: Console) -> None:
-    """Print the tables; intervals go under their numbers."""
-    for grid in grids:
-        table = Table(*map(escape, grid.columns), title=escape(grid.title), title_justify="left")
-        for row in grid.rows:
-            table.add_row(*(escape(cell.replace(" [", "\n[")) for cell in row))
-        console.print(table)
+def _print(table: Table, console: Console) -> None:
+    beside = console.width >= WIDE
+    whole = [row for row in table.rows if len(row.cells) == len(table.columns)]
+    cells = [[_cell(text, beside) for text in row.cells] for row in whole]
+    shown = _fitting(table.columns, cells, console.width)
+    caption = escape(table.caption) if table.caption else None
+    drawn = RichTable(title=escape(table.title) or None, title_justify="left", caption=caption)
+    for place in shown:
+        column = table.columns[place]
+        drawn.add_column(
+            escape(column.heading),
+            justify="right" if column.numeric else "left",
+            no_wrap=column.numeric,
+            overflow="fold",
+        )
+    for row, texts in zip(whole, cells, strict=True):
+        drawn.add_row(*(escape(texts[place]) for place in shown), style=STYLES.get(row.kind))
+    if whole:
+        console.print(drawn)
+    for row in table.rows:
+        if len(row.cells) < len(table.columns):
+            said = ": ".join(filter(None, map(plain_text, row.cells)))
+            console.print(said, style=STYLES.get(row.kind), markup=False, highlight=False)
+
+
+def _cell(text: str, beside: bool) -> str:
+    plain = plain_text(text)
+    return plain if beside else plain.replace(" [", "\n[")
+
+
+def _fitting(columns: Sequence[Column], cells: Sequence[Sequence[str]], width: int) -> list[int]:
+    """The columns that fit a console, in their order."""
+    widths = [
+        max(
+            len(line)
+            for text in (column.heading, *(row[place] for row in cells))
+            for line in text.split("\n")
+        )
+        for place, column in enumerate(columns)
+    ]
+    shown = list(range(len(columns)))
+    while sum(widths[place] + 3 for place in shown) + 1 > width:
+        last = max(shown, key=lambda place: (columns[place].optional, place))
+        if not columns[last].optional:
+            break
+        shown.remove(last)
+    return shown

@@ -15,11 +15,10 @@ import math
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 
-from mechassay.records import Measure, Record, Spec
+from mechassay.records import Measure, Record, Spec, Table
 
 UNDEFINED = "undefined"
 CHANCE_DECIMALS = 2
@@ -89,28 +88,17 @@ def _fixed(value: float, decimals: int) -> str:
 # Parts of records
 
 
-def measure(record: Record, name: str) -> Measure | None:
-    """The measure of that name, if the record has it."""
-    return next((each for each in record.measures if each.name == name), None)
-
-
-def measure_text(record: Record, name: str, *, least: int = 0) -> str:
+def measure_text(record: Record, name: str, of: str = "result", *, least: int = 0) -> str:
     """A measure and its interval, with at least so many decimals;
     empty if the record does not have it.
     """
-    found = measure(record, name)
+    found = record.measure(name, of)
     return "" if found is None else interval(found.value, found.low, found.high, least=least)
 
 
 def chance_text(chance: float) -> str:
     """What guessing would get right."""
     return f"{chance:.{CHANCE_DECIMALS}f}"
-
-
-def value_of(record: Record, name: str) -> float:
-    """A measure's value; NaN if the record does not have it."""
-    found = measure(record, name)
-    return math.nan if found is None else found.value
 
 
 def is_random(record: Record) -> bool:
@@ -132,11 +120,9 @@ def kept_at(record: Record, fraction: float = 0.01) -> str:
     """Edges left after pruning, of those asked for, at one of the record's sizes;
     empty if it has no such size.
     """
-    fractions, line = record.curves.get("fractions", []), record.curves.get("value", {})
-    if fraction not in fractions:
-        return ""
-    place = fractions.index(fraction)
-    return f"{line['kept'][place]:,} of {line['asked'][place]:,}"
+    for row in _curve(record).where(of="result", ranking="value", fraction=fraction).rows():
+        return f"{row['kept']:,} of {row['asked']:,}"
+    return ""
 
 
 @dataclass(frozen=True)
@@ -148,6 +134,7 @@ class Line:
             asked for.
     """
 
+    fractions: np.ndarray
     x: np.ndarray
     f: np.ndarray
     low: np.ndarray
@@ -155,56 +142,52 @@ class Line:
     kept: np.ndarray
 
     @staticmethod
-    def of(record: Record, stored: dict[str, Any]) -> Line:
-        """From a part of `record.curves`, or of a random seed's in `record.controls`."""
-        arrays = {
-            key: np.array(stored[key], dtype=float)
-            for key in ("faithfulness", "low", "high", "kept")
-        }
-        nominal = record.metric.args.get("profile") == "mib-2025"
-        x = (
-            np.array(record.curves["fractions"], dtype=float)
-            if nominal
-            else arrays["kept"] / n_edges(record)
+    def of(
+        record: Record, ranking: str = "value", of: str = "result", seed: int | None = None
+    ) -> Line:
+        """Of a ranking of the result, or of a random seed of a control."""
+        rows = _curve(record).where(ranking=ranking, of=of, seed=seed)
+        fractions, f, low, high, kept, asked = (
+            rows.numbers(name) for name in ("fraction", "f", "low", "high", "kept", "asked")
         )
-        return Line(x, arrays["faithfulness"], arrays["low"], arrays["high"], arrays["kept"])
+        if record.metric.args.get("profile") == "mib-2025":
+            return Line(fractions, fractions, f, low, high, kept)
+        n_edges = record.model.args.get("n_edges") or max(asked, default=1.0)
+        return Line(fractions, kept / float(str(n_edges)), f, low, high, kept)
 
 
-def n_edges(record: Record) -> int:
-    """Edges of the model's graph: the largest circuit there can be."""
-    return int(record.model.args.get("n_edges") or max(record.curves["value"]["asked"]))
+def _curve(record: Record) -> Table:
+    """The table of faithfulness; one without rows if the record has none."""
+    return record.table("curve") if record.has_table("curve") else Table.of("curve", (), [])
 
 
+CONTROL = "control:"
 CONTROLS = {"random": "random edges", "random-paths": "random paths"}
 """The random rankings that a record may have been compared with, and what they are called."""
 
 
-def random_seeds(record: Record, kind: str = "random") -> dict[str, dict[str, Any]]:
-    """The random rankings of a kind that the record was compared with, by seed."""
-    return record.controls.get(kind, {}).get("seeds", {})
-
-
 def control_kinds(record: Record) -> list[str]:
-    """The kinds of random rankings that the record was compared with."""
-    return [kind for kind in CONTROLS if random_seeds(record, kind)]
+    """The controls that have a measure which the result has too."""
+    names = {measure.name for measure in record.measures if measure.of == "result"}
+    kinds = [
+        measure.of.removeprefix(CONTROL)
+        for measure in record.measures
+        if measure.of.startswith(CONTROL) and measure.name in names
+    ]
+    return list(dict.fromkeys(kinds))
 
 
-def at_random(record: Record, name: str, kind: str = "random") -> tuple[float, float, float]:
-    """Mean CPR or CMD of random rankings and its interval over examples; NaN without any."""
-    control = record.controls.get(kind, {})
-    return _numbers([control.get(name), *control.get(f"{name}_interval", [None, None])])
+def control_name(kind: str) -> str:
+    """What a control is called."""
+    return CONTROLS.get(kind, kind.replace("-", " "))
 
 
-def beside_random(record: Record, name: str, kind: str = "random") -> tuple[float, float, float]:
-    """CPR or CMD less the mean of random rankings, over the same examples,
-    and its interval; NaN without any.
-    """
-    return _numbers(record.controls.get(kind, {}).get(f"{name}_difference", [None, None, None]))
-
-
-def _numbers(found: Sequence[float | None]) -> tuple[float, float, float]:
-    value, low, high = (math.nan if each is None else float(each) for each in found)
-    return value, low, high
+def random_lines(record: Record, kind: str) -> dict[int, Line]:
+    """The random rankings of a kind that the record was compared with, by seed."""
+    of = f"{CONTROL}{kind}"
+    seeds = dict.fromkeys(row["seed"] for row in _curve(record).rows() if row["of"] == of)
+    numbers = [int(str(seed)) for seed in seeds]
+    return {seed: Line.of(record, of=of, seed=seed) for seed in numbers}
 
 
 # Names
@@ -217,8 +200,6 @@ def settings(records: Sequence[Record]) -> list[list[Record]]:
         specs = [
             spec.model_dump(mode="json") for spec in (record.model, record.task, record.metric)
         ]
-        # What a run called a method's cell is no setting of the task.
-        specs[1]["args"].pop("cell", None)
         key = json.dumps(specs, sort_keys=True)
         groups.setdefault(key, []).append(record)
     return list(groups.values())
@@ -275,10 +256,10 @@ def verdict(records: Sequence[Record]) -> str:
     is the best method's circuit better than random ones?
     """
     tried = [record for record in records if not is_random(record)] or list(records)
-    defined = [record for record in tried if not math.isnan(value_of(record, "cpr"))]
+    defined = [record for record in tried if not math.isnan(record.value("cpr"))]
     if not defined:
         return _undefined(tried[0])
-    best = max(defined, key=lambda record: value_of(record, "cpr"))
+    best = max(defined, key=lambda record: record.value("cpr"))
     name = labels(records)[list(records).index(best)]
     among = f" (the best of {len(tried)} methods by CPR)" if len(tried) > 1 else ""
     subject = f"{_data(best)}, circuits found by {name}{among}"
@@ -288,7 +269,7 @@ def verdict(records: Sequence[Record]) -> str:
 def _data(record: Record) -> str:
     split = record.task.args.get("split")
     of = f" of {record.task.name}" if record.task.name else ""
-    return f"On {len(record.example_ids):,} {f'{split} ' if split else ''}pairs{of}"
+    return f"On {record.n:,} {f'{split} ' if split else ''}pairs{of}"
 
 
 def _whose(record: Record) -> str:
@@ -303,44 +284,52 @@ def _compared(record: Record) -> str:
     """What the best method's CPR is worth beside random rankings,
     and beside the empty circuit, whose CPR is 0.
     """
-    found, kinds = measure(record, "cpr"), control_kinds(record)
+    found = record.measure("cpr")
+    controls = {kind: record.measure("cpr", f"{CONTROL}{kind}") for kind in control_kinds(record)}
+    beside = {kind: measure for kind, measure in controls.items() if measure is not None}
     own, what = f"CPR {measure_text(record, 'cpr')}", f"of {_whose(record)}"
-    if found is None or not kinds:
+    if found is None or not beside:
         return f"recover {what} with {own}; there is no random control to compare with."
-    control = f"{' and '.join(_control_text(record, kind) for kind in kinds)}"
-    gains = [beside_random(record, "cpr", kind) for kind in kinds]
+    control = " and ".join(
+        f"{_interval(measure)} of {control_name(kind)}{_seeds(record, kind)}"
+        for kind, measure in beside.items()
+    )
+    gains = [record.measure("cpr", f"difference:{kind}") for kind in beside]
+    above = [(math.nan, math.nan) if gain is None else (gain.low, gain.high) for gain in gains]
+    least = [low for low, _ in above]
     if record.metric.args.get("profile") == "strict":
         # In that profile the empty circuit is worth 0; random ones may do harm.
-        gains.append((found.value, found.low, found.high))
-    if any(math.isnan(low) for _, low, _ in gains):
+        least.append(found.low)
+    if any(math.isnan(low) for low in least):
         return f"reach {own} {what}, without an interval, against {control}."
-    if all(low > 0 for _, low, _ in gains):
+    if all(low > 0 for low in least):
         return f"recover more {what} than random ones{_where(record)}: {own} against {control}."
-    if any(high < 0 for _, _, high in gains[: len(kinds)]):
+    if any(high < 0 for _, high in above):
         return f"recover less {what} than random ones: {own} against {control}."
     return (
         f"cannot be told from random ones in how much {what} they recover: {own} against {control}."
     )
 
 
-def _control_text(record: Record, kind: str) -> str:
-    seeds = len(random_seeds(record, kind))
-    return (
-        f"{interval(*at_random(record, 'cpr', kind))} of {CONTROLS[kind]} ({seeds}"
-        f" seed{'s' * (seeds != 1)})"
-    )
+def _interval(measure: Measure) -> str:
+    return interval(measure.value, measure.low, measure.high)
+
+
+def _seeds(record: Record, kind: str) -> str:
+    seeds = len(random_lines(record, kind))
+    return f" ({seeds} seed{'s' * (seeds != 1)})" if seeds else ""
 
 
 def _where(record: Record) -> str:
     """At which small sizes the interval of f lies above the random rankings' intervals."""
-    line = Line.of(record, record.curves["value"])
+    line = Line.of(record)
     controls = [
-        Line.of(record, stored)
-        for kind in control_kinds(record)
-        for stored in random_seeds(record, kind).values()
+        line for kind in control_kinds(record) for line in random_lines(record, kind).values()
     ]
+    if not controls:
+        return ""
     highest = np.max([control.high for control in controls], axis=0)
-    small = np.array(record.curves["fractions"]) <= SMALL
+    small = line.fractions <= SMALL
     above, n_small = int((line.low > highest)[small].sum()), int(small.sum())
     if n_small == 0:
         return ""
@@ -353,8 +342,8 @@ def _where(record: Record) -> str:
 
 
 def _denominator(record: Record) -> tuple[float, float]:
-    low, high, *_ = [*record.controls.get("denominator", []), None, None]
-    return (math.nan if low is None else float(low), math.nan if high is None else float(high))
+    found = record.measure("denominator", "control:full")
+    return (math.nan, math.nan) if found is None else (found.low, found.high)
 
 
 def _caution(record: Record) -> str:

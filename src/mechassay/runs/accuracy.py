@@ -23,10 +23,10 @@ from mechassay.examples import Example
 from mechassay.models.model import Model, check_dtype
 from mechassay.pairs import content_hash
 from mechassay.progress import BAR, Progress
-from mechassay.records import Measure, Record, Spec, provenance
-from mechassay.report.accuracy import ORIGINAL, print_accuracy, write_accuracy
+from mechassay.records import Measure, Record, Selection, Spec, Values, provenance
+from mechassay.report.kinds.accuracy import ORIGINAL
+from mechassay.report.reports import print_report, write_markdown, write_page
 from mechassay.runs import options
-from mechassay.runs.folder import write_text
 from mechassay.runs.job import Bench, Cell, Results, cell_name, option
 from mechassay.runs.names import shown_model, task_named
 from mechassay.stats.intervals import proportion_interval
@@ -37,6 +37,7 @@ from mechassay.tasks.mib_scoring import Scoring, mib_scores
 from mechassay.tasks.public import PublicTask
 from mechassay.tasks.task import settings_of
 
+KIND = "accuracy"
 EXACT = "exact"
 AccuracyScoring = Literal["exact", "mib-2025"]
 
@@ -104,16 +105,14 @@ class AccuracyJob:
 
     def show(self, results: Results, console: Console) -> None:
         """See `Job.show`."""
-        print_accuracy(results.records, results.failures, console)
+        print_report(results.records, results.failures, console, KIND)
         console.print(f"Tables: {results.folder.path / 'accuracy.md'}", soft_wrap=True)
 
     def report(self, results: Results) -> Path:
         """The page (report.html) and its tables in Markdown (accuracy.md)."""
-        title, folder = "Accuracy of models on tasks", results.folder.path
-        page, markdown = write_accuracy(results.records, results.failures, title=title)
-        write_text(folder / "accuracy.md", markdown)
-        write_text(folder / "report.html", page)
-        return folder / "report.html"
+        records, failures, folder = results.records, results.failures, results.folder.path
+        write_markdown(folder / "accuracy.md", records, failures, KIND)
+        return write_page(folder / "report.html", records, failures=failures, kind=KIND)
 
 
 def score_task(model: Model, task: Task, job: AccuracyJob, *, progress: Progress = BAR) -> Record:
@@ -133,32 +132,31 @@ def score_task(model: Model, task: Task, job: AccuracyJob, *, progress: Progress
             f"{name}@{kind}": values
             for name, values in _column(model, examples, kind, lax, progress).items()
         }
+    # Every example is scored: nothing is dropped, and what a kind lacks is undefined there.
+    chosen = Selection(task=task.name, split=job.split, kept=len(examples), hash=hash_of_examples)
     return Record(
-        kind="accuracy",
-        model=Spec(name=model.name, args={"family": model.family}),
-        task=Spec(
-            name=task.name, version=task.version, args={"split": job.split, **settings_of(task)}
-        ),
-        method=Spec(name="behaviour"),
-        metric=Spec(name="accuracy"),
+        kind=KIND,
+        cell={"model": model.name, "task": task.name},
+        specs={
+            "model": Spec(name=model.name, args={"family": model.family}),
+            "task": Spec(
+                name=task.name, version=task.version, args={"split": job.split, **settings_of(task)}
+            ),
+            "method": Spec(name="behaviour"),
+            "metric": Spec(name="accuracy"),
+        },
         measures=[_measure(name, values, groups) for name, values in columns.items()],
-        per_example={
-            name: values.tolist()
-            for name, values in columns.items()
-            if not name.startswith("chance")
-        },
-        example_ids=[example.id for example in examples],
-        groups=groups,
-        # Every example is scored: nothing is dropped, and what a kind lacks is undefined there.
-        data={
-            "test": {
-                "task": task.name,
-                "split": job.split,
-                "kept": len(examples),
-                "dropped": {},
-                "hash": hash_of_examples,
-            }
-        },
+        values=Values(
+            unit="example",
+            ids=[example.id for example in examples],
+            groups=groups,
+            columns={
+                name: values.tolist()
+                for name, values in columns.items()
+                if not name.startswith("chance")
+            },
+        ),
+        data={"test": chosen},
         realised={"seconds": round(time.perf_counter() - begin, 3)},
         provenance=provenance(
             device=str(model.device),
@@ -209,7 +207,14 @@ def _measure(name: str, values: Float[np.ndarray, "n"], groups: Sequence[str]) -
         values[defined], [group for group, there in zip(groups, defined, strict=True) if there]
     )
     return Measure(
-        name=name, value=value, low=low, high=high, level=level, n=n, n_undefined=left_out
+        name=name,
+        better="up",
+        value=value,
+        low=low,
+        high=high,
+        level=level,
+        n=n,
+        n_undefined=left_out,
     )
 
 

@@ -55,9 +55,9 @@ from mechassay.models.model import Model
 from mechassay.pairs import Batch
 from mechassay.progress import BAR, Progress
 from mechassay.records import Record, failure_of
-from mechassay.report.adversarial import adversarial_page
+from mechassay.report.reports import write_page
 from mechassay.runs.adversarial_plan import AdversarialRun
-from mechassay.runs.adversarial_records import RecordMaker
+from mechassay.runs.adversarial_records import KIND, RecordMaker
 from mechassay.runs.circuits import CircuitsJob, Study, method_name
 from mechassay.runs.folder import RunFolder, write_text
 from mechassay.runs.job import Bench, Cell, plan_of
@@ -368,7 +368,7 @@ class AdversarialJob:
             return
         digest = DivergenceFile.file_hash(self.values_file)
         for record in records:
-            if record.data["values"]["hash"] != digest:
+            if record.values is None or record.values.sha256 != digest:
                 raise BadFile(
                     f"{self.values_file}: is not the file that the record of {record.method.name}"
                     " was made of. Restore it."
@@ -408,5 +408,4 @@ def stored_records(folder: RunFolder) -> list[Record]:
 
 def write_report(folder: RunFolder, records: Sequence[Record]) -> Path:
     """The run's page, report.html."""
-    write_text(folder.path / "report.html", adversarial_page(records))
-    return folder.path / "report.html"
+    return write_page(folder.path / "report.html", records, kind=KIND)

@@ -24,8 +24,10 @@ from mechassay.errors import BadUsage, MechassayError
 from mechassay.models.model import Model
 from mechassay.progress import BAR, Progress
 from mechassay.records import Failure, Record, failure_of
-from mechassay.report.adversarial import broken, nats
-from mechassay.report.tables import NOTHING, Grid, grids_page
+from mechassay.report.nats import nats, summary
+from mechassay.report.page import render
+from mechassay.report.sections import broken, table_sections
+from mechassay.report.tables import NOTHING, Table
 from mechassay.runs.adversarial import AdversarialJob, AdversarialRun, write_report
 from mechassay.runs.adversarial_verdict import Closeness, closeness, keep, kept, other_model
 from mechassay.runs.folder import write_text
@@ -248,7 +250,7 @@ def _verdict(job: AdversarialJob, task: str) -> Closeness:
     return found
 
 
-def verdict_grid(verdicts: Mapping[str, Closeness]) -> Grid:
+def verdict_grid(verdicts: Mapping[str, Closeness]) -> Table:
     """For each task what table 3 is closer to."""
     columns = (
         "task",
@@ -272,7 +274,7 @@ def verdict_grid(verdicts: Mapping[str, Closeness]) -> Grid:
         )
         for task, found in verdicts.items()
     ]
-    return Grid("Verdict on table 3, by distances", columns, tuple(rows), words=True)
+    return Table.of("Verdict on table 3, by distances", columns, tuple(rows), words=True)
 
 
 def verdict_text(task: str, found: Closeness) -> str:
@@ -295,7 +297,7 @@ def paper_page(result: PaperResult) -> str:
     said = [(failure.cell["run"], failure.message) for failure in failures]
     said += [(name, text) for name, record in records.items() for text in broken(record)]
     if said:
-        grids.insert(0, Grid("What failed", ("run", "why"), tuple(said), words=True))
+        grids.insert(0, Table.of("What failed", ("run", "why"), tuple(said), words=True))
     if result.verdicts:
         grids.append(verdict_grid(result.verdicts))
     facts = [
@@ -308,24 +310,19 @@ def paper_page(result: PaperResult) -> str:
             ),
             "circuit": record.method.name,
             "edges": f"{record.method.args['edges']:,}",
-            "pairs": (
-                f"{record.measures[0].n:,}{' (all)' if record.task.args['population'] else ''}"
-            ),
+            "pairs": (f"{record.n:,}{' (all)' if record.task.args['population'] else ''}"),
             # Markup is set as it is, and escapes what is put into it.
             "report": Markup('<a href="{0}/report.html">{0}/report.html</a>').format(name),
         }
         for name, record in records.items()
     ]
-    return grids_page(
+    return render(
         "Three circuits of the literature under adversarial evaluation",
-        grids,
-        [None] * len(grids),
-        READING,
-        facts,
+        table_sections(grids, READING, facts),
     )
 
 
-def paper_grid(records: Mapping[str, Record], pairs: str) -> Grid:
+def paper_grid(records: Mapping[str, Record], pairs: str) -> Table:
     """One of the two tables; tasks that were not run are left out."""
     there = {task: records[f"{task}-{pairs}"] for task in TASKS if f"{task}-{pairs}" in records}
     columns = ("", *(f"{task}: {what}" for task in there for what in ("here", "empty", "printed")))
@@ -333,9 +330,8 @@ def paper_grid(records: Mapping[str, Record], pairs: str) -> Grid:
     for place, name in enumerate(ROWS):
         cells = [name]
         for task, record in there.items():
-            for table in (record.curves["summary"], record.controls["corrupted"]["summary"]):
-                found = next((row["value"] for row in table if row["name"] == name), None)
-                cells.append(NOTHING if found is None else nats(found))
+            for table in (summary(record), summary(record, "control:empty")):
+                cells.append(nats(table[name]["value"]) if name in table else NOTHING)
             cells.append(f"{PRINTED[pairs][task][place]:.2f}")
         rows.append(tuple(cells))
-    return Grid(TITLES[pairs], columns, tuple(rows))
+    return Table.of(TITLES[pairs], columns, tuple(rows))

@@ -6,24 +6,25 @@ from __future__ import annotations
 
 import dataclasses
 import time
-from collections.abc import Mapping, Sequence
-from dataclasses import asdict
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 from jaxtyping import Float
 
-from mechassay.adversarial.controls import first_part
+from mechassay.adversarial.controls import ControlCheck, first_part
 from mechassay.adversarial.divergence import Tolerance
 from mechassay.adversarial.divergence_file import DivergenceFile
 from mechassay.adversarial.fields import fields_of
-from mechassay.adversarial.pools import TEMPLATE, worst_apart
-from mechassay.adversarial.statistics import chosen_maps, finite, heat_map, histogram
+from mechassay.adversarial.pools import TEMPLATE, Pool, worst_apart
+from mechassay.adversarial.statistics import chosen_maps, heat_map, histogram
 from mechassay.adversarial.worst import WorstCase, cases_at, disagreements, largest, random_cases
 from mechassay.models.constants import constants_of
-from mechassay.records import Measure, Record, Spec, provenance
+from mechassay.records import Check, Measure, Record, Spec, Table, Values, provenance
+from mechassay.runs import adversarial_tables as tables
+from mechassay.runs.adversarial_tables import EMPTY, RESULT, Rows
 from mechassay.stats.groups import Field
-from mechassay.stats.resampled import split_by
+from mechassay.stats.resampled import Half, split_by
 from mechassay.tasks.task import settings_of
 
 if TYPE_CHECKING:
@@ -57,15 +58,14 @@ class RecordMaker:
 
     def __init__(self, job: AdversarialJob) -> None:
         self.job = job
-        self.corrupted = self._summary(job.values.corrupted, np.random.default_rng(job.run.seed))
+        self.empty = self._summary(job.values.corrupted, np.random.default_rng(job.run.seed))
 
     def _summary(
         self, values: Float[np.ndarray, "*pairs"], rng: np.random.Generator
-    ) -> dict[str, Any]:
-        return {
-            "summary": self.job.statistics.table(values, rng),
-            "exceedance": self.job.statistics.exceedance(values, rng),
-        }
+    ) -> tuple[Sequence[Rows], Sequence[Rows]]:
+        """Rows of the distribution, and of shares above thresholds."""
+        statistics = self.job.statistics
+        return statistics.table(values, rng), statistics.exceedance(values, rng)
 
     def record(self, number: int) -> Record:
         """The record of the circuit that was asked for at that place."""
@@ -75,78 +75,95 @@ class RecordMaker:
         # Each circuit has its own stream, so that what is done already changes nothing.
         rng = np.random.default_rng((run.seed, number))
         alone = self._alone(each, values, np.random.default_rng((run.seed, number, RANDOM_CASES)))
-        found = self._summary(values, rng)
-        tokenizer = self.job.model.tokenizer
-        assert tokenizer is not None, "pools are made with a tokenizer"
-        fields = fields_of(
-            self.job.pools[0],
-            self.job.pools[1] if run.paired else None,
-            tokenizer,
-            grid=values.ndim == 2,
-        )
-        fields = [self._within(field) for field in fields]
+        summary, exceedance = self._summary(values, rng)
+        fields = self._fields(values)
         # What is rounding is no difference between labels.
         rounded = np.round(values, DECIMALS)
         groups = self.job.statistics.groups(rounded, empty, fields, rng)
-        most, paths = (
-            float(max(np.nanmax(values), 0.0)),
-            self.job.controls.paths[len(each.circuit.pruned())],
-        )
-        curves = {
-            **found,
-            "histogram": histogram(values, empty, paths, most),
-            "histogram_all": histogram(
-                values, empty, paths, float(max(most, np.nanmax(empty), np.nanmax(paths)))
-            ),
-            "worst": [self._case(case, empty) for case in alone.worst],
-            "worst_distinct": [self._case(case, empty) for case in alone.distinct],
-            "split": self._split(values, empty),
-            "groups": groups,
-            "heat_maps": [
-                heat_map(rounded, empty, two)
-                for two in chosen_maps(fields, groups, values.ndim, self.job.heat_maps)
-            ],
-        }
-        realised = {
-            "evaluate_seconds": self.job.seconds,
-            "analyse_seconds": round(time.perf_counter() - begin, 3),
-        }
-        about = self.job.folder.data()
-        about["values"] = {
-            "file": self.job.values_file.name,
-            "hash": DivergenceFile.file_hash(self.job.values_file),
-        }
-        n = len(each.circuit)
-        model = self.job.model
+        maps = [
+            heat_map(rounded, empty, two)
+            for two in chosen_maps(fields, groups, values.ndim, self.job.heat_maps)
+        ]
+        halves, templates = self._split(values, empty)
+        random, sizes = self._random_circuits(each)
+        model, chosen, n = self.job.model, self.job.folder.selections(), len(each.circuit)
+        checks = self._checks(each, alone)
+        broken = dict.fromkeys(check.says for check in checks if not check.passed)
+        measures = _measures(summary, exceedance, values, empty, Tolerance.of(model.dtype))
+        seconds = round(time.perf_counter() - begin, 3)
         return Record(
             kind=KIND,
-            model=Spec(
-                name=model.name, args={"family": model.family, "n_edges": model.graph.n_edges}
+            cell={"model": model.name, "task": self.job.task.name, "method": each.text},
+            specs={
+                "model": Spec(
+                    name=model.name, args={"family": model.family, "n_edges": model.graph.n_edges}
+                ),
+                "task": Spec(
+                    name=self.job.task.name,
+                    version=self.job.task.version,
+                    args={**self._task(), "templates": templates},
+                ),
+                "method": Spec(
+                    name=each.text,
+                    args={"edges": n, "live edges": len(each.circuit.pruned()), **each.about},
+                ),
+                "metric": Spec(
+                    name="kl", args={"of": "model from circuit", "unit": "nats", "position": "last"}
+                ),
+            },
+            measures=measures,
+            tables=[
+                tables.summary({RESULT: summary, EMPTY: self.empty[0], **random}),
+                tables.exceedance({RESULT: exceedance, EMPTY: self.empty[1]}),
+                sizes,
+                self._histogram(each, values),
+                *tables.worst(
+                    {"all": alone.worst, "distinct": alone.distinct}, empty, self._prompts()
+                ),
+                tables.halves(halves),
+                *tables.labels(groups),
+                *tables.heat_maps(maps),
+            ],
+            checks=checks,
+            values=Values(
+                unit="pair",
+                file=self.job.values_file.name,
+                sha256=DivergenceFile.file_hash(self.job.values_file),
             ),
-            task=Spec(name=self.job.task.name, version=self.job.task.version, args=self._task()),
-            method=Spec(
-                name=each.text,
-                args={"edges": n, "live edges": len(each.circuit.pruned()), **each.about},
-            ),
-            metric=Spec(
-                name="kl", args={"of": "model from circuit", "unit": "nats", "position": "last"}
-            ),
-            measures=_measures(found, values, empty, Tolerance.of(model.dtype)),
-            per_example={},
-            example_ids=[],
-            groups=[],
-            curves=finite(curves),
-            controls=finite(self._controls(each, alone)),
-            realised=realised,
-            data=about,
-            warnings=[*self._broken(alone.wrong), *self._cautions(each)],
+            realised={"evaluate_seconds": self.job.seconds, "analyse_seconds": seconds},
+            data=chosen,
+            warnings=[*broken, *self._cautions(each)],
             provenance=provenance(
                 device=str(model.device),
                 dtype=str(model.dtype).removeprefix("torch."),
                 seed=run.seed,
-                data_hash=about["prompts"]["hash"],
+                data_hash=chosen["prompts"].hash,
             ),
         )
+
+    def _fields(self, values: Float[np.ndarray, "*pairs"]) -> list[Field]:
+        """The fields by which labels are compared."""
+        tokenizer, pools = self.job.model.tokenizer, self.job.pools
+        assert tokenizer is not None, "pools are made with a tokenizer"
+        corrupted = pools[1] if self.job.run.paired else None
+        fields = fields_of(pools[0], corrupted, tokenizer, grid=values.ndim == 2)
+        return [self._within(field) for field in fields]
+
+    def _histogram(self, each: FoundCircuit, values: Float[np.ndarray, "*pairs"]) -> Table:
+        """In the range of the circuit's own values, and in that of all."""
+        empty = self.job.values.corrupted
+        paths = self.job.controls.paths[len(each.circuit.pruned())]
+        own = float(max(np.nanmax(values), 0.0))
+        most = float(max(own, np.nanmax(empty), np.nanmax(paths)))
+        ranges = {"own": own, "all": most}
+        return tables.histograms(
+            {name: histogram(values, empty, paths, end) for name, end in ranges.items()}
+        )
+
+    def _prompts(self) -> dict[str, Pool]:
+        """The prompts of each side that a pair has."""
+        clean, corrupted = self.job.pools
+        return {"clean": clean, **({"corrupted": corrupted} if self.job.run.paired else {})}
 
     def _task(self) -> dict[str, Any]:
         run = self.job.run
@@ -168,22 +185,18 @@ class RecordMaker:
 
     def _split(
         self, values: Float[np.ndarray, "*pairs"], empty: Float[np.ndarray, "*pairs"]
-    ) -> dict[str, Any]:
-        """A grid's pairs by whether both prompts are built the same way;
-        why not, where the task does not say.
+    ) -> tuple[list[Half], int | None]:
+        """A grid's pairs by whether both prompts are built the same way, and how many templates
+        there are: 0 without a grid, None where the task does not say.
         """
         if values.ndim != 2:
-            return {"halves": [], "templates": 0}
+            return [], 0
         sides = [pool.labels(TEMPLATE) for pool in self.job.pools]
         if sides[0] is None or sides[1] is None:
-            return {"halves": [], "templates": None}
-        found = split_by(
-            values, empty, sides[0], sides[1], self.job.run.seed, self.job.run.n_resamples
-        )
-        return {
-            "halves": [asdict(half) for half in found],
-            "templates": len({*sides[0], *sides[1]}),
-        }
+            return [], None
+        run = self.job.run
+        halves = split_by(values, empty, sides[0], sides[1], run.seed, run.n_resamples)
+        return halves, len({*sides[0], *sides[1]})
 
     def _cautions(self, each: FoundCircuit) -> list[str]:
         """What makes a sound record say less than it seems to."""
@@ -228,20 +241,6 @@ class RecordMaker:
             drawn,
         )
 
-    def _case(self, case: WorstCase, empty: Float[np.ndarray, "*pairs"]) -> dict[str, Any]:
-        sides = {"clean_prompt": (self.job.pools[0], case.clean)}
-        if self.job.run.paired:
-            sides["corrupted_prompt"] = (self.job.pools[1], case.corrupted)
-        prompts = {
-            name: {
-                "text": pool.prompts[row].text,
-                "parts": {part: list(span) for part, span in pool.prompts[row].spans.items()},
-            }
-            for name, (pool, row) in sides.items()
-        }
-        place = (case.clean, case.corrupted) if empty.ndim == 2 else (case.clean,)
-        return {**asdict(case), "empty": float(empty[place]), **prompts}
-
     def _within(self, field: Field) -> Field:
         """A field whose labels are compared within the strata of a restricted grid:
         only there do prompts have the same partners.
@@ -256,34 +255,27 @@ class RecordMaker:
             strata=tuple(f"{code} {stratum}" for code, stratum in zip(codes, own, strict=True)),
         )
 
-    def _controls(self, each: FoundCircuit, alone: _Alone) -> dict[str, Any]:
-        found, drawn = self.job.controls, alone.drawn
-        cases = list(
-            {
-                (case.clean, case.corrupted): case for case in (*alone.worst, *alone.distinct)
-            }.values()
-        )
-        n, live = len(each.circuit), len(each.circuit.pruned())
-        random, paths = found.random[n], found.paths[live]
-        return {
-            "checks": [{**asdict(check), "passed": check.passed} for check in found.checks],
-            "failures": self._broken(alone.wrong),
-            "worst": {"n": len(cases), "n_wrong": len(disagreements(cases))},
-            "drawn": {
-                "n": len(drawn),
-                "n_wrong": len(disagreements(drawn)),
-                "largest": max((abs(case.value - case.again) for case in drawn), default=0.0),
-            },
-            "corrupted": self.corrupted,
-            "random": {"edges": n, "live": found.n_live[n], **self._random(random)},
-            "random_paths": {
-                "edges": found.n_edges[live],
-                "live": found.n_edges[live],
-                **self._random(paths),
-            },
+    def _random_circuits(self, each: FoundCircuit) -> tuple[dict[str, Sequence[Rows]], Table]:
+        """The distributions of random circuits of the circuit's size, and what was run of them."""
+        found, n, live = self.job.controls, len(each.circuit), len(each.circuit.pruned())
+        drawn = {
+            "control:random": (n, found.n_live[n], found.random[n]),
+            "control:random-paths": (found.n_edges[live], found.n_edges[live], found.paths[live]),
         }
+        sizes = [
+            {
+                "of": of,
+                "edges": edges,
+                "live": on_a_path,
+                "pairs": int((~np.isnan(values)).sum()),
+                "seed": self.job.run.seed,
+            }
+            for of, (edges, on_a_path, values) in drawn.items()
+        ]
+        distributions = {of: self._random(values) for of, (_, _, values) in drawn.items()}
+        return distributions, Table.of("random circuits", ("of",), sizes)
 
-    def _random(self, part: Float[np.ndarray, "*part"]) -> dict[str, Any]:
+    def _random(self, part: Float[np.ndarray, "*part"]) -> Sequence[Rows]:
         """The distribution of a random circuit on the part of the pairs it is run on."""
         drawn = self.job.part
         if drawn is not None:
@@ -295,38 +287,90 @@ class RecordMaker:
         statistics = dataclasses.replace(
             self.job.statistics, population=False, n_resamples=n_resamples, part=drawn
         )
-        table = statistics.table(part, np.random.default_rng(self.job.run.seed))
-        return {"pairs": int((~np.isnan(part)).sum()), "seed": self.job.run.seed, "summary": table}
+        return statistics.table(part, np.random.default_rng(self.job.run.seed))
 
-    def _broken(self, wrong: Sequence[WorstCase]) -> list[str]:
-        """Every control that fails, in words."""
+    def _checks(self, each: FoundCircuit, alone: _Alone) -> list[Check]:
+        """Every control with a known answer, and what it means if it fails."""
+        cases = list(
+            {
+                (case.clean, case.corrupted): case for case in (*alone.worst, *alone.distinct)
+            }.values()
+        )
+        wrong = alone.wrong
+        again = (
+            f"{len(wrong)} of the pairs that were run again have another divergence when they are"
+            f" run alone, the first {wrong[0].again:.6g} instead of {wrong[0].value:.6g} nats. The"
+            " divergences cannot be trusted."
+            if wrong
+            else ""
+        )
+        return [
+            *(self._known(check) for check in self.job.controls.checks),
+            _alone_check(f"worst pairs of {each.text}", alone.worst, cases, again),
+            _alone_check(f"random pairs of {each.text}", alone.drawn, alone.drawn, again),
+            self._corruption(),
+        ]
+
+    def _known(self, check: ControlCheck) -> Check:
+        """The full and the empty circuit."""
         answers = {"full": "KL = 0", "empty": "the KL of the model on the corrupted prompt"}
-        found = [
+        empty = (
+            "the model on the corrupted prompt" if self.job.run.paired else "its values in the run"
+        )
+        said = (
             f"The {check.name} circuit does not give {answers[check.name]}: {check.n_wrong:,} of"
             f" {check.n:,} pairs differ, by up to {check.largest:.3g} nats. The divergences cannot"
             " be trusted."
-            for check in self.job.controls.checks
-            if not check.passed
-        ]
-        if wrong:
-            case = wrong[0]
-            found.append(
-                f"{len(wrong)} of the pairs that were run again have another divergence when they"
-                f" are run alone, the first {case.again:.6g} instead of {case.value:.6g} nats. The"
-                " divergences cannot be trusted."
-            )
-        largest = float(np.nanmax(self.job.values.corrupted))
-        if largest <= Tolerance.of(self.job.model.dtype).absolute:
-            found.append(
-                f"Without any circuit the divergence is at most {max(largest, 0.0):.1g} nats, on"
-                " all pairs: the model says the same after clean and corrupted prompts, and every"
-                " circuit would pass."
-            )
-        return found
+        )
+        return Check(
+            name=f"{check.name} circuit",
+            must_be={"full": "0 everywhere", "empty": empty}[check.name],
+            largest=check.largest,
+            n=check.n,
+            n_wrong=check.n_wrong,
+            unit="nats",
+            says="" if check.passed else said,
+        )
+
+    def _corruption(self) -> Check:
+        """The corrupted prompt has to change what the model says."""
+        values = self.job.values.corrupted
+        n, largest = int((~np.isnan(values)).sum()), float(np.nanmax(values))
+        same = largest <= Tolerance.of(self.job.model.dtype).absolute
+        said = (
+            f"Without any circuit the divergence is at most {max(largest, 0.0):.1g} nats, on all"
+            " pairs: the model says the same after clean and corrupted prompts, and every circuit"
+            " would pass."
+        )
+        return Check(
+            name="model on clean and corrupted prompts",
+            must_be="another distribution",
+            largest=largest,
+            n=n,
+            n_wrong=n if same else 0,
+            unit="nats",
+            says=said if same else "",
+        )
+
+
+def _alone_check(
+    name: str, shown: Sequence[WorstCase], cases: Sequence[WorstCase], says: str
+) -> Check:
+    n_wrong = len(disagreements(cases))
+    return Check(
+        name=f"{name}, each run alone",
+        must_be="the stored value",
+        largest=max((abs(case.value - case.again) for case in shown), default=0.0),
+        n=len(cases),
+        n_wrong=n_wrong,
+        unit="nats",
+        says=says if n_wrong else "",
+    )
 
 
 def _measures(
-    found: Mapping[str, Any],
+    summary: Sequence[Rows],
+    exceedance: Sequence[Rows],
     values: Float[np.ndarray, "*pairs"],
     empty: Float[np.ndarray, "*pairs"],
     allowed: Tolerance,
@@ -337,23 +381,20 @@ def _measures(
     share of pairs on which the circuit diverges more than the empty one, by more than rounding.
     """
     n = int((~np.isnan(values)).sum())
-    rows = [(row["name"], row) for row in found["summary"]] + [
-        (f"above {row['above']:g}", row) for row in found["exceedance"]
-    ]
+    rows = [(str(row["name"]), row, "nats") for row in summary]
+    rows += [(f"above {row['above']:g}", row, "") for row in exceedance]
     measures: list[Measure] = []
-    for name, row in rows:
-        value, low, high = (_finite(row[key]) for key in ("value", "low", "high"))
-        measures.append(Measure(name=name, value=value, low=low, high=high, n=n))
-        if not np.isnan(row["bound"]):
-            measures.append(Measure(name=f"bound {name}", value=_finite(row["bound"]), n=n))
-    measures.append(
-        Measure(
-            name="worse than empty",
-            value=float(((values > empty) & ~allowed.holds(values, empty)).sum()) / n,
-            n=n,
+    for name, row, unit in rows:
+        value, low, high, bound = (_finite(row[key]) for key in ("value", "low", "high", "bound"))
+        measures.append(
+            Measure(name=name, value=value, low=low, high=high, n=n, better="down", unit=unit)
         )
-    )
-    return measures
+        if not np.isnan(row["bound"]):
+            measures.append(
+                Measure(name=f"bound {name}", value=bound, n=n, better="down", unit=unit)
+            )
+    worse = float(((values > empty) & ~allowed.holds(values, empty)).sum()) / n
+    return [*measures, Measure(name="worse than empty", value=worse, n=n, better="down")]
 
 
 def _finite(value: float) -> float:

@@ -40,19 +40,13 @@ from mechassay.circuits.ablation import (
     save_ablated,
 )
 from mechassay.circuits.areas import VERSIONS
+from mechassay.circuits.behaviour import Preference, preference_of
 from mechassay.circuits.faithfulness import Controls, Profile, faithfulness_curve, run_controls
 from mechassay.circuits.methods import METHODS
 from mechassay.circuits.methods.method import Method, settings
 from mechassay.circuits.node_scores import Scores, load_scores
 from mechassay.circuits.optimal_ablation import OptimalAblation
 from mechassay.circuits.pairing import check_pairing, paired
-from mechassay.circuits.record import (
-    Behaviour,
-    behaviour_of,
-    load_controls,
-    record_of,
-    save_controls,
-)
 from mechassay.circuits.scores import EdgeScores
 from mechassay.errors import BadFile, BadUsage, one_of
 from mechassay.models.constants import Constants
@@ -63,9 +57,8 @@ from mechassay.pairs import Batch
 from mechassay.records import Measure, Record, Spec, provenance
 from mechassay.report.canvas import Drawing
 from mechassay.report.drawing import draw_circuit, largest_drawable
-from mechassay.report.page import write_page
-from mechassay.report.suite import print_suite, suite_differences, write_suite
-from mechassay.report.table import print_table
+from mechassay.report.kinds.suite import suite_differences
+from mechassay.report.reports import print_report, write_markdown, write_page
 from mechassay.runs import options
 from mechassay.runs.folder import write_text
 from mechassay.runs.job import Bench, Cell, Results, cell_name, option
@@ -75,6 +68,7 @@ from mechassay.truth.models import truth_names
 
 ALL_TRUTHS = "truth"
 AT_CHANCE, TOO_EXPENSIVE = "at chance", "too expensive"
+KIND, SUITE = "faithfulness", "suite"
 Stage = Literal["all", "localize"]
 
 
@@ -217,7 +211,7 @@ class CircuitsJob:
         """See `Job.skip`."""
         study = self.study(cell, bench)
         if not self.even_at_chance:
-            warnings = study.behaviour.warnings()
+            warnings = study.preference.warnings()
             if warnings:
                 return AT_CHANCE, warnings[0]
         if self.max_minutes is None or self.scores or study.scores_file(cell).is_file():
@@ -261,9 +255,11 @@ class CircuitsJob:
                 line = f"{cell.of['method']}: {n_scores:,} scores in {file}; strongest: {names}"
                 console.print(line, soft_wrap=True, highlight=False, markup=False)
             return
-        groups = {cell.shares for cell in self.cells()}
-        show = print_table if len(groups) == 1 else print_suite
-        show(results.records, results.failures, console)
+        kind = SUITE if self._is_suite() else KIND
+        print_report(results.records, results.failures, console, kind)
+
+    def _is_suite(self) -> bool:
+        return len({cell.shares for cell in self.cells()}) > 1
 
     def report(self, results: Results) -> Path:
         """The page of a model and task, or one over all and a page for each; the tables in Markdown
@@ -281,14 +277,13 @@ class CircuitsJob:
                 for drawing in _drawings(cell, results.folder.scores_file(cell.name))
             ]
             target = page if len(groups) == 1 else folder / "pages" / f"{group}.html"
-            write_page(target, part.records, drawings=drawings, failures=part.failures)
-        title = "Circuit localization: methods, tasks and models"
-        html, markdown = write_suite(results.records, results.failures, title=title)
-        differences = json.dumps(suite_differences(results.records), indent=1)
-        write_text(folder / "tables.md", markdown)
+            write_page(target, part.records, drawings, part.failures, kind=KIND)
+        records, failures = results.records, results.failures
+        write_markdown(folder / "tables.md", records, failures, SUITE)
+        differences = json.dumps(suite_differences(records), indent=1)
         write_text(folder / "differences.json", differences)
         if len(groups) > 1:
-            write_text(page, html)
+            write_page(page, records, failures=failures, kind=SUITE)
         return page
 
 
@@ -354,9 +349,9 @@ class Study:
         return self.pairs("test", self.job.test_split, self.job.test_limit)
 
     @cached_property
-    def behaviour(self) -> Behaviour:
+    def preference(self) -> Preference:
         """Whether the model does the task on the test pairs."""
-        return behaviour_of(self.model, self.test)
+        return preference_of(self.model, self.test)
 
     @cached_property
     def forward_seconds(self) -> float:
@@ -407,7 +402,7 @@ class Study:
     def controls(self) -> Controls:
         """The empty and the full circuit and random rankings, on the test pairs."""
         return self.bench.kept(
-            self._kept("controls.safetensors"), self._run_controls, load_controls, save_controls
+            self._kept("controls.safetensors"), self._run_controls, Controls.load, Controls.save
         )
 
     def _run_controls(self) -> Controls:
@@ -455,21 +450,16 @@ class Study:
 
     def localized(self, cell: Cell, scores: Scores) -> Record:
         """That scores were found: how many, and in how long."""
-        data, spec = self.bench.folder.data(self.group), self._specs(cell)
+        data = self.bench.folder.selections(self.group)
         n_scored = int(scores.scored().sum())
         return Record(
             kind="scores",
-            model=spec["model"],
-            task=spec["task"],
-            method=spec["method"],
-            metric=Spec(name=self.objective.name),
+            cell=dict(cell.of),
+            specs={**self._specs(cell), "metric": Spec(name=self.objective.name)},
             measures=[Measure(name="scored", value=n_scored, n=len(self.train))],
-            per_example={},
-            example_ids=[],
-            groups=[],
             realised={"localize_seconds": _seconds(scores)},
             data=data,
-            provenance=self._provenance(str(data["train"]["hash"])),
+            provenance=self._provenance(data["train"].hash),
         )
 
     def measured(self, cell: Cell, scores: Scores) -> Record:
@@ -491,10 +481,10 @@ class Study:
             "evaluate_seconds": round(time.perf_counter() - begin, 3),
             "peak_memory_gb": round(_peak_memory() / 2**30, 3),
         }
-        data = self.bench.folder.data(self.group)
-        about = self._provenance(str(data["test"]["hash"]))
-        record = record_of(
-            curve,
+        data = self.bench.folder.selections(self.group)
+        about = self._provenance(data["test"].hash)
+        record = curve.record(
+            cell=cell.of,
             **self._specs(cell),
             device=about.device,
             dtype=about.dtype,
@@ -502,15 +492,13 @@ class Study:
             data_hash=about.data_hash,
             realised=realised,
             data=data,
-            behaviour=self.behaviour,
+            preference=self.preference,
         )
         if is_truth(self.model_name) and self.task == task_named(self.model_name):
             record = with_recovery(record, scores, self.model_name, job.ablation)
         # What a task says of its data, as that rows repeat each other.
-        notes = dict.fromkeys(
-            note for chosen in data.values() for note in chosen.get("notes", {}).values()
-        )
-        return record.model_copy(update={"warnings": [*record.warnings, *notes]})
+        notes = dict.fromkeys(note for chosen in data.values() for note in chosen.notes.values())
+        return record.changed(warnings=[*record.warnings, *notes])
 
     def _specs(self, cell: Cell) -> dict[str, Spec]:
         job, name, typed = self.job, cell.of["method"], cell.typed["method"]
@@ -524,8 +512,6 @@ class Study:
             "train_limit": job.train_limit,
             "keep": job.keep,
             "ablation": job.ablation,
-            "cell": name,
-            "cell_task": self.task_name,
             **settings_of(self.task),
         }
         return {

@@ -25,7 +25,9 @@ from mechassay.graph import Graph
 from mechassay.report.canvas import Drawing
 from mechassay.report.comparison import draw_comparison, overlap_grid
 from mechassay.report.drawing import DRAWN_EDGES, draw_circuit, largest_drawable
-from mechassay.report.tables import Grid, grids_page
+from mechassay.report.page import Figure, render
+from mechassay.report.sections import parts, table_sections
+from mechassay.report.tables import Table
 from mechassay.runs.folder import write_text
 
 DRAWINGS = (".svg", ".html")
@@ -233,23 +235,26 @@ def _names(a: Cut, b: Cut) -> tuple[str, str]:
 
 
 def _page(cuts: Sequence[Cut]) -> str:
-    grids, drawings = [_sizes(cut) for cut in cuts], [cut.drawing().svg for cut in cuts]
+    sizes, drawn = [_sizes(cut) for cut in cuts], [_figure(cut.drawing()) for cut in cuts]
     facts = [_facts(cut) for cut in cuts]
     if len(cuts) == 1:
-        return grids_page(f"Circuit of {cuts[0].name}", grids, drawings, READING, facts)
+        return render(f"Circuit of {cuts[0].name}", table_sections(sizes, READING, facts, drawn))
     a, b = cuts
     names = _names(a, b)
     overlap = overlap_grid(overlap_of(a.circuit, b.circuit), names)
-    return grids_page(
+    drawn = [_figure(_comparison(a, b)), *drawn]
+    return render(
         f"Circuits of {names[0]} and {names[1]}",
-        [overlap, *grids],
-        [_comparison(a, b).svg, *drawings],
-        READING_TWO | READING,
-        facts,
+        table_sections([overlap, *sizes], READING_TWO | READING, facts, drawn),
     )
 
 
-def _sizes(cut: Cut) -> Grid:
+def _figure(drawing: object) -> Figure:
+    svg, _, _ = parts(drawing)
+    return Figure(svg)
+
+
+def _sizes(cut: Cut) -> Table:
     """The size of one circuit."""
     graph, n = cut.circuit.graph, len(cut.circuit)
     counts = (
@@ -259,7 +264,7 @@ def _sizes(cut: Cut) -> Grid:
         f"{int(nodes_of(cut.circuit).sum()):,}",
     )
     columns = ("", "edges", "in the graph", "share", "heads and MLPs")
-    return Grid(cut.title, columns, ((cut.name, *counts),))
+    return Table.of(cut.title, columns, ((cut.name, *counts),))
 
 
 def _facts(cut: Cut) -> dict[str, str]:

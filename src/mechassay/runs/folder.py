@@ -25,19 +25,13 @@ from typing import Any, TypeVar
 from pydantic import ValidationError
 
 from mechassay.errors import BadFile, BadUsage, first_line
-from mechassay.files import partial_of, whole
-from mechassay.records import Failure, Record
+from mechassay.files import partial_of, write_text
+from mechassay.records import Failure, Record, Selection, first_mistake, read_record
 
 CHOSEN = ("plan.json", "data.json", "prompts.json")
 """What a run writes before it has found anything: what is run, and on what."""
 
 _Kind = TypeVar("_Kind", dict[str, Any], list[Any])
-
-
-def write_text(path: Path, text: str) -> None:
-    """Write a file whole."""
-    with whole(path) as partial:
-        partial.write_text(text, encoding="utf-8")
 
 
 def check_can_write(path: Path) -> None:
@@ -187,12 +181,7 @@ class RunFolder:
             BadFile: the file is truncated or foreign.
         """
         file = self.record_file(cell)
-        if not file.is_file():
-            return None
-        try:
-            return Record.model_validate_json(file.read_bytes())
-        except ValidationError as error:
-            raise _not_valid(file, "record", error) from None
+        return read_record(file) if file.is_file() else None
 
     def data_file(self, group: str = "") -> Path:
         return self.path / "data" / f"{group}.json" if group else self.path / "data.json"
@@ -211,6 +200,10 @@ class RunFolder:
             if not isinstance(selection, dict) or "hash" not in selection:
                 raise BadFile(f"{file}: not a readable choice of pairs ({role} has no hash).")
         return chosen
+
+    def selections(self, group: str = "") -> dict[str, Selection]:
+        """`data` as a record has it."""
+        return {role: Selection.of(chosen) for role, chosen in self.data(group).items()}
 
     def save_data(self, role: str, selection: Mapping[str, Any], group: str = "") -> None:
         """Keep what was chosen for a role.
@@ -248,17 +241,10 @@ class RunFolder:
         try:
             return Failure.model_validate_json(file.read_bytes()) if file.is_file() else None
         except ValidationError as error:
-            raise _not_valid(file, "failure", error) from None
+            raise BadFile(f"{file}: not a failure ({first_mistake(error)}).") from None
 
 
 def _same(stored: Mapping[str, Any], wanted: Mapping[str, Any], name: str) -> bool:
     """Whether a setting is the same as text: 1 is one edge, 1.0 all of them."""
     first, second = (json.dumps(plan.get(name), sort_keys=True) for plan in (stored, wanted))
     return first == second
-
-
-def _not_valid(file: Path, what: str, error: ValidationError) -> BadFile:
-    first = error.errors()[0]
-    return BadFile(
-        f"{file}: not a {what} ({'.'.join(map(str, first['loc'])) or 'file'}: {first['msg']})."
-    )

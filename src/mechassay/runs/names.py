@@ -24,7 +24,7 @@ import torch
 from scipy.stats import norm
 
 from mechassay.circuits.node_scores import NeuronScores, Scores
-from mechassay.circuits.recovery import Recovery, recovery_of
+from mechassay.circuits.recovery import recovery_of
 from mechassay.circuits.scores import EdgeScores
 from mechassay.circuits.spec import FoundCircuit
 from mechassay.errors import BadUsage, UnknownName
@@ -35,7 +35,22 @@ from mechassay.stats.intervals import LEVEL, Interval
 from mechassay.tasks import TASKS, Task, load_task
 from mechassay.truth.models import TRUTHS, load_truth, truth_folder, truth_names
 
-MEASURES = ("auroc", "auprc", "r_precision")
+MEASURES = {
+    "auroc": (
+        "AUROC",
+        "How well scores tell the edges of a circuit that is known from all others, edges by"
+        " magnitude: the probability that one of the first lies above one of the second. Random"
+        " rankings have 0.5, and the interval beside it is what 95 % of them are between; other"
+        " intervals are over edges. Methods that score nodes give all edges out of a node its"
+        " score. Edges of information flow routes rank in the order in which their circuit grows.",
+    ),
+    "auprc": ("AUPRC", "Average precision: the area under precision over recall of those edges."),
+    "r_precision": (
+        "R-precision",
+        "The share of the known circuit's edges among as many edges of the highest scores.",
+    ),
+}
+"""How well a known circuit is found: headings and meanings."""
 
 
 def is_truth(name: str) -> bool:
@@ -121,20 +136,18 @@ def with_recovery(record: Record, scores: Scores, truth: str, ablation: str) -> 
             f"The circuit of {truth} is verified for {', '.join(known)} ablation, not for"
             f" {ablation}: recovery is undefined."
         )
-        undefined = [Measure(name=name, value=float("nan")) for name in MEASURES]
-        return record.model_copy(
-            update={"measures": [*record.measures, *undefined], "warnings": [*record.warnings, why]}
+        undefined = [_measure(name, math.nan) for name in MEASURES]
+        return record.changed(
+            measures=[*record.measures, *undefined], warnings=[*record.warnings, why]
         )
-    circuit = known[ablation]
-    found = recovery_of(by_edge(scores), circuit, by="magnitude")
-    low, high, _ = by_chance(found.n_true, found.n_false)
-    controls = {
-        **record.controls,
-        "random": {**record.controls["random"], "auroc": {"mean": 0.5, "low": low, "high": high}},
-    }
-    return record.model_copy(
-        update={"measures": [*record.measures, *_measures(found)], "controls": controls}
-    )
+    found = recovery_of(by_edge(scores), known[ablation], by="magnitude")
+    measures = [
+        _measure("auroc", found.auroc, found.auroc_interval, n=found.n_true),
+        _measure("auprc", found.auprc, n=found.n_true),
+        _measure("r_precision", found.r_precision, n=found.n_true),
+        _measure("auroc", 0.5, by_chance(found.n_true, found.n_false), of="control:random"),
+    ]
+    return record.changed(measures=[*record.measures, *measures])
 
 
 def by_chance(n_true: int, n_false: int) -> Interval:
@@ -149,10 +162,20 @@ def by_chance(n_true: int, n_false: int) -> Interval:
     return Interval(0.5 - half, 0.5 + half)
 
 
-def _measures(found: Recovery) -> list[Measure]:
-    low, high, level = found.auroc_interval
-    return [
-        Measure(name="auroc", value=found.auroc, low=low, high=high, level=level, n=found.n_true),
-        Measure(name="auprc", value=found.auprc, n=found.n_true),
-        Measure(name="r_precision", value=found.r_precision, n=found.n_true),
-    ]
+def _measure(
+    name: str, value: float, interval: Interval | None = None, *, of: str = "result", n: int = 0
+) -> Measure:
+    low, high, level = interval or Interval(math.nan, math.nan)
+    title, meaning = MEASURES[name]
+    return Measure(
+        name=name,
+        of=of,
+        title=title,
+        meaning=meaning,
+        better="up",
+        value=value,
+        low=low,
+        high=high,
+        level=level,
+        n=n,
+    )

@@ -60,7 +60,9 @@ from mechassay.models.model import Model
 from mechassay.objectives import load_objective
 from mechassay.pairs import Batch
 from mechassay.progress import BAR, Progress
-from mechassay.report.tables import Grid, grids_markdown, grids_page
+from mechassay.report.page import markdown, render
+from mechassay.report.sections import table_sections
+from mechassay.report.tables import Table
 from mechassay.report.text import interval, number, share
 from mechassay.runs.folder import RunFolder, read_json, write_text
 from mechassay.stats.intervals import LEVEL, percentile_interval, resampled_means
@@ -525,11 +527,11 @@ def _mean(rows: Sequence[Mapping[str, Any]], name: str) -> str:
     return f"{np.mean([row[name] for row in rows]):,.4g}"
 
 
-def robust_grids(run: RobustRun, repeats: Sequence[Mapping[str, Any]]) -> list[Grid]:
+def robust_grids(run: RobustRun, repeats: Sequence[Mapping[str, Any]]) -> list[Table]:
     """The tables: at every size the rankings and their differences,
     then the rounds of each tail.
     """
-    grids: list[Grid] = []
+    grids: list[Table] = []
     heads = tuple(name.replace("%", " %") for name in STATISTICS)
     for size in run.sizes:
         title = f"{share(size)} of the edges" if isinstance(size, float) else f"{size:,} edges"
@@ -556,7 +558,7 @@ def robust_grids(run: RobustRun, repeats: Sequence[Mapping[str, Any]]) -> list[G
                 )
             )
         grids.append(
-            Grid(f"KL, {title}", ("ranking", "pairs", "edges on a path", *heads), tuple(rows))
+            Table.of(f"KL, {title}", ("ranking", "pairs", "edges on a path", *heads), tuple(rows))
         )
         less = "mean is lower in"
         rows = []
@@ -571,14 +573,16 @@ def robust_grids(run: RobustRun, repeats: Sequence[Mapping[str, Any]]) -> list[G
             rows.append(
                 (f"{of} minus {minus}", *_texts(found), f"{n_less} of {len(found)} repeats")
             )
-        grids.append(Grid(f"Differences of KL, {title}", ("difference", *heads, less), tuple(rows)))
+        grids.append(
+            Table.of(f"Differences of KL, {title}", ("difference", *heads, less), tuple(rows))
+        )
     if rows := [
         row
         for name in run.arms()
         for row in _rounds(name, [repeat["rounds"][name] for repeat in repeats])
     ]:
         grids.append(
-            Grid(
+            Table.of(
                 "KL of each round's circuit on its fresh pairs, mean over repeats",
                 ROUND_HEADS,
                 tuple(rows),
@@ -620,12 +624,8 @@ def write_robust(run: RobustRun, output: Path, repeats: Sequence[Mapping[str, An
             {"run": dataclasses.asdict(run), "repeats": list(repeats)}, indent=1, ensure_ascii=False
         ),
     )
-    write_text(output / "tables.md", grids_markdown(grids, facts))
+    sections = table_sections(grids, READING, facts)
+    write_text(output / "tables.md", markdown(sections))
     page = output / "report.html"
-    write_text(
-        page,
-        grids_page(
-            f"Robust discovery: {run.task}, {run.model}", grids, [None] * len(grids), READING, facts
-        ),
-    )
+    write_text(page, render(f"Robust discovery: {run.task}, {run.model}", sections))
     return page

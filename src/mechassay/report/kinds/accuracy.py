@@ -1,4 +1,4 @@
-"""Accuracy records as tables and figures: a Markdown page, one HTML file, and the console.
+"""Accuracy of models on tasks, as tables and figures.
 
 The first table has a task in each row and, for each model, greedy and ranked-choice accuracy of the
 original prompts (MIB, tables 1 and 11). Then each task has its own table and figure, with the
@@ -15,12 +15,14 @@ from typing import Any
 
 from matplotlib import rc_context
 from matplotlib.figure import Figure
-from rich.console import Console
 
 from mechassay.records import Failure, Record
+from mechassay.report import page
 from mechassay.report.figures import GREY, INK, MARKERS, PALETTE, SETTINGS, svg
-from mechassay.report.tables import NOTHING, Grid, grids_markdown, grids_page, print_grids
-from mechassay.report.text import CHANCE_DECIMALS, chance_text, interval, measure
+from mechassay.report.page import Section, Terms
+from mechassay.report.sections import all_numbers, measured, values_section, warnings_notice
+from mechassay.report.tables import NOTHING, Table
+from mechassay.report.text import CHANCE_DECIMALS, chance_text
 from mechassay.tasks.paper import OWN
 
 ORIGINAL = "original"
@@ -48,8 +50,13 @@ READING = {
 }
 
 
-def accuracy_grids(records: Sequence[Record], failures: Sequence[Failure] = ()) -> list[Grid]:
-    """The tables: all tasks first, then one for each task."""
+def title(records: Sequence[Record], failures: Sequence[Failure] = ()) -> str:
+    """What the page is called."""
+    return "Accuracy of models on tasks"
+
+
+def tables(records: Sequence[Record], failures: Sequence[Failure] = ()) -> list[Table]:
+    """All tasks first, then one for each task."""
     models = list(dict.fromkeys(record.model.name for record in records))
     tasks = _tasks(records)
     scores = _scores(records)
@@ -61,38 +68,42 @@ def accuracy_grids(records: Sequence[Record], failures: Sequence[Failure] = ()) 
         (each.cell.get("task", ""), f"{each.cell.get('model', '')} failed: {each.message}")
         for each in failures
     ]
-    grids = (
-        [Grid("Original prompts", _columns("task", models, scores), tuple(overall))]
-        if overall
-        else []
-    )
+    found = [Table.of("Original prompts", _columns("task", models, scores), overall)]
     for name, group in tasks.items():
-        rows = tuple(
+        rows = [
             (short(kind), *_cells(by_model[name], models, kind, scores))
             for kind in _kinds(group[0])
-        )
-        grids.append(Grid(name, _columns("prompts", models, scores), rows))
-    return grids
+        ]
+        found.append(Table.of(name, _columns("prompts", models, scores), rows))
+    return found if overall else []
 
 
-def write_accuracy(
-    records: Sequence[Record], failures: Sequence[Failure] = (), *, title: str
-) -> tuple[str, str]:
-    """The page (HTML, nothing outside it is needed) and the tables (Markdown)."""
-    grids, facts = accuracy_grids(records, failures), [_facts(record) for record in records]
-    figures = (
-        [None, *(svg(draw_accuracy(group)) for group in _tasks(records).values())]
-        if records
-        else [None] * len(grids)
+def sections(
+    records: Sequence[Record], failures: Sequence[Failure] = (), drawings: Sequence[object] = ()
+) -> list[Section]:
+    """A section for all tasks and one for each, with its figure."""
+    overall, *each = tables(records, failures) or [None]
+    figures = [
+        page.Figure(svg(draw_accuracy(group))) if _kinds(group[0]) else None
+        for group in _tasks(records).values()
+    ]
+    facts = [_facts(record) for record in records]
+    run = Table.of(
+        "", tuple(facts[0]) if facts else (), [tuple(f.values()) for f in facts], words=True
     )
-    return grids_page(title, grids, figures, READING, facts), grids_markdown(grids, facts)
-
-
-def print_accuracy(
-    records: Sequence[Record], failures: Sequence[Failure], console: Console
-) -> None:
-    """Print the tables."""
-    print_grids(accuracy_grids(records, failures), console)
+    return [
+        Section("", tuple(warnings_notice(records))),
+        *([Section(overall.title, (overall,))] if overall else []),
+        *(
+            Section(table.title, (*([figure] if figure else []), table))
+            for table, figure in zip(each, figures, strict=True)
+            if table
+        ),
+        Section("How to read this", (Terms(READING),)),
+        *([Section("What was run on what", (run,))] if facts else []),
+        *values_section(records),
+        *all_numbers(records),
+    ]
 
 
 def draw_accuracy(records: Sequence[Record]) -> Figure:
@@ -108,7 +119,7 @@ def draw_accuracy(records: Sequence[Record]) -> Figure:
             for half, name in enumerate(SCORES):
                 offset = (2 * number + half + 0.5) * step - 0.35
                 _draw_line(axes, record, kinds, name, offset, number)
-        chance = measure(records[0], f"chance@{ORIGINAL}")
+        chance = records[0].measure(f"chance@{ORIGINAL}")
         if chance is not None and math.isfinite(chance.value):
             axes.axvline(chance.value, color=GREY, linestyle=":", linewidth=1.2, label="chance")
         axes.set(
@@ -135,7 +146,7 @@ def draw_accuracy(records: Sequence[Record]) -> Figure:
 def _draw_line(
     axes: Any, record: Record, kinds: Sequence[str], name: str, offset: float, number: int
 ) -> None:
-    found = [(row + offset, measure(record, f"{name}@{kind}")) for row, kind in enumerate(kinds)]
+    found = [(row + offset, record.measure(f"{name}@{kind}")) for row, kind in enumerate(kinds)]
     there = [(row, each) for row, each in found if each is not None and math.isfinite(each.value)]
     if not there:
         return
@@ -195,7 +206,7 @@ def _kinds(record: Record) -> list[str]:
 
 def _scores(records: Sequence[Record]) -> dict[str, str]:
     """The scores that some record has, with their titles."""
-    lax = any(measure(record, f"{MIB}@{ORIGINAL}") is not None for record in records)
+    lax = any(record.measure(f"{MIB}@{ORIGINAL}") is not None for record in records)
     return {**SCORES, **({MIB: MIB} if lax else {})}
 
 
@@ -217,7 +228,7 @@ def _cells(
         for name in scores
     ]
     some = next(iter(records.values()))
-    chance, greedy = measure(some, f"chance@{kind}"), measure(some, f"greedy@{kind}")
+    chance, greedy = some.measure(f"chance@{kind}"), some.measure(f"greedy@{kind}")
     return (
         *cells,
         NOTHING if chance is None or not chance.n else chance_text(chance.value),
@@ -226,12 +237,8 @@ def _cells(
 
 
 def _cell(record: Record, name: str) -> str:
-    found = measure(record, name)
-    return (
-        NOTHING
-        if found is None or not found.n
-        else interval(found.value, found.low, found.high, least=CHANCE_DECIMALS)
-    )
+    found = record.measure(name)
+    return measured(found, least=CHANCE_DECIMALS) if found and found.n else NOTHING
 
 
 def _facts(record: Record) -> dict[str, str]:
@@ -242,7 +249,7 @@ def _facts(record: Record) -> dict[str, str]:
         "settings": ", ".join(
             f"{key}={value}" for key, value in record.task.args.items() if value != ""
         ),
-        "examples": f"{len(record.example_ids):,} in {len(set(record.groups)):,} groups",
+        "examples": f"{record.n:,} in {record.n_groups:,} groups",
         "seed": str(about.seed),
         "data hash": about.data_hash[:16],
         "dtype": about.dtype,

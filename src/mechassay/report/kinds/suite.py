@@ -1,13 +1,13 @@
-"""Circuit records of many methods, tasks and models as the tables of MIB:
-CMD, CPR, and what each cell took.
+"""Many methods on many tasks and models as tables: a row for each method,
+a column for each task.
 
-A row is a method, a column a task on a model (Mueller et al. 2025, tables 2 and 14). Brackets hold
-intervals over examples; so do those of random rankings, of which the mean is shown. Ranks stand in
-tables of their own, as far as paired differences are resolved (`ranks`). There is one set of tables
-for each model, its tasks side by side, and one for all ground truths, each on its own task, with
-the AUROC against the known circuit; no table is wider than `MOST_COLUMNS` cells. A cell that failed
-or was skipped says so, with its reason below the tables, where cells of one task and model with one
-kind of reason stand together.
+Each measure has a table in which a cell is a method, in its row, on a task, in its column (Mueller
+et al. 2025, tables 2 and 14). Brackets hold intervals over examples; so do those of random
+rankings, of which the mean is shown. Ranks stand in tables of their own, as far as paired
+differences are resolved (`ranks`). There is one set of tables for each model, its tasks side by
+side, and one for all ground truths, each on its own task; no table is wider than `MOST_COLUMNS`
+cells. A cell that failed or was skipped says so, with its reason below the tables, where cells of
+one task and model with one kind of reason stand together.
 """
 
 from __future__ import annotations
@@ -15,65 +15,43 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
-from rich.console import Console
-
+from mechassay.circuits.curve import area_measure
 from mechassay.circuits.differences import AreaName, Differences
-from mechassay.records import Failure, Record
+from mechassay.records import Failure, Measure, Record
+from mechassay.report.kinds.circuits import header, reading, results
+from mechassay.report.page import Fold, Section, Text
 from mechassay.report.ranks import rank_text, ranked, resolved_text
-from mechassay.report.tables import NOTHING, Grid, grids_markdown, grids_page, print_grids
+from mechassay.report.sections import (
+    all_numbers,
+    failures_text,
+    measured,
+    shown_measures,
+    warnings_notice,
+)
+from mechassay.report.tables import NOTHING, Row, Table
 from mechassay.report.text import (
     CHANCE_DECIMALS,
-    CONTROLS,
-    at_random,
     chance_text,
     control_kinds,
-    interval,
-    measure,
+    control_name,
     measure_text,
+    setting_name,
+    settings,
 )
 from mechassay.truth.models import truth_names
 
 MOST_COLUMNS = 6
-CHANCE = "random rankings"
 TRUTHS = "ground truths"
-AUROC = "AUROC (known circuit)"
 RANKS: dict[AreaName, str] = {"cmd": "Rank by CMD", "cpr": "Rank by CPR"}
-AREAS = {"cmd": "CMD (lower is better)", "cpr": "CPR (higher is better)"}
+MANY_FIGURES = 12
+"""Settings up to which the page has the figures of each."""
+LEFT_OUT = ("cmd_corrected", "log_cpr", "log_cmd")
+"""Measures without a table of their own: the details of each task and model have them."""
+BETTER = {"up": " (higher is better)", "down": " (lower is better)", "": ""}
 READING = {
-    "CMD": (
-        "The area between faithfulness and 1 over circuit size, edges by magnitude: 0 is the"
-        " model's own behaviour at every size."
-    ),
-    "CPR": (
-        "The area under faithfulness over circuit size, edges by value: how well the circuits"
-        " perform."
-    ),
-    "AUROC": (
-        "How well scores tell the edges of a circuit that is known from all others, edges by"
-        " magnitude: the probability that one of the first lies above one of the second. Its"
-        " interval is over edges. Methods that score nodes give all edges out of a node its score."
-        " Edges of information flow routes rank in the order in which their circuit grows."
-    ),
-    "Intervals": (
-        "95 %, bootstrapped over groups of examples. They do not cover the choice of the examples"
-        " that scores were found on."
-    ),
-    "Ranks": (
-        "1 is best. 2–4: one method is better, and which of the second to the fourth it is cannot"
-        " be told. Differences are those over the same examples; all intervals of a column hold"
-        " together, with 95 %. Two intervals of the tables may overlap while the difference of the"
-        " methods is resolved. The last row counts resolved differences, of all pairs of methods."
-    ),
-    "Random edges, random paths": (
-        "The mean over random rankings of edges drawn one by one, and of paths, whose edges all"
-        " lead from input to logits, cut to the same sizes. Circuits without any effect have CPR 0"
-        " and CMD 1."
-    ),
-    "Random rankings (AUROC)": (
-        "The mean, which is 0.5, and what 95 % of random rankings are between."
-    ),
     "Accuracy of the model": (
         "How often its answer beats the foils, and how often guessing does. Where the two cannot be"
         " told apart, circuits explain how the model prefers tokens, not how it does the task."
@@ -83,6 +61,7 @@ READING = {
         " too long. An estimate is the number of forward passes that a method says it takes, times"
         " the seconds of one."
     ),
+    "Differences resolved": "Of all pairs of methods, those whose difference is resolved.",
 }
 
 
@@ -95,9 +74,9 @@ class Column:
 
     @staticmethod
     def of(row: Record | Failure) -> Column:
-        if isinstance(row, Failure):
-            return Column(row.cell.get("model", ""), row.cell.get("task", ""))
-        return Column(row.model.name, str(row.task.args.get("cell_task", row.task.name)))
+        specs = {} if isinstance(row, Failure) else row.specs
+        names = {role: spec.name for role, spec in specs.items()} | row.cell
+        return Column(names.get("model", ""), names.get("task", ""))
 
     @property
     def name(self) -> str:
@@ -116,7 +95,7 @@ class _Cells:
             for failure in failures
         }
         places = [*self.records, *self.without]
-        self.columns = list(dict.fromkeys(column for column, _ in places))
+        self.columns = list(dict.fromkeys(column for column, _ in places if column.model))
         self.methods = list(dict.fromkeys(method for _, method in places if method))
 
     def groups(self) -> Iterator[tuple[str, list[Column]]]:
@@ -141,36 +120,48 @@ class _Cells:
             (record for (place, _), record in self.records.items() if place == column), None
         )
 
-    def grid(
+    def table(
         self,
         title: str,
         columns: Sequence[Column],
         text: Callable[[Record], str],
         control: str = "",
-    ) -> Grid:
+    ) -> Table:
         """A table of one text a cell, for the methods asked for here,
         and rows of random rankings' measure if that is named.
         """
-        names = [
-            column.model if column.model in truth_names() else column.task for column in columns
-        ]
+        heads = [head for head in map(self.head, columns) if head is not None]
+        kinds = dict.fromkeys(
+            kind
+            for head in heads
+            for kind in control_kinds(head)
+            if head.measure(control, f"control:{kind}")
+        )
         rows = [
-            (method, *(self._cell(column, method, text) for column in columns))
+            Row((method, *(self._cell(column, method, text) for column in columns)))
             for method in self.methods
         ]
-        rows = [row for row in rows if set(row[1:]) != {NOTHING}]
-        heads = list(map(self.head, columns))
-        for name, shown in _controls(control).items():
-            rows.append((name, *(NOTHING if head is None else shown(head) for head in heads)))
-        return Grid(title, ("method", *names), tuple(rows))
+        controls = [
+            Row(
+                (control_name(kind), *(self._control(c, control, kind) for c in columns)), "control"
+            )
+            for kind in kinds
+        ]
+        return self._titled(title, columns, [*_with_something(rows), *controls])
 
-    def ranks(self, title: str, columns: Sequence[Column], area: AreaName) -> Grid:
+    def _titled(self, title: str, columns: Sequence[Column], rows: Sequence[Row]) -> Table:
+        truths = truth_names()
+        names = [column.model if column.model in truths else column.task for column in columns]
+        return Table.of(title, ("method", *names), rows)
+
+    def _control(self, column: Column, name: str, kind: str) -> str:
+        head = self.head(column)
+        return (measured(head.measure(name, f"control:{kind}")) if head else "") or NOTHING
+
+    def ranks(self, title: str, columns: Sequence[Column], area: AreaName) -> Table:
         """A table of the ranks that the methods of each column may have,
         and how many differences are resolved.
         """
-        names = [
-            column.model if column.model in truth_names() else column.task for column in columns
-        ]
         texts: dict[tuple[Column, str], str] = {}
         last: list[str] = []
         for column in columns:
@@ -182,11 +173,11 @@ class _Cells:
                     for name, rank in zip(found.names, found.ranks(), strict=True)
                 }
         rows = [
-            (method, *(texts.get((column, method), NOTHING) for column in columns))
+            Row((method, *(texts.get((column, method), NOTHING) for column in columns)))
             for method in self.methods
         ]
-        rows = [row for row in rows if set(row[1:]) != {NOTHING}]
-        return Grid(title, ("method", *names), (*rows, ("differences resolved", *last)))
+        counts = Row(("differences resolved", *last), "control")
+        return self._titled(title, columns, [*_with_something(rows), counts])
 
     def differences(self, column: Column, area: AreaName) -> Differences | None:
         """Differences between the methods of a column; None where they cannot be compared."""
@@ -202,45 +193,92 @@ class _Cells:
         return self.without.get((column, method), NOTHING) if record is None else text(record)
 
 
-def suite_grids(records: Sequence[Record], failures: Sequence[Failure]) -> list[Grid]:
-    """The tables."""
-    cells = _Cells(records, failures)
-    grids: list[Grid] = []
-    for name, columns in cells.groups():
-        known = (
-            {"auroc": AUROC}
-            if any(measure(head, "auroc") for head in map(cells.head, columns) if head is not None)
-            else {}
-        )
-        grids += [
-            cells.grid(
-                f"{title}, {name}",
-                columns,
-                lambda record, key=key: measure_text(record, key) or NOTHING,
-                key,
-            )
-            for key, title in {**known, **AREAS}.items()
-        ]
-        for area, title in RANKS.items():
-            grids.append(cells.ranks(f"{title}, {name}", columns, area))
-        grids.append(
-            cells.grid(f"Seconds (localize + evaluate) and peak memory, {name}", columns, _took)
-        )
-    heads = [(column.name, cells.head(column)) for column in cells.columns]
-    able = tuple((name, *_ability(head)) for name, head in heads if head is not None)
-    grids.append(
-        Grid("Accuracy of the model itself", ("cell", "accuracy", "chance", "test pairs"), able)
+def _with_something(rows: Sequence[Row]) -> list[Row]:
+    return [row for row in rows if set(row.cells[1:]) != {NOTHING}]
+
+
+def is_many(records: Sequence[Record], failures: Sequence[Failure]) -> bool:
+    """Whether these are cells of several tasks or models, each method once on each."""
+    places = [(Column.of(record), _method(record)) for record in records]
+    columns = {column for column, _ in places} | set(map(Column.of, failures))
+    return (
+        len({column for column in columns if column.model})
+        > 1
+        == len(places) / max(1, len(set(places)))
     )
+
+
+def tables(records: Sequence[Record], failures: Sequence[Failure] = ()) -> list[Table]:
+    """The tables, which a console shows too."""
+    cells = _Cells(records, failures)
+    found: list[Table] = []
+    for name, columns in cells.groups():
+        heads = [head for head in map(cells.head, columns) if head is not None]
+        for m in _measures(heads):
+            title = f"{m.heading}{BETTER[m.better]}, {name}"
+            found.append(cells.table(title, columns, partial(_measured, m.name), m.name))
+        for area, title in RANKS.items():
+            found.append(cells.ranks(f"{title}, {name}", columns, area))
+        took = f"Seconds (localize + evaluate) and peak memory, {name}"
+        found.append(cells.table(took, columns, _took))
+    named = [(column.name, cells.head(column)) for column in cells.columns]
+    able = [(name, *_ability(head)) for name, head in named if head is not None]
+    columns = ("cell", "accuracy", "chance", "test pairs")
+    found.append(Table.of("Accuracy of the model itself", columns, able))
     if failures:
-        grids.append(
-            Grid(
-                "Failed and skipped cells",
-                ("cell", "what", "methods", "reason"),
-                tuple(_without_result(failures)),
-                words=True,
-            )
+        columns = ("cell", "what", "methods", "reason")
+        rows = list(_without_result(failures))
+        found.append(Table.of("Failed and skipped cells", columns, rows, words=True))
+    return found
+
+
+def _measured(name: str, record: Record) -> str:
+    return measured(record.measure(name)) or NOTHING
+
+
+def _measures(records: Sequence[Record]) -> list[Measure]:
+    """Measures that have a table: the areas last, and also where no cell has any."""
+    found = [m for m in shown_measures(records) if m.name not in LEFT_OUT]
+    others = [m for m in found if m.name not in RANKS]
+    return [*others, *(area_measure(area, math.nan) for area in RANKS)]
+
+
+def title(records: Sequence[Record], failures: Sequence[Failure] = ()) -> str:
+    """What the page is called."""
+    return "Circuit localization: methods, tasks and models"
+
+
+def sections(
+    records: Sequence[Record], failures: Sequence[Failure] = (), drawings: Sequence[object] = ()
+) -> list[Section]:
+    """The page: the tables, then figures and details of each task and model, folded."""
+    groups = settings(records)
+    folds = [
+        Fold(
+            setting_name(group[0]),
+            tuple(
+                block
+                for section in (
+                    header([group], (), warnings_notice(group)),
+                    *results([group], ()),
+                )
+                for block in section.blocks
+            ),
         )
-    return grids
+        for group in groups
+    ]
+    details = [Section("Each task and model", tuple(folds))] if groups else []
+    if len(groups) > MANY_FIGURES:
+        said = f"Figures of {len(groups)} tasks and models are left out: more than {MANY_FIGURES}."
+        details = [Section("Each task and model", (Text(said, "soft"),))]
+    return [
+        Section("", (*failures_text(failures),)),
+        *(Section(table.title, (table,)) for table in tables(records, failures)),
+        *details,
+        *reading(records, READING),
+        *facts(records),
+        *all_numbers(records),
+    ]
 
 
 def suite_differences(records: Sequence[Record]) -> list[dict[str, Any]]:
@@ -259,45 +297,9 @@ def suite_differences(records: Sequence[Record]) -> list[dict[str, Any]]:
     ]
 
 
-def write_suite(
-    records: Sequence[Record], failures: Sequence[Failure], *, title: str
-) -> tuple[str, str]:
-    """The page (HTML) and the tables (Markdown)."""
-    grids, facts = suite_grids(records, failures), _facts(records)
-    return grids_page(title, grids, [None] * len(grids), READING, facts), grids_markdown(
-        grids, facts
-    )
-
-
-def print_suite(records: Sequence[Record], failures: Sequence[Failure], console: Console) -> None:
-    """Print the tables."""
-    print_grids(suite_grids(records, failures), console)
-
-
 def _method(record: Record) -> str:
     """A method by the name its cell was stored under."""
-    return str(record.task.args.get("cell", record.method.name))
-
-
-def _controls(name: str) -> dict[str, Callable[[Record], str]]:
-    """Rows of random rankings under a table of a measure: what they are called, and their text."""
-    if not name:
-        return {}
-    if name == "auroc":
-        return {CHANCE: _chance}
-    return {
-        shown: lambda record, kind=kind: _control(record, name, kind)
-        for kind, shown in CONTROLS.items()
-    }
-
-
-def _chance(record: Record) -> str:
-    found = record.controls.get("random", {}).get("auroc")
-    return NOTHING if found is None else interval(found["mean"], found["low"], found["high"])
-
-
-def _control(record: Record, name: str, kind: str) -> str:
-    return interval(*at_random(record, name, kind)) if kind in control_kinds(record) else NOTHING
+    return record.cell.get("method", record.method.name)
 
 
 def _took(record: Record) -> str:
@@ -309,11 +311,11 @@ def _took(record: Record) -> str:
 
 
 def _ability(record: Record) -> tuple[str, str, str]:
-    chance = measure(record, "chance")
+    chance = record.measure("chance", "model")
     return (
-        measure_text(record, "accuracy", least=CHANCE_DECIMALS),
+        measure_text(record, "accuracy", "model", least=CHANCE_DECIMALS),
         NOTHING if chance is None else chance_text(chance.value),
-        f"{len(record.example_ids):,}",
+        f"{record.n:,}",
     )
 
 
@@ -335,29 +337,33 @@ def _without_result(failures: Sequence[Failure]) -> Iterator[tuple[str, ...]]:
         yield column, what, ", ".join(methods), told
 
 
-def _facts(records: Sequence[Record]) -> list[dict[str, str]]:
+def facts(records: Sequence[Record]) -> list[Section]:
     """What was run: a row for each column; what differs between its methods is listed."""
     rows: dict[str, dict[str, list[str]]] = {}
     for record in records:
         row = rows.setdefault(Column.of(record).name, {})
         for key, text in _facts_of(record).items():
             row.setdefault(key, []).append(text)
-    return [
-        {
-            "cell": name,
-            **{
-                key: (", " if key == "methods" else "; ").join(dict.fromkeys(texts))
+    if not rows:
+        return []
+    columns = ("cell", *next(iter(rows.values())))
+    told = [
+        (
+            name,
+            *(
+                (", " if key == "methods" else "; ").join(dict.fromkeys(texts))
                 for key, texts in row.items()
-            },
-        }
+            ),
+        )
         for name, row in rows.items()
     ]
+    return [Section("What was run on what", (Table.of("", columns, told, words=True),))]
 
 
 def _facts_of(record: Record) -> dict[str, str]:
     args, about = record.task.args, record.provenance
     ablation = str(args.get("ablation", "counterfactual"))
-    kept = [str(record.data.get(role, {}).get("kept", "")) for role in ("train", "test")]
+    kept = [str(chosen.kept) for chosen in record.data.values()]
     return {
         "methods": _method(record),
         "ablated edges carry": (

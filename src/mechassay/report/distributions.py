@@ -4,17 +4,17 @@ beside the empty circuit's and that of random paths.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Sequence
 
+import numpy as np
 from matplotlib import rc_context
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
 
-from mechassay.records import Record
+from mechassay.records import Record, Table
 from mechassay.report.figures import GREY, INK, PALETTE, SETTINGS, SIZE
-from mechassay.report.nats import plain_number
+from mechassay.report.nats import summary
 
 MARKED = ("95%", "99%", "99.9%", "99.99%", "max")
 NAME_WIDTH = 0.04
@@ -28,26 +28,20 @@ def draw_distribution(record: Record, colour: str = PALETTE[0]) -> Figure:
     with rc_context(SETTINGS):
         figure = Figure(figsize=(9.2, 3.5), layout="constrained")
         axes = figure.subplots(1, 2)
-        for ax, name in zip(axes, ("histogram", "histogram_all"), strict=True):
-            _histogram(ax, record.curves[name], colour)
+        bins = [record.table("histogram").where(range=name) for name in ("own", "all")]
+        for ax, found in zip(axes, bins, strict=True):
+            _histogram(ax, found, colour)
             ax.set_xlabel("KL, nats", color=INK)
         axes[1].set_yscale("log")
-        few = (
-            max(
-                map(
-                    max, (record.curves["histogram_all"][name] for name in ("circuit", "corrupted"))
-                )
-            )
-            < 50
-        )
+        few = max(bins[1].numbers(name).max() for name in ("circuit", "empty")) < 50
         axes[1].yaxis.set_major_locator(LogLocator(subs=(1.0, 2.0, 5.0) if few else (1.0,)))
         axes[1].yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:,.0f}"))
         axes[1].yaxis.set_minor_formatter(NullFormatter())
         axes[1].set_ylim(bottom=0.7)
-        axes[0].set_ylabel(f"pairs a bin, of {n_pairs(record):,}", color=INK)
+        axes[0].set_ylabel(f"pairs a bin, of {record.n:,}", color=INK)
         # The empty circuit may be far outside of the circuit's own range, or pile up in it.
-        axes[0].set_ylim(0, 1.25 * max(1, *record.curves["histogram"]["circuit"]))
-        rows = by_name(record.curves["summary"])
+        axes[0].set_ylim(0, 1.25 * max(1, bins[0].numbers("circuit").max()))
+        rows = summary(record)
         _mark(axes[0], [(name, rows[name]["value"]) for name in MARKED if name in rows])
         handles, names = axes[0].get_legend_handles_labels()
         figure.legend(
@@ -62,20 +56,20 @@ def draw_distribution(record: Record, colour: str = PALETTE[0]) -> Figure:
         return figure
 
 
-def _histogram(ax: Axes, found: Mapping[str, Any], colour: str) -> None:
+def _histogram(ax: Axes, bins: Table, colour: str) -> None:
+    edges = np.append(bins.numbers("low"), bins.numbers("high")[-1])
+    circuit, empty, paths = (bins.numbers(name) for name in ("circuit", "empty", "random-paths"))
+    ax.stairs(circuit, edges, fill=True, color=colour, alpha=0.75, label="circuit")
+    ax.stairs(empty, edges, color=GREY, lw=1.4, label="empty circuit")
     ax.stairs(
-        found["circuit"], found["edges"], fill=True, color=colour, alpha=0.75, label="circuit"
-    )
-    ax.stairs(found["corrupted"], found["edges"], color=GREY, lw=1.4, label="empty circuit")
-    ax.stairs(
-        found["random_paths"],
-        found["edges"],
+        paths,
+        edges,
         color=GREY,
         lw=1.1,
         ls=(0, (2, 1.5)),
         label="random paths, scaled to as many pairs",
     )
-    ax.set_xlim(0, found["edges"][-1])
+    ax.set_xlim(0, edges[-1])
     ax.patch.set_alpha(0)
     ax.spines[["top", "right"]].set_visible(False)
     ax.spines[["left", "bottom"]].set_color(INK)
@@ -123,16 +117,3 @@ def together(marks: Sequence[tuple[str, float]], width: float) -> list[tuple[str
         (group[0][0] if len(group) == 1 else f"{group[0][0]} to {group[-1][0]}", group[-1][1])
         for group in groups
     ]
-
-
-def by_name(table: Sequence[Mapping[str, Any]]) -> dict[str, dict[str, float]]:
-    """The rows of a record's table by their names."""
-    return {
-        row["name"]: {key: plain_number(value) for key, value in row.items() if key != "name"}
-        for row in table
-    }
-
-
-def n_pairs(record: Record) -> int:
-    """Pairs that a record is about."""
-    return max((each.n for each in record.measures), default=0)

@@ -1,0 +1,345 @@
+"""What an evaluation of circuits found: its controls, and faithfulness at all sizes."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from importlib import import_module
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+import torch
+from jaxtyping import Float
+
+from mechassay.circuits.areas import VERSIONS, Profile, Sweep
+from mechassay.circuits.behaviour import Preference
+from mechassay.circuits.scores import By
+from mechassay.errors import BadFile
+from mechassay.files import read_tensors, write_tensors
+from mechassay.records import Measure, Record, Selection, Spec, Table, Values, provenance
+from mechassay.stats.intervals import BootstrapEstimate, Interval, mean_estimate
+
+Drawn = Mapping[int, tuple[tuple[int, ...], Float[np.ndarray, "sizes n"]]]
+"""Random rankings by seed: edges kept at each size, and the objective [sizes, n]."""
+
+TITLES: dict[str, tuple[str, Literal["up", "down"]]] = {
+    "cpr": ("CPR", "up"),
+    "cmd": ("CMD", "down"),
+    "cmd_corrected": ("CMD without bias", "down"),
+    "log_cpr": ("log CPR", "up"),
+    "log_cmd": ("log CMD", "down"),
+}
+"""The areas: what they are called, and which way is better."""
+
+
+@dataclass(frozen=True)
+class Controls:
+    """What every evaluation is compared with:
+    per-example values of the empty and the full circuit, and random rankings.
+
+    Attributes:
+        fractions: sizes that random rankings were cut at.
+        random: rankings of edges drawn one by one.
+        random_paths: rankings of random paths: circuits as large after pruning as before.
+    """
+
+    objective: str
+    ids: tuple[str, ...]
+    fractions: tuple[float, ...]
+    empty: Float[np.ndarray, "n"]
+    full: Float[np.ndarray, "n"]
+    random: Drawn
+    random_paths: Drawn
+
+    def save(self, path: Path) -> None:
+        """Keep the controls, so that other scores can be evaluated beside them."""
+        tensors = {"empty": torch.from_numpy(self.empty), "full": torch.from_numpy(self.full)}
+        kept: dict[str, dict[str, list[int]]] = {}
+        for kind, drawn in (("random", self.random), ("random_paths", self.random_paths)):
+            tensors |= {
+                f"{kind}{seed}": torch.from_numpy(values) for seed, (_, values) in drawn.items()
+            }
+            kept[kind] = {str(seed): list(sizes) for seed, (sizes, _) in drawn.items()}
+        header = {
+            "objective": self.objective,
+            "ids": list(self.ids),
+            "fractions": list(self.fractions),
+            "kept": kept,
+        }
+        write_tensors(path, tensors, {"kind": "controls", **header})
+
+    @staticmethod
+    def load(path: Path) -> Controls:
+        """Controls written by `save`.
+
+        Raises:
+            BadFile: truncated, foreign, or of a version without random paths.
+        """
+        tensors, header = read_tensors(path, "controls")
+        try:
+            drawn = {
+                kind: {
+                    int(seed): (tuple(sizes), tensors[f"{kind}{seed}"].numpy())
+                    for seed, sizes in header["kept"][kind].items()
+                }
+                for kind in ("random", "random_paths")
+            }
+            return Controls(
+                header["objective"],
+                tuple(header["ids"]),
+                tuple(header["fractions"]),
+                tensors["empty"].numpy(),
+                tensors["full"].numpy(),
+                **drawn,
+            )
+        except KeyError as error:
+            raise BadFile(
+                f"{path}: these controls lack {error}; remove the file, and they are run again."
+            ) from None
+
+
+@dataclass(frozen=True)
+class FaithfulnessCurve:
+    """Faithfulness of one set of scores at all sizes, its areas, intervals and controls.
+
+    `cpr` comes from the ranking by value, `cmd` from the ranking by magnitude, as in MIB. Each is
+    an estimate (`sweeps["value"].cpr`) with an interval; `cmd_corrected` is `cmd` less the bias of
+    |1 - f|.
+    """
+
+    label: str
+    profile: Profile
+    objective: str
+    n_edges: int
+    fractions: tuple[float, ...]
+    sweeps: Mapping[By, Sweep]
+    controls: Controls
+    random: Mapping[int, Sweep]
+    random_paths: Mapping[int, Sweep]
+    ids: tuple[str, ...]
+    groups: tuple[str, ...]
+    denominator: Interval
+    n_undefined: int
+    warnings: tuple[str, ...] = ()
+    notes: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def cpr(self) -> float:
+        """Area under f, edges ranked by value."""
+        return self.sweeps["value"].cpr.value
+
+    @property
+    def cpr_interval(self) -> Interval:
+        return self.sweeps["value"].cpr.interval
+
+    @property
+    def cmd(self) -> float:
+        """Area between f and 1, edges ranked by magnitude."""
+        return self.sweeps["magnitude"].cmd.value
+
+    @property
+    def cmd_corrected(self) -> float:
+        """CMD less what |1 - f| adds where f is near 1: about unbiased;
+        plain CMD is too large there.
+        """
+        return self.sweeps["magnitude"].cmd.corrected
+
+    @property
+    def cmd_interval(self) -> Interval:
+        return self.sweeps["magnitude"].cmd.interval
+
+    @property
+    def faithfulness(self) -> dict[By, Float[np.ndarray, "sizes"]]:
+        """f at each size, by ranking."""
+        return {by: sweep.faithfulness for by, sweep in self.sweeps.items()}
+
+    @property
+    def random_cpr(self) -> float:
+        """Mean CPR of the random rankings of edges drawn one by one."""
+        return mean_estimate([sweep.cpr for sweep in self.random.values()]).value
+
+    @property
+    def random_cmd(self) -> float:
+        """Mean CMD of the random rankings of edges drawn one by one."""
+        return mean_estimate([sweep.cmd for sweep in self.random.values()]).value
+
+    @property
+    def drawn(self) -> dict[str, Mapping[int, Sweep]]:
+        """Both kinds of random rankings that were run, by name."""
+        kinds = {"random": self.random, "random-paths": self.random_paths}
+        return {name: sweeps for name, sweeps in kinds.items() if sweeps}
+
+    def record(
+        self,
+        *,
+        model: Spec | None = None,
+        task: Spec | None = None,
+        method: Spec | None = None,
+        cell: Mapping[str, str] | None = None,
+        device: str = "",
+        dtype: str = "",
+        seed: int = 0,
+        data_hash: str = "",
+        realised: Mapping[str, float] | None = None,
+        data: Mapping[str, Selection] | None = None,
+        preference: Preference | None = None,
+    ) -> Record:
+        """Everything needed to show, recompute and compare the curve, as plain data.
+
+        What is not given is what the curve itself knows of its scores.
+        """
+        notes = dict(self.notes)
+        named = {key: notes.pop(key, "") for key in ("model", "task", "method")}
+        model, task = model or Spec(name=named["model"]), task or Spec(name=named["task"])
+        origin = {f"scores' {key}": text for key, text in notes.items()}
+        method = method or Spec(name=self.label, args={**origin})
+        about_model, warnings = list[Measure](), list(self.warnings)
+        if preference is not None:
+            about_model = preference.measures()
+            warnings = [*preference.warnings(), *warnings]
+        return Record(
+            kind="faithfulness",
+            cell=dict(cell or {}),
+            specs={
+                "model": model.model_copy(update={"args": {**model.args, "n_edges": self.n_edges}}),
+                "task": task,
+                "method": method,
+                "metric": Spec(
+                    name=self.objective,
+                    version=VERSIONS[self.profile],
+                    args={"profile": self.profile},
+                ),
+            },
+            measures=[*self._measures(), *about_model, *self._control_measures()],
+            tables=[
+                Table.of("curve", ("ranking", "of", "seed", "fraction"), self._points()),
+                Table.of("random areas", ("of", "seed"), self._random_areas()),
+            ],
+            values=Values(
+                unit="pair",
+                ids=list(self.ids),
+                groups=list(self.groups),
+                columns={
+                    "clean": self.controls.full.tolist(),
+                    "empty": self.controls.empty.tolist(),
+                    **{
+                        f"{by}@{p:g}": row.tolist()
+                        for by, sweep in self.sweeps.items()
+                        for p, row in zip(self.fractions, sweep.per_example, strict=True)
+                    },
+                },
+            ),
+            realised=dict(realised or {}),
+            data=dict(data or {}),
+            warnings=warnings,
+            provenance=provenance(
+                device=device, dtype=dtype or notes.get("dtype", ""), seed=seed, data_hash=data_hash
+            ),
+        )
+
+    def _measures(self) -> Iterator[Measure]:
+        value, magnitude = self.sweeps["value"], self.sweeps["magnitude"]
+        areas = {
+            "cpr": value.cpr,
+            "cmd": magnitude.cmd,
+            "log_cpr": value.log_cpr,
+            "log_cmd": magnitude.log_cmd,
+        }
+        n, undefined = len(self.ids), self.n_undefined
+        for name, area in areas.items():
+            if area is not None:
+                yield area_measure(name, area.value, area.interval, n=n, n_undefined=undefined)
+            if name == "cmd":
+                yield area_measure("cmd_corrected", self.cmd_corrected, n=n, n_undefined=undefined)
+
+    def _control_measures(self) -> Iterator[Measure]:
+        """What the empty, the full and random circuits reach,
+        and how far the curve is from random ones, with intervals over examples.
+        """
+        n, (low, high, level) = len(self.ids), self.denominator
+        empty, full = float(self.controls.empty.mean()), float(self.controls.full.mean())
+        yield Measure(name="objective", of="control:empty", value=empty, n=n)
+        yield Measure(name="objective", of="control:full", value=full, n=n)
+        yield Measure(
+            name="denominator",
+            of="control:full",
+            title="full less empty circuit",
+            value=full - empty,
+            low=low,
+            high=high,
+            level=level,
+            n=n,
+        )
+        own = {"cpr": self.sweeps["value"].cpr, "cmd": self.sweeps["magnitude"].cmd}
+        for kind, sweeps in self.drawn.items():
+            means: dict[str, BootstrapEstimate] = {
+                "cpr": mean_estimate([sweep.cpr for sweep in sweeps.values()]),
+                "cmd": mean_estimate([sweep.cmd for sweep in sweeps.values()]),
+            }
+            for name, mean in means.items():
+                less = own[name] - mean
+                yield area_measure(name, mean.value, mean.interval, of=f"control:{kind}", n=n)
+                yield area_measure(name, less.value, less.interval, of=f"difference:{kind}", n=n)
+
+    def _points(self) -> Iterator[dict[str, Any]]:
+        """Every circuit that was run: its sizes, the mean objective, f and its interval."""
+        lines = [("result", None, sweep) for sweep in self.sweeps.values()]
+        lines += [
+            (f"control:{kind}", seed, sweep)
+            for kind, sweeps in self.drawn.items()
+            for seed, sweep in sweeps.items()
+        ]
+        for of, seed, sweep in lines:
+            for place, fraction in enumerate(self.fractions):
+                low, high, _ = sweep.intervals[place]
+                yield {
+                    "ranking": sweep.by,
+                    "of": of,
+                    "seed": seed,
+                    "fraction": fraction,
+                    "asked": sweep.asked[place],
+                    "kept": sweep.kept[place],
+                    "metric": float(sweep.per_example[place].mean()),
+                    "f": float(sweep.faithfulness[place]),
+                    "low": low,
+                    "high": high,
+                }
+
+    def _random_areas(self) -> Iterator[dict[str, Any]]:
+        for kind, sweeps in self.drawn.items():
+            for seed, sweep in sweeps.items():
+                areas = {"cpr": sweep.cpr.value, "cmd": sweep.cmd.value}
+                yield {"of": f"control:{kind}", "seed": seed, **areas}
+
+    def to_html(self, path: str | Path) -> Path:
+        """Write the curve as one self-contained HTML file with figures."""
+        # The name of the page, not the page: circuits know nothing of reports.
+        write_page = import_module("mechassay.report.reports").write_page
+        return write_page(Path(path), [self.record()])
+
+
+def area_measure(
+    name: str,
+    value: float,
+    interval: Interval | None = None,
+    *,
+    of: str = "result",
+    n: int = 0,
+    n_undefined: int = 0,
+) -> Measure:
+    """An area as a measure: with its title, its direction and its interval, if it has one."""
+    low, high, level = interval or Interval(np.nan, np.nan)
+    title, better = TITLES[name]
+    return Measure(
+        name=name,
+        of=of,
+        title=title,
+        better=better,
+        value=value,
+        low=low,
+        high=high,
+        level=level,
+        n=n,
+        n_undefined=n_undefined,
+    )

@@ -1,0 +1,1 @@
+"""What a kind of record adds to the page that any record has: its figures and reading terms."""

@@ -1,0 +1,94 @@
+"""The table that splits a grid's pairs by template:
+same for both prompts, or different (`adversarial.split`).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from mechassay.records import Record
+from mechassay.report.nats import nats, plain_number
+from mechassay.report.tables import NOTHING, Table
+from mechassay.report.text import share
+
+STATISTICS = ("mean", "99%", "max")
+EMPTY = "empty circuit"
+ROUNDED = 5e-4
+"""A share below this is shown as none."""
+
+
+def template_table(records: Sequence[Record]) -> Table | None:
+    """Every circuit and the empty one, on pairs of the same and of different templates;
+    None where there is nothing to split.
+    """
+    rows: list[tuple[str, ...]] = []
+    for record in records:
+        rows += [
+            _row(record.method.name, half, "result", _percent(half["left", "mean"]))
+            for half in halves(record)
+        ]
+    if not rows:
+        return None
+    rows += [_row(EMPTY, half, "control:empty", NOTHING) for half in halves(records[0])]
+    columns = ("circuit", "templates", "pairs", *STATISTICS, "left of empty")
+    return Table.of("By template", columns, rows)
+
+
+def template_text(records: Sequence[Record]) -> str:
+    """What can be said about templates, in a sentence; nothing for pairs that are no grid."""
+    args = records[0].task.args
+    if "templates" not in args or args["design"] != "grid":
+        return ""
+    n = args["templates"]
+    if n is None:
+        return (
+            f"The task {records[0].task.name} does not say how its prompts are built, so pairs are"
+            " not split by template."
+        )
+    if n == 1:
+        return "All prompts have one template."
+    if [half["pairs"] for half in halves(records[0])] == ["same"]:
+        return f"Both prompts of every pair have the same of {n} templates."
+    return (
+        f"The prompts have {n} templates. Pairs of different templates are another population than"
+        " those of the same: what the circuit leaves out then carries other words at other places."
+    )
+
+
+def halves(record: Record) -> list[dict[Any, Any]]:
+    """What is known of pairs of one template, and of two: rows by what and which statistic."""
+    found: dict[str, dict[Any, Any]] = {}
+    for row in record.table("templates").rows():
+        pairs = str(row["pairs"])
+        half = found.setdefault(pairs, {"pairs": pairs, "n": row["n"]})
+        half[row["of"], row["statistic"]] = [row[key] for key in ("value", "low", "high")]
+    return list(found.values())
+
+
+def _row(name: str, half: Mapping[Any, Any], of: str, left: str) -> tuple[str, ...]:
+    cells = (_cell(half[of, statistic]) for statistic in STATISTICS)
+    return (name, half["pairs"], f"{half['n']:,}", *cells, left)
+
+
+def _cell(found: Sequence[Any]) -> str:
+    value, low, high = map(plain_number, found)
+    return (
+        nats(value)
+        if math.isnan(low) or math.isnan(high)
+        else f"{nats(value)} [{nats(low)}, {nats(high)}]"
+    )
+
+
+def _percent(found: Sequence[Any]) -> str:
+    value, low, high = map(plain_number, found)
+    if math.isnan(value):
+        return NOTHING
+    if abs(value) < ROUNDED:
+        return "≈ 0"
+    return (
+        share(value)
+        if math.isnan(low) or math.isnan(high)
+        else f"{share(value)} [{share(low)}, {share(high)}]"
+    )

@@ -1,0 +1,321 @@
+"""Methods that find circuits, on one task and model: faithfulness over circuit size, the areas,
+and a table with a row for every method, for every kind of random rankings, and for every cell that
+failed, and a column for every measure that the records have.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from mechassay.records import Failure, Measure, Record
+from mechassay.report.figures import areas_figure, colours, faithfulness_figure
+from mechassay.report.page import Block, Figure, Heading, Section, Terms, Text
+from mechassay.report.ranks import rank_text, ranked
+from mechassay.report.sections import (
+    all_numbers,
+    directions,
+    facts_section,
+    failure_row,
+    failures_text,
+    meanings,
+    measure_column,
+    measured,
+    parts,
+    seconds_text,
+    shown_measures,
+    values_section,
+    warnings_notice,
+)
+from mechassay.report.tables import Column, Row, Table
+from mechassay.report.text import (
+    control_kinds,
+    control_name,
+    kept_at,
+    labels,
+    number,
+    objective,
+    random_lines,
+    setting_name,
+    settings,
+    share,
+    verdict,
+)
+
+RANKED = ("cpr", "cmd")
+ROUNDED_AS = {"cmd_corrected": "cmd"}
+"""Measures without an interval, and those whose interval says how many digits they have."""
+SUPPORTING = {"cmd_corrected": 5, "log_cpr": 6, "log_cmd": 6}
+"""What a narrow console leaves out first: what says again what others say."""
+
+READING = {
+    "Faithfulness f": (
+        "A circuit's edges carry the clean prompt's activations, all others those of its"
+        " counterfactual. f is the objective that the circuit keeps, on a scale on which the empty"
+        " circuit is 0 and the whole model is 1. It exceeds 1 where edges are left out that work"
+        " against the answer."
+    ),
+    "CPR": (
+        "The area under f over circuit size, edges taken by value, best first. Higher is better;"
+        " circuits that matched the whole model at every size would have about 1."
+    ),
+    "CMD": (
+        "The area between f and 1, edges taken by magnitude. Lower is better; 0 means the model's"
+        " own behaviour at every size. Where f is near 1, noise alone makes the distance larger"
+        " than 0: “CMD without bias” takes off what it adds on average, and the interval holds the"
+        " distance of all examples, 0 if they may be perfect."
+    ),
+    "Rank": (
+        "1 is best. 2–4: one method is better, and which of the second to the fourth it is cannot"
+        " be told. The differences of all pairs of methods are taken over the same examples, and"
+        " their intervals hold together, with 95 %. Two intervals may overlap while the difference"
+        " is resolved."
+    ),
+    "log CPR, log CMD": (
+        "The same over the logarithm of circuit size: small circuits count. In the linear areas,"
+        " circuits of at least 20 % of the edges have 80 % of the weight."
+    ),
+    "Random edges, random paths": (
+        "Random rankings, cut and pruned to the same sizes: of edges drawn one by one, few of"
+        " which are on a path from input to logits in a small circuit, and of paths, all of whose"
+        " edges are. They say what the sizes alone are worth."
+    ),
+    "Intervals": (
+        "Bootstrap over the evaluated examples, whole groups at a time. They do not cover the"
+        " choice of the examples that the scores were found on."
+    ),
+}
+PROFILES = {
+    "strict": (
+        "The areas are means over circuit size, of the largest measured circuit that is not"
+        " larger: each counts from the size it has after pruning to that of the next one. Circuits"
+        " that do nothing have CPR 0 and CMD 1, those with f = 1 at every size CPR 1 and CMD 0."
+        " What has no score is in the full circuit alone. Where the interval of the full minus the"
+        " empty circuit contains 0, everything is undefined."
+    ),
+    "mib-2025": (
+        "The arithmetic of Mueller et al. (2025): a circuit stands at the size asked for, not the"
+        " size left after pruning, and a difference between the full and the empty circuit that"
+        " may be 0 is divided by all the same."
+    ),
+}
+
+
+def title(records: Sequence[Record], failures: Sequence[Failure] = ()) -> str:
+    """What the page is called."""
+    models, tasks = (
+        {name for name in names if name}
+        for names in ((r.model.name for r in records), (r.task.name for r in records))
+    )
+    of = f" of {models.pop()}" if len(models) == 1 else ""
+    on = f" on {tasks.pop()}" if len(tasks) == 1 else ""
+    return f"Faithfulness of circuits{of}{on}"
+
+
+def tables(records: Sequence[Record], failures: Sequence[Failure] = ()) -> list[Table]:
+    """What a console shows."""
+    return [results_table(records, failures)]
+
+
+def sections(
+    records: Sequence[Record], failures: Sequence[Failure] = (), drawings: Sequence[object] = ()
+) -> list[Section]:
+    """The page: verdict, figures and table, drawings, facts, values."""
+    groups = settings(records)
+    return [
+        header(groups, failures, warnings_notice(records)),
+        *results(groups, failures),
+        *reading(records),
+        *_drawings(drawings),
+        *facts_section(records, _facets),
+        *_values(records),
+        *all_numbers(records),
+    ]
+
+
+def header(
+    groups: Sequence[Sequence[Record]], failures: Sequence[Failure], notices: Sequence[Block]
+) -> Section:
+    """The verdict on each setting, how many cells failed, and warnings."""
+    verdicts: list[Block] = [
+        Text(verdict(group), "verdict", f"{setting_name(group[0])}." if len(groups) > 1 else "")
+        for group in groups
+    ]
+    nothing = [Text("There are no results.", "verdict")]
+    return Section("", (*(verdicts or nothing), *failures_text(failures), *notices))
+
+
+def results(groups: Sequence[Sequence[Record]], failures: Sequence[Failure]) -> list[Section]:
+    """Figures and table of each setting; failures stand in the table if there is only one."""
+    if not groups:
+        return [Section("Failed", (results_table((), failures),))] if failures else []
+    alone = len(groups) == 1
+    curves: list[Block] = []
+    areas: list[Block] = []
+    for group in groups:
+        name = [] if alone else [Heading(setting_name(group[0]))]
+        curves += [*name, Figure(faithfulness_figure(group))]
+        table = results_table(group, failures if alone else ())
+        areas += [*name, Figure(areas_figure(group)), table]
+    areas.append(
+        Text(
+            "Ranks are as far as paired differences are resolved: 2–4 is second to fourth. “Kept”"
+            " are the edges on a path from input to logits, of those asked for.",
+            "soft",
+        )
+    )
+    if failures and not alone:
+        areas += [Heading("Failed"), results_table((), failures)]
+    return [Section("Faithfulness", tuple(curves)), Section("CPR and CMD", tuple(areas))]
+
+
+def reading(records: Sequence[Record], more: dict[str, str] | None = None) -> list[Section]:
+    """What words mean, of those that the page has."""
+    if not records:
+        return []
+    known = dict(READING)
+    if not any(record.measure("log_cpr") for record in records):
+        del known["log CPR, log CMD"]
+    profiles = {str(record.metric.args.get("profile")) for record in records}
+    known |= {f"Profile {name}": text for name, text in PROFILES.items() if name in profiles}
+    return [Section("How to read this", (Terms({**known, **meanings(records), **(more or {})}),))]
+
+
+# The table
+
+
+def results_table(records: Sequence[Record], failures: Sequence[Failure] = ()) -> Table:
+    """A row for every record, one for every distinct random control, one for every failure."""
+    measures = shown_measures(records)
+    columns = [Column("method", numeric=False)]
+    for measure in measures:
+        columns.append(measure_column(measure, SUPPORTING.get(measure.name, 2)))
+        if measure.name in RANKED:
+            columns[-1] = measure_column(measure)
+            columns.append(Column(f"rank by {measure.heading}", optional=7))
+    columns += [Column("n", optional=4), Column("kept at 1 %", optional=8), Column("seconds")]
+    columns.append(Column("notes", numeric=False, optional=9))
+    names = dict(zip(map(id, records), labels(records), strict=True))
+    drawn = dict(zip(map(id, records), colours(records), strict=True))
+    rows: list[Row] = []
+    for group in settings(records):
+        ranks = _ranks(group)
+        for place, record in enumerate(group):
+            cells = _cells(record, measures, ranks[place])
+            rows.append(Row((names[id(record)], *cells), "method", drawn[id(record)]))
+        rows += _control_rows(group, measures)
+    full = [*rows, *(failure_row(failure) for failure in failures)]
+    return _without_empty(Table("", tuple(columns), tuple(full), directions(measures)))
+
+
+def _without_empty(table: Table) -> Table:
+    """The table without columns in which no row has anything; messages need two."""
+    whole = [row for row in table.rows if len(row.cells) == len(table.columns)]
+    shown = [
+        place
+        for place in range(len(table.columns))
+        if place == 0 or any(row.cells[place] for row in whole)
+    ]
+    if len(shown) == 1:
+        shown.append(len(table.columns) - 1)
+    rows = (
+        Row(tuple(row.cells[place] for place in shown), row.kind, row.swatch)
+        if row in whole
+        else row
+        for row in table.rows
+    )
+    columns = tuple(table.columns[place] for place in shown)
+    return Table(table.title, columns, tuple(rows), table.caption if whole else "")
+
+
+def _cells(record: Record, measures: Sequence[Measure], ranks: dict[str, str]) -> list[str]:
+    cells: list[str] = []
+    for name in (measure.name for measure in measures):
+        cells.append(_measured(record, name))
+        if name in RANKED:
+            cells.append(ranks.get(name, ""))
+    return [*cells, f"{record.n:,}", kept_at(record), seconds_text(record), _notes(record)]
+
+
+def _measured(record: Record, name: str) -> str:
+    found, digits = record.measure(name), record.measure(ROUNDED_AS.get(name, name))
+    if found is None or digits is None or found is digits:
+        return measured(found)
+    return number(found.value, digits.low, digits.high)
+
+
+def _ranks(group: Sequence[Record]) -> list[dict[str, str]]:
+    """The ranks of the methods of a setting, by both areas, as far as differences are resolved."""
+    by_area = {area: ranked(group, area) for area in RANKED}
+    return [
+        {area: rank_text(found.ranks()[place]) for area, found in by_area.items() if found}
+        for place in range(len(group))
+    ]
+
+
+def _notes(record: Record) -> str:
+    notes: list[str] = []
+    n_undefined = max((m.n_undefined for m in record.measures if m.of == "result"), default=0)
+    if n_undefined:
+        notes.append(f"undefined at {n_undefined} sizes")
+    if record.warnings:
+        notes.append(f"{len(record.warnings)} warning{'s' * (len(record.warnings) > 1)}")
+    return "; ".join(notes)
+
+
+def _control_rows(group: Sequence[Record], measures: Sequence[Measure]) -> list[Row]:
+    """A row a kind of random rankings, if all records of a setting were compared with the same,
+    as they are in one run.
+    """
+    rows: dict[Row, None] = {}
+    for record in group:
+        for kind in control_kinds(record):
+            cells: list[str] = []
+            for name in (measure.name for measure in measures):
+                cells.append(measured(record.measure(name, f"control:{kind}")))
+                cells += [""] * (name in RANKED)
+            seeds = len(random_lines(record, kind))
+            about = f"mean of {seeds} seed{'s' * (seeds != 1)}" if seeds else ""
+            row = (control_name(kind), *cells, f"{record.n:,}", "", "", about)
+            rows[Row(row, "control")] = None
+    return list(rows)
+
+
+# The rest
+
+
+def _facets(record: Record) -> dict[str, str]:
+    seeds = {kind: list(random_lines(record, kind)) for kind in control_kinds(record)}
+    told = [
+        f"{control_name(kind)}, seeds {', '.join(map(str, numbers))}"
+        for kind, numbers in seeds.items()
+        if numbers
+    ]
+    return {
+        "objective": objective(record),
+        "profile": str(record.metric.args.get("profile", "")),
+        "random control": "; ".join(told) or "none",
+    }
+
+
+def _drawings(drawings: Sequence[object]) -> list[Section]:
+    point = "Point at a line or a box for its name and scores."
+    blocks = [
+        Figure(svg, name, f"{about} {point}", "drawing")
+        for svg, name, about in map(parts, drawings)
+    ]
+    return [Section("Circuits", tuple(blocks))] if blocks else []
+
+
+def _values(records: Sequence[Record]) -> list[Section]:
+    about = (
+        "The objective in the clean run (full circuit), in the empty circuit, and in the circuits"
+        " of the best edges by value."
+    )
+    return values_section(records, about, _values_heading)
+
+
+def _values_heading(column: str) -> str | None:
+    by, _, fraction = column.partition("@")
+    if not fraction:
+        return column
+    return f"value@{share(float(fraction))}" if by == "value" else None

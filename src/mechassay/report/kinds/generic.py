@@ -1,0 +1,71 @@
+"""The page of records of any kind."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from mechassay.records import Failure, Record
+from mechassay.report.page import Section, Terms, Text
+from mechassay.report.sections import (
+    all_numbers,
+    broken_notice,
+    checks_table,
+    facts_section,
+    failures_text,
+    meanings,
+    measures_table,
+    tables_section,
+    values_section,
+    warnings_notice,
+)
+from mechassay.report.tables import Table
+from mechassay.report.text import measure_text
+
+
+def title(records: Sequence[Record], failures: Sequence[Failure] = ()) -> str:
+    """What the page is called."""
+    kinds = dict.fromkeys(record.kind for record in records)
+    return f"Results: {', '.join(kinds) or 'none'}"
+
+
+def tables(records: Sequence[Record], failures: Sequence[Failure] = ()) -> list[Table]:
+    """What a console shows."""
+    return [measures_table(records, failures)]
+
+
+def sections(
+    records: Sequence[Record], failures: Sequence[Failure] = (), drawings: Sequence[object] = ()
+) -> list[Section]:
+    """Verdict, failing checks and warnings; measures, checks, tables; facts; values."""
+    checks = checks_table(records)
+    terms = meanings(records)
+    return [
+        Section(
+            "",
+            (
+                *broken_notice(records),
+                Text(_verdict(records), "verdict"),
+                *failures_text(failures),
+                *warnings_notice(records),
+            ),
+        ),
+        Section("Measures", (measures_table(records, failures),)),
+        *([Section("Controls", (checks,))] if checks.rows else []),
+        *tables_section(records),
+        *([Section("How to read this", (Terms(terms),))] if terms else []),
+        *facts_section(records),
+        *values_section(records),
+        *all_numbers(records),
+    ]
+
+
+def _verdict(records: Sequence[Record]) -> str:
+    """The first measure of the first record, in a sentence."""
+    measures = [m for record in records[:1] for m in record.measures if m.of == "result"]
+    if not measures:
+        return "There are no results."
+    record, headline = records[0], measures[0]
+    of = " ".join(filter(None, (record.model.name, record.task.name, record.method.name)))
+    more = f", the first of {len(records)} results" if len(records) > 1 else ""
+    said = f"{headline.heading} {measure_text(record, headline.name)}"
+    return f"{of}{more}: {said}{f' {headline.unit}' if headline.unit else ''}."

@@ -1,0 +1,91 @@
+"""Reports of runs: which tables and sections a kind of record has, and the page as a file."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Protocol
+
+from rich.console import Console
+
+from mechassay.files import write_text
+from mechassay.records import Failure, Record
+from mechassay.report.kinds import accuracy, adversarial, circuits, generic, suite
+from mechassay.report.page import Section, markdown, render
+from mechassay.report.tables import Table, print_tables
+
+
+class Kind(Protocol):
+    """What a module of `report.kinds` has."""
+
+    def title(self, records: Sequence[Record], failures: Sequence[Failure] = ()) -> str: ...
+
+    def tables(
+        self, records: Sequence[Record], failures: Sequence[Failure] = ()
+    ) -> list[Table]: ...
+
+    def sections(
+        self,
+        records: Sequence[Record],
+        failures: Sequence[Failure] = (),
+        drawings: Sequence[object] = (),
+    ) -> list[Section]: ...
+
+
+KINDS: dict[str, Kind] = {
+    "faithfulness": circuits,
+    "suite": suite,
+    "accuracy": accuracy,
+    "adversarial": adversarial,
+}
+
+
+def kind_of(records: Sequence[Record], failures: Sequence[Failure] = (), kind: str = "") -> Kind:
+    """How records are shown: by the kind that is named, else by their own,
+    and where several meet or nobody knows it as any records are.
+    """
+    kinds = {kind} if kind else {record.kind for record in records}
+    shown = KINDS.get(kinds.pop(), generic) if len(kinds) == 1 else generic
+    return suite if shown is circuits and suite.is_many(records, failures) else shown
+
+
+def write_page(
+    path: Path,
+    records: Sequence[Record],
+    drawings: Sequence[object] = (),
+    failures: Sequence[Failure] = (),
+    title: str | None = None,
+    kind: str = "",
+) -> Path:
+    """Write records as one self-contained HTML file.
+
+    Args:
+        path: of the file; its folder is made.
+        drawings: of circuits: an SVG of `draw_circuit`, or anything with svg, title and about.
+            SVGs enter the page as they are.
+        failures: cells that failed, shown as rows.
+        kind: of the records, where there may be none.
+
+    Returns:
+        The path.
+    """
+    shown = kind_of(records, failures, kind)
+    sections = shown.sections(records, failures, drawings)
+    return write_text(path, render(title or shown.title(records, failures), sections))
+
+
+def write_markdown(
+    path: Path, records: Sequence[Record], failures: Sequence[Failure] = (), kind: str = ""
+) -> Path:
+    """Write the words and tables of the page as Markdown."""
+    return write_text(path, markdown(kind_of(records, failures, kind).sections(records, failures)))
+
+
+def print_report(
+    records: Sequence[Record],
+    failures: Sequence[Failure] = (),
+    console: Console | None = None,
+    kind: str = "",
+) -> None:
+    """Print the tables of the records' kind; to standard output if no console is given."""
+    print_tables(kind_of(records, failures, kind).tables(records, failures), console or Console())

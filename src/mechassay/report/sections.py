@@ -1,0 +1,396 @@
+"""Sections that a page of any records has: what they warn of, their measures and tables,
+what was run on what, and the values of every example.
+"""
+
+from __future__ import annotations
+
+import html
+import math
+import re
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from itertools import groupby
+
+from mechassay.records import Check, Failure, Measure, Record, Scalar, Selection, Spec
+from mechassay.records import Table as StoredTable
+from mechassay.report.page import Block, Facts, Figure, Fold, Notice, Section, Terms, Text
+from mechassay.report.tables import Column, Row, Table
+from mechassay.report.text import CHANCE_DECIMALS, arguments, interval, labels, number, seconds
+
+MAX_EXAMPLES = 200
+"""Rows of the table of examples; the JSON record holds them all."""
+MAX_RECORDS = 20
+"""Records of which a page has the values of every example."""
+LONG = 12
+"""Rows from which a table is folded."""
+
+Facets = Callable[[Record], Mapping[str, str]]
+
+
+# What is wrong
+
+
+def broken(record: Record) -> list[str]:
+    """What is wrong with a record's controls, in words; nothing if all have their known answer."""
+    return list(dict.fromkeys(_says(check) for check in record.checks if not check.passed))
+
+
+def _says(check: Check) -> str:
+    return check.says or (
+        f"{check.name} must be {check.must_be}: {check.n_wrong:,} of {check.n:,} are not, by up to"
+        f" {number(check.largest)}."
+    )
+
+
+def broken_notice(records: Sequence[Record]) -> list[Block]:
+    """Controls that fail, if any."""
+    named = zip(records, labels(records), strict=True)
+    lines = [(f"{label}: {text}", "") for record, label in named for text in broken(record)]
+    title = "Controls fail: do not use these results."
+    return [Notice(title, tuple(lines), "broken")] if lines else []
+
+
+def warnings_notice(records: Sequence[Record]) -> list[Block]:
+    """Every distinct warning, and the records it is about unless it is about all of them."""
+    about: dict[str, list[str]] = {}
+    for record, label in zip(records, labels(records), strict=True):
+        for text in record.warnings:
+            if text not in broken(record):
+                about.setdefault(text, []).append(label)
+    lines = tuple(
+        (text, "" if len(names) == len(records) else "; ".join(names))
+        for text, names in about.items()
+    )
+    return [Notice(f"Warning{'s' * (len(lines) > 1)}", lines)] if lines else []
+
+
+def failures_text(failures: Sequence[Failure]) -> list[Block]:
+    """How many cells failed, if any."""
+    n = sum(failure.status == "failed" for failure in failures)
+    said = f"{n} {'cell' if n == 1 else 'cells'} failed; see the table."
+    return [Text(said, "verdict")] if n else []
+
+
+def failure_row(failure: Failure, first: str = "method") -> Row:
+    """A cell without a result: its name, and where and why it has none."""
+    others = ", ".join(value for key, value in failure.cell.items() if key != first)
+    where = f" ({others})" if others else ""
+    reason = f"{failure.status}{where}: {failure.error}: {failure.message}"
+    return Row((failure.cell.get(first, "cell"), reason), "failure")
+
+
+def checks_table(records: Sequence[Record]) -> Table:
+    """Every control with a known answer."""
+    unit = next((check.unit for record in records for check in record.checks if check.unit), "")
+    rows: dict[Row, None] = {}
+    for record in records:
+        for check in record.checks:
+            cells = (check.name, check.must_be, f"{check.largest:.1e}", f"{check.n:,}")
+            passed = "yes" if check.passed else "NO"
+            rows[Row((*cells, passed), "" if check.passed else "failure")] = None
+    heading = f"largest difference{f', {unit}' if unit else ''}"
+    columns = ("control", "must be", heading, "n", "passed")
+    return Table.of("Controls", columns, list(rows), words=True)
+
+
+# Measures
+
+
+def shown_measures(records: Sequence[Record], of: str = "result") -> list[Measure]:
+    """One measure of each name that some record has, in the order of the records."""
+    found: dict[str, Measure] = {}
+    for record in records:
+        for measure in record.measures:
+            if measure.of == of:
+                found.setdefault(measure.name, measure)
+    return list(found.values())
+
+
+def measure_column(measure: Measure, optional: int = 0) -> Column:
+    """The column of a measure: its title and unit."""
+    unit = f", {measure.unit}" if measure.unit else ""
+    return Column(f"{measure.heading}{unit}", optional=optional)
+
+
+def directions(measures: Iterable[Measure]) -> str:
+    """Which way is better, and what brackets hold."""
+    better: dict[str, list[str]] = {"up": [], "down": []}
+    for measure in measures:
+        if measure.better:
+            better[measure.better].append(measure.heading)
+    said = [
+        f"{', '.join(better[way])}: {word} is better."
+        for way, word in (("up", "higher"), ("down", "lower"))
+        if better[way]
+    ]
+    return " ".join([*said, "Brackets: 95 % interval."])
+
+
+def meanings(records: Sequence[Record]) -> dict[str, str]:
+    """What measures say of themselves, by their headings."""
+    return {
+        measure.heading: measure.meaning
+        for record in records
+        for measure in record.measures
+        if measure.meaning
+    }
+
+
+def measures_table(records: Sequence[Record], failures: Sequence[Failure] = ()) -> Table:
+    """All results: a row a record, a column a measure."""
+    measures = shown_measures(records)
+    columns = [Column("record", numeric=False), *map(measure_column, measures), Column("n")]
+    columns.append(Column("seconds"))
+    rows = [
+        Row((label, *(measured(record.measure(m.name)) for m in measures), *_size(record)))
+        for record, label in zip(records, labels(records), strict=True)
+    ]
+    rows += [failure_row(failure) for failure in failures]
+    return Table("Measures", tuple(columns), tuple(rows), directions(measures))
+
+
+def _size(record: Record) -> tuple[str, str]:
+    return f"{record.n:,}", seconds_text(record)
+
+
+def seconds_text(record: Record) -> str:
+    """All time spent on a record; empty if none was noted."""
+    spent = seconds(record)
+    return "" if math.isnan(spent) else f"{spent:.3g}" if spent < 100 else f"{spent:,.0f}"
+
+
+def measured(measure: Measure | None, *, least: int = 0) -> str:
+    """A measure and its interval; empty if there is none."""
+    return (
+        "" if measure is None else interval(measure.value, measure.low, measure.high, least=least)
+    )
+
+
+def all_numbers(records: Sequence[Record]) -> list[Section]:
+    """Every measure of every record, of controls and differences too, folded."""
+    rows = [
+        (label, m.heading, m.of, _plain_measure(m), m.unit, f"{m.n:,}", f"{m.n_undefined:,}")
+        for record, label in zip(records, labels(records), strict=True)
+        for m in record.measures
+    ]
+    columns = ("record", "measure", "of", "value", "unit", "n", "undefined")
+    table = Table.of("", columns, rows, words=True)
+    fold = Fold(f"{len(rows):,} numbers", (table,))
+    return [Section("All measures", (fold,))] if rows else []
+
+
+def _plain_measure(measure: Measure) -> str:
+    """A measure as a number, in as many digits as small ones need."""
+    if math.isfinite(measure.low) and measure.high > measure.low:
+        return measured(measure)
+    return number(measure.value) if math.isnan(measure.value) else f"{measure.value:.4g}"
+
+
+# Tables
+
+
+def stored_table(table: StoredTable, title: str = "") -> Table:
+    """A table of a record as it is."""
+    numeric = {
+        name: all(x is None or isinstance(x, int | float) for x in column)
+        for name, column in table.columns.items()
+    }
+    columns = tuple(Column(name, numeric[name]) for name in table.columns)
+    rows = tuple(Row(tuple(map(scalar_text, row.values()))) for row in table.rows())
+    return Table(title or table.name, columns, rows)
+
+
+def scalar_text(value: Scalar) -> str:
+    """A value of a table or an argument of a plug-in."""
+    match value:
+        case None:
+            return ""
+        case bool() | str():
+            return str(value)
+        case int():
+            return f"{value:,}"
+        case float():
+            return f"{value:,.4g}"
+
+
+def tables_section(records: Sequence[Record]) -> list[Section]:
+    """The tables of every record; long ones are folded."""
+    blocks: list[Block] = []
+    for record, label in zip(records, labels(records), strict=True):
+        for table in record.tables:
+            shown = stored_table(table, f"{label}: {table.name}")
+            blocks.append(shown if len(table) < LONG else Fold(shown.title, (shown,)))
+    return [Section("Tables", tuple(blocks))] if blocks else []
+
+
+# What was run on what
+
+
+def facts_section(records: Sequence[Record], more: Facets | None = None) -> list[Section]:
+    """What was run on what: a column a record, in which equal neighbours are one cell."""
+    columns = [_facts(record, more) for record in records]
+    names = list(dict.fromkeys(name for column in columns for name in column))
+    rows: list[tuple[str, tuple[tuple[str, int], ...]]] = []
+    for name in names:
+        cells = [column.get(name, "") for column in columns]
+        if any(cells):
+            merged = tuple((text, len(list(same))) for text, same in groupby(cells))
+            rows.append((name, merged))
+    return [Section("What was run on what", (Facts(tuple(rows)),))] if rows else []
+
+
+def _facts(record: Record, more: Facets | None) -> dict[str, str]:
+    about = record.provenance
+    versions = [f"Python {about.python}", *map(" ".join, about.packages.items())]
+    return {
+        **dict(_specs(record)),
+        **{
+            m.heading: measured(m, least=CHANCE_DECIMALS if m.better else 0)
+            for m in record.measures
+            if m.of == "model"
+        },
+        **{
+            f"{role} pairs" if role in ("train", "test") else role: selection_text(chosen)
+            for role, chosen in record.data.items()
+        },
+        **_values_facts(record),
+        **(more(record) if more else {}),
+        **{
+            key.replace("_", " "): f"{value:,.4g}"
+            for key, value in record.realised.items()
+            if math.isfinite(value)
+        },
+        "seed": str(about.seed),
+        "data hash": about.data_hash,
+        "device": ", ".join(filter(None, (about.device, about.dtype, f"{about.threads} threads"))),
+        "machine": about.machine,
+        "commit": (about.commit or "not a checkout")
+        + (", with uncommitted changes" if about.dirty else ""),
+        "packages": ", ".join(versions),
+        "created": about.created,
+    }
+
+
+def _specs(record: Record) -> Iterator[tuple[str, str]]:
+    """What took part. The task's and the model's arguments are what was run; others' are named."""
+    names = {"n_edges": "edges"}
+    for role in ("method", "model", "task", *record.specs):
+        spec = record.specs.get(role)
+        if spec is None:
+            continue
+        yield role, versioned(spec) if role != "model" else spec.name
+        if role in ("model", "task"):
+            for key, value in spec.args.items():
+                told = ", ".join(map(scalar_text, value if isinstance(value, list) else [value]))
+                yield names.get(key, key.replace("_", " ")), told
+        else:
+            yield f"{role}'s settings", arguments(spec)
+
+
+def versioned(spec: Spec) -> str:
+    """A plug-in and the version of its definition."""
+    return f"{spec.name} (version {spec.version})" if spec.name else ""
+
+
+def _values_facts(record: Record) -> dict[str, str]:
+    values = record.values
+    if values is None:
+        return {}
+    if values.file:
+        return {"values": f"{values.file}, SHA-256 {values.sha256[:16]}"}
+    return {f"{values.unit}s": f"{len(values.ids):,} in {record.n_groups:,} groups"}
+
+
+def selection_text(chosen: Selection) -> str:
+    """What was kept of a split, what was dropped, and how its tokens were aligned."""
+    words = {
+        "cut": "cut back",
+        "forced": "written on",
+        "partial": "compared by the first of several tokens",
+    }
+    return "; ".join(
+        [
+            *([f"{chosen.kept} kept"] if chosen.kept else []),
+            *(f"{count:,} dropped: {reason}" for reason, count in chosen.dropped.items()),
+            *(f"{n} {words.get(how, how)}" for how, n in chosen.alignment.items() if n),
+            *(f"{count:,} {name}" for name, count in chosen.counts.items()),
+            f"hash {chosen.hash[:12]}",
+        ]
+    )
+
+
+# Values
+
+
+def values_section(
+    records: Sequence[Record],
+    about: str = "",
+    column: Callable[[str], str | None] = lambda name: name,
+) -> list[Section]:
+    """The values of every example, folded.
+
+    Args:
+        column: the heading of a column of the values, None to leave it out.
+    """
+    named = zip(records, labels(records), strict=True)
+    held = [(label, record) for record, label in named if record.values and record.values.ids]
+    if not held or len(held) > MAX_RECORDS:
+        return []
+    blocks: list[Block] = [Text(about, "soft")] if about else []
+    return [
+        Section(
+            "Values of every example",
+            (*blocks, *(_values(label, record, column) for label, record in held)),
+        )
+    ]
+
+
+def _values(label: str, record: Record, heading: Callable[[str], str | None]) -> Fold:
+    assert record.values is not None
+    ids, n = record.values.ids, len(record.values.ids)
+    headings = {name: heading(name) for name in record.values.columns}
+    shown = {name: title for name, title in headings.items() if title is not None}
+    columns = [record.values.columns[name][:MAX_EXAMPLES] for name in shown]
+    rows = [
+        (name, *map(number, values))
+        for name, *values in zip(ids[:MAX_EXAMPLES], *columns, strict=True)
+    ]
+    cut = f"The first {MAX_EXAMPLES} of {n:,}; the JSON record holds all."
+    table = Table.of("", ("id", *shown.values()), rows)
+    notes = (Text(cut, "soft"),) if n > MAX_EXAMPLES else ()
+    return Fold(f"{label}: {n:,} {record.values.unit}s", (*notes, table))
+
+
+def table_sections(
+    tables: Sequence[Table],
+    reading: Mapping[str, str],
+    facts: Sequence[Mapping[str, str]],
+    drawings: Sequence[Figure | None] = (),
+) -> list[Section]:
+    """A page that is mostly tables: each with its drawing, if it has one; how to read them;
+    and what was run, a row each.
+    """
+    figures = drawings or [None] * len(tables)
+    run = [tuple(row.values()) for row in facts]
+    return [
+        *(
+            Section(table.title, (*([figure] if figure else []), table))
+            for table, figure in zip(tables, figures, strict=True)
+        ),
+        Section("How to read this", (Terms(reading),)),
+        *(
+            [Section("What was run on what", (Table.of("", tuple(facts[0]), run, words=True),))]
+            if facts
+            else []
+        ),
+    ]
+
+
+def parts(drawing: object) -> tuple[str, str, str]:
+    """A drawing, its title and its description, which an SVG carries itself."""
+    if not isinstance(drawing, str):
+        svg, name, about = (str(getattr(drawing, key)) for key in ("svg", "title", "about"))
+        return svg, name, about
+    name = re.search(r'aria-label="([^"]*)"', drawing)
+    about = re.search(r"<desc>(.*?)</desc>", drawing, flags=re.DOTALL)
+    told = [html.unescape(match[1]) if match else "" for match in (name, about)]
+    return drawing, told[0], told[1]
