@@ -19,7 +19,7 @@ from jaxtyping import Float
 from rich.console import Console
 
 from mechassay.errors import one_of
-from mechassay.examples import Example
+from mechassay.examples import Example, Examples
 from mechassay.models.model import Model, check_dtype
 from mechassay.pairs import content_hash
 from mechassay.progress import BAR, Progress
@@ -149,17 +149,21 @@ def score_task(model: Model, task: Task, job: AccuracyJob, *, progress: Progress
         },
         example_ids=[example.id for example in examples],
         groups=groups,
-        # Every example is scored: nothing is dropped, and what a kind lacks is undefined there.
+        # Dropped is only what cannot be read; what an example lacks of a kind is undefined there.
         data={
             "test": {
                 "task": task.name,
                 "split": job.split,
                 "kept": len(examples),
-                "dropped": {},
+                "dropped": dict(examples.dropped),
                 "hash": hash_of_examples,
             }
         },
         realised={"seconds": round(time.perf_counter() - begin, 3)},
+        warnings=[
+            f"Examples that could not be read and are left out: {count:,} ({reason})."
+            for reason, count in sorted(examples.dropped.items())
+        ],
         provenance=provenance(
             device=str(model.device),
             dtype=str(model.dtype).removeprefix("torch."),
@@ -169,7 +173,7 @@ def score_task(model: Model, task: Task, job: AccuracyJob, *, progress: Progress
     )
 
 
-def _examples(model: Model, task: Task, job: AccuracyJob) -> list[Example]:
+def _examples(model: Model, task: Task, job: AccuracyJob) -> Examples:
     """As many examples as asked for, or all of a split that has fewer."""
     size = task.sizes.get(job.split, 0)
     limit = None if job.limit is None or job.limit >= size > 0 else job.limit
