@@ -58,6 +58,6 @@ def _shallow(hint: Any) -> Any:
         return hint
     if isinstance(origin, type):
         return origin
-    if any(get_origin(base) is tuple for base in getattr(hint, "__orig_bases__", ())):
+    if any(get_origin(base) in (tuple, list) for base in getattr(hint, "__orig_bases__", ())):
         return Any  # beartype would draw an element from the global generator to look at its type
     return hint if isinstance(hint, type) and not getattr(hint, "_is_protocol", False) else Any

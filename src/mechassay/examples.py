@@ -11,8 +11,9 @@ none, the foils are the original's other choices.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
+from types import MappingProxyType
 
 from mechassay.alignment import Span
 from mechassay.pairs import EMPTY, NO_SPANS, Pair
@@ -90,6 +91,18 @@ class Example:
         return changed or tuple(
             choice for choice in self.prompt.choices if choice not in self.prompt.answers
         )
+
+
+class Examples(list[Example]):
+    """Examples as a task chose them.
+
+    Attributes:
+        dropped: how many were looked at and could not be read, by reason.
+    """
+
+    def __init__(self, examples: Iterable[Example], dropped: Mapping[str, int]) -> None:
+        super().__init__(examples)
+        self.dropped = MappingProxyType(dict(dropped))
 
 
 @dataclass(frozen=True)

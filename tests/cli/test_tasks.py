@@ -125,6 +125,23 @@ def test_export_and_read_back(tmp_path: Path, run: Run) -> None:
     assert "no public schema" in run("tasks", "export", "docstring", "-o", tmp_path / "x").line
 
 
+def test_examples_that_cannot_be_read_are_counted_and_said(
+    folder: Path, tmp_path: Path, run: Run
+) -> None:
+    rows = [{"prompt": "x"}, *load_task("ioi").rows("test", limit=2)]
+    (tmp_path / "test.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    out = tmp_path / "out"
+    words = ["tasks", "score", "-m", folder, "-t", f"ioi:source={tmp_path}", "--limit", "2"]
+    done = run(*words, "-o", out)
+    assert done.code == 0, done.err
+    (file,) = (out / "records").glob("*.json")
+    record = Record.model_validate_json(file.read_text())
+    said = "Examples that could not be read and are left out: 1 (a row without 'metadata')."
+    assert record.data["test"]["kept"] == 2 and record.warnings == [said]
+    assert record.data["test"]["dropped"] == {"a row without 'metadata'": 1}
+    assert "could not be read and are left out" in (out / "report.html").read_text()
+
+
 def test_records_say_what_was_chosen_and_whether_the_model_can_do_it(
     folder: Path, tmp_path: Path, run: Run
 ) -> None:

@@ -391,10 +391,10 @@ def test_malformed_files(tmp_path: Path) -> None:
         ARCEasy(questions=written(tmp_path, [])).pairs("test")
     with pytest.raises(BadFile, match="absent.jsonl"):
         ARCEasy(questions=str(tmp_path / "absent.jsonl")).pairs("test")
-    with pytest.raises(BadFile, match="row 1 is a str, not an object"):
+    with pytest.raises(BadFile, match=r"row 1: a row is a JSON object \(got 'why\?'\)"):
         ARCEasy(questions=written(tmp_path, ["why?"], "words.json")).pairs("test")
     (tmp_path / "broken.jsonl").write_text('{"id": 1', encoding="utf-8")
-    with pytest.raises(BadFile, match="broken.jsonl, line 1: not JSON"):
+    with pytest.raises(BadFile, match="broken.jsonl: row 1: not JSON"):
         ARCEasy(questions=str(tmp_path / "broken.jsonl")).pairs("test")
 
 

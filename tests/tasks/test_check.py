@@ -22,7 +22,7 @@ from mechassay.pairs import Batch
 from mechassay.tasks import SPLITS
 from mechassay.tasks.check import check_pairs
 from mechassay.tasks.files import FileTask
-from mechassay.tasks.task import ABSENT, Task, stream
+from mechassay.tasks.task import ABSENT, Task, split_rng
 
 WORDS = ["a", "b", "c", "d", "e", "f", "g", "h"]
 
@@ -76,7 +76,7 @@ class Endless(Task):
     sizes = {"train": 90, "test": 30, "private": 9}  # noqa: RUF012 - as tasks have it
 
     def generate(self, split: str, seed: int, tokenizer: Any = None) -> Any:
-        rng, number = stream(split, seed), 0
+        rng, number = split_rng(split, seed), 0
         while True:
             number += 1
             text = " ".join(rng.choice(WORDS, size=int(rng.integers(1, 4))))

@@ -101,8 +101,9 @@ def show_task(
     from rich.console import Console
     from rich.markup import escape
 
+    from mechassay.errors import one_of
     from mechassay.tasks import load_task
-    from mechassay.tasks.task import keep_named
+    from mechassay.tasks.task import KEEP
 
     console = Console(soft_wrap=True)
     task = load_task(name)
@@ -112,7 +113,7 @@ def show_task(
         loaded,
         limit=limit,
         counterfactual=counterfactual,
-        keep=keep_named(keep),
+        keep=one_of("filter", keep, KEEP),
         seed=seed,
         private_seed=private_seed,
     )

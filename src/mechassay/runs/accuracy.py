@@ -19,7 +19,7 @@ from jaxtyping import Float
 from rich.console import Console
 
 from mechassay.errors import one_of
-from mechassay.examples import Example
+from mechassay.examples import Example, Examples
 from mechassay.models.model import Model, check_dtype
 from mechassay.pairs import content_hash
 from mechassay.progress import BAR, Progress
@@ -132,8 +132,14 @@ def score_task(model: Model, task: Task, job: AccuracyJob, *, progress: Progress
             f"{name}@{kind}": values
             for name, values in _column(model, examples, kind, lax, progress).items()
         }
-    # Every example is scored: nothing is dropped, and what a kind lacks is undefined there.
-    chosen = Selection(task=task.name, split=job.split, kept=len(examples), hash=hash_of_examples)
+    # Dropped is only what cannot be read; what an example lacks of a kind is undefined there.
+    chosen = Selection(
+        task=task.name,
+        split=job.split,
+        kept=len(examples),
+        dropped=dict(examples.dropped),
+        hash=hash_of_examples,
+    )
     return Record(
         kind=KIND,
         cell={"model": model.name, "task": task.name},
@@ -158,6 +164,10 @@ def score_task(model: Model, task: Task, job: AccuracyJob, *, progress: Progress
         ),
         data={"test": chosen},
         realised={"seconds": round(time.perf_counter() - begin, 3)},
+        warnings=[
+            f"Examples that could not be read and are left out: {count:,} ({reason})."
+            for reason, count in sorted(examples.dropped.items())
+        ],
         provenance=provenance(
             device=str(model.device),
             dtype=str(model.dtype).removeprefix("torch."),
@@ -167,7 +177,7 @@ def score_task(model: Model, task: Task, job: AccuracyJob, *, progress: Progress
     )
 
 
-def _examples(model: Model, task: Task, job: AccuracyJob) -> list[Example]:
+def _examples(model: Model, task: Task, job: AccuracyJob) -> Examples:
     """As many examples as asked for, or all of a split that has fewer."""
     size = task.sizes.get(job.split, 0)
     limit = None if job.limit is None or job.limit >= size > 0 else job.limit

@@ -2,44 +2,27 @@
 2018), easy and challenge.
 
 The task is that of MIB (Mueller et al. 2025, appendix D.4, tables 5 and 10): a question of school
-science is completed by the label of its correct choice. Unlike in "mcqa" the question does not
-contain the answer, so there are counterfactuals of format only. How a prompt is written, and what
-the changes answerPosition, symbol and randomLetter are, says `mechassay.tasks.multiple_choice`.
-answerPosition puts every choice in another place (a derangement), each one equally likely.
+science is completed by the label of its correct choice. The question does not contain the answer,
+so there are counterfactuals of format only (`mechassay.tasks.multiple_choice`); answerPosition puts
+every choice in another place, each such order equally likely. `questions` says where they are from:
 
-*Questions.* The setting `questions` says where they come from:
+- "sample": 64 easy and 40 challenging questions of our own (`data/science.json`), to try things
+  out. They are no substitute for ARC;
+- "hub": the public ARC, `allenai/ai2_arc`, in its own splits; there is no private one;
+- a file in one of ARC's two original formats, {id, question, choices: {text: [], label: []},
+  answerKey} (the hub's) or {id, question: {stem, choices: [{text, label}]}, answerKey} (AI2's).
+  Rows may have a field split. Where none has, a hash of the question allots it, in the proportions
+  of table 5: a question comes into the same split whatever else is in the file.
 
-- "sample": a small sample of our own (`data/science.json`), 64 easy and 40 challenging questions
-  written for this project, for trying things out. They are no substitute for ARC;
-- "hub": the public ARC, `allenai/ai2_arc` on the Hugging Face hub, in its own splits train,
-  validation and test. It has no private split;
-- a file: .jsonl, .json or .parquet in one of ARC's two original formats, the hub's
-  {id, question, choices: {text: [], label: []}, answerKey} and AI2's {id, question: {stem,
-  choices: [{text, label}]}, answerKey}. Rows may have a field split ("train", "validation" or
-  "dev", "test", "private"). Where none has, a hash of the question allots it to a split, in the
-  proportions of table 5: a question comes into the same split whatever else is in the file.
+Only questions with exactly four choices count, all different, as in MIB. Any other, and on the hub
+one that came before with the same choices, has no counterfactuals, and `Pairs.dropped` counts it.
+A split is its questions in an order drawn from the seed. Labels are A to D, whatever the original
+calls them. Tags: question_id and position (of the correct choice, from 0).
 
-With `source="hub"` or a folder, rows of MIB's own data set are read instead, with its
-counterfactuals.
-
-*Which questions count.* As in MIB, only questions with exactly four choices, which must be four
-different ones. Any other question is an example without counterfactuals: no pair comes of it, and
-`Pairs.dropped` counts it as "no such counterfactual". So is a question of the hub that came before
-with the same choices; in a file, where it can be corrected, that is an error. The labels are A to
-D, whatever the original calls them.
-
-A split is its questions in an order drawn from the seed, each once. Parts of a prompt are those of
-every multiple-choice prompt. Tags: question_id and position (of the correct choice, from 0).
-
-Where this deviates from MIB:
-
-- The default questions are our own sample, in small splits. The sizes of table 5 need the public
-  data: `source="hub"`, or `questions="hub"`, whose test split is as large as MIB's public and
-  private test together.
-- The random letters have none of the original's, and answerPosition leaves no choice in its place.
-- Splits share no question, but they share words.
-- A private seed decides the order and the counterfactuals of the private split; its questions are
-  as public as their source.
+Where this deviates from MIB: the default questions are the sample (the sizes of table 5 need
+`source="hub"`, or `questions="hub"`, whose test split is MIB's public and private one together);
+the random letters have none of the original's, and answerPosition leaves no choice in its place;
+splits share words; a private seed decides order and counterfactuals, not the questions.
 """
 
 from __future__ import annotations
@@ -69,9 +52,10 @@ from mechassay.tasks.multiple_choice import (
     one_line,
     random_letters,
 )
-from mechassay.tasks.public import ROW_FILES, PublicData, public_rows, read_rows
+from mechassay.tasks.public import ROW_ERRORS, ROW_FILES, PublicData, public_rows
+from mechassay.tasks.rows import read_rows
 from mechassay.tasks.splits import split_named
-from mechassay.tasks.task import SPLITS, stream
+from mechassay.tasks.task import SPLITS, split_rng
 
 N_CHOICES = 4
 # In the order and spelling of MIB's columns.
@@ -89,12 +73,14 @@ class _Item:
     """A question as its source has it.
 
     Attributes:
+        place: of its row in the source, from 1.
         split: the split that the source says, if it says one.
         again: whether it came before.
     """
 
     id: str
     question: Question
+    place: int = 0
     split: str | None = None
     again: bool = False
 
@@ -148,10 +134,9 @@ class ARC(MultipleChoice):
     questions: str = SAMPLE
     labels: str = "strict"
 
-    # Unannotated, so of the class and no fields.
-    version = 2
-    counterfactuals = KINDS
-    default_counterfactual = "symbol_counterfactual"
+    version: ClassVar[int] = 2
+    counterfactuals: ClassVar[tuple[str, ...]] = KINDS
+    default_counterfactual: ClassVar[str] = "symbol_counterfactual"
 
     # Of the subclasses.
     data: ClassVar[_Set]
@@ -196,7 +181,7 @@ class ARC(MultipleChoice):
             BadFile: they cannot be read; by row number where it is a row that is wrong.
         """
         self._check_split(split)
-        items, rng = self._items(split), stream(split, seed)
+        items, rng = self._items(split), split_rng(split, seed)
         for number, index in enumerate(rng.permutation(len(items)).tolist()):
             item = items[index]
             format = Format(derangement(N_CHOICES, rng), random_letters(N_CHOICES, rng))
@@ -239,9 +224,9 @@ class ARC(MultipleChoice):
 
     def _items(self, split: str) -> Sequence[_Item]:
         if self.questions == HUB:
-            return _read(
-                public_rows(HUB, self.data.original, split), f"{self.data.original.repo} ({split})"
-            )
+            original = self.data.original
+            rows = enumerate(public_rows(HUB, original, split), 1)
+            return _read(rows, f"{original.repo} ({split})")
         return self._by_split[split]
 
     # Read once: a task gives the same questions even if its file changes meanwhile.
@@ -250,9 +235,8 @@ class ARC(MultipleChoice):
         """The questions of the sample or of a file."""
         if self.questions == SAMPLE:
             return _sample(self.data.level)
-        items = _allotted(
-            _read(read_rows(Path(self.questions)), self.questions), self.questions, self.data.sizes
-        )
+        items = _read(read_rows(Path(self.questions)), self.questions)
+        items = _allotted(items, self.questions, self.data.sizes)
         return {
             split: found
             for split in SPLITS
@@ -264,18 +248,18 @@ class ARC(MultipleChoice):
 class ARCEasy(ARC):
     """Questions of ARC's easy set, or like them."""
 
-    name = "arc-easy"
-    public = PublicData("mib-bench/arc_easy")
-    data = EASY
+    name: ClassVar[str] = "arc-easy"
+    public: ClassVar[PublicData] = PublicData("mib-bench/arc_easy")
+    data: ClassVar[_Set] = EASY
 
 
 @dataclass(frozen=True)
 class ARCChallenge(ARC):
     """Questions of ARC's challenge set, or like them."""
 
-    name = "arc-challenge"
-    public = PublicData("mib-bench/arc_challenge")
-    data = CHALLENGE
+    name: ClassVar[str] = "arc-challenge"
+    public: ClassVar[PublicData] = PublicData("mib-bench/arc_challenge")
+    data: ClassVar[_Set] = CHALLENGE
 
 
 def _sample(level: str) -> dict[str, list[_Item]]:
@@ -307,20 +291,20 @@ def _key(question: Question) -> tuple[str, ...]:
     return (question.stem, *sorted(question.choices))
 
 
-def _read(rows: Iterable[Any], where: str) -> list[_Item]:
-    """Questions in ARC's original formats.
+def _read(rows: Iterable[tuple[int, Any]], where: str) -> list[_Item]:
+    """Questions in ARC's original formats, from rows with their places.
 
     Raises:
-        BadFile: a row of another format, by its number.
+        BadFile: a row of another format, by its place.
     """
     items: list[_Item] = []
     seen: set[tuple[str, ...]] = set()
-    for number, row in enumerate(rows, 1):
+    for place, row in rows:
         try:
-            item = _item(row, str(number))
-        except (AttributeError, KeyError, TypeError, ValueError) as error:
+            item = _item(row, place)
+        except ROW_ERRORS as error:
             raise BadFile(
-                f"{where}: row {number} is not a question of ARC: {type(error).__name__} {error}."
+                f"{where}: row {place} is not a question of ARC: {type(error).__name__} {error}."
             ) from error
         key = _key(item.question)
         items.append(replace(item, again=key in seen))
@@ -328,7 +312,7 @@ def _read(rows: Iterable[Any], where: str) -> list[_Item]:
     return items
 
 
-def _item(row: object, number: str) -> _Item:
+def _item(row: object, place: int) -> _Item:
     if not isinstance(row, Mapping):
         raise TypeError(f"a row is an object, got {type(row).__name__}")
     inner = row["question"]
@@ -340,7 +324,7 @@ def _item(row: object, number: str) -> _Item:
     question = Question(
         one_line(stem), tuple(one_line(text) for text in texts), letters(len(texts)), correct
     )
-    return _Item(str(row.get("id") or number), question, _split(row.get("split")))
+    return _Item(str(row.get("id") or place), question, place, _split(row.get("split")))
 
 
 def _split(name: object) -> str | None:
@@ -361,16 +345,16 @@ def _allotted(items: Sequence[_Item], where: str, shares: Mapping[str, int]) -> 
         BadFile: no questions; two rows with the same one; a split for some and not for others.
     """
     rows: dict[tuple[str, ...], int] = {}
-    for number, item in enumerate(items, 1):
-        first = rows.setdefault(_key(item.question), number)
-        if first != number:
+    for item in items:
+        first = rows.setdefault(_key(item.question), item.place)
+        if first != item.place:
             raise BadFile(
-                f"{where}: rows {first} and {number} have the same question with the same choices:"
-                f" {item.question.stem!r}."
+                f"{where}: rows {first} and {item.place} have the same question with the same"
+                f" choices: {item.question.stem!r}."
             )
     if not items:
         raise BadFile(f"{where} has no questions.")
-    without = [number for number, item in enumerate(items, 1) if item.split is None]
+    without = [item.place for item in items if item.split is None]
     if 0 < len(without) < len(items):
         raise BadFile(
             f"{where}: either all rows have a field split or none has; row {without[0]} has none."

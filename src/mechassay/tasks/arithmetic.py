@@ -55,11 +55,11 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from mechassay.errors import BadUsage, UnknownName
+from mechassay.errors import BadUsage, one_of
 from mechassay.examples import Example, Prompt, Unreadable, filled
-from mechassay.tasks.mib_scoring import NUMBERED
+from mechassay.tasks.mib_scoring import NUMBERED, Scoring
 from mechassay.tasks.public import BadRow, PublicData, PublicTask
-from mechassay.tasks.task import stream
+from mechassay.tasks.task import split_rng
 
 Operands = tuple[int, int]
 
@@ -135,14 +135,12 @@ class Arithmetic(PublicTask):
     operator: ClassVar[str]
     templates: ClassVar[tuple[str, ...]]
 
-    # Unannotated, so of the class and no field.
-    mib_scoring = NUMBERED
+    mib_scoring: ClassVar[Scoring] = NUMBERED
 
     def __post_init__(self) -> None:
         if self.digits not in (0, 1, 2):
             raise BadUsage(f"digits must be 1, 2, or 0 for both; got {self.digits}.")
-        if self.labels not in ENDS:
-            raise UnknownName("labels", self.labels, ENDS)
+        one_of("labels", self.labels, ENDS)
 
     def readings(
         self, split: str, seed: int, tokenizer: Any = None
@@ -153,7 +151,7 @@ class Arithmetic(PublicTask):
 
     def invent(self, split: str, seed: int, tokenizer: Any = None) -> Iterator[Example]:
         """All operands of the split with all templates, in an order drawn once."""
-        rng = stream(split, seed)
+        rng = split_rng(split, seed)
         operands = [*operands_of(split, self.operator, 1), *operands_of(split, self.operator, 2)]
         order: list[int] = rng.permutation(len(operands) * len(self.templates)).tolist()
         for number, place in enumerate(order):
@@ -240,11 +238,11 @@ class Arithmetic(PublicTask):
 class Addition(Arithmetic):
     """Addition of two operands, see `Arithmetic`."""
 
-    name = "arithmetic-addition"
-    counterfactuals = COLUMNS
-    default_counterfactual = RANDOM
-    sizes = ADDITION_SIZES
-    public = PublicData("mib-bench/arithmetic_addition")
+    name: ClassVar[str] = "arithmetic-addition"
+    counterfactuals: ClassVar[tuple[str, ...]] = COLUMNS
+    default_counterfactual: ClassVar[str] = RANDOM
+    sizes: ClassVar[Mapping[str, int]] = ADDITION_SIZES
+    public: ClassVar[PublicData] = PublicData("mib-bench/arithmetic_addition")
     operator = "+"
     templates = (
         "Q: How much is {op1} plus {op2}? A:",
@@ -262,11 +260,13 @@ class Subtraction(Arithmetic):
     with a positive result, see `Arithmetic`.
     """
 
-    name = "arithmetic-subtraction"
-    counterfactuals = tuple(kind for kind in COLUMNS if kind != TENS_CARRY)
-    default_counterfactual = RANDOM
-    sizes = SUBTRACTION_SIZES
-    public = PublicData("mib-bench/arithmetic_subtraction")
+    name: ClassVar[str] = "arithmetic-subtraction"
+    counterfactuals: ClassVar[tuple[str, ...]] = tuple(
+        kind for kind in COLUMNS if kind != TENS_CARRY
+    )
+    default_counterfactual: ClassVar[str] = RANDOM
+    sizes: ClassVar[Mapping[str, int]] = SUBTRACTION_SIZES
+    public: ClassVar[PublicData] = PublicData("mib-bench/arithmetic_subtraction")
     operator = "-"
     templates = (
         "Q: How much is {op1} minus {op2}? A:",

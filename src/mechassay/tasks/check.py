@@ -9,32 +9,34 @@ a filter by what the model says (`keep`) is not part of it. Notes are about pair
     forced              tokens that answers and foils share are written after the prompt
     cut                 tokens of the prompt are left out, as its continuations change them
 
-The last three are explained in `mechassay.alignment`. Rows are looked at in chunks and not kept.
+The last three are explained in `mechassay.alignment`.
 """
 
 from __future__ import annotations
 
+import json
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
-from itertools import islice
+from itertools import chain, islice
 from pathlib import Path
-from types import MappingProxyType
-from typing import Any
-
-import numpy as np
+from statistics import median
+from typing import Any, NamedTuple
 
 from mechassay.alignment import Aligned, Misaligned
-from mechassay.errors import BadUsage, UnknownName
+from mechassay.errors import BadUsage, one_of
 from mechassay.examples import Example, Unreadable
-from mechassay.pairs import EMPTY, NO_COUNTS, align_pairs
+from mechassay.pairs import EMPTY
 from mechassay.progress import SILENT, Progress
-from mechassay.tasks.files import AT_ONCE, FileTask
-from mechassay.tasks.task import SPLITS, Task, load_task, misfit, tokenizer_of
+from mechassay.tasks.files import FileTask
+from mechassay.tasks.load import load_task
+from mechassay.tasks.task import SPLITS, Task, aligned, tokenizer_of
 
 NO_SPACE = "no leading space"
 PARTIAL, FORCED, CUT = "partial", "forced", "cut"
 NAMED = 5
+# Examples that are aligned together.
+AT_ONCE = 64
 
 
 @dataclass(frozen=True)
@@ -71,7 +73,7 @@ class SplitCheck:
     dropped: Mapping[str, Finding]
     notes: Mapping[str, Finding]
     lengths: tuple[int, float, int] | None
-    fields: Mapping[str, int] = field(default_factory=lambda: NO_COUNTS)
+    fields: Mapping[str, int] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -89,17 +91,11 @@ class Check:
     counterfactual: str
     splits: Mapping[str, SplitCheck]
     total: SplitCheck
-    remarks: Mapping[str, str] = field(default_factory=lambda: EMPTY)
+    remarks: Mapping[str, str] = field(default_factory=dict)
 
     def as_dict(self) -> dict[str, Any]:
         """The same as plain JSON values."""
-        return {
-            "task": self.task,
-            "counterfactual": self.counterfactual,
-            "splits": {split: _plain(each) for split, each in self.splits.items()},
-            "total": _plain(self.total),
-            "remarks": dict(self.remarks),
-        }
+        return json.loads(json.dumps(asdict(self)))
 
 
 def check_pairs(
@@ -132,8 +128,7 @@ def check_pairs(
     task = task_or_path if isinstance(task_or_path, Task) else load_task(str(task_or_path))
     tokenizer = tokenizer_of(task.name, model)
     kind = task.counterfactual_for(tokenizer) if counterfactual is None else counterfactual
-    if kind not in task.counterfactuals:
-        raise UnknownName("counterfactual", kind, task.counterfactuals)
+    one_of("counterfactual", kind, task.counterfactuals)
     if limit is not None and limit < 1:
         raise BadUsage(f"limit must be 1 or more; got {limit}.")
     if min(seed, private_seed or 0) < 0:
@@ -145,119 +140,56 @@ def check_pairs(
     }
     if private_seed is None and task.seeded:
         sizes.pop("private", None)
-    counts = {split: _Count() for split in sizes}
+    looked: dict[str, list[_Looked]] = {split: [] for split in sizes}
     examples: Iterator[tuple[str, Example | Unreadable]]
     if isinstance(task, FileTask) and limit is None:
         examples = task.located(tokenizer)
     else:
         seeds = dict.fromkeys(SPLITS, seed) | {"private": private_seed or 0}
         examples = (
-            (split, each)
+            (split, example)
             for split, size in sizes.items()
-            for each in islice(task.readings(split, seeds[split], tokenizer), size)
+            for example in islice(task.readings(split, seeds[split], tokenizer), size)
         )
     with progress.track("checking pairs", sum(sizes.values())) as advance:
         while chunk := list(islice(examples, AT_ONCE)):
-            for (split, example), found in zip(
-                chunk, _aligned([example for _, example in chunk], kind, tokenizer), strict=True
-            ):
-                counts[split].add(example, found)
+            found = aligned([example for _, example in chunk], kind, tokenizer)
+            for (split, example), each in zip(chunk, found, strict=True):
+                looked[split].append(_looked(example, each))
             advance(len(chunk))
-    splits = {split: each.result() for split, each in counts.items()}
     remarks = {
-        name: text for split in splits for name, text in task.notes(split, tokenizer).items()
+        name: text for split in looked for name, text in task.notes(split, tokenizer).items()
     }
     return Check(
         task.name,
         kind,
-        MappingProxyType(splits),
-        _together(counts.values()).result(),
-        MappingProxyType(remarks),
+        {split: _summary(rows) for split, rows in looked.items()},
+        _summary(list(chain.from_iterable(looked.values()))),
+        remarks,
     )
 
 
-def _aligned(
-    examples: Sequence[Example | Unreadable], kind: str, tokenizer: Any
-) -> list[Aligned | Misaligned | None]:
-    """What becomes of each example;
-    None if it is usable as far as can be told without a tokenizer.
+class _Looked(NamedTuple):
+    """What was seen of one example; `dropped` and `notes` are messages by kind.
+
+    Attributes:
+        length: tokens of its prompt; None if it is not usable, or without a tokenizer.
+        parts: of its prompt, if it is usable.
     """
-    found: list[Aligned | Misaligned | None] = [_misfit(example, kind) for example in examples]
-    if tokenizer is not None:
-        present = {
-            row: each
-            for row, each in enumerate(examples)
-            if isinstance(each, Example) and found[row] is None
-        }
-        for row, each in zip(
-            present,
-            align_pairs([example.pair(kind) for example in present.values()], tokenizer),
-            strict=True,
-        ):
-            found[row] = each
-    return found
+
+    id: str
+    dropped: Mapping[str, str]
+    notes: Mapping[str, str] = EMPTY
+    length: int | None = None
+    parts: tuple[str, ...] = ()
 
 
-def _misfit(example: Example | Unreadable, kind: str) -> Misaligned | None:
-    reason = misfit(example, kind)
-    if reason is None:
-        return None
-    return Misaligned(
-        reason,
-        (
-            example.message
-            if isinstance(example, Unreadable)
-            else f"there is no {kind!r} of this example"
-        ),
-    )
-
-
-@dataclass
-class _Tally:
-    """A finding while it is counted."""
-
-    message: str
-    ids: list[str] = field(default_factory=list)
-    count: int = 0
-
-    def add(self, ids: Sequence[str], count: int) -> None:
-        self.count += count
-        self.ids += ids[: NAMED - len(self.ids)]
-
-
-@dataclass
-class _Count:
-    """A split while it is looked at."""
-
-    rows: int = 0
-    usable: int = 0
-    dropped: dict[str, _Tally] = field(default_factory=dict)
-    notes: dict[str, _Tally] = field(default_factory=dict)
-    lengths: Counter[int] = field(default_factory=Counter)
-    fields: Counter[str] = field(default_factory=Counter)
-
-    def add(self, example: Example | Unreadable, found: Aligned | Misaligned | None) -> None:
-        self.rows += 1
-        if isinstance(example, Unreadable) or isinstance(found, Misaligned):
-            assert isinstance(found, Misaligned), "what cannot be read has a reason"
-            self.dropped.setdefault(found.reason, _Tally(found.message)).add([example.id], 1)
-            return
-        self.usable += 1
-        self.fields.update(example.prompt.spans.keys())
-        for name, message in _notes(example, found).items():
-            self.notes.setdefault(name, _Tally(message)).add([example.id], 1)
-        if found is not None:
-            self.lengths[len(found.clean)] += 1
-
-    def result(self) -> SplitCheck:
-        return SplitCheck(
-            self.rows,
-            self.usable,
-            _findings(self.dropped),
-            _findings(self.notes),
-            _spread(self.lengths),
-            MappingProxyType(dict(self.fields)),
-        )
+def _looked(example: Example | Unreadable, found: Aligned | Misaligned | None) -> _Looked:
+    if isinstance(example, Unreadable) or isinstance(found, Misaligned):
+        assert isinstance(found, Misaligned), "what cannot be read has a reason"
+        return _Looked(example.id, {found.reason: found.message})
+    length = None if found is None else len(found.clean)
+    return _Looked(example.id, EMPTY, _notes(example, found), length, tuple(example.prompt.spans))
 
 
 def _notes(example: Example, found: Aligned | None) -> dict[str, str]:
@@ -284,45 +216,26 @@ def _notes(example: Example, found: Aligned | None) -> dict[str, str]:
     return notes
 
 
-def _together(counts: Iterable[_Count]) -> _Count:
-    total = _Count()
-    for each in counts:
-        total.rows += each.rows
-        total.usable += each.usable
-        total.lengths += each.lengths
-        total.fields.update(each.fields)
-        for ours, theirs in ((total.dropped, each.dropped), (total.notes, each.notes)):
-            for name, tally in theirs.items():
-                ours.setdefault(name, _Tally(tally.message)).add(tally.ids, tally.count)
-    return total
-
-
-def _findings(tallies: Mapping[str, _Tally]) -> Mapping[str, Finding]:
-    return MappingProxyType(
-        {name: Finding(each.count, tuple(each.ids), each.message) for name, each in tallies.items()}
+def _summary(rows: Sequence[_Looked]) -> SplitCheck:
+    lengths = [row.length for row in rows if row.length is not None]
+    parts = Counter(part for row in rows for part in row.parts)
+    return SplitCheck(
+        len(rows),
+        sum(not row.dropped for row in rows),
+        _findings((row.id, row.dropped) for row in rows),
+        _findings((row.id, row.notes) for row in rows),
+        (min(lengths), float(median(lengths)), max(lengths)) if lengths else None,
+        dict(parts),
     )
 
 
-def _spread(lengths: Counter[int]) -> tuple[int, float, int] | None:
-    """The least, the median and the most of numbers, given how often each comes."""
-    if not lengths:
-        return None
-    values = np.array(sorted(lengths))
-    ends = np.cumsum([lengths[value] for value in values.tolist()])
-    middle = values[np.searchsorted(ends, [(ends[-1] - 1) // 2, ends[-1] // 2], side="right")]
-    return int(values[0]), float(middle.mean()), int(values[-1])
-
-
-def _plain(split: SplitCheck) -> dict[str, Any]:
+def _findings(told: Iterable[tuple[str, Mapping[str, str]]]) -> Mapping[str, Finding]:
+    """For each kind, how many rows have it, the first of them, and what is said of the first."""
+    found: dict[str, list[tuple[str, str]]] = {}
+    for id, messages in told:
+        for kind, message in messages.items():
+            found.setdefault(kind, []).append((id, message))
     return {
-        "rows": split.rows,
-        "usable": split.usable,
-        "dropped": {
-            name: {**asdict(each), "ids": list(each.ids)} for name, each in split.dropped.items()
-        },
-        "notes": {
-            name: {**asdict(each), "ids": list(each.ids)} for name, each in split.notes.items()
-        },
-        "lengths": None if split.lengths is None else list(split.lengths),
-        "fields": dict(split.fields),
+        kind: Finding(len(rows), tuple(id for id, _ in rows[:NAMED]), rows[0][1])
+        for kind, rows in found.items()
     }

@@ -17,14 +17,17 @@ beside those of ids are tags, unless they are a whole answer and foil.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from difflib import get_close_matches
+from functools import lru_cache
 from typing import NamedTuple
 
-from mechassay.errors import BadFile, BadPairs
+from mechassay.tasks.rows import Mistake
 
 PROMPTS = {"clean": ("clean",), "counterfactual": ("counterfactual", "corrupted")}
-CONTINUATIONS = {"answer": ("answer", "answers"), "foil": ("foil", "foils")}
+CONTINUATIONS = {
+    "answer": ("answer", "answers", "correct_idx"),
+    "foil": ("foil", "foils", "incorrect_idx"),
+}
 # Columns of token ids: the right ones and the wrong ones.
 TOKEN_IDS = (
     ("correct_idx", "incorrect_idx"),
@@ -37,28 +40,13 @@ YEARS = ("label", "correct_idx")
 OPTIONAL = ("id", "group")
 TAGS, ANSWERS_OF_OTHER = "tags", "counterfactual_answers"
 SPANS = ("spans", "counterfactual_spans")
-REQUIRED = {
-    meaning: (*names, TOKEN_IDS[0][place])
-    for place, (meaning, names) in enumerate(CONTINUATIONS.items())
-}
 RESERVED = frozenset(
-    [*OPTIONAL, *(name for names in (PROMPTS | REQUIRED).values() for name in names)]
+    [*OPTIONAL, *(name for names in (PROMPTS | CONTINUATIONS).values() for name in names)]
 )
 # A column of this beginning and the name of another says what that is in the counterfactual.
 OF_OTHER = ("counterfactual_", "corrupted_")
 
 Texts = tuple[str, ...]
-
-
-@dataclass(frozen=True)
-class Mistake:
-    """What is wrong with a row: a kind to count by,
-    what it looks like there, and the error it makes.
-    """
-
-    what: str
-    detail: str = ""
-    error: type[BadFile | BadPairs] = BadFile
 
 
 class Columns(NamedTuple):
@@ -85,22 +73,17 @@ class Columns(NamedTuple):
         return bool(self.foil) and self.answer in ID_COLUMNS
 
 
-def meaning(names: Texts, split_column: str) -> Columns | Mistake:
-    """What columns of these names mean."""
-    found: dict[str, str] = {}
-    for what, spellings in PROMPTS.items():
-        there = _there(spellings, names)
-        if isinstance(there, Mistake):
-            return there
-        if there:
-            found[what] = there
-    said = _continuations(names)
-    if isinstance(said, Mistake):
-        return said
-    found |= said
+@lru_cache(maxsize=64)
+def meaning(names: Texts, split_column: str) -> Columns:
+    """What columns of these names mean.
+
+    Raises:
+        Mistake: columns are missing, or mean the same.
+    """
+    found = _present(PROMPTS, names) | _continuations(names)
     missing = [what for what in (*PROMPTS, *CONTINUATIONS) if what not in found]
     if missing:
-        return Mistake(
+        raise Mistake(
             f"no column{'s' if len(missing) > 1 else ''} {', '.join(map(repr, missing))}",
             _hint(missing, names),
         )
@@ -113,61 +96,49 @@ def meaning(names: Texts, split_column: str) -> Columns | Mistake:
         for beginning in OF_OTHER
         if beginning + name in tags
     }
-    return Columns(
-        found["clean"], found["counterfactual"], found["answer"], found["foil"], tags, others
-    )
+    return Columns(**found, tags=tags, others=others)
 
 
-def _continuations(names: Texts) -> dict[str, str] | Mistake:
+def _continuations(names: Texts) -> dict[str, str]:
     """The columns of answers and foils, as far as there are any; an empty foil beside a year."""
-    texts: dict[str, str] = {}
-    for what, spellings in CONTINUATIONS.items():
-        there = _there(spellings, names)
-        if isinstance(there, Mistake):
-            return there
-        if there:
-            texts[what] = there
-    usual = {
-        what: name for what, name in zip(CONTINUATIONS, TOKEN_IDS[0], strict=True) if name in names
-    }
-    both = [what for what in usual if what in texts]
-    if both:
-        return _same(texts[both[0]], usual[both[0]])
-    if usual and texts:
-        mixed = texts | usual
-        return Mistake(
-            f"{mixed['answer']!r} and {mixed['foil']!r} are not of one kind",
+    found = _present(CONTINUATIONS, names)
+    if len({name in ID_COLUMNS for name in found.values()}) > 1:
+        raise Mistake(
+            f"{found['answer']!r} and {found['foil']!r} are not of one kind",
             "both must be texts, or both token ids",
         )
-    if len(texts) == len(CONTINUATIONS):
-        return texts
+    if len(found) == len(CONTINUATIONS):
+        return found
     for pair in TOKEN_IDS:
         if set(pair) <= set(names):
             return dict(zip(CONTINUATIONS, pair, strict=True))
     years = [name for name in YEARS if name in names]
-    if len(years) == 1 and not texts and TOKEN_IDS[0][1] not in names:
+    if len(years) == 1 and set(found.values()) <= set(years):
         return {"answer": years[0], "foil": ""}
-    return texts or usual
+    return found
 
 
-def _there(spellings: Sequence[str], names: Texts) -> str | Mistake:
-    """The one of some columns that is there; empty if none is."""
-    there = [name for name in spellings if name in names]
-    return _same(there[0], there[1]) if len(there) > 1 else "".join(there)
-
-
-def _same(one: str, other: str) -> Mistake:
-    return Mistake(f"the columns {one!r} and {other!r} mean the same", "keep one of them")
+def _present(wanted: Mapping[str, Texts], names: Texts) -> dict[str, str]:
+    """The column of each meaning that has one."""
+    found: dict[str, str] = {}
+    for what, spellings in wanted.items():
+        present = [name for name in spellings if name in names]
+        if len(present) > 1:
+            same = f"{present[0]!r} and {present[1]!r}"
+            raise Mistake(f"the columns {same} mean the same", "keep one of them")
+        if present:
+            found[what] = present[0]
+    return found
 
 
 def _hint(missing: Sequence[str], names: Sequence[str]) -> str:
     """The columns that there are, and which of them may be one of the missing."""
-    there = f"there are {', '.join(map(repr, names))}" if names else "there are none"
+    present = f"there are {', '.join(map(repr, names))}" if names else "there are none"
     free = {name.lower(): name for name in names if name not in RESERVED}
-    spellings = [spelling for each in missing for spelling in (PROMPTS | REQUIRED)[each]]
+    spellings = [spelling for what in missing for spelling in (PROMPTS | CONTINUATIONS)[what]]
     close = [
-        (spelling, found)
+        (spelling, name)
         for spelling in spellings
-        for found in get_close_matches(spelling, free, n=1)
+        for name in get_close_matches(spelling, free, n=1)
     ]
-    return there + (f"; did you mean {close[0][0]!r} by {free[close[0][1]]!r}?" if close else "")
+    return present + (f"; did you mean {close[0][0]!r} by {free[close[0][1]]!r}?" if close else "")

@@ -51,7 +51,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from importlib.resources import files
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 
@@ -60,7 +60,7 @@ from mechassay.errors import BadPairs
 from mechassay.examples import Example, Prompt, filled
 from mechassay.tasks.paper import OWN, PAPER, check_words, owner, paper_words
 from mechassay.tasks.paper import SIZES as PAPER_SIZES
-from mechassay.tasks.task import Task, stream
+from mechassay.tasks.task import Task, split_rng
 
 SIZES = {"train": 10_000, "validation": 1_000, "test": 1_000, "private": 1_000}
 TEMPLATE = (
@@ -106,12 +106,11 @@ class Docstring(Task):
 
     words: str = OWN
 
-    # Unannotated, so of the class and no fields.
-    name = "docstring"
-    version = 1
-    counterfactuals = (MATCHED, RANDOM, UNMATCHED)
-    default_counterfactual = MATCHED
-    sizes = SIZES
+    name: ClassVar[str] = "docstring"
+    version: ClassVar[int] = 1
+    counterfactuals: ClassVar[tuple[str, ...]] = (MATCHED, RANDOM, UNMATCHED)
+    default_counterfactual: ClassVar[str] = MATCHED
+    sizes: ClassVar[Mapping[str, int]] = SIZES
 
     def __post_init__(self) -> None:
         check_words(self.words)
@@ -133,7 +132,7 @@ class Docstring(Task):
         words = _words()[split] if self.words == OWN else _paper_words(split)
         if tokenizer is not None:
             words = _single_tokens(words, tokenizer)
-        rng = stream(split, seed)
+        rng = split_rng(split, seed)
         seen: set[str] = set()
         while True:
             ours, theirs = _draw(words, rng), _draw(words, rng)

@@ -61,14 +61,14 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import cache
 from importlib.resources import files
-from typing import Any
+from typing import Any, ClassVar
 
 from mechassay.alignment import continued, encode
-from mechassay.errors import UnknownName
+from mechassay.errors import one_of
 from mechassay.examples import Example, Prompt, filled
 from mechassay.tasks.paper import OWN, PAPER, check_words, owner, paper_words
 from mechassay.tasks.paper import SIZES as PAPER_SIZES
-from mechassay.tasks.task import Task, stream
+from mechassay.tasks.task import Task, split_rng
 
 SIZES = {"train": 10_000, "validation": 1_000, "test": 1_000, "private": 1_000}
 TEMPLATE = "The {noun} lasted from the year {century}{year} to {century}"
@@ -104,17 +104,15 @@ class GreaterThan(Task):
     digit: str = "first"
     words: str = OWN
 
-    # Unannotated, so of the class and no fields.
-    name = "greater-than"
-    version = 2
-    counterfactuals = (MATCHED, UNMATCHED)
-    default_counterfactual = MATCHED
-    objective = "prob_diff"
-    sizes = SIZES
+    name: ClassVar[str] = "greater-than"
+    version: ClassVar[int] = 2
+    counterfactuals: ClassVar[tuple[str, ...]] = (MATCHED, UNMATCHED)
+    default_counterfactual: ClassVar[str] = MATCHED
+    objective: ClassVar[str] = "prob_diff"
+    sizes: ClassVar[Mapping[str, int]] = SIZES
 
     def __post_init__(self) -> None:
-        if self.digit not in DIGITS:
-            raise UnknownName("digit", self.digit, DIGITS)
+        one_of("digit", self.digit, DIGITS)
         check_words(self.words)
         if self.words == PAPER:
             object.__setattr__(self, "sizes", PAPER_SIZES)
@@ -130,7 +128,7 @@ class GreaterThan(Task):
         An example's id is its place in that order: it does not depend on the tokenizer.
         """
         originals, others = _originals(self.words, split), _others(self.words, split)
-        rng = stream(split, seed)
+        rng = split_rng(split, seed)
         order: list[int] = rng.permutation(len(originals)).tolist()
         drawn: list[list[int]] = rng.integers(
             (len(others), len(others[0])), size=(len(order), 2)
@@ -150,8 +148,7 @@ class GreaterThan(Task):
         Raises:
             UnknownName: no such split.
         """
-        if split not in self.sizes:
-            raise UnknownName("split", split, list(self.sizes))
+        one_of("split", split, self.sizes)
         return sum(
             self.digit == "first" or year[1] != "9" for _, _, year in _originals(self.words, split)
         )

@@ -13,7 +13,7 @@ from threading import Thread
 from urllib.error import HTTPError, URLError
 from urllib.request import Request, urlopen
 
-from mechassay.errors import BadFile
+from mechassay.errors import BadFile, first_line
 
 # Seconds until the hub has answered, looking up its name included.
 DEADLINE = 2.5
@@ -51,10 +51,8 @@ def _asked(endpoint: str) -> str:
         return ""
     except URLError as error:
         # The client has certificates of its own; a server is there in any case.
-        return "" if isinstance(error.reason, ssl.SSLError) else _line(error.reason)
+        return (
+            "" if isinstance(error.reason, ssl.SSLError) else first_line(error.reason).rstrip(".")
+        )
     except (OSError, ValueError) as error:
-        return _line(error)
-
-
-def _line(reason: object) -> str:
-    return (str(reason).splitlines() or [type(reason).__name__])[0].rstrip(".")
+        return first_line(error).rstrip(".")

@@ -43,7 +43,7 @@ from dataclasses import dataclass, replace
 from functools import cache
 from importlib.resources import files
 from itertools import combinations
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 
@@ -51,11 +51,11 @@ from mechassay.alignment import encode
 from mechassay.errors import BadPairs, BadUsage
 from mechassay.examples import Example, Prompt, filled
 from mechassay.tasks.ioi_rows import fields_of, template_of
-from mechassay.tasks.mib_scoring import NAMED
+from mechassay.tasks.mib_scoring import NAMED, Scoring
 from mechassay.tasks.paper import OWN, PAPER, PAPER_MATCHED, check_words, owner, paper_words
 from mechassay.tasks.paper import SIZES as PAPER_SIZES
 from mechassay.tasks.public import BadRow, PublicData, PublicTask
-from mechassay.tasks.task import stream
+from mechassay.tasks.task import split_rng
 
 SIZES = {"train": 10_000, "validation": 10_000, "test": 1_000, "private": 1_000}
 ABC = "abc_counterfactual"
@@ -106,14 +106,13 @@ class IOI(PublicTask):
     source: str = "own"
     words: str = OWN
 
-    # Unannotated, so of the class and no fields.
-    name = "ioi"
-    version = 3
-    counterfactuals = tuple(CHANGES)
-    default_counterfactual = "s2_io_flip_counterfactual"
-    sizes = SIZES
-    public = PublicData("mib-bench/ioi")
-    mib_scoring = NAMED
+    name: ClassVar[str] = "ioi"
+    version: ClassVar[int] = 3
+    counterfactuals: ClassVar[tuple[str, ...]] = tuple(CHANGES)
+    default_counterfactual: ClassVar[str] = "s2_io_flip_counterfactual"
+    sizes: ClassVar[Mapping[str, int]] = SIZES
+    public: ClassVar[PublicData] = PublicData("mib-bench/ioi")
+    mib_scoring: ClassVar[Scoring] = NAMED
 
     def __post_init__(self) -> None:
         check_words(self.words, (OWN, PAPER, PAPER_MATCHED))
@@ -135,7 +134,7 @@ class IOI(PublicTask):
         """
         words = _words()[split] if self.words == OWN else _paper_words(self.words)
         names = words.names if tokenizer is None else _single_token_names(words.names, tokenizer)
-        rng = stream(split, seed)
+        rng = split_rng(split, seed)
         rows = (
             _rows(words, names, rng) if self.words == OWN else _paper_rows(words, names, split, rng)
         )

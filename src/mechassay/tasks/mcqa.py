@@ -46,7 +46,7 @@ from dataclasses import dataclass, replace
 from functools import cache
 from importlib.resources import files
 from math import comb, factorial
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 
@@ -64,7 +64,7 @@ from mechassay.tasks.multiple_choice import (
     swap,
 )
 from mechassay.tasks.public import BadRow, PublicData
-from mechassay.tasks.task import stream
+from mechassay.tasks.task import split_rng
 
 COLORS = (
     "black",
@@ -126,12 +126,11 @@ class MCQA(MultipleChoice):
     n_choices: int = 4
     labels: str = "strict"
 
-    # Unannotated, so of the class and no fields.
-    name = "mcqa"
-    version = 2
-    counterfactuals = KINDS
-    default_counterfactual = "symbol_counterfactual"
-    sizes = SIZES
+    name: ClassVar[str] = "mcqa"
+    version: ClassVar[int] = 2
+    counterfactuals: ClassVar[tuple[str, ...]] = KINDS
+    default_counterfactual: ClassVar[str] = "symbol_counterfactual"
+    sizes: ClassVar[Mapping[str, int]] = SIZES
 
     def __post_init__(self) -> None:
         self.check_labels()
@@ -154,7 +153,7 @@ class MCQA(MultipleChoice):
         """Rounds over the objects of one split, until every prompt has come."""
         things, seen = _things()[split], set[tuple[str, ...]]()
         possible = _possible(len(things), self.n_choices)
-        for draw in _draws(things, self.n_choices, stream(split, seed)):
+        for draw in _draws(things, self.n_choices, split_rng(split, seed)):
             if draw.key in seen:
                 continue
             id = f"{self.name}-{split}-{len(seen):06d}"

@@ -46,15 +46,15 @@ from abc import abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from string import ascii_uppercase
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 
 from mechassay.alignment import Span, continued, encode
-from mechassay.errors import UnknownName
+from mechassay.errors import one_of
 from mechassay.examples import Example, Prompt, filled
 from mechassay.pairs import NO_SPANS
-from mechassay.tasks.mib_scoring import LABELLED
+from mechassay.tasks.mib_scoring import LABELLED, Scoring
 from mechassay.tasks.public import BadRow, PublicTask
 
 POSITION, SYMBOL, LETTER = "answerPosition", "symbol", "randomLetter"
@@ -151,7 +151,7 @@ class MultipleChoice(PublicTask):
     """
 
     labels: str
-    mib_scoring = LABELLED
+    mib_scoring: ClassVar[Scoring] = LABELLED
 
     @abstractmethod
     def parts(self, question: Question) -> Mapping[str, Span]:
@@ -236,8 +236,7 @@ class MultipleChoice(PublicTask):
         Raises:
             UnknownName: they are neither "strict" nor "mib-2025".
         """
-        if self.labels not in SPACES:
-            raise UnknownName("labels", self.labels, SPACES)
+        one_of("labels", self.labels, SPACES)
 
 
 def changes_of(kind: str) -> list[str]:

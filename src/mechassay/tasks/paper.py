@@ -26,7 +26,7 @@ from functools import cache
 from importlib.resources import files
 from typing import Any
 
-from mechassay.errors import UnknownName
+from mechassay.errors import one_of
 
 OWN, PAPER, PAPER_MATCHED = "own", "paper", "paper-matched"
 SIZES = {"train": 10_000, "validation": 1_000, "test": 1_000}
@@ -46,8 +46,7 @@ def check_words(words: str, known: Sequence[str] = (OWN, PAPER)) -> None:
     Raises:
         UnknownName: it is none of `known`.
     """
-    if words not in known:
-        raise UnknownName("words", words, known)
+    one_of("words", words, known)
 
 
 @cache

@@ -15,19 +15,19 @@ Nothing of a data set is executed: rows are parquet or JSON, read by `datasets` 
 
 from __future__ import annotations
 
-import json
 import sys
 from abc import abstractmethod
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, ClassVar, TypeVar
 
-from mechassay.errors import BadFile, BadUsage, MissingExtra
+from mechassay.errors import BadFile, BadUsage, MissingExtra, first_line
 from mechassay.examples import Example, Unreadable
 from mechassay.tasks.hub import reachable
 from mechassay.tasks.mib_scoring import Scoring
+from mechassay.tasks.rows import read_rows
 from mechassay.tasks.splits import names_of
 from mechassay.tasks.task import Task
 
@@ -95,8 +95,8 @@ class PublicTask(Task):
     """
 
     source: str
-    public: PublicData
-    mib_scoring: Scoring
+    public: ClassVar[PublicData]
+    mib_scoring: ClassVar[Scoring]
 
     @property
     def seeded(self) -> bool:
@@ -203,9 +203,8 @@ def public_rows(source: str, public: PublicData, split: str) -> Iterable[Mapping
         BadFile: no such data set, split or file, or one that cannot be read.
     """
     if source != "hub":
-        return read_rows(
-            _split_file(Path(source), public.split(split) if split != "private" else "private")
-        )
+        name = split if split == "private" else public.split(split)
+        return [row for _, row in read_rows(_split_file(Path(source), name))]
     try:
         from datasets import config, load_dataset
     except ImportError as error:
@@ -219,65 +218,8 @@ def public_rows(source: str, public: PublicData, split: str) -> Iterable[Mapping
     except (OSError, ValueError, RuntimeError) as error:
         raise BadFile(
             f"{repo}{f' ({public.config})' if public.config else ''}, split"
-            f" {public.split(split)!r}: {_line(error)}."
+            f" {public.split(split)!r}: {first_line(error).rstrip('.')}."
         ) from error
-
-
-def read_rows(file: Path) -> Iterator[dict[str, Any]]:
-    """Rows of a JSONL, JSON (a list) or parquet file, read as data.
-
-    Raises:
-        BadFile: not a file of that kind, by line number where it has lines.
-        MissingExtra: parquet without `pyarrow`.
-    """
-    if file.suffix == ".parquet":
-        yield from _parquet(file)
-        return
-    try:
-        with file.open(encoding="utf-8-sig") as lines:
-            if file.suffix == ".json":
-                yield from _list(json.load(lines), file)
-                return
-            for number, line in enumerate(lines, 1):
-                if line.strip():
-                    yield _json(line, f"{file}, line {number}")
-    except (OSError, UnicodeDecodeError, json.JSONDecodeError) as error:
-        raise BadFile(f"{file}: {_line(error)}.") from error
-
-
-def _list(rows: Any, file: Path) -> list[dict[str, Any]]:
-    if not isinstance(rows, list):
-        raise BadFile(
-            f"{file}: a .json file of rows is a list of objects; got {type(rows).__name__}."
-        )
-    for number, row in enumerate(rows, 1):
-        if not isinstance(row, dict):
-            raise BadFile(f"{file}: row {number} is a {type(row).__name__}, not an object.")
-    return rows
-
-
-def _json(line: str, where: str) -> dict[str, Any]:
-    try:
-        row = json.loads(line)
-    except json.JSONDecodeError as error:
-        raise BadFile(f"{where}: not JSON ({error.msg} at character {error.pos + 1}).") from error
-    if not isinstance(row, dict):
-        raise BadFile(f"{where}: a row is a JSON object; got {type(row).__name__}.")
-    return row
-
-
-def _parquet(file: Path) -> Iterator[dict[str, Any]]:
-    try:
-        import pyarrow
-        import pyarrow.parquet
-    except ImportError as error:
-        raise MissingExtra("Reading parquet files", "pyarrow", "hub") from error
-    try:
-        with pyarrow.parquet.ParquetFile(file) as table:
-            for batch in table.iter_batches():
-                yield from batch.to_pylist()
-    except (OSError, pyarrow.ArrowException) as error:
-        raise BadFile(f"{file}: {_line(error)}.") from error
 
 
 def _split_file(folder: Path, split: str) -> Path:
@@ -298,8 +240,4 @@ def _split_file(folder: Path, split: str) -> Path:
 
 def _told(error: Exception) -> str:
     """An error of a row in one line."""
-    return f"no {error}" if isinstance(error, KeyError) else _line(error)
-
-
-def _line(error: Exception) -> str:
-    return (str(error).splitlines() or [type(error).__name__])[0].rstrip(".")
+    return f"no {error}" if isinstance(error, KeyError) else first_line(error).rstrip(".")

@@ -71,17 +71,17 @@ from dataclasses import dataclass, field, replace
 from functools import cache
 from importlib.resources import files
 from itertools import cycle
-from typing import Any, TypeVar
+from typing import Any, ClassVar, TypeVar
 
 import numpy as np
 
 from mechassay.alignment import encode
-from mechassay.errors import BadUsage, UnknownName
+from mechassay.errors import BadUsage, one_of
 from mechassay.examples import Example, Prompt, Unreadable, filled
 from mechassay.pairs import EMPTY
-from mechassay.tasks.mib_scoring import VALUED
+from mechassay.tasks.mib_scoring import VALUED, Scoring
 from mechassay.tasks.public import BadRow, PublicData, PublicTask
-from mechassay.tasks.task import stream
+from mechassay.tasks.task import split_rng
 
 ATTRIBUTES = ("Country", "Continent", "Language")
 CITY, TEMPLATE = "city_counterfactual", "prompt_template_counterfactual"
@@ -138,17 +138,16 @@ class Ravel(PublicTask):
     source: str = "own"
     variable: str = ""
 
-    # Unannotated, so of the class and no fields.
-    name = "ravel"
-    version = 2
-    counterfactuals = (CITY, ATTRIBUTE, WIKIPEDIA, TEMPLATE)
-    default_counterfactual = CITY
-    public = PublicData("mib-bench/ravel", splits={"validation": "val"})
-    mib_scoring = VALUED
+    name: ClassVar[str] = "ravel"
+    version: ClassVar[int] = 2
+    counterfactuals: ClassVar[tuple[str, ...]] = (CITY, ATTRIBUTE, WIKIPEDIA, TEMPLATE)
+    default_counterfactual: ClassVar[str] = CITY
+    public: ClassVar[PublicData] = PublicData("mib-bench/ravel", splits={"validation": "val"})
+    mib_scoring: ClassVar[Scoring] = VALUED
 
     def __post_init__(self) -> None:
-        if self.variable and self.variable not in ATTRIBUTES:
-            raise UnknownName("variable", self.variable, ATTRIBUTES)
+        if self.variable:
+            one_of("variable", self.variable, ATTRIBUTES)
 
     @property
     def sizes(self) -> Mapping[str, int]:  # pyright: ignore[reportIncompatibleVariableOverride]
@@ -185,7 +184,7 @@ class Ravel(PublicTask):
         """Every template of a split with every city.
         Which those are does not depend on the tokenizer.
         """
-        words, rng = _data().splits[split], stream(split, seed)
+        words, rng = _data().splits[split], split_rng(split, seed)
         questions = [
             (attribute, template, city)
             for attribute in ATTRIBUTES

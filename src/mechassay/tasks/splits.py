@@ -8,6 +8,7 @@ the order of the rows.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from hashlib import blake2b
 
 import numpy as np
@@ -19,6 +20,7 @@ from scipy.sparse.csgraph import connected_components
 SHARES = {"train": 0.6, "validation": 0.2, "test": 0.2}
 HASH_BYTES = 8
 NONE = 0
+NO_HASH = NONE.to_bytes(HASH_BYTES, "little")
 # What others call our splits, in lower case.
 USUAL_NAMES = {
     "train": ("train", "training"),
@@ -44,6 +46,12 @@ def text_hash(text: str, kind: bytes = b"") -> bytes:
     (up to 16 bytes) never share it.
     """
     return blake2b(text.encode(), digest_size=HASH_BYTES, person=kind).digest()
+
+
+def hash_columns(*columns: Sequence[bytes]) -> UInt64[np.ndarray, "rows columns"]:
+    """Hashes of rows as numbers, from one list a column; `NO_HASH` where a row has none."""
+    numbers = [np.frombuffer(b"".join(column), "<u8") for column in columns]
+    return np.stack(numbers, axis=1).astype(np.uint64)
 
 
 def least_hash(hashes: UInt64[np.ndarray, "rows columns"]) -> UInt64[np.ndarray, "rows"]:

@@ -1,4 +1,4 @@
-"""What a task is, and how one is found by name.
+"""What a task is.
 
 A task generates examples; everything else is the same for all of them. Whatever it is about, it is
 
@@ -13,9 +13,6 @@ A task generates examples; everything else is the same for all of them. Whatever
 
 A split never comes out smaller in silence: where fewer pairs are left than asked for, that is an
 error with the counts, and a split taken whole carries them (`Pairs.dropped`).
-
-A name may carry settings, as in "mcqa:n_choices=6", or be a file of pairs
-(`mechassay.tasks.files`).
 """
 
 from __future__ import annotations
@@ -26,38 +23,19 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import fields
 from itertools import islice
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, ClassVar, Literal, get_args
 
 import numpy as np
 
-from mechassay.alignment import Misaligned
-from mechassay.errors import BadPairs, BadUsage, UnknownName
-from mechassay.examples import Example, Unreadable
+from mechassay.alignment import Aligned, Misaligned
+from mechassay.errors import BadPairs, BadUsage, one_of
+from mechassay.examples import Example, Examples, Unreadable
 from mechassay.pairs import Pairs, align_pairs
-from mechassay.registry import Registry
-
-if TYPE_CHECKING:
-    from mechassay.models.model import Model
+from mechassay.tasks.behaviour import needs_model, score_prompts
 
 Keep = Literal["all", "base", "counterfactual", "both"]
-KEEP: tuple[Keep, ...] = ("all", "base", "counterfactual", "both")
+KEEP: tuple[Keep, ...] = get_args(Keep)
 SPLITS = ("train", "validation", "test", "private")
-TASKS = Registry(
-    "task",
-    {
-        "arc-challenge": "mechassay.tasks.arc:ARCChallenge",
-        "arc-easy": "mechassay.tasks.arc:ARCEasy",
-        "arithmetic-addition": "mechassay.tasks.arithmetic:Addition",
-        "arithmetic-subtraction": "mechassay.tasks.arithmetic:Subtraction",
-        "docstring": "mechassay.tasks.docstring:Docstring",
-        "greater-than": "mechassay.tasks.greater_than:GreaterThan",
-        "ioi": "mechassay.tasks.ioi:IOI",
-        "mcqa": "mechassay.tasks.mcqa:MCQA",
-        "ravel": "mechassay.tasks.ravel:Ravel",
-    },
-)
-# How the names of files of pairs end.
-FILES = (".jsonl", ".json", ".csv", ".tsv")
 CHUNK = 256
 # Examples looked at for each one wanted, before a tokenizer or a model is found unfit for the task.
 PATIENCE = 50
@@ -77,12 +55,12 @@ class Task(ABC):
         seeded: whether a seed decides the examples; where they are read, it does not.
     """
 
-    name: str
-    version: int = 1
-    counterfactuals: tuple[str, ...]
-    default_counterfactual: str
-    objective: str = "logit_diff"
-    sizes: Mapping[str, int]
+    name: ClassVar[str]
+    version: ClassVar[int] = 1
+    counterfactuals: ClassVar[tuple[str, ...]]
+    default_counterfactual: ClassVar[str]
+    objective: ClassVar[str] = "logit_diff"
+    sizes: ClassVar[Mapping[str, int]]
 
     @property
     def seeded(self) -> bool:
@@ -138,19 +116,27 @@ class Task(ABC):
         limit: int | None = None,
         seed: int = 0,
         private_seed: int | None = None,
-    ) -> list[Example]:
+    ) -> Examples:
         """The examples of one split with all their counterfactuals, not filtered by length.
 
-        Arguments and errors are those of `pairs`.
+        What cannot be read is left out and counted by reason in `dropped`. Arguments and errors are
+        those of `pairs`.
         """
         size = self._size(split, limit)
-        stream = self._stream(split, tokenizer_of(self.name, model), seed, private_seed)
-        found = list(islice((each for each in stream if isinstance(each, Example)), size))
+        dropped: Counter[str] = Counter()
+        found: list[Example] = []
+        for each in self._stream(split, tokenizer_of(self.name, model), seed, private_seed):
+            if isinstance(each, Example):
+                found.append(each)
+            else:
+                dropped[each.reason] += 1
+            if len(found) == size:
+                break
         if limit is not None and len(found) < limit:
             raise BadUsage(
                 f"Split {split!r} of {self.name} has {len(found)} examples; asked for {limit}."
             )
-        return found
+        return Examples(found, dropped)
 
     def pairs(
         self,
@@ -186,9 +172,8 @@ class Task(ABC):
         """
         tokenizer = tokenizer_of(self.name, model)
         kind = self.counterfactual_for(tokenizer) if counterfactual is None else counterfactual
-        if kind not in self.counterfactuals:
-            raise UnknownName("counterfactual", kind, self.counterfactuals)
-        keep_named(keep)
+        one_of("counterfactual", kind, self.counterfactuals)
+        one_of("filter", keep, KEEP)
         size = self._size(split, limit)
         reason = self.unusable(kind, tokenizer)
         if reason is not None:
@@ -217,8 +202,7 @@ class Task(ABC):
         return pairs
 
     def _size(self, split: str, limit: int | None) -> int:
-        if split not in SPLITS:
-            raise UnknownName("split", split, SPLITS)
+        one_of("split", split, SPLITS)
         if limit is not None and limit < 1:
             raise BadUsage(f"limit must be 1 or more; got {limit}.")
         if split not in self.sizes:
@@ -260,58 +244,71 @@ class _Selection:
         """Add what is fit, up to `size` pairs;
         examples after the last one taken are not looked at.
         """
-        fit = [misfit(example, self.kind) for example in chunk]
-        present = {
-            row: each
-            for row, each in enumerate(chunk)
-            if isinstance(each, Example) and fit[row] is None
+        found = aligned(chunk, self.kind, self.tokenizer)
+        reasons = [each.reason if isinstance(each, Misaligned) else None for each in found]
+        fit = {
+            row: example
+            for row, example in enumerate(chunk)
+            if isinstance(example, Example) and reasons[row] is None
         }
-        if self.tokenizer is not None and present:
-            pairs = [example.pair(self.kind) for example in present.values()]
-            for row, found in zip(present, align_pairs(pairs, self.tokenizer), strict=True):
-                fit[row] = found.reason if isinstance(found, Misaligned) else None
-        for row, reason in self._wrong(
-            [present[row] if fit[row] is None else None for row in range(len(chunk))]
-        ).items():
-            fit[row] = reason
-        for row, reason in enumerate(fit):
+        wrong = self._wrong(fit)
+        for row, reason in enumerate(reasons):
             if len(self.pairs) == size:
                 return
             self.looked_at += 1
+            reason = reason or wrong.get(row)
             if reason is None:
-                self.pairs.append(present[row].pair(self.kind))
+                self.pairs.append(fit[row].pair(self.kind))
             else:
                 self.dropped[reason] += 1
 
-    def _wrong(self, examples: Sequence[Example | None]) -> dict[int, str]:
+    def _wrong(self, examples: Mapping[int, Example]) -> dict[int, str]:
         """Rows that the model gets wrong where `keep` asks for right ones."""
-        rows = [row for row, example in enumerate(examples) if example is not None]
-        if self.keep == "all" or not rows:
+        if self.keep == "all" or not examples:
             return {}
-        from mechassay.tasks.behaviour import needs_model, score_prompts
-
-        model: Model = needs_model(self.model, f"keep={self.keep!r}")
+        model = needs_model(self.model, f"keep={self.keep!r}")
         found: dict[int, str] = {}
         for side in ("counterfactual", "base"):
             if self.keep not in (side, "both"):
                 continue
             prompts = [
                 example.prompt if side == "base" else example.counterfactuals[self.kind]
-                for example in map(examples.__getitem__, rows)
-                if example
+                for example in examples.values()
             ]
             # A prompt that nothing completes is NaN: there is nothing to get wrong.
-            for row, right in zip(rows, score_prompts(model, prompts).greedy, strict=True):
+            for row, right in zip(examples, score_prompts(model, prompts).greedy, strict=True):
                 if right == 0:
                     found[row] = f"model wrong on {side}"
         return found
 
 
-def misfit(example: Example | Unreadable, kind: str) -> str | None:
+def aligned(
+    examples: Sequence[Example | Unreadable], kind: str, tokenizer: Any
+) -> list[Aligned | Misaligned | None]:
+    """What becomes of the pair of each example;
+    None if it is usable as far as can be told without a tokenizer.
+    """
+    found: list[Aligned | Misaligned | None] = [_misfit(example, kind) for example in examples]
+    if tokenizer is not None:
+        pairs = {
+            row: example.pair(kind)
+            for row, example in enumerate(examples)
+            if isinstance(example, Example) and found[row] is None
+        }
+        tokens = align_pairs(list(pairs.values()), tokenizer)
+        for row, each in zip(pairs, tokens, strict=True):
+            found[row] = each
+    return found
+
+
+def _misfit(example: Example | Unreadable, kind: str) -> Misaligned | None:
     """Why an example has no pair of a kind, whatever the tokenizer; None if it has one."""
     if isinstance(example, Unreadable):
-        return example.reason
-    return None if kind in example.counterfactuals else example.unread.get(kind, ABSENT)
+        return Misaligned(example.reason, example.message)
+    if kind in example.counterfactuals:
+        return None
+    reason = example.unread.get(kind, ABSENT)
+    return Misaligned(reason, f"there is no {kind!r} of this example")
 
 
 def _too_few(task: Task, split: str, pairs: Pairs, size: int) -> BadPairs:
@@ -325,46 +322,14 @@ def _too_few(task: Task, split: str, pairs: Pairs, size: int) -> BadPairs:
     )
 
 
-def keep_named(name: str) -> Keep:
-    """A filter by name.
-
-    Raises:
-        UnknownName: there is none of that name.
-    """
-    for each in KEEP:
-        if each == name:
-            return each
-    raise UnknownName("filter", name, KEEP)
-
-
-def stream(split: str, seed: int) -> np.random.Generator:
-    """The random numbers of one split; no two (seed, split) share a stream."""
+def split_rng(split: str, seed: int) -> np.random.Generator:
+    """The random numbers of one split; no two (seed, split) share any."""
     return np.random.default_rng(np.random.SeedSequence(seed, spawn_key=(SPLITS.index(split),)))
 
 
 def settings_of(task: Task) -> dict[str, Any]:
     """A task's settings, its dataclass fields, as plain values."""
     return {each.name: getattr(task, each.name) for each in fields(task) if each.repr}  # pyright: ignore[reportArgumentType]
-
-
-def load_task(name: str, **settings: Any) -> Task:
-    """The task registered as `name`, or the pairs of a file.
-
-    Args:
-        name: a registered name, one with settings ("mcqa:n_choices=6"), or the path of a .jsonl,
-            .json, .csv or .tsv file.
-        settings: the task's settings by keyword, over those in the name.
-
-    Raises:
-        UnknownName: nobody registered `name`, or the task has no such setting.
-        BadFile: there is no such file. What is wrong inside it is said when its pairs are asked
-            for.
-    """
-    if name.lower().endswith(FILES):
-        from mechassay.tasks.files import FileTask
-
-        return FileTask(name, **settings)
-    return TASKS.make(name, **settings)
 
 
 def tokenizer_of(name: str, model: Any) -> Any:

@@ -32,15 +32,15 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import accumulate, islice
-from typing import Any, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 
 from mechassay.alignment import encode
-from mechassay.errors import BadPairs, BadUsage, UnknownName
+from mechassay.errors import BadPairs, BadUsage, one_of
 from mechassay.examples import Example, Prompt, filled
-from mechassay.tasks.splits import SHARES, least_hash, text_hash, uniform
-from mechassay.tasks.task import Task, stream
+from mechassay.tasks.splits import SHARES, hash_columns, least_hash, text_hash, uniform
+from mechassay.tasks.task import Task, split_rng
 
 OTHER_ROW = "other_row"
 ROWS_A_SPLIT = 2
@@ -83,7 +83,7 @@ class Template(Task):
         BadPairs: rows with the same prompt, or all with the same answer.
     """
 
-    name: str
+    name: str  # pyright: ignore[reportIncompatibleVariableOverride]
     prompt: str
     answer: str
     rows: Sequence[Mapping[str, Any]] = field(repr=False, hash=False)
@@ -91,15 +91,19 @@ class Template(Task):
     disjoint: str | Sequence[str] = ()
     group: str | None = None
     sha256: str = field(init=False)
-    counterfactuals: tuple[str, ...] = field(init=False, repr=False, compare=False)
-    sizes: Mapping[str, int] = field(init=False, repr=False, compare=False)
+    counterfactuals: tuple[str, ...] = field(  # pyright: ignore[reportIncompatibleVariableOverride]
+        init=False, repr=False, compare=False
+    )
+    sizes: Mapping[str, int] = field(  # pyright: ignore[reportIncompatibleVariableOverride]
+        init=False, repr=False, compare=False
+    )
     # The prompt's text, with each field at an odd place.
     _pieces: tuple[str, ...] = field(init=False, repr=False, compare=False)
     _rows: tuple[_Row, ...] = field(init=False, repr=False, compare=False)
     _by_text: Mapping[str, _Row] = field(init=False, repr=False, compare=False)
 
-    version = 1
-    default_counterfactual = OTHER_ROW
+    version: ClassVar[int] = 1
+    default_counterfactual: ClassVar[str] = OTHER_ROW
 
     def __post_init__(self) -> None:
         rows = _texts(self.name, self.rows)
@@ -152,7 +156,7 @@ class Template(Task):
                 f"All {len(rows)} rows in split {split!r} of {self.name} have the answer"
                 f" {rows[0].prompt.answers[0]!r}."
             )
-        rng = stream(split, seed)
+        rng = split_rng(split, seed)
         rows = [rows[place] for place in rng.permutation(len(rows))]
         length = _lengths(tokenizer)
         for row in rows:
@@ -254,10 +258,7 @@ class Template(Task):
         columns += [
             [text_hash(str(row[name]), b"field") for row in self.rows] for name in self.disjoint
         ]
-        hashes = np.stack(
-            [np.frombuffer(b"".join(column), "<u8") for column in columns], axis=1
-        ).astype(np.uint64)
-        component = least_hash(hashes)
+        component = least_hash(hash_columns(*columns))
         sizes = Counter(component.tolist())
         split_of: dict[int, str] = {}
         counts = dict.fromkeys(SHARES, 0)
@@ -293,8 +294,7 @@ class Template(Task):
         ]
         for where, names, allowed in uses:
             for name in names:
-                if name not in allowed:
-                    raise UnknownName(f"field in {where} of {self.name}", name, allowed)
+                one_of(f"field in {where} of {self.name}", name, allowed)
         for kind, names in self.changes.items():
             if kind == OTHER_ROW or not names:
                 raise BadUsage(

@@ -19,7 +19,7 @@ from typing import Any
 
 from mechassay.alignment import encode
 from mechassay.errors import BadPairs
-from mechassay.tasks.rows import Row
+from mechassay.tasks.pair_rows import PairRow
 
 Continuations = tuple[tuple[str, ...], tuple[str, ...]]
 
@@ -40,8 +40,8 @@ class TokenIds:
     # The first text of each kind, by whether it begins with a space.
     _first: dict[bool, str] = field(default_factory=dict)
 
-    def texts(self, rows: Sequence[Row]) -> list[Continuations]:
-        """The text that each row's token ids add to its prompt.
+    def texts(self, row: PairRow) -> Continuations:
+        """The texts that a row's token ids add to its prompt.
 
         A token is decoded after its prompt, as some tokenizers write a space before a word only
         there.
@@ -49,51 +49,35 @@ class TokenIds:
         Raises:
             BadPairs: ids of another tokenizer, see the module.
         """
-        tokenizer = self.tokenizer
-        prompts = encode(tokenizer, [row.clean for row in rows])
-        before = tokenizer.batch_decode(prompts)
-        asked = [
-            (place, int(token))
-            for place, row in enumerate(rows)
-            for token in (*row.answers, *row.foils)
-        ]
-        for place, token in asked:
-            if token >= len(tokenizer):
-                raise BadPairs(
-                    f"{self.path}: row {rows[place].number}: there is no token {token}; the"
-                    f" tokenizer has {len(tokenizer):,}."
-                )
-        whole = tokenizer.batch_decode([[*prompts[place], token] for place, token in asked])
-        texts = [text[len(before[place]) :] for (place, _), text in zip(asked, whole, strict=True)]
-        again = encode(
-            tokenizer,
-            [rows[place].clean + text for (place, _), text in zip(asked, texts, strict=True)],
-        )
-        for (place, token), text, ids in zip(asked, texts, again, strict=True):
-            if ids != [*prompts[place], token]:
-                raise BadPairs(
-                    f"{self.path}: row {rows[place].number}: token {token} is {text!r} after its"
-                    " prompt, which this tokenizer does not read as that token; was the file made"
-                    " for another model?"
-                )
-            self._check_kind(rows[place], token, text)
-        each = iter(texts)
-        found = [
-            (tuple(next(each) for _ in row.answers), tuple(next(each) for _ in row.foils))
-            for row in rows
-        ]
-        if rows and not self.note:
-            (right, wrong), row = found[0], rows[0]
-            self.note = (
-                f"answers and foils are token ids; row {row.number} is read as {_listed(right)}"
-                f" against {_listed(wrong)}. If these are not the words that were meant, the file"
-                " is of another tokenizer"
+        tokenizer, where = self.tokenizer, f"{self.path}: row {row.place}"
+        (prompt,) = encode(tokenizer, [row.clean])
+        tokens = (*row.answer_ids, *row.foil_ids)
+        if max(tokens) >= len(tokenizer):
+            raise BadPairs(
+                f"{where}: there is no token {max(tokens)}; the tokenizer has {len(tokenizer):,}."
             )
-        return found
+        before, *whole = tokenizer.batch_decode([prompt, *([*prompt, token] for token in tokens)])
+        texts = [text[len(before) :] for text in whole]
+        again = encode(tokenizer, [row.clean + text for text in texts])
+        for token, text, ids in zip(tokens, texts, again, strict=True):
+            if ids != [*prompt, token]:
+                raise BadPairs(
+                    f"{where}: token {token} is {text!r} after its prompt, which this tokenizer"
+                    " does not read as that token; was the file made for another model?"
+                )
+            self._check_kind(row, token, text)
+        n = len(row.answer_ids)
+        right, wrong = tuple(texts[:n]), tuple(texts[n:])
+        self.note = self.note or (
+            f"answers and foils are token ids; row {row.place} is read as {_listed(right)} against"
+            f" {_listed(wrong)}. If these are not the words that were meant, the file is of another"
+            " tokenizer"
+        )
+        return right, wrong
 
-    def _check_kind(self, row: Row, token: int, text: str) -> None:
+    def _check_kind(self, row: PairRow, token: int, text: str) -> None:
         spaced = text[:1].isspace()
-        said = f"row {row.number}: {token} is {text!r}"
+        said = f"row {row.place}: {token} is {text!r}"
         self._first.setdefault(spaced, said)
         if not row.clean[-1:].isspace() and len(self._first) == 2:
             raise BadPairs(

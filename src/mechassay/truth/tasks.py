@@ -26,14 +26,13 @@ from typing import Any, ClassVar
 
 import numpy as np
 
+from mechassay.errors import BadPairs
 from mechassay.examples import Example, Prompt
 from mechassay.tasks.splits import NONE, text_hash, uniform
-from mechassay.tasks.task import SPLITS, Task, stream
+from mechassay.tasks.task import SPLITS, Task, split_rng
 
 LENGTH = 10
 UNKNOWN = "[UNK]"
-ENOUGH = 20_000
-"""Draws in a row without a new prompt, after which a split is taken to have no more."""
 SIZES = MappingProxyType({"train": 1000, "validation": 500, "test": 500, "private": 500})
 TREES = ("oak", "elm", "ash", "yew", "fir", "bay", "box", "fig", "gum", "nut", "pear", "plum")
 NAMES = ("Ann", "Bob", "Cid", "Dan", "Eve", "Fay")
@@ -44,13 +43,19 @@ DIGITS = tuple("0123456789")
 
 
 class CompiledTask(Task):
-    """A task of a ground-truth model: its words, and one random prompt after another."""
+    """A task of a ground-truth model: its words, and one random prompt after another.
 
-    counterfactuals: tuple[str, ...] = ("other-prompt",)
-    default_counterfactual: str = "other-prompt"
-    sizes: Mapping[str, int] = SIZES
+    Attributes:
+        words, others: all words; the answers are among the first.
+        patience: draws in a row without a new prompt, after which a split is taken to have no more.
+    """
+
+    counterfactuals: ClassVar[tuple[str, ...]] = ("other-prompt",)
+    default_counterfactual: ClassVar[str] = "other-prompt"
+    sizes: ClassVar[Mapping[str, int]] = SIZES
     words: ClassVar[tuple[str, ...]]
     others: ClassVar[tuple[str, ...]]
+    patience: ClassVar[int] = 20_000
 
     @property
     def vocabulary(self) -> tuple[str, ...]:
@@ -68,11 +73,15 @@ class CompiledTask(Task):
         return self.name
 
     def generate(self, split: str, seed: int, tokenizer: Any = None) -> Iterator[Example]:
-        """Different prompts, until `ENOUGH` draws in a row bring no other."""
-        rng = stream(split, seed)
+        """Different prompts, until `patience` draws in a row bring no other.
+
+        Raises:
+            BadPairs: as many draws bring no prompt of the split.
+        """
+        rng = split_rng(split, seed)
         seen: set[str] = set()
         old = 0
-        while old < ENOUGH:
+        while old < self.patience:
             old += 1
             prompt, foils = self.draw_from(split, rng)
             if prompt.text in seen:
@@ -90,11 +99,19 @@ class CompiledTask(Task):
             )
 
     def draw_from(self, split: str, rng: np.random.Generator) -> tuple[Prompt, tuple[str, ...]]:
-        """A random prompt of a split, and its own foils."""
-        while True:
+        """A random prompt of a split, and its own foils.
+
+        Raises:
+            BadPairs: none comes within `patience` draws.
+        """
+        for _ in range(self.patience):
             prompt, foils = self.draw(rng)
             if split_of(prompt.text) == split:
                 return prompt, foils
+        raise BadPairs(
+            f"{self.name}: none of {self.patience:,} prompts drawn belongs to the split {split!r};"
+            " its words allow too few."
+        )
 
 
 def split_of(text: str) -> str:
@@ -107,7 +124,7 @@ def split_of(text: str) -> str:
 class PreviousToken(CompiledTask):
     """Eight words, a mark after one of them, and the question: the word before the mark."""
 
-    name = "truth-previous-token"
+    name: ClassVar[str] = "truth-previous-token"
     words: ClassVar[tuple[str, ...]] = TREES
     others: ClassVar[tuple[str, ...]] = ("#", "=")
 
@@ -129,7 +146,7 @@ class PreviousToken(CompiledTask):
 class Induction(CompiledTask):
     """A colon, eight different words, and one of them again: what followed it."""
 
-    name = "truth-induction"
+    name: ClassVar[str] = "truth-induction"
     words: ClassVar[tuple[str, ...]] = TREES
     others: ClassVar[tuple[str, ...]] = (":",)
 
@@ -147,7 +164,7 @@ class CompiledIOI(CompiledTask):
     the name that is not repeated.
     """
 
-    name = "truth-ioi"
+    name: ClassVar[str] = "truth-ioi"
     words: ClassVar[tuple[str, ...]] = NAMES
     others: ClassVar[tuple[str, ...]] = (*FILLERS, "then", "to")
 
@@ -175,7 +192,7 @@ class Fraction(CompiledTask):
     (all and none are too few prompts to split).
     """
 
-    name = "truth-fraction"
+    name: ClassVar[str] = "truth-fraction"
     words: ClassVar[tuple[str, ...]] = COUNTS
     others: ClassVar[tuple[str, ...]] = (*LETTERS, ":", "=")
 
@@ -192,7 +209,7 @@ class Fraction(CompiledTask):
 class Larger(CompiledTask):
     """One digit among fillers: any digit that is larger; the others are the foils."""
 
-    name = "truth-greater-than"
+    name: ClassVar[str] = "truth-greater-than"
     words: ClassVar[tuple[str, ...]] = DIGITS
     others: ClassVar[tuple[str, ...]] = (*FILLERS, "then", "to")
 

@@ -250,6 +250,7 @@ def _facts(record: Record) -> dict[str, str]:
             f"{key}={value}" for key, value in record.task.args.items() if value != ""
         ),
         "examples": f"{record.n:,} in {record.n_groups:,} groups",
+        **({"left out": " ".join(record.warnings)} if record.warnings else {}),
         "seed": str(about.seed),
         "data hash": about.data_hash[:16],
         "dtype": about.dtype,
