@@ -246,12 +246,12 @@ class FaithfulnessCurve:
             "log_cpr": value.log_cpr,
             "log_cmd": magnitude.log_cmd,
         }
-        counts = {"n": len(self.ids), "n_undefined": self.n_undefined}
+        n, none = len(self.ids), self.n_undefined
         for name, area in areas.items():
             if area is not None:
-                yield area_measure(name, area.value, area.interval, **counts)
+                yield area_measure(name, area.value, area.interval, n=n, n_undefined=none)
             if name == "cmd":
-                yield area_measure("cmd_corrected", self.cmd_corrected, **counts)
+                yield area_measure("cmd_corrected", self.cmd_corrected, n=n, n_undefined=none)
 
     def _control_measures(self) -> Iterator[Measure]:
         """What the empty, the full and random circuits reach,
