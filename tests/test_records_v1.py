@@ -12,8 +12,10 @@ import pytest
 from mechassay.circuits.differences import differences_of
 from mechassay.errors import BadFile
 from mechassay.records import Record, Selection, read_record
+from mechassay.report.heat_maps import heat_maps_of
 from mechassay.report.kinds.circuits import results_table
 from mechassay.report.reports import kind_of, write_page
+from mechassay.report.sections import broken
 
 STORED = Path(__file__).parent / "data" / "format1"
 FILES = sorted(STORED.rglob("records/*.json"))
@@ -38,7 +40,8 @@ def test_every_number_is_what_it_was(file: Path) -> None:
         assert {key: kept[key] for key in before} == before
     for role in ("model", "task", "method", "metric"):
         args = old[role]["args"]
-        assert new.specs[role].args.items() <= args.items()
+        kept = {key: x for key, x in new.specs[role].args.items() if key != "templates"}
+        assert kept.items() <= args.items()
         assert args.keys() - new.specs[role].args.keys() <= {"cell", "cell_task"}
     assert new.warnings == old["warnings"] and new.realised == old["realised"]
     assert new.provenance.model_dump() == old["provenance"]
@@ -103,6 +106,38 @@ def test_accuracy_is_shown(tmp_path: Path) -> None:
     assert written["values"]["columns"] == old["per_example"]
     page = write_page(tmp_path / "report.html", [new]).read_text()
     assert "s1 io flip" in page and "0.33" in page
+
+
+def test_divergences_are_what_they_were(tmp_path: Path) -> None:
+    old, new = old_and_new("adversarial", "random@0.3")
+    curves, controls = old["curves"], old["controls"]
+    for of, rows in (
+        ("result", curves["summary"]),
+        ("control:empty", controls["corrupted"]["summary"]),
+        ("control:random-paths", controls["random_paths"]["summary"]),
+    ):
+        table = new.table("summary").where(of=of)
+        for key in ("value", "z", "low", "high", "bound"):
+            assert table.columns[key] == [row[key] for row in rows]
+    bins = new.table("histogram").where(range="all")
+    assert bins.columns["empty"] == curves["histogram_all"]["corrupted"]
+    worst = new.table("worst pairs").where(list="distinct")
+    assert worst.columns["again"] == [case["again"] for case in curves["worst_distinct"]]
+    for group in curves["groups"]:
+        labels = new.table("labels").where(field=group["name"])
+        for key in ("inputs", "tested", "mean_low", "p", "worse", "99.9%"):
+            assert labels.columns[key] == group[key]
+    for before, after in zip(curves["heat_maps"], heat_maps_of(new), strict=True):
+        assert (list(after.fields), list(after.labels)) == (before["fields"], before["labels"])
+        np.testing.assert_array_equal(after.cells["max"], np.array(before["max"], dtype=float))
+        assert after.empty == before["empty"]
+    assert all(check.passed for check in new.checks) and len(new.checks) == 5
+    assert new.values is not None and new.values.sha256 == old["data"]["values"]["hash"]
+    failed = {**old, "controls": {**controls, "failures": ["The full circuit does not give KL."]}}
+    failed["controls"]["checks"] = [{**controls["checks"][0], "n_wrong": 3}]
+    assert broken(read_record(json.dumps(failed))) == ["The full circuit does not give KL."]
+    page = write_page(tmp_path / "report.html", [new]).read_text()
+    assert "8.20 nats from the model on average" in page and "<mark title=" in page
 
 
 def test_a_record_that_lacks_something_is_refused() -> None:

@@ -259,7 +259,7 @@ def test_a_suite_grows(folder: Path, tmp_path: Path, run: Run) -> None:
     assert len(list(out.glob("records/*/*.json"))) == 3
     tables = (out / "tables.md").read_text()
     assert "| nap |" in tables and "| eap |" not in tables, "a run with less shows only that"
-    assert "AUROC (known circuit), ground truths" in tables
+    assert "AUROC (higher is better), ground truths" in tables
     assert (
         "seed = 0; this one has 1" in run(*truth_words(out, "--method", "eap", "--seed", "1")).line
     )

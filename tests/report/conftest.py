@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 import torch
 
-from mechassay.circuits.areas import Rule
+from mechassay.circuits.areas import AreaRule
 from mechassay.circuits.curve import area_measure
 from mechassay.circuits.faithfulness import Controls, FaithfulnessCurve
 from mechassay.circuits.scores import Circuit, EdgeScores
@@ -182,7 +182,7 @@ def curve() -> FaithfulnessCurve:
     ids, kept = ("x", "y"), (0, 90, 200, 1000)
     values = np.array([[0.0, 0.0], [0.4, 0.6], [0.7, 0.9], [1.0, 1.0]])
     empty, full = np.zeros(2), np.ones(2)
-    rule = Rule("strict", FRACTIONS, N_EDGES, empty, full, ids)
+    rule = AreaRule("strict", FRACTIONS, N_EDGES, empty, full, ids)
     sweeps = {
         by: rule.sweep(by, (10, 100, 200, 1000), kept, values) for by in ("value", "magnitude")
     }

@@ -200,14 +200,16 @@ def settings(records: Sequence[Record]) -> list[list[Record]]:
         specs = [
             spec.model_dump(mode="json") for spec in (record.model, record.task, record.metric)
         ]
-        key = json.dumps(specs, sort_keys=True)
+        asked = {role: name for role, name in record.cell.items() if role != "method"}
+        key = json.dumps([*specs, asked], sort_keys=True)
         groups.setdefault(key, []).append(record)
     return list(groups.values())
 
 
 def setting_name(record: Record) -> str:
     """What a group of `settings` is called."""
-    task = " ".join(filter(None, (record.task.name, str(record.task.args.get("split", "")))))
+    name, split = record.cell.get("task", record.task.name), record.task.args.get("split", "")
+    task = " ".join(filter(None, (name, str(split))))
     return (
         f"{record.model.name}, {task}, {objective(record)}"
         f" ({record.metric.args.get('profile', 'strict')})"

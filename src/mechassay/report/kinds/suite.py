@@ -88,7 +88,6 @@ class _Cells:
     """Records and failures by column and method."""
 
     def __init__(self, records: Sequence[Record], failures: Sequence[Failure]) -> None:
-        self.failures = failures
         self.records = {(Column.of(record), _method(record)): record for record in records}
         self.without = {
             (Column.of(failure), failure.cell.get("method", "")): failure.status
