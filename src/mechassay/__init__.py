@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from mechassay.pairs import Batch, Pair, Pairs
     from mechassay.records import Failure, Record
     from mechassay.runs.accuracy import AccuracyJob
+    from mechassay.runs.adversarial import AdversarialJob
     from mechassay.runs.circuits import CircuitsJob
     from mechassay.runs.execute import run
     from mechassay.tasks import Task, load_task
@@ -35,6 +36,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "AccuracyJob",
+    "AdversarialJob",
     "Batch",
     "CircuitsJob",
     "Example",
@@ -61,6 +63,7 @@ __all__ = [
 _PACKAGES = ("adversarial", "circuits", "tasks", "truth")
 _LAZY = {
     "AccuracyJob": "mechassay.runs.accuracy",
+    "AdversarialJob": "mechassay.runs.adversarial",
     "Batch": "mechassay.pairs",
     "CircuitsJob": "mechassay.runs.circuits",
     "Example": "mechassay.examples",

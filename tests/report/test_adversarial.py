@@ -14,8 +14,8 @@ import numpy as np
 import pytest
 from rich.console import Console
 
+from adversarial_runs import records_of, study
 from mechassay.adversarial import statistics
-from mechassay.progress import SILENT
 from mechassay.records import Record, Table
 from mechassay.report.distributions import draw_distribution, together
 from mechassay.report.heat_maps import HeatMap, draw_heat_map, heat_maps_of, map_words
@@ -35,8 +35,7 @@ from mechassay.report.reports import kind_of
 from mechassay.report.sections import broken, checks_table
 from mechassay.report.tables import print_tables
 from mechassay.runs import adversarial_tables as tables
-from mechassay.runs.adversarial import AdversarialJob, AdversarialRun
-from mechassay.runs.names import load_named
+from mechassay.runs.adversarial import AdversarialJob
 from mechassay.stats.design import DESIGN_KINDS
 
 FAST: dict[str, Any] = {"n_resamples": 30, "n_permutations": 30, "worst": 2}
@@ -45,15 +44,13 @@ FAST: dict[str, Any] = {"n_resamples": 30, "n_permutations": 30, "worst": 2}
 @pytest.fixture(scope="module")
 def records(tmp_path_factory: pytest.TempPathFactory) -> Iterator[list[Record]]:
     """Of two circuits, with a heat map each."""
-    run = AdversarialRun(
+    run = AdversarialJob(
         "truth-ioi", "truth-ioi", ("truth", "random@0.5"), n_clean=24, n_corrupted=20, **FAST
     )
-    job = AdversarialJob(
-        run, tmp_path_factory.mktemp("run"), lambda: load_named("truth-ioi"), progress=SILENT
-    )
+    job = study(run, tmp_path_factory.mktemp("run"), None)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(statistics, "MAPS", 1)
-        yield job.records()
+        yield records_of(job)
 
 
 @pytest.fixture(scope="module")

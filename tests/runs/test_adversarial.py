@@ -4,7 +4,6 @@ and a run that was killed ends the same.
 
 from __future__ import annotations
 
-import dataclasses
 import json
 from pathlib import Path
 from typing import Any
@@ -14,6 +13,7 @@ import pyarrow.parquet
 import pytest
 import torch
 
+from adversarial_runs import records_of, study
 from mechassay.circuits import EAPIGInputs
 from mechassay.circuits.ablation import ablate
 from mechassay.circuits.faithfulness import evaluate
@@ -23,15 +23,13 @@ from mechassay.pairs import Batch
 from mechassay.progress import SILENT
 from mechassay.records import Record
 from mechassay.report.nats import summary
+from mechassay.report.reports import write_page
 from mechassay.report.sections import broken
-from mechassay.runs.adversarial import (
-    AdversarialJob,
-    AdversarialRun,
-    cell_name,
-    stored_records,
-    write_report,
-)
-from mechassay.runs.names import load_named, task_named
+from mechassay.runs.adversarial import AdversarialJob
+from mechassay.runs.adversarial_study import AdversarialStudy
+from mechassay.runs.execute import run
+from mechassay.runs.job import Bench, cell_name
+from mechassay.runs.names import load_named
 from mechassay.stats.bounds import upper_bound
 from mechassay.tasks.template import Template
 from mechassay.truth.models import load_truth
@@ -46,25 +44,23 @@ def model() -> Model:
 
 
 @pytest.fixture(scope="module")
-def job(model: Model, tmp_path_factory: pytest.TempPathFactory) -> AdversarialJob:
-    run = AdversarialRun(
+def job(model: Model, tmp_path_factory: pytest.TempPathFactory) -> AdversarialStudy:
+    plan = AdversarialJob(
         TRUTH, TRUTH, ("truth", "random@0.5", "full"), n_clean=30, n_corrupted=20, **FAST
     )
-    return AdversarialJob(
-        run, tmp_path_factory.mktemp("runs") / "grid", lambda: model, progress=SILENT
-    )
+    return study(plan, tmp_path_factory.mktemp("runs") / "grid", model)
 
 
 @pytest.fixture(scope="module")
-def records(job: AdversarialJob) -> list[Record]:
-    return job.records()
+def records(job: AdversarialStudy) -> list[Record]:
+    return records_of(job)
 
 
 def values_of(record: Record) -> dict[str, float]:
     return {each.name: each.value for each in record.measures}
 
 
-def test_the_file_holds_every_pair(job: AdversarialJob, records: list[Record]) -> None:
+def test_the_file_holds_every_pair(job: AdversarialStudy, records: list[Record]) -> None:
     table = pyarrow.parquet.read_table(job.values_file)
     assert [str(field.type) for field in table.schema] == ["uint8", "uint8", *["float"] * 4]
     assert table.column_names == [
@@ -93,7 +89,7 @@ def test_the_file_holds_every_pair(job: AdversarialJob, records: list[Record]) -
         )
 
 
-def test_the_record_says_what_the_file_holds(job: AdversarialJob, records: list[Record]) -> None:
+def test_the_record_says_what_the_file_holds(job: AdversarialStudy, records: list[Record]) -> None:
     table = pyarrow.parquet.read_table(job.values_file)
     for record in records:
         column, empty = (table[name].to_numpy() for name in (record.method.name, "empty circuit"))
@@ -129,47 +125,47 @@ def test_a_grid_of_twenty_has_no_bound_of_high_percentiles(records: list[Record]
     assert found["bound 50%"] > found["50%"] and np.isnan(found["bound 99%"])
 
 
-def test_a_finished_run_is_read(job: AdversarialJob, records: list[Record]) -> None:
-    def never() -> Model:
+def test_a_finished_run_is_read(
+    job: AdversarialStudy, records: list[Record], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def never(*_: object, **__: object) -> Model:
         raise AssertionError("there is nothing to run")
 
-    again = AdversarialJob(job.run, job.folder.path, never, progress=SILENT)
-    assert [record.model_dump_json() for record in again.records()] == [
+    monkeypatch.setattr(Bench, "model", never)
+    results = run(job.run, job.folder.path, progress=SILENT)
+    assert [record.model_dump_json() for record in results.records] == [
         record.model_dump_json() for record in records
     ]
-    assert [record.method.name for record in stored_records(job.folder)] == [
-        "truth",
-        "random@0.5",
-        "full",
-    ]
-    assert write_report(job.folder, records[:1]).read_text("utf-8").startswith("<!DOCTYPE html>")
+    assert [record.method.name for record in results.records] == ["truth", "random@0.5", "full"]
+    page = job.folder.path / "report.html"
+    assert page.read_text("utf-8").startswith("<!DOCTYPE html>")
 
 
 def test_a_lost_record_is_made_again_from_the_file(
-    job: AdversarialJob, records: list[Record], model: Model
+    job: AdversarialStudy, records: list[Record], model: Model
 ) -> None:
     job.folder.record_file(cell_name("random@0.5")).unlink()
-    again = AdversarialJob(job.run, job.folder.path, lambda: model, progress=SILENT)
-    made = again.records()[1]
+    again = study(job.run, job.folder.path, model)
+    made = records_of(again)[1]
     for part in ("curves", "measures", "controls"):
         assert made.model_dump_json(include={part}) == records[1].model_dump_json(include={part})
 
 
-def test_another_plan_is_refused(job: AdversarialJob, model: Model) -> None:
-    other = AdversarialRun(
+def test_another_plan_is_refused(job: AdversarialStudy, model: Model) -> None:
+    other = AdversarialJob(
         TRUTH, TRUTH, ("truth", "random@0.5", "full"), n_clean=31, n_corrupted=20, **FAST
     )
     with pytest.raises(BadUsage, match="holds a run with n_clean = 30; this one has 31"):
-        AdversarialJob(other, job.folder.path, lambda: model)
+        study(other, job.folder.path, model)
 
 
 @pytest.mark.parametrize("design", ["matched", "independent"])
 def test_pairs_have_exact_bounds(design: str, model: Model, tmp_path: Path) -> None:
-    run = AdversarialRun(
+    plan = AdversarialJob(
         TRUTH, TRUTH, ("random@0.5",), design=design, n_clean=64, n_corrupted=64, **FAST
     )
-    job = AdversarialJob(run, tmp_path, lambda: model, progress=SILENT)
-    (record,) = job.records()
+    job = study(plan, tmp_path, model)
+    (record,) = records_of(job)
     column = pyarrow.parquet.read_table(job.values_file)["random@0.5"].to_numpy()
     assert values_of(record)["bound 95%"] == upper_bound(column, 0.95).value
     prompts = json.loads((tmp_path / "prompts.json").read_text("utf-8"))
@@ -184,7 +180,7 @@ def test_pairs_have_exact_bounds(design: str, model: Model, tmp_path: Path) -> N
 def test_constants_have_one_value_a_clean_prompt(
     ablation: str, model: Model, tmp_path: Path
 ) -> None:
-    run = AdversarialRun(
+    plan = AdversarialJob(
         TRUTH,
         TRUTH,
         ("random@0.8",),
@@ -194,8 +190,8 @@ def test_constants_have_one_value_a_clean_prompt(
         train_limit=20,
         **FAST,
     )
-    job = AdversarialJob(run, tmp_path, lambda: model, progress=SILENT)
-    (record,) = job.records()
+    job = study(plan, tmp_path, model)
+    (record,) = records_of(job)
     table = pyarrow.parquet.read_table(job.values_file)
     assert table.column_names == ["clean", "empty circuit", "random@0.8"] and table.num_rows == 40
     clean = job.pools[0].tokens
@@ -211,15 +207,15 @@ def test_constants_have_one_value_a_clean_prompt(
     assert table["random@0.8"].to_numpy() == pytest.approx(slow, abs=1e-4)
     assert not record.warnings and record.task.args["design"] == "clean prompts"
     assert set(record.table("worst pairs").columns["corrupted prompt"]) == {None}
-    write_report(job.folder, [record])
+    write_page(tmp_path / "page.html", [record])
 
 
 def test_the_truth_is_that_of_the_ablation(model: Model, tmp_path: Path) -> None:
     circuits = load_truth(TRUTH).circuits
-    run = AdversarialRun(
+    plan = AdversarialJob(
         TRUTH, TRUTH, ("truth",), n_clean=10, n_corrupted=10, ablation="zero", **FAST
     )
-    job = AdversarialJob(run, tmp_path, lambda: model, progress=SILENT)
+    job = study(plan, tmp_path, model)
     assert job.circuits[0].circuit == circuits["zero"]
 
 
@@ -232,11 +228,11 @@ def test_the_truth_is_that_of_the_ablation(model: Model, tmp_path: Path) -> None
         ({"circuits": ()}, BadUsage, "one or more different circuits; got none"),
         ({"circuits": ("full", "full")}, BadUsage, "different circuits; got full, full"),
         (
-            {"design": "matched", "n_clean": 3},
+            {"design": "matched", "n_clean": 3, "n_corrupted": 1000},
             BadUsage,
             "Matched pairs need pools of one size; got 3 and 1000 prompts",
         ),
-        ({"enumerate_all": True}, BadUsage, "--design matched"),
+        ({"enumerate_all": True, "design": "grid"}, BadUsage, "--design matched"),
         (
             {"enumerate_all": True, "design": "matched"},
             BadUsage,
@@ -261,14 +257,19 @@ def test_the_truth_is_that_of_the_ablation(model: Model, tmp_path: Path) -> None
     ],
 )
 def test_what_cannot_be_run_is_said_before_the_model_is_loaded(
-    changes: dict[str, Any], error: type[Exception], message: str, tmp_path: Path
+    changes: dict[str, Any],
+    error: type[Exception],
+    message: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    def never() -> Model:
+    def never(*_: object, **__: object) -> Model:
         raise AssertionError("the model was loaded")
 
+    monkeypatch.setattr(Bench, "model", never)
     plan: dict[str, Any] = {"model": TRUTH, "task": TRUTH, "circuits": ("full",), **changes}
     with pytest.raises(error, match=message):
-        AdversarialJob(AdversarialRun(**plan), tmp_path / "out", never)
+        run(AdversarialJob(**plan), tmp_path / "out", progress=SILENT)
     assert not (tmp_path / "out").exists()
 
 
@@ -292,38 +293,29 @@ def own_task(first: str = "Ann") -> Template:
 
 
 def test_a_task_of_ones_own_is_its_plan(model: Model, tmp_path: Path) -> None:
-    run = AdversarialRun(
-        TRUTH, own_task(), ("truth", "eap@9"), n_clean=2, n_corrupted=1, train_limit=4, **FAST
+    job = AdversarialJob(
+        TRUTH, "own", ("truth", "eap@9"), n_clean=2, n_corrupted=1, train_limit=4, **FAST
     )
-    job = AdversarialJob(run, tmp_path, lambda: model, progress=SILENT)
-    truth, found = job.records()
+    given: dict[str, Any] = {"models": {TRUTH: model}, "progress": SILENT}
+    truth, found = run(job, tmp_path, tasks={"own": own_task()}, **given).records
     assert values_of(truth)["max"] < 0.05 and truth.task.name == found.task.name == "own"
     plan = json.loads((tmp_path / "plan.json").read_text("utf-8"))
     assert (
-        plan["task"]["name"] == "own"
-        and plan["task"]["version"] == 1
-        and plan["task"]["settings"]["sha256"]
+        plan["task"] == plan["task_settings"]["name"] == "own"
+        and plan["task_settings"]["version"] == 1
+        and plan["task_settings"]["settings"]["sha256"]
     )
     # The same task goes on; one with other rows is another task.
-    AdversarialJob(run, tmp_path, lambda: model, progress=SILENT)
-    with pytest.raises(BadUsage, match="holds a run with task"):
-        AdversarialJob(
-            dataclasses.replace(run, task=own_task("Eve")), tmp_path, lambda: model, progress=SILENT
-        )
-
-
-def test_a_name_and_the_task_itself_are_one_plan() -> None:
-    by_name, by_task = (
-        AdversarialRun(TRUTH, task, ("truth",)) for task in (TRUTH, task_named(TRUTH))
-    )
-    assert by_name.plan() == by_task.plan()
+    run(job, tmp_path, tasks={"own": own_task()}, **given)
+    with pytest.raises(BadUsage, match="holds a run with task_settings"):
+        run(job, tmp_path, tasks={"own": own_task("Eve")}, **given)
 
 
 @pytest.mark.parametrize("pairing", ["random", "same-template"])
 def test_circuits_are_found_on_the_pairs_and_by_the_objective_asked_for(
     model: Model, tmp_path: Path, pairing: str
 ) -> None:
-    run = AdversarialRun(
+    plan = AdversarialJob(
         TRUTH,
         TRUTH,
         ("eap-ig-inputs@9",),
@@ -334,12 +326,12 @@ def test_circuits_are_found_on_the_pairs_and_by_the_objective_asked_for(
         train_limit=20,
         **FAST,
     )
-    job = AdversarialJob(run, tmp_path, lambda: model, progress=SILENT)
-    (record,) = job.records()
+    job = study(plan, tmp_path, model)
+    (record,) = records_of(job)
     assert record.method.args["objective"] == "kl" and record.method.args["pairing"] == pairing
     plan = json.loads((tmp_path / "plan.json").read_text("utf-8"))
     assert (plan["objective"], plan["pairing"]) == ("kl", pairing)
-    assert f"pairing={pairing}" in write_report(job.folder, [record]).read_text("utf-8")
+    assert f"pairing={pairing}" in write_page(tmp_path / "page.html", [record]).read_text("utf-8")
     # The scores are those of the method on the pairs made anew by hand.
     train = job.finder.train
     pairs = job.task.pairs("train", model, limit=20)

@@ -14,17 +14,15 @@ import numpy as np
 import pytest
 import torch
 
+from adversarial_runs import records_of, study
 from mechassay.adversarial import batching
 from mechassay.adversarial.divergence_file import DivergenceFile
 from mechassay.errors import BadFile, MissingExtra
 from mechassay.models.model import Model
-from mechassay.progress import SILENT
 from mechassay.records import Check, Record
 from mechassay.report.sections import broken
-from mechassay.runs.adversarial import (
-    AdversarialJob,
-    AdversarialRun,
-)
+from mechassay.runs.adversarial import AdversarialJob
+from mechassay.runs.adversarial_study import AdversarialStudy
 from mechassay.runs.names import load_named
 
 TRUTH = "truth-ioi"
@@ -44,17 +42,16 @@ import torch
 from pathlib import Path
 torch.set_num_threads(int(sys.argv[2]))
 from mechassay.adversarial import batching
-from mechassay.runs.adversarial import AdversarialJob, AdversarialRun
-from mechassay.runs.names import load_named, task_named
-from mechassay.tasks import load_task
-from mechassay.tasks.template import Template
+from mechassay.runs.adversarial import AdversarialJob
+from mechassay.runs.adversarial_study import AdversarialStudy
+from mechassay.runs.execute import prepare
 
 # Blocks of four clean prompts of ten tokens, and time to be killed after each.
 batching.BLOCK_TOKENS = 40
 fill = batching.GridBlock.fill
 batching.GridBlock.fill = lambda *given: (fill(*given), time.sleep(0.2))[0]
-run = AdversarialRun("truth-ioi", "truth-ioi", ("truth", "random@0.5"), n_clean=40, n_corrupted=6)
-AdversarialJob(run, Path(sys.argv[1]), lambda: load_named("truth-ioi")).values
+run = AdversarialJob("truth-ioi", "truth-ioi", ("truth", "random@0.5"), n_clean=40, n_corrupted=6)
+AdversarialStudy(run, prepare(run, Path(sys.argv[1]))).values
 """
 
 
@@ -64,18 +61,16 @@ def model() -> Model:
 
 
 @pytest.fixture(scope="module")
-def job(model: Model, tmp_path_factory: pytest.TempPathFactory) -> AdversarialJob:
-    run = AdversarialRun(
+def job(model: Model, tmp_path_factory: pytest.TempPathFactory) -> AdversarialStudy:
+    run = AdversarialJob(
         TRUTH, TRUTH, ("truth", "random@0.5", "full"), n_clean=30, n_corrupted=20, **FAST
     )
-    return AdversarialJob(
-        run, tmp_path_factory.mktemp("runs") / "grid", lambda: model, progress=SILENT
-    )
+    return study(run, tmp_path_factory.mktemp("runs") / "grid", model)
 
 
 @pytest.fixture(scope="module")
-def records(job: AdversarialJob) -> list[Record]:
-    return job.records()
+def records(job: AdversarialStudy) -> list[Record]:
+    return records_of(job)
 
 
 def test_a_killed_run_ends_bit_for_bit_the_same(
@@ -100,11 +95,8 @@ def test_a_killed_run_ends_bit_for_bit_the_same(
     )
 
     monkeypatch.setattr(batching, "BLOCK_TOKENS", 40)
-    run = AdversarialRun(TRUTH, TRUTH, ("truth", "random@0.5"), n_clean=40, n_corrupted=6)
-    jobs = {
-        name: AdversarialJob(run, tmp_path / name, lambda: model, progress=SILENT)
-        for name in ("killed", "undisturbed")
-    }
+    run = AdversarialJob(TRUTH, TRUTH, ("truth", "random@0.5"), n_clean=40, n_corrupted=6)
+    jobs = {name: study(run, tmp_path / name, model) for name in ("killed", "undisturbed")}
     for each in jobs.values():
         assert each.values.circuits.shape == (2, 40, 6)
         assert not (each.folder.path / "values").exists()
@@ -114,18 +106,16 @@ def test_a_killed_run_ends_bit_for_bit_the_same(
 def test_without_pyarrow_there_is_one_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "pyarrow", None)
     with pytest.raises(MissingExtra, match=r"pip install 'mechassay\[parquet\]'"):
-        AdversarialJob(
-            AdversarialRun(TRUTH, TRUTH, ("full",)), tmp_path / "out", lambda: load_named(TRUTH)
-        )
+        study(AdversarialJob(TRUTH, TRUTH, ("full",)), tmp_path / "out", load_named(TRUTH))
 
 
 def test_wrong_values_break_the_run(
     model: Model, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    run = AdversarialRun(TRUTH, TRUTH, ("random@0.5",), n_clean=8, n_corrupted=6, **FAST)
-    job = AdversarialJob(run, tmp_path, lambda: model, progress=SILENT)
+    run = AdversarialJob(TRUTH, TRUTH, ("random@0.5",), n_clean=8, n_corrupted=6, **FAST)
+    job = study(run, tmp_path, model)
     job.values.circuits[0, 2, 3] += 20
-    (record,) = job.records()
+    (record,) = records_of(job)
     worst = alone(record, "worst")
     assert worst.n >= 3 and worst.n_wrong == 1
     assert "pairs that were run again have another divergence" in broken(record)[0]
@@ -133,11 +123,11 @@ def test_wrong_values_break_the_run(
 
 
 def test_values_that_are_too_small_break_the_run_too(model: Model, tmp_path: Path) -> None:
-    run = AdversarialRun(TRUTH, TRUTH, ("random@0.5",), n_clean=8, n_corrupted=6, **FAST)
-    job = AdversarialJob(run, tmp_path, lambda: model, progress=SILENT)
+    run = AdversarialJob(TRUTH, TRUTH, ("random@0.5",), n_clean=8, n_corrupted=6, **FAST)
+    job = study(run, tmp_path, model)
     flat = job.values.circuits[0].reshape(-1)
     flat[np.argsort(flat)[:-3]] = 0
-    (record,) = job.records()
+    (record,) = records_of(job)
     # The largest three are right; of pairs without a prompt twice, more are looked at.
     worst, drawn = alone(record, "worst"), alone(record, "random")
     assert worst.n >= 3 and worst.n_wrong <= worst.n - 3
@@ -148,30 +138,30 @@ def test_values_that_are_too_small_break_the_run_too(model: Model, tmp_path: Pat
 def test_a_model_that_says_the_same_after_all_prompts_breaks_the_run(
     model: Model, tmp_path: Path
 ) -> None:
-    run = AdversarialRun(TRUTH, TRUTH, ("random@0.5",), n_clean=8, n_corrupted=6, **FAST)
-    job = AdversarialJob(run, tmp_path, lambda: model, progress=SILENT)
+    run = AdversarialJob(TRUTH, TRUTH, ("random@0.5",), n_clean=8, n_corrupted=6, **FAST)
+    job = study(run, tmp_path, model)
     clean, corrupted = job.pools
     vars(job)["drawn"] = clean.select([0] * 8), clean.select([0] * 6), None
-    (record,) = job.records()
+    (record,) = records_of(job)
     assert "every circuit would pass" in broken(record)[0] and len(corrupted) == 6
 
 
 def test_records_of_another_file_are_refused(model: Model, tmp_path: Path) -> None:
-    run = AdversarialRun(TRUTH, TRUTH, ("random@0.5", "truth"), n_clean=8, n_corrupted=6, **FAST)
-    job = AdversarialJob(run, tmp_path, lambda: model, progress=SILENT)
-    job.records()
+    run = AdversarialJob(TRUTH, TRUTH, ("random@0.5", "truth"), n_clean=8, n_corrupted=6, **FAST)
+    job = study(run, tmp_path, model)
+    records_of(job)
     job.folder.record_file("truth").unlink()
     changed = DivergenceFile(job.values.names, job.values.circuits * 2, job.values.corrupted)
     changed.save(job.values_file)
-    again = AdversarialJob(run, tmp_path, lambda: model, progress=SILENT)
+    again = study(run, tmp_path, model)
     with pytest.raises(
         BadFile, match=r"values.parquet: is not the file that the record of random@0.5 was made of"
     ):
-        again.records()
+        records_of(again)
 
 
 def test_divergences_that_are_not_finite_are_refused(
-    job: AdversarialJob, records: list[Record], tmp_path: Path
+    job: AdversarialStudy, records: list[Record], tmp_path: Path
 ) -> None:
     circuits = job.values.circuits.copy()
     circuits[1, 2, 3] = np.nan
@@ -183,10 +173,10 @@ def test_divergences_that_are_not_finite_are_refused(
 
 
 def test_a_truncated_list_of_prompts_is_written_again(model: Model, tmp_path: Path) -> None:
-    run = AdversarialRun(TRUTH, TRUTH, ("truth",), n_clean=8, n_corrupted=6, **FAST)
+    run = AdversarialJob(TRUTH, TRUTH, ("truth",), n_clean=8, n_corrupted=6, **FAST)
     file, texts = tmp_path / "prompts.json", []
     for _ in range(2):
-        assert AdversarialJob(run, tmp_path, lambda: model, progress=SILENT).pools
+        assert study(run, tmp_path, model).pools
         texts.append(file.read_text("utf-8"))
         file.write_text(texts[0][:50], encoding="utf-8")
     assert texts[0] == texts[1] and len(json.loads(texts[0])["clean"]) == 8

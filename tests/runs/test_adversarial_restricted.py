@@ -9,18 +9,16 @@ from typing import Any
 import pyarrow.parquet
 import pytest
 
+from adversarial_runs import records_of, study
 from mechassay.adversarial.pools import draw_pools
 from mechassay.errors import BadUsage, UnknownName
 from mechassay.models.model import Model, make_model
-from mechassay.progress import SILENT
 from mechassay.records import Record
 from mechassay.report.kinds.adversarial_templates import halves
+from mechassay.report.reports import write_page
 from mechassay.report.sections import broken
-from mechassay.runs.adversarial import (
-    AdversarialJob,
-    AdversarialRun,
-    write_report,
-)
+from mechassay.runs.adversarial import AdversarialJob
+from mechassay.runs.adversarial_study import AdversarialStudy
 from mechassay.runs.names import load_named
 from mechassay.tasks import load_task
 from tiny import with_words
@@ -37,13 +35,11 @@ def model() -> Model:
 
 
 @pytest.fixture(scope="module")
-def job(model: Model, tmp_path_factory: pytest.TempPathFactory) -> AdversarialJob:
-    run = AdversarialRun(
+def job(model: Model, tmp_path_factory: pytest.TempPathFactory) -> AdversarialStudy:
+    run = AdversarialJob(
         TRUTH, TRUTH, ("truth", "random@0.5", "full"), n_clean=30, n_corrupted=20, **FAST
     )
-    return AdversarialJob(
-        run, tmp_path_factory.mktemp("runs") / "grid", lambda: model, progress=SILENT
-    )
+    return study(run, tmp_path_factory.mktemp("runs") / "grid", model)
 
 
 def values_of(record: Record) -> dict[str, float]:
@@ -66,14 +62,11 @@ def reader() -> Model:
 
 def test_a_grid_of_one_template_runs_nothing_else(reader: Model, tmp_path: Path) -> None:
     plans = {
-        same: AdversarialRun("reader", "ioi", ("random@0.5",), same=same, controls=3, **IOI_READER)
+        same: AdversarialJob("reader", "ioi", ("random@0.5",), same=same, controls=3, **IOI_READER)
         for same in ((), ("template",))
     }
-    jobs = {
-        same: AdversarialJob(plan, tmp_path / f"{len(same)}", lambda: reader, progress=SILENT)
-        for same, plan in plans.items()
-    }
-    (whole,), (some,) = (job.records() for job in jobs.values())
+    jobs = {same: study(plan, tmp_path / f"{len(same)}", reader) for same, plan in plans.items()}
+    (whole,), (some,) = (records_of(job) for job in jobs.values())
     job = jobs["template",]
     part, table = job.part, pyarrow.parquet.read_table(job.values_file)
     assert (
@@ -105,7 +98,7 @@ def test_a_grid_of_one_template_runs_nothing_else(reader: Model, tmp_path: Path)
     assert all(check.n <= 9 for check in some.checks if check.name.endswith("circuit"))
     bins = some.table("histogram").where(range="own")
     assert not broken(some) and bins.numbers("circuit").sum() == part.n_values
-    page = write_report(job.folder, [some]).read_text("utf-8")
+    page = write_page(job.folder.path / "page.html", [some], kind="adversarial").read_text("utf-8")
     assert (
         "those that agree in template" in page
         and "Both prompts of every pair have the same of" in page
@@ -114,23 +107,24 @@ def test_a_grid_of_one_template_runs_nothing_else(reader: Model, tmp_path: Path)
     labels = some.table("labels").rows()
     templates_compared = [x["compared"] for x in labels if str(x["field"]).endswith("template")]
     assert labels and not any(templates_compared)
-    assert "By template" in write_report(jobs[()].folder, [whole]).read_text("utf-8")
+    assert "By template" in write_page(
+        jobs[()].folder.path / "page.html", [whole], kind="adversarial"
+    ).read_text("utf-8")
 
 
 def test_pairs_that_all_agree_are_a_grid_like_any_other(model: Model, tmp_path: Path) -> None:
     plain, same = (
-        AdversarialJob(
-            AdversarialRun(
+        study(
+            AdversarialJob(
                 TRUTH, TRUTH, ("random@0.5",), same=fields, n_clean=9, n_corrupted=8, **FAST
             ),
             tmp_path / f"{len(fields)}",
-            lambda: model,
-            progress=SILENT,
+            model,
         )
         for fields in ((), ("template",))
     )
     assert same.part is None
-    (one,), (other,) = plain.records(), same.records()
+    (one,), (other,) = records_of(plain), records_of(same)
     assert one.model_dump_json(include={"curves", "measures"}) == other.model_dump_json(
         include={"curves", "measures"}
     )
@@ -138,15 +132,15 @@ def test_pairs_that_all_agree_are_a_grid_like_any_other(model: Model, tmp_path: 
 
 def test_where_is_of_all_prompts(reader: Model, tmp_path: Path) -> None:
     place = draw_pools(load_task("ioi"), reader, 1, 1)[0].prompts[0].part("place")
-    run = AdversarialRun(
+    run = AdversarialJob(
         "reader",
         "ioi",
         ("random@0.5",),
         where=(f"place={place}",),
         **{**IOI_READER, "n_clean": 3, "n_corrupted": 2},
     )
-    job = AdversarialJob(run, tmp_path, lambda: reader, progress=SILENT)
-    (record,) = job.records()
+    job = study(run, tmp_path, reader)
+    (record,) = records_of(job)
     assert {prompt.part("place") for pool in job.pools for prompt in pool.prompts} == {place}
     assert record.task.args["where"] == f"place={place}" and record.measures[0].n == 6
 
@@ -175,11 +169,11 @@ def test_restrictions_that_no_design_has_are_refused(
     settings: dict[str, Any], message: str
 ) -> None:
     with pytest.raises(BadUsage, match=message):
-        AdversarialRun(
+        AdversarialJob(
             **{"model": TRUTH, "task": TRUTH, "circuits": ("truth",), **settings}
-        ).check()
+        ).refuse()
     with pytest.raises(UnknownName, match="pairing"):
-        AdversarialRun(TRUTH, TRUTH, ("eap@9",), pairing="unmatched").check()
+        AdversarialJob(TRUTH, TRUTH, ("eap@9",), pairing="unmatched").refuse()
 
 
 def test_prompts_without_fields_are_said(model: Model, tmp_path: Path) -> None:
@@ -199,7 +193,7 @@ def test_prompts_without_fields_are_said(model: Model, tmp_path: Path) -> None:
     ]
     file = tmp_path / "own.jsonl"
     file.write_text("\n".join(rows), encoding="utf-8")
-    run = AdversarialRun(TRUTH, str(file), ("truth",), n_clean=2, n_corrupted=2, **FAST)
-    (record,) = AdversarialJob(run, tmp_path / "out", lambda: model, progress=SILENT).records()
+    run = AdversarialJob(TRUTH, str(file), ("truth",), n_clean=2, n_corrupted=2, **FAST)
+    (record,) = records_of(study(run, tmp_path / "out", model))
     assert any("have no fields: no label can be compared" in text for text in record.warnings)
     assert record.task.args["templates"] is None

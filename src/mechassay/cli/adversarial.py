@@ -7,13 +7,15 @@ from typing import Annotated
 import typer
 
 from mechassay.cli.adversarial_robust import robust
-from mechassay.cli.adversarial_run import paper, run
+from mechassay.cli.adversarial_run import paper
 from mechassay.cli.adversarial_search import search
+from mechassay.cli.command import command
+from mechassay.runs.adversarial import AdversarialJob
 
 app = typer.Typer(
     help="The worst inputs of circuits, and bounds of how bad they are.", no_args_is_help=True
 )
-app.command("run")(run)
+app.command("run")(command(AdversarialJob, output="runs/adversarial"))
 app.command("paper")(paper)
 app.command("robust")(robust)
 app.command("search")(search)

@@ -1,6 +1,4 @@
-"""`mechassay adversarial run` and `paper`:
-the divergence of every pair, and what follows from it.
-"""
+"""`mechassay adversarial paper`: the evaluation of a paper, run again."""
 
 from __future__ import annotations
 
@@ -11,17 +9,11 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from mechassay.cli.options import (
-    BosOption,
-    CounterfactualOption,
     DeviceOption,
     DtypeOption,
     ModelOption,
-    ObjectiveOption,
     OutputOption,
-    PairAblationOption,
-    PairingOption,
     SeedOption,
-    TaskOption,
     load,
 )
 
@@ -47,151 +39,6 @@ WorstOption = Annotated[
     int,
     typer.Option("--worst", help="How many of the worst pairs to show, each run again by itself."),
 ]
-NO_MAPS: list[str] = []
-PERCENTILES = [0.25, 0.5, 0.75, 0.95, 0.99, 0.999, 0.9999]
-ABOVE = [0.01, 0.1, 1.0, 5.0]
-
-
-def run(
-    model: ModelOption,
-    task: TaskOption,
-    circuit: CircuitOption,
-    output: OutputOption = Path("runs/adversarial"),
-    design: Annotated[
-        str | None,
-        typer.Option(
-            help=(
-                "grid (each clean with each corrupted prompt), matched (each with its own) or"
-                " independent (pairs drawn anew); "
-                "grid if not given, matched with --enumerate."
-            )
-        ),
-    ] = None,
-    n_clean: CleanOption = 1000,
-    n_corrupted: Annotated[
-        int | None,
-        typer.Option(
-            "--n-corrupted", help="Corrupted prompts of a grid; as many as clean ones if not given."
-        ),
-    ] = None,
-    same: Annotated[
-        str,
-        typer.Option(
-            "--same",
-            help=(
-                "Only pairs of a grid whose prompts agree in these fields: template, or"
-                " template,object."
-            ),
-        ),
-    ] = "",
-    where: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--where",
-            help="Only prompts with this value of a field: FIELD=VALUE. Repeat for several fields.",
-        ),
-    ] = None,
-    enumerate_all: Annotated[
-        bool,
-        typer.Option(
-            "--enumerate",
-            help="All matched pairs of the split, where a task has finitely many (greater-than).",
-        ),
-    ] = False,
-    split: Annotated[
-        str, typer.Option("--split", help="Split to evaluate on: train, validation or test.")
-    ] = "test",
-    counterfactual: CounterfactualOption = None,
-    ablation: PairAblationOption = "counterfactual",
-    train_limit: Annotated[
-        int, typer.Option("--train-limit", help="Pairs that methods find circuits on.")
-    ] = 100,
-    objective: ObjectiveOption = None,
-    pairing: PairingOption = "matched",
-    percentile: Annotated[
-        list[float],
-        typer.Option("--percentile", help="Percentile of the tables, as a share. Repeat."),
-    ] = PERCENTILES,
-    above: Annotated[
-        list[float],
-        typer.Option("--above", help="Threshold in nats: how often it is exceeded. Repeat."),
-    ] = ABOVE,
-    worst: WorstOption = 10,
-    controls: Annotated[
-        int,
-        typer.Option(
-            "--controls",
-            help=(
-                "Prompts of each pool that controls are run on; of single pairs as many as its"
-                " square."
-            ),
-        ),
-    ] = 64,
-    resamples: Annotated[
-        int, typer.Option("--resamples", help="Of the bootstrap of a grid.")
-    ] = 1000,
-    permutations: Annotated[
-        int, typer.Option("--permutations", help="Of the tests of labels.")
-    ] = 2000,
-    heat_map: Annotated[
-        list[str],
-        typer.Option(
-            "--heat-map",
-            help="Two fields to draw a heat map of: place,object or noun,'corrupted noun'. Repeat.",
-        ),
-    ] = NO_MAPS,
-    least_effect: Annotated[
-        float,
-        typer.Option(
-            "--least-effect",
-            help="Share of the empty circuit's 99th percentile that a label must be worse by.",
-        ),
-    ] = 0.05,
-    device: DeviceOption = "cpu",
-    dtype: DtypeOption = "float32",
-    seed: SeedOption = 0,
-    prepend_bos: BosOption = False,
-) -> None:
-    """How far circuits are from the model on every pair of prompts:
-    percentiles with bounds, worst pairs, which prompts are worse.
-    """
-    from mechassay.adversarial.fields import parse_same
-    from mechassay.report.kinds.adversarial import tables
-    from mechassay.report.kinds.adversarial_templates import template_text
-    from mechassay.runs.adversarial import AdversarialJob, AdversarialRun, write_report
-
-    plan = AdversarialRun(
-        model=model,
-        task=task,
-        circuits=tuple(circuit),
-        design=design or ("matched" if enumerate_all else "grid"),
-        n_clean=n_clean,
-        n_corrupted=n_clean if n_corrupted is None else n_corrupted,
-        same=parse_same(same),
-        where=tuple(where or ()),
-        enumerate_all=enumerate_all,
-        split=split,
-        counterfactual=counterfactual,
-        ablation=ablation,
-        train_limit=train_limit,
-        objective=objective,
-        pairing=pairing,
-        dtype=dtype,
-        prepend_bos=prepend_bos,
-        seed=seed,
-        percentiles=tuple(percentile),
-        above=tuple(above),
-        worst=worst,
-        controls=controls,
-        n_resamples=resamples,
-        n_permutations=permutations,
-        heat_maps=tuple(heat_map),
-        least_effect=least_effect,
-    )
-    job = AdversarialJob(plan, output, lambda: load(model, dtype, device, prepend_bos))
-    records = job.records()
-    page = write_report(job.folder, records)
-    _finish(tables(records), page, records, template_text(records))
 
 
 def paper(

@@ -34,7 +34,6 @@ def run_cells(
 
     secrets = {} if private_seed is None else {"private_seed": private_seed}
     job = stored_job(folder, **secrets)
-    job.check()
     # The parts are those of the whole job, whatever is done already.
     every = batches_of(job)
     bench = prepare(job, folder, device=device)

@@ -28,7 +28,7 @@ from mechassay.report.kinds.accuracy import ORIGINAL
 from mechassay.report.reports import print_report, write_markdown, write_page
 from mechassay.runs import options
 from mechassay.runs.job import Bench, Cell, Results, cell_name, option
-from mechassay.runs.names import shown_model, task_named
+from mechassay.runs.names import shown_model
 from mechassay.stats.intervals import proportion_interval
 from mechassay.tasks import TASKS, Task
 from mechassay.tasks.behaviour import score_prompts
@@ -73,12 +73,16 @@ class AccuracyJob:
         if not self.tasks:
             object.__setattr__(self, "tasks", tuple(TASKS.names()))
 
-    def check(self) -> None:
+    def versions(self, bench: Bench) -> dict[str, int]:
+        """See `Job.versions`: none."""
+        return {}
+
+    def check(self, bench: Bench) -> None:
         """See `Job.check`."""
         one_of("scoring", self.scoring, get_args(AccuracyScoring))
         check_dtype(self.dtype)
         for task in self.tasks:
-            task_named(task)
+            bench.task(task)
 
     def cells(self) -> list[Cell]:
         """See `Job.cells`."""

@@ -1,411 +1,97 @@
 """Adversarial evaluation of circuits: the divergence of every pair,
 kept, controlled, summarised and reported.
 
-The folder of a run holds
+The folder of a run holds, beside plan and records,
 
-    plan.json          what is run
     prompts.json       both pools: texts, parts, what was dropped
     values.parquet     the divergence of every pair from every circuit, and from the empty one
                        (`adversarial.divergence_file`)
-    records/*.json     one record a circuit: summary, bounds, worst pairs, groups, controls
-    found/             scores of the methods that found circuits, a run folder of its own
-    report.html
+    found/             scores of the methods that found circuits
 
-The same command goes on where it was killed: divergences are kept as they are made (in values/,
-until the parquet file is there), methods by their own checkpoints, and the file ends the same bit
-for bit.
-
-Ablation by constants (zero, mean, ...) leaves nothing for a corrupted prompt to do. The divergence
-is then one number for each clean prompt, whatever the design, and the prompts are independent
-draws.
+A cell is a circuit. The divergences of all circuits are made together, in the first of them.
 """
 
 from __future__ import annotations
 
-import hashlib
-import json
-import shutil
-import time
-from collections.abc import Callable, Mapping, Sequence
-from functools import cached_property, partial
+from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Any, ClassVar
 
-import numpy as np
-from jaxtyping import Float
+from rich.console import Console
 
-from mechassay.adversarial.controls import (
-    ControlCircuits,
-    ControlResults,
-    controls_of,
-    run_controls,
-)
-from mechassay.adversarial.divergence import Tolerance
-from mechassay.adversarial.divergence_file import DivergenceFile, arrow
-from mechassay.adversarial.evaluation import evaluate_pairs
-from mechassay.adversarial.fields import agreeing, named_field, parse_where
-from mechassay.adversarial.pools import Pool, check_finite, draw_pools, enumerate_pools
-from mechassay.adversarial.statistics import Statistics, parse_map
-from mechassay.circuits.faithfulness import evaluate
-from mechassay.circuits.methods import METHODS
-from mechassay.circuits.node_scores import Scores
-from mechassay.circuits.scores import Circuit
-from mechassay.circuits.spec import CircuitSpec, FoundCircuit
-from mechassay.errors import BadFile, MechassayError
-from mechassay.models.model import Model
-from mechassay.pairs import Batch
-from mechassay.progress import BAR, Progress
-from mechassay.records import Record, failure_of
+from mechassay.adversarial.divergence_file import arrow
+from mechassay.adversarial.pools import check_finite
+from mechassay.circuits.spec import CircuitSpec
+from mechassay.records import Record
+from mechassay.report.kinds.adversarial import tables
+from mechassay.report.kinds.adversarial_templates import template_text
 from mechassay.report.reports import write_page
-from mechassay.runs.adversarial_plan import AdversarialRun
+from mechassay.report.tables import print_tables
+from mechassay.runs.adversarial_plan import AdversarialPlan, task_plan
 from mechassay.runs.adversarial_records import KIND, RecordMaker
-from mechassay.runs.circuits import CircuitsJob, Study, method_name
-from mechassay.runs.folder import RunFolder, write_text
-from mechassay.runs.job import Bench, Cell, plan_of
-from mechassay.runs.names import truth_circuit
-from mechassay.stats.groups import Field
-from mechassay.stats.partial_grid import PartialGrid
+from mechassay.runs.adversarial_study import AdversarialStudy
+from mechassay.runs.job import Bench, Cell, Results, cell_name
+from mechassay.runs.names import shown_model
 
 
-class AdversarialJob:
-    """A plan, its folder, and what is still to be done.
-
-    Raises:
-        BadUsage, UnknownName: something in the plan is wrong, or the folder holds another plan.
-        MissingExtra: pyarrow is not installed.
+@dataclass(frozen=True)
+class AdversarialJob(AdversarialPlan):
+    """How far circuits are from the model on every pair of prompts: percentiles with bounds, worst
+    pairs, which prompts are worse.
     """
 
-    def __init__(
-        self,
-        run: AdversarialRun,
-        output: Path,
-        load: Callable[[], Model],
-        *,
-        progress: Progress = BAR,
-    ) -> None:
-        # Everything that can be wrong with what was typed is found before the model is loaded.
-        run.check()
-        self.run, self.progress, self._load = run, progress, load
-        self.named = [CircuitSpec.parse(text) for text in run.circuits]
-        self.task = run.load_task()
-        if run.enumerate_all:
-            check_finite(self.task)
+    kind: ClassVar[str] = KIND
+    grows: ClassVar[tuple[str, ...]] = ()
+
+    def versions(self, bench: Bench) -> dict[str, Any]:
+        """The task's version and settings, and hashes of the files that circuits come from."""
+        files = {text: CircuitSpec.parse(text).file_hash for text in self.circuits}
+        return {
+            "task_settings": task_plan(bench.task(self.task)),
+            "files": {text: digest for text, digest in files.items() if digest},
+        }
+
+    def check(self, bench: Bench) -> None:
+        """See `Job.check`.
+
+        Raises:
+            MissingExtra: pyarrow is not installed.
+            BadFile: the divergences of the folder are not those that its records were made of.
+        """
+        self.refuse()
+        task = bench.task(self.task)
+        if self.enumerate_all:
+            check_finite(task)
         arrow()
-        self.folder = RunFolder.open(output, run.plan())
-        self.where = parse_where(run.where)
+        stored = [bench.folder.record(cell.name) for cell in self.cells()]
+        study = AdversarialStudy(self, bench)
+        study.check_file([record for record in stored if record is not None])
 
-    @cached_property
-    def model(self) -> Model:
-        return self._load()
-
-    @cached_property
-    def statistics(self) -> Statistics:
-        """How values are summarised."""
-        run = self.run
-        return Statistics(
-            run.drawn_as,
-            run.enumerate_all,
-            run.percentiles,
-            run.above,
-            n_resamples=run.n_resamples,
-            n_permutations=run.n_permutations,
-            least_effect=run.least_effect,
-            part=self.part,
-        )
-
-    @cached_property
-    def finder(self) -> Study:
-        """What finds circuits on the train split,
-        and has the constants that ablated edges carry.
-        """
-        run, name = self.run, self.task.name
-        methods = tuple(dict.fromkeys(each.name for each in self.named if each.kind == "method"))
-        job = CircuitsJob(
-            models=(run.model,),
-            tasks=(name,),
-            methods=methods,
-            counterfactual=run.counterfactual,
-            objective=run.objective,
-            pairing=run.pairing,
-            ablation=run.ablation,
-            train_limit=run.train_limit,
-            dtype=run.dtype,
-            prepend_bos=run.prepend_bos,
-            seed=run.seed,
-        )
-        folder = RunFolder.open(self.folder.path / "found", plan_of(job), growing=job.grows)
-        models, tasks = {run.model: self.model}, {name: self.task}
-        bench = Bench(folder, progress=self.progress, models=models, tasks=tasks)
-        return Study(job, bench, run.model, name)
-
-    @cached_property
-    def circuits(self) -> list[FoundCircuit]:
-        """All circuits, on the model's graph.
-
-        Raises:
-            BadUsage: the folder holds results on other circuits of these names.
-        """
-        run = self.run
-        graph, truth = self.model.graph, partial(truth_circuit, run.model, run.ablation)
-        scores = self._scores()
-        found = [spec.find(graph, seed=run.seed, scores=scores, truth=truth) for spec in self.named]
-        digest = hashlib.sha256()
-        for each in found:
-            edges, neurons = each.circuit.edges, each.circuit.neurons
-            digest.update(
-                edges.numpy().tobytes() + (b"" if neurons is None else neurons.numpy().tobytes())
-            )
-        self.folder.save_data(
-            "circuits",
-            {"hash": digest.hexdigest(), "edges": {each.text: len(each.circuit) for each in found}},
-        )
-        return found
-
-    def _scores(self) -> Mapping[str, Scores]:
-        """Scores of the methods that are to find circuits, by their text."""
-        scores: dict[str, Scores] = {}
-        for text in (spec.name for spec in self.named if spec.kind == "method"):
-            name = method_name(METHODS.make(text))
-            cell = Cell(name, {"method": name}, "", {"method": text})
-            try:
-                scores[text] = self.finder.ranking(cell)
-            except Exception as error:
-                said = failure_of({"method": name}, error).message
-                raise MechassayError(f"{name} found no circuit: {said}") from error
-        return scores
-
-    @property
-    def pools(self) -> tuple[Pool, Pool]:
-        """Clean and corrupted prompts;
-        without a part for the corrupted ones they are the clean ones.
-
-        Raises:
-            BadUsage: the folder holds results on other prompts.
-        """
-        return self.drawn[:2]
-
-    @property
-    def part(self) -> PartialGrid | None:
-        """Which pairs of the grid there are; None if all are."""
-        return self.drawn[2]
-
-    @cached_property
-    def drawn(self) -> tuple[Pool, Pool, PartialGrid | None]:
-        """Both pools, and which pairs of them there are."""
-        run, task, model = self.run, self.task, self.model
-        if run.enumerate_all:
-            pools = enumerate_pools(
-                task, model, split=run.split, counterfactual=run.counterfactual, seed=run.seed
-            )
-        elif run.paired:
-            pools = draw_pools(
-                task,
-                model,
-                run.n_clean,
-                run.n_corrupted,
-                matched=run.design == "matched",
-                where=self.where,
-                split=run.split,
-                counterfactual=run.counterfactual,
-                seed=run.seed,
-            )
-        else:
-            clean, _ = draw_pools(
-                task,
-                model,
-                run.n_clean,
-                1,
-                where=self.where,
-                split=run.split,
-                counterfactual=run.counterfactual,
-                seed=run.seed,
-            )
-            pools = clean, clean
-        part = None
-        if run.same:
-            *pools, agreed = agreeing(*pools, run.same)
-            # Where all agree it is a grid like any other.
-            part = None if agreed.mask.all() else agreed
-        clean, corrupted = pools
-        self._keep((clean, corrupted))
-        return clean, corrupted, part
-
-    @cached_property
-    def heat_maps(self) -> list[tuple[Field, Field]]:
-        """The fields of the heat maps that were asked for.
-
-        Raises:
-            UnknownName: the prompts have no such field.
-        """
-        clean, corrupted = self.pools
-        other = corrupted if self.run.paired else None
-        typed = map(parse_map, self.run.heat_maps)
+    def cells(self) -> list[Cell]:
+        """See `Job.cells`."""
+        of: Mapping[str, str] = {"model": shown_model(self.model), "task": self.task}
         return [
-            (named_field(one, clean, other), named_field(two, clean, other)) for one, two in typed
+            Cell(cell_name(circuit), {"circuit": circuit, **of}, KIND) for circuit in self.circuits
         ]
 
-    def _keep(self, pools: tuple[Pool, Pool]) -> None:
-        sides = dict(
-            zip(("clean", "corrupted") if self.run.paired else ("clean",), pools, strict=False)
-        )
-        text = "{" + ",\n".join(f'"{side}": {_as_json(pool)}' for side, pool in sides.items()) + "}"
-        digest = hashlib.sha256(text.encode())
-        for pool in sides.values():
-            digest.update(pool.tokens.numpy().tobytes())
-        dropped = {
-            f"{side}: {reason}": count
-            for side, pool in sides.items()
-            for reason, count in pool.dropped.items()
-        }
-        sizes = {side: len(pool) for side, pool in sides.items()}
-        self.folder.save_data(
-            "prompts",
-            {
-                "hash": digest.hexdigest(),
-                "tokens": pools[0].tokens.shape[1],
-                **sizes,
-                "dropped": dropped,
-            },
-        )
-        file = self.folder.path / "prompts.json"
-        if not file.is_file() or file.read_bytes() != text.encode():
-            write_text(file, text)
+    def skip(self, cell: Cell, bench: Bench) -> tuple[str, str] | None:
+        """See `Job.skip`: nothing is."""
+        return None
 
-    @property
-    def values_file(self) -> Path:
-        return self.folder.path / "values.parquet"
+    def run(self, cell: Cell, bench: Bench) -> Record:
+        """See `Job.run`."""
+        maker = bench.shared("records", lambda: RecordMaker(AdversarialStudy(self, bench)))
+        return maker.record(self.circuits.index(cell.of["circuit"]))
 
-    @cached_property
-    def values(self) -> DivergenceFile:
-        """The divergences: those in the folder, or made now."""
-        names = tuple(each.text for each in self.circuits)
-        if self.values_file.is_file():
-            return DivergenceFile.load(self.values_file, names)
-        # A field that there is not is refused before anything is run.
-        (clean, corrupted), _ = self.pools, self.heat_maps
-        circuits = [each.circuit for each in self.circuits]
-        begin, store = time.perf_counter(), self.folder.path / "values"
-        goes_on = store.exists()
-        if self.run.paired:
-            done = evaluate_pairs(
-                self.model,
-                circuits,
-                clean,
-                corrupted,
-                grid=self.run.design == "grid",
-                part=self.part,
-                store=store,
-                progress=self.progress,
-            )
-            values = DivergenceFile(names, np.array(done.circuits), np.array(done.corrupted))
-        else:
-            found = self._by_constants([Circuit.empty(self.model.graph), *circuits])
-            values = DivergenceFile(names, found[1:], found[0], paired=False)
-        if not goes_on:
-            self.seconds = round(time.perf_counter() - begin, 3)
-        values.save(self.values_file)
-        shutil.rmtree(self.folder.path / "values", ignore_errors=True)
-        return values
+    def show(self, results: Results, console: Console) -> None:
+        """See `Job.show`."""
+        print_tables(tables(results.records, results.failures), console)
+        text = template_text(results.records)
+        if text:
+            console.print(text, soft_wrap=True, markup=False, highlight=False)
 
-    seconds = float("nan")
-    """What the divergences took, where they were made by this job alone."""
-
-    @cached_property
-    def constants(self) -> Batch:
-        """The clean prompts with the constants that ablated edges carry."""
-        tokens = self.pools[0].tokens
-        # Answers and foils are not looked at; they only have to differ.
-        return self.finder.ablated(
-            Batch.from_tokens(tokens, tokens, [0] * len(tokens), [1] * len(tokens)).to(
-                self.model.device
-            )
-        )
-
-    def _by_constants(self, circuits: Sequence[Circuit]) -> Float[np.ndarray, "circuits n"]:
-        return evaluate(self.model, circuits, self.constants, "kl", progress=self.progress).astype(
-            np.float32
-        )
-
-    @cached_property
-    def controls(self) -> ControlResults:
-        """Controls with a known answer, and random circuits of the same sizes."""
-        circuits, model, seed = [each.circuit for each in self.circuits], self.model, self.run.seed
-        if self.run.paired:
-            store = self.folder.path / "controls"
-            side, part, main = self.run.controls, self.part, self.values.corrupted
-            found = run_controls(
-                model,
-                circuits,
-                *self.pools,
-                main,
-                seed=seed,
-                side=side,
-                part=part,
-                store=store,
-                progress=self.progress,
-            )
-            shutil.rmtree(store, ignore_errors=True)
-            return found
-        drawn = ControlCircuits.of(circuits, model.graph, seed)
-        values = self._by_constants(drawn.with_checks(model.graph))
-        return controls_of(drawn, values, self.values.corrupted, Tolerance.of(model.dtype))
-
-    def records(self) -> list[Record]:
-        """The record of every circuit; those in the folder are read, the others made."""
-        stored = [self.folder.record(cell_name(text)) for text in self.run.circuits]
-        there = [record for record in stored if record is not None]
-        self._check_file(there)
-        if len(there) == len(stored):
-            return there
-        maker = RecordMaker(self)
-        for number, (each, record) in enumerate(zip(self.circuits, stored, strict=True)):
-            if record is None:
-                self.folder.save_record(cell_name(each.text), maker.record(number))
-        return stored_records(self.folder)
-
-    def _check_file(self, records: Sequence[Record]) -> None:
-        """Refuse records beside divergences that are not those they were made of."""
-        if not records or not self.values_file.is_file():
-            return
-        digest = DivergenceFile.file_hash(self.values_file)
-        for record in records:
-            if record.values is None or record.values.sha256 != digest:
-                raise BadFile(
-                    f"{self.values_file}: is not the file that the record of {record.method.name}"
-                    " was made of. Restore it."
-                )
-
-
-def _as_json(pool: Pool) -> str:
-    """Texts and parts, one prompt a line; there may be millions."""
-    lines = (
-        json.dumps(
-            {
-                "text": prompt.text,
-                "parts": {name: list(span) for name, span in prompt.spans.items()},
-            },
-            ensure_ascii=False,
-        )
-        for prompt in pool.prompts
-    )
-    return "[" + ",\n".join(lines) + "]"
-
-
-def cell_name(text: str) -> str:
-    """The file name of a circuit's record: circuits may be paths.
-    What is changed gets a hash, so that no two are the same.
-    """
-    plain = "".join(letter if letter.isalnum() or letter in "-_.=,@" else "_" for letter in text)
-    return (
-        plain if plain == text else f"{plain[-80:]}-{hashlib.sha256(text.encode()).hexdigest()[:8]}"
-    )
-
-
-def stored_records(folder: RunFolder) -> list[Record]:
-    """The records of a run that are there, in the order in which its circuits were asked for."""
-    found = [folder.record(cell_name(text)) for text in folder.plan()["circuits"]]
-    return [record for record in found if record is not None]
-
-
-def write_report(folder: RunFolder, records: Sequence[Record]) -> Path:
-    """The run's page, report.html."""
-    return write_page(folder.path / "report.html", records, kind=KIND)
+    def report(self, results: Results) -> Path:
+        """The page, report.html."""
+        page = results.folder.path / "report.html"
+        return write_page(page, results.records, failures=results.failures, kind=KIND)

@@ -28,8 +28,10 @@ from mechassay.report.nats import nats, summary
 from mechassay.report.page import render
 from mechassay.report.sections import broken, table_sections
 from mechassay.report.tables import NOTHING, Table
-from mechassay.runs.adversarial import AdversarialJob, AdversarialRun, write_report
+from mechassay.runs.adversarial import AdversarialJob
+from mechassay.runs.adversarial_study import AdversarialStudy
 from mechassay.runs.adversarial_verdict import Closeness, closeness, keep, kept, other_model
+from mechassay.runs.execute import Here, done, prepare
 from mechassay.runs.folder import write_text
 from mechassay.tasks.docstring import RANDOM
 from mechassay.tasks.greater_than import GreaterThan
@@ -131,11 +133,11 @@ class PaperRun:
             if getattr(self, name) < 1:
                 raise BadUsage(f"{name} must be 1 or more; got {getattr(self, name)}.")
         for plan in self.plans().values():
-            plan.check()
+            plan.refuse()
 
-    def plans(self) -> dict[str, AdversarialRun]:
+    def plans(self) -> dict[str, AdversarialJob]:
         """The runs by the name of their folder: "ioi-unmatched" and so on."""
-        found: dict[str, AdversarialRun] = {}
+        found: dict[str, AdversarialJob] = {}
         kinds = {"ioi": NEW_NAMES, "greater-than": None, "docstring": RANDOM}
         for task in TASKS:
             model = self.docstring_model if task == "docstring" else self.model
@@ -150,7 +152,7 @@ class PaperRun:
                 "matched": (n_matched, n_matched),
             }
             for pairs, (n_clean, n_corrupted) in sizes.items():
-                found[f"{task}-{pairs}"] = AdversarialRun(
+                found[f"{task}-{pairs}"] = AdversarialJob(
                     model=model,
                     task=PROMPTS[pairs][task],
                     circuits=(f"canonical:{task}",),
@@ -196,31 +198,33 @@ def run_paper(run: PaperRun, output: Path, load: Load, *, progress: Progress = B
     records: dict[str, Record] = {}
     failures: list[Failure] = []
     verdicts: dict[str, Closeness] = {}
-    models: dict[tuple[str, bool], Model | MechassayError] = {}
+    held: dict[tuple[str, bool], Model | MechassayError] = {}
 
-    def loaded(plan: AdversarialRun) -> Model:
+    def loaded(plan: AdversarialJob) -> Model:
         key = (plan.model, plan.prepend_bos)
-        if key not in models:
+        if key not in held:
             # What cannot be loaded is not tried again.
             try:
-                models[key] = load(*key)
+                held[key] = load(*key)
             except MechassayError as error:
-                models[key] = error
-        found = models[key]
+                held[key] = error
+        found = held[key]
         if isinstance(found, MechassayError):
             raise found
         return found
 
     for name, plan in run.plans().items():
         try:
-            job = AdversarialJob(
-                plan, output / name, lambda plan=plan: loaded(plan), progress=progress
-            )
-            (records[name],) = job.records()
-            write_report(job.folder, [records[name]])
+            models = {plan.model: loaded(plan)}
+            bench = prepare(plan, output / name, models=models, progress=progress)
+            results = done(plan, bench, Here())
+            for failure in results.failures:
+                raise MechassayError(failure.message)
+            plan.report(results)
+            (records[name],) = results.records
             task, _, pairs = name.rpartition("-")
             if pairs == "unmatched":
-                verdicts[task] = _verdict(job, task)
+                verdicts[task] = _verdict(AdversarialStudy(plan, bench), task)
         except Exception as error:
             failures.append(failure_of({"run": name}, error))
     if not records and failures:
@@ -230,7 +234,7 @@ def run_paper(run: PaperRun, output: Path, load: Load, *, progress: Progress = B
     return result
 
 
-def _verdict(job: AdversarialJob, task: str) -> Closeness:
+def _verdict(job: AdversarialStudy, task: str) -> Closeness:
     """Whether table 3 is closer to the circuit or to the empty circuit; a finished folder knows."""
     file, digest = job.folder.path / "verdict.json", DivergenceFile.file_hash(job.values_file)
     found = kept(file, digest)

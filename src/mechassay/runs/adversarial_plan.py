@@ -6,8 +6,8 @@ from __future__ import annotations
 
 import json
 import math
-from dataclasses import dataclass, fields
-from typing import Any
+from dataclasses import dataclass, replace
+from typing import Annotated, Any
 
 from mechassay.adversarial.controls import SIDE
 from mechassay.adversarial.fields import parse_same, parse_where
@@ -15,26 +15,32 @@ from mechassay.adversarial.statistics import LEAST_EFFECT, parse_map
 from mechassay.circuits.ablation import ABLATIONS
 from mechassay.circuits.pairing import check_pairing
 from mechassay.circuits.spec import CircuitSpec
-from mechassay.errors import BadUsage, UnknownName
+from mechassay.errors import BadUsage, one_of
+from mechassay.models.model import check_dtype
 from mechassay.objectives import load_objective
-from mechassay.runs.names import task_named
+from mechassay.runs import options
+from mechassay.runs.job import option
 from mechassay.stats.bounds import check_share
-from mechassay.stats.design import DESIGN_KINDS
+from mechassay.stats.design import DESIGN_KINDS, DesignKind
 from mechassay.stats.summary import PERCENTILES
 from mechassay.tasks.task import Task, settings_of
 
 ABOVE = (0.01, 0.1, 1.0, 5.0)
 PAIRED = "counterfactual"
-"""The one ablation that a corrupted prompt has a part in here."""
+"""The only ablation that uses the corrupted prompt."""
+MODEL_HELP = "Packaged model, ground truth, hub id, local folder or .gguf file."
+CIRCUIT_HELP = (
+    "canonical:NAME, truth, full, empty, random@SIZE, random-paths@SIZE, METHOD@SIZE (found on the"
+    " train split), FILE.safetensors@SIZE, FILE.json or FILE.pt. SIZE: edges (500) or a share of"
+    " them (0.01); then :greedy to grow it from the logits. Repeat for several."
+)
 
 
 @dataclass(frozen=True)
-class AdversarialRun:
-    """What to run. The fields are the plan that is stored with the results.
+class AdversarialPlan:
+    """What an adversarial run does.
 
     Attributes:
-        task: by a name that commands take, or the task itself. The plan has its name, version and
-            settings.
         circuits: as they are typed, see `circuits.spec`.
         design: grid, matched or independent.
         n_clean, n_corrupted: prompts of each pool; only a grid's may differ.
@@ -53,32 +59,79 @@ class AdversarialRun:
             circuit's 99th percentile.
     """
 
-    model: str
-    task: str | Task
-    circuits: tuple[str, ...]
-    design: str = "grid"
-    n_clean: int = 1000
-    n_corrupted: int = 1000
-    same: tuple[str, ...] = ()
-    where: tuple[str, ...] = ()
-    enumerate_all: bool = False
-    split: str = "test"
-    counterfactual: str | None = None
-    ablation: str = PAIRED
-    train_limit: int = 100
-    objective: str | None = None
-    pairing: str = "matched"
-    dtype: str = "float32"
-    prepend_bos: bool = False
-    seed: int = 0
-    percentiles: tuple[float, ...] = PERCENTILES
-    above: tuple[float, ...] = ABOVE
-    worst: int = 10
-    controls: int = SIDE
-    n_resamples: int = 1000
-    n_permutations: int = 2000
-    heat_maps: tuple[str, ...] = ()
-    least_effect: float = LEAST_EFFECT
+    model: Annotated[str, replace(options.MODELS, help=MODEL_HELP)]
+    task: Annotated[str, options.TASKS]
+    circuits: Annotated[tuple[str, ...], option(CIRCUIT_HELP, "--circuit", "-c")]
+    design: Annotated[
+        DesignKind | None,
+        option(
+            "Each clean with each corrupted prompt, each with its own, or pairs drawn anew; grid if"
+            " not given, matched with --enumerate."
+        ),
+    ] = None
+    n_clean: Annotated[int, option("Clean prompts.")] = 1000
+    n_corrupted: Annotated[
+        int | None, option("Corrupted prompts of a grid; as many as clean ones if not given.")
+    ] = None
+    same: Annotated[
+        tuple[str, ...],
+        option("Only pairs of a grid whose prompts agree in this field: template, object. Repeat."),
+    ] = ()
+    where: Annotated[
+        tuple[str, ...], option("Only prompts with this value of a field: FIELD=VALUE. Repeat.")
+    ] = ()
+    enumerate_all: Annotated[
+        bool,
+        option(
+            "All matched pairs of the split, where a task has finitely many (greater-than).",
+            "--enumerate",
+        ),
+    ] = False
+    split: Annotated[str, option("Split to evaluate on: train, validation or test.")] = "test"
+    counterfactual: Annotated[str | None, options.COUNTERFACTUAL] = None
+    ablation: Annotated[str, options.ABLATION] = PAIRED
+    train_limit: Annotated[int, option("Pairs that methods find circuits on.")] = 100
+    objective: Annotated[str | None, options.OBJECTIVE] = None
+    pairing: Annotated[str, options.PAIRING] = "matched"
+    dtype: Annotated[str, options.DTYPE] = "float32"
+    prepend_bos: Annotated[bool, options.BOS] = False
+    seed: Annotated[int, options.SEED] = 0
+    percentiles: Annotated[
+        tuple[float, ...], option("Percentile of the tables, as a share. Repeat.", "--percentile")
+    ] = PERCENTILES
+    above: Annotated[
+        tuple[float, ...], option("Threshold in nats: how often it is exceeded. Repeat.")
+    ] = ABOVE
+    worst: Annotated[
+        int, option("How many of the worst pairs to show, each run again by itself.")
+    ] = 10
+    controls: Annotated[
+        int,
+        option("Prompts of each pool that controls are run on; of single pairs its square."),
+    ] = SIDE
+    n_resamples: Annotated[int, option("Of the bootstrap of a grid.", "--resamples")] = 1000
+    n_permutations: Annotated[int, option("Of the tests of labels.", "--permutations")] = 2000
+    heat_maps: Annotated[
+        tuple[str, ...],
+        option(
+            "Two fields to draw a heat map of: place,object or noun,'corrupted noun'. Repeat.",
+            "--heat-map",
+        ),
+    ] = ()
+    least_effect: Annotated[
+        float,
+        option("Share of the empty circuit's 99th percentile that a label must be worse by."),
+    ] = LEAST_EFFECT
+
+    def __post_init__(self) -> None:
+        fields = tuple(name for text in self.same for name in parse_same(text))
+        filled = {
+            "design": self.design or ("matched" if self.enumerate_all else "grid"),
+            "n_corrupted": self.n_clean if self.n_corrupted is None else self.n_corrupted,
+            "same": fields,
+        }
+        for name, value in filled.items():
+            object.__setattr__(self, name, value)
 
     @property
     def paired(self) -> bool:
@@ -88,28 +141,18 @@ class AdversarialRun:
     @property
     def drawn_as(self) -> str:
         """The design that the statistics see: clean prompts alone are independent."""
-        return self.design if self.paired else "independent"
+        return (self.design or "grid") if self.paired else "independent"
 
-    def plan(self) -> dict[str, Any]:
-        """The plan as plain values, with hashes of the files that circuits come from."""
-        values = {each.name: getattr(self, each.name) for each in fields(self)}
-        plain = {
-            key: list(value) if isinstance(value, tuple) else value for key, value in values.items()
-        }
-        plain["task"] = task_plan(self.load_task())
-        files = {text: CircuitSpec.parse(text).file_hash for text in self.circuits}
-        return {**plain, "files": {text: digest for text, digest in files.items() if digest}}
+    def refuse(self) -> None:
+        """Refuse settings that cannot be run.
 
-    def load_task(self) -> Task:
-        """The task itself; see `task_named` for errors."""
-        return task_named(self.task) if isinstance(self.task, str) else self.task
-
-    def check(self) -> None:
-        """Refuse what cannot be run; see `runs.adversarial.AdversarialJob`."""
-        if self.design not in DESIGN_KINDS:
-            raise UnknownName("design", self.design, DESIGN_KINDS)
-        if self.ablation not in ABLATIONS:
-            raise UnknownName("ablation", self.ablation, ABLATIONS)
+        Raises:
+            BadUsage, UnknownName: there is one.
+        """
+        one_of("design", self.drawn_as, DESIGN_KINDS)
+        one_of("design", self.design or "", DESIGN_KINDS)
+        one_of("ablation", self.ablation, ABLATIONS)
+        check_dtype(self.dtype)
         if self.ablation == "resample":
             raise BadUsage(
                 "Resample ablation pairs each prompt with another clean one: take --ablation"
@@ -147,7 +190,7 @@ class AdversarialRun:
         """Refuse pairs that a design does not have."""
         if self.design != "grid" and self.n_clean != self.n_corrupted:
             raise BadUsage(
-                f"{self.design.capitalize()} pairs need pools of one size; got {self.n_clean} and"
+                f"{self.drawn_as.capitalize()} pairs need pools of one size; got {self.n_clean} and"
                 f" {self.n_corrupted} prompts."
             )
         if self.enumerate_all and not (self.design == "matched" and self.paired):
@@ -156,7 +199,8 @@ class AdversarialRun:
                 " matched."
             )
         parse_where(self.where)
-        parse_same(",".join(self.same))
+        if self.same:
+            parse_same(",".join(self.same))
         if self.same and not (self.design == "grid" and self.paired):
             raise BadUsage(
                 "--same chooses among the pairs of a grid with counterfactual ablation; got"

@@ -7,7 +7,7 @@ from __future__ import annotations
 import dataclasses
 import time
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from jaxtyping import Float
@@ -19,17 +19,15 @@ from mechassay.adversarial.fields import fields_of
 from mechassay.adversarial.pools import TEMPLATE, Pool, worst_apart
 from mechassay.adversarial.statistics import chosen_maps, heat_map, histogram
 from mechassay.adversarial.worst import WorstCase, cases_at, disagreements, largest, random_cases
+from mechassay.circuits.spec import FoundCircuit
 from mechassay.models.constants import constants_of
 from mechassay.records import Check, Measure, Record, Spec, Table, Values, provenance
 from mechassay.runs import adversarial_tables as tables
+from mechassay.runs.adversarial_study import AdversarialStudy
 from mechassay.runs.adversarial_tables import EMPTY, RESULT, Rows
 from mechassay.stats.groups import Field
 from mechassay.stats.resampled import Half, split_by
 from mechassay.tasks.task import settings_of
-
-if TYPE_CHECKING:
-    from mechassay.circuits.spec import FoundCircuit
-    from mechassay.runs.adversarial import AdversarialJob
 
 KIND = "adversarial"
 DECIMALS = 4
@@ -56,22 +54,22 @@ class _Alone(NamedTuple):
 class RecordMaker:
     """Records of the circuits of one run."""
 
-    def __init__(self, job: AdversarialJob) -> None:
-        self.job = job
-        self.empty = self._summary(job.values.corrupted, np.random.default_rng(job.run.seed))
+    def __init__(self, study: AdversarialStudy) -> None:
+        self.study = study
+        self.empty = self._summary(study.values.corrupted, np.random.default_rng(study.run.seed))
 
     def _summary(
         self, values: Float[np.ndarray, "*pairs"], rng: np.random.Generator
     ) -> tuple[Sequence[Rows], Sequence[Rows]]:
         """Rows of the distribution, and of shares above thresholds."""
-        statistics = self.job.statistics
+        statistics = self.study.statistics
         return statistics.table(values, rng), statistics.exceedance(values, rng)
 
     def record(self, number: int) -> Record:
         """The record of the circuit that was asked for at that place."""
         begin = time.perf_counter()
-        run, empty = self.job.run, self.job.values.corrupted
-        each, values = self.job.circuits[number], self.job.values.circuits[number]
+        run, empty = self.study.run, self.study.values.corrupted
+        each, values = self.study.circuits[number], self.study.values.circuits[number]
         # Each circuit has its own stream, so that what is done already changes nothing.
         rng = np.random.default_rng((run.seed, number))
         alone = self._alone(each, values, np.random.default_rng((run.seed, number, RANDOM_CASES)))
@@ -79,28 +77,28 @@ class RecordMaker:
         fields = self._fields(values)
         # What is rounding is no difference between labels.
         rounded = np.round(values, DECIMALS)
-        groups = self.job.statistics.groups(rounded, empty, fields, rng)
+        groups = self.study.statistics.groups(rounded, empty, fields, rng)
         maps = [
             heat_map(rounded, empty, two)
-            for two in chosen_maps(fields, groups, values.ndim, self.job.heat_maps)
+            for two in chosen_maps(fields, groups, values.ndim, self.study.heat_maps)
         ]
         halves, templates = self._split(values, empty)
         random, sizes = self._random_circuits(each)
-        model, chosen, n = self.job.model, self.job.folder.selections(), len(each.circuit)
+        model, chosen, n = self.study.model, self.study.folder.selections(), len(each.circuit)
         checks = self._checks(each, alone)
         broken = dict.fromkeys(check.says for check in checks if not check.passed)
         measures = _measures(summary, exceedance, values, empty, Tolerance.of(model.dtype))
         seconds = round(time.perf_counter() - begin, 3)
         return Record(
             kind=KIND,
-            cell={"model": model.name, "task": self.job.task.name, "method": each.text},
+            cell={"model": model.name, "task": self.study.task.name, "method": each.text},
             specs={
                 "model": Spec(
                     name=model.name, args={"family": model.family, "n_edges": model.graph.n_edges}
                 ),
                 "task": Spec(
-                    name=self.job.task.name,
-                    version=self.job.task.version,
+                    name=self.study.task.name,
+                    version=self.study.task.version,
                     args={**self._task(), "templates": templates},
                 ),
                 "method": Spec(
@@ -127,10 +125,10 @@ class RecordMaker:
             checks=checks,
             values=Values(
                 unit="pair",
-                file=self.job.values_file.name,
-                sha256=DivergenceFile.file_hash(self.job.values_file),
+                file=self.study.values_file.name,
+                sha256=DivergenceFile.file_hash(self.study.values_file),
             ),
-            realised={"evaluate_seconds": self.job.seconds, "analyse_seconds": seconds},
+            realised={"evaluate_seconds": self.study.seconds, "analyse_seconds": seconds},
             data=chosen,
             warnings=[*broken, *self._cautions(each)],
             provenance=provenance(
@@ -143,16 +141,16 @@ class RecordMaker:
 
     def _fields(self, values: Float[np.ndarray, "*pairs"]) -> list[Field]:
         """The fields by which labels are compared."""
-        tokenizer, pools = self.job.model.tokenizer, self.job.pools
+        tokenizer, pools = self.study.model.tokenizer, self.study.pools
         assert tokenizer is not None, "pools are made with a tokenizer"
-        corrupted = pools[1] if self.job.run.paired else None
+        corrupted = pools[1] if self.study.run.paired else None
         fields = fields_of(pools[0], corrupted, tokenizer, grid=values.ndim == 2)
         return [self._within(field) for field in fields]
 
     def _histogram(self, each: FoundCircuit, values: Float[np.ndarray, "*pairs"]) -> Table:
         """In the range of the circuit's own values, and in that of all."""
-        empty = self.job.values.corrupted
-        paths = self.job.controls.paths[len(each.circuit.pruned())]
+        empty = self.study.values.corrupted
+        paths = self.study.controls.paths[len(each.circuit.pruned())]
         own = float(max(np.nanmax(values), 0.0))
         most = float(max(own, np.nanmax(empty), np.nanmax(paths)))
         ranges = {"own": own, "all": most}
@@ -162,25 +160,25 @@ class RecordMaker:
 
     def _prompts(self) -> dict[str, Pool]:
         """The prompts of each side that a pair has."""
-        clean, corrupted = self.job.pools
-        return {"clean": clean, **({"corrupted": corrupted} if self.job.run.paired else {})}
+        clean, corrupted = self.study.pools
+        return {"clean": clean, **({"corrupted": corrupted} if self.study.run.paired else {})}
 
     def _task(self) -> dict[str, Any]:
-        run = self.job.run
+        run = self.study.run
         return {
             "split": run.split,
             "counterfactual": (
-                run.counterfactual or self.job.task.counterfactual_for(self.job.model.tokenizer)
+                run.counterfactual or self.study.task.counterfactual_for(self.study.model.tokenizer)
             ),
             "design": run.design if run.paired else "clean prompts",
             "population": run.enumerate_all,
             "ablation": run.ablation,
-            "n_clean": len(self.job.pools[0]),
-            **({"n_corrupted": len(self.job.pools[1])} if run.paired else {}),
+            "n_clean": len(self.study.pools[0]),
+            **({"n_corrupted": len(self.study.pools[1])} if run.paired else {}),
             **({"same": ", ".join(run.same)} if run.same else {}),
             **({"where": ", ".join(run.where)} if run.where else {}),
             "least_effect": run.least_effect,
-            **settings_of(self.job.task),
+            **settings_of(self.study.task),
         }
 
     def _split(
@@ -191,10 +189,10 @@ class RecordMaker:
         """
         if values.ndim != 2:
             return [], 0
-        sides = [pool.labels(TEMPLATE) for pool in self.job.pools]
+        sides = [pool.labels(TEMPLATE) for pool in self.study.pools]
         if sides[0] is None or sides[1] is None:
             return [], None
-        run = self.job.run
+        run = self.study.run
         halves = split_by(values, empty, sides[0], sides[1], run.seed, run.n_resamples)
         return halves, len({*sides[0], *sides[1]})
 
@@ -203,12 +201,11 @@ class RecordMaker:
         found: list[str] = []
         if not len(each.circuit.pruned()):
             found.append("No path leads from input to logits: this is the empty circuit.")
-        if "split" in each.about and each.about["split"] == self.job.run.split:
-            found.append(
-                f"The circuit was found on the split {self.job.run.split} that it is evaluated on."
-            )
-        if not any(pool.fields for pool in self.job.pools):
-            found.append(NO_FIELDS_TEXT.format(self.job.task.name))
+        split = self.study.run.split
+        if each.about.get("split") == split:
+            found.append(f"The circuit was found on the split {split} that it is evaluated on.")
+        if not any(pool.fields for pool in self.study.pools):
+            found.append(NO_FIELDS_TEXT.format(self.study.task.name))
         return found
 
     def _alone(
@@ -217,7 +214,7 @@ class RecordMaker:
         """The worst pairs, those of different prompts, and some random ones,
         each run again by itself.
         """
-        job = self.job
+        job = self.study
         ablated = None if job.run.paired else constants_of(job.constants)
         texts = [[prompt.text for prompt in pool.prompts] for pool in job.pools]
         worst, distinct = (
@@ -245,7 +242,7 @@ class RecordMaker:
         """A field whose labels are compared within the strata of a restricted grid:
         only there do prompts have the same partners.
         """
-        part = self.job.part
+        part = self.study.part
         if part is None:
             return field
         codes = (part.clean if field.side == "clean" else part.corrupted).tolist()
@@ -257,7 +254,7 @@ class RecordMaker:
 
     def _random_circuits(self, each: FoundCircuit) -> tuple[dict[str, Sequence[Rows]], Table]:
         """The distributions of random circuits of the circuit's size, and what was run of them."""
-        found, n, live = self.job.controls, len(each.circuit), len(each.circuit.pruned())
+        found, n, live = self.study.controls, len(each.circuit), len(each.circuit.pruned())
         drawn = {
             "control:random": (n, found.n_live[n], found.random[n]),
             "control:random-paths": (found.n_edges[live], found.n_edges[live], found.paths[live]),
@@ -268,7 +265,7 @@ class RecordMaker:
                 "edges": edges,
                 "live": on_a_path,
                 "pairs": int((~np.isnan(values)).sum()),
-                "seed": self.job.run.seed,
+                "seed": self.study.run.seed,
             }
             for of, (edges, on_a_path, values) in drawn.items()
         ]
@@ -277,17 +274,17 @@ class RecordMaker:
 
     def _random(self, part: Float[np.ndarray, "*part"]) -> Sequence[Rows]:
         """The distribution of a random circuit on the part of the pairs it is run on."""
-        drawn = self.job.part
+        drawn = self.study.part
         if drawn is not None:
             rows, columns = first_part(
-                drawn, self.job.values.corrupted.shape, self.job.run.controls
+                drawn, self.study.values.corrupted.shape, self.study.run.controls
             )
             drawn = drawn.select(rows.tolist(), columns.tolist())
-        n_resamples = min(200, self.job.run.n_resamples)
+        n_resamples = min(200, self.study.run.n_resamples)
         statistics = dataclasses.replace(
-            self.job.statistics, population=False, n_resamples=n_resamples, part=drawn
+            self.study.statistics, population=False, n_resamples=n_resamples, part=drawn
         )
-        return statistics.table(part, np.random.default_rng(self.job.run.seed))
+        return statistics.table(part, np.random.default_rng(self.study.run.seed))
 
     def _checks(self, each: FoundCircuit, alone: _Alone) -> list[Check]:
         """Every control with a known answer, and what it means if it fails."""
@@ -305,7 +302,7 @@ class RecordMaker:
             else ""
         )
         return [
-            *(self._known(check) for check in self.job.controls.checks),
+            *(self._known(check) for check in self.study.controls.checks),
             _alone_check(f"worst pairs of {each.text}", alone.worst, cases, again),
             _alone_check(f"random pairs of {each.text}", alone.drawn, alone.drawn, again),
             self._corruption(),
@@ -315,7 +312,9 @@ class RecordMaker:
         """The full and the empty circuit."""
         answers = {"full": "KL = 0", "empty": "the KL of the model on the corrupted prompt"}
         empty = (
-            "the model on the corrupted prompt" if self.job.run.paired else "its values in the run"
+            "the model on the corrupted prompt"
+            if self.study.run.paired
+            else "its values in the run"
         )
         said = (
             f"The {check.name} circuit does not give {answers[check.name]}: {check.n_wrong:,} of"
@@ -334,9 +333,9 @@ class RecordMaker:
 
     def _corruption(self) -> Check:
         """The corrupted prompt has to change what the model says."""
-        values = self.job.values.corrupted
+        values = self.study.values.corrupted
         n, largest = int((~np.isnan(values)).sum()), float(np.nanmax(values))
-        same = largest <= Tolerance.of(self.job.model.dtype).absolute
+        same = largest <= Tolerance.of(self.study.model.dtype).absolute
         said = (
             f"Without any circuit the divergence is at most {max(largest, 0.0):.1g} nats, on all"
             " pairs: the model says the same after clean and corrupted prompts, and every circuit"

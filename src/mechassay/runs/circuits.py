@@ -139,11 +139,11 @@ class CircuitsJob:
         models = tuple(dict.fromkeys(name for names in named for name in names))
         object.__setattr__(self, "models", models)
 
-    def versions(self) -> dict[str, int]:
+    def versions(self, bench: Bench) -> dict[str, int]:
         """Versions of definitions, which are part of the plan."""
         return {"profile_version": VERSIONS[self.profile]}
 
-    def check(self) -> None:
+    def check(self, bench: Bench) -> None:
         """See `Job.check`."""
         one_of("profile", self.profile, get_args(Profile))
         one_of("stage", self.stage, get_args(Stage))
@@ -172,7 +172,7 @@ class CircuitsJob:
             if names.count(name) > 1:
                 raise BadUsage(f"Two rankings are called {name!r}; rename one of the files.")
         for task in self.tasks:
-            task_named(task)
+            bench.task(task)
         for model in self.models:
             if not self.tasks_of(model):
                 raise BadUsage(

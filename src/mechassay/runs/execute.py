@@ -107,9 +107,10 @@ def prepare(
         asked = getattr(job, what, ()) if what in known else (getattr(job, what[:-1], ""),)
         for name in sorted(given - set(asked)):
             raise BadUsage(f"{what} has {name!r}, which the job does not name.")
-    job.check()
-    folder = RunFolder.open(Path(output), plan_of(job), growing=job.grows, free=free_fields(job))
-    return Bench(folder, device, progress, models=models, tasks=tasks)
+    bench = Bench(RunFolder(Path(output)), device, progress, models=models, tasks=tasks)
+    job.check(bench)
+    RunFolder.open(Path(output), plan_of(job, bench), growing=job.grows, free=free_fields(job))
+    return bench
 
 
 def batches_of(job: Any, folder: RunFolder | None = None) -> list[list[Cell]]:

@@ -98,7 +98,11 @@ class Job(Protocol):
     kind: ClassVar[str]
     grows: ClassVar[tuple[str, ...]]
 
-    def check(self) -> None:
+    def versions(self, bench: Bench) -> Mapping[str, Any]:
+        """What else is part of the plan: versions of definitions, hashes of files."""
+        ...
+
+    def check(self, bench: Bench) -> None:
         """Refuse everything that is wrong with what was typed, before a folder or model is touched.
 
         Raises:
@@ -132,17 +136,18 @@ JOBS = Registry(
     {
         "circuits": "mechassay.runs.circuits:CircuitsJob",
         "accuracy": "mechassay.runs.accuracy:AccuracyJob",
+        "adversarial": "mechassay.runs.adversarial:AdversarialJob",
     },
     plural="jobs",
 )
 """Jobs by the kind that plan.json names."""
 
 
-def plan_of(job: Any) -> dict[str, Any]:
+def plan_of(job: Any, bench: Bench) -> dict[str, Any]:
     """What plan.json holds of a job: its kind, its fields but secret ones, and its versions."""
     fields = [name for name, about in options_of(job).items() if about.role != "secret"]
     plan = {name: getattr(job, name) for name in fields}
-    return {"kind": job.kind, **plan, **getattr(job, "versions", dict)()}
+    return {"kind": job.kind, **plan, **job.versions(bench)}
 
 
 def free_fields(job: Any) -> tuple[str, ...]:

@@ -1,0 +1,35 @@
+"""Adversarial runs on a model in memory, for tests that look at their parts."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from mechassay.models.model import Model
+from mechassay.progress import SILENT
+from mechassay.records import Record
+from mechassay.runs.adversarial import AdversarialJob
+from mechassay.runs.adversarial_records import RecordMaker
+from mechassay.runs.adversarial_study import AdversarialStudy
+from mechassay.runs.execute import prepare
+
+
+def study(job: AdversarialJob, out: Path, model: Model | None) -> AdversarialStudy:
+    """What the cells of a job share; without a model, it is loaded by its name."""
+    models = {} if model is None else {job.model: model}
+    return AdversarialStudy(job, prepare(job, out, models=models, progress=SILENT))
+
+
+def records_of(study: AdversarialStudy) -> list[Record]:
+    """The record of every circuit; those in the folder are read, the others made and kept."""
+    job, folder, maker = study.run, study.folder, None
+    assert isinstance(job, AdversarialJob)
+    records: list[Record] = []
+    for number, cell in enumerate(job.cells()):
+        record = folder.record(cell.name)
+        if record is None:
+            maker = maker or RecordMaker(study)
+            folder.save_record(cell.name, maker.record(number))
+            record = folder.record(cell.name)
+        assert record is not None
+        records.append(record)
+    return records
