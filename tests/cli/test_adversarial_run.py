@@ -93,7 +93,7 @@ def test_controls_that_fail_are_exit_code_1(
         done.code == 1 and "controls fail: truth: The full circuit does not give KL = 0" in done.err
     )
     page = (tmp_path / "out" / "report.html").read_text("utf-8")
-    assert page.index("Controls fail") < page.index("</header>")
+    assert page.index("Controls fail") < page.index("<h2>")
 
 
 @pytest.mark.parametrize(
@@ -231,7 +231,7 @@ def test_all_matched_pairs(
     record = json.loads((tmp_path / "out" / "records").glob("*.json").__next__().read_text("utf-8"))
     n = GreaterThan().population("test")
     assert (
-        record["task"]["args"]["population"]
+        record["specs"]["task"]["args"]["population"]
         and {each["n"] for each in record["measures"]} == {n}
         and 80 < n < 200
     )
@@ -286,8 +286,8 @@ def test_the_paper(run: Run, small_gpt2: Path, tmp_path: Path) -> None:
         (out / "ioi-matched" / "records").glob("*.json").__next__().read_text("utf-8")
     )
     assert (
-        record["method"]["args"]["edges"] == 963
-        and record["task"]["args"]["counterfactual"] == "new_names_abc_counterfactual"
+        record["specs"]["method"]["args"]["edges"] == 963
+        and record["specs"]["task"]["args"]["counterfactual"] == "new_names_abc_counterfactual"
     )
     assert float(means[1][1]) == pytest.approx(record["measures"][0]["value"], rel=0.01)
     page = (out / "report.html").read_text("utf-8")
@@ -358,8 +358,8 @@ def test_the_docstring_circuit_of_the_paper(
         .read_text("utf-8")
     )
     assert (
-        record["method"]["args"]["edges"] == 24
-        and record["task"]["args"]["counterfactual"] == "random_random_counterfactual"
+        record["specs"]["method"]["args"]["edges"] == 24
+        and record["specs"]["task"]["args"]["counterfactual"] == "random_random_counterfactual"
     )
     page = (tmp_path / "out" / "report.html").read_text("utf-8")
     assert "What failed" in page and "12.07" in page and "14.64" not in page

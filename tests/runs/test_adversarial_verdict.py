@@ -106,7 +106,7 @@ def test_too_few_prompts() -> None:
         == "cannot be told: 99 prompts a side are too few for the 95th percentile, which takes 100"
     )
     assert verdict_text("ioi", found) == f"ioi: what table 3 is closer to {found.closer_to}."
-    assert verdict_grid({"ioi": found}).rows[0][2:] == ("–",) * 4
+    assert verdict_grid({"ioi": found}).texts[0][2:] == ("–",) * 4
 
 
 def test_other_models() -> None:

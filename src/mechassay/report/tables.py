@@ -119,7 +119,7 @@ def _print(table: Table, console: Console) -> None:
     beside = console.width >= WIDE
     whole = [row for row in table.rows if len(row.cells) == len(table.columns)]
     cells = [[_cell(text, beside) for text in row.cells] for row in whole]
-    shown = _fitting(table.columns, cells, console.width)
+    shown, fits = _fitting(table.columns, cells, console.width)
     caption = escape(table.caption) if table.caption else None
     drawn = RichTable(title=escape(table.title) or None, title_justify="left", caption=caption)
     for place in shown:
@@ -127,7 +127,7 @@ def _print(table: Table, console: Console) -> None:
         drawn.add_column(
             escape(column.heading),
             justify="right" if column.numeric else "left",
-            no_wrap=column.numeric,
+            no_wrap=column.numeric and fits,
             overflow="fold",
         )
     for row, texts in zip(whole, cells, strict=True):
@@ -145,8 +145,10 @@ def _cell(text: str, beside: bool) -> str:
     return plain if beside else plain.replace(" [", "\n[")
 
 
-def _fitting(columns: Sequence[Column], cells: Sequence[Sequence[str]], width: int) -> list[int]:
-    """The columns that fit a console, in their order."""
+def _fitting(
+    columns: Sequence[Column], cells: Sequence[Sequence[str]], width: int
+) -> tuple[list[int], bool]:
+    """The columns that a console shows, in their order, and whether they fit."""
     widths = [
         max(
             len(line)
@@ -159,6 +161,6 @@ def _fitting(columns: Sequence[Column], cells: Sequence[Sequence[str]], width: i
     while sum(widths[place] + 3 for place in shown) + 1 > width:
         last = max(shown, key=lambda place: (columns[place].optional, place))
         if not columns[last].optional:
-            break
+            return shown, False
         shown.remove(last)
-    return shown
+    return shown, True
