@@ -133,8 +133,8 @@ def test_a_mistake_does_not_claim_the_folder(
 ) -> None:
     out = tmp_path / "out"
     assert run(*TRUTH, *mistake, "-o", out).code == 2 and (out / "plan.json").is_file()
-    done = run(*TRUTH, *SMALL, "-c", "empty", "-o", out, "--permutations", "5", "--dtype", "nope")
-    assert done.code == 2 and "dtype must be one of" in done.line
+    done = run(*TRUTH, *SMALL, "-c", "empty", "-o", out, "--permutations", "5", "--device", "no")
+    assert done.code == 2 and "device must be" in done.line
     assert json.loads((out / "plan.json").read_text("utf-8"))["circuits"] == ["empty"]
 
 

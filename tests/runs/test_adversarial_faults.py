@@ -153,11 +153,10 @@ def test_records_of_another_file_are_refused(model: Model, tmp_path: Path) -> No
     job.folder.record_file("truth").unlink()
     changed = DivergenceFile(job.values.names, job.values.circuits * 2, job.values.corrupted)
     changed.save(job.values_file)
-    again = study(run, tmp_path, model)
     with pytest.raises(
         BadFile, match=r"values.parquet: is not the file that the record of random@0.5 was made of"
     ):
-        records_of(again)
+        study(run, tmp_path, model)
 
 
 def test_divergences_that_are_not_finite_are_refused(

@@ -89,7 +89,7 @@ class AdversarialPlan:
     ] = False
     split: Annotated[str, option("Split to evaluate on: train, validation or test.")] = "test"
     counterfactual: Annotated[str | None, options.COUNTERFACTUAL] = None
-    ablation: Annotated[str, options.ABLATION] = PAIRED
+    ablation: Annotated[str, options.PAIR_ABLATION] = PAIRED
     train_limit: Annotated[int, option("Pairs that methods find circuits on.")] = 100
     objective: Annotated[str | None, options.OBJECTIVE] = None
     pairing: Annotated[str, options.PAIRING] = "matched"

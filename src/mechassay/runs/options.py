@@ -29,10 +29,13 @@ OBJECTIVE = option(
     " task's own if not given."
 )
 KEEP = option("Only pairs whose prompts the model answers right.")
-ABLATION = option(
-    "What ablated edges carry: counterfactual, zero, resample, mean or positional-mean (of the"
-    " train pairs), or optimal (constants learned on them)."
+_ABLATED = (
+    "What ablated edges carry: counterfactual, zero, {}mean or positional-mean (of the train"
+    " pairs), or optimal (constants learned on them)."
 )
+ABLATION = option(_ABLATED.format("resample, "))
+PAIR_ABLATION = option(_ABLATED.format(""))
+"""Where prompts are paired by the design: resampling would pair them again."""
 PAIRING = option(
     "Corrupted prompts that a method looks for its circuit with: matched (each prompt's own),"
     " random (another example's, of equal length) or same-template (random, of the same template)."
