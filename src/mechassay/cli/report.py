@@ -1,4 +1,4 @@
-"""`mechassay report DIR` writes a run's pages again; `run-cells DIR` does a part of it."""
+"""`mechassay report DIR`: the pages of a run, or an index over runs; `run-cells`: a part of one."""
 
 from __future__ import annotations
 
@@ -8,12 +8,22 @@ from typing import Annotated
 import typer
 
 
-def report(folder: Annotated[Path, typer.Argument(help="The folder of a run.")]) -> None:
-    """Print a run's tables and write its report again from what the folder holds."""
+def report(
+    folder: Annotated[Path, typer.Argument(help="The folder of a run, or one that holds runs.")],
+) -> None:
+    """Print a run's tables and write its report again; over several runs, write an index.
+
+    The index has a row for each result, which leads to its run's report. It can be sorted and
+    filtered.
+    """
     from mechassay.cli.command import finish
     from mechassay.errors import BadFile
+    from mechassay.report.index import runs_below, write_index
     from mechassay.runs.previous import opened
 
+    if not (folder / "plan.json").is_file() and next(runs_below(folder), None) is not None:
+        typer.echo(f"Index: {write_index(folder)}")
+        return
     job, results = opened(folder)
     if not results.records:
         raise BadFile(f"{folder}: the run has no finished cells yet.")

@@ -99,12 +99,12 @@ def runs_below(folder: Path) -> Iterator[Run]:
 
 def _run(path: Path) -> Run:
     run = Run(path, [], [], [])
-    for file in sorted((path / "records").glob("*.json")):
+    for file in sorted((path / "records").rglob("*.json")):
         try:
             run.records.append(read_record(file))
         except BadFile as error:
             run.unreadable.append(str(error))
-    for file in (path / "failures.json", *sorted((path / "failures").glob("*.json"))):
+    for file in (path / "failures.json", *sorted((path / "failures").rglob("*.json"))):
         if not file.is_file():
             continue
         try:

@@ -255,11 +255,8 @@ class CircuitsJob:
                 line = f"{cell.of['method']}: {n_scores:,} scores in {file}; strongest: {names}"
                 console.print(line, soft_wrap=True, highlight=False, markup=False)
             return
-        kind = SUITE if self._is_suite() else KIND
+        kind = SUITE if len(results.groups) > 1 else KIND
         print_report(results.records, results.failures, console, kind)
-
-    def _is_suite(self) -> bool:
-        return len({cell.shares for cell in self.cells()}) > 1
 
     def report(self, results: Results) -> Path:
         """The page of a model and task, or one over all and a page for each; the tables in Markdown
@@ -268,7 +265,7 @@ class CircuitsJob:
         folder, page = results.folder.path, results.folder.path / "report.html"
         if self.stage == "localize":
             return folder / "scores"
-        groups = list(dict.fromkeys(cell.shares for cell in self.cells()))
+        groups = results.groups
         for group in groups:
             part = results.of(group)
             drawings = [

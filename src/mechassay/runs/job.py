@@ -211,6 +211,11 @@ class Results:
         """Cells without a result: skipped, or failed."""
         return [failure for _, failure in self.left]
 
+    @property
+    def groups(self) -> list[str]:
+        """The keys of the cells, in their order."""
+        return list(dict.fromkeys(cell.shares for cell, _ in (*self.done, *self.left)))
+
     def of(self, shares: str) -> Results:
         """The part of the cells of one key."""
         done = tuple((cell, record) for cell, record in self.done if cell.shares == shares)
