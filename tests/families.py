@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from tiny import FAMILIES
+from mechassay.testing.tiny import FAMILIES
 
 QUICK = ("gpt2", "llama", "gemma2")
 """They differ in most of what a decoder can get wrong."""

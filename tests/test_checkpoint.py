@@ -17,7 +17,7 @@ from mechassay.circuits.methods.method import Method
 from mechassay.circuits.methods.patching import PatchingMethod
 from mechassay.models import memory
 from mechassay.progress import SILENT
-from tiny import subject
+from mechassay.testing.tiny import subject
 
 
 def add_up(

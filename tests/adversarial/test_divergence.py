@@ -19,7 +19,7 @@ from mechassay.models.decoder import Decoder, Readout
 from mechassay.models.model import Model
 from mechassay.models.reference import exact_precision
 from mechassay.models.trace import trace
-from tiny import VOCABULARY, subject
+from mechassay.testing.tiny import VOCABULARY, subject
 
 FAMILIES = families(["gpt2", "neox", "llama", "qwen3", "gemma2", "gemma3"])
 

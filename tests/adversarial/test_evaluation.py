@@ -30,7 +30,7 @@ from mechassay.models.circuit_forward import circuit_runner
 from mechassay.models.model import Model
 from mechassay.pairs import Batch
 from mechassay.progress import SILENT
-from tiny import VOCABULARY, subject, write_attn_only
+from mechassay.testing.tiny import VOCABULARY, subject, write_attn_only
 
 LENGTH, N_CLEAN, N_CORRUPTED = 6, 5, 3
 

@@ -22,7 +22,7 @@ from mechassay.errors import BadFile, DiskFull, NonFinite
 from mechassay.examples import Prompt
 from mechassay.models.model import Model
 from mechassay.progress import SILENT, Advance
-from tiny import VOCABULARY, subject
+from mechassay.testing.tiny import VOCABULARY, subject
 
 LENGTH, N_CLEAN, N_CORRUPTED = 6, 5, 3
 

@@ -27,8 +27,8 @@ from mechassay.examples import Prompt, filled
 from mechassay.models.model import Model, make_model
 from mechassay.stats.groups import Field
 from mechassay.tasks.ioi import IOI
+from mechassay.testing.tiny import with_words
 from mechassay.truth.models import load_truth
-from tiny import with_words
 
 
 @pytest.fixture(scope="module")

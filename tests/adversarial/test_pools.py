@@ -20,8 +20,8 @@ from mechassay.models.model import Model, make_model
 from mechassay.tasks.greater_than import GreaterThan
 from mechassay.tasks.ioi import IOI
 from mechassay.tasks.task import Task
+from mechassay.testing.tiny import build, with_words
 from mechassay.truth.models import Truth, load_truth
-from tiny import build, with_words
 
 SIZES = MappingProxyType({"train": 10, "test": 10})
 

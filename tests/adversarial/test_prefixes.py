@@ -20,7 +20,7 @@ from mechassay.adversarial.prefixes import (
 )
 from mechassay.models.circuit_forward import circuit_runner
 from mechassay.models.trace import Contrast, trace
-from tiny import VOCABULARY, subject
+from mechassay.testing.tiny import VOCABULARY, subject
 
 PROMPTS = st.lists(st.lists(st.integers(0, 2), min_size=5, max_size=5), min_size=1, max_size=12)
 

@@ -16,7 +16,7 @@ from mechassay.errors import BadFile, BadUsage
 from mechassay.models.model import Model, make_model
 from mechassay.progress import SILENT, Progress
 from mechassay.tasks.ioi import IOI
-from tiny import with_words
+from mechassay.testing.tiny import with_words
 
 
 @pytest.fixture(scope="module")

@@ -31,8 +31,8 @@ from mechassay.progress import SILENT
 from mechassay.runs.robust import (
     check_apart,
 )
+from mechassay.testing.tiny import VOCABULARY, Subject, subject
 from mechassay.truth.models import load_truth
-from tiny import VOCABULARY, Subject, subject
 
 METHOD = EAPIGInputs(steps=2)
 LABELS = ["a", "b", "a", "b", "a", "b"]

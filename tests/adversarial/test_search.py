@@ -24,9 +24,9 @@ from mechassay.examples import Prompt, filled
 from mechassay.models.model import Model, make_model
 from mechassay.progress import SILENT
 from mechassay.stats.summary import expected_maximum
+from mechassay.testing.tiny import with_words
 from mechassay.truth.models import Truth, load_truth
 from mechassay.truth.tasks import NAMES
-from tiny import with_words
 
 PARTS = {"indirect_object": NAMES, "subject": NAMES, "subject_2": NAMES}
 

@@ -21,7 +21,7 @@ from mechassay.circuits.methods.eap_ig_activations import EAPIGActivations
 from mechassay.models.reference import exact_precision
 from mechassay.pairs import Batch
 from mechassay.progress import SILENT
-from tiny import Subject, subject
+from mechassay.testing.tiny import Subject, subject
 
 ALPHAS = (0.5, 1.0)
 SUBLAYERS = ["input", "a0", "m0", "a1", "m1", "a2", "m2"]

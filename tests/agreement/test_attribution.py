@@ -16,7 +16,7 @@ from mechassay.circuits.methods.exact import ExactPatching
 from mechassay.models.reference import Recording, ReferenceModel, exact_precision
 from mechassay.objectives import CrossEntropy, LogitDiff
 from mechassay.pairs import Batch
-from tiny import FAMILIES, Subject, subject
+from mechassay.testing.tiny import FAMILIES, Subject, subject
 
 
 @pytest.fixture(scope="module", params=FAMILIES)

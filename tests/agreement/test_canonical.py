@@ -27,7 +27,7 @@ from mechassay.models.model import Model
 from mechassay.models.reference import ReferenceModel, exact_precision
 from mechassay.models.trace import Contrast
 from mechassay.pairs import Batch
-from tiny import subject, token_pairs, write_attn_only
+from mechassay.testing.tiny import subject, token_pairs, write_attn_only
 
 
 @dataclass(frozen=True)

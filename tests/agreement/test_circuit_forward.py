@@ -13,7 +13,7 @@ from mechassay.models.circuit_forward import run_circuit
 from mechassay.models.circuit_plan import compile_circuit
 from mechassay.models.reference import ReferenceModel, exact_precision
 from mechassay.models.trace import Contrast
-from tiny import FAMILIES, Subject, subject
+from mechassay.testing.tiny import FAMILIES, Subject, subject
 
 DENSITIES = (0.02, 0.06, 0.15, 0.4, 0.7, 0.95)
 

@@ -25,7 +25,7 @@ from mechassay.models.constants import Constants, constants_of
 from mechassay.models.reference import Recording, ReferenceModel, exact_precision
 from mechassay.pairs import Batch
 from mechassay.progress import SILENT
-from tiny import Subject, subject
+from mechassay.testing.tiny import Subject, subject
 
 KINDS = ["zero", "mean", "positional-mean"]
 

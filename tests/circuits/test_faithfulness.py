@@ -25,7 +25,7 @@ from mechassay.graph import Graph
 from mechassay.models import memory
 from mechassay.models.model import make_model
 from mechassay.records import Record, Spec
-from tiny import Subject, build, subject
+from mechassay.testing.tiny import Subject, build, subject
 
 
 @pytest.fixture(scope="module")

@@ -31,7 +31,7 @@ from mechassay.errors import BadFile, BadUsage, GraphMismatch, MechassayError, N
 from mechassay.graph import Graph
 from mechassay.models.model import make_model
 from mechassay.pairs import Batch
-from tiny import quiet_model
+from mechassay.testing.tiny import quiet_model
 
 GOLDEN = Path(__file__).parents[1] / "golden"
 JSON, PT = GOLDEN / "gpt2_tiny_eapig_importances.json", GOLDEN / "gpt2_tiny_eapig_importances.pt"

@@ -13,7 +13,7 @@ from mechassay.circuits import EAP, Circuit, evaluate
 from mechassay.circuits.necessity import complement, completeness, minimality
 from mechassay.errors import BadUsage, UnknownName
 from mechassay.progress import SILENT
-from tiny import Subject, subject
+from mechassay.testing.tiny import Subject, subject
 
 
 @pytest.fixture(scope="module")

@@ -22,7 +22,7 @@ from mechassay.models.node_forward import run_shared, shared_by_all_readers
 from mechassay.models.reference import ReferenceModel, exact_precision
 from mechassay.models.trace import Contrast
 from mechassay.progress import SILENT
-from tiny import Subject, subject
+from mechassay.testing.tiny import Subject, subject
 
 
 @pytest.fixture(scope="module", params=["gpt2", "neox", "qwen2", "gemma2"])

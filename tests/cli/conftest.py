@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from mechassay.cli.main import main
-from tiny import with_words
+from mechassay.testing.tiny import with_words
 
 
 @pytest.fixture(scope="session")

@@ -17,7 +17,6 @@ from tokenizers import Tokenizer
 from tokenizers.models import WordLevel
 from tokenizers.pre_tokenizers import Whitespace
 
-import tiny
 from mechassay.adversarial import statistics
 from mechassay.runs.adversarial_paper import PaperRun
 from mechassay.tasks import greater_than
@@ -26,6 +25,7 @@ from mechassay.tasks.greater_than import GreaterThan
 from mechassay.tasks.ioi import IOI
 from mechassay.tasks.paper import PAPER, PAPER_MATCHED
 from mechassay.tasks.task import Task
+from mechassay.testing import tiny
 
 Run = Callable[..., Any]
 NOUNS = {"train": ("war",), "validation": ("age",), "test": ("boom",), "private": ("era",)}

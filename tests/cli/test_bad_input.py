@@ -20,8 +20,8 @@ from mechassay.circuits.methods import METHODS
 from mechassay.errors import BadPairs, BadUsage
 from mechassay.graph import Graph
 from mechassay.pairs import Batch
+from mechassay.testing.tiny import quiet_model, subject
 from runfolder import held
-from tiny import quiet_model, subject
 
 Run = Callable[..., Any]
 

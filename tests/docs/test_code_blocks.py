@@ -20,10 +20,10 @@ from typing import Any
 import pytest
 from typer.main import get_command
 
-import tiny
 from mechassay.cli.main import app
 from mechassay.models.model import make_model
 from mechassay.models.sources import is_fetched
+from mechassay.testing import tiny
 
 ROOT = Path(__file__).parents[2]
 PAGES = [

@@ -18,7 +18,7 @@ from mechassay.models.model import Model
 from mechassay.models.trace import Contrast
 from mechassay.objectives import LogitDiff
 from mechassay.pairs import Batch
-from tiny import FAMILIES, Subject, subject
+from mechassay.testing.tiny import FAMILIES, Subject, subject
 
 METHODS: dict[str, Method] = {
     "eap": ma.circuits.EAP(),

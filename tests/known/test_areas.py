@@ -20,8 +20,8 @@ from mechassay.graph import Graph
 from mechassay.models.model import Model
 from mechassay.pairs import Batch
 from mechassay.progress import SILENT
+from mechassay.testing.tiny import subject
 from mechassay.truth.models import load_truth
-from tiny import subject
 
 KEPT = tuple(int(1000 * p) for p in FRACTIONS)
 
@@ -265,7 +265,7 @@ def test_a_perfect_ranking_at_every_size() -> None:
     f is 1 at all sizes of one edge or more.
     """
     from mechassay.models.model import make_model
-    from tiny import build
+    from mechassay.testing.tiny import build
 
     hf: Any = build("gpt2_12x12")
     with torch.no_grad():

@@ -22,7 +22,7 @@ from mechassay.graph import Graph
 from mechassay.models.decoder import Decoder, Layer, Norm, Projection, Readout
 from mechassay.objectives import Accuracy, CrossEntropy, Js, Kl, LogitDiff, ProbDiff
 from mechassay.pairs import NO_TOKEN, Batch
-from tiny import Subject, subject
+from mechassay.testing.tiny import Subject, subject
 
 
 def readout(logits: list[list[float]]) -> Readout:

@@ -19,7 +19,7 @@ from mechassay.errors import BadFile, ModelNotFetched, SelfCheckFailed, Unsuppor
 from mechassay.models.families.attn_only import AttnOnlyModel
 from mechassay.models.model import sum_of_writers
 from mechassay.models.trace import resume
-from tiny import token_pairs, with_words, write_attn_only
+from mechassay.testing.tiny import token_pairs, with_words, write_attn_only
 
 HUB_ID = "NeelNanda/Attn_Only_4L512W_C4_Code"
 

@@ -14,7 +14,7 @@ from mechassay.models.circuit_forward import run_circuit
 from mechassay.models.circuit_plan import Plan, compile_circuit
 from mechassay.models.model import Model
 from mechassay.models.trace import Contrast
-from tiny import Subject, subject
+from mechassay.testing.tiny import Subject, subject
 
 
 @pytest.fixture(scope="module", params=["gpt2", "gemma2"])

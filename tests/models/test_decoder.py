@@ -10,7 +10,7 @@ from mechassay.models.model import Model, make_model, sum_of_writers
 from mechassay.models.reference import exact_precision
 from mechassay.models.trace import resume, trace
 from mechassay.pairs import Batch
-from tiny import FAMILIES, Subject, build, subject
+from mechassay.testing.tiny import FAMILIES, Subject, build, subject
 
 
 @pytest.fixture(scope="module", params=FAMILIES)

@@ -18,7 +18,7 @@ from mechassay.models.forward import LayerTrace, Place, continued, forward
 from mechassay.models.model import Model, load_model
 from mechassay.models.reference import Layout, ReferenceModel, exact_precision
 from mechassay.models.trace import trace
-from tiny import FAMILIES, Subject, subject, write_attn_only
+from mechassay.testing.tiny import FAMILIES, Subject, subject, write_attn_only
 
 PLACES: tuple[Place, ...] = get_args(Place)
 EDITED = 1

@@ -15,7 +15,7 @@ from mechassay.errors import UnknownName
 from mechassay.models.decoder import Norm
 from mechassay.models.gradient_rules import BackwardRules, backward_model, with_rules
 from mechassay.progress import SILENT
-from tiny import Subject, subject
+from mechassay.testing.tiny import Subject, subject
 
 IDENTITY = BackwardRules(freeze_norm=False, temperature=1.0, q=1.0, k=1.0, v=1.0, gate=1.0, up=1.0)
 

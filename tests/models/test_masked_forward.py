@@ -18,7 +18,7 @@ from mechassay.models.reference import ReferenceModel, exact_precision
 from mechassay.models.trace import Contrast, constant_trace
 from mechassay.objectives import LogitDiff
 from mechassay.progress import SILENT
-from tiny import Subject, subject
+from mechassay.testing.tiny import Subject, subject
 
 
 @pytest.fixture(scope="module", params=["gpt2", "neox", "qwen2", "gemma2"])

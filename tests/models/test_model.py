@@ -13,7 +13,7 @@ from mechassay.errors import BadPairs, BadUsage, SelfCheckFailed
 from mechassay.models.memory import token_budget
 from mechassay.models.model import make_model
 from mechassay.pairs import Pair
-from tiny import FAMILIES, build, subject, with_words
+from mechassay.testing.tiny import FAMILIES, build, subject, with_words
 
 
 @pytest.mark.parametrize("name", FAMILIES)

@@ -12,7 +12,7 @@ from mechassay.errors import BadPairs, UnknownName
 from mechassay.examples import filled
 from mechassay.models.model import Model, make_model
 from mechassay.pairs import Pair
-from tiny import build
+from mechassay.testing.tiny import build
 
 
 def digit_model(*prepend: int) -> Model:

@@ -21,7 +21,7 @@ from mechassay.runs.adversarial import AdversarialJob
 from mechassay.runs.adversarial_study import AdversarialStudy
 from mechassay.runs.names import load_named
 from mechassay.tasks import load_task
-from tiny import with_words
+from mechassay.testing.tiny import with_words
 
 TRUTH = "truth-ioi"
 

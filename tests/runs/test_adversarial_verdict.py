@@ -23,7 +23,7 @@ from mechassay.runs.adversarial_verdict import (
     kept,
     other_model,
 )
-from tiny import build
+from mechassay.testing.tiny import build
 
 LOW = {"25%": 1.0, "50%": 2.0, "75%": 3.0, "95%": 4.0, "99%": 5.0}
 

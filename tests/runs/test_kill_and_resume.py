@@ -18,7 +18,7 @@ import torch
 from mechassay.circuits import EdgeScores
 from mechassay.files import read_tensors
 from mechassay.runs.job import cell_name
-from tiny import with_words
+from mechassay.testing.tiny import with_words
 
 Undisturbed = Callable[[str], torch.Tensor]
 

@@ -29,8 +29,8 @@ from mechassay.runs.robust import (
     strata_grid,
     write_robust,
 )
+from mechassay.testing.tiny import VOCABULARY, Subject, subject
 from mechassay.truth.models import load_truth
-from tiny import VOCABULARY, Subject, subject
 
 METHOD = EAPIGInputs(steps=2)
 

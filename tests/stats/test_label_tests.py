@@ -14,7 +14,7 @@ from mechassay.models.model import Model, make_model
 from mechassay.stats.groups import Field
 from mechassay.stats.label_tests import Exceedance, HighPercentile, LabelTest, worse_labels
 from mechassay.tasks.ioi import IOI
-from tiny import with_words
+from mechassay.testing.tiny import with_words
 
 
 @pytest.fixture(scope="module")

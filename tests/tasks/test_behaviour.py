@@ -16,7 +16,7 @@ from mechassay.errors import BadPairs, BadUsage
 from mechassay.examples import Prompt
 from mechassay.models.model import Model, make_model
 from mechassay.tasks.behaviour import log_probabilities, needs_model, score_prompts
-from tiny import build
+from mechassay.testing.tiny import build
 
 DIGITS = [str(n) for n in range(10)]
 

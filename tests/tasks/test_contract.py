@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from contracts.task import check_task
 from mechassay.tasks import TASKS, load_task
+from mechassay.testing.tasks import check_task
 
 VARIANTS = [
     "mcqa:n_choices=2",

@@ -25,7 +25,7 @@ from mechassay.models.model import make_model
 from mechassay.pairs import Batch
 from mechassay.tasks import SPLITS, load_task
 from mechassay.tasks.docstring import MATCHED, RANDOM, UNMATCHED, Docstring
-from tiny import quiet_model
+from mechassay.testing.tiny import quiet_model
 
 LISTS: dict[str, dict[str, list[str]]] = json.loads(
     files("mechassay.tasks").joinpath("data/docstring.json").read_text(encoding="utf-8")

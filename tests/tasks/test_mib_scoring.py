@@ -15,7 +15,7 @@ from mechassay.tasks import TASKS, load_task
 from mechassay.tasks.behaviour import score_prompts, written
 from mechassay.tasks.mib_scoring import LABELLED, NAMED, NUMBERED, VALUED, Scoring, mib_scores
 from mechassay.tasks.public import PublicTask
-from tiny import build
+from mechassay.testing.tiny import build
 
 # What is written, the right continuations, and whether MIB calls it right.
 KNOWN: list[tuple[Scoring, str, tuple[str, ...], bool]] = [

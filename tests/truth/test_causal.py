@@ -9,8 +9,8 @@ from collections.abc import Sequence
 import numpy as np
 import pytest
 
-from contracts.task import check_task
 from mechassay.graph import Graph
+from mechassay.testing.tasks import check_task
 from mechassay.truth.causal import CAUSAL, Causal
 from mechassay.truth.models import TRUTHS
 from mechassay.truth.tasks import COUNTS, split_of

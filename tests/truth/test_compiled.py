@@ -17,12 +17,12 @@ from safetensors.torch import load_file
 from sklearn.metrics import roc_auc_score
 
 import mechassay as ma
-from contracts.task import check_task
 from mechassay.circuits.ablation import ablate
 from mechassay.circuits.faithfulness import evaluate
 from mechassay.circuits.scores import Circuit, EdgeScores
 from mechassay.errors import BadFile, GraphMismatch, UnknownName
 from mechassay.pairs import Pair
+from mechassay.testing.tasks import check_task
 from mechassay.truth import models
 from mechassay.truth.causal import CAUSAL
 from mechassay.truth.compiled import BLUEPRINTS, compile_model, directions

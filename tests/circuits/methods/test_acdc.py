@@ -17,7 +17,6 @@ import torch
 import transformers
 from torch import Tensor
 
-from contracts.method import check_method
 from mechassay.circuits import Circuit, ablate
 from mechassay.circuits.faithfulness import evaluate
 from mechassay.circuits.methods import acdc
@@ -27,7 +26,8 @@ from mechassay.graph import Graph
 from mechassay.models import memory
 from mechassay.models.model import make_model
 from mechassay.progress import SILENT, Advance
-from tiny import Subject, configs, subject
+from mechassay.testing.methods import check_method
+from mechassay.testing.tiny import Subject, configs, subject
 
 
 @cache

@@ -7,10 +7,10 @@ from typing import Any
 import pytest
 import torch
 
-from contracts.method import check_method
 from mechassay.circuits import EdgeScores, Random
 from mechassay.circuits.methods import METHODS
-from tiny import subject
+from mechassay.testing.methods import check_method
+from mechassay.testing.tiny import subject
 
 # Methods that train masks take thousands of steps by default, and a search one run an edge that it
 # keeps; a few show whether they keep the contract.

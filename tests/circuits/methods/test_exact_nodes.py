@@ -16,7 +16,7 @@ from mechassay.models.trace import trace
 from mechassay.objectives import load_objective
 from mechassay.pairs import Batch
 from mechassay.progress import SILENT
-from tiny import Subject, subject
+from mechassay.testing.tiny import Subject, subject
 
 
 @pytest.fixture(scope="module", params=["gpt2", "neox", "llama", "gemma2", "gemma3"])

@@ -15,7 +15,7 @@ from mechassay.errors import BadUsage
 from mechassay.graph import Graph
 from mechassay.models.model import make_model
 from mechassay.progress import SILENT
-from tiny import build, subject, token_pairs
+from mechassay.testing.tiny import build, subject, token_pairs
 
 NEED = [
     "clean-corrupted",

@@ -17,7 +17,6 @@ from safetensors.torch import load_file
 from torch import Tensor
 from transformers import GPT2Config, GPT2LMHeadModel
 
-from contracts.method import check_method
 from mechassay.circuits.methods.ifr import InformationFlowRoutes, _Shares, normed_share, proximities
 from mechassay.circuits.scores import EdgeScores
 from mechassay.errors import NonFinite
@@ -27,7 +26,8 @@ from mechassay.models.decoder import Norm
 from mechassay.models.model import Model, make_model
 from mechassay.models.reference import Recording, ReferenceModel, exact_precision
 from mechassay.pairs import Batch
-from tiny import Subject, quiet_model, subject
+from mechassay.testing.methods import check_method
+from mechassay.testing.tiny import Subject, quiet_model, subject
 
 GOLDEN = Path(__file__).parents[2] / "golden"
 

@@ -11,7 +11,6 @@ import pytest
 import torch
 from torch import Tensor
 
-from contracts.method import check_method
 from mechassay.circuits import EdgeScores, ExactPatching, ablate
 from mechassay.circuits.methods import mask_training
 from mechassay.circuits.methods.edge_pruning import EdgePruning
@@ -30,7 +29,8 @@ from mechassay.models.trace import Contrast
 from mechassay.objectives import Kl
 from mechassay.pairs import Batch
 from mechassay.progress import SILENT
-from tiny import Subject, build, subject
+from mechassay.testing.methods import check_method
+from mechassay.testing.tiny import Subject, build, subject
 
 SHORT: list[Any] = [
     UniformGradientSampling(steps=6, batch_size=2, samples=2, lr=0.1),

@@ -11,7 +11,6 @@ import pytest
 import torch
 from torch import Tensor
 
-from contracts.method import check_configuration
 from mechassay.circuits import EAP, EAPIGInputs, ablate
 from mechassay.circuits.attribution import clean_scores, interpolated_scores
 from mechassay.circuits.methods.eap_ig_inputs import quadrature
@@ -29,7 +28,8 @@ from mechassay.models.trace import trace
 from mechassay.objectives import LogitDiff
 from mechassay.pairs import Batch
 from mechassay.progress import SILENT
-from tiny import Subject, subject
+from mechassay.testing.methods import check_configuration
+from mechassay.testing.tiny import Subject, subject
 
 
 @pytest.fixture(scope="module", params=["gpt2", "neox", "qwen2", "gemma2"])

@@ -21,8 +21,8 @@ from mechassay.models.constants import Constants
 from mechassay.models.model import make_model
 from mechassay.models.reference import exact_precision
 from mechassay.progress import SILENT
+from mechassay.testing.tiny import Subject, build, subject
 from mechassay.training import Order
-from tiny import Subject, build, subject
 
 QUICK = OptimalAblation(steps=12, lr=0.1, batch_size=2, check_every=4)
 

@@ -1,6 +1,7 @@
 """What every task has to satisfy; authors of tasks may run it on their own.
 
-from contracts.task import check_task
+from mechassay.testing import check_task
+
 check_task(MyTask())
 """
 
@@ -9,6 +10,7 @@ from __future__ import annotations
 import dataclasses
 import random
 from itertools import combinations
+from typing import Any
 
 import numpy as np
 import torch
@@ -29,18 +31,9 @@ def check_task(task: Task, *, limit: int = 40, seeded: bool = True) -> None:
         seeded: whether another seed gives other examples.
     """
     check_configuration(task)
-    state = (
-        random.getstate(),
-        np.random.get_state()[1].tolist(),
-        torch.random.get_rng_state().tolist(),
-    )  # pyright: ignore[reportArgumentType]
+    state = _generators()
     splits = {split: _examples(task, split, limit) for split in SPLITS if task.sizes.get(split)}
-    after = (
-        random.getstate(),
-        np.random.get_state()[1].tolist(),
-        torch.random.get_rng_state().tolist(),
-    )  # pyright: ignore[reportArgumentType]
-    assert after == state, "a global generator was used or seeded"
+    assert _generators() == state, "a global generator was used or seeded"
     for split, examples in splits.items():
         check_examples(task, examples)
         assert _examples(task, split, limit) == examples, (
@@ -132,3 +125,9 @@ def _texts(examples: list[Example]) -> set[str]:
         for example in examples
         for prompt in (example.prompt, *example.counterfactuals.values())
     }
+
+
+def _generators() -> tuple[Any, ...]:
+    """The states of the global generators."""
+    numpy: Any = np.random.get_state()
+    return random.getstate(), numpy[1].tolist(), torch.random.get_rng_state().tolist()

@@ -1,6 +1,7 @@
 """What every circuit localization method has to satisfy; method authors may run it on their own.
 
-from contracts.method import check_method
+from mechassay.testing import check_method, tiny
+
 check_method(MyMethod(), model, batch)
 """
 
@@ -50,10 +51,12 @@ def check_configuration(method: Method) -> None:
     assert isinstance(method.name, str)
     assert isinstance(method.version, int)
     kind: Any = type(method)
-    assert dataclasses.is_dataclass(kind)
-    assert kind.__dataclass_params__.frozen, "methods are values: frozen dataclasses"
-    assert eval(repr(method), {kind.__name__: kind}) == method
-    assert kind(**settings(method)) == method
+    assert dataclasses.is_dataclass(kind), "methods are dataclasses"
+    params: Any = getattr(kind, "__dataclass_params__")  # noqa: B009
+    assert params.frozen, "methods are values: frozen dataclasses"
+    known: Any = type(method)
+    assert eval(repr(method), {known.__name__: known}) == method
+    assert known(**settings(method)) == method
 
 
 def check_scores(scores: Scores, model: Model) -> None:

@@ -44,9 +44,10 @@ def configs() -> dict[str, Any]:
     """The configuration of every model by its name:
     those in `FAMILIES`, and GPT-2 small's shape.
     """
+    kinds: Any = transformers
     # Special tokens inside the vocabulary: transformers would warn about its own defaults.
-    special = {"bos_token_id": 0, "eos_token_id": 0, "pad_token_id": None}
-    gpt2 = {
+    special: dict[str, Any] = {"bos_token_id": 0, "eos_token_id": 0, "pad_token_id": None}
+    gpt2: dict[str, Any] = {
         **special,
         "vocab_size": VOCABULARY,
         "n_embd": 32,
@@ -54,7 +55,7 @@ def configs() -> dict[str, Any]:
         "n_head": 4,
         "n_positions": 64,
     }
-    common = {
+    common: dict[str, Any] = {
         **special,
         "vocab_size": VOCABULARY,
         "hidden_size": 32,
@@ -63,7 +64,7 @@ def configs() -> dict[str, Any]:
         "intermediate_size": 48,
         "max_position_embeddings": 64,
     }
-    grouped = {**common, "num_key_value_heads": 2}
+    grouped: dict[str, Any] = {**common, "num_key_value_heads": 2}
     # Low, middle and high frequencies all occur with these numbers.
     llama31_rope = {
         "rope_type": "llama3",
@@ -73,32 +74,30 @@ def configs() -> dict[str, Any]:
         "original_max_position_embeddings": 16,
         "rope_theta": 10000.0,
     }
-    softcaps = {"attn_logit_softcapping": 2.0, "final_logit_softcapping": 3.0}
+    softcaps: dict[str, Any] = {"attn_logit_softcapping": 2.0, "final_logit_softcapping": 3.0}
     alternating = ["sliding_attention", "full_attention", "sliding_attention"]
     return {
-        "gpt2": transformers.GPT2Config(**gpt2),
-        "gpt2_12x12": transformers.GPT2Config(
-            **{**gpt2, "n_embd": 24, "n_layer": 12, "n_head": 12}
-        ),
-        "gpt2_scaled": transformers.GPT2Config(**gpt2, scale_attn_by_inverse_layer_idx=True),
-        "neox": transformers.GPTNeoXConfig(**common, rotary_pct=0.25),
-        "neox_seq": transformers.GPTNeoXConfig(**common, use_parallel_residual=False),
-        "llama": transformers.LlamaConfig(**grouped, tie_word_embeddings=True),
-        "llama31": transformers.LlamaConfig(
+        "gpt2": kinds.GPT2Config(**gpt2),
+        "gpt2_12x12": kinds.GPT2Config(**{**gpt2, "n_embd": 24, "n_layer": 12, "n_head": 12}),
+        "gpt2_scaled": kinds.GPT2Config(**gpt2, scale_attn_by_inverse_layer_idx=True),
+        "neox": kinds.GPTNeoXConfig(**common, rotary_pct=0.25),
+        "neox_seq": kinds.GPTNeoXConfig(**common, use_parallel_residual=False),
+        "llama": kinds.LlamaConfig(**grouped, tie_word_embeddings=True),
+        "llama31": kinds.LlamaConfig(
             **{**grouped, "max_position_embeddings": 512},
             attention_bias=True,
             mlp_bias=True,
             rope_parameters=llama31_rope,
         ),
-        "mistral": transformers.MistralConfig(**grouped, sliding_window=4),
-        "qwen2": transformers.Qwen2Config(
+        "mistral": kinds.MistralConfig(**grouped, sliding_window=4),
+        "qwen2": kinds.Qwen2Config(
             **grouped, use_sliding_window=True, sliding_window=4, max_window_layers=1
         ),
-        "qwen3": transformers.Qwen3Config(**grouped, head_dim=16),
-        "gemma2": transformers.Gemma2Config(
+        "qwen3": kinds.Qwen3Config(**grouped, head_dim=16),
+        "gemma2": kinds.Gemma2Config(
             **grouped, head_dim=16, sliding_window=4, query_pre_attn_scalar=10, **softcaps
         ),
-        "gemma3": transformers.Gemma3TextConfig(
+        "gemma3": kinds.Gemma3TextConfig(
             **{**common, "num_key_value_heads": 1},
             head_dim=16,
             sliding_window=4,
@@ -262,7 +261,7 @@ def with_words(
         )
     )
     tokenizer.pre_tokenizer = Whitespace()  # pyright: ignore[reportAttributeAccessIssue]
-    config = transformers.LlamaConfig(
+    config = kinds.LlamaConfig(
         vocab_size=tokenizer.get_vocab_size(),
         hidden_size=32,
         num_hidden_layers=3,
