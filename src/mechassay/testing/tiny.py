@@ -261,7 +261,7 @@ def with_words(
         )
     )
     tokenizer.pre_tokenizer = Whitespace()  # pyright: ignore[reportAttributeAccessIssue]
-    config = kinds.LlamaConfig(
+    config = transformers.LlamaConfig(
         vocab_size=tokenizer.get_vocab_size(),
         hidden_size=32,
         num_hidden_layers=3,
