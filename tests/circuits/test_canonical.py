@@ -16,7 +16,7 @@ from mechassay.circuits.canonical import CANONICAL, IOI, Canonical, Published, c
 from mechassay.circuits.scores import Circuit
 from mechassay.errors import GraphMismatch, UnknownName
 from mechassay.graph import Graph
-from mechassay.tasks.task import TASKS
+from mechassay.tasks.load import TASKS
 
 EDGES: dict[str, dict[str, str]] = json.loads(
     (Path(__file__).parent / "data/canonical_edges.json").read_text("utf-8")

@@ -137,8 +137,8 @@ def test_examples_that_cannot_be_read_are_counted_and_said(
     (file,) = (out / "records").glob("*.json")
     record = Record.model_validate_json(file.read_text())
     said = "Examples that could not be read and are left out: 1 (a row without 'metadata')."
-    assert record.data["test"]["kept"] == 2 and record.warnings == [said]
-    assert record.data["test"]["dropped"] == {"a row without 'metadata'": 1}
+    assert record.data["test"].kept == 2 and record.warnings == [said]
+    assert record.data["test"].dropped == {"a row without 'metadata'": 1}
     assert "could not be read and are left out" in (out / "report.html").read_text()
 
 

@@ -20,7 +20,7 @@ from typing import Any
 import pytest
 from typer.main import get_command
 
-from mechassay.cli.main import app
+from mechassay.cli.main import app_for
 from mechassay.models.model import make_model
 from mechassay.models.sources import is_fetched
 from mechassay.testing import tiny
@@ -133,8 +133,8 @@ def mistakes(line: str) -> str | None:
     """What is wrong with a command, or None: unknown subcommands and options,
     missing and superfluous arguments.
     """
-    command: Any = get_command(app)
     words = shlex.split(line, comments=True)[1:]
+    command: Any = get_command(app_for(words))
     positional: list[str] = []
     while words:
         word = words.pop(0)

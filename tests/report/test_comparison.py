@@ -239,11 +239,14 @@ def test_what_cannot_be_drawn_is_refused(scores: EdgeScores) -> None:
 
 def test_the_table_has_the_numbers() -> None:
     grid = overlap_grid(overlap_of(A, B), ("eap", "ifr"))
-    edges, nodes = grid.rows
+    edges, nodes = (row.cells for row in grid.rows)
     assert edges[:6] == ("edges", str(GRAPH.n_edges), "4", "5", "2", "0.29")
     assert nodes[:6] == ("heads and MLPs", "6", "2", "2", "1", "0.33")
     assert {len(edges), len(nodes)} == {len(grid.columns)}
-    assert overlap_grid(overlap_of(A, B), ("a", "b")).columns[2:4] == ("a", "b")
+    assert [each.heading for each in overlap_grid(overlap_of(A, B), ("a", "b")).columns[2:4]] == [
+        "a",
+        "b",
+    ]
 
 
 # --- colours

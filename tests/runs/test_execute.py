@@ -12,12 +12,15 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 
+from mechassay.circuits import EdgeScores
 from mechassay.errors import BadUsage
 from mechassay.progress import SILENT
 from mechassay.runs.circuits import CircuitsJob
 from mechassay.runs.execute import Here, Processes, batches_of, part_of, prepare, run
-from mechassay.runs.job import Cell, cell_name, job_of, plan_of
+from mechassay.runs.folder import RunFolder
+from mechassay.runs.job import Bench, Cell, cell_name, job_of, plan_of
 from mechassay.runs.ray import Ray
 
 MODELS = ("truth-ioi", "truth-induction")
@@ -49,8 +52,9 @@ def reference(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_processes_give_the_same_bits(reference: Path, tmp_path: Path) -> None:
     run(job(), tmp_path / "out", executor=Processes(2), progress=SILENT)
     assert numbers(tmp_path / "out") == numbers(reference)
-    scores = "scores/truth-ioi--truth-ioi/random.safetensors"
-    assert (tmp_path / "out" / scores).read_bytes() == (reference / scores).read_bytes()
+    name = "scores/truth-ioi--truth-ioi/eap.safetensors"
+    ours, theirs = EdgeScores.load(tmp_path / "out" / name), EdgeScores.load(reference / name)
+    assert torch.equal(ours.values.nan_to_num(7.0), theirs.values.nan_to_num(7.0))
 
 
 def test_parts_give_the_same_bits_and_leave_the_rest(reference: Path, tmp_path: Path) -> None:
@@ -91,9 +95,9 @@ def test_every_batch_is_in_one_part() -> None:
         assert sorted(names) == sorted(map(str, range(7)))
 
 
-def test_a_stored_plan_is_the_job_again() -> None:
+def test_a_stored_plan_is_the_job_again(tmp_path: Path) -> None:
     before = job(private_seed=5, max_minutes=3.0)
-    plan = json.loads(json.dumps(plan_of(before)))
+    plan = json.loads(json.dumps(plan_of(before, Bench(RunFolder(tmp_path)))))
     assert "private_seed" not in plan
     assert job_of(plan, private_seed=5) == before
 
@@ -143,31 +147,14 @@ def test_a_killed_pool_is_taken_up(reference: Path, tmp_path: Path) -> None:
     process = start(out, "--workers", "2")
     wait_for(out, "records/*/*.json", process)
     os.kill(process.pid, signal.SIGKILL)
-    process.wait(timeout=60)
+    # Workers see that their parent is gone and end: nobody holds its pipes then.
+    process.communicate(timeout=60)
     before = {file: file.stat().st_mtime_ns for file in out.glob("records/*/*.json")}
-    # Workers see that their parent is gone and end.
-    deadline = time.monotonic() + 60
-    while _members(process.pid):
-        assert time.monotonic() < deadline, "workers outlive their parent"
-        time.sleep(0.1)
     again = start(out, "--workers", "2")
     shown = again.communicate(timeout=300)
     assert again.returncode == 0, shown
     assert numbers(out) == numbers(reference)
     assert all(file.stat().st_mtime_ns == when for file, when in before.items())
-
-
-def _members(session: int) -> list[int]:
-    """Processes of a session, which is that of a killed parent."""
-    found = []
-    for entry in Path("/proc").glob("[0-9]*"):
-        try:
-            fields = (entry / "stat").read_text().rpartition(")")[2].split()
-        except OSError:
-            continue
-        if int(fields[3]) == session and fields[0] != "Z":
-            found.append(int(entry.name))
-    return found
 
 
 # A cluster
@@ -179,6 +166,7 @@ from pathlib import Path
 import ray
 from ray.cluster_utils import Cluster
 from mechassay.runs.circuits import CircuitsJob
+from mechassay.runs.folder import RunFolder
 from mechassay.runs.execute import run
 from mechassay.runs.ray import Ray
 from mechassay.progress import SILENT
@@ -206,6 +194,7 @@ print("done")
 def on_cluster(out: Path, how: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
         [sys.executable, "-W", "ignore", "-c", CLUSTER, str(out), how],
+        env={**os.environ, "RAY_gcs_rpc_server_reconnect_timeout_s": "5"},
         capture_output=True,
         text=True,
         timeout=400,

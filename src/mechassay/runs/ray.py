@@ -32,6 +32,9 @@ class Worker:
         """Do a batch; see `run_cells`."""
         run_cells(job, cells, self.bench)
 
+    def ready(self) -> None:
+        """Answer: the worker has a place on a node."""
+
 
 @dataclass(frozen=True)
 class Ray:
@@ -76,13 +79,25 @@ class Ray:
         folder = bench.folder.path.resolve()
         waiting = deque((cells, 1) for cells in batches)
         working: dict[Any, tuple[Any, Sequence[Cell], int]] = {}
-        idle = [actor.remote(folder, device) for _ in range(min(self.workers, len(batches)))]
+        starting: dict[Any, Any] = {}
+        idle: list[Any] = []
+
+        def start() -> None:
+            worker = actor.remote(folder, device)
+            starting[worker.ready.remote()] = worker
+
+        for _ in range(min(self.workers, len(batches))):
+            start()
         with bench.progress.track("cells", sum(map(len, batches))) as advance:
             while waiting or working:
                 while waiting and idle:
                     worker, (cells, tries) = idle.pop(), waiting.popleft()
                     working[worker.work.remote(job, list(cells))] = worker, cells, tries
-                (done,), _ = ray.wait(list(working))
+                # A worker that finds no place, as after a node was lost, is not waited for.
+                (done,), _ = ray.wait([*working, *(starting if waiting else ())])
+                if done in starting:
+                    idle.append(starting.pop(done))
+                    continue
                 worker, cells, tries = working.pop(done)
                 try:
                     ray.get(done)
@@ -93,11 +108,11 @@ class Ray:
                             " command goes on with what is left."
                         ) from error
                     waiting.append((cells, tries + 1))
-                    idle.append(actor.remote(folder, device))
+                    start()
                     continue
                 idle.append(worker)
                 advance(len(cells))
-        for worker in idle:
+        for worker in (*idle, *starting.values()):
             ray.kill(worker)
 
 

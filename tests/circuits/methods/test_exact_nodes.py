@@ -142,6 +142,6 @@ def test_what_is_refused() -> None:
     tiny = subject("gpt2")
     with torch.no_grad():
         tiny.model.decoder.layers[1].attention.out[0] = float("nan")
-    with pytest.raises(NonFinite, match="nodes have scores that are not finite"):
+    with pytest.raises(NonFinite, match="16 of 16 node scores are not finite"):
         ExactNodePatching().score(tiny.model, tiny.batch, progress=SILENT)
     assert np.isfinite(ExactNodePatching(paths="direct").forwards(tiny.model.graph, 3))
