@@ -188,6 +188,8 @@ if how != "whole":
     threading.Thread(target=kill, daemon=True).start()
 run(job, out, executor=Ray(cluster.address, workers=2), progress=SILENT)
 print("done")
+ray.shutdown()
+cluster.shutdown()
 """
 
 
@@ -206,7 +208,7 @@ def on_cluster(out: Path, how: str) -> subprocess.CompletedProcess[str]:
 def ray_runs() -> None:
     """Skips where no cluster can be started at all, as without sockets or shared memory."""
     pytest.importorskip("ray")
-    code = "import ray; ray.init(num_cpus=1, include_dashboard=False); ray.shutdown()"
+    code = "import ray; ray.init('local', num_cpus=1, include_dashboard=False); ray.shutdown()"
     command = [sys.executable, "-W", "ignore", "-c", code]
     try:
         done = subprocess.run(command, capture_output=True, text=True, timeout=180, check=False)
