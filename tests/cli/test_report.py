@@ -47,3 +47,8 @@ def test_several_runs_are_an_index(stored: Path, run: Run) -> None:
 def test_a_folder_without_runs_is_one_line(tmp_path: Path, run: Run) -> None:
     done = run("report", tmp_path)
     assert done.code == 2 and "not the folder of a run" in done.line
+
+
+def test_a_run_of_an_earlier_version_is_not_gone_on_with(stored: Path, run: Run) -> None:
+    words = ("circuits", "run", "-m", "truth-ioi", "-M", "eap", "-o", stored / "faithfulness")
+    assert "holds a run of an earlier version" in run(*words).line

@@ -17,6 +17,7 @@ import torch
 from mechassay.circuits import EdgeScores
 from mechassay.errors import BadUsage
 from mechassay.progress import SILENT
+from mechassay.runs.adversarial import AdversarialJob
 from mechassay.runs.circuits import CircuitsJob
 from mechassay.runs.execute import Here, Processes, batches_of, part_of, prepare, run
 from mechassay.runs.folder import RunFolder
@@ -102,6 +103,50 @@ def test_a_stored_plan_is_the_job_again(tmp_path: Path) -> None:
     assert job_of(plan, private_seed=5) == before
 
 
+def test_a_plan_has_no_fields_of_other_jobs(tmp_path: Path) -> None:
+    plan = plan_of(AdversarialJob("truth-ioi", "truth-ioi", ("full",)), Bench(RunFolder(tmp_path)))
+    with pytest.raises(BadUsage, match="kind adversarial has no private_seed"):
+        job_of(plan, private_seed=1)
+
+
+def test_one_method_spelled_in_two_ways_is_one_cell() -> None:
+    cells = job(models=("truth-ioi",), methods=("eap-ig-inputs", "eap-ig-inputs:steps=5")).cells()
+    assert [cell.of["method"] for cell in cells] == ["eap-ig-inputs"]
+
+
+def test_nothing_to_do_is_said(tmp_path: Path) -> None:
+    with pytest.raises(BadUsage, match="Name a method or a score file"):
+        run(job(methods=()), tmp_path / "out", progress=SILENT)
+    assert not (tmp_path / "out").exists()
+
+
+def test_a_killed_worker_ends_the_pool_and_the_same_command_does_the_rest(tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    process = start(out, "--workers", "2", "-M", "exact", "--seed", "1")
+    wait_for(out, "records/*/*.json", process)
+    workers = [pid for pid in children(process.pid) if "spawn_main" in command_of(pid)]
+    for pid in workers[:1]:
+        os.kill(pid, signal.SIGKILL)
+    _, said = process.communicate(timeout=120)
+    assert process.returncode == 0 or "A worker process ended without a word" in said
+    again = start(out, "--workers", "2", "-M", "exact", "--seed", "1")
+    shown = again.communicate(timeout=300)
+    assert again.returncode == 0, shown
+    assert len(list(out.glob("records/*/*.json"))) == 3 * len(MODELS)
+
+
+def children(parent: int) -> list[int]:
+    done = subprocess.run(["pgrep", "-P", str(parent)], capture_output=True, text=True, check=False)
+    return [int(word) for word in done.stdout.split()]
+
+
+def command_of(pid: int) -> str:
+    try:
+        return (Path("/proc") / str(pid) / "cmdline").read_text()
+    except OSError:
+        return ""
+
+
 def test_names_of_cells_are_files_and_differ() -> None:
     assert cell_name("smollm2-135m", "ioi") == "smollm2-135m--ioi"
     paths = [cell_name(name, "ioi") for name in ("/a/b", "_a_b", "/a_b", "../a/b", "a" * 300)]
@@ -165,6 +210,7 @@ import json, sys, time
 from pathlib import Path
 import ray
 from ray.cluster_utils import Cluster
+from mechassay.runs.adversarial import AdversarialJob
 from mechassay.runs.circuits import CircuitsJob
 from mechassay.runs.folder import RunFolder
 from mechassay.runs.execute import run

@@ -36,13 +36,6 @@ CounterfactualOption = Annotated[
         "--counterfactual", help="Kind of corrupted prompts; the task's default if not given."
     ),
 ]
-_ABLATED = (
-    "What ablated edges carry: counterfactual, zero, {}mean or positional-mean (of the train"
-    " pairs), or optimal (constants learned on them)."
-)
-AblationOption = Annotated[str, typer.Option("--ablation", help=_ABLATED.format("resample, "))]
-PairAblationOption = Annotated[str, typer.Option("--ablation", help=_ABLATED.format(""))]
-"""Where prompts are paired by the design: resampling would pair them again."""
 ObjectiveOption = Annotated[
     str | None,
     typer.Option(

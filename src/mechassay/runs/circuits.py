@@ -168,9 +168,11 @@ class CircuitsJob:
         for file in self.scores:
             load_scores(Path(file))
         names = [name for name, _ in self.rankings()]
+        if not names:
+            raise BadUsage("Name a method or a score file: there is nothing to do.")
         for name in names:
             if names.count(name) > 1:
-                raise BadUsage(f"Two rankings are called {name!r}; rename one of the files.")
+                raise BadUsage(f"Two rankings are called {name!r}; rename the file of one.")
         for task in self.tasks:
             bench.task(task)
         for model in self.models:
@@ -187,9 +189,10 @@ class CircuitsJob:
 
     def rankings(self) -> list[tuple[str, str]]:
         """What is measured: the name of each method or score file, and how it was typed."""
-        methods = [(method_name(METHODS.make(text)), text) for text in self.methods]
-        files = [(Path(file).stem, file) for file in self.scores]
-        return list(dict.fromkeys([*methods, *files]))
+        # A method that is spelled in two ways, as with a default setting, is one method.
+        methods = {method_name(METHODS.make(text)): text for text in self.methods}
+        files = dict.fromkeys((Path(file).stem, file) for file in self.scores)
+        return [*methods.items(), *files]
 
     def cells(self) -> list[Cell]:
         """See `Job.cells`."""

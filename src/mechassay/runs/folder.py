@@ -111,6 +111,11 @@ class RunFolder:
                 old = [folder.data_file(), *(path / "data").glob("*"), *folder._failures()]
                 for file in old:
                     file.unlink(missing_ok=True)
+            elif "kind" in wanted and "kind" not in stored:
+                raise BadUsage(
+                    f"{path} holds a run of an earlier version, which can be reported but not gone"
+                    " on with. Name another --output, or remove the folder."
+                )
             elif differing:
                 name = differing[0]
                 raise BadUsage(

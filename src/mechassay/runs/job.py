@@ -24,7 +24,7 @@ from typing import Any, ClassVar, Literal, Protocol, TypeVar, get_type_hints
 
 from rich.console import Console
 
-from mechassay.errors import MechassayError
+from mechassay.errors import BadUsage, MechassayError
 from mechassay.models.model import Model
 from mechassay.progress import BAR, Progress
 from mechassay.records import Failure, Record
@@ -162,10 +162,13 @@ def job_of(plan: Mapping[str, Any], **changes: Any) -> Any:
         changes: of its fields; secret ones are in no plan.
 
     Raises:
-        UnknownName: no such kind of run.
+        UnknownName: no such kind of run. BadUsage: it has no such field.
     """
     kind = JOBS.load(str(plan.get("kind", "")))
     fields = {each.name for each in dataclasses.fields(kind)}
+    for name in changes:
+        if name not in fields:
+            raise BadUsage(f"A run of the kind {plan['kind']} has no {name}.")
     stored = {
         name: tuple(value) if isinstance(value, list) else value
         for name, value in plan.items()
