@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable
 from functools import partial
+from itertools import combinations
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +23,14 @@ from mechassay.graph import Graph
 from mechassay.records import Record
 from mechassay.runs.circuits import CircuitsJob
 from mechassay.runs.execute import run
-from mechassay.runs.names import by_chance, by_edge, is_truth, load_named, task_named
+from mechassay.runs.names import (
+    auprc_by_chance,
+    by_chance,
+    by_edge,
+    is_truth,
+    load_named,
+    task_named,
+)
 from mechassay.truth.models import load_truth
 from runfolder import held
 
@@ -142,6 +150,28 @@ def test_without_a_verified_circuit_recovery_is_undefined(tmp_path: Path) -> Non
     auroc = next(each for each in found.measures if each.name == "auroc")
     assert auroc.value != auroc.value
     assert any("not for positional-mean" in warning for warning in found.warnings)
+
+
+def test_the_average_precision_of_random_rankings() -> None:
+    # One true edge of two is first or second: (1 + 1/2) / 2.
+    assert auprc_by_chance(1, 1) == pytest.approx(0.75)
+    assert auprc_by_chance(3, 0) == pytest.approx(1)
+    for n_true, n_false in ((1, 4), (2, 3), (3, 3)):
+        edges = range(n_true + n_false)
+        precisions = [
+            np.mean([(k + 1) / (place + 1) for k, place in enumerate(places)])
+            for places in combinations(edges, n_true)
+        ]
+        assert auprc_by_chance(n_true, n_false) == pytest.approx(float(np.mean(precisions)))
+
+
+def test_every_measure_of_recovery_stands_beside_that_of_random_rankings(tmp_path: Path) -> None:
+    record = job(tmp_path, methods=("random",))
+    truth = load_truth("truth-previous-token").circuits["counterfactual"]
+    chance = {each.name: each.value for each in record.measures if each.of == "control:random"}
+    share = len(truth) / truth.graph.n_edges
+    assert chance["auroc"] == 0.5 and chance["r_precision"] == pytest.approx(share)
+    assert share < chance["auprc"] < 2 * share
 
 
 @pytest.mark.parametrize(

@@ -125,7 +125,7 @@ def by_edge(scores: Scores) -> EdgeScores:
 
 def with_recovery(record: Record, scores: Scores, truth: str, ablation: str) -> Record:
     """The record with `MEASURES` against a ground truth's circuit,
-    and among its controls the AUROC of random rankings.
+    and among its controls what random rankings have of each.
 
     Raises:
         GraphMismatch: the scores belong to another graph than the truth.
@@ -141,11 +141,14 @@ def with_recovery(record: Record, scores: Scores, truth: str, ablation: str) -> 
             measures=[*record.measures, *undefined], warnings=[*record.warnings, why]
         )
     found = recovery_of(by_edge(scores), known[ablation], by="magnitude")
+    n_true, n_false = found.n_true, found.n_false
     measures = [
         _measure("auroc", found.auroc, found.auroc_interval, n=found.n_true),
         _measure("auprc", found.auprc, n=found.n_true),
         _measure("r_precision", found.r_precision, n=found.n_true),
-        _measure("auroc", 0.5, by_chance(found.n_true, found.n_false), of="control:random"),
+        _measure("auroc", 0.5, by_chance(n_true, n_false), of="control:random"),
+        _measure("auprc", auprc_by_chance(n_true, n_false), of="control:random"),
+        _measure("r_precision", n_true / (n_true + n_false), of="control:random"),
     ]
     return record.changed(measures=[*record.measures, *measures])
 
@@ -160,6 +163,18 @@ def by_chance(n_true: int, n_false: int) -> Interval:
         (n_true + n_false + 1) / (12 * n_true * n_false)
     )
     return Interval(0.5 - half, 0.5 + half)
+
+
+def auprc_by_chance(n_true: int, n_false: int) -> float:
+    """The mean average precision over all orders of n_true true and n_false other edges.
+
+    At place i an edge is true with probability K / N, and then each of the i - 1 before it with
+    (K - 1) / (N - 1). So the mean is H / N + (K - 1) / (N - 1) (1 - H / N), H the N-th harmonic
+    number: a little more than the share of true edges, K / N.
+    """
+    n = n_true + n_false
+    share = sum(1 / place for place in range(1, n + 1)) / n
+    return share + (n_true - 1) / max(1, n - 1) * (1 - share)
 
 
 def _measure(
