@@ -50,9 +50,7 @@ class Preference:
         return [accuracy, Measure(name="chance", of="model", value=float(self.chance.mean()), n=n)]
 
     def warnings(self) -> list[str]:
-        """A line if the accuracy may be chance or less:
-        then there is no behaviour of the task to explain.
-        """
+        """A line if the accuracy may be chance or less: there is no behaviour to explain."""
         accuracy, chance = self.measures()
         if accuracy.low > chance.value:
             return []

@@ -35,8 +35,7 @@ TITLES: dict[str, tuple[str, Literal["up", "down"]]] = {
 
 @dataclass(frozen=True)
 class Controls:
-    """What every evaluation is compared with:
-    per-example values of the empty and the full circuit, and random rankings.
+    """Per-example values of the empty and the full circuit, and of random rankings.
 
     Attributes:
         fractions: sizes that random rankings were cut at.
@@ -103,9 +102,8 @@ class Controls:
 class FaithfulnessCurve:
     """Faithfulness of one set of scores at all sizes, its areas, intervals and controls.
 
-    `cpr` comes from the ranking by value, `cmd` from the ranking by magnitude, as in MIB. Each is
-    an estimate (`sweeps["value"].cpr`) with an interval; `cmd_corrected` is `cmd` less the bias of
-    |1 - f|.
+    `cpr` comes from the ranking by value, `cmd` from the ranking by magnitude, as in MIB;
+    `cmd_corrected` is `cmd` less the bias of |1 - f|.
     """
 
     label: str
@@ -140,9 +138,7 @@ class FaithfulnessCurve:
 
     @property
     def cmd_corrected(self) -> float:
-        """CMD less what |1 - f| adds where f is near 1: about unbiased;
-        plain CMD is too large there.
-        """
+        """CMD less what |1 - f| adds where f is near 1, where plain CMD is too large."""
         return self.sweeps["magnitude"].cmd.corrected
 
     @property
@@ -185,10 +181,7 @@ class FaithfulnessCurve:
         data: Mapping[str, Selection] | None = None,
         preference: Preference | None = None,
     ) -> Record:
-        """Everything needed to show, recompute and compare the curve, as plain data.
-
-        What is not given is what the curve itself knows of its scores.
-        """
+        """The curve as plain data; what is not given is what its scores say of themselves."""
         notes = dict(self.notes)
         named = {key: notes.pop(key, "") for key in ("model", "task", "method")}
         model, task = model or Spec(name=named["model"]), task or Spec(name=named["task"])
@@ -254,9 +247,7 @@ class FaithfulnessCurve:
                 yield area_measure("cmd_corrected", self.cmd_corrected, n=n, n_undefined=undefined)
 
     def _control_measures(self) -> Iterator[Measure]:
-        """What the empty, the full and random circuits reach,
-        and how far the curve is from random ones, with intervals over examples.
-        """
+        """What control circuits reach, and how far the curve is from random ones."""
         n, (low, high, level) = len(self.ids), self.denominator
         empty, full = float(self.controls.empty.mean()), float(self.controls.full.mean())
         yield Measure(name="objective", of="control:empty", value=empty, n=n)

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from mechassay.circuits import EAP, EAPIGInputs, ablate
 from mechassay.circuits.attribution import clean_scores, interpolated_scores
-from mechassay.circuits.methods.eap_ig_inputs import quadrature
+from mechassay.circuits.methods.gradient import quadrature
 from mechassay.circuits.methods.nap import NAP, NAPIG
 from mechassay.circuits.node_attribution import (
     clean_node_scores,

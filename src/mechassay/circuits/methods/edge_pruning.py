@@ -9,9 +9,8 @@ warm-up, the first 2,500 of 3,000 steps. Log alphas begin at N(10, .01): the ful
 drawn for all examples of a step. AdamW, learning rate .8 for masks and multipliers, no decay. The
 score is P(m > 0).
 
-Log alphas are kept within [-10, 10]. At this learning rate they leave that range in a few steps,
-and beyond it neither part of the loss has a gradient to bring them back: masks then stay as they
-are, and the multipliers grow without end.
+Log alphas are kept within [-10, 10]: beyond it neither part of the loss has a gradient, and masks
+would stay as they are while the multipliers grow without end.
 
 Other deviations: masks are on MIB's edges, one writer for tokens and positions, and none for nodes;
 the sparsity is its expectation, not that of the drawn mask; both learning rates are constant.
