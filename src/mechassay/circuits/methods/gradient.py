@@ -18,7 +18,7 @@ from mechassay.circuits.node_scores import Scores
 from mechassay.circuits.scores import EdgeScores
 from mechassay.errors import BadUsage, one_of
 from mechassay.graph import Graph
-from mechassay.models.gradient_rules import backward_model, check_backward
+from mechassay.models.gradient_rules import BACKWARD, backward_model
 from mechassay.models.memory import gradient_bytes, token_budget
 from mechassay.models.model import Model
 from mechassay.objectives import Objective, load_objective
@@ -63,7 +63,7 @@ class GradientMethod(ABC, Generic[ScoresT]):
 
     def __post_init__(self) -> None:
         check_settings(self, self.name)
-        check_backward(self.backward)
+        one_of("backward rules", self.backward, BACKWARD)
 
     @abstractmethod
     def add(self, model: Model, chunk: Batch, objective: Objective, into: Tensor) -> None:
