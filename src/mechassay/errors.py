@@ -26,9 +26,7 @@ from typing import TypeVar
 
 
 class MechassayError(Exception):
-    """Base of all errors raised on purpose;
-    its text is one line for the person who typed the call.
-    """
+    """Base of all errors raised on purpose: one line for the person who typed the call."""
 
     usage = False
 
@@ -58,11 +56,7 @@ ChoiceT = TypeVar("ChoiceT", bound=str)
 
 
 def one_of(kind: str, value: str, choices: Collection[ChoiceT]) -> ChoiceT:
-    """The value as one of its choices, such as the arguments of a `Literal`.
-
-    Raises:
-        UnknownName: it is none of them.
-    """
+    """The value as one of its choices, such as the arguments of a `Literal`; else UnknownName."""
     for choice in choices:
         if choice == value:
             return choice

@@ -1,9 +1,5 @@
 """An example of a task: a prompt with what continues it, and its counterfactual prompts.
 
-A `Prompt` knows its answers, the choices that ranked-choice scoring picks from, and where its
-parts stand in the text. An `Example` holds the original prompt and one prompt for each kind of
-counterfactual it has; `pair` takes one of them.
-
 The foils of a pair are what the counterfactual run is expected to say: the counterfactual's
 answers. Where those are the original's own (a counterfactual that keeps the answer), or there are
 none, the foils are the original's other choices.
@@ -87,10 +83,9 @@ class Example:
     def _foils(self, other: Prompt) -> tuple[str, ...]:
         if self.foils is not None:
             return self.foils
-        changed = tuple(answer for answer in other.answers if answer not in self.prompt.answers)
-        return changed or tuple(
-            choice for choice in self.prompt.choices if choice not in self.prompt.answers
-        )
+        right = self.prompt.answers
+        changed = tuple(answer for answer in other.answers if answer not in right)
+        return changed or tuple(choice for choice in self.prompt.choices if choice not in right)
 
 
 class Examples(list[Example]):
@@ -137,9 +132,7 @@ def filled(
             text += piece
             continue
         count[piece] += 1
-        spans[piece if count[piece] == 1 else f"{piece}_{count[piece]}"] = (
-            len(text),
-            len(text) + len(fields[piece]),
-        )
+        name = piece if count[piece] == 1 else f"{piece}_{count[piece]}"
+        spans[name] = (len(text), len(text) + len(fields[piece]))
         text += fields[piece]
     return Prompt(text, answers, choices, spans)

@@ -1,9 +1,8 @@
 """The loop of steps that every training here is, which a killed job goes on with.
 
-A step clears the gradients, has them computed, clips them, and lets the optimiser move the
-parameters. All tensors that steps change are kept in a checkpoint (`mechassay.checkpoint`): the
-parameters, the optimiser's moments, the state of the generator, and those that the caller names. So
-a training that goes on ends bit for bit as one that was never interrupted.
+All tensors that steps change are kept in a checkpoint (`mechassay.checkpoint`): the parameters, the
+optimiser's moments, the state of the generator, and those that the caller names. So a training that
+goes on ends bit for bit as one that was never interrupted.
 """
 
 from __future__ import annotations
