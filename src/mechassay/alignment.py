@@ -92,13 +92,7 @@ def encode(tokenizer: PreTrainedTokenizerBase, texts: Sequence[str]) -> list[lis
 
 
 def continued(prompt: Sequence[int], whole: Sequence[Sequence[int]], *, force: bool) -> Continued:
-    """Where continuations part from their prompt, or from one another.
-
-    Args:
-        prompt: the prompt's own tokens.
-        whole: tokens of the prompt with each continuation.
-        force: go on over the tokens that all continuations share.
-    """
+    """Where continuations, tokenized with their prompt, part from it or, if `force`, each other."""
     common = _shared([tuple(ids) for ids in whole])
     kept = len(_shared([tuple(prompt), common]))
     stop = len(common) if force else kept

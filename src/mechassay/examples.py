@@ -89,11 +89,7 @@ class Example:
 
 
 class Examples(list[Example]):
-    """Examples as a task chose them.
-
-    Attributes:
-        dropped: how many were looked at and could not be read, by reason.
-    """
+    """Examples as a task chose them; `dropped` counts those that could not be read, by reason."""
 
     def __init__(self, examples: Iterable[Example], dropped: Mapping[str, int]) -> None:
         super().__init__(examples)
@@ -102,13 +98,7 @@ class Examples(list[Example]):
 
 @dataclass(frozen=True)
 class Unreadable:
-    """What stands in the place of an example that could not be read.
-
-    Attributes:
-        id: what the example would have been called.
-        reason: a kind of mistake to count by.
-        message: what is wrong with this one.
-    """
+    """An example that could not be read: its id, a reason to count by, and what is wrong."""
 
     id: str
     reason: str

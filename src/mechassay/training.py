@@ -97,11 +97,7 @@ def _state_of(optimiser: torch.optim.Optimizer) -> dict[str, Tensor]:
 
 
 class Order:
-    """Row numbers for one step after another: one random order after another, cut into batches.
-
-    Attributes:
-        kept: the tensors that a draw changes.
-    """
+    """Row numbers, step by step: random orders cut into batches; a draw changes `kept`."""
 
     def __init__(self, n: int, size: int) -> None:
         self.size = min(size, n)

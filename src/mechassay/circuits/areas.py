@@ -85,15 +85,9 @@ def trapezoid_weights(x: Sequence[float]) -> Float[np.ndarray, "sizes"]:
 
 @dataclass(frozen=True)
 class Sweep:
-    """One ranking's circuits at all sizes.
+    """One ranking's circuits at all sizes: edges asked for and kept, objectives [sizes, n], areas.
 
-    Attributes:
-        by: what ranked the edges.
-        asked, kept: edges asked for, and left after pruning.
-        per_example: objective [sizes, n].
-        faithfulness, intervals: f at each size.
-        cpr, cmd: areas over circuit size.
-        log_cpr, log_cmd: areas over log circuit size; None in the profile `mib-2025`.
+    `log_cpr` and `log_cmd` are None in the profile `mib-2025`.
     """
 
     by: By
@@ -111,12 +105,7 @@ class Sweep:
 class AreaRule:
     """A profile's arithmetic: from per-example values to f and its areas, with intervals.
 
-    Args:
-        fractions: the sizes that circuits were cut at.
-        n_edges: of the graph.
-        empty, full: the objective of the empty and of the full circuit.
-        groups: the unit that is resampled.
-        seed: of the resamples. Those of one seed and the same groups draw the same ones.
+    `empty` and `full` are the objective of these circuits; `groups` is the unit that is resampled.
     """
 
     def __init__(

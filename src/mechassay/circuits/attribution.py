@@ -86,14 +86,9 @@ def tapped_forward(
     at_mlp: bool = False,
     keep: list[LayerTrace] | None = None,
 ) -> Taps:
-    """Run layers from `layer` on (from its MLP if `at_mlp`), keeping the points of differentiation.
+    """Run layers from `layer` on, keeping the points of differentiation; arguments as in `forward`.
 
-    Args:
-        x: the stream entering there, at the columns from `start` on; copies of a batch may be
-            stacked along the first axis.
-        ctx: context of the whole stack, all columns.
-        past: the run whose keys and values stand before `start`, of one copy of the batch.
-        keep: filled with the run's trace, for which the last layer is computed at all columns.
+    `keep` is filled with the run's trace, for which the last layer is computed at all columns.
     """
     n_layers, layers = len(decoder.layers), list[LayerTrace]()
     seen: dict[Place, list[Tensor | None]] = {place: [None] * n_layers for place in TAPPED}
@@ -302,9 +297,7 @@ def contract(
 ) -> None:
     """Add -sum <a'_u - a_u, gradient at v> to `into[u, v]`, in blocks of tokens, one GEMM a layer.
 
-    Args:
-        into: places without an edge receive garbage.
-        writers: only these rows (one layer's heads, one MLP, or the input), all by default.
+    Places without an edge receive garbage. Only the rows `writers` are added, if given.
     """
     decoder, graph = model.decoder, model.graph
     keep_steps = decoder.has_post_norm
@@ -426,8 +419,7 @@ def at_clean_run(
 ) -> tuple[Contrast, Gradients]:
     """A batch's two runs, and gradients at the clean one, by `ReaderGradients.of` or the like.
 
-    `at_interpolations` at alpha 1 gives the same; here the differentiated run also serves as the
-    clean run that the changes are taken from, which saves a forward.
+    The differentiated run is the clean run: one forward less than `at_interpolations` at alpha 1.
     """
     decoder = model.decoder
     ctx, layers = decoder.context(batch.mask), list[LayerTrace]()

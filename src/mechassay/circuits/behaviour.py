@@ -20,12 +20,9 @@ ACCURACY = Accuracy()
 
 @dataclass(frozen=True, eq=False)
 class Preference:
-    """Whether the model prefers the answers of pairs to their foils.
+    """Whether the model prefers the answers of pairs to their foils (`right`, 1 or 0).
 
-    Attributes:
-        right: 1 where the best answer's logit exceeds every foil's, else 0.
-        chance: the share of the compared tokens that are answers.
-        groups: the unit that the interval respects.
+    `chance` is the share of the compared tokens that are answers.
     """
 
     right: Float[np.ndarray, "n"]

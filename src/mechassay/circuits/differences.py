@@ -157,11 +157,7 @@ def _simultaneous(
 
 @dataclass(frozen=True, eq=False)
 class _AreaParts:
-    """What an estimate of an area is made of, of a curve or of a record.
-
-    Attributes:
-        setting: what results have to share.
-    """
+    """What an estimate of an area is made of; results have to share `setting`."""
 
     name: str
     setting: tuple[Any, ...]

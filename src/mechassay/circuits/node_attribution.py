@@ -70,10 +70,7 @@ class WriterGradients:
 def pull_back(
     norm: Norm, gradient: Float[Tensor, "*lead d"], at: NormStatistics
 ) -> Float[Tensor, "*lead d"]:
-    """J^T gradient: from a norm's output to its input.
-
-    J = diag(w) s (I - [11^T/d] - xhat xhat^T/d).
-    """
+    """J^T gradient, with the J of `Norm.push_forward`: from a norm's output to its input."""
     weighted = flat = gradient * norm.weight.to(gradient.dtype)
     if not norm.frozen:
         flat = weighted - at.xhat * (weighted * at.xhat).mean(-1, keepdim=True)

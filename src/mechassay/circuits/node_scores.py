@@ -33,10 +33,9 @@ class _WriterScores(UnitScores):
     """What scores of nodes and of neurons share."""
 
     def within(self, fraction: float, *, by: By = "value") -> Circuit:
-        """The circuit of the best units whose weighted edge count is at most `fraction` of all.
+        """The best units' circuit whose weighted edge count is at most `fraction` of all.
 
-        This is the paper's size of a circuit (section 3.1), comparable with that of a circuit of
-        edges; nodes and neurons of early layers cost more of it than those of late layers.
+        This is the paper's size of a circuit (section 3.1); early nodes cost more of it.
         """
         ranked = self.ranking(by)
         width = self.values.numel() // len(self.values)
@@ -48,11 +47,7 @@ class _WriterScores(UnitScores):
 
 @dataclass(frozen=True, eq=False)
 class NeuronScores(_WriterScores):
-    """One score per neuron; see `UnitScores`.
-
-    Attributes:
-        values: fp32 [writers, d_model]; NaN = not scored.
-    """
+    """One score per neuron, fp32 [writers, d_model]; NaN = not scored."""
 
     values: Float[Tensor, "writers d_model"]
     unit: ClassVar[str] = "neuron"
@@ -77,11 +72,7 @@ class NeuronScores(_WriterScores):
 
 @dataclass(frozen=True, eq=False)
 class NodeScores(_WriterScores):
-    """One score per node; see `UnitScores`.
-
-    Attributes:
-        values: fp32 [writers]; NaN = not scored.
-    """
+    """One score per node, fp32 [writers]; NaN = not scored."""
 
     values: Float[Tensor, "writers"]
     unit: ClassVar[str] = "node"

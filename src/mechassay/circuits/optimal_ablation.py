@@ -157,12 +157,7 @@ class OptimalAblation:
 
 @dataclass(frozen=True)
 class _Group:
-    """Vectors that are learned in one stack of runs.
-
-    Attributes:
-        layer: where the runs begin.
-        units: writers of each problem; a problem is stopped, and its best values kept, as a whole.
-    """
+    """Vectors learned in one stack of runs from `layer` on; each of `units` stops as a whole."""
 
     layer: int
     units: list[list[int]]

@@ -352,11 +352,7 @@ class UnitScores(ABC):
 
 @dataclass(frozen=True, eq=False)
 class EdgeScores(UnitScores):
-    """One score per edge; see `UnitScores`.
-
-    Attributes:
-        values: fp32 [writers, readers]; NaN = not scored, and at places without an edge.
-    """
+    """One score per edge, fp32 [writers, readers]; NaN = not scored, or no edge."""
 
     values: Float[Tensor, "writers readers"]
     unit: ClassVar[str] = "edge"
@@ -383,28 +379,18 @@ class EdgeScores(UnitScores):
         return self.provenance.get("selection") == "greedy"
 
     def greedy(self, n: int | float, *, by: By = "value") -> Circuit:
-        """Grow n edges from the logits: always the best edge into a node that is in.
-
-        (MIB, appendix E.1.) Fewer if no more can be reached.
-        """
+        """Grow n edges from the logits: the best edge into a node that is in (MIB, E.1)."""
         one_of("ranking", by, get_args(By))
         grown = np.fromiter(islice(self._growth(by), self.size(n)), dtype=np.int64)
         return self._circuit(self._chosen(grown))
 
     def greedy_order(self, by: By = "value") -> np.ndarray:
-        """Flat indices of edges in the order in which the greedy circuit grows.
-
-        Edges without a score, and those into nodes that only such edges read, are not among them.
-        """
+        """Flat indices of the edges that the greedy circuit reaches, in order."""
         one_of("ranking", by, get_args(By))
         return np.fromiter(self._growth(by), dtype=np.int64)
 
     def _growth(self, by: By) -> Iterator[int]:
-        """One edge after another, as a flat index.
-
-        Each reader's in-edges are sorted once; a heap holds the best unused edge of each reader in
-        the circuit.
-        """
+        """One edge after another, by a heap of each reader's best unused edge."""
         graph = self.graph
         values = self.values.numpy()
         keys = np.abs(values) if by == "magnitude" else values

@@ -56,11 +56,7 @@ Kind = Literal["canonical", "truth", "full", "empty", "random", "file", "method"
 
 @dataclass(frozen=True)
 class FoundCircuit:
-    """A circuit, and where it comes from.
-
-    Attributes:
-        about: its origin, as plain values.
-    """
+    """A circuit, and its origin as plain values (`about`)."""
 
     text: str
     circuit: Circuit

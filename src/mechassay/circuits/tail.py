@@ -81,11 +81,7 @@ class Mean(Tail):
 
 @dataclass(frozen=True)
 class CVaR(Tail):
-    """The worst share of the losses alone, also called expected shortfall.
-
-    Attributes:
-        alpha: that share, above 0; 1 is the mean.
-    """
+    """The worst share `alpha` of the losses alone (expected shortfall); 1 is the mean."""
 
     alpha: float = 0.2
     name: ClassVar[str] = "cvar"
@@ -99,12 +95,7 @@ class CVaR(Tail):
 
 @dataclass(frozen=True)
 class Mixture(Tail):
-    """The mean and the worst share together.
-
-    Attributes:
-        weight: of the mean, between 0 and 1.
-        alpha: as in `CVaR`.
-    """
+    """The mean, by `weight`, and the worst share `alpha` together."""
 
     weight: float = 0.5
     alpha: float = 0.2
@@ -126,9 +117,7 @@ class Mixture(Tail):
 class WorstGroup(Tail):
     """The groups' means, of which those that have been bad count for more.
 
-    Attributes:
-        step: how fast the groups' weights follow their losses, a nat and update; at 0 groups count
-            alike for good.
+    `step` is how fast the groups' weights follow their losses, a nat and update.
     """
 
     step: float = 1.0

@@ -101,12 +101,7 @@ def circuit_runner(
 def run_circuit(
     decoder: Decoder, contrast: Contrast, plan: Plan, prefix: Prefix | None = None
 ) -> Readout:
-    """The circuit's logits at the last column of a batch.
-
-    Args:
-        prefix: what the circuit computed before the contrast's first column, where it is not the
-            clean run's.
-    """
+    """The circuit's logits at the last column of a batch, after a `prefix` if given."""
     if plan.final is None:
         return contrast.clean.readout(decoder)
     return _CircuitRun(decoder, contrast, plan, prefix).readout()
@@ -120,11 +115,9 @@ def run_prefix(
     rows: Int[Tensor, "batch"],
     before: Prefix | None = None,
 ) -> Prefix:
-    """The circuit's keys and values at all columns of prefixes, for prompts that go on from them.
+    """A circuit's keys and values at the columns of prefixes, which go on from others (`before`).
 
-    Args:
-        rows: which of the prefixes each of those prompts has.
-        before: what the prefixes themselves go on from.
+    `rows` says which of the prefixes each of the prompts has that go on from them.
     """
     run = _CircuitRun(decoder, contrast, plan, before, is_prefix=True)
     run.layers()
@@ -335,10 +328,9 @@ class _CircuitRun:
         *,
         part: tuple[int, bool, int] | None = None,
     ) -> Float[Tensor, "batch n pos d_head"]:
-        """Queries, keys or values of a group of heads; `reference`, a fresh copy, is filled in.
+        """Queries, keys or values of a group of heads, into `reference`, a fresh copy.
 
-        Args:
-            part: the name of these keys (1) or values (2) in a `Prefix`; None for queries.
+        `part` names these keys (1) or values (2) in a `Prefix`; it is None for queries.
         """
         if len(plan.clean):
             reference[:, plan.clean] = clean[:, plan.clean]

@@ -70,12 +70,9 @@ class Mix:
 
 @dataclass(frozen=True, eq=False)
 class SlotPlan:
-    """Where the queries (keys, values) of a group of heads come from; the rest are the reference's.
+    """Places in a group of heads whose queries (keys, values) are clean, or computed.
 
-    Attributes:
-        clean: places in the group taken from the clean run.
-        computed: places in the group computed here.
-        readers: each sum that is projected from, and which of the computed places read it.
+    `readers` has each sum that is projected from, and which of the computed places read it.
     """
 
     clean: Tensor

@@ -20,12 +20,7 @@ from mechassay.pairs import Batch
 
 @dataclass(frozen=True, eq=False)
 class Constants:
-    """A constant for every writer.
-
-    Attributes:
-        name: the kind of ablation, for records.
-        embed, z, mlp: of the input, the heads and the MLPs; the axis `known` is 1, or positions.
-    """
+    """A constant for every writer, by the kind of ablation (`name`); `known` is 1, or positions."""
 
     name: str
     embed: Float[Tensor, "known d_model"]

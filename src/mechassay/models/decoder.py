@@ -366,10 +366,7 @@ class Decoder:
 
 @dataclass(frozen=True, eq=False)
 class Readout:
-    """The logits of some normed final vectors, computed only where asked for, in fp32 at least.
-
-    For a logit difference only the rows of the unembedding that are needed are touched.
-    """
+    """Logits of some normed final vectors, in fp32 at least, computed only where asked for."""
 
     hidden: Float[Tensor, "batch d_model"]
     decoder: Decoder

@@ -165,11 +165,7 @@ def continued(
     new: Float[Tensor, "stack some_heads pos d_head"],
     start: int,
 ) -> Float[Tensor, "stack some_heads all_pos d_head"]:
-    """Keys or values after those of a past run before `start`.
-
-    The past is repeated for several copies of its batch, and for query heads with keys of their
-    own.
-    """
+    """Keys or values after those of a past run, repeated for copies of its batch or heads."""
     copies, group = len(new) // len(past), new.shape[1] // past.shape[1]
     old = past[:, :, :start]
     old = old if group == 1 else old.repeat_interleave(group, dim=1)

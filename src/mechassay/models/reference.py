@@ -185,11 +185,7 @@ class ReferenceModel:
         mask: Bool[Tensor, "batch pos"],
         embeds: Tensor | None = None,
     ) -> Recording:
-        """Run the original model and record what its nodes wrote and read.
-
-        Args:
-            embeds: replace the embedding module's output (for interpolated inputs).
-        """
+        """Run the original model, from `embeds` if given, and record its nodes."""
         seen: dict[str, Any] = {}
         names, embedding = self.layout, self.hf.get_submodule(self.layout.embed)
         with ExitStack() as stack:
@@ -308,11 +304,7 @@ class ReferenceModel:
         deltas: Float[Tensor, "writers batch pos d_model"] | None = None,
         neurons: Float[Tensor, "writers d_model"] | None = None,
     ) -> Float[Tensor, "batch vocab"]:
-        """Logits at the last column with coefficient M[u, v] on every edge.
-
-        Args:
-            neurons: coefficient of each dimension of what a writer changes (all 1 if not given).
-        """
+        """Logits at the last column with coefficient M[u, v] on every edge."""
         graph, layout = self.graph, self.layout
         legal = graph.legal.to(coefficients)
         m = coefficients * legal

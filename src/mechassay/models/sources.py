@@ -103,13 +103,9 @@ class Packaged:
 
 @dataclass(frozen=True)
 class Resolved:
-    """A model source that is ready to load.
+    """A model source that is ready to load: a folder, or a hub id (`location`).
 
-    Attributes:
-        kind: what the source is.
-        name: a short name for reports.
-        location: what transformers loads: a folder, or a hub id.
-        note: a remark on the source, for reports; may be empty.
+    `name` and `note`, which may be empty, are for reports.
     """
 
     kind: Literal["packaged", "folder", "gguf", "hub"]

@@ -84,13 +84,7 @@ def trace(
     past: Trace | None = None,
     start: int = 0,
 ) -> Trace:
-    """Run the decoder from token embeddings of the columns from `start` on.
-
-    Args:
-        embeds: what the `input` node writes at columns `start` to the end.
-        ctx: context of the whole batch, all columns.
-        past: a trace that agrees before `start`; needed where `start` > 0.
-    """
+    """Run the decoder from embeddings of the columns from `start` on, after `past`."""
     layers: list[LayerTrace] = []
     x = decoder.add_positions(embeds, ctx, start)
     final = forward(
@@ -141,8 +135,7 @@ class Contrast:
 def constant_trace(decoder: Decoder, values: Constants, ctx: Context) -> Trace:
     """What readers would see and project if every writer wrote its constant.
 
-    The streams are the sums of the constants (and of positions and biases, which belong to no
-    writer). No component is run on these streams.
+    No component is run on these streams, the sums of constants, positions and biases.
     """
     at = ctx.position_ids
     embeds, layers = values.embed_at(at), list[LayerTrace]()

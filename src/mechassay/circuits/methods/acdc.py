@@ -140,8 +140,7 @@ class ACDC:
     ) -> EdgeScores:
         """See `Method.score`; but a score is no drop: 1 for edges kept at `threshold`, else 0.
 
-        With `thresholds` it is the largest of them at which the edge was kept, 0 if at none. The
-        objective need not be differentiable. Provenance has the circuits' sizes and losses.
+        With `thresholds` it is the largest of them at which the edge was kept, 0 if at none.
         """
         chosen, batch = load_objective(objective), model.batch(pairs)
         thresholds = tuple(sorted(self.thresholds, reverse=True)) or (self.threshold,)
@@ -203,10 +202,7 @@ class ACDC:
         return _SearchResult(circuits, losses, int(n_runs))
 
     def forwards(self, graph: Graph, n_pairs: int) -> float:
-        """See `Method.forwards`: a decision costs about what patching one edge does.
-
-        A search that removes most edges early takes less.
-        """
+        """See `Method.forwards`: a decision costs about what patching one edge does, or nothing."""
         return max(1, len(self.thresholds)) * 0.25 * graph.n_edges * n_pairs
 
 
@@ -225,14 +221,9 @@ def removal_order(graph: Graph) -> tuple[np.ndarray, np.ndarray]:
 
 
 class _Walk:
-    """One threshold's way through the edges.
+    """One threshold's way through the edges: the circuit so far, its loss, how many are decided.
 
-    Attributes:
-        edges: the circuit so far.
-        loss: its loss.
-        place: how many edges are decided.
-        leads: whether a writer leads to the logits; final once its own readers are reached,
-            because all readers that see it come before them.
+    `leads` says whether a writer leads to the logits; it is final once its own readers are reached.
     """
 
     def __init__(

@@ -16,11 +16,7 @@ from mechassay.circuits.methods.gradient import EdgeGradientMethod, Quadrature
 
 @dataclass(frozen=True)
 class CleanCorrupted(EdgeGradientMethod):
-    """Attribution with gradients at both ends.
-
-    Attributes:
-        backward: "plain", or "gim" (`mechassay.models.gradient_rules`).
-    """
+    """Attribution with gradients at both ends; `backward` as in `GradientMethod`."""
 
     backward: str = "plain"
     name: ClassVar[str] = "clean-corrupted"

@@ -17,11 +17,7 @@ from mechassay.circuits.methods.gradient import EdgeGradientMethod
 
 @dataclass(frozen=True)
 class EAP(EdgeGradientMethod):
-    """Edge attribution patching.
-
-    Attributes:
-        backward: "plain", or "gim" (`mechassay.models.gradient_rules`).
-    """
+    """Edge attribution patching; `backward` as in `GradientMethod`."""
 
     backward: str = "plain"
     name: ClassVar[str] = "eap"

@@ -56,11 +56,7 @@ Reading = Literal["paper", "mib-2025"]
 class EAPIGActivations(IntegratedMethod[EdgeScores], EdgeGradientMethod):
     """Edge attribution patching with gradients integrated along each sublayer's output.
 
-    Attributes:
-        steps: gradient evaluations along each path.
-        reading: which runs an edge averages over.
-        points: where the gradients are taken.
-        backward: "plain", or "gim" (`mechassay.models.gradient_rules`).
+    `reading` says which runs an edge averages over; other fields as in `IntegratedMethod`.
     """
 
     steps: int = 5

@@ -19,13 +19,7 @@ from mechassay.circuits.scores import EdgeScores
 
 @dataclass(frozen=True)
 class EAPIGInputs(IntegratedMethod[EdgeScores], EdgeGradientMethod):
-    """Edge attribution patching with gradients integrated along the inputs.
-
-    Attributes:
-        steps: gradient evaluations along the path.
-        points: where they are taken.
-        backward: "plain", or "gim" (`mechassay.models.gradient_rules`).
-    """
+    """Edge attribution patching with gradients integrated along the inputs."""
 
     steps: int = 5
     points: Points = "left"

@@ -38,18 +38,12 @@ INITIAL_LOG_ALPHA, INITIAL_SPREAD = 10.0, 0.01
 
 @dataclass(frozen=True)
 class EdgePruning(MaskMethod):
-    """Hard concrete edge masks at a target sparsity.
+    """Hard concrete edge masks at a target sparsity; other fields as in `MaskMethod`.
 
     Attributes:
-        steps: updates.
-        batch_size: examples a step.
-        samples: masks a step, each for all examples of the step.
-        lr: of the masks.
-        multiplier_lr: of the Lagrange multipliers.
+        lr, multiplier_lr: of the masks and of the Lagrange multipliers.
         target: the share of edges that are to go.
         warmup: the share of the steps in which the target rises from 0.
-        loss: "kl", or "objective" to descend minus the objective.
-        seed: of initial values, examples and masks.
     """
 
     steps: int = 3000

@@ -33,9 +33,7 @@ from mechassay.pairs import Batch
 class ExactPatching(PatchingMethod[EdgeScores]):
     """Exact effect of ablating each edge alone.
 
-    Attributes:
-        layers: score only edges into these layers' heads and MLPs (None: all, and the logits);
-            other edges are NaN. -1 stands for the logits.
+    With `layers`, only edges into these layers' heads and MLPs (-1: the logits); others are NaN.
     """
 
     layers: tuple[int, ...] | None = None

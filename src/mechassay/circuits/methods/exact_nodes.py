@@ -37,11 +37,7 @@ Paths = Literal["all", "direct"]
 
 @dataclass(frozen=True)
 class ExactNodePatching(PatchingMethod[NodeScores]):
-    """Exact effect of ablating each node alone.
-
-    Attributes:
-        paths: "all" for its whole effect, "direct" for that along its edge to the logits.
-    """
+    """Exact effect of ablating each node alone, along all paths or its edge to the logits."""
 
     paths: Paths = "all"
     name: ClassVar[str] = "exact-nodes"

@@ -51,9 +51,7 @@ def quadrature(points: str, steps: int) -> Quadrature:
 class GradientMethod(ABC, Generic[ScoresT]):
     """A frozen dataclass with a field `backward`: "plain", or "gim" (`models.gradient_rules`).
 
-    Attributes:
-        instead: for a method with gradients at the clean run, where divergences from that run have
-            none: the method to use for these. Empty for others.
+    `instead` names the method for divergences from the clean run, which have no gradient there.
     """
 
     name: ClassVar[str]

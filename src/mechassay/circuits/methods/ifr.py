@@ -87,13 +87,7 @@ class InformationFlowRoutes:
 
 
 class _Shares(NamedTuple):
-    """Sums over examples.
-
-    Attributes:
-        shares: importances, means over each example's defined positions.
-        examples: how many examples have a defined position.
-        undefined: how many positions have none.
-    """
+    """Sums over examples: importances, examples and undefined positions of each stream."""
 
     shares: Float[Tensor, "streams writers"]
     examples: Float[Tensor, "streams"]

@@ -259,8 +259,7 @@ def train(
 def masked_forwards(graph: Graph) -> float:
     """About how many plain forward passes a masked run and its gradient by the mask take.
 
-    A forward and a backward pass of twice its work are 3. Where a layer's readers see many writers,
-    mixing their streams takes most of the time: 3 a thousand edges of a layer.
+    Mixing the streams of a layer's readers takes 3 a thousand edges of a layer.
     """
     return max(3.0, 3e-3 * graph.n_edges / graph.n_layers)
 
@@ -288,11 +287,7 @@ def fidelity_and_gradient(
     budget: int,
     weights: Float[Tensor, "n"] | None = None,
 ) -> tuple[float, Float[Tensor, "masks writers readers"]]:
-    """The mean loss of masked runs and its gradient by the masks.
-
-    Args:
-        weights: of the examples in the mean, all alike if not given; those of weight 0 are not run.
-    """
+    """The mean loss of masked runs, by `weights` of the examples if given, and its gradient."""
     gradient, total, share = torch.zeros_like(drawn), 0.0, weights
     if share is None:
         share = torch.full((len(batch),), 1 / len(batch), dtype=torch.float64)

@@ -60,12 +60,7 @@ class _NodeGradientMethod(GradientMethod[NeuronScores | NodeScores]):
 
 @dataclass(frozen=True)
 class NAP(_NodeGradientMethod):
-    """Node attribution patching.
-
-    Attributes:
-        level: "neuron" for `NeuronScores`, "node" for `NodeScores`.
-        backward: "plain", or "gim" (`mechassay.models.gradient_rules`).
-    """
+    """Node attribution patching: `NeuronScores`, or `NodeScores` at `level` "node"."""
 
     level: Level = "neuron"
     backward: str = "plain"
@@ -75,14 +70,7 @@ class NAP(_NodeGradientMethod):
 
 @dataclass(frozen=True)
 class NAPIG(IntegratedMethod[NeuronScores | NodeScores], _NodeGradientMethod):
-    """Node attribution patching with gradients integrated along the inputs.
-
-    Attributes:
-        steps: gradient evaluations along the path.
-        points: where they are taken.
-        level: "neuron" for `NeuronScores`, "node" for `NodeScores`.
-        backward: "plain", or "gim" (`mechassay.models.gradient_rules`).
-    """
+    """Node attribution patching with gradients integrated along the inputs."""
 
     steps: int = 5
     points: Points = "left"

@@ -35,13 +35,7 @@ ScoresT = TypeVar("ScoresT", bound=Scores)
 
 
 class PatchBatch(NamedTuple):
-    """Some examples and a run of writers, patched together at one place.
-
-    Attributes:
-        layer: the place's; -1 for the logits.
-        kind: what is there.
-        n_scores: how many scores times examples the block gives.
-    """
+    """Some examples and a run of writers, patched together at one place; layer -1 is the logits."""
 
     rows: list[int]
     layer: int
@@ -159,9 +153,7 @@ def chunks(batch: Batch, stack_tokens: int) -> Iterator[tuple[list[int], int]]:
 class PatchingMethod(ABC, Generic[ScoresT]):
     """A method that changes one thing after another in the clean run.
 
-    Attributes:
-        stack_tokens: columns times copies that one resumed forward holds at most; more gains
-            nothing on a CPU.
+    `stack_tokens` is how many columns times copies one resumed forward holds at most.
     """
 
     name: ClassVar[str]

@@ -38,16 +38,9 @@ INITIAL_MASK = 0.9
 
 @dataclass(frozen=True)
 class SubnetworkProbing(MaskMethod):
-    """Hard concrete edge masks at a fixed price.
+    """Hard concrete edge masks at a fixed price; other fields as in `MaskMethod`.
 
-    Attributes:
-        steps: updates.
-        batch_size: examples a step.
-        samples: masks a step, each for all examples of the step.
-        lr: of Adam.
-        sparsity: lambda, the price of keeping all edges.
-        loss: "kl", or "objective" to descend minus the objective.
-        seed: of examples and masks.
+    `lr` is of Adam; `sparsity` is lambda, the price of keeping all edges.
     """
 
     steps: int = 3000

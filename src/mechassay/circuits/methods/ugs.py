@@ -48,17 +48,12 @@ EDGE = 1e-3
 
 @dataclass(frozen=True)
 class UniformGradientSampling(MaskMethod):
-    """Learned edge probabilities.
+    """Learned edge probabilities; other fields as in `MaskMethod`.
 
     Attributes:
-        steps: updates.
-        batch_size: examples a step.
-        samples: masks an example and step.
         lr: of AdamW.
         sparsity: lambda, what an edge costs.
-        node_penalty: what a head costs at most, see above; 0 leaves the term out.
-        loss: "kl", or "objective" to descend minus the objective.
-        seed: of examples and masks.
+        node_penalty: what a head costs at most; 0 leaves the term out.
     """
 
     steps: int = 2000
@@ -93,11 +88,7 @@ class UniformGradientSampling(MaskMethod):
 
 
 class _Uniform(Masks):
-    """Masks of a probability for each edge.
-
-    Attributes:
-        thetas: the parameters of each group of edges, in index order within the group.
-    """
+    """Masks of a probability for each edge; `thetas` are the parameters of each group of edges."""
 
     def __init__(
         self,

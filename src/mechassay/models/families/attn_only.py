@@ -56,11 +56,7 @@ _BUFFERS = ("attn.mask", "attn.IGNORE")
 
 @dataclass(frozen=True)
 class AttnOnlyConfig:
-    """Sizes of an attention-only model.
-
-    Attributes:
-        tokenizer_name: hub id of the tokenizer it was trained with, if the checkpoint says so.
-    """
+    """Sizes of an attention-only model, and the hub id of its tokenizer if known."""
 
     n_layers: int
     n_heads: int
@@ -104,12 +100,7 @@ class Output(NamedTuple):
 
 
 class AttnOnlyModel(nn.Module):
-    """The model by its definition; its parameters have the checkpoint's names.
-
-    Args:
-        config: its sizes.
-        weights: all tensors of `config.shapes`; without `unembed.b_U` logits have no bias.
-    """
+    """The model by its definition; its parameters have the checkpoint's names."""
 
     def __init__(self, config: AttnOnlyConfig, weights: Mapping[str, Tensor]) -> None:
         super().__init__()
