@@ -31,7 +31,6 @@ class Preference:
 
     def measures(self) -> list[Measure]:
         """Accuracy with its interval, and chance."""
-        low, high, level = proportion_interval(self.right, self.groups)
         n = len(self.right)
         accuracy = Measure(
             name="accuracy",
@@ -39,10 +38,8 @@ class Preference:
             title="accuracy of the model",
             better="up",
             value=float(self.right.mean()),
-            low=low,
-            high=high,
-            level=level,
             n=n,
+            **proportion_interval(self.right, self.groups)._asdict(),
         )
         return [accuracy, Measure(name="chance", of="model", value=float(self.chance.mean()), n=n)]
 

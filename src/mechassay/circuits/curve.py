@@ -18,7 +18,7 @@ from mechassay.circuits.scores import By
 from mechassay.errors import BadFile
 from mechassay.files import read_tensors, write_tensors
 from mechassay.records import Measure, Record, Selection, Spec, Table, Values, provenance
-from mechassay.stats.intervals import BootstrapEstimate, Interval, mean_estimate
+from mechassay.stats.intervals import Interval, mean_estimate
 
 Drawn = Mapping[int, tuple[tuple[int, ...], Float[np.ndarray, "sizes n"]]]
 """Random rankings by seed: edges kept at each size, and the objective [sizes, n]."""
@@ -233,12 +233,8 @@ class FaithfulnessCurve:
 
     def _measures(self) -> Iterator[Measure]:
         value, magnitude = self.sweeps["value"], self.sweeps["magnitude"]
-        areas = {
-            "cpr": value.cpr,
-            "cmd": magnitude.cmd,
-            "log_cpr": value.log_cpr,
-            "log_cmd": magnitude.log_cmd,
-        }
+        areas = {"cpr": value.cpr, "cmd": magnitude.cmd}
+        areas |= {"log_cpr": value.log_cpr, "log_cmd": magnitude.log_cmd}
         n, undefined = len(self.ids), self.n_undefined
         for name, area in areas.items():
             if area is not None:
@@ -248,7 +244,7 @@ class FaithfulnessCurve:
 
     def _control_measures(self) -> Iterator[Measure]:
         """What control circuits reach, and how far the curve is from random ones."""
-        n, (low, high, level) = len(self.ids), self.denominator
+        n = len(self.ids)
         empty, full = float(self.controls.empty.mean()), float(self.controls.full.mean())
         yield Measure(name="objective", of="control:empty", value=empty, n=n)
         yield Measure(name="objective", of="control:full", value=full, n=n)
@@ -257,19 +253,14 @@ class FaithfulnessCurve:
             of="control:full",
             title="full less empty circuit",
             value=full - empty,
-            low=low,
-            high=high,
-            level=level,
             n=n,
+            **self.denominator._asdict(),
         )
         own = {"cpr": self.sweeps["value"].cpr, "cmd": self.sweeps["magnitude"].cmd}
         for kind, sweeps in self.drawn.items():
-            means: dict[str, BootstrapEstimate] = {
-                "cpr": mean_estimate([sweep.cpr for sweep in sweeps.values()]),
-                "cmd": mean_estimate([sweep.cmd for sweep in sweeps.values()]),
-            }
-            for name, mean in means.items():
-                less = own[name] - mean
+            for name, estimate in own.items():
+                mean = mean_estimate([getattr(sweep, name) for sweep in sweeps.values()])
+                less = estimate - mean
                 yield area_measure(name, mean.value, mean.interval, of=f"control:{kind}", n=n)
                 yield area_measure(name, less.value, less.interval, of=f"difference:{kind}", n=n)
 
@@ -282,20 +273,13 @@ class FaithfulnessCurve:
             for seed, sweep in sweeps.items()
         ]
         for of, seed, sweep in lines:
+            about = {"ranking": sweep.by, "of": of, "seed": seed}
             for place, fraction in enumerate(self.fractions):
                 low, high, _ = sweep.intervals[place]
-                yield {
-                    "ranking": sweep.by,
-                    "of": of,
-                    "seed": seed,
-                    "fraction": fraction,
-                    "asked": sweep.asked[place],
-                    "kept": sweep.kept[place],
-                    "metric": float(sweep.per_example[place].mean()),
-                    "f": float(sweep.faithfulness[place]),
-                    "low": low,
-                    "high": high,
-                }
+                size = {"asked": sweep.asked[place], "kept": sweep.kept[place]}
+                metric, f = sweep.per_example[place].mean(), sweep.faithfulness[place]
+                values = {"metric": float(metric), "f": float(f), "low": low, "high": high}
+                yield {**about, "fraction": fraction, **size, **values}
 
     def _random_areas(self) -> Iterator[dict[str, Any]]:
         for kind, sweeps in self.drawn.items():

@@ -73,6 +73,7 @@ class Track:
         return {f"{task}_{name}": (task, name) for task, name in pairs}
 
 
+ARITHMETIC = ("arithmetic-addition", "arithmetic-subtraction")
 # The columns of MIB's tables 2 and 17: 32,491, 179,749, 74,218, 1,592,881 and 1,108 edges.
 MIB = Track(
     {
@@ -80,16 +81,7 @@ MIB = Track(
         "qwen2.5": TrackModel(Graph(24, 14), 896, ("ioi", "mcqa")),
         "gemma2": TrackModel(Graph(26, 8), 2304, ("ioi", "mcqa", "arc-easy")),
         "llama3": TrackModel(
-            Graph(32, 32),
-            4096,
-            (
-                "ioi",
-                "mcqa",
-                "arithmetic-addition",
-                "arithmetic-subtraction",
-                "arc-easy",
-                "arc-challenge",
-            ),
+            Graph(32, 32), 4096, ("ioi", "mcqa", *ARITHMETIC, "arc-easy", "arc-challenge")
         ),
         "interpbench": TrackModel(Graph(6, 4), 64, ("ioi",)),
     }
@@ -117,7 +109,6 @@ def write_submission(
     track: Track = MIB,
 ) -> list[Path]:
     """Write the scores of tasks and models as a submission; returns the files.
-    `validate_submission` checks the whole.
 
     Args:
         scores: by (task, model), named as in folders: ("arc-easy", "llama3").

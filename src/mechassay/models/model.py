@@ -29,11 +29,8 @@ TOLERANCE = {torch.float64: 1e-4, torch.float32: 1e-4, torch.bfloat16: 0.1, torc
 """Largest allowed difference of logits, relative to their spread. Hugging Face models round their
 RMSNorms to fp32 even in fp64."""
 
-DTYPES = {
-    "float32": torch.float32,
-    "float64": torch.float64,
-    "bfloat16": torch.bfloat16,
-    "float16": torch.float16,
+DTYPES: dict[str, torch.dtype] = {
+    name: getattr(torch, name) for name in ("float32", "float64", "bfloat16", "float16")
 }
 
 
