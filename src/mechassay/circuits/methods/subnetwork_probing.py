@@ -59,8 +59,8 @@ class SubnetworkProbing(MaskMethod):
 
     def start(self, model: Model) -> tuple[Masks, torch.optim.Optimizer]:
         share = (INITIAL_MASK - GAMMA) / (ZETA - GAMMA)
-        log_alpha = torch.full_like(model.graph.legal, 0, dtype=model.accumulator)
-        log_alpha = log_alpha.to(model.device) + math.log(share / (1 - share))
+        initial, like = math.log(share / (1 - share)), model.decoder.embedding
+        log_alpha = like.new_full(model.graph.legal.shape, initial, dtype=model.accumulator)
         masks = _Priced(model.graph, log_alpha, self.sparsity)
         return masks, torch.optim.Adam([masks.log_alpha], lr=self.lr)
 
