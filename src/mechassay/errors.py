@@ -1,21 +1,7 @@
 """The exception tree. Every message says who refused, what was allowed and what was given.
 
-    MechassayError
-    ├── UnknownName          a model, task, method, objective or file kind nobody registered
-    ├── UnsupportedModel     a model whose architecture the engine cannot decode
-    ├── ModelNotFetched      a packaged model that is not on this machine yet
-    ├── SelfCheckFailed      a model whose decoded logits differ from the original's
-    ├── BadPairs             pairs that cannot be compared: lengths, answers, empty splits
-    ├── GraphMismatch        scores or circuits made on another graph
-    ├── BadFile              a truncated, foreign or unsafe file
-    ├── NonFinite            NaN or infinite activations, metrics or scores
-    ├── OutOfMemory          not enough memory for even one example
-    ├── DiskFull             not enough room for what a run would store
-    ├── MissingExtra         an optional dependency that is not installed
-    └── BadUsage             an argument outside its allowed range
-
-The command line prints the message on one line and exits with 2 for wrong usage
-(`usage = True`), else with 1.
+The command line prints the message on one line and exits with 2 for wrong usage (`usage = True`),
+else with 1.
 """
 
 from __future__ import annotations

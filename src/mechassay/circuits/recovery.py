@@ -67,16 +67,6 @@ class Recovery:
     n_false: int
     n_unscored: int
 
-    @property
-    def precision(self) -> float:
-        """Precision at the true size: R-precision."""
-        return self.r_precision
-
-    @property
-    def recall(self) -> float:
-        """Recall at the true size: equal to precision, as both divide by `n_true`."""
-        return self.r_precision
-
 
 def recovery_of(
     scores: EdgeScores,

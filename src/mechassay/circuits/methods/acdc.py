@@ -107,28 +107,6 @@ class ACDC:
         if self.ahead < 1:
             raise BadUsage(f"{self.name} evaluates at least 1 removal at once; got {self.ahead}.")
 
-    def find(
-        self,
-        model: Model,
-        pairs: Sequence[Pair] | Batch,
-        objective: str | Objective = "kl",
-        *,
-        progress: Progress = BAR,
-        checkpoint: Path | None = None,
-    ) -> Circuit:
-        """The circuit at `threshold`.
-
-        Args:
-            checkpoint: a file that keeps what is done, so that a killed job can go on.
-
-        Raises:
-            BadPairs, OutOfMemory; NonFinite: an example's value is NaN or infinite in a circuit on
-            the way.
-        """
-        chosen, batch = load_objective(objective), model.batch(pairs)
-        search = self._search(model, batch, chosen, (self.threshold,), progress, checkpoint)
-        return search.circuits[0]
-
     def score(
         self,
         model: Model,
@@ -141,6 +119,9 @@ class ACDC:
         """See `Method.score`; but a score is no drop: 1 for edges kept at `threshold`, else 0.
 
         With `thresholds` it is the largest of them at which the edge was kept, 0 if at none.
+
+        Raises:
+            NonFinite: an example's value is NaN or infinite in a circuit on the way.
         """
         chosen, batch = load_objective(objective), model.batch(pairs)
         thresholds = tuple(sorted(self.thresholds, reverse=True)) or (self.threshold,)
