@@ -27,7 +27,7 @@ for counterfactual (resample) ablation. docs/canonical.md has more.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import NamedTuple
 
@@ -127,7 +127,8 @@ def canonical(name: str, graph: Graph) -> Canonical:
             f"The {name} circuit is one of {known.model}, {_shape(known.graph)}; this graph has"
             f" {_shape(graph)}{lacks}."
         )
-    return known
+    # A copy, whose circuit is its own: tensors can be changed in place.
+    return replace(known)
 
 
 def _has(graph: Graph, edge: str) -> bool:
