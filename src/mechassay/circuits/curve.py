@@ -18,7 +18,7 @@ from mechassay.circuits.scores import By
 from mechassay.errors import BadFile
 from mechassay.files import read_tensors, write_tensors
 from mechassay.records import Measure, Record, Selection, Spec, Table, Values, provenance
-from mechassay.stats.intervals import BootstrapEstimate, Interval, mean_estimate
+from mechassay.stats.intervals import Interval, mean_estimate
 
 Drawn = Mapping[int, tuple[tuple[int, ...], Float[np.ndarray, "sizes n"]]]
 """Random rankings by seed: edges kept at each size, and the objective [sizes, n]."""
@@ -329,7 +329,6 @@ def area_measure(
     n_undefined: int = 0,
 ) -> Measure:
     """An area as a measure: with its title, its direction and its interval, if it has one."""
-    low, high, level = interval or Interval(np.nan, np.nan)
     title, better = TITLES[name]
     return Measure(
         name=name,
@@ -337,9 +336,7 @@ def area_measure(
         title=title,
         better=better,
         value=value,
-        low=low,
-        high=high,
-        level=level,
         n=n,
         n_undefined=n_undefined,
+        **(interval or Interval(np.nan, np.nan))._asdict(),
     )
