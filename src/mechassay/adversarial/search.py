@@ -154,13 +154,14 @@ class SearchResult:
         }
 
     def __str__(self) -> str:
-        text = (
-            f"lower bound on the maximum: {self.lower_bound:.6g} nats, after {self.evaluations:,}"
-            " pairs"
-        )
-        if not math.isnan(self.random.kl):
-            text += f" (random sampling: {self.random.kl:.6g} with {self.random.pairs:,})"
+        text = bound_text(self.lower_bound, self.evaluations, *self.random)
         return text if self.finished else f"{text}; interrupted"
+
+
+def bound_text(kl: float, evaluations: int, random: float = math.nan, pairs: int = 0) -> str:
+    """A lower bound, and what random sampling of so many pairs found; NaN if not asked for."""
+    text = f"lower bound on the maximum: {kl:.6g} nats, after {evaluations:,} pairs"
+    return text if math.isnan(random) else f"{text} (random sampling: {random:.6g} with {pairs:,})"
 
 
 def search(

@@ -18,7 +18,7 @@ import typer
 
 from mechassay.circuits.spec import number_or_share
 from mechassay.runs.execute import Executor, Here, Processes, batches_of, done, prepare
-from mechassay.runs.job import Option, Results, job_of, options_of
+from mechassay.runs.job import Interrupted, Option, Results, job_of, options_of
 
 ENGINES = ("here", "processes", "ray")
 RUNNER: Mapping[str, Any] = {
@@ -119,7 +119,13 @@ def execute(
         n = len(batches_of(job, bench.folder))
         typer.echo(f"{output}: {n:,} batches to do: mechassay run-cells {output} --part 1/{n}")
         return
-    finish(job, done(job, bench, executor))
+    try:
+        results = done(job, bench, executor)
+    except Interrupted as stopped:
+        # The common message, that the same command goes on, is not for such a cell.
+        typer.echo(f"mechassay: interrupted; {stopped}", err=True)
+        raise SystemExit(stopped.code) from None
+    finish(job, results)
 
 
 def finish(job: Any, results: Results) -> None:

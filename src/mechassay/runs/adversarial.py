@@ -22,13 +22,12 @@ from rich.console import Console
 
 from mechassay.adversarial.divergence_file import arrow
 from mechassay.adversarial.pools import check_finite
-from mechassay.circuits.spec import CircuitSpec
 from mechassay.records import Record
 from mechassay.report.kinds.adversarial import tables
 from mechassay.report.kinds.adversarial_templates import template_text
 from mechassay.report.reports import write_page
 from mechassay.report.tables import print_tables
-from mechassay.runs.adversarial_plan import AdversarialPlan, task_plan
+from mechassay.runs.adversarial_plan import AdversarialPlan, circuit_versions
 from mechassay.runs.adversarial_records import KIND, RecordMaker
 from mechassay.runs.adversarial_study import AdversarialStudy
 from mechassay.runs.job import Bench, Cell, Results, cell_name
@@ -45,12 +44,8 @@ class AdversarialJob(AdversarialPlan):
     grows: ClassVar[tuple[str, ...]] = ()
 
     def versions(self, bench: Bench) -> dict[str, Any]:
-        """The task's version and settings, and hashes of the files that circuits come from."""
-        files = {text: CircuitSpec.parse(text).file_hash for text in self.circuits}
-        return {
-            "task_settings": task_plan(bench.task(self.task)),
-            "files": {text: digest for text, digest in files.items() if digest},
-        }
+        """See `circuit_versions`."""
+        return circuit_versions(bench.task(self.task), self.circuits)
 
     def check(self, bench: Bench) -> None:
         """See `Job.check`.

@@ -92,6 +92,12 @@ class Cell:
     typed: Mapping[str, str] = field(default_factory=dict)
 
 
+class Interrupted(KeyboardInterrupt):
+    """Ctrl-C in a cell that cannot go on where it was; the message says what was kept."""
+
+    code: ClassVar[int] = 130
+
+
 class Job(Protocol):
     """What can be run: `mechassay.run(job, folder)`, or a command made of its fields."""
 
@@ -137,6 +143,9 @@ JOBS = Registry(
         "circuits": "mechassay.runs.circuits:CircuitsJob",
         "accuracy": "mechassay.runs.accuracy:AccuracyJob",
         "adversarial": "mechassay.runs.adversarial:AdversarialJob",
+        "adversarial-paper": "mechassay.runs.adversarial_paper:PaperJob",
+        "adversarial-search": "mechassay.runs.adversarial_search:SearchJob",
+        "robust": "mechassay.runs.robust:RobustJob",
     },
     plural="jobs",
 )
