@@ -255,9 +255,7 @@ def _slices(n: int, size: int) -> list[slice]:
 def first_differences(
     clean: Int[Tensor, "clean pos"], corrupted: Int[Tensor, "corrupted pos"]
 ) -> list[int]:
-    """For each corrupted prompt the first position at which some clean prompt differs from it,
-    else the last position.
-    """
+    """For each corrupted prompt the first position where a clean one differs, else the last."""
     differs = (clean[:, None] != corrupted[None]).any(dim=0)
     differs[:, -1] = True
     return differs.int().argmax(dim=1).tolist()

@@ -270,12 +270,3 @@ def heat_map(
         },
         **{name: own[place].tolist() for name, own in zip(MAP_NAMES, cells, strict=True)},
     }
-
-
-def finite(value: Any) -> Any:
-    """Plain values for JSON: undefined and infinite numbers become None."""
-    if isinstance(value, Mapping):
-        return {str(key): finite(inner) for key, inner in value.items()}
-    if isinstance(value, list | tuple):
-        return [finite(inner) for inner in value]
-    return None if isinstance(value, float) and not math.isfinite(value) else value

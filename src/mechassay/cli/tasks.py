@@ -10,11 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from mechassay.cli.command import command
-from mechassay.cli.options import (
-    SeedOption,
-    load,
-)
+from mechassay.cli.command import SeedOption, command
 from mechassay.runs.accuracy import AccuracyJob
 
 if TYPE_CHECKING:
@@ -102,12 +98,13 @@ def show_task(
     from rich.markup import escape
 
     from mechassay.errors import one_of
+    from mechassay.runs.names import load_named
     from mechassay.tasks import load_task
     from mechassay.tasks.task import KEEP
 
     console = Console(soft_wrap=True)
     task = load_task(name)
-    loaded = load(model, "float32", "cpu") if model else None
+    loaded = load_named(model) if model else None
     pairs = task.pairs(
         split,
         loaded,
@@ -161,9 +158,10 @@ def check_task(
 
     from mechassay.progress import BAR
     from mechassay.runs.folder import write_text
+    from mechassay.runs.names import load_named
     from mechassay.tasks.check import check_pairs
 
-    loaded = load(model, "float32", "cpu") if model else None
+    loaded = load_named(model) if model else None
     found = check_pairs(name, loaded, counterfactual=counterfactual, limit=limit, progress=BAR)
     console = Console()
     console.print(_counts(found))

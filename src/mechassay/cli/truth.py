@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from mechassay.cli.options import SeedOption
+from mechassay.cli.command import SeedOption
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -239,9 +239,7 @@ def _say(found: Mapping[str, Verification]) -> None:
 
 
 def _rarest(done: Verification) -> str:
-    """The claimed edge that exceeds the edges outside in the fewest pairs;
-    nothing where that is undefined.
-    """
+    """The claimed edge that exceeds those outside in the fewest pairs, if that is defined."""
     inside = done.claimed.edges
     shares, in_pair = done.shares[inside], done.shares_in_pair[inside]
     if not len(shares) or bool(shares.isnan().any()):

@@ -15,7 +15,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any, ClassVar
 
 from rich.console import Console
@@ -25,23 +24,21 @@ from mechassay.adversarial.pools import check_finite
 from mechassay.records import Record
 from mechassay.report.kinds.adversarial import tables
 from mechassay.report.kinds.adversarial_templates import template_text
-from mechassay.report.reports import write_page
 from mechassay.report.tables import print_tables
 from mechassay.runs.adversarial_plan import AdversarialPlan, circuit_versions
 from mechassay.runs.adversarial_records import KIND, RecordMaker
 from mechassay.runs.adversarial_study import AdversarialStudy
-from mechassay.runs.job import Bench, Cell, Results, cell_name
+from mechassay.runs.job import Bench, Cell, Job, Results, cell_name
 from mechassay.runs.names import shown_model
 
 
 @dataclass(frozen=True)
-class AdversarialJob(AdversarialPlan):
+class AdversarialJob(AdversarialPlan, Job):
     """How far circuits are from the model on every pair of prompts: percentiles with bounds, worst
     pairs, which prompts are worse.
     """
 
     kind: ClassVar[str] = KIND
-    grows: ClassVar[tuple[str, ...]] = ()
 
     def versions(self, bench: Bench) -> dict[str, Any]:
         """See `circuit_versions`."""
@@ -70,10 +67,6 @@ class AdversarialJob(AdversarialPlan):
             Cell(cell_name(circuit), {"circuit": circuit, **of}, KIND) for circuit in self.circuits
         ]
 
-    def skip(self, cell: Cell, bench: Bench) -> tuple[str, str] | None:
-        """See `Job.skip`: nothing is."""
-        return None
-
     def run(self, cell: Cell, bench: Bench) -> Record:
         """See `Job.run`."""
         maker = bench.shared("records", lambda: RecordMaker(AdversarialStudy(self, bench)))
@@ -85,8 +78,3 @@ class AdversarialJob(AdversarialPlan):
         text = template_text(results.records)
         if text:
             console.print(text, soft_wrap=True, markup=False, highlight=False)
-
-    def report(self, results: Results) -> Path:
-        """The page, report.html."""
-        page = results.folder.path / "report.html"
-        return write_page(page, results.records, failures=results.failures, kind=KIND)

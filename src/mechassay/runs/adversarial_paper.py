@@ -13,8 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, replace
-from pathlib import Path
-from typing import Annotated, Any, ClassVar
+from typing import Annotated, ClassVar
 
 from rich.console import Console
 
@@ -31,12 +30,11 @@ from mechassay.report.kinds.paper import (
     verdict_text,
     verdicts,
 )
-from mechassay.report.reports import print_report, write_page
 from mechassay.runs import options
 from mechassay.runs.adversarial import AdversarialJob
 from mechassay.runs.adversarial_study import AdversarialStudy
 from mechassay.runs.execute import Here, done, prepare
-from mechassay.runs.job import Bench, Cell, Results, option
+from mechassay.runs.job import Bench, Cell, Job, Results, option
 from mechassay.runs.names import shown_model
 from mechassay.tasks.docstring import RANDOM
 from mechassay.tasks.greater_than import GreaterThan
@@ -62,7 +60,7 @@ the paper's words make 372,480 different clean prompts of the split test.
 
 
 @dataclass(frozen=True)
-class PaperJob:
+class PaperJob(Job):
     """Run the evaluation of Uit de Bos and Garriga-Alonso (2024) again: IOI, greater-than and
     docstring, unmatched and matched pairs.
     """
@@ -85,11 +83,6 @@ class PaperJob:
     seed: Annotated[int, options.SEED] = 0
 
     kind: ClassVar[str] = KIND
-    grows: ClassVar[tuple[str, ...]] = ()
-
-    def versions(self, bench: Bench) -> dict[str, Any]:
-        """See `Job.versions`: the folder of each run has its own."""
-        return {}
 
     def check(self, bench: Bench) -> None:
         """See `Job.check`."""
@@ -109,10 +102,6 @@ class PaperJob:
             )
             for name, plan in self.plans().items()
         ]
-
-    def skip(self, cell: Cell, bench: Bench) -> tuple[str, str] | None:
-        """See `Job.skip`: nothing is."""
-        return None
 
     def run(self, cell: Cell, bench: Bench) -> Record:
         """The record of one run, with the verdict on table 3 if it is of unmatched pairs.
@@ -142,17 +131,12 @@ class PaperJob:
 
     def show(self, results: Results, console: Console) -> None:
         """See `Job.show`."""
-        print_report(results.records, results.failures, console, KIND)
+        super().show(results, console)
         said = [verdict_text(*found) for found in verdicts(results.records).items()]
         if self.docstring_model is None:
             said.append("Skipped: docstring needs attn-only-4l, --docstring-model.")
         for line in said:
             console.print(line, soft_wrap=True, markup=False, highlight=False)
-
-    def report(self, results: Results) -> Path:
-        """The page, report.html; each run has its own in its folder."""
-        page = results.folder.path / "report.html"
-        return write_page(page, results.records, failures=results.failures, kind=KIND)
 
     def plans(self) -> dict[str, AdversarialJob]:
         """The runs by the name of their folder: "ioi-unmatched" and so on."""

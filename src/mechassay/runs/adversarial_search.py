@@ -12,7 +12,6 @@ import json
 import time
 from dataclasses import dataclass
 from functools import partial
-from pathlib import Path
 from typing import Annotated, Any, ClassVar
 
 import numpy as np
@@ -26,19 +25,18 @@ from mechassay.circuits.pairing import check_pairing, paired
 from mechassay.circuits.spec import CircuitSpec, FoundCircuit
 from mechassay.models.model import Model, check_dtype
 from mechassay.objectives import load_objective
-from mechassay.records import Measure, Record, Selection, Spec, Table, provenance
+from mechassay.records import Measure, Record, Selection, Spec, Table
 from mechassay.report.kinds.search import BOUND, KIND, best_text
-from mechassay.report.reports import print_report, write_page
 from mechassay.runs import options
 from mechassay.runs.adversarial_plan import CIRCUIT_HELP, check_circuits, circuit_versions
 from mechassay.runs.folder import write_text
-from mechassay.runs.job import Bench, Cell, Interrupted, Results, cell_name, option
-from mechassay.runs.names import shown_model, truth_circuit
+from mechassay.runs.job import Bench, Cell, Interrupted, Job, Results, cell_name, option
+from mechassay.runs.names import made_by, shown_model, truth_circuit
 from mechassay.tasks.task import Task, settings_of
 
 
 @dataclass(frozen=True)
-class SearchJob:
+class SearchJob(Job):
     """Change prompts field by field for a larger divergence: a lower bound on the largest one.
     Ctrl-C ends it with the best so far.
     """
@@ -87,10 +85,6 @@ class SearchJob:
             for circuit in self.circuits
         ]
 
-    def skip(self, cell: Cell, bench: Bench) -> tuple[str, str] | None:
-        """See `Job.skip`: nothing is."""
-        return None
-
     def run(self, cell: Cell, bench: Bench) -> Record:
         """See `Job.run`.
 
@@ -128,15 +122,10 @@ class SearchJob:
 
     def show(self, results: Results, console: Console) -> None:
         """See `Job.show`."""
-        print_report(results.records, results.failures, console, KIND)
+        super().show(results, console)
         for record in results.records:
             for line in (*best_text(record), *record.warnings):
                 console.print(line, soft_wrap=True, markup=False, highlight=False)
-
-    def report(self, results: Results) -> Path:
-        """The page, report.html."""
-        page = results.folder.path / "report.html"
-        return write_page(page, results.records, failures=results.failures, kind=KIND)
 
     def _model(self, bench: Bench) -> Model:
         return bench.model(self.model, dtype=self.dtype, prepend_bos=self.prepend_bos)
@@ -215,12 +204,7 @@ class SearchJob:
             },
             realised={"seconds": round(seconds, 3)},
             warnings=without_fields(task, pools),
-            provenance=provenance(
-                device=str(model.device),
-                dtype=str(model.dtype).removeprefix("torch."),
-                seed=self.seed,
-                data_hash=digest.hexdigest(),
-            ),
+            provenance=made_by(model, self.seed, digest.hexdigest()),
         )
 
 

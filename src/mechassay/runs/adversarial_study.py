@@ -83,9 +83,7 @@ class AdversarialStudy:
 
     @cached_property
     def finder(self) -> Study:
-        """What finds circuits on the train split,
-        and has the constants that ablated edges carry.
-        """
+        """What finds circuits on the train split, and has the constants of ablated edges."""
         run, name = self.run, self.task.name
         methods = tuple(dict.fromkeys(each.name for each in self.named if each.kind == "method"))
         job = CircuitsJob(

@@ -114,9 +114,7 @@ def prepare(
 
 
 def batches_of(job: Any, folder: RunFolder | None = None) -> list[list[Cell]]:
-    """The cells that have no record in the folder yet, or all without a folder.
-    Those that share something are one batch.
-    """
+    """The cells without a record in the folder, if one is given; those of one key are a batch."""
     cells = [cell for cell in job.cells() if folder is None or folder.record(cell.name) is None]
     return [list(batch) for _, batch in groupby(cells, key=lambda cell: cell.shares)]
 

@@ -26,12 +26,10 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from functools import cached_property
-from pathlib import Path
 from typing import Annotated, Any, ClassVar
 
 import numpy as np
 from jaxtyping import Float
-from rich.console import Console
 
 from mechassay.adversarial.held_out import (
     Stratified,
@@ -50,12 +48,11 @@ from mechassay.errors import BadUsage
 from mechassay.graph import Graph
 from mechassay.models.model import Model, check_dtype
 from mechassay.objectives import load_objective
-from mechassay.records import Measure, Record, Selection, Spec, Table, provenance
+from mechassay.records import Measure, Record, Selection, Spec, Table
 from mechassay.report.kinds.robust import EMPTY, OWN
-from mechassay.report.reports import print_report, write_markdown, write_page
 from mechassay.runs import options
-from mechassay.runs.job import Bench, Cell, Results, cell_name, option
-from mechassay.runs.names import shown_model
+from mechassay.runs.job import Bench, Cell, Job, cell_name, option
+from mechassay.runs.names import made_by, shown_model
 from mechassay.stats.intervals import LEVEL, percentile_interval, resampled_means
 from mechassay.stats.resampled import Estimate, Resampled
 
@@ -70,7 +67,7 @@ Place = tuple[str, int | float]
 
 
 @dataclass(frozen=True)
-class RobustJob:
+class RobustJob(Job):
     """Compare a method's circuits with those it finds on pairs drawn anew, where pairs that fail
     count for more, on held-out pairs.
     """
@@ -135,7 +132,7 @@ class RobustJob:
     seed: Annotated[int, options.SEED] = 0
 
     kind: ClassVar[str] = KIND
-    grows: ClassVar[tuple[str, ...]] = ()
+    markdown: ClassVar[str] = "tables.md"
 
     def versions(self, bench: Bench) -> dict[str, int]:
         """The version of robust discovery."""
@@ -165,23 +162,9 @@ class RobustJob:
         names = [f"repeat-{number}" for number in range(self.repeats)]
         return [Cell(name, {"repeat": name, **of}, name) for name in names]
 
-    def skip(self, cell: Cell, bench: Bench) -> tuple[str, str] | None:
-        """See `Job.skip`: nothing is."""
-        return None
-
     def run(self, cell: Cell, bench: Bench) -> Record:
         """See `Job.run`."""
         return _Repeat(self, cell, bench).record()
-
-    def show(self, results: Results, console: Console) -> None:
-        """See `Job.show`."""
-        print_report(results.records, results.failures, console, KIND)
-
-    def report(self, results: Results) -> Path:
-        """The page (report.html) and its tables in Markdown (tables.md)."""
-        records, failures, folder = results.records, results.failures, results.folder.path
-        write_markdown(folder / "tables.md", records, failures, KIND)
-        return write_page(folder / "report.html", records, failures=failures, kind=KIND)
 
     def robust(self, tail: Tail = MEAN, n_edges: int | float | None = None) -> Robust:
         """The wrapped method."""
@@ -288,13 +271,10 @@ class _Repeat:
                 "seconds": round(time.perf_counter() - begin, 3),
                 "pairs_of_the_grid": n_pairs,
             },
-            provenance=provenance(
-                device=str(model.device),
-                dtype=str(model.dtype).removeprefix("torch."),
-                seed=self.seed,
-                data_hash=hashlib.sha256(
-                    (kept.batch.content + held.batch.content).encode()
-                ).hexdigest(),
+            provenance=made_by(
+                model,
+                self.seed,
+                hashlib.sha256((kept.batch.content + held.batch.content).encode()).hexdigest(),
             ),
         )
 

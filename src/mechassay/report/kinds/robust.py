@@ -6,11 +6,11 @@ or more, and a repeat's own bootstrap interval where there is one.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
 import numpy as np
 
-from mechassay.records import Failure, Record
+from mechassay.records import Failure, Record, Scalar
 from mechassay.report.page import Section, Terms
 from mechassay.report.sections import (
     all_numbers,
@@ -108,17 +108,17 @@ def sections(
     ]
 
 
-def _keys(records: Sequence[Record], table: str, column: str) -> list[object]:
+def _keys(records: Sequence[Record], table: str, column: str) -> list[Scalar]:
     """The values of a column, each once, in the order of the first record."""
     return list(dict.fromkeys(records[0].table(table).columns[column])) if records else []
 
 
-def _differences(records: Sequence[Record]) -> list[tuple[object, object]]:
+def _differences(records: Sequence[Record]) -> list[tuple[Scalar, Scalar]]:
     columns = records[0].table("differences").columns
     return list(dict.fromkeys(zip(columns["of"], columns["minus"], strict=True)))
 
 
-def _texts(records: Sequence[Record], table: str, **of: object) -> Iterator[str]:
+def _texts(records: Sequence[Record], table: str, **of: Scalar) -> Iterator[str]:
     """Each statistic over the repeats, as text."""
     for statistic in STATISTICS:
         rows = [record.table(table).where(**of, statistic=statistic) for record in records]
@@ -127,12 +127,12 @@ def _texts(records: Sequence[Record], table: str, **of: object) -> Iterator[str]
         yield interval(found.value, found.low, found.high)
 
 
-def _mean(records: Sequence[Record], table: str, column: str, of: dict[str, object]) -> str:
+def _mean(records: Sequence[Record], table: str, column: str, of: Mapping[str, Scalar]) -> str:
     values = [record.table(table).where(**of).numbers(column)[0] for record in records]
     return f"{np.mean(values):,.4g}"
 
 
-def _lower(records: Sequence[Record], of: dict[str, object]) -> str:
+def _lower(records: Sequence[Record], of: Mapping[str, Scalar]) -> str:
     """In how many repeats the mean is lower."""
     rows = [record.table("differences").where(**of, statistic="mean") for record in records]
     n_lower = sum(bool(row.numbers("value")[0] < 0) for row in rows)
@@ -155,7 +155,7 @@ def _rounds(records: Sequence[Record]) -> Iterator[tuple[str, ...]]:
         yield (str(row["ranking"]), str(row["round"]), *means, counted, heaviest)
 
 
-def _heaviest(repeats: Sequence[Sequence[dict[str, object]]]) -> str:
+def _heaviest(repeats: Sequence[Sequence[Mapping[str, Scalar]]]) -> str:
     """The share of the group that counts most, and its name if it is one in all repeats;
     nothing where all groups count alike.
     """

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 
 from mechassay.adversarial.search import bound_text
@@ -88,7 +89,8 @@ def best_text(record: Record) -> list[str]:
     steps = record.table("steps").where(climb=1).rows()
     bound, random = record.measure(BOUND), record.measure(BOUND, "control:random")
     assert bound is not None
-    said = bound_text(bound.value, bound.n, *((random.value, random.n) if random else ()))
+    other, n = (random.value, random.n) if random else (math.nan, 0)
+    said = bound_text(bound.value, bound.n, other, n)
     return [
         f"clean      {climb['clean']}",
         f"corrupted  {climb['corrupted']}",
