@@ -39,6 +39,7 @@ class AdversarialJob(AdversarialPlan, Job):
     """
 
     kind: ClassVar[str] = KIND
+    markdown: ClassVar[str] = ""
 
     def versions(self, bench: Bench) -> dict[str, Any]:
         """See `circuit_versions`."""

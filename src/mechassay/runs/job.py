@@ -102,13 +102,13 @@ class Interrupted(KeyboardInterrupt):
 class Job(Protocol):
     """What can be run: `mechassay.run(job, folder)`, or a command made of its fields.
 
-    Jobs are subclasses, or have all of this themselves. `kind` is also that of the page, and
-    `markdown` the file of the page's tables, if there is to be one.
+    A class that names it as its base has all but `kind`, `cells` and `run`. `markdown` is the file
+    of the page's words and tables, if there is to be one.
     """
 
     kind: ClassVar[str]
     grows: ClassVar[tuple[str, ...]] = ()
-    markdown: ClassVar[str] = ""
+    markdown: ClassVar[str] = "tables.md"
 
     def versions(self, bench: Bench) -> Mapping[str, Any]:
         """What else is part of the plan: versions of definitions, hashes of files."""
@@ -120,7 +120,6 @@ class Job(Protocol):
         Raises:
             BadUsage, UnknownName: something is.
         """
-        ...
 
     def cells(self) -> Sequence[Cell]:
         """The cells of the plan; nothing is loaded."""

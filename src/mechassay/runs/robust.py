@@ -132,7 +132,6 @@ class RobustJob(Job):
     seed: Annotated[int, options.SEED] = 0
 
     kind: ClassVar[str] = KIND
-    markdown: ClassVar[str] = "tables.md"
 
     def versions(self, bench: Bench) -> dict[str, int]:
         """The version of robust discovery."""
