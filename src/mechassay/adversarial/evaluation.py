@@ -1,10 +1,8 @@
 """KL(M(x) || C(x, x~)) for every pair of prompts, and for several circuits at once.
 
 How the work is divided, and what pairs share, is in `batching`. KL(M(x) || M(x~)) is the empty
-circuit: with every edge ablated, C(x, x~) = M(x~). It is the first control, and costs nothing.
-
-Values go to a memory-mapped file of fp32 as they are computed; NaN is still to be done. After an
-interruption, unfinished blocks are recomputed.
+circuit: with every edge ablated, C(x, x~) = M(x~). Values go to a memory-mapped file of fp32 as
+they are computed; NaN is still to be done. After an interruption, unfinished blocks are recomputed.
 """
 
 from __future__ import annotations

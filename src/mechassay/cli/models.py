@@ -1,6 +1,4 @@
-"""`mechassay models`: which models there are, fetching packaged ones,
-and what a model proves about itself.
-"""
+"""`mechassay models`: list and fetch models, and what a model proves about itself."""
 
 from __future__ import annotations
 

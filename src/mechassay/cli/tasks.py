@@ -1,6 +1,4 @@
-"""`mechassay tasks`: which tasks there are, what their pairs look like,
-what would be dropped, and whether models can do them.
-"""
+"""`mechassay tasks`: tasks, their pairs, what would be dropped, and whether models can do them."""
 
 from __future__ import annotations
 

@@ -1,6 +1,4 @@
-"""`mechassay truth`: models whose circuit is known,
-the interventions that show it, and which methods find it.
-"""
+"""`mechassay truth`: models whose circuit is known, interventions that show it, who finds it."""
 
 from __future__ import annotations
 

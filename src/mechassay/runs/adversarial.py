@@ -1,11 +1,9 @@
-"""Adversarial evaluation of circuits: the divergence of every pair,
-kept, controlled, summarised and reported.
+"""Adversarial evaluation of circuits: divergences of all pairs, controls, statistics.
 
 The folder of a run holds, beside plan and records,
 
     prompts.json       both pools: texts, parts, what was dropped
     values.parquet     the divergence of every pair from every circuit, and from the empty one
-                       (`adversarial.divergence_file`)
     found/             scores of the methods that found circuits
 
 A cell is a circuit. The divergences of all circuits are made together, in the first of them.

@@ -1,6 +1,4 @@
-"""What an adversarial run runs: the plan that is stored with its results,
-and what no plan may have.
-"""
+"""The plan of an adversarial run, and what no plan may have."""
 
 from __future__ import annotations
 
@@ -149,7 +147,6 @@ class AdversarialPlan:
         Raises:
             BadUsage, UnknownName: there is one.
         """
-        one_of("design", self.drawn_as, DESIGN_KINDS)
         one_of("design", self.design or "", DESIGN_KINDS)
         one_of("ablation", self.ablation, ABLATIONS)
         check_dtype(self.dtype)

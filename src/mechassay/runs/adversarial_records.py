@@ -1,6 +1,4 @@
-"""The record of a circuit's divergences: tables, worst pairs run again, groups,
-controls, and what is to be said about them.
-"""
+"""The record of a circuit's divergences: tables, worst pairs run again, groups, and controls."""
 
 from __future__ import annotations
 
@@ -221,8 +219,8 @@ class RecordMaker:
 
         places = np.unique(np.concatenate([worst, distinct]))
         found = dict(zip(places.tolist(), cases(places), strict=True))
-        shown = ([found[place] for place in own.tolist()] for own in (worst, distinct))
-        return _Alone(*shown, cases(random))
+        of_all, apart = ([found[place] for place in own.tolist()] for own in (worst, distinct))
+        return _Alone(of_all, apart, cases(random))
 
     def _within(self, field: Field) -> Field:
         """A field with the strata of a restricted grid: within them, partners are the same."""

@@ -6,12 +6,9 @@
     failures/<cell>.json   why a cell has none
 
 The folder is the queue: a cell is done if its record is there. Workers share nothing else, so any
-of them may be killed; files appear whole or not at all.
-
-A second run with the same plan takes up what is there. Lists of what to do may grow: then
-`plan.json` has all that was ever asked for. Any other plan in the same folder is refused, with the
-first setting that differs. A folder without results is reused: a
-mistyped command does not block it.
+of them may be killed; files appear whole or not at all. A run with the same plan takes up what is
+there. Lists of what to do may grow: `plan.json` has all that was ever asked for. Any other plan is
+refused, with the first setting that differs, unless the folder has no results.
 """
 
 from __future__ import annotations

@@ -72,7 +72,7 @@ def tables(records: Sequence[Record], failures: Sequence[Failure] = ()) -> list[
     for size in _keys(records, "circuits", "size"):
         at = f"{share(size)} of the edges" if isinstance(size, float) else f"{size:,} edges"
         empty = _texts(records, "rankings", ranking=EMPTY)
-        rows = [(f"{EMPTY} (corrupted run)", "0", "0", *empty)]
+        rows: list[tuple[str, ...]] = [(f"{EMPTY} (corrupted run)", "0", "0", *empty)]
         for ranking in _keys(records, "circuits", "ranking"):
             of = {"ranking": ranking, "size": size}
             about = (_mean(records, "circuits", name, of) for name in ("pairs", "edges on a path"))
