@@ -47,7 +47,8 @@ def test_recover_ranks_methods(run: Run, tmp_path: Path) -> None:
     done = run("truth", "recover", *words, "--train-limit", "40", "-o", tmp_path / "out")
     assert done.code == 0, done.err
     folder = RunFolder(tmp_path / "out")
-    edges, nodes = (folder.record(f"truth-induction/{name}") for name in ("eap-ig-inputs", "nap"))
+    group = "truth-induction--truth-induction"
+    edges, nodes = (folder.record(f"{group}/{name}") for name in ("eap-ig-inputs", "nap"))
     assert edges and nodes
     assert edges.value("auroc") == 1.0 and round(nodes.value("auroc"), 2) == 0.86
     assert "AUROC" in done.out and "R-precision" in done.out
@@ -59,7 +60,7 @@ def test_recovery_is_undefined_without_a_circuit_for_the_ablation(run: Run, tmp_
     done = run(*words, *models, "--ablation", "mean", "-o", tmp_path / "out")
     assert done.code == 0, done.err
     folder = RunFolder(tmp_path / "out")
-    known, unknown = (folder.record(f"{name}/random") for name in models[1::2])
+    known, unknown = (folder.record(f"{name}--{name}/random") for name in models[1::2])
     assert known and unknown and known.value("auroc") > 0
     assert math.isnan(unknown.value("auroc")) and any(
         "not for mean" in text for text in unknown.warnings

@@ -103,9 +103,7 @@ def test_a_million_values() -> None:
 def test_a_grid_has_wider_intervals_than_its_pairs() -> None:
     rng = np.random.default_rng(2)
     values = rng.normal(size=(60, 1)) + rng.normal(size=(1, 60)) + rng.normal(size=(60, 60))
-    grid = summarise(
-        [values[:25], values[25:]], "grid", np.random.default_rng(3), (0.5, 0.9), n_resamples=300
-    )
+    grid = summarise(values, "grid", np.random.default_rng(3), (0.5, 0.9), n_resamples=300)
     pairs = summarise(values.reshape(-1), "independent", np.random.default_rng(3), (0.5, 0.9))
     assert grid.design == Design("grid", (60, 60))
     for name in ("mean", "50%", "90%"):

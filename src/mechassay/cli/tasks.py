@@ -162,25 +162,19 @@ def check_task(
     loaded = load_named(model) if model else None
     found = check_pairs(name, loaded, counterfactual=counterfactual, limit=limit, progress=BAR)
     console = Console()
+
+    def say(text: str) -> None:
+        console.print(text, soft_wrap=True, markup=False, highlight=False)
+
     console.print(_counts(found))
     for title, findings in (("dropped", found.total.dropped), ("note", found.total.notes)):
         for reason, each in findings.items():
             rows = ", ".join(each.ids) + (", ..." if each.count > len(each.ids) else "")
-            console.print(
-                f"{title}: {each.count:,} {reason} ({rows}): {each.message}",
-                soft_wrap=True,
-                markup=False,
-                highlight=False,
-            )
+            say(f"{title}: {each.count:,} {reason} ({rows}): {each.message}")
     for name_of, text in found.remarks.items():
-        console.print(f"{name_of}: {text}", soft_wrap=True, markup=False, highlight=False)
+        say(f"{name_of}: {text}")
     fields = ", ".join(f"{each} ({count:,})" for each, count in found.total.fields.items())
-    console.print(
-        f"fields: {fields or 'none; no value of a column is a word of its prompt'}",
-        soft_wrap=True,
-        markup=False,
-        highlight=False,
-    )
+    say(f"fields: {fields or 'none; no value of a column is a word of its prompt'}")
     if loaded is None:
         console.print("Without --model nothing is said about tokens.")
     if output is not None:

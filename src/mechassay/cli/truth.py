@@ -22,9 +22,7 @@ METHODS = ("eap", "eap-ig-inputs", "eap-ig-activations", "ifr", "exact", "random
 
 @app.command("list")
 def list_truths() -> None:
-    """The models, their circuits for each ablation, how clear these are,
-    and the folder that any command takes as a model.
-    """
+    """The models, their circuits for each ablation, how clear these are, and their folders."""
     from rich.console import Console
 
     from mechassay.truth.models import load_truth, truth_folder, truth_names
