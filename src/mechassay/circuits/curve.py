@@ -304,7 +304,6 @@ def area_measure(
     n_undefined: int = 0,
 ) -> Measure:
     """An area as a measure: with its title, its direction and its interval, if it has one."""
-    low, high, level = interval or Interval(np.nan, np.nan)
     title, better = TITLES[name]
     return Measure(
         name=name,
@@ -312,9 +311,7 @@ def area_measure(
         title=title,
         better=better,
         value=value,
-        low=low,
-        high=high,
-        level=level,
         n=n,
         n_undefined=n_undefined,
+        **(interval or Interval(np.nan, np.nan))._asdict(),
     )
