@@ -9,10 +9,11 @@ REAL := smollm2-135m gemma3-270m
 METHODS := eap eap:backward=gim eap-ig-inputs eap-ig-activations clean-corrupted nap nap-ig ifr exact exact-nodes acdc ugs:steps=300 subnetwork-probing:steps=600 edge-pruning:steps=600
 SUITE_TASKS := ioi greater-than docstring arithmetic-addition
 TASKS := ioi mcqa mcqa:n_choices=2 arc-easy arc-challenge arithmetic-addition arithmetic-subtraction ravel greater-than docstring
+OLDEST := tests/models tests/cli tests/test_exports.py tests/test_progress.py tests/test_registry.py
 PIP := $(BIN)/python -m pip --disable-pip-version-check -qq
 
 .DEFAULT_GOAL := help
-.PHONY: help venv demo test test-all check bench bench-gpu accuracy suite docs clean
+.PHONY: help venv demo test test-all test-oldest check bench bench-gpu accuracy suite docs clean
 
 help: ## Show this list.
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/make \1	\2/p' Makefile
@@ -38,6 +39,12 @@ test: venv ## Run the tests, those on the two packaged real models too (8 minute
 
 test-all: ## Run the tests, the slow ones too: all families, long simulations, a Ray cluster.
 	@$(MAKE) --no-print-directory test MORE=--all
+
+test-oldest: venv ## Run the tests of models and of the command line with the oldest dependencies that pyproject.toml allows.
+	@$(BIN)/uv venv -q --clear --python $(BIN)/python .venv-oldest
+	@grep '^torch==' constraints.txt > .venv-oldest/constraints.txt
+	@UV_FIND_LINKS="$$PIP_FIND_LINKS" $(BIN)/uv pip install -q --python .venv-oldest/bin/python --resolution lowest-direct -c .venv-oldest/constraints.txt -e '.[gguf,hub,pandas]' 'pytest>=8.3' 'pytest-xdist>=3.6' 'hypothesis>=6.100'
+	@.venv-oldest/bin/python -m pytest -q -n logical --maxprocesses 4 -o addopts=--import-mode=importlib -o filterwarnings= -p no:cacheprovider $(OLDEST)
 
 check: venv ## Check format, lint and types.
 	@$(BIN)/ruff format --check

@@ -234,6 +234,9 @@ def load_hf(
                 )
         except _UNREADABLE as error:
             raise _refusal(resolved, error) from error
+    if getattr(model.config, "attn_logit_softcapping", None):
+        # Some versions of transformers leave the cap out in their fused attention.
+        model.set_attn_implementation("eager")
     return model.eval().requires_grad_(False).to(device), tokenizer
 
 
