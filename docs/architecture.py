@@ -93,10 +93,8 @@ def draw() -> Path:
             "", (u, v + 0.22), (x, y - 0.22), arrowprops={"arrowstyle": "->", "color": LINE}
         )
     for name, (x, y) in place.items():
-        n_lines = sum(len(path.read_text("utf-8").splitlines()) for path in files[name])
         box = {"boxstyle": "round,pad=0.45", "facecolor": FILL, "edgecolor": INK, "linewidth": 0.8}
-        text = f"{name}\n{n_lines:,} lines"
-        axes.text(x, y, text, ha="center", va="center", fontsize=8, color=INK, bbox=box)
+        axes.text(x, y, name, ha="center", va="center", fontsize=8, color=INK, bbox=box)
     target = HERE / "images" / "architecture.svg"
     figure.savefig(target, format="svg", metadata={"Date": None})
     return target
