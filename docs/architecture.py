@@ -79,7 +79,7 @@ def draw() -> Path:
     rows: dict[int, list[str]] = {}
     for name in sorted(graph):
         rows.setdefault(level[name], []).append(name)
-    figure = Figure(figsize=(10, 0.85 * len(rows) + 0.4))
+    figure = Figure(figsize=(10, 0.75 * len(rows) + 0.4))
     axes = figure.add_axes((0, 0, 1, 1))
     axes.set(xlim=(0, 10), ylim=(-0.6, len(rows) - 0.3))
     axes.axis("off")
@@ -90,13 +90,11 @@ def draw() -> Path:
     for upper, lower in needed(graph):
         (x, y), (u, v) = place[upper], place[lower]
         axes.annotate(
-            "", (u, v + 0.22), (x, y - 0.22), arrowprops={"arrowstyle": "->", "color": LINE}
+            "", (u, v + 0.24), (x, y - 0.24), arrowprops={"arrowstyle": "->", "color": LINE}
         )
     for name, (x, y) in place.items():
-        n_lines = sum(len(path.read_text("utf-8").splitlines()) for path in files[name])
         box = {"boxstyle": "round,pad=0.45", "facecolor": FILL, "edgecolor": INK, "linewidth": 0.8}
-        text = f"{name}\n{n_lines:,} lines"
-        axes.text(x, y, text, ha="center", va="center", fontsize=8, color=INK, bbox=box)
+        axes.text(x, y, name, ha="center", va="center", fontsize=11, color=INK, bbox=box)
     target = HERE / "images" / "architecture.svg"
     figure.savefig(target, format="svg", metadata={"Date": None})
     return target
