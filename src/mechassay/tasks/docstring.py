@@ -152,7 +152,7 @@ class Docstring(Task):
 
 
 @dataclass(frozen=True)
-class _Words:
+class _DocstringWords:
     """What the prompts of one split are made of; `first` are the words that may be w1.
 
     Attributes:
@@ -166,7 +166,7 @@ class _Words:
 
 
 @dataclass(frozen=True)
-class _Draw:
+class _DocstringDraw:
     """Everything that a clean prompt and its own counterfactuals are made of."""
 
     fields: Mapping[str, str]
@@ -185,7 +185,7 @@ class _Draw:
         return _prompt({**self.fields, **self.others})
 
 
-def _draw(words: _Words, rng: np.random.Generator) -> _Draw:
+def _draw(words: _DocstringWords, rng: np.random.Generator) -> _DocstringDraw:
     drawn = _some(words.names, len(NAMES) + len(OTHERS), rng)
     if words.functions:
         name = words.functions[int(rng.integers(len(words.functions)))]
@@ -197,7 +197,7 @@ def _draw(words: _Words, rng: np.random.Generator) -> _Draw:
         **dict(zip(NAMES, drawn, strict=False)),
         **dict(zip(WORDS, (first, *rest), strict=True)),
     }
-    return _Draw(fields, dict(zip(OTHERS, drawn[len(NAMES) :], strict=True)))
+    return _DocstringDraw(fields, dict(zip(OTHERS, drawn[len(NAMES) :], strict=True)))
 
 
 def _some(words: Sequence[str], n: int, rng: np.random.Generator) -> list[str]:
@@ -215,19 +215,19 @@ def _prompt(fields: Mapping[str, str], answers: tuple[str, ...] = ()) -> Prompt:
 
 
 @cache
-def _words() -> dict[str, _Words]:
+def _words() -> dict[str, _DocstringWords]:
     text = files("mechassay.tasks").joinpath("data/docstring.json").read_text(encoding="utf-8")
     lists = json.loads(text).items()
     return {
-        split: _Words(tuple(group["names"]), tuple(group["words"]), tuple(group["words"]))
+        split: _DocstringWords(tuple(group["names"]), tuple(group["words"]), tuple(group["words"]))
         for split, group in lists
     }
 
 
 @cache
-def _paper_words(split: str) -> _Words:
+def _paper_words(split: str) -> _DocstringWords:
     names, words = (tuple(paper_words("docstring")[kind]) for kind in ("names", "words"))
-    return _Words(
+    return _DocstringWords(
         names,
         words,
         words,
@@ -235,10 +235,10 @@ def _paper_words(split: str) -> _Words:
     )
 
 
-def _single_tokens(words: _Words, tokenizer: Any) -> _Words:
+def _single_tokens(words: _DocstringWords, tokenizer: Any) -> _DocstringWords:
     """The words that a tokenizer writes as one token wherever a prompt has them."""
     functions = [f" {name}" for name in words.functions]
-    return _Words(
+    return _DocstringWords(
         functions=(
             _fit("names of functions", functions, BEFORE_NAME, 1, tokenizer) if functions else ()
         ),

@@ -185,7 +185,7 @@ class IOI(PublicTask):
 
 
 @dataclass(frozen=True)
-class _Words:
+class _IOIWords:
     """What the rows of one split are made of."""
 
     templates: tuple[str, ...]
@@ -201,7 +201,7 @@ class _Words:
 
 
 @dataclass(frozen=True)
-class _Row:
+class _IOIRow:
     """One draw: everything that the clean prompt and its counterfactuals are made of."""
 
     template: str
@@ -310,15 +310,15 @@ def _column(prompt: Prompt) -> dict[str, Any]:
 
 
 @cache
-def _words() -> dict[str, _Words]:
+def _words() -> dict[str, _IOIWords]:
     text = files("mechassay.tasks").joinpath("data/ioi.json").read_text(encoding="utf-8")
     return {
-        split: _Words(**{field: tuple(words) for field, words in group.items()})
+        split: _IOIWords(**{field: tuple(words) for field, words in group.items()})
         for split, group in json.loads(text).items()
     }
 
 
-def _rows(words: _Words, names: Sequence[str], rng: np.random.Generator) -> Iterator[_Row]:
+def _rows(words: _IOIWords, names: Sequence[str], rng: np.random.Generator) -> Iterator[_IOIRow]:
     """Different draws until there is none left."""
     seen: set[tuple[str | bool, ...]] = set()
     possible = words.possible(len(names))
@@ -329,7 +329,7 @@ def _rows(words: _Words, names: Sequence[str], rng: np.random.Generator) -> Iter
                 yield row
 
 
-def _block(words: _Words, names: Sequence[str], rng: np.random.Generator) -> Iterator[_Row]:
+def _block(words: _IOIWords, names: Sequence[str], rng: np.random.Generator) -> Iterator[_IOIRow]:
     people: list[list[int]] = (
         rng.random((BLOCK, len(names))).argsort(axis=1, kind="stable")[:, :NAMES_PER_ROW].tolist()
     )
@@ -337,7 +337,7 @@ def _block(words: _Words, names: Sequence[str], rng: np.random.Generator) -> Ite
     draws: list[list[int]] = rng.integers(sizes, size=(BLOCK, len(sizes))).tolist()
     for who, (template, thing, place, first) in zip(people, draws, strict=True):
         subject, indirect_object, random_a, random_b, random_c = [names[i] for i in who]
-        yield _Row(
+        yield _IOIRow(
             template=words.templates[template],
             subject=subject,
             indirect_object=indirect_object,
@@ -351,9 +351,9 @@ def _block(words: _Words, names: Sequence[str], rng: np.random.Generator) -> Ite
 
 
 @cache
-def _paper_words(words: str) -> _Words:
+def _paper_words(words: str) -> _IOIWords:
     lists = paper_words("ioi")
-    return _Words(
+    return _IOIWords(
         (lists["templates"][words],),
         tuple(lists["names"]),
         tuple(lists["objects"]),
@@ -362,8 +362,8 @@ def _paper_words(words: str) -> _Words:
 
 
 def _paper_rows(
-    words: _Words, names: Sequence[str], split: str, rng: np.random.Generator
-) -> Iterator[_Row]:
+    words: _IOIWords, names: Sequence[str], split: str, rng: np.random.Generator
+) -> Iterator[_IOIRow]:
     """Different draws whose people, and whose strangers, are pairs of names of the split;
     until there is none left.
 
@@ -389,7 +389,7 @@ def _paper_rows(
             subject, indirect_object = people[ours][::-1] if turn else people[ours]
             random_a, random_b = pairs[theirs][::-1] if other_turn else pairs[theirs]
             five = (subject, indirect_object, random_a, random_b, names[third])
-            row = _Row(
+            row = _IOIRow(
                 words.templates[0],
                 *five,
                 words.objects[thing],

@@ -192,7 +192,7 @@ class Ravel(PublicTask):
             for city in words.cities
         ]
         order: list[int] = rng.permutation(len(questions)).tolist()
-        draw = _Draw(words, rng, tokenizer)
+        draw = _Drawer(words, rng, tokenizer)
         for number, question in enumerate(
             _in_turn((questions[place] for place in order), lambda each: each[0], self.turns)
         ):
@@ -239,7 +239,7 @@ class Ravel(PublicTask):
 
 
 @dataclass(frozen=True)
-class _Words:
+class _RavelWords:
     """What the examples of one split are made of; templates by attribute."""
 
     cities: tuple[str, ...]
@@ -256,7 +256,7 @@ class _Data:
     """The contents of data/ravel.json: facts by city and attribute, and the splits."""
 
     facts: Mapping[str, Mapping[str, str]]
-    splits: Mapping[str, _Words]
+    splits: Mapping[str, _RavelWords]
 
 
 @cache
@@ -274,7 +274,7 @@ def _data() -> _Data:
         for city, country, _, _ in cities
     }
     splits = {
-        split: _Words(
+        split: _RavelWords(
             cities=tuple(city for city, *_ in cities),
             templates={
                 attribute: tuple(found["templates"][split][attribute]) for attribute in ATTRIBUTES
@@ -286,10 +286,10 @@ def _data() -> _Data:
     return _Data(facts, splits)
 
 
-class _Draw:
+class _Drawer:
     """Draws what stands beside a city and a template, for one split and one tokenizer."""
 
-    def __init__(self, words: _Words, rng: np.random.Generator, tokenizer: Any) -> None:
+    def __init__(self, words: _RavelWords, rng: np.random.Generator, tokenizer: Any) -> None:
         self.words, self.rng, self.tokenizer = words, rng, tokenizer
         self.facts = _data().facts
         self.values = {attribute: words.values(attribute) for attribute in ATTRIBUTES}
