@@ -33,12 +33,12 @@ from matplotlib.ticker import FuncFormatter, NullLocator
 
 from mechassay.records import Record
 from mechassay.report.text import (
-    Line,
+    Curve,
     control_kinds,
     control_name,
     is_random,
     labels,
-    random_lines,
+    random_curves,
     share,
 )
 
@@ -114,7 +114,7 @@ def draw_faithfulness(records: Sequence[Record]) -> Figure:
 
 def _zero_place(records: Sequence[Record]) -> float:
     """Where empty circuits stand on the log axis: a little left of the smallest circuit drawn."""
-    lines = [Line.of(record, by) for record in records for by, _ in PANELS]
+    lines = [Curve.of(record, by) for record in records for by, _ in PANELS]
     lines += [
         line
         for controls in _distinct_controls(records).values()
@@ -128,7 +128,7 @@ def _zero_place(records: Sequence[Record]) -> float:
 def _panel(
     ax: Axes, records: Sequence[Record], by: Literal["value", "magnitude"], zero: float
 ) -> None:
-    lines = [Line.of(record, by) for record in records]
+    lines = [Curve.of(record, by) for record in records]
     bottom, top = _limits(lines)
     for y, style in ((0.0, ":"), (1.0, "-")):
         ax.axhline(y, color=INK, lw=0.9, ls=style, alpha=0.55, zorder=1)
@@ -154,24 +154,24 @@ def _markers(count: int) -> list[str]:
     return [MARKERS[number % len(MARKERS)] for number in range(count)]
 
 
-def _on_axis(line: Line, zero: float) -> np.ndarray:
+def _on_axis(line: Curve, zero: float) -> np.ndarray:
     """Circuit sizes with empty circuits at the place of zero,
     whatever size they were asked to have.
     """
     return np.where((line.kept > 0) & (line.x > 0), line.x, zero)
 
 
-def _distinct_controls(records: Sequence[Record]) -> dict[str, list[list[Line]]]:
+def _distinct_controls(records: Sequence[Record]) -> dict[str, list[list[Curve]]]:
     """The random rankings of every record by kind, those that records share only once."""
-    kinds: dict[str, dict[str, list[Line]]] = {}
+    kinds: dict[str, dict[str, list[Curve]]] = {}
     for record in records:
         for kind in control_kinds(record):
-            if lines := list(random_lines(record, kind).values()):
+            if lines := list(random_curves(record, kind).values()):
                 kinds.setdefault(kind, {}).setdefault(repr(lines), lines)
     return {kind: list(found.values()) for kind, found in kinds.items()}
 
 
-def _control(ax: Axes, seeds: list[Line], zero: float, dashes: Dashes) -> None:
+def _control(ax: Axes, seeds: list[Curve], zero: float, dashes: Dashes) -> None:
     # Seeds keep slightly different numbers of edges: their mean f stands at their mean size.
     x = np.mean([_on_axis(line, zero) for line in seeds], axis=0)
     f = np.array([line.f for line in seeds])
@@ -179,7 +179,7 @@ def _control(ax: Axes, seeds: list[Line], zero: float, dashes: Dashes) -> None:
     ax.plot(x, f.mean(axis=0), color=GREY, ls=dashes, lw=1.6, zorder=2)
 
 
-def _limits(lines: Sequence[Line]) -> tuple[float, float]:
+def _limits(lines: Sequence[Curve]) -> tuple[float, float]:
     """y limits that hold 0, 1 and all values, but not those of a method that explodes."""
     f = np.concatenate([line.f for line in lines] or [np.empty(0)])
     f = f[np.isfinite(f)]

@@ -34,7 +34,7 @@ from mechassay.report.text import (
     labels,
     number,
     objective,
-    random_lines,
+    random_curves,
     setting_name,
     settings,
     share,
@@ -273,7 +273,7 @@ def _control_rows(group: Sequence[Record], measures: Sequence[Measure]) -> list[
             for name in (measure.name for measure in measures):
                 cells.append(measured(record.measure(name, f"control:{kind}")))
                 cells += [""] * (name in RANKED)
-            seeds = len(random_lines(record, kind))
+            seeds = len(random_curves(record, kind))
             about = f"mean of {seeds} seed{'s' * (seeds != 1)}" if seeds else ""
             row = (control_name(kind), *cells, f"{record.n:,}", "", "", about)
             rows[Row(row, "control")] = None
@@ -284,7 +284,7 @@ def _control_rows(group: Sequence[Record], measures: Sequence[Measure]) -> list[
 
 
 def _facets(record: Record) -> dict[str, str]:
-    seeds = {kind: list(random_lines(record, kind)) for kind in control_kinds(record)}
+    seeds = {kind: list(random_curves(record, kind)) for kind in control_kinds(record)}
     told = [
         f"{control_name(kind)}, seeds {', '.join(map(str, numbers))}"
         for kind, numbers in seeds.items()
