@@ -21,7 +21,8 @@ from mechassay.tasks import ioi as ioi_module
 from mechassay.tasks import load_task
 from mechassay.tasks.greater_than import GreaterThan
 from mechassay.tasks.ioi import ABC, CHANGES, IOI, NEW_NAMES
-from mechassay.tasks.paper import PAPER_SIZES, owner, paper_words
+from mechassay.tasks.paper import PAPER_SIZES, owner
+from mechassay.tasks.words import word_lists
 
 NAMES = [
     "ioi:words=paper",
@@ -77,7 +78,7 @@ def gpt2_like(texts: list[str]) -> PreTrainedTokenizerFast:
 
 
 def test_the_lists_are_those_of_the_paper() -> None:
-    ioi, nouns = paper_words("ioi"), paper_words("greater-than")["nouns"]
+    ioi, nouns = word_lists("paper")["ioi"], word_lists("paper")["greater-than"]["nouns"]
     assert set(ioi["objects"]) == {
         "kiss",
         "ring",
@@ -98,7 +99,7 @@ def test_the_lists_are_those_of_the_paper() -> None:
         "house",
         "station",
     }
-    docstring = paper_words("docstring")
+    docstring = word_lists("paper")["docstring"]
     sizes = [
         len(each)
         for each in (
@@ -127,7 +128,7 @@ def test_the_lists_are_those_of_the_paper() -> None:
 @pytest.mark.parametrize("name", list(PRINTED))
 def test_printed_prompts_are_prompts_of_the_task(name: str) -> None:
     """Each is made of the task's words as the task makes them, and the task makes nothing else."""
-    lists = paper_words(name.split(":")[0])
+    lists = word_lists("paper")[name.split(":")[0]]
     for text in (*PRINTED[name], *(each.prompt.text for each in examples(name, "test", 50))):
         match = re.fullmatch(SENTENCE[name], text)
         assert match is not None, text
@@ -184,7 +185,7 @@ def test_splits_have_all_words_and_share_no_prompt(name: str) -> None:
     words=st.sampled_from(["paper", "paper-matched"]),
 )
 def test_ioi_rows(split: str, seed: int, words: str) -> None:
-    names = set(paper_words("ioi")["names"])
+    names = set(word_lists("paper")["ioi"]["names"])
     for example in examples(f"ioi:words={words}", split, 8, seed):
         assert tuple(example.counterfactuals) == (*CHANGES, NEW_NAMES)
         tags = example.tags

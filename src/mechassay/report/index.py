@@ -22,7 +22,7 @@ from mechassay.records import Failure, Measure, Record, read_record
 from mechassay.report.page import Block, Notice, Section, Text, render
 from mechassay.report.sections import broken, measured
 from mechassay.report.tables import Column, Row, Table
-from mechassay.report.text import CONTROL, control_name
+from mechassay.report.text import CONTROL, control_name, number
 
 REPORT = "report.html"
 HEADINGS = ("run", "kind", "model", "task", "method", "result", "value", "control", "n", "date")
@@ -121,7 +121,7 @@ def _controls(record: Record, result: Measure | None) -> str:
     """What controls have of a result."""
     of = [] if result is None else [m for m in record.measures if m.name == result.name]
     kinds = [(m.of.removeprefix(CONTROL), m) for m in of if m.of.startswith(CONTROL)]
-    return "; ".join(f"{control_name(kind)} {measured(m)}" for kind, m in kinds)
+    return "; ".join(f"{control_name(kind)} {number(m.value, m.low, m.high)}" for kind, m in kinds)
 
 
 def _rows(run: Run, folder: Path) -> Iterator[Row]:
