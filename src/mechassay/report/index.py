@@ -25,8 +25,10 @@ from mechassay.report.tables import Column, Row, Table
 from mechassay.report.text import CONTROL, control_name, number
 
 REPORT = "report.html"
-HEADINGS = ("run", "kind", "model", "task", "method", "result", "value", "control", "n", "date")
-HEADINGS += ("checks",)
+HEADINGS = (
+    *("run", "kind", "model", "task", "method", "result"),
+    *("value", "control", "n", "date", "checks"),
+)
 NUMERIC = ("value", "n")
 
 SCRIPT = """

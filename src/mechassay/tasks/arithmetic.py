@@ -135,10 +135,13 @@ class Arithmetic(PublicTask):
         for number, place in enumerate(order):
             which, number_of_template = divmod(place, len(self.templates))
             template = self.templates[number_of_template] + ENDS[self.labels]
-            changed = {None: operands[which], **_draw(split, self.operator, operands[which], rng)}
-            prompts = {kind: self._prompt(template, *map(str, x)) for kind, x in changed.items()}
-            id = f"{self.name}-{split}-{number:06d}"
-            yield self._example(id, prompts.pop(None), prompts, str(number_of_template + 1))
+            changed = _draw(split, self.operator, operands[which], rng)
+            others = {kind: self._prompt(template, *map(str, x)) for kind, x in changed.items()}
+            id, prompt = (
+                f"{self.name}-{split}-{number:06d}",
+                self._prompt(template, *map(str, operands[which])),
+            )
+            yield self._example(id, prompt, others, str(number_of_template + 1))
 
     def from_row(self, row: Mapping[str, Any], id: str) -> Example:
         if row["operator"] != self.operator:

@@ -141,7 +141,9 @@ def _draw(words: _DocstringWords, rng: np.random.Generator) -> dict[str, Prompt]
     first = words.first[int(rng.integers(len(words.first)))]
     # One too many, so that there are enough without the first.
     rest = [word for word in _some(words.words, len(WORDS), rng) if word != first][: len(WORDS) - 1]
-    fields = dict(zip((*NAMES, *WORDS), (*drawn[: len(NAMES)], first, *rest), strict=True))
+    fields: dict[str, str] = dict(
+        zip((*NAMES, *WORDS), (*drawn[: len(NAMES)], first, *rest), strict=True)
+    )
     others = dict(zip(OTHERS, drawn[len(NAMES) :], strict=True))
     return {
         "clean": _prompt(fields, answers=(f" {fields['c']}",)),

@@ -196,14 +196,14 @@ class _IOIWords:
 
 @dataclass(frozen=True)
 class _IOIRow:
-    """One draw: everything that the clean prompt and its counterfactuals are made of."""
+    """One draw: all that a clean prompt and its counterfactuals are made of.
+
+    Attributes:
+        people: the subject, the indirect object, and random a, b and c.
+    """
 
     template: str
-    subject: str
-    indirect_object: str
-    random_a: str
-    random_b: str
-    random_c: str
+    people: tuple[str, ...]
     object: str
     place: str
     subject_first: bool
@@ -211,8 +211,7 @@ class _IOIRow:
     @property
     def key(self) -> tuple[str | bool, ...]:
         """What the clean prompt is made of."""
-        people = (self.subject, self.indirect_object, self.subject_first)
-        return (self.template, *people, self.object, self.place)
+        return (self.template, *self.people[:2], self.subject_first, self.object, self.place)
 
     def example(self, id: str, kinds: Sequence[str]) -> Example:
         others = {kind: self._prompt(kind) for kind in kinds}
@@ -220,14 +219,14 @@ class _IOIRow:
 
     def _prompt(self, kind: str | None) -> Prompt:
         """The clean prompt, or a counterfactual."""
-        people, strangers = (self.subject, self.indirect_object), (self.random_a, self.random_b)
+        people, strangers, third = self.people[:2], self.people[2:4], self.people[4]
         random, flip_s1, flip_s2 = CHANGES.get(kind or "", (kind == NEW_NAMES, False, False))
         subject, other = strangers if random else people
         a, b = (subject, other) if self.subject_first != flip_s1 else (other, subject)
-        choices = strangers if random else (self.indirect_object, self.subject)
+        choices = strangers if random else people[::-1]
         c = other if flip_s2 else subject
         if kind in (ABC, NEW_NAMES):
-            c, choices = self.random_c, (*choices, self.random_c)
+            c, choices = third, (*choices, third)
         things = {"place": self.place, "object": self.object}
         return _prompt(self.template, {"name_A": a, "name_B": b, "name_C": c, **things}, choices)
 
@@ -311,7 +310,7 @@ def _rows(words: _IOIWords, names: Sequence[str], rng: np.random.Generator) -> I
         for who, (template, thing, place, first) in zip(people, draws, strict=True):
             yield _IOIRow(
                 words.templates[template],
-                *(names[i] for i in who),
+                tuple(names[i] for i in who),
                 words.objects[thing],
                 words.places[place],
                 subject_first=bool(first),
@@ -364,4 +363,4 @@ def _paper_rows(
             five = (*known, *strangers, names[third])
             if len(set(five)) == NAMES_PER_ROW:
                 place = words.places[where]
-                yield _IOIRow(words.templates[0], *five, words.objects[thing], place, False)
+                yield _IOIRow(words.templates[0], five, words.objects[thing], place, False)

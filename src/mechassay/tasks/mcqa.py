@@ -51,8 +51,10 @@ from mechassay.tasks.public import BadRow, PublicData
 from mechassay.tasks.task import split_rng
 from mechassay.tasks.words import word_lists
 
-COLORS = ("black", "blue", "brown", "gray", "green", "orange")
-COLORS += ("pink", "purple", "red", "white", "yellow")
+COLORS = (
+    *("black", "blue", "brown", "gray", "green", "orange"),
+    *("pink", "purple", "red", "white", "yellow"),
+)
 NOUN, COLOR = "noun", "color"
 SIZES = {"train": 110, "validation": 50, "test": 50, "private": 50}
 # In the order and spelling of MIB's columns.

@@ -294,7 +294,8 @@ class _Drawer:
         return items[int(self.rng.integers(len(items)))]
 
     def _shuffled(self, items: Sequence[str]) -> list[str]:
-        return [items[place] for place in self.rng.permutation(len(items)).tolist()]
+        order: list[int] = self.rng.permutation(len(items)).tolist()
+        return [items[place] for place in order]
 
 
 def _query(template: str, attribute: str, city: str, choices: tuple[str, ...]) -> Query:
