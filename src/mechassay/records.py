@@ -461,7 +461,7 @@ def _commit() -> tuple[str | None, bool | None]:
 
 @cache
 def _versions() -> dict[str, str]:
-    versions = dict.fromkeys(PACKAGES, "not installed")
+    versions: dict[str, str] = dict.fromkeys(PACKAGES, "not installed")
     for name in PACKAGES:
         with suppress(PackageNotFoundError):
             versions[name] = version(name)

@@ -347,7 +347,7 @@ def _checks(old: Old) -> Iterable[New]:
     must = {"full": "0 everywhere", "empty": of_empty}
     for check in controls["checks"]:
         kind = check["name"]
-        numbers = (check[key] for key in ("largest", "n", "n_wrong"))
+        numbers = check["largest"], check["n"], check["n_wrong"]
         yield row(f"{kind} circuit", must[kind], *numbers, said(f"The {kind} circuit"))
     gaps = [
         abs(case["value"] - case["again"])

@@ -184,7 +184,7 @@ class ARC(MultipleChoice):
         for number, index in enumerate(rng.permutation(len(items)).tolist()):
             item = items[index]
             format = Format(derangement(N_CHOICES, rng), random_letters(N_CHOICES, rng))
-            kinds = () if item.again else KINDS
+            kinds = KINDS if _counts(item.question) and not item.again else ()
             others = {kind: format.changed(item.question, changes_of(kind)) for kind in kinds}
             id = f"{self.name}-{split}-{number:06d}"
             yield self.example(id, item.question, others, {"id": item.id})
@@ -198,8 +198,8 @@ class ARC(MultipleChoice):
     ) -> Example:
         name = row.get("arc_id") or row.get("id") or _digest("\n".join(_key(question)))[:16]
         tags = {"question_id": str(name), "position": str(question.correct)}
-        counts = len(question.choices) == len(set(question.choices)) == N_CHOICES
-        kept = {kind: self.prompt(other) for kind, other in others.items()} if counts else {}
+        kept = others if _counts(question) else {}
+        kept = {kind: self.prompt(other) for kind, other in kept.items()}
         return Example(id, self.prompt(question), kept, tags=tags)
 
     def parts(self, question: Question) -> Mapping[str, Span]:
@@ -258,6 +258,11 @@ def _sample(level: str) -> dict[str, list[_Item]]:
     return {
         split: [_Item(row["id"], question(row)) for row in rows] for split, rows in lists.items()
     }
+
+
+def _counts(question: Question) -> bool:
+    """Whether a question has four different choices."""
+    return len(question.choices) == len(set(question.choices)) == N_CHOICES
 
 
 def _key(question: Question) -> tuple[str, ...]:

@@ -89,7 +89,7 @@ def check_prompt(prompt: Prompt, id: str) -> None:
 
 
 def check_pairs(task: Task, split: str, examples: list[Example]) -> None:
-    """Without a tokenizer, pairs are the examples that have the counterfactual; others are counted."""
+    """Without a tokenizer, pairs are the examples with the counterfactual; others are counted."""
     for kind in task.counterfactuals:
         there = [example.pair(kind) for example in examples if kind in example.counterfactuals]
         if not there:

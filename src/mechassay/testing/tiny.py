@@ -221,7 +221,7 @@ def write_attn_only(
 def with_words(
     seed: int = 0,
 ) -> tuple[transformers.PreTrainedModel, transformers.PreTrainedTokenizerFast]:
-    """A tiny Llama whose tokenizer knows every word of the IOI task, so that text pairs run on it."""
+    """A tiny Llama whose tokenizer knows every word of the IOI task: text pairs run on it."""
     lists = word_lists("ioi").values()
     texts = (text for split in lists for group in split.values() for text in group)
     pieces = re.findall(r"\w+|[^\w\s]+", re.sub(r"\{\w+\}", " ", "\n".join(texts)))
