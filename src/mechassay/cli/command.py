@@ -244,11 +244,12 @@ def _offered(what: str, choices: tuple[Any, ...]) -> Callable[[str], list[str]] 
         return lambda incomplete: [
             str(each) for each in choices if str(each).startswith(incomplete)
         ]
-    if what not in ("models", "tasks", "methods"):
+    if what not in ("models", "tasks", "methods", "metrics"):
         return None
 
     def names(incomplete: str) -> list[str]:
         from mechassay.circuits.methods import METHODS
+        from mechassay.circuits.metrics import METRICS
         from mechassay.models.sources import packaged_names
         from mechassay.tasks import TASKS
         from mechassay.truth.models import truth_names
@@ -257,6 +258,7 @@ def _offered(what: str, choices: tuple[Any, ...]) -> Callable[[str], list[str]] 
             "models": [*packaged_names(), *truth_names(), "truth"],
             "tasks": TASKS.names(),
             "methods": METHODS.names(),
+            "metrics": METRICS.names(),
         }
         return [name for name in known[what] if name.startswith(incomplete)]
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 import os
 import sys
 from importlib import import_module
+from importlib.metadata import entry_points
 from typing import Annotated
 
 import typer
@@ -41,9 +42,26 @@ def app_for(words: list[str]) -> typer.Typer:
         named = name in words
         group = import_module(f"mechassay.cli.{name}").app if named else _unnamed()
         app.add_typer(group, name=name, help=about)
+    for name in _added_kinds() - set(GROUPS):
+        group = _group_of(name) if name in words else _unnamed()
+        app.add_typer(group, name=name, help="Of another package.")
     app.command("report")(report.report)
     app.command("run-cells")(report.run_cells)
     return app
+
+
+def _added_kinds() -> set[str]:
+    """Kinds of run that other packages registered; each is a group with the command `run`."""
+    return {point.name for point in entry_points(group="mechassay.jobs")}
+
+
+def _group_of(kind: str) -> typer.Typer:
+    from mechassay.cli.command import command
+    from mechassay.runs.job import JOBS
+
+    group = _unnamed()
+    group.command("run")(command(JOBS.load(kind), output=f"runs/{kind}"))
+    return group
 
 
 def _unnamed() -> typer.Typer:

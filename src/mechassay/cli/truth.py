@@ -172,11 +172,11 @@ def recover(
 
     from mechassay.circuits.ablation import ablate
     from mechassay.circuits.methods import METHODS as KNOWN
+    from mechassay.circuits.metrics import by_edge
     from mechassay.circuits.recovery import recovery_of
     from mechassay.errors import UnknownName
     from mechassay.report.tables import Table, print_tables
     from mechassay.report.text import interval, number
-    from mechassay.runs.names import by_edge
     from mechassay.truth.models import load_truth, truth_names
     from mechassay.truth.verify import ABLATIONS
 

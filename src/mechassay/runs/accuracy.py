@@ -27,7 +27,7 @@ from mechassay.records import Measure, Record, Selection, Spec, Values, provenan
 from mechassay.report.kinds.accuracy import ORIGINAL
 from mechassay.report.reports import print_report, write_markdown, write_page
 from mechassay.runs import options
-from mechassay.runs.job import Bench, Cell, Results, cell_name, option
+from mechassay.runs.job import Bench, Cell, Job, Results, cell_name, option
 from mechassay.runs.names import shown_model
 from mechassay.stats.intervals import proportion_interval
 from mechassay.tasks import TASKS, Task
@@ -43,7 +43,7 @@ AccuracyScoring = Literal["exact", "mib-2025"]
 
 
 @dataclass(frozen=True)
-class AccuracyJob:
+class AccuracyJob(Job):
     """Greedy and ranked-choice accuracy of models on tasks, for original prompts and every
     counterfactual.
 
@@ -73,10 +73,6 @@ class AccuracyJob:
         if not self.tasks:
             object.__setattr__(self, "tasks", tuple(TASKS.names()))
 
-    def versions(self, bench: Bench) -> dict[str, int]:
-        """See `Job.versions`: none."""
-        return {}
-
     def check(self, bench: Bench) -> None:
         """See `Job.check`."""
         one_of("scoring", self.scoring, get_args(AccuracyScoring))
@@ -96,10 +92,6 @@ class AccuracyJob:
             for model in self.models
             for task in self.tasks
         ]
-
-    def skip(self, cell: Cell, bench: Bench) -> tuple[str, str] | None:
-        """See `Job.skip`: nothing is."""
-        return None
 
     def run(self, cell: Cell, bench: Bench) -> Record:
         """See `Job.run`."""

@@ -4,7 +4,7 @@ A cell is one method on one task with one model. It finds scores, which stay in 
 measures them. The cells of one model and task share the pairs, the controls, and the constants that
 ablated edges carry: means and learned ones are those of the train pairs, for the test pairs too. A
 ground truth is a model that runs on its own task alone; there records also say how well the known
-circuit is found (`runs.names`).
+circuit is found (`circuits.metrics`).
 
 What is skipped is a cell with its reason, before anything of it is run:
 
@@ -23,7 +23,7 @@ import json
 import resource
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -44,10 +44,11 @@ from mechassay.circuits.behaviour import Preference, preference_of
 from mechassay.circuits.faithfulness import Controls, Profile, faithfulness_curve, run_controls
 from mechassay.circuits.methods import METHODS
 from mechassay.circuits.methods.method import Method, settings
+from mechassay.circuits.metrics import METRICS, Metric, Scored, with_metrics
 from mechassay.circuits.node_scores import Scores, load_scores
 from mechassay.circuits.optimal_ablation import OptimalAblation
 from mechassay.circuits.pairing import check_pairing, paired
-from mechassay.circuits.scores import EdgeScores
+from mechassay.circuits.scores import Circuit, EdgeScores
 from mechassay.errors import BadFile, BadUsage, one_of
 from mechassay.models.constants import Constants
 from mechassay.models.memory import token_budget, trace_bytes
@@ -61,14 +62,16 @@ from mechassay.report.kinds.suite import suite_differences
 from mechassay.report.reports import print_report, write_markdown, write_page
 from mechassay.runs import options
 from mechassay.runs.folder import write_text
-from mechassay.runs.job import Bench, Cell, Results, cell_name, option
-from mechassay.runs.names import is_truth, shown_model, task_named, with_recovery
+from mechassay.runs.job import Bench, Cell, Job, Results, cell_name, option
+from mechassay.runs.names import is_truth, shown_model, task_named
 from mechassay.tasks.task import Keep, settings_of
-from mechassay.truth.models import truth_names
+from mechassay.truth.models import load_truth, truth_names
 
 ALL_TRUTHS = "truth"
 AT_CHANCE, TOO_EXPENSIVE = "at chance", "too expensive"
 KIND, SUITE = "faithfulness", "suite"
+OF_TRUTHS = ("recovery", "completeness", "minimality")
+"""What is measured wherever a circuit is known."""
 Stage = Literal["all", "localize"]
 
 
@@ -86,7 +89,7 @@ def method_name(method: Method) -> str:
 
 
 @dataclass(frozen=True)
-class CircuitsJob:
+class CircuitsJob(Job):
     """Find circuits with every method on every task and model, and measure how faithful they are.
 
     Attributes:
@@ -110,6 +113,7 @@ class CircuitsJob:
     test_split: Annotated[str, option("Split to measure circuits on.", "--split")] = "test"
     test_limit: Annotated[int, option("Pairs to measure circuits on.", "--limit")] = 100
     profile: Annotated[Profile, options.PROFILE] = "strict"
+    metrics: Annotated[tuple[str, ...], options.METRICS] = ()
     dtype: Annotated[str, options.DTYPE] = "float32"
     prepend_bos: Annotated[bool, options.BOS] = False
     seed: Annotated[int, options.SEED] = 0
@@ -163,8 +167,24 @@ class CircuitsJob:
             raise BadUsage(f"max_minutes must be 0 or more; got {self.max_minutes}.")
         if self.objective is not None:
             load_objective(self.objective)
+        self._check_plugins()
+        for task in self.tasks:
+            bench.task(task)
+        for model in self.models:
+            if not self.tasks_of(model):
+                raise BadUsage(
+                    f"{model} needs a task to run on; only ground truths have one of their own."
+                )
+
+    def _check_plugins(self) -> None:
         for text in self.methods:
             METHODS.make(text)
+        for text in self.metrics:
+            if METRICS.make(text).needs_truth and not any(map(is_truth, self.models)):
+                raise BadUsage(
+                    f"The metric {text} needs a known circuit, which only ground truths have;"
+                    " completeness and minimality take a size instead: completeness:size=0.01."
+                )
         for file in self.scores:
             load_scores(Path(file))
         names = [name for name, _ in self.rankings()]
@@ -173,13 +193,6 @@ class CircuitsJob:
         for name in names:
             if names.count(name) > 1:
                 raise BadUsage(f"Two rankings are called {name!r}; rename the file of one.")
-        for task in self.tasks:
-            bench.task(task)
-        for model in self.models:
-            if not self.tasks_of(model):
-                raise BadUsage(
-                    f"{model} needs a task to run on; only ground truths have one of their own."
-                )
 
     def tasks_of(self, model: str) -> tuple[str, ...]:
         """What a model runs on: a ground truth on its own task, unless others are named."""
@@ -494,11 +507,38 @@ class Study:
             data=data,
             preference=self.preference,
         )
-        if is_truth(self.model_name) and self.task == task_named(self.model_name):
-            record = with_recovery(record, scores, self.model_name, job.ablation)
+        scored = Scored(
+            self.model,
+            scores,
+            self.ablated_test,
+            self.objective,
+            self.known.get(job.ablation),
+            f"The circuit of {self.model_name} is verified for {', '.join(self.known)} ablation,"
+            f" not for {job.ablation}",
+            job.seed,
+            self.bench.progress,
+        )
+        record = with_metrics(record, self.metrics, scored)
         # What a task says of its data, as that rows repeat each other.
         notes = dict.fromkeys(note for chosen in data.values() for note in chosen.notes.values())
         return record.changed(warnings=[*record.warnings, *notes])
+
+    @cached_property
+    def on_truth(self) -> bool:
+        """Whether the model is a ground truth on its own task."""
+        return is_truth(self.model_name) and self.task == task_named(self.model_name)
+
+    @cached_property
+    def known(self) -> Mapping[str, Circuit]:
+        """The circuit of a ground truth, by the ablations that it is verified for."""
+        return load_truth(self.model_name).circuits if self.on_truth else {}
+
+    @cached_property
+    def metrics(self) -> tuple[Metric, ...]:
+        """The metrics of the job, and on a ground truth those that need one."""
+        names = (*(OF_TRUTHS if self.on_truth else ()), *self.job.metrics)
+        made = dict.fromkeys(METRICS.make(name) for name in names)
+        return tuple(metric for metric in made if self.on_truth or not metric.needs_truth)
 
     def _specs(self, cell: Cell) -> dict[str, Spec]:
         job, name, typed = self.job, cell.of["method"], cell.typed["method"]

@@ -29,6 +29,7 @@ from mechassay.models.model import Model
 from mechassay.progress import BAR, Progress
 from mechassay.records import Failure, Record
 from mechassay.registry import Registry
+from mechassay.report.reports import print_report, write_markdown, write_page
 from mechassay.runs.folder import RunFolder
 from mechassay.runs.names import load_named, task_named
 from mechassay.tasks.task import Task
@@ -93,14 +94,17 @@ class Cell:
 
 
 class Job(Protocol):
-    """What can be run: `mechassay.run(job, folder)`, or a command made of its fields."""
+    """What can be run: `mechassay.run(job, folder)`, or a command made of its fields.
+
+    A class that names it as its base has all but `kind`, `cells` and `run`.
+    """
 
     kind: ClassVar[str]
-    grows: ClassVar[tuple[str, ...]]
+    grows: ClassVar[tuple[str, ...]] = ()
 
     def versions(self, bench: Bench) -> Mapping[str, Any]:
         """What else is part of the plan: versions of definitions, hashes of files."""
-        ...
+        return {}
 
     def check(self, bench: Bench) -> None:
         """Refuse everything that is wrong with what was typed, before a folder or model is touched.
@@ -108,7 +112,6 @@ class Job(Protocol):
         Raises:
             BadUsage, UnknownName: something is.
         """
-        ...
 
     def cells(self) -> Sequence[Cell]:
         """The cells of the plan; nothing is loaded."""
@@ -116,7 +119,7 @@ class Job(Protocol):
 
     def skip(self, cell: Cell, bench: Bench) -> tuple[str, str] | None:
         """The kind of the reason and the reason not to run a cell; None if it is to be run."""
-        ...
+        return None
 
     def run(self, cell: Cell, bench: Bench) -> Record:
         """The result of a cell."""
@@ -124,11 +127,13 @@ class Job(Protocol):
 
     def show(self, results: Results, console: Console) -> None:
         """Print the tables of all that there is."""
-        ...
+        print_report(results.records, results.failures, console, self.kind)
 
     def report(self, results: Results) -> Path:
         """Write the pages and tables of all that there is; the path of the first page."""
-        ...
+        records, failures, folder = results.records, results.failures, results.folder.path
+        write_markdown(folder / "tables.md", records, failures, self.kind)
+        return write_page(folder / "report.html", records, failures=failures, kind=self.kind)
 
 
 JOBS = Registry(

@@ -41,6 +41,12 @@ PAIRING = option(
     " random (another example's, of equal length) or same-template (random, of the same template)."
 )
 PROFILE = option("strict, or mib-2025 (exactly the benchmark's code).")
+METRICS = option(
+    "Metric beside faithfulness: recovery, completeness or minimality; with settings, as"
+    " completeness:size=0.01. All three where a circuit is known. Repeat for several.",
+    "--metric",
+    complete="metrics",
+)
 DTYPE = option("float32, float64, bfloat16 or float16.")
 SEED = option("Seed of the task's examples and of the bootstrap.", least=0, most=2**62 - 1)
 PRIVATE_SEED = option("Seed of the private split; never stored.", role="secret")

@@ -12,10 +12,13 @@ import json
 from pathlib import Path
 from typing import Any
 
+import torch
+
 from mechassay.progress import SILENT
 from mechassay.runs.execute import Executor, Here, Processes, batches_of, prepare, run
 from mechassay.runs.folder import RunFolder
 from mechassay.runs.job import JOBS, Results, job_of, options_of
+from mechassay.testing.records import check_record
 
 
 def check_job(job: Any, folder: Path, *, workers: int = 2) -> Results:
@@ -26,10 +29,21 @@ def check_job(job: Any, folder: Path, *, workers: int = 2) -> Results:
         workers: processes of the second run; 0 leaves it out.
     """
     check_plan(job)
+    threads = torch.get_num_threads()
+    # As many as each worker will have: sums depend on it in their last bits.
+    torch.set_num_threads(max(1, threads // max(1, workers)))
+    try:
+        return _checked(job, folder, workers)
+    finally:
+        torch.set_num_threads(threads)
+
+
+def _checked(job: Any, folder: Path, workers: int) -> Results:
     results = run(job, folder / "here", progress=SILENT)
     assert not results.failures, f"a cell has no result: {results.failures[0].message}"
     assert len(results.records) == len(job.cells()), "every cell ends in a record"
     check_plan_file(job, results.folder)
+    check_record(results.records[0])
     before = _times(folder / "here")
     again = run(job, folder / "here", progress=SILENT)
     assert _times(folder / "here") == before, "what is done is not done again"

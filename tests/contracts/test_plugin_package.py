@@ -1,0 +1,85 @@
+"""Another package adds a method, a metric and a kind of run, each one file without a template: it
+is installed, and used through the command line, in worker processes, and on the page.
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from mechassay.circuits.node_scores import load_scores
+from mechassay.records import Record, read_record
+from runfolder import held
+
+PACKAGE = Path(__file__).parent.parent / "plugin_package"
+MOST_LINES = 60
+
+
+@pytest.fixture(scope="module")
+def installed(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("installed")
+    copied = tmp_path_factory.mktemp("sources") / "package"
+    subprocess.run(["cp", "-r", str(PACKAGE), str(copied)], check=True)
+    words = ["install", "--quiet", "--no-deps", "--no-build-isolation", "--no-index"]
+    pip = [sys.executable, "-m", "pip", *words, "--target", str(folder), str(copied)]
+    subprocess.run(pip, check=True, capture_output=True, text=True)
+    return folder
+
+
+def mechassay(installed: Path, *words: str) -> str:
+    """What a command prints, with the package installed."""
+    path = os.pathsep.join([str(installed), os.environ.get("PYTHONPATH", "")])
+    done = subprocess.run(
+        [sys.executable, "-m", "mechassay", *words],
+        env={**os.environ, "PYTHONPATH": path, "COLUMNS": "200", "OMP_NUM_THREADS": "1"},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+def test_a_method_and_a_metric_of_one_file_each(installed: Path, tmp_path: Path) -> None:
+    lines = (PACKAGE / "src" / "plugged" / "eap_corrupted.py").read_text().count("\n")
+    assert lines <= MOST_LINES
+    words = ["circuits", "run", "-m", "truth-previous-token", "-M", "eap-corrupted", "-M", "eap"]
+    limits = ["--train-limit", "6", "--limit", "6", "--metric", "density:size=0.2"]
+    said = mechassay(installed, *words, *limits, "-o", str(tmp_path / "out"))
+    assert "eap-corrupted" in said and "live edges" in said
+    found, other = (
+        read_record(held(tmp_path / "out", "records", f"{name}.json"))
+        for name in ("eap-corrupted", "eap")
+    )
+    assert 0 < found.value("density") <= 0.2 and found.method.name != other.method.name
+    scores = load_scores(held(tmp_path / "out", "scores", "eap-corrupted.safetensors"))
+    assert scores.values.isfinite().any()
+    assert "live edges" in (tmp_path / "out" / "report.html").read_text()
+
+
+def test_a_kind_of_run_of_one_file(installed: Path, tmp_path: Path) -> None:
+    names = ("truth-induction", "truth-previous-token")
+    chosen = [word for name in names for word in ("-m", name, "-t", name)]
+    words = ["lens", "run", *chosen, "--limit", "6"]
+    said = mechassay(installed, *words, "-o", str(tmp_path / "here"))
+    assert "logit_diff halfway" in said and "truth-induction" in said
+    mechassay(installed, *words, "-o", str(tmp_path / "there"), "--workers", "2")
+    files = sorted((tmp_path / "here" / "records").glob("*.json"))
+    assert len(files) == 4
+    for file in files:
+        mine, theirs = read_record(file), read_record(tmp_path / "there" / "records" / file.name)
+        assert numbers(mine) == numbers(theirs)
+    (tmp_path / "here" / "report.html").unlink()
+    mechassay(installed, "report", str(tmp_path / "here"))
+    assert "halfway" in (tmp_path / "here" / "report.html").read_text()
+    assert "logit lens" in (tmp_path / "here" / "tables.md").read_text()
+
+
+def numbers(record: Record) -> str:
+    return record.model_copy(update={"provenance": None, "realised": {}}).model_dump_json(
+        warnings=False
+    )
