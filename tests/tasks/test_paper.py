@@ -204,9 +204,9 @@ def test_ioi_rows(split: str, seed: int, words: str) -> None:
 
 
 def test_a_row_of_ioi_worked_by_hand() -> None:
-    row = ioi_module._Row(
+    row = ioi_module._IOIRow(
         "{name_A}, {name_B}, {place}, {name_C}, {object}",
-        *"SIabc",
+        tuple("SIabc"),
         "ring",
         "store",
         subject_first=False,
