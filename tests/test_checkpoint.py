@@ -12,7 +12,7 @@ import torch
 
 from mechassay.checkpoint import State, checkpointed, key_of
 from mechassay.circuits import EAP, ExactNodePatching, ExactPatching, InformationFlowRoutes
-from mechassay.circuits.methods import eap, ifr
+from mechassay.circuits.methods import gradient, ifr
 from mechassay.circuits.methods.method import Method
 from mechassay.circuits.methods.patching import PatchingMethod
 from mechassay.models import memory
@@ -103,7 +103,7 @@ def test_an_interrupt_anywhere_leaves_no_part_half_counted(tmp_path: Path) -> No
 
 
 PLACES = {
-    "eap": (EAP(), eap, "clean_scores"),
+    "eap": (EAP(), gradient, "clean_scores"),
     "exact": (ExactPatching(), ExactPatching, "add"),
     "exact-nodes": (ExactNodePatching(), ExactNodePatching, "add"),
     "ifr": (InformationFlowRoutes(), ifr._Shares, "add"),

@@ -1,12 +1,11 @@
 """Keeping what is done of a long sum, so that a killed job goes on where it was.
 
-A job adds parts to tensors in a fixed order: it computes a part on its own and calls `add(cursor,
-name=part)`, which puts new sums and the new cursor in place at once, so that an interrupt at any
-moment finds a part counted in full or not at all. (`done` only moves the cursor, for jobs whose
-tensors say themselves what is in them.) The state is written at most every few seconds, and at
-once when the job is interrupted. A job with the same key (method, settings, model, examples,
-chunking) finds it and skips the parts before the cursor, so that the result is bit for bit that of
-an undisturbed run.
+A job adds parts to tensors in a fixed order: it computes a part and calls `add(cursor, name=part)`,
+which puts new sums and the new cursor in place at once, so that an interrupt finds a part counted
+in full or not at all. (`done` only moves the cursor.) The state is written at most every few
+seconds, and when the job is interrupted. A job with the same key (method, settings, model,
+examples, chunking) skips the parts before the cursor: the result is bit for bit that of an
+undisturbed run.
 """
 
 from __future__ import annotations
@@ -69,9 +68,8 @@ class State:
         if self.path is not None:
             cursor, tensors = self.held
             header = {"kind": "checkpoint", "key": self.key, "cursor": cursor}
-            write_tensors(
-                self.path, {name: tensor.cpu() for name, tensor in tensors.items()}, header
-            )
+            stored = {name: tensor.cpu() for name, tensor in tensors.items()}
+            write_tensors(self.path, stored, header)
         self.saved = time.monotonic()
 
 
@@ -92,8 +90,7 @@ def checkpointed(
     sums: bool = True,
     keep: bool = False,
 ) -> Iterator[State]:
-    """The state of a job, taken up from `path` where it has the same key;
-    the file is removed at the end.
+    """The state of a job, from `path` where it has the same key; the file is removed at the end.
 
     Args:
         tensors: filled with what was done; written when the job is interrupted.
@@ -102,11 +99,8 @@ def checkpointed(
         keep: write the state at the end instead of removing the file, for a job that something else
             follows.
     """
-    state = State(
-        (_take_up(path, key, tensors) if path is not None and path.is_file() else 0, tensors),
-        path,
-        key,
-    )
+    cursor = _take_up(path, key, tensors) if path is not None and path.is_file() else 0
+    state = State((cursor, tensors), path, key)
     try:
         yield state
     except BaseException:

@@ -1,21 +1,7 @@
 """The exception tree. Every message says who refused, what was allowed and what was given.
 
-    MechassayError
-    ├── UnknownName          a model, task, method, objective or file kind nobody registered
-    ├── UnsupportedModel     a model whose architecture the engine cannot decode
-    ├── ModelNotFetched      a packaged model that is not on this machine yet
-    ├── SelfCheckFailed      a model whose decoded logits differ from the original's
-    ├── BadPairs             pairs that cannot be compared: lengths, answers, empty splits
-    ├── GraphMismatch        scores or circuits made on another graph
-    ├── BadFile              a truncated, foreign or unsafe file
-    ├── NonFinite            NaN or infinite activations, metrics or scores
-    ├── OutOfMemory          not enough memory for even one example
-    ├── DiskFull             not enough room for what a run would store
-    ├── MissingExtra         an optional dependency that is not installed
-    └── BadUsage             an argument outside its allowed range
-
-The command line prints the message on one line and exits with 2 for wrong usage
-(`usage = True`), else with 1.
+The command line prints the message on one line and exits with 2 for wrong usage (`usage = True`),
+else with 1.
 """
 
 from __future__ import annotations
@@ -26,9 +12,7 @@ from typing import TypeVar
 
 
 class MechassayError(Exception):
-    """Base of all errors raised on purpose;
-    its text is one line for the person who typed the call.
-    """
+    """Base of all errors raised on purpose: one line for the person who typed the call."""
 
     usage = False
 
@@ -58,11 +42,7 @@ ChoiceT = TypeVar("ChoiceT", bound=str)
 
 
 def one_of(kind: str, value: str, choices: Collection[ChoiceT]) -> ChoiceT:
-    """The value as one of its choices, such as the arguments of a `Literal`.
-
-    Raises:
-        UnknownName: it is none of them.
-    """
+    """The value as one of its choices, such as the arguments of a `Literal`; else UnknownName."""
     for choice in choices:
         if choice == value:
             return choice

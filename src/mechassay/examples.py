@@ -1,9 +1,5 @@
 """An example of a task: a prompt with what continues it, and its counterfactual prompts.
 
-A `Prompt` knows its answers, the choices that ranked-choice scoring picks from, and where its
-parts stand in the text. An `Example` holds the original prompt and one prompt for each kind of
-counterfactual it has; `pair` takes one of them.
-
 The foils of a pair are what the counterfactual run is expected to say: the counterfactual's
 answers. Where those are the original's own (a counterfactual that keeps the answer), or there are
 none, the foils are the original's other choices.
@@ -87,18 +83,13 @@ class Example:
     def _foils(self, other: Prompt) -> tuple[str, ...]:
         if self.foils is not None:
             return self.foils
-        changed = tuple(answer for answer in other.answers if answer not in self.prompt.answers)
-        return changed or tuple(
-            choice for choice in self.prompt.choices if choice not in self.prompt.answers
-        )
+        right = self.prompt.answers
+        changed = tuple(answer for answer in other.answers if answer not in right)
+        return changed or tuple(choice for choice in self.prompt.choices if choice not in right)
 
 
 class Examples(list[Example]):
-    """Examples as a task chose them.
-
-    Attributes:
-        dropped: how many were looked at and could not be read, by reason.
-    """
+    """Examples as a task chose them; `dropped` counts those that could not be read, by reason."""
 
     def __init__(self, examples: Iterable[Example], dropped: Mapping[str, int]) -> None:
         super().__init__(examples)
@@ -107,13 +98,7 @@ class Examples(list[Example]):
 
 @dataclass(frozen=True)
 class Unreadable:
-    """What stands in the place of an example that could not be read.
-
-    Attributes:
-        id: what the example would have been called.
-        reason: a kind of mistake to count by.
-        message: what is wrong with this one.
-    """
+    """An example that could not be read: its id, a reason to count by, and what is wrong."""
 
     id: str
     reason: str
@@ -137,9 +122,7 @@ def filled(
             text += piece
             continue
         count[piece] += 1
-        spans[piece if count[piece] == 1 else f"{piece}_{count[piece]}"] = (
-            len(text),
-            len(text) + len(fields[piece]),
-        )
+        name = piece if count[piece] == 1 else f"{piece}_{count[piece]}"
+        spans[name] = (len(text), len(text) + len(fields[piece]))
         text += fields[piece]
     return Prompt(text, answers, choices, spans)

@@ -1,11 +1,10 @@
 """The computation graph of a decoder: writers and readers of the residual stream.
 
-A writer puts a vector into the residual stream: the token embedding (`input`), an attention
-head (`a3.h7`), an MLP (`m3`). A reader takes the stream through a norm: a head's query, key
-or value (`a3.h7<q>`), an MLP (`m3`), the unembedding (`logits`). An edge `u->v` says that
-reader v sees writer u. Both are numbered in the order of computation, so what a reader sees
-is a prefix of the writers: the whole topology is one integer per reader, and there is never
-a Python object per edge.
+A writer puts a vector into the residual stream: the token embedding (`input`), an attention head
+(`a3.h7`), an MLP (`m3`). A reader takes the stream through a norm: a head's query, key or value
+(`a3.h7<q>`), an MLP (`m3`), the unembedding (`logits`). An edge `u->v` says that reader v sees
+writer u. Both are numbered in the order of computation, so what a reader sees is a prefix of the
+writers: the topology is one integer per reader, and there is never a Python object per edge.
 
     writers  input 0 · a{l}.h{h} 1 + l(H+1) + h · m{l} 1 + l(H+1) + H
     readers  a{l}.h{h}<q|k|v> l(3H+1) + {0,1,2}H + h · m{l} l(3H+1) + 3H · logits last
@@ -18,6 +17,7 @@ from __future__ import annotations
 
 import hashlib
 import re
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Literal, NamedTuple
@@ -31,6 +31,16 @@ from mechassay.errors import BadUsage, UnknownName
 
 SLOTS = ("q", "k", "v")
 Spelling = Literal["mib", "transformer-lens", "dotted"]
+
+_SPELLED: Mapping[Spelling, tuple[str, str, str, str, str, str]] = {
+    "mib": ("input", "a{}.h{}", "m{}", "a{}.h{}<{}>", "m{}", "logits"),
+    "transformer-lens": (
+        *("hook_embed", "blocks.{}.attn.hook_result.{}", "blocks.{}.hook_mlp_out"),
+        *("blocks.{0}.hook_{2}_input.{1}", "blocks.{}.hook_mlp_in", "blocks.{}.hook_resid_post"),
+    ),
+    "dotted": ("input", "A{}.{}", "MLP {}", "A{}.{}<{}>", "MLP {}", "logits"),
+}
+"""Names of the input, a head and an MLP as writers, of a head's slot, an MLP and the logits."""
 
 
 class EdgeIndex(NamedTuple):
@@ -97,9 +107,7 @@ class Graph:
 
     @property
     def fingerprint(self) -> str:
-        """Twelve hex digits that differ between graphs;
-        stored with scores and checked on loading.
-        """
+        """Twelve hex digits that differ between graphs, stored with scores."""
         text = f"{self.n_layers},{self.n_heads},{int(self.parallel)},{int(self.mlp)}"
         return hashlib.sha256(text.encode()).hexdigest()[:12]
 
@@ -142,8 +150,7 @@ class Graph:
         """How many writers a layer's MLP sees."""
         return self.head(layer, 0 if self.parallel else self.n_heads)
 
-    # Kept for good, so not as tensors of inference mode, which can never be part of a
-    # differentiated computation.
+    # Kept for good, so not as tensors of inference mode, which can never be differentiated.
 
     @cached_property
     @torch.inference_mode(False)
@@ -168,7 +175,7 @@ class Graph:
         """The writer that each reader feeds; `n_writers` for `logits`, which feeds none."""
         layers = torch.arange(self.n_layers)[:, None] * self.writers_per_layer + 1
         heads = torch.arange(self.n_heads).repeat(3)
-        owners = heads if not self.mlp else torch.cat([heads, torch.tensor([self.n_heads])])
+        owners = torch.cat([heads, torch.tensor([self.n_heads])]) if self.mlp else heads
         return torch.cat([(layers + owners).flatten(), torch.tensor([self.n_writers])])
 
     def stages(self) -> list[slice]:
@@ -181,10 +188,9 @@ class Graph:
         return [*stages, slice(self.logits, self.logits + 1)]
 
     def on_paths(self, edges: Bool[Tensor, "writers readers"]) -> Bool[Tensor, "writers readers"]:
-        """True where the writer is reached from `input` and the reader leads to `logits`,
-        within `edges`.
+        """True where the writer is reached from `input` and the reader leads to `logits`.
 
-        Two sweeps over the layers. Any of a head's three readers makes it reached.
+        Paths are within `edges`. Any of a head's three readers makes it reached.
         """
         mask, owner = edges.cpu().numpy(), self.reader_owner.numpy()
         reached = np.zeros(self.n_writers + 1, dtype=bool)
@@ -212,42 +218,20 @@ class Graph:
 
     def writer_name(self, writer: int, spelling: Spelling = "mib") -> str:
         """Name of a writer: `input`, `a3.h7`, `m3`."""
+        given, head, mlp, *_ = _SPELLED[spelling]
         if writer == 0:
-            return {"mib": "input", "transformer-lens": "hook_embed", "dotted": "input"}[spelling]
+            return given
         layer, place = divmod(writer - 1, self.writers_per_layer)
-        if place == self.n_heads:
-            return {
-                "mib": f"m{layer}",
-                "transformer-lens": f"blocks.{layer}.hook_mlp_out",
-                "dotted": f"MLP {layer}",
-            }[spelling]
-        return {
-            "mib": f"a{layer}.h{place}",
-            "transformer-lens": f"blocks.{layer}.attn.hook_result.{place}",
-            "dotted": f"A{layer}.{place}",
-        }[spelling]
+        return mlp.format(layer) if place == self.n_heads else head.format(layer, place)
 
     def reader_name(self, reader: int, spelling: Spelling = "mib") -> str:
         """Name of a reader: `a3.h7<q>`, `m3`, `logits`."""
+        *_, head, mlp, logits = _SPELLED[spelling]
         if reader == self.logits:
-            return (
-                "logits"
-                if spelling != "transformer-lens"
-                else f"blocks.{self.n_layers - 1}.hook_resid_post"
-            )
+            return logits.format(self.n_layers - 1)
         layer, place = divmod(reader, self.readers_per_layer)
-        slot, head = divmod(place, self.n_heads)
-        if slot == 3:
-            return {
-                "mib": f"m{layer}",
-                "transformer-lens": f"blocks.{layer}.hook_mlp_in",
-                "dotted": f"MLP {layer}",
-            }[spelling]
-        return {
-            "mib": f"a{layer}.h{head}<{SLOTS[slot]}>",
-            "transformer-lens": f"blocks.{layer}.hook_{SLOTS[slot]}_input.{head}",
-            "dotted": f"A{layer}.{head}<{SLOTS[slot]}>",
-        }[spelling]
+        slot, index = divmod(place, self.n_heads)
+        return mlp.format(layer) if slot == 3 else head.format(layer, index, SLOTS[slot])
 
     def edge_name(self, writer: int, reader: int, spelling: Spelling = "mib") -> str:
         """Name of an edge: `a9.h6->m10`."""
@@ -290,32 +274,23 @@ class Graph:
         if not arrow:
             raise UnknownName("edge", name, ["input->logits"])
         edge = EdgeIndex(self.writer(source.strip()), self.reader(target.strip()))
-        if edge.writer >= int(self.visible[edge.reader]):
-            raise UnknownName(
-                "edge",
-                name,
-                [
-                    self.edge_name(u, edge.reader)
-                    for u in range(min(3, int(self.visible[edge.reader])))
-                ],
-            )
+        visible = int(self.visible[edge.reader])
+        if edge.writer >= visible:
+            near = [self.edge_name(writer, edge.reader) for writer in range(min(3, visible))]
+            raise UnknownName("edge", name, near)
         return edge
 
     def _place(self, name: str, kind: str) -> tuple[int, int | None, str | None]:
         for form in _NODE_FORMS:
-            found = form.fullmatch(name)
-            if found is None:
+            match = form.fullmatch(name)
+            if match is None:
                 continue
-            parts = found.groupdict()
+            parts = match.groupdict()
             layer = int(parts["layer"])
             head = int(parts["head"]) if parts.get("head") is not None else None
             slot = parts["slot"].lower() if parts.get("slot") else None
             if layer < self.n_layers and (head < self.n_heads if head is not None else self.mlp):
                 return layer, head, slot
         last = self.n_layers - 1
-        raise UnknownName(
-            kind,
-            name,
-            ["input", "logits", f"a{last}.h{self.n_heads - 1}"]
-            + ([f"m{last}"] if self.mlp else []),
-        )
+        known = ["input", "logits", f"a{last}.h{self.n_heads - 1}", *[f"m{last}"] * self.mlp]
+        raise UnknownName(kind, name, known)

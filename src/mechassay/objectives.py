@@ -1,5 +1,4 @@
-"""What a circuit is asked to preserve: one number per example,
-read off the logits at the last token.
+"""What a circuit is asked to preserve: one number per example, from the logits at the last token.
 
     logit_diff      mean logit of the answers - mean logit of the foils     (MIB, eq. 1's m)
     prob_diff       probability of the answers - probability of the foils
@@ -8,10 +7,8 @@ read off the logits at the last token.
     js              Jensen-Shannon divergence of P_clean and P, in nats      (lower is better)
     accuracy        1 where the best answer beats every foil, else 0         (not differentiable)
 
-`kl` and `js` compare with the clean run. MIB's code averages them over the vocabulary, which
-makes models with different vocabularies incomparable; here they are the sums of their
-definitions. A "drop" of an objective is always in the direction of worse: `signed` turns a
-lower-is-better objective around.
+`kl` and `js` compare with the clean run; MIB's code averages them over the vocabulary. A "drop" of
+an objective is always in the direction of worse: `signed` turns lower-is-better ones around.
 """
 
 from __future__ import annotations
@@ -29,6 +26,7 @@ from mechassay.pairs import NO_TOKEN, Batch
 from mechassay.registry import Registry
 
 Direction = Literal["up", "down"]
+Values = Float[Tensor, "batch"]
 
 
 class Objective(Protocol):
@@ -39,33 +37,34 @@ class Objective(Protocol):
     needs_clean: ClassVar[bool]
     differentiable: ClassVar[bool]
 
-    def __call__(
-        self, readout: Readout, batch: Batch, clean: Readout | None = None
-    ) -> Float[Tensor, "batch"]:
+    def __call__(self, readout: Readout, batch: Batch, clean: Readout | None = None) -> Values:
         """Values for a batch, given its logits and, where `needs_clean`, those of the clean run."""
         ...
 
 
 def signed(
     objective: Objective, readout: Readout, batch: Batch, clean: Readout | None = None
-) -> Float[Tensor, "batch"]:
+) -> Values:
     """The objective with higher always better."""
     values = objective(readout, batch, clean)
     return values if objective.direction == "up" else -values
 
 
-@dataclass(frozen=True)
-class LogitDiff:
-    """Mean logit of the answers minus mean logit of the foils; only those rows of W_U are read."""
+class _Defaults:
+    """Higher is better, of one run alone, and differentiable."""
 
-    name: ClassVar[str] = "logit_diff"
     direction: ClassVar[Direction] = "up"
     needs_clean: ClassVar[bool] = False
     differentiable: ClassVar[bool] = True
 
-    def __call__(
-        self, readout: Readout, batch: Batch, clean: Readout | None = None
-    ) -> Float[Tensor, "batch"]:
+
+@dataclass(frozen=True)
+class LogitDiff(_Defaults):
+    """Mean logit of the answers minus mean logit of the foils; only those rows of W_U are read."""
+
+    name: ClassVar[str] = "logit_diff"
+
+    def __call__(self, readout: Readout, batch: Batch, clean: Readout | None = None) -> Values:
         tokens = torch.cat((batch.answers, batch.foils), dim=1)
         logits = readout.at(tokens.clamp(min=0))
         right, wrong = logits.split([batch.answers.shape[1], batch.foils.shape[1]], dim=1)
@@ -73,69 +72,52 @@ class LogitDiff:
 
 
 @dataclass(frozen=True)
-class ProbDiff:
+class ProbDiff(_Defaults):
     """Total probability of the answers minus total probability of the foils."""
 
     name: ClassVar[str] = "prob_diff"
-    direction: ClassVar[Direction] = "up"
-    needs_clean: ClassVar[bool] = False
-    differentiable: ClassVar[bool] = True
 
-    def __call__(
-        self, readout: Readout, batch: Batch, clean: Readout | None = None
-    ) -> Float[Tensor, "batch"]:
+    def __call__(self, readout: Readout, batch: Batch, clean: Readout | None = None) -> Values:
         probabilities = readout.all().softmax(dim=-1)
         return _total(probabilities, batch.answers) - _total(probabilities, batch.foils)
 
 
 @dataclass(frozen=True)
-class CrossEntropy:
+class CrossEntropy(_Defaults):
     """Minus the log of the answers' total probability, in nats."""
 
     name: ClassVar[str] = "cross_entropy"
     direction: ClassVar[Direction] = "down"
-    needs_clean: ClassVar[bool] = False
-    differentiable: ClassVar[bool] = True
 
-    def __call__(
-        self, readout: Readout, batch: Batch, clean: Readout | None = None
-    ) -> Float[Tensor, "batch"]:
+    def __call__(self, readout: Readout, batch: Batch, clean: Readout | None = None) -> Values:
         logits = readout.all()
-        answers = logits.gather(1, batch.answers.clamp(min=0)).masked_fill(
-            batch.answers == NO_TOKEN, float("-inf")
-        )
+        answers = _real(logits.gather(1, batch.answers.clamp(min=0)), batch.answers)
         return logits.logsumexp(dim=-1) - answers.logsumexp(dim=-1)
 
 
 @dataclass(frozen=True)
-class Kl:
+class Kl(_Defaults):
     """KL(P_clean || P) at the last token, in nats."""
 
     name: ClassVar[str] = "kl"
     direction: ClassVar[Direction] = "down"
     needs_clean: ClassVar[bool] = True
-    differentiable: ClassVar[bool] = True
 
-    def __call__(
-        self, readout: Readout, batch: Batch, clean: Readout | None = None
-    ) -> Float[Tensor, "batch"]:
+    def __call__(self, readout: Readout, batch: Batch, clean: Readout | None = None) -> Values:
         assert clean is not None
         reference = clean.all().log_softmax(dim=-1)
         return (reference.exp() * (reference - readout.all().log_softmax(dim=-1))).sum(dim=-1)
 
 
 @dataclass(frozen=True)
-class Js:
+class Js(_Defaults):
     """Jensen-Shannon divergence of the clean run's and this distribution, in nats; at most ln 2."""
 
     name: ClassVar[str] = "js"
     direction: ClassVar[Direction] = "down"
     needs_clean: ClassVar[bool] = True
-    differentiable: ClassVar[bool] = True
 
-    def __call__(
-        self, readout: Readout, batch: Batch, clean: Readout | None = None
-    ) -> Float[Tensor, "batch"]:
+    def __call__(self, readout: Readout, batch: Batch, clean: Readout | None = None) -> Values:
         assert clean is not None
         p, q = clean.all().log_softmax(dim=-1), readout.all().log_softmax(dim=-1)
         middle = torch.logaddexp(p, q) - math.log(2)
@@ -143,23 +125,15 @@ class Js:
 
 
 @dataclass(frozen=True)
-class Accuracy:
+class Accuracy(_Defaults):
     """1 where the best answer's logit exceeds every foil's, else 0."""
 
     name: ClassVar[str] = "accuracy"
-    direction: ClassVar[Direction] = "up"
-    needs_clean: ClassVar[bool] = False
     differentiable: ClassVar[bool] = False
 
-    def __call__(
-        self, readout: Readout, batch: Batch, clean: Readout | None = None
-    ) -> Float[Tensor, "batch"]:
-        right = readout.at(batch.answers.clamp(min=0)).masked_fill(
-            batch.answers == NO_TOKEN, float("-inf")
-        )
-        wrong = readout.at(batch.foils.clamp(min=0)).masked_fill(
-            batch.foils == NO_TOKEN, float("-inf")
-        )
+    def __call__(self, readout: Readout, batch: Batch, clean: Readout | None = None) -> Values:
+        right = _real(readout.at(batch.answers.clamp(min=0)), batch.answers)
+        wrong = _real(readout.at(batch.foils.clamp(min=0)), batch.foils)
         return (right.amax(dim=1) > wrong.amax(dim=1)).to(right.dtype)
 
 
@@ -179,6 +153,11 @@ def load_objective(objective: str | Objective) -> Objective:
         UnknownName: no such objective.
     """
     return OBJECTIVES.load(objective)() if isinstance(objective, str) else objective
+
+
+def _real(logits: Tensor, tokens: Tensor) -> Tensor:
+    """Minus infinity where there is no token."""
+    return logits.masked_fill(tokens == NO_TOKEN, float("-inf"))
 
 
 def _mean(logits: Tensor, tokens: Tensor) -> Tensor:

@@ -1,11 +1,10 @@
 """Pairs of prompts and the token batches made of them.
 
 A `Pair` is one example: a clean prompt, a counterfactual prompt, and the answers and foils that the
-objective compares. `Pairs` are chosen together: they know what was dropped on the way, and why. A
-`Batch` holds many pairs as token ids, aligned and checked once, when it is made: both prompts of a
-pair have equally many tokens, and end where the first token comes that tells answers from foils
-(`mechassay.alignment`). Batches are left-padded, so that this place is the last column of every
-prompt; padding never changes a result.
+objective compares. `Pairs` know what was dropped when they were chosen, and why. A `Batch` holds
+pairs as token ids: both prompts of a pair have equally many tokens, and end where the first token
+comes that tells answers from foils (`mechassay.alignment`). Batches are left-padded, so that this
+place is the last column of every prompt; padding never changes a result.
 """
 
 from __future__ import annotations
@@ -13,7 +12,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
@@ -32,6 +31,7 @@ EMPTY: Mapping[str, str] = MappingProxyType({})
 NO_SPANS: Mapping[str, Span] = MappingProxyType({})
 NO_COUNTS: Mapping[str, int] = MappingProxyType({})
 NO_TOKEN = -1
+_TENSORS = ("clean", "counterfactual", "mask", "answers", "foils")
 
 
 @dataclass(frozen=True)
@@ -75,7 +75,7 @@ class Pair:
             "counterfactual_answers": list(self.counterfactual_answers),
             "spans": {name: list(span) for name, span in self.spans.items()},
             "counterfactual_spans": {
-                name: list(span) for name, span in self.counterfactual_spans.items()
+                name: list(x) for name, x in self.counterfactual_spans.items()
             },
         }
 
@@ -108,10 +108,8 @@ class Pairs(tuple[Pair, ...]):
         dropped: Mapping[str, int] | None = None,
     ) -> Pairs:
         made = super().__new__(cls, pairs)
-        made.source, made.dropped = (
-            MappingProxyType(dict(source or {})),
-            MappingProxyType(dict(dropped or {})),
-        )
+        made.source = MappingProxyType(dict(source or {}))
+        made.dropped = MappingProxyType(dict(dropped or {}))
         return made
 
     @property
@@ -127,21 +125,13 @@ class Pairs(tuple[Pair, ...]):
     @property
     def fields(self) -> dict[str, int]:
         """The parts that prompts have, clean or counterfactual, and how many pairs have each."""
-        counts = Counter(
-            name
-            for pair in self
-            for name in dict.fromkeys((*pair.spans, *pair.counterfactual_spans))
-        )
-        return dict(counts)
+        names = (dict.fromkeys((*pair.spans, *pair.counterfactual_spans)) for pair in self)
+        return dict(Counter(name for of_pair in names for name in of_pair))
 
     def selection(self) -> dict[str, Any]:
         """What was chosen and what was dropped, as plain values for a record."""
-        return {
-            **self.source,
-            "kept": len(self),
-            "dropped": dict(self.dropped),
-            "hash": self.content_hash,
-        }
+        chosen = {"kept": len(self), "dropped": dict(self.dropped), "hash": self.content_hash}
+        return {**self.source, **chosen}
 
 
 @dataclass(frozen=True, eq=False)
@@ -182,32 +172,21 @@ class Batch:
         return self.clean.shape[1]
 
     def prompt_hashes(self) -> tuple[str, ...]:
-        """Sixteen hex digits for each pair: of the tokens of its clean prompt and its answers,
-        whatever its id and counterfactual.
-        """
-        rows = zip(self.clean.tolist(), self.mask.tolist(), self.answers.tolist(), strict=True)
-        return tuple(
-            _token_hash([t for t, real in zip(clean, keep, strict=True) if real], sorted(right))[
-                :16
-            ]
-            for clean, keep, right in rows
-        )
+        """Sixteen hex digits for each pair: of the tokens of its clean prompt and its answers."""
+        rows = zip(_rows(self.clean, self.mask), self.answers.tolist(), strict=True)
+        return tuple(_token_hash(clean, sorted(right))[:16] for clean, right in rows)
 
     def first_difference(self) -> int:
-        """The first column in which any pair's prompts differ (`n_tokens` if none does).
-
-        Attention is causal, so clean and counterfactual runs are identical before it.
-        """
+        """The first column in which any pair's prompts differ (`n_tokens` if none does)."""
         differs = (self.clean != self.counterfactual).any(dim=0).nonzero()
         return int(differs[0]) if len(differs) else self.n_tokens
 
     def to(self, device: torch.device | str) -> Batch:
         """The same batch with its tensors on `device`."""
-        moved = {
-            name: getattr(self, name).to(device)
-            for name in ("clean", "counterfactual", "mask", "answers", "foils")
-        }
-        return replace(self, **moved)
+        return self._each(lambda x: x.to(device))
+
+    def _each(self, change: Callable[[Tensor], Tensor]) -> Batch:
+        return replace(self, **{name: change(getattr(self, name)) for name in _TENSORS})
 
     def select(self, rows: Sequence[int]) -> Batch:
         """The pairs at `rows`, in that order, trimmed to the longest of them."""
@@ -228,20 +207,19 @@ class Batch:
 
     def repeat(self, times: int) -> Batch:
         """The batch `times` times over, copy after copy."""
-        tensors = {
-            name: getattr(self, name).repeat(times, 1)
-            for name in ("clean", "counterfactual", "mask", "answers", "foils")
-        }
-        return replace(self, **tensors, ids=self.ids * times, groups=self.groups * times)
+        return replace(
+            self._each(lambda x: x.repeat(times, 1)),
+            ids=self.ids * times,
+            groups=self.groups * times,
+        )
 
     def chunks(self, max_tokens: int) -> Iterator[tuple[list[int], Batch]]:
         """Split into batches of at most `max_tokens` columns times rows (always at least one row).
 
-        Pairs of similar length come together, so that little is padding. Yields the row
-        numbers of a chunk and the chunk.
+        Pairs of similar length come together. Yields the row numbers of a chunk and the chunk.
         """
-        order = sorted(range(len(self)), key=self.lengths.tolist().__getitem__)
         lengths = self.lengths.tolist()
+        order = sorted(range(len(self)), key=lengths.__getitem__)
         rows: list[int] = []
         for row in order:
             if rows and (len(rows) + 1) * lengths[row] > max_tokens:
@@ -310,12 +288,7 @@ class Batch:
                 f" {int(right[row][clash[row].any(1)][0])})."
             )
         width = max(map(len, cleans))
-        if groups is None:
-            units = names
-        else:
-            units = tuple(
-                name if group is None else group for name, group in zip(names, groups, strict=True)
-            )
+        units = [None] * len(names) if groups is None else groups
         return Batch(
             clean=_pad(cleans, width, pad),
             counterfactual=_pad(counterfactuals, width, pad),
@@ -323,7 +296,7 @@ class Batch:
             answers=right,
             foils=wrong,
             ids=names,
-            groups=units,
+            groups=tuple(n if unit is None else unit for n, unit in zip(names, units, strict=True)),
             content=_token_hash(cleans, counterfactuals, right, wrong),
         )
 
@@ -341,11 +314,11 @@ class Batch:
         """
         if not pairs:
             raise BadPairs("A batch needs at least one pair; got none.")
-        found = align_pairs(pairs, tokenizer)
-        for pair, each in zip(pairs, found, strict=True):
-            if isinstance(each, Misaligned):
-                raise BadPairs(f"Pair {pair.id}: {each.message}.")
-        rows = [each for each in found if isinstance(each, Aligned)]
+        aligned = align_pairs(pairs, tokenizer)
+        for pair, row in zip(pairs, aligned, strict=True):
+            if isinstance(row, Misaligned):
+                raise BadPairs(f"Pair {pair.id}: {row.message}.")
+        rows = [row for row in aligned if isinstance(row, Aligned)]
         head = list(prepend)
         batch = Batch.from_tokens(
             [head + row.clean for row in rows],
@@ -390,9 +363,8 @@ def _table(tokens: Sequence[Any] | Tensor) -> Int[Tensor, "batch width"]:
     rows = tokens.tolist() if isinstance(tokens, Tensor) else list(tokens)
     lists = [list(row) if isinstance(row, Sequence | Tensor) else [row] for row in rows]
     width = max((len(row) for row in lists), default=0)
-    return torch.tensor(
-        [[int(t) for t in row] + [NO_TOKEN] * (width - len(row)) for row in lists], dtype=torch.long
-    ).reshape(len(lists), width)
+    table = [[int(t) for t in row] + [NO_TOKEN] * (width - len(row)) for row in lists]
+    return torch.tensor(table, dtype=torch.long).reshape(len(lists), width)
 
 
 def _pad(rows: Sequence[list[int]], width: int, pad: int) -> Int[Tensor, "batch pos"]:

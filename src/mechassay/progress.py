@@ -10,7 +10,7 @@ import math
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -18,9 +18,7 @@ if TYPE_CHECKING:
 
 Advance = Callable[[int], None]
 LABEL = 28
-"""Letters of a label that are shown: with a bar, counts of millions,
-rate and times they fit into 80.
-"""
+"""Letters of a label that are shown: with counts of millions the bar's line fits into 80."""
 
 
 class Progress(Protocol):
@@ -48,9 +46,7 @@ class Bar:
 
 
 def drawn(console: Console) -> RichProgress:
-    """What draws bars. In a narrow terminal it is the bar itself that gets shorter;
-    a very long label is cut.
-    """
+    """What draws bars. In a narrow terminal the bar gets shorter; a very long label is cut."""
     from rich.progress import (
         BarColumn,
         MofNCompleteColumn,
@@ -70,21 +66,16 @@ def drawn(console: Console) -> RichProgress:
         def render(self, task: Task) -> Text:
             return Text("" if task.speed is None else f"{rate(task.speed)}/s")
 
-    def whole() -> Column:
-        return Column(no_wrap=True)
-
+    whole: Any = {"table_column": Column(no_wrap=True)}
+    label = Column(no_wrap=True, max_width=LABEL, overflow="ellipsis")
     columns = (
-        TextColumn(
-            "{task.description}",
-            markup=False,
-            table_column=Column(no_wrap=True, max_width=LABEL, overflow="ellipsis"),
-        ),
+        TextColumn("{task.description}", markup=False, table_column=label),
         BarColumn(),
-        MofNCompleteColumn(table_column=whole()),
-        Rate(table_column=whole()),
-        TimeElapsedColumn(table_column=whole()),
+        MofNCompleteColumn(**whole),
+        Rate(**whole),
+        TimeElapsedColumn(**whole),
         TextColumn("left"),
-        TimeRemainingColumn(table_column=whole()),
+        TimeRemainingColumn(**whole),
     )
     return Progress(*columns, console=console, transient=True)
 

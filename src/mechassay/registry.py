@@ -1,11 +1,8 @@
 """Names for plug-ins: a name maps to a lazy "module:object" string, loaded at first use.
 
-A registry holds strings, so it knows nothing of the modules above it. Other packages
-add entries through entry points in the group `mechassay.<kind>s`, for example
-`[project.entry-points."mechassay.methods"]`; a built-in name cannot be replaced that way.
-
-A plug-in is a frozen dataclass, so it can be typed with its settings:
-"name:field=value,field=value".
+Other packages add entries through entry points in the group `mechassay.<kind>s`, for example
+`[project.entry-points."mechassay.methods"]`; a built-in name cannot be replaced that way. A plug-in
+is a frozen dataclass, so it can be typed with its settings: "name:field=value,field=value".
 """
 
 from __future__ import annotations
@@ -33,14 +30,9 @@ class Registry:
     plural: str = ""
 
     def targets(self) -> dict[str, str]:
-        """All names with the "module:object" they stand for,
-        built-in ones last so that they win.
-        """
-        found = {
-            point.name: point.value
-            for point in entry_points(group=f"mechassay.{self.plural or self.kind + 's'}")
-        }
-        return {**found, **self.built_in}
+        """All names with the "module:object" they stand for; built-in ones win."""
+        points = entry_points(group=f"mechassay.{self.plural or self.kind + 's'}")
+        return {**{point.name: point.value for point in points}, **self.built_in}
 
     def names(self) -> list[str]:
         """All known names, sorted."""
@@ -59,40 +51,37 @@ class Registry:
         return getattr(import_module(module), attribute)
 
     def make(self, text: str, **settings: Any) -> Any:
-        """The plug-in `text` names, made with the settings written there
-        and those given by keyword.
+        """The plug-in `text` names, made with the settings written there and those given.
 
         Raises:
             UnknownName: no such plug-in or setting.
             BadUsage: a setting without a value, or of another type than its default.
         """
-        found = _SPELLING.fullmatch(text.strip())
-        if found is None:
+        match = _SPELLING.fullmatch(text.strip())
+        if match is None:
             raise UnknownName(self.kind, text, self.names())
-        name = found["name"]
-        kind: Any = self.load(name)
-        defaults = _defaults(kind)
+        name = match["name"]
+        plugin: Any = self.load(name)
+        defaults = _defaults(plugin)
         given: dict[str, Any] = {}
-        for part in _BETWEEN_SETTINGS.split(found["args"]) if found["args"] else ():
+        for part in _BETWEEN_SETTINGS.split(match["args"]) if match["args"] else ():
             key, equals, value = part.partition("=")
             if key in defaults and not equals:
                 raise BadUsage(f"A setting is written {key}=VALUE; got {part!r}.")
             given[key] = _value(value, defaults.get(key))
-        chosen: dict[str, Any] = {}
-        for key, value in {**given, **settings}.items():
+        chosen = {**given, **settings}
+        for key, value in chosen.items():
             if key not in defaults:
                 raise UnknownName(f"setting of {name}", key, defaults)
             check_type(name, key, value, defaults[key])
             if isinstance(defaults[key], float):
                 # 100 and 100.0 are one setting, and one name in a table.
-                value = float(value)
-            chosen[key] = value
-        return kind(**chosen)
+                chosen[key] = float(value)
+        return plugin(**chosen)
 
 
 def check_settings(plugin: Any, name: str) -> None:
-    """Refuse a plug-in with a setting of another type than its default;
-    whole numbers are decimal ones too.
+    """Refuse a plug-in with a setting of another type than its default (`check_type`).
 
     Raises:
         BadUsage: it has one.
@@ -103,10 +92,10 @@ def check_settings(plugin: Any, name: str) -> None:
 
 
 def check_type(name: str, key: str, value: Any, default: Any) -> None:
-    """Refuse a value of another type than the setting's default; None and no default say nothing.
+    """Refuse a value of another type than the setting's default; whole numbers are floats too.
 
     Raises:
-        BadUsage: it is.
+        BadUsage: it is. None and no default say nothing.
     """
     if default is None or default is MISSING:
         return
@@ -116,13 +105,10 @@ def check_type(name: str, key: str, value: Any, default: Any) -> None:
         raise BadUsage(f"The setting {key} of {name} is of type {wanted.__name__}; got {value!r}.")
 
 
-def _defaults(kind: Any) -> dict[str, Any]:
+def _defaults(plugin: Any) -> dict[str, Any]:
     """The settings of a plug-in and their defaults; a plain callable has none."""
-    return (
-        {each.name: each.default for each in fields(kind) if each.init}
-        if is_dataclass(kind)
-        else {}
-    )
+    known = fields(plugin) if is_dataclass(plugin) else ()
+    return {each.name: each.default for each in known if each.init}
 
 
 def _value(text: str, default: Any) -> Any:

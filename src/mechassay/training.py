@@ -1,9 +1,8 @@
 """The loop of steps that every training here is, which a killed job goes on with.
 
-A step clears the gradients, has them computed, clips them, and lets the optimiser move the
-parameters. All tensors that steps change are kept in a checkpoint (`mechassay.checkpoint`): the
-parameters, the optimiser's moments, the state of the generator, and those that the caller names. So
-a training that goes on ends bit for bit as one that was never interrupted.
+All tensors that steps change are kept in a checkpoint (`mechassay.checkpoint`): the parameters, the
+optimiser's moments, the state of the generator, and those that the caller names. So a training that
+goes on ends bit for bit as one that was never interrupted.
 """
 
 from __future__ import annotations
@@ -98,11 +97,7 @@ def _state_of(optimiser: torch.optim.Optimizer) -> dict[str, Tensor]:
 
 
 class Order:
-    """Row numbers for one step after another: one random order after another, cut into batches.
-
-    Attributes:
-        kept: the tensors that a draw changes.
-    """
+    """Row numbers, step by step: random orders cut into batches; a draw changes `kept`."""
 
     def __init__(self, n: int, size: int) -> None:
         self.size = min(size, n)

@@ -10,7 +10,7 @@ import pytest
 from mechassay.adversarial.evaluation import evaluate_pairs
 from mechassay.adversarial.fields import agreeing
 from mechassay.adversarial.pools import Pool, draw_pools
-from mechassay.adversarial.worst import largest, random_cases
+from mechassay.adversarial.worst import cases_at, largest, random_places
 from mechassay.circuits.methods.random import Random
 from mechassay.errors import BadFile, BadUsage
 from mechassay.models.model import Model, make_model
@@ -79,7 +79,8 @@ def test_pairs_that_are_none_are_never_worst_nor_drawn(
     ours, theirs, part = agreeing(*pools, ("template",))
     circuit = Random(seed=1).draw(reader.graph).top(0.5)
     grid = evaluate_pairs(reader, [circuit], ours, theirs, part=part, progress=SILENT).circuits[0]
-    cases = random_cases(reader, circuit, ours, theirs, grid, 10_000, np.random.default_rng(0))
+    places = random_places(grid, 10_000, np.random.default_rng(0))
+    cases = cases_at(reader, circuit, ours, theirs, grid, places)
     assert len(cases) == part.n_values and all(
         part.mask[case.clean, case.corrupted] and case.agrees for case in cases
     )

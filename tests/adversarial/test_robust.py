@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 import torch
 
+from mechassay.adversarial.held_out import check_apart
 from mechassay.adversarial.robust import Redrawn, Robust, labels_of
 from mechassay.circuits import (
     EAP,
@@ -28,9 +29,6 @@ from mechassay.circuits.tail import MEAN, CVaR, Mixture, Tail, WorstGroup
 from mechassay.errors import BadPairs, BadUsage, UnknownName
 from mechassay.pairs import Batch, Pair
 from mechassay.progress import SILENT
-from mechassay.runs.robust import (
-    check_apart,
-)
 from mechassay.testing.tiny import VOCABULARY, Subject, subject
 from mechassay.truth.models import load_truth
 

@@ -10,7 +10,6 @@ import pytest
 from mechassay.adversarial.statistics import (
     Statistics,
     chosen_maps,
-    finite,
     heat_map,
     histogram,
 )
@@ -138,11 +137,3 @@ def test_a_heat_map_has_the_largest_labels_and_says_what_it_leaves_out() -> None
     assert found["empty"]["max"] == empty.max() and found["empty"]["mean"] == pytest.approx(
         empty.mean()
     )
-
-
-def test_what_json_lacks_is_none() -> None:
-    assert finite({"a": [1, math.inf, (math.nan, 2.5)], 3: "x", "b": None}) == {
-        "a": [1, None, [None, 2.5]],
-        "3": "x",
-        "b": None,
-    }

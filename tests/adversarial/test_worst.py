@@ -9,13 +9,14 @@ import pytest
 
 from mechassay.adversarial.evaluation import evaluate_pairs
 from mechassay.adversarial.pools import Pool, draw_pools
-from mechassay.adversarial.worst import disagreements, largest, worst_cases
+from mechassay.adversarial.worst import WorstCase, cases_at, disagreements, largest
 from mechassay.circuits.ablation import ablate, ablated_values
 from mechassay.circuits.faithfulness import evaluate
 from mechassay.circuits.methods.random import Random
 from mechassay.circuits.scores import Circuit
 from mechassay.errors import BadUsage
 from mechassay.models.constants import Constants
+from mechassay.models.model import Model
 from mechassay.pairs import Batch
 from mechassay.progress import SILENT
 from mechassay.truth.models import Truth, load_truth
@@ -39,6 +40,19 @@ def circuit(truth: Truth) -> Circuit:
 @pytest.fixture(scope="module")
 def grid(truth: Truth, circuit: Circuit, pools: tuple[Pool, Pool]) -> np.ndarray:
     return evaluate_pairs(truth.model, [circuit], *pools, progress=SILENT).circuits[0]
+
+
+def worst_cases(
+    model: Model,
+    circuit: Circuit,
+    clean: Pool,
+    corrupted: Pool,
+    values: np.ndarray,
+    k: int,
+    ablated: Constants | None = None,
+) -> tuple[WorstCase, ...]:
+    places = largest(values.reshape(-1), k)
+    return cases_at(model, circuit, clean, corrupted, values, places, ablated=ablated)
 
 
 def test_the_largest_come_first_and_ties_by_place() -> None:

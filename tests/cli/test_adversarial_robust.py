@@ -8,10 +8,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 
 from mechassay.adversarial.robust import Robust
 from mechassay.circuits import EAPIGInputs
 from mechassay.circuits.scores import EdgeScores
+from mechassay.runs.folder import RunFolder
 
 Run = Callable[..., Any]
 SMALL = (
@@ -34,27 +36,23 @@ SMALL = (
     "--held-out",
     "6",
 )
-NAMES = ("matched", "random", "cvar_alpha_.5")
+NAMES = ("matched", "random")
 
 
 def test_tables_and_files(run: Run, tmp_path: Path) -> None:
     done = run("adversarial", "robust", *SMALL, "-o", tmp_path / "out")
     assert done.code == 0, done.err
     assert "KL, 3\u00a0% of the edges" in done.out and "Report: " in done.out
-    stored = json.loads((tmp_path / "out/result.json").read_text("utf-8"))
-    assert (
-        stored["run"]["edges"] == 6
-        and stored["run"]["sizes"] == [0.03]
-        and stored["run"]["tails"] == ["cvar:alpha=.5"]
-    )
-    assert {cell["edges"] for cell in stored["repeats"][0]["cells"]} == {7}  # 3 % of 262
-    assert [cell["ranking"] for cell in stored["repeats"][0]["cells"]] == [
-        "matched",
-        "random",
-        "cvar:alpha=.5",
-    ]
+    plan = RunFolder(tmp_path / "out").plan()
+    assert (plan["edges"], plan["sizes"], plan["tails"]) == (6, [0.03], ["cvar:alpha=.5"])
+    record = RunFolder(tmp_path / "out").record("repeat-0")
+    assert record is not None
+    circuits = record.table("circuits").columns
+    assert set(circuits["edges"]) == {7}  # 3 % of 262
+    assert circuits["ranking"] == ["matched", "random", "cvar:alpha=.5"]
     assert "<table" in (tmp_path / "out/report.html").read_text("utf-8")
     assert run("adversarial", "robust", *SMALL, "-o", tmp_path / "out").out == done.out
+    assert run("report", tmp_path / "out").out == done.out
     other = run("adversarial", "robust", *SMALL, "--size", "1.0", "-o", tmp_path / "out")
     assert other.code == 2 and "holds a run with sizes" in other.line
 
@@ -71,22 +69,20 @@ def test_a_killed_repeat_takes_up_its_rankings(
 
     monkeypatch.setattr(Robust, "score", killed)
     assert run(*words, tmp_path / "out").code == 130
-    assert [path.name for path in (tmp_path / "out/scores").iterdir()] == ["0-matched.safetensors"]
+    assert [path.name for path in (tmp_path / "out/scores").iterdir()] == [
+        "repeat-0--matched.safetensors"
+    ]
     monkeypatch.setattr(Robust, "score", score)
     monkeypatch.setattr(
         EAPIGInputs, "score", lambda self, *args, **options: _but_matched(self, *args, **options)
     )
     assert run(*words, tmp_path / "out").code == 0
-    files = (
-        "repeats/0.json",
-        "result.json",
-        "report.html",
-        *(f"scores/0-{name}.safetensors" for name in NAMES),
-    )
-    for name in files:
-        assert _without_times(tmp_path / "out" / name) == _without_times(
-            tmp_path / "whole" / name
-        ), name
+    folders = RunFolder(tmp_path / "out"), RunFolder(tmp_path / "whole")
+    records = [folder.record("repeat-0") for folder in folders]
+    assert records[0] and records[1] and records[0].tables == records[1].tables
+    for ranking in NAMES:
+        scores = [EdgeScores.load(folder.scores_file(f"repeat-0--{ranking}")) for folder in folders]
+        assert torch.equal(*(each.values.nan_to_num(7.0) for each in scores))
 
 
 _SCORE = EAPIGInputs.score
@@ -98,21 +94,16 @@ def _but_matched(self: EAPIGInputs, model: Any, pairs: Any, *args: Any, **option
     return _SCORE(self, model, pairs, *args, **options)
 
 
-def _without_times(file: Path) -> object:
-    if file.suffix == ".safetensors":
-        return EdgeScores.load(file).values.nan_to_num(7.0).tolist()
-    return file.read_bytes()
-
-
 def test_rankings_of_other_prompts_are_not_taken_up(run: Run, tmp_path: Path) -> None:
     words = ("adversarial", "robust", *SMALL, "-o", tmp_path / "out")
     assert run(*words).code == 0
-    (tmp_path / "out/repeats/0.json").unlink()
-    chosen = json.loads((tmp_path / "out/data.json").read_text("utf-8"))
-    chosen["repeat 0"]["hash"] = "other"
-    (tmp_path / "out/data.json").write_text(json.dumps(chosen))
+    (tmp_path / "out/records/repeat-0.json").unlink()
+    file = tmp_path / "out/data/repeat-0.json"
+    chosen = json.loads(file.read_text("utf-8"))
+    chosen["held-out"]["hash"] = "other"
+    file.write_text(json.dumps(chosen))
     done = run(*words)
-    assert done.code == 2 and "holds a run on other repeat 0 pairs" in done.line
+    assert done.code == 2 and "holds a run on other held-out pairs" in done.line
 
 
 @pytest.mark.parametrize(
@@ -137,7 +128,8 @@ def test_sizes_are_refused_before_anything_is_scored(
 
     monkeypatch.setattr(EAPIGInputs, "score", scored)
     done = run("adversarial", "robust", *SMALL, *words, "-o", tmp_path / "out")
-    assert done.code == 2 and message in done.line and not (tmp_path / "out").exists()
+    assert done.code == 2 and message in done.line
+    assert not (tmp_path / "out" / "records").exists()
 
 
 @pytest.mark.parametrize(

@@ -6,26 +6,19 @@ import json
 import re
 import sys
 from collections.abc import Callable
-from itertools import islice
 from pathlib import Path
 from typing import Any
 
 import pytest
-import torch
-import transformers
-from tokenizers import Tokenizer
-from tokenizers.models import WordLevel
-from tokenizers.pre_tokenizers import Whitespace
 
 from mechassay.adversarial import statistics
-from mechassay.runs.adversarial_paper import PaperRun
+from mechassay.runs.adversarial_paper import PaperJob
 from mechassay.tasks import greater_than
 from mechassay.tasks.docstring import Docstring
 from mechassay.tasks.greater_than import GreaterThan
-from mechassay.tasks.ioi import IOI
-from mechassay.tasks.paper import PAPER, PAPER_MATCHED
-from mechassay.tasks.task import Task
+from mechassay.tasks.paper import PAPER
 from mechassay.testing import tiny
+from small_gpt2 import word_tokenizer, write_small_gpt2
 
 Run = Callable[..., Any]
 NOUNS = {"train": ("war",), "validation": ("age",), "test": ("boom",), "private": ("era",)}
@@ -169,41 +162,9 @@ def test_without_pyarrow(run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPat
     assert done.code == 2 and "pip install 'mechassay[parquet]'" in done.line
 
 
-def word_tokenizer(*tasks: Task) -> transformers.PreTrainedTokenizerFast:
-    """A tokenizer of the words of some tasks' examples, and one that begins prompts."""
-    words: set[str] = set()
-    for task in tasks:
-        for example in islice(task.generate("test", 0), 5000):
-            for prompt in (example.prompt, *example.counterfactuals.values()):
-                words |= set(re.findall(r"\w+|[^\w\s]+", prompt.text))
-    vocabulary = {word: number for number, word in enumerate(["[UNK]", "[BOS]", *sorted(words)])}
-    tokenizer = Tokenizer(WordLevel(vocabulary, unk_token="[UNK]"))
-    tokenizer.pre_tokenizer = Whitespace()  # pyright: ignore[reportAttributeAccessIssue]
-    return transformers.PreTrainedTokenizerFast(
-        tokenizer_object=tokenizer, unk_token="[UNK]", bos_token="[BOS]"
-    )
-
-
 @pytest.fixture(scope="module")
 def small_gpt2(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A random GPT-2 of the graph of GPT-2 small,
-    whose tokenizer knows the words of the two tasks.
-    """
-    tokenizer, config = (
-        word_tokenizer(
-            IOI(),
-            IOI(words=PAPER),
-            IOI(words=PAPER_MATCHED),
-            GreaterThan(),
-            GreaterThan(words=PAPER),
-        ),
-        tiny.configs()["gpt2_12x12"],
-    )
-    config.vocab_size = len(tokenizer)
-    folder = tmp_path_factory.mktemp("gpt2")
-    tiny._random(config, "gpt2", torch.float32, 0).save_pretrained(folder)
-    tokenizer.save_pretrained(folder)
-    return folder
+    return write_small_gpt2(tmp_path_factory.mktemp("gpt2"))
 
 
 @pytest.fixture(scope="module")
@@ -263,7 +224,7 @@ def test_the_paper(run: Run, small_gpt2: Path, tmp_path: Path) -> None:
     )
     done = run(*words)
     assert done.code == 0, done.err
-    assert "Skipped: docstring needs attn-only-4l" in done.err
+    assert "Skipped: docstring needs attn-only-4l" in done.out
     cells = [
         [cell.strip() for cell in line.strip("│ ").split("│")]
         for line in done.out.splitlines()
@@ -275,6 +236,8 @@ def test_the_paper(run: Run, small_gpt2: Path, tmp_path: Path) -> None:
         "0.08",
     ]
     assert {path.name for path in out.iterdir()} == {
+        "plan.json",
+        "records",
         "report.html",
         *(
             f"{task}-{pairs}"
@@ -325,11 +288,7 @@ def test_the_paper_on_another_graph(run: Run, folder: Path, tmp_path: Path) -> N
         "--n-matched",
         "3",
     )
-    assert (
-        done.code == 2
-        and "None of the runs could be made" in done.line
-        and "GPT-2 small" in done.line
-    )
+    assert done.code == 1 and done.err.count("is one of GPT-2 small") == 4
 
 
 def test_the_docstring_circuit_of_the_paper(
@@ -456,7 +415,7 @@ def test_nothing_is_worse_than_by_the_least_effect(run: Run, tmp_path: Path) -> 
 
 
 def test_the_papers_runs_draw_its_heat_maps() -> None:
-    plans = PaperRun("gpt2").plans()
+    plans = PaperJob("gpt2").plans()
     maps = {name: plan.heat_maps for name, plan in plans.items()}
     assert sum(name.startswith(("ioi", "greater")) for name in maps) == 4
     assert all(

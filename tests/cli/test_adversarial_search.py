@@ -1,4 +1,4 @@
-"""`mechassay adversarial search`: a lower bound as text and JSON, and what is wrong as one line."""
+"""`mechassay adversarial search`: a lower bound as text and a record, errors as one line."""
 
 from __future__ import annotations
 
@@ -11,7 +11,8 @@ import pytest
 
 from mechassay.adversarial import search
 from mechassay.adversarial.evaluation import evaluate_pairs
-from mechassay.cli import adversarial_search
+from mechassay.report.kinds.search import BOUND
+from mechassay.runs.folder import RunFolder
 
 Run = Callable[..., Any]
 WORDS = (
@@ -32,22 +33,25 @@ FEW = ("--train-limit", "5", "--starts", "2", "--restarts", "1")
 
 
 def test_a_lower_bound_and_the_pair_that_has_it(run: Run, tmp_path: Path) -> None:
-    done = run(*WORDS, *FEW, "--budget", "150", "-o", tmp_path / "found.json")
+    words = (*WORDS, *FEW, "--budget", "150", "-o", tmp_path / "out")
+    done = run(*words)
     assert done.code == 0, done.err
-    found = json.loads((tmp_path / "found.json").read_text("utf-8"))
-    best = found["climbs"][0]
+    record = RunFolder(tmp_path / "out").record("eap@4")
+    assert record is not None
+    bound, random = record.measure(BOUND), record.measure(BOUND, "control:random")
+    assert bound is not None and random is not None
     assert (
-        f"Lower bound on the maximum: {found['lower_bound']:.6g} nats, after {found['evaluations']}"
-        " pairs (random sampling: " in done.out
+        f"Lower bound on the maximum: {bound.value:.6g} nats, after {bound.n} pairs"
+        f" (random sampling: {random.value:.6g} with {random.n})" in done.out
     )
+    best, steps = record.table("climbs").rows()[0], record.table("steps").where(climb=1).rows()
     assert f"clean      {best['clean']}\ncorrupted  {best['corrupted']}" in done.out
-    assert (
-        found["lower_bound"] == best["kl"] == best["steps"][-1]["kl"] > 0.1
-        and best["steps"][0]["change"] == ""
-    )
-    assert found["random"]["pairs"] == min(found["evaluations"], 144) and found["finished"]
-    assert (found["circuit"], found["budget"], found["seed"]) == ("eap@4", 150, 0)
-    assert run(*WORDS, *FEW, "--budget", "150").out == done.out
+    assert bound.value == best["divergence"] == steps[-1]["kl"] and bound.value > 0.1
+    assert steps[0]["change"] == "" and random.n == min(bound.n, 144)
+    assert run(*words).out == done.out
+    assert run("report", tmp_path / "out").out == done.out
+    page = (tmp_path / "out" / "report.html").read_text("utf-8")
+    assert "The worst pair of eap@4" in page and "lower bound" in page.lower()
 
 
 def test_an_interrupt_is_said_and_is_exit_code_130(
@@ -62,60 +66,35 @@ def test_an_interrupt_is_said_and_is_exit_code_130(
         return evaluate_pairs(*args, **options)
 
     monkeypatch.setattr(search, "evaluate_pairs", evaluated)
-    done = run(*WORDS, *FEW, "--no-compare", "-o", tmp_path / "found.json")
-    assert done.code == 130 and "; interrupted" in done.out and "random sampling" not in done.out
-    found = f"above and in {tmp_path / 'found.json'}"
-    assert (
+    done = run(*WORDS, *FEW, "--no-compare", "-o", tmp_path / "out")
+    assert done.code == 130 and "random sampling" not in done.line
+    file = tmp_path / "out" / "interrupted" / "eap@4.json"
+    found = json.loads(file.read_text("utf-8"))
+    assert not found["finished"] and (
         done.line
-        == f"mechassay: interrupted; what was found so far is {found}. The same command begins"
-        " anew."
+        == f"mechassay: interrupted; lower bound on the maximum: {found['lower_bound']:.6g}"
+        f" nats, after {found['evaluations']} pairs; interrupted, see {file}. The same command"
+        " begins this search anew."
     )
-    assert not json.loads((tmp_path / "found.json").read_text("utf-8"))["finished"]
+    assert run(*WORDS, *FEW, "--no-compare", "-o", tmp_path / "out").code == 0
 
 
-def test_an_interrupt_before_anything_was_found(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_interrupt_before_anything_was_found(
+    run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     def stopped(*args: Any, **options: Any) -> Any:
         raise KeyboardInterrupt
 
     monkeypatch.setattr(search, "evaluate_pairs", stopped)
-    done = run(*WORDS, *FEW)
-    assert (
-        done.code == 130
-        and done.line
-        == "mechassay: interrupted; nothing was found yet. The same command begins anew."
-    )
-
-
-@pytest.mark.parametrize(
-    ("place", "message"),
-    [
-        (".", "is no file"),
-        ("/dev/null", "is no file"),
-        ("/proc/x.json", "cannot be written"),
-        ("file/x.json", "cannot be written"),
-    ],
-)
-def test_where_nothing_can_be_written_nothing_is_begun(
-    run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, place: str, message: str
-) -> None:
-    def loaded(*args: Any) -> Any:
-        raise AssertionError("the model was loaded")
-
-    monkeypatch.setattr(adversarial_search, "load", loaded)
-    (tmp_path / "file").write_text("mine")
-    done = run(*WORDS, *FEW, "-o", tmp_path / place)
-    assert done.code == 2 and message in done.line
-    with pytest.raises(AssertionError, match="was loaded"):
-        adversarial_search.search(
-            "truth-ioi", "truth-ioi", "eap@4", output=tmp_path / "new" / "x.json"
-        )
-    assert [path.name for path in (tmp_path / "new").iterdir()] == []
+    done = run(*WORDS, *FEW, "-o", tmp_path / "out")
+    assert done.code == 130 and done.line.startswith("mechassay: interrupted; ")
 
 
 @pytest.mark.parametrize(
     ("words", "message"),
     [
         (("--circuit", "eap"), "needs a size: eap@500"),
+        (("--circuit", "eap@4"), "different circuits; got eap@4, eap@4"),
         (("--budget", "0"), "A search needs a budget and starts of 1 or more; got 0"),
         (("--split", "tset"), "Did you mean 'test'"),
         (("--counterfactual", "none"), "Unknown counterfactual 'none'"),
@@ -123,6 +102,8 @@ def test_where_nothing_can_be_written_nothing_is_begun(
         (("--task", "ioi2"), "Unknown task"),
     ],
 )
-def test_bad_input_is_one_line(run: Run, words: tuple[str, ...], message: str) -> None:
-    done = run(*WORDS, *FEW, *words)
+def test_bad_input_is_one_line(
+    run: Run, tmp_path: Path, words: tuple[str, ...], message: str
+) -> None:
+    done = run(*WORDS, *FEW, *words, "-o", tmp_path / "out")
     assert done.code == 2 and message in done.line

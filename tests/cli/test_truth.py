@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from mechassay.runs.folder import RunFolder
 from mechassay.truth.models import load_truth, truth_folder, truth_names
 
 Run = Callable[..., Any]
@@ -39,45 +41,32 @@ def test_verify_holds_on_fresh_pairs(run: Run) -> None:
     assert "Did you mean 'truth-ioi'?" in run("truth", "verify", "truth-oi").line
 
 
-def test_recover_ranks_methods(run: Run) -> None:
-    done = run(
-        "truth",
-        "recover",
-        "-n",
-        "truth-induction",
-        "--method",
-        "eap-ig-inputs",
-        "--method",
-        "random",
-        "--limit",
-        "20",
-    )
-    assert done.code == 0, done.err
-    line = next(line for line in done.out.splitlines() if "eap-ig-inputs" in line)
-    assert "1.00" in line
-
-
-def test_recover_takes_scores_of_nodes_as_a_suite_does(run: Run) -> None:
+def test_recover_ranks_methods(run: Run, tmp_path: Path) -> None:
     """Whole nodes say less than edges: .86 on this model, as in the table of methods."""
-    done = run("truth", "recover", "-n", "truth-induction", "--method", "nap", "--limit", "40")
+    words = ("-m", "truth-induction", "-M", "eap-ig-inputs", "-M", "nap", "--limit", "5")
+    done = run("truth", "recover", *words, "--train-limit", "40", "-o", tmp_path / "out")
     assert done.code == 0, done.err
-    assert "0.86" in next(line for line in done.out.splitlines() if "nap" in line)
+    folder = RunFolder(tmp_path / "out")
+    group = "truth-induction--truth-induction"
+    edges, nodes = (folder.record(f"{group}/{name}") for name in ("eap-ig-inputs", "nap"))
+    assert edges and nodes
+    assert edges.value("auroc") == 1.0 and round(nodes.value("auroc"), 2) == 0.86
+    assert "AUROC" in done.out and "R-precision" in done.out
 
 
-def test_recover_leaves_out_models_without_a_circuit_for_the_ablation(run: Run) -> None:
-    words = ("truth", "recover", "--ablation", "mean", "--method", "random", "--limit", "2")
-    done = run(*words)
-    assert (
-        done.code == 0
-        and "truth-ioi, mean" in done.out
-        and "truth-ioi-trained, mean" not in done.out
+def test_recovery_is_undefined_without_a_circuit_for_the_ablation(run: Run, tmp_path: Path) -> None:
+    words = ("truth", "recover", "-M", "random", "--train-limit", "2", "--limit", "2")
+    models = ("-m", "truth-ioi", "-m", "truth-ioi-trained")
+    done = run(*words, *models, "--ablation", "mean", "-o", tmp_path / "out")
+    assert done.code == 0, done.err
+    folder = RunFolder(tmp_path / "out")
+    known, unknown = (folder.record(f"{name}--{name}/random") for name in models[1::2])
+    assert known and unknown and known.value("auroc") > 0
+    assert math.isnan(unknown.value("auroc")) and any(
+        "not for mean" in text for text in unknown.warnings
     )
-    assert "truth-ioi-trained: no verified circuit for mean ablation" in done.err
-    assert "Unknown ablation 'mean'" in run(*words, "-n", "truth-ioi-trained").line
-    assert (
-        "Did you mean 'mean'"
-        in run("truth", "recover", "--ablation", "means", "--method", "random", "--limit", "2").line
-    )
+    done = run(*words, *models, "--ablation", "means", "-o", tmp_path / "other")
+    assert "Did you mean 'mean'" in done.line
 
 
 def test_train_refuses_a_circuit_that_is_not_clear_and_an_unknown_name(

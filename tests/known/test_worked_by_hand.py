@@ -17,7 +17,7 @@ from mechassay.circuits import (
     ExactPatching,
     evaluate,
 )
-from mechassay.circuits.methods.eap_ig_inputs import quadrature
+from mechassay.circuits.methods.gradient import quadrature
 from mechassay.graph import Graph
 from mechassay.models.decoder import Decoder, Layer, Norm, Projection, Readout
 from mechassay.objectives import Accuracy, CrossEntropy, Js, Kl, LogitDiff, ProbDiff

@@ -6,9 +6,10 @@ import pytest
 import torch
 
 from mechassay.models.families import decode
+from mechassay.models.forward import forward
 from mechassay.models.model import Model, make_model, sum_of_writers
 from mechassay.models.reference import exact_precision
-from mechassay.models.trace import resume, trace
+from mechassay.models.trace import trace
 from mechassay.pairs import Batch
 from mechassay.testing.tiny import FAMILIES, Subject, build, subject
 
@@ -94,9 +95,17 @@ def test_resuming_at_any_layer_gives_the_same_logits(exact: Subject, start: int)
             if at_mlp and decoder.parallel:
                 continue
             stack = stream[:, start:].repeat(2, 1, 1)
-            again = resume(
-                decoder, stack, ctx.repeat(2), layer=layer, at_mlp=at_mlp, past=whole, start=start
-            ).all()
+            final = forward(
+                decoder,
+                stack,
+                ctx.repeat(2),
+                layer=layer,
+                at_mlp=at_mlp,
+                past=whole.layers,
+                start=start,
+                last_only=True,
+            )
+            again = decoder.readout(final[:, -1]).all()
             torch.testing.assert_close(again, expected.repeat(2, 1), rtol=0, atol=1e-10)
 
 

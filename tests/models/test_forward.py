@@ -16,7 +16,7 @@ from mechassay.circuits.attribution import tapped_forward
 from mechassay.models.decoder import Context
 from mechassay.models.forward import LayerTrace, Place, continued, forward
 from mechassay.models.model import Model, load_model
-from mechassay.models.reference import Layout, ReferenceModel, exact_precision
+from mechassay.models.reference import ModuleNames, ReferenceModel, exact_precision
 from mechassay.models.trace import trace
 from mechassay.testing.tiny import FAMILIES, Subject, subject, write_attn_only
 
@@ -102,7 +102,7 @@ def fused(model: Model, place: Place, delta: Tensor) -> Tensor:
     return torch.cat(parts, dim=2).flatten(2)
 
 
-def hook(model: Model, layout: Layout, place: Place, delta: Tensor) -> Any:
+def hook(model: Model, layout: ModuleNames, place: Place, delta: Tensor) -> Any:
     """Put the hook of an edit on the original model."""
     block = model.hf.get_submodule(layout.blocks).get_submodule(str(EDITED))
     attention = block.get_submodule(layout.attention)

@@ -13,15 +13,19 @@ import pytest
 from mechassay.errors import BadUsage, UnknownName
 from mechassay.models.model import Model
 from mechassay.progress import SILENT
-from mechassay.runs.adversarial_search import SearchJob, SearchRun
+from mechassay.records import Record
+from mechassay.report.kinds.search import BOUND
+from mechassay.runs.adversarial_search import SearchJob
+from mechassay.runs.execute import run
 from mechassay.runs.names import load_named, task_named
+from mechassay.tasks.task import Task
 from mechassay.tasks.template import Template
 
 TRUTH = "truth-ioi"
-RUN = SearchRun(
+JOB = SearchJob(
     TRUTH,
     TRUTH,
-    "eap-ig-inputs@4",
+    ("eap-ig-inputs@4",),
     n_clean=6,
     n_corrupted=6,
     budget=60,
@@ -37,27 +41,33 @@ def model() -> Model:
     return load_named(TRUTH)
 
 
-def test_a_task_is_searched_like_its_name(model: Model) -> None:
-    found = [
-        SearchJob(replace(RUN, task=task), lambda: model, SILENT).search()
-        for task in (TRUTH, task_named(TRUTH))
-    ]
-    assert found[0][0].as_dict() == found[1][0].as_dict() and found[0][1] == found[1][1] == ""
-    assert len(found[0][0].best.steps) > 1
-    assert RUN.about() == replace(RUN, task=task_named(TRUTH)).about()
+def searched(job: SearchJob, folder: Path, model: Model, task: Task | None = None) -> Record:
+    tasks = {} if task is None else {job.task: task}
+    results = run(job, folder, models={TRUTH: model}, tasks=tasks, progress=SILENT)
+    (record,) = results.records
+    return record
 
 
-def test_a_task_of_ones_own(model: Model) -> None:
+def test_a_task_is_searched_like_its_name(model: Model, tmp_path: Path) -> None:
+    named = searched(JOB, tmp_path / "name", model)
+    given = searched(JOB, tmp_path / "itself", model, task_named(TRUTH))
+    assert named.tables == given.tables and not named.warnings and not given.warnings
+    assert len(named.table("steps").where(climb=1)) > 1
+    assert named.measure(BOUND, "control:random") is None
+
+
+def test_a_task_of_ones_own(model: Model, tmp_path: Path) -> None:
     rows = [
         {"one": "Ann", "other": name, "filler": filler}
         for name in ("Bob", "Cid", "Dan", "Eve")
         for filler in ("so", "and", ",", ".")
     ]
     own = Template("own", "then {one} {other} {filler} so so so . {one} to", " {other}", rows)
-    run = replace(RUN, task=own, n_clean=2, n_corrupted=1, train_limit=3)
-    result, no_fields = SearchJob(run, lambda: model, SILENT).search()
-    assert no_fields == "" and {climb.clean.text.split()[1] for climb in result.climbs} == {"Ann"}
-    assert run.about()["task"] == "own" and run.about()["settings"]["sha256"]
+    job = replace(JOB, task="own", n_clean=2, n_corrupted=1, train_limit=3)
+    record = searched(job, tmp_path, model, own)
+    first = {str(text).split()[1] for text in record.table("climbs").columns["clean"]}
+    assert not record.warnings and first == {"Ann"}
+    assert record.task.name == "own" and record.task.args["sha256"]
 
 
 def test_no_fields_are_said_in_a_line(model: Model, tmp_path: Path) -> None:
@@ -76,38 +86,32 @@ def test_no_fields_are_said_in_a_line(model: Model, tmp_path: Path) -> None:
     file.write_text(
         "\n".join(json.dumps({**row, "split": "test"}) for row in rows), encoding="utf-8"
     )
-    run = replace(RUN, task=str(file), circuit="random@0.5", n_clean=2, n_corrupted=2)
-    result, no_fields = SearchJob(run, lambda: model, SILENT).search()
-    assert no_fields.endswith(
+    job = replace(JOB, task=str(file), circuits=("random@0.5",), n_clean=2, n_corrupted=2)
+    record = searched(job, tmp_path / "out", model)
+    assert record.warnings[0].endswith(
         "have no fields, so nothing was changed: the search compared pairs of the prompts as they"
         " are."
     )
-    assert all(len(climb.steps) == 1 for climb in result.climbs)
+    assert set(record.table("climbs").columns["changes"]) == {0}
 
 
-def test_the_circuit_may_be_found_on_other_pairs(model: Model) -> None:
-    found = {
-        pairing: (
-            SearchJob(
-                replace(RUN, objective="kl", pairing=pairing), lambda: model, SILENT
-            ).search()[0]
-        )
-        for pairing in ("matched", "same-template")
-    }
-    assert all(result.lower_bound > 0 for result in found.values())
-    about = replace(RUN, objective="kl", pairing="random").about()
-    assert (about["objective"], about["pairing"]) == ("kl", "random")
+def test_the_circuit_may_be_found_on_other_pairs(model: Model, tmp_path: Path) -> None:
+    for pairing in ("matched", "same-template"):
+        job = replace(JOB, objective="kl", pairing=pairing)
+        record = searched(job, tmp_path / pairing, model)
+        assert record.value(BOUND) > 0
+        about = record.specs["search"].args
+        assert (about["objective"], about["pairing"]) == ("kl", pairing)
 
 
-def test_what_is_wrong_is_said_before_the_model_is_loaded() -> None:
-    def never() -> Model:
-        raise AssertionError("the model was loaded")
-
-    for run, error in (
-        (replace(RUN, circuit="eap"), BadUsage),
-        (replace(RUN, pairing="unmatched"), UnknownName),
-        (replace(RUN, objective="nope"), UnknownName),
-        (replace(RUN, task="nope"), UnknownName),
+def test_what_is_wrong_is_said_before_the_model_is_loaded(tmp_path: Path) -> None:
+    for job, error in (
+        (replace(JOB, circuits=("eap",)), BadUsage),
+        (replace(JOB, circuits=()), BadUsage),
+        (replace(JOB, pairing="unmatched"), UnknownName),
+        (replace(JOB, objective="nope"), UnknownName),
+        (replace(JOB, task="nope"), UnknownName),
     ):
         with pytest.raises(error):
-            SearchJob(run, never, SILENT)
+            run(replace(job, model="no such model"), tmp_path / "out", progress=SILENT)
+        assert not (tmp_path / "out").exists()

@@ -6,23 +6,16 @@ from __future__ import annotations
 
 import math
 from dataclasses import replace
-from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
 
-from mechassay.errors import BadFile
+from mechassay.adversarial import verdict
+from mechassay.adversarial.verdict import GPT2_WEIGHTS, closeness, other_model
 from mechassay.models.model import make_model
-from mechassay.runs.adversarial_paper import PROMPTS, TASKS, PaperRun, verdict_grid, verdict_text
-from mechassay.runs.adversarial_verdict import (
-    GPT2_WEIGHTS,
-    Closeness,
-    closeness,
-    keep,
-    kept,
-    other_model,
-)
+from mechassay.report.kinds.paper import TASKS, verdict_table, verdict_text
+from mechassay.runs.adversarial_paper import PROMPTS, PaperJob
 from mechassay.testing.tiny import build
 
 LOW = {"25%": 1.0, "50%": 2.0, "75%": 3.0, "95%": 4.0, "99%": 5.0}
@@ -106,7 +99,7 @@ def test_too_few_prompts() -> None:
         == "cannot be told: 99 prompts a side are too few for the 95th percentile, which takes 100"
     )
     assert verdict_text("ioi", found) == f"ioi: what table 3 is closer to {found.closer_to}."
-    assert verdict_grid({"ioi": found}).texts[0][2:] == ("–",) * 4
+    assert verdict_table({"ioi": found}).texts[0][2:] == ("–",) * 4
 
 
 def test_other_models() -> None:
@@ -119,14 +112,10 @@ def test_gpt2_is_told_by_its_weights(monkeypatch: pytest.MonkeyPatch) -> None:
     """A stand-in of GPT-2's shape: with its first weights it is GPT-2,
     with others another model of that shape.
     """
-    from mechassay.runs import adversarial_verdict
-
     tiny = make_model(build("gpt2", torch.float32, 0))
     graph, decoder = tiny.graph, tiny.decoder
-    monkeypatch.setattr(
-        adversarial_verdict, "GPT2_SHAPE", (graph.n_layers, graph.n_heads, decoder.d_model)
-    )
-    monkeypatch.setattr(adversarial_verdict, "GPT2_VOCABULARY", decoder.embedding.shape[0])
+    monkeypatch.setattr(verdict, "GPT2_SHAPE", (graph.n_layers, graph.n_heads, decoder.d_model))
+    monkeypatch.setattr(verdict, "GPT2_VOCABULARY", decoder.embedding.shape[0])
     assert other_model(tiny, "greater-than") != ""
     embedding = decoder.embedding.clone()
     embedding[0, :3] = torch.tensor(GPT2_WEIGHTS)
@@ -135,24 +124,8 @@ def test_gpt2_is_told_by_its_weights(monkeypatch: pytest.MonkeyPatch) -> None:
     assert other_model(same, "greater-than") == ""
 
 
-def test_it_is_kept(tmp_path: Path) -> None:
-    found = Closeness("", 0.1, 0.5, -0.5, -0.3, ("25%", "95%"))
-    keep(tmp_path / "verdict.json", "abc", found)
-    assert (
-        kept(tmp_path / "verdict.json", "abc") == found
-        and kept(tmp_path / "verdict.json", "other") is None
-    )
-    assert kept(tmp_path / "none.json", "abc") is None
-    keep(tmp_path / "verdict.json", "abc", Closeness("because"))
-    again = kept(tmp_path / "verdict.json", "abc")
-    assert again is not None and again.why_not == "because" and math.isnan(again.circuit)
-    (tmp_path / "verdict.json").write_text('{"values": "abc"}', encoding="utf-8")
-    with pytest.raises(BadFile, match="not a readable verdict"):
-        kept(tmp_path / "verdict.json", "abc")
-
-
 def test_unmatched_pairs_have_one_template() -> None:
-    plans = PaperRun("gpt2", "attn").plans()
+    plans = PaperJob("gpt2", "attn").plans()
     assert {name: plan.same for name, plan in plans.items()} == {
         f"{task}-{pairs}": ("template",) if pairs == "unmatched" else ()
         for task in TASKS

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import json
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +11,7 @@ import pytest
 import torch
 
 from mechassay.adversarial.evaluation import evaluate_pairs
+from mechassay.adversarial.held_out import strata_grid
 from mechassay.adversarial.pools import Pool
 from mechassay.circuits import (
     EAPIGInputs,
@@ -21,14 +21,10 @@ from mechassay.errors import BadPairs, BadUsage
 from mechassay.examples import Prompt
 from mechassay.pairs import Batch
 from mechassay.progress import SILENT
-from mechassay.runs.robust import (
-    OWN,
-    RobustRun,
-    robust_grids,
-    run_robust,
-    strata_grid,
-    write_robust,
-)
+from mechassay.records import Record
+from mechassay.report.kinds.robust import EMPTY, OWN, tables
+from mechassay.runs.execute import run
+from mechassay.runs.robust import RobustJob
 from mechassay.testing.tiny import VOCABULARY, Subject, subject
 from mechassay.truth.models import load_truth
 
@@ -74,7 +70,7 @@ def test_a_grid_of_strata_is_the_whole_grid_where_they_agree(tiny: Subject) -> N
         strata_grid(model, circuits, batch, batch, (["a"] * 6, ["b"] * 6), SILENT)
 
 
-RUN = RobustRun(
+JOB = RobustJob(
     "truth-ioi",
     "truth-ioi",
     tails=("cvar", "worst-group:step=2.0"),
@@ -89,67 +85,67 @@ RUN = RobustRun(
 )
 
 
-def test_the_experiment_compares_rankings_and_goes_on_where_it_was(tmp_path: Path) -> None:
-    truth, run = load_truth("truth-ioi"), RUN
-    found = run_robust(run, tmp_path, truth.model, truth.task, progress=SILENT)
-    assert [repeat["seed"] for repeat in found] == [4, 5] and found[0] != found[1]
-    cells = {(cell["ranking"], cell["size"]): cell for cell in found[0]["cells"]}
-    names = ["matched", "random", "same-template", "cvar", "worst-group:step=2.0"]
-    assert [cells[name, 6]["pairs"] for name in names[:3]] == [8, 16, 16] and cells["cvar", 6][
-        "pairs"
-    ] == 4
-    assert found[0]["n_grid"] == 81 and found[0]["n_pairs"] == 8
-    # All prompts of this task are built alike, so these two are one.
-    assert cells["random", 6]["statistics"] == cells["same-template", 6]["statistics"]
-    assert len(found[0]["differences"]) == 2 * (1 + 2 + 3 + 3)
-    for row in found[0]["differences"]:
-        for name in (OWN, "mean", "worst 10%", "max"):
-            values = [
-                cells[row[side], row["size"]]["statistics"][name][0] for side in ("of", "minus")
-            ]
-            assert row["statistics"][name][0] == pytest.approx(values[0] - values[1], abs=1e-6)
-    # The true circuit has nine edges: there every ranking does what the model does, and no edges do
-    # not.
-    assert cells["matched", 9]["statistics"]["max"][0] < 1e-4 < 1 < found[0]["empty"]["mean"][0]
-    assert cells["matched", 9]["statistics"][OWN][0] < 1e-4 < 1 < found[0]["empty"][OWN][0]
-    assert [entry["round"] for entry in found[0]["rounds"]["cvar"]] == [1, 2]
+def values(record: Record, table: str, **of: Any) -> dict[str, float]:
+    """The statistics of a circuit, or of a difference."""
+    rows = record.table(table).where(**of).rows()
+    return {str(row["statistic"]): float(str(row["value"])) for row in rows}
 
-    assert write_robust(run, tmp_path, found).read_text("utf-8").count("<table") >= 5
-    assert "cvar minus same-template" in (tmp_path / "tables.md").read_text("utf-8")
-    assert json.loads((tmp_path / "result.json").read_text("utf-8"))["repeats"] == found
-    kept = EdgeScores.load(tmp_path / "scores" / "0-cvar.safetensors", truth.model.graph)
-    assert (
-        kept.provenance["n_examples"] == 4
-        and len(kept.top(6, by="magnitude")) == cells["cvar", 6]["edges"]
+
+def test_the_experiment_compares_rankings_and_goes_on_where_it_was(tmp_path: Path) -> None:
+    truth = load_truth("truth-ioi")
+    results = run(JOB, tmp_path, progress=SILENT)
+    first, second = results.records
+    assert [record.provenance.seed for record in (first, second)] == [4, 5]
+    assert first.measures != second.measures
+    names = ["matched", "random", "same-template", "cvar", "worst-group:step=2.0"]
+    pairs = first.table("circuits").where(size=6).columns["pairs"]
+    assert pairs[:4] == [8, 16, 16, 4]
+    assert first.measures[0].n == 81 and first.data["train"].kept == 8
+    at = {name: values(first, "rankings", ranking=name, size=6) for name in names}
+    # All prompts of this task are built alike, so these two are one.
+    assert at["random"] == at["same-template"]
+    differences = first.table("differences")
+    assert len(differences.where(statistic="mean")) == 2 * (1 + 2 + 3 + 3)
+    for row in differences.where(size=6).rows():
+        name = str(row["statistic"])
+        if name in (OWN, "mean", "worst 10%", "max"):
+            by_hand = at[str(row["of"])][name] - at[str(row["minus"])][name]
+            assert row["value"] == pytest.approx(by_hand, abs=1e-6)
+    # The true circuit has nine edges: with them every ranking does what the model does, and without
+    # edges none does.
+    true, empty = (
+        values(first, "rankings", ranking=name, size=size)
+        for name, size in (("matched", 9), (EMPTY, 0))
     )
-    assert (tmp_path / "scores" / "0-worst-group_step_2.0.safetensors").is_file()
-    titles = [table.title for table in robust_grids(run, found)]
+    assert true["max"] < 1e-4 < 1 < empty["mean"] and true[OWN] < 1e-4 < 1 < empty[OWN]
+    assert first.table("rounds").where(ranking="cvar").columns["round"] == [1, 2]
+
+    assert (tmp_path / "report.html").read_text("utf-8").count("<table") >= 5
+    assert "cvar minus same-template" in (tmp_path / "tables.md").read_text("utf-8")
+    file = tmp_path / "scores" / "repeat-0--cvar.safetensors"
+    kept = EdgeScores.load(file, truth.model.graph)
+    edges = first.table("circuits").where(ranking="cvar", size=6).columns["edges"]
+    assert kept.provenance["n_examples"] == 4 and edges == [len(kept.top(6, by="magnitude"))]
+    titles = [table.title for table in tables(results.records)]
     assert titles[:2] == ["KL, 6 edges", "Differences of KL, 6 edges"] and len(titles) == 5
 
-    (tmp_path / "repeats" / "1.json").unlink()
-    assert run_robust(run, tmp_path, truth.model, truth.task, progress=SILENT) == found
+    (tmp_path / "records" / "repeat-1.json").unlink()
+    again = run(JOB, tmp_path, progress=SILENT)
+    assert [record.tables for record in again.records] == [first.tables, second.tables]
     with pytest.raises(BadUsage, match="rounds"):
-        run_robust(
-            dataclasses.replace(run, rounds=1), tmp_path, truth.model, truth.task, progress=SILENT
-        )
+        run(dataclasses.replace(JOB, rounds=1), tmp_path, progress=SILENT)
 
 
 def test_a_method_that_trains_a_mask_has_no_rounds(tmp_path: Path) -> None:
-    truth = load_truth("truth-induction-trained")
+    name = "truth-induction-trained"
     method = "subnetwork-probing:steps=6,lr=0.1"
-    run = dataclasses.replace(
-        RUN,
-        model="truth-induction-trained",
-        task="truth-induction-trained",
-        method=method,
-        group="",
-        pairing="random",
-        repeats=1,
+    job = dataclasses.replace(
+        JOB, model=name, task=name, method=method, group="", pairing="random", repeats=1
     )
-    (found,) = run_robust(run, tmp_path, truth.model, truth.task, progress=SILENT)
-    assert not any(found["rounds"].values())
-    assert [cell["pairs"] for cell in found["cells"] if cell["size"] == 6] == [8, 8, 8, 8]
-    assert len(robust_grids(run, [found])) == 4
+    (record,) = run(job, tmp_path, progress=SILENT).records
+    assert not record.table("rounds").columns
+    assert record.table("circuits").where(size=6).columns["pairs"] == [8, 8, 8, 8]
+    assert len(tables([record])) == 4
 
 
 @pytest.mark.parametrize(
@@ -164,17 +160,14 @@ def test_a_method_that_trains_a_mask_has_no_rounds(tmp_path: Path) -> None:
     ],
 )
 def test_runs_that_are_refused(tmp_path: Path, settings: dict[str, Any], message: str) -> None:
-    truth = load_truth("truth-ioi")
     with pytest.raises(BadUsage, match=message):
-        run_robust(
-            dataclasses.replace(RUN, **settings), tmp_path, truth.model, truth.task, progress=SILENT
-        )
+        run(dataclasses.replace(JOB, **settings), tmp_path, progress=SILENT)
 
 
 def test_a_task_without_templates_needs_another_pairing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    truth = load_truth("truth-ioi")
-    monkeypatch.setattr(type(truth.task), "template", lambda self, tags: None)
+    task = load_truth("truth-ioi").task
+    monkeypatch.setattr(type(task), "template", lambda self, tags: None)
     with pytest.raises(BadUsage, match="take the pairing random"):
-        run_robust(RUN, tmp_path, truth.model, truth.task, progress=SILENT)
+        run(JOB, tmp_path, progress=SILENT)

@@ -315,7 +315,6 @@ def test_bootstrap_intervals_cover_where_intervals_of_pairs_do_not() -> None:
 def test_a_design_says_what_its_pairs_are_worth() -> None:
     grid, matched = Design("grid", (20, 30)), Design("matched", (600,))
     assert (grid.n_values, grid.n_units, matched.n_units) == (600, 20, 600)
-    assert grid.population == Design("independent", (5,)).population != matched.population
     values = np.arange(600.0)
     assert matched.upper_bound(values, 0.8).rank == bounds.smallest_rank(600, 0.8, 0.95)
     found = grid.upper_bound(values.reshape(20, 30), 0.8)

@@ -7,14 +7,10 @@ What depends on one prompt alone is computed once for it, not once for each of i
             for each corrupted prompt:    every circuit on the whole block, compiled
 
 A batch is a block of clean prompts against one corrupted prompt, whose run is broadcast, not
-copied. Positions before the first difference are shared by all. Where prompts share a prefix, each
-distinct prefix is run once (`prefixes`); prompts of both pools are taken in lexicographic order, so
-that there are few. Corrupted prompts are run again for each block of clean ones, which is a few
-percent of the work at most. Pairs that are no grid (matched, independent) are run in batches of
-pairs.
-
-The division depends on the plan alone. After an interruption, an unfinished block is recomputed in
-the same batches, so results are bit-identical.
+copied. Positions before the first difference are shared by all, and each distinct prefix is run
+once (`prefixes`); prompts are taken in lexicographic order, so that there are few. Pairs that are
+no grid are run in batches of pairs. The division depends on the plan alone. After an interruption,
+an unfinished block is recomputed in the same batches, so results are bit-identical.
 """
 
 from __future__ import annotations
@@ -255,9 +251,7 @@ def _slices(n: int, size: int) -> list[slice]:
 def first_differences(
     clean: Int[Tensor, "clean pos"], corrupted: Int[Tensor, "corrupted pos"]
 ) -> list[int]:
-    """For each corrupted prompt the first position at which some clean prompt differs from it,
-    else the last position.
-    """
+    """For each corrupted prompt the first position where a clean one differs, else the last."""
     differs = (clean[:, None] != corrupted[None]).any(dim=0)
     differs[:, -1] = True
     return differs.int().argmax(dim=1).tolist()

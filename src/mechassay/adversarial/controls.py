@@ -7,16 +7,10 @@
     full        every edge: must be 0                                    | checks
     empty       no edge, run like any circuit: must equal `corrupted`    |
 
-All but `corrupted` use the first 64 prompts of each pool (or the first 64^2 pairs), so the main
-run's values can be compared with theirs. The checks would have shown that the published tables of
-Uit de Bos and Garriga-Alonso (2024) are probably those of the empty circuit: all edges out of the
-embedding were ablated by mistake. A circuit that does not differ from `corrupted` says nothing;
-both are shown, for the reader to see whether it does.
-
-What a circuit has to beat is `paths` with as many live edges as its own. While a circuit is sparse,
-almost no edge drawn uniformly lies on a path, and `random` is the empty circuit. Both are drawn
-with a seed made from the run's (`control_seed`): the run's own random circuits use the run's seed
-and would otherwise be their own control.
+All but `corrupted` use the first prompts of each pool, so the main run's values can be compared
+with theirs. What a circuit has to beat is `paths` with as many live edges as its own: while a
+circuit is sparse, `random` is the empty circuit. Both are drawn with a seed made from the run's
+(`control_seed`), which the run's own random circuits use.
 """
 
 from __future__ import annotations

@@ -1,14 +1,8 @@
 """KL(M(x) || C(x, x~)) for every pair of prompts, and for several circuits at once.
 
 How the work is divided, and what pairs share, is in `batching`. KL(M(x) || M(x~)) is the empty
-circuit: with every edge ablated, C(x, x~) = M(x~). It is the first control, and costs nothing.
-
-Values go to a memory-mapped file of fp32 as they are computed; NaN is still to be done. After an
-interruption, unfinished blocks are recomputed.
-
-`enumerate_pairs` evaluates every matched pair of a split, where a task has finitely many. Such a
-population has quantiles and a largest value, and needs no interval. A task whose examples can be
-counted says how many a split has (`population`); so far only greater-than does.
+circuit: with every edge ablated, C(x, x~) = M(x~). Values go to a memory-mapped file of fp32 as
+they are computed; NaN is still to be done. After an interruption, unfinished blocks are recomputed.
 """
 
 from __future__ import annotations
@@ -19,25 +13,20 @@ import shutil
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
 from jaxtyping import Float
 
 from mechassay.adversarial.batching import Schedule
-from mechassay.adversarial.pools import Pool, enumerate_pools
+from mechassay.adversarial.pools import Pool
 from mechassay.circuits.scores import Circuit
 from mechassay.errors import BadFile, BadUsage, DiskFull, GraphMismatch, NonFinite
 from mechassay.models.circuit_forward import circuit_runner
 from mechassay.models.memory import out_of_memory_is_an_error
 from mechassay.models.model import Model
 from mechassay.progress import BAR, Progress
-from mechassay.stats.bounds import check_share, decimal
 from mechassay.stats.partial_grid import PartialGrid
-
-if TYPE_CHECKING:
-    from mechassay.tasks.task import Task
 
 
 @dataclass(frozen=True, eq=False)
@@ -206,62 +195,3 @@ def _check_finite(values: Float[np.ndarray, "rows *block"], place: tuple[np.ndar
             f"The divergence of {circuit} for pair {', '.join(map(str, pair))} is"
             f" {values[(row, *at)]}: activations overflow or hold NaN."
         )
-
-
-@dataclass(frozen=True, eq=False)
-class Enumeration:
-    """The divergences of a whole population of pairs, in nats: nothing about them is an estimate.
-
-    Attributes:
-        clean, corrupted: prompt i of one with prompt i of the other. `clean.dropped` counts what
-            has another length.
-    """
-
-    clean: Pool
-    corrupted: Pool
-    values: Float[np.ndarray, "pairs"]
-
-    @property
-    def worst(self) -> int:
-        """The pair with the largest divergence, the first of equals."""
-        return int(np.argmax(self.values))
-
-    @property
-    def maximum(self) -> float:
-        """The largest divergence of all pairs."""
-        return float(self.values[self.worst])
-
-    def quantile(self, p: float) -> float:
-        """The smallest divergence that at least the share p of the pairs do not exceed.
-
-        Raises:
-            BadUsage: p is not between 0 and 1.
-        """
-        check_share("A quantile", p)
-        place = math.ceil(decimal(p) * len(self.values)) - 1
-        return float(np.partition(self.values, place)[place])
-
-
-def enumerate_pairs(
-    model: Model,
-    circuit: Circuit,
-    task: Task,
-    *,
-    split: str = "test",
-    counterfactual: str | None = None,
-    store: Path | None = None,
-    progress: Progress = BAR,
-) -> Enumeration:
-    """Evaluate every example of a split with its own corrupted prompt.
-
-    Args:
-        store: as `evaluate_pairs`.
-
-    Raises:
-        As `enumerate_pools` and `evaluate_pairs`.
-    """
-    clean, corrupted = enumerate_pools(task, model, split=split, counterfactual=counterfactual)
-    values = evaluate_pairs(
-        model, [circuit], clean, corrupted, grid=False, store=store, progress=progress
-    )
-    return Enumeration(clean, corrupted, values.circuits[0])

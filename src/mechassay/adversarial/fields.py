@@ -6,21 +6,17 @@ say which pairs of a grid there are:
     where    all prompts have one value ("object=ring"): a grid of fewer prompts
     same     both prompts of a pair agree in some fields: one grid for each value (`partial_grid`)
 
-Prompts that agree with none of the other side are left out and counted, so that nothing is run that
-is in no pair.
+Prompts that agree with none of the other side are left out and counted.
 
-**Strata.** A task draws its template and its words independently. All prompts of a pool have the
-same number of tokens, and this selection ties the two together: a template with a long text is left
-only with short words. Where the template matters, a long word then looks worse than it is. Among
-prompts of one template whose word for a field has one number of tokens, the selection says the same
-about everything else, whichever word it is, so labels are again independent of the rest of the
-prompt. The stratum of a prompt, for a field, is therefore
+**Strata.** All prompts of a pool have the same number of tokens, so a template with a long text is
+left only with short words, and a long word looks worse than it is. Among prompts of one template
+whose word for a field has one number of tokens, labels are independent of the rest of the prompt
+again. The stratum of a prompt, for a field, is therefore
 
     (template, number of tokens of the field's text)
 
-and for the template itself the number of tokens of its own text. Here the template is the prompt
-without its parts. If it hardly ever repeats (texts of random words), the number of tokens is the
-stratum.
+and for the template, the prompt without its parts, the number of tokens of its own text. If the
+template hardly ever repeats (texts of random words), the number of tokens is the stratum.
 """
 
 from __future__ import annotations

@@ -2,14 +2,10 @@
 
 The clean pool holds original prompts of a task's split. The corrupted pool holds counterfactual
 prompts of one kind, from the next examples of the same stream, so that the two are drawn
-independently. If they are matched, prompt i of one belongs to prompt i of the other. Where a task
-has finitely many examples, `enumerate_pools` takes all of them.
-
-Any clean prompt must be comparable with any corrupted one, token by token, so all have the number
-of tokens that most of the clean prompts have. Prompts of another length, or with words that the
-tokenizer does not know, are dropped and counted.
-
-The fields of a prompt are its parts (`Prompt.spans`): what group-by and search work with.
+independently. If they are matched, prompt i of one belongs to prompt i of the other. All prompts
+have the number of tokens that most of the clean prompts have. Prompts of another length, or with
+words that the tokenizer does not know, are dropped and counted. The fields of a prompt are its
+parts (`Prompt.spans`).
 """
 
 from __future__ import annotations

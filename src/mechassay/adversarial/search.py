@@ -1,12 +1,8 @@
 """Search for pairs that are worse than those of a sample, by changing one field after the other.
 
-The largest divergence of a sample is no upper bound on that of all pairs, and a weak lower one,
-because a sample has few of the very worst pairs. Template fields give a better lower bound for the
-same number of evaluations:
-
-1. Successive halving of the clean pool. Each prompt is evaluated against a few corrupted ones; the
-   half with the worst pairs goes on, against twice as many others, until few prompts or no others
-   are left. With a given sample of the pools (`sample`) this is not done.
+1. Successive halving of the clean pool, unless a sample of the pools is given. Each prompt is
+   evaluated against a few corrupted ones; the half with the worst pairs goes on, against twice as
+   many others, until few prompts or no others are left.
 2. Starts are the worst pairs of this, no two with a prompt in common, and after them random pairs
    of the pools with random values in some random fields.
 3. From each start, coordinate ascent: all pairs that differ in one field of the clean or of the
@@ -14,12 +10,10 @@ same number of evaluations:
    random batches are evaluated until one has a worse pair. A pair that no change makes worse is a
    local maximum.
 
-Fields take the values they have in the pools, and others if given. Changed prompts have as many
-tokens as the pools' prompts, none of them unknown to the tokenizer. No pair is evaluated twice. The
-search ends with its budget. Its result is the divergence of an existing pair: a LOWER BOUND on the
-maximum, which says nothing about how probable such pairs are. Beside it stands what random sampling
-finds with as many evaluations: the expected maximum of that many pairs of the sample, drawn without
-replacement, or, without a sample, the maximum of that many random pairs of the pools.
+No pair is evaluated twice, and the search ends with its budget. Its result is the divergence of an
+existing pair, a LOWER BOUND on the maximum. Beside it stands what random sampling finds with as
+many evaluations: the expected maximum of so many pairs of the sample, drawn without replacement, or
+the maximum of so many random pairs of the pools.
 """
 
 from __future__ import annotations
@@ -154,13 +148,14 @@ class SearchResult:
         }
 
     def __str__(self) -> str:
-        text = (
-            f"lower bound on the maximum: {self.lower_bound:.6g} nats, after {self.evaluations:,}"
-            " pairs"
-        )
-        if not math.isnan(self.random.kl):
-            text += f" (random sampling: {self.random.kl:.6g} with {self.random.pairs:,})"
+        text = bound_text(self.lower_bound, self.evaluations, *self.random)
         return text if self.finished else f"{text}; interrupted"
+
+
+def bound_text(kl: float, evaluations: int, random: float = math.nan, pairs: int = 0) -> str:
+    """A lower bound, and what random sampling of so many pairs found; NaN if not asked for."""
+    text = f"lower bound on the maximum: {kl:.6g} nats, after {evaluations:,} pairs"
+    return text if math.isnan(random) else f"{text} (random sampling: {random:.6g} with {pairs:,})"
 
 
 def search(

@@ -1,19 +1,11 @@
 """Statistics of one circuit's divergences, as plain values for its record and report.
 
-- The distribution (`summary`), and the shares of pairs above thresholds.
-- Histograms, as in figures 1 to 6 of Uit de Bos and Garriga-Alonso (2024) and on a logarithmic
-  scale.
-- For each field of the prompts (`fields`) the labels that are worse, as in appendix D (`groups`).
-  Labels are compared within strata. p values are adjusted for the labels of a field
-  (`worse_labels`) and, by Bonferroni, for the number of fields. The difference stands beside p, in
-  nats and as a share of the same number of the empty circuit; a label is called worse only if that
-  share is `LEAST_EFFECT` or more.
-- Heat maps of two fields, as in figures 7 to 10: those asked for ("place,corrupted place"), and
-  those of the fields whose labels differ most. An axis has at most `LABELS` labels, those with the
-  largest 99.9th percentile over all their pairs, largest first; how many are left out, and the
-  largest value among them, is said. A heat map tests nothing.
-
-A population (all pairs that exist) has no intervals and needs no bounds: they are undefined.
+The distribution (`summary`), shares of pairs above thresholds, histograms, for each field of the
+prompts the labels that are worse (`label_tests`), and heat maps of two fields, as in the figures of
+Uit de Bos and Garriga-Alonso (2024). p values are adjusted for the labels of a field and, by
+Bonferroni, for the number of fields; a label is called worse only if the difference is
+`LEAST_EFFECT` of the empty circuit's number or more. A heat map tests nothing. A population (all
+pairs that exist) has no intervals and needs no bounds: they are undefined.
 """
 
 from __future__ import annotations
@@ -270,12 +262,3 @@ def heat_map(
         },
         **{name: own[place].tolist() for name, own in zip(MAP_NAMES, cells, strict=True)},
     }
-
-
-def finite(value: Any) -> Any:
-    """Plain values for JSON: undefined and infinite numbers become None."""
-    if isinstance(value, Mapping):
-        return {str(key): finite(inner) for key, inner in value.items()}
-    if isinstance(value, list | tuple):
-        return [finite(inner) for inner in value]
-    return None if isinstance(value, float) and not math.isfinite(value) else value

@@ -71,40 +71,12 @@ class WorstCase:
     circuit: tuple[Token, ...]
 
 
-def worst_cases(
-    model: Model,
-    circuit: Circuit,
-    clean: Pool,
-    corrupted: Pool,
-    values: Float[np.ndarray, "*pairs"],
-    k: int = 10,
-    *,
-    ablated: Constants | None = None,
-) -> tuple[WorstCase, ...]:
-    """The k pairs of the largest divergence, worst first, ties by place. See `cases_at`.
-
-    Raises:
-        BadUsage: as `cases_at`, or k below 0.
-    """
-    places = largest(values.reshape(-1), k)
-    return cases_at(model, circuit, clean, corrupted, values, places, ablated=ablated)
-
-
-def random_cases(
-    model: Model,
-    circuit: Circuit,
-    clean: Pool,
-    corrupted: Pool,
-    values: Float[np.ndarray, "*pairs"],
-    k: int,
-    rng: np.random.Generator,
-    *,
-    ablated: Constants | None = None,
-) -> tuple[WorstCase, ...]:
-    """k different pairs drawn at random, or all if fewer; NaN is no pair. See `cases_at`."""
+def random_places(
+    values: Float[np.ndarray, "*pairs"], k: int, rng: np.random.Generator
+) -> Int[np.ndarray, "k"]:
+    """Places of k different pairs drawn at random, or of all if fewer; NaN is no pair."""
     pairs = np.flatnonzero(~np.isnan(values))
-    places = rng.choice(pairs, size=min(k, pairs.size), replace=False)
-    return cases_at(model, circuit, clean, corrupted, values, places, ablated=ablated)
+    return rng.choice(pairs, size=min(k, pairs.size), replace=False)
 
 
 def cases_at(

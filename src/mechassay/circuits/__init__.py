@@ -1,11 +1,11 @@
-"""Circuit localization: score the edges of a model's graph,
-cut circuits, measure how faithful they are.
-"""
+"""Circuit localization: score edges, cut circuits, measure how faithful they are."""
 
 from __future__ import annotations
 
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
+
+from mechassay.circuits.methods import METHODS
 
 if TYPE_CHECKING:
     from mechassay.circuits.ablation import ablate
@@ -84,51 +84,28 @@ __all__ = [
     "run_controls",
 ]
 
+_NAMES = {
+    "ablation": "ablate",
+    "differences": "Differences differences_of",
+    "faithfulness": "Controls FaithfulnessCurve evaluate faithfulness_curve run_controls",
+    "necessity": "Completeness Minimality complement completeness minimality",
+    "node_scores": "NeuronScores NodeScores",
+    "optimal_ablation": "OptimalAblation",
+    "overlap": "Overlap overlap_of",
+    "recovery": "Recovery recovery_of",
+    "scores": "Circuit EdgeScores",
+}
+_METHODS = (target.partition(":") for target in METHODS.built_in.values())
 _LAZY = {
-    "ACDC": "methods.acdc",
-    "EAP": "methods.eap",
-    "Circuit": "scores",
-    "CleanCorrupted": "methods.clean_corrupted",
-    "Controls": "faithfulness",
-    "Differences": "differences",
-    "differences_of": "differences",
-    "EAPIGActivations": "methods.eap_ig_activations",
-    "EAPIGInputs": "methods.eap_ig_inputs",
-    "EdgePruning": "methods.edge_pruning",
-    "EdgeScores": "scores",
-    "ExactNodePatching": "methods.exact_nodes",
-    "ExactPatching": "methods.exact",
-    "FaithfulnessCurve": "faithfulness",
-    "InformationFlowRoutes": "methods.ifr",
-    "NAP": "methods.nap",
-    "NAPIG": "methods.nap",
-    "NeuronScores": "node_scores",
-    "NodeScores": "node_scores",
-    "OptimalAblation": "optimal_ablation",
-    "SubnetworkProbing": "methods.subnetwork_probing",
-    "UniformGradientSampling": "methods.ugs",
-    "Random": "methods.random",
-    "RandomPaths": "methods.random_paths",
-    "Completeness": "necessity",
-    "Minimality": "necessity",
-    "ablate": "ablation",
-    "complement": "necessity",
-    "completeness": "necessity",
-    "minimality": "necessity",
-    "Overlap": "overlap",
-    "overlap_of": "overlap",
-    "Recovery": "recovery",
-    "evaluate": "faithfulness",
-    "faithfulness_curve": "faithfulness",
-    "recovery_of": "recovery",
-    "run_controls": "faithfulness",
+    **{name: f"{__name__}.{part}" for part, names in _NAMES.items() for name in names.split()},
+    **{name: module for module, _, name in _METHODS},
 }
 
 
 def __getattr__(name: str) -> Any:
     if name not in _LAZY:
         raise AttributeError(f"module 'mechassay.circuits' has no attribute {name!r}")
-    return getattr(import_module(f"mechassay.circuits.{_LAZY[name]}"), name)
+    return getattr(import_module(_LAZY[name]), name)
 
 
 def __dir__() -> list[str]:

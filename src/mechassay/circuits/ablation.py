@@ -5,11 +5,10 @@
     mean               each writer's mean over all real positions of the examples
     positional-mean    each writer's mean at each position, counted from the first token
     resample           the run of another example's clean prompt, of equal length
-    optimal          learned constants (Li and Janson 2024), see `circuits.optimal_ablation`
+    optimal            learned constants (Li and Janson 2024), see `circuits.optimal_ablation`
 
-An ablation is a property of the batch: `ablate` gives the batch with it, and whatever takes a
-batch, attribution or evaluation, then uses it. Constants are those of the examples they are
-computed on, `data`; a circuit found with means of the train examples is evaluated with the same.
+An ablation is a property of the batch: `ablate` returns a batch that attribution and evaluation use
+alike. Constants are those of the examples that they are computed on, `data`.
 
 MIB's code for means takes the last token only, divides by the prompt's length, and averages over
 writers: one vector for all of them, close to zero. Here a mean is that of its own writer.
@@ -87,8 +86,7 @@ def ablated_values(
     Raises:
         UnknownName: not "zero", "mean" or "positional-mean".
     """
-    kinds = ("zero", "mean", "positional-mean")
-    one_of("ablation by constants", ablation, kinds)
+    one_of("ablation by constants", ablation, ("zero", "mean", "positional-mean"))
     batch = model.batch(data)
     sums = _Sums(model, batch.n_tokens if ablation == "positional-mean" else 1)
     if ablation == "zero":
@@ -106,9 +104,9 @@ def ablated_values(
 
 def save_ablated(values: Constants, path: Path) -> None:
     """Keep constants in a safetensors file."""
-    tensors = {"embed": values.embed, "z": values.z} | (
-        {} if values.mlp is None else {"mlp": values.mlp}
-    )
+    tensors = {"embed": values.embed, "z": values.z}
+    if values.mlp is not None:
+        tensors["mlp"] = values.mlp
     write_tensors(path, tensors, {"kind": "ablated values", "name": values.name})
 
 
@@ -123,9 +121,7 @@ def load_ablated(path: Path) -> Constants:
 
 
 class _Sums:
-    """Sums of what every writer wrote, at each known position
-    or at all together, in fp32 at least.
-    """
+    """Sums of what every writer wrote, by known position, in fp32 at least."""
 
     def __init__(self, model: Model, known: int) -> None:
         decoder, graph = model.decoder, model.graph
@@ -141,9 +137,8 @@ class _Sums:
         taken, ctx = self.model.run(chunk)
         positions = ctx.position_ids.clamp(max=self.known - 1)
         # [known, batch * pos]: which real tokens belong to which position.
-        member = (
-            positions.flatten() == torch.arange(self.known, device=positions.device)[:, None]
-        ) & chunk.mask.flatten()
+        known = torch.arange(self.known, device=positions.device)
+        member = (positions.flatten() == known[:, None]) & chunk.mask.flatten()
         weights = member.to(self.count.dtype)
         self.count += weights.sum(1)
         self.embed += weights @ self._flat(taken.embed)
@@ -162,9 +157,7 @@ class _Sums:
 
 
 def _resampled(batch: Batch, rng: np.random.Generator) -> Batch:
-    """Every counterfactual prompt replaced by the clean prompt of another example,
-    drawn among those of equal length.
-    """
+    """Every counterfactual replaced by another example's clean prompt of equal length."""
     lengths = batch.lengths.cpu().numpy()
     other = np.empty(len(batch), dtype=int)
     for length in np.unique(lengths):
@@ -178,8 +171,5 @@ def _resampled(batch: Batch, rng: np.random.Generator) -> Batch:
         order = rng.permutation(rows)
         other[order] = np.roll(order, int(rng.integers(1, len(rows))))
     drawn = batch.clean[torch.from_numpy(other).to(batch.clean.device)]
-    return replace(
-        batch,
-        counterfactual=drawn,
-        content=f"{batch.content}-{hashlib.sha256(other.tobytes()).hexdigest()[:16]}",
-    )
+    digest = hashlib.sha256(other.tobytes()).hexdigest()[:16]
+    return replace(batch, counterfactual=drawn, content=f"{batch.content}-{digest}")

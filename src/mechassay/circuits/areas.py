@@ -2,21 +2,19 @@
 (Mueller et al. 2025, section 3.1).
 
 f_1 ... f_K is the faithfulness of the circuits cut at the shares p_1 < ... < p_K = 1 of the edges,
-s_k the share that is left after pruning, s_0 = 0 and f_0 = 0 those of the empty circuit. Each
-profile weights sizes:
+s_k the share that is left after pruning; the empty circuit has s_0 = f_0 = 0. With weights w of a
+profile
 
     CPR = sum_k w_k f_k           (edges by value)        CMD = sum_k w_k |1 - f_k|   (by magnitude)
 
 `strict`    (default) w_k is the length of [s_k, s_k+1) within [p_1, 1], over 1 - p_1, with s_K+1 =
             1: the mean over sizes x from p_1 to 1 of the largest measured circuit that has at most
-            x of the edges. Each value is that of a circuit that was run. So a ranking whose
-            circuits do nothing has CPR 0 and CMD 1, whether they are empty, disconnected or
-            connected; f = 1 at all sizes gives 1 and 0. The full circuit, which all rankings share,
-            has no weight. Over log size: the same in log x.
+            x of the edges. Circuits that do nothing have CPR 0 and CMD 1; f = 1 at all sizes gives
+            1 and 0. The full circuit has no weight. Over log size: the same in log x. Where the
+            interval of m(N) - m(0) contains 0, f and its areas are undefined (NaN).
 `mib-2025`  the benchmark's arithmetic: the trapezoidal rule over nominal sizes p_k, not normalised.
             f = 1 at all sizes gives CPR .999, circuits that do nothing .25.
 
-`strict` leaves f and its areas undefined (NaN) where the interval of m(N) - m(0) contains 0.
 Intervals are those of `stats.intervals`; CMD also has a value without the bias that |1 - f| has.
 """
 
@@ -44,9 +42,7 @@ from mechassay.stats.intervals import (
 FRACTIONS = (0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0)
 Profile = Literal["strict", "mib-2025"]
 VERSIONS: Mapping[str, int] = {"strict": 2, "mib-2025": 1}
-"""Profiles, with the versions of their definitions;
-`strict` 1 drew segments between pruned sizes.
-"""
+"""Profiles and the versions of their definitions."""
 PROFILES = tuple(VERSIONS)
 
 
@@ -56,30 +52,20 @@ def check_fractions(fractions: Sequence[float]) -> tuple[float, ...]:
     Raises:
         BadUsage: they are not.
     """
-    found = tuple(float(each) for each in fractions)
-    rising = all(a < b for a, b in zip((0.0, *found), found, strict=False))
-    if len(found) < 2 or not rising or found[-1] != 1:
-        shown = ", ".join(f"{each:g}" for each in found) or "none"
+    sizes = tuple(map(float, fractions))
+    rising = all(a < b for a, b in zip((0.0, *sizes), sizes, strict=False))
+    if len(sizes) < 2 or not rising or sizes[-1] != 1:
+        shown = ", ".join(f"{size:g}" for size in sizes) or "none"
         raise BadUsage(
             f"fractions must be at least two sizes, rising from above 0 to 1; got {shown}."
         )
-    return found
-
-
-def check_profile(profile: str) -> None:
-    """Refuse what is no profile.
-
-    Raises:
-        UnknownName: it is none.
-    """
-    one_of("profile", profile, PROFILES)
+    return sizes
 
 
 def step_weights(
     sizes: Sequence[float], first: float, *, log: bool = False
 ) -> Float[np.ndarray, "weights"]:
-    """How much of [first, 1] belongs to the empty circuit and to each circuit:
-    from its size to the next one's.
+    """How much of [first, 1] belongs to the empty circuit and to each circuit: up to the next size.
 
     Args:
         sizes: shares of the edges, not falling.
@@ -99,15 +85,9 @@ def trapezoid_weights(x: Sequence[float]) -> Float[np.ndarray, "sizes"]:
 
 @dataclass(frozen=True)
 class Sweep:
-    """One ranking's circuits at all sizes.
+    """One ranking's circuits at all sizes: edges asked for and kept, objectives [sizes, n], areas.
 
-    Attributes:
-        by: what ranked the edges.
-        asked, kept: edges asked for, and left after pruning.
-        per_example: objective [sizes, n].
-        faithfulness, intervals: f at each size.
-        cpr, cmd: areas over circuit size.
-        log_cpr, log_cmd: areas over log circuit size; None in the profile `mib-2025`.
+    `log_cpr` and `log_cmd` are None in the profile `mib-2025`.
     """
 
     by: By
@@ -125,12 +105,7 @@ class Sweep:
 class AreaRule:
     """A profile's arithmetic: from per-example values to f and its areas, with intervals.
 
-    Args:
-        fractions: the sizes that circuits were cut at.
-        n_edges: of the graph.
-        empty, full: the objective of the empty and of the full circuit.
-        groups: the unit that is resampled.
-        seed: of the resamples. Those of one seed and the same groups draw the same ones.
+    `empty` and `full` are the objective of these circuits; `groups` is the unit that is resampled.
     """
 
     def __init__(
@@ -143,7 +118,7 @@ class AreaRule:
         groups: Sequence[str],
         seed: int = 0,
     ) -> None:
-        check_profile(profile)
+        one_of("profile", profile, PROFILES)
         self.profile: Profile = profile
         self.fractions = check_fractions(fractions)
         self.n_edges = n_edges
@@ -165,17 +140,17 @@ class AreaRule:
     ) -> Sweep:
         """f at all sizes and its areas, from the objective of each size's circuit."""
         f, draws = self._faithfulness(values)
-        strict = self.profile == "strict"
-        log_areas: tuple[BootstrapEstimate | None, BootstrapEstimate | None] = (None, None)
-        if strict:
-            sizes = [each / self.n_edges for each in kept]
+        log_cpr = log_cmd = None
+        if self.profile == "strict":
+            sizes = [size / self.n_edges for size in kept]
             weights = step_weights(sizes, self.fractions[0])
-            log_areas = self._areas(f, draws, step_weights(sizes, self.fractions[0], log=True))
+            log_weights = step_weights(sizes, self.fractions[0], log=True)
+            log_cpr, log_cmd = self._areas(f, draws, log_weights)
         else:
             weights = np.insert(trapezoid_weights(self.fractions), 0, 0.0)
         cpr, cmd = self._areas(f, draws, weights)
         intervals = tuple(percentile_interval(column, n_groups=self.n_groups) for column in draws.T)
-        return Sweep(by, asked, kept, values, f, intervals, cpr, cmd, *log_areas)
+        return Sweep(by, asked, kept, values, f, intervals, cpr, cmd, log_cpr, log_cmd)
 
     def _faithfulness(
         self, values: Float[np.ndarray, "sizes n"]

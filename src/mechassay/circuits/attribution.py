@@ -1,5 +1,4 @@
-"""Edge attribution without split inputs: gradients at q, k, v,
-pulled back by hand, contracted as GEMMs.
+"""Edge attribution without split inputs: gradients at q, k, v, pulled back by hand, as GEMMs.
 
 For a writer u and a reader v, attribution patching estimates the drop in the objective m when
 u -> v carries the counterfactual activation (Syed et al. 2024; Mueller et al. 2025, eq. 3):
@@ -15,13 +14,12 @@ for the gradients at the projected q, k, v (per query head), and these are pulle
 (q - c) . dq / d, where c is the projection's constant part: both are sums over d_head alone.
 MLP and logits readers are views of the stream, whose gradients autograd gives directly.
 
-Integrated gradients differ only in where gradients are taken: at stacked interpolations of the
-input, in one batch. What depends on the step is summed BEFORE the contraction, so any number
-of steps costs one. With a post-norm P (Gemma), a head's change reaches the stream as J_P times
-it, and J_P depends on the step: there the steps stay separate in the contraction.
+Integrated gradients take gradients at stacked interpolations of the input, in one batch, and sum
+them BEFORE the contraction: any number of steps costs one. With a post-norm P (Gemma), a head's
+change reaches the stream as J_P times it, and J_P depends on the step: the steps stay separate.
 
-Before the first column in which a pair differs, activations are equal and contribute nothing;
-everything here runs on the columns from there on, with the clean run's keys and values as past.
+Only columns from the first one in which a pair differs are run, with the clean run's keys and
+values as past: before it, activations are equal.
 """
 
 from __future__ import annotations
@@ -36,7 +34,6 @@ from jaxtyping import Float
 from torch import Tensor
 
 from mechassay.models.decoder import (
-    Attention,
     Context,
     Decoder,
     NormStatistics,
@@ -59,9 +56,8 @@ Gradients = TypeVar("Gradients")
 class Taps:
     """Where a forward pass is to be differentiated, layer by layer, and what the pull-back needs.
 
-    `stream` is the residual stream at the end. `before` and `middle` are the streams entering a
-    layer and after its heads, `mlp_out` what its MLP wrote: further points at which cotangents
-    may be put in.
+    `stream` is the residual stream at the end; `before` and `middle` are the streams entering a
+    layer and after its heads, `mlp_out` what its MLP wrote.
 
     Lists are indexed by layer; None where the pass did not run that part. The leading axis is
     steps times batch. In the last layer q, the MLP and the logits have the last column only.
@@ -90,14 +86,9 @@ def tapped_forward(
     at_mlp: bool = False,
     keep: list[LayerTrace] | None = None,
 ) -> Taps:
-    """Run layers from `layer` on (from its MLP if `at_mlp`), keeping the points of differentiation.
+    """Run layers from `layer` on, keeping the points of differentiation; arguments as in `forward`.
 
-    Args:
-        x: the stream entering there, at the columns from `start` on; copies of a batch may be
-            stacked along the first axis.
-        ctx: context of the whole stack, all columns.
-        past: the run whose keys and values stand before `start`, of one copy of the batch.
-        keep: filled with the run's trace, for which the last layer is computed at all columns.
+    `keep` is filled with the run's trace, for which the last layer is computed at all columns.
     """
     n_layers, layers = len(decoder.layers), list[LayerTrace]()
     seen: dict[Place, list[Tensor | None]] = {place: [None] * n_layers for place in TAPPED}
@@ -156,9 +147,7 @@ def tapped_forward(
 
 
 def _detached(layer: LayerTrace, group: int) -> LayerTrace:
-    """A layer of a differentiated run as one of a plain run: one key and value per key/value
-    head, which has `group` query heads.
-    """
+    """A layer of a differentiated run as one of a plain run: keys and values per key/value head."""
 
     def each(x: Tensor | None) -> Tensor | None:
         return None if x is None else x.detach()
@@ -169,8 +158,7 @@ def _detached(layer: LayerTrace, group: int) -> LayerTrace:
 
 
 def _pad_statistics(at: NormStatistics | None, columns: int) -> NormStatistics | None:
-    # Only the last column of the last layer is read; the others have no gradient and any value
-    # does.
+    # Only the last column of the last layer is read: the others may hold any value.
     if at is None:
         return None
     missing = columns - at.xhat.shape[1]
@@ -203,9 +191,7 @@ class ReaderGradients:
         columns: int,
         entry: Tensor | None = None,
     ) -> ReaderGradients:
-        """Differentiate `total` (a sum over stacked examples) at all taps,
-        and at `entry` where given.
-        """
+        """Differentiate `total`, a sum over stacked examples, at all taps (and at `entry`)."""
         wanted = (
             [t for part in taps.qkv if part is not None for t in part]
             + [t for t in taps.mlp if t is not None]
@@ -225,9 +211,7 @@ class ReaderGradients:
     def heads(
         self, layer: int, block: slice, keep_steps: bool, out: Float[Tensor, "slots tokens d_model"]
     ) -> None:
-        """Write the gradients at a layer's q, k and v readers
-        (in graph order) for a block of tokens into `out`.
-        """
+        """Gradients at a layer's q, k and v readers, in graph order, for a block of tokens."""
         tapped, grads, at = self.taps.qkv[layer], self.qkv[layer], self.taps.norm[layer]
         if tapped is None or grads is None or at is None:
             out.zero_()
@@ -235,7 +219,7 @@ class ReaderGradients:
         attention = self.decoder.layers[layer].attention
         norm, n_heads = attention.norm, attention.n_heads
         d_model = out.shape[-1]
-        xhat, rscale = (self._tokens(_columns(part, self.columns), block) for part in at)
+        xhat, rscale = (self._tokens(part, block) for part in at)
         weights = norm.weight.to(out.dtype)
         for slot, (value, grad) in enumerate(zip(tapped, grads, strict=True)):
             projection = (attention.q, attention.k, attention.v)[slot]
@@ -243,14 +227,9 @@ class ReaderGradients:
             constant = _constant(projection.weight, projection.bias, norm.bias)
             if slot:
                 folded = folded.repeat_interleave(attention.group, dim=0)
-                constant = (
-                    constant.repeat_interleave(attention.group, dim=0)
-                    if constant is not None
-                    else None
-                )
-            value, grad = (
-                self._tokens(_columns(part.detach(), self.columns), block) for part in (value, grad)
-            )
+                if constant is not None:
+                    constant = constant.repeat_interleave(attention.group, dim=0)
+            value, grad = self._tokens(value.detach(), block), self._tokens(grad.detach(), block)
             grad = grad * rscale[..., None]
             centred = value if constant is None else value - constant
             along = (centred * grad).sum(-1) / d_model  # [steps, tokens, heads]
@@ -258,9 +237,8 @@ class ReaderGradients:
             target = out[slot * n_heads : (slot + 1) * n_heads]
             torch.bmm(summed.flatten(0, 1).transpose(0, 1), folded, out=target)
             if norm.centred:
-                target -= torch.einsum("sthe,he->hst", summed, folded.mean(-1)).flatten(1)[
-                    ..., None
-                ]
+                mean = torch.einsum("sthe,he->hst", summed, folded.mean(-1)).flatten(1)
+                target -= mean[..., None]
             if norm.frozen:
                 continue
             if keep_steps or self.times == 1:
@@ -273,27 +251,22 @@ class ReaderGradients:
     def mlp_at(self, layer: int, block: slice, keep_steps: bool) -> Tensor | None:
         """Gradient at a layer's MLP reader for a block of tokens, or None where it was not run."""
         grad = self.mlp[layer]
-        return (
-            None if grad is None else self._stream(_columns(grad, self.columns), block, keep_steps)
-        )
+        return None if grad is None else self._stream(grad, block, keep_steps)
 
     def final_at(self, block: slice, keep_steps: bool) -> Tensor:
         """Gradient at the logits reader for a block of tokens."""
-        return self._stream(_columns(self.final[:, None], self.columns), block, keep_steps)
+        return self._stream(self.final[:, None], block, keep_steps)
 
     def post_at(self, layer: int, block: slice) -> NormStatistics | None:
         """Statistics of a layer's post-norm, steps kept, for a block of tokens."""
         at = self.taps.post[layer]
-        return (
-            None
-            if at is None
-            else NormStatistics(
-                *(self._tokens(_columns(part, self.columns), block).flatten(0, 1) for part in at)
-            )
-        )
+        if at is None:
+            return None
+        return NormStatistics(*(self._tokens(part, block).flatten(0, 1) for part in at))
 
     def _tokens(self, x: Tensor, block: slice) -> Tensor:
-        return at_least_fp32(x.unflatten(0, (self.times, -1)).flatten(1, 2)[:, block])
+        x = _last_columns(x, self.columns).unflatten(0, (self.times, -1))
+        return at_least_fp32(x.flatten(1, 2)[:, block])
 
     def _stream(self, x: Tensor, block: slice, keep_steps: bool) -> Tensor:
         tokens = self._tokens(x, block)
@@ -307,7 +280,7 @@ def _constant(weight: Tensor, bias: Tensor | None, norm_bias: Tensor | None) -> 
     return at_least_fp32(bias) if from_norm is None else from_norm + bias
 
 
-def _columns(x: Tensor, columns: int) -> Tensor:
+def _last_columns(x: Tensor, columns: int) -> Tensor:
     """The last `columns` columns, with zeros in front where a tensor holds fewer."""
     missing = columns - x.shape[1]
     return x[:, -columns:] if missing <= 0 else F.pad(x, (0, 0) * (x.ndim - 2) + (missing, 0))
@@ -324,19 +297,13 @@ def contract(
 ) -> None:
     """Add -sum <a'_u - a_u, gradient at v> to `into[u, v]`, in blocks of tokens, one GEMM a layer.
 
-    Args:
-        into: places without an edge receive garbage.
-        writers: only these rows (one layer's heads, one MLP, or the input), all by default.
+    Places without an edge receive garbage. Only the rows `writers` are added, if given.
     """
     decoder, graph = model.decoder, model.graph
     keep_steps = decoder.has_post_norm
     n_tokens = contrast.other.embed.shape[0] * gradients.columns
-    per_token = (
-        (graph.n_writers + GROUPED_LAYERS * graph.readers_per_layer)
-        * decoder.d_model
-        * 4
-        * (gradients.times if keep_steps else 1)
-    )
+    vectors = graph.n_writers + GROUPED_LAYERS * graph.readers_per_layer
+    per_token = vectors * decoder.d_model * 4 * (gradients.times if keep_steps else 1)
     size = max(1, CONTRACTION_BYTES // per_token)
     for begin in range(0, n_tokens, size):
         block = slice(begin, min(begin + size, n_tokens))
@@ -346,10 +313,10 @@ def contract(
 class _Products:
     """Changes of writers times gradients of readers, as few large GEMMs.
 
-    Readers come in order, each with the writers it sees, a prefix that grows. Writers from before
-    a group of layers are multiplied with all of the group's readers at once; only the few written
-    within the group are multiplied layer by layer. Reading the changes once for several layers is
-    what makes the product fast: it has few rows on one side and is bound by memory.
+    Readers come in order; each sees a prefix of the writers, which grows. Writers from before a
+    group of layers are multiplied with all of the group's readers at once, the few within it layer
+    by layer. The product has few rows on one side and is bound by memory, so that reading the
+    changes once for several layers makes it fast.
     """
 
     def __init__(
@@ -376,11 +343,8 @@ class _Products:
 
     def flush(self) -> None:
         """Multiply the group's readers with the writers from before it."""
-        self._multiply(
-            slice(0, self.older),
-            slice(self.begin, self.begin + self.filled),
-            self.held[: self.filled],
-        )
+        columns = slice(self.begin, self.begin + self.filled)
+        self._multiply(slice(0, self.older), columns, self.held[: self.filled])
         self.begin += self.filled
         self.filled = 0
 
@@ -404,13 +368,8 @@ def _contract_block(
     rows = (block.stop - block.start) * repeat
     columns, first = gradients.columns, writers.start if writers is not None else 0
     n_slots, used = 3 * graph.n_heads, int(graph.mlp)
-    changes = into.new_zeros(
-        (
-            graph.n_writers if writers is None else writers.stop - writers.start,
-            rows,
-            decoder.d_model,
-        )
-    )
+    n_rows = graph.n_writers if writers is None else writers.stop - writers.start
+    changes = into.new_zeros((n_rows, rows, decoder.d_model))
     products = _Products(into, changes, first, GROUPED_LAYERS * graph.readers_per_layer)
 
     def wanted(rows: slice) -> bool:
@@ -430,14 +389,13 @@ def _contract_block(
         if wanted(heads):
             attention = decoder.layers[layer].attention
             local = slice(heads.start - first, heads.stop - first)
-            _head_changes(
-                attention, clean.z[:, :, -columns:], other.z, block, repeat, changes[local]
-            )
+            delta = at_least_fp32(other.z - clean.z[:, :, -columns:]).transpose(0, 1).flatten(1, 2)
+            delta = delta[:, block].repeat(1, repeat, 1)
+            torch.bmm(delta, at_least_fp32(attention.out), out=changes[local])
             at = gradients.post_at(layer, block)
             if at is not None and attention.post_norm is not None:
                 changes[local] = attention.post_norm.push_forward(changes[local], at)
-        # The MLP's reader and what reads next share their products; m_l -> m_l is among the
-        # garbage.
+        # The MLP's reader and what reads next share a product; m_l -> m_l is among the garbage.
         last = layer + 1 == graph.n_layers
         n = used + (1 if last else n_slots)
         place = products.place(n)
@@ -456,22 +414,12 @@ def _contract_block(
     products.flush()
 
 
-def _head_changes(
-    attention: Attention, clean: Tensor, other: Tensor, block: slice, repeat: int, out: Tensor
-) -> None:
-    delta = (
-        at_least_fp32(other - clean).transpose(0, 1).flatten(1, 2)[:, block].repeat(1, repeat, 1)
-    )
-    torch.bmm(delta, at_least_fp32(attention.out), out=out)
-
-
 def at_clean_run(
     model: Model, batch: Batch, objective: Objective, gradients_of: Callable[..., Gradients]
 ) -> tuple[Contrast, Gradients]:
     """A batch's two runs, and gradients at the clean one, by `ReaderGradients.of` or the like.
 
-    `at_interpolations` at alpha 1 gives the same; here the differentiated run also serves as the
-    clean run that the changes are taken from, which saves a forward.
+    The differentiated run is the clean run: one forward less than `at_interpolations` at alpha 1.
     """
     decoder = model.decoder
     ctx, layers = decoder.context(batch.mask), list[LayerTrace]()
@@ -515,8 +463,7 @@ def clean_scores(
     model: Model, batch: Batch, objective: Objective, into: Float[Tensor, "writers readers"]
 ) -> None:
     """Add one batch's summed scores, with gradients at the clean run, to `into`: EAP."""
-    contrast, gradients = at_clean_run(model, batch, objective, ReaderGradients.of)
-    contract(model, contrast, gradients, into)
+    contract(model, *at_clean_run(model, batch, objective, ReaderGradients.of), into)
 
 
 def interpolated_scores(
@@ -528,10 +475,8 @@ def interpolated_scores(
     into: Float[Tensor, "writers readers"],
 ) -> None:
     """Add one batch's summed scores, with gradients at interpolated inputs, to `into`."""
-    contrast, gradients = at_interpolations(
-        model, batch, objective, alphas, weights, ReaderGradients.of
-    )
-    contract(model, contrast, gradients, into)
+    found = at_interpolations(model, batch, objective, alphas, weights, ReaderGradients.of)
+    contract(model, *found, into)
 
 
 def objective_total(
@@ -545,7 +490,5 @@ def objective_total(
     times, batch = len(weights), contrast.batch
     with torch.no_grad():
         clean = contrast.clean.readout(decoder).repeat(times) if objective.needs_clean else None
-    values = signed(objective, readout, batch.repeat(times), clean).unflatten(
-        0, (times, len(batch))
-    )
-    return (values * values.new_tensor(weights)[:, None]).sum()
+    values = signed(objective, readout, batch.repeat(times), clean)
+    return (values.unflatten(0, (times, -1)) * values.new_tensor(weights)[:, None]).sum()

@@ -20,12 +20,9 @@ ACCURACY = Accuracy()
 
 @dataclass(frozen=True, eq=False)
 class Preference:
-    """Whether the model prefers the answers of pairs to their foils.
+    """Whether the model prefers the answers of pairs to their foils (`right`, 1 or 0).
 
-    Attributes:
-        right: 1 where the best answer's logit exceeds every foil's, else 0.
-        chance: the share of the compared tokens that are answers.
-        groups: the unit that the interval respects.
+    `chance` is the share of the compared tokens that are answers.
     """
 
     right: Float[np.ndarray, "n"]
@@ -34,7 +31,6 @@ class Preference:
 
     def measures(self) -> list[Measure]:
         """Accuracy with its interval, and chance."""
-        low, high, level = proportion_interval(self.right, self.groups)
         n = len(self.right)
         accuracy = Measure(
             name="accuracy",
@@ -42,17 +38,13 @@ class Preference:
             title="accuracy of the model",
             better="up",
             value=float(self.right.mean()),
-            low=low,
-            high=high,
-            level=level,
             n=n,
+            **proportion_interval(self.right, self.groups)._asdict(),
         )
         return [accuracy, Measure(name="chance", of="model", value=float(self.chance.mean()), n=n)]
 
     def warnings(self) -> list[str]:
-        """A line if the accuracy may be chance or less:
-        then there is no behaviour of the task to explain.
-        """
+        """A line if the accuracy may be chance or less: there is no behaviour to explain."""
         accuracy, chance = self.measures()
         if accuracy.low > chance.value:
             return []

@@ -5,44 +5,29 @@
     greater-than  Hanna et al. 2023            GPT-2 small       9    235                 262
     docstring     Heimersheim and Janiak 2023  attn-only-4l      6     24                  37
 
-A circuit is written down as classes of nodes and rules "these nodes are read by those, through
-these slots". A rule stands for every pair of which the graph has an edge, so that "every MLP reads
-every MLP" says: every earlier one.
+A circuit is written as groups of nodes and rules "these nodes are read by those, through these
+slots". A rule stands for every pair of which the graph has an edge. The edges are those that ACDC
+(Conmy et al. 2023) takes as the truth, evaluated by Uit de Bos and Garriga-Alonso (2024), but for
+the edges within a head, and positions, which belong to no writer here. Deviations from the papers:
 
-The edges are those that ACDC (Conmy et al. 2023) gives its methods as the truth, and with which Uit
-de Bos and Garriga-Alonso (2024) evaluate the circuits. Differences in writing:
+- ioi: the paper knocks out heads at positions and leaves MLPs as they are. Here all twelve MLPs are
+  in, edges hold at all positions, and every head reads every MLP before it and is read by every MLP
+  at or after its layer. Keys and values of S-inhibition heads, queries of name movers and all three
+  of induction heads do not read `input`.
+- greater-than: the paper leaves the queries of its middle heads clean. Here these read every MLP
+  before the head, MLPs before layer 9 read one another, and of `input` and all heads only the three
+  of layer 0 go into them. Head 6.9 is in; older versions of the public code lack it.
+- docstring: queries and keys of head 0.5 are not in. Heads 0.2 and 0.4, essential to the authors,
+  are left out of the published edges.
 
-- ACDC also counts an edge from each used query, key or value input of a head to the query, key or
-  value. Our readers are those inputs, so these are no edges here; `Canonical.n_acdc` counts them.
-- Its first node is the stream before layer 0, tokens and positions. Here `input` writes token
-  embeddings alone and positions belong to no writer. Ablated edges carry the same either way: both
-  prompts have the same positions.
-
-Where the edges deviate from the papers' text:
-
-- ioi. The paper names heads and the positions at which they act, and knocks out heads only: MLPs
-  stay as they are. Here all twelve MLPs are in the circuit, every edge holds at all positions,
-  every head of it is read by every MLP at or after its layer, and reads every MLP before it. Keys
-  and values of S-inhibition heads, queries of name movers and all three of induction heads do not
-  read `input` (so an induction head's query reads MLPs alone). auto-circuit's version has 739
-  edges, or 771 with positions, all among these: it compares a head's layer with an index of a
-  token.
-- greater-than. The paper leaves the queries of its middle heads clean. Here that is every MLP
-  before such a head into its query, and every MLP before layer 9 into every later one before layer
-  9; but of `input` and all heads, only the three of layer 0 go into these queries. Head 6.9 is in;
-  older versions of the public code lack it, and have fewer edges.
-- docstring. Queries and keys of head 0.5 are not in: it attends as in the counterfactual prompt and
-  carries the clean one. The authors also call heads 0.2 (previous token) and 0.4 (position)
-  essential, but patching does not show them and the published edges leave them out.
-
-All three were found by comparing prompts that share their form, so what depends on position alone
-may be missing: they are meant for counterfactual (resample) ablation.
+All three compare prompts of one form and may lack what depends on position alone: they are meant
+for counterfactual (resample) ablation. docs/canonical.md has more.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import NamedTuple
 
@@ -55,9 +40,7 @@ from mechassay.registry import Registry
 
 
 class ReadingRule(NamedTuple):
-    """Who is read by whom: names of groups or of single nodes;
-    `slots` of the heads that read, "" for other readers.
-    """
+    """Who is read by whom: groups or single nodes; `slots` of the heads that read, else ""."""
 
     writers: tuple[str, ...]
     readers: tuple[str, ...]
@@ -65,8 +48,8 @@ class ReadingRule(NamedTuple):
 
 
 @dataclass(frozen=True, eq=False)
-class Published:
-    """A circuit as its paper tells it: classes of nodes, and rules between them.
+class Canonical:
+    """A circuit of the literature, on the graph of the model it was found in.
 
     Attributes:
         name: its name in `CANONICAL`.
@@ -85,8 +68,9 @@ class Published:
     groups: Mapping[str, tuple[str, ...]]
     rules: tuple[ReadingRule, ...]
 
+    @cached_property
     def circuit(self) -> Circuit:
-        """The circuit on the graph it was found in."""
+        """Its edges."""
         mask = torch.zeros_like(self.graph.legal)
         for rule in self.rules:
             writers = [self.graph.writer(node) for node in self._nodes(rule.writers)]
@@ -98,29 +82,8 @@ class Published:
             mask[torch.tensor(writers)[:, None], torch.tensor(readers)[None, :]] = True
         return Circuit(self.graph, mask & self.graph.legal)
 
-    def _nodes(self, names: tuple[str, ...]) -> list[str]:
-        return [node for name in names for node in self.groups.get(name, (name,))]
-
-
-@dataclass(frozen=True, eq=False)
-class Canonical:
-    """A circuit of the literature on a model's graph.
-
-    Attributes:
-        name: its name in `CANONICAL`.
-        circuit: its edges.
-        groups: names of the nodes of each class.
-        task: name of the task on whose prompts it was found.
-        model: the model it was found in.
-        paper: where it comes from.
-    """
-
-    name: str
-    circuit: Circuit
-    groups: Mapping[str, tuple[str, ...]]
-    task: str
-    model: str
-    paper: str
+    def _nodes(self, names: tuple[str, ...]) -> Iterator[str]:
+        return (node for name in names for node in self.groups.get(name, (name,)))
 
     @property
     def n_edges(self) -> int:
@@ -139,11 +102,9 @@ class Canonical:
     @property
     def n_acdc(self) -> int:
         """Edges as ACDC counts them: one more for each query, key or value that reads anything."""
-        graph = self.circuit.graph
         read = self.circuit.edges.any(dim=0)
-        return self.n_edges + sum(
-            int(read[graph.slots(layer)].sum()) for layer in range(graph.n_layers)
-        )
+        slots = (self.graph.slots(layer) for layer in range(self.graph.n_layers))
+        return self.n_edges + sum(int(read[readers].sum()) for readers in slots)
 
 
 def canonical(name: str, graph: Graph) -> Canonical:
@@ -158,18 +119,16 @@ def canonical(name: str, graph: Graph) -> Canonical:
         GraphMismatch: the graph is not that of the model the circuit was found in. Edges of the
             same names in a model of another shape would say nothing, even where they exist.
     """
-    published: Published = CANONICAL.load(name)
-    circuit = published.circuit()
-    if graph != published.graph:
-        missing = next((edge for edge in circuit.names() if not _has(graph, edge)), None)
+    known: Canonical = CANONICAL.load(name)
+    if graph != known.graph:
+        missing = next((edge for edge in known.circuit.names() if not _has(graph, edge)), None)
         lacks = "" if missing is None else f"; it lacks, for example, {missing}"
         raise GraphMismatch(
-            f"The {name} circuit is one of {published.model}, {_shape(published.graph)}; this graph"
-            f" has {_shape(graph)}{lacks}."
+            f"The {name} circuit is one of {known.model}, {_shape(known.graph)}; this graph has"
+            f" {_shape(graph)}{lacks}."
         )
-    return Canonical(
-        published.name, circuit, published.groups, published.task, published.model, published.paper
-    )
+    # A copy, whose circuit is its own: tensors can be changed in place.
+    return replace(known)
 
 
 def _has(graph: Graph, edge: str) -> bool:
@@ -181,9 +140,7 @@ def _has(graph: Graph, edge: str) -> bool:
 
 
 def _shape(graph: Graph) -> str:
-    mlps = (
-        "without MLPs" if not graph.mlp else "and parallel MLPs" if graph.parallel else "and MLPs"
-    )
+    mlps = ("and parallel MLPs" if graph.parallel else "and MLPs") if graph.mlp else "without MLPs"
     return f"{graph.n_layers} layers of {graph.n_heads} heads {mlps}"
 
 
@@ -192,7 +149,7 @@ _MLPS = tuple(f"m{layer}" for layer in range(12))
 _MOVERS = ("name mover", "backup name mover", "negative name mover")
 _BEFORE_MOVERS = ("previous token", "duplicate token", "induction", "S-inhibition")
 
-IOI = Published(
+IOI = Canonical(
     name="ioi",
     paper="Wang et al. 2023, Interpretability in the Wild, arXiv:2211.00593",
     model="GPT-2 small",
@@ -205,14 +162,7 @@ IOI = Published(
         "S-inhibition": ("a7.h3", "a7.h9", "a8.h6", "a8.h10"),
         "name mover": ("a9.h6", "a9.h9", "a10.h0"),
         "backup name mover": (
-            "a9.h0",
-            "a9.h7",
-            "a10.h1",
-            "a10.h2",
-            "a10.h6",
-            "a10.h10",
-            "a11.h2",
-            "a11.h9",
+            *("a9.h0", "a9.h7", "a10.h1", "a10.h2", "a10.h6", "a10.h10", "a11.h2", "a11.h9"),
         ),
         "negative name mover": ("a10.h7", "a11.h10"),
         "MLP": _MLPS,
@@ -233,7 +183,7 @@ IOI = Published(
 
 _BEFORE_LAYER_9 = ("early MLP", "middle MLP", "m8")
 
-GREATER_THAN = Published(
+GREATER_THAN = Canonical(
     name="greater-than",
     paper="Hanna et al. 2023, How does GPT-2 compute greater-than?, arXiv:2305.00586",
     model="GPT-2 small",
@@ -258,7 +208,7 @@ GREATER_THAN = Published(
     ),
 )
 
-DOCSTRING = Published(
+DOCSTRING = Canonical(
     name="docstring",
     paper=(
         "Heimersheim and Janiak 2023, A circuit for Python docstrings in a 4-layer attention-only"
@@ -291,8 +241,8 @@ DOCSTRING = Published(
 CANONICAL = Registry(
     "canonical circuit",
     {
-        "docstring": "mechassay.circuits.canonical:DOCSTRING",
-        "greater-than": "mechassay.circuits.canonical:GREATER_THAN",
-        "ioi": "mechassay.circuits.canonical:IOI",
+        "docstring": f"{__name__}:DOCSTRING",
+        "greater-than": f"{__name__}:GREATER_THAN",
+        "ioi": f"{__name__}:IOI",
     },
 )

@@ -18,7 +18,7 @@ from mechassay.circuits.scores import By
 from mechassay.errors import BadFile
 from mechassay.files import read_tensors, write_tensors
 from mechassay.records import Measure, Record, Selection, Spec, Table, Values, provenance
-from mechassay.stats.intervals import BootstrapEstimate, Interval, mean_estimate
+from mechassay.stats.intervals import Interval, mean_estimate
 
 Drawn = Mapping[int, tuple[tuple[int, ...], Float[np.ndarray, "sizes n"]]]
 """Random rankings by seed: edges kept at each size, and the objective [sizes, n]."""
@@ -35,8 +35,7 @@ TITLES: dict[str, tuple[str, Literal["up", "down"]]] = {
 
 @dataclass(frozen=True)
 class Controls:
-    """What every evaluation is compared with:
-    per-example values of the empty and the full circuit, and random rankings.
+    """Per-example values of the empty and the full circuit, and of random rankings.
 
     Attributes:
         fractions: sizes that random rankings were cut at.
@@ -103,9 +102,8 @@ class Controls:
 class FaithfulnessCurve:
     """Faithfulness of one set of scores at all sizes, its areas, intervals and controls.
 
-    `cpr` comes from the ranking by value, `cmd` from the ranking by magnitude, as in MIB. Each is
-    an estimate (`sweeps["value"].cpr`) with an interval; `cmd_corrected` is `cmd` less the bias of
-    |1 - f|.
+    `cpr` comes from the ranking by value, `cmd` from the ranking by magnitude, as in MIB;
+    `cmd_corrected` is `cmd` less the bias of |1 - f|.
     """
 
     label: str
@@ -140,9 +138,7 @@ class FaithfulnessCurve:
 
     @property
     def cmd_corrected(self) -> float:
-        """CMD less what |1 - f| adds where f is near 1: about unbiased;
-        plain CMD is too large there.
-        """
+        """CMD less what |1 - f| adds where f is near 1, where plain CMD is too large."""
         return self.sweeps["magnitude"].cmd.corrected
 
     @property
@@ -185,10 +181,7 @@ class FaithfulnessCurve:
         data: Mapping[str, Selection] | None = None,
         preference: Preference | None = None,
     ) -> Record:
-        """Everything needed to show, recompute and compare the curve, as plain data.
-
-        What is not given is what the curve itself knows of its scores.
-        """
+        """The curve as plain data; what is not given is what its scores say of themselves."""
         notes = dict(self.notes)
         named = {key: notes.pop(key, "") for key in ("model", "task", "method")}
         model, task = model or Spec(name=named["model"]), task or Spec(name=named["task"])
@@ -240,12 +233,8 @@ class FaithfulnessCurve:
 
     def _measures(self) -> Iterator[Measure]:
         value, magnitude = self.sweeps["value"], self.sweeps["magnitude"]
-        areas = {
-            "cpr": value.cpr,
-            "cmd": magnitude.cmd,
-            "log_cpr": value.log_cpr,
-            "log_cmd": magnitude.log_cmd,
-        }
+        areas = {"cpr": value.cpr, "cmd": magnitude.cmd}
+        areas |= {"log_cpr": value.log_cpr, "log_cmd": magnitude.log_cmd}
         n, undefined = len(self.ids), self.n_undefined
         for name, area in areas.items():
             if area is not None:
@@ -254,10 +243,8 @@ class FaithfulnessCurve:
                 yield area_measure("cmd_corrected", self.cmd_corrected, n=n, n_undefined=undefined)
 
     def _control_measures(self) -> Iterator[Measure]:
-        """What the empty, the full and random circuits reach,
-        and how far the curve is from random ones, with intervals over examples.
-        """
-        n, (low, high, level) = len(self.ids), self.denominator
+        """What control circuits reach, and how far the curve is from random ones."""
+        n = len(self.ids)
         empty, full = float(self.controls.empty.mean()), float(self.controls.full.mean())
         yield Measure(name="objective", of="control:empty", value=empty, n=n)
         yield Measure(name="objective", of="control:full", value=full, n=n)
@@ -266,19 +253,14 @@ class FaithfulnessCurve:
             of="control:full",
             title="full less empty circuit",
             value=full - empty,
-            low=low,
-            high=high,
-            level=level,
             n=n,
+            **self.denominator._asdict(),
         )
         own = {"cpr": self.sweeps["value"].cpr, "cmd": self.sweeps["magnitude"].cmd}
         for kind, sweeps in self.drawn.items():
-            means: dict[str, BootstrapEstimate] = {
-                "cpr": mean_estimate([sweep.cpr for sweep in sweeps.values()]),
-                "cmd": mean_estimate([sweep.cmd for sweep in sweeps.values()]),
-            }
-            for name, mean in means.items():
-                less = own[name] - mean
+            for name, estimate in own.items():
+                mean = mean_estimate([getattr(sweep, name) for sweep in sweeps.values()])
+                less = estimate - mean
                 yield area_measure(name, mean.value, mean.interval, of=f"control:{kind}", n=n)
                 yield area_measure(name, less.value, less.interval, of=f"difference:{kind}", n=n)
 
@@ -291,20 +273,13 @@ class FaithfulnessCurve:
             for seed, sweep in sweeps.items()
         ]
         for of, seed, sweep in lines:
+            about = {"ranking": sweep.by, "of": of, "seed": seed}
             for place, fraction in enumerate(self.fractions):
                 low, high, _ = sweep.intervals[place]
-                yield {
-                    "ranking": sweep.by,
-                    "of": of,
-                    "seed": seed,
-                    "fraction": fraction,
-                    "asked": sweep.asked[place],
-                    "kept": sweep.kept[place],
-                    "metric": float(sweep.per_example[place].mean()),
-                    "f": float(sweep.faithfulness[place]),
-                    "low": low,
-                    "high": high,
-                }
+                size = {"asked": sweep.asked[place], "kept": sweep.kept[place]}
+                metric, f = sweep.per_example[place].mean(), sweep.faithfulness[place]
+                values = {"metric": float(metric), "f": float(f), "low": low, "high": high}
+                yield {**about, "fraction": fraction, **size, **values}
 
     def _random_areas(self) -> Iterator[dict[str, Any]]:
         for kind, sweeps in self.drawn.items():
@@ -329,7 +304,6 @@ def area_measure(
     n_undefined: int = 0,
 ) -> Measure:
     """An area as a measure: with its title, its direction and its interval, if it has one."""
-    low, high, level = interval or Interval(np.nan, np.nan)
     title, better = TITLES[name]
     return Measure(
         name=name,
@@ -337,9 +311,7 @@ def area_measure(
         title=title,
         better=better,
         value=value,
-        low=low,
-        high=high,
-        level=level,
         n=n,
         n_undefined=n_undefined,
+        **(interval or Interval(np.nan, np.nan))._asdict(),
     )

@@ -1,9 +1,8 @@
 """Which methods differ: paired differences of their areas, over the same examples.
 
-Two areas of one evaluation are of the same examples, so what makes one example hard makes it hard
-for both. The interval of their difference resamples examples once for both (`BootstrapEstimate`)
-and is mostly much narrower than a look at two overlapping intervals suggests. All pairs of M
-methods are many comparisons; their intervals hold together, with 95 % for all at once:
+What makes an example hard makes it hard for both methods, so the interval of their difference
+resamples examples once for both (`BootstrapEstimate`). The intervals of all pairs of M methods hold
+together, with 95 % for all at once:
 
     e_ij        errors of the difference d_ij in the resamples, with what is folded at its worst
     s_ij        the root of the mean of e_ij^2
@@ -11,10 +10,8 @@ methods are many comparisons; their intervals hold together, with 95 % for all a
     interval    d_ij -/+ c s_ij, widened for few groups
 
 (the studentized maximum of Westfall and Young 1993). A difference is resolved if its interval does
-not hold
-0. A method's rank lies between one more than the number of methods that are better, and M less the
-number of those that are worse, as far as differences are resolved. Differences below what single
-precision distinguishes are never resolved.
+not hold 0. A method's rank lies between one more than the number of methods that are better, and M
+less the number of those that are worse, as far as differences are resolved.
 """
 
 from __future__ import annotations
@@ -60,9 +57,7 @@ class Differences:
 
     @property
     def better(self) -> Bool[np.ndarray, "methods methods"]:
-        """True where the row's method is better than the column's,
-        and the difference is resolved.
-        """
+        """True where the row's method is better than the column's, and this is resolved."""
         return self.low > PRECISION if self.area == "cpr" else self.high < -PRECISION
 
     @property
@@ -77,24 +72,16 @@ class Differences:
         return n * (n - 1) // 2
 
     def ranks(self) -> list[tuple[int, int] | None]:
-        """The best and the worst rank that each method may have;
-        None where its area is undefined.
-        """
-        defined = ~np.isnan(np.diag(self.values))
-        n, better = int(defined.sum()), self.better
+        """The best and the worst rank that each method may have; None where undefined."""
+        defined, better = ~np.isnan(np.diag(self.values)), self.better
+        best, worst = 1 + better.sum(axis=0), defined.sum() - better.sum(axis=1)
         return [
-            (
-                (1 + int(better[:, place].sum()), n - int(better[place].sum()))
-                if defined[place]
-                else None
-            )
-            for place in range(len(self.names))
+            (int(first), int(last)) if known else None
+            for first, last, known in zip(best, worst, defined, strict=True)
         ]
 
     def rows(self) -> list[dict[str, Any]]:
-        """Each pair once, as plain values: names, difference,
-        interval, and whether it is resolved.
-        """
+        """Each pair once, as plain values: names, difference, interval, whether resolved."""
         first, second = np.triu_indices(len(self.names), 1)
         better = self.better
         return [
@@ -138,28 +125,25 @@ def differences_of(
                 "Differences need results on the same examples, with one objective, profile and"
                 f" sizes; {part.name} and {parts[0].name} differ."
             )
-    estimates = [part.estimate(area, seed) for part in parts]
-    found = tuple(names) if names is not None else tuple(part.name for part in parts)
-    return _simultaneous(area, found, estimates)
+    labels = tuple(names) if names is not None else tuple(part.name for part in parts)
+    return _simultaneous(area, labels, [part.estimate(area, seed) for part in parts])
 
 
 def _simultaneous(
     area: AreaName, names: tuple[str, ...], estimates: Sequence[BootstrapEstimate]
 ) -> Differences:
     n = len(estimates)
-    defined = np.array([not math.isnan(each.interval.low) for each in estimates])
-    values = np.subtract.outer(*[np.array([each.value for each in estimates])] * 2)
+    defined = np.array([not math.isnan(estimate.interval.low) for estimate in estimates])
+    areas = np.array([estimate.value for estimate in estimates])
+    values = np.subtract.outer(areas, areas)
     values[~defined], values[:, ~defined] = np.nan, np.nan
     half = np.full((n, n), np.nan)
     places = [(i, j) for i in range(n) for j in range(i + 1, n) if defined[i] and defined[j]]
     if places:
         largest, spreads = np.zeros(len(estimates[0].errors)), []
         for i, j in places:
-            error = (
-                np.abs(estimates[i].errors - estimates[j].errors)
-                + estimates[i].folded
-                + estimates[j].folded
-            )
+            error = np.abs(estimates[i].errors - estimates[j].errors)
+            error = error + estimates[i].folded + estimates[j].folded
             spread = float(np.sqrt(np.mean(error**2)))
             spreads.append(spread)
             if spread > PRECISION / 10:
@@ -173,11 +157,7 @@ def _simultaneous(
 
 @dataclass(frozen=True, eq=False)
 class _AreaParts:
-    """What an estimate of an area is made of, of a curve or of a record.
-
-    Attributes:
-        setting: what results have to share.
-    """
+    """What an estimate of an area is made of; results have to share `setting`."""
 
     name: str
     setting: tuple[Any, ...]

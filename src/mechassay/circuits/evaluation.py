@@ -1,6 +1,4 @@
-"""The objective of every example under several ways of running a model,
-which share each example's two runs.
-"""
+"""The objective of every example under several runs of a model that share each example's traces."""
 
 from __future__ import annotations
 
@@ -45,9 +43,8 @@ def objective_per_example(
             clean = contrast.clean.readout(model.decoder) if objective.needs_clean else None
             with torch.no_grad():
                 for number, run in enumerate(runs):
-                    values[number, rows] = (
-                        objective(run(contrast), chunk, clean).double().cpu().numpy()
-                    )
+                    result = objective(run(contrast), chunk, clean)
+                    values[number, rows] = result.double().cpu().numpy()
                     advance(len(rows))
     if not np.isfinite(values).all():
         number, row = np.argwhere(~np.isfinite(values))[0]

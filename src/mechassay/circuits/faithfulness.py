@@ -4,15 +4,12 @@ For a circuit C, the full model N, the empty circuit 0 and an objective m (means
 
     f(C) = (m(C) - m(0)) / (m(N) - m(0))                                   (MIB, eq. 1)
 
-at the ten sizes of Mueller et al. (2025), section 3.1. `areas` says what CPR and CMD make of it, in
-the profiles `strict` and `mib-2025`. In `strict` the circuit of size 1 is the full one; edges
-without a score are in no smaller circuit, are counted and warned about.
+at the ten sizes of Mueller et al. (2025), section 3.1; `areas` defines CPR and CMD. In the profile
+`strict` the circuit of size 1 is the full one; edges without a score are in no smaller circuit.
 
 Intervals resample examples (whole groups) and recompute every mean; nothing is run again. The
-controls are the empty circuit (f = 0), the full circuit (f = 1), and two kinds of random rankings:
-of edges drawn one by one, and of random paths, whose edges are all live (`methods.random_paths`).
-What a method is worth beside them is the difference of its area from theirs, over the same
-examples.
+controls are the empty circuit (f = 0), the full circuit (f = 1), and random rankings of edges drawn
+one by one and of random paths, whose edges are all live (`methods.random_paths`).
 """
 
 from __future__ import annotations
@@ -29,13 +26,12 @@ from mechassay.circuits.areas import (
     Profile,
     Sweep,
     check_fractions,
-    check_profile,
 )
 from mechassay.circuits.curve import Controls, FaithfulnessCurve
 from mechassay.circuits.evaluation import objective_per_example
 from mechassay.circuits.node_scores import Scores
 from mechassay.circuits.scores import By, Circuit, EdgeScores
-from mechassay.errors import BadUsage, GraphMismatch
+from mechassay.errors import BadUsage, GraphMismatch, one_of
 from mechassay.models.circuit_forward import circuit_runner
 from mechassay.models.model import Model
 from mechassay.objectives import Objective, load_objective
@@ -66,11 +62,10 @@ def evaluate(
     *,
     progress: Progress = BAR,
 ) -> Float[np.ndarray, "*circuits n"]:
-    """The objective per example when only the circuit's edges carry the clean run;
-    the others carry the counterfactual.
+    """The objective per example when only the circuit's edges carry the clean run.
 
-    Where a circuit names neurons, its edges carry these alone, and the counterfactual of all
-    others. Several circuits share the clean and counterfactual runs of every example.
+    The others carry the counterfactual. Where a circuit names neurons, its edges carry these alone.
+    Several circuits share the clean and counterfactual runs of every example.
 
     Returns:
         float64 values in the order of `pairs`: [n] for one circuit, [circuits, n] for several.
@@ -92,11 +87,11 @@ def evaluate(
                 f"The circuit has {each.neurons.shape[1]} neurons a node; the model has"
                 f" {model.decoder.d_model}."
             )
-    chosen, batch = load_objective(objective), model.batch(pairs)
-    runs = [
-        circuit_runner(model.decoder, model.graph, each.edges, each.neurons) for each in circuits
-    ]
-    values = objective_per_example(model, batch, chosen, runs, progress=progress)
+    decoder, graph = model.decoder, model.graph
+    runs = [circuit_runner(decoder, graph, each.edges, each.neurons) for each in circuits]
+    values = objective_per_example(
+        model, model.batch(pairs), load_objective(objective), runs, progress=progress
+    )
     return values[0] if isinstance(circuit, Circuit) else values
 
 
@@ -133,7 +128,7 @@ def faithfulness_curve(
         are no rising sizes that end in 1; controls of other examples, objective or sizes. Also as
         `evaluate`.
     """
-    check_profile(profile)
+    one_of("profile", profile, PROFILES)
     sizes = check_fractions(fractions)
     if scores.graph != model.graph:
         raise GraphMismatch(
@@ -149,19 +144,16 @@ def faithfulness_curve(
         )
     greedy = greedy or (isinstance(scores, EdgeScores) and scores.grows)
     wanted = {by: [_cut(scores, p, by, greedy, profile) for p in sizes] for by in RANKINGS}
-    values = _evaluate_distinct(
-        model, [circuit for by in RANKINGS for circuit in wanted[by]], batch, chosen, progress
-    )
+    circuits = [circuit for by in RANKINGS for circuit in wanted[by]]
+    values = _evaluate_distinct(model, circuits, batch, chosen, progress)
     rule = AreaRule(
         profile, sizes, model.graph.n_edges, controls.empty, controls.full, batch.groups, seed
     )
     asked = tuple(int(p * model.graph.n_edges) for p in sizes)
-    found: dict[By, Sweep] = {}
-    for place, by in enumerate(RANKINGS):
+    sweeps: dict[By, Sweep] = {}
+    for by, rows in zip(RANKINGS, np.split(values, len(RANKINGS)), strict=True):
         kept = tuple(round(circuit.weighted_edge_count()) for circuit in wanted[by])
-        found[by] = rule.sweep(
-            by, asked, kept, values[place * len(sizes) : (place + 1) * len(sizes)]
-        )
+        sweeps[by] = rule.sweep(by, asked, kept, rows)
     random, paths = (
         {number: rule.sweep("value", asked, kept, rows) for number, (kept, rows) in drawn.items()}
         for drawn in (controls.random, controls.random_paths)
@@ -172,7 +164,7 @@ def faithfulness_curve(
         objective=chosen.name,
         n_edges=model.graph.n_edges,
         fractions=sizes,
-        sweeps=found,
+        sweeps=sweeps,
         controls=controls,
         random=random,
         random_paths=paths,
@@ -180,10 +172,8 @@ def faithfulness_curve(
         groups=batch.groups,
         denominator=rule.denominator,
         n_undefined=len(sizes) if profile == "strict" and not rule.defined else 0,
-        warnings=_warnings(scores, batch, rule, found["value"].kept),
-        notes={
-            str(key): str(value) for key, value in scores.provenance.items() if key != "prompts"
-        },
+        warnings=_warnings(scores, batch, rule, sweeps["value"].kept),
+        notes={str(key): str(x) for key, x in scores.provenance.items() if key != "prompts"},
     )
 
 
@@ -205,19 +195,17 @@ def run_controls(
     from mechassay.circuits.methods.random_paths import RandomPaths
 
     batch, chosen, sizes = model.batch(pairs), load_objective(objective), check_fractions(fractions)
-    rankings = [
-        kind(seed=seed).draw(model.graph) for kind in (Random, RandomPaths) for seed in seeds
-    ]
+    kinds = (Random, RandomPaths)
+    rankings = [kind(seed=seed).draw(model.graph) for kind in kinds for seed in seeds]
     circuits = [scores.top(p).pruned() for scores in rankings for p in sizes]
     ends = [Circuit.empty(model.graph), Circuit.full(model.graph)]
     values = _evaluate_distinct(model, ends + circuits, batch, chosen, progress)
-    kept = (
-        np.array([len(circuit) for circuit in circuits]).reshape(2, len(seeds), len(sizes)).tolist()
-    )
-    rows = values[2:].reshape(2, len(seeds), len(sizes), len(batch))
+    shape = (len(kinds), len(seeds), len(sizes))
+    kept = np.array([len(circuit) for circuit in circuits]).reshape(shape).tolist()
+    rows = values[2:].reshape(*shape, len(batch))
     edges, paths = (
         {seed: (tuple(kept[kind][place]), rows[kind, place]) for place, seed in enumerate(seeds)}
-        for kind in (0, 1)
+        for kind in range(len(kinds))
     )
     return Controls(chosen.name, batch.ids, sizes, values[0], values[1], edges, paths)
 
@@ -239,9 +227,7 @@ def _evaluate_distinct(
     objective: Objective,
     progress: Progress,
 ) -> Float[np.ndarray, "circuits n"]:
-    """`evaluate`, running equal circuits once:
-    after pruning, several small sizes are often the same.
-    """
+    """`evaluate`, running equal circuits once: pruned, several small sizes are often the same."""
     places: dict[Circuit, int] = {}
     which = [places.setdefault(circuit, len(places)) for circuit in circuits]
     return evaluate(model, list(places), batch, objective, progress=progress)[which]
@@ -250,7 +236,7 @@ def _evaluate_distinct(
 def _warnings(
     scores: Scores, batch: Batch, rule: AreaRule, kept: tuple[int, ...]
 ) -> tuple[str, ...]:
-    found: list[str] = []
+    lines: list[str] = []
     if not rule.defined:
         low, high, _ = rule.denominator
         what = (
@@ -258,39 +244,34 @@ def _warnings(
             if rule.profile == "strict"
             else "f, CPR and CMD divide by a number that may be 0"
         )
-        found.append(
+        lines.append(
             f"The interval of the full minus the empty circuit, [{low:.3g}, {high:.3g}], contains"
             f" 0: {what}."
         )
-    unscored = _unscored(scores, rule.profile)
-    if unscored:
-        found.append(unscored)
-    found += _in_sample(scores, batch)
+    lines += _unscored(scores, rule.profile)
+    lines += _in_sample(scores, batch)
     n_empty = sum(size == 0 for size in kept)
     if n_empty:
-        found.append(
+        lines.append(
             f"{n_empty} of {len(kept)} sizes have no path from input to logits: their circuits are"
             " empty."
         )
     if rule.n_groups < 2:
-        found.append("All examples are of one group: there is no interval.")
+        lines.append("All examples are of one group: there is no interval.")
     elif len(batch) < 30:
-        found.append(f"Only {len(batch)} examples: intervals are rough.")
-    return tuple(found)
+        lines.append(f"Only {len(batch)} examples: intervals are rough.")
+    return tuple(lines)
 
 
 def _in_sample(scores: Scores, batch: Batch) -> list[str]:
-    """A line if examples are among those that the scores were found on:
-    the same tokens and answers, under any id.
-    """
+    """A line if the scores were found on some of the examples: same tokens and answers, any id."""
     seen = set(scores.provenance.get("prompts", ()))
     if not seen and scores.provenance.get("data_hash") == batch.content:
         return [
             "Evaluated on the examples that the scores were found on: faithfulness is in-sample."
         ]
-    shared = [
-        name for name, each in zip(batch.ids, batch.prompt_hashes(), strict=True) if each in seen
-    ]
+    hashes = zip(batch.ids, batch.prompt_hashes(), strict=True)
+    shared = [name for name, digest in hashes if digest in seen]
     if not shared:
         return []
     named = ", ".join(shared[:3]) + (", ..." if len(shared) > 3 else "")
@@ -300,13 +281,12 @@ def _in_sample(scores: Scores, batch: Batch) -> list[str]:
     ]
 
 
-def _unscored(scores: Scores, profile: Profile) -> str:
-    """That something has no score, and what becomes of it; empty if all has."""
+def _unscored(scores: Scores, profile: Profile) -> list[str]:
+    """A line if something has no score, with what becomes of it."""
     scored = scores.scored()
     total = scores.graph.n_edges if isinstance(scores, EdgeScores) else scored.numel()
     n = total - int(scored.sum())
     if n == 0:
-        return ""
-    unit = "edge" if isinstance(scores, EdgeScores) else scores.unit
+        return []
     where = "only the full circuit has them" if profile == "strict" else "no circuit has them"
-    return f"{n:,} of {total:,} {unit}s have no score: {where}."
+    return [f"{n:,} of {total:,} {scores.unit}s have no score: {where}."]

@@ -7,19 +7,16 @@
             nodes_in_graph [, nodes_scores, neurons_in_graph, neurons_scores]; scores and flags are
             [writers, readers]
 
-Both number nodes as `mechassay.graph` does. Their scores are of the loss, minus the metric, so that
-positive means that ablating the edge hurts: our sign. Their scale is a sum over batches of batch
-means divided by the number of examples, ours a mean over examples; values are kept as they are.
+Their nodes are numbered and their scores signed as ours; their scale is a sum over batches of batch
+means divided by the number of examples, ours a mean over examples. Values are kept as they are.
 
-Their graphs begin with all scores 0 and no edge in: scores that are all 0 are None here, and so is
-the circuit if no edge is in, whatever the neurons say. A score may be missing for single edges of a
-JSON file (NaN here); one that is NaN or infinite is an error. Scores of nodes and neurons may be
-NaN, which means "not scored". The flags of nodes follow from those of edges and are not used, nor
-are places of the tensors without an edge: circuits cut by node have flags there.
+Their graphs begin with all scores 0 and no edge in: both are None here. A score may be missing for
+single edges of a JSON file (NaN here); one that is NaN or infinite is an error. Scores of nodes and
+neurons may be NaN, "not scored". The flags of nodes follow from those of edges and are not used,
+nor are places of the tensors without an edge.
 
-Files are read by the names they carry, which their code for .pt ignores. Names are built once in
-the order in which their code writes them and compared as lists; only where that order differs is
-every name looked up. Nothing in a file is executed: see `models.archive`.
+Files are read by the names they carry, which their code for .pt ignores. Nothing in a file is
+executed: see `models.archive`.
 """
 
 from __future__ import annotations
@@ -42,7 +39,7 @@ from mechassay.circuits.scores import Circuit, EdgeScores
 from mechassay.errors import BadFile, BadUsage, GraphMismatch, NonFinite, first_line
 from mechassay.files import whole
 from mechassay.graph import Graph
-from mechassay.models.archive import load_archive
+from mechassay.models.archive import checked_tensor, load_archive
 
 ENDINGS = (".json", ".pt")
 # Names that a message lists before it counts the rest.
@@ -59,9 +56,8 @@ class GraphFile:
         graph: what its cfg describes.
         d_model: width of the residual stream.
         scores: None where all are 0: a graph that nobody scored.
-        circuit: None where no edge is in; with neurons, if it was cut by neuron. node_scores,
-        neuron_scores: NaN where there is none; a neuron is one of the d_model numbers a writer
-        writes.
+        circuit: None where no edge is in; with neurons, if it was cut by neuron.
+        node_scores, neuron_scores: NaN where there is none.
     """
 
     graph: Graph
@@ -72,9 +68,7 @@ class GraphFile:
     neuron_scores: Float[Tensor, "writers d_model"] | None = None
 
     def weighted_edge_count(self) -> float:
-        """Edges of the circuit, each counted by the share of its writer's neurons that is in;
-        0 without a circuit.
-        """
+        """The size of the circuit; 0 without one."""
         return 0.0 if self.circuit is None else self.circuit.weighted_edge_count()
 
     @property
@@ -83,8 +77,7 @@ class GraphFile:
         return None if self.circuit is None else self.circuit.neurons
 
     def write(self, path: str | Path) -> None:
-        """Write everything in the form that the ending of `path` names;
-        a reader never sees half a file.
+        """Write everything in the form that the ending of `path` names, whole or not at all.
 
         Raises:
             BadUsage: another ending, nothing to write, an attention-only model, or edges without a
@@ -167,7 +160,7 @@ def convert_graph_file(
 
 
 @dataclass(frozen=True, eq=False)
-class _Block:
+class _EdgeRun:
     """Edges written together: the first `seen` writers into each of `readers`, writer by writer."""
 
     seen: int
@@ -178,54 +171,41 @@ class _Block:
         return (np.arange(self.seen)[:, None] * n_readers + self.readers).ravel()
 
     def names(self, writers: Sequence[str], readers: Sequence[str]) -> list[str]:
-        here = [f"->{readers[reader]}" for reader in self.readers.tolist()]
-        return [writer + reader for writer in writers[: self.seen] for reader in here]
+        targets = [f"->{readers[reader]}" for reader in self.readers.tolist()]
+        return [writer + target for writer in writers[: self.seen] for target in targets]
 
 
-def _blocks(graph: Graph) -> Iterator[_Block]:
-    """All edges, in the order of their files:
-    heads before queries, keys and values, layer by layer.
-    """
+def _edge_runs(graph: Graph) -> Iterator[_EdgeRun]:
+    """All edges, in the order of their files: heads before queries, keys and values, by layer."""
     for layer in range(graph.n_layers):
-        heads = (
-            np.arange(graph.slots(layer).start, graph.slots(layer).stop)
-            .reshape(3, graph.n_heads)
-            .T.ravel()
-        )
+        slots = np.arange(graph.slots(layer).start, graph.slots(layer).stop)
+        heads = slots.reshape(3, graph.n_heads).T.ravel()
         mlp = np.array([graph.mlp_reader(layer)])
         if graph.parallel:
-            yield _Block(graph.seen_by_heads(layer), np.concatenate([heads, mlp]))
+            yield _EdgeRun(graph.seen_by_heads(layer), np.concatenate([heads, mlp]))
         else:
-            yield _Block(graph.seen_by_heads(layer), heads)
-            yield _Block(graph.seen_by_mlp(layer), mlp)
-    yield _Block(graph.n_writers, np.array([graph.logits]))
+            yield _EdgeRun(graph.seen_by_heads(layer), heads)
+            yield _EdgeRun(graph.seen_by_mlp(layer), mlp)
+    yield _EdgeRun(graph.n_writers, np.array([graph.logits]))
 
 
 def _node_names(graph: Graph) -> tuple[list[str], list[str]]:
-    return [graph.writer_name(u) for u in range(graph.n_writers)], [
-        graph.reader_name(v) for v in range(graph.n_readers)
-    ]
+    """Names of writers and of readers."""
+    return (
+        [graph.writer_name(u) for u in range(graph.n_writers)],
+        [graph.reader_name(v) for v in range(graph.n_readers)],
+    )
 
 
 def _places_of(graph: Graph, names: list[str]) -> np.ndarray:
     """Flat index of every named edge; -1 for a name that is none."""
-    writers, readers = _node_names(graph)
-    done, places = 0, list[np.ndarray]()
-    for block in _blocks(graph):
-        expected = block.names(writers, readers)
-        if names[done : done + len(expected)] != expected:
-            break
-        places.append(block.places(graph.n_readers))
-        done += len(expected)
-    else:
-        if done == len(names):
-            return np.concatenate(places)
-    lookup: dict[str, int] = {}
-    for block in _blocks(graph):
-        lookup.update(
-            zip(block.names(writers, readers), block.places(graph.n_readers).tolist(), strict=True)
-        )
-    return np.fromiter((lookup.get(name, -1) for name in names), dtype=np.int64, count=len(names))
+    nodes = _node_names(graph)
+    expected = [name for run in _edge_runs(graph) for name in run.names(*nodes)]
+    places = np.concatenate([run.places(graph.n_readers) for run in _edge_runs(graph)])
+    if names == expected:
+        return places
+    lookup = dict(zip(expected, places.tolist(), strict=True))
+    return np.array([lookup.get(name, -1) for name in names], dtype=np.int64)
 
 
 # Reading
@@ -359,9 +339,8 @@ def _json_nodes(
 
     scores = [entry.get("score") for entry in entries.values()]
     node_scores = torch.full((graph.n_writers,), float("nan"))
-    node_scores[[writer_of[name] for name in names]] = torch.from_numpy(
-        _numbers(path, names, scores, "scores of nodes are", nan=True)
-    )
+    numbers = _numbers(path, names, scores, "scores of nodes are", nan=True)
+    node_scores[[writer_of[name] for name in names]] = torch.from_numpy(numbers)
     return (
         node_scores if any(score is not None for score in scores) else None,
         rows("neurons", _booleans, "neurons are", False),
@@ -381,20 +360,19 @@ def _read_pt(path: Path, expected: Graph | None) -> GraphFile:
         """A tensor with a row for each of our writers: NaN or false where the file has none."""
         if data.get(key) is None:
             return None
-        given = _checked_tensor(path, key, data[key], (len(rows), *width), floating=floating)
+        given = checked_tensor(path, key, data[key], (len(rows), *width), floating=floating)
         if floating and bool(given.float().isinf().any()):
             raise BadFile(f"{path}: {key} has infinite values.")
-        empty = float("nan") if floating else False
-        values = torch.full((graph.n_writers, *width), empty)
+        values = torch.full((graph.n_writers, *width), float("nan") if floating else False)
         values[torch.from_numpy(rows)] = given.to(values.dtype)
         return values
 
     shape, legal = (len(rows), len(columns)), graph.legal.numpy()
-    inside = _checked_tensor(path, "edges_in_graph", data["edges_in_graph"], shape, floating=False)
+    inside = checked_tensor(path, "edges_in_graph", data["edges_in_graph"], shape, floating=False)
     flags, values = np.zeros_like(legal), np.full(legal.shape, np.nan, dtype=np.float32)
     flags[grid] = inside.numpy() & legal[grid]
     if data.get("edges_scores") is not None:
-        given = _checked_tensor(path, "edges_scores", data["edges_scores"], shape, floating=True)
+        given = checked_tensor(path, "edges_scores", data["edges_scores"], shape, floating=True)
         # Not to numpy before fp32: it knows no bfloat16.
         scores = given.float().numpy()
         bad = np.argwhere(~np.isfinite(scores) & legal[grid])
@@ -426,27 +404,6 @@ def _order(path: Path, names: Any, key: str, known: list[str]) -> Int[np.ndarray
     return np.array([place[name] for name in names], dtype=np.int64)
 
 
-def _checked_tensor(
-    path: Path, name: str, given: Any, shape: tuple[int, ...], *, floating: bool
-) -> Tensor:
-    """The tensor, if it is one of this shape and kind that is really stored in full."""
-    kind = "floating-point" if floating else "boolean"
-    if not isinstance(given, Tensor) or given.layout != torch.strided or given.device.type != "cpu":
-        raise BadFile(f"{path}: {name} is not an ordinary tensor.")
-    if tuple(given.shape) != shape:
-        raise BadFile(
-            f"{path}: {name} has shape {tuple(given.shape)}; its cfg and names ask for {shape}."
-        )
-    if given.is_floating_point() != floating or (not floating and given.dtype != torch.bool):
-        raise BadFile(
-            f"{path}: {name} holds {str(given.dtype).removeprefix('torch.')}; expected {kind}"
-            " values."
-        )
-    if given.untyped_storage().nbytes() < given.numel() * given.element_size():
-        raise BadFile(f"{path}: {name} claims more values than the file holds.")
-    return given.detach().contiguous()
-
-
 def _parts(path: Path, data: Any, needed: Sequence[str]) -> dict[str, Any]:
     if not isinstance(data, dict):
         raise BadFile(
@@ -464,24 +421,26 @@ def _cfg(path: Path, cfg: Any, expected: Graph | None) -> tuple[Graph, int]:
         raise BadFile(
             f"{path}: cfg must map n_layers, n_heads, parallel_attn_mlp and d_model to values."
         )
-    given = {key: cfg.get(key) for key in ("n_layers", "n_heads", "d_model", "parallel_attn_mlp")}
-    *counts, parallel = given.values()
+    keys = ("n_layers", "n_heads", "d_model", "parallel_attn_mlp")
+    given: dict[str, Any] = {key: cfg.get(key) for key in keys}
+    n_layers, n_heads, d_model, parallel = given.values()
+    counts = (n_layers, n_heads, d_model)
     if any(type(count) is not int or count < 1 for count in counts) or type(parallel) is not bool:
         raise BadFile(
             f"{path}: cfg needs n_layers, n_heads and d_model as positive integers and"
             f" parallel_attn_mlp as true or false; got {str(given)[:120]}."
         )
-    graph = Graph(int(given["n_layers"] or 0), int(given["n_heads"] or 0), parallel=parallel)
+    graph = Graph(n_layers, n_heads, parallel=parallel)
     if expected is not None and graph != expected:
         raise GraphMismatch(
             f"{path}: is about {_describe(graph)}; the graph asked for is {_describe(expected)}."
         )
-    if graph.n_writers * max(graph.n_readers, int(given["d_model"] or 0)) > MAX_PLACES:
+    if graph.n_writers * max(graph.n_readers, d_model) > MAX_PLACES:
         raise BadFile(
             f"{path}: cfg describes a graph of {graph.n_writers} writers, more than any model that"
             " this version can hold."
         )
-    return graph, int(given["d_model"] or 0)
+    return graph, d_model
 
 
 def _describe(graph: Graph) -> str:
@@ -552,15 +511,11 @@ def _edge_values(
     file: GraphFile,
 ) -> tuple[Float[Tensor, "writers readers"], Bool[Tensor, "writers readers"]]:
     """Scores and flags at every place, 0 and false where there are none."""
-    shape = (file.graph.n_writers, file.graph.n_readers)
-    values = (
-        torch.zeros(shape)
-        if file.scores is None
-        else torch.where(file.graph.legal, file.scores.values, torch.tensor(0.0))
-    )
-    return values, (
-        torch.zeros(shape, dtype=torch.bool) if file.circuit is None else file.circuit.edges
-    )
+    legal, values, flags = file.graph.legal, torch.zeros(file.graph.legal.shape), None
+    if file.scores is not None:
+        values = torch.where(legal, file.scores.values, values)
+    flags = torch.zeros_like(legal) if file.circuit is None else file.circuit.edges
+    return values, flags
 
 
 def _pt_content(file: GraphFile) -> dict[str, Any]:
@@ -592,16 +547,13 @@ def _json_pieces(file: GraphFile) -> Iterator[str]:
     writers, readers = _node_names(graph)
     values, flags = (each.flatten().numpy() for each in _edge_values(file))
     between = ""
-    for block in _blocks(graph):
-        places = block.places(graph.n_readers)
+    for run in _edge_runs(graph):
+        places = run.places(graph.n_readers)
+        names = run.names(writers, readers)
+        edges = zip(names, values[places].tolist(), flags[places].tolist(), strict=True)
         entries = [
             f'"{name}": {{"score": {value!r}, "in_graph": {"true" if flag else "false"}}}'
-            for name, value, flag in zip(
-                block.names(writers, readers),
-                values[places].tolist(),
-                flags[places].tolist(),
-                strict=True,
-            )
+            for name, value, flag in edges
             if value == value  # not NaN
         ]
         if entries:
@@ -622,9 +574,6 @@ def _node_entries(file: GraphFile) -> dict[str, dict[str, Any]]:
             entry["neurons_scores"] = file.neuron_scores[writer].tolist()
         nodes[file.graph.writer_name(writer)] = entry
     return {**nodes, "logits": {"in_graph": True}}
-
-
-# Small words
 
 
 def _ending(path: Path) -> str:

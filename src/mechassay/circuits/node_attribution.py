@@ -6,44 +6,37 @@ E.2):
 
     S[u, d] = - sum_{positions} (a'_u - a_u)[d] * dm/da_u[d],   averaged over examples.
 
-dm/da_u is the total derivative at the writer's OUTPUT, through everything that comes after it. All
-readers see the stream, so it is the gradient of the stream right after u was written: one for the
-input, one for all heads of a layer, one for each MLP's output; 1 + 2 * layers gradients in all,
-which autograd gives from the plain forward. MIB's code took the gradient at the MLP's INPUT for
-MLPs, which mixes in the MLP's own derivative (a confirmed bug; it affects its published rows).
+dm/da_u is the total derivative at the writer's OUTPUT. All readers see the stream, so it is the
+gradient of the stream right after u was written: one for the input, one for all heads of a layer,
+one for each MLP, by autograd from the plain forward. MIB's code took the gradient at the MLP's
+INPUT for MLPs, which mixes in the MLP's own derivative (a confirmed bug in its published rows).
 
-With a post-norm P (Gemma) the heads' gradient is pulled back through P at each run: J_P^T g. A
-head's change is W_O,h applied to that of its mix z, so that with M_h = sum_{positions} dz_h g^T
+With a post-norm P (Gemma) the heads' gradient is pulled back through P at each run: J_P^T g. With
+M_h = sum_{positions} dz_h g^T for the change dz_h of head h's mix,
 
     S[h, d] = - sum_e W_O,h[e, d] M_h[e, d],
 
-and heads are never expanded. Gradients at several interpolations of the input are summed before
+so heads are never expanded. Gradients at several interpolations of the input are summed before
 that. Sums over d are the sums of EAP's edge scores over a writer's outgoing edges.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from mechassay.circuits.attribution import Taps, at_clean_run, at_interpolations
+from mechassay.circuits.attribution import Taps
 from mechassay.models.decoder import Decoder, Norm, NormStatistics, at_least_fp32
 from mechassay.models.model import Model
 from mechassay.models.trace import Contrast
-from mechassay.objectives import Objective
-from mechassay.pairs import Batch
 
 
 @dataclass(frozen=True, eq=False)
 class WriterGradients:
-    """Gradients of the objective at what the writers wrote, summed over steps.
-
-    They hold the last columns only: as many as the run was differentiated at.
-    """
+    """Gradients at what the writers wrote, summed over steps, at the last columns only."""
 
     embed: Float[Tensor, "batch pos d_model"]
     heads: tuple[Float[Tensor, "batch _ d_model"], ...]
@@ -53,12 +46,7 @@ class WriterGradients:
     def of(
         decoder: Decoder, taps: Taps, total: Tensor, *, times: int, columns: int
     ) -> WriterGradients:
-        """Differentiate `total` (a sum over stacked examples) at everything that was written.
-
-        Args:
-            times: copies of the batch that are stacked.
-            columns: how many of the last columns are wanted.
-        """
+        """Differentiate `total`, a sum over `times` stacked copies of the batch, at all writers."""
         wanted = [x for x in (taps.before[0], *taps.middle, *taps.mlp_out) if x is not None]
         found = iter(torch.autograd.grad(total, wanted))
 
@@ -71,12 +59,8 @@ class WriterGradients:
             for layer, post in zip(decoder.layers, taps.post, strict=True):
                 gradient = at_least_fp32(next(found))[:, -columns:]
                 if post is not None and layer.attention.post_norm is not None:
-                    n = gradient.shape[1]
-                    gradient = pull_back(
-                        layer.attention.post_norm,
-                        gradient,
-                        NormStatistics(post.xhat[:, -n:], post.rscale[:, -n:]),
-                    )
+                    at = NormStatistics(*(part[:, -gradient.shape[1] :] for part in post))
+                    gradient = pull_back(layer.attention.post_norm, gradient, at)
                 heads.append(summed(gradient))
             return WriterGradients(
                 embed, tuple(heads), tuple(summed(at_least_fp32(x)[:, -columns:]) for x in found)
@@ -86,15 +70,10 @@ class WriterGradients:
 def pull_back(
     norm: Norm, gradient: Float[Tensor, "*lead d"], at: NormStatistics
 ) -> Float[Tensor, "*lead d"]:
-    """J^T gradient: from a norm's output to its input.
-    J = diag(w) s (I - [11^T/d] - xhat xhat^T/d).
-    """
-    weighted = gradient * norm.weight.to(gradient.dtype)
-    flat = (
-        weighted
-        if norm.frozen
-        else weighted - at.xhat * (weighted * at.xhat).mean(-1, keepdim=True)
-    )
+    """J^T gradient, with the J of `Norm.push_forward`: from a norm's output to its input."""
+    weighted = flat = gradient * norm.weight.to(gradient.dtype)
+    if not norm.frozen:
+        flat = weighted - at.xhat * (weighted * at.xhat).mean(-1, keepdim=True)
     if norm.centred:
         flat = flat - weighted.mean(-1, keepdim=True)
     return flat * at.rscale
@@ -112,43 +91,16 @@ def add_products(
 
     def add_stream(row: int, clean: Tensor, other: Tensor, gradient: Tensor) -> None:
         n = gradient.shape[1]
-        into[row] -= torch.einsum(
-            "btd,btd->d", at_least_fp32(other[:, -n:] - clean[:, -n:]), gradient
-        )
+        change = at_least_fp32(other[:, -n:] - clean[:, -n:])
+        into[row] -= torch.einsum("btd,btd->d", change, gradient)
 
     add_stream(0, contrast.clean.embed, contrast.other.embed, gradients.embed)
     for index in range(graph.n_layers):
-        clean, other, gradient = (
-            contrast.clean.layers[index],
-            contrast.other.layers[index],
-            gradients.heads[index],
-        )
+        clean, other = contrast.clean.layers[index], contrast.other.layers[index]
+        gradient = gradients.heads[index]
         n, out = gradient.shape[1], at_least_fp32(model.decoder.layers[index].attention.out)
         change = at_least_fp32(other.z[:, :, -n:] - clean.z[:, :, -n:])
         moments = change.permute(1, 3, 0, 2).flatten(2) @ gradient.flatten(0, 1)
         into[graph.heads(index)] -= (moments * out).sum(1)
         if clean.mlp is not None and other.mlp is not None:
             add_stream(graph.mlp_writer(index), clean.mlp, other.mlp, gradients.mlp[index])
-
-
-def clean_node_scores(
-    model: Model, batch: Batch, objective: Objective, into: Float[Tensor, "writers d_model"]
-) -> None:
-    """Add one batch's summed scores, with gradients at the clean run, to `into`."""
-    contrast, gradients = at_clean_run(model, batch, objective, WriterGradients.of)
-    add_products(model, contrast, gradients, into)
-
-
-def interpolated_node_scores(
-    model: Model,
-    batch: Batch,
-    objective: Objective,
-    alphas: Sequence[float],
-    weights: Sequence[float],
-    into: Float[Tensor, "writers d_model"],
-) -> None:
-    """Add one batch's summed scores, with gradients at interpolated inputs, to `into`."""
-    contrast, gradients = at_interpolations(
-        model, batch, objective, alphas, weights, WriterGradients.of
-    )
-    add_products(model, contrast, gradients, into)

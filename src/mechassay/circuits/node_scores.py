@@ -2,11 +2,9 @@
 
 A node is a writer of the graph; a neuron is one dimension of what a writer puts into the residual
 stream, non-linearity or not (Mueller et al. 2025, footnote 8). To include a node is to include all
-its outgoing edges, so what is cut by node is the `Circuit` of these edges; to include n of a
-writer's d_model neurons is to include the same edges with a weight of n / d_model (section 3.1).
-MIB's code keeps what has no score in every circuit; here it is in none.
-
-Ties are broken by index (writer-major), so that a ranking is the same on every machine.
+its outgoing edges; to include n of a writer's d_model neurons is to include the same edges with a
+weight of n / d_model (section 3.1). MIB's code keeps what has no score in every circuit; here it is
+in none.
 """
 
 from __future__ import annotations
@@ -20,7 +18,7 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from mechassay.circuits.scores import By, Circuit, EdgeScores, UnitScores, checked_fraction
+from mechassay.circuits.scores import Axes, By, Circuit, EdgeScores, UnitScores, checked_fraction
 from mechassay.files import kind_of
 from mechassay.graph import Graph
 
@@ -35,11 +33,9 @@ class _WriterScores(UnitScores):
     """What scores of nodes and of neurons share."""
 
     def within(self, fraction: float, *, by: By = "value") -> Circuit:
-        """The circuit of the longest beginning of the ranking whose weighted edge count is at most
-        `fraction` of the graph's edges.
+        """The best units' circuit whose weighted edge count is at most `fraction` of all.
 
-        This is the paper's size of a circuit (section 3.1), comparable with that of a circuit of
-        edges; nodes and neurons of early layers cost more of it than those of late layers.
+        This is the paper's size of a circuit (section 3.1); early nodes cost more of it.
         """
         ranked = self.ranking(by)
         width = self.values.numel() // len(self.values)
@@ -51,17 +47,13 @@ class _WriterScores(UnitScores):
 
 @dataclass(frozen=True, eq=False)
 class NeuronScores(_WriterScores):
-    """One score per neuron; see `UnitScores`.
-
-    Attributes:
-        values: fp32 [writers, d_model]; NaN = not scored.
-    """
+    """One score per neuron, fp32 [writers, d_model]; NaN = not scored."""
 
     values: Float[Tensor, "writers d_model"]
     unit: ClassVar[str] = "neuron"
 
     @staticmethod
-    def _axes(graph: Graph) -> tuple[int | str, ...]:
+    def _axes(graph: Graph) -> Axes:
         return graph.n_writers, "d_model"
 
     @staticmethod
@@ -74,25 +66,19 @@ class NeuronScores(_WriterScores):
 
     def nodes(self) -> NodeScores:
         """The sum over each node's scored neurons; NaN for a node that has none."""
-        scored = self.scored().any(dim=1)
-        return NodeScores(
-            self.graph, torch.where(scored, self.values.nansum(dim=1), torch.nan), self.provenance
-        )
+        sums = torch.where(self.scored().any(dim=1), self.values.nansum(dim=1), torch.nan)
+        return NodeScores(self.graph, sums, self.provenance)
 
 
 @dataclass(frozen=True, eq=False)
 class NodeScores(_WriterScores):
-    """One score per node; see `UnitScores`.
-
-    Attributes:
-        values: fp32 [writers]; NaN = not scored.
-    """
+    """One score per node, fp32 [writers]; NaN = not scored."""
 
     values: Float[Tensor, "writers"]
     unit: ClassVar[str] = "node"
 
     @staticmethod
-    def _axes(graph: Graph) -> tuple[int | str, ...]:
+    def _axes(graph: Graph) -> Axes:
         return (graph.n_writers,)
 
     @staticmethod
@@ -104,9 +90,6 @@ class NodeScores(_WriterScores):
 
 
 Scores = EdgeScores | NodeScores | NeuronScores
-"""Scores of edges, nodes or neurons; all have `graph`, `values`,
-`provenance`, `ranking` and `save`.
-"""
 
 
 def load_scores(path: str | Path, graph: Graph | None = None) -> Scores:

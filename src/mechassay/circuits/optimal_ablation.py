@@ -1,26 +1,24 @@
 """Optimal ablation: constants that hurt least when they replace what components write.
 
-Li and Janson 2024; MIB (Mueller et al. 2025, appendix E.2, eq. 6). Every component, the input, each
-head and each MLP, gets a vector that does not depend on the prompt. Vectors begin at the
-component's mean over all real positions and descend, by Adam,
+Li and Janson 2024; MIB (Mueller et al. 2025, appendix E.2, eq. 6). Every component (the input, each
+head, each MLP) gets a vector that does not depend on the prompt. Vectors begin at the component's
+mean over all real positions and descend, by Adam,
 
     L(a) = mean over examples of -log P(answers) at the last token, with the component set to a at
     all positions.
 
 Alone (MIB's form): each vector is learned with only its component ablated. The components of a
 layer are separate problems in one stack of runs, which begins at that layer. Together (`joint`,
-after Li and Janson, who learn constants and mask in one run): all vectors are learned at once, each
-example having a random subset of components ablated, each with probability `share`.
+after Li and Janson): all vectors are learned at once, each example having a random subset of
+components ablated, each with probability `share`.
 
-The loss is looked at on validation examples every `check_every` steps; a vector that has not
-improved for `patience` looks is done, and the best one is kept, the mean included. So on the
-validation examples an optimal constant is never worse than the mean.
-
-A head's constant is its mix of values, d_head wide: it ranges over what the head can write.
+The loss on validation examples is checked every `check_every` steps; a vector that has not improved
+for `patience` checks is done, and the best one is kept, the mean included. A head's constant is its
+mix of values, d_head wide.
 
 Deviations: the paper's loss is the language model's cross-entropy, which the public code takes over
 all positions and padding; here it is that of the answers, the only tokens that the task asks for.
-The paper looks every 50 steps, the code every 10 on the training loss.
+The paper checks every 50 steps, the code every 10 on the training loss.
 """
 
 from __future__ import annotations
@@ -61,8 +59,8 @@ class OptimalAblation:
         batch_size: examples a step.
         joint: learn all components together, random subsets of them ablated.
         share: the probability that a component is ablated, where `joint`.
-        check_every: steps between two looks at the validation loss.
-        patience: looks without improvement after which a component is done.
+        check_every: steps between two checks of the validation loss.
+        patience: checks without improvement after which a component is done.
         seed: of the examples and subsets drawn.
     """
 
@@ -114,10 +112,9 @@ class OptimalAblation:
         held_out = train if validation is None else counterfactual_batch(model.batch(validation))
         constants = _Vectors.of(ablated_values(model, train, "mean", progress=progress), model)
         graph = model.graph
+        groups = [_Group(layer, _components(graph, layer)) for layer in range(graph.n_layers)]
         if self.joint:
             groups = [_Group(0, [list(range(graph.n_writers))])]
-        else:
-            groups = [_Group(layer, _components(model, layer)) for layer in range(graph.n_layers)]
         about = {
             "constants": self.name,
             "version": self.version,
@@ -138,23 +135,20 @@ class OptimalAblation:
         ):
             advance(first * self.steps)
             for number in range(first, len(groups)):
-                # A stream of its own for every group, so that early stopping in one does not change
-                # the next.
+                # Each group has its own generator: early stopping in one does not change the next.
                 generator = seeded(self.seed * (graph.n_layers + 1) + number)
-                search = _GroupSearch(
-                    self, model, train, held_out, constants, groups[number], generator
-                )
+                group = groups[number]
+                search = _GroupSearch(self, model, train, held_out, constants, group, generator)
                 search.run(advance, checkpoint, keys[number])
         if checkpoint is not None:
             checkpoint.unlink(missing_ok=True)
         return constants.values(self.name, model.dtype)
 
     def forwards(self, graph: Graph, n_pairs: int) -> float:
-        """The least that learning takes, in forward passes of one example:
-        a component stops after `patience` looks at best.
+        """The least that learning takes, in forward passes of one example.
 
-        A step takes a run, and for each component a forward and a backward pass of the layers that
-        follow, half of them on average.
+        A component stops after `patience` checks at best. A step takes a run, and for each
+        component a forward and a backward pass of the layers that follow, half of them on average.
         """
         steps = min(self.steps, self.check_every * self.patience)
         runs = 3.0 if self.joint else graph.n_layers * (1.0 + 1.5 * graph.writers_per_layer)
@@ -163,29 +157,21 @@ class OptimalAblation:
 
 @dataclass(frozen=True)
 class _Group:
-    """Vectors that are learned in one stack of runs.
-
-    Attributes:
-        layer: where the runs begin.
-        units: writers of each problem; a problem is stopped, and its best values kept, as a whole.
-    """
+    """Vectors learned in one stack of runs from `layer` on; each of `units` stops as a whole."""
 
     layer: int
     units: list[list[int]]
 
 
-def _components(model: Model, layer: int) -> list[list[int]]:
+def _components(graph: Graph, layer: int) -> list[list[int]]:
     """Each writer of a layer on its own; the input goes with layer 0."""
-    graph = model.graph
     first = 0 if layer == 0 else graph.head(layer, 0)
-    return [[writer] for writer in range(first, graph.head(layer, 0) + graph.writers_per_layer)]
+    return [[writer] for writer in range(first, graph.head(layer + 1, 0))]
 
 
 @dataclass(frozen=True, eq=False)
 class _Vectors:
-    """The vectors being learned, in fp32 at least:
-    the input's, each layer's heads', each layer's MLP's.
-    """
+    """The vectors being learned, in fp32 at least: the input's, and each layer's."""
 
     embed: Float[Tensor, "d_model"]
     z: list[Tensor]
@@ -195,22 +181,14 @@ class _Vectors:
     @staticmethod
     def of(values: Constants, model: Model) -> _Vectors:
         dtype = model.accumulator
-        mlp = [] if values.mlp is None else [each[0].to(dtype) for each in values.mlp]
-        return _Vectors(
-            values.embed[0].to(dtype),
-            [each[:, 0].to(dtype) for each in values.z],
-            mlp,
-            model.graph.n_heads,
-        )
+        mlp = [] if values.mlp is None else [layer[0].to(dtype) for layer in values.mlp]
+        z = [layer[:, 0].to(dtype) for layer in values.z]
+        return _Vectors(values.embed[0].to(dtype), z, mlp, model.graph.n_heads)
 
     def leaves(self) -> _Vectors:
         """A copy to be differentiated."""
-        return _Vectors(
-            self.embed.clone().requires_grad_(),
-            [each.clone().requires_grad_() for each in self.z],
-            [each.clone().requires_grad_() for each in self.mlp],
-            self.n_heads,
-        )
+        embed, *rest = (x.clone().requires_grad_() for x in (self.embed, *self.z, *self.mlp))
+        return _Vectors(embed, rest[: len(self.z)], rest[len(self.z) :], self.n_heads)
 
     def tensors(self) -> dict[str, Tensor]:
         """All vectors, by name."""
@@ -220,8 +198,8 @@ class _Vectors:
 
     def used(self, writers: Sequence[int]) -> list[Tensor]:
         """The tensors that hold some writers' vectors."""
-        found = {id(tensor): tensor for tensor in (self._at(writer)[0] for writer in writers)}
-        return list(found.values())
+        tensors = (self._at(writer)[0] for writer in writers)
+        return list({id(tensor): tensor for tensor in tensors}.values())
 
     @torch.no_grad()
     def take(self, other: _Vectors, writers: Sequence[int]) -> None:
@@ -238,9 +216,8 @@ class _Vectors:
 
     def values(self, name: str, dtype: torch.dtype) -> Constants:
         mlp = torch.stack(self.mlp)[:, None].to(dtype) if self.mlp else None
-        return Constants(
-            name, self.embed[None].to(dtype), torch.stack(self.z)[:, :, None].to(dtype), mlp
-        )
+        z = torch.stack(self.z)[:, :, None].to(dtype)
+        return Constants(name, self.embed[None].to(dtype), z, mlp)
 
 
 class _GroupSearch:
@@ -260,10 +237,10 @@ class _GroupSearch:
         self.best, self.group, self.generator = constants, group, generator
         self.now = constants.leaves()
         self.tensors = self.now.used([writer for unit in group.units for writer in unit])
-        # What is ablated in the validation runs stays the same from look to look.
+        # What is ablated in the validation runs stays the same from check to check.
         self.held_out_dropped = self._dropped(list(range(len(group.units))), len(held_out))
         self.order = Order(len(train), settings.batch_size)
-        # The best loss of each unit, and how many looks it has waited for a better one.
+        # The best loss of each unit, and how many checks it has waited for a better one.
         self.losses = torch.zeros(len(group.units), dtype=torch.float64)
         self.waited = torch.zeros(len(group.units), dtype=torch.long)
 
@@ -293,7 +270,9 @@ class _GroupSearch:
 
     def _differentiate(self, step: int) -> None:
         part = self.train.select(self.order.draw(self.generator))
-        losses, gradients = self._losses(part, self._dropped(self.active, len(part)), slopes=True)
+        losses, gradients = self._losses(
+            part, self._dropped(self.active, len(part)), gradients=True
+        )
         self._check(losses, step + 1)
         for tensor, gradient in zip(self.tensors, gradients, strict=True):
             tensor.grad = gradient
@@ -312,7 +291,7 @@ class _GroupSearch:
 
     def _validate(self, active: list[int], step: int) -> Float[Tensor, "units"]:
         with torch.no_grad():
-            losses, _ = self._losses(self.held_out, self.held_out_dropped[active], slopes=False)
+            losses, _ = self._losses(self.held_out, self.held_out_dropped[active], gradients=False)
         self._check(losses, step)
         return losses.double().cpu()
 
@@ -327,41 +306,36 @@ class _GroupSearch:
         """What is ablated in the runs of each active unit."""
         n_writers, device = self.model.graph.n_writers, self.model.device
         if self.settings.joint:
-            return (torch.rand(1, n, n_writers, generator=self.generator) < self.settings.share).to(
-                device
-            )
+            draws = torch.rand(1, n, n_writers, generator=self.generator)
+            return (draws < self.settings.share).to(device)
         dropped = torch.zeros(len(active), n, n_writers, dtype=torch.bool)
         for row, unit in enumerate(active):
             dropped[row][:, self.group.units[unit]] = True
         return dropped.to(device)
 
     def _losses(
-        self, batch: Batch, dropped: Bool[Tensor, "units batch writers"], *, slopes: bool
+        self, batch: Batch, dropped: Bool[Tensor, "units batch writers"], *, gradients: bool
     ) -> tuple[Float[Tensor, "units"], list[Tensor]]:
         """Each unit's mean loss, and the gradients of their sum: no vector is in two units."""
-        model, times = self.model, len(dropped)
+        model, times, layer = self.model, len(dropped), self.group.layer
         total = torch.zeros(times, dtype=model.accumulator, device=model.device)
-        gradients = [torch.zeros_like(tensor) for tensor in self.tensors]
-        for rows, chunk in batch.chunks(
-            token_budget(constants_bytes(model.decoder) * times, batch.n_tokens, model.device)
-        ):
+        sums = [torch.zeros_like(tensor) for tensor in self.tensors]
+        per_token = constants_bytes(model.decoder) * times
+        for rows, chunk in batch.chunks(token_budget(per_token, batch.n_tokens, model.device)):
             trace, ctx = model.run(chunk)
-            layer = self.group.layer
             start = trace.embed if layer == 0 else trace.layers[layer].before
             stack, chosen = start.repeat(times, 1, 1), dropped[:, rows].flatten(0, 1)
             readout = _ablated_readout(
                 model.decoder, stack, ctx.repeat(times), self.now, chosen, layer
             )
-            losses = CrossEntropy()(readout, chunk.repeat(times)).unflatten(
-                0, (times, len(rows))
-            ).sum(dim=1) / len(batch)
-            if slopes:
-                for into, gradient in zip(
-                    gradients, torch.autograd.grad(losses.sum(), self.tensors), strict=True
-                ):
+            losses = CrossEntropy()(readout, chunk.repeat(times)).unflatten(0, (times, -1))
+            losses = losses.sum(dim=1) / len(batch)
+            if gradients:
+                parts = torch.autograd.grad(losses.sum(), self.tensors)
+                for into, gradient in zip(sums, parts, strict=True):
                     into += gradient
             total += losses.detach().to(total)
-        return total, gradients
+        return total, sums
 
 
 def _ablated_readout(
@@ -372,8 +346,7 @@ def _ablated_readout(
     dropped: Bool[Tensor, "stack writers"],
     first: int,
 ) -> Readout:
-    """Logits at the last column of runs from layer `first` on,
-    some writers of each replaced by their constants.
+    """Logits at the last column of runs from layer `first` on, some writers being constants.
 
     Args:
         x: the stream entering `first`; for layer 0 what the input writes.

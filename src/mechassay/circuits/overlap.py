@@ -3,18 +3,16 @@
 Of a graph's N edges, circuit A holds |A| and circuit B |B|:
 
     jaccard     |A and B| / |A or B|; NaN for two empty circuits
-    expected  |A| |B| / N: the mean of |A and B| if B were |B| edges drawn at random, all sets alike
+    expected    |A| |B| / N: the mean of |A and B| if B were |B| edges drawn at random
     p_value     P(X >= |A and B|) for the hypergeometric X of that draw
 
-The draw knows sizes alone. Circuits that were pruned, or grown from the logits, crowd around the
-same few nodes and so overlap more than the draw says even where nothing was found: a small p says
-that two circuits are not unrelated *sets of edges*, not that they agree on a mechanism. A pair of
-methods is better compared with the same pair on another task.
+The draw knows sizes alone. Circuits that were pruned, or grown from the logits, share nodes and so
+overlap more than the draw says: a small p says that two circuits are not unrelated *sets of edges*,
+not that they agree on a mechanism. Compare a pair of methods with the same pair on another task.
 
 Edges count whole, whatever share of their writer's neurons they carry. The nodes of a circuit are
-the heads and MLPs at either end of its edges; `input` and `logits` are in nearly all circuits and
-count nowhere. Nodes have a Jaccard overlap but no p
-value: edges, not nodes, were chosen.
+the heads and MLPs at either end of its edges, not `input` and `logits`; they have no p value:
+edges, not nodes, were chosen.
 """
 
 from __future__ import annotations
@@ -67,11 +65,9 @@ class Overlap:
 
     @property
     def p_value(self) -> float:
-        """Probability that two random circuits of these sizes have
-        at least as many edges in common.
-        """
-        found = float(hypergeom.sf(self.edges_both - 1, self.n_edges, self.edges_a, self.edges_b))
-        return min(found, 1.0)  # The sum of the tail may exceed 1 by rounding.
+        """Probability that two random circuits of these sizes share at least as many edges."""
+        tail = float(hypergeom.sf(self.edges_both - 1, self.n_edges, self.edges_a, self.edges_b))
+        return min(tail, 1.0)  # The sum of the tail may exceed 1 by rounding.
 
 
 def overlap_of(a: Circuit, b: Circuit) -> Overlap:
@@ -103,10 +99,10 @@ def overlap_of(a: Circuit, b: Circuit) -> Overlap:
 def nodes_of(circuit: Circuit) -> Bool[Tensor, "writers"]:
     """True at the heads and MLPs at either end of an edge of the circuit; never at `input`."""
     graph = circuit.graph
-    found = torch.cat([circuit.edges.any(dim=1), torch.zeros(1, dtype=torch.bool)])
-    found[graph.reader_owner[circuit.edges.any(dim=0)]] = True
-    found[0] = False
-    return found[:-1]
+    member = torch.cat([circuit.edges.any(dim=1), torch.zeros(1, dtype=torch.bool)])
+    member[graph.reader_owner[circuit.edges.any(dim=0)]] = True
+    member[0] = False
+    return member[:-1]
 
 
 def _jaccard(n_a: int, n_b: int, n_both: int) -> float:

@@ -5,14 +5,12 @@
     same-template    that of another example, of as many tokens and built the same way
                      (`Task.template`)
 
-A circuit that was found on matched pairs has only seen corruptions that leave most of the prompt as
-it was. An adversarial grid has every clean prompt with every corrupted one; `random` is that
-population, `same-template` its part in which both prompts have one template.
+A circuit found on matched pairs has only seen corruptions that leave most of the prompt as it was;
+an adversarial grid has every clean prompt with every corrupted one, which is `random`.
 
-The corrupted prompts are those of the pairs, each of which is used once: within every group of
-prompts that may be exchanged they go round by one place of a random order, so that no pair keeps
-its own. A pair that is alone in its group cannot be given another prompt; it is left out and
-counted. Answers and foils stay those of the clean prompt.
+The corrupted prompts are those of the pairs, each used once: within every group of prompts that may
+be exchanged they are rotated by one in a random order. A pair that is alone in its group is left
+out and counted. Answers and foils stay those of the clean prompt.
 """
 
 from __future__ import annotations
@@ -73,24 +71,22 @@ def paired(
         return Paired(batch, tuple(range(n)), 0)
     kinds: list[str] = [""] * n
     if pairing == "same-template":
-        kinds = [each for each in templates if each is not None]
+        kinds = [template for template in templates if template is not None]
         if len(kinds) != n:
             raise BadUsage(
                 f"same-template needs the template of every pair; {len(kinds)} of {n} are known."
                 " Take another pairing."
             )
-    lengths = batch.lengths.cpu().numpy()
-    other = _partners(
-        lengths, np.unique(np.asarray(kinds), return_inverse=True)[1].reshape(-1), rng
-    )
+    groups = np.unique(np.asarray(kinds), return_inverse=True)[1].reshape(-1)
+    other = _partners(batch.lengths.cpu().numpy(), groups, rng)
     rows = np.flatnonzero(other >= 0)
     if not rows.size:
+        built = " and of its template" if pairing == "same-template" else ""
         raise BadPairs(
-            f"{pairing}: none of {n} pairs has another example of as many tokens{_built(pairing)}."
+            f"{pairing}: none of {n} pairs has another example of as many tokens{built}."
         )
-    drawn = batch.counterfactual[
-        torch.from_numpy(np.where(other >= 0, other, 0)).to(batch.counterfactual.device)
-    ]
+    index = torch.from_numpy(np.where(other >= 0, other, 0))
+    drawn = batch.counterfactual[index.to(batch.counterfactual.device)]
     digest = hashlib.sha256(other.tobytes()).hexdigest()[:16]
     made = replace(batch, counterfactual=drawn, content=f"{batch.content}-{digest}")
     kept = made if len(rows) == n else made.select(rows.tolist())
@@ -98,9 +94,7 @@ def paired(
 
 
 def _partners(lengths: np.ndarray, kinds: np.ndarray, rng: np.random.Generator) -> np.ndarray:
-    """For each pair the place of the example that it takes its corrupted prompt from;
-    -1 for one that is alone in its group.
-    """
+    """For each pair the place of the example whose corrupted prompt it takes; -1 if alone."""
     other = np.full(len(lengths), -1, dtype=np.int64)
     groups = np.unique(np.stack([lengths, kinds]), axis=1, return_inverse=True)[1].reshape(-1)
     for group in range(int(groups.max()) + 1):
@@ -108,7 +102,3 @@ def _partners(lengths: np.ndarray, kinds: np.ndarray, rng: np.random.Generator) 
         if len(rows) > 1:
             other[rows] = np.roll(rows, 1)
     return other
-
-
-def _built(pairing: str) -> str:
-    return " and of its template" if pairing == "same-template" else ""

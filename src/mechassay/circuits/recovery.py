@@ -1,31 +1,25 @@
 """Recovery of a known circuit: do an edge's scores say whether it is in the ground truth?
 
-Every edge of the graph is one item, positive if it is in the truth; edges are matched by their
-place in the graph, and places without an edge are nowhere counted. Edges without a score rank last,
-all together. Scores whose circuits are grown from the logits (information flow routes) cannot be
-compared between readers: their edges rank in the order in which the greedy circuit grows, and those
-that it never reaches last, all together. Profiles:
+Every edge of the graph is one item, positive if it is in the truth. Edges without a score rank
+last, all together. Where circuits are grown from the logits (information flow routes), edges rank
+in the order in which the greedy circuit grows, and those that it never reaches last, all together.
 
 `strict`    (default)
     auroc        P(a true edge scores above a false one) + P(they tie) / 2: the Mann-Whitney
                  statistic, with mid-ranks.
     auprc        average precision, sum_k (R_k - R_k-1) P_k over the distinct scores: edges of one
                  score are taken together, so that constant scores give the share of true edges.
-                 (Not the mean over orders of the ties.)
     r_precision  precision among as many edges as the truth has; recall is the same number there.
                  Where the cut falls among ties: its expectation over their orders.
 `mib-2025`  the AUROC of Mueller et al. (2025), section 3.1, as their code has it: circuits of
             ceil(p * edges) edges at ten sizes p, grown greedily by magnitude and pruned; the area
-            under true over false positive rates by the trapezoidal rule, divided by the last false
-            positive rate. Nothing leads from (0, 0) to the first circuit, so the area is what is
-            right of it. The other quantities are as in `strict`, by magnitude.
+            under true over false positive rates by the trapezoidal rule from the first circuit on,
+            divided by the last false positive rate. Other quantities as in `strict`, by magnitude.
 
-The interval of the AUROC takes the edges as a sample of independent edges, true and false: it says
-how far a few true edges determine a rank statistic, and nothing about other prompts, seeds or
-models. It holds the values that the observed one does not reject, with the standard error of Hanley
-and McNeil (1982) at the value in question (not at the estimate, where it is 0 for a perfect
-ranking), so it stays in [0, 1] and never has no width. It is NaN under `mib-2025`, whose area is no
-rank statistic.
+The interval of the AUROC takes the edges as independent: it says how far a few true edges determine
+a rank statistic, nothing about other prompts, seeds or models. It holds the values that the
+observed one does not reject, with the standard error of Hanley and McNeil (1982) at the value in
+question, so it stays in [0, 1] and always has a width. It is NaN under `mib-2025`.
 """
 
 from __future__ import annotations
@@ -54,8 +48,8 @@ class Recovery:
 
     Attributes:
         profile, by: how `auroc` was computed, and what ranked the edges.
-        greedy: whether edges rank in the order in which the greedy circuit grows, not all by their
-        own scores. auroc, auroc_interval: area under the ROC curve; its interval over edges.
+        greedy: whether edges rank in the order in which the greedy circuit grows.
+        auroc, auroc_interval: area under the ROC curve; its interval over edges.
         auprc: average precision.
         r_precision: precision, and recall, among the best `n_true` edges.
         n_true, n_false: edges in the truth, and the others.
@@ -73,16 +67,6 @@ class Recovery:
     n_false: int
     n_unscored: int
 
-    @property
-    def precision(self) -> float:
-        """Precision at the true size: R-precision."""
-        return self.r_precision
-
-    @property
-    def recall(self) -> float:
-        """Recall at the true size: equal to precision, as both divide by `n_true`."""
-        return self.r_precision
-
 
 def recovery_of(
     scores: EdgeScores,
@@ -97,9 +81,8 @@ def recovery_of(
     Args:
         truth: taken as it is; prune it first if edges on no path should not count.
         by: "value" (the default) or "magnitude" (the default, and all there is, under `mib-2025`).
-        greedy: rank edges in the order in which the greedy circuit grows; always done where the
-            provenance of the scores says that their circuits are cut so, as in
-            `faithfulness_curve`.
+        greedy: rank edges in the order in which the greedy circuit grows; always so for scores
+            whose circuits are cut so.
 
     Raises:
         GraphMismatch: scores and truth belong to different graphs.
@@ -119,18 +102,23 @@ def recovery_of(
     ranks = _greedy_ranks(scores, ranked) if greedy else _ranks(scores, ranked)
     member = truth.edges[truth.graph.legal].cpu().numpy()
     n_true, n_false = int(member.sum()), int((~member).sum())
+    area, auprc, interval = NAN, NAN, Interval(NAN, NAN)
+    if n_true and n_false:
+        # Imported here, because it is slow.
+        from sklearn.metrics import average_precision_score, roc_auc_score
+
+        area = float(roc_auc_score(member, ranks))
+        auprc = float(average_precision_score(member, ranks))
+        interval = auroc_interval(area, n_true, n_false)
     if profile == "mib-2025":
         area, interval = _area_over_sizes(scores, truth), Interval(NAN, NAN)
-    else:
-        area = _auroc(ranks, member)
-        interval = auroc_interval(area, n_true, n_false)
     return Recovery(
         profile=profile,
         by=ranked,
         greedy=greedy,
         auroc=area,
         auroc_interval=interval,
-        auprc=_average_precision(ranks, member),
+        auprc=auprc,
         r_precision=_r_precision(ranks, member),
         n_true=n_true,
         n_false=n_false,
@@ -146,29 +134,11 @@ def _ranks(scores: EdgeScores, by: By) -> Float[np.ndarray, "edges"]:
 
 
 def _greedy_ranks(scores: EdgeScores, by: By) -> Float[np.ndarray, "edges"]:
-    """Ranks of all edges in the order in which the greedy circuit grows, the first highest;
-    those never reached share the lowest.
-    """
+    """Ranks in the order in which the greedy circuit grows; edges not reached share the lowest."""
     order = scores.greedy_order(by)
     keys = np.zeros(scores.values.numel())
     keys[order] = np.arange(len(order), 0, -1)
     return rankdata(keys[scores.graph.legal.flatten().numpy()], method="average")
-
-
-def _auroc(ranks: Float[np.ndarray, "edges"], member: Bool[np.ndarray, "edges"]) -> float:
-    from sklearn.metrics import roc_auc_score  # here, because it is slow to import
-
-    return NAN if member.all() or not member.any() else float(roc_auc_score(member, ranks))
-
-
-def _average_precision(
-    ranks: Float[np.ndarray, "edges"], member: Bool[np.ndarray, "edges"]
-) -> float:
-    from sklearn.metrics import average_precision_score
-
-    return (
-        NAN if member.all() or not member.any() else float(average_precision_score(member, ranks))
-    )
 
 
 def _r_precision(ranks: Float[np.ndarray, "edges"], member: Bool[np.ndarray, "edges"]) -> float:
@@ -184,9 +154,11 @@ def _r_precision(ranks: Float[np.ndarray, "edges"], member: Bool[np.ndarray, "ed
 def auroc_interval(auroc: float, n_true: int, n_false: int, level: float = LEVEL) -> Interval:
     """The areas t with |auroc - t| <= z SE(t), where SE(t) is Hanley and McNeil's standard error.
 
-    SE(t)^2 = t (1 - t) [1 + (n_true - 1) (1 - t) / (2 - t) + (n_false - 1) t / (1 + t)] / (n_true
-    n_false), or, if that is larger, the same with the roles of true and false exchanged: scores
-    times -1 then give the mirrored interval.
+    SE(t)^2 = t (1 - t) [1 + (n_true - 1) (1 - t) / (2 - t) + (n_false - 1) t / (1 + t)]
+              / (n_true n_false),
+
+    or, if that is larger, the same with the roles of true and false exchanged: scores times -1 then
+    give the mirrored interval.
     """
     if math.isnan(auroc):
         return Interval(NAN, NAN, level)
@@ -217,10 +189,8 @@ def _area_over_sizes(scores: EdgeScores, truth: Circuit) -> float:
     if not bool(true.any()) or not bool(false.any()):
         return NAN
     n_edges = truth.graph.n_edges
-    grown = [
-        scores.greedy(math.ceil(fraction * n_edges), by="magnitude").pruned().edges
-        for fraction in FRACTIONS
-    ]
+    sizes = [math.ceil(fraction * n_edges) for fraction in FRACTIONS]
+    grown = [scores.greedy(size, by="magnitude").pruned().edges for size in sizes]
     right, wrong = (
         np.array([int((edges & kind).sum()) for edges in grown]) / int(kind.sum())
         for kind in (true, false)

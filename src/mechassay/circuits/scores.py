@@ -1,9 +1,8 @@
 """Edge scores and the circuits cut from them.
 
-A score is the mean over examples of the drop in the objective when the edge is ablated:
-positive means that the edge helps. A circuit is a set of edges, and where it says so, of the
-neurons (dimensions of a writer's output) that these edges carry. Both are tensors over a
-`Graph`, both are frozen: every operation returns a new object.
+A score is the mean over examples of the drop in the objective when the edge is ablated: positive
+means that the edge helps. A circuit is a set of edges and, where it says so, of the neurons
+(dimensions of a writer's output) that these edges carry. Both are frozen tensors over a `Graph`.
 
 With n_u in {0, 1}^d_model the neurons of writer u that are in, an edge (u, v) of a circuit
 carries a'_u + n_u * (a_u - a'_u), every other edge a'_u. The size of a circuit is its weighted
@@ -11,11 +10,10 @@ edge count (Mueller et al. 2025, section 3.1),
 
     |C| = sum over edges (u, v) of C of (neurons of u in C / d_model),
 
-which is the number of its edges where all neurons of their writers are in. MIB's code marks
-writer-reader places that are no edges where it cuts nodes or neurons, and its full GPT-2 small
-has 69,865 "edges" where the graph has 32,491. Here only edges count.
+the number of its edges where all neurons of their writers are in. MIB's code also counts
+writer-reader places that are no edges: 69,865 in GPT-2 small, whose graph has 32,491.
 
-Ties are broken by edge index (writer-major), so that a ranking is the same on every machine.
+Ties are broken by index (writer-major), so that a ranking is the same on every machine.
 """
 
 from __future__ import annotations
@@ -23,7 +21,7 @@ from __future__ import annotations
 import heapq
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from functools import cached_property
 from itertools import islice
 from pathlib import Path
@@ -39,6 +37,25 @@ from mechassay.files import read_tensors, write_tensors
 from mechassay.graph import Graph
 
 By = Literal["value", "magnitude"]
+Axes = tuple[int | str, ...]
+"""A shape; a name where any length will do."""
+
+
+def _fits(shape: tuple[int, ...], axes: Axes) -> bool:
+    return len(shape) == len(axes) and all(
+        isinstance(axis, str) or axis == n for axis, n in zip(axes, shape, strict=True)
+    )
+
+
+def _check_mask(what: str, mask: Tensor, axes: Axes) -> None:
+    if not _fits(tuple(mask.shape), axes):
+        wanted, given = str(axes).replace("'", ""), tuple(mask.shape)
+        raise GraphMismatch(
+            f"The {what} of a circuit on this graph need a mask of shape {wanted}; got {given}."
+        )
+    if mask.dtype != torch.bool:
+        given = str(mask.dtype).removeprefix("torch.")
+        raise BadUsage(f"The {what} of a circuit must be a mask of bool; got {given}.")
 
 
 @dataclass(frozen=True, eq=False)
@@ -57,41 +74,18 @@ class Circuit:
     neurons: Bool[Tensor, "writers d_model"] | None = None
 
     def __post_init__(self) -> None:
-        shape = (self.graph.n_writers, self.graph.n_readers)
-        if tuple(self.edges.shape) != shape:
-            raise GraphMismatch(
-                f"A circuit on this graph needs a mask of shape {shape}; got"
-                f" {tuple(self.edges.shape)}."
-            )
-        if self.edges.dtype != torch.bool:
-            raise BadUsage(
-                "The edges of a circuit must be a mask of bool; got"
-                f" {str(self.edges.dtype).removeprefix('torch.')}."
-            )
-        if bool((self.edges & ~self.graph.legal).any()):
-            writer, reader = (self.edges & ~self.graph.legal).nonzero()[0].tolist()
-            raise GraphMismatch(
-                "The circuit has an edge that the graph does not:"
-                f" {self.graph.edge_name(writer, reader)}."
-            )
-        if self.neurons is None:
-            return
-        if self.neurons.ndim != 2 or len(self.neurons) != self.graph.n_writers:
-            wanted, given = f"({self.graph.n_writers}, d_model)", tuple(self.neurons.shape)
-            raise GraphMismatch(
-                f"The neurons of a circuit on this graph need a mask of shape {wanted}; got"
-                f" {given}."
-            )
-        if self.neurons.dtype != torch.bool:
-            raise BadUsage(
-                "The neurons of a circuit must be a mask of bool; got"
-                f" {str(self.neurons.dtype).removeprefix('torch.')}."
-            )
+        _check_mask("edges", self.edges, (self.graph.n_writers, self.graph.n_readers))
+        illegal = (self.edges & ~self.graph.legal).nonzero()
+        if len(illegal):
+            name = self.graph.edge_name(*illegal[0].tolist())
+            raise GraphMismatch(f"The circuit has an edge that the graph does not: {name}.")
+        if self.neurons is not None:
+            _check_mask("neurons", self.neurons, (self.graph.n_writers, "d_model"))
 
     @staticmethod
     def empty(graph: Graph) -> Circuit:
         """No edges."""
-        return Circuit(graph, torch.zeros(graph.n_writers, graph.n_readers, dtype=torch.bool))
+        return Circuit(graph, torch.zeros_like(graph.legal))
 
     @staticmethod
     def full(graph: Graph) -> Circuit:
@@ -105,7 +99,7 @@ class Circuit:
         Raises:
             UnknownName: a name is not an edge of the graph.
         """
-        mask = torch.zeros(graph.n_writers, graph.n_readers, dtype=torch.bool)
+        mask = torch.zeros_like(graph.legal)
         for name in names:
             mask[graph.index(name)] = True
         return Circuit(graph, mask)
@@ -117,16 +111,7 @@ class Circuit:
         Raises:
             GraphMismatch, BadUsage: the mask has another shape or type.
         """
-        if tuple(nodes.shape) != (graph.n_writers,):
-            raise GraphMismatch(
-                f"The nodes of a circuit on this graph need a mask of shape ({graph.n_writers},);"
-                f" got {tuple(nodes.shape)}."
-            )
-        if nodes.dtype != torch.bool:
-            raise BadUsage(
-                "The nodes of a circuit must be a mask of bool; got"
-                f" {str(nodes.dtype).removeprefix('torch.')}."
-            )
+        _check_mask("nodes", nodes, (graph.n_writers,))
         return Circuit(graph, graph.legal & nodes[:, None])
 
     @staticmethod
@@ -136,18 +121,17 @@ class Circuit:
         Raises:
             GraphMismatch, BadUsage: the mask has another shape or type.
         """
-        fits = neurons.ndim == 2 and len(neurons) == graph.n_writers
-        return Circuit(
-            graph, graph.legal & neurons.any(dim=1)[:, None] if fits else graph.legal, neurons
-        )
+        _check_mask("neurons", neurons, (graph.n_writers, "d_model"))
+        return Circuit(graph, graph.legal & neurons.any(dim=1)[:, None], neurons)
 
     def __len__(self) -> int:
         """Edges, whatever share of their writer they carry."""
         return int(self.edges.sum())
 
     def __eq__(self, other: object) -> bool:
-        """Same edges that carry the same; masks of writers without an edge do not matter,
-        nor masks that leave nothing out.
+        """Equal edges that carry equal neurons.
+
+        Neuron masks of writers without edges, and all-true masks, are ignored.
         """
         return isinstance(other, Circuit) and self._identity() == other._identity()
 
@@ -155,13 +139,9 @@ class Circuit:
         return hash(self._identity())
 
     def _identity(self) -> tuple[Graph, bytes, bytes | None]:
-        used = self.edges.any(dim=1)
-        whole = self.neurons is None or bool(self.neurons[used].all())
-        carried = (
-            None
-            if self.neurons is None or whole
-            else np.packbits((self.neurons & used[:, None]).numpy()).tobytes()
-        )
+        used, carried = self.edges.any(dim=1), None
+        if self.neurons is not None and not bool(self.neurons[used].all()):
+            carried = np.packbits((self.neurons & used[:, None]).numpy()).tobytes()
         return self.graph, np.packbits(self.edges.numpy()).tobytes(), carried
 
     def names(self) -> list[str]:
@@ -169,15 +149,11 @@ class Circuit:
         return [self.graph.edge_name(u, v) for u, v in self.edges.nonzero().tolist()]
 
     def pruned(self) -> Circuit:
-        """Only the edges on some path from `input` to `logits` along edges that carry something,
-        and the neurons of their writers.
-        """
-        edges = self.graph.carrying(self.edges, self.neurons)
-        return Circuit(
-            self.graph,
-            edges,
-            None if self.neurons is None else self.neurons & edges.any(dim=1)[:, None],
-        )
+        """Only the edges on some path from `input` to `logits` along edges that carry something."""
+        edges, neurons = self.graph.carrying(self.edges, self.neurons), self.neurons
+        if neurons is not None:
+            neurons = neurons & edges.any(dim=1)[:, None]
+        return Circuit(self.graph, edges, neurons)
 
     def live(self) -> Bool[Tensor, "writers"]:
         """Writers on some path from `input` to `logits` within the circuit."""
@@ -213,9 +189,9 @@ class UnitScores(ABC):
     unit: ClassVar[str]
 
     def __post_init__(self) -> None:
-        shape = tuple(self.values.shape)
-        if not self._fits(self.graph, shape):
-            wanted = str(self._axes(self.graph)).replace("'", "")
+        shape, axes = tuple(self.values.shape), self._axes(self.graph)
+        if not _fits(shape, axes):
+            wanted = str(axes).replace("'", "")
             raise GraphMismatch(
                 f"Scores of {self.unit}s on this graph need shape {wanted}; got {shape}."
             )
@@ -230,14 +206,13 @@ class UnitScores(ABC):
 
     @classmethod
     def of(cls, graph: Graph, values: Tensor, provenance: Mapping[str, Any] | None = None) -> Self:
-        """Scores from a tensor of any float type and device,
-        which may hold anything where there is no unit.
+        """Scores from a tensor of any float type and device; anything where there is no unit.
 
         Raises:
             NonFinite: a unit's score is infinite or NaN.
         """
         clean, shape = values.detach().float().cpu(), tuple(values.shape)
-        if cls._fits(graph, shape):
+        if _fits(shape, cls._axes(graph)):
             places = cls._places(graph, shape)
             bad = (~torch.isfinite(values.detach().cpu()) & places).nonzero()
             if len(bad):
@@ -251,8 +226,8 @@ class UnitScores(ABC):
 
     @staticmethod
     @abstractmethod
-    def _axes(graph: Graph) -> tuple[int | str, ...]:
-        """The shape of scores on a graph; a name where any length will do."""
+    def _axes(graph: Graph) -> Axes:
+        """The shape of scores on a graph."""
 
     @staticmethod
     @abstractmethod
@@ -264,13 +239,6 @@ class UnitScores(ABC):
         """The circuit of some units, not pruned."""
 
     @classmethod
-    def _fits(cls, graph: Graph, shape: tuple[int, ...]) -> bool:
-        axes = cls._axes(graph)
-        return len(shape) == len(axes) and all(
-            isinstance(axis, str) or axis == n for axis, n in zip(axes, shape, strict=True)
-        )
-
-    @classmethod
     def _places(cls, graph: Graph, shape: tuple[int, ...]) -> Bool[Tensor, "writers *dims"]:
         """True where there is a unit."""
         return torch.ones(shape, dtype=torch.bool)
@@ -280,9 +248,7 @@ class UnitScores(ABC):
         return self._places(self.graph, tuple(self.values.shape)) & ~self.values.isnan()
 
     def place_name(self, flat: int) -> str:
-        """The name of the unit at a flat index, as `ranking` gives them;
-        of a neuron its node's name and its number.
-        """
+        """The name of the unit at a flat index, as `ranking` gives them."""
         place = np.unravel_index(flat, tuple(self.values.shape))
         return self._name(self.graph, *(int(index) for index in place))
 
@@ -303,8 +269,7 @@ class UnitScores(ABC):
         return {}
 
     def size(self, n: int | float) -> int:
-        """How many units `n` means: a number, or a fraction (a float in [0, 1]) of all,
-        rounded down.
+        """How many units `n` means: a number, or as a float a fraction of all, rounded down.
 
         Raises:
             BadUsage: a negative number, more than there are, or a fraction outside [0, 1].
@@ -318,9 +283,9 @@ class UnitScores(ABC):
         return n
 
     def top(self, n: int | float, *, by: By = "value") -> Circuit:
-        """The circuit of the n best edges; or all edges out of the n best nodes, or out of the
-        writers of the n best neurons, with these alone (not pruned: `.pruned()` removes those on no
-        path).
+        """The circuit of the n best edges; or of all edges out of the n best nodes or neurons.
+
+        It is not pruned: `.pruned()` removes edges on no path.
 
         Args:
             n: a number of units, or a fraction of all of them as a float.
@@ -339,12 +304,7 @@ class UnitScores(ABC):
         header = {
             "kind": f"{self.unit}_scores",
             "fingerprint": graph.fingerprint,
-            "graph": {
-                "n_layers": graph.n_layers,
-                "n_heads": graph.n_heads,
-                "parallel": graph.parallel,
-                "mlp": graph.mlp,
-            },
+            "graph": asdict(graph),
             "provenance": dict(self.provenance),
         }
         write_tensors(Path(path), {"values": self.values}, header)
@@ -392,17 +352,13 @@ class UnitScores(ABC):
 
 @dataclass(frozen=True, eq=False)
 class EdgeScores(UnitScores):
-    """One score per edge; see `UnitScores`.
-
-    Attributes:
-        values: fp32 [writers, readers]; NaN = not scored, and at places without an edge.
-    """
+    """One score per edge, fp32 [writers, readers]; NaN = not scored, or no edge."""
 
     values: Float[Tensor, "writers readers"]
     unit: ClassVar[str] = "edge"
 
     @staticmethod
-    def _axes(graph: Graph) -> tuple[int | str, ...]:
+    def _axes(graph: Graph) -> Axes:
         return graph.n_writers, graph.n_readers
 
     @staticmethod
@@ -419,37 +375,22 @@ class EdgeScores(UnitScores):
 
     @property
     def grows(self) -> bool:
-        """Whether its method says that circuits are grown from the logits,
-        not cut from one ranking (information flow routes).
-        """
+        """Whether circuits of these scores are grown from the logits (information flow routes)."""
         return self.provenance.get("selection") == "greedy"
 
     def greedy(self, n: int | float, *, by: By = "value") -> Circuit:
-        """Grow n edges from the logits: always the best edge into a node already in
-        (MIB, appendix E.1).
-
-        They are the first n of `greedy_order`; fewer, if no more can be reached.
-        """
+        """Grow n edges from the logits: the best edge into a node that is in (MIB, E.1)."""
         one_of("ranking", by, get_args(By))
         grown = np.fromiter(islice(self._growth(by), self.size(n)), dtype=np.int64)
         return self._circuit(self._chosen(grown))
 
     def greedy_order(self, by: By = "value") -> np.ndarray:
-        """Flat indices of edges in the order in which the greedy circuit grows,
-        as `ranking` gives them.
-
-        Edges that it never reaches are not among them: those without a score, and those into nodes
-        that only such edges read.
-        """
+        """Flat indices of the edges that the greedy circuit reaches, in order."""
         one_of("ranking", by, get_args(By))
         return np.fromiter(self._growth(by), dtype=np.int64)
 
     def _growth(self, by: By) -> Iterator[int]:
-        """One edge after another, as a flat index.
-
-        One heap over rankings of whole columns: each reader's in-edges are sorted once, and the
-        heap holds the best unused edge of each reader in the circuit.
-        """
+        """One edge after another, by a heap of each reader's best unused edge."""
         graph = self.graph
         values = self.values.numpy()
         keys = np.abs(values) if by == "magnitude" else values
@@ -481,11 +422,7 @@ class EdgeScores(UnitScores):
 
 
 def checked_fraction(value: float) -> float:
-    """A share of the units.
-
-    Raises:
-        BadUsage: it is outside [0, 1].
-    """
+    """The share, if it is in [0, 1]; else BadUsage."""
     if not 0 <= value <= 1:
         raise BadUsage(f"A circuit's size as a fraction must be in [0, 1]; got {value}.")
     return value

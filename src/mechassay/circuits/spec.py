@@ -56,11 +56,7 @@ Kind = Literal["canonical", "truth", "full", "empty", "random", "file", "method"
 
 @dataclass(frozen=True)
 class FoundCircuit:
-    """A circuit, and where it comes from.
-
-    Attributes:
-        about: its origin, as plain values.
-    """
+    """A circuit, and its origin as plain values (`about`)."""
 
     text: str
     circuit: Circuit
@@ -237,18 +233,16 @@ def read_scores_or_circuit(
         return load_scores(path, graph), None
     file = read_graph_file(path, graph)
     scores: Scores | None = file.scores
-    if scores is None and file.node_scores is not None and not file.node_scores.isnan().all():
-        scores = NodeScores(file.graph, file.node_scores)
-    if scores is None and file.neuron_scores is not None and not file.neuron_scores.isnan().all():
-        scores = NeuronScores(file.graph, file.neuron_scores)
+    for kind, values in ((NodeScores, file.node_scores), (NeuronScores, file.neuron_scores)):
+        if scores is None and values is not None and not values.isnan().all():
+            scores = kind(file.graph, values)
     if scores is None and file.circuit is None:
         raise BadFile(f"{path}: has no scores and no circuit.")
     return scores, file.circuit
 
 
 def number_or_share(text: str, things: str = "edges", within: str = "") -> int | float:
-    """A size as it is typed: 500 is a number of things, 0.01
-    (or 1.0, or 1e-3) a share of all, a float.
+    """A size as it is typed: 500 is a number of things, 0.01 (or 1.0, or 1e-3) a share of all.
 
     Args:
         within: the whole of what was typed, for the message.

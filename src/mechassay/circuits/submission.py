@@ -1,5 +1,4 @@
-"""Submissions to MIB's circuit track (Mueller et al. 2025, appendix D):
-writing and checking their folders.
+"""Submissions to MIB's circuit track (Mueller et al. 2025, appendix D): writing and checking them.
 
     submission/
         ioi_gpt2/importances.json          one file of scores, or
@@ -7,24 +6,21 @@ writing and checking their folders.
                                            and 50 % of the edges
 
 A submission covers at least two tasks and two models. A circuit's size is its weighted edge count
-divided by the number of edges of the model's graph. The board's evaluator does not look at the
-names of circuit files: it sorts them by size and takes the smallest for the .1 % circuit, and so
-on; a file too few or too many shifts all others. Files named by `write_submission`, "0.1pct.json",
-are held to the size in their name; files with other names to their rank.
+divided by the number of edges of the model's graph. The board's evaluator sorts circuit files by
+size and takes the smallest for the .1 % circuit, and so on: a file too few or too many shifts all
+others. Files named as `write_submission` does, "0.1pct.json", are held to the size in their name;
+files with other names to their rank. Sizes are those of the public code, not of the paper's prose.
 
-The paper's prose names other bounds for some circuits; the sizes above are those of the public
-code. The board accepts what it can load; this module also refuses what it would load and misjudge:
-names of edges that do not match, scores that are NaN or all equal, circuits above their size.
-
-Only regular files inside the folder are opened. A link that leads out of it is a problem and is not
-followed; nothing in a file is executed (`circuits.formats`).
+The board accepts what it can load; this module also refuses names of edges that do not match,
+scores that are NaN or all equal, and circuits above their size. Only regular files inside the
+folder are opened, no link that leads out of it; nothing in a file is executed.
 """
 
 from __future__ import annotations
 
 import os
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal, get_args
@@ -73,13 +69,11 @@ class Track:
     @property
     def folders(self) -> dict[str, tuple[str, str]]:
         """Every folder a submission may have, and its task and model."""
-        return {
-            f"{task}_{name}": (task, name)
-            for name, model in self.models.items()
-            for task in model.tasks
-        }
+        pairs = ((task, name) for name, model in self.models.items() for task in model.tasks)
+        return {f"{task}_{name}": (task, name) for task, name in pairs}
 
 
+ARITHMETIC = ("arithmetic-addition", "arithmetic-subtraction")
 # The columns of MIB's tables 2 and 17: 32,491, 179,749, 74,218, 1,592,881 and 1,108 edges.
 MIB = Track(
     {
@@ -87,16 +81,7 @@ MIB = Track(
         "qwen2.5": TrackModel(Graph(24, 14), 896, ("ioi", "mcqa")),
         "gemma2": TrackModel(Graph(26, 8), 2304, ("ioi", "mcqa", "arc-easy")),
         "llama3": TrackModel(
-            Graph(32, 32),
-            4096,
-            (
-                "ioi",
-                "mcqa",
-                "arithmetic-addition",
-                "arithmetic-subtraction",
-                "arc-easy",
-                "arc-challenge",
-            ),
+            Graph(32, 32), 4096, ("ioi", "mcqa", *ARITHMETIC, "arc-easy", "arc-challenge")
         ),
         "interpbench": TrackModel(Graph(6, 4), 64, ("ioi",)),
     }
@@ -124,7 +109,6 @@ def write_submission(
     track: Track = MIB,
 ) -> list[Path]:
     """Write the scores of tasks and models as a submission; returns the files.
-    `validate_submission` checks the whole.
 
     Args:
         scores: by (task, model), named as in folders: ("arc-easy", "llama3").
@@ -145,16 +129,16 @@ def write_submission(
     for (task, name), each in scores.items():
         _check_scores(folder, task, name, each, track)
     written: list[Path] = []
+    sizes = [None] if form == "importances" else track.sizes
     for (task, name), each in scores.items():
         inside, d_model = folder / f"{task}_{name}", track.models[name].d_model
-        sizes = [None] if form == "importances" else track.sizes
         for size in sizes:
-            called = "importances" if size is None else size_name(size)
-            circuit = None if size is None else each.top(size, by=by).pruned()
-            written.append(inside / f"{called}{ending}")
-            write_graph_file(
-                written[-1], each if circuit is None else None, circuit, d_model=d_model
-            )
+            path = inside / f"{'importances' if size is None else size_name(size)}{ending}"
+            if size is None:
+                write_graph_file(path, each, d_model=d_model)
+            else:
+                write_graph_file(path, circuit=each.top(size, by=by).pruned(), d_model=d_model)
+            written.append(path)
     return written
 
 
@@ -204,46 +188,23 @@ def size_name(size: float) -> str:
 # Checking
 
 
-def _leaves(path: Path, root: Path) -> bool:
-    """Whether a link leads out of a folder; decided without opening what it leads to."""
-    return not Path(os.path.realpath(path)).is_relative_to(os.path.realpath(root))
-
-
-Check = tuple[str, Callable[[Path, Path], bool]]
-"""What a problem is called, and whether a path has it, given the submission's folder."""
-LEAVES: Check = (
-    "a link that leads out of the submission; it was not followed. Copy the file here.",
-    _leaves,
-)
-TOP_CHECKS: tuple[Check, ...] = (
-    LEAVES,
-    (
-        "an extra file: a submission holds folders named task_model.",
-        lambda path, root: not path.is_dir() and path.name not in BESIDE,
-    ),
-)
-FILE_CHECKS: tuple[Check, ...] = (
-    LEAVES,
-    (
-        "an extra folder, or no regular file: only graph files belong here.",
-        lambda path, root: not path.is_file(),
-    ),
-    (
-        f"an extra file: only graph files ({', '.join(ENDINGS)}) belong here.",
-        lambda path, root: path.suffix not in ENDINGS,
-    ),
-)
-
-
-def _wrong(path: Path, root: Path, checks: Sequence[Check]) -> str | None:
-    """The first problem of a path, if it has one."""
-    return next((message for message, has in checks if has(path, root)), None)
+def _wrong(path: Path, root: Path, *, within: bool) -> str | None:
+    """The first problem of a path in a submission, or within a folder of it."""
+    # A link is judged without opening what it leads to.
+    if not Path(os.path.realpath(path)).is_relative_to(os.path.realpath(root)):
+        return "a link that leads out of the submission; it was not followed. Copy the file here."
+    if not within:
+        extra = not path.is_dir() and path.name not in BESIDE
+        return "an extra file: a submission holds folders named task_model." if extra else None
+    if not path.is_file():
+        return "an extra folder, or no regular file: only graph files belong here."
+    if path.suffix not in ENDINGS:
+        return f"an extra file: only graph files ({', '.join(ENDINGS)}) belong here."
+    return None
 
 
 def validate_submission(folder: str | Path, track: Track = MIB) -> list[Problem]:
-    """All that is wrong with a submission's folder, in the order of paths;
-    an empty list if nothing is.
-    """
+    """All that is wrong with a submission's folder, in the order of paths."""
     folder = Path(folder)
     if not folder.is_dir():
         return [Problem(".", f"there is no folder {folder}.")]
@@ -253,15 +214,15 @@ def validate_submission(folder: str | Path, track: Track = MIB) -> list[Problem]
 def _problems(folder: Path, track: Track) -> Iterator[Problem]:
     covered: list[tuple[str, str]] = []
     for entry in sorted(folder.iterdir()):
-        message = _wrong(entry, folder, TOP_CHECKS)
+        message = _wrong(entry, folder, within=False)
         if message is not None:
             yield Problem(entry.name, message)
         elif entry.name not in BESIDE:
             task, _, name = entry.name.rpartition("_")
             wrong = _wrong_names(task, name, track)
             for error in wrong:
-                naming = "Folders are named task_model, such as ioi_gpt2."
-                yield Problem(entry.name, f"{error} {naming}")
+                message = f"{error} Folders are named task_model, such as ioi_gpt2."
+                yield Problem(entry.name, message)
             if not wrong:
                 covered.append((task, name))
                 yield from _folder_problems(folder, entry, track.models[name], track.sizes)
@@ -278,20 +239,23 @@ def _folder_problems(
     """Of the folder of one task and model."""
     here, paths = folder.name, list[Path]()
     for path in sorted(folder.iterdir()):
-        message = _wrong(path, root, FILE_CHECKS)
+        message = _wrong(path, root, within=True)
         if message is None:
             paths.append(path)
         else:
             yield Problem(f"{here}/{path.name}", message)
     alone = len(paths) == 1 and _size_of(paths[0].name, sizes) is None
-    # Weighted edge counts, without the tensors: nine circuits of a large graph need not be in
-    # memory together.
+    # Weighted edge counts: the tensors of nine circuits of a large graph may not fit together.
     counts: dict[str, float | None] = {path.name: None for path in paths}
     for path in paths:
         try:
-            file = _read(path, model)
+            file = read_graph_file(path, model.graph)
         except MechassayError as error:
             yield Problem(f"{here}/{path.name}", str(error).removeprefix(f"{path}: "))
+            continue
+        if file.d_model != model.d_model:
+            message = f"cfg says d_model = {file.d_model}; the model's is {model.d_model}."
+            yield Problem(f"{here}/{path.name}", message)
             continue
         counts[path.name] = file.weighted_edge_count()
         for fault in _score_faults(file) if alone else ():
@@ -302,17 +266,8 @@ def _folder_problems(
         yield from _circuit_problems(here, counts, model.graph.n_edges, sizes)
 
 
-def _read(path: Path, model: TrackModel) -> GraphFile:
-    file = read_graph_file(path, model.graph)
-    if file.d_model != model.d_model:
-        raise GraphMismatch(f"cfg says d_model = {file.d_model}; the model's is {model.d_model}.")
-    return file
-
-
 def _score_faults(file: GraphFile) -> Iterator[str]:
-    """What is wrong with a file of scores: those of edges,
-    or if it has none, those of neurons or nodes.
-    """
+    """What is wrong with scores: those of edges, or if there are none, of neurons or nodes."""
     edges = None if file.scores is None else file.scores.values[file.graph.legal]
     given = {"edges": edges, "neurons": file.neuron_scores, "nodes": file.node_scores}
     for kind, values in given.items():
@@ -331,9 +286,7 @@ def _score_faults(file: GraphFile) -> Iterator[str]:
 def _circuit_problems(
     here: str, counts: Mapping[str, float | None], n_edges: int, sizes: Sequence[float]
 ) -> Iterator[Problem]:
-    """Sizes of circuit files: by their names if any has a size there, else by rank.
-    Unreadable files count None.
-    """
+    """Sizes of circuit files, by their names if any has a size, else by rank; None: unreadable."""
     named = {name: _size_of(name, sizes) for name in counts}
     known = {name: count for name, count in counts.items() if count is not None}
 
@@ -378,10 +331,10 @@ def _circuit_problems(
 
 def _size_of(name: str, sizes: Sequence[float]) -> float | None:
     """The size that a file's name says, if it is one of `sizes`."""
-    found = _SIZE_NAME.fullmatch(Path(name).stem)
-    if found is None:
+    named = _SIZE_NAME.fullmatch(Path(name).stem)
+    if named is None:
         return None
-    return next((size for size in sizes if abs(float(found[1]) / 100 - size) < SLACK), None)
+    return next((size for size in sizes if abs(float(named[1]) / 100 - size) < SLACK), None)
 
 
 def _percent(*sizes: float) -> str:

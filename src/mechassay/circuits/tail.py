@@ -3,26 +3,25 @@
     mean           (1/n) sum_i L_i
     cvar           the mean of the worst share alpha of the losses    (Rockafellar and Uryasev 2000)
     mixture        weight * mean + (1 - weight) * cvar
-    worst-group   sum_g q_g mean of group g,  q_g <- q_g exp(step * mean of g)  (Sagawa et al. 2020)
+    worst-group    sum_g q_g mean of group g,  q_g <- q_g exp(step * mean of g) (Sagawa et al. 2020)
 
-Each is a weighted mean whose weights come from the losses, and the weights are its gradient by the
-losses: in cvar and mixture by Danskin's theorem, in worst-group because the groups' weights are
-held fixed within an update. So a caller needs no gradient of a sort: it computes losses, asks for
-weights, and descends sum_i w_i L_i.
+Each is a weighted mean, and its weights are its gradient by the losses: in cvar and mixture by
+Danskin's theorem, in worst-group because the groups' weights are constants within an update. So a
+caller computes losses, asks for weights, and descends sum_i w_i L_i.
 
 Cvar of n losses takes alpha n of them, the last in part where that is no whole number. Losses that
-tie at its edge share what is left there evenly. Where all losses are equal every pair counts alike:
-the tail of what has no tail is the mean.
+tie at its edge share what is left there evenly: of equal losses every pair counts alike.
 
-The weights q of the groups are the only state. They are uniform at first, come in with each update
-and go out with the result. A group without a loss in an update keeps its weight, and the others'
-are scaled up for that update.
+The weights q of the groups are the only state: uniform at first, they come in with each update and
+go out with the result. A group without a loss in an update keeps its weight, and the others' are
+scaled up for that update.
 """
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from dataclasses import dataclass
-from typing import ClassVar, NamedTuple, Protocol
+from typing import ClassVar, NamedTuple
 
 import torch
 from jaxtyping import Float, Int
@@ -33,18 +32,13 @@ from mechassay.registry import Registry
 
 
 class Weights(NamedTuple):
-    """What an update counts how much.
-
-    Attributes:
-        losses: of each loss, not negative, with sum 1.
-        groups: of each group, with sum 1, for the next update.
-    """
+    """How much each loss and, for the next update, each group counts; both with sum 1."""
 
     losses: Float[Tensor, "n"]
     groups: Float[Tensor, "groups"]
 
 
-class Tail(Protocol):
+class Tail(ABC):
     """One loss of many. Implementations are frozen dataclasses, named in `TAILS`."""
 
     name: ClassVar[str]
@@ -65,33 +59,29 @@ class Tail(Protocol):
         Raises:
             BadUsage: no losses, or one that is not finite.
         """
-        ...
+        if not len(losses) or not bool(torch.isfinite(losses).all()):
+            raise BadUsage(
+                f"A tail needs one finite loss or more; got {losses.tolist()[:5] or 'none'}."
+            )
+        return self._weights(losses, groups, standing)
+
+    @abstractmethod
+    def _weights(self, losses: Tensor, groups: Tensor, standing: Tensor) -> Weights: ...
 
 
 @dataclass(frozen=True)
-class Mean:
+class Mean(Tail):
     """Every loss alike."""
 
     name: ClassVar[str] = "mean"
 
-    def weights(
-        self,
-        losses: Float[Tensor, "n"],
-        groups: Int[Tensor, "n"],
-        standing: Float[Tensor, "groups"],
-    ) -> Weights:
-        """See `Tail.weights`."""
-        _check(losses)
+    def _weights(self, losses: Tensor, groups: Tensor, standing: Tensor) -> Weights:
         return Weights(torch.full_like(losses, 1 / len(losses)), standing)
 
 
 @dataclass(frozen=True)
-class CVaR:
-    """The worst share of the losses alone, also called expected shortfall.
-
-    Attributes:
-        alpha: that share, above 0; 1 is the mean.
-    """
+class CVaR(Tail):
+    """The worst share `alpha` of the losses alone (expected shortfall); 1 is the mean."""
 
     alpha: float = 0.2
     name: ClassVar[str] = "cvar"
@@ -99,25 +89,13 @@ class CVaR:
     def __post_init__(self) -> None:
         _check_alpha(self.alpha)
 
-    def weights(
-        self,
-        losses: Float[Tensor, "n"],
-        groups: Int[Tensor, "n"],
-        standing: Float[Tensor, "groups"],
-    ) -> Weights:
-        """See `Tail.weights`."""
-        _check(losses)
+    def _weights(self, losses: Tensor, groups: Tensor, standing: Tensor) -> Weights:
         return Weights(_worst(losses, self.alpha), standing)
 
 
 @dataclass(frozen=True)
-class Mixture:
-    """The mean and the worst share together.
-
-    Attributes:
-        weight: of the mean, between 0 and 1.
-        alpha: as in `CVaR`.
-    """
+class Mixture(Tail):
+    """The mean, by `weight`, and the worst share `alpha` together."""
 
     weight: float = 0.5
     alpha: float = 0.2
@@ -130,26 +108,16 @@ class Mixture:
                 f"The weight of the mean in a mixture must be between 0 and 1; got {self.weight}."
             )
 
-    def weights(
-        self,
-        losses: Float[Tensor, "n"],
-        groups: Int[Tensor, "n"],
-        standing: Float[Tensor, "groups"],
-    ) -> Weights:
-        """See `Tail.weights`."""
-        _check(losses)
-        return Weights(
-            self.weight / len(losses) + (1 - self.weight) * _worst(losses, self.alpha), standing
-        )
+    def _weights(self, losses: Tensor, groups: Tensor, standing: Tensor) -> Weights:
+        worst = (1 - self.weight) * _worst(losses, self.alpha)
+        return Weights(self.weight / len(losses) + worst, standing)
 
 
 @dataclass(frozen=True)
-class WorstGroup:
+class WorstGroup(Tail):
     """The groups' means, of which those that have been bad count for more.
 
-    Attributes:
-        step: how fast the groups' weights follow their losses, a nat and update; at 0 groups count
-            alike for good.
+    `step` is how fast the groups' weights follow their losses, a nat and update.
     """
 
     step: float = 1.0
@@ -161,21 +129,15 @@ class WorstGroup:
                 f"The step of worst-group must be finite and 0 or more; got {self.step}."
             )
 
-    def weights(
-        self,
-        losses: Float[Tensor, "n"],
-        groups: Int[Tensor, "n"],
-        standing: Float[Tensor, "groups"],
-    ) -> Weights:
-        """See `Tail.weights`."""
-        _check(losses)
-        there, member, sizes = torch.unique(groups, return_inverse=True, return_counts=True)
-        means = losses.new_zeros(len(there)).index_add(0, member, losses) / sizes
-        before = standing[there]
-        # Scaled to what these groups had together: a group that is not there keeps its weight.
+    def _weights(self, losses: Tensor, groups: Tensor, standing: Tensor) -> Weights:
+        present, member, sizes = torch.unique(groups, return_inverse=True, return_counts=True)
+        means = losses.new_zeros(len(present)).index_add(0, member, losses) / sizes
+        before = standing[present]
+        # Scaled to what these groups had together: an absent group keeps its weight.
         after = before * torch.exp(self.step * (means - means.max()))
         after = after * (before.sum() / after.sum())
-        return Weights((after / after.sum() / sizes)[member], standing.index_copy(0, there, after))
+        weights = (after / after.sum() / sizes)[member]
+        return Weights(weights, standing.index_copy(0, present, after))
 
 
 MEAN = Mean()
@@ -198,13 +160,6 @@ def _worst(losses: Float[Tensor, "n"], alpha: float) -> Float[Tensor, "n"]:
     above, at = (losses > edge).to(losses), (losses == edge).to(losses)
     left = (count - above.sum()) / at.sum()
     return (above + at * left) / count
-
-
-def _check(losses: Float[Tensor, "n"]) -> None:
-    if not len(losses) or not bool(torch.isfinite(losses).all()):
-        raise BadUsage(
-            f"A tail needs one finite loss or more; got {losses.tolist()[:5] or 'none'}."
-        )
 
 
 def _check_alpha(alpha: float) -> None:

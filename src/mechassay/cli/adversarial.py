@@ -6,19 +6,19 @@ from typing import Annotated
 
 import typer
 
-from mechassay.cli.adversarial_robust import robust
-from mechassay.cli.adversarial_run import paper
-from mechassay.cli.adversarial_search import search
 from mechassay.cli.command import command
 from mechassay.runs.adversarial import AdversarialJob
+from mechassay.runs.adversarial_paper import PaperJob
+from mechassay.runs.adversarial_search import SearchJob
+from mechassay.runs.robust import RobustJob
 
 app = typer.Typer(
     help="The worst inputs of circuits, and bounds of how bad they are.", no_args_is_help=True
 )
 app.command("run")(command(AdversarialJob, output="runs/adversarial"))
-app.command("paper")(paper)
-app.command("robust")(robust)
-app.command("search")(search)
+app.command("paper")(command(PaperJob, output="runs/adversarial-paper"))
+app.command("robust")(command(RobustJob, output="runs/robust"))
+app.command("search")(command(SearchJob, output="runs/adversarial-search"))
 
 
 @app.command("bound")

@@ -9,7 +9,6 @@ import typer
 
 from mechassay.cli.command import command
 from mechassay.cli.draw import draw
-from mechassay.cli.options import load
 from mechassay.runs.circuits import CircuitsJob, score_files
 
 app = typer.Typer(help="Localize and evaluate circuits.", no_args_is_help=True)
@@ -83,6 +82,7 @@ def convert(
     from mechassay.circuits.formats import read_graph_file as read
     from mechassay.circuits.scores import EdgeScores
     from mechassay.errors import BadFile, BadUsage, GraphMismatch, UnknownName
+    from mechassay.runs.names import load_named
 
     known = (".safetensors", *ENDINGS)
     for path in (source, target):
@@ -90,7 +90,7 @@ def convert(
             raise UnknownName(
                 "ending of files of scores and circuits", path.suffix or path.name, known
             )
-    loaded = load(model, "float32", "cpu") if model else None
+    loaded = load_named(model) if model else None
     graph = None if loaded is None else loaded.graph
     if source.suffix == ".safetensors":
         if loaded is None:

@@ -17,10 +17,17 @@ from typing import Annotated, Any, Literal, Union, get_args, get_origin, get_typ
 import typer
 
 from mechassay.circuits.spec import number_or_share
+from mechassay.runs import options
 from mechassay.runs.execute import Executor, Here, Processes, batches_of, done, prepare
-from mechassay.runs.job import Option, Results, job_of, options_of
+from mechassay.runs.job import Interrupted, Option, Results, job_of, options_of
 
 ENGINES = ("here", "processes", "ray")
+SeedOption = Annotated[
+    int,
+    typer.Option("--seed", min=options.SEED.least, max=options.SEED.most, help=options.SEED.help),
+]
+DeviceOption = Annotated[str, typer.Option("--device", help="cpu, cuda, cuda:1, mps.")]
+DtypeOption = Annotated[str, typer.Option("--dtype", help=options.DTYPE.help)]
 RUNNER: Mapping[str, Any] = {
     "output": Annotated[
         Path,
@@ -28,7 +35,7 @@ RUNNER: Mapping[str, Any] = {
             "--output", "-o", help="Folder for results; the same command again goes on there."
         ),
     ],
-    "device": Annotated[str, typer.Option("--device", help="cpu, cuda, cuda:1, mps.")],
+    "device": DeviceOption,
     "workers": Annotated[
         int, typer.Option("--workers", min=1, help="Worker processes that share the cells.")
     ],
@@ -119,7 +126,13 @@ def execute(
         n = len(batches_of(job, bench.folder))
         typer.echo(f"{output}: {n:,} batches to do: mechassay run-cells {output} --part 1/{n}")
         return
-    finish(job, done(job, bench, executor))
+    try:
+        results = done(job, bench, executor)
+    except Interrupted as stopped:
+        # The common message, that the same command goes on, is not for such a cell.
+        typer.echo(f"mechassay: interrupted; {stopped}", err=True)
+        raise SystemExit(stopped.code) from None
+    finish(job, results)
 
 
 def finish(job: Any, results: Results) -> None:
@@ -170,20 +183,20 @@ def _parameters(
     arguments: tuple[str, ...],
     defaults: dict[str, Any],
 ) -> tuple[list[inspect.Parameter], dict[str, Any]]:
-    hints, options = get_type_hints(job), options_of(job)
+    hints, about = get_type_hints(job), options_of(job)
     parameters: list[inspect.Parameter] = []
     types_of: dict[str, Any] = {}
     for field in dataclasses.fields(job):
-        base, about = hints[field.name], options[field.name]
+        base, option = hints[field.name], about[field.name]
         types_of[field.name] = base
         if field.name in without:
             continue
         if field.name in arguments:
-            argument = Annotated[_typed(base)[0], typer.Argument(help=about.help)]
+            argument = Annotated[_typed(base)[0], typer.Argument(help=option.help)]
             parameters.append(_keyword(field.name, argument, inspect.Parameter.empty))
             continue
         default = defaults.get(field.name, field.default)
-        parameters.append(_parameter(field.name, base, about, default))
+        parameters.append(_parameter(field.name, base, option, default))
     # Those that must be given stand first.
     parameters.sort(key=lambda parameter: parameter.default is not inspect.Parameter.empty)
     return parameters, types_of

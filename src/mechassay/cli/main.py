@@ -89,9 +89,7 @@ def _options(
 
 
 def main(arguments: list[str] | None = None) -> None:
-    """Run the command line and exit. An error of ours is one line on standard error;
-    `--debug` shows its trace.
-    """
+    """Run the command line and exit; errors are one line, and a trace with `--debug`."""
     given = sys.argv[1:] if arguments is None else arguments
     debug = "--debug" in given
     words = ["--debug", *(word for word in given if word != "--debug")] if debug else given

@@ -1,6 +1,4 @@
-"""`mechassay models`: which models there are, fetching packaged ones,
-and what a model proves about itself.
-"""
+"""`mechassay models`: list and fetch models, and what a model proves about itself."""
 
 from __future__ import annotations
 
@@ -8,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from mechassay.cli.options import DeviceOption, DtypeOption, load
+from mechassay.cli.command import DeviceOption, DtypeOption
 
 app = typer.Typer(help="List, fetch and check models.", no_args_is_help=True)
 
@@ -64,7 +62,9 @@ def check_model(
     from rich.console import Console
     from rich.table import Table
 
-    model = load(name, dtype, device)
+    from mechassay.runs.names import load_named
+
+    model = load_named(name, dtype=dtype, device=device)
     graph, decoder, check = model.graph, model.decoder, model.self_check
     table = Table("", "", show_header=False)
     rows = {

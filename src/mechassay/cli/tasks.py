@@ -1,6 +1,4 @@
-"""`mechassay tasks`: which tasks there are, what their pairs look like,
-what would be dropped, and whether models can do them.
-"""
+"""`mechassay tasks`: tasks, their pairs, what would be dropped, and whether models can do them."""
 
 from __future__ import annotations
 
@@ -10,11 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from mechassay.cli.command import command
-from mechassay.cli.options import (
-    SeedOption,
-    load,
-)
+from mechassay.cli.command import SeedOption, command
 from mechassay.runs.accuracy import AccuracyJob
 
 if TYPE_CHECKING:
@@ -102,12 +96,13 @@ def show_task(
     from rich.markup import escape
 
     from mechassay.errors import one_of
+    from mechassay.runs.names import load_named
     from mechassay.tasks import load_task
     from mechassay.tasks.task import KEEP
 
     console = Console(soft_wrap=True)
     task = load_task(name)
-    loaded = load(model, "float32", "cpu") if model else None
+    loaded = load_named(model) if model else None
     pairs = task.pairs(
         split,
         loaded,
@@ -161,30 +156,25 @@ def check_task(
 
     from mechassay.progress import BAR
     from mechassay.runs.folder import write_text
+    from mechassay.runs.names import load_named
     from mechassay.tasks.check import check_pairs
 
-    loaded = load(model, "float32", "cpu") if model else None
+    loaded = load_named(model) if model else None
     found = check_pairs(name, loaded, counterfactual=counterfactual, limit=limit, progress=BAR)
     console = Console()
+
+    def say(text: str) -> None:
+        console.print(text, soft_wrap=True, markup=False, highlight=False)
+
     console.print(_counts(found))
     for title, findings in (("dropped", found.total.dropped), ("note", found.total.notes)):
         for reason, each in findings.items():
             rows = ", ".join(each.ids) + (", ..." if each.count > len(each.ids) else "")
-            console.print(
-                f"{title}: {each.count:,} {reason} ({rows}): {each.message}",
-                soft_wrap=True,
-                markup=False,
-                highlight=False,
-            )
+            say(f"{title}: {each.count:,} {reason} ({rows}): {each.message}")
     for name_of, text in found.remarks.items():
-        console.print(f"{name_of}: {text}", soft_wrap=True, markup=False, highlight=False)
+        say(f"{name_of}: {text}")
     fields = ", ".join(f"{each} ({count:,})" for each, count in found.total.fields.items())
-    console.print(
-        f"fields: {fields or 'none; no value of a column is a word of its prompt'}",
-        soft_wrap=True,
-        markup=False,
-        highlight=False,
-    )
+    say(f"fields: {fields or 'none; no value of a column is a word of its prompt'}")
     if loaded is None:
         console.print("Without --model nothing is said about tokens.")
     if output is not None:

@@ -1,6 +1,4 @@
-"""`mechassay truth`: models whose circuit is known,
-the interventions that show it, and which methods find it.
-"""
+"""`mechassay truth`: models whose circuit is known, interventions that show it, who finds it."""
 
 from __future__ import annotations
 
@@ -9,7 +7,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from mechassay.cli.options import SeedOption
+from mechassay.cli.command import SeedOption, command
+from mechassay.runs.circuits import CircuitsJob
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -18,14 +17,12 @@ if TYPE_CHECKING:
 
 app = typer.Typer(help="Models whose circuit is known.", no_args_is_help=True)
 
-METHODS = ["eap", "eap-ig-inputs", "eap-ig-activations", "ifr", "exact", "random"]
+METHODS = ("eap", "eap-ig-inputs", "eap-ig-activations", "ifr", "exact", "random")
 
 
 @app.command("list")
 def list_truths() -> None:
-    """The models, their circuits for each ablation, how clear these are,
-    and the folder that any command takes as a model.
-    """
+    """The models, their circuits for each ablation, how clear these are, and their folders."""
     from rich.console import Console
 
     from mechassay.truth.models import load_truth, truth_folder, truth_names
@@ -146,81 +143,16 @@ def train_truth(
     typer.echo(f"Written: {output}; `mechassay truth verify {output}` verifies it on other pairs.")
 
 
-@app.command("recover")
-def recover(
-    name: Annotated[
-        list[str] | None, typer.Option("--name", "-n", help="Ground truth; all if not given.")
-    ] = None,
-    method: Annotated[
-        list[str], typer.Option("--method", "-M", help="Method; repeat for several.")
-    ] = METHODS,
-    ablation: Annotated[str, typer.Option(help="What ablated edges carry.")] = "counterfactual",
-    limit: Annotated[int, typer.Option(help="Pairs to find circuits on.")] = 50,
-    profile: Annotated[
-        str,
-        typer.Option(help="strict, or mib-2025 (ten greedy circuits, as the benchmark's code)."),
-    ] = "strict",
-    seed: SeedOption = 0,
-) -> None:
-    """Which methods find the known circuit: AUROC with its interval over edges,
-    AUPRC, and precision at the true size.
-
-    Edges rank by magnitude; those of information flow routes in the order in which their circuit
-    grows.
-    """
-    from rich.console import Console
-
-    from mechassay.circuits.ablation import ablate
-    from mechassay.circuits.methods import METHODS as KNOWN
-    from mechassay.circuits.metrics import by_edge
-    from mechassay.circuits.recovery import recovery_of
-    from mechassay.errors import UnknownName
-    from mechassay.report.tables import Table, print_tables
-    from mechassay.report.text import interval, number
-    from mechassay.truth.models import load_truth, truth_names
-    from mechassay.truth.verify import ABLATIONS
-
-    if profile not in ("strict", "mib-2025"):
-        raise UnknownName("profile", profile, ("strict", "mib-2025"))
-    methods = {text: KNOWN.make(text) for text in method}
-    grids: list[Table] = []
-    for each in name or truth_names():
-        truth = load_truth(each)
-        if ablation not in truth.circuits:
-            if name or ablation not in ABLATIONS:
-                raise UnknownName("ablation", ablation, truth.circuits)
-            typer.echo(f"{each}: no verified circuit for {ablation} ablation.", err=True)
-            continue
-        batch = ablate(
-            truth.model, truth.task.pairs("train", truth.model, limit=limit, seed=seed), ablation
-        )
-        rows: list[tuple[str, ...]] = []
-        for text, made in methods.items():
-            scores = by_edge(made.score(truth.model, batch))
-            found = recovery_of(
-                scores,
-                truth.circuits[ablation],
-                by="magnitude",
-                profile="strict" if profile == "strict" else "mib-2025",
-            )
-            low, high, _ = found.auroc_interval
-            rows.append(
-                (
-                    text,
-                    interval(found.auroc, low, high),
-                    number(found.auprc),
-                    number(found.r_precision),
-                )
-            )
-        size = f"{len(truth.circuits[ablation])} of {truth.model.graph.n_edges} edges"
-        grids.append(
-            Table.of(
-                f"{each}, {ablation}: {size}",
-                ("method", "AUROC", "AUPRC", "precision at the true size"),
-                tuple(rows),
-            )
-        )
-    print_tables(grids, Console())
+app.command("recover")(
+    command(
+        CircuitsJob,
+        output="runs/recovery",
+        help="Which methods find the known circuit: `circuits run` on all ground truths, with AUROC"
+        " and its interval over edges, AUPRC, and precision at the true size.",
+        without=("tasks", "scores", "stage"),
+        defaults={"models": ("truth",), "methods": METHODS, "train_limit": 50},
+    )
+)
 
 
 def _say(found: Mapping[str, Verification]) -> None:
@@ -239,9 +171,7 @@ def _say(found: Mapping[str, Verification]) -> None:
 
 
 def _rarest(done: Verification) -> str:
-    """The claimed edge that exceeds the edges outside in the fewest pairs;
-    nothing where that is undefined.
-    """
+    """The claimed edge that exceeds those outside in the fewest pairs, if that is defined."""
     inside = done.claimed.edges
     shares, in_pair = done.shares[inside], done.shares_in_pair[inside]
     if not len(shares) or bool(shares.isnan().any()):

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from torch import Tensor
 
 from mechassay.errors import BadFile
 
@@ -63,3 +64,25 @@ def load_archive(path: Path) -> Any:
             else reason.splitlines()[0][:160]
         )
         raise BadFile(f"{path}: not a readable PyTorch archive of plain data ({reason}).") from None
+
+
+def checked_tensor(
+    path: Path, name: str, given: Any, shape: tuple[int, ...], *, floating: bool
+) -> Tensor:
+    """The tensor, if it is one of this shape, of floats or booleans, that is stored in full.
+
+    Raises:
+        BadFile: it is not.
+    """
+    if not isinstance(given, Tensor) or given.layout != torch.strided or given.device.type != "cpu":
+        raise BadFile(f"{path}: {name} is not an ordinary tensor.")
+    if tuple(given.shape) != shape:
+        raise BadFile(f"{path}: {name} has shape {tuple(given.shape)}; expected {shape}.")
+    if given.is_floating_point() != floating or (not floating and given.dtype != torch.bool):
+        kind, held = "floating-point" if floating else "boolean", str(given.dtype)
+        raise BadFile(
+            f"{path}: {name} holds {held.removeprefix('torch.')}; expected {kind} values."
+        )
+    if given.untyped_storage().nbytes() < given.numel() * given.element_size():
+        raise BadFile(f"{path}: {name} claims more values than the file holds.")
+    return given.detach().contiguous()

@@ -2,10 +2,9 @@
 
 Differences of what each live writer wrote fill two buffers layer by layer, one for all columns and
 one for the last column; each distinct reader's stream is the reference stream plus a sum of rows.
-Columns before the first difference of clean and reference prompts are never touched. Examples whose
-clean and reference prompts begin alike may share what follows up to where they part, too: a
-circuit's keys and values at those columns (`Prefix`) are all that later columns need. See
-`circuit_plan` for what is decided beforehand, and `reference` for the slow version of the same.
+Columns before the first difference of clean and reference prompts are never touched. Examples that
+share more than that share a circuit's keys and values there (`Prefix`). See `circuit_plan` for what
+is decided beforehand, and `reference` for the slow version of the same.
 """
 
 from __future__ import annotations
@@ -33,9 +32,7 @@ from mechassay.models.node_forward import run_shared, shared_by_all_readers
 from mechassay.models.trace import Contrast
 
 SHARED_ABOVE = 0.4
-"""Share of live writers above which running whole sublayers
-on one stream beats running live heads alone.
-"""
+"""Share of live writers above which whole sublayers on one stream beat live heads alone."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -104,15 +101,10 @@ def circuit_runner(
 def run_circuit(
     decoder: Decoder, contrast: Contrast, plan: Plan, prefix: Prefix | None = None
 ) -> Readout:
-    """The circuit's logits at the last column of a batch.
-
-    Args:
-        prefix: what the circuit computed before the contrast's first column, where it is not the
-            clean run's.
-    """
+    """The circuit's logits at the last column of a batch, after a `prefix` if given."""
     if plan.final is None:
         return contrast.clean.readout(decoder)
-    return _Run(decoder, contrast, plan, prefix).readout()
+    return _CircuitRun(decoder, contrast, plan, prefix).readout()
 
 
 @torch.no_grad()
@@ -123,23 +115,19 @@ def run_prefix(
     rows: Int[Tensor, "batch"],
     before: Prefix | None = None,
 ) -> Prefix:
-    """The circuit's keys and values at all columns of beginnings of prompts,
-    for prompts that go on from them.
+    """A circuit's keys and values at the columns of prefixes, which go on from others (`before`).
 
-    Args:
-        rows: which of the beginnings each of those prompts has.
-        before: what the beginnings themselves go on from.
+    `rows` says which of the prefixes each of the prompts has that go on from them.
     """
-    run = _Run(decoder, contrast, plan, before, beginning=True)
+    run = _CircuitRun(decoder, contrast, plan, before, is_prefix=True)
     run.layers()
     return Prefix(contrast.start + run.n_columns, run.parts, rows)
 
 
-class _Run:
+class _CircuitRun:
     """One circuit on one batch: two buffers of differences, filled layer by layer.
 
-    A beginning has no answer: nothing is done for its last column alone, and keys and values are
-    kept.
+    A prefix has no answer: nothing is done for its last column alone, and keys and values are kept.
     """
 
     def __init__(
@@ -149,14 +137,10 @@ class _Run:
         plan: Plan,
         prefix: Prefix | None = None,
         *,
-        beginning: bool = False,
+        is_prefix: bool = False,
     ) -> None:
-        self.decoder, self.contrast, self.prefix, self.beginning = (
-            decoder,
-            contrast,
-            prefix,
-            beginning,
-        )
+        self.decoder, self.contrast = decoder, contrast
+        self.prefix, self.is_prefix = prefix, is_prefix
         self.plan = plan.to(contrast.other.embed.device, contrast.other.embed.dtype)
         self.parts: dict[tuple[int, bool, int], Tensor] = {}
         self.reference, self.start = contrast.other, contrast.start
@@ -169,23 +153,18 @@ class _Run:
     def readout(self) -> Readout:
         self.layers()
         assert self.plan.final is not None
-        return self.decoder.readout(
-            self._stream(self.plan.final, self.reference.final, last=True)[0, :, 0]
-        )
+        final = self._stream(self.plan.final, self.reference.final, last=True)
+        return self.decoder.readout(final[0, :, 0])
 
     def layers(self) -> None:
         """Everything below the logits."""
-        plan = self.plan
+        plan, clean, reference = self.plan, self.contrast.clean, self.reference
         if plan.input_level:
-            self._difference(
-                self.contrast.clean.embed,
-                self.reference.embed,
-                plan.input_keep,
-                wide=plan.input_level == ALL,
-            )
+            wide = plan.input_level == ALL
+            self._difference(clean.embed, reference.embed, plan.input_keep, wide=wide)
         for index, layer in enumerate(plan.layers):
             self._heads(index, layer)
-            if layer.mlp_level == ALL or (layer.mlp_level and not self.beginning):
+            if layer.mlp_level == ALL or (layer.mlp_level and not self.is_prefix):
                 self._mlp(index, layer)
 
     def _suffix(self, x: Tensor) -> Tensor:
@@ -202,15 +181,13 @@ class _Run:
 
     def _copy_last(self, difference: Float[Tensor, "n batch pos d_model"]) -> None:
         """What is read at all columns is read at the last one, too."""
-        if not self.beginning:
+        if not self.is_prefix:
             self._room(len(difference), wide=False)[:] = difference[:, :, -1:]
 
     def _difference(
         self, after: Tensor, before: Tensor, keep: Bool[Tensor, "d_model"] | None, *, wide: bool
     ) -> None:
-        """What one writer changes, at all columns or at the last one;
-        of longer runs [batch, columns, d_model] their last columns.
-        """
+        """What one writer changes, at all columns or at the last one; runs may be longer."""
         room = self._room(1, wide=wide)
         torch.sub(after[:, -room.shape[2] :], before[:, -room.shape[2] :], out=room[0])
         _mask(room, keep)
@@ -231,28 +208,24 @@ class _Run:
         if not len(layer.order):
             return
         attention, reference = self.decoder.layers[index].attention, self.reference.layers[index]
-        wide = (
-            None
-            if layer.wide is None
-            else attention.norm(self._stream(layer.wide, reference.before, last=False))
-        )
-        if self.beginning:
+        wide = narrow = None
+        if layer.wide is not None:
+            wide = attention.norm(self._stream(layer.wide, reference.before, last=False))
+        if self.is_prefix:
             for group in layer.groups:
                 if group.last:
                     self._keys_and_values(index, group, wide)
-        narrow = None
-        if layer.narrow is not None and not self.beginning:
+        elif layer.narrow is not None:
             narrow = attention.norm(self._stream(layer.narrow, reference.before, last=True))
-        n_wide, n_last = layer.n_wide, 0 if self.beginning else len(layer.order) - layer.n_wide
+        n_wide, n_last = layer.n_wide, 0 if self.is_prefix else len(layer.order) - layer.n_wide
         if attention.post_norm is None:
             if n_wide:
                 room = self._room(n_wide, wide=True)
                 self._head_changes(index, layer, wide, narrow, room, last=False)
                 self._copy_last(room)
             if n_last:
-                self._head_changes(
-                    index, layer, wide, narrow, self._room(n_last, wide=False), last=True
-                )
+                room = self._room(n_last, wide=False)
+                self._head_changes(index, layer, wide, narrow, room, last=True)
             return
         at_all, at_last = (
             buffer.new_empty((n, *buffer.shape[1:]))
@@ -261,20 +234,12 @@ class _Run:
         for last, changes in enumerate((at_all, at_last)):
             if len(changes):
                 self._head_changes(index, layer, wide, narrow, changes, last=bool(last))
-        assert (
-            reference.attended is not None
-            and layer.wide_patterns is not None
-            and layer.last_patterns is not None
-        )
-        self._place(index, layer.wide_patterns, at_all, reference.attended, wide=True)
-        if not self.beginning:
-            self._place(
-                index,
-                layer.last_patterns,
-                torch.cat((at_all[:, :, -1:], at_last)),
-                reference.attended[:, -1:],
-                wide=False,
-            )
+        base, patterns = reference.attended, (layer.wide_patterns, layer.last_patterns)
+        assert base is not None and patterns[0] is not None and patterns[1] is not None
+        self._place(index, patterns[0], at_all, base, wide=True)
+        if not self.is_prefix:
+            changes = torch.cat((at_all[:, :, -1:], at_last))
+            self._place(index, patterns[1], changes, base[:, -1:], wide=False)
 
     def _head_changes(
         self,
@@ -286,26 +251,18 @@ class _Run:
         *,
         last: bool,
     ) -> None:
-        """Into `out`: what the heads that are read at all columns, or at the last one alone,
-        write there beyond the reference run.
-        """
+        """Into `out`: what heads read at all columns, or the last alone, change there."""
         reference, clean = self.reference.layers[index], self.contrast.clean.layers[index]
-        order, n_wide = layer.order, layer.n_wide
-        heads, columns = (
-            (order[n_wide:], slice(-1, None)) if last else (order[:n_wide], slice(None))
-        )
+        chosen = slice(layer.n_wide, None) if last else slice(None, layer.n_wide)
+        heads, columns = layer.order[chosen], slice(-1, None) if last else slice(None)
         change = (self._suffix(clean.z)[:, heads] - reference.z[:, heads])[:, :, columns]
         for group in layer.groups:
             if group.last is last:
                 z = self._attend(index, group, wide, narrow)
                 change[:, group.places] = z - reference.z[:, group.heads][:, :, columns]
         self.decoder.head_outputs(index, change, heads, out=out)
-        _mask(
-            out,
-            None
-            if layer.heads_keep is None
-            else (layer.heads_keep[n_wide:] if last else layer.heads_keep[:n_wide]),
-        )
+        if layer.heads_keep is not None:
+            _mask(out, layer.heads_keep[chosen])
 
     def _place(
         self,
@@ -316,9 +273,7 @@ class _Run:
         *,
         wide: bool,
     ) -> None:
-        """Virtual writers after a post-norm:
-        the wide and the last-column buffer hold different ones.
-        """
+        """Virtual writers after a post-norm: the two buffers hold different ones."""
         if len(patterns):
             post_norm = self.decoder.layers[index].attention.post_norm
             assert post_norm is not None
@@ -328,25 +283,13 @@ class _Run:
     def _attend(
         self, index: int, group: HeadGroup, wide: Tensor | None, narrow: Tensor | None
     ) -> Float[Tensor, "batch n pos d_head"]:
-        attention = self.decoder.layers[index].attention
         reference, clean = self.reference.layers[index], self.contrast.clean.layers[index]
         heads, columns = group.heads, slice(-1, None) if group.last else slice(None)
-        old_q, clean_q = (
-            reference.q[:, heads][:, :, columns],
-            self._suffix(clean.q)[:, heads][:, :, columns],
-        )
-        q = self._slot(
-            group.slots[0],
-            attention.q,
-            heads,
-            old_q,
-            clean_q,
-            narrow if group.last else wide,
-            index,
-        )
-        return self.decoder.attend(
-            index, q, *self._keys_and_values(index, group, wide), self.contrast.ctx
-        )
+        old, new = (x[:, heads][:, :, columns] for x in (reference.q, self._suffix(clean.q)))
+        streams, projection = narrow if group.last else wide, self.decoder.layers[index].attention.q
+        q = self._slot(group.slots[0], projection, heads, old, new, streams, index)
+        k, v = self._keys_and_values(index, group, wide)
+        return self.decoder.attend(index, q, k, v, self.contrast.ctx)
 
     def _keys_and_values(
         self, index: int, group: HeadGroup, wide: Tensor | None
@@ -355,28 +298,21 @@ class _Run:
         attention = self.decoder.layers[index].attention
         reference, clean = self.reference.layers[index], self.contrast.clean.layers[index]
         shared = group.heads // attention.group
-        old_k, old_v, clean_k, clean_v = (
-            x[:, shared] for x in (reference.k, reference.v, clean.k, clean.v)
-        )
-        k = self._slot(
-            group.slots[1],
-            attention.k,
-            shared,
-            old_k,
-            clean_k,
-            wide,
-            index,
-            part=(index, group.last, 1),
-        )
-        v = self._slot(
-            group.slots[2],
-            attention.v,
-            shared,
-            old_v,
-            clean_v,
-            wide,
-            index,
-            part=(index, group.last, 2),
+        k, v = (
+            self._slot(
+                group.slots[slot],
+                projection,
+                shared,
+                old[:, shared],
+                new[:, shared],
+                wide,
+                index,
+                part=(index, group.last, slot),
+            )
+            for slot, projection, old, new in (
+                (1, attention.k, reference.k, clean.k),
+                (2, attention.v, reference.v, clean.v),
+            )
         )
         return k, v
 
@@ -392,11 +328,9 @@ class _Run:
         *,
         part: tuple[int, bool, int] | None = None,
     ) -> Float[Tensor, "batch n pos d_head"]:
-        """Queries, keys or values of a group of heads
-        (`reference` is a fresh copy and is filled in).
+        """Queries, keys or values of a group of heads, into `reference`, a fresh copy.
 
-        Args:
-            part: the name of these keys (1) or values (2) in a `Prefix`; None for queries.
+        `part` names these keys (1) or values (2) in a `Prefix`; it is None for queries.
         """
         if len(plan.clean):
             reference[:, plan.clean] = clean[:, plan.clean]
@@ -406,14 +340,13 @@ class _Run:
             raw = streams.new_empty((*streams.shape[1:3], len(places), projection.weight.shape[1]))
             for stream, mine in plan.readers:
                 chosen = heads[places[mine]]
+                weight = projection.weight[chosen].flatten(0, 1)
                 bias = None if projection.bias is None else projection.bias[chosen].flatten()
-                raw[:, :, mine] = F.linear(
-                    streams[stream], projection.weight[chosen].flatten(0, 1), bias
-                ).unflatten(-1, (len(chosen), -1))
+                projected = F.linear(streams[stream], weight, bias)
+                raw[:, :, mine] = projected.unflatten(-1, (len(chosen), -1))
             start = self.start + self.n_columns - raw.shape[1]
-            if part is not None and part[2] == 2:
-                ready = raw.transpose(1, 2)
-            else:
+            ready = raw.transpose(1, 2)
+            if part is None or part[2] != 2:
                 ready = self.decoder.rotate(
                     index, raw, self.contrast.ctx, is_key=part is not None, start=start
                 )
@@ -424,7 +357,7 @@ class _Run:
                     before = self.prefix.parts[part]
                     first = self.prefix.stop - before.shape[2]
                     reference[:, places, first : self.prefix.stop] = before[self.prefix.rows]
-                if self.beginning:
+                if self.is_prefix:
                     self.parts[part] = reference[:, places, first:]
         return reference
 

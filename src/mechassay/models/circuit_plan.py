@@ -2,27 +2,24 @@
 
 In a circuit C every reader v sees
 
-    x_v = R'_v + sum over in-circuit edges (u, v) of (a^C_u - a'_u),
+    x_v = R'_v + sum over in-circuit edges (u, v) of n_u * (a^C_u - a'_u),
 
-where R' is the stream of the reference run (which ablated edges carry) and a' what was written
-in it. So only what differs from the reference has to be computed:
+where R' is the stream of the reference run (which ablated edges carry), a' what was written in it,
+and n_u the neurons of u that are in. So only what differs from the reference has to be computed:
 
   * a writer on no in-circuit path from `input` to `logits` keeps its reference value;
   * a head's query, key or value without live in-edges comes from the reference run's cache;
-  * a reader that sees every writer at its clean value comes from the clean run's cache (the full
-    circuit costs nothing);
+  * a reader that sees every writer at its clean value comes from the clean run's cache;
   * what only the last column reads is computed at the last column;
   * readers with the same in-edges share one stream;
-  * a sum over few writers is a gather, over many a GEMM.
-
-An edge may carry some of a writer's neurons alone: n_u * (a^C_u - a'_u), with n_u in {0, 1}^d_model
-the same on all edges of u. What the writer adds is then masked once, before it enters any sum.
+  * a sum over few writers is a gather, over many a GEMM;
+  * what a writer adds is masked by n_u once, before it enters any sum.
 
 All that is decided here once per circuit; `circuit_forward.run_circuit` executes the plan on a
 batch. With a post-norm P (Gemma) the heads of a layer enter the stream as P(sum). Each distinct set
 p of a layer's heads that some reader sees becomes one virtual writer, P(o' + sum_{h in p} n_h *
-(a_h - a'_h)) - P(o'), and the rest is unchanged. So a head's neurons are dimensions of what its W_O
-gives, before P; an MLP's are those of what enters the stream, after its own post-norm.
+(a_h - a'_h)) - P(o'). So a head's neurons are dimensions of what its W_O gives, before P; an MLP's
+are those of what enters the stream, after its own post-norm.
 """
 
 from __future__ import annotations
@@ -64,27 +61,18 @@ class Mix:
     def of(rows: np.ndarray) -> Mix:
         """From coefficients [sums, buffer rows] in {0, 1}."""
         used = int(np.flatnonzero(rows.any(axis=0)).max(initial=-1)) + 1
-        rows = rows[:, :used]
-        counts = rows.sum(axis=1)
-        dense = (
-            torch.from_numpy(rows.astype(np.float32))
-            if rows.size and rows.mean() > GATHER_BELOW
-            else None
-        )
-        offsets = torch.from_numpy(np.concatenate(([0], np.cumsum(counts)[:-1])).astype(np.int64))
-        return Mix(
-            len(rows), torch.from_numpy(np.nonzero(rows)[1].astype(np.int64)), offsets, dense
-        )
+        rows, dense = rows[:, :used], None
+        if rows.size and rows.mean() > GATHER_BELOW:
+            dense = torch.from_numpy(rows.astype(np.float32))
+        offsets = np.concatenate(([0], np.cumsum(rows.sum(axis=1))[:-1]))
+        return Mix(len(rows), _index(np.nonzero(rows)[1]), _index(offsets), dense)
 
 
 @dataclass(frozen=True, eq=False)
 class SlotPlan:
-    """Where the queries (keys, values) of a group of heads come from; the rest are the reference's.
+    """Places in a group of heads whose queries (keys, values) are clean, or computed.
 
-    Attributes:
-        clean: places in the group taken from the clean run.
-        computed: places in the group computed here.
-        readers: each sum that is projected from, and which of the computed places read it.
+    `readers` has each sum that is projected from, and which of the computed places read it.
     """
 
     clean: Tensor
@@ -94,9 +82,7 @@ class SlotPlan:
 
 @dataclass(frozen=True, eq=False)
 class HeadGroup:
-    """Heads of one layer that are read at the same columns;
-    `places` are theirs among all such heads.
-    """
+    """Heads of one layer read at the same columns; `places` are theirs among all such heads."""
 
     heads: Tensor
     places: Tensor
@@ -116,8 +102,9 @@ class LayerPlan:
         order: heads in buffer order, those read at all columns first; `n_wide` of them.
         mlp_from_clean: the MLP's output is the clean run's.
         mlp_level: columns at which the MLP is read.
-        mlp: the sum the MLP reads. heads_keep, mlp_keep: neurons that are in, of the heads in
-        buffer order and of the MLP; None where all are.
+        mlp: the sum the MLP reads.
+        heads_keep, mlp_keep: neurons that are in, of the heads in buffer order and of the MLP; None
+            where all are.
     """
 
     wide: Mix | None
@@ -136,9 +123,7 @@ class LayerPlan:
 
 @dataclass(frozen=True, eq=False)
 class Plan:
-    """A compiled circuit. `final` is None where the logits are the clean run's.
-    Its indices are on `device`; there, coefficients are in `dtype`.
-    """
+    """A compiled circuit. `final` is None where the logits are the clean run's."""
 
     input_level: int
     input_keep: Bool[Tensor, "d_model"] | None
@@ -177,9 +162,7 @@ def compile_circuit(
     *,
     post_norm: bool = False,
 ) -> Plan:
-    """Decide what running the circuit of `edges` takes, which carry `neurons` (None:
-    all). Edges on no path are ignored.
-    """
+    """What running the circuit of `edges` takes, which carry `neurons` (None: all)."""
     mask = graph.carrying(edges, neurons).numpy()
     keep = _Keep(graph.n_writers, neurons)
     clean_reader, clean_writer = _clean(graph, mask, keep.whole)
@@ -191,25 +174,15 @@ def compile_circuit(
         _plan_layer(graph, layer, mask, level, clean_reader, clean_writer, rows, keep)
         for layer in range(graph.n_layers)
     ]
-    final = (
-        None if clean_reader[graph.logits] else Mix.of(rows.combine(mask[:, [graph.logits]], LAST))
-    )
+    final = None
+    if not clean_reader[graph.logits]:
+        final = Mix.of(rows.combine(mask[:, [graph.logits]], LAST))
     computed = (level > NONE) & ~clean_writer
-    mlps = (
-        np.array([graph.mlp_writer(layer) for layer in range(graph.n_layers)])
-        if graph.mlp
-        else np.array([], dtype=int)
-    )
+    mlps = [graph.mlp_writer(layer) for layer in range(graph.n_layers)] if graph.mlp else []
     n_mlps = int(computed[mlps].sum())
+    n_heads = int(computed[1:].sum()) - n_mlps
     return Plan(
-        input_level,
-        keep.of(0),
-        tuple(layers),
-        final,
-        rows.n_wide,
-        rows.n_last,
-        int(computed[1:].sum()) - n_mlps,
-        n_mlps,
+        input_level, keep.of(0), tuple(layers), final, rows.n_wide, rows.n_last, n_heads, n_mlps
     )
 
 
@@ -218,11 +191,9 @@ class _Keep:
 
     def __init__(self, n_writers: int, neurons: Bool[Tensor, "writers d_model"] | None) -> None:
         self.neurons = None if neurons is None else neurons.cpu()
-        self.whole = (
-            np.ones(n_writers, dtype=bool)
-            if self.neurons is None
-            else self.neurons.all(dim=1).numpy()
-        )
+        self.whole = np.ones(n_writers, dtype=bool)
+        if self.neurons is not None:
+            self.whole = self.neurons.all(dim=1).numpy()
 
     def of(self, writers: int | np.ndarray) -> Tensor | None:
         """The neurons of one or several writers; None where all of them are in."""
@@ -230,9 +201,7 @@ class _Keep:
 
 
 def _clean(graph: Graph, mask: np.ndarray, whole: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Readers and writers that have their clean values:
-    those which see whole clean writers, and all of them.
-    """
+    """Readers that see whole clean writers, and writers all of whose readers are such."""
     readers = np.zeros(graph.n_readers, dtype=bool)
     writers = np.zeros(graph.n_writers + 1, dtype=bool)
     writers[0] = True
@@ -295,9 +264,7 @@ class _BufferRows:
         self.n_last += len(last_sets)
 
     def combine(self, columns: np.ndarray, level: int) -> np.ndarray:
-        """Coefficients [readers, buffer rows] of readers given
-        as mask columns [writers, readers].
-        """
+        """Coefficients [readers, buffer rows] of readers, as mask columns [writers, readers]."""
         place = self.wide_of if level == ALL else self.last_of
         out = np.zeros((columns.shape[1], self.n_wide if level == ALL else self.n_last), dtype=bool)
         plain = np.flatnonzero(place >= 0)
@@ -322,10 +289,8 @@ def _plan_layer(
 ) -> LayerPlan:
     heads = np.arange(graph.heads(layer).start, graph.heads(layer).stop)
     by_slot = np.arange(graph.slots(layer).start, graph.slots(layer).stop).reshape(3, -1)
-    order = np.concatenate(
-        (np.flatnonzero(level[heads] == ALL), np.flatnonzero(level[heads] == LAST))
-    )
-    n_wide = int((level[heads] == ALL).sum())
+    at_all, at_last = (np.flatnonzero(level[heads] == kind) for kind in (ALL, LAST))
+    order, n_wide = np.concatenate((at_all, at_last)), len(at_all)
     halves = [order[:n_wide], order[n_wide:]]
     places = [np.flatnonzero(~clean_writer[heads[half]]) for half in halves]
     computed = [half[place] for half, place in zip(halves, places, strict=True)]
@@ -349,23 +314,16 @@ def _plan_layer(
         for slot in range(3):
             readers = by_slot[slot, group]
             row = narrow_row if slot == 0 and last else wide_row
-            here = np.isin(readers, from_sums(slot, group))
-            rows_read = np.array([row[reader] for reader in readers[here]], dtype=int)
-            slots.append(
-                SlotPlan(
-                    _index(np.flatnonzero(clean_reader[readers])),
-                    _index(np.flatnonzero(here)),
-                    tuple(
-                        (int(sum_), _index(np.flatnonzero(rows_read == sum_)))
-                        for sum_ in np.unique(rows_read)
-                    ),
-                )
+            summed = np.isin(readers, from_sums(slot, group))
+            rows_read = np.array([row[reader] for reader in readers[summed]], dtype=int)
+            sums = tuple(
+                (int(number), _index(np.flatnonzero(rows_read == number)))
+                for number in np.unique(rows_read)
             )
-        groups.append(
-            HeadGroup(
-                _index(group), _index(places[last]), bool(last), (slots[0], slots[1], slots[2])
-            )
-        )
+            clean = _index(np.flatnonzero(clean_reader[readers]))
+            slots.append(SlotPlan(clean, _index(np.flatnonzero(summed)), sums))
+        q, k, v = slots
+        groups.append(HeadGroup(_index(group), _index(places[last]), bool(last), (q, k, v)))
 
     wide_patterns = last_patterns = None
     if rows.post_norm:
@@ -373,21 +331,16 @@ def _plan_layer(
         writers = heads[order]
         wide_sets, last_sets = (_sets(mask, writers, below[kind]) for kind in (ALL, LAST))
         rows.add_patterns(writers, n_wide, wide_sets, last_sets)
-        wide_patterns, last_patterns = (
-            _coefficients(wide_sets[:, :n_wide]),
-            _coefficients(last_sets),
-        )
+        wide_patterns = torch.from_numpy(wide_sets[:, :n_wide].astype(np.float32))
+        last_patterns = torch.from_numpy(last_sets.astype(np.float32))
     else:
         rows.add(heads[order], level)
 
     mlp_level, mlp_from_clean, mlp, mlp_keep = NONE, False, None, None
     if graph.mlp:
         writer, reader = graph.mlp_writer(layer), graph.mlp_reader(layer)
-        mlp_level, mlp_from_clean, mlp_keep = (
-            int(level[writer]),
-            bool(clean_writer[writer]),
-            keep.of(writer),
-        )
+        mlp_level, mlp_from_clean = int(level[writer]), bool(clean_writer[writer])
+        mlp_keep = keep.of(writer)
         if mlp_level and not mlp_from_clean:
             mlp = Mix.of(rows.combine(mask[:, [reader]], mlp_level))
         rows.add(np.array([writer]), level)
@@ -411,9 +364,8 @@ def _readers_below(
     graph: Graph, layer: int, level: np.ndarray, clean_reader: np.ndarray, clean_writer: np.ndarray
 ) -> dict[int, np.ndarray]:
     """Readers after a layer's heads that will sum writers, by the columns at which they do."""
-    below = np.arange(
-        graph.mlp_reader(layer) if graph.mlp else graph.slots(layer).stop, graph.n_readers
-    )
+    first = graph.mlp_reader(layer) if graph.mlp else graph.slots(layer).stop
+    below = np.arange(first, graph.n_readers)
     owner = graph.reader_owner.numpy()[below]
     wanted = np.append(level, LAST)[owner]
     wanted[clean_reader[below] | np.append(clean_writer, False)[owner]] = NONE
@@ -427,10 +379,6 @@ def _sets(mask: np.ndarray, writers: np.ndarray, readers: np.ndarray) -> np.ndar
         return np.zeros((0, len(writers)), dtype=bool)
     sets = np.unique(mask[np.ix_(writers, readers)].T, axis=0)
     return sets[sets.any(axis=1)]
-
-
-def _coefficients(sets: np.ndarray) -> Tensor:
-    return torch.from_numpy(sets.astype(np.float32))
 
 
 def _unique(

@@ -1,9 +1,8 @@
 """What ablated writers write when that is no run of the model: zeros, means, learned vectors.
 
-A counterfactual run gives ablated edges something the model really computed. Otherwise every
-writer has a constant, the same for all examples, either at every position or one for each
-position (counted from the first real token; beyond the last one known, the last is taken).
-A head's constant is its mix of values z, d_head wide, so what it writes is W_O z.
+Every writer has a constant, the same for all examples, either at every position or one for each
+position (counted from the first real token; beyond the last one known, the last is taken). A head's
+constant is its mix of values z, d_head wide, so what it writes is W_O z.
 """
 
 from __future__ import annotations
@@ -21,12 +20,7 @@ from mechassay.pairs import Batch
 
 @dataclass(frozen=True, eq=False)
 class Constants:
-    """A constant for every writer.
-
-    Attributes:
-        name: the kind of ablation, for records.
-        embed, z, mlp: of the input, the heads and the MLPs; the axis `known` is 1, or positions.
-    """
+    """A constant for every writer, by the kind of ablation (`name`); `known` is 1, or positions."""
 
     name: str
     embed: Float[Tensor, "known d_model"]
@@ -71,10 +65,9 @@ class Constants:
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class ConstantBatch(Batch):
-    """Pairs whose ablated edges carry constants in place of the counterfactual run.
+    """Pairs whose ablated edges carry constants in place of the counterfactual run."""
 
-    Made by `mechassay.circuits.ablate`; everything that takes a `Batch` takes it.
-    """
+    # Made by `mechassay.circuits.ablate`; everything that takes a `Batch` takes it.
 
     constants: Constants
 

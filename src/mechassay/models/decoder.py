@@ -3,13 +3,10 @@
     embed -> for each layer: norm, q/k/v per head, rotary, attention mix, W_O, [post-norm],
              norm, MLP, [post-norm] -> final norm -> unembed
 
-Families differ by data alone: which norm, which rotary table, gated MLP or not, blocks in
-parallel or in sequence, post-norms, soft-caps, windows. The functions here are the pieces
-that attribution and circuit evaluation put together in their own order; biases of W_O belong
-to no writer and are constants. Weights are views of the original parameters, never copies
-(except where a fused layout forbids it).
-
-Batches are left-padded: every prompt ends in the last column (see `pairs.Batch`).
+Families differ by data alone. Attribution and circuit evaluation put the pieces together in their
+own order; biases of W_O belong to no writer and are constants. Weights are views of the original
+parameters (except where a fused layout forbids it). Batches are left-padded: every prompt ends in
+the last column (see `pairs.Batch`).
 """
 
 from __future__ import annotations
@@ -27,9 +24,7 @@ from torch import Tensor
 from mechassay.graph import Graph
 
 Rotary = Callable[[Tensor, Tensor], tuple[Tensor, Tensor]]
-"""(a tensor giving dtype and device, position ids [batch,
-pos]) -> cos, sin [batch, pos, rotary dims].
-"""
+"""(a tensor giving dtype and device, positions [batch, pos]) -> cos, sin [batch, pos, rotary]."""
 
 
 def at_least_fp32(x: Tensor) -> Tensor:
@@ -61,10 +56,8 @@ class Norm:
     def __call__(self, x: Float[Tensor, "*lead d"]) -> Float[Tensor, "*lead d"]:
         if self.centred and not self.frozen:
             wide = at_least_fp32(x)
-            weight, bias = (
-                self.weight.to(wide.dtype),
-                None if self.bias is None else self.bias.to(wide.dtype),
-            )
+            weight = self.weight.to(wide.dtype)
+            bias = None if self.bias is None else self.bias.to(wide.dtype)
             return F.layer_norm(wide, wide.shape[-1:], weight, bias, self.eps).to(x.dtype)
         return self.scaled(self.normalise(x)).to(x.dtype)
 
@@ -115,17 +108,15 @@ class Projection:
     def __call__(
         self, x: Float[Tensor, "batch pos d_model"]
     ) -> Float[Tensor, "batch pos heads d_head"]:
-        heads, width, _ = self.weight.shape
+        heads, width, d_model = self.weight.shape
         bias = None if self.bias is None else self.bias.reshape(-1)
-        return F.linear(x, self.weight.reshape(heads * width, -1), bias).unflatten(
-            -1, (heads, width)
-        )
+        out = F.linear(x, self.weight.reshape(heads * width, d_model), bias)
+        return out.unflatten(-1, (heads, width))
 
 
 @dataclass(frozen=True, eq=False)
 class Attention:
-    """One layer's attention. `out` maps head h's mix z_h to z_h @ out[h];
-    `out_bias` belongs to no head.
+    """One layer's attention. `out` maps head h's mix z_h to z_h @ out[h]; `out_bias` is no head's.
 
     `softmax` and `credit` (of queries, keys and values) are set where gradients follow other rules.
     """
@@ -158,11 +149,10 @@ class Attention:
 
 @dataclass(frozen=True, eq=False)
 class Mlp:
-    """One layer's MLP: down(act(up(x))), or down(act(gate(x)) * up(x)) where gated;
-    weights [out, in].
+    """One layer's MLP: down(act(up(x))), or down(act(gate(x)) * up(x)) where gated.
 
-    `credit` (of the gate's and the up projection's outputs) is set where gradients follow other
-    rules.
+    Weights are [out, in]. `credit` (of the gate's and the up projection's outputs) is set where
+    gradients follow other rules.
     """
 
     norm: Norm
@@ -208,17 +198,15 @@ class Context:
 
     def repeat(self, times: int) -> Context:
         """The context of the batch repeated `times` times along its first axis."""
-        return Context(
-            self.position_ids.repeat(times, 1),
-            {
-                kind: (cos.repeat(times, 1, 1), sin.repeat(times, 1, 1))
-                for kind, (cos, sin) in self.rotary.items()
-            },
-            {
-                window: None if mask is None else mask.repeat(times, 1, 1, 1)
-                for window, mask in self.allowed.items()
-            },
-        )
+        rotary = {
+            kind: (cos.repeat(times, 1, 1), sin.repeat(times, 1, 1))
+            for kind, (cos, sin) in self.rotary.items()
+        }
+        allowed = {
+            window: None if mask is None else mask.repeat(times, 1, 1, 1)
+            for window, mask in self.allowed.items()
+        }
+        return Context(self.position_ids.repeat(times, 1), rotary, allowed)
 
 
 @dataclass(frozen=True, eq=False)
@@ -258,11 +246,9 @@ class Decoder:
     def embed(self, tokens: Int[Tensor, "batch pos"]) -> Float[Tensor, "batch pos d_model"]:
         """What the `input` node writes: token embeddings."""
         rows = F.embedding(tokens, self.embedding)
-        return (
-            rows
-            if self.embed_scale is None
-            else rows * torch.tensor(self.embed_scale, dtype=rows.dtype, device=rows.device)
-        )
+        if self.embed_scale is None:
+            return rows
+        return rows * torch.tensor(self.embed_scale, dtype=rows.dtype, device=rows.device)
 
     def context(self, mask: Bool[Tensor, "batch pos"]) -> Context:
         """Positions, rotary tables and masks for a left-padded batch."""
@@ -271,10 +257,8 @@ class Decoder:
         rotary = {
             kind: table(self.embedding[:1], position_ids) for kind, table in self.rotaries.items()
         }
-        distance = (
-            torch.arange(n, device=mask.device)[:, None]
-            - torch.arange(n, device=mask.device)[None, :]
-        )
+        columns = torch.arange(n, device=mask.device)
+        distance = columns[:, None] - columns[None, :]
         padded = not bool(mask.all())
         allowed: dict[int | None, Tensor | None] = {}
         for window in {layer.attention.window for layer in self.layers}:
@@ -290,26 +274,21 @@ class Decoder:
         self, embeds: Float[Tensor, "batch pos d_model"], ctx: Context, start: int = 0
     ) -> Float[Tensor, "batch pos d_model"]:
         """The residual stream entering layer 0; learned positions belong to no writer."""
-        return (
-            embeds
-            if self.positions is None
-            else embeds + F.embedding(ctx.position_ids[:, start:], self.positions)
-        )
+        if self.positions is None:
+            return embeds
+        return embeds + F.embedding(ctx.position_ids[:, start:], self.positions)
 
     def rotate(
         self, layer: int, raw: Tensor, ctx: Context, *, is_key: bool, start: int = 0
     ) -> Float[Tensor, "batch heads pos d_head"]:
-        """Projected queries or keys [batch, pos, heads, d_head] made ready to attend:
-        q/k norm, rotary.
-        """
+        """Projected queries or keys [batch, pos, heads, d_head] after q/k norm and rotary."""
         attention = self.layers[layer].attention
         norm = attention.k_norm if is_key else attention.q_norm
         x = (raw if norm is None else norm(raw)).transpose(1, 2)
         if attention.rotary is None:
             return x
-        cos, sin = (
-            table[:, None, start : start + x.shape[2]] for table in ctx.rotary[attention.rotary]
-        )
+        columns = slice(start, start + x.shape[2])
+        cos, sin = (table[:, None, columns] for table in ctx.rotary[attention.rotary])
         width = cos.shape[-1]
         turned = x[..., :width]
         first, second = turned.chunk(2, dim=-1)
@@ -324,9 +303,7 @@ class Decoder:
         v: Float[Tensor, "batch kv_heads pos d_head"],
         ctx: Context,
     ) -> Float[Tensor, "batch heads query d_head"]:
-        """Each head's mix of values. Queries are those of the last columns;
-        keys are of all columns.
-        """
+        """Each head's mix of values, for queries of the last columns and keys of all columns."""
         attention = self.layers[layer].attention
         n_query, n_key = q.shape[2], k.shape[2]
         mask = ctx.allowed[attention.window]
@@ -349,16 +326,12 @@ class Decoder:
         if attention.softcap is not None:
             scores = attention.softcap * torch.tanh(scores / attention.softcap)
         if mask is None and n_query > 1:
-            mask = torch.ones(n_query, n_key, dtype=torch.bool, device=q.device).tril(
-                n_key - n_query
-            )
+            mask = torch.ones(n_query, n_key, dtype=torch.bool, device=q.device)
+            mask = mask.tril(n_key - n_query)
         if mask is not None:
             scores = scores.masked_fill(~mask, float("-inf"))
-        wide = at_least_fp32(scores)
-        pattern = (
-            torch.softmax(wide, dim=-1) if attention.softmax is None else attention.softmax(wide)
-        )
-        return pattern.to(v.dtype) @ v
+        softmax = attention.softmax or (lambda x: torch.softmax(x, dim=-1))
+        return softmax(at_least_fp32(scores)).to(v.dtype) @ v
 
     def head_outputs(
         self,
@@ -368,9 +341,7 @@ class Decoder:
         *,
         out: Float[Tensor, "n batch pos d_model"] | None = None,
     ) -> Float[Tensor, "n batch pos d_model"]:
-        """What each of the chosen heads writes, before any post-norm;
-        into `out`, if there is one.
-        """
+        """What each of the chosen heads writes, before any post-norm; into `out` if given."""
         weight = self.layers[layer].attention.out[heads]
         n_batch, n_heads, n_pos, width = z.shape
         flat = z.transpose(0, 1).reshape(n_heads, n_batch * n_pos, width)
@@ -385,11 +356,8 @@ class Decoder:
         """The sum of all heads and the output bias, before any post-norm."""
         attention = self.layers[layer].attention
         heads, width, d_model = attention.out.shape
-        return F.linear(
-            z.transpose(1, 2).flatten(2),
-            attention.out.reshape(heads * width, d_model).t(),
-            attention.out_bias,
-        )
+        weight = attention.out.reshape(heads * width, d_model).t()
+        return F.linear(z.transpose(1, 2).flatten(2), weight, attention.out_bias)
 
     def readout(self, stream: Float[Tensor, "batch d_model"]) -> Readout:
         """Logits, on demand, of final residual-stream vectors."""
@@ -398,10 +366,7 @@ class Decoder:
 
 @dataclass(frozen=True, eq=False)
 class Readout:
-    """The logits of some normed final vectors, computed only where asked for, in fp32 at least.
-
-    For a logit difference only the rows of the unembedding that are needed are touched.
-    """
+    """Logits of some normed final vectors, in fp32 at least, computed only where asked for."""
 
     hidden: Float[Tensor, "batch d_model"]
     decoder: Decoder
@@ -416,11 +381,9 @@ class Readout:
 
     def all(self) -> Float[Tensor, "batch vocab"]:
         """Logits of the whole vocabulary."""
-        return self._capped(
-            at_least_fp32(
-                F.linear(self.hidden, self.decoder.unembedding, self.decoder.unembed_bias)
-            )
-        )
+        decoder = self.decoder
+        logits = F.linear(self.hidden, decoder.unembedding, decoder.unembed_bias)
+        return self._capped(at_least_fp32(logits))
 
     def repeat(self, times: int) -> Readout:
         """The readout of the batch repeated `times` times, copy after copy."""

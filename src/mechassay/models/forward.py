@@ -42,8 +42,7 @@ Given = Callable[[Literal["z", "mlp"], int], Tensor | None]
 
 @dataclass(frozen=True, eq=False)
 class LayerTrace:
-    """What one layer read and wrote in a run. Positions run from the run's `start`,
-    except in k and v, which have all.
+    """What one layer read and wrote in a run, from the run's `start` on (k and v: everywhere).
 
     Attributes:
         before: stream read by the heads.
@@ -144,8 +143,9 @@ def queries_keys_values(
     Float[Tensor, "stack some_heads all_pos d_head"],
     Float[Tensor, "stack some_heads all_pos d_head"],
 ]:
-    """A layer's queries, keys and values, ready to attend, from the stream at the columns from
-    `start` on; keys and values before it are the past's. Queries of the last column if `last_only`.
+    """A layer's queries, keys and values, ready to attend, from the stream from `start` on.
+
+    Keys and values before it are the past's. Queries are of the last column if `last_only`.
     """
     attention = decoder.layers[layer].attention
     y = attention.norm(x)
@@ -165,9 +165,7 @@ def continued(
     new: Float[Tensor, "stack some_heads pos d_head"],
     start: int,
 ) -> Float[Tensor, "stack some_heads all_pos d_head"]:
-    """Keys or values after those of a past run before `start`, which are repeated where there are
-    several copies of its batch, or a key/value head for each query head.
-    """
+    """Keys or values after those of a past run, repeated for copies of its batch or heads."""
     copies, group = len(new) // len(past), new.shape[1] // past.shape[1]
     old = past[:, :, :start]
     old = old if group == 1 else old.repeat_interleave(group, dim=1)

@@ -1,18 +1,16 @@
 """Other rules for the backward pass; the forward pass stays what it is.
 
 GIM (Gradient Interaction Modifications; Edin et al. 2025) changes what gradients say about parts
-that compensate for one another: where one of two redundant attention scores is lowered the other
-takes over, so that the gradient by either is small although both matter.
+that compensate for one another: of two redundant attention scores both have small gradients.
 
     norms        the scale of every norm is a constant (a LayerNorm's mean is not)
     softmax      its Jacobian is taken at scores / T; no factor 1/T
-    q, k, v   gradients are multiplied by 1/4, 1/4, 1/2: products of two or three share their credit
+    q, k, v      gradients are multiplied by 1/4, 1/4, 1/2: factors of a product share their credit
     gate, up     gradients are multiplied by 1/2 each, in gated MLPs
 
-The rules are part of a decoder: `with_rules` gives one with the same weights, and whatever
-differentiates it, attribution of edges, nodes or neurons, follows them. Their published code
-freezes only LayerNorms and RMSNorms of PyTorch's own in its Hugging Face mode, which leaves Llama's
-and Gemma's free; here all norms are frozen, as in its TransformerLens mode.
+`with_rules` gives a decoder with the same weights, and whatever differentiates it follows the
+rules. Their published code freezes only LayerNorms and RMSNorms of PyTorch's own in its Hugging
+Face mode, not Llama's and Gemma's; here all norms are frozen, as in its TransformerLens mode.
 """
 
 from __future__ import annotations
@@ -23,7 +21,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from mechassay.errors import UnknownName
+from mechassay.errors import one_of
 from mechassay.models.decoder import Attention, Decoder, Mlp, Norm
 from mechassay.models.model import Model
 
@@ -57,9 +55,7 @@ class _Scaled(torch.autograd.Function):
 
 
 class _SoftmaxAt(torch.autograd.Function):
-    """The softmax over the last axis, whose Jacobian is that of the softmax
-    at x / temperature, times the temperature.
-    """
+    """The softmax over the last axis, with the Jacobian at x / temperature, times temperature."""
 
     @staticmethod
     def forward(ctx: Any, x: Tensor, temperature: float) -> Tensor:  # pyright: ignore[reportIncompatibleMethodOverride]
@@ -95,12 +91,11 @@ def with_rules(decoder: Decoder, rules: BackwardRules) -> Decoder:
         )
 
     def mlp(each: Mlp) -> Mlp:
-        credit = (
-            None
-            if each.gate is None
-            else lambda gate, up: (_Scaled.apply(gate, rules.gate), _Scaled.apply(up, rules.up))
-        )
-        return replace(each, norm=norm(each.norm), post_norm=maybe(each.post_norm), credit=credit)  # pyright: ignore[reportArgumentType]
+        def credit(gate: Tensor, up: Tensor) -> Any:
+            return _Scaled.apply(gate, rules.gate), _Scaled.apply(up, rules.up)
+
+        gated = None if each.gate is None else credit
+        return replace(each, norm=norm(each.norm), post_norm=maybe(each.post_norm), credit=gated)
 
     layers = tuple(
         replace(layer, attention=attention(layer.attention), mlp=layer.mlp and mlp(layer.mlp))
@@ -115,19 +110,6 @@ def backward_model(model: Model, backward: str) -> Model:
     Raises:
         UnknownName: no such rules.
     """
-    check_backward(backward)
-    return (
-        model
-        if backward == "plain"
-        else replace(model, decoder=with_rules(model.decoder, BackwardRules()))
-    )
-
-
-def check_backward(backward: str) -> None:
-    """Refuse rules that nobody knows.
-
-    Raises:
-        UnknownName: no such rules.
-    """
-    if backward not in BACKWARD:
-        raise UnknownName("backward rules", backward, BACKWARD)
+    if one_of("backward rules", backward, BACKWARD) == "plain":
+        return model
+    return replace(model, decoder=with_rules(model.decoder, BackwardRules()))

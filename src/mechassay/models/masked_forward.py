@@ -10,16 +10,13 @@ In post-norm models (Gemma) a layer's heads enter a reader through the post-norm
 P(o' + sum_h m[h, v] (a_h - a'_h)) - P(o'), where o' is their sum in the reference run.
 
 All readers of a stage (a layer's queries, keys and values) are computed at once, from sums that
-are one batched product for each layer's writers. Nothing is copied to put writers together, so
-what autograd keeps is each writer's change once, and each stage's streams. Under grouped-query
-attention every query head has keys and values of its own stream, by the shared weights.
-
-Only the columns from the contrast's `start` on are computed: before it both runs are equal. In the
-last layer queries, the MLP and the logits are computed at the last column only.
+are one batched product for each layer's writers. Under grouped-query attention every query head has
+keys and values of its own stream, by the shared weights. Only the columns from the contrast's
+`start` on are computed; in the last layer queries, the MLP and the logits at the last column only.
 
 A writer that no edge of the circuit reaches changes nothing if the reference is a run of the model.
-If it is made of constants, the writer would still compute something from them: give a mask that is
-zero wherever an edge is on no path from `input` to `logits` (`Graph.on_paths`).
+If it is made of constants, give a mask that is zero wherever an edge is on no path from `input` to
+`logits` (`Graph.on_paths`).
 """
 
 from __future__ import annotations
@@ -55,21 +52,20 @@ def masked_readout(
             f"A mask of edges on this graph and batch needs shape {allowed}; got"
             f" {list(mask.shape)}."
         )
-    return _Run(decoder, contrast, mask.to(contrast.other.embed).expand(n, -1, -1)).readout()
+    mask = mask.to(contrast.other.embed).expand(n, -1, -1)
+    return _MaskedRun(decoder, contrast, mask).readout()
 
 
-class _Block(NamedTuple):
-    """What some neighbouring writers changed, and the post-norm
-    (with its input in the reference run) they pass.
-    """
+class _Written(NamedTuple):
+    """What some neighbouring writers changed, and the post-norm they pass, with its old input."""
 
     first: int
     changes: Float[Tensor, "batch writers pos d_model"]
-    post: Norm | None
-    base: Float[Tensor, "batch pos d_model"] | None
+    post: Norm | None = None
+    base: Float[Tensor, "batch pos d_model"] | None = None
 
 
-class _Run:
+class _MaskedRun:
     """One batch of masks on one batch of examples."""
 
     def __init__(
@@ -80,11 +76,12 @@ class _Run:
     ) -> None:
         self.decoder, self.graph, self.contrast, self.mask = decoder, decoder.graph, contrast, mask
         self.reference, self.columns = contrast.other, contrast.other.embed.shape[1]
-        self.blocks: list[_Block] = []
+        self.written: list[_Written] = []
 
     def readout(self) -> Readout:
         graph, reference = self.graph, self.reference
-        self._write(0, (self.contrast.clean.embed[:, -self.columns :] - reference.embed)[:, None])
+        change = self.contrast.clean.embed[:, -self.columns :] - reference.embed
+        self.written.append(_Written(0, change[:, None]))
         for index in range(graph.n_layers):
             if graph.parallel:
                 mlp = self._mlp_change(index)
@@ -93,12 +90,9 @@ class _Run:
                 self._write_heads(index)
                 mlp = self._mlp_change(index)
             if mlp is not None:
-                self._write(graph.mlp_writer(index), mlp)
+                self.written.append(_Written(graph.mlp_writer(index), mlp))
         final = self._streams(slice(graph.logits, graph.logits + 1), reference.final, last=True)
         return self.decoder.readout(final[:, 0, 0])
-
-    def _write(self, first: int, changes: Float[Tensor, "batch writers pos d_model"]) -> None:
-        self.blocks.append(_Block(first, changes, None, None))
 
     def _streams(
         self, readers: slice, reference: Float[Tensor, "batch all_pos d_model"], *, last: bool
@@ -107,18 +101,17 @@ class _Run:
         columns = slice(-1, None) if last else slice(None)
         base = reference[:, None, columns].expand(-1, readers.stop - readers.start, -1, -1)
         x = base.flatten(2)
-        for block in self.blocks:
-            changes = block.changes[:, :, columns].flatten(2)
-            weights = self.mask[:, block.first : block.first + changes.shape[1], readers].transpose(
-                1, 2
-            )
-            if block.post is None:
+        for part in self.written:
+            changes = part.changes[:, :, columns].flatten(2)
+            writers = slice(part.first, part.first + changes.shape[1])
+            weights = self.mask[:, writers, readers].transpose(1, 2)
+            if part.post is None:
                 x = torch.baddbmm(x, weights, changes)
             else:
-                assert block.base is not None
-                before = block.base[:, None, columns]
+                assert part.base is not None
+                before = part.base[:, None, columns]
                 mixed = before + torch.bmm(weights, changes).view(base.shape)
-                x = x + (block.post(mixed) - block.post(before)).flatten(2)
+                x = x + (part.post(mixed) - part.post(before)).flatten(2)
         return x.view(base.shape)
 
     def _write_heads(self, index: int) -> None:
@@ -128,13 +121,11 @@ class _Run:
         slots, n_heads = graph.slots(index).start, graph.n_heads
         if last:
             q_in = self._streams(slice(slots, slots + n_heads), reference.before, last=True)
-            k_in, v_in = self._streams(
-                slice(slots + n_heads, slots + 3 * n_heads), reference.before, last=False
-            ).chunk(2, dim=1)
+            rest = slice(slots + n_heads, slots + 3 * n_heads)
+            k_in, v_in = self._streams(rest, reference.before, last=False).chunk(2, dim=1)
         else:
-            q_in, k_in, v_in = self._streams(
-                graph.slots(index), reference.before, last=False
-            ).chunk(3, dim=1)
+            streams = self._streams(graph.slots(index), reference.before, last=False)
+            q_in, k_in, v_in = streams.chunk(3, dim=1)
         q = self._ready(index, attention.q, q_in, is_key=False)
         k = self._ready(index, attention.k, k_in, is_key=True)
         v = _project(attention.v, attention.norm(v_in)).transpose(1, 2)
@@ -144,12 +135,9 @@ class _Run:
             v = continued(past.v, v, contrast.start)
         z = decoder.attend(index, q, k, v, contrast.ctx)
         change = z - reference.z[:, :, -z.shape[2] :]
-        wrote = torch.einsum("bhtk,hkd->bhtd", change, attention.out)
-        self.blocks.append(
-            _Block(
-                graph.head(index, 0), wrote.contiguous(), attention.post_norm, reference.attended
-            )
-        )
+        wrote = torch.einsum("bhtk,hkd->bhtd", change, attention.out).contiguous()
+        first, post = graph.head(index, 0), attention.post_norm
+        self.written.append(_Written(first, wrote, post, reference.attended))
 
     def _ready(
         self,

@@ -1,8 +1,7 @@
 """How many tokens to work on at once: a byte budget divided by what one token needs.
 
-On a CPU the budget is small, so that a working set stays near the caches; on a GPU it is a
-share of what is free. One example that needs more than the machine has is refused before
-anything is allocated. What one token needs depends on the kind of run; estimates stand here.
+On a CPU the budget is small, so that a working set stays near the caches; on a GPU it is a share of
+what is free. One example that needs more than the machine has is refused beforehand.
 """
 
 from __future__ import annotations
@@ -31,9 +30,7 @@ def trace_bytes(decoder: Decoder) -> int:
 
 
 def gradient_bytes(decoder: Decoder, copies: int) -> int:
-    """Of `copies` differentiated runs: activations that autograd keeps,
-    and the two runs whose difference is contracted.
-    """
+    """Of `copies` differentiated runs that autograd keeps, and the two runs of the contrast."""
     mlp, n_layers, d_model = decoder.layers[0].mlp, len(decoder.layers), decoder.d_model
     hidden = 0 if mlp is None else mlp.up.shape[0] * (2 if mlp.gate is None else 4)
     kept = n_layers * (14 * d_model + hidden)
@@ -72,11 +69,10 @@ def available_bytes(device: torch.device) -> int | None:
     if device.type == "cuda":
         return torch.cuda.mem_get_info(device)[0]
     try:
-        with open("/proc/meminfo", encoding="ascii") as lines:
-            return next(
-                int(line.split()[1]) * 1024 for line in lines if line.startswith("MemAvailable")
-            )
-    except (OSError, StopIteration):
+        with open("/proc/meminfo", encoding="ascii") as file:
+            lines = [line for line in file if line.startswith("MemAvailable")]
+        return int(lines[0].split()[1]) * 1024
+    except (OSError, IndexError):
         pass
     names = os.sysconf_names if hasattr(os, "sysconf_names") else {}
     if "SC_AVPHYS_PAGES" in names:

@@ -1,14 +1,13 @@
 """A causal LM ready to be taken apart: the original, its decoder, its graph, its tokenizer.
 
-On load a model proves itself on a few tokens (`check`): the decoder's logits equal those of
-the unmodified Hugging Face model, with and without padding, and the writers' outputs sum to
-the residual stream. A failure says which part differs.
+On load a model proves itself on a few tokens (`check`): the decoder's logits equal those of the
+unmodified Hugging Face model, with and without padding, and the writers sum to the stream.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -27,23 +26,17 @@ if TYPE_CHECKING:
     from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 TOLERANCE = {torch.float64: 1e-4, torch.float32: 1e-4, torch.bfloat16: 0.1, torch.float16: 2e-2}
-"""Largest allowed difference of logits, relative to their spread. In fp64 Hugging Face models still
-round their RMSNorms to fp32, so agreement there is no closer than in fp32.
-"""
+"""Largest allowed difference of logits, relative to their spread. Hugging Face models round their
+RMSNorms to fp32 even in fp64."""
 
-DTYPES = {
-    "float32": torch.float32,
-    "float64": torch.float64,
-    "bfloat16": torch.bfloat16,
-    "float16": torch.float16,
+DTYPES: dict[str, torch.dtype] = {
+    name: getattr(torch, name) for name in ("float32", "float64", "bfloat16", "float16")
 }
 
 
 @dataclass(frozen=True)
 class SelfCheck:
-    """What a model proved when it was loaded;
-    differences are relative to the spread of the values.
-    """
+    """What a model proved on loading: differences relative to the spread of the values."""
 
     logits: float
     logits_left_padded: float
@@ -104,29 +97,25 @@ class Model:
             BadPairs: see `Batch.from_pairs`; text pairs for a model without tokenizer; token ids
                 that the model does not have; prompts longer than its positions.
         """
-        if isinstance(pairs, Batch):
-            self._check_fits(pairs)
-            return pairs.to(self.device)
-        if self.tokenizer is None:
-            raise BadPairs(
-                f"{self.name} has no tokenizer; pass Batch.from_tokens(...) instead of text pairs."
-            )
-        batch = Batch.from_pairs(pairs, self.tokenizer, prepend=self.prepend)
-        self._check_fits(batch)
-        return batch.to(self.device)
+        if not isinstance(pairs, Batch):
+            if self.tokenizer is None:
+                raise BadPairs(
+                    f"{self.name} has no tokenizer; pass Batch.from_tokens(...) instead of text"
+                    " pairs."
+                )
+            pairs = Batch.from_pairs(pairs, self.tokenizer, prepend=self.prepend)
+        self._check_fits(pairs)
+        return pairs.to(self.device)
 
     def _check_fits(self, batch: Batch) -> None:
         vocabulary, positions = len(self.decoder.embedding), self.decoder.positions
-        parts = {
-            "clean prompt": batch.clean,
-            "counterfactual": batch.counterfactual,
-            "answer": batch.answers,
-            "foil": batch.foils,
-        }
-        for what, tokens in parts.items():
-            strange = (tokens >= vocabulary) | (
-                tokens < (NO_TOKEN if what in ("answer", "foil") else 0)
-            )
+        for what, tokens, least in (
+            ("clean prompt", batch.clean, 0),
+            ("counterfactual", batch.counterfactual, 0),
+            ("answer", batch.answers, NO_TOKEN),
+            ("foil", batch.foils, NO_TOKEN),
+        ):
+            strange = (tokens >= vocabulary) | (tokens < least)
             if bool(strange.any()):
                 row = int(strange.any(dim=1).nonzero()[0])
                 token = int(tokens[row][strange[row]][0])
@@ -163,12 +152,8 @@ class Model:
         texts = [pair.counterfactual if counterfactual else pair.clean for pair in pairs]
         spans = [pair.counterfactual_spans if counterfactual else pair.spans for pair in pairs]
         columns: list[int] = []
-        for pair, index, length in zip(
-            pairs,
-            token_position(texts, spans, name, self.tokenizer),
-            batch.lengths.tolist(),
-            strict=True,
-        ):
+        indices = token_position(texts, spans, name, self.tokenizer)
+        for pair, index, length in zip(pairs, indices, batch.lengths.tolist(), strict=True):
             if index is None or len(self.prepend) + index >= length:
                 raise BadPairs(f"Pair {pair.id} has no token {name!r}.")
             columns.append(batch.n_tokens - length + len(self.prepend) + index)
@@ -188,23 +173,18 @@ class Model:
             SelfCheckFailed: they differ by more than rounding; the message says which part.
         """
         result = _self_check(self, n_tokens)
-        if not result.passed:
-            part = (
-                "the writers do not sum to the residual stream"
-                if result.writers_sum > result.tolerance
-                else (
-                    "the logits differ"
-                    if result.logits > result.tolerance
-                    else "the logits differ under left padding"
-                )
-            )
-            raise SelfCheckFailed(
-                f"{self.name} ({self.family}): {part}:"
-                f" {max(result.logits, result.logits_left_padded, result.writers_sum):.2g} relative"
-                f" to their spread, allowed {result.tolerance:.2g}. The decoder does not describe"
-                " this model."
-            )
-        return result
+        if result.passed:
+            return result
+        part = "the logits differ under left padding"
+        if result.writers_sum > result.tolerance:
+            part = "the writers do not sum to the residual stream"
+        elif result.logits > result.tolerance:
+            part = "the logits differ"
+        largest = max(result.logits, result.logits_left_padded, result.writers_sum)
+        raise SelfCheckFailed(
+            f"{self.name} ({self.family}): {part}: {largest:.2g} relative to their spread, allowed"
+            f" {result.tolerance:.2g}. The decoder does not describe this model."
+        )
 
 
 def make_model(
@@ -215,20 +195,16 @@ def make_model(
     prepend: Sequence[int] = (),
     check: bool = True,
 ) -> Model:
-    """A `Model` around a Hugging Face model in memory, which is put in eval mode;
-    its weights are shared.
+    """A `Model` around a Hugging Face model in memory, which is put in eval mode and shared.
 
     Raises:
         UnsupportedModel: no family fits; the message names the module that was not found.
         SelfCheckFailed: the decoder does not describe this model.
     """
     hf.eval()
-    decoder = decode(hf)
     label = name or getattr(hf.config, "_name_or_path", "") or type(hf).__name__
-    model = Model(label, hf, tokenizer, decoder, tuple(prepend))
-    if not check:
-        return model
-    return Model(label, hf, tokenizer, decoder, tuple(prepend), self_check=model.check())
+    model = Model(label, hf, tokenizer, decode(hf), tuple(prepend))
+    return replace(model, self_check=model.check()) if check else model
 
 
 def load_model(
@@ -281,15 +257,15 @@ def check_dtype(name: str) -> torch.dtype:
 def _device(wanted: str | torch.device) -> torch.device:
     """A device that this machine has."""
     try:
-        found = torch.device(wanted)
-        torch.empty(0, device=found)
+        device = torch.device(wanted)
+        torch.empty(0, device=device)
     except (RuntimeError, AssertionError, NotImplementedError) as error:
         # What a missing device raises depends on its kind.
         raise BadUsage(
             f"device must be cpu, cuda, cuda:N or mps, and on this machine; got {str(wanted)!r}"
             f" ({first_line(error)[:160].rstrip('.')})."
         ) from None
-    return found
+    return device
 
 
 def _bos(tokenizer: Any, wanted: bool) -> tuple[int, ...]:
@@ -310,12 +286,10 @@ def _self_check(model: Model, n_tokens: int) -> SelfCheck:
     full = torch.ones_like(tokens, dtype=torch.bool)
     ctx = decoder.context(full)
     taken = trace(decoder, decoder.embed(tokens), ctx)
-    logits = _relative(
-        taken.readout(decoder).all(), model.hf(tokens, use_cache=False).logits[:, -1]
-    )
+    theirs = model.hf(tokens, use_cache=False).logits[:, -1]
+    logits = _relative(taken.readout(decoder).all(), theirs)
     writers_sum = _relative(sum_of_writers(decoder, taken, ctx), taken.final)
-    # The padded prompt is compared with the original run without its padding: that is what padding
-    # must not change.
+    # A padded prompt must be as the original without its padding.
     mask = full.clone()
     mask[0, :2] = False
     padded = trace(decoder, decoder.embed(tokens), decoder.context(mask)).readout(decoder).all()[:1]

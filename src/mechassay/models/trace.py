@@ -1,9 +1,8 @@
 """Running the decoder and keeping what its nodes wrote and read.
 
-A `Trace` is one forward pass taken apart: what every writer wrote (heads as their mixes z,
-d_head wide, expanded through W_O only where needed), the stream every reader saw, and the
-queries, keys and values. Two runs that agree before some column share it: the second starts
-there, with the first one's keys and values as its past (attention is causal).
+A `Trace` is one forward pass taken apart: what every writer wrote (heads as their mixes z), the
+stream every reader saw, and the queries, keys and values. Two runs that agree before some column
+share it: the second starts there, with the first one's keys and values as its past.
 """
 
 from __future__ import annotations
@@ -36,9 +35,7 @@ class Trace:
         return decoder.readout(self.final[:, -1])
 
     def one(self, row: int, times: int, start: int) -> Trace:
-        """The run of one prompt, as if it were that of `times` prompts,
-        from the column `start` on; nothing is copied.
-        """
+        """The run of one prompt as if it were that of `times`, from column `start` on: a view."""
 
         def cut(x: Tensor, columns: int) -> Tensor:
             x = x[row : row + 1].narrow(columns, start, x.shape[columns] - start)
@@ -64,9 +61,7 @@ class Trace:
     def _each(
         self, change: Callable[[Tensor, int], Tensor], keys: Callable[[Tensor], Tensor], start: int
     ) -> Trace:
-        """Every tensor changed: (tensor, axis of its columns),
-        and keys and values, which have all columns.
-        """
+        """Every tensor changed: (tensor, axis of its columns), and keys and values."""
 
         def layer(each: LayerTrace) -> LayerTrace:
             streams = {
@@ -89,55 +84,13 @@ def trace(
     past: Trace | None = None,
     start: int = 0,
 ) -> Trace:
-    """Run the decoder from token embeddings of the columns from `start` on.
-
-    Args:
-        embeds: what the `input` node writes at columns `start` to the end.
-        ctx: context of the whole batch, all columns.
-        past: a trace that agrees before `start`; needed where `start` > 0.
-    """
+    """Run the decoder from embeddings of the columns from `start` on, after `past`."""
     layers: list[LayerTrace] = []
     x = decoder.add_positions(embeds, ctx, start)
     final = forward(
         decoder, x, ctx, start=start, past=() if past is None else past.layers, keep=layers
     )
     return Trace(embeds, tuple(layers), final, start)
-
-
-@torch.no_grad()
-def resume(
-    decoder: Decoder,
-    x: Float[Tensor, "stack pos d_model"],
-    ctx: Context,
-    *,
-    layer: int,
-    at_mlp: bool = False,
-    past: Trace | None = None,
-    start: int = 0,
-) -> Readout:
-    """Run only what comes after a point of the residual stream;
-    many interventions may share a batch.
-
-    Args:
-        x: the stream entering `layer` (its MLP, if `at_mlp`) at the columns from `start` on;
-            several copies of the batch may be stacked along the first axis.
-        ctx: context of the whole stack, all columns.
-        past: the run whose keys and values stand before `start`, of one copy of the batch.
-
-    Returns:
-        Logits at the last column. The last layer is computed there only.
-    """
-    final = forward(
-        decoder,
-        x,
-        ctx,
-        layer=layer,
-        at_mlp=at_mlp,
-        start=start,
-        past=() if past is None else past.layers,
-        last_only=True,
-    )
-    return decoder.readout(final[:, -1])
 
 
 @dataclass(frozen=True, eq=False)
@@ -160,9 +113,7 @@ class Contrast:
     @staticmethod
     @torch.no_grad()
     def run(decoder: Decoder, batch: Batch) -> Contrast:
-        """Two forwards, the second only over the columns that differ;
-        one where ablated edges carry constants.
-        """
+        """Two forwards, the second only over columns that differ; one where there are constants."""
         ctx = decoder.context(batch.mask)
         clean = trace(decoder, decoder.embed(batch.clean), ctx)
         return Contrast.beside(decoder, batch, ctx, clean)
@@ -184,8 +135,7 @@ class Contrast:
 def constant_trace(decoder: Decoder, values: Constants, ctx: Context) -> Trace:
     """What readers would see and project if every writer wrote its constant.
 
-    The streams are the sums of the constants (and of positions and biases, which belong to no
-    writer). No component is run on these streams.
+    No component is run on these streams, the sums of constants, positions and biases.
     """
     at = ctx.position_ids
     embeds, layers = values.embed_at(at), list[LayerTrace]()

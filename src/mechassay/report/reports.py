@@ -10,7 +10,16 @@ from rich.console import Console
 
 from mechassay.files import write_text
 from mechassay.records import Failure, Record
-from mechassay.report.kinds import accuracy, adversarial, circuits, generic, suite
+from mechassay.report.kinds import (
+    accuracy,
+    adversarial,
+    circuits,
+    generic,
+    paper,
+    robust,
+    search,
+    suite,
+)
 from mechassay.report.page import Section, markdown, render
 from mechassay.report.tables import Table, print_tables
 
@@ -37,6 +46,9 @@ KINDS: dict[str, Kind] = {
     "suite": suite,
     "accuracy": accuracy,
     "adversarial": adversarial,
+    "adversarial-paper": paper,
+    "adversarial-search": search,
+    "robust": robust,
 }
 
 

@@ -11,7 +11,6 @@ from __future__ import annotations
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Annotated, ClassVar, Literal, get_args
 
 import numpy as np
@@ -23,12 +22,11 @@ from mechassay.examples import Example, Examples
 from mechassay.models.model import Model, check_dtype
 from mechassay.pairs import content_hash
 from mechassay.progress import BAR, Progress
-from mechassay.records import Measure, Record, Selection, Spec, Values, provenance
+from mechassay.records import Measure, Record, Selection, Spec, Values
 from mechassay.report.kinds.accuracy import ORIGINAL
-from mechassay.report.reports import print_report, write_markdown, write_page
 from mechassay.runs import options
 from mechassay.runs.job import Bench, Cell, Job, Results, cell_name, option
-from mechassay.runs.names import shown_model
+from mechassay.runs.names import made_by, shown_model
 from mechassay.stats.intervals import proportion_interval
 from mechassay.tasks import TASKS, Task
 from mechassay.tasks.behaviour import score_prompts
@@ -66,7 +64,8 @@ class AccuracyJob(Job):
         AccuracyScoring, option("With mib-2025, MIB's laxer scoring of what is written is beside.")
     ] = EXACT
 
-    kind: ClassVar[str] = "accuracy"
+    kind: ClassVar[str] = KIND
+    markdown: ClassVar[str] = "accuracy.md"
     grows: ClassVar[tuple[str, ...]] = ("models", "tasks")
 
     def __post_init__(self) -> None:
@@ -101,14 +100,8 @@ class AccuracyJob(Job):
 
     def show(self, results: Results, console: Console) -> None:
         """See `Job.show`."""
-        print_report(results.records, results.failures, console, KIND)
-        console.print(f"Tables: {results.folder.path / 'accuracy.md'}", soft_wrap=True)
-
-    def report(self, results: Results) -> Path:
-        """The page (report.html) and its tables in Markdown (accuracy.md)."""
-        records, failures, folder = results.records, results.failures, results.folder.path
-        write_markdown(folder / "accuracy.md", records, failures, KIND)
-        return write_page(folder / "report.html", records, failures=failures, kind=KIND)
+        super().show(results, console)
+        console.print(f"Tables: {results.folder.path / self.markdown}", soft_wrap=True)
 
 
 def score_task(model: Model, task: Task, job: AccuracyJob, *, progress: Progress = BAR) -> Record:
@@ -164,12 +157,7 @@ def score_task(model: Model, task: Task, job: AccuracyJob, *, progress: Progress
             f"Examples that could not be read and are left out: {count:,} ({reason})."
             for reason, count in sorted(examples.dropped.items())
         ],
-        provenance=provenance(
-            device=str(model.device),
-            dtype=str(model.dtype).removeprefix("torch."),
-            seed=job.seed,
-            data_hash=hash_of_examples,
-        ),
+        provenance=made_by(model, job.seed, hash_of_examples),
     )
 
 

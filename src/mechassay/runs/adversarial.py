@@ -1,11 +1,9 @@
-"""Adversarial evaluation of circuits: the divergence of every pair,
-kept, controlled, summarised and reported.
+"""Adversarial evaluation of circuits: divergences of all pairs, controls, statistics.
 
 The folder of a run holds, beside plan and records,
 
     prompts.json       both pools: texts, parts, what was dropped
     values.parquet     the divergence of every pair from every circuit, and from the empty one
-                       (`adversarial.divergence_file`)
     found/             scores of the methods that found circuits
 
 A cell is a circuit. The divergences of all circuits are made together, in the first of them.
@@ -15,42 +13,35 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any, ClassVar
 
 from rich.console import Console
 
 from mechassay.adversarial.divergence_file import arrow
 from mechassay.adversarial.pools import check_finite
-from mechassay.circuits.spec import CircuitSpec
 from mechassay.records import Record
 from mechassay.report.kinds.adversarial import tables
 from mechassay.report.kinds.adversarial_templates import template_text
-from mechassay.report.reports import write_page
 from mechassay.report.tables import print_tables
-from mechassay.runs.adversarial_plan import AdversarialPlan, task_plan
+from mechassay.runs.adversarial_plan import AdversarialPlan, circuit_versions
 from mechassay.runs.adversarial_records import KIND, RecordMaker
 from mechassay.runs.adversarial_study import AdversarialStudy
-from mechassay.runs.job import Bench, Cell, Results, cell_name
+from mechassay.runs.job import Bench, Cell, Job, Results, cell_name
 from mechassay.runs.names import shown_model
 
 
 @dataclass(frozen=True)
-class AdversarialJob(AdversarialPlan):
+class AdversarialJob(AdversarialPlan, Job):
     """How far circuits are from the model on every pair of prompts: percentiles with bounds, worst
     pairs, which prompts are worse.
     """
 
     kind: ClassVar[str] = KIND
-    grows: ClassVar[tuple[str, ...]] = ()
+    markdown: ClassVar[str] = ""
 
     def versions(self, bench: Bench) -> dict[str, Any]:
-        """The task's version and settings, and hashes of the files that circuits come from."""
-        files = {text: CircuitSpec.parse(text).file_hash for text in self.circuits}
-        return {
-            "task_settings": task_plan(bench.task(self.task)),
-            "files": {text: digest for text, digest in files.items() if digest},
-        }
+        """See `circuit_versions`."""
+        return circuit_versions(bench.task(self.task), self.circuits)
 
     def check(self, bench: Bench) -> None:
         """See `Job.check`.
@@ -75,10 +66,6 @@ class AdversarialJob(AdversarialPlan):
             Cell(cell_name(circuit), {"circuit": circuit, **of}, KIND) for circuit in self.circuits
         ]
 
-    def skip(self, cell: Cell, bench: Bench) -> tuple[str, str] | None:
-        """See `Job.skip`: nothing is."""
-        return None
-
     def run(self, cell: Cell, bench: Bench) -> Record:
         """See `Job.run`."""
         maker = bench.shared("records", lambda: RecordMaker(AdversarialStudy(self, bench)))
@@ -90,8 +77,3 @@ class AdversarialJob(AdversarialPlan):
         text = template_text(results.records)
         if text:
             console.print(text, soft_wrap=True, markup=False, highlight=False)
-
-    def report(self, results: Results) -> Path:
-        """The page, report.html."""
-        page = results.folder.path / "report.html"
-        return write_page(page, results.records, failures=results.failures, kind=KIND)

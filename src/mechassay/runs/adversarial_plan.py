@@ -1,12 +1,11 @@
-"""What an adversarial run runs: the plan that is stored with its results,
-and what no plan may have.
-"""
+"""The plan of an adversarial run, and what no plan may have."""
 
 from __future__ import annotations
 
 import json
 import math
-from dataclasses import dataclass, replace
+from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Annotated, Any
 
 from mechassay.adversarial.controls import SIDE
@@ -28,7 +27,6 @@ from mechassay.tasks.task import Task, settings_of
 ABOVE = (0.01, 0.1, 1.0, 5.0)
 PAIRED = "counterfactual"
 """The only ablation that uses the corrupted prompt."""
-MODEL_HELP = "Packaged model, ground truth, hub id, local folder or .gguf file."
 CIRCUIT_HELP = (
     "canonical:NAME, truth, full, empty, random@SIZE, random-paths@SIZE, METHOD@SIZE (found on the"
     " train split), FILE.safetensors@SIZE, FILE.json or FILE.pt. SIZE: edges (500) or a share of"
@@ -59,8 +57,8 @@ class AdversarialPlan:
             circuit's 99th percentile.
     """
 
-    model: Annotated[str, replace(options.MODELS, help=MODEL_HELP)]
-    task: Annotated[str, options.TASKS]
+    model: Annotated[str, options.MODEL]
+    task: Annotated[str, options.TASK]
     circuits: Annotated[tuple[str, ...], option(CIRCUIT_HELP, "--circuit", "-c")]
     design: Annotated[
         DesignKind | None,
@@ -149,7 +147,6 @@ class AdversarialPlan:
         Raises:
             BadUsage, UnknownName: there is one.
         """
-        one_of("design", self.drawn_as, DESIGN_KINDS)
         one_of("design", self.design or "", DESIGN_KINDS)
         one_of("ablation", self.ablation, ABLATIONS)
         check_dtype(self.dtype)
@@ -158,10 +155,7 @@ class AdversarialPlan:
                 "Resample ablation pairs each prompt with another clean one: take --ablation"
                 " counterfactual with --design independent."
             )
-        if not self.circuits or len(set(self.circuits)) < len(self.circuits):
-            raise BadUsage(
-                f"Give one or more different circuits; got {', '.join(self.circuits) or 'none'}."
-            )
+        check_circuits(self.circuits)
         self._check_numbers()
         self._check_pairs()
         self._check_discovery()
@@ -236,6 +230,27 @@ class AdversarialPlan:
                 "The least effect must be a share of the empty circuit's, 0 or more; got"
                 f" {self.least_effect}."
             )
+
+
+def check_circuits(circuits: Sequence[str]) -> None:
+    """Refuse circuits that are not spelled right, none, or one twice.
+
+    Raises:
+        BadUsage, UnknownName: there is one.
+    """
+    if not circuits or len(set(circuits)) < len(circuits):
+        raise BadUsage(f"Give one or more different circuits; got {', '.join(circuits) or 'none'}.")
+    for text in circuits:
+        CircuitSpec.parse(text)
+
+
+def circuit_versions(task: Task, circuits: Sequence[str]) -> dict[str, Any]:
+    """The task's version and settings, and hashes of the files that circuits come from."""
+    files = {text: CircuitSpec.parse(text).file_hash for text in circuits}
+    return {
+        "task_settings": task_plan(task),
+        "files": {text: digest for text, digest in files.items() if digest},
+    }
 
 
 def task_plan(task: Task) -> dict[str, Any]:

@@ -1,6 +1,4 @@
-"""The record of a circuit's divergences: tables, worst pairs run again, groups,
-controls, and what is to be said about them.
-"""
+"""The record of a circuit's divergences: tables, worst pairs run again, groups, and controls."""
 
 from __future__ import annotations
 
@@ -10,7 +8,7 @@ from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
-from jaxtyping import Float
+from jaxtyping import Float, Int
 
 from mechassay.adversarial.controls import ControlCheck, first_part
 from mechassay.adversarial.divergence import Tolerance
@@ -18,13 +16,14 @@ from mechassay.adversarial.divergence_file import DivergenceFile
 from mechassay.adversarial.fields import fields_of
 from mechassay.adversarial.pools import TEMPLATE, Pool, worst_apart
 from mechassay.adversarial.statistics import chosen_maps, heat_map, histogram
-from mechassay.adversarial.worst import WorstCase, cases_at, disagreements, largest, random_cases
+from mechassay.adversarial.worst import WorstCase, cases_at, disagreements, largest, random_places
 from mechassay.circuits.spec import FoundCircuit
 from mechassay.models.constants import constants_of
-from mechassay.records import Check, Measure, Record, Spec, Table, Values, provenance
+from mechassay.records import Check, Measure, Record, Spec, Table, Values
 from mechassay.runs import adversarial_tables as tables
 from mechassay.runs.adversarial_study import AdversarialStudy
 from mechassay.runs.adversarial_tables import EMPTY, RESULT, Rows
+from mechassay.runs.names import made_by
 from mechassay.stats.groups import Field
 from mechassay.stats.resampled import Half, split_by
 from mechassay.tasks.task import settings_of
@@ -131,12 +130,7 @@ class RecordMaker:
             realised={"evaluate_seconds": self.study.seconds, "analyse_seconds": seconds},
             data=chosen,
             warnings=[*broken, *self._cautions(each)],
-            provenance=provenance(
-                device=str(model.device),
-                dtype=str(model.dtype).removeprefix("torch."),
-                seed=run.seed,
-                data_hash=chosen["prompts"].hash,
-            ),
+            provenance=made_by(model, run.seed, chosen["prompts"].hash),
         )
 
     def _fields(self, values: Float[np.ndarray, "*pairs"]) -> list[Field]:
@@ -184,9 +178,7 @@ class RecordMaker:
     def _split(
         self, values: Float[np.ndarray, "*pairs"], empty: Float[np.ndarray, "*pairs"]
     ) -> tuple[list[Half], int | None]:
-        """A grid's pairs by whether both prompts are built the same way, and how many templates
-        there are: 0 without a grid, None where the task does not say.
-        """
+        """A grid's pairs by template, and how many there are; None where the task does not say."""
         if values.ndim != 2:
             return [], 0
         sides = [pool.labels(TEMPLATE) for pool in self.study.pools]
@@ -211,9 +203,7 @@ class RecordMaker:
     def _alone(
         self, each: FoundCircuit, values: Float[np.ndarray, "*pairs"], rng: np.random.Generator
     ) -> _Alone:
-        """The worst pairs, those of different prompts, and some random ones,
-        each run again by itself.
-        """
+        """The worst pairs, those of different prompts, and random ones, each run again alone."""
         job = self.study
         ablated = None if job.run.paired else constants_of(job.constants)
         texts = [[prompt.text for prompt in pool.prompts] for pool in job.pools]
@@ -221,27 +211,19 @@ class RecordMaker:
             largest(values.reshape(-1), job.run.worst),
             worst_apart(values, job.run.worst, *texts),
         )
+        random = random_places(values, RANDOM_CASES, rng)
+
+        def cases(places: Int[np.ndarray, "k"]) -> tuple[WorstCase, ...]:
+            pools = job.pools
+            return cases_at(job.model, each.circuit, *pools, values, places, ablated=ablated)
+
         places = np.unique(np.concatenate([worst, distinct]))
-        cases = dict(
-            zip(
-                places.tolist(),
-                cases_at(job.model, each.circuit, *job.pools, values, places, ablated=ablated),
-                strict=True,
-            )
-        )
-        drawn = random_cases(
-            job.model, each.circuit, *job.pools, values, RANDOM_CASES, rng, ablated=ablated
-        )
-        return _Alone(
-            [cases[place] for place in worst.tolist()],
-            [cases[place] for place in distinct.tolist()],
-            drawn,
-        )
+        found = dict(zip(places.tolist(), cases(places), strict=True))
+        of_all, apart = ([found[place] for place in own.tolist()] for own in (worst, distinct))
+        return _Alone(of_all, apart, cases(random))
 
     def _within(self, field: Field) -> Field:
-        """A field whose labels are compared within the strata of a restricted grid:
-        only there do prompts have the same partners.
-        """
+        """A field with the strata of a restricted grid: within them, partners are the same."""
         part = self.study.part
         if part is None:
             return field

@@ -1,156 +1,240 @@
-"""A search for pairs that are worse than those of a sample,
-from a task and a circuit as they are typed.
+"""A search for pairs that are worse than those of a sample: a cell a circuit.
+
+What a search finds is the divergence of a pair that exists, a lower bound on the maximum
+(`adversarial.search`). A search that is interrupted begins anew; what it had found is kept in
+interrupted/<circuit>.json.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import hashlib
+import json
+import time
 from dataclasses import dataclass
 from functools import partial
-from typing import Any
+from typing import Annotated, Any, ClassVar
 
 import numpy as np
+from rich.console import Console
 
 from mechassay.adversarial.pools import Pool, draw_pools
-from mechassay.adversarial.search import SearchResult, search
+from mechassay.adversarial.search import BUDGET, RESTARTS, STARTS, SearchResult, search
 from mechassay.circuits.methods import METHODS
 from mechassay.circuits.node_scores import Scores
 from mechassay.circuits.pairing import check_pairing, paired
-from mechassay.circuits.spec import CircuitSpec
-from mechassay.models.model import Model
+from mechassay.circuits.spec import CircuitSpec, FoundCircuit
+from mechassay.models.model import Model, check_dtype
 from mechassay.objectives import load_objective
-from mechassay.progress import BAR, Progress
-from mechassay.runs.names import task_named, truth_circuit
+from mechassay.records import Measure, Record, Selection, Spec, Table
+from mechassay.report.kinds.search import BOUND, KIND, best_text
+from mechassay.runs import options
+from mechassay.runs.adversarial_plan import CIRCUIT_HELP, check_circuits, circuit_versions
+from mechassay.runs.folder import write_text
+from mechassay.runs.job import Bench, Cell, Interrupted, Job, Results, cell_name, option
+from mechassay.runs.names import made_by, shown_model, truth_circuit
 from mechassay.tasks.task import Task, settings_of
 
 
 @dataclass(frozen=True)
-class SearchRun:
-    """What to search.
-
-    Attributes:
-        task: by a name that commands take, or the task itself.
-        circuit: as it is typed, see `circuits.spec`.
-        n_clean, n_corrupted: prompts that the search begins with.
-        budget: pairs to evaluate at the most. starts, restarts, compare: see `adversarial.search`.
-        objective, pairing: what a method looks for the circuit by, and on which pairs; the task's
-        own
-            objective if None.
+class SearchJob(Job):
+    """Change prompts field by field for a larger divergence: a lower bound on the largest one.
+    Ctrl-C ends it with the best so far.
     """
 
-    model: str
-    task: str | Task
-    circuit: str
-    n_clean: int = 500
-    n_corrupted: int = 500
-    split: str = "test"
-    counterfactual: str | None = None
-    budget: int = 20_000
-    starts: int = 8
-    restarts: int = 8
-    compare: bool = True
-    train_limit: int = 100
-    objective: str | None = None
-    pairing: str = "matched"
-    seed: int = 0
+    model: Annotated[str, options.MODEL]
+    task: Annotated[str, options.TASK]
+    circuits: Annotated[tuple[str, ...], option(CIRCUIT_HELP, "--circuit", "-c")]
+    n_clean: Annotated[int, option("Clean prompts that the search begins with.")] = 500
+    n_corrupted: Annotated[int, option("Corrupted prompts that the search begins with.")] = 500
+    split: Annotated[str, option("Split of the prompts: train, validation or test.")] = "test"
+    counterfactual: Annotated[str | None, options.COUNTERFACTUAL] = None
+    budget: Annotated[int, option("Pairs to evaluate at the most.")] = BUDGET
+    starts: Annotated[int, option("Climbs from the worst pairs of the prompts.")] = STARTS
+    restarts: Annotated[int, option("Climbs from random pairs after these.")] = RESTARTS
+    compare: Annotated[
+        bool, option("Also evaluate as many random pairs.", "--compare/--no-compare")
+    ] = True
+    train_limit: Annotated[int, option("Pairs that a method finds the circuit on.")] = 100
+    objective: Annotated[str | None, options.OBJECTIVE] = None
+    pairing: Annotated[str, options.PAIRING] = "matched"
+    dtype: Annotated[str, options.DTYPE] = "float32"
+    prepend_bos: Annotated[bool, options.BOS] = False
+    seed: Annotated[int, options.SEED] = 0
 
-    def load_task(self) -> Task:
-        """The task itself; see `task_named` for errors."""
-        return task_named(self.task) if isinstance(self.task, str) else self.task
+    kind: ClassVar[str] = KIND
+    grows: ClassVar[tuple[str, ...]] = ("circuits",)
 
-    def about(self) -> dict[str, Any]:
-        """What was searched, as plain values."""
-        task = self.load_task()
-        named = {
-            "model": self.model,
-            "task": task.name,
-            "settings": settings_of(task),
-            "circuit": self.circuit,
-            "split": self.split,
-        }
-        return {
-            **named,
-            "objective": self.objective or task.objective,
-            "pairing": self.pairing,
-            "seed": self.seed,
-            "budget": self.budget,
-        }
+    def versions(self, bench: Bench) -> dict[str, Any]:
+        """See `circuit_versions`."""
+        return circuit_versions(bench.task(self.task), self.circuits)
 
+    def check(self, bench: Bench) -> None:
+        """See `Job.check`."""
+        bench.task(self.task)
+        check_circuits(self.circuits)
+        check_pairing(self.pairing)
+        check_dtype(self.dtype)
+        if self.objective is not None:
+            load_objective(self.objective)
 
-@dataclass(frozen=True, eq=False)
-class SearchJob:
-    """A search, its task and its circuit.
+    def cells(self) -> list[Cell]:
+        """See `Job.cells`."""
+        of = {"model": shown_model(self.model), "task": self.task}
+        return [
+            Cell(cell_name(circuit), {"circuit": circuit, **of}, circuit)
+            for circuit in self.circuits
+        ]
 
-    Raises:
-        BadUsage, UnknownName: something that was typed is wrong; told before the model is loaded.
-    """
-
-    run: SearchRun
-    load: Callable[[], Model]
-    progress: Progress = BAR
-
-    def __post_init__(self) -> None:
-        self.run.load_task()
-        CircuitSpec.parse(self.run.circuit)
-        check_pairing(self.run.pairing)
-        if self.run.objective is not None:
-            load_objective(self.run.objective)
-
-    def search(self) -> tuple[SearchResult, str]:
-        """The result, and in one line that there are no fields to change, if there are none.
+    def run(self, cell: Cell, bench: Bench) -> Record:
+        """See `Job.run`.
 
         Raises:
-            KeyboardInterrupt: nothing was evaluated before it. BadPairs, GraphMismatch, NonFinite,
-            BadFile: see `draw_pools`, `CircuitSpec.find`, `adversarial.search`.
+            Interrupted: by Ctrl-C, after something was evaluated.
         """
-        run, model, task = self.run, self.load(), self.run.load_task()
-
-        spec, scores = CircuitSpec.parse(run.circuit), dict[str, Scores]()
-        if spec.kind == "method":
-            pairs = task.pairs(
-                "train",
-                model,
-                limit=run.train_limit,
-                counterfactual=run.counterfactual,
-                seed=run.seed,
-            )
-            templates = [task.template(pair.tags) for pair in pairs]
-            batch = paired(
-                model.batch(pairs), run.pairing, np.random.default_rng(run.seed), templates
-            ).batch
-            objective = load_objective(run.objective or task.objective)
-            method = METHODS.make(spec.name)
-            scores[spec.name] = method.score(model, batch, objective, progress=self.progress)
-        truth = partial(truth_circuit, run.model, "counterfactual")
-        found = spec.find(model.graph, seed=run.seed, scores=scores, truth=truth)
+        begin = time.perf_counter()
+        model, task = self._model(bench), bench.task(self.task)
+        found = self._circuit(cell.of["circuit"], model, task, bench)
         pools = draw_pools(
             task,
             model,
-            run.n_clean,
-            run.n_corrupted,
-            split=run.split,
-            counterfactual=run.counterfactual,
-            seed=run.seed,
+            self.n_clean,
+            self.n_corrupted,
+            split=self.split,
+            counterfactual=self.counterfactual,
+            seed=self.seed,
         )
         result = search(
             model,
             found.circuit,
             *pools,
-            budget=run.budget,
-            starts=run.starts,
-            restarts=run.restarts,
-            compare=run.compare,
-            seed=run.seed,
-            progress=self.progress,
+            budget=self.budget,
+            starts=self.starts,
+            restarts=self.restarts,
+            compare=self.compare,
+            seed=self.seed,
+            progress=bench.progress,
         )
-        return result, without_fields(task, pools)
+        if not result.finished:
+            file = bench.folder.path / "interrupted" / f"{cell.name}.json"
+            write_text(file, json.dumps(result.as_dict(), indent=1, ensure_ascii=False))
+            raise Interrupted(f"{result}, see {file}. The same command begins this search anew.")
+        return self._record(cell, model, task, found, pools, result, time.perf_counter() - begin)
+
+    def show(self, results: Results, console: Console) -> None:
+        """See `Job.show`."""
+        super().show(results, console)
+        for record in results.records:
+            for line in (*best_text(record), *record.warnings):
+                console.print(line, soft_wrap=True, markup=False, highlight=False)
+
+    def _model(self, bench: Bench) -> Model:
+        return bench.model(self.model, dtype=self.dtype, prepend_bos=self.prepend_bos)
+
+    def _circuit(self, text: str, model: Model, task: Task, bench: Bench) -> FoundCircuit:
+        """The circuit, found by a method if need be.
+
+        Raises:
+            BadPairs, GraphMismatch, BadFile: see `CircuitSpec.find`.
+        """
+        spec, scores = CircuitSpec.parse(text), dict[str, Scores]()
+        if spec.kind == "method":
+            kind, n, seed = self.counterfactual, self.train_limit, self.seed
+            pairs = task.pairs("train", model, limit=n, counterfactual=kind, seed=seed)
+            templates = [task.template(pair.tags) for pair in pairs]
+            rng = np.random.default_rng(seed)
+            batch = paired(model.batch(pairs), self.pairing, rng, templates).batch
+            objective = load_objective(self.objective or task.objective)
+            method = METHODS.make(spec.name)
+            scores[spec.name] = method.score(model, batch, objective, progress=bench.progress)
+        truth = partial(truth_circuit, self.model, "counterfactual")
+        return spec.find(model.graph, seed=self.seed, scores=scores, truth=truth)
+
+    def _record(
+        self,
+        cell: Cell,
+        model: Model,
+        task: Task,
+        found: FoundCircuit,
+        pools: tuple[Pool, Pool],
+        result: SearchResult,
+        seconds: float,
+    ) -> Record:
+        digest = hashlib.sha256()
+        for pool in pools:
+            digest.update(pool.tokens.numpy().tobytes())
+        random = Measure(name=BOUND, of="control:random", unit="nats", value=result.random.kl)
+        return Record(
+            kind=KIND,
+            cell={**cell.of, "model": model.name, "method": found.text},
+            specs={
+                "model": Spec(
+                    name=model.name, args={"family": model.family, "n_edges": model.graph.n_edges}
+                ),
+                "task": Spec(name=task.name, version=task.version, args=settings_of(task)),
+                "method": Spec(name=found.text, args={"edges": len(found.circuit), **found.about}),
+                "search": Spec(
+                    name="search",
+                    args={
+                        name: getattr(self, name)
+                        for name in ("budget", "starts", "restarts", "pairing", "train_limit")
+                    }
+                    | {"objective": self.objective or task.objective},
+                ),
+            },
+            measures=[
+                Measure(
+                    name=BOUND,
+                    value=result.lower_bound,
+                    n=result.evaluations,
+                    better="down",
+                    unit="nats",
+                ),
+                *([random.model_copy(update={"n": result.random.pairs})] if self.compare else []),
+            ],
+            tables=_tables(result),
+            data={
+                "prompts": Selection(
+                    hash=digest.hexdigest(),
+                    task=task.name,
+                    split=self.split,
+                    counterfactual=self.counterfactual or "",
+                    seed=self.seed,
+                    counts=dict(zip(("clean", "corrupted"), map(len, pools), strict=True)),
+                )
+            },
+            realised={"seconds": round(seconds, 3)},
+            warnings=without_fields(task, pools),
+            provenance=made_by(model, self.seed, digest.hexdigest()),
+        )
 
 
-def without_fields(task: Task, pools: Sequence[Pool]) -> str:
-    """That no prompt has a field to change, in a line; nothing if one has."""
+def _tables(result: SearchResult) -> list[Table]:
+    """The climbs, the worst pair first, and the changes of each."""
+    climbs = [
+        {
+            "climb": number,
+            "divergence": climb.kl,
+            "at its start": climb.steps[0].kl,
+            "changes": len(climb.steps) - 1,
+            "local maximum": climb.is_local_maximum,
+            "clean": climb.clean.text,
+            "corrupted": climb.corrupted.text,
+        }
+        for number, climb in enumerate(result.climbs, start=1)
+    ]
+    steps = [
+        {"climb": number, "step": place, **step._asdict()}
+        for number, climb in enumerate(result.climbs, start=1)
+        for place, step in enumerate(climb.steps)
+    ]
+    return [Table.of("climbs", ("climb",), climbs), Table.of("steps", ("climb", "step"), steps)]
+
+
+def without_fields(task: Task, pools: tuple[Pool, Pool]) -> list[str]:
+    """That no prompt has a field to change; nothing if one has."""
     if any(pool.fields for pool in pools):
-        return ""
-    return (
+        return []
+    return [
         f"The prompts of {task.name} have no fields, so nothing was changed: the search compared"
         " pairs of the prompts as they are."
-    )
+    ]

@@ -1,11 +1,8 @@
 """What the circuits of an adversarial run share: prompts, divergences, controls.
 
-Divergences are kept as they are made, methods by their own checkpoints, and the file of divergences
-ends the same bit for bit after an interruption.
-
-Ablation by constants (zero, mean, ...) leaves nothing for a corrupted prompt to do. The divergence
-is then one number for each clean prompt, whatever the design, and the prompts are independent
-draws.
+The file of divergences ends the same bit for bit after an interruption. Under ablation by constants
+(zero, mean, ...) the divergence is one number for each clean prompt, whatever the design, and the
+prompts are independent draws.
 """
 
 from __future__ import annotations
@@ -83,9 +80,7 @@ class AdversarialStudy:
 
     @cached_property
     def finder(self) -> Study:
-        """What finds circuits on the train split,
-        and has the constants that ablated edges carry.
-        """
+        """What finds circuits on the train split, and has the constants of ablated edges."""
         run, name = self.run, self.task.name
         methods = tuple(dict.fromkeys(each.name for each in self.named if each.kind == "method"))
         job = CircuitsJob(
@@ -146,8 +141,7 @@ class AdversarialStudy:
 
     @property
     def pools(self) -> tuple[Pool, Pool]:
-        """Clean and corrupted prompts;
-        without a part for the corrupted ones they are the clean ones.
+        """Clean and corrupted prompts; the clean ones again where ablated edges carry constants.
 
         Raises:
             BadUsage: the folder holds results on other prompts.
@@ -167,30 +161,20 @@ class AdversarialStudy:
             pools = enumerate_pools(
                 task, model, split=run.split, counterfactual=run.counterfactual, seed=run.seed
             )
-        elif run.paired:
-            pools = draw_pools(
-                task,
-                model,
-                run.n_clean,
-                run.n_corrupted or run.n_clean,
-                matched=run.design == "matched",
-                where=self.where,
-                split=run.split,
-                counterfactual=run.counterfactual,
-                seed=run.seed,
-            )
         else:
-            clean, _ = draw_pools(
+            n_corrupted = (run.n_corrupted or run.n_clean) if run.paired else 1
+            clean, corrupted = draw_pools(
                 task,
                 model,
                 run.n_clean,
-                1,
+                n_corrupted,
+                matched=run.paired and run.design == "matched",
                 where=self.where,
                 split=run.split,
                 counterfactual=run.counterfactual,
                 seed=run.seed,
             )
-            pools = clean, clean
+            pools = clean, corrupted if run.paired else clean
         part = None
         if run.same:
             *pools, agreed = agreeing(*pools, run.same)
@@ -215,9 +199,8 @@ class AdversarialStudy:
         ]
 
     def _keep(self, pools: tuple[Pool, Pool]) -> None:
-        sides = dict(
-            zip(("clean", "corrupted") if self.run.paired else ("clean",), pools, strict=False)
-        )
+        names = ("clean", "corrupted") if self.run.paired else ("clean",)
+        sides = dict(zip(names, pools, strict=False))
         text = "{" + ",\n".join(f'"{side}": {_as_json(pool)}' for side, pool in sides.items()) + "}"
         digest = hashlib.sha256(text.encode())
         for pool in sides.values():

@@ -55,7 +55,7 @@ from mechassay.models.memory import token_budget, trace_bytes
 from mechassay.models.model import Model, check_dtype
 from mechassay.objectives import load_objective
 from mechassay.pairs import Batch
-from mechassay.records import Measure, Record, Spec, provenance
+from mechassay.records import Measure, Record, Spec
 from mechassay.report.canvas import Drawing
 from mechassay.report.drawing import draw_circuit, largest_drawable
 from mechassay.report.kinds.suite import suite_differences
@@ -63,7 +63,7 @@ from mechassay.report.reports import print_report, write_markdown, write_page
 from mechassay.runs import options
 from mechassay.runs.folder import write_text
 from mechassay.runs.job import Bench, Cell, Job, Results, cell_name, option
-from mechassay.runs.names import is_truth, shown_model, task_named
+from mechassay.runs.names import is_truth, made_by, shown_model, task_named
 from mechassay.tasks.task import Keep, settings_of
 from mechassay.truth.models import load_truth, truth_names
 
@@ -76,9 +76,7 @@ Stage = Literal["all", "localize"]
 
 
 def method_name(method: Method) -> str:
-    """What a method is called in files and tables:
-    its name, and the settings that are not the default.
-    """
+    """A method in files and tables: its name, and the settings that are not the default."""
     fields = dataclasses.fields(method)  # pyright: ignore[reportArgumentType] - dataclasses by contract
     changed = [
         f"{field.name}={getattr(method, field.name)}"
@@ -275,9 +273,7 @@ class CircuitsJob(Job):
         print_report(results.records, results.failures, console, kind)
 
     def report(self, results: Results) -> Path:
-        """The page of a model and task, or one over all and a page for each; the tables in Markdown
-        and the differences of methods as JSON.
-        """
+        """A page for each model and task, and one over all; tables.md; differences.json."""
         folder, page = results.folder.path, results.folder.path / "report.html"
         if self.stage == "localize":
             return folder / "scores"
@@ -379,9 +375,7 @@ class Study:
         return self.bench.folder.path / self._kept("constants.safetensors")
 
     def ablated(self, batch: Batch) -> Batch:
-        """The batch with the job's ablation;
-        constants are those of the train pairs, for the test pairs too.
-        """
+        """The batch with the job's ablation; constants are always those of the train pairs."""
         job, model = self.job, self.model
         if job.ablation == "counterfactual":
             return batch
@@ -472,7 +466,7 @@ class Study:
             measures=[Measure(name="scored", value=n_scored, n=len(self.train))],
             realised={"localize_seconds": _seconds(scores)},
             data=data,
-            provenance=self._provenance(data["train"].hash),
+            provenance=made_by(self.model, self.job.seed, data["train"].hash),
         )
 
     def measured(self, cell: Cell, scores: Scores) -> Record:
@@ -495,7 +489,7 @@ class Study:
             "peak_memory_gb": round(_peak_memory() / 2**30, 3),
         }
         data = self.bench.folder.selections(self.group)
-        about = self._provenance(data["test"].hash)
+        about = made_by(self.model, job.seed, data["test"].hash)
         record = curve.record(
             cell=cell.of,
             **self._specs(cell),
@@ -561,15 +555,6 @@ class Study:
             if method is None
             else Spec(name=name, version=method.version, args=settings(method)),
         }
-
-    def _provenance(self, data_hash: str) -> Any:
-        model = self.model
-        return provenance(
-            device=str(model.device),
-            dtype=str(model.dtype).removeprefix("torch."),
-            seed=self.job.seed,
-            data_hash=data_hash,
-        )
 
 
 def forward_seconds(model: Model, batch: Batch) -> float:

@@ -1,14 +1,8 @@
 """Where cells are done: in this process, in several, on a Ray cluster, or as parts of an array job.
 
 An executor does batches of cells, each batch in one worker and in order. It need not be reliable:
-the folder knows what is done, and the same command does the rest.
-
-    Here          one batch after the other, in this process
-    Processes     worker processes, which share this machine's threads
-    part_of       every n-th batch, for `mechassay run-cells DIR --part 3/16` in an array job
-
-A worker keeps its last model. Batches of one model stand together, so it is loaded once a worker.
-For Ray see `runs.ray`.
+the folder knows what is done, and the same command does the rest. A worker keeps its last model;
+batches of one model stand together, so it is loaded once a worker. For Ray see `runs.ray`.
 """
 
 from __future__ import annotations
@@ -114,9 +108,7 @@ def prepare(
 
 
 def batches_of(job: Any, folder: RunFolder | None = None) -> list[list[Cell]]:
-    """The cells that have no record in the folder yet, or all without a folder.
-    Those that share something are one batch.
-    """
+    """The cells without a record in the folder, if one is given; those of one key are a batch."""
     cells = [cell for cell in job.cells() if folder is None or folder.record(cell.name) is None]
     return [list(batch) for _, batch in groupby(cells, key=lambda cell: cell.shares)]
 

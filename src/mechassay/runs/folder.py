@@ -6,12 +6,9 @@
     failures/<cell>.json   why a cell has none
 
 The folder is the queue: a cell is done if its record is there. Workers share nothing else, so any
-of them may be killed; files appear whole or not at all.
-
-A second run with the same plan takes up what is there. Lists of what to do may grow: then
-`plan.json` has all that was ever asked for. Any other plan in the same folder is refused, with the
-first setting that differs. A folder without results is reused: a
-mistyped command does not block it.
+of them may be killed; files appear whole or not at all. A run with the same plan takes up what is
+there. Lists of what to do may grow: `plan.json` has all that was ever asked for. Any other plan is
+refused, with the first setting that differs, unless the folder has no results.
 """
 
 from __future__ import annotations
@@ -25,32 +22,13 @@ from typing import Any, TypeVar
 from pydantic import ValidationError
 
 from mechassay.errors import BadFile, BadUsage, first_line
-from mechassay.files import partial_of, write_text
+from mechassay.files import write_text
 from mechassay.records import Failure, Record, Selection, first_mistake, read_record
 
 CHOSEN = ("plan.json", "data.json", "prompts.json")
 """What a run writes before it has found anything: what is run, and on what."""
 
 _Kind = TypeVar("_Kind", dict[str, Any], list[Any])
-
-
-def check_can_write(path: Path) -> None:
-    """Refuse a file that `write_text` could not write, before there is anything to write.
-    Makes the folders above it.
-
-    Raises:
-        BadUsage: it is a folder or a device, or may not be written.
-    """
-    if path.exists() and not path.is_file():
-        raise BadUsage(f"{path} is no file. Name a file to write.")
-    # Permissions do not tell: some file systems refuse everybody.
-    partial = partial_of(path)
-    try:
-        partial.parent.mkdir(parents=True, exist_ok=True)
-        partial.touch()
-        partial.unlink()
-    except OSError as error:
-        raise BadUsage(f"{path} cannot be written: {error.strerror or error}.") from None
 
 
 def read_json(path: Path, what: str, kind: type[_Kind]) -> _Kind:
@@ -142,9 +120,7 @@ class RunFolder:
         return folder
 
     def _holds_nothing(self) -> bool:
-        """Whether nothing was found here: a plan, or plans of parts,
-        what they chose to run on, and why nothing came of it.
-        """
+        """Whether there are only plans, what they chose to run on, and failures."""
         failures = set(self._failures())
         return all(
             file.name in CHOSEN or file.parent.name == "data" or file in failures
@@ -169,9 +145,6 @@ class RunFolder:
 
     def scores_file(self, cell: str) -> Path:
         return self.path / "scores" / f"{cell}.safetensors"
-
-    def checkpoint_file(self, cell: str) -> Path:
-        return self.path / "scores" / f"{cell}.checkpoint"
 
     def record_file(self, cell: str) -> Path:
         return self.path / "records" / f"{cell}.json"

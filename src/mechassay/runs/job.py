@@ -93,14 +93,22 @@ class Cell:
     typed: Mapping[str, str] = field(default_factory=dict)
 
 
+class Interrupted(KeyboardInterrupt):
+    """Ctrl-C in a cell that cannot go on where it was; the message says what was kept."""
+
+    code: ClassVar[int] = 130
+
+
 class Job(Protocol):
     """What can be run: `mechassay.run(job, folder)`, or a command made of its fields.
 
-    A class that names it as its base has all but `kind`, `cells` and `run`.
+    A class that names it as its base has all but `kind`, `cells` and `run`. `markdown` is the file
+    of the page's words and tables, if there is to be one.
     """
 
     kind: ClassVar[str]
     grows: ClassVar[tuple[str, ...]] = ()
+    markdown: ClassVar[str] = "tables.md"
 
     def versions(self, bench: Bench) -> Mapping[str, Any]:
         """What else is part of the plan: versions of definitions, hashes of files."""
@@ -132,7 +140,8 @@ class Job(Protocol):
     def report(self, results: Results) -> Path:
         """Write the pages and tables of all that there is; the path of the first page."""
         records, failures, folder = results.records, results.failures, results.folder.path
-        write_markdown(folder / "tables.md", records, failures, self.kind)
+        if self.markdown:
+            write_markdown(folder / self.markdown, records, failures, self.kind)
         return write_page(folder / "report.html", records, failures=failures, kind=self.kind)
 
 
@@ -142,6 +151,9 @@ JOBS = Registry(
         "circuits": "mechassay.runs.circuits:CircuitsJob",
         "accuracy": "mechassay.runs.accuracy:AccuracyJob",
         "adversarial": "mechassay.runs.adversarial:AdversarialJob",
+        "adversarial-paper": "mechassay.runs.adversarial_paper:PaperJob",
+        "adversarial-search": "mechassay.runs.adversarial_search:SearchJob",
+        "robust": "mechassay.runs.robust:RobustJob",
     },
     plural="jobs",
 )

@@ -13,6 +13,7 @@ from mechassay.circuits.spec import FoundCircuit
 from mechassay.errors import BadUsage, UnknownName
 from mechassay.models.model import Model, load_model
 from mechassay.models.sources import packaged_models
+from mechassay.records import Provenance, provenance
 from mechassay.tasks import TASKS, Task, load_task
 from mechassay.truth.models import TRUTHS, load_truth, truth_folder, truth_names
 
@@ -26,6 +27,12 @@ def shown_model(name: str) -> str:
     """What tables call a model: folders and files by their own names."""
     path = Path(name)
     return path.name if path.exists() else name
+
+
+def made_by(model: Model, seed: int, data_hash: str) -> Provenance:
+    """How a record of a model came about."""
+    device, dtype = str(model.device), str(model.dtype).removeprefix("torch.")
+    return provenance(device=device, dtype=dtype, seed=seed, data_hash=data_hash)
 
 
 def load_named(
@@ -44,9 +51,7 @@ def load_named(
 
 
 def task_named(name: str) -> Task:
-    """A task by any name that a command takes, a ground truth's own among them;
-    see `load_task` for errors.
-    """
+    """A task by any name that a command takes, or a ground truth's; errors as `load_task`."""
     if is_truth(name):
         return TRUTHS.make(name)
     try:

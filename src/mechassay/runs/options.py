@@ -17,6 +17,18 @@ TASKS = option(
     "-t",
     complete="tasks",
 )
+MODEL = option(
+    "Packaged model, ground truth, hub id, local folder or .gguf file.",
+    "--model",
+    "-m",
+    complete="models",
+)
+TASK = option(
+    "Task, see `mechassay tasks list`; that of a ground truth has its name.",
+    "--task",
+    "-t",
+    complete="tasks",
+)
 METHODS = option(
     "Method, with settings if wanted: eap-ig-inputs:steps=10,points=midpoint. Repeat for several.",
     "--method",

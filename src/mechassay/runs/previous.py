@@ -37,6 +37,11 @@ def opened(path: Path) -> tuple[Any, Results]:
     parts = sorted((path / "cells").glob("*/")) or [path]
     done = [pair for part in parts for pair in _done(RunFolder(part), path)]
     left = tuple((Cell("", row.cell), row) for row in _failures(path / "failures.json"))
+    if not done and (path / "repeats").is_dir():
+        raise BadFile(
+            f"{path}: a run of robust discovery by an earlier version; its report.html can be read,"
+            " but not be made again."
+        )
     if not done:
         raise BadFile(f"{path}: the run has no finished cells yet.")
     kind = {"faithfulness": "circuits"}.get(done[0][1].kind, done[0][1].kind)

@@ -286,9 +286,7 @@ def _exact_n(p: float, level: float, epsilon: float, enough: int, block: int) ->
 
 
 def at_most(n: int, j: int, q: float) -> float:
-    """P(Z <= j) for Z ~ Bin(n, q) and 0 <= j < n:
-    a regularised incomplete beta function, exact to about 1e-14 of itself.
-    """
+    """P(Z <= j) for Z ~ Bin(n, q) and 0 <= j < n, with a relative error of about 1e-14."""
     return float(betaincc(j + 1.0, float(n - j), q))
 
 

@@ -38,11 +38,6 @@ from mechassay.stats.two_way import N_RESAMPLES, grid_interval, two_way_draws
 
 DesignKind = Literal["grid", "matched", "independent"]
 DESIGN_KINDS: tuple[DesignKind, ...] = get_args(DesignKind)
-POPULATIONS = {
-    "grid": "every clean input with every corrupted input",
-    "independent": "every clean input with every corrupted input",
-    "matched": "clean inputs, each with a corrupted input made for it",
-}
 
 
 @dataclass(frozen=True)
@@ -95,11 +90,6 @@ class Design:
     def n_units(self) -> int | float:
         """Independent draws: all pairs, the smaller side of a grid, or `PartialGrid.units`."""
         return min(self.shape) if self.part is None else self.part.units
-
-    @property
-    def population(self) -> str:
-        """What the results are about, in words."""
-        return POPULATIONS[self.kind] + ("" if self.part is None else " of its stratum")
 
     def upper_bound(
         self,

@@ -119,13 +119,6 @@ def percentile_interval(
     return Interval(float(low), float(high), level)
 
 
-def mean_interval(
-    values: Float[np.ndarray, "n"], groups: Sequence[str], rng: np.random.Generator
-) -> Interval:
-    """Bootstrap interval of a mean."""
-    return percentile_interval(resampled_means(np.asarray(values)[None], groups, rng)[:, 0])
-
-
 def proportion_interval(
     right: Float[np.ndarray, "n"], groups: Sequence[str], level: float = LEVEL
 ) -> Interval:

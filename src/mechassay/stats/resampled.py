@@ -3,14 +3,10 @@
 Intervals are those of the two-way cluster bootstrap (`two_way`). For a difference or a ratio both
 grids are resampled with the same rows and columns, so what makes a prompt hard for all circuits
 cancels. Intervals cover the choice of the grid's prompts, not the data the circuits were found on;
-for that, find them again on other data (`over_repeats`). The largest value has no interval, because
-no resample exceeds it. Neither has a percentile with too few rows or columns beyond it
-(`two_way.LEAST`). NaN is no pair; what then counts in place of the smaller side is the number of
-values over the most that one prompt is in (`partial_grid.reach`).
+for that, find them again on other data (`over_repeats`). The largest value has no interval, nor
+has a percentile with too few rows or columns beyond it (`two_way.LEAST`). NaN is no pair.
 
-**Same or different labels** (`split_by`). Ablated edges carry what comes from the corrupted prompt.
-If that has another template, it is other words at other positions, and a circuit may fail for
-reasons that the task does not vary. So a grid over several templates is two populations, and each
+A grid over several templates is two populations (`split_by`), same and different templates. Each
 has its own statistics, and the share of the empty circuit's mean that is left,
 
     left = mean KL(M(x) || C(x, x~)) / mean KL(M(x) || M(x~)).

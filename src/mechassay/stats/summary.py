@@ -14,7 +14,7 @@ kept in their own type and sorted once.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -68,7 +68,7 @@ class Summary:
 
 
 def summarise(
-    values: Float[np.ndarray, "..."] | Iterable[Float[np.ndarray, "..."]],
+    values: Float[np.ndarray, "..."],
     design: str | Design,
     rng: np.random.Generator,
     percentiles: Sequence[float] = PERCENTILES,
@@ -78,8 +78,7 @@ def summarise(
     """Summarise the divergences of pairs.
 
     Args:
-        values: of all pairs, [clean, corrupted] for a grid, else [pairs]; or blocks of them, joined
-            along their first axis.
+        values: of all pairs, [clean, corrupted] for a grid, else [pairs].
         design: grid, matched or independent; or with all that is known of it.
         rng: for the bootstrap of a grid.
 
@@ -90,12 +89,11 @@ def summarise(
     """
     for share in (*percentiles, level):
         check_share("A percentile or level", share)
-    whole = values if isinstance(values, np.ndarray) else _joined(values)
-    drawn = Design(design, whole.shape) if isinstance(design, str) else design
-    flat = whole.reshape(-1)
+    drawn = Design(design, values.shape) if isinstance(design, str) else design
+    flat = values.reshape(-1)
     count, mean, std = moments(flat)
     rising = np.sort(flat)[:count]
-    intervals = drawn.intervals(whole, rng, percentiles, level=level, n_resamples=n_resamples)
+    intervals = drawn.intervals(values, rng, percentiles, level=level, n_resamples=n_resamples)
 
     def row(
         name: str, value: float, interval: Interval | None = None, bound: float = math.nan
@@ -109,7 +107,7 @@ def summarise(
         row("min", _percentile(rising, 0.0)),
     ]
     for p, interval in zip(percentiles, intervals.percentiles, strict=True):
-        bound = drawn.upper_bound(whole, p, level).value
+        bound = drawn.upper_bound(values, p, level).value
         rows.append(row(f"{100 * p:g}%", _percentile(rising, p), interval, bound))
     rows.append(row("max", _percentile(rising, 1.0)))
     return Summary(drawn, level, count, drawn.n_values - count, tuple(rows))
@@ -202,10 +200,3 @@ def expected_maximum(values: Float[np.ndarray, "*shape"], draws: int) -> float:
 
 def _percentile(rising: Float[np.ndarray, "n"], p: float) -> float:
     return float(run_percentiles(rising, np.array([0]), np.array([rising.size]), p)[0])
-
-
-def _joined(blocks: Iterable[np.ndarray]) -> np.ndarray:
-    arrays = list(blocks)
-    if not arrays:
-        raise BadUsage("A summary needs at least 1 block of values; got none.")
-    return np.concatenate(arrays)

@@ -10,6 +10,7 @@ from contextlib import contextmanager
 from dataclasses import replace
 from functools import cache
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -24,7 +25,9 @@ from mechassay.circuits.methods.acdc import ACDC, removal_order
 from mechassay.errors import BadUsage, NonFinite, UnknownName
 from mechassay.graph import Graph
 from mechassay.models import memory
-from mechassay.models.model import make_model
+from mechassay.models.model import Model, make_model
+from mechassay.objectives import Objective
+from mechassay.pairs import Batch
 from mechassay.progress import SILENT, Advance
 from mechassay.testing.methods import check_method
 from mechassay.testing.tiny import Subject, configs, subject
@@ -97,6 +100,14 @@ def plainly(
     return edges, changes, now
 
 
+def find(
+    method: ACDC, model: Model, pairs: Batch, objective: str | Objective = "kl", **options: Any
+) -> Circuit:
+    """The edges that score 1: those that are kept."""
+    scores = method.score(model, pairs, objective, **options)
+    return Circuit(model.graph, scores.values == 1)
+
+
 @pytest.mark.parametrize(
     ("family", "threshold"), [("gpt2", 0.02), ("gpt2", 0.1), ("gemma2", 0.05), ("neox", 0.03)]
 )
@@ -121,8 +132,12 @@ def test_comparisons_and_objectives(objective: str, compare: str) -> None:
         assert not torch.equal(
             edges, plainly(case, threshold, absolute=compare != "absolute", objective=objective)[0]
         )
-    found = ACDC(threshold=threshold, compare=compare).find(
-        case.model, case.batch, objective, progress=SILENT
+    found = find(
+        ACDC(threshold=threshold, compare=compare),
+        case.model,
+        case.batch,
+        objective,
+        progress=SILENT,
     )
     assert torch.equal(found.edges, edges)
 
@@ -202,11 +217,13 @@ def test_the_order() -> None:
 def test_ends_of_the_thresholds() -> None:
     case = small("gemma2")
     graph = case.model.graph
-    assert ACDC(threshold=1e6).find(case.model, case.batch, progress=SILENT) == Circuit.empty(graph)
-    assert ACDC(threshold=0.0, compare="absolute").find(
-        case.model, case.batch, progress=SILENT
+    assert find(ACDC(threshold=1e6), case.model, case.batch, progress=SILENT) == Circuit.empty(
+        graph
+    )
+    assert find(
+        ACDC(threshold=0.0, compare="absolute"), case.model, case.batch, progress=SILENT
     ) == Circuit.full(graph)
-    found = ACDC(threshold=0.0).find(case.model, case.batch, progress=SILENT)
+    found = find(ACDC(threshold=0.0), case.model, case.batch, progress=SILENT)
     edges, changes, final = plainly(case, 0.0)
     kept = edges[removal_order(graph)[0].copy(), removal_order(graph)[1].copy()]
     assert torch.equal(found.edges, edges)
@@ -223,11 +240,11 @@ def test_the_threshold_itself_is_too_much() -> None:
     first = plainly(case, 0.02)[1][0]
     assert first > 0
     edge = graph.index("m1->logits")
-    assert bool(ACDC(threshold=first).find(case.model, case.batch, progress=SILENT).edges[edge])
+    assert bool(find(ACDC(threshold=first), case.model, case.batch, progress=SILENT).edges[edge])
     assert not bool(
-        ACDC(threshold=first * (1 + 1e-12))
-        .find(case.model, case.batch, progress=SILENT)
-        .edges[edge]
+        find(ACDC(threshold=first * (1 + 1e-12)), case.model, case.batch, progress=SILENT).edges[
+            edge
+        ]
     )
 
 
@@ -256,7 +273,7 @@ def test_a_head_that_writes_nothing_goes_with_all_edges_into_it() -> None:
     with torch.no_grad():
         model.decoder.layers[1].attention.out[0] = 0.0
     graph = model.graph
-    kept = ACDC(threshold=1e-4).find(model, case.batch, progress=SILENT).edges
+    kept = find(ACDC(threshold=1e-4), model, case.batch, progress=SILENT).edges
     head = graph.head(1, 0)
     assert not bool(kept[head].any())
     assert not bool(kept[:, graph.reader_owner == head].any())
@@ -286,17 +303,17 @@ def test_a_sweep_is_single_thresholds_put_together() -> None:
 def test_constants_on_ablated_edges() -> None:
     case = small("gpt2")
     zeroed = Subject(case.model, ablate(case.model, case.batch, "zero", progress=SILENT))
-    found = ACDC(threshold=0.1).find(zeroed.model, zeroed.batch, progress=SILENT)
+    found = find(ACDC(threshold=0.1), zeroed.model, zeroed.batch, progress=SILENT)
     assert torch.equal(found.edges, plainly(zeroed, 0.1)[0])
-    assert found != ACDC(threshold=0.1).find(case.model, case.batch, progress=SILENT)
+    assert found != find(ACDC(threshold=0.1), case.model, case.batch, progress=SILENT)
 
 
 def test_order_of_examples_is_irrelevant() -> None:
     case = small("gpt2")
     shuffled = replace(case.batch.select([1, 0]), content="shuffled")
     method = ACDC(threshold=0.1)
-    assert method.find(case.model, shuffled, progress=SILENT) == method.find(
-        case.model, case.batch, progress=SILENT
+    assert find(method, case.model, shuffled, progress=SILENT) == find(
+        method, case.model, case.batch, progress=SILENT
     )
 
 
@@ -366,4 +383,4 @@ def test_overflow_is_named() -> None:
     with torch.no_grad():
         case.model.decoder.layers[2].attention.out[1, 0, 0] = float("inf")
     with pytest.raises(NonFinite, match="kl of example 0 is not finite"):
-        ACDC().find(case.model, case.batch, progress=SILENT)
+        find(ACDC(), case.model, case.batch, progress=SILENT)

@@ -12,20 +12,22 @@ import torch
 from torch import Tensor
 
 from mechassay.circuits import EAP, EAPIGInputs, ablate
-from mechassay.circuits.attribution import clean_scores, interpolated_scores
-from mechassay.circuits.methods.eap_ig_inputs import quadrature
-from mechassay.circuits.methods.nap import NAP, NAPIG
-from mechassay.circuits.node_attribution import (
-    clean_node_scores,
-    interpolated_node_scores,
-    pull_back,
+from mechassay.circuits.attribution import (
+    at_clean_run,
+    at_interpolations,
+    clean_scores,
+    interpolated_scores,
 )
+from mechassay.circuits.methods.gradient import quadrature
+from mechassay.circuits.methods.nap import NAP, NAPIG
+from mechassay.circuits.node_attribution import WriterGradients, add_products, pull_back
 from mechassay.circuits.node_scores import NeuronScores, NodeScores
 from mechassay.errors import BadUsage, NonFinite, UnknownName
 from mechassay.models.decoder import Norm
+from mechassay.models.model import Model
 from mechassay.models.reference import ReferenceModel, exact_precision
 from mechassay.models.trace import trace
-from mechassay.objectives import LogitDiff
+from mechassay.objectives import LogitDiff, Objective
 from mechassay.pairs import Batch
 from mechassay.progress import SILENT
 from mechassay.testing.methods import check_configuration
@@ -35,6 +37,22 @@ from mechassay.testing.tiny import Subject, subject
 @pytest.fixture(scope="module", params=["gpt2", "neox", "qwen2", "gemma2"])
 def case(request: pytest.FixtureRequest) -> Subject:
     return subject(request.param, torch.float64)
+
+
+def clean_node_scores(model: Model, batch: Batch, objective: Objective, into: Tensor) -> None:
+    add_products(model, *at_clean_run(model, batch, objective, WriterGradients.of), into)
+
+
+def interpolated_node_scores(
+    model: Model,
+    batch: Batch,
+    objective: Objective,
+    alphas: tuple[float, ...],
+    weights: tuple[float, ...],
+    into: Tensor,
+) -> None:
+    found = at_interpolations(model, batch, objective, alphas, weights, WriterGradients.of)
+    add_products(model, *found, into)
 
 
 def zeros(case: Subject) -> Tensor:

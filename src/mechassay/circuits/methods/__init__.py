@@ -1,6 +1,4 @@
-"""Circuit localization methods:
-one a file, each a frozen dataclass whose fields are its configuration.
-"""
+"""Circuit localization methods, one a file: frozen dataclasses whose fields are their settings."""
 
 from __future__ import annotations
 

@@ -1,5 +1,4 @@
-"""ACDC: remove edges one after the other,
-as long as each removal changes the metric by less than a threshold.
+"""ACDC: remove edges whose removal changes the metric by less than a threshold.
 
 Conmy et al. (2023), algorithm 1. The circuit starts as the full graph. For one reader after the
 other, from the logits backwards, and for each of its writers, the edge is removed if
@@ -7,30 +6,21 @@ other, from the logits backwards, and for each of its writers, the edge is remov
     loss(circuit without the edge) - loss(circuit) < threshold          compare = "signed"
     |loss(circuit without the edge) - loss(circuit)| < threshold        compare = "absolute"
 
-where the loss is the objective's mean over examples with lower better: by default the KL
-divergence from the clean run at the last token, as in the paper. The circuit is the one so far,
-so decisions depend on their order, which is that of the graph's numbers, backwards:
+where the loss is the objective's mean over examples with lower better (the paper's: KL divergence
+from the clean run at the last token). Edges are tried in the graph's order, backwards: readers from
+the logits, layer by layer its MLP, then its heads' values, keys and queries, the last head first;
+writers of a reader from the last one to `input`. The paper says "reverse topological" only; its
+code goes head by head.
 
-  * readers: the logits; then layer by layer from the last its MLP, and its heads' values, keys
-    and queries, the last head first in each;
-  * writers of a reader: the last one first, `input` at the end.
+A writer that has lost all ways to the logits changes nothing: edges into it are decided without a
+run. Other decisions are runs of compiled circuits (`models.circuit_plan`). Clean and counterfactual
+runs are kept in memory; where those of all examples do not fit, each pass over the examples
+evaluates the next few removals at once, as if all of them would stay. Decisions count up to the
+first edge that is kept, so they are those of one evaluation after the other. The number evaluated
+at once doubles after a pass without a kept edge, else halves.
 
-The paper says no more than "reverse topological"; its code goes head by head. Its graph also has
-edges from a head's input to its query, key and value, which are none of ours.
-
-What it costs. A writer that has lost all ways to the logits changes nothing: removing an edge into
-it changes the loss by exactly 0, and is decided without a run. Every other decision needs the loss
-after it, so no method with the same decisions takes fewer runs; but they are runs of compiled
-circuits (`models.circuit_plan`), in which whatever still sees only clean writers comes from the
-cache, and cut parts cost nothing. Clean and counterfactual runs are kept in memory; where those
-of all examples do not fit, each pass over the examples evaluates the next few removals at once,
-as if all of them would stay: decisions count up to the first edge that is kept, the rest is
-thrown away. The number evaluated at once doubles after a pass without a kept edge, else halves.
-Either way decisions are those of one evaluation after the other.
-
-With `thresholds`, every threshold starts again from the full graph. Circuits of a sweep need not be
-nested. A kept edge may be on no path from `input`, when its writer's in-edges go later: see
-`Circuit.pruned`.
+With `thresholds`, every threshold starts again from the full graph; circuits need not be nested. A
+kept edge may be on no path from `input`, when its writer's in-edges go later (`Circuit.pruned`).
 """
 
 from __future__ import annotations
@@ -117,33 +107,6 @@ class ACDC:
         if self.ahead < 1:
             raise BadUsage(f"{self.name} evaluates at least 1 removal at once; got {self.ahead}.")
 
-    def find(
-        self,
-        model: Model,
-        pairs: Sequence[Pair] | Batch,
-        objective: str | Objective = "kl",
-        *,
-        progress: Progress = BAR,
-        checkpoint: Path | None = None,
-    ) -> Circuit:
-        """The circuit at `threshold`.
-
-        Args:
-            checkpoint: a file that keeps what is done, so that a killed job can go on.
-
-        Raises:
-            BadPairs, OutOfMemory; NonFinite: an example's value is NaN or infinite in a circuit on
-            the way.
-        """
-        return self._search(
-            model,
-            model.batch(pairs),
-            load_objective(objective),
-            (self.threshold,),
-            progress,
-            checkpoint,
-        ).circuits[0]
-
     def score(
         self,
         model: Model,
@@ -153,31 +116,28 @@ class ACDC:
         progress: Progress = BAR,
         checkpoint: Path | None = None,
     ) -> EdgeScores:
-        """See `Method.score`; but a score is no drop:
-        1 for edges kept at `threshold`, 0 for others.
+        """See `Method.score`; but a score is no drop: 1 for edges kept at `threshold`, else 0.
 
-        With `thresholds` it is the largest of them at which the edge was kept, 0 if at none. The
-        objective need not be differentiable. Provenance has the circuits' sizes and losses,
-        decisions made and runs it took.
+        With `thresholds` it is the largest of them at which the edge was kept, 0 if at none.
+
+        Raises:
+            NonFinite: an example's value is NaN or infinite in a circuit on the way.
         """
         chosen, batch = load_objective(objective), model.batch(pairs)
         thresholds = tuple(sorted(self.thresholds, reverse=True)) or (self.threshold,)
-        found = self._search(model, batch, chosen, thresholds, progress, checkpoint)
-        values = torch.zeros(model.graph.n_writers, model.graph.n_readers, dtype=torch.float64)
-        for threshold, circuit in zip(thresholds, found.circuits, strict=True):
+        search = self._search(model, batch, chosen, thresholds, progress, checkpoint)
+        values = torch.zeros(model.graph.legal.shape, dtype=torch.float64)
+        for threshold, circuit in zip(thresholds, search.circuits, strict=True):
             values = torch.maximum(values, circuit.edges * (threshold if self.thresholds else 1.0))
-        return EdgeScores.of(
-            model.graph,
-            values,
-            {
-                **provenance_of(self, model, batch, chosen),
-                "thresholds": list(thresholds),
-                "kept": [len(circuit) for circuit in found.circuits],
-                "losses": found.losses,
-                "n_decisions": len(thresholds) * model.graph.n_edges,
-                "n_runs": found.n_runs,
-            },
-        )
+        about = {
+            **provenance_of(self, model, batch, chosen),
+            "thresholds": list(thresholds),
+            "kept": [len(circuit) for circuit in search.circuits],
+            "losses": search.losses,
+            "n_decisions": len(thresholds) * model.graph.n_edges,
+            "n_runs": search.n_runs,
+        }
+        return EdgeScores.of(model.graph, values, about)
 
     @torch.no_grad()
     def _search(
@@ -188,14 +148,14 @@ class ACDC:
         thresholds: tuple[float, ...],
         progress: Progress,
         checkpoint: Path | None,
-    ) -> _Found:
+    ) -> _SearchResult:
         graph = model.graph
         budget = token_budget(trace_bytes(model.decoder), batch.n_tokens, model.device)
         about = provenance_of(self, model, batch, objective)
         key = key_of(
             {**about, "thresholds": thresholds, "budget": budget, "graph": graph.fingerprint}
         )
-        # All there is to know of a job: the first undecided edge is where it stands.
+        # The first undecided edge is where a job stands.
         decisions = torch.full((len(thresholds), graph.n_edges), UNDECIDED, dtype=torch.int8)
         n_runs = torch.zeros(1, dtype=torch.int64)
         circuits: list[Circuit] = []
@@ -207,33 +167,27 @@ class ACDC:
         ):
             run = _Losses(model, batch, objective, budget, n_runs)
             for number, threshold in enumerate(thresholds):
-                walk = _Walk(
-                    graph, threshold, self.compare == "absolute", decisions[number].numpy()
-                )
+                absolute = self.compare == "absolute"
+                walk = _Walk(graph, threshold, absolute, decisions[number].numpy())
                 walk.loss = next(run([walk.edges]))
                 advance(walk.place)
                 ahead = 1
                 while walk.place < graph.n_edges:
                     before = walk.place
-                    ahead = (
-                        min(2 * ahead, self.ahead) if walk.go_on(run, ahead) else max(ahead // 2, 1)
-                    )
+                    all_went = walk.go_on(run, ahead)
+                    ahead = min(2 * ahead, self.ahead) if all_went else max(ahead // 2, 1)
                     state.done(number * graph.n_edges + walk.place)
                     advance(walk.place - before)
                 circuits.append(Circuit(graph, torch.from_numpy(walk.edges)))
                 losses.append(walk.loss)
-        return _Found(circuits, losses, int(n_runs))
+        return _SearchResult(circuits, losses, int(n_runs))
 
     def forwards(self, graph: Graph, n_pairs: int) -> float:
-        """See `Method.forwards`: a decision costs about what patching one edge does.
-
-        Edges into writers that have gone are decided without a run, so a search that removes most
-        of them early takes less.
-        """
+        """See `Method.forwards`: a decision costs about what patching one edge does, or nothing."""
         return max(1, len(self.thresholds)) * 0.25 * graph.n_edges * n_pairs
 
 
-class _Found(NamedTuple):
+class _SearchResult(NamedTuple):
     """One circuit a threshold, its loss, and how many circuits were run for all of them."""
 
     circuits: list[Circuit]
@@ -248,14 +202,9 @@ def removal_order(graph: Graph) -> tuple[np.ndarray, np.ndarray]:
 
 
 class _Walk:
-    """One threshold's way through the edges.
+    """One threshold's way through the edges: the circuit so far, its loss, how many are decided.
 
-    Attributes:
-        edges: the circuit so far.
-        loss: its loss.
-        place: how many edges are decided.
-        leads: whether a writer leads to the logits; final once its own readers are reached,
-            because all readers that see it come before them.
+    `leads` says whether a writer leads to the logits; it is final once its own readers are reached.
     """
 
     def __init__(
@@ -272,9 +221,7 @@ class _Walk:
             self._decide(bool(decision == KEPT))
 
     def go_on(self, run: _Losses, ahead: int) -> bool:
-        """Decide edges up to the first that is kept, or the next `ahead` that may matter;
-        whether all of these went.
-        """
+        """Decide edges up to the first kept one, or the next `ahead`; whether all of these went."""
         live = self.place + np.flatnonzero(self.leads[self.owners[self.place :]])[:ahead]
         for place, loss in zip(live, run(self._without(live)), strict=True):
             self._decide_dead(int(place))
@@ -322,9 +269,7 @@ class _Prepared(NamedTuple):
 
 
 class _Losses:
-    """Losses of circuits on all examples;
-    clean and counterfactual runs are kept as far as memory goes.
-    """
+    """Losses of circuits on all examples; their two runs are kept as far as memory goes."""
 
     def __init__(
         self, model: Model, batch: Batch, objective: Objective, budget: int, n_runs: Tensor
@@ -335,9 +280,7 @@ class _Losses:
         self.room = HELD_SHARE * (available_bytes(model.device) or CPU_BUDGET)
 
     def __call__(self, circuits: Iterable[np.ndarray]) -> Iterator[float]:
-        """One loss a circuit:
-        computed when it is asked for if all examples are held, else together.
-        """
+        """One loss a circuit: computed when asked for if all examples are held, else together."""
         plans = map(self._compiled, circuits)
         if len(self.held) == len(self.chunks):
             for plan in plans:
@@ -353,16 +296,16 @@ class _Losses:
         for number in range(len(self.chunks)):
             rows, chunk, contrast, clean = self._prepared(number)
             for place, plan in enumerate(plans):
-                found = signed(self.objective, run_circuit(decoder, contrast, plan), chunk, clean)
-                values[place, rows] = -found.double().cpu().numpy()
+                readout = run_circuit(decoder, contrast, plan)
+                loss = -signed(self.objective, readout, chunk, clean)
+                values[place, rows] = loss.double().cpu().numpy()
         self.n_runs += len(plans)
         return [self._mean(row) for row in values]
 
-    def _compiled(self, edges: np.ndarray) -> Plan:
+    def _compiled(self, mask: np.ndarray) -> Plan:
         model = self.model
-        plan = compile_circuit(
-            model.graph, torch.from_numpy(edges), post_norm=model.decoder.has_post_norm
-        )
+        edges, post_norm = torch.from_numpy(mask), model.decoder.has_post_norm
+        plan = compile_circuit(model.graph, edges, post_norm=post_norm)
         return plan.to(model.device, model.dtype)
 
     def _prepared(self, number: int) -> _Prepared:
@@ -370,11 +313,9 @@ class _Losses:
             return self.held[number]
         decoder, (rows, chunk) = self.model.decoder, self.chunks[number]
         contrast = Contrast.run(decoder, chunk)
-        clean = (
-            _KnownReadout(contrast.clean.readout(decoder).hidden, decoder)
-            if self.objective.needs_clean
-            else None
-        )
+        clean = None
+        if self.objective.needs_clean:
+            clean = _KnownReadout(contrast.clean.readout(decoder).hidden, decoder)
         made = _Prepared(rows, chunk, contrast, clean)
         size = _bytes(contrast)
         if size <= self.room:
@@ -394,9 +335,7 @@ class _Losses:
 
 @dataclass(frozen=True, eq=False)
 class _KnownReadout(Readout):
-    """A readout whose logits are computed once:
-    the clean run's are compared with every circuit's.
-    """
+    """A readout whose logits are computed once: every circuit is compared with the clean run."""
 
     def all(self) -> Float[Tensor, "batch vocab"]:
         return self._logits
@@ -409,11 +348,6 @@ class _KnownReadout(Readout):
 def _bytes(contrast: Contrast) -> int:
     traces = (contrast.clean, contrast.other)
     tensors = [tensor for trace in traces for tensor in (trace.embed, trace.final)]
-    tensors += [
-        value
-        for trace in traces
-        for layer in trace.layers
-        for value in vars(layer).values()
-        if value is not None
-    ]
+    layers = [layer for trace in traces for layer in trace.layers]
+    tensors += [value for layer in layers for value in vars(layer).values() if value is not None]
     return sum(tensor.numel() * tensor.element_size() for tensor in tensors)

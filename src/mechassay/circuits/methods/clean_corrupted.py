@@ -11,29 +11,16 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar
 
-from torch import Tensor
-
-from mechassay.circuits.attribution import interpolated_scores
-from mechassay.circuits.methods.gradient import EdgeGradientMethod
-from mechassay.models.model import Model
-from mechassay.objectives import Objective
-from mechassay.pairs import Batch
+from mechassay.circuits.methods.gradient import EdgeGradientMethod, Quadrature
 
 
 @dataclass(frozen=True)
 class CleanCorrupted(EdgeGradientMethod):
-    """Attribution with gradients at both ends.
-
-    Attributes:
-        backward: "plain", or "gim" (`mechassay.models.gradient_rules`).
-    """
+    """Attribution with gradients at both ends; `backward` as in `GradientMethod`."""
 
     backward: str = "plain"
     name: ClassVar[str] = "clean-corrupted"
 
     @property
-    def copies(self) -> int:
-        return 2
-
-    def add(self, model: Model, chunk: Batch, objective: Objective, into: Tensor) -> None:
-        interpolated_scores(model, chunk, objective, (0.0, 1.0), (0.5, 0.5), into)
+    def path(self) -> Quadrature:
+        return (0.0, 1.0), (0.5, 0.5)

@@ -12,26 +12,13 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar
 
-from torch import Tensor
-
-from mechassay.circuits.attribution import clean_scores
 from mechassay.circuits.methods.gradient import EdgeGradientMethod
-from mechassay.models.model import Model
-from mechassay.objectives import Objective
-from mechassay.pairs import Batch
 
 
 @dataclass(frozen=True)
 class EAP(EdgeGradientMethod):
-    """Edge attribution patching.
-
-    Attributes:
-        backward: "plain", or "gim" (`mechassay.models.gradient_rules`).
-    """
+    """Edge attribution patching; `backward` as in `GradientMethod`."""
 
     backward: str = "plain"
     name: ClassVar[str] = "eap"
     instead: ClassVar[str] = "eap-ig-inputs"
-
-    def add(self, model: Model, chunk: Batch, objective: Objective, into: Tensor) -> None:
-        clean_scores(model, chunk, objective, into)

@@ -5,20 +5,16 @@ is set to a'_s + alpha_k (a_s - a'_s), everything before it being clean; gradien
 network that follows. 2L + 1 sublayers times Z points. Two readings of "averaged over the points":
 
 `paper`     Marks et al. 2025; Mueller et al. 2025, eq. 4: a writer's edges use the gradients of the
-            runs in which its own sublayer was interpolated. A layer's heads move together, which is
-            what gives the O(Z L) cost that the paper states.
+            runs in which its own sublayer was interpolated. A layer's heads move together: O(Z L).
 `mib-2025`  their code: every edge averages over the runs of ALL sublayers, 1 / (Z (2L + 1)). With
-            two exceptions, where theirs is inconsistent. Under means it interpolates towards zero
-            and multiplies with the difference from the mean; here both are the mean. With rotary
-            positions it leaves the runs of the input out of edges from the input into the first
-            layer's heads (the interpolated input is a constant, to which its gradient hooks are
-            blind); here they are in all edges.
+            two exceptions. Under means it interpolates towards zero and multiplies with the
+            difference from the mean; here both are the mean. With rotary positions it leaves the
+            runs of the input out of edges from the input into the first layer's heads (its gradient
+            hooks are blind to the interpolated input); here they are in all edges.
 
-The forward pass resumes at the interpolated sublayer, so that no prefix is computed twice. In the
-second reading, readers before the sublayer also receive gradients, through the skip connection
-alone. All those runs share the clean prefix, and a backward pass is linear in its cotangents: the
-cotangents of all runs are put into ONE clean pass, each where its sublayer writes, and
-differentiated once.
+The forward pass resumes at the interpolated sublayer. In the second reading, readers before the
+sublayer also receive gradients, through the skip connection alone: the cotangents of all runs are
+put into ONE clean pass, each where its sublayer writes, and differentiated once.
 
 MIB's code takes k/Z for k = 1..Z (`points="right"`).
 """
@@ -39,8 +35,12 @@ from mechassay.circuits.attribution import (
     objective_total,
     tapped_forward,
 )
-from mechassay.circuits.methods.eap_ig_inputs import Points, quadrature
-from mechassay.circuits.methods.gradient import EdgeGradientMethod
+from mechassay.circuits.methods.gradient import (
+    EdgeGradientMethod,
+    IntegratedMethod,
+    Points,
+)
+from mechassay.circuits.scores import EdgeScores
 from mechassay.errors import one_of
 from mechassay.graph import Graph
 from mechassay.models.decoder import Decoder, NormStatistics
@@ -53,14 +53,10 @@ Reading = Literal["paper", "mib-2025"]
 
 
 @dataclass(frozen=True)
-class EAPIGActivations(EdgeGradientMethod):
+class EAPIGActivations(IntegratedMethod[EdgeScores], EdgeGradientMethod):
     """Edge attribution patching with gradients integrated along each sublayer's output.
 
-    Attributes:
-        steps: gradient evaluations along each path.
-        reading: which runs an edge averages over.
-        points: where the gradients are taken.
-        backward: "plain", or "gim" (`mechassay.models.gradient_rules`).
+    `reading` says which runs an edge averages over; other fields as in `IntegratedMethod`.
     """
 
     steps: int = 5
@@ -71,29 +67,20 @@ class EAPIGActivations(EdgeGradientMethod):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        quadrature(self.points, self.steps)
         one_of("reading", self.reading, get_args(Reading))
-
-    @property
-    def copies(self) -> int:
-        return self.steps
 
     def add(self, model: Model, chunk: Batch, objective: Objective, into: Tensor) -> None:
         contrast = Contrast.run(model.decoder, chunk)
         add_runs = _own_runs if self.reading == "paper" else _all_runs
-        add_runs(model, contrast, objective, *quadrature(self.points, self.steps), into)
+        add_runs(model, contrast, objective, *self.path, into)
 
     def forwards(self, graph: Graph, n_pairs: int) -> float:
-        """See `Method.forwards`: a step at each sublayer resumes and differentiates
-        half a network on average, and is contracted.
-        """
+        """See `Method.forwards`: a step at a sublayer resumes half a network on average."""
         return (2.0 + 1.5 * self.steps * len(graph.stages())) * n_pairs
 
 
 class Sublayer(NamedTuple):
-    """One interpolated output: where it is, its clean and counterfactual values,
-    and the stream without it.
-    """
+    """An interpolated output: clean and counterfactual values, and the stream without it."""
 
     kind: Literal["input", "heads", "mlp"]
     layer: int
@@ -105,14 +92,8 @@ class Sublayer(NamedTuple):
 
 def _sublayers(model: Model, contrast: Contrast) -> Iterator[Sublayer]:
     decoder, graph, start = model.decoder, model.graph, contrast.start
-    yield Sublayer(
-        "input",
-        0,
-        slice(0, 1),
-        contrast.clean.embed[:, start:],
-        contrast.other.embed,
-        torch.zeros(()),
-    )
+    embed = contrast.clean.embed[:, start:]
+    yield Sublayer("input", 0, slice(0, 1), embed, contrast.other.embed, torch.zeros(()))
     for layer in range(graph.n_layers):
         clean, other = contrast.clean.layers[layer], contrast.other.layers[layer]
         before, z = clean.before[:, start:], clean.z[:, :, start:]
@@ -123,22 +104,8 @@ def _sublayers(model: Model, contrast: Contrast) -> Iterator[Sublayer]:
         if mlp is not None and other.mlp is not None:
             post = decoder.layers[layer].attention.post_norm
             row = graph.mlp_writer(layer)
-            yield Sublayer(
-                "mlp",
-                layer,
-                slice(row, row + 1),
-                mlp,
-                other.mlp,
-                before + (heads if post is None else post(heads)),
-            )
-
-
-@dataclass(frozen=True)
-class _SublayerRun:
-    """The runs of one sublayer, stacked over the points."""
-
-    sublayer: Sublayer
-    gradients: ReaderGradients
+            rest = before + (heads if post is None else post(heads))
+            yield Sublayer("mlp", layer, slice(row, row + 1), mlp, other.mlp, rest)
 
 
 @torch.no_grad()
@@ -148,28 +115,26 @@ def _runs(
     objective: Objective,
     alphas: Sequence[float],
     weights: Sequence[float],
-) -> Iterator[_SublayerRun]:
+) -> Iterator[tuple[Sublayer, ReaderGradients]]:
+    """The runs of each sublayer, stacked over the points."""
     decoder = model.decoder
     times, columns = len(alphas), contrast.other.embed.shape[1]
     ctx = contrast.ctx.repeat(times)
     for sublayer in _sublayers(model, contrast):
-        points = torch.cat(
-            [sublayer.other + alpha * (sublayer.clean - sublayer.other) for alpha in alphas]
-        )
-        post = (
-            decoder.layers[sublayer.layer].attention.post_norm if sublayer.kind == "heads" else None
-        )
-        at_mlp = sublayer.kind == "heads" and not decoder.parallel and model.graph.mlp
+        clean, other = sublayer.clean, sublayer.other
+        points = torch.cat([other + alpha * (clean - other) for alpha in alphas])
+        post, of_heads = None, sublayer.kind == "heads"
+        if of_heads:
+            post = decoder.layers[sublayer.layer].attention.post_norm
+        at_mlp = of_heads and not decoder.parallel and model.graph.mlp
         layer = sublayer.layer + (sublayer.kind != "input" and not at_mlp)
         with torch.enable_grad():
             if sublayer.kind == "input":
                 entry = points.requires_grad_()
                 x = decoder.add_positions(entry, ctx, contrast.start)
             else:
-                entry = (
-                    sublayer.rest.repeat(times, 1, 1) + (points if post is None else post(points))
-                ).requires_grad_()
-                x = entry
+                rest = sublayer.rest.repeat(times, 1, 1)
+                entry = x = (rest + (points if post is None else post(points))).requires_grad_()
             taps = tapped_forward(
                 decoder,
                 x,
@@ -184,12 +149,8 @@ def _runs(
                 decoder, taps, total, times=times, columns=columns, entry=entry
             )
         at = None if post is None else post.statistics(points)
-        yield _SublayerRun(
-            sublayer,
-            replace(
-                gradients, taps=_with_post_norms(decoder, contrast, taps, times, sublayer.layer, at)
-            ),
-        )
+        taps = _with_post_norms(decoder, contrast, taps, times, sublayer.layer, at)
+        yield sublayer, replace(gradients, taps=taps)
 
 
 def _with_post_norms(
@@ -224,8 +185,8 @@ def _own_runs(
     weights: Sequence[float],
     into: Tensor,
 ) -> None:
-    for run in _runs(model, contrast, objective, alphas, weights):
-        contract(model, contrast, run.gradients, into, writers=run.sublayer.writers)
+    for sublayer, gradients in _runs(model, contrast, objective, alphas, weights):
+        contract(model, contrast, gradients, into, writers=sublayer.writers)
 
 
 def _all_runs(
@@ -240,45 +201,32 @@ def _all_runs(
     share = 1 / (1 + model.graph.n_layers * (1 + model.graph.mlp))
     columns = contrast.other.embed.shape[1]
     cotangents: list[tuple[Sublayer, Tensor]] = []
-    for run in _runs(model, contrast, objective, alphas, [weight * share for weight in weights]):
-        contract(model, contrast, run.gradients, into)
-        if run.sublayer.kind != "input":
-            assert run.gradients.entry is not None
-            cotangents.append(
-                (run.sublayer, run.gradients.entry.unflatten(0, (len(alphas), -1)).sum(0))
-            )
+    shares = [weight * share for weight in weights]
+    for sublayer, gradients in _runs(model, contrast, objective, alphas, shares):
+        contract(model, contrast, gradients, into)
+        if sublayer.kind != "input":
+            assert gradients.entry is not None
+            cotangents.append((sublayer, gradients.entry.unflatten(0, (len(alphas), -1)).sum(0)))
     with torch.enable_grad():
         embeds = contrast.clean.embed[:, contrast.start :].detach().requires_grad_()
         x = decoder.add_positions(embeds, contrast.ctx, contrast.start)
         taps = tapped_forward(decoder, x, contrast.ctx, start=contrast.start, past=contrast.clean)
-        total = torch.stack(
-            [
-                (_around(decoder, taps, sublayer)[:, -c.shape[1] :] * c).sum()
-                for sublayer, c in _fit(taps, decoder, cotangents)
-            ]
-        ).sum()
+        products: list[Tensor] = []
+        for sublayer, cotangent in cotangents:
+            around = _around(decoder, taps, sublayer)
+            # The last layer has its last column alone: cotangents are zero elsewhere.
+            n = min(around.shape[1], cotangent.shape[1])
+            products.append((around[:, -n:] * cotangent[:, -n:]).sum())
+        total = torch.stack(products).sum()
         gradients = ReaderGradients.of(decoder, taps, total, times=1, columns=columns)
     contract(model, contrast, gradients, into)
 
 
 def _around(decoder: Decoder, taps: Taps, sublayer: Sublayer) -> Tensor:
     """The stream after a sublayer without what it wrote, in a pass that is being differentiated."""
-    before, middle, mlp = (
-        taps.before[sublayer.layer],
-        taps.middle[sublayer.layer],
-        taps.mlp_out[sublayer.layer],
-    )
+    layer = sublayer.layer
+    before, middle, mlp = taps.before[layer], taps.middle[layer], taps.mlp_out[layer]
     assert before is not None and middle is not None
     if sublayer.kind == "mlp":
         return middle
     return before[:, -mlp.shape[1] :] + mlp if decoder.parallel and mlp is not None else before
-
-
-def _fit(
-    taps: Taps, decoder: Decoder, cotangents: list[tuple[Sublayer, Tensor]]
-) -> Iterator[tuple[Sublayer, Tensor]]:
-    """Cotangents cut to the columns that the pass has there
-    (the last layer's are zero elsewhere).
-    """
-    for sublayer, cotangent in cotangents:
-        yield sublayer, cotangent[:, -_around(decoder, taps, sublayer).shape[1] :]

@@ -9,9 +9,8 @@ warm-up, the first 2,500 of 3,000 steps. Log alphas begin at N(10, .01): the ful
 drawn for all examples of a step. AdamW, learning rate .8 for masks and multipliers, no decay. The
 score is P(m > 0).
 
-Log alphas are kept within [-10, 10]. At this learning rate they leave that range in a few steps,
-and beyond it neither part of the loss has a gradient to bring them back: masks then stay as they
-are, and the multipliers grow without end.
+Log alphas are kept within [-10, 10]: beyond it neither part of the loss has a gradient, and masks
+would stay as they are while the multipliers grow without end.
 
 Other deviations: masks are on MIB's edges, one writer for tokens and positions, and none for nodes;
 the sparsity is its expectation, not that of the drawn mask; both learning rates are constant.
@@ -39,18 +38,12 @@ INITIAL_LOG_ALPHA, INITIAL_SPREAD = 10.0, 0.01
 
 @dataclass(frozen=True)
 class EdgePruning(MaskMethod):
-    """Hard concrete edge masks at a target sparsity.
+    """Hard concrete edge masks at a target sparsity; other fields as in `MaskMethod`.
 
     Attributes:
-        steps: updates.
-        batch_size: examples a step.
-        samples: masks a step, each for all examples of the step.
-        lr: of the masks.
-        multiplier_lr: of the Lagrange multipliers.
+        lr, multiplier_lr: of the masks and of the Lagrange multipliers.
         target: the share of edges that are to go.
         warmup: the share of the steps in which the target rises from 0.
-        loss: "kl", or "objective" to descend minus the objective.
-        seed: of initial values, examples and masks.
     """
 
     steps: int = 3000

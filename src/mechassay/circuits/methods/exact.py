@@ -2,17 +2,12 @@
 
     S[u, v] = mean_examples m(clean) - m(clean with edge (u, v) ablated)
 
-No estimate, and one run per edge; but only the reader v changes, so for an edge (u, v)
-
-  * the clean run is cached, and v's stream is the clean one plus a'_u - a_u;
-  * the norm and the projections are computed once for all heads and slots of a layer that a writer
-    is added to;
-  * each such reader's head is mixed again on its own, its change is added to the stream, and
-    the forward resumes there, many edges stacked in one batch, at the columns that differ.
-
-An edge into the last layers costs next to nothing, and most edges are there: on average less than
-half a forward an edge. MIB calls this EActP; no edge is pruned (a reader that lost one edge keeps
-the rest).
+No estimate, and one run per edge; but only the reader v changes, so the clean run is cached, and
+v's stream is the clean one plus a'_u - a_u. The norm and the projections are computed once for all
+heads and slots of a layer that a writer is added to; each such reader's head is mixed again on its
+own, its change is added to the stream, and the forward resumes there, many edges stacked in one
+batch, at the columns that differ: on average less than half a forward an edge. MIB calls this
+EActP; no edge is pruned.
 """
 
 from __future__ import annotations
@@ -38,9 +33,7 @@ from mechassay.pairs import Batch
 class ExactPatching(PatchingMethod[EdgeScores]):
     """Exact effect of ablating each edge alone.
 
-    Attributes:
-        layers: score only edges into these layers' heads and MLPs (None: all, and the logits);
-            other edges are NaN. -1 stands for the logits.
+    With `layers`, only edges into these layers' heads and MLPs (-1: the logits); others are NaN.
     """
 
     layers: tuple[int, ...] | None = None
@@ -57,20 +50,17 @@ class ExactPatching(PatchingMethod[EdgeScores]):
             )
         for rows, columns in chunks(batch, stack_tokens):
             for layer in layers:
-                stages = (
-                    [("logits", graph.n_writers, 1)]
-                    if layer == -1
-                    else [("heads", graph.seen_by_heads(layer), 3 * graph.n_heads)]
-                )
-                if layer != -1 and graph.mlp:
-                    stages.append(("mlp", graph.seen_by_mlp(layer), 1))
-                for kind, seen, readers in stages:
-                    step = max(1, stack_tokens // (columns * (3 if kind == "heads" else 1)))
+                if layer == -1:
+                    stages = [("logits", graph.n_writers, 1, 1)]
+                else:
+                    stages = [("heads", graph.seen_by_heads(layer), 3 * graph.n_heads, 3)]
+                    stages += [("mlp", graph.seen_by_mlp(layer), 1, 1)] * graph.mlp
+                for kind, seen, readers, copies in stages:
+                    step = max(1, stack_tokens // (columns * copies))
                     for begin in range(0, seen, step):
                         writers = range(begin, min(begin + step, seen))
-                        yield PatchBatch(
-                            rows, layer, kind, writers, len(writers) * readers * len(rows)
-                        )
+                        n_scores = len(writers) * readers * len(rows)
+                        yield PatchBatch(rows, layer, kind, writers, n_scores)
 
     def add(self, run: Patching, block: PatchBatch, into: Float[Tensor, "writers readers"]) -> None:
         graph, changes = run.model.graph, run.changes(block.writers)
@@ -92,14 +82,11 @@ class ExactPatching(PatchingMethod[EdgeScores]):
         for layer in self.layers:
             begin = graph.logits if layer == -1 else graph.slots(layer).start
             scored[begin : begin + (1 if layer == -1 else graph.readers_per_layer)] = True
-        return EdgeScores(
-            graph, torch.where(graph.legal & scored, mean.float().cpu(), torch.nan), provenance
-        )
+        values = torch.where(graph.legal & scored, mean.float().cpu(), torch.nan)
+        return EdgeScores(graph, values, provenance)
 
     def forwards(self, graph: Graph, n_pairs: int) -> float:
-        """See `Method.forwards`: two runs, and 0.16
-        (GPT-2 small's shape) to 0.26 (SmolLM2's) an edge.
-        """
+        """See `Method.forwards`: two runs, and 0.16 (GPT-2 small) to 0.26 (SmolLM2) an edge."""
         layers = self._layers(graph)
         into = (
             graph.seen_by_heads(layer) * 3 * graph.n_heads + graph.seen_by_mlp(layer) * graph.mlp
@@ -123,30 +110,22 @@ def _into_mlp(
 def _into_heads(
     run: Patching, layer: int, changes: Float[Tensor, "writers batch pos d_model"]
 ) -> Float[Tensor, "writers readers"]:
-    """Effects on all q, k, v readers of a layer:
-    one norm and projection per writer, one resumed run per edge.
-    """
+    """Effects on all q, k, v readers of a layer: one projection per writer, one run per edge."""
     decoder, contrast = run.model.decoder, run.contrast
     clean, times = contrast.clean.layers[layer], len(changes)
     n_heads, ctx = decoder.n_heads, contrast.ctx.repeat(times)
+    x = (run.stream(clean.before) + changes).flatten(0, 1)
     q, k, v = queries_keys_values(
-        decoder,
-        layer,
-        (run.stream(clean.before) + changes).flatten(0, 1),
-        ctx,
-        start=contrast.start,
-        past=contrast.clean.layers,
+        decoder, layer, x, ctx, start=contrast.start, past=contrast.clean.layers
     )
     old_q, old_z = (x[:, :, -run.columns :].repeat(times, 1, 1, 1) for x in (clean.q, clean.z))
     old_k, old_v = (x.repeat(times, 1, 1, 1) for x in (clean.k, clean.v))
     effects = changes.new_empty((times, 3, n_heads), dtype=run.model.accumulator)
     for slot, parts in enumerate(((q, old_k, old_v), (old_q, k, old_v), (old_q, old_k, v))):
         z = decoder.attend(layer, *parts, ctx) - old_z
-        wrote = decoder.head_outputs(layer, z).unflatten(
-            1, (times, -1)
-        )  # [heads, writers, batch, pos, d_model]
+        # [heads, writers, batch, pos, d_model]
+        wrote = decoder.head_outputs(layer, z).unflatten(1, (times, -1))
         for head in range(n_heads):
-            effects[:, slot, head] = run.after_heads(
-                layer, run.through_post_norm(layer, wrote[head])
-            )
+            change = run.through_post_norm(layer, wrote[head])
+            effects[:, slot, head] = run.after_heads(layer, change)
     return effects.flatten(1)

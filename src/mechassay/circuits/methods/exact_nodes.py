@@ -4,17 +4,15 @@
 
 The change goes along every path: everything after the node is computed anew on the changed stream.
 This is what node attribution (NAP) estimates to first order, and what `evaluate` gives for the full
-circuit without the edges out of u. All readers see the same change, so that it is one forward a
-node, resumed where the node writes, many nodes stacked in one batch: at most half a forward a node
-on average.
+circuit without the edges out of u. It is one forward a node, resumed where the node writes, many
+nodes stacked in one batch: at most half a forward a node on average.
 
 `paths="direct"` changes only what the unembedding sees of the node: the score of the edge
 u->logits. Where the model is linear, the direct effects of all nodes sum to the total effect of
 `input`.
 
-One deviation from `evaluate`: when `input` carries a constant (`zero`, `mean`), the model is still
-run on it, while in a circuit without edges out of `input` no node is reached, and all keep their
-constants.
+Deviation from `evaluate`: when `input` carries a constant (`zero`, `mean`), the model is still run
+on it, while in a circuit without edges out of `input` all nodes keep their constants.
 """
 
 from __future__ import annotations
@@ -39,11 +37,7 @@ Paths = Literal["all", "direct"]
 
 @dataclass(frozen=True)
 class ExactNodePatching(PatchingMethod[NodeScores]):
-    """Exact effect of ablating each node alone.
-
-    Attributes:
-        paths: "all" for its whole effect, "direct" for that along its edge to the logits.
-    """
+    """Exact effect of ablating each node alone, along all paths or its edge to the logits."""
 
     paths: Paths = "all"
     name: ClassVar[str] = "exact-nodes"
@@ -87,7 +81,5 @@ class ExactNodePatching(PatchingMethod[NodeScores]):
         return NodeScores.of(graph, mean, provenance)
 
     def forwards(self, graph: Graph, n_pairs: int) -> float:
-        """See `Method.forwards`: two runs, and 0.3 (GPT-2 small's shape) to 0.5 a node,
-        which direct effects do without.
-        """
+        """See `Method.forwards`: two runs, and 0.3 to 0.5 a node for effects on all paths."""
         return (2.0 + 0.4 * graph.n_writers * (self.paths == "all")) * n_pairs

@@ -3,29 +3,22 @@
 With a_v the residual stream at reader v and a_u what writer u added to it (Ferrando and Voita 2024;
 as edge scores Mueller et al. 2025, eq. 5):
 
-    prox[u, v] = max(|a_v|_1 - |a_v - a_u|_1, 0),    importance[u, v] = prox[u, v] / sum_u' prox[u',
-                                                     v],
+    prox[u, v] = max(|a_v|_1 - |a_v - a_u|_1, 0)
+    importance[u, v] = prox[u, v] / sum_u' prox[u', v],
 
-the mean over the real positions of a prompt, then over examples. Clean runs alone are looked at:
-neither the counterfactual prompts nor the objective is used, and nothing is differentiated.
-Importances are at least 0 and those of a reader's in-edges sum to 1, so readers cannot be compared
-with each other: circuits are grown from the logits (`EdgeScores.greedy`), not cut from one ranking.
-The query, key and value readers of all heads of a layer see one stream and have the same
-importances.
+the mean over the real positions of a prompt, then over examples. Only clean runs are used: no
+counterfactual, no objective, no gradient. Importances of a reader's in-edges sum to 1, so readers
+cannot be compared: circuits are grown from the logits (`EdgeScores.greedy`). The query, key and
+value readers of all heads of a layer see one stream and have the same importances.
 
 Biases of W_O and learned positions are in a_v but belong to no writer. The L1 norm depends on the
-basis: weights are taken as they are, neither folded nor centred. Two deviations from MIB's code:
+basis: weights are taken as they are, neither folded nor centred. Deviations from MIB's code:
 
-- A position where no writer is near (all proximities are 0) has no importances, and one such
-  position makes their scores NaN. Here it is left out of the mean, and so is an example that has no
-  other; `provenance` counts such positions by stream. A reader that has none but these is not
-  scored (NaN).
-- Behind a post-norm (Gemma) a head adds its share of the normed sum, w * o_h / rms(sum of heads):
-  the norm is linear once its scale is given. Their code takes o_h itself, which never enters the
-  stream.
-
-Distances come from `torch.cdist`, which holds no difference of vectors: beside one run of a chunk
-of examples and a layer's head outputs, only [token, stream, writer] numbers are kept.
+- A position where all proximities are 0, which makes their scores NaN, is left out of the mean, and
+  so is an example that has no other; `provenance` counts such positions by stream. A reader that
+  has none but these is not scored (NaN).
+- Behind a post-norm (Gemma) a head adds its share of the normed sum, w * o_h / rms(sum of heads).
+  Their code takes o_h itself, which never enters the stream.
 """
 
 from __future__ import annotations
@@ -55,9 +48,7 @@ from mechassay.progress import BAR, Progress
 
 @dataclass(frozen=True)
 class InformationFlowRoutes:
-    """Importance of each writer to each reader's input, by L1 proximity;
-    circuits of these scores are grown greedily.
-    """
+    """Importance of each writer to each reader's input, by L1 proximity."""
 
     name: ClassVar[str] = "ifr"
     version: ClassVar[int] = 1
@@ -73,9 +64,7 @@ class InformationFlowRoutes:
         progress: Progress = BAR,
         checkpoint: Path | None = None,
     ) -> EdgeScores:
-        """See `Method.score`; a score is a share in [0, 1], no drop.
-        The objective only enters the provenance.
-        """
+        """See `Method.score`; a score is a share in [0, 1], no drop, and has no objective."""
         batch, graph = model.batch(pairs), model.graph
         budget = token_budget(trace_bytes(model.decoder), batch.n_tokens, model.device)
         about = provenance_of(self, model, batch, load_objective(objective))
@@ -98,13 +87,7 @@ class InformationFlowRoutes:
 
 
 class _Shares(NamedTuple):
-    """Sums over examples.
-
-    Attributes:
-        shares: importances, means over each example's defined positions.
-        examples: how many examples have a defined position.
-        undefined: how many positions have none.
-    """
+    """Sums over examples: importances, examples and undefined positions of each stream."""
 
     shares: Float[Tensor, "streams writers"]
     examples: Float[Tensor, "streams"]
@@ -112,23 +95,15 @@ class _Shares(NamedTuple):
 
     @staticmethod
     def zeros(model: Model) -> _Shares:
-        n_streams, zeros = (
-            len(model.graph.stages()),
-            torch.zeros((), dtype=model.accumulator, device=model.device).new_zeros,
-        )
-        return _Shares(
-            zeros(n_streams, model.graph.n_writers),
-            zeros(n_streams),
-            zeros(n_streams, dtype=torch.long),
-        )
+        n_streams = len(model.graph.stages())
+        zeros = torch.zeros((), dtype=model.accumulator, device=model.device).new_zeros
+        undefined = zeros(n_streams, dtype=torch.long)
+        return _Shares(zeros(n_streams, model.graph.n_writers), zeros(n_streams), undefined)
 
     def add(self, model: Model, chunk: Batch) -> None:
         taken, _ = model.run(chunk)
-        near = proximities(
-            _streams(model.graph, taken, chunk.mask),
-            _written(model, taken, chunk.mask),
-            model.graph,
-        )
+        streams, written = _streams(taken, chunk.mask), _written(model, taken, chunk.mask)
+        near = proximities(streams, written, model.graph)
         total = near.sum(-1)
         # NaN, of activations that overflow, counts as defined and is refused in the end.
         defined = total != 0
@@ -148,17 +123,17 @@ class _Shares(NamedTuple):
             NonFinite: activations overflow.
         """
         stages = graph.stages()
-        stream_of = torch.repeat_interleave(
-            torch.tensor([readers.stop - readers.start for readers in stages])
-        )
+        sizes = torch.tensor([readers.stop - readers.start for readers in stages])
+        stream_of = torch.repeat_interleave(sizes)
         means = (self.shares / self.examples.clamp(min=1)[:, None]).cpu()
         names = [graph.reader_name(readers.start).partition(".")[0] for readers in stages]
-        left_out = {
-            name: count for name, count in zip(names, self.undefined.tolist(), strict=True) if count
-        }
-        found = EdgeScores.of(graph, means[stream_of].T, {**about, "undefined_positions": left_out})
+        counts = zip(names, self.undefined.tolist(), strict=True)
+        left_out = {name: count for name, count in counts if count}
+        scores = EdgeScores.of(
+            graph, means[stream_of].T, {**about, "undefined_positions": left_out}
+        )
         unscored = (self.examples == 0).cpu()[stream_of]
-        return replace(found, values=found.values.masked_fill(unscored, float("nan")))
+        return replace(scores, values=scores.values.masked_fill(unscored, float("nan")))
 
 
 def proximities(
@@ -166,13 +141,11 @@ def proximities(
     written: Iterable[tuple[slice, Tensor]],
     graph: Graph,
 ) -> Float[Tensor, "tokens streams writers"]:
-    """max(|a_v|_1 - |a_v - a_u|_1, 0) of every stream and every writer that it holds;
-    0 for the others.
+    """max(|a_v|_1 - |a_v - a_u|_1, 0) of every stream and each writer that it holds, else 0.
 
     Args:
         streams: what the readers of each of `graph.stages()` see.
-        written: runs of writers that come to be seen together, and their vectors [tokens, n,
-            d_model].
+        written: runs of writers that are seen together, and their vectors [tokens, n, d_model].
     """
     visible = [int(graph.visible[readers.start]) for readers in graph.stages()]
     near = streams.new_zeros(streams.shape[0], streams.shape[1], graph.n_writers)
@@ -181,28 +154,25 @@ def proximities(
     norms = torch.cdist(streams, streams.new_zeros(len(streams), 1, streams.shape[2]), p=1.0)
     for writers, vectors in written:
         first = bisect_left(visible, writers.stop)
-        near[:, first:, writers] = (
-            norms[:, first:] - torch.cdist(streams[:, first:], vectors, p=1.0)
-        ).clamp(min=0)
+        distances = torch.cdist(streams[:, first:], vectors, p=1.0)
+        near[:, first:, writers] = (norms[:, first:] - distances).clamp(min=0)
     return near
 
 
 def _streams(
-    graph: Graph, taken: Trace, real: Bool[Tensor, "batch pos"]
+    taken: Trace, real: Bool[Tensor, "batch pos"]
 ) -> Float[Tensor, "tokens streams d_model"]:
     """What the readers of each stage see at real tokens."""
     seen: list[Tensor] = []
     for layer in taken.layers:
-        seen += [layer.before, layer.middle] if graph.mlp else [layer.before]
+        seen += [layer.before] if layer.mlp is None else [layer.before, layer.middle]
     return torch.stack([at_least_fp32(stream[real]) for stream in (*seen, taken.final)], dim=1)
 
 
 def _written(
     model: Model, taken: Trace, real: Bool[Tensor, "batch pos"]
 ) -> Iterator[tuple[slice, Float[Tensor, "tokens n d_model"]]]:
-    """What writers added to the stream at real tokens:
-    the input, then each layer's heads and its MLP.
-    """
+    """What was added to the stream at real tokens: by the input, each layer's heads and its MLP."""
     decoder, graph = model.decoder, model.graph
     yield slice(0, 1), at_least_fp32(taken.embed[real])[:, None]
     for index, layer in enumerate(taken.layers):
@@ -220,9 +190,7 @@ def _written(
 def normed_share(
     norm: Norm, part: Float[Tensor, "tokens n d_model"], total: Float[Tensor, "tokens 1 d_model"]
 ) -> Tensor:
-    """What a part of `total` contributes to norm(total) when the scale is that of `total`;
-    the norm's bias is nobody's.
-    """
+    """What a part of `total` contributes to norm(total), whose scale is that of `total`."""
     if norm.centred:
         part = part - part.mean(-1, keepdim=True)
     return part * norm.statistics(total).rscale * norm.weight.to(part.dtype)

@@ -1,21 +1,18 @@
-"""Training a mask over all edges by gradient descent:
-what UGS, subnetwork probing and edge pruning share.
+"""Training a mask over all edges: what UGS, subnetwork probing and edge pruning share.
 
 A step draws some examples and some random masks m of real numbers, evaluates the masked model
 (`models.masked_forward`) and descends
 
     fidelity(m) + penalty,      fidelity = mean over examples and masks of KL(P_clean || P_masked)
 
-at the last token, or of minus the objective where `loss` is "objective". How masks are drawn from
-trainable parameters, and what the penalty is, is the method's (`Masks`). The model's own parameters
-never get gradients. Another `Tail` than the mean weighs a step's examples by their losses, each a
-mean over its masks; examples may come with other counterfactuals each step (`Examples`).
+at the last token, or of minus the objective where `loss` is "objective". A method (`Masks`) draws
+masks from trainable parameters and sets the penalty. Another `Tail` than the mean weighs a step's
+examples by their losses, each a mean over its masks; examples may come with other counterfactuals
+each step (`StepExamples`).
 
 Where ablated edges carry constants, edges of a drawn mask that are on no path of nonzero edges from
-`input` to `logits` are zeroed, as when a circuit is evaluated: a circuit that is not connected is
-the empty one. Where they carry a run of the model such edges change nothing, and have no gradient.
-
-Losses are recorded in the provenance: of the first and the last step, and means over thirds.
+`input` to `logits` are zeroed, as when a circuit is evaluated. Where they carry a run of the model
+such edges change nothing, and have no gradient.
 """
 
 from __future__ import annotations
@@ -56,7 +53,7 @@ MIN_STEPS = 3
 BETA, GAMMA, ZETA = 2 / 3, -0.1, 1.1
 
 
-class Examples(Protocol):
+class StepExamples(Protocol):
     """What the steps of a training are on."""
 
     @property
@@ -74,9 +71,7 @@ class Masks(ABC):
 
     @abstractmethod
     def draw(self, n: int, generator: torch.Generator) -> Float[Tensor, "masks writers readers"]:
-        """Masks that are differentiable by the parameters.
-        Values at places without an edge do not matter.
-        """
+        """Masks, differentiable by the parameters; any value at places without an edge."""
 
     @abstractmethod
     def penalty(self, step: int) -> Float[Tensor, ""]:
@@ -125,7 +120,7 @@ class MaskMethod(ABC):
         *,
         progress: Progress = BAR,
         checkpoint: Path | None = None,
-        examples: Examples | None = None,
+        examples: StepExamples | None = None,
         tail: Tail = MEAN,
     ) -> EdgeScores:
         """See `Method.score`; scores are probabilities.
@@ -199,11 +194,10 @@ def train(
     about: Mapping[str, Any],
     progress: Progress,
     checkpoint: Path | None = None,
-    examples: Examples | None = None,
+    examples: StepExamples | None = None,
     tail: Tail = MEAN,
 ) -> Float[Tensor, "steps parts"]:
-    """Train the parameters of `masks`, which `optimiser` holds, in place;
-    the fidelity and the penalty of every step.
+    """Train the parameters of `masks`, which `optimiser` holds, in place; the loss of every step.
 
     Args:
         about: what is trained; a checkpoint of anything else is not taken up.
@@ -263,12 +257,9 @@ def train(
 
 
 def masked_forwards(graph: Graph) -> float:
-    """About how many plain forward passes a masked run and its slope by the mask take.
+    """About how many plain forward passes a masked run and its gradient by the mask take.
 
-    A forward and a backward pass of twice its work are 3. Where a layer's readers see many writers,
-    mixing their streams takes most of the time: 3 a thousand edges of a layer. Measured for shapes
-    of GPT-2 with 6 and 12 layers (1,265 and 2,708 edges a layer): 3.1 and 8.2; of SmolLM2 with 15
-    and 30 (2,007 and 4,107): 5.1 and 12.6.
+    Mixing the streams of a layer's readers takes 3 a thousand edges of a layer.
     """
     return max(3.0, 3e-3 * graph.n_edges / graph.n_layers)
 
@@ -282,7 +273,7 @@ class Minibatches:
     n_groups: ClassVar[int] = 1
 
     def draw(self, generator: torch.Generator) -> tuple[Batch, Int[Tensor, "n"]]:
-        """See `Examples.draw`."""
+        """See `StepExamples.draw`."""
         part = self.batch.select(self.order.draw(generator))
         return part, torch.zeros(len(part), dtype=torch.long)
 
@@ -296,22 +287,13 @@ def fidelity_and_gradient(
     budget: int,
     weights: Float[Tensor, "n"] | None = None,
 ) -> tuple[float, Float[Tensor, "masks writers readers"]]:
-    """The mean loss of masked runs and its gradient by the masks:
-    some examples and one mask each at a time.
-
-    Args:
-        weights: of the examples in the mean, all alike if not given; those of weight 0 are not run.
-    """
-    gradient, total = torch.zeros_like(drawn), 0.0
-    share = (
-        torch.full((len(batch),), 1 / len(batch), dtype=torch.float64)
-        if weights is None
-        else weights
-    )
+    """The mean loss of masked runs, by `weights` of the examples if given, and its gradient."""
+    gradient, total, share = torch.zeros_like(drawn), 0.0, weights
+    if share is None:
+        share = torch.full((len(batch),), 1 / len(batch), dtype=torch.float64)
     wanted = share.nonzero()[:, 0].tolist()
-    for rows, places, mask, run in _masked_runs(
-        model, batch, wanted, objective, drawn, method, budget
-    ):
+    runs = _masked_runs(model, batch, wanted, objective, drawn, method, budget)
+    for rows, places, mask, run in runs:
         mask.requires_grad_()
         losses = run(mask)
         loss = (losses * share[rows].to(losses)).sum() / method.samples
@@ -331,12 +313,12 @@ def losses_of(
     budget: int,
 ) -> Float[Tensor, "n"]:
     """The loss of each example, a mean over its masks, in fp64."""
-    found = torch.zeros(len(batch), dtype=torch.float64)
-    for rows, _, mask, run in _masked_runs(
-        model, batch, list(range(len(batch))), objective, drawn, method, budget
-    ):
-        found[rows] += run(mask).double().cpu() / method.samples
-    return found
+    losses = torch.zeros(len(batch), dtype=torch.float64)
+    everything = list(range(len(batch)))
+    runs = _masked_runs(model, batch, everything, objective, drawn, method, budget)
+    for rows, _, mask, run in runs:
+        losses[rows] += run(mask).double().cpu() / method.samples
+    return losses
 
 
 def _masked_runs(
@@ -348,9 +330,7 @@ def _masked_runs(
     method: MaskMethod,
     budget: int,
 ) -> Iterator[tuple[list[int], list[int], Tensor, Callable[[Tensor], Tensor]]]:
-    """Chunks of the wanted examples with one mask each: their rows, the masks' places,
-    the masks, and their losses by the masks.
-    """
+    """Rows of examples, places and values of one mask each, and a mask's loss per example."""
     decoder = model.decoder
     for chosen, chunk in batch.select(wanted).chunks(budget):
         rows = [wanted[row] for row in chosen]
@@ -368,12 +348,9 @@ def _masked_runs(
         for sample in range(method.samples):
             places = [sample * len(batch) + row for row in rows] if method.per_example else [sample]
             mask = drawn[places]
-            yield (
-                rows,
-                places,
-                mask * connected(model.graph, mask) if constants_of(batch) is not None else mask,
-                run,
-            )
+            if constants_of(batch) is not None:
+                mask = mask * connected(model.graph, mask)
+            yield rows, places, mask, run
 
 
 def connected(
@@ -398,11 +375,9 @@ def summary(losses: Float[Tensor, "steps parts"]) -> dict[str, Any]:
 
 
 class HardConcrete(Masks):
-    """One hard concrete variable an edge: m = clamp(s (zeta - gamma) + gamma, 0,
-    1), s = sigmoid((logit u + log alpha) / beta).
+    """One hard concrete variable an edge (Louizos et al. 2018).
 
-    The mean number of nonzero edges is the sum of P(m > 0) = sigmoid(log alpha - beta log(-gamma /
-    zeta)).
+    m = clamp(s (zeta - gamma) + gamma, 0, 1), s = sigmoid((logit u + log alpha) / beta).
     """
 
     def __init__(self, graph: Graph, log_alpha: Float[Tensor, "writers readers"]) -> None:
@@ -410,11 +385,8 @@ class HardConcrete(Masks):
         self.log_alpha = log_alpha.requires_grad_()
 
     def draw(self, n: int, generator: torch.Generator) -> Float[Tensor, "masks writers readers"]:
-        u = (
-            torch.rand((n, *self.log_alpha.shape), generator=generator)
-            .clamp(1e-6, 1 - 1e-6)
-            .to(self.log_alpha)
-        )
+        u = torch.rand((n, *self.log_alpha.shape), generator=generator)
+        u = u.clamp(1e-6, 1 - 1e-6).to(self.log_alpha)
         s = torch.sigmoid((torch.logit(u) + self.log_alpha) / BETA)
         return (s * (ZETA - GAMMA) + GAMMA).clamp(0, 1) * self.legal
 

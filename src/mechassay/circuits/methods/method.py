@@ -24,9 +24,7 @@ Part = TypeVar("Part")
 
 
 class Method(Protocol):
-    """Scores every edge, node or neuron of a model's graph on a task.
-    Implementations are frozen dataclasses.
-    """
+    """Scores every edge, node or neuron of a model's graph on a task; a frozen dataclass."""
 
     name: ClassVar[str]
     version: ClassVar[int]
@@ -40,8 +38,7 @@ class Method(Protocol):
         progress: Progress = BAR,
         checkpoint: Path | None = None,
     ) -> Scores:
-        """Mean drop of the objective when an edge (node, neuron) is ablated, for each:
-        positive = it helps.
+        """Mean drop of the objective when an edge (node, neuron) is ablated: positive = it helps.
 
         Args:
             checkpoint: a file that keeps what is done, so that a killed job can go on.
@@ -52,9 +49,7 @@ class Method(Protocol):
         ...
 
     def forwards(self, graph: Graph, n_pairs: int) -> float:
-        """About how many forward passes of one example `score` takes on so many pairs,
-        or the least it can take.
-        """
+        """About how many forward passes of one example `score` takes, or the least it can take."""
         ...
 
 
@@ -114,8 +109,7 @@ def resumable_sum(
 
 
 def check_gradients(who: str, model: Model) -> None:
-    """Refuse what cannot have gradients. Under torch.no_grad() methods switch them on again;
-    inference mode is for good.
+    """Refuse what cannot have gradients; methods switch them on again under torch.no_grad().
 
     Raises:
         BadUsage: under torch.inference_mode(), or a model whose weights were made there.

@@ -5,11 +5,10 @@
 
 Mueller et al. 2025, eq. 3 with dm/da_u and appendix E.2, where NAP is always reported by neuron:
 one dimension d of a node's output. `level="node"` sums over d. See `circuits.node_attribution` for
-how, and for the bug in MIB's code (MLPs were scored with the gradient at their input).
+how, and for the bug in MIB's code.
 
-The rule for the points alpha_k is a field. MIB's code takes k/Z for k = 1..Z here (`right`: the
-clean end is in, the counterfactual end is not) but k = 0..Z-1 for edges; the default here is
-`left`, as for edges, so that node scores are sums of the edge scores of EAP-IG-inputs.
+MIB's code takes the points k/Z for k = 1..Z (`right`) here but k = 0..Z-1 (`left`) for edges; the
+default here is `left`, so that node scores are sums of the edge scores of EAP-IG-inputs.
 """
 
 from __future__ import annotations
@@ -19,9 +18,9 @@ from typing import Any, ClassVar, Literal, get_args
 
 from torch import Tensor
 
-from mechassay.circuits.methods.eap_ig_inputs import Points, quadrature
-from mechassay.circuits.methods.gradient import GradientMethod
-from mechassay.circuits.node_attribution import clean_node_scores, interpolated_node_scores
+from mechassay.circuits.attribution import at_clean_run, at_interpolations
+from mechassay.circuits.methods.gradient import GradientMethod, IntegratedMethod, Points
+from mechassay.circuits.node_attribution import WriterGradients, add_products
 from mechassay.circuits.node_scores import NeuronScores, NodeScores
 from mechassay.errors import one_of
 from mechassay.graph import Graph
@@ -41,6 +40,13 @@ class _NodeGradientMethod(GradientMethod[NeuronScores | NodeScores]):
         super().__post_init__()
         one_of("level", self.level, get_args(Level))
 
+    def add(self, model: Model, chunk: Batch, objective: Objective, into: Tensor) -> None:
+        if self.path is None:
+            runs = at_clean_run(model, chunk, objective, WriterGradients.of)
+        else:
+            runs = at_interpolations(model, chunk, objective, *self.path, WriterGradients.of)
+        add_products(model, *runs, into)
+
     def shape(self, model: Model) -> tuple[int, int]:
         return model.graph.n_writers, model.decoder.d_model
 
@@ -54,48 +60,20 @@ class _NodeGradientMethod(GradientMethod[NeuronScores | NodeScores]):
 
 @dataclass(frozen=True)
 class NAP(_NodeGradientMethod):
-    """Node attribution patching.
-
-    Attributes:
-        level: "neuron" for `NeuronScores`, "node" for `NodeScores`.
-        backward: "plain", or "gim" (`mechassay.models.gradient_rules`).
-    """
+    """Node attribution patching: `NeuronScores`, or `NodeScores` at `level` "node"."""
 
     level: Level = "neuron"
     backward: str = "plain"
     name: ClassVar[str] = "nap"
     instead: ClassVar[str] = "nap-ig"
 
-    def add(self, model: Model, chunk: Batch, objective: Objective, into: Tensor) -> None:
-        clean_node_scores(model, chunk, objective, into)
-
 
 @dataclass(frozen=True)
-class NAPIG(_NodeGradientMethod):
-    """Node attribution patching with gradients integrated along the inputs.
-
-    Attributes:
-        steps: gradient evaluations along the path.
-        points: where they are taken.
-        level: "neuron" for `NeuronScores`, "node" for `NodeScores`.
-        backward: "plain", or "gim" (`mechassay.models.gradient_rules`).
-    """
+class NAPIG(IntegratedMethod[NeuronScores | NodeScores], _NodeGradientMethod):
+    """Node attribution patching with gradients integrated along the inputs."""
 
     steps: int = 5
     points: Points = "left"
     level: Level = "neuron"
     backward: str = "plain"
     name: ClassVar[str] = "nap-ig"
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        quadrature(self.points, self.steps)
-
-    @property
-    def copies(self) -> int:
-        return self.steps
-
-    def add(self, model: Model, chunk: Batch, objective: Objective, into: Tensor) -> None:
-        interpolated_node_scores(
-            model, chunk, objective, *quadrature(self.points, self.steps), into
-        )

@@ -23,9 +23,10 @@ from mechassay.circuits.methods.method import provenance_of, resumable_sum
 from mechassay.circuits.node_scores import Scores
 from mechassay.graph import Graph
 from mechassay.models.decoder import Readout
+from mechassay.models.forward import forward
 from mechassay.models.memory import patching_bytes, token_budget
 from mechassay.models.model import Model
-from mechassay.models.trace import Contrast, resume
+from mechassay.models.trace import Contrast
 from mechassay.objectives import Objective, load_objective, signed
 from mechassay.pairs import Batch, Pair
 from mechassay.progress import BAR, Progress
@@ -34,13 +35,7 @@ ScoresT = TypeVar("ScoresT", bound=Scores)
 
 
 class PatchBatch(NamedTuple):
-    """Some examples and a run of writers, patched together at one place.
-
-    Attributes:
-        layer: the place's; -1 for the logits.
-        kind: what is there.
-        n_scores: how many scores times examples the block gives.
-    """
+    """Some examples and a run of writers, patched together at one place; layer -1 is the logits."""
 
     rows: list[int]
     layer: int
@@ -50,9 +45,7 @@ class PatchBatch(NamedTuple):
 
 
 class Patching:
-    """Some examples: their clean run, what each writer changes,
-    and what a change does to the objective.
-    """
+    """Some examples: what each writer changes, and what a change does to the objective."""
 
     def __init__(self, model: Model, contrast: Contrast, objective: Objective) -> None:
         self.model, self.contrast, self.objective = model, contrast, objective
@@ -84,10 +77,8 @@ class Patching:
         self, layer: int, change: Float[Tensor, "*lead batch pos d_model"]
     ) -> Float[Tensor, "*lead batch pos d_model"]:
         """What the stream gains when a head writes `change` more."""
-        post, attended = (
-            self.model.decoder.layers[layer].attention.post_norm,
-            self.contrast.clean.layers[layer].attended,
-        )
+        post = self.model.decoder.layers[layer].attention.post_norm
+        attended = self.contrast.clean.layers[layer].attended
         if post is None or attended is None:
             return change
         base = self.stream(attended)
@@ -106,11 +97,8 @@ class Patching:
     ) -> Float[Tensor, "changes"]:
         """... before a layer (after the last one where `layer` is their number)."""
         clean = self.contrast.clean
-        return self._resume(
-            layer,
-            self.stream(clean.layers[layer].before if layer < len(clean.layers) else clean.final)
-            + changes,
-        )
+        base = clean.layers[layer].before if layer < len(clean.layers) else clean.final
+        return self._resume(layer, self.stream(base) + changes)
 
     def after_heads(
         self, layer: int, changes: Float[Tensor, "changes batch pos d_model"]
@@ -131,36 +119,33 @@ class Patching:
     def _resume(
         self, layer: int, x: Float[Tensor, "changes batch pos d_model"], *, at_mlp: bool = False
     ) -> Float[Tensor, "changes"]:
-        contrast = self.contrast
+        contrast, decoder = self.contrast, self.model.decoder
         stack = x.flatten(0, 1)
-        if layer == self.model.graph.n_layers:
-            return self._drop(self.model.decoder.readout(stack[:, -1]))
-        readout = resume(
-            self.model.decoder,
-            stack,
-            contrast.ctx.repeat(len(x)),
-            layer=layer,
-            at_mlp=at_mlp,
-            past=contrast.clean,
-            start=contrast.start,
-        )
-        return self._drop(readout)
+        if layer < self.model.graph.n_layers:
+            stack = forward(
+                decoder,
+                stack,
+                contrast.ctx.repeat(len(x)),
+                layer=layer,
+                at_mlp=at_mlp,
+                start=contrast.start,
+                past=contrast.clean.layers,
+                last_only=True,
+            )
+        return self._drop(decoder.readout(stack[:, -1]))
 
     def _drop(self, readout: Readout) -> Float[Tensor, "changes"]:
         """Sum over examples, which are stacked change after change along the batch."""
         n = len(self.baseline)
         copies = len(readout.hidden) // n
         clean = None if self.clean is None else self.clean.repeat(copies)
-        values = signed(
-            self.objective, readout, self.contrast.batch.repeat(copies), clean
-        ).unflatten(0, (copies, n))
-        return (self.baseline - values).to(self.model.accumulator).sum(dim=1)
+        values = signed(self.objective, readout, self.contrast.batch.repeat(copies), clean)
+        drops = self.baseline - values.unflatten(0, (copies, n))
+        return drops.to(self.model.accumulator).sum(dim=1)
 
 
 def chunks(batch: Batch, stack_tokens: int) -> Iterator[tuple[list[int], int]]:
-    """Examples small enough for several changes to be stacked,
-    and how many columns of all of them differ.
-    """
+    """Rows of examples few enough to stack changes, and how many columns of them differ."""
     for rows, chunk in batch.chunks(max(stack_tokens // 8, batch.n_tokens)):
         yield rows, len(rows) * (chunk.n_tokens - min(chunk.first_difference(), chunk.n_tokens - 1))
 
@@ -168,9 +153,7 @@ def chunks(batch: Batch, stack_tokens: int) -> Iterator[tuple[list[int], int]]:
 class PatchingMethod(ABC, Generic[ScoresT]):
     """A method that changes one thing after another in the clean run.
 
-    Attributes:
-        stack_tokens: columns times copies that one resumed forward holds at most; more gains
-            nothing on a CPU.
+    `stack_tokens` is how many columns times copies one resumed forward holds at most.
     """
 
     name: ClassVar[str]
@@ -221,9 +204,7 @@ class PatchingMethod(ABC, Generic[ScoresT]):
         progress: Progress = BAR,
         checkpoint: Path | None = None,
     ) -> tuple[Tensor, dict[str, Any]]:
-        """The mean effects over examples, in the precision in which they are summed,
-        and the provenance of the scores.
-        """
+        """The mean effects over examples, and the provenance of the scores."""
         room = token_budget(patching_bytes(model.decoder), batch.n_tokens, model.device)
         blocks = list(self.blocks(model, batch, min(room, self.stack_tokens)))
         held: dict[int, Patching] = {}

@@ -1,11 +1,10 @@
-"""Random scores: uniform in [-1, 1], the control that every method must beat
-(Mueller et al. 2025, section 3.2).
-"""
+"""Random scores: uniform in [-1, 1], the control of Mueller et al. 2025, section 3.2."""
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import ClassVar
 
@@ -20,13 +19,16 @@ from mechassay.pairs import Batch, Pair
 from mechassay.progress import BAR, Progress
 
 
-@dataclass(frozen=True)
-class Random:
-    """Uniform random edge scores."""
+class DrawnMethod(ABC):
+    """A control whose scores are drawn for a graph, whatever the model does."""
 
-    seed: int = 0
-    name: ClassVar[str] = "random"
+    name: ClassVar[str]
     version: ClassVar[int] = 1
+    seed: int
+
+    @abstractmethod
+    def draw(self, graph: Graph) -> EdgeScores:
+        """Random scores of a graph, with no model."""
 
     def score(
         self,
@@ -38,19 +40,21 @@ class Random:
         checkpoint: Path | None = None,
     ) -> EdgeScores:
         """See `Method.score`; the pairs only enter the provenance."""
-        drawn = self.draw(model.graph)
-        return EdgeScores(
-            drawn.graph,
-            drawn.values,
-            provenance_of(self, model, model.batch(pairs), load_objective(objective)),
-        )
-
-    def draw(self, graph: Graph) -> EdgeScores:
-        """Random scores of a graph, with no model."""
-        generator = seeded(self.seed)
-        values = torch.rand(graph.n_writers, graph.n_readers, generator=generator) * 2 - 1
-        return EdgeScores.of(graph, values, {"method": self.name, "settings": {"seed": self.seed}})
+        about = provenance_of(self, model, model.batch(pairs), load_objective(objective))
+        return replace(self.draw(model.graph), provenance=about)
 
     def forwards(self, graph: Graph, n_pairs: int) -> float:
         """See `Method.forwards`: none."""
         return 0.0
+
+
+@dataclass(frozen=True)
+class Random(DrawnMethod):
+    """Uniform random edge scores."""
+
+    seed: int = 0
+    name: ClassVar[str] = "random"
+
+    def draw(self, graph: Graph) -> EdgeScores:
+        values = torch.rand(graph.legal.shape, generator=seeded(self.seed)) * 2 - 1
+        return EdgeScores.of(graph, values, {"method": self.name, "settings": {"seed": self.seed}})

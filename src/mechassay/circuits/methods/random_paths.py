@@ -1,8 +1,7 @@
 """Random circuits in which every edge is live: the control for circuits of few edges.
 
-Of edges drawn uniformly, few lie on a path from `input` to `logits` while the circuit is sparse: of
-1,000 of SmolLM2-135M's 123,211 edges often none does, and the random circuit is the empty one. Here
-a circuit grows by whole paths:
+Of few edges drawn uniformly hardly any lie on a path from `input` to `logits`. Here a circuit grows
+by whole paths:
 
     1. take the edges in random order;
     2. an edge whose writer is not yet in is led back to `input`, over edges into the writer drawn
@@ -19,57 +18,34 @@ As a ranking, edges come in the order in which a circuit of all of them grows.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import ClassVar
 
 import numpy as np
 import torch
 from jaxtyping import Int
 
-from mechassay.circuits.methods.method import provenance_of
+from mechassay.circuits.methods.random import DrawnMethod
 from mechassay.circuits.scores import Circuit, EdgeScores
 from mechassay.errors import BadUsage
 from mechassay.graph import Graph
-from mechassay.models.model import Model
-from mechassay.objectives import Objective, load_objective
-from mechassay.pairs import Batch, Pair
-from mechassay.progress import BAR, Progress
 from mechassay.registry import check_settings
 
 
 @dataclass(frozen=True)
-class RandomPaths:
+class RandomPaths(DrawnMethod):
     """Edges in the order in which a circuit of random paths grows."""
 
     seed: int = 0
     name: ClassVar[str] = "random-paths"
-    version: ClassVar[int] = 1
 
     def __post_init__(self) -> None:
         check_settings(self, self.name)
         if self.seed < 0:
             raise BadUsage(f"The seed of random-paths must be 0 or more; got {self.seed}.")
 
-    def score(
-        self,
-        model: Model,
-        pairs: Sequence[Pair] | Batch,
-        objective: str | Objective = "logit_diff",
-        *,
-        progress: Progress = BAR,
-        checkpoint: Path | None = None,
-    ) -> EdgeScores:
-        """See `Method.score`; the pairs only enter the provenance."""
-        drawn = self.draw(model.graph)
-        about = provenance_of(self, model, model.batch(pairs), load_objective(objective))
-        return EdgeScores(drawn.graph, drawn.values, about)
-
     def draw(self, graph: Graph) -> EdgeScores:
-        """Scores of a graph, with no model: 1 for the first edge,
-        falling to 1 / edges for the last.
-        """
+        """Scores of a graph: 1 for the first edge, falling to 1 / edges for the last."""
         order = _grown(graph, graph.n_edges, np.random.default_rng(self.seed))
         values = torch.full((graph.n_writers * graph.n_readers,), float("nan"))
         values[torch.from_numpy(order)] = torch.linspace(1.0, 1.0 / len(order), len(order))
@@ -89,10 +65,6 @@ class RandomPaths:
         mask = torch.zeros(graph.n_writers * graph.n_readers, dtype=torch.bool)
         mask[torch.from_numpy(_grown(graph, count, np.random.default_rng(self.seed)))] = True
         return Circuit(graph, mask.view(graph.n_writers, graph.n_readers))
-
-    def forwards(self, graph: Graph, n_pairs: int) -> float:
-        """See `Method.forwards`: none."""
-        return 0.0
 
 
 def _grown(graph: Graph, count: int, rng: np.random.Generator) -> Int[np.ndarray, "edges"]:
@@ -137,9 +109,7 @@ class _Growth:
         return np.array(self.joined, dtype=int)
 
     def add(self, flat: int, room: int) -> bool:
-        """Add a path through an edge if it has at most `room` new edges;
-        whether the edge is in now.
-        """
+        """Add a path through an edge if at most `room` of its edges are new; whether it is in."""
         writer, reader = divmod(flat, self.graph.n_readers)
         if self.mask[writer, reader]:
             return True
@@ -152,8 +122,7 @@ class _Growth:
         node = int(self.owner[reader])
         while not self.live[node] and len(path) <= room:
             nodes.append(node)
-            # Readers that see a writer are all those from the first one on: what a reader sees is a
-            # prefix.
+            # What a reader sees is a prefix: all readers from the first one on see a writer.
             first = int(np.searchsorted(self.visible, node, side="right"))
             onto = int(self.rng.integers(first, self.graph.n_readers))
             path.append((node, onto))
@@ -164,9 +133,7 @@ class _Growth:
         return True
 
     def exchange_direct_edge(self) -> None:
-        """Put `input` -> node -> `logits` through a node drawn among
-        those not in for `input->logits`.
-        """
+        """Put `input` -> node -> `logits` through a node not yet in for `input->logits`."""
         logits = self.graph.logits
         self.mask[0, logits] = False
         self.joined.remove(logits)

@@ -6,10 +6,8 @@ Cao et al. 2021, in the form that Conmy et al. 2023 compare with ACDC, with a ma
 
 masks being hard concrete (Louizos et al. 2018) with beta 2/3, gamma -0.1, zeta 1.1. At first
 sigmoid(log alpha), stretched to (gamma, zeta), is 0.9. One mask is drawn for all examples of a
-step. Adam. The score is P(m > 0).
-
-Lambda 100 and learning rate .01 are those of the edge-level runs in the circuit literature. The
-mean is over all edges, so on a graph of n edges each costs lambda / n.
+step. Adam. The score is P(m > 0). Lambda 100 and learning rate .01 are those of edge-level runs in
+the literature; on a graph of n edges each costs lambda / n.
 """
 
 from __future__ import annotations
@@ -40,16 +38,9 @@ INITIAL_MASK = 0.9
 
 @dataclass(frozen=True)
 class SubnetworkProbing(MaskMethod):
-    """Hard concrete edge masks at a fixed price.
+    """Hard concrete edge masks at a fixed price; other fields as in `MaskMethod`.
 
-    Attributes:
-        steps: updates.
-        batch_size: examples a step.
-        samples: masks a step, each for all examples of the step.
-        lr: of Adam.
-        sparsity: lambda, the price of keeping all edges.
-        loss: "kl", or "objective" to descend minus the objective.
-        seed: of examples and masks.
+    `lr` is of Adam; `sparsity` is lambda, the price of keeping all edges.
     """
 
     steps: int = 3000
@@ -68,12 +59,8 @@ class SubnetworkProbing(MaskMethod):
 
     def start(self, model: Model) -> tuple[Masks, torch.optim.Optimizer]:
         share = (INITIAL_MASK - GAMMA) / (ZETA - GAMMA)
-        log_alpha = torch.full(
-            model.graph.legal.shape,
-            math.log(share / (1 - share)),
-            device=model.device,
-            dtype=model.accumulator,
-        )
+        initial, like = math.log(share / (1 - share)), model.decoder.embedding
+        log_alpha = like.new_full(model.graph.legal.shape, initial, dtype=model.accumulator)
         masks = _Priced(model.graph, log_alpha, self.sparsity)
         return masks, torch.optim.Adam([masks.log_alpha], lr=self.lr)
 

@@ -6,24 +6,21 @@ theta and a probability p = sigmoid(theta), at first sigmoid(1). A mask is drawn
     w = p (1 - p) (held constant),    alpha = 1 - clamp((u - p) / w + 1/2, 0, 1),    u ~ U(0, 1)
 
 so alpha is uniform in (0, 1) with probability w, 1 with probability p - w/2 and else 0. For a loss
-L then dE[L]/dp = L(1) - L(0) = E[dL/dalpha | alpha inside], and that is the estimate: the sum of
-dL/dalpha over the step's samples with alpha in (0, 1), divided by how many lie inside, `EDGE` from
-0 and from 1; 0 if none does. A straight-through alpha has that slope, times samples / samples
-inside.
+L then dE[L]/dp = L(1) - L(0) = E[dL/dalpha | alpha inside], estimated by the sum of dL/dalpha over
+the step's samples with alpha in (0, 1), divided by how many lie inside, `EDGE` from 0 and from 1; 0
+if none does. A straight-through alpha has that gradient, times samples / samples inside.
 
-    loss = mean KL + lambda sum_edges p + min(lambda / 2, node_penalty) sum_heads (L H / 2) tanh(2 n
-    / (L H)),
+    loss = mean KL + lambda sum_edges p
+           + min(lambda / 2, node_penalty) sum_heads (L H / 2) tanh(2 n / (L H)),
 
 n being the sum of p over a head's in- and out-edges. AdamW with betas .9, .995 and no decay.
 Gradients are clipped at norm 5 in each of four groups: edges from a head or not, into a head or
 not. The score is p.
 
-Settings are those of the public code for lambda = 1e-3 and counterfactual ablation: learning rate
-.05 / 5, 12 masks an example, 5 examples a step. It makes one pass over 9,500 IOI pairs, which is
-1,900 steps; here steps are counted, and pairs repeat. Deviations: dangling edges are zeroed only
-under constants, since otherwise they have no effect (`mask_training`), and count as samples;
-columns in which a pair's prompts agree are the same in both runs, so there is no special case for
-the first token.
+Settings are those of the public code for lambda = 1e-3 and counterfactual ablation, which makes one
+pass over 9,500 IOI pairs, 1,900 steps; here steps are counted, and pairs repeat. Deviations:
+dangling edges are zeroed only under constants (`mask_training`), and count as samples; there is no
+special case for the first token.
 """
 
 from __future__ import annotations
@@ -46,22 +43,17 @@ INITIAL_THETA = 1.0
 BETAS = (0.9, 0.995)
 CLIP = 5.0
 EDGE = 1e-3
-"""Samples nearer to 0 or 1 than this have a slope, but are not counted as inside."""
+"""Samples nearer to 0 or 1 than this have a gradient, but are not counted as inside."""
 
 
 @dataclass(frozen=True)
 class UniformGradientSampling(MaskMethod):
-    """Learned edge probabilities.
+    """Learned edge probabilities; other fields as in `MaskMethod`.
 
     Attributes:
-        steps: updates.
-        batch_size: examples a step.
-        samples: masks an example and step.
         lr: of AdamW.
         sparsity: lambda, what an edge costs.
-        node_penalty: what a head costs at most, see above; 0 leaves the term out.
-        loss: "kl", or "objective" to descend minus the objective.
-        seed: of examples and masks.
+        node_penalty: what a head costs at most; 0 leaves the term out.
     """
 
     steps: int = 2000
@@ -91,16 +83,12 @@ class UniformGradientSampling(MaskMethod):
 
     def start(self, model: Model) -> tuple[Masks, torch.optim.Optimizer]:
         masks = _Uniform(model.graph, self, model.device, model.accumulator)
-        groups = masks.parameters()
+        groups = [{"params": [theta]} for theta in masks.thetas]
         return masks, torch.optim.AdamW(groups, lr=self.lr, betas=BETAS, weight_decay=0.0)
 
 
 class _Uniform(Masks):
-    """Masks of a probability for each edge.
-
-    Attributes:
-        thetas: the parameters of each group of edges, in index order within the group.
-    """
+    """Masks of a probability for each edge; `thetas` are the parameters of each group of edges."""
 
     def __init__(
         self,
@@ -116,12 +104,10 @@ class _Uniform(Masks):
         self.is_head = torch.zeros(graph.n_writers, dtype=torch.bool, device=device)
         for layer in range(graph.n_layers):
             self.is_head[graph.heads(layer)] = True
-        self.places = [
-            group.flatten().nonzero()[:, 0] for group in self._groups() if bool(group.any())
-        ]
+        self.places = [edges.flatten().nonzero()[:, 0] for edges in self._groups() if edges.any()]
         self.thetas = [
-            torch.full((len(each),), INITIAL_THETA, device=device, dtype=dtype).requires_grad_()
-            for each in self.places
+            torch.full((len(places),), INITIAL_THETA, device=device, dtype=dtype).requires_grad_()
+            for places in self.places
         ]
 
     def _groups(self) -> list[Bool[Tensor, "writers readers"]]:
@@ -133,16 +119,10 @@ class _Uniform(Masks):
             for into in (into_head, ~into_head)
         ]
 
-    def parameters(self) -> list[dict[str, list[Tensor]]]:
-        """The groups, as an optimiser takes them."""
-        return [{"params": [theta]} for theta in self.thetas]
-
     def probabilities(self) -> Float[Tensor, "writers readers"]:
         """p of every edge, and 0 where there is none."""
-        flat = self.thetas[0].new_zeros(self.legal.numel())
-        return flat.index_copy(0, torch.cat(self.places), torch.cat(self.thetas).sigmoid()).view_as(
-            self.legal
-        )
+        flat, p = self.thetas[0].new_zeros(self.legal.numel()), torch.cat(self.thetas).sigmoid()
+        return flat.index_copy(0, torch.cat(self.places), p).view_as(self.legal)
 
     def draw(self, n: int, generator: torch.Generator) -> Float[Tensor, "masks writers readers"]:
         p = self.probabilities()
@@ -163,9 +143,7 @@ class _Uniform(Masks):
 def straight_through(
     p: Float[Tensor, "writers readers"], u: Float[Tensor, "masks writers readers"]
 ) -> Float[Tensor, "masks writers readers"]:
-    """Masks alpha of uniform draws u;
-    their gradient by p is masks / masks inside where alpha is in (0, 1), else 0.
-    """
+    """Masks alpha of uniform draws u, with gradient masks / masks inside by p in (0, 1), else 0."""
     fixed = p.detach()
     width = fixed * (1 - fixed)
     alpha = 1 - ((u - fixed) / width.clamp(min=torch.finfo(p.dtype).tiny) + 0.5).clamp(0, 1)

@@ -1,7 +1,7 @@
 """How each family's weights are found. One function a file: the original model in, a `Decoder` out.
 
-A model type that no file names is tried with the Llama layout, the most common one; the check
-that every model passes when it is loaded then shows whether that reading is right.
+A model type that no file names is tried with the Llama layout, the most common one; the check on
+loading then shows whether that reading is right.
 """
 
 from __future__ import annotations

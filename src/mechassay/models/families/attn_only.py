@@ -1,5 +1,4 @@
-"""Attention-only models in TransformerLens' layout,
-such as `NeelNanda/Attn_Only_4L512W_C4_Code` ("attn-only-4l").
+"""Attention-only models in TransformerLens' layout, such as `NeelNanda/Attn_Only_4L512W_C4_Code`.
 
     x_0     = W_E[token] + W_pos[position]
     x_{l+1} = x_l + b_O + sum over heads h of  softmax(q_h k_h^T / sqrt(d_head) | causal) v_h W_O[h]
@@ -10,17 +9,11 @@ A checkpoint is a folder with
 
     config.json              sizes: n_layers, n_heads, d_model, d_head, n_ctx, d_vocab;
                              "attn_only": true; no model_type
-    *.safetensors, or *.pth  one state dict, that whose name ends in "final" if there are several:
-                             embed.W_E [d_vocab, d_model], pos_embed.W_pos [n_ctx, d_model],
-                             blocks.l.ln1.{w,b} [d_model], blocks.l.attn.W_{Q,K,V} [n_heads,
-                             d_model, d_head], b_{Q,K,V} [n_heads, d_head], W_O [n_heads, d_head,
-                             d_model], b_O [d_model], ln_final.{w,b} [d_model], unembed.W_U
-                             [d_model, d_vocab][, b_U [d_vocab]]
+    *.safetensors, or *.pth  one state dict, that whose name ends in "final" if there are several,
+                             with the tensors of `AttnOnlyConfig.shapes`; b_U may be missing
 
-(Neel Nanda's have `model_final.pth`, with the causal mask and the value of masked scores as
-buffers, and no b_U.) Layer norms have weight and bias and stand alone ("normalization": "LN");
-positions are learned and added once. Training code and TransformerLens compute the same but for
-precision: those models were trained with products in bfloat16.
+(Neel Nanda's have the causal mask and the value of masked scores as buffers.) Layer norms have
+weight and bias ("normalization": "LN"); positions are learned and added once.
 
 transformers has no class for these models. `AttnOnlyModel` is the original that the decoder is
 checked against when it is loaded: the equations above as they stand, with no regard to cost.
@@ -41,7 +34,7 @@ from safetensors.torch import load_file
 from torch import Tensor, nn
 
 from mechassay.errors import BadFile, UnsupportedModel
-from mechassay.models.archive import load_archive
+from mechassay.models.archive import checked_tensor, load_archive
 from mechassay.models.decoder import Attention, Decoder, Layer, Norm, Projection, at_least_fp32
 
 _COMPUTED_HERE: dict[str, Any] = {
@@ -55,9 +48,7 @@ _COMPUTED_HERE: dict[str, Any] = {
     "use_local_attn": False,
     "final_rms": False,
 }
-"""Settings that change the computation, with the one value that is known here;
-a config that lacks one means it.
-"""
+"""Settings that change the computation, with the one value that is known here and meant without."""
 
 _BUFFERS = ("attn.mask", "attn.IGNORE")
 """Ends of names that checkpoints have for what is no weight."""
@@ -65,11 +56,7 @@ _BUFFERS = ("attn.mask", "attn.IGNORE")
 
 @dataclass(frozen=True)
 class AttnOnlyConfig:
-    """Sizes of an attention-only model.
-
-    Attributes:
-        tokenizer_name: hub id of the tokenizer it was trained with, if the checkpoint says so.
-    """
+    """Sizes of an attention-only model, and the hub id of its tokenizer if known."""
 
     n_layers: int
     n_heads: int
@@ -84,23 +71,19 @@ class AttnOnlyConfig:
     @property
     def shapes(self) -> dict[str, tuple[int, ...]]:
         """The shape of every tensor by its name; `unembed.b_U` may be missing."""
-        width, split = (self.d_model,), (self.n_heads, self.d_model, self.d_head)
+        width, bias = (self.d_model,), (self.n_heads, self.d_head)
+        split = (self.n_heads, self.d_model, self.d_head)
         shapes: dict[str, tuple[int, ...]] = {
-            "embed.W_E": (self.d_vocab, *width),
-            "pos_embed.W_pos": (self.n_ctx, *width),
+            "embed.W_E": (self.d_vocab, self.d_model),
+            "pos_embed.W_pos": (self.n_ctx, self.d_model),
         }
         for layer in range(self.n_layers):
             block = f"blocks.{layer}."
             shapes |= {f"{block}ln1.w": width, f"{block}ln1.b": width}
             for slot in "QKV":
-                shapes |= {
-                    f"{block}attn.W_{slot}": split,
-                    f"{block}attn.b_{slot}": (self.n_heads, self.d_head),
-                }
-            shapes |= {
-                f"{block}attn.W_O": (self.n_heads, self.d_head, self.d_model),
-                f"{block}attn.b_O": width,
-            }
+                shapes |= {f"{block}attn.W_{slot}": split, f"{block}attn.b_{slot}": bias}
+            shapes[f"{block}attn.W_O"] = (self.n_heads, self.d_head, self.d_model)
+            shapes[f"{block}attn.b_O"] = width
         return {
             **shapes,
             "ln_final.w": width,
@@ -117,12 +100,7 @@ class Output(NamedTuple):
 
 
 class AttnOnlyModel(nn.Module):
-    """The model by its definition; its parameters have the checkpoint's names.
-
-    Args:
-        config: its sizes.
-        weights: all tensors of `config.shapes`; without `unembed.b_U` logits have no bias.
-    """
+    """The model by its definition; its parameters have the checkpoint's names."""
 
     def __init__(self, config: AttnOnlyConfig, weights: Mapping[str, Tensor]) -> None:
         super().__init__()
@@ -140,35 +118,35 @@ class AttnOnlyModel(nn.Module):
         """A tensor by its name in the checkpoint."""
         return self.get_parameter(name).data
 
+    @property
+    def unembed_bias(self) -> Tensor | None:
+        """`unembed.b_U`, if there is one."""
+        return self.weight("unembed.b_U") if hasattr(self.get_submodule("unembed"), "b_U") else None
+
     def forward(self, tokens: Int[Tensor, "batch pos"], use_cache: bool = False) -> Output:
         """Logits at every position of prompts without padding. There is no cache to use."""
         del use_cache
-        n = tokens.shape[1]
-        x = self.weight("embed.W_E")[tokens] + self.weight("pos_embed.W_pos")[:n]
+        n, weight = tokens.shape[1], self.weight
+        x = weight("embed.W_E")[tokens] + weight("pos_embed.W_pos")[:n]
         unseen = torch.ones(n, n, dtype=torch.bool, device=tokens.device).triu(1)
         for layer in range(self.config.n_layers):
-            block = f"blocks.{layer}."
-            y = self._layer_norm(x, f"{block}ln1")
+            block = f"blocks.{layer}.attn"
+            y = self._layer_norm(x, f"blocks.{layer}.ln1")
             q, k, v = (
-                torch.einsum("bpd,hde->bhpe", y, self.weight(f"{block}attn.W_{slot}"))
-                + self.weight(f"{block}attn.b_{slot}")[:, None]
+                torch.einsum("bpd,hde->bhpe", y, weight(f"{block}.W_{slot}"))
+                + weight(f"{block}.b_{slot}")[:, None]
                 for slot in "QKV"
             )
-            scores = (q @ k.transpose(2, 3) / self.config.d_head**0.5).masked_fill(
-                unseen, float("-inf")
-            )
-            z = torch.softmax(at_least_fp32(scores), dim=-1).to(v.dtype) @ v
+            scores = q @ k.transpose(2, 3) / self.config.d_head**0.5
+            scores = at_least_fp32(scores.masked_fill(unseen, float("-inf")))
+            z = torch.softmax(scores, dim=-1).to(v.dtype) @ v
             x = (
                 x
-                + torch.einsum("bhpe,hed->bpd", z, self.weight(f"{block}attn.W_O"))
-                + self.weight(f"{block}attn.b_O")
+                + torch.einsum("bhpe,hed->bpd", z, weight(f"{block}.W_O"))
+                + weight(f"{block}.b_O")
             )
-        logits = self._layer_norm(x, "ln_final") @ self.weight("unembed.W_U")
-        return Output(
-            logits + self.weight("unembed.b_U")
-            if hasattr(self.get_submodule("unembed"), "b_U")
-            else logits
-        )
+        logits = self._layer_norm(x, "ln_final") @ weight("unembed.W_U")
+        return Output(logits if self.unembed_bias is None else logits + self.unembed_bias)
 
     def _layer_norm(
         self, x: Float[Tensor, "batch pos d_model"], name: str
@@ -187,11 +165,9 @@ def decode(hf: AttnOnlyModel) -> Decoder:
         return Norm(weight(f"{name}.w"), weight(f"{name}.b"), config.ln_eps, centred=True)
 
     def projection(name: str, slot: str) -> Projection:
-        # Stored [heads, d_model, d_head], so that heads cannot be flattened to one matrix without a
-        # copy; made once here.
-        return Projection(
-            weight(f"{name}.W_{slot}").transpose(1, 2).contiguous(), weight(f"{name}.b_{slot}")
-        )
+        # Copied once: heads stored as [heads, d_model, d_head] cannot be flattened to one matrix.
+        stored = weight(f"{name}.W_{slot}").transpose(1, 2).contiguous()
+        return Projection(stored, weight(f"{name}.b_{slot}"))
 
     def layer(block: str) -> Layer:
         attention = Attention(
@@ -212,13 +188,12 @@ def decode(hf: AttnOnlyModel) -> Decoder:
         layers=tuple(layer(f"blocks.{number}") for number in range(config.n_layers)),
         final_norm=norm("ln_final"),
         unembedding=weight("unembed.W_U").t(),
-        unembed_bias=weight("unembed.b_U") if hasattr(hf.get_submodule("unembed"), "b_U") else None,
+        unembed_bias=hf.unembed_bias,
         rotaries={},
     )
 
 
-# --- checkpoints
-# -------------------------------------------------------------------------------------
+# Checkpoints
 
 
 def is_checkpoint(config: Path) -> bool:
@@ -238,12 +213,9 @@ def read_checkpoint(folder: Path, dtype: torch.dtype) -> AttnOnlyModel:
         BadFile: a config or weights that are missing, damaged, unsafe, or not those of one another.
         UnsupportedModel: a model with MLPs, or with norms, positions or attention of another kind.
     """
-    config = read_config(folder / "config.json")
-    file = _weights_file(folder)
-    return AttnOnlyModel(
-        config,
-        {name: tensor.to(dtype) for name, tensor in _checked(file, _state(file), config).items()},
-    )
+    config, file = read_config(folder / "config.json"), _weights_file(folder)
+    weights = _checked(file, _state(file), config)
+    return AttnOnlyModel(config, {name: x.to(dtype) for name, x in weights.items()})
 
 
 def read_config(path: Path) -> AttnOnlyConfig:
@@ -284,9 +256,8 @@ def _read_json(path: Path) -> Any:
 
 
 def _weights_file(folder: Path) -> Path:
-    found = sorted(folder.glob("*.safetensors")) or sorted(
-        [*folder.glob("*.pth"), *folder.glob("*.pt")]
-    )
+    found = sorted(folder.glob("*.safetensors"))
+    found = found or sorted([*folder.glob("*.pth"), *folder.glob("*.pt")])
     chosen = found if len(found) == 1 else [file for file in found if file.stem.endswith("final")]
     if len(chosen) != 1:
         raise BadFile(
@@ -331,24 +302,8 @@ def _checked(file: Path, state: dict[str, Any], config: AttnOnlyConfig) -> dict[
                 f"{file}: {name} is not a causal mask, so this model attends in another way."
             )
         if name in shapes:
-            _check_tensor(file, name, tensor, shapes[name])
+            checked_tensor(file, name, tensor, shapes[name], floating=True)
     return {name: state[name] for name in shapes if name in state}
-
-
-def _check_tensor(file: Path, name: str, given: Any, shape: tuple[int, ...]) -> None:
-    if (
-        not isinstance(given, Tensor)
-        or given.layout != torch.strided
-        or given.device.type != "cpu"
-        or not given.is_floating_point()
-    ):
-        raise BadFile(f"{file}: {name} is not an ordinary tensor of floating-point numbers.")
-    if tuple(given.shape) != shape:
-        raise BadFile(
-            f"{file}: {name} has shape {tuple(given.shape)}; its config asks for {shape}."
-        )
-    if given.untyped_storage().nbytes() < given.numel() * given.element_size():
-        raise BadFile(f"{file}: {name} claims more values than the file holds.")
 
 
 def _is_causal(mask: Any) -> bool:

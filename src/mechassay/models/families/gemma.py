@@ -1,5 +1,4 @@
-"""Gemma-2 and Gemma-3: RMSNorm with weight 1 + w, scaled embeddings,
-post-norms, soft-caps, sliding windows.
+"""Gemma-2 and Gemma-3: RMSNorm with weight 1 + w, scaled embeddings, post-norms, windows.
 
 Gemma-3 has q/k norms, and one rotary table for its sliding and one for its full layers.
 """
@@ -21,11 +20,10 @@ if TYPE_CHECKING:
 def decode(hf: PreTrainedModel) -> Decoder:
     """The decoder of a `Gemma2ForCausalLM` or `Gemma3ForCausalLM`."""
     config = hf.config
-    table = find(hf, "model.rotary_emb")
-    if config.model_type == "gemma2":
-        rotaries = {kind: table for kind in set(config.layer_types)}
-    else:
-        rotaries = {kind: partial(table, layer_type=kind) for kind in set(config.layer_types)}
+    table: Any = find(hf, "model.rotary_emb")
+    rotaries = {kind: table for kind in set(config.layer_types)}
+    if config.model_type != "gemma2":
+        rotaries = {kind: partial(table, layer_type=kind) for kind in rotaries}
     return Decoder(
         embedding=find(hf, "model.embed_tokens.weight").data,
         # The buffer, not sqrt(d_model): in fp64 the two differ by the buffer's fp32 rounding.

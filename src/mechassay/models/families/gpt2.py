@@ -41,7 +41,7 @@ def _layer(block: nn.Module, config: Any) -> Layer:
             v=projection(v, v_bias, d_head),
             out=find(attention, "c_proj.weight").data.unflatten(0, (attention.num_heads, d_head)),
             out_bias=find(attention, "c_proj.bias").data,
-            scale=float(attention.scaling),
+            scale=_scale(config, d_head, attention.layer_idx),
         ),
         Mlp(
             norm=layer_norm(find(block, "ln_2")),
@@ -52,3 +52,9 @@ def _layer(block: nn.Module, config: Any) -> Layer:
             act=activation(config.activation_function),
         ),
     )
+
+
+def _scale(config: Any, d_head: int, layer: int) -> float:
+    """What scores of attention are multiplied by; not all versions of transformers keep it."""
+    scale = d_head**-0.5 if config.scale_attn_weights else 1.0
+    return scale / (layer + 1) if config.scale_attn_by_inverse_layer_idx else scale

@@ -1,6 +1,4 @@
-"""Llama, Mistral, Qwen2, Qwen3, SmolLM2: RMSNorm, rotary, grouped queries, gated MLP;
-optional q/k norms and windows.
-"""
+"""Llama, Mistral, Qwen2, Qwen3, SmolLM2: RMSNorm, rotary, grouped queries, gated MLP."""
 
 from __future__ import annotations
 

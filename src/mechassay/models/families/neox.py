@@ -1,6 +1,4 @@
-"""GPT-NeoX (Pythia): LayerNorm, partial rotary, q/k/v interleaved by head,
-blocks usually in parallel.
-"""
+"""GPT-NeoX (Pythia): LayerNorm, partial rotary, q/k/v interleaved by head, parallel blocks."""
 
 from __future__ import annotations
 
@@ -35,21 +33,17 @@ def _layer(block: nn.Module, act: str) -> Layer:
     attention = find(block, "attention")
     d_head: int = attention.head_size
     fused = find(attention, "query_key_value")
-    # [heads, 3, d_head, d_model]: a head's three parts lie side by side, so a view per slot cannot
-    # be flattened to one matrix; the parts are copied once here.
-    weights = fused.weight.data.unflatten(0, (-1, 3, d_head)).unbind(1)
-    biases = (
-        (None,) * 3
-        if fused.bias is None
-        else fused.bias.data.unflatten(0, (-1, 3, d_head)).unbind(1)
-    )
+    # [heads, 3, d_head, d_model]: a view per slot cannot be flattened to one matrix, so the parts
+    # are copied once here.
+    weights = fused.weight.data.unflatten(0, (-1, 3, d_head))
+    biases = None if fused.bias is None else fused.bias.data.unflatten(0, (-1, 3, d_head))
     q, k, v = (
         projection(
-            weight.flatten(0, 1).contiguous(),
-            None if bias is None else bias.flatten().contiguous(),
+            weights[:, slot].flatten(0, 1).contiguous(),
+            None if biases is None else biases[:, slot].flatten().contiguous(),
             d_head,
         )
-        for weight, bias in zip(weights, biases, strict=True)
+        for slot in range(3)
     )
     return Layer(
         Attention(

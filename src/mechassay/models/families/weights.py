@@ -30,24 +30,15 @@ def find(root: nn.Module, path: str) -> Any:
 
 def layer_norm(module: nn.Module) -> Norm:
     """A LayerNorm's data."""
-    return Norm(
-        find(module, "weight").data,
-        find(module, "bias").data,
-        float(find(module, "eps")),
-        centred=True,
-    )
+    weight, bias = find(module, "weight").data, find(module, "bias").data
+    return Norm(weight, bias, float(find(module, "eps")), centred=True)
 
 
 def rms_norm(module: nn.Module, *, offset: float = 0.0) -> Norm:
     """An RMSNorm's data; `offset` is added to the stored weight (Gemma: 1)."""
-    eps = getattr(module, "variance_epsilon", None)
-    weight = find(module, "weight").data
-    return Norm(
-        weight + offset if offset else weight,
-        None,
-        float(find(module, "eps") if eps is None else eps),
-        centred=False,
-    )
+    weight, eps = find(module, "weight").data, getattr(module, "variance_epsilon", None)
+    eps = float(find(module, "eps") if eps is None else eps)
+    return Norm(weight + offset if offset else weight, None, eps, centred=False)
 
 
 def projection(weight: Tensor, bias: Tensor | None, d_head: int) -> Projection:

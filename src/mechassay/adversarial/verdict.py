@@ -16,20 +16,15 @@ differ by more than their noise.
 
 from __future__ import annotations
 
-import json
 import math
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
-from pathlib import Path
-from typing import Any
+from dataclasses import dataclass
 
 import numpy as np
 import torch
 from jaxtyping import Float
 
-from mechassay.errors import BadFile
 from mechassay.models.model import Model
-from mechassay.runs.folder import read_json, write_text
 from mechassay.stats.intervals import percentile_interval
 from mechassay.stats.two_way import N_RESAMPLES, two_way_draws, within_reach
 
@@ -144,35 +139,3 @@ def other_model(model: Model, task: str) -> str:
         weights = decoder.embedding[0, : len(GPT2_WEIGHTS)].float().cpu()
         same = bool(torch.allclose(weights, torch.tensor(GPT2_WEIGHTS), atol=1e-3))
     return "" if same else f"{model.name} is not GPT-2 small"
-
-
-def kept(file: Path, digest: str) -> Closeness | None:
-    """What a folder knows of values with this hash.
-
-    Raises:
-        BadFile: the file is damaged.
-    """
-    if not file.is_file():
-        return None
-    stored: dict[str, Any] = read_json(file, "verdict", dict)
-    if stored.pop("values", None) != digest:
-        return None
-    try:
-        numbers = {
-            name: math.nan if stored[name] is None else float(stored[name])
-            for name in ("circuit", "empty", "low", "high")
-        }
-        return Closeness(
-            str(stored["why_not"]), **numbers, compared=tuple(map(str, stored["compared"]))
-        )
-    except (KeyError, TypeError, ValueError):
-        raise BadFile(f"{file}: not a readable verdict.") from None
-
-
-def keep(file: Path, digest: str, found: Closeness) -> None:
-    """Store it."""
-    plain = {
-        name: None if isinstance(value, float) and math.isnan(value) else value
-        for name, value in asdict(found).items()
-    }
-    write_text(file, json.dumps({**plain, "values": digest}, indent=1))

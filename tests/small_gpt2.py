@@ -1,0 +1,45 @@
+"""A random GPT-2 of the graph of GPT-2 small, which can read the tasks of the paper's circuits."""
+
+from __future__ import annotations
+
+import re
+from itertools import islice
+from pathlib import Path
+
+import torch
+import transformers
+from tokenizers import Tokenizer
+from tokenizers.models import WordLevel
+from tokenizers.pre_tokenizers import Whitespace
+
+from mechassay.tasks.greater_than import GreaterThan
+from mechassay.tasks.ioi import IOI
+from mechassay.tasks.paper import PAPER, PAPER_MATCHED
+from mechassay.tasks.task import Task
+from mechassay.testing import tiny
+
+
+def word_tokenizer(*tasks: Task) -> transformers.PreTrainedTokenizerFast:
+    """A tokenizer of the words of some tasks' examples, and one that begins prompts."""
+    words: set[str] = set()
+    for task in tasks:
+        for example in islice(task.generate("test", 0), 5000):
+            for prompt in (example.prompt, *example.counterfactuals.values()):
+                words |= set(re.findall(r"\w+|[^\w\s]+", prompt.text))
+    vocabulary = {word: number for number, word in enumerate(["[UNK]", "[BOS]", *sorted(words)])}
+    tokenizer = Tokenizer(WordLevel(vocabulary, unk_token="[UNK]"))
+    tokenizer.pre_tokenizer = Whitespace()  # pyright: ignore[reportAttributeAccessIssue]
+    return transformers.PreTrainedTokenizerFast(
+        tokenizer_object=tokenizer, unk_token="[UNK]", bos_token="[BOS]"
+    )
+
+
+def write_small_gpt2(folder: Path) -> Path:
+    """Write the model; its tokenizer knows the words of IOI and greater-than."""
+    ioi = (IOI(), IOI(words=PAPER), IOI(words=PAPER_MATCHED))
+    tokenizer = word_tokenizer(*ioi, GreaterThan(), GreaterThan(words=PAPER))
+    config = tiny.configs()["gpt2_12x12"]
+    config.vocab_size = len(tokenizer)
+    tiny._random(config, "gpt2", torch.float32, 0).save_pretrained(folder)
+    tokenizer.save_pretrained(folder)
+    return folder
