@@ -1,15 +1,13 @@
-"""What is stored of a measurement: what was measured on what,
-the values behind it, and how they came about.
+"""What is stored of a measurement: what was measured on what, the values behind it, its provenance.
 
 A `Record` is JSON and holds, in this order of importance: `measures`, numbers with their intervals,
 of the result and of its controls; `tables` in long form; `checks`, controls with a known answer;
-`values`, the numbers of every example, from which all else can be recomputed. A number that is
-undefined is NaN in Python, `null` in JSON, and counted in `n_undefined`. A cell that failed is a
-`Failure`, a row like any other.
+`values`, the numbers of every example. A number that is undefined is NaN in Python, `null` in JSON,
+and counted in `n_undefined`. A cell that failed is a `Failure`.
 
 `FORMAT` is the number of the layout. To change the meaning of a field, raise it and say in the
 changelog how old files are read; adding a field with a default does not change it. `read_record`
-reads every format. The JSON schema is `Record.model_json_schema()`, published in the documentation.
+reads every format. The JSON schema is published in the documentation.
 """
 
 from __future__ import annotations
@@ -20,6 +18,7 @@ import platform
 import subprocess
 import sys
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
 from datetime import UTC, datetime
 from functools import cache
 from importlib import import_module
@@ -446,18 +445,14 @@ def provenance(*, device: str, dtype: str, seed: int, data_hash: str = "") -> Pr
 
 @cache
 def _commit() -> tuple[str | None, bool | None]:
-    """Commit of the checkout this package runs from, and whether it has changes;
-    None where it is not one.
-    """
-    here = Path(__file__).resolve()
-    root = here.parents[2]
+    """Commit of this package's checkout and whether it has changes; None where it is not one."""
+    root = Path(__file__).resolve().parents[2]
     if not (root / ".git").exists():
         return None, None
 
     def git(*args: str) -> str | None:
-        done = subprocess.run(
-            ["git", "-C", str(root), *args], capture_output=True, text=True, check=False
-        )
+        command = ["git", "-C", str(root), *args]
+        done = subprocess.run(command, capture_output=True, text=True, check=False)
         return done.stdout.strip() if done.returncode == 0 else None
 
     commit, status = git("rev-parse", "HEAD"), git("status", "--porcelain", "--untracked-files=no")
@@ -466,10 +461,8 @@ def _commit() -> tuple[str | None, bool | None]:
 
 @cache
 def _versions() -> dict[str, str]:
-    found: dict[str, str] = {}
+    versions: dict[str, str] = dict.fromkeys(PACKAGES, "not installed")
     for name in PACKAGES:
-        try:
-            found[name] = version(name)
-        except PackageNotFoundError:
-            found[name] = "not installed"
-    return found
+        with suppress(PackageNotFoundError):
+            versions[name] = version(name)
+    return versions

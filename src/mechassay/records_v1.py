@@ -17,6 +17,7 @@ New = dict[str, Any]
 SPECS = ("model", "task", "method", "metric")
 KEPT = ("kind", "realised", "warnings", "provenance")
 INTERVAL = ("value", "low", "high")
+ABILITY = ("accuracy", "chance")
 TITLES = {
     "cpr": ("CPR", "up"),
     "cmd": ("CMD", "down"),
@@ -52,11 +53,7 @@ def upgraded(old: Old) -> New:
             "groups": old["groups"],
             "columns": old["per_example"],
         }
-    return KINDS.get(old["kind"], _as_it_is)(old, new)
-
-
-def _as_it_is(_old: Old, new: New) -> New:
-    return new
+    return KINDS[old["kind"]](old, new) if old["kind"] in KINDS else new
 
 
 def _selection(old: Old) -> New:
@@ -100,7 +97,8 @@ def _faithfulness(old: Old, new: New) -> New:
     for name in ("cell", "cell_task"):
         new["specs"]["task"]["args"].pop(name, None)
     measures = [
-        {**_measure(each["name"], _of(each["name"]), ()), **each} for each in old["measures"]
+        {**_measure(m["name"], "model" if m["name"] in ABILITY else "result", ()), **m}
+        for m in old["measures"]
     ]
     for kind in ("empty", "full"):
         if kind in controls:
@@ -144,23 +142,14 @@ def _faithfulness(old: Old, new: New) -> New:
     return {**new, "measures": measures, "tables": tables}
 
 
-def _of(name: str) -> str:
-    return "model" if name in ("accuracy", "chance") else "result"
-
-
 def _points(
     fractions: Sequence[float], by: str, of: str, seed: int | None, line: Old
 ) -> Iterable[New]:
     names = {"asked": "asked", "kept": "kept", "metric": "metric", "f": "faithfulness"}
+    names |= {"low": "low", "high": "high"}
     for place, fraction in enumerate(fractions):
-        yield {
-            "ranking": by,
-            "of": of,
-            "seed": seed,
-            "fraction": fraction,
-            **{new: line[key][place] for new, key in names.items()},
-            **{key: line[key][place] for key in ("low", "high")},
-        }
+        key = {"ranking": by, "of": of, "seed": seed, "fraction": fraction}
+        yield {**key, **{new: line[name][place] for new, name in names.items()}}
 
 
 # Accuracy
@@ -183,7 +172,6 @@ PARTS = {
     "random": "control:random",
     "random_paths": "control:random-paths",
 }
-ENDS = ("value", "low", "high")
 
 
 def _adversarial(old: Old, new: New) -> New:
@@ -232,11 +220,8 @@ def _is_share(name: str) -> bool:
 
 def _random(controls: Old) -> Iterable[New]:
     for key in ("random", "random_paths"):
-        found = controls[key]
-        yield {
-            "of": PARTS[key],
-            **{name: found[name] for name in ("edges", "live", "pairs", "seed")},
-        }
+        names = ("edges", "live", "pairs", "seed")
+        yield {"of": PARTS[key], **{name: controls[key][name] for name in names}}
 
 
 def _bins(curves: Old) -> Iterable[New]:
@@ -261,13 +246,11 @@ def _lists(curves: Old) -> Iterable[tuple[str, int, Old]]:
 
 def _cases(curves: Old) -> Iterable[New]:
     for part, rank, case in _lists(curves):
+        names = ("clean", "corrupted", "value", "again", "empty", "agrees")
         yield {
             "list": part,
             "rank": rank,
-            **{
-                key: case[key]
-                for key in ("clean", "corrupted", "value", "again", "empty", "agrees")
-            },
+            **{name: case[name] for name in names},
             "clean prompt": case["clean_prompt"]["text"],
             "corrupted prompt": case.get("corrupted_prompt", {}).get("text"),
         }
@@ -300,7 +283,7 @@ def _halves(curves: Old) -> Iterable[New]:
         for of, statistics in found.items():
             for name, numbers in statistics.items():
                 key = {"pairs": half["pairs"], "of": of, "statistic": name, "n": half["n"]}
-                yield {**key, **dict(zip(ENDS, numbers, strict=True))}
+                yield {**key, **dict(zip(INTERVAL, numbers, strict=True))}
 
 
 def _labels(groups: Sequence[Old]) -> Iterable[New]:
@@ -328,35 +311,19 @@ def _labels(groups: Sequence[Old]) -> Iterable[New]:
 
 def _maps(maps: Sequence[Old]) -> Iterable[New]:
     names = ("99.9%", "99.99%", "max")
-    yield _table(
-        "heat maps",
-        ("rows", "columns", "row", "column"),
-        (
-            {
-                **dict(zip(("rows", "columns"), found["fields"], strict=True)),
-                "row": row,
-                "column": column,
-                **{name: found[name][i][j] for name in names},
-            }
-            for found in maps
-            for i, row in enumerate(found["labels"][0])
-            for j, column in enumerate(found["labels"][1])
-        ),
-    )
-    yield _table(
-        "labels left out of heat maps",
-        ("rows", "columns", "field"),
-        (
-            {
-                **dict(zip(("rows", "columns"), found["fields"], strict=True)),
-                "field": field,
-                "count": found["left_out"][place],
-                "largest": found["largest_left_out"][place],
-            }
-            for found in maps
-            for place, field in enumerate(found["fields"])
-        ),
-    )
+    cells: list[New] = []
+    left_out: list[New] = []
+    for found in maps:
+        fields = dict(zip(("rows", "columns"), found["fields"], strict=True))
+        for i, row in enumerate(found["labels"][0]):
+            for j, column in enumerate(found["labels"][1]):
+                numbers = {name: found[name][i][j] for name in names}
+                cells.append({**fields, "row": row, "column": column, **numbers})
+        counts = zip(found["fields"], found["left_out"], found["largest_left_out"], strict=True)
+        for field, count, largest in counts:
+            left_out.append({**fields, "field": field, "count": count, "largest": largest})
+    yield _table("heat maps", ("rows", "columns", "row", "column"), cells)
+    yield _table("labels left out of heat maps", ("rows", "columns", "field"), left_out)
     empty = maps[0]["empty"] if maps else {}
     rows = ({"statistic": name, "value": value} for name, value in empty.items())
     yield _table("empty circuit in heat maps", ("statistic",), rows)
@@ -369,22 +336,19 @@ def _checks(old: Old) -> Iterable[New]:
         return next((text for text in failures if any(word in text for word in words)), "")
 
     design, name = old["task"]["args"]["design"], old["method"]["name"]
-    must = {
-        "full": "0 everywhere",
-        "empty": "its values in the run"
-        if design == "clean prompts"
-        else "the model on the corrupted prompt",
-    }
-    counts = ("n", "n_wrong")
+
+    def row(name: str, must_be: str, largest: Any, n: int, n_wrong: int, says: str) -> New:
+        counts = {"largest": largest, "n": n, "n_wrong": n_wrong}
+        return {"name": name, "must_be": must_be, "unit": "nats", **counts, "says": says}
+
+    of_empty = "its values in the run"
+    if design != "clean prompts":
+        of_empty = "the model on the corrupted prompt"
+    must = {"full": "0 everywhere", "empty": of_empty}
     for check in controls["checks"]:
         kind = check["name"]
-        yield {
-            "name": f"{kind} circuit",
-            "must_be": must[kind],
-            "unit": "nats",
-            **{key: check[key] for key in ("largest", *counts)},
-            "says": said(f"The {kind} circuit"),
-        }
+        numbers = check["largest"], check["n"], check["n_wrong"]
+        yield row(f"{kind} circuit", must[kind], *numbers, said(f"The {kind} circuit"))
     gaps = [
         abs(case["value"] - case["again"])
         for case in old["curves"]["worst"]
@@ -392,26 +356,15 @@ def _checks(old: Old) -> Iterable[New]:
     ]
     alone = {"worst": max(gaps, default=0.0), "drawn": controls["drawn"]["largest"]}
     for kind, largest in alone.items():
-        yield {
-            "name": f"{'random' if kind == 'drawn' else kind} pairs of {name}, each run alone",
-            "must_be": "the stored value",
-            "unit": "nats",
-            "largest": largest,
-            **{key: controls[kind][key] for key in counts},
-            "says": said("run again have another") if controls[kind]["n_wrong"] else "",
-        }
+        pairs = f"{'random' if kind == 'drawn' else kind} pairs of {name}, each run alone"
+        n, n_wrong = controls[kind]["n"], controls[kind]["n_wrong"]
+        says = said("run again have another") if n_wrong else ""
+        yield row(pairs, "the stored value", largest, n, n_wrong, says)
     same = said("Without any circuit the divergence")
     largest = {row["name"]: row["value"] for row in controls["corrupted"]["summary"]}["max"]
     n = max(measure["n"] for measure in old["measures"])
-    yield {
-        "name": "model on clean and corrupted prompts",
-        "must_be": "another distribution",
-        "unit": "nats",
-        "largest": largest,
-        "n": n,
-        "n_wrong": n if same else 0,
-        "says": same,
-    }
+    both = "model on clean and corrupted prompts"
+    yield row(both, "another distribution", largest, n, n if same else 0, same)
 
 
 KINDS: dict[str, Callable[[Old, New], New]] = {

@@ -444,7 +444,7 @@ def test_the_draws_of_table_9() -> None:
         module._Thing("salmon meat", "is", "pink"),
         module._Thing("a banana", "is", "yellow"),
     )
-    drawn = module._Draw(
+    drawn = module._MCQADraw(
         salmon,
         [banana],
         ("gray", "black", "white", "pink"),

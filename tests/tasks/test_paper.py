@@ -21,7 +21,8 @@ from mechassay.tasks import ioi as ioi_module
 from mechassay.tasks import load_task
 from mechassay.tasks.greater_than import GreaterThan
 from mechassay.tasks.ioi import ABC, CHANGES, IOI, NEW_NAMES
-from mechassay.tasks.paper import SIZES, owner, paper_words
+from mechassay.tasks.paper import PAPER_SIZES, owner
+from mechassay.tasks.words import word_lists
 
 NAMES = [
     "ioi:words=paper",
@@ -77,7 +78,7 @@ def gpt2_like(texts: list[str]) -> PreTrainedTokenizerFast:
 
 
 def test_the_lists_are_those_of_the_paper() -> None:
-    ioi, nouns = paper_words("ioi"), paper_words("greater-than")["nouns"]
+    ioi, nouns = word_lists("paper")["ioi"], word_lists("paper")["greater-than"]["nouns"]
     assert set(ioi["objects"]) == {
         "kiss",
         "ring",
@@ -98,7 +99,7 @@ def test_the_lists_are_those_of_the_paper() -> None:
         "house",
         "station",
     }
-    docstring = paper_words("docstring")
+    docstring = word_lists("paper")["docstring"]
     sizes = [
         len(each)
         for each in (
@@ -127,7 +128,7 @@ def test_the_lists_are_those_of_the_paper() -> None:
 @pytest.mark.parametrize("name", list(PRINTED))
 def test_printed_prompts_are_prompts_of_the_task(name: str) -> None:
     """Each is made of the task's words as the task makes them, and the task makes nothing else."""
-    lists = paper_words(name.split(":")[0])
+    lists = word_lists("paper")[name.split(":")[0]]
     for text in (*PRINTED[name], *(each.prompt.text for each in examples(name, "test", 50))):
         match = re.fullmatch(SENTENCE[name], text)
         assert match is not None, text
@@ -160,10 +161,10 @@ def shared(name: str, example: Example) -> set[Any]:
 @pytest.mark.parametrize("name", NAMES)
 def test_splits_have_all_words_and_share_no_prompt(name: str) -> None:
     task = load_task(name)
-    assert dict(task.sizes) == SIZES and "private" not in task.sizes
-    seen = {split: set[Any]() for split in SIZES}
-    words: dict[str, set[str]] = {split: set() for split in SIZES}
-    for split in SIZES:
+    assert dict(task.sizes) == PAPER_SIZES and "private" not in task.sizes
+    seen = {split: set[Any]() for split in PAPER_SIZES}
+    words: dict[str, set[str]] = {split: set() for split in PAPER_SIZES}
+    for split in PAPER_SIZES:
         # As many as bring every word: the rarest has a chance of about 1 in 100 each time.
         for example in examples(name, split, 3000):
             seen[split] |= shared(name, example)
@@ -172,19 +173,19 @@ def test_splits_have_all_words_and_share_no_prompt(name: str) -> None:
                 for key in example.tags
                 if key not in ("template", "order", "name", "tens")
             }
-    for one, other in combinations(SIZES, 2):
+    for one, other in combinations(PAPER_SIZES, 2):
         assert not seen[one] & seen[other]
         assert words[one] == words[other]
 
 
 @settings(max_examples=20, deadline=None)
 @given(
-    split=st.sampled_from(list(SIZES)),
+    split=st.sampled_from(list(PAPER_SIZES)),
     seed=st.integers(0, 2**40),
     words=st.sampled_from(["paper", "paper-matched"]),
 )
 def test_ioi_rows(split: str, seed: int, words: str) -> None:
-    names = set(paper_words("ioi")["names"])
+    names = set(word_lists("paper")["ioi"]["names"])
     for example in examples(f"ioi:words={words}", split, 8, seed):
         assert tuple(example.counterfactuals) == (*CHANGES, NEW_NAMES)
         tags = example.tags
@@ -203,9 +204,9 @@ def test_ioi_rows(split: str, seed: int, words: str) -> None:
 
 
 def test_a_row_of_ioi_worked_by_hand() -> None:
-    row = ioi_module._Row(
+    row = ioi_module._IOIRow(
         "{name_A}, {name_B}, {place}, {name_C}, {object}",
-        *"SIabc",
+        tuple("SIabc"),
         "ring",
         "store",
         subject_first=False,
@@ -226,19 +227,22 @@ def test_a_split_of_ioi_ends_when_every_prompt_has_come(monkeypatch: pytest.Monk
         "names": [*"ABCDEFGH"],
     }
     monkeypatch.setattr(
-        ioi_module, "paper_words", lambda task: {**few, "objects": ["x", "y"], "places": ["z"]}
+        ioi_module,
+        "word_lists",
+        lambda name: {"ioi": {**few, "objects": ["x", "y"], "places": ["z"]}},
     )
     ioi_module._paper_words.cache_clear()
     try:
         found = {
             split: {each.prompt.text for each in IOI(words="paper").generate(split, 0)}
-            for split in SIZES
+            for split in PAPER_SIZES
         }
     finally:
         ioi_module._paper_words.cache_clear()
     # 28 pairs of 8 names, two orders, two objects; in each split as many as its pairs.
     owned = {
-        split: sum(owner(a, b) == split for a, b in combinations(range(8), 2)) for split in SIZES
+        split: sum(owner(a, b) == split for a, b in combinations(range(8), 2))
+        for split in PAPER_SIZES
     }
     assert {split: len(texts) for split, texts in found.items()} == {
         split: 4 * n for split, n in owned.items()
@@ -248,19 +252,19 @@ def test_a_split_of_ioi_ends_when_every_prompt_has_come(monkeypatch: pytest.Monk
 
 def test_the_population_of_greater_than() -> None:
     task = GreaterThan(words="paper")
-    assert {split: task.population(split) for split in SIZES} == {
+    assert {split: task.population(split) for split in PAPER_SIZES} == {
         "train": 16_296,
         "validation": 16_296,
         "test": 48_888,
     }
-    assert sum(task.population(split) for split in SIZES) == 120 * 7 * 97
+    assert sum(task.population(split) for split in PAPER_SIZES) == 120 * 7 * 97
     found = [example.tags for example in islice(task.generate("test", 0), None)]
     assert (
         len({(tags["noun"], tags["century"], tags["year"]) for tags in found})
         == len(found)
         == task.population("test")
     )
-    for split in SIZES:
+    for split in PAPER_SIZES:
         held = {
             (noun, century)
             for noun in range(120)
@@ -279,12 +283,12 @@ def test_pairs_are_made_with_a_tokenizer_like_gpt2s(name: str) -> None:
     task = load_task(name)
     texts = [
         prompt.text
-        for split in SIZES
+        for split in PAPER_SIZES
         for each in examples(name, split, 400)
         for prompt in (each.prompt, *each.counterfactuals.values())
     ]
     tokenizer = gpt2_like([f"{text}{answer}" for text in texts for answer in ("", " 1733 to 1788")])
-    for split in SIZES:
+    for split in PAPER_SIZES:
         pairs = task.pairs(split, tokenizer, limit=30)
         batch = Batch.from_pairs(pairs, tokenizer)
         assert len(pairs) == 30 and batch.clean.shape == batch.counterfactual.shape

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
     from mechassay.models.model import Model
     from mechassay.tasks import Task
-    from mechassay.tasks.check import Check
+    from mechassay.tasks.check import PairsCheck
 
 app = typer.Typer(
     help="List tasks, show and check their pairs, and score models on them.", no_args_is_help=True
@@ -181,7 +181,7 @@ def check_task(
         write_text(output, json.dumps(found.as_dict(), indent=1, ensure_ascii=False))
 
 
-def _counts(found: Check) -> Table:
+def _counts(found: PairsCheck) -> Table:
     from rich.table import Table
 
     table = Table(

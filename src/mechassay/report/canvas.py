@@ -1,13 +1,10 @@
 """A layered drawing from plain values: where rows, lines and nodes stand, and their SVG.
 
-The computation runs upwards, from the bar `input` to the bar `logits`. Between them each layer that
-has nodes in the drawing has a row of heads (rounded boxes) with its MLP (a hexagon) above. Lines
-and nodes carry their paint and what pointing at them shows; places within a row are decided in
-`layout`.
-
-Text takes the colour of the page (`currentColor`). A colour that has a class is set by a rule in
-the drawing's own style, so that a page can change it by a variable; viewers without CSS see the
-attribute.
+The computation runs upwards, from the bar `input` to the bar `logits`. Each layer that has nodes in
+the drawing has a row of heads (rounded boxes) with its MLP (a hexagon) above. Places within a row
+are decided in `layout`. Text takes the colour of the page (`currentColor`). A colour that has a
+class is set by a rule in the drawing's own style, so that a page can change it by a variable;
+viewers without CSS see the attribute.
 """
 
 from __future__ import annotations
@@ -24,7 +21,7 @@ from itertools import pairwise
 from mechassay.circuits.scores import Circuit
 from mechassay.errors import BadUsage
 from mechassay.graph import SLOTS, Graph
-from mechassay.report.layout import Layout, Link, lay_out
+from mechassay.report.layout import Link, Placement, lay_out
 
 MAX_EDGES = 1000
 
@@ -53,9 +50,7 @@ STYLE = """
 
 @dataclass(frozen=True)
 class Paint:
-    """What a line is drawn with: a class ("" for none), a colour,
-    and the dashes of `stroke-dasharray` ("" for none).
-    """
+    """A line's class, colour and `stroke-dasharray`; "" for no class or dashes."""
 
     kind: str
     colour: str
@@ -164,9 +159,7 @@ def check_drawable(circuit: Circuit, what: str = "the circuit has") -> None:
 
 
 def line_width(share: float) -> float:
-    """Width of a line whose |score| is this share of the largest:
-    grows with the square root; the thinnest where undefined.
-    """
+    """Width of a line whose |score| is this share of the largest; the thinnest where undefined."""
     return THINNEST if math.isnan(share) else THINNEST + (THICKEST - THINNEST) * math.sqrt(share)
 
 
@@ -175,8 +168,7 @@ def nodes_between(
     lines: Sequence[Line],
     look: Callable[[str, list[Line], list[Line]], tuple[str, Paint | None]],
 ) -> list[Node]:
-    """The heads and MLPs at the ends of lines;
-    in each layer the heads share a row and the MLP stands above them.
+    """The heads and MLPs at the ends of lines; a layer's heads share a row, its MLP stands above.
 
     Args:
         look: text and paint of a node, given its name and the lines into and out of it.
@@ -278,7 +270,7 @@ class _Canvas:
         return LABELS + 2 * MARGIN + self.inner
 
     @cached_property
-    def layout(self) -> Layout:
+    def layout(self) -> Placement:
         number = {node.writer: place for place, node in enumerate(self.nodes)}
         links = [
             Link(
@@ -295,8 +287,8 @@ class _Canvas:
 
     @cached_property
     def row_y(self) -> list[float]:
-        """Middle of every row: layers stand apart, an MLP close above its heads,
-        more room where many lines move sideways.
+        """Middle of every row; there is more room where layers change and where lines move
+        sideways.
         """
         moving = [0] * self.n_rows
         for line, xs in zip(self.lines, self.layout.link_x, strict=True):
@@ -359,9 +351,8 @@ class _Canvas:
         The harmonic mean of the slopes in the two gaps beside the row, 0 where they lean apart
         (Fritsch and Carlson 1980: no overshoot), and small enough to miss the row's nodes.
         """
-        steps = [
-            (x1 - x0) / (y0 - y1) for x0, x1, y0, y1 in zip(xs, xs[1:], ys, ys[1:], strict=False)
-        ]
+        gaps = zip(pairwise(xs), pairwise(ys), strict=True)
+        steps = [(x1 - x0) / (y0 - y1) for (x0, x1), (y0, y1) in gaps]
         inner = [2 * a * b / (a + b) if a * b > 0 else 0.0 for a, b in pairwise(steps)]
         return [0.0, *(max(-MAX_LEAN, min(MAX_LEAN, slope)) for slope in inner), 0.0]
 
@@ -376,7 +367,13 @@ class _Canvas:
         shape = SHAPE if node.paint is None else _outline(node.paint)
         inside = _head(x, y, shape) if node.is_head else _hexagon(x, y, shape)
         slots = {line.slot for line in self.lines if line.owner == node.writer} - {None}
-        marks = "".join(_mark(x, y, slot) for slot in range(len(SLOTS)) if slot in slots)
+        # The letter q, k or v above the place where its lines enter.
+        low, step = y + BOX_HEIGHT / 2 - 3.5, HEAD_WIDTH / 3
+        marks = "".join(
+            _text(x + (slot - 1) * step, low, letter, size=9.5, anchor="middle", opacity=0.8)
+            for slot, letter in enumerate(SLOTS)
+            if slot in slots
+        )
         label = _text(x, y + (0 if marks else 4), node.name, size=12.0, weight=600, anchor="middle")
         return f'<g class="node"><title>{escape(node.text)}</title>{inside}{label}{marks}</g>'
 
@@ -403,11 +400,9 @@ def _legend(rows: Sequence[Sequence[Sample]], caption: Sequence[str], y: float) 
     parts.append(_text(x + 22, y + 4, "MLP", size=11.5))
     parts.append(_text(x + 75, y + 4, "computation runs upwards", size=11.5, opacity=0.7))
     x, y = MARGIN + LABELS, y + 11
-    lines = enumerate(caption, start=1)
-    return [
-        *parts,
-        *(_text(x, y + CAPTION_ROW * number, line, size=11.5) for number, line in lines),
-    ]
+    for number, line in enumerate(caption, start=1):
+        parts.append(_text(x, y + CAPTION_ROW * number, line, size=11.5))
+    return parts
 
 
 FILL = 'fill="currentColor" fill-opacity=".07"'
@@ -423,37 +418,23 @@ def _head(x: float, y: float, shape: str = SHAPE) -> str:
 
 
 def _rect(x: float, y: float, width: float, height: float, paint: str) -> str:
-    return (
-        f'<rect x="{x:.1f}" y="{y:.1f}" width="{width:.1f}" height="{height:.1f}" rx="6" {paint}/>'
-    )
+    size = f'width="{width:.1f}" height="{height:.1f}"'
+    return f'<rect x="{x:.1f}" y="{y:.1f}" {size} rx="6" {paint}/>'
 
 
 def _hexagon(x: float, y: float, shape: str = SHAPE) -> str:
     half, high, cut = MLP_WIDTH / 2, BOX_HEIGHT / 2, 9.0
+    inner = half - cut
     corners = [
         (-half, 0),
-        (-half + cut, -high),
-        (half - cut, -high),
+        (-inner, -high),
+        (inner, -high),
         (half, 0),
-        (half - cut, high),
-        (-half + cut, high),
+        (inner, high),
+        (-inner, high),
     ]
-    return (
-        f'<polygon points="{" ".join(f"{x + dx:.1f},{y + dy:.1f}" for dx, dy in corners)}"'
-        f" {shape}/>"
-    )
-
-
-def _mark(x: float, y: float, slot: int) -> str:
-    """The letter q, k or v above the place where its lines enter."""
-    return _text(
-        x + (slot - 1) * HEAD_WIDTH / 3,
-        y + BOX_HEIGHT / 2 - 3.5,
-        SLOTS[slot],
-        size=9.5,
-        anchor="middle",
-        opacity=0.8,
-    )
+    points = " ".join(f"{x + dx:.1f},{y + dy:.1f}" for dx, dy in corners)
+    return f'<polygon points="{points}" {shape}/>'
 
 
 def _text(

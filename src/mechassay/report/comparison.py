@@ -1,16 +1,13 @@
 """Two circuits of one graph as one layered drawing of all their edges.
 
-How to read it: as `drawing`, except that colour and dashes say whose an edge is. The page's own
-colour and a solid line: in both. Purple and long dashes: only in the first circuit. Green and dots:
-only in the second. Outlines of heads and MLPs say the same of nodes: a node is in a circuit that
-has an edge into or out of it. With scores of both circuits, a line's width grows with the square
-root of |score| as a share of the circuit's largest, the larger share where both hold the edge;
-methods differ in scale, so scores themselves are not compared. Pointing at a line shows its scores
-under both. The caption says how much the circuits share and how much random ones would
-(`circuits.overlap`).
+As `drawing`, except that colour and dashes say whose an edge is: the page's own colour and a solid
+line in both, purple and long dashes only in the first circuit, green and dots only in the second.
+Outlines of heads and MLPs say the same: a node is in a circuit that has an edge into or out of it.
+With scores of both circuits, a line's width grows with the square root of |score| as a share of the
+circuit's largest; methods differ in scale, so scores themselves are not compared. The caption says
+how much the circuits share and how much random ones would (`circuits.overlap`).
 
-Purple and green differ in lightness and in blueness, so that no common form of colour blindness
-confuses them; dashes say the same again. A page may set the colours `--mechassay-only-a` and
+No common form of colour blindness confuses the colours. A page may set `--mechassay-only-a` and
 `--mechassay-only-b`.
 """
 
@@ -87,11 +84,8 @@ def draw_comparison(
             )
     union = Circuit(a.graph, a.edges | b.edges)
     check_drawable(union, "the two circuits together have")
-    given = [
-        (name, circuit, scores)
-        for name, circuit, scores in zip(names, (a, b), (scores_a, scores_b), strict=True)
-        if scores is not None
-    ]
+    circuits = zip(names, (a, b), (scores_a, scores_b), strict=True)
+    given = [(name, circuit, scores) for name, circuit, scores in circuits if scores is not None]
     # Without the scores of one circuit, widths would say nothing about its lines.
     shares = [_shares(circuit, scores) for _, circuit, scores in given] if len(given) == 2 else []
     held_by: dict[str, Held] = {}
@@ -130,9 +124,7 @@ def draw_comparison(
 
 
 def _shares(circuit: Circuit, scores: EdgeScores) -> dict[tuple[int, int], float]:
-    """|score| of each of the circuit's edges as a share of the largest;
-    0 where there is no score.
-    """
+    """score| of each of the circuit's edges as a share of the largest; 0 without a score."""
     found = {(u, v): abs(float(scores.values[u, v])) for u, v in circuit.edges.nonzero().tolist()}
     known = {edge: 0.0 if math.isnan(score) else score for edge, score in found.items()}
     largest = max(known.values(), default=0.0)
@@ -174,32 +166,15 @@ def overlap_text(overlap: Overlap, names: tuple[str, str]) -> str:
 
 def overlap_grid(overlap: Overlap, names: tuple[str, str], title: str = "Overlap") -> Table:
     """The same numbers as a table: a row for edges, one for heads and MLPs."""
-    columns = (
-        "",
-        "in the graph",
-        *names,
-        "both",
-        "Jaccard overlap",
-        "both, if random",
-        "P(as many, if random)",
-    )
-    counts = (overlap.n_edges, overlap.edges_a, overlap.edges_b, overlap.edges_both)
+    columns = ("", "in the graph", *names, "both", "Jaccard overlap")
+    columns += ("both, if random", "P(as many, if random)")
+    edges = (overlap.n_edges, overlap.edges_a, overlap.edges_b, overlap.edges_both)
     nodes = (overlap.n_nodes, overlap.nodes_a, overlap.nodes_b, overlap.nodes_both)
+    edge_numbers = (number(overlap.jaccard), _expected(overlap), _probability(overlap.p_value))
+    node_numbers = (number(overlap.node_jaccard), NOTHING, NOTHING)
     rows = (
-        (
-            "edges",
-            *(f"{n:,}" for n in counts),
-            number(overlap.jaccard),
-            _expected(overlap),
-            _probability(overlap.p_value),
-        ),
-        (
-            "heads and MLPs",
-            *(f"{n:,}" for n in nodes),
-            number(overlap.node_jaccard),
-            NOTHING,
-            NOTHING,
-        ),
+        ("edges", *(f"{n:,}" for n in edges), *edge_numbers),
+        ("heads and MLPs", *(f"{n:,}" for n in nodes), *node_numbers),
     )
     return Table.of(title, columns, rows)
 

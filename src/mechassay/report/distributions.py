@@ -1,10 +1,9 @@
-"""Pictures of a distribution of divergences,
-beside the empty circuit's and that of random paths.
-"""
+"""Pictures of a distribution of divergences, beside those of the empty circuit and random paths."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 from matplotlib import rc_context
@@ -22,8 +21,8 @@ NAME_WIDTH = 0.04
 
 
 def draw_distribution(record: Record, colour: str = PALETTE[0]) -> Figure:
-    """Histograms of the divergences, linear and logarithmic,
-    the empty circuit's as a grey outline.
+    """Histograms of the divergences, linear and logarithmic; the empty circuit's is outlined in
+    grey.
     """
     with rc_context(SETTINGS):
         figure = Figure(figsize=(9.2, 3.5), layout="constrained")
@@ -43,16 +42,9 @@ def draw_distribution(record: Record, colour: str = PALETTE[0]) -> Figure:
         axes[0].set_ylim(0, 1.25 * max(1, bins[0].numbers("circuit").max()))
         rows = summary(record)
         _mark(axes[0], [(name, rows[name]["value"]) for name in MARKED if name in rows])
-        handles, names = axes[0].get_legend_handles_labels()
-        figure.legend(
-            handles,
-            names,
-            loc="outside upper center",
-            ncols=3,
-            frameon=False,
-            labelcolor=INK,
-            fontsize=SIZE - 1,
-        )
+        place: dict[str, Any] = {"loc": "outside upper center", "ncols": 3, "frameon": False}
+        legend = axes[0].get_legend_handles_labels()
+        figure.legend(*legend, **place, labelcolor=INK, fontsize=SIZE - 1)
         return figure
 
 
@@ -61,14 +53,8 @@ def _histogram(ax: Axes, bins: Table, colour: str) -> None:
     circuit, empty, paths = (bins.numbers(name) for name in ("circuit", "empty", "random-paths"))
     ax.stairs(circuit, edges, fill=True, color=colour, alpha=0.75, label="circuit")
     ax.stairs(empty, edges, color=GREY, lw=1.4, label="empty circuit")
-    ax.stairs(
-        paths,
-        edges,
-        color=GREY,
-        lw=1.1,
-        ls=(0, (2, 1.5)),
-        label="random paths, scaled to as many pairs",
-    )
+    label = "random paths, scaled to as many pairs"
+    ax.stairs(paths, edges, color=GREY, lw=1.1, ls=(0, (2, 1.5)), label=label)
     ax.set_xlim(0, edges[-1])
     ax.patch.set_alpha(0)
     ax.spines[["top", "right"]].set_visible(False)
@@ -77,9 +63,7 @@ def _histogram(ax: Axes, bins: Table, colour: str) -> None:
 
 
 def _mark(ax: Axes, marks: Sequence[tuple[str, float]]) -> None:
-    """Vertical lines at percentiles;
-    those too near to be named apart are named together, at the last of them.
-    """
+    """Vertical lines at percentiles; those too near are named together, at the last of them."""
     width = ax.get_xlim()[1]
     for _, value in marks:
         ax.axvline(value, color=INK, lw=0.8, ls=(0, (4, 3)), alpha=0.7)
@@ -101,9 +85,7 @@ def _mark(ax: Axes, marks: Sequence[tuple[str, float]]) -> None:
 
 
 def together(marks: Sequence[tuple[str, float]], width: float) -> list[tuple[str, float]]:
-    """Names and places of rising marks, with those nearer than a name is wide as one:
-    "99% to max".
-    """
+    """Names and places of rising marks, those nearer than a name is wide as one ("99% to max")."""
     groups: list[list[tuple[str, float]]] = []
     for mark in marks:
         # The name of a mark at the very left stands to its right: the next one has to leave room

@@ -1,14 +1,11 @@
 """A circuit as a layered graph, in one SVG string that needs nothing else.
 
-How to read it: the computation runs upwards, from `input` to `logits`; only layers with nodes in
-the circuit are drawn, their numbers stand at the left. A rounded box is an attention head, a
-hexagon an MLP. A line is an edge: its colour is the sign of its score (blue helps: the objective
-drops when the edge is ablated; orange hurts), its width grows with the square root of |score|
-(scores are heavy-tailed), dashed grey means not scored. It enters a head at the mark q, k or v
-of the input it feeds. Pointing at a line or a node shows its name and numbers.
-
-A page may set the colours `--mechassay-helps` and `--mechassay-hurts`. Where each thing goes is
-decided in `canvas` and `layout`.
+The computation runs upwards, from `input` to `logits`; only layers with nodes in the circuit are
+drawn. A rounded box is an attention head, a hexagon an MLP. A line is an edge: its colour is the
+sign of its score (blue helps: the objective drops when the edge is ablated; orange hurts), its
+width grows with the square root of |score|, dashed grey means not scored. It enters a head at the
+mark q, k or v of the input it feeds. Pointing at a line or a node shows its name and numbers. A
+page may set the colours `--mechassay-helps` and `--mechassay-hurts`.
 """
 
 from __future__ import annotations
@@ -116,8 +113,7 @@ def _paint(score: float) -> Paint:
 def largest_drawable(
     scores: EdgeScores | NodeScores, n_edges: int = DRAWN_EDGES, by: By = "magnitude"
 ) -> Circuit:
-    """The largest circuit of top edges, or of top nodes,
-    that has at most `n_edges` left after pruning.
+    """The largest circuit of top edges, or top nodes, with at most `n_edges` after pruning.
 
     Where the first connected one is already larger, and where scores say that their circuits grow
     from the logits, edges are grown; of nodes there is then none.

@@ -1,15 +1,13 @@
 """Faithfulness against circuit size, and the areas CPR and CMD, as SVG.
 
-`faithfulness_figure`: f at every circuit size, one panel for each ranking of the edges. The empty
-circuit is f = 0, the full one f = 1; a band is the interval over examples; grey lines are means of
-random rankings (dashes: of edges, dots: of paths), their bands the range of seeds. Sizes are shares
-of the model's edges on a log axis; empty circuits stand left of the break, at 0. Where a method
-leaves the panel, a triangle at its edge carries the value. Undefined values (NaN) are gaps.
+`faithfulness_figure`: f at every circuit size, one panel for each ranking of the edges. A band is
+the interval over examples; grey lines are means of random rankings (dashes: of edges, dots: of
+paths), their bands the range of seeds. Sizes are shares of the model's edges on a log axis; empty
+circuits stand left of the break, at 0. Where a method leaves the panel, a triangle at its edge
+carries the value. Undefined values (NaN) are gaps.
 
-`areas_figure`: CPR and CMD of every method with their intervals; grey is the random control.
-
-Figures are made with matplotlib's object interface: nothing global is set, nothing is shown.
-Text in the SVG is text, in the colour of the page (`currentColor`).
+Figures are made with matplotlib's object interface: nothing global is set, nothing is shown. Text
+in the SVG is text, in the colour of the page (`currentColor`).
 """
 
 from __future__ import annotations
@@ -19,6 +17,7 @@ import io
 import math
 import re
 from collections.abc import Sequence
+from itertools import cycle
 from pathlib import Path
 from typing import Any, Literal
 
@@ -33,12 +32,12 @@ from matplotlib.ticker import FuncFormatter, NullLocator
 
 from mechassay.records import Record
 from mechassay.report.text import (
-    Line,
+    Curve,
     control_kinds,
     control_name,
     is_random,
     labels,
-    random_lines,
+    random_curves,
     share,
 )
 
@@ -52,11 +51,10 @@ DASHES: dict[str, Dashes] = {"random": (0, (5, 2)), "random-paths": (0, (1, 1))}
 SOLID: Dashes = (0, ())
 INK = "#1f2328"
 SIZE = 10.5
-SETTINGS: dict[Any, Any] = {
-    "svg.fonttype": "none",
-    "font.family": ["sans-serif"],
-    "font.size": SIZE,
-}
+LEGEND_LETTERS = 84
+"""Letters, over the columns, up to which a legend has three of them."""
+SETTINGS: dict[Any, Any] = {"svg.fonttype": "none", "font.family": ["sans-serif"]}
+SETTINGS["font.size"] = SIZE
 AREAS: tuple[Literal["cpr", "cmd"], ...] = ("cpr", "cmd")
 PANELS: tuple[tuple[Literal["value", "magnitude"], str], ...] = (
     ("value", "edges ranked by value (CPR)"),
@@ -84,14 +82,9 @@ def save_png(figure: Figure, path: str | Path, *, dpi: int = 200) -> Path:
 
 
 def colours(records: Sequence[Record]) -> list[str]:
-    """The colour of every record in figures, and beside its name in tables;
-    random scores are grey.
-    """
-    tried = [number for number, record in enumerate(records) if not is_random(record)]
-    return [
-        PALETTE[tried.index(number) % len(PALETTE)] if number in tried else GREY
-        for number in range(len(records))
-    ]
+    """The colour of every record in figures and tables; random scores are grey."""
+    palette = cycle(PALETTE)
+    return [GREY if is_random(record) else next(palette) for record in records]
 
 
 # Faithfulness
@@ -114,21 +107,17 @@ def draw_faithfulness(records: Sequence[Record]) -> Figure:
 
 def _zero_place(records: Sequence[Record]) -> float:
     """Where empty circuits stand on the log axis: a little left of the smallest circuit drawn."""
-    lines = [Line.of(record, by) for record in records for by, _ in PANELS]
-    lines += [
-        line
-        for controls in _distinct_controls(records).values()
-        for control in controls
-        for line in control
-    ]
-    x = np.concatenate([line.x[(line.x > 0) & (line.kept > 0)] for line in lines] or [np.empty(0)])
+    curves = [Curve.of(record, by) for record in records for by, _ in PANELS]
+    for controls in _distinct_controls(records).values():
+        curves += [curve for control in controls for curve in control]
+    x = np.concatenate([c.x[(c.x > 0) & (c.kept > 0)] for c in curves] or [np.empty(0)])
     return float(min(x.min(), 0.01)) / 2.5 if len(x) else 0.001
 
 
 def _panel(
     ax: Axes, records: Sequence[Record], by: Literal["value", "magnitude"], zero: float
 ) -> None:
-    lines = [Line.of(record, by) for record in records]
+    lines = [Curve.of(record, by) for record in records]
     bottom, top = _limits(lines)
     for y, style in ((0.0, ":"), (1.0, "-")):
         ax.axhline(y, color=INK, lw=0.9, ls=style, alpha=0.55, zorder=1)
@@ -142,36 +131,30 @@ def _panel(
         ax.plot(x, line.f, color=colour, marker=marker, ms=4.6, lw=1.9, zorder=3)
         clipped |= _mark_clipped(ax, x, line.f, colour, bottom, top)
     ax.set_ylim(bottom, top)
-    _axis(
-        ax,
-        zero,
-        "circuit size, share of edges"
-        + (" (triangles: f outside of the panel)" if clipped else ""),
-    )
+    beyond = " (triangles: f outside of the panel)" if clipped else ""
+    _axis(ax, zero, f"circuit size, share of edges{beyond}")
 
 
 def _markers(count: int) -> list[str]:
     return [MARKERS[number % len(MARKERS)] for number in range(count)]
 
 
-def _on_axis(line: Line, zero: float) -> np.ndarray:
-    """Circuit sizes with empty circuits at the place of zero,
-    whatever size they were asked to have.
-    """
+def _on_axis(line: Curve, zero: float) -> np.ndarray:
+    """Circuit sizes, with empty circuits at the place of zero whatever was asked for."""
     return np.where((line.kept > 0) & (line.x > 0), line.x, zero)
 
 
-def _distinct_controls(records: Sequence[Record]) -> dict[str, list[list[Line]]]:
+def _distinct_controls(records: Sequence[Record]) -> dict[str, list[list[Curve]]]:
     """The random rankings of every record by kind, those that records share only once."""
-    kinds: dict[str, dict[str, list[Line]]] = {}
+    kinds: dict[str, dict[str, list[Curve]]] = {}
     for record in records:
         for kind in control_kinds(record):
-            if lines := list(random_lines(record, kind).values()):
+            if lines := list(random_curves(record, kind).values()):
                 kinds.setdefault(kind, {}).setdefault(repr(lines), lines)
     return {kind: list(found.values()) for kind, found in kinds.items()}
 
 
-def _control(ax: Axes, seeds: list[Line], zero: float, dashes: Dashes) -> None:
+def _control(ax: Axes, seeds: list[Curve], zero: float, dashes: Dashes) -> None:
     # Seeds keep slightly different numbers of edges: their mean f stands at their mean size.
     x = np.mean([_on_axis(line, zero) for line in seeds], axis=0)
     f = np.array([line.f for line in seeds])
@@ -179,7 +162,7 @@ def _control(ax: Axes, seeds: list[Line], zero: float, dashes: Dashes) -> None:
     ax.plot(x, f.mean(axis=0), color=GREY, ls=dashes, lw=1.6, zorder=2)
 
 
-def _limits(lines: Sequence[Line]) -> tuple[float, float]:
+def _limits(lines: Sequence[Curve]) -> tuple[float, float]:
     """y limits that hold 0, 1 and all values, but not those of a method that explodes."""
     f = np.concatenate([line.f for line in lines] or [np.empty(0)])
     f = f[np.isfinite(f)]
@@ -196,25 +179,14 @@ def _mark_clipped(
     ax: Axes, x: np.ndarray, f: np.ndarray, colour: str, bottom: float, top: float
 ) -> bool:
     """A triangle and the value at the edge of the panel, for points beyond it."""
-    for place, value in zip(x, f, strict=True):
-        if bottom <= value <= top or math.isnan(value):
-            continue
-        up = value > top
-        edge, way = (top, -1) if up else (bottom, 1)
-        ax.plot(
-            [place], [edge], marker="^" if up else "v", color=colour, ms=9, clip_on=False, zorder=5
-        )
-        ax.annotate(
-            f"{value:.3g}",
-            (place, edge),
-            (8, 9 * way),
-            textcoords="offset points",
-            fontsize=SIZE - 1.5,
-            color=colour,
-            va="center",
-            zorder=5,
-        )
     outside = (f > top) | (f < bottom)
+    for place, value in zip(x[outside], f[outside], strict=True):
+        edge, way, marker = (top, -1, "^") if value > top else (bottom, 1, "v")
+        ax.plot([place], [edge], marker=marker, color=colour, ms=9, clip_on=False, zorder=5)
+        look: dict[str, Any] = {"fontsize": SIZE - 1.5, "color": colour, "va": "center"}
+        beside = (8, 9 * way)
+        text = f"{value:.3g}"
+        ax.annotate(text, (place, edge), beside, textcoords="offset points", zorder=5, **look)
     return bool(outside.any())
 
 
@@ -227,28 +199,10 @@ def _axis(ax: Axes, zero: float, label: str) -> None:
     ax.set_xticks([zero, *ticks])
     ax.xaxis.set_major_formatter(FuncFormatter(lambda x, _: "0" if x < zero * 1.01 else share(x)))
     ax.xaxis.set_minor_locator(NullLocator())
-    ax.plot(
-        [zero * 1.6],
-        [0],
-        marker=[(-1, -1.6), (1, 1.6)],
-        ms=9,
-        color=INK,
-        mew=1.1,
-        clip_on=False,
-        transform=ax.get_xaxis_transform(),
-        zorder=6,
-    )
-    ax.plot(
-        [zero * 1.72],
-        [0],
-        marker=[(-1, -1.6), (1, 1.6)],
-        ms=9,
-        color=INK,
-        mew=1.1,
-        clip_on=False,
-        transform=ax.get_xaxis_transform(),
-        zorder=6,
-    )
+    look: dict[str, Any] = {"ms": 9, "color": INK, "mew": 1.1, "clip_on": False, "zorder": 6}
+    stroke, along = [(-1, -1.6), (1, 1.6)], ax.get_xaxis_transform()
+    for place in (zero * 1.6, zero * 1.72):
+        ax.plot([place], [0], marker=stroke, transform=along, **look)
     ax.set_xlabel(label, color=INK)
     _plain(ax)
     ax.grid(axis="y", color=INK, alpha=0.1, lw=0.7)
@@ -280,14 +234,14 @@ def _legend(figure: Figure, records: Sequence[Record]) -> None:
         handles.append(Patch(color=INK, alpha=0.16, lw=0))
         names.append(f"{share(level.pop())} interval over examples")
     # A name that begins with an underscore would be left out.
-    legend = figure.legend(
-        handles,
-        [f" {name}" for name in names],
-        loc="outside lower center",
-        ncols=3,
-        frameon=False,
-        fontsize=SIZE - 0.5,
-    )
+    shown = [f" {name}" for name in names]
+    width = sum(max(map(len, column), default=0) for column in np.array_split(shown, 3))
+    look: dict[str, Any] = {"frameon": False, "fontsize": SIZE - 0.5, "ncols": 3}
+    if width > LEGEND_LETTERS:
+        look["ncols"] = 2
+        more_rows = math.ceil(len(shown) / 2) - math.ceil(len(shown) / 3)
+        figure.set_figheight(figure.get_figheight() + 0.24 * more_rows)
+    legend = figure.legend(handles, shown, loc="outside lower center", **look)
     for text in legend.get_texts():
         _literal(text)
 
@@ -313,15 +267,14 @@ def draw_areas(records: Sequence[Record]) -> Figure:
         n_rows = len(records) + len(controls)
         figure = Figure(figsize=(9.2, 1.15 + 0.34 * max(n_rows, 1)), layout="constrained")
         axes = figure.subplots(1, 2, sharey=True)
-        for ax, name, ideal, note in zip(
-            axes, AREAS, (1.0, 0.0), ("higher is better", "lower is better"), strict=True
-        ):
+        for ax, name in zip(axes, AREAS, strict=True):
+            ideal, note = (1.0, "higher") if name == "cpr" else (0.0, "lower")
             _forest(ax, records, controls, name)
             ax.axvline(ideal, color=INK, lw=0.9, alpha=0.55, zorder=1)
-            ax.set_xlabel(f"{name.upper()} ({note}; line: f = 1 at every size)", color=INK)
-        axes[0].set_yticks(
-            range(n_rows), [*labels(records), *(control_name(kind) for kind, _ in controls)]
-        )
+            about = f"{note} is better; line: f = 1 at every size"
+            ax.set_xlabel(f"{name.upper()} ({about})", color=INK)
+        names = [*labels(records), *(control_name(kind) for kind, _ in controls)]
+        axes[0].set_yticks(range(n_rows), names)
         for tick in axes[0].get_yticklabels():
             _literal(tick)
         axes[0].set_ylim(n_rows - 0.4, -0.6)
@@ -334,25 +287,17 @@ def _forest(
     controls: Sequence[tuple[str, Record]],
     name: Literal["cpr", "cmd"],
 ) -> None:
-    found = [record.measure(name) for record in records]
-    for y, (each, colour, marker) in enumerate(
-        zip(found, colours(records), _markers(len(records)), strict=True)
-    ):
-        if each is None or math.isnan(each.value):
-            ax.annotate(
-                "undefined",
-                (0.02, y),
-                xycoords=("axes fraction", "data"),
-                color=INK,
-                alpha=0.7,
-                va="center",
-                fontsize=SIZE - 1,
-            )
+    looks = zip(records, colours(records), _markers(len(records)), strict=True)
+    for y, (record, colour, marker) in enumerate(looks):
+        m = record.measure(name)
+        if m is None or math.isnan(m.value):
+            look: dict[str, Any] = {"color": INK, "alpha": 0.7, "va": "center"}
+            place = ("axes fraction", "data")
+            ax.annotate("undefined", (0.02, y), xycoords=place, fontsize=SIZE - 1, **look)
             continue
-        ax.plot(
-            [each.low, each.high], [y, y], color=colour, lw=2.2, solid_capstyle="butt", zorder=2
-        )
-        ax.plot([each.value], [y], color=colour, marker=marker, ms=7, zorder=3)
+        ends = [m.low, m.high]
+        ax.plot(ends, [y, y], color=colour, lw=2.2, solid_capstyle="butt", zorder=2)
+        ax.plot([m.value], [y], color=colour, marker=marker, ms=7, zorder=3)
     for y, (kind, record) in enumerate(controls, start=len(records)):
         mean = record.measure(name, f"control:{kind}")
         if mean is None:
@@ -368,17 +313,11 @@ def _forest(
 
 
 def svg(figure: Figure) -> str:
-    """The figure as an SVG element that can stand in a page beside others:
-    no prolog, own ids, the page's text colour.
-    """
+    """The figure as an SVG element that can stand in a page beside others, with ids of its own."""
     buffer = io.StringIO()
     with rc_context({**SETTINGS, "svg.hashsalt": "mechassay"}):
-        figure.savefig(
-            buffer,
-            format="svg",
-            transparent=True,
-            metadata=dict.fromkeys(("Date", "Creator", "Format", "Type")),
-        )
+        metadata = dict.fromkeys(("Date", "Creator", "Format", "Type"))
+        figure.savefig(buffer, format="svg", transparent=True, metadata=metadata)
     text = buffer.getvalue()
     text = text[text.index("<svg") :].strip()
     text = re.sub(r"<metadata>.*?</metadata>\s*", "", text, flags=re.DOTALL)

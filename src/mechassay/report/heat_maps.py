@@ -1,10 +1,8 @@
-"""Heat maps of two fields: a panel for each percentile and the maximum,
-with one colour scale for all.
+"""Heat maps of two fields: a panel for each percentile and the maximum, with one colour scale.
 
-The scale begins at 0 nats and ends at the largest cell of any panel, so that colours are the same
-number in all panels and small differences between large numbers look small. The mean of the empty
-circuit, which is what no circuit at all gives, is marked on it; its percentiles stand in the
-panels' titles. Cells without pairs are hatched.
+The scale begins at 0 nats and ends at the largest cell of any panel. The mean of the empty circuit,
+which is what no circuit at all gives, is marked on it; its percentiles stand in the panels' titles.
+Cells without pairs are hatched.
 """
 
 from __future__ import annotations
@@ -62,9 +60,7 @@ def heat_maps_of(record: Record) -> list[HeatMap]:
     """The heat maps of a record."""
     cells, left_out = record.table("heat maps"), record.table("labels left out of heat maps")
     empty = record.table("empty circuit in heat maps")
-    numbers = dict(
-        zip(map(str, empty.columns.get("statistic", [])), empty.numbers("value"), strict=True)
-    )
+    numbers = {str(row["statistic"]): plain_number(row["value"]) for row in empty.rows()}
     places = dict.fromkeys((str(row["rows"]), str(row["columns"])) for row in cells.rows())
     found: list[HeatMap] = []
     for fields in places:
@@ -94,19 +90,16 @@ def draw_heat_map(found: HeatMap) -> Figure:
         shape = (1, len(MAP_NAMES)) if beside else (len(MAP_NAMES), 1)
         axes = figure.subplots(*shape, sharex=True, sharey=True, squeeze=False).ravel()
         cells = found.cells
-        top = max(
-            (float(np.nanmax(values)) for values in cells.values() if np.isfinite(values).any()),
-            default=1.0,
-        )
+        finite = [values for values in cells.values() if np.isfinite(values).any()]
+        top = max((float(np.nanmax(values)) for values in finite), default=1.0)
         top = top if top >= ROUNDING else 1.0
         images: list[Any] = []
         for ax, name in zip(axes, MAP_NAMES, strict=True):
             images.append(_panel(ax, found, name, cells[name], top))
             if n_columns <= (BESIDE if beside else WRITTEN):
                 _write(ax, cells[name], top)
-        bar = figure.colorbar(
-            images[0], ax=list(axes), shrink=0.9 if beside else 0.4, pad=0.02, aspect=24
-        )
+        shrink = 0.9 if beside else 0.4
+        bar = figure.colorbar(images[0], ax=list(axes), shrink=shrink, pad=0.02, aspect=24)
         bar.ax.tick_params(colors=INK, labelsize=SIZE - 2)
         bar.set_label("KL, nats", color=INK, fontsize=SIZE - 1)
         mean = found.empty["mean"]
@@ -124,12 +117,8 @@ def map_words(found: HeatMap) -> str:
         for name, count, largest in found.left_out
         if count
     ]
-    if not said:
-        return ""
-    return (
-        "Labels are in the order of their 99.9th percentiles, the largest first. Not drawn:"
-        f" {'; '.join(said)} nats."
-    )
+    order = "Labels are in the order of their 99.9th percentiles, the largest first."
+    return f"{order} Not drawn: {'; '.join(said)} nats." if said else ""
 
 
 def _panel(ax: Axes, found: HeatMap, name: str, values: np.ndarray, top: float) -> Any:
@@ -137,16 +126,11 @@ def _panel(ax: Axes, found: HeatMap, name: str, values: np.ndarray, top: float) 
     ax.patch.set(facecolor="#ffffff", edgecolor="#c4c4c4", hatch="//////")
     shown, colours = np.ma.masked_invalid(values), matplotlib.colormaps["viridis"]
     image = ax.imshow(shown, cmap=colours, aspect="auto", interpolation="none", vmin=0.0, vmax=top)
-    ax.set_title(
-        f"{name.replace('%', ' %')} (empty circuit {nats(found.empty[name])})",
-        fontsize=SIZE - 0.5,
-        loc="left",
-        color=INK,
-    )
-    ax.set_xticks(
-        range(len(columns)), [_cut(label) for label in columns], rotation=90, fontsize=SIZE - 2.5
-    )
-    ax.set_yticks(range(len(rows)), [_cut(label) for label in rows], fontsize=SIZE - 2.5)
+    title = f"{name.replace('%', ' %')} (empty circuit {nats(found.empty[name])})"
+    ax.set_title(title, fontsize=SIZE - 0.5, loc="left", color=INK)
+    size = SIZE - 2.5
+    ax.set_xticks(range(len(columns)), list(map(_cut, columns)), rotation=90, fontsize=size)
+    ax.set_yticks(range(len(rows)), list(map(_cut, rows)), fontsize=size)
     ax.tick_params(colors=INK, length=0)
     for text in (*ax.get_xticklabels(), *ax.get_yticklabels()):
         text.set_parse_math(False)
@@ -158,37 +142,22 @@ def _write(ax: Axes, values: np.ndarray, top: float) -> None:
     for (row, column), value in np.ndenumerate(values):
         if math.isfinite(value):
             colour = "#000000" if value > 0.6 * top else "#ffffff"
-            ax.text(
-                column,
-                row,
-                nats(value),
-                ha="center",
-                va="center",
-                fontsize=SIZE - 3.5,
-                color=colour,
-            )
+            look: dict[str, Any] = {"ha": "center", "va": "center", "fontsize": SIZE - 3.5}
+            ax.text(column, row, nats(value), color=colour, **look)
 
 
 def _explain(figure: Figure, found: HeatMap, mean: float, top: float) -> None:
     """The names of the fields, and what marks mean."""
-    for text in (
-        figure.supylabel(found.fields[0], fontsize=SIZE),
-        figure.supxlabel(found.fields[1], fontsize=SIZE),
-    ):
+    rows, columns = found.fields
+    for text in (figure.supylabel(rows, fontsize=SIZE), figure.supxlabel(columns, fontsize=SIZE)):
         text.set_parse_math(False)
         text.set_color(INK)
     beyond = "" if mean < top else ", beyond the scale"
     marks: list[Any] = [Patch(color="#d55e00", label=f"empty circuit's mean, {nats(mean)}{beyond}")]
     if any(np.isnan(values).any() for values in found.cells.values()):
         marks.append(Patch(facecolor="#ffffff", edgecolor=GREY, hatch="//////", label="no pairs"))
-    figure.legend(
-        handles=marks,
-        loc="outside upper right",
-        ncols=2,
-        frameon=False,
-        labelcolor=INK,
-        fontsize=SIZE - 2,
-    )
+    look: dict[str, Any] = {"frameon": False, "labelcolor": INK, "fontsize": SIZE - 2}
+    figure.legend(handles=marks, loc="outside upper right", ncols=2, **look)
 
 
 def _cut(text: str, most: int = 24) -> str:

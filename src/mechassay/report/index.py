@@ -1,9 +1,8 @@
 """An index of runs: one page over a folder, a row for each record of each run below it.
 
-A row has the record's first result with its interval and leads to the run's report. Rows are
-sorted by a click on a heading and filtered by what is typed; that is the page's only script, it is
-ours, and the page allows no other (its hash stands in the Content-Security-Policy). What records
-say is escaped by the template, as on every page.
+A row has the record's first result with its interval, what random rankings have, and leads to the
+run's report. Rows are sorted by a click on a heading and filtered by what is typed; that is the
+page's only script, and the page allows no other (its hash stands in the Content-Security-Policy).
 """
 
 from __future__ import annotations
@@ -19,13 +18,17 @@ from markupsafe import Markup
 
 from mechassay.errors import BadFile
 from mechassay.files import write_text
-from mechassay.records import Failure, Record, read_record
+from mechassay.records import Failure, Measure, Record, read_record
 from mechassay.report.page import Block, Notice, Section, Text, render
 from mechassay.report.sections import broken, measured
 from mechassay.report.tables import Column, Row, Table
+from mechassay.report.text import CONTROL, control_name, number
 
 REPORT = "report.html"
-HEADINGS = ("run", "kind", "model", "task", "method", "result", "value", "n", "date", "checks")
+HEADINGS = (
+    *("run", "kind", "model", "task", "method", "result"),
+    *("value", "control", "n", "date", "checks"),
+)
 NUMERIC = ("value", "n")
 
 SCRIPT = """
@@ -116,6 +119,13 @@ def _run(path: Path) -> Run:
     return run
 
 
+def _controls(record: Record, result: Measure | None) -> str:
+    """What controls have of a result."""
+    of = [] if result is None else [m for m in record.measures if m.name == result.name]
+    kinds = [(m.of.removeprefix(CONTROL), m) for m in of if m.of.startswith(CONTROL)]
+    return "; ".join(f"{control_name(kind)} {number(m.value, m.low, m.high)}" for kind, m in kinds)
+
+
 def _rows(run: Run, folder: Path) -> Iterator[Row]:
     name = run.path.relative_to(folder).as_posix()
     link = Markup('<a href="{}">{}</a>').format(quote(f"{name}/{REPORT}"), name)
@@ -131,6 +141,7 @@ def _rows(run: Run, folder: Path) -> Iterator[Row]:
             *(names.get(role, "") for role in ("model", "task", "method")),
             heading,
             measured(result),
+            _controls(record, result),
             f"{record.n:,}",
             record.provenance.created[:10],
             f"{wrong} failed" if wrong else "passed" if record.checks else "",

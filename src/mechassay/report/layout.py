@@ -1,14 +1,11 @@
-"""Where the nodes and edges of a layered drawing go,
-so that edges cross little and never pass under a node.
+"""Where nodes and edges of a layered drawing go: few crossings, and no edge under a node.
 
-The method of Sugiyama, Tagawa and Toda (1981): an edge that spans several rows gets a waypoint
-in every row between, with a place of its own; rows are ordered by the barycentres of their
-neighbours, sweeping up and down, and the order with the fewest crossings is kept; then x is
-the least-squares compromise between neighbours that keeps that order and the distances (an
-isotonic regression for each row).
-
-Row 0 and the last row are bars as wide as the drawing: an edge leaves or enters a bar straight
-above or below its other end, so bars pull at nothing.
+The method of Sugiyama, Tagawa and Toda (1981): an edge that spans several rows gets a waypoint in
+every row between; rows are ordered by the barycentres of their neighbours, sweeping up and down,
+and the order with the fewest crossings is kept; then x is the least-squares compromise between
+neighbours that keeps that order and the distances (an isotonic regression for each row). Row 0 and
+the last row are bars as wide as the drawing: an edge leaves or enters a bar straight above or below
+its other end, so bars pull at nothing.
 """
 
 from __future__ import annotations
@@ -25,9 +22,7 @@ from scipy.optimize import isotonic_regression
 ORDER_SWEEPS = 24
 POSITION_SWEEPS = 200
 STRAIGHT = 8.0
-"""How much harder two waypoints of one edge pull at each other than a node does:
-long edges run straight.
-"""
+"""How much harder two waypoints of one edge pull at each other than a node does."""
 
 
 @dataclass(frozen=True)
@@ -48,9 +43,9 @@ class Link:
 
 
 @dataclass(frozen=True)
-class Layout:
-    """Middles of the nodes, and for every link its x at the source,
-    in each row between, and at the target.
+class Placement:
+    """Middles of the nodes, and for every link its x at the source, in each row between, at the
+    target.
     """
 
     node_x: list[float]
@@ -70,9 +65,7 @@ class _Segment:
 
 
 class _Pulls(NamedTuple):
-    """Segments seen from one row: own place in the row, the item at the other end,
-    how far beside it, and how hard it pulls.
-    """
+    """Segments seen from a row: own place, the item at the other end, how far beside, how hard."""
 
     mine: np.ndarray
     other: np.ndarray
@@ -84,13 +77,9 @@ class _Grid:
     """Items (nodes first, then waypoints) in rows, and the segments between them."""
 
     def __init__(
-        self,
-        node_row: Sequence[int],
-        node_width: Sequence[float],
-        links: Sequence[Link],
-        n_rows: int,
+        self, rows: Sequence[int], widths: Sequence[float], links: Sequence[Link], n_rows: int
     ) -> None:
-        self.row, self.width = list(node_row), list(node_width)
+        self.row, self.width = list(rows), list(widths)
         self.is_node = [True] * len(self.row)
         self.segments: list[_Segment] = []
         self.chains: list[list[int]] = []
@@ -113,17 +102,12 @@ class _Grid:
         self.width += [link.width] * len(chain)
         self.is_node += [False] * len(chain)
         self.chains.append(chain)
-        ends = [
-            (link.source, link.source_port),
-            *((item, 0.0) for item in chain),
-            (link.target, link.target_port),
-        ]
+        source, target = (link.source, link.source_port), (link.target, link.target_port)
+        ends = [source, *((item, 0.0) for item in chain), target]
         for (lower, lower_port), (upper, upper_port) in pairwise(ends):
             if lower is not None and upper is not None:
-                inner = lower >= begin and upper >= begin
-                self.segments.append(
-                    _Segment(lower, upper, lower_port, upper_port, STRAIGHT if inner else 1.0)
-                )
+                pull = STRAIGHT if lower >= begin and upper >= begin else 1.0
+                self.segments.append(_Segment(lower, upper, lower_port, upper_port, pull))
 
     # Order
 
@@ -142,20 +126,15 @@ class _Grid:
         self.order = [list(row) for row in best]
 
     def _sort_row(self, row: int, upward: bool) -> None:
-        segments, other = (
-            (self.below[row], self.order[row - 1])
-            if upward
-            else (self.below[row + 1], self.order[row + 1])
-        )
+        other = self.order[row - 1 if upward else row + 1]
         place = {item: number for number, item in enumerate(other)}
         pulls: dict[int, list[float]] = {}
-        for segment in segments:
-            mine, theirs = (
-                (segment.upper, segment.lower) if upward else (segment.lower, segment.upper)
-            )
-            pulls.setdefault(mine, []).append(
-                self._end(place, theirs, segment.lower_port if upward else segment.upper_port)
-            )
+        for segment in self.below[row if upward else row + 1]:
+            ends = (segment.upper, segment.lower, segment.lower_port)
+            if not upward:
+                ends = (segment.lower, segment.upper, segment.upper_port)
+            mine, theirs, port = ends
+            pulls.setdefault(mine, []).append(self._end(place, theirs, port))
         # An item that only a bar pulls at stays at its share of the row.
         share = max(1, len(other)) / max(1, len(self.order[row]))
         key = {item: number * share for number, item in enumerate(self.order[row])}
@@ -209,23 +188,16 @@ class _Grid:
     def _pulls(self, row: int) -> _Pulls:
         """What a row's segments on both sides pull at."""
         place = {item: number for number, item in enumerate(self.order[row])}
-        found = [
-            (place[s.upper], s.lower, s.lower_port - s.upper_port, s.weight)
-            for s in self.below[row]
-        ]
-        if row + 1 < self.n_rows:
-            found += [
-                (place[s.lower], s.upper, s.upper_port - s.lower_port, s.weight)
-                for s in self.below[row + 1]
-            ]
-        table = np.array(found, dtype=float).reshape(-1, 4)
+        below = self.below[row]
+        above = self.below[row + 1] if row + 1 < self.n_rows else []
+        pulls = [(place[s.upper], s.lower, s.lower_port - s.upper_port, s.weight) for s in below]
+        pulls += [(place[s.lower], s.upper, s.upper_port - s.lower_port, s.weight) for s in above]
+        table = np.array(pulls, dtype=float).reshape(-1, 4)
         return _Pulls(table[:, 0].astype(int), table[:, 1].astype(int), table[:, 2], table[:, 3])
 
 
 def _settle(x: np.ndarray, items: list[int], pulls: _Pulls, offsets: np.ndarray) -> np.ndarray:
-    """New x of a row's items: the weighted mean of where their neighbours want them,
-    in order and apart.
-    """
+    """New x of a row's items: the weighted mean of what neighbours want, in order and apart."""
     n = len(items)
     total = np.bincount(pulls.mine, weights=pulls.weight, minlength=n)
     wanted = np.bincount(
@@ -243,7 +215,7 @@ def lay_out(
     links: Sequence[Link],
     n_rows: int,
     gap: float,
-) -> Layout:
+) -> Placement:
     """Place nodes and links.
 
     Args:
@@ -254,14 +226,16 @@ def lay_out(
     grid.reduce_crossings()
     x = grid.place(gap)
     if len(x) == 0:  # nothing between the bars: at most the edge input->logits
-        return Layout([], [[0.0, 0.0] for _ in links], 0.0)
+        return Placement([], [[0.0, 0.0] for _ in links], 0.0)
     half = np.array(grid.width) / 2
     x = x - (x - half).min()
     routes = [
         _route(link, [float(x[item]) for item in chain], x)
         for link, chain in zip(links, grid.chains, strict=True)
     ]
-    return Layout([float(value) for value in x[: len(node_row)]], routes, float((x + half).max()))
+    return Placement(
+        [float(value) for value in x[: len(node_row)]], routes, float((x + half).max())
+    )
 
 
 def _route(link: Link, middle: list[float], x: np.ndarray) -> list[float]:

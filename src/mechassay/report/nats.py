@@ -18,24 +18,17 @@ def nats(value: Any) -> str:
     number = plain_number(value)
     if math.isnan(number):
         return NOTHING
-    return (
-        "≈ 0"
-        if abs(number) < ROUNDING
-        else f"{number:#.3g}".rstrip(".")
-        if abs(number) < 999.5
-        else f"{number:.0f}"
-    )
+    if abs(number) < ROUNDING:
+        return "≈ 0"
+    return f"{number:#.3g}".rstrip(".") if abs(number) < 999.5 else f"{number:.0f}"
 
 
 def with_interval(row: Mapping[str, float], name: str = "value") -> str:
     """A number and its interval, from `low` to `high`; an end that needs more pairs is a dash."""
-    low, high = row["low"], row["high"]
-    if math.isnan(low) and math.isnan(high):
+    ends = [nats(row[end]) if math.isfinite(row[end]) else NOTHING for end in ("low", "high")]
+    if math.isnan(row["low"]) and math.isnan(row["high"]):
         return nats(row[name])
-    return (
-        f"{nats(row[name])} [{nats(low) if math.isfinite(low) else '–'},"
-        f" {nats(high) if math.isfinite(high) else '–'}]"
-    )
+    return f"{nats(row[name])} [{ends[0]}, {ends[1]}]"
 
 
 def plain_number(value: Any) -> float:
@@ -48,9 +41,8 @@ Numbers = dict[str, float]
 
 def summary(record: Record, of: str = "result") -> dict[str, Numbers]:
     """The numbers of each statistic of a distribution, by its name."""
+    keys = ("value", "z", "low", "high", "bound")
     return {
-        str(row["statistic"]): {
-            key: plain_number(row[key]) for key in ("value", "z", "low", "high", "bound")
-        }
+        str(row["statistic"]): {key: plain_number(row[key]) for key in keys}
         for row in record.table("summary").where(of=of).rows()
     }

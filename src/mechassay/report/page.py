@@ -1,8 +1,7 @@
 """A page: sections made of blocks, as one HTML file that needs nothing else, and as Markdown.
 
-The HTML has no network, no scripts and no other files. All text is escaped by the template; the
-only markup that enters as it is are our own SVGs and cells of type `Markup`, and the page forbids
-itself scripts and loads of any kind.
+All text is escaped by the template; the only markup that enters as it is are our own SVGs and cells
+of type `Markup`, and the page forbids itself scripts and loads of any kind.
 """
 
 from __future__ import annotations

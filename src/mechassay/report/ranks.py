@@ -1,5 +1,4 @@
-"""Ranks of methods, as far as differences between them are resolved
-(`circuits.differences`), in words and as a table.
+"""Ranks of methods, as far as differences between them are resolved (`circuits.differences`).
 
 "2–4" says that one method is better and that two of those from the second on cannot be told apart
 from it.
@@ -16,9 +15,7 @@ NOT_RANKED = "–"
 
 
 def comparable(records: Sequence[Record]) -> bool:
-    """Whether records are of one evaluation, and of circuits at sizes
-    of which each example's value is stored.
-    """
+    """Whether records are of one evaluation and hold each example's value at every size."""
     if len(records) < 2 or not all(map(_held, records)):
         return False
     return len({tuple(record.values.ids) for record in records if record.values}) == 1
@@ -44,9 +41,7 @@ def rank_text(rank: tuple[int, int] | None) -> str:
 def ranked(
     records: Sequence[Record], area: AreaName, names: Sequence[str] | None = None
 ) -> Differences | None:
-    """The differences of an area between records of one evaluation;
-    None where they are not comparable.
-    """
+    """The differences of an area between records; None where they are not comparable."""
     return differences_of(records, area, names=names) if comparable(records) else None
 
 

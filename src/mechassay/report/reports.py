@@ -53,9 +53,7 @@ KINDS: dict[str, Kind] = {
 
 
 def kind_of(records: Sequence[Record], failures: Sequence[Failure] = (), kind: str = "") -> Kind:
-    """How records are shown: by the kind that is named, else by their own,
-    and where several meet or nobody knows it as any records are.
-    """
+    """How records are shown: by the kind that is named, or their own, or as any records are."""
     kinds = {kind} if kind else {record.kind for record in records}
     shown = KINDS.get(kinds.pop(), generic) if len(kinds) == 1 else generic
     return suite if shown is circuits and suite.is_many(records, failures) else shown

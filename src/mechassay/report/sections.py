@@ -1,6 +1,4 @@
-"""Sections that a page of any records has: what they warn of, their measures and tables,
-what was run on what, and the values of every example.
-"""
+"""Sections that a page of any records has: warnings, measures, tables, facts and values."""
 
 from __future__ import annotations
 
@@ -10,7 +8,7 @@ import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from itertools import groupby
 
-from mechassay.records import Check, Failure, Measure, Record, Scalar, Selection, Spec
+from mechassay.records import Failure, Measure, Record, Scalar, Selection, Spec
 from mechassay.records import Table as StoredTable
 from mechassay.report.page import Block, Facts, Figure, Fold, Notice, Section, Terms, Text
 from mechassay.report.tables import Column, Row, Table
@@ -31,14 +29,14 @@ Facets = Callable[[Record], Mapping[str, str]]
 
 def broken(record: Record) -> list[str]:
     """What is wrong with a record's controls, in words; nothing if all have their known answer."""
-    return list(dict.fromkeys(_says(check) for check in record.checks if not check.passed))
-
-
-def _says(check: Check) -> str:
-    return check.says or (
-        f"{check.name} must be {check.must_be}: {check.n_wrong:,} of {check.n:,} are not, by up to"
-        f" {number(check.largest)}."
+    says = (
+        check.says
+        or f"{check.name} must be {check.must_be}: {check.n_wrong:,} of {check.n:,} are not, by up"
+        f" to {number(check.largest)}."
+        for check in record.checks
+        if not check.passed
     )
+    return list(dict.fromkeys(says))
 
 
 def broken_notice(records: Sequence[Record]) -> list[Block]:
@@ -56,11 +54,9 @@ def warnings_notice(records: Sequence[Record]) -> list[Block]:
         for text in record.warnings:
             if text not in broken(record):
                 about.setdefault(text, []).append(label)
-    lines = tuple(
-        (text, "" if len(names) == len(records) else "; ".join(names))
-        for text, names in about.items()
-    )
-    return [Notice(f"Warning{'s' * (len(lines) > 1)}", lines)] if lines else []
+    n = len(records)
+    lines = [(text, "" if len(names) == n else "; ".join(names)) for text, names in about.items()]
+    return [Notice(f"Warning{'s' * (len(lines) > 1)}", tuple(lines))] if lines else []
 
 
 def failures_text(failures: Sequence[Failure]) -> list[Block]:
@@ -118,9 +114,9 @@ def directions(measures: Iterable[Measure]) -> str:
         if measure.better:
             better[measure.better].append(measure.heading)
     said = [
-        f"{', '.join(better[way])}: {word} is better."
-        for way, word in (("up", "higher"), ("down", "lower"))
-        if better[way]
+        f"{', '.join(headings)}: {'higher' if way == 'up' else 'lower'} is better."
+        for way, headings in better.items()
+        if headings
     ]
     return " ".join([*said, "Brackets: 95 % interval."])
 
@@ -140,16 +136,12 @@ def measures_table(records: Sequence[Record], failures: Sequence[Failure] = ()) 
     measures = shown_measures(records)
     columns = [Column("record", numeric=False), *map(measure_column, measures), Column("n")]
     columns.append(Column("seconds"))
-    rows = [
-        Row((label, *(measured(record.measure(m.name)) for m in measures), *_size(record)))
-        for record, label in zip(records, labels(records), strict=True)
-    ]
-    rows += [failure_row(failure) for failure in failures]
+    rows: list[Row] = []
+    for record, label in zip(records, labels(records), strict=True):
+        numbers = [measured(record.measure(m.name)) for m in measures]
+        rows.append(Row((label, *numbers, f"{record.n:,}", seconds_text(record))))
+    rows += map(failure_row, failures)
     return Table("Measures", tuple(columns), tuple(rows), directions(measures))
-
-
-def _size(record: Record) -> tuple[str, str]:
-    return f"{record.n:,}", seconds_text(record)
 
 
 def seconds_text(record: Record) -> str:
@@ -160,9 +152,9 @@ def seconds_text(record: Record) -> str:
 
 def measured(measure: Measure | None, *, least: int = 0) -> str:
     """A measure and its interval; empty if there is none."""
-    return (
-        "" if measure is None else interval(measure.value, measure.low, measure.high, least=least)
-    )
+    if measure is None:
+        return ""
+    return interval(measure.value, measure.low, measure.high, least=least)
 
 
 def all_numbers(records: Sequence[Record]) -> list[Section]:
@@ -190,11 +182,10 @@ def _plain_measure(measure: Measure) -> str:
 
 def stored_table(table: StoredTable, title: str = "") -> Table:
     """A table of a record as it is."""
-    numeric = {
-        name: all(x is None or isinstance(x, int | float) for x in column)
+    columns = tuple(
+        Column(name, all(x is None or isinstance(x, int | float) for x in column))
         for name, column in table.columns.items()
-    }
-    columns = tuple(Column(name, numeric[name]) for name in table.columns)
+    )
     rows = tuple(Row(tuple(map(scalar_text, row.values()))) for row in table.rows())
     return Table(title or table.name, columns, rows)
 
@@ -228,43 +219,36 @@ def tables_section(records: Sequence[Record]) -> list[Section]:
 def facts_section(records: Sequence[Record], more: Facets | None = None) -> list[Section]:
     """What was run on what: a column a record, in which equal neighbours are one cell."""
     columns = [_facts(record, more) for record in records]
-    names = list(dict.fromkeys(name for column in columns for name in column))
     rows: list[tuple[str, tuple[tuple[str, int], ...]]] = []
-    for name in names:
+    for name in dict.fromkeys(name for column in columns for name in column):
         cells = [column.get(name, "") for column in columns]
         if any(cells):
-            merged = tuple((text, len(list(same))) for text, same in groupby(cells))
-            rows.append((name, merged))
+            rows.append((name, tuple((text, len(list(same))) for text, same in groupby(cells))))
     return [Section("What was run on what", (Facts(tuple(rows)),))] if rows else []
 
 
 def _facts(record: Record, more: Facets | None) -> dict[str, str]:
     about = record.provenance
     versions = [f"Python {about.python}", *map(" ".join, about.packages.items())]
+    changed = ", with uncommitted changes" if about.dirty else ""
+    facts = dict(_specs(record))
+    for m in record.measures:
+        if m.of == "model":
+            facts[m.heading] = measured(m, least=CHANCE_DECIMALS if m.better else 0)
+    for role, chosen in record.data.items():
+        name = f"{role} pairs" if role in ("train", "test") else role
+        facts[name] = selection_text(chosen)
+    facts |= {**_values_facts(record), **(more(record) if more else {})}
+    for key, value in record.realised.items():
+        if math.isfinite(value):
+            facts[key.replace("_", " ")] = f"{value:,.4g}"
     return {
-        **dict(_specs(record)),
-        **{
-            m.heading: measured(m, least=CHANCE_DECIMALS if m.better else 0)
-            for m in record.measures
-            if m.of == "model"
-        },
-        **{
-            f"{role} pairs" if role in ("train", "test") else role: selection_text(chosen)
-            for role, chosen in record.data.items()
-        },
-        **_values_facts(record),
-        **(more(record) if more else {}),
-        **{
-            key.replace("_", " "): f"{value:,.4g}"
-            for key, value in record.realised.items()
-            if math.isfinite(value)
-        },
+        **facts,
         "seed": str(about.seed),
         "data hash": about.data_hash,
         "device": ", ".join(filter(None, (about.device, about.dtype, f"{about.threads} threads"))),
         "machine": about.machine,
-        "commit": (about.commit or "not a checkout")
-        + (", with uncommitted changes" if about.dirty else ""),
+        "commit": (about.commit or "not a checkout") + changed,
         "packages": ", ".join(versions),
         "created": about.created,
     }
@@ -302,20 +286,13 @@ def _values_facts(record: Record) -> dict[str, str]:
 
 def selection_text(chosen: Selection) -> str:
     """What was kept of a split, what was dropped, and how its tokens were aligned."""
-    words = {
-        "cut": "cut back",
-        "forced": "written on",
-        "partial": "compared by the first of several tokens",
-    }
-    return "; ".join(
-        [
-            *([f"{chosen.kept} kept"] if chosen.kept else []),
-            *(f"{count:,} dropped: {reason}" for reason, count in chosen.dropped.items()),
-            *(f"{n} {words.get(how, how)}" for how, n in chosen.alignment.items() if n),
-            *(f"{count:,} {name}" for name, count in chosen.counts.items()),
-            f"hash {chosen.hash[:12]}",
-        ]
-    )
+    words = {"cut": "cut back", "forced": "written on"}
+    words["partial"] = "compared by the first of several tokens"
+    told = [f"{chosen.kept} kept"] if chosen.kept else []
+    told += [f"{count:,} dropped: {reason}" for reason, count in chosen.dropped.items()]
+    told += [f"{n} {words.get(how, how)}" for how, n in chosen.alignment.items() if n]
+    told += [f"{count:,} {name}" for name, count in chosen.counts.items()]
+    return "; ".join([*told, f"hash {chosen.hash[:12]}"])
 
 
 # Values
@@ -336,24 +313,17 @@ def values_section(
     if not held or len(held) > MAX_RECORDS:
         return []
     blocks: list[Block] = [Text(about, "soft")] if about else []
-    return [
-        Section(
-            "Values of every example",
-            (*blocks, *(_values(label, record, column) for label, record in held)),
-        )
-    ]
+    blocks += [_values(label, record, column) for label, record in held]
+    return [Section("Values of every example", tuple(blocks))]
 
 
 def _values(label: str, record: Record, heading: Callable[[str], str | None]) -> Fold:
     assert record.values is not None
     ids, n = record.values.ids, len(record.values.ids)
-    headings = {name: heading(name) for name in record.values.columns}
-    shown = {name: title for name, title in headings.items() if title is not None}
+    shown = {name: title for name in record.values.columns if (title := heading(name)) is not None}
     columns = [record.values.columns[name][:MAX_EXAMPLES] for name in shown]
-    rows = [
-        (name, *map(number, values))
-        for name, *values in zip(ids[:MAX_EXAMPLES], *columns, strict=True)
-    ]
+    values = zip(ids[:MAX_EXAMPLES], *columns, strict=True)
+    rows = [(name, *map(number, numbers)) for name, *numbers in values]
     cut = f"The first {MAX_EXAMPLES} of {n:,}; the JSON record holds all."
     table = Table.of("", ("id", *shown.values()), rows)
     notes = (Text(cut, "soft"),) if n > MAX_EXAMPLES else ()
@@ -366,23 +336,23 @@ def table_sections(
     facts: Sequence[Mapping[str, str]],
     drawings: Sequence[Figure | None] = (),
 ) -> list[Section]:
-    """A page that is mostly tables: each with its drawing, if it has one; how to read them;
-    and what was run, a row each.
-    """
-    figures = drawings or [None] * len(tables)
-    run = [tuple(row.values()) for row in facts]
+    """A page that is mostly tables, with their drawings; how to read them; and what was run."""
+    figures = zip(tables, drawings or [None] * len(tables), strict=True)
     return [
         *(
-            Section(table.title, (*([figure] if figure else []), table))
-            for table, figure in zip(tables, figures, strict=True)
+            Section(table.title, (figure, table) if figure else (table,))
+            for table, figure in figures
         ),
         Section("How to read this", (Terms(reading),)),
-        *(
-            [Section("What was run on what", (Table.of("", tuple(facts[0]), run, words=True),))]
-            if facts
-            else []
-        ),
+        *run_section(facts),
     ]
+
+
+def run_section(facts: Sequence[Mapping[str, str]]) -> list[Section]:
+    """What was run, a row each."""
+    rows = [tuple(row.values()) for row in facts]
+    table = Table.of("", tuple(facts[0]) if facts else (), rows, words=True)
+    return [Section("What was run on what", (table,))] if facts else []
 
 
 def parts(drawing: object) -> tuple[str, str, str]:

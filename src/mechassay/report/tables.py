@@ -68,15 +68,15 @@ class Table:
         caption: str = "",
     ) -> Table:
         """A table of plain rows; cells are numbers, but for the first, unless they are words.
+
         A row with fewer cells than columns is a failure.
         """
+        n = len(headings)
         columns = tuple(
-            Column(each, bool(place) and not words) for place, each in enumerate(headings)
+            Column(name, place > 0 and not words) for place, name in enumerate(headings)
         )
         made = (
-            row
-            if isinstance(row, Row)
-            else Row(tuple(row), "failure" if len(row) < len(columns) else "")
+            row if isinstance(row, Row) else Row(tuple(row), "failure" if len(row) < n else "")
             for row in rows
         )
         return Table(title, columns, tuple(made), caption)
@@ -118,12 +118,12 @@ def print_tables(tables: Sequence[Table], console: Console) -> None:
 def _print(table: Table, console: Console) -> None:
     beside = console.width >= WIDE
     whole = [row for row in table.rows if len(row.cells) == len(table.columns)]
-    cells = [[_cell(text, beside) for text in row.cells] for row in whole]
+    texts = [[plain_text(cell) for cell in row.cells] for row in whole]
+    cells = [[text if beside else text.replace(" [", "\n[") for text in row] for row in texts]
     shown, fits = _fitting(table.columns, cells, console.width)
     caption = escape(table.caption) if table.caption else None
     drawn = RichTable(title=escape(table.title) or None, title_justify="left", caption=caption)
-    for place in shown:
-        column = table.columns[place]
+    for column in (table.columns[place] for place in shown):
         drawn.add_column(
             escape(column.heading),
             justify="right" if column.numeric else "left",
@@ -140,23 +140,12 @@ def _print(table: Table, console: Console) -> None:
             console.print(said, style=STYLES.get(row.kind), markup=False, highlight=False)
 
 
-def _cell(text: str, beside: bool) -> str:
-    plain = plain_text(text)
-    return plain if beside else plain.replace(" [", "\n[")
-
-
 def _fitting(
     columns: Sequence[Column], cells: Sequence[Sequence[str]], width: int
 ) -> tuple[list[int], bool]:
     """The columns that a console shows, in their order, and whether they fit."""
-    widths = [
-        max(
-            len(line)
-            for text in (column.heading, *(row[place] for row in cells))
-            for line in text.split("\n")
-        )
-        for place, column in enumerate(columns)
-    ]
+    texts = [(column.heading, *(row[n] for row in cells)) for n, column in enumerate(columns)]
+    widths = [max(len(line) for text in held for line in text.split("\n")) for held in texts]
     shown = list(range(len(columns)))
     while sum(widths[place] + 3 for place in shown) + 1 > width:
         last = max(shown, key=lambda place: (columns[place].optional, place))

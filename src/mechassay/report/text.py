@@ -1,11 +1,9 @@
-"""Numbers, names and findings of records in words: what tables, figures and pages have in common.
+"""Numbers, names and findings of records in words: what tables, figures and pages share.
 
 A number is rounded to what its interval supports: two digits of the interval's half-width if it
-begins with 1, 2 or 3, else one (the rule of the Particle Data Group). A share that stands beside
-the share of chance has at least as many decimals as that: 0.25 of four examples is no 0.2 beside
-0.25. The verdict claims no more than intervals do: "more than random" means that the difference
-from random rankings over the same examples is above 0, for either kind of them, and that the CPR
-itself is.
+begins with 1, 2 or 3, else one (the rule of the Particle Data Group). The verdict claims no more
+than intervals do: "more than random" means that the difference from random rankings over the same
+examples is above 0, for either kind of them, and that the CPR itself is.
 """
 
 from __future__ import annotations
@@ -18,7 +16,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from mechassay.records import Measure, Record, Spec, Table
+from mechassay.records import Record, Spec, Table
 
 UNDEFINED = "undefined"
 CHANCE_DECIMALS = 2
@@ -89,9 +87,7 @@ def _fixed(value: float, decimals: int) -> str:
 
 
 def measure_text(record: Record, name: str, of: str = "result", *, least: int = 0) -> str:
-    """A measure and its interval, with at least so many decimals;
-    empty if the record does not have it.
-    """
+    """A measure and its interval, with at least so many decimals; empty if there is none."""
     found = record.measure(name, of)
     return "" if found is None else interval(found.value, found.low, found.high, least=least)
 
@@ -108,25 +104,20 @@ def is_random(record: Record) -> bool:
 
 def seconds(record: Record) -> float:
     """All time spent on the record; NaN if none was noted."""
-    found = [
-        value
-        for key, value in record.realised.items()
-        if key.endswith("seconds") and not math.isnan(value)
-    ]
-    return math.fsum(found) if found else math.nan
+    spent = [value for key, value in record.realised.items() if key.endswith("seconds")]
+    known = [value for value in spent if not math.isnan(value)]
+    return math.fsum(known) if known else math.nan
 
 
 def kept_at(record: Record, fraction: float = 0.01) -> str:
-    """Edges left after pruning, of those asked for, at one of the record's sizes;
-    empty if it has no such size.
-    """
+    """Edges left of those asked for at one of the record's sizes; empty if it has no such size."""
     for row in _curve(record).where(of="result", ranking="value", fraction=fraction).rows():
         return f"{row['kept']:,} of {row['asked']:,}"
     return ""
 
 
 @dataclass(frozen=True)
-class Line:
+class Curve:
     """One ranking's faithfulness at all sizes, as arrays; NaN is undefined.
 
     Attributes:
@@ -144,16 +135,16 @@ class Line:
     @staticmethod
     def of(
         record: Record, ranking: str = "value", of: str = "result", seed: int | None = None
-    ) -> Line:
+    ) -> Curve:
         """Of a ranking of the result, or of a random seed of a control."""
         rows = _curve(record).where(ranking=ranking, of=of, seed=seed)
         fractions, f, low, high, kept, asked = (
             rows.numbers(name) for name in ("fraction", "f", "low", "high", "kept", "asked")
         )
         if record.metric.args.get("profile") == "mib-2025":
-            return Line(fractions, fractions, f, low, high, kept)
+            return Curve(fractions, fractions, f, low, high, kept)
         n_edges = record.model.args.get("n_edges") or max(asked, default=1.0)
-        return Line(fractions, kept / float(str(n_edges)), f, low, high, kept)
+        return Curve(fractions, kept / float(str(n_edges)), f, low, high, kept)
 
 
 def _curve(record: Record) -> Table:
@@ -182,12 +173,12 @@ def control_name(kind: str) -> str:
     return CONTROLS.get(kind, kind.replace("-", " "))
 
 
-def random_lines(record: Record, kind: str) -> dict[int, Line]:
+def random_curves(record: Record, kind: str) -> dict[int, Curve]:
     """The random rankings of a kind that the record was compared with, by seed."""
     of = f"{CONTROL}{kind}"
     seeds = dict.fromkeys(row["seed"] for row in _curve(record).rows() if row["of"] == of)
     numbers = [int(str(seed)) for seed in seeds]
-    return {seed: Line.of(record, of=of, seed=seed) for seed in numbers}
+    return {seed: Curve.of(record, of=of, seed=seed) for seed in numbers}
 
 
 # Names
@@ -210,10 +201,8 @@ def setting_name(record: Record) -> str:
     """What a group of `settings` is called."""
     name, split = record.cell.get("task", record.task.name), record.task.args.get("split", "")
     task = " ".join(filter(None, (name, str(split))))
-    return (
-        f"{record.model.name}, {task}, {objective(record)}"
-        f" ({record.metric.args.get('profile', 'strict')})"
-    )
+    profile = record.metric.args.get("profile", "strict")
+    return f"{record.model.name}, {task}, {objective(record)} ({profile})"
 
 
 def objective(record: Record) -> str:
@@ -223,21 +212,18 @@ def objective(record: Record) -> str:
 
 def labels(records: Sequence[Record]) -> list[str]:
     """A name for every record: its method, and whatever else tells it from the others."""
-    found = [record.method.name for record in records]
-    for get in (lambda r: r.model, lambda r: r.task, lambda r: r.metric):
-        names = [get(record).name for record in records]
-        if len(set(names)) > 1:
-            found = [f"{label}, {name}" for label, name in zip(found, names, strict=True)]
-    found = _told_apart(found, [_arguments(record) for record in records])
-    return _told_apart(found, [f"#{number}" for number in range(1, len(found) + 1)])
-
-
-def _told_apart(names: list[str], more: list[str]) -> list[str]:
-    count = Counter(names)
-    return [
-        f"{name}, {extra}" if count[name] > 1 and extra else name
-        for name, extra in zip(names, more, strict=True)
-    ]
+    names = [record.method.name for record in records]
+    for role in ("model", "task", "metric"):
+        others = [getattr(record, role).name for record in records]
+        if len(set(others)) > 1:
+            names = [f"{name}, {other}" for name, other in zip(names, others, strict=True)]
+    for more in (list(map(_arguments, records)), [f"#{n + 1}" for n in range(len(names))]):
+        count = Counter(names)
+        names = [
+            f"{name}, {extra}" if count[name] > 1 and extra else name
+            for name, extra in zip(names, more, strict=True)
+        ]
+    return names
 
 
 def _arguments(record: Record) -> str:
@@ -254,9 +240,7 @@ def arguments(spec: Spec) -> str:
 
 
 def verdict(records: Sequence[Record]) -> str:
-    """One sentence on records of one setting:
-    is the best method's circuit better than random ones?
-    """
+    """One sentence on records of one setting: is the best circuit better than random ones?"""
     tried = [record for record in records if not is_random(record)] or list(records)
     defined = [record for record in tried if not math.isnan(record.value("cpr"))]
     if not defined:
@@ -275,17 +259,12 @@ def _data(record: Record) -> str:
 
 
 def _whose(record: Record) -> str:
-    return (
-        f"{record.model.name}'s {objective(record)}"
-        if record.model.name
-        else f"the {objective(record)}"
-    )
+    whose = f"{record.model.name}'s" if record.model.name else "the"
+    return f"{whose} {objective(record)}"
 
 
 def _compared(record: Record) -> str:
-    """What the best method's CPR is worth beside random rankings,
-    and beside the empty circuit, whose CPR is 0.
-    """
+    """What the best method's CPR is worth beside random rankings and the empty circuit (0)."""
     found = record.measure("cpr")
     controls = {kind: record.measure("cpr", f"{CONTROL}{kind}") for kind in control_kinds(record)}
     beside = {kind: measure for kind, measure in controls.items() if measure is not None}
@@ -293,8 +272,8 @@ def _compared(record: Record) -> str:
     if found is None or not beside:
         return f"recover {what} with {own}; there is no random control to compare with."
     control = " and ".join(
-        f"{_interval(measure)} of {control_name(kind)}{_seeds(record, kind)}"
-        for kind, measure in beside.items()
+        f"{interval(m.value, m.low, m.high)} of {control_name(kind)}{_seeds(record, kind)}"
+        for kind, m in beside.items()
     )
     gains = [record.measure("cpr", f"difference:{kind}") for kind in beside]
     above = [(math.nan, math.nan) if gain is None else (gain.low, gain.high) for gain in gains]
@@ -313,34 +292,25 @@ def _compared(record: Record) -> str:
     )
 
 
-def _interval(measure: Measure) -> str:
-    return interval(measure.value, measure.low, measure.high)
-
-
 def _seeds(record: Record, kind: str) -> str:
-    seeds = len(random_lines(record, kind))
+    seeds = len(random_curves(record, kind))
     return f" ({seeds} seed{'s' * (seeds != 1)})" if seeds else ""
 
 
 def _where(record: Record) -> str:
     """At which small sizes the interval of f lies above the random rankings' intervals."""
-    line = Line.of(record)
-    controls = [
-        line for kind in control_kinds(record) for line in random_lines(record, kind).values()
-    ]
-    if not controls:
+    curve = Curve.of(record)
+    kinds = control_kinds(record)
+    controls = [control for kind in kinds for control in random_curves(record, kind).values()]
+    small = curve.fractions <= SMALL
+    if not controls or not small.any():
         return ""
     highest = np.max([control.high for control in controls], axis=0)
-    small = line.fractions <= SMALL
-    above, n_small = int((line.low > highest)[small].sum()), int(small.sum())
-    if n_small == 0:
-        return ""
+    above, n_small = int((curve.low > highest)[small].sum()), int(small.sum())
     if above == n_small:
         return f" at every size up to {share(SMALL)}"
-    return (
-        f" overall{f' and at {above}' if above else ', but at none'} of the {n_small} sizes up to"
-        f" {share(SMALL)}"
-    )
+    at = f" and at {above}" if above else ", but at none"
+    return f" overall{at} of the {n_small} sizes up to {share(SMALL)}"
 
 
 def _denominator(record: Record) -> tuple[float, float]:
@@ -352,10 +322,8 @@ def _caution(record: Record) -> str:
     low, high = _denominator(record)
     if not low <= 0 <= high:
         return ""
-    return (
-        " These numbers mean little: the full model cannot be told from the empty circuit"
-        f" (difference [{low:.3g}, {high:.3g}])."
-    )
+    said = "These numbers mean little: the full model cannot be told from the empty circuit"
+    return f" {said} (difference [{low:.3g}, {high:.3g}])."
 
 
 def _undefined(record: Record) -> str:

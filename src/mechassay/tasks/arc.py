@@ -1,38 +1,37 @@
-"""Science questions with four choices (AI2 Reasoning Challenge, Clark et al.
-2018), easy and challenge.
+"""Science questions with four choices: the AI2 Reasoning Challenge (Clark et al. 2018).
 
 The task is that of MIB (Mueller et al. 2025, appendix D.4, tables 5 and 10): a question of school
 science is completed by the label of its correct choice. The question does not contain the answer,
-so there are counterfactuals of format only (`mechassay.tasks.multiple_choice`); answerPosition puts
-every choice in another place, each such order equally likely. `questions` says where they are from:
+so there are counterfactuals of format only (`mechassay.tasks.multiple_choice`). `questions` says
+where they are from:
 
-- "sample": 64 easy and 40 challenging questions of our own (`data/science.json`), to try things
-  out. They are no substitute for ARC;
+- "sample": 64 easy and 40 challenging questions of our own (`data/science.json`), no substitute for
+  ARC;
 - "hub": the public ARC, `allenai/ai2_arc`, in its own splits; there is no private one;
 - a file in one of ARC's two original formats, {id, question, choices: {text: [], label: []},
   answerKey} (the hub's) or {id, question: {stem, choices: [{text, label}]}, answerKey} (AI2's).
   Rows may have a field split. Where none has, a hash of the question allots it, in the proportions
-  of table 5: a question comes into the same split whatever else is in the file.
+  of table 5.
 
-Only questions with exactly four choices count, all different, as in MIB. Any other, and on the hub
-one that came before with the same choices, has no counterfactuals, and `Pairs.dropped` counts it.
-A split is its questions in an order drawn from the seed. Labels are A to D, whatever the original
-calls them. Tags: question_id and position (of the correct choice, from 0).
+Only questions with exactly four different choices count, as in MIB. Any other, and on the hub one
+that came before with the same choices, has no counterfactuals, and `Pairs.dropped` counts it. A
+split is its questions in an order drawn from the seed. Labels are A to D. Tags: question_id and
+position (of the correct choice, from 0).
 
-Where this deviates from MIB: the default questions are the sample (the sizes of table 5 need
-`source="hub"`, or `questions="hub"`, whose test split is MIB's public and private one together);
-the random letters have none of the original's, and answerPosition leaves no choice in its place;
-splits share words; a private seed decides order and counterfactuals, not the questions.
+Deviations from MIB: the default questions are the sample; the test split of "hub" is MIB's public
+and private one together; random letters have none of the original's, and answerPosition leaves no
+choice in its place; splits share words; a private seed decides order and counterfactuals, not the
+questions.
 """
 
 from __future__ import annotations
 
 import hashlib
-import json
+from bisect import bisect_right
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from importlib.resources import files
+from itertools import accumulate
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -56,6 +55,7 @@ from mechassay.tasks.public import ROW_ERRORS, ROW_FILES, PublicData, public_row
 from mechassay.tasks.rows import read_rows
 from mechassay.tasks.splits import split_named
 from mechassay.tasks.task import SPLITS, split_rng
+from mechassay.tasks.words import word_lists
 
 N_CHOICES = 4
 # In the order and spelling of MIB's columns.
@@ -161,8 +161,7 @@ class ARC(MultipleChoice):
     # They depend on where the questions come from.
     @property
     def sizes(self) -> Mapping[str, int]:  # pyright: ignore[reportIncompatibleVariableOverride]
-        """Questions of each split, those that do not count included;
-        splits without any are not there.
+        """Questions of each split that has any, those that do not count included.
 
         Raises:
             BadFile: the file of questions cannot be read.
@@ -185,15 +184,10 @@ class ARC(MultipleChoice):
         for number, index in enumerate(rng.permutation(len(items)).tolist()):
             item = items[index]
             format = Format(derangement(N_CHOICES, rng), random_letters(N_CHOICES, rng))
-            fit = _counts(item.question) and not item.again
-            others = (
-                {kind: format.changed(item.question, changes_of(kind)) for kind in KINDS}
-                if fit
-                else {}
-            )
-            yield self.example(
-                f"{self.name}-{split}-{number:06d}", item.question, others, {"id": item.id}
-            )
+            kinds = KINDS if _counts(item.question) and not item.again else ()
+            others = {kind: format.changed(item.question, changes_of(kind)) for kind in kinds}
+            id = f"{self.name}-{split}-{number:06d}"
+            yield self.example(id, item.question, others, {"id": item.id})
 
     def to_row(self, example: Example) -> dict[str, Any]:
         """An example in the public schema; its question_id is "arc_id"."""
@@ -205,12 +199,8 @@ class ARC(MultipleChoice):
         name = row.get("arc_id") or row.get("id") or _digest("\n".join(_key(question)))[:16]
         tags = {"question_id": str(name), "position": str(question.correct)}
         kept = others if _counts(question) else {}
-        return Example(
-            id,
-            self.prompt(question),
-            {kind: self.prompt(other) for kind, other in kept.items()},
-            tags=tags,
-        )
+        kept = {kind: self.prompt(other) for kind, other in kept.items()}
+        return Example(id, self.prompt(question), kept, tags=tags)
 
     def parts(self, question: Question) -> Mapping[str, Span]:
         return NO_SPANS
@@ -237,11 +227,8 @@ class ARC(MultipleChoice):
             return _sample(self.data.level)
         items = _read(read_rows(Path(self.questions)), self.questions)
         items = _allotted(items, self.questions, self.data.sizes)
-        return {
-            split: found
-            for split in SPLITS
-            if (found := [item for item in items if item.split == split])
-        }
+        by_split = {split: [item for item in items if item.split == split] for split in SPLITS}
+        return {split: items for split, items in by_split.items() if items}
 
 
 @dataclass(frozen=True)
@@ -263,21 +250,13 @@ class ARCChallenge(ARC):
 
 
 def _sample(level: str) -> dict[str, list[_Item]]:
-    text = files("mechassay.tasks").joinpath("data/science.json").read_text(encoding="utf-8")
+    def question(row: Mapping[str, Any]) -> Question:
+        choices = tuple(row["choices"])
+        return Question(row["question"], choices, letters(N_CHOICES), choices.index(row["answer"]))
+
+    lists = word_lists("science")[level]
     return {
-        split: [
-            _Item(
-                row["id"],
-                Question(
-                    row["question"],
-                    tuple(row["choices"]),
-                    letters(N_CHOICES),
-                    row["choices"].index(row["answer"]),
-                ),
-            )
-            for row in rows
-        ]
-        for split, rows in json.loads(text)[level].items()
+        split: [_Item(row["id"], question(row)) for row in rows] for split, rows in lists.items()
     }
 
 
@@ -287,7 +266,6 @@ def _counts(question: Question) -> bool:
 
 
 def _key(question: Question) -> tuple[str, ...]:
-    """What makes it a question of its own: some stems come several times, with other choices."""
     return (question.stem, *sorted(question.choices))
 
 
@@ -316,22 +294,18 @@ def _item(row: object, place: int) -> _Item:
     if not isinstance(row, Mapping):
         raise TypeError(f"a row is an object, got {type(row).__name__}")
     inner = row["question"]
-    stem, choices = (
-        (inner["stem"], inner["choices"]) if isinstance(inner, Mapping) else (inner, row["choices"])
-    )
+    nested = isinstance(inner, Mapping)
+    stem, choices = (inner["stem"], inner["choices"]) if nested else (inner, row["choices"])
     labels, texts = labelled(choices)
     correct = answer_index(str(row["answerKey"]), labels)
-    question = Question(
-        one_line(stem), tuple(one_line(text) for text in texts), letters(len(texts)), correct
-    )
+    stem, lines = one_line(stem), tuple(map(one_line, texts))
+    question = Question(stem, lines, letters(len(texts)), correct)
     return _Item(str(row.get("id") or place), question, place, _split(row.get("split")))
 
 
 def _split(name: object) -> str | None:
-    if name is None:
-        return None
-    ours = split_named(str(name))
-    if ours is None:
+    ours = None if name is None else split_named(str(name))
+    if name is not None and ours is None:
         raise ValueError(
             f"a split is one of {', '.join(SPLITS)} or a usual name of one (val, dev); got {name!r}"
         )
@@ -359,21 +333,16 @@ def _allotted(items: Sequence[_Item], where: str, shares: Mapping[str, int]) -> 
         raise BadFile(
             f"{where}: either all rows have a field split or none has; row {without[0]} has none."
         )
-    return (
-        [replace(item, split=_share(item.question.stem, shares)) for item in items]
-        if without
-        else list(items)
-    )
-
-
-def _share(stem: str, shares: Mapping[str, int]) -> str:
-    """The split of a question by its hash, in proportion to `shares`."""
-    place = int(_digest(stem), 16) % sum(shares.values())
-    for split, share in shares.items():
-        if place < share:
-            return split
-        place -= share
-    raise AssertionError("the shares cover every place")
+    if not without:
+        return list(items)
+    # In proportion to the shares, by a hash of the question.
+    ends = list(accumulate(shares.values()))
+    splits = list(shares)
+    hashes = [int(_digest(item.question.stem), 16) % ends[-1] for item in items]
+    return [
+        replace(item, split=splits[bisect_right(ends, place)])
+        for item, place in zip(items, hashes, strict=True)
+    ]
 
 
 def _digest(text: str) -> str:

@@ -1,48 +1,28 @@
 """Two-operand arithmetic: "The sum of 27 and 64 is:" -> " 91".
 
-The two tasks are addition and subtraction of MIB (Mueller et al. 2025, section 2.1, appendix D.2,
-tables 5, 7 and 8), after Stolfo et al. (2023). Both operands have one digit (0 to 9) or both have
-two (10 to 99), and each pair comes in all six templates of table 7. These numbers are those of
-table 5: (100 + 8,100) x 6 = 49,200 additions, of which 70 % are in train and 10 % in validation.
-Subtractions are those with a result above 0.
+Addition and subtraction of MIB (Mueller et al. 2025, section 2.1, appendix D.2, tables 5, 7 and 8),
+after Stolfo et al. (2023). Both operands have one digit (0 to 9) or both have two (10 to 99), and
+each pair comes in all six templates of table 7. Results of subtractions are above 0.
 
-A counterfactual has the same template and other operands with the same numbers of digits, so that
-the two prompts are equally long for tokenizers of digits, and for those of whole numbers:
-
-- random: another pair of operands;
-- ones_op1, ones_op2, tens_op1, tens_op2: another digit in that place;
-- ones_carry: other ones digits, such that there is a carry (a borrow) out of the ones where there
-  was none, or none where there was one;
-- tens_carry: another tens digit in operand 1, such that the same happens to the carry out of the
-  tens. A subtraction with a positive result never borrows there, so subtraction has no such kind.
-
-An example lacks the kinds that it cannot have: one-digit operands have no tens.
+A counterfactual has the same template and other operands with the same numbers of digits. "random"
+has another pair; ones_op1, ones_op2, tens_op1 and tens_op2 another digit in that place; ones_carry
+other ones digits, such that a carry (a borrow) out of the ones appears or disappears; tens_carry
+another tens digit in operand 1, with the same for the tens. A subtraction with a positive result
+never borrows there, and one-digit operands have no tens: they lack these kinds.
 
 *Splits.* No pair of operands, in either order, is in two splits, as an example or as a
 counterfactual. Each digit has a colour, one of two for tens and one of two for ones, so a number of
 two digits has one of four classes. Three sets {class, other class} are those of validation, test
-and private; all other pairs of numbers are train's. A digit changed to another of its colour keeps
-its pair in the split. Of one-digit numbers three sets of three digits are those of validation,
-test and private, where both operands are of the set. The colours mix even and odd, small and large
-digits, and were chosen so that the splits differ little in how large operands and results are, and
-in how often they carry. Counterfactuals are drawn from the pairs of their example's own split.
+and private; all other pairs of numbers are train's. Of one-digit numbers three sets of three digits
+are those of validation, test and private, where both operands are of the set. A split is a
+permutation of its pairs of operands with all templates. Examples with the same operands are one
+group.
 
-A split is a permutation of all its pairs of operands with all templates. Examples with the same
-operands are one group.
-
-Where this deviates from MIB:
-
-- MIB does not say that counterfactuals keep to their split. Ours do, at the price of smaller train
-  splits (31,038 and 15,246 prompts instead of 34,440 and about 17,400) and of digits: within
-  validation, test and private a digit is only ever changed to one of its colour.
-- A counterfactual's result never begins with the example's, nor the other way round (9 and 91), so
-  that a digit tells them apart also for a tokenizer that writes digits one by one.
-- There is a carry where the ones add up to 10 or more; the figure of MIB's causal model writes more
-  than 10.
-- Template 3 of subtraction ends in " A:" like that of addition; in table 7 it is cut off.
-- Prompts do not end in a space, and answers begin with one, except after "27+64=". Public rows that
-  end in a space are read as they are, and their answers then begin with the number. With
-  labels="mib-2025" our own prompts all end in a space too, as MIB's do, and answers are the number.
+Deviations from MIB: counterfactuals keep to their split; a result never begins with its
+counterfactual's, nor the other way round (9 and 91), so that a digit tells them apart; there is a
+carry at 10 or more (the figure of MIB's causal model: more than 10); template 3 of subtraction ends
+in " A:", which table 7 cuts off; answers begin with a space, not prompts end in one, unless
+labels="mib-2025" (public rows are read as they are).
 """
 
 from __future__ import annotations
@@ -96,9 +76,7 @@ HELD_OUT_DIGITS = {
 
 
 def split_of(a: int, b: int) -> str:
-    """The split of two operands that both have one digit, or both two;
-    their order is of no matter.
-    """
+    """The split of two operands that both have one digit, or both two, in either order."""
     if _digits((a, b)) == 1:
         return next(
             (split for split, digits in HELD_OUT_DIGITS.items() if {a, b} <= digits), "train"
@@ -158,15 +136,12 @@ class Arithmetic(PublicTask):
             which, number_of_template = divmod(place, len(self.templates))
             template = self.templates[number_of_template] + ENDS[self.labels]
             changed = _draw(split, self.operator, operands[which], rng)
-            yield self._example(
-                id=f"{self.name}-{split}-{number:06d}",
-                prompt=self._prompt(template, *map(str, operands[which])),
-                others={
-                    kind: self._prompt(template, *map(str, other))
-                    for kind, other in changed.items()
-                },
-                template=str(number_of_template + 1),
+            others = {kind: self._prompt(template, *map(str, x)) for kind, x in changed.items()}
+            id, prompt = (
+                f"{self.name}-{split}-{number:06d}",
+                self._prompt(template, *map(str, operands[which])),
             )
+            yield self._example(id, prompt, others, str(number_of_template + 1))
 
     def from_row(self, row: Mapping[str, Any], id: str) -> Example:
         if row["operator"] != self.operator:
@@ -175,21 +150,16 @@ class Arithmetic(PublicTask):
             )
         template, *_ = _parsed(row["prompt"])
         others, unread = self.read_counterfactuals(row, self._read)
-        known = template.rstrip()
-        example = self._example(
-            id=id,
-            prompt=self._read(row),
-            others=others,
-            template=str(self.templates.index(known) + 1) if known in self.templates else template,
-        )
-        return replace(example, unread=unread)
+        if template.rstrip() in self.templates:
+            template = str(self.templates.index(template.rstrip()) + 1)
+        return replace(self._example(id, self._read(row), others, template), unread=unread)
 
     def to_row(self, example: Example) -> dict[str, Any]:
         """An example in the public schema.
 
         It has prompt, label (text), operator, num_digit, operand1, operand2, and the seven
-        counterfactuals as {prompt, label, operand1, operand2} (all numbers), null where the example
-        has none.
+        counterfactuals as {prompt, label, operand1, operand2} (all numbers), null where there is
+        none.
         """
         others = example.counterfactuals
         whole = _column(example.prompt)
@@ -202,7 +172,9 @@ class Arithmetic(PublicTask):
         }
 
     def _prompt(self, template: str, a: str, b: str) -> Prompt:
-        result = _written(template, _result(self.operator, (int(a), int(b))))
+        # No space where the prompt ends in one, or is written without any.
+        space = "" if template.endswith((" ", "}=")) else " "
+        result = f"{space}{_result(self.operator, (int(a), int(b)))}"
         return filled(template, {"op1": a, "op2": b}, (result,))
 
     def _read(self, row: Mapping[str, Any]) -> Prompt:
@@ -256,9 +228,7 @@ class Addition(Arithmetic):
 
 @dataclass(frozen=True)
 class Subtraction(Arithmetic):
-    """Subtraction of the second operand from the first,
-    with a positive result, see `Arithmetic`.
-    """
+    """Subtraction with a positive result, see `Arithmetic`."""
 
     name: ClassVar[str] = "arithmetic-subtraction"
     counterfactuals: ClassVar[tuple[str, ...]] = tuple(
@@ -287,35 +257,29 @@ def operands_of(split: str, operator: str, digits: int) -> tuple[Operands, ...]:
 
 
 def changes(operator: str, operands: Operands) -> dict[str, list[Operands]]:
-    """What each kind of counterfactual but the random one could make of two operands,
-    whatever their splits and results.
-    """
+    """What each kind but the random one could make of two operands, whatever split and result."""
     a, b = operands
     (tens_a, ones_a), (tens_b, ones_b) = divmod(a, 10), divmod(b, 10)
-    carry, ones = carries(operator, a, b), range(10)
-    in_a, in_b = (
-        [(10 * tens_a + digit, b) for digit in ones],
-        [(a, 10 * tens_b + digit) for digit in ones],
-    )
-    tens = range(1, 10) if _digits(operands) == 2 else ()
-    tens_in_a, tens_in_b = (
-        [(10 * digit + ones_a, b) for digit in tens],
-        [(a, 10 * digit + ones_b) for digit in tens],
-    )
-    flipped = [
-        (10 * tens_a + x, 10 * tens_b + y)
-        for x in ones
-        for y in ones
-        if carries(operator, x, y) != carry
-    ]
+    ones, tens = range(10), range(1, 10) if _digits(operands) == 2 else ()
+    possible = {
+        "ones_op1_counterfactual": [(10 * tens_a + digit, b) for digit in ones],
+        "ones_op2_counterfactual": [(a, 10 * tens_b + digit) for digit in ones],
+        "tens_op1_counterfactual": [(10 * digit + ones_a, b) for digit in tens],
+        "tens_op2_counterfactual": [(a, 10 * digit + ones_b) for digit in tens],
+    }
+    carry = carries(operator, a, b)
     return {
-        "ones_op1_counterfactual": [each for each in in_a if each != operands],
-        "ones_op2_counterfactual": [each for each in in_b if each != operands],
-        "tens_op1_counterfactual": [each for each in tens_in_a if each != operands],
-        "tens_op2_counterfactual": [each for each in tens_in_b if each != operands],
-        "ones_carry_counterfactual": flipped,
+        **{kind: [each for each in made if each != operands] for kind, made in possible.items()},
+        "ones_carry_counterfactual": [
+            (10 * tens_a + x, 10 * tens_b + y)
+            for x in ones
+            for y in ones
+            if carries(operator, x, y) != carry
+        ],
         TENS_CARRY: [
-            each for each in tens_in_a if operator == "+" and (sum(each) >= 100) != (a + b >= 100)
+            each
+            for each in possible["tens_op1_counterfactual"]
+            if operator == "+" and (sum(each) >= 100) != (a + b >= 100)
         ],
     }
 
@@ -324,13 +288,11 @@ def changes(operator: str, operands: Operands) -> dict[str, list[Operands]]:
 def _allowed(split: str, operator: str, operands: Operands) -> dict[str, list[Operands]]:
     """Those of `changes` that are in the split and have another result."""
     results = _results(split, operator, _digits(operands))
-    found = {
-        kind: [
-            each for each in others if each in results and _apart(results[each], results[operands])
-        ]
+    allowed = {
+        kind: [x for x in others if x in results and _apart(results[x], results[operands])]
         for kind, others in changes(operator, operands).items()
     }
-    return {kind: others for kind, others in found.items() if others}
+    return {kind: others for kind, others in allowed.items() if others}
 
 
 @cache
@@ -345,17 +307,16 @@ def _draw(
 ) -> dict[str, Operands]:
     """The operands of an example's counterfactuals."""
     results = _results(split, operator, _digits(operands))
-    pool = operands_of(split, operator, _digits(operands))
-    other = _one(pool, rng)
+    pool = tuple(results)
+
+    def one(pool: Sequence[Operands]) -> Operands:
+        return pool[int(rng.integers(len(pool)))]
+
+    other = one(pool)
     while not _apart(results[other], results[operands]):
-        other = _one(pool, rng)
-    return {RANDOM: other} | {
-        kind: _one(others, rng) for kind, others in _allowed(split, operator, operands).items()
-    }
-
-
-def _one(pool: Sequence[Operands], rng: np.random.Generator) -> Operands:
-    return pool[int(rng.integers(len(pool)))]
+        other = one(pool)
+    allowed = _allowed(split, operator, operands)
+    return {RANDOM: other, **{kind: one(others) for kind, others in allowed.items()}}
 
 
 def _digits(operands: Operands) -> int:
@@ -370,13 +331,6 @@ def _result(operator: str, operands: Operands) -> int:
 def _apart(a: int, b: int) -> bool:
     """Whether a digit tells two results apart, read from the left."""
     return not str(a).startswith(str(b)) and not str(b).startswith(str(a))
-
-
-def _written(template: str, result: int) -> str:
-    """A result as it continues a prompt:
-    after a space, unless the prompt ends in one or is written without any.
-    """
-    return f"{result}" if template.endswith((" ", "}=")) else f" {result}"
 
 
 def _parsed(text: str) -> tuple[str, str, str]:

@@ -1,20 +1,18 @@
 """Does a model do a task at all? Greedy and ranked-choice accuracy of prompts.
 
     greedy   the most likely token at every step spells a right answer, exactly  (MIB, table 1)
-    ranked   of all choices, the one of the highest log-probability is a right answer
-             (MIB, table 11)
+    ranked   of all choices, the one of the highest log-probability is right     (MIB, table 11)
 
 A continuation of several tokens is scored as a sequence, log p = sum_t log p(token_t | before), in
 one forward pass: greedy decoding writes an answer if and only if each of its tokens is the argmax
-after those before it, so nothing has to be generated. Continuations that begin alike share their
-runs: the prompt is run once with each longest beginning that has a token after it.
+after those before it. Continuations that begin alike share their runs.
 
 Where a tokenizer joins the end of a prompt with what follows ("is: " + "91" becomes " 91"), the
-joined tokens are cut from the prompt and scored with the continuation; literally appended, they
-are tokens that the model has never seen in that place. MIB's code appends them.
+joined tokens are cut from the prompt and scored with the continuation; MIB's code appends them, in
+a place where the model has never seen them.
 
-A prompt without a right answer has NaN for both, one without choices NaN for ranked, and one with
-a continuation that adds no token cannot be scored at all and is refused.
+A prompt without a right answer has NaN for both, one without choices NaN for ranked; a continuation
+that adds no token is refused.
 """
 
 from __future__ import annotations
@@ -25,7 +23,7 @@ from typing import Any
 
 import numpy as np
 import torch
-from jaxtyping import Bool, Float, Int
+from jaxtyping import Float
 from torch import Tensor
 
 from mechassay.alignment import continued, encode
@@ -74,10 +72,8 @@ class _Question:
 
 
 @dataclass(frozen=True)
-class _Run:
-    """One row to run: a prompt with a beginning of its continuations,
-    read at the ends of several contexts.
-    """
+class _ScoringRun:
+    """A prompt with a prefix of its continuations, read at the ends of several contexts."""
 
     question: int
     tokens: Tokens
@@ -86,8 +82,8 @@ class _Run:
 
 @dataclass(frozen=True)
 class _Next:
-    """What the model says after a context: the likeliest token,
-    and log-probabilities of those asked for.
+    """What the model says after a context: the likeliest token, and log-probabilities of those
+    asked for.
     """
 
     best: int
@@ -111,7 +107,7 @@ def needs_model(model: Any, who: str) -> Model:
 def score_prompts(
     model: Model, prompts: Sequence[Prompt], *, progress: Progress = SILENT
 ) -> Behaviour:
-    """Score prompts.
+    """Greedy and ranked-choice scores of prompts.
 
     Raises:
         BadUsage: a model without a tokenizer.
@@ -119,36 +115,38 @@ def score_prompts(
     """
     needs_model(model, "score_prompts")
     questions = _questions(model, prompts)
-    found = _run(model, questions, progress)
+    answered = _run(model, questions, progress)
     greedy, ranked, chance = np.full((3, len(prompts)), np.nan)
-    for row, (question, said) in enumerate(zip(questions, found, strict=True)):
+    for row, (question, said) in enumerate(zip(questions, answered, strict=True)):
         if question.answers:
-            greedy[row] = any(_is_greedy(answer, said) for answer in question.answers)
+            greedy[row] = any(
+                all(said[answer[:end]].best == token for end, token in enumerate(answer))
+                for answer in question.answers
+            )
         if question.answers and question.choices:
             best = max(question.choices, key=lambda choice: _log_prob(choice, said))
             ranked[row] = best in question.answers
             chance[row] = np.mean([choice in question.answers for choice in question.choices])
     assert model.tokenizer is not None
-    words = model.tokenizer.batch_decode([[said[()].best] for said in found])
+    words = model.tokenizer.batch_decode([[said[()].best] for said in answered])
     return Behaviour(greedy, ranked, chance, tuple(words))
 
 
 def log_probabilities(
     model: Model, prompts: Sequence[Prompt], *, progress: Progress = SILENT
 ) -> list[dict[str, float]]:
-    """The log-probability (nats) of every answer and choice of each prompt,
-    as a sequence of tokens.
+    """The log-probability (nats) of every answer and choice of each prompt, as a sequence of
+    tokens.
     """
     needs_model(model, "log_probabilities")
     questions = _questions(model, prompts)
-    found = _run(model, questions, progress)
     scored: list[dict[str, float]] = []
-    for prompt, question, said in zip(prompts, questions, found, strict=True):
+    for prompt, question, said in zip(
+        prompts, questions, _run(model, questions, progress), strict=True
+    ):
         texts = (*prompt.answers, *prompt.choices)
-        rests = (*question.answers, *question.choices)
-        scored.append(
-            {text: _log_prob(rest, said) for text, rest in zip(texts, rests, strict=True)}
-        )
+        rests = zip(texts, (*question.answers, *question.choices), strict=True)
+        scored.append({text: _log_prob(rest, said) for text, rest in rests})
     return scored
 
 
@@ -156,8 +154,7 @@ def log_probabilities(
 def written(
     model: Model, texts: Sequence[str], n: int, *, progress: Progress = SILENT
 ) -> list[str]:
-    """What a model writes after each text: up to `n` tokens, each the likeliest,
-    as far as its end-of-text token.
+    """What a model writes after each text: up to `n` tokens, each the likeliest, up to end-of-text.
 
     Raises:
         BadUsage: a model without a tokenizer.
@@ -176,15 +173,14 @@ def written(
         for start in range(0, len(order), size):
             chunk = order[start : start + size]
             for _ in range(n):
-                for row, token in zip(
-                    chunk, _likeliest(model, [rows[row] for row in chunk]), strict=True
-                ):
+                tokens = _likeliest(model, [rows[row] for row in chunk])
+                for row, token in zip(chunk, tokens, strict=True):
                     rows[row] = (*rows[row], token)
             advance(len(chunk))
     end = tokenizer.eos_token_id
     kept = [
-        row[: next((place for place in range(len(old), len(row)) if row[place] == end), len(row))]
-        for row, old in zip(rows, begun, strict=True)
+        row[: row.index(end, len(prompt))] if end in row[len(prompt) :] else row
+        for row, prompt in zip(rows, begun, strict=True)
     ]
     before, after = (tokenizer.batch_decode([list(row) for row in each]) for each in (begun, kept))
     return [text[len(prompt) :] for prompt, text in zip(before, after, strict=True)]
@@ -192,19 +188,9 @@ def written(
 
 def _likeliest(model: Model, rows: Sequence[Tokens]) -> list[int]:
     """The likeliest next token of each row."""
-    tokens, mask = _padded(rows)
-    decoder = model.decoder
-    taken = trace(
-        decoder, decoder.embed(tokens.to(model.device)), decoder.context(mask.to(model.device))
-    )
-    found: list[int] = []
-    for part in taken.final[:, -1].split(ROWS_OF_LOGITS):
-        found += decoder.readout(part).all().argmax(dim=-1).tolist()
-    return found
-
-
-def _is_greedy(rest: Tokens, said: Mapping[Tokens, _Next]) -> bool:
-    return all(said[rest[:end]].best == token for end, token in enumerate(rest))
+    last = _final(model, rows)[:, -1].split(ROWS_OF_LOGITS)
+    best = [model.decoder.readout(part).all().argmax(dim=-1) for part in last]
+    return torch.cat(best).tolist()
 
 
 def _log_prob(rest: Tokens, said: Mapping[Tokens, _Next]) -> float:
@@ -214,43 +200,34 @@ def _log_prob(rest: Tokens, said: Mapping[Tokens, _Next]) -> float:
 def _questions(model: Model, prompts: Sequence[Prompt]) -> list[_Question]:
     assert model.tokenizer is not None
     own = encode(model.tokenizer, [prompt.text for prompt in prompts])
-    whole = iter(
-        encode(
-            model.tokenizer,
-            [
-                prompt.text + text
-                for prompt in prompts
-                for text in (*prompt.answers, *prompt.choices)
-            ],
-        )
-    )
-    found: list[_Question] = []
-    for prompt, tokens in zip(prompts, own, strict=True):
-        texts = (*prompt.answers, *prompt.choices)
+    said = [(*prompt.answers, *prompt.choices) for prompt in prompts]
+    joined = [
+        prompt.text + text for prompt, texts in zip(prompts, said, strict=True) for text in texts
+    ]
+    whole = iter(encode(model.tokenizer, joined))
+    questions: list[_Question] = []
+    for prompt, texts, tokens in zip(prompts, said, own, strict=True):
         split = continued(tokens, [next(whole) for _ in texts] or [tokens], force=False)
         rests = split.rests if texts else ()
         for text, rest in zip(texts, rests, strict=True):
             if not rest:
                 raise BadPairs(f"Prompt {prompt.text!r}: {text!r} written after it adds no token.")
-        n = len(prompt.answers)
-        found.append(_Question((*model.prepend, *tokens[: split.kept]), rests[:n], rests[n:]))
-    return found
+        n, kept = len(prompt.answers), (*model.prepend, *tokens[: split.kept])
+        questions.append(_Question(kept, rests[:n], rests[n:]))
+    return questions
 
 
-def _runs(questions: Sequence[_Question]) -> list[_Run]:
-    """One run for every context that no longer one contains,
-    with the contexts not read in a run before it.
-    """
-    runs: list[_Run] = []
+def _runs(questions: Sequence[_Question]) -> list[_ScoringRun]:
+    """One run for every context that no longer one contains, with contexts not read before it."""
+    runs: list[_ScoringRun] = []
     for number, question in enumerate(questions):
         left = question.contexts
         for longest in sorted(left, key=len, reverse=True):
-            inside = tuple(
-                longest[:end] for end in range(len(longest) + 1) if longest[:end] in left
-            )
             if longest not in left:
                 continue
-            runs.append(_Run(number, question.tokens + longest, inside))
+            prefixes = (longest[:end] for end in range(len(longest) + 1))
+            inside = tuple(prefix for prefix in prefixes if prefix in left)
+            runs.append(_ScoringRun(number, question.tokens + longest, inside))
             left = {context: None for context in left if context not in inside}
     return runs
 
@@ -291,13 +268,12 @@ def _asked(question: _Question) -> dict[Tokens, list[int]]:
 @torch.no_grad()
 def _run_chunk(
     model: Model,
-    runs: Sequence[_Run],
+    runs: Sequence[_ScoringRun],
     asked: Sequence[Mapping[Tokens, list[int]]],
     found: list[dict[Tokens, _Next]],
 ) -> None:
     decoder, device = model.decoder, model.device
-    tokens, mask = _padded([run.tokens for run in runs])
-    taken = trace(decoder, decoder.embed(tokens.to(device)), decoder.context(mask.to(device)))
+    final = _final(model, [run.tokens for run in runs])
     # A context that is n tokens short of its run's end is read n columns before the last.
     reads = [
         (row, len(run.contexts[-1]) - len(context), run.question, context)
@@ -310,19 +286,21 @@ def _run_chunk(
             torch.tensor(column, device=device)
             for column in zip(*((row, back) for row, back, _, _ in part), strict=True)
         )
-        logits = decoder.readout(taken.final[rows, -1 - back]).all()
+        logits = decoder.readout(final[rows, -1 - back]).all()
         best, total = logits.argmax(dim=-1).tolist(), logits.logsumexp(dim=-1)
         wanted = [asked[question][context] for _, _, question, context in part]
         width = max(1, *map(len, wanted))
         index = torch.tensor([ids + [0] * (width - len(ids)) for ids in wanted], device=device)
         values = (logits.gather(1, index) - total[:, None]).double().tolist()
-        for (_, _, question, context), top, ids, line in zip(
-            part, best, wanted, values, strict=True
-        ):
+        told = zip(part, best, wanted, values, strict=True)
+        for (_, _, question, context), top, ids, line in told:
             found[question][context] = _Next(top, dict(zip(ids, line, strict=False)))
 
 
-def _padded(rows: Sequence[Tokens]) -> tuple[Int[Tensor, "batch pos"], Bool[Tensor, "batch pos"]]:
-    width = max(map(len, rows))
+def _final(model: Model, rows: Sequence[Tokens]) -> Float[Tensor, "batch pos d_model"]:
+    """The last residual stream of rows of tokens, padded on the left."""
+    decoder, width = model.decoder, max(map(len, rows))
     tokens = torch.tensor([[0] * (width - len(row)) + list(row) for row in rows])
-    return tokens, torch.tensor([[False] * (width - len(row)) + [True] * len(row) for row in rows])
+    mask = torch.tensor([[False] * (width - len(row)) + [True] * len(row) for row in rows])
+    ctx = decoder.context(mask.to(model.device))
+    return trace(decoder, decoder.embed(tokens.to(model.device)), ctx).final

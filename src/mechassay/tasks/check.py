@@ -1,8 +1,8 @@
 """Can these pairs be used? What a task or a file of pairs has, counted before anything is run.
 
-For each split and in total: rows, how many a tokenizer can compare, what is dropped and why, what
-is unusual, and how long prompts are. What is dropped is what `Task.pairs` drops, reason by reason;
-a filter by what the model says (`keep`) is not part of it. Notes are about pairs that are used:
+For each split and in total: rows, how many a tokenizer can compare, what is dropped and why (as by
+`Task.pairs`, but for its filter `keep`), what is unusual, and how long prompts are. Notes are about
+pairs that are used:
 
     no leading space    an answer or foil is joined to the prompt's last word (" Paris" was meant?)
     partial             compared by the first of several tokens
@@ -61,8 +61,7 @@ class SplitCheck:
     Attributes:
         rows: examples looked at.
         usable: those that are not dropped.
-        dropped: by reason.
-        notes: by what is unusual; a row may have several.
+        dropped, notes: by reason, and by what is unusual; a row may have several notes.
         lengths: tokens of the usable prompts as they are run, (least, median, most); None without a
             tokenizer.
         fields: how many of the usable original prompts have each part, by its name.
@@ -77,7 +76,7 @@ class SplitCheck:
 
 
 @dataclass(frozen=True)
-class Check:
+class PairsCheck:
     """What a task's pairs of one kind are like.
 
     Attributes:
@@ -107,22 +106,19 @@ def check_pairs(
     seed: int = 0,
     private_seed: int | None = None,
     progress: Progress = SILENT,
-) -> Check:
+) -> PairsCheck:
     """Look at all pairs of a task or a file.
 
     Args:
         task_or_path: a task, the name of one, or a file of pairs.
         model: a model with a tokenizer, or a tokenizer. None: only what can be told without tokens.
-        counterfactual: as in `Task.pairs`.
+        counterfactual, seed: as in `Task.pairs`.
         limit: the first so many examples of each split. None: the split's own size.
-        seed: as in `Task.pairs`.
         private_seed: for the private split, which is left out without it, unless no seed makes it.
-        progress: shows how far the check is.
 
     Raises:
-        BadFile, BadPairs, UnknownName: a file of which no pairs can be made, with the rows that are
-        wrong.
-        UnknownName: no such task or counterfactual.
+        BadFile, BadPairs: a file of which no pairs can be made, with the rows that are wrong.
+        UnknownName: no such task, counterfactual or split.
         BadUsage: a limit below 1, a negative seed, or a model without a tokenizer.
     """
     task = task_or_path if isinstance(task_or_path, Task) else load_task(str(task_or_path))
@@ -133,11 +129,8 @@ def check_pairs(
         raise BadUsage(f"limit must be 1 or more; got {limit}.")
     if min(seed, private_seed or 0) < 0:
         raise BadUsage(f"A seed must be 0 or more; got {min(seed, private_seed or 0)}.")
-    sizes = {
-        split: min(task.sizes[split], limit or task.sizes[split])
-        for split in SPLITS
-        if task.sizes.get(split)
-    }
+    held = {split: task.sizes[split] for split in SPLITS if task.sizes.get(split)}
+    sizes = {split: min(size, limit or size) for split, size in held.items()}
     if private_seed is None and task.seeded:
         sizes.pop("private", None)
     looked: dict[str, list[_Looked]] = {split: [] for split in sizes}
@@ -157,16 +150,12 @@ def check_pairs(
             for (split, example), each in zip(chunk, found, strict=True):
                 looked[split].append(_looked(example, each))
             advance(len(chunk))
-    remarks = {
-        name: text for split in looked for name, text in task.notes(split, tokenizer).items()
-    }
-    return Check(
-        task.name,
-        kind,
-        {split: _summary(rows) for split, rows in looked.items()},
-        _summary(list(chain.from_iterable(looked.values()))),
-        remarks,
-    )
+    remarks: dict[str, str] = {}
+    for split in looked:
+        remarks |= task.notes(split, tokenizer)
+    splits = {split: _summary(rows) for split, rows in looked.items()}
+    total = _summary(list(chain.from_iterable(looked.values())))
+    return PairsCheck(task.name, kind, splits, total, remarks)
 
 
 class _Looked(NamedTuple):
@@ -204,15 +193,11 @@ def _notes(example: Example, found: Aligned | None) -> dict[str, str]:
     if found.partial:
         notes[PARTIAL] = "an answer or foil has more tokens than the one that is compared"
     if found.forced:
-        notes[FORCED] = (
-            f"tokens that answers and foils share are written after the prompt ({found.forced}"
-            " here)"
-        )
+        said = "tokens that answers and foils share are written after the prompt"
+        notes[FORCED] = f"{said} ({found.forced} here)"
     if found.cut:
-        notes[CUT] = (
-            "tokens at the end of the prompt are left out, as what follows changes them"
-            f" ({found.cut} here)"
-        )
+        said = "tokens at the end of the prompt are left out, as what follows changes them"
+        notes[CUT] = f"{said} ({found.cut} here)"
     return notes
 
 
@@ -231,11 +216,11 @@ def _summary(rows: Sequence[_Looked]) -> SplitCheck:
 
 def _findings(told: Iterable[tuple[str, Mapping[str, str]]]) -> Mapping[str, Finding]:
     """For each kind, how many rows have it, the first of them, and what is said of the first."""
-    found: dict[str, list[tuple[str, str]]] = {}
+    by_kind: dict[str, list[tuple[str, str]]] = {}
     for id, messages in told:
         for kind, message in messages.items():
-            found.setdefault(kind, []).append((id, message))
+            by_kind.setdefault(kind, []).append((id, message))
     return {
         kind: Finding(len(rows), tuple(id for id, _ in rows[:NAMED]), rows[0][1])
-        for kind, rows in found.items()
+        for kind, rows in by_kind.items()
     }

@@ -7,11 +7,10 @@
     tags, spans, ...         what `Pair.as_dict` writes, where a row has them as objects
     anything else            a tag, and a field where its value is a word of the prompt
 
-EAP-IG (Hanna et al. 2024) and the code of its paper have three layouts. The right and the wrong
-token are ids in columns of four pairs of names. Or the last column is a year YY from 0 to 98, where
-the prompt has CCYY and ends in CC: right is then every later year of that century, and wrong are YY
-and those before. That column is `label` in one file and `correct_idx` in others. Columns of texts
-beside those of ids are tags, unless they are a whole answer and foil.
+EAP-IG (Hanna et al. 2024) has token ids in columns of four pairs of names, or a last column with a
+year YY from 0 to 98 (`label` or `correct_idx`), where the prompt has CCYY and ends in CC: right is
+every later year of that century, wrong YY and those before. Columns of texts beside those of ids
+are tags, unless they are a whole answer and foil.
 """
 
 from __future__ import annotations
@@ -80,23 +79,17 @@ def meaning(names: Texts, split_column: str) -> Columns:
     Raises:
         Mistake: columns are missing, or mean the same.
     """
-    found = _present(PROMPTS, names) | _continuations(names)
-    missing = [what for what in (*PROMPTS, *CONTINUATIONS) if what not in found]
+    columns = _present(PROMPTS, names) | _continuations(names)
+    missing = [what for what in (*PROMPTS, *CONTINUATIONS) if what not in columns]
     if missing:
-        raise Mistake(
-            f"no column{'s' if len(missing) > 1 else ''} {', '.join(map(repr, missing))}",
-            _hint(missing, names),
-        )
+        said = f"no column{'s' if len(missing) > 1 else ''} {', '.join(map(repr, missing))}"
+        raise Mistake(said, _hint(missing, names))
     # A column without a name is no tag: it is the row number that pandas writes, or nothing.
-    special = {*found.values(), *OPTIONAL, ANSWERS_OF_OTHER, split_column, ""}
+    special = {*columns.values(), *OPTIONAL, ANSWERS_OF_OTHER, split_column, ""}
     tags = tuple(name for name in names if name not in special)
-    others = {
-        name: beginning + name
-        for name in tags
-        for beginning in OF_OTHER
-        if beginning + name in tags
-    }
-    return Columns(**found, tags=tags, others=others)
+    prefixed = [(name, prefix + name) for name in tags for prefix in OF_OTHER]
+    others = {name: other for name, other in prefixed if other in tags}
+    return Columns(**columns, tags=tags, others=others)
 
 
 def _continuations(names: Texts) -> dict[str, str]:
@@ -136,9 +129,7 @@ def _hint(missing: Sequence[str], names: Sequence[str]) -> str:
     present = f"there are {', '.join(map(repr, names))}" if names else "there are none"
     free = {name.lower(): name for name in names if name not in RESERVED}
     spellings = [spelling for what in missing for spelling in (PROMPTS | CONTINUATIONS)[what]]
-    close = [
-        (spelling, name)
-        for spelling in spellings
-        for name in get_close_matches(spelling, free, n=1)
-    ]
-    return present + (f"; did you mean {close[0][0]!r} by {free[close[0][1]]!r}?" if close else "")
+    for spelling in spellings:
+        for name in get_close_matches(spelling, free, n=1):
+            return f"{present}; did you mean {spelling!r} by {free[name]!r}?"
+    return present

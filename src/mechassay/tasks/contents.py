@@ -1,11 +1,8 @@
-"""What the rows of a file have in common: splits, groups,
-what comes again and what contradicts itself.
+"""What the rows of a file have in common: splits, groups, repetitions and contradictions.
 
-- Refused, with the places of rows: splits of another name, ids that come twice, prompts in two
-  splits, and two rows with the same clean prompt of which the one's answers are the other's foils,
-  and the other way round.
-- Rows with the same clean prompt are one group, also where the file gives them several, as
-  intervals would else count one prompt as many. Rows that nothing joins keep what the file says.
+Refused, with the places of rows: splits of another name, ids that come twice, prompts in two
+splits, and rows with the same clean prompt and answer and foil exchanged. Rows with the same clean
+prompt are one group, whatever the file says, as intervals would else count one prompt as many.
 """
 
 from __future__ import annotations
@@ -54,10 +51,8 @@ def contents_of(rows: list[PairRow], path: str, name: str, split_column: str) ->
     """The rows with their splits and groups.
 
     Args:
-        rows: at least one.
         path: of the file, for messages.
         name: begins ids and groups that are made.
-        split_column: the column that says each row's split.
 
     Raises:
         BadFile, BadPairs, UnknownName: rows that do not go together.
@@ -76,10 +71,8 @@ def contents_of(rows: list[PairRow], path: str, name: str, split_column: str) ->
     if not repeated:
         return Contents(rows, splits, groups, {})
     whole = len(_repeats([(row.counterfactual, *_said(row)) for row in rows]))
-    note = (
-        f"{where(repeated)} {'has' if len(repeated) == 1 else 'have'} the clean prompt of a row"
-        " before"
-    )
+    has = "has" if len(repeated) == 1 else "have"
+    note = f"{where(repeated)} {has} the clean prompt of a row before"
     note += f" ({whole:,} of them repeat{'s' * (whole == 1)} a whole row)" if whole else ""
     if groups != [row.group for row in rows]:
         note += "; rows with one prompt are one group"
@@ -109,9 +102,8 @@ def _splits(
     without = [row.place for row, split in zip(rows, given, strict=True) if split is None]
     if len(without) == len(rows):
         if split_column != SPLIT:
-            raise BadFile(
-                f"{path}: no row has the column {split_column!r}, which split_column names."
-            )
+            said = f"no row has the column {split_column!r}, which split_column names"
+            raise BadFile(f"{path}: {said}.")
         ends = np.cumsum(list(SHARES.values()))[:-1]
         allotted = np.searchsorted(ends, uniform(least_hash(hashes)), side="right").tolist()
         return [SPLITS[place] for place in allotted]
@@ -134,11 +126,8 @@ def _check_ids(rows: Sequence[PairRow], path: str, name: str) -> None:
 
 def _check_shared_prompts(rows: Sequence[PairRow], splits: Sequence[str], path: str) -> None:
     prompts = [text for row in rows for text in (row.clean, row.counterfactual)]
-    shared = {
-        now // 2: before // 2
-        for now, before in reversed(_repeats(prompts))
-        if splits[now // 2] != splits[before // 2]
-    }
+    again = [(now // 2, before // 2) for now, before in reversed(_repeats(prompts))]
+    shared = {now: before for now, before in again if splits[now] != splits[before]}
     if shared:
         first = min(shared)
         a, b = (f"row {rows[row].place} ({splits[row]})" for row in (first, shared[first]))
@@ -170,30 +159,24 @@ def _so_do(more: int) -> str:
 def _repeats(keys: Sequence[Hashable]) -> list[tuple[int, int]]:
     """Where keys come again, each with the place of the first."""
     first: dict[Hashable, int] = {}
-    return [
-        (index, first[key])
-        for index, key in enumerate(keys)
-        if first.setdefault(key, index) != index
-    ]
+    places = [(index, first.setdefault(key, index)) for index, key in enumerate(keys)]
+    return [(index, before) for index, before in places if index != before]
 
 
 def _groups(
     rows: Sequence[PairRow], hashes: UInt64[np.ndarray, "rows 3"], name: str
 ) -> list[str | None]:
-    """The group of each row.
-
-    Prompts and groups connect rows. A connected component is as it should be if it is one group
-    already, or one row; any other is joined, also where it has several groups.
-    """
+    """The group of each row. Connected rows that are not one group, or one row, are joined."""
     components: list[int] = least_hash(hashes[:, [0, 2]]).tolist()
     # For each component, the units that the file gives, groups or single rows, with their places.
     units: dict[int, dict[str | int, int]] = {}
     for row, component in zip(rows, components, strict=True):
         unit = row.place if row.group is None else row.group
         units.setdefault(component, {}).setdefault(unit, row.place)
-    return [
-        f"{name}, rows like {min(units[component].values())}"
-        if len(units[component]) > 1
-        else row.group
-        for row, component in zip(rows, components, strict=True)
-    ]
+    joined = {
+        component: f"{name}, rows like {min(places.values())}"
+        for component, places in units.items()
+        if len(places) > 1
+    }
+    placed = zip(rows, components, strict=True)
+    return [joined.get(component, row.group) for row, component in placed]

@@ -2,13 +2,10 @@
 
     {"clean": "Ann gave the ring to", "object": "ring"}    the part `object` is "ring"
 
-A value is looked for as it is written, without space around it, as a whole word: no letter, digit
-or underscore stands directly before or after it. The first place has the column's name, further
-ones `object_2`, `object_3` and so on (as in templates), so that a word which comes twice can be
-changed at both. A value that is only inside other words, or nowhere, is no part.
-
-In the counterfactual a part is the value that the row says for it (a column counterfactual_object
-or corrupted_object), or else the same value as in the clean prompt, by the same rule.
+A value is a part where it stands as a whole word: no letter, digit or underscore directly before or
+after it. Its first place has the column's name, further ones `object_2`, `object_3` and so on (as
+in templates). In the counterfactual a part is the value that the row says for it (a column
+counterfactual_object or corrupted_object), else the same value as in the clean prompt.
 """
 
 from __future__ import annotations

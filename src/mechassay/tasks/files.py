@@ -9,17 +9,13 @@ r"""Pairs of your own, from a JSONL, JSON, CSV or TSV file: one row, one pair.
     anything else    a tag, and a part of the prompt where its value is a word of it
 
 Several answers are a list in JSON, and "a|b" in CSV and TSV, where a bar that is meant is "\|".
-EAP-IG's layouts are read too (`mechassay.tasks.columns`), token ids through their tokenizer
-(`mechassay.tasks.token_ids`); how words become parts says `mechassay.tasks.fields`.
+EAP-IG's layouts are read too (`mechassay.tasks.columns`). The file is read once, when its rows are
+first needed; mistakes are told with the places of rows. Examples come in the order of the file,
+whatever the seed. A line break within a CSV cell is always "\n".
 
-*Reading.* The file is read once, when its rows are first needed, and what is wrong with it is told
-with the places of rows (`mechassay.tasks.pair_rows`, `mechassay.tasks.contents`). Examples come in
-the order of the file, whatever the seed. A line break within a CSV cell is always "\n".
-
-*Splits.* With a split column, its own; a prompt in two of them is an error. Without one, rows are
-allotted to train, validation and test (60, 20 and 20 %). Rows connected through a prompt, clean or
-counterfactual, or through a group stay together, and a hash of what connects them decides
-(`mechassay.tasks.splits`): the order of the rows does not matter.
+Without a split column, rows are allotted to train, validation and test (60, 20 and 20 %): rows
+connected through a prompt, clean or counterfactual, or through a group stay together, and a hash of
+what connects them decides (`mechassay.tasks.splits`).
 """
 
 from __future__ import annotations
@@ -40,7 +36,7 @@ from mechassay.tasks.fields import parts_of
 from mechassay.tasks.greater_than import GreaterThan, usual
 from mechassay.tasks.pair_rows import ENDINGS, PairRow, pair_rows
 from mechassay.tasks.task import SPLITS, Task
-from mechassay.tasks.token_ids import Continuations, TokenIds
+from mechassay.tasks.token_ids import TokenIds
 
 # How the names of files of pairs end.
 FILES = (".jsonl", ".json", ".csv", ".tsv")
@@ -52,8 +48,7 @@ class FileTask(Task):
     """The pairs of a file; see the module.
 
     Attributes:
-        path: a .jsonl, .json, .csv or .tsv file. It is not stored with results; `file` and `sha256`
-            are.
+        path: a .jsonl, .json, .csv or .tsv file. Not stored with results; `file` and `sha256` are.
         split_column: the column that says each row's split.
         file: the file's name.
         sha256: of its content.
@@ -78,10 +73,8 @@ class FileTask(Task):
         path = Path(self.path)
         object.__setattr__(self, "path", str(path))
         if path.suffix.lower() not in FILES:
-            raise BadFile(
-                f"{self.path}: pairs are read from files that end in {', '.join(FILES)}; this one"
-                " does not."
-            )
+            said = f"pairs are read from files that end in {', '.join(FILES)}; this one does not"
+            raise BadFile(f"{self.path}: {said}.")
         if self.split_column in RESERVED:
             raise BadUsage(f"split_column must be a column of its own; got {self.split_column!r}.")
         if not path.is_file():
@@ -110,16 +103,14 @@ class FileTask(Task):
 
     @property
     def objective(self) -> str:  # pyright: ignore[reportIncompatibleVariableOverride]
-        """The difference of probability where all answers are years, of logits elsewhere.
-        Errors are those of `sizes`.
+        """The difference of probability where all answers are years, else of logits; errors as
+        `sizes`.
         """
         years = all(row.years for row in self._contents.rows)
         return GreaterThan.objective if years else Task.objective
 
     def notes(self, split: str, tokenizer: Any = None) -> dict[str, str]:
-        """What a reader should know of the file:
-        prompts that come again, and what token ids were read as.
-        """
+        """Prompts that come again, and what token ids were read as."""
         coded = (row for row, _, _ in self._rows(split) if row.answer_ids)
         if tokenizer is None or (first := next(coded, None)) is None:
             return self._contents.notes
@@ -139,7 +130,7 @@ class FileTask(Task):
     def located(
         self, tokenizer: Any = None, split: str | None = None
     ) -> Iterator[tuple[str, Example]]:
-        """The examples of one split, or of all, in the order of the file; each with its split.
+        """The examples of one split, or of all, in the order of the file, each with its split.
 
         Errors are those of `generate`.
         """
@@ -150,7 +141,18 @@ class FileTask(Task):
                     f"{self.path}: answers and foils are token ids; reading them needs the model"
                     " they were made for."
                 )
-            texts = ids.texts(row) if row.answer_ids else _texts(row, tokenizer)
+            if row.answer_ids:
+                texts = ids.texts(row)
+            elif row.years and tokenizer is not None:
+                # Years that the tokenizer writes in its usual way, if some are left.
+                kept = set(usual(row.clean, ENDINGS, tokenizer))
+                answers, foils = (
+                    tuple(year for year in years if year in kept)
+                    for years in (row.answers, row.foils)
+                )
+                texts = (answers, foils) if answers and foils else (row.answers, row.foils)
+            else:
+                texts = row.answers, row.foils
             yield its_split, _example(self.name, row, group, *texts)
 
     def _rows(self, split: str | None) -> Iterator[tuple[PairRow, str, str | None]]:
@@ -163,9 +165,8 @@ class FileTask(Task):
     def _contents(self) -> Contents:
         rows = pair_rows(self.path, self.split_column)
         if _sha256(Path(self.path)) != self.sha256:
-            raise BadFile(
-                f"{self.path}: the file has changed since it was first read; load the task again."
-            )
+            said = "the file has changed since it was first read; load the task again"
+            raise BadFile(f"{self.path}: {said}.")
         return contents_of(rows, self.path, self.name, self.split_column)
 
     def _no_split(self, split: str) -> BadUsage:
@@ -188,11 +189,8 @@ def _sha256(path: Path) -> str:
 def _example(
     name: str, row: PairRow, group: str | None, answers: tuple[str, ...], foils: tuple[str, ...]
 ) -> Example:
-    other = Prompt(
-        row.counterfactual,
-        row.counterfactual_answers,
-        spans=parts_of(row.counterfactual, row.other_values, row.other_spans),
-    )
+    other_spans = parts_of(row.counterfactual, row.other_values, row.other_spans)
+    other = Prompt(row.counterfactual, row.counterfactual_answers, spans=other_spans)
     spans = parts_of(row.clean, row.values, row.spans)
     return Example(
         id=own_id(name, row),
@@ -202,15 +200,3 @@ def _example(
         group=group,
         tags=row.tags,
     )
-
-
-def _texts(row: PairRow, tokenizer: Any) -> Continuations:
-    """Answers and foils that are texts;
-    of years those that the tokenizer writes in its usual way.
-    """
-    if not row.years or tokenizer is None:
-        return row.answers, row.foils
-    kept = set(usual(row.clean, ENDINGS, tokenizer))
-    answers = tuple(text for text in row.answers if text in kept)
-    foils = tuple(text for text in row.foils if text in kept)
-    return (answers, foils) if answers and foils else (row.answers, row.foils)

@@ -1,9 +1,7 @@
-"""Whether the Hugging Face hub can be reached, asked before a data set is.
+"""Whether the Hugging Face hub can be reached, asked once and with a deadline.
 
-Without a network the hub's own clients try again and again, for tens of seconds and with a line for
-each time. So the hub is asked once, with a deadline, and what is refused is said in one line. Any
-answer counts, an error too: what it means is for the client to say. Proxies are those of the
-environment, as for the client.
+Without a network the hub's own clients try again and again, for tens of seconds. Any answer counts,
+an error too: what it means is for the client to say. Proxies are those of the environment.
 """
 
 from __future__ import annotations

@@ -1,61 +1,49 @@
-"""Indirect object identification: "After Nick and John left the zoo,
-Nick gave a ball to" -> " John".
+"""Indirect object identification: "After Nick and John left the zoo, Nick gave a ball to" -> "
+John".
 
 The task is that of Wang et al. (2023), with the splits and the eight counterfactuals of MIB
-(Mueller et al. 2025, appendix D.1, tables 5 and 6). Each row draws, uniformly and independently,
-a template, an object, a place, five different names (subject, indirect object, random a, b, c)
-and which of the two people the first clause names first. Rows whose prompt came before are
-dropped, so a split is one stream of different rows, which ends when every prompt has come.
+(Mueller et al. 2025, appendix D.1, tables 5 and 6). Each row draws, uniformly and independently, a
+template, an object, a place, five different names (subject, indirect object, random a, b, c) and
+which of the two people the first clause names first. No prompt comes twice; a split ends when every
+prompt has come.
 
-A counterfactual puts other people in the template's three places (A and B in the first clause,
-C in the second), by up to three changes that compose:
-
-- random names: random a and random b stand for the subject and the indirect object;
-- S1 flip: names A and B change places;
-- S2 flip: name C becomes the other person.
-
-"abc" instead puts random c, who is not in the first clause, at C, so nothing completes it.
+A counterfactual puts other people in the template's three places (A and B in the first clause, C in
+the second), by up to three changes that compose: random a and b for the two people; S1 flip, names
+A and B change places; S2 flip, name C becomes the other person. "abc" instead puts random c at C,
+so nothing completes it.
 
 The parts of a prompt are its fields (name_A, name_B, name_C, place, object) and, by their meaning,
-subject and subject_2 (its first and second mention) and indirect_object; a prompt of "abc" has no
-parts of the second sort. They are the prompt's own: a counterfactual's subject is the person whom
-the counterfactual names twice.
+subject and subject_2 (its two mentions) and indirect_object; a prompt of "abc" has none of the
+second sort. A counterfactual's subject is the person whom the counterfactual names twice.
 
-Where this deviates from MIB:
-
-- Templates and words are our own (`data/ioi.json`), each template made to fit every place and
-  object of its split; as in MIB, the four splits share none.
-- The subject is name A in half of the rows and name B in the others; in table 6 it is always name
-  A. The tag `order` has the names of Wang et al.: "ABBA" when the indirect object comes first,
-  "BABA" when the subject does.
-- For random names with both flips (Fred, Max, Fred) table 6 prints the completion "Fred"; the name
-  that the second clause does not repeat is "Max", as in all its other rows, and this is what we
-  give. So the completion of a public row is read from its prompt, not from its answerKey.
-- The words of the private split are public; its rows are private through their seed.
+Deviations from MIB: templates and words are our own (`data/ioi.json`), those of the private split
+are public, its rows private through their seed; the subject is name A in half of the rows, in table
+6 in all (the tag `order`: "ABBA" when the indirect object comes first, else "BABA"); for random
+names with both flips table 6 prints the repeated name as completion, here it is the other one, as
+in all its other rows, so that the completion of a public row is read from its prompt, not from its
+answerKey.
 """
 
 from __future__ import annotations
 
-import json
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
-from importlib.resources import files
 from itertools import combinations
+from math import comb
 from typing import Any, ClassVar
 
 import numpy as np
 
-from mechassay.alignment import encode
-from mechassay.errors import BadPairs, BadUsage
+from mechassay.errors import BadPairs, BadUsage, one_of
 from mechassay.examples import Example, Prompt, filled
 from mechassay.tasks.ioi_rows import fields_of, template_of
 from mechassay.tasks.mib_scoring import NAMED, Scoring
-from mechassay.tasks.paper import OWN, PAPER, PAPER_MATCHED, check_words, owner, paper_words
-from mechassay.tasks.paper import SIZES as PAPER_SIZES
+from mechassay.tasks.paper import OWN, PAPER, PAPER_MATCHED, PAPER_SIZES, owner
 from mechassay.tasks.public import BadRow, PublicData, PublicTask
 from mechassay.tasks.task import split_rng
+from mechassay.tasks.words import single_tokens, word_lists
 
 SIZES = {"train": 10_000, "validation": 10_000, "test": 1_000, "private": 1_000}
 ABC = "abc_counterfactual"
@@ -115,7 +103,7 @@ class IOI(PublicTask):
     mib_scoring: ClassVar[Scoring] = NAMED
 
     def __post_init__(self) -> None:
-        check_words(self.words, (OWN, PAPER, PAPER_MATCHED))
+        one_of("words", self.words, (OWN, PAPER, PAPER_MATCHED))
         if self.words == OWN:
             return
         if self.source != "own":
@@ -133,13 +121,27 @@ class IOI(PublicTask):
             BadPairs: the tokenizer leaves fewer than 6 names, or no two pairs of them.
         """
         words = _words()[split] if self.words == OWN else _paper_words(self.words)
-        names = words.names if tokenizer is None else _single_token_names(words.names, tokenizer)
+        names = words.names
+        if tokenizer is not None:
+            # No template begins with a name, so a space stands before each.
+            spaced = [f" {name}" for name in names]
+            names = single_tokens(
+                spaced, ["I am"], tokenizer, what="IOI needs names", least=MIN_NAMES
+            )
         rng = split_rng(split, seed)
-        rows = (
-            _rows(words, names, rng) if self.words == OWN else _paper_rows(words, names, split, rng)
-        )
-        for number, row in enumerate(rows):
-            yield row.example(f"{self.name}-{split}-{number:06d}", self.counterfactuals)
+        if self.words == OWN:
+            n_pairs, rows = comb(len(names), 2), _rows(words, names, rng)
+            possible = 2 * n_pairs * 2 * len(words.templates)
+        else:
+            pairs, people = _paper_pairs(words, names, split)
+            possible, rows = 2 * len(people), _paper_rows(words, pairs, people, names, rng)
+        possible *= len(words.objects) * len(words.places)
+        seen: set[tuple[str | bool, ...]] = set()
+        while len(seen) < possible:
+            row = next(rows)
+            if row.key not in seen:
+                yield row.example(f"{self.name}-{split}-{len(seen):06d}", self.counterfactuals)
+                seen.add(row.key)
 
     def from_row(self, row: Mapping[str, Any], id: str) -> Example:
         people = row["metadata"]
@@ -155,9 +157,7 @@ class IOI(PublicTask):
         others, unread = self.read_counterfactuals(
             row, lambda struct: _read(template, struct, people)
         )
-        return replace(
-            _example(id=id, template=template, prompt=prompt, others=others), unread=unread
-        )
+        return replace(_example(id, template, prompt, others), unread=unread)
 
     def to_row(self, example: Example) -> dict[str, Any]:
         """An example in the public schema.
@@ -185,7 +185,7 @@ class IOI(PublicTask):
 
 
 @dataclass(frozen=True)
-class _Words:
+class _IOIWords:
     """What the rows of one split are made of."""
 
     templates: tuple[str, ...]
@@ -193,23 +193,17 @@ class _Words:
     objects: tuple[str, ...]
     places: tuple[str, ...]
 
-    def possible(self, n_names: int) -> int:
-        """How many different clean prompts there are."""
-        return (
-            2 * n_names * (n_names - 1) * len(self.templates) * len(self.objects) * len(self.places)
-        )
-
 
 @dataclass(frozen=True)
-class _Row:
-    """One draw: everything that the clean prompt and its counterfactuals are made of."""
+class _IOIRow:
+    """One draw: all that a clean prompt and its counterfactuals are made of.
+
+    Attributes:
+        people: the subject, the indirect object, and random a, b and c.
+    """
 
     template: str
-    subject: str
-    indirect_object: str
-    random_a: str
-    random_b: str
-    random_c: str
+    people: tuple[str, ...]
     object: str
     place: str
     subject_first: bool
@@ -217,35 +211,24 @@ class _Row:
     @property
     def key(self) -> tuple[str | bool, ...]:
         """What the clean prompt is made of."""
-        return (
-            self.template,
-            self.subject,
-            self.indirect_object,
-            self.subject_first,
-            self.object,
-            self.place,
-        )
+        return (self.template, *self.people[:2], self.subject_first, self.object, self.place)
 
     def example(self, id: str, kinds: Sequence[str]) -> Example:
-        return _example(
-            id, self.template, self._prompt(None), {kind: self._prompt(kind) for kind in kinds}
-        )
+        others = {kind: self._prompt(kind) for kind in kinds}
+        return _example(id, self.template, self._prompt(None), others)
 
     def _prompt(self, kind: str | None) -> Prompt:
         """The clean prompt, or a counterfactual."""
-        people, strangers = (self.subject, self.indirect_object), (self.random_a, self.random_b)
+        people, strangers, third = self.people[:2], self.people[2:4], self.people[4]
         random, flip_s1, flip_s2 = CHANGES.get(kind or "", (kind == NEW_NAMES, False, False))
         subject, other = strangers if random else people
         a, b = (subject, other) if self.subject_first != flip_s1 else (other, subject)
-        choices = strangers if random else (self.indirect_object, self.subject)
+        choices = strangers if random else people[::-1]
         c = other if flip_s2 else subject
         if kind in (ABC, NEW_NAMES):
-            c, choices = self.random_c, (*choices, self.random_c)
-        return _prompt(
-            self.template,
-            {"name_A": a, "name_B": b, "name_C": c, "place": self.place, "object": self.object},
-            choices,
-        )
+            c, choices = third, (*choices, third)
+        things = {"place": self.place, "object": self.object}
+        return _prompt(self.template, {"name_A": a, "name_B": b, "name_C": c, **things}, choices)
 
 
 def _prompt(template: str, fields: Mapping[str, str], choices: Sequence[str]) -> Prompt:
@@ -310,62 +293,42 @@ def _column(prompt: Prompt) -> dict[str, Any]:
 
 
 @cache
-def _words() -> dict[str, _Words]:
-    text = files("mechassay.tasks").joinpath("data/ioi.json").read_text(encoding="utf-8")
+def _words() -> dict[str, _IOIWords]:
     return {
-        split: _Words(**{field: tuple(words) for field, words in group.items()})
-        for split, group in json.loads(text).items()
+        split: _IOIWords(**{field: tuple(words) for field, words in group.items()})
+        for split, group in word_lists("ioi").items()
     }
 
 
-def _rows(words: _Words, names: Sequence[str], rng: np.random.Generator) -> Iterator[_Row]:
-    """Different draws until there is none left."""
-    seen: set[tuple[str | bool, ...]] = set()
-    possible = words.possible(len(names))
-    while len(seen) < possible:
-        for row in _block(words, names, rng):
-            if row.key not in seen:
-                seen.add(row.key)
-                yield row
-
-
-def _block(words: _Words, names: Sequence[str], rng: np.random.Generator) -> Iterator[_Row]:
-    people: list[list[int]] = (
-        rng.random((BLOCK, len(names))).argsort(axis=1, kind="stable")[:, :NAMES_PER_ROW].tolist()
-    )
+def _rows(words: _IOIWords, names: Sequence[str], rng: np.random.Generator) -> Iterator[_IOIRow]:
+    """Draws of a template, five names, an object, a place and an order, without end."""
     sizes = (len(words.templates), len(words.objects), len(words.places), 2)
-    draws: list[list[int]] = rng.integers(sizes, size=(BLOCK, len(sizes))).tolist()
-    for who, (template, thing, place, first) in zip(people, draws, strict=True):
-        subject, indirect_object, random_a, random_b, random_c = [names[i] for i in who]
-        yield _Row(
-            template=words.templates[template],
-            subject=subject,
-            indirect_object=indirect_object,
-            random_a=random_a,
-            random_b=random_b,
-            random_c=random_c,
-            object=words.objects[thing],
-            place=words.places[place],
-            subject_first=bool(first),
-        )
+    while True:
+        order = rng.random((BLOCK, len(names))).argsort(axis=1, kind="stable")
+        people: list[list[int]] = order[:, :NAMES_PER_ROW].tolist()
+        draws: list[list[int]] = rng.integers(sizes, size=(BLOCK, len(sizes))).tolist()
+        for who, (template, thing, place, first) in zip(people, draws, strict=True):
+            yield _IOIRow(
+                words.templates[template],
+                tuple(names[i] for i in who),
+                words.objects[thing],
+                words.places[place],
+                subject_first=bool(first),
+            )
 
 
 @cache
-def _paper_words(words: str) -> _Words:
-    lists = paper_words("ioi")
-    return _Words(
-        (lists["templates"][words],),
-        tuple(lists["names"]),
-        tuple(lists["objects"]),
-        tuple(lists["places"]),
-    )
+def _paper_words(words: str) -> _IOIWords:
+    lists = word_lists("paper")["ioi"]
+    names, objects, places = (tuple(lists[kind]) for kind in ("names", "objects", "places"))
+    return _IOIWords((lists["templates"][words],), names, objects, places)
 
 
-def _paper_rows(
-    words: _Words, names: Sequence[str], split: str, rng: np.random.Generator
-) -> Iterator[_Row]:
-    """Different draws whose people, and whose strangers, are pairs of names of the split;
-    until there is none left.
+NamePairs = list[tuple[str, str]]
+
+
+def _paper_pairs(words: _IOIWords, names: Sequence[str], split: str) -> tuple[NamePairs, NamePairs]:
+    """The pairs of names of a split, and those of them that have strangers.
 
     Raises:
         BadPairs: no two such pairs have four names.
@@ -380,44 +343,24 @@ def _paper_rows(
             f"IOI needs two pairs of different names in split {split!r}; of these words, the"
             f" tokenizer leaves {len(names)} names."
         )
+    return pairs, people
+
+
+def _paper_rows(
+    words: _IOIWords,
+    pairs: Sequence[tuple[str, str]],
+    people: Sequence[tuple[str, str]],
+    names: Sequence[str],
+    rng: np.random.Generator,
+) -> Iterator[_IOIRow]:
+    """Draws of people and strangers, both pairs of names of the split, without end."""
     sizes = (len(people), 2, len(pairs), 2, len(names), len(words.objects), len(words.places))
-    possible = 2 * len(people) * len(words.objects) * len(words.places)
-    seen: set[tuple[str | bool, ...]] = set()
-    while len(seen) < possible:
+    while True:
         draws: list[list[int]] = rng.integers(sizes, size=(BLOCK, len(sizes))).tolist()
         for ours, turn, theirs, other_turn, third, thing, where in draws:
-            subject, indirect_object = people[ours][::-1] if turn else people[ours]
-            random_a, random_b = pairs[theirs][::-1] if other_turn else pairs[theirs]
-            five = (subject, indirect_object, random_a, random_b, names[third])
-            row = _Row(
-                words.templates[0],
-                *five,
-                words.objects[thing],
-                words.places[where],
-                subject_first=False,
-            )
-            if len(set(five)) == NAMES_PER_ROW and row.key not in seen:
-                seen.add(row.key)
-                yield row
-
-
-def _single_token_names(names: Sequence[str], tokenizer: Any) -> list[str]:
-    """Names that add exactly one known token to "I am";
-    unknown ones would all look alike to the model.
-
-    This covers every place of a template: none begins with a name, so a space stands before each.
-    """
-    base, *encoded = encode(tokenizer, ["I am", *(f"I am {name}" for name in names)])
-    unknown = tokenizer.unk_token_id
-    kept = [
-        name
-        for name, ids in zip(names, encoded, strict=True)
-        if len(ids) == len(base) + 1 and ids.count(unknown) == base.count(unknown)
-    ]
-    if len(kept) < MIN_NAMES:
-        label = getattr(tokenizer, "name_or_path", "") or type(tokenizer).__name__
-        raise BadPairs(
-            f"IOI needs at least {MIN_NAMES} names that are single tokens; tokenizer {label!r} has"
-            f" {len(kept)} of {len(names)}."
-        )
-    return kept
+            known = people[ours][::-1] if turn else people[ours]
+            strangers = pairs[theirs][::-1] if other_turn else pairs[theirs]
+            five = (*known, *strangers, names[third])
+            if len(set(five)) == NAMES_PER_ROW:
+                place = words.places[where]
+                yield _IOIRow(words.templates[0], five, words.objects[thing], place, False)

@@ -1,14 +1,11 @@
 """Where the people, the place and the object of a public row of IOI stand in its prompts.
 
-A row's metadata says what they are, its template where they stand: {name_A}, {name_B}, {name_C},
-and {place} and {object} where it has them. A slot takes the value that the metadata has for it; a
-name is one of the people in the metadata, whichever. So a place of two words is never cut, as in
-"The {place} {name_A} and {name_B} went to". Where the metadata does not say what a slot takes, or
-says something else than the text, the template alone decides: as few characters as fit.
-
-A row without a template, or whose prompt does not fit it, gets one that is made of its prompt: the
-first three mentions of people are {name_A}, {name_B} and {name_C}, and every mention of the place
-and of the object, as whole words, is their slot.
+A row's metadata says what they are, its template where: {name_A}, {name_B}, {name_C}, and {place}
+and {object} where it has them. A slot takes the value that the metadata has for it, a name any of
+its people; so a place of two words is never cut. Where the metadata does not fit the text, the
+template alone decides: as few characters as fit. A row without a template, or whose prompt does not
+fit it, gets one made of its prompt: the first three mentions of people, and every mention of the
+place and of the object, as whole words.
 """
 
 from __future__ import annotations
@@ -31,19 +28,14 @@ Known = tuple[tuple[str, tuple[str, ...]], ...]
 def fields_of(template: str, text: str, metadata: Mapping[str, Any]) -> dict[str, str] | None:
     """What fills the slots of a template to make a text; None if nothing does."""
     for known in (_known(metadata), ()):
-        found = _pattern(template, known).fullmatch(text)
-        if found is not None:
-            return found.groupdict()
+        match = _pattern(template, known).fullmatch(text)
+        if match is not None:
+            return match.groupdict()
     return None
 
 
 def template_of(given: str | None, text: str, metadata: Mapping[str, Any]) -> str:
-    """A row's template, or one made of its prompt.
-
-    Args:
-        given: the template that the row has, if it has one.
-        text: the row's prompt.
-        metadata: its people, place and object.
+    """A row's template if it has one that fits its prompt, or one made of the prompt.
 
     Raises:
         BadRow: the prompt fits no template, and does not mention three people.
@@ -51,14 +43,14 @@ def template_of(given: str | None, text: str, metadata: Mapping[str, Any]) -> st
     if given and set(NAMES) <= set(_slots(given)) and fields_of(given, text, metadata) is not None:
         return given
     known = dict(_known(metadata))
-    found = list(_words(known.get("name_A", ())).finditer(text)) if "name_A" in known else []
-    if len(found) != len(NAMES):
+    people = list(_words(known["name_A"]).finditer(text)) if "name_A" in known else []
+    if len(people) != len(NAMES):
         fit = f"does not fit its template {given!r}" if given else "has no template"
         raise BadRow(
             "a prompt that is not its template",
-            f"the prompt {text!r} {fit}, and mentions {len(found)} of its people, not 3",
+            f"the prompt {text!r} {fit}, and mentions {len(people)} of its people, not 3",
         )
-    slots = {match.span(): name for match, name in zip(found, NAMES, strict=True)}
+    slots = {match.span(): name for match, name in zip(people, NAMES, strict=True)}
     for thing in THINGS:
         for match in _words(known[thing]).finditer(text) if thing in known else ():
             if not any(match.start() < end and begin < match.end() for begin, end in slots):
@@ -91,9 +83,7 @@ def _any(texts: tuple[str, ...]) -> str:
 
 @lru_cache(maxsize=64)
 def _pattern(template: str, known: Known) -> re.Pattern[str]:
-    """A template as a pattern with a group a slot;
-    a slot that comes twice is the same both times.
-    """
+    """A template as a pattern with a group a slot; a slot that comes twice must be the same."""
     possible = dict(known)
     pattern, seen = "", set[str]()
     for number, piece in enumerate(re.split(r"\{(\w+)\}", template)):

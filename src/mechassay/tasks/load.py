@@ -1,6 +1,4 @@
-"""How a task is found by its name, which may carry settings, as in "mcqa:n_choices=6", or be a file
-of pairs (`mechassay.tasks.files`).
-"""
+"""Tasks by name, which may carry settings ("mcqa:n_choices=6"), or from a file of pairs."""
 
 from __future__ import annotations
 

@@ -1,50 +1,34 @@
-"""Multiple-choice question answering: "A box is brown.
-What color is a box?" and four colors -> " D".
+"""Multiple-choice question answering: "A box is brown. What color is a box?" -> " D".
 
 The task is that of Wiegreffe et al. (2025) with the splits and the nine counterfactuals of MIB
-(Mueller et al. 2025, appendix D.3, tables 5 and 9). The answer stands in the question, so all there
-is to do is to find the choice that repeats it and to say its label. How a prompt is written, and
-what the changes answerPosition, symbol and randomLetter are, says
-`mechassay.tasks.multiple_choice`; two more change the question:
+(Mueller et al. 2025, appendix D.3, tables 5 and 9). The answer stands in the question: all there is
+to do is to find the choice that repeats it and to say its label. `mechassay.tasks.multiple_choice`
+has the changes of format; two more change the question:
 
-- noun: another object of the same split stands in both places of the question, and the verb agrees
-  with it. The color stays, so the sentence may be false: the task is to copy, not to know;
-- color: the right color becomes one that is not among the choices, in the question and in its
-  choice.
+- noun: another object of the same split stands in both places of the question. The color stays, so
+  the sentence may be false: the task is to copy, not to know;
+- color: the right color becomes one that is not among the choices, in question and choice.
 
-answerPosition exchanges the correct choice with one other, drawn at random.
+answerPosition exchanges the correct choice with one other, drawn at random. A split is a stream of
+rounds over its objects, each in an order of its own; an object comes with its color, wrong choices
+drawn from the other ten, and a place for the right one. No prompt comes twice.
 
-A split is a stream of rounds over its objects. Each round is in an order of its own, and each
-object comes with its color, other colors drawn from the remaining ten as wrong choices, and a place
-for the right one. A prompt that came before is not repeated; the stream ends when every
-prompt has come. The default sizes are one round: every object once.
+Parts of a prompt, beside those of every multiple-choice prompt: object, object_2, color, and
+choice_color (also called correct_choice). Examples of one object are one group. Tags: object,
+color, position (of the correct choice, from 0), n_choices.
 
-Parts of a prompt, beside those of every multiple-choice prompt: object and object_2 (its two
-mentions), color (in the question) and choice_color (the correct choice, also called
-correct_choice). Examples of one object are one group. Tags: object, color, position (of the correct
-choice, from 0), n_choices.
-
-Where this deviates from MIB:
-
-- Objects are our own (`data/colors.json`): 260 objects that have one of 11 colors by nature or by
-  custom, in the numbers of table 5. As in MIB, the four splits share no object.
-- With a tokenizer, noun takes an object that leaves the number of tokens as it is, if there is one.
-- The random letters have none of the original's.
-- The objects of the private split are public; its rows are private through their seed.
-
-With ten choices the symbols go up to 10, which is two tokens where digits are: under such a
-tokenizer the pairs of the two symbol counterfactuals have unequal lengths, and asking for them is
-refused.
+Deviations from MIB: objects are our own (`data/colors.json`), 260 in the numbers of table 5, and no
+split shares any; with a tokenizer, noun takes an object that leaves the number of tokens as it is,
+if there is one; random letters have none of the original's; the objects of the private split are
+public, its rows private through their seed.
 """
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
-from importlib.resources import files
 from math import comb, factorial
 from typing import Any, ClassVar
 
@@ -65,19 +49,11 @@ from mechassay.tasks.multiple_choice import (
 )
 from mechassay.tasks.public import BadRow, PublicData
 from mechassay.tasks.task import split_rng
+from mechassay.tasks.words import word_lists
 
 COLORS = (
-    "black",
-    "blue",
-    "brown",
-    "gray",
-    "green",
-    "orange",
-    "pink",
-    "purple",
-    "red",
-    "white",
-    "yellow",
+    *("black", "blue", "brown", "gray", "green", "orange"),
+    *("pink", "purple", "red", "white", "yellow"),
 )
 NOUN, COLOR = "noun", "color"
 SIZES = {"train": 110, "validation": 50, "test": 50, "private": 50}
@@ -152,19 +128,17 @@ class MCQA(MultipleChoice):
     def invent(self, split: str, seed: int, tokenizer: Any = None) -> Iterator[Example]:
         """Rounds over the objects of one split, until every prompt has come."""
         things, seen = _things()[split], set[tuple[str, ...]]()
-        possible = _possible(len(things), self.n_choices)
+        # An object, its wrong choices, and an order of all choices.
+        n = self.n_choices
+        possible = len(things) * comb(len(COLORS) - 1, n - 1) * factorial(n)
         for draw in _draws(things, self.n_choices, split_rng(split, seed)):
             if draw.key in seen:
                 continue
             id = f"{self.name}-{split}-{len(seen):06d}"
             seen.add(draw.key)
             other = self._noun(draw, tokenizer)
-            yield self.example(
-                id,
-                draw.question(()),
-                {kind: draw.question(changes_of(kind), other) for kind in KINDS},
-                {},
-            )
+            others = {kind: draw.question(changes_of(kind), other) for kind in KINDS}
+            yield self.example(id, draw.question(()), others, {})
             if len(seen) == possible:
                 return
 
@@ -178,25 +152,19 @@ class MCQA(MultipleChoice):
             "position": str(question.correct),
             "n_choices": str(self.n_choices),
         }
-        return Example(
-            id,
-            prompt,
-            {kind: self.prompt(other) for kind, other in others.items()},
-            group=tags["object"],
-            tags=tags,
-        )
+        counterfactuals = {kind: self.prompt(other) for kind, other in others.items()}
+        return Example(id, prompt, counterfactuals, group=tags["object"], tags=tags)
 
     def parts(self, question: Question) -> Mapping[str, Span]:
-        found = _STEM.fullmatch(question.stem)
-        if found is None:
+        match, correct = _STEM.fullmatch(question.stem), question.choices[question.correct]
+        if match is None:
             return NO_SPANS
-        if found["color"] != question.choices[question.correct]:
+        if match["color"] != correct:
             raise BadRow(
                 "a question that its answer does not answer",
-                f"the question {question.stem!r} is not answered by"
-                f" {question.choices[question.correct]!r}",
+                f"the question {question.stem!r} is not answered by {correct!r}",
             )
-        return {name: found.span(name) for name in ("object", "color", "object_2")}
+        return {name: match.span(name) for name in ("object", "color", "object_2")}
 
     def prompt(self, question: Question) -> Prompt:
         if len(question.choices) != self.n_choices:
@@ -204,23 +172,19 @@ class MCQA(MultipleChoice):
                 "another number of choices",
                 f"a question has {len(question.choices)} choices; n_choices is {self.n_choices}",
             )
-        found = super().prompt(question)
-        return replace(found, spans={**found.spans, "choice_color": found.spans["correct_choice"]})
+        made = super().prompt(question)
+        return replace(made, spans={**made.spans, "choice_color": made.spans["correct_choice"]})
 
-    def _noun(self, draw: _Draw, tokenizer: Any) -> _Thing:
-        """The first of the drawn objects that leaves the number of tokens as it is;
-        the very first if none does.
-        """
+    def _noun(self, draw: _MCQADraw, tokenizer: Any) -> _Thing:
+        """The first drawn object that leaves the number of tokens as it is; else the very first."""
         if tokenizer is None:
             return draw.others[0]
         plain = self.prompt(draw.question(())).text
         for begin in range(0, len(draw.others), CHUNK):
             others = draw.others[begin : begin + CHUNK]
-            own, *found = encode(
-                tokenizer,
-                [plain, *(self.prompt(draw.question((NOUN,), other)).text for other in others)],
-            )
-            for other, tokens in zip(others, found, strict=True):
+            texts = [self.prompt(draw.question((NOUN,), other)).text for other in others]
+            own, *encoded = encode(tokenizer, [plain, *texts])
+            for other, tokens in zip(others, encoded, strict=True):
                 if len(tokens) == len(own):
                     return other
         return draw.others[0]
@@ -228,9 +192,7 @@ class MCQA(MultipleChoice):
 
 @dataclass(frozen=True)
 class _Thing:
-    """An object with its color: how it is called within a sentence,
-    and the verb that agrees with it.
-    """
+    """An object: its name within a sentence, the verb that agrees with it, and its color."""
 
     name: str
     verb: str
@@ -244,7 +206,7 @@ class _Thing:
 
 
 @dataclass(frozen=True)
-class _Draw:
+class _MCQADraw:
     """Everything that a question and its counterfactuals are made of.
 
     Attributes:
@@ -277,7 +239,6 @@ class _Draw:
 
 @cache
 def _things() -> dict[str, tuple[_Thing, ...]]:
-    text = files("mechassay.tasks").joinpath("data/colors.json").read_text(encoding="utf-8")
     return {
         split: tuple(
             _Thing(name, verb, color)
@@ -285,18 +246,11 @@ def _things() -> dict[str, tuple[_Thing, ...]]:
             for verb, names in verbs.items()
             for name in names
         )
-        for split, colors in json.loads(text).items()
+        for split, colors in word_lists("colors").items()
     }
 
 
-def _possible(n_things: int, n_choices: int) -> int:
-    """How many different prompts there are:
-    an object, its wrong choices, and an order of all choices.
-    """
-    return n_things * comb(len(COLORS) - 1, n_choices - 1) * factorial(n_choices)
-
-
-def _draws(things: Sequence[_Thing], n: int, rng: np.random.Generator) -> Iterator[_Draw]:
+def _draws(things: Sequence[_Thing], n: int, rng: np.random.Generator) -> Iterator[_MCQADraw]:
     """Round after round over the objects, without end."""
     while True:
         for index in rng.permutation(len(things)).tolist():
@@ -305,7 +259,7 @@ def _draws(things: Sequence[_Thing], n: int, rng: np.random.Generator) -> Iterat
             remaining = [color for color in COLORS if color != thing.color]
             shuffled = [remaining[i] for i in rng.permutation(len(remaining)).tolist()]
             place, step = int(rng.integers(n)), int(rng.integers(1, n))
-            yield _Draw(
+            yield _MCQADraw(
                 thing=thing,
                 others=[others[i] for i in rng.permutation(len(others)).tolist()],
                 choices=(*shuffled[:place], thing.color, *shuffled[place : n - 1]),

@@ -1,5 +1,4 @@
-"""MIB's scoring of what a model writes, beside the exact one of `mechassay.tasks.behaviour`:
-"mib-2025".
+"""MIB's scoring of what a model writes ("mib-2025"), beside that of `mechassay.tasks.behaviour`.
 
 The causal track of MIB (Mueller et al. 2025) lets a model write a few tokens greedily, and calls
 the text right by rules that are laxer than equality:
@@ -9,16 +8,14 @@ the text right by rules that are laxer than equality:
     mcqa, arc    1        has a space and the right label anywhere in it
     arithmetic   3        has the result as its first number; "091" is 91
     ravel        2        has one of the right values anywhere in it, whatever its case, without
-                          punctuation; or one of a few other names, such as "Korea" for South Korea
+                          punctuation, or one of a few other names, such as "Korea"
 
-So " Johnson" is right for John, and "The answer is 9" has the first number 9. An example has one
-value: 1 right, 0 wrong, NaN where nothing is right. What a model writes after its end-of-text token
-does not count.
+An example has one value: 1 right, 0 wrong, NaN where nothing is right. What a model writes after
+its end-of-text token does not count.
 
-Where this deviates from the public code: arithmetic has 3 tokens for every model (there 1 for
-Llama), and results of one digit are right as they are written (there they must be "008" or "08",
-but no experiment has them). Of the other names in RAVEL those of each value are looked at, not of
-the whole list. Models are run in the precision they were loaded in (there half precision).
+Deviations from the public code: arithmetic has 3 tokens for every model (there 1 for Llama), and
+results of one digit are right as they are written; of the other names in RAVEL those of each value
+are looked at, not of the whole list; models are run in the precision they were loaded in.
 """
 
 from __future__ import annotations
@@ -116,9 +113,8 @@ def _other_name(value: str, said: str, raw: str) -> bool:
     """Whether a text begins with, has or is another name of a value.
 
     Args:
-        value: the right one, in lower case.
+        value, raw: in lower case.
         said: the text in lower case without punctuation.
-        raw: the text in lower case.
     """
     if any(country in value for country in WITH_ARTICLE):
         plain = raw.replace("the ", "")

@@ -1,49 +1,32 @@
-"""What multiple-choice tasks share: how a question is written,
-and what its format counterfactuals change.
+"""What multiple-choice tasks share: how a question is written, and its changes of format.
 
-A question is written as MIB writes it (Mueller et al. 2025, tables 9 and 10):
-
-    Question: A box is brown. What color is a box?
-    A. gray
-    B. black
-    C. white
-    D. brown
-    Answer:
-
-and completed by the label of its correct choice. Three changes leave the question and its choices
-as they are:
+A question is written as MIB writes it (Mueller et al. 2025, tables 9 and 10), "Question: ...", a
+line "A. gray" for each choice and "Answer:", and completed by the label of its correct choice.
+Three changes leave the question and its choices as they are:
 
 - answerPosition: the choices come in another order, the correct one in another place;
 - symbol: the labels are 1, 2, 3 and so on;
-- randomLetter: the labels are letters drawn at random, all different, none of them of the
-  original's.
+- randomLetter: the labels are random letters, all different, none of them of the original's.
 
-The name of a counterfactual is the names of its changes, joined by "_", with "_counterfactual" at
-the end. What a draw makes of a change is the same in all of them: the letters of
-answerPosition_randomLetter are those of randomLetter.
+The name of a counterfactual joins the names of its changes by "_"; what a draw makes of a change is
+the same in all of them. Parts of a prompt: question; symbol_0, choice_0, symbol_1, ...; and
+correct_symbol, correct_symbol_period, correct_choice, in the line of the correct choice.
 
-Parts of a prompt: question; symbol_0, choice_0, symbol_1, choice_1, ... in their order; and
-correct_symbol, correct_symbol_period, correct_choice, which lie in the line of the correct choice.
-They are found by how the prompt is built, so that a letter of the question is never a label.
+With labels "strict" the answer is " D", as a model writes it; with "mib-2025" it is "D", as the
+circuit track of MIB compares it. What is compared is the first token that tells answer from foil
+(`mechassay.alignment`). Where a tokenizer does not tell the symbols apart by their first token, the
+default counterfactual is randomLetter instead of symbol. One that has a token ":D" compares, with
+"mib-2025", that token with ":" or ":C", where MIB's code takes "D" alone.
 
-*Labels.* With labels "strict" the answer is " D", with the space that a model writes between
-"Answer:" and a letter. With "mib-2025" it is "D", as the circuit track of MIB compares it. What is
-compared is the first token that tells answer from foil (`mechassay.alignment`), which depends on
-the tokenizer. One that writes the space before a digit as a token of its own compares the letter "
-D" with that space, not with "4", in pairs of the change symbol. So where a tokenizer does not tell
-the symbols apart by their first token, the default counterfactual is randomLetter instead of
-symbol. One that has a token ":D" compares, with "mib-2025", that token with ":" or ":C" after
-"Answer", where MIB's code takes "D" alone.
-
-Where this deviates from MIB: table 10 has a letter of the original (D) among the random ones; here
-none is, so that every label changes, and with it every answer.
+Deviation from MIB: table 10 has a letter of the original among the random ones; here every label
+changes, and with it every answer.
 """
 
 from __future__ import annotations
 
 import re
 from abc import abstractmethod
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from string import ascii_uppercase
 from typing import Any, ClassVar
@@ -81,11 +64,7 @@ class Question:
     correct: int
 
     def permuted(self, order: Sequence[int]) -> Question:
-        """The choices in another order, the labels in their places.
-
-        Args:
-            order: for each place, the index of the choice that moves there.
-        """
+        """The choices in another order, given as the index of each place's choice; labels stay."""
         return replace(
             self,
             choices=tuple(self.choices[i] for i in order),
@@ -93,7 +72,6 @@ class Question:
         )
 
     def relabelled(self, labels: Sequence[str]) -> Question:
-        """The same choices under other labels."""
         return replace(self, labels=tuple(labels))
 
     def prompt(self, space: str, parts: Mapping[str, Span] = NO_SPANS) -> Prompt:
@@ -132,7 +110,7 @@ class Format:
     letters: tuple[str, ...]
 
     def changed(self, question: Question, changes: Sequence[str]) -> Question:
-        """The question with those of the changes made that are of format."""
+        """The question with those of the changes that are of format."""
         if POSITION in changes:
             question = question.permuted(self.order)
         if SYMBOL in changes:
@@ -143,8 +121,7 @@ class Format:
 
 
 class MultipleChoice(PublicTask):
-    """A task of multiple-choice questions.
-    Subclasses are dataclasses with fields `source` and `labels`.
+    """Multiple-choice questions. Subclasses are dataclasses with fields `source` and `labels`.
 
     Attributes:
         labels: "strict" (" D") or "mib-2025" ("D").
@@ -165,12 +142,9 @@ class MultipleChoice(PublicTask):
     def example(
         self, id: str, question: Question, others: Mapping[str, Question], row: Mapping[str, Any]
     ) -> Example:
-        """The example of a question and its counterfactuals, with tags and group.
+        """The example of a question and its counterfactuals by kind, with tags and group.
 
         Args:
-            id: the example's id.
-            question: the original.
-            others: the counterfactuals by kind.
             row: the public row it was read from; empty if it was not.
         """
 
@@ -185,10 +159,8 @@ class MultipleChoice(PublicTask):
         return question
 
     def to_row(self, example: Example) -> dict[str, Any]:
-        """An example in the public schema.
-
-        It has prompt, choices {label, text}, answerKey (an index), and one such struct for each
-        counterfactual.
+        """An example in the public schema: prompt, choices {label, text}, answerKey (an index), and
+        one such struct for each counterfactual.
         """
         return {
             **_struct(example.prompt),
@@ -201,9 +173,7 @@ class MultipleChoice(PublicTask):
         """How many choices a question has."""
 
     def counterfactual_for(self, tokenizer: Any = None) -> str:
-        """The letters where the tokenizer begins two symbols alike,
-        with a space or with the 1 of 10; else the symbols.
-        """
+        """The letters where the tokenizer begins two symbols alike (1 and 10), else the symbols."""
         if tokenizer is None:
             return self.default_counterfactual
         written = [END + SPACES[self.labels] + symbol for symbol in symbols(self.n_labels)]
@@ -231,11 +201,7 @@ class MultipleChoice(PublicTask):
         return question.prompt(SPACES[self.labels], self.parts(question))
 
     def check_labels(self) -> None:
-        """Refuse unknown `labels`.
-
-        Raises:
-            UnknownName: they are neither "strict" nor "mib-2025".
-        """
+        """Raise UnknownName for labels that are neither "strict" nor "mib-2025"."""
         one_of("labels", self.labels, SPACES)
 
 
@@ -256,9 +222,8 @@ def symbols(n: int) -> tuple[str, ...]:
 
 def random_letters(n: int, rng: np.random.Generator) -> tuple[str, ...]:
     """Different letters beyond the first n, in random order; n is at most 13."""
-    return tuple(
-        ascii_uppercase[n + i] for i in rng.permutation(len(ascii_uppercase) - n)[:n].tolist()
-    )
+    order = rng.permutation(len(ascii_uppercase) - n)[:n].tolist()
+    return tuple(ascii_uppercase[n + i] for i in order)
 
 
 def swap(n: int, a: int, b: int) -> tuple[int, ...]:
@@ -267,24 +232,17 @@ def swap(n: int, a: int, b: int) -> tuple[int, ...]:
 
 
 def derangement(n: int, rng: np.random.Generator) -> tuple[int, ...]:
-    """A random order of n > 1 things in which none stays in its place,
-    each such order equally likely.
-    """
-    # About one permutation in e is one.
-    return next(
-        order for order in _permutations(n, rng) if all(i != place for place, i in enumerate(order))
-    )
-
-
-def _permutations(n: int, rng: np.random.Generator) -> Iterator[tuple[int, ...]]:
+    """A random order of n > 1 things in which none keeps its place, each equally likely."""
     while True:
-        yield tuple(rng.permutation(n).tolist())
+        # About one permutation in e is one.
+        order = tuple(rng.permutation(n).tolist())
+        if all(i != place for place, i in enumerate(order)):
+            return order
 
 
 def read_question(struct: Mapping[str, Any]) -> Question:
-    """The question of a public struct {prompt, choices {label, text}, answerKey}.
-
-    The stem and the choices are taken from the prompt, so that the text stays as it is.
+    """The question of a public struct {prompt, choices {label, text}, answerKey}, as its prompt has
+    it.
 
     Raises:
         KeyError, TypeError, ValueError: it has not these fields, or they contradict one another.
@@ -305,12 +263,11 @@ def labelled(choices: Any) -> tuple[list[str], list[Any]]:
     Raises:
         KeyError, TypeError, ValueError: they are not, or not one label each, all different.
     """
-    columns = (
-        choices
-        if isinstance(choices, Mapping)
-        else {field: [each[field] for each in choices] for field in ("label", "text")}
-    )
-    labels, texts = [str(label) for label in columns["label"]], list(columns["text"])
+    if isinstance(choices, Mapping):
+        columns = choices["label"], choices["text"]
+    else:
+        columns = [[choice[field] for choice in choices] for field in ("label", "text")]
+    labels, texts = [str(label) for label in columns[0]], list(columns[1])
     if len(labels) != len(texts) or not 1 < len(set(labels)) == len(labels) <= len(ascii_uppercase):
         raise BadRow(
             "choices without a label of their own",
@@ -339,34 +296,25 @@ def answer_index(key: object, labels: Sequence[str]) -> int:
 
 def _lines(text: object, labels: Sequence[str]) -> tuple[str, list[str]]:
     """The stem and the choices of a prompt; from its end, as a stem may have lines of its own."""
+    form = "a prompt of another form"
     if not (isinstance(text, str) and text.startswith(BEGIN) and text.endswith(END)):
-        raise BadRow(
-            "a prompt of another form",
-            f"a prompt begins with {BEGIN!r} and ends with {END!r}; got {text!r}",
-        )
+        raise BadRow(form, f"a prompt begins with {BEGIN!r} and ends with {END!r}; got {text!r}")
     rest, choices = text[len(BEGIN) : -len(END)], list[str]()
     for label in reversed(labels):
         rest, line, choice = rest.rpartition(f"\n{label}. ")
         if not line:
-            raise BadRow(
-                "a prompt of another form",
-                f"the prompt has no line '{label}. ...' in its place: {text!r}",
-            )
+            raise BadRow(form, f"the prompt has no line '{label}. ...' in its place: {text!r}")
         choices.insert(0, choice)
     return rest, choices
 
 
 def _struct(prompt: Prompt) -> dict[str, Any]:
-    n = len(prompt.choices)
-    choices = {
-        field: [prompt.part(f"{part}_{i}") for i in range(n)]
-        for field, part in (("label", "symbol"), ("text", "choice"))
-    }
-    return {
-        "prompt": prompt.text,
-        "choices": choices,
-        "answerKey": prompt.choices.index(prompt.answers[0]),
-    }
+    label, text = (
+        [prompt.part(f"{part}_{i}") for i in range(len(prompt.choices))]
+        for part in ("symbol", "choice")
+    )
+    key = prompt.choices.index(prompt.answers[0])
+    return {"prompt": prompt.text, "choices": {"label": label, "text": text}, "answerKey": key}
 
 
 def one_line(text: object) -> str:
@@ -375,7 +323,7 @@ def one_line(text: object) -> str:
     Raises:
         ValueError: it is no text, or nothing is left of it.
     """
-    found = re.sub(r"\s*\n\s*", " ", text.strip()) if isinstance(text, str) else ""
-    if not found:
+    line = re.sub(r"\s*\n\s*", " ", text.strip()) if isinstance(text, str) else ""
+    if not line:
         raise ValueError(f"a question and its choices are texts; got {text!r}")
-    return found
+    return line

@@ -1,8 +1,7 @@
-"""Rows of a file of pairs: what they say, and what is wrong with them.
+"""Rows of a file of pairs: what each value must be, and what is wrong with them.
 
-`PairRow` says what each value must be; pydantic looks at all rows, and what is wrong is told by
-kind, with the places of the rows. What the columns mean is said in `mechassay.tasks.columns` and
-`mechassay.tasks.files`.
+pydantic looks at all rows; mistakes are told by kind, with the places of the rows. What the columns
+mean is said in `mechassay.tasks.columns` and `mechassay.tasks.files`.
 """
 
 from __future__ import annotations
@@ -232,9 +231,7 @@ def _with_years(made: dict[str, Any], column: str, value: Any) -> dict[str, Any]
 
 
 def _year_spans(text: str, place: int) -> dict[str, Span]:
-    """The parts of a prompt with CCYY at a place, if it has digits there:
-    the names are those of greater-than.
-    """
+    """The parts of a prompt with CCYY at a place, named as in greater-than, if digits are there."""
     if not text[place : place + 4].isdigit():
         return {}
     century_2 = {"century_2": (len(text) - 2, len(text))} if _CENTURY.search(text) else {}

@@ -4,13 +4,10 @@ A row is plain JSON: the prompt with its answer, and one struct {prompt, ...} fo
 counterfactual, under the column names of `mib-bench/*` on the Hugging Face hub. A `PublicTask`
 generates such examples itself (`source="own"`), or reads them from the hub (`source="hub"`) or from
 a folder with one file a split (train.jsonl, .json or .parquet); `rows` writes what it generates.
-The same `Example`, and so the same `Pair`, comes out of a row whichever way it came.
 
-A row that cannot be read is dropped, and counted by reason in `Pairs.dropped`. A counterfactual
-that cannot be read is left out of its row, which is dropped only where that kind is asked for. If
-no row of a split can be read, that is an error with the reasons: it is then another data set.
-
-Nothing of a data set is executed: rows are parquet or JSON, read by `datasets` and `pyarrow`.
+A row that cannot be read is dropped, and counted by reason in `Pairs.dropped`; a counterfactual
+that cannot be read is left out of its row. If no row of a split can be read, that is an error with
+the reasons. Nothing of a data set is executed.
 """
 
 from __future__ import annotations
@@ -75,9 +72,8 @@ class PublicData:
 
     def split(self, ours: str) -> str:
         """Their name of a split; the private test set calls its only one "test"."""
-        return self.splits.get(
-            "test" if ours == "private" else ours, "test" if ours == "private" else ours
-        )
+        ours = "test" if ours == "private" else ours
+        return self.splits.get(ours, ours)
 
 
 # Kinds of mistakes that a message names.
@@ -85,8 +81,7 @@ NAMED = 4
 
 
 class PublicTask(Task):
-    """A task with a public data set of its own schema.
-    Subclasses are dataclasses with a field `source`.
+    """A task with a public data set of its own schema: a dataclass with a field `source`.
 
     Attributes:
         source: "own" (generated here), "hub", or a folder with one file a split.
@@ -120,8 +115,8 @@ class PublicTask(Task):
         """An example as plain JSON values in the public schema."""
 
     def generate(self, split: str, seed: int, tokenizer: Any = None) -> Iterator[Example]:
-        """Generated examples, or those of the data set in its own order;
-        what cannot be read is left out.
+        """Generated examples, or those of the data set in its own order, as far as they can be
+        read.
 
         Raises:
             BadFile: there are rows, but none can be read; or the data set itself cannot.
@@ -142,12 +137,11 @@ class PublicTask(Task):
             try:
                 yield self.from_row(row, id)
             except ROW_ERRORS as error:
-                reason = reason_of(error)
-                first = first or f"row {number}: {_told(error)}"
+                reason, told = reason_of(error), first_line(error).rstrip(".")
+                told = f"no {error}" if isinstance(error, KeyError) else told
+                first = first or f"row {number}: {told}"
                 wrong[reason] += 1
-                yield Unreadable(
-                    id, reason, f"row {number} of {self.source} ({split}): {_told(error)}"
-                )
+                yield Unreadable(id, reason, f"row {number} of {self.source} ({split}): {told}")
         if number and wrong.total() == number:
             reasons = ", ".join(f"{count:,} {reason}" for reason, count in wrong.most_common(NAMED))
             raise BadFile(
@@ -158,8 +152,7 @@ class PublicTask(Task):
     def read_counterfactuals(
         self, row: Mapping[str, Any], read: Callable[[Mapping[str, Any]], T]
     ) -> tuple[dict[str, T], dict[str, str]]:
-        """The counterfactuals of a public row that are there and can be read,
-        and why others cannot.
+        """The counterfactuals of a public row that can be read, and why others cannot.
 
         A struct that is null, or whose prompt is, is not there.
         """
@@ -184,15 +177,9 @@ class PublicTask(Task):
         seed: int = 0,
         private_seed: int | None = None,
     ) -> list[dict[str, Any]]:
-        """The examples of a split in the public schema.
-        Arguments and errors are those of `pairs`.
-        """
-        return [
-            self.to_row(each)
-            for each in self.examples(
-                split, model, limit=limit, seed=seed, private_seed=private_seed
-            )
-        ]
+        """The examples of a split in the public schema; arguments and errors as of `pairs`."""
+        chosen = self.examples(split, model, limit=limit, seed=seed, private_seed=private_seed)
+        return [self.to_row(example) for example in chosen]
 
 
 def public_rows(source: str, public: PublicData, split: str) -> Iterable[Mapping[str, Any]]:
@@ -227,17 +214,8 @@ def _split_file(folder: Path, split: str) -> Path:
         raise BadUsage(
             f'A source is "own", "hub" or a folder with one file a split; got {str(folder)!r}.'
         )
-    possible = [
-        folder / f"{name}{suffix}"
-        for name in dict.fromkeys((split, *names_of(split)))
-        for suffix in ROW_FILES
-    ]
-    found = [file for file in possible if file.is_file()]
-    if not found:
-        raise BadFile(f"{folder}: no {split}.jsonl, {split}.json or {split}.parquet there.")
-    return found[0]
-
-
-def _told(error: Exception) -> str:
-    """An error of a row in one line."""
-    return f"no {error}" if isinstance(error, KeyError) else first_line(error).rstrip(".")
+    for name in dict.fromkeys((split, *names_of(split))):
+        for suffix in ROW_FILES:
+            if (file := folder / f"{name}{suffix}").is_file():
+                return file
+    raise BadFile(f"{folder}: no {split}.jsonl, {split}.json or {split}.parquet there.")

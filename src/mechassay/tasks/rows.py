@@ -47,8 +47,9 @@ class Mistake(ValueError):
 
 
 def read_rows(path: Path) -> Rows:
-    """The rows of a file, each with its place: its number or, in CSV, TSV and JSONL, the line on
-    which it begins; both from 1. Empty lines are no rows.
+    """The rows of a file, each with its place: its number or, in text by lines, where it begins.
+
+    Empty lines are no rows; places count from 1.
 
     Raises:
         BadFile: not a file of the kind that its name says, or rows that are none, by their places.
@@ -105,15 +106,15 @@ def _told(rows: Sequence[tuple[int, Mistake]]) -> str:
 
 def _each(path: Path, rows: Iterable[tuple[int, T]], read: Callable[[T], dict[str, Any]]) -> Rows:
     """Rows read one by one; mistakes are told together."""
-    found: Rows = []
+    done: Rows = []
     mistakes: list[tuple[int, Mistake]] = []
     for place, row in rows:
         try:
-            found.append((place, read(row)))
+            done.append((place, read(row)))
         except Mistake as mistake:
             mistakes.append((place, mistake))
     raise_mistakes(path, mistakes)
-    return found
+    return done
 
 
 def _text(path: Path) -> str:
@@ -124,10 +125,8 @@ def _text(path: Path) -> str:
         raise BadFile(f"{path}: {error.strerror or type(error).__name__}.") from error
     except UnicodeDecodeError as error:
         before = error.object[: error.start].split(b"\n")
-        raise BadFile(
-            f"{path}: line {len(before)} is not UTF-8 ({error.reason} at its byte"
-            f" {len(before[-1]) + 1})."
-        ) from error
+        said = f"line {len(before)} is not UTF-8 ({error.reason} at its byte {len(before[-1]) + 1})"
+        raise BadFile(f"{path}: {said}.") from error
     return text.replace("\r\n", "\n")
 
 

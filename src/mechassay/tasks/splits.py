@@ -2,8 +2,7 @@
 
 What two rows have in common (a prompt, a group, a word) is given as equal 64-bit hashes. Rows that
 share one are connected, directly or through others, and a connected component goes into one split
-as a whole. It is known by its least hash, so that neither its split nor anything else depends on
-the order of the rows.
+as a whole. It is known by its least hash, so that nothing depends on the order of the rows.
 """
 
 from __future__ import annotations
@@ -42,8 +41,8 @@ def split_named(name: str) -> str | None:
 
 
 def text_hash(text: str, kind: bytes = b"") -> bytes:
-    """The hash of a text, 8 bytes, least first; texts of another kind
-    (up to 16 bytes) never share it.
+    """The hash of a text, 8 bytes, least first; texts of another kind (up to 16 bytes) never share
+    it.
     """
     return blake2b(text.encode(), digest_size=HASH_BYTES, person=kind).digest()
 
@@ -55,8 +54,8 @@ def hash_columns(*columns: Sequence[bytes]) -> UInt64[np.ndarray, "rows columns"
 
 
 def least_hash(hashes: UInt64[np.ndarray, "rows columns"]) -> UInt64[np.ndarray, "rows"]:
-    """The least hash of each row's connected component. `NONE` connects nothing;
-    a first column has none of it.
+    """The least hash of each row's component. `NONE` connects nothing; a first column has none of
+    it.
     """
     values, nodes = np.unique(hashes, return_inverse=True)
     nodes = nodes.reshape(hashes.shape)
@@ -76,9 +75,7 @@ def least_hash(hashes: UInt64[np.ndarray, "rows columns"]) -> UInt64[np.ndarray,
 
 
 def uniform(hashes: UInt64[np.ndarray, "rows"]) -> Float[np.ndarray, "rows"]:
-    """A number in [0, 1) for each hash. The least of several hashes tends to be small;
-    its number does not.
-    """
+    """A number in [0, 1) for each hash, also where the hash is the least of several."""
     # The finalizer of SplitMix64 (Steele et al. 2014); uint64 arithmetic wraps around.
     mixed = hashes + np.uint64(0x9E3779B97F4A7C15)
     mixed = (mixed ^ (mixed >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)

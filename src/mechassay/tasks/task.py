@@ -1,18 +1,17 @@
-"""What a task is.
+"""What a task is: a maker of examples, the same in all else.
 
-A task generates examples; everything else is the same for all of them. Whatever it is about, it is
+Whatever it is about, a task is
 
-- deterministic: the same arguments give the same examples on any machine, nothing global is
-  seeded, and `limit` takes the first of one fixed stream;
+- deterministic: the same arguments give the same examples on any machine, nothing global is seeded,
+  and `limit` takes the first of one fixed stream;
 - split: train, validation, test and private share no example, no counterfactual prompt, nor the
   words they are made of (a task whose words do not suffice says so);
-- aligned: with a model given, both prompts of every pair have equally many tokens under its
-  tokenizer, and a token tells their answers from their foils; what cannot be aligned is dropped
-  and counted by reason;
+- aligned: with a model, both prompts of a pair have equally many tokens, and a token tells answers
+  from foils; what cannot be aligned is dropped and counted by reason;
 - private where it says so: the split "private" depends on a seed that only its keeper knows.
 
-A split never comes out smaller in silence: where fewer pairs are left than asked for, that is an
-error with the counts, and a split taken whole carries them (`Pairs.dropped`).
+A split never comes out smaller in silence: fewer pairs than asked for are an error with the counts,
+and a split taken whole carries them (`Pairs.dropped`).
 """
 
 from __future__ import annotations
@@ -77,10 +76,8 @@ class Task(ABC):
         """
 
     def template(self, tags: Mapping[str, str]) -> str | None:
-        """How the prompts of an example with these tags are built,
-        its counterfactuals like the original.
-
-        None where the task does not say: here, where there is no tag `template`.
+        """How prompts with these tags are built, counterfactuals too; None where the task does not
+        say.
         """
         return tags.get("template")
 
@@ -89,23 +86,17 @@ class Task(ABC):
         return self.default_counterfactual
 
     def unusable(self, kind: str, tokenizer: Any = None) -> str | None:
-        """Why a tokenizer can align no pair of a kind, as far as that is known beforehand;
-        None where it may.
-        """
+        """Why a tokenizer can align no pair of a kind, as far as is known; None where it may."""
         return None
 
     def notes(self, split: str, tokenizer: Any = None) -> dict[str, str]:
-        """What a reader should know of the data beside what was dropped,
-        by what it is about; most tasks have nothing.
-        """
+        """What a reader should know of the data beside what was dropped, by what it is about."""
         return {}
 
     def readings(
         self, split: str, seed: int, tokenizer: Any = None
     ) -> Iterator[Example | Unreadable]:
-        """As `generate`, with what stands for each example that could not be read;
-        for those who count them.
-        """
+        """As `generate`, with an `Unreadable` for each example that could not be read."""
         yield from self.generate(split, seed, tokenizer)
 
     def examples(
@@ -119,24 +110,24 @@ class Task(ABC):
     ) -> Examples:
         """The examples of one split with all their counterfactuals, not filtered by length.
 
-        What cannot be read is left out and counted by reason in `dropped`. Arguments and errors are
-        those of `pairs`.
+        What cannot be read is counted by reason in `dropped`. Arguments and errors are those of
+        `pairs`.
         """
         size = self._size(split, limit)
         dropped: Counter[str] = Counter()
-        found: list[Example] = []
-        for each in self._stream(split, tokenizer_of(self.name, model), seed, private_seed):
-            if isinstance(each, Example):
-                found.append(each)
+        examples: list[Example] = []
+        for example in self._stream(split, tokenizer_of(self.name, model), seed, private_seed):
+            if isinstance(example, Example):
+                examples.append(example)
             else:
-                dropped[each.reason] += 1
-            if len(found) == size:
+                dropped[example.reason] += 1
+            if len(examples) == size:
                 break
-        if limit is not None and len(found) < limit:
+        if limit is not None and len(examples) < limit:
             raise BadUsage(
-                f"Split {split!r} of {self.name} has {len(found)} examples; asked for {limit}."
+                f"Split {split!r} of {self.name} has {len(examples)} examples; asked for {limit}."
             )
-        return Examples(found, dropped)
+        return Examples(examples, dropped)
 
     def pairs(
         self,
@@ -210,11 +201,8 @@ class Task(ABC):
         return limit or self.sizes[split]
 
     def _no_split(self, split: str) -> BadUsage:
-        """The error for a split that the task does not have."""
-        return BadUsage(
-            f"{self.name} has no split {split!r}, only {', '.join(self.sizes)}: ask for one of"
-            " those."
-        )
+        known = ", ".join(self.sizes)
+        return BadUsage(f"{self.name} has no split {split!r}, only {known}: ask for one of those.")
 
     def _stream(
         self, split: str, tokenizer: Any, seed: int, private_seed: int | None
@@ -241,11 +229,9 @@ class _Selection:
         self.looked_at = 0
 
     def take(self, chunk: Sequence[Example | Unreadable], size: int) -> None:
-        """Add what is fit, up to `size` pairs;
-        examples after the last one taken are not looked at.
-        """
-        found = aligned(chunk, self.kind, self.tokenizer)
-        reasons = [each.reason if isinstance(each, Misaligned) else None for each in found]
+        """Add what is fit, up to `size` pairs; nothing after the last one taken is looked at."""
+        alignments = aligned(chunk, self.kind, self.tokenizer)
+        reasons = [each.reason if isinstance(each, Misaligned) else None for each in alignments]
         fit = {
             row: example
             for row, example in enumerate(chunk)
@@ -267,7 +253,7 @@ class _Selection:
         if self.keep == "all" or not examples:
             return {}
         model = needs_model(self.model, f"keep={self.keep!r}")
-        found: dict[int, str] = {}
+        wrong: dict[int, str] = {}
         for side in ("counterfactual", "base"):
             if self.keep not in (side, "both"):
                 continue
@@ -278,31 +264,29 @@ class _Selection:
             # A prompt that nothing completes is NaN: there is nothing to get wrong.
             for row, right in zip(examples, score_prompts(model, prompts).greedy, strict=True):
                 if right == 0:
-                    found[row] = f"model wrong on {side}"
-        return found
+                    wrong[row] = f"model wrong on {side}"
+        return wrong
 
 
 def aligned(
     examples: Sequence[Example | Unreadable], kind: str, tokenizer: Any
 ) -> list[Aligned | Misaligned | None]:
-    """What becomes of the pair of each example;
-    None if it is usable as far as can be told without a tokenizer.
-    """
-    found: list[Aligned | Misaligned | None] = [_misfit(example, kind) for example in examples]
+    """How each example's pair is aligned, or why not; None: usable, as there is no tokenizer."""
+    alignments: list[Aligned | Misaligned | None] = [_misfit(each, kind) for each in examples]
     if tokenizer is not None:
         pairs = {
             row: example.pair(kind)
             for row, example in enumerate(examples)
-            if isinstance(example, Example) and found[row] is None
+            if isinstance(example, Example) and alignments[row] is None
         }
-        tokens = align_pairs(list(pairs.values()), tokenizer)
-        for row, each in zip(pairs, tokens, strict=True):
-            found[row] = each
-    return found
+        aligned_pairs = align_pairs(list(pairs.values()), tokenizer)
+        for row, alignment in zip(pairs, aligned_pairs, strict=True):
+            alignments[row] = alignment
+    return alignments
 
 
 def _misfit(example: Example | Unreadable, kind: str) -> Misaligned | None:
-    """Why an example has no pair of a kind, whatever the tokenizer; None if it has one."""
+    """Why an example has no pair of a kind, whatever the tokenizer."""
     if isinstance(example, Unreadable):
         return Misaligned(example.reason, example.message)
     if kind in example.counterfactuals:
@@ -314,11 +298,10 @@ def _misfit(example: Example | Unreadable, kind: str) -> Misaligned | None:
 def _too_few(task: Task, split: str, pairs: Pairs, size: int) -> BadPairs:
     # A data set that is read has no size of its own.
     wanted = "" if size == sys.maxsize else f" of {size} asked for"
-    reasons = (
-        ", ".join(f"{count} {reason}" for reason, count in sorted(pairs.dropped.items())) or "none"
-    )
+    dropped = ", ".join(f"{count} {reason}" for reason, count in sorted(pairs.dropped.items()))
     return BadPairs(
-        f"Split {split!r} of {task.name} has {len(pairs)} usable pairs{wanted}; dropped: {reasons}."
+        f"Split {split!r} of {task.name} has {len(pairs)} usable pairs{wanted}; dropped:"
+        f" {dropped or 'none'}."
     )
 
 

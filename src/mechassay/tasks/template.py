@@ -1,26 +1,23 @@
 """A task of your own in a few lines: a prompt with fields, and rows that fill them.
 
-    Template( name="capitals", prompt="The capital of {country} is", answer=" {capital}",
-        rows=[{"country": "France", "capital": "Paris"}, {"country": "Italy", "capital": "Rome"},
-        ...],
-    )
+    Template(name="capitals", prompt="The capital of {country} is", answer=" {capital}",
+        rows=[{"country": "France", "capital": "Paris"}, ...])
 
-*Examples.* Each row is one example. It has a partner, another row of its split with another answer,
-drawn at random; the partner's answer is the foil of all its counterfactuals. "other_row" is the
-partner's whole prompt. A kind in `changes` takes only some fields from the partner and keeps the
-others. What completes such a mixture is known where it is the prompt of a row, or where the answer
-is made of fields that the prompt shows (`answer=" {name}"` of "... {name} ..."); elsewhere it has
-no answers. An example lacks the kinds that would change nothing in its prompt.
+*Examples.* Each row is one example. Its partner is another row of its split with another answer,
+drawn at random; the partner's answer is the foil. "other_row" is the partner's whole prompt. A kind
+in `changes` takes only some fields from the partner. Such a mixture has answers if it is the prompt
+of a row, or if the answer is made of fields that the prompt shows. An example lacks the kinds that
+would change nothing in its prompt.
 
-With a tokenizer, of 32 possible partners the first is taken whose prompts all have as many
-tokens as the row's own, or else the one with most of them; so the partners depend on the tokenizer.
+With a tokenizer, of 32 possible partners the first is taken whose prompts all have as many tokens
+as the row's own, or else the one with most of them; so the partners depend on the tokenizer.
 
 *Splits.* Rows are allotted to train, validation and test (60, 20 and 20 %, at least two rows each
-as long as they suffice) in the order of a hash of their prompts; neither the order of the rows nor
-the seed changes that, but another row may. Rows that have the value of a `disjoint` field in common
-go to the same split. No prompt comes in two splits: a mixture that is the prompt of no row belongs
-to the split that a hash of its text says, and is left out elsewhere, unless a disjoint field of the
-prompt already keeps it apart. There is no private split, as the rows are in your program.
+as long as they suffice) in the order of a hash of their prompts, whatever the seed and the order of
+rows. Rows that have the value of a `disjoint` field in common go to the same split. A mixture that
+is the prompt of no row belongs to the split that a hash of its text says, and is left out
+elsewhere, unless a disjoint field of the prompt already keeps it apart. There is no private split,
+as the rows are in your program.
 """
 
 from __future__ import annotations
@@ -49,7 +46,7 @@ PARTNERS_TRIED = 32
 _FIELD = re.compile(r"\{([^{}]+)\}")
 
 
-class _Row(NamedTuple):
+class _TemplateRow(NamedTuple):
     """A row with its prompt; `number` is its place in `Template.rows`, from 1."""
 
     number: int
@@ -68,8 +65,7 @@ class Template(Task):
         name: begins the ids of the examples.
         prompt: text with {fields}.
         answer: what continues it, with {fields} and its leading space.
-        rows: what the fields are filled with: texts or whole numbers. It is not stored with
-            results; `sha256` is.
+        rows: what fills the fields: texts or whole numbers. Not stored with results; `sha256` is.
         changes: for each further kind of counterfactual, the fields of the prompt that are taken
             from another row.
         disjoint: fields whose values no two splits may share.
@@ -99,8 +95,8 @@ class Template(Task):
     )
     # The prompt's text, with each field at an odd place.
     _pieces: tuple[str, ...] = field(init=False, repr=False, compare=False)
-    _rows: tuple[_Row, ...] = field(init=False, repr=False, compare=False)
-    _by_text: Mapping[str, _Row] = field(init=False, repr=False, compare=False)
+    _rows: tuple[_TemplateRow, ...] = field(init=False, repr=False, compare=False)
+    _by_text: Mapping[str, _TemplateRow] = field(init=False, repr=False, compare=False)
 
     version: ClassVar[int] = 1
     default_counterfactual: ClassVar[str] = OTHER_ROW
@@ -116,27 +112,24 @@ class Template(Task):
         )
         self._set(
             counterfactuals=(OTHER_ROW, *self.changes),
-            sha256=_sha256(rows),
+            sha256=hashlib.sha256(
+                json.dumps([sorted(row.items()) for row in rows]).encode()
+            ).hexdigest(),
             _pieces=tuple(_FIELD.split(self.prompt)),
         )
         self._check_fields()
         prompts = [filled(self.prompt, each, (filled(self.answer, each).text,)) for each in rows]
         self._check_prompts(prompts)
-        found = [
-            _Row(number, *each)
-            for number, each in enumerate(
-                zip(rows, prompts, self._allotted(prompts), strict=True), 1
-            )
-        ]
-        counts = Counter(row.split for row in found)
+        placed = zip(rows, prompts, self._allotted(prompts), strict=True)
+        made = tuple(_TemplateRow(number, *row) for number, row in enumerate(placed, 1))
+        counts = Counter(row.split for row in made)
         self._set(
-            _rows=tuple(found),
-            _by_text={row.prompt.text: row for row in found},
+            _rows=made,
+            _by_text={row.prompt.text: row for row in made},
             sizes={split: counts[split] for split in SHARES if counts[split]},
         )
 
     def template(self, tags: Mapping[str, str]) -> str | None:
-        """All prompts are built alike."""
         return self.prompt
 
     def generate(self, split: str, seed: int, tokenizer: Any = None) -> Iterator[Example]:
@@ -172,34 +165,26 @@ class Template(Task):
             )
 
     def _partner(
-        self, row: _Row, others: Sequence[_Row], length: Callable[[str], int]
-    ) -> tuple[_Row, dict[str, Prompt]]:
+        self, row: _TemplateRow, others: Sequence[_TemplateRow], length: Callable[[str], int]
+    ) -> tuple[_TemplateRow, dict[str, Prompt]]:
         """The first of the others that suits best, and the counterfactuals made with it."""
-        best: tuple[int, _Row, dict[str, Mapping[str, str]]] | None = None
-        for other in islice(
-            (other for other in others if other.prompt.answers != row.prompt.answers),
-            PARTNERS_TRIED,
-        ):
+        best: tuple[int, _TemplateRow, dict[str, Mapping[str, str]]] | None = None
+        possible = (other for other in others if other.prompt.answers != row.prompt.answers)
+        for other in islice(possible, PARTNERS_TRIED):
             mixtures = self._mixtures(row, other)
-            suits = sum(
-                length(self._text(fields)) == length(row.prompt.text)
-                for fields in (other.fields, *mixtures.values())
-            )
+            wanted, texts = length(row.prompt.text), (other.fields, *mixtures.values())
+            suits = sum(length(self._text(fields)) == wanted for fields in texts)
             if best is None or suits > best[0]:
                 best = suits, other, mixtures
             if suits == len(self.counterfactuals):
                 break
         assert best is not None, "a split has at least two different answers"
         _, other, mixtures = best
-        return other, {
-            OTHER_ROW: other.prompt,
-            **{kind: self._mixed(fields) for kind, fields in mixtures.items()},
-        }
+        mixed = {kind: self._mixed(fields) for kind, fields in mixtures.items()}
+        return other, {OTHER_ROW: other.prompt, **mixed}
 
-    def _mixtures(self, row: _Row, other: _Row) -> dict[str, Mapping[str, str]]:
-        """The fields of each change that changes the prompt,
-        to one that the row's split may use.
-        """
+    def _mixtures(self, row: _TemplateRow, other: _TemplateRow) -> dict[str, Mapping[str, str]]:
+        """The fields of each change that changes the prompt to one that the row's split may use."""
         made = {
             kind: {**row.fields, **{name: other.fields[name] for name in names}}
             for kind, names in self.changes.items()
@@ -214,14 +199,10 @@ class Template(Task):
     def _mixed(self, fields: Mapping[str, str]) -> Prompt:
         prompt = filled(self.prompt, fields)
         if prompt.text in self._by_text:
-            answers = self._by_text[prompt.text].prompt.answers
-        else:
-            answers = (
-                (filled(self.answer, fields).text,)
-                if set(_FIELD.findall(self.answer)) <= set(self._shown)
-                else ()
-            )
-        return replace(prompt, answers=answers)
+            return replace(prompt, answers=self._by_text[prompt.text].prompt.answers)
+        if set(_FIELD.findall(self.answer)) <= set(self._shown):
+            return replace(prompt, answers=(filled(self.answer, fields).text,))
+        return prompt
 
     def _text(self, fields: Mapping[str, str]) -> str:
         """The prompt of some fields, quicker than `filled`."""
@@ -236,14 +217,8 @@ class Template(Task):
         if not set(self.disjoint).isdisjoint(self._shown):
             return split
         share = int.from_bytes(text_hash(text), "little") * 2.0**-64
-        return next(
-            (
-                name
-                for name, end in zip(SHARES, accumulate(SHARES.values()), strict=True)
-                if share < end
-            ),
-            split,
-        )
+        ends = zip(SHARES, accumulate(SHARES.values()), strict=True)
+        return next((name for name, end in ends if share < end), split)
 
     @property
     def _shown(self) -> Sequence[str]:
@@ -251,8 +226,8 @@ class Template(Task):
         return self._pieces[1::2]
 
     def _allotted(self, prompts: Sequence[Prompt]) -> list[str]:
-        """The split of each row: connected ones as one, in the order of a hash,
-        to the split that lacks most.
+        """The split of each row: connected rows as one, in the order of a hash, to the split that
+        lacks most.
         """
         columns = [[text_hash(prompt.text) for prompt in prompts]]
         columns += [
@@ -264,15 +239,11 @@ class Template(Task):
         counts = dict.fromkeys(SHARES, 0)
         values = np.unique(component)
         # The largest first: a component that cannot be divided goes where most is lacking.
-        order = np.lexsort(
-            (uniform(values), np.array([-sizes[value] for value in values.tolist()]))
-        )
-        for value in values[order].tolist():
-            lacking = {
-                split: share * len(prompts) - counts[split] for split, share in SHARES.items()
-            }
+        largest_first = np.array([-sizes[value] for value in values.tolist()])
+        for value in values[np.lexsort((uniform(values), largest_first))].tolist():
+            lacking = {name: share * len(prompts) - counts[name] for name, share in SHARES.items()}
             short = [split for split in SHARES if counts[split] < ROWS_A_SPLIT]
-            split_of[value] = short[0] if short else max(SHARES, key=lambda split: lacking[split])
+            split_of[value] = short[0] if short else max(lacking, key=lambda name: lacking[name])
             counts[split_of[value]] += sizes[value]
         return [split_of[value] for value in component.tolist()]
 
@@ -348,10 +319,6 @@ def _texts(name: str, rows: Sequence[Mapping[str, Any]]) -> tuple[dict[str, str]
                     f" {value!r}."
                 )
     return tuple({key: str(value) for key, value in row.items()} for row in rows)
-
-
-def _sha256(rows: Sequence[Mapping[str, str]]) -> str:
-    return hashlib.sha256(json.dumps([sorted(row.items()) for row in rows]).encode()).hexdigest()
 
 
 def _lengths(tokenizer: Any) -> Callable[[str], int]:

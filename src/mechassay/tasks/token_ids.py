@@ -1,14 +1,12 @@
 """Token ids of a file as text, and whether they are of this tokenizer.
 
-An id means nothing without the tokenizer it was made with, and any tokenizer has some token of most
-ids. An id is read as the text that it adds to its prompt. A file is refused where
+An id is read as the text that it adds to its prompt. A file is refused where
 
 - the tokenizer has no such id, or would not read the text as that id;
 - some ids are words with a space before them and some are not: those that continue prompts are
   mostly of one kind, and a foreign tokenizer mixes them.
 
-That does not find every foreign file, so what the first row's ids are read as is a note of the
-pairs.
+That does not find every foreign file, so what the first row's ids are read as is a note.
 """
 
 from __future__ import annotations
@@ -76,6 +74,7 @@ class TokenIds:
         return right, wrong
 
     def _check_kind(self, row: PairRow, token: int, text: str) -> None:
+        """Refuse a word with a space before it where another has none."""
         spaced = text[:1].isspace()
         said = f"row {row.place}: {token} is {text!r}"
         self._first.setdefault(spaced, said)
@@ -88,6 +87,5 @@ class TokenIds:
 
 
 def _listed(texts: Sequence[str]) -> str:
-    return ", ".join(map(repr, texts[:3])) + (
-        f" and {len(texts) - 3} more" if len(texts) > 3 else ""
-    )
+    more = f" and {len(texts) - 3} more" if len(texts) > 3 else ""
+    return ", ".join(map(repr, texts[:3])) + more

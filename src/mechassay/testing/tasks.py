@@ -89,19 +89,14 @@ def check_prompt(prompt: Prompt, id: str) -> None:
 
 
 def check_pairs(task: Task, split: str, examples: list[Example]) -> None:
-    """Without a tokenizer, pairs are the examples that have the counterfactual,
-    and what is left out is counted.
-    """
+    """Without a tokenizer, pairs are the examples with the counterfactual; others are counted."""
     for kind in task.counterfactuals:
         there = [example.pair(kind) for example in examples if kind in example.counterfactuals]
         if not there:
             continue
-        pairs = task.pairs(
-            split,
-            limit=len(there),
-            counterfactual=kind,
-            private_seed=PRIVATE_SEED if split == "private" else None,
-        )
+        private = PRIVATE_SEED if split == "private" else None
+        n = len(there)
+        pairs = task.pairs(split, limit=n, counterfactual=kind, private_seed=private)
         assert content_hash(pairs) == content_hash(there)
         assert sum(pairs.dropped.values()) <= len(examples) - len(there)
         for pair in pairs:
@@ -110,21 +105,14 @@ def check_pairs(task: Task, split: str, examples: list[Example]) -> None:
 
 
 def _examples(task: Task, split: str, limit: int, seed: int = 0) -> list[Example]:
-    wanted = min(limit, task.sizes[split])
-    return task.examples(
-        split,
-        limit=wanted,
-        seed=seed,
-        private_seed=PRIVATE_SEED + seed if split == "private" else None,
-    )
+    wanted, private = min(limit, task.sizes[split]), PRIVATE_SEED + seed
+    private_seed = private if split == "private" else None
+    return task.examples(split, limit=wanted, seed=seed, private_seed=private_seed)
 
 
 def _texts(examples: list[Example]) -> set[str]:
-    return {
-        prompt.text
-        for example in examples
-        for prompt in (example.prompt, *example.counterfactuals.values())
-    }
+    prompts = ((example.prompt, *example.counterfactuals.values()) for example in examples)
+    return {prompt.text for each in prompts for prompt in each}
 
 
 def _generators() -> tuple[Any, ...]:

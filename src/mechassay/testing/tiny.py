@@ -11,7 +11,6 @@ import json
 import re
 import warnings
 from dataclasses import dataclass
-from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
@@ -23,27 +22,17 @@ from tokenizers.pre_tokenizers import Whitespace
 
 from mechassay.models.model import Model, make_model
 from mechassay.pairs import Batch
+from mechassay.tasks.words import word_lists
 
 VOCABULARY = 97
 FAMILIES = [
-    "gpt2",
-    "gpt2_scaled",
-    "neox",
-    "neox_seq",
-    "llama",
-    "llama31",
-    "mistral",
-    "qwen2",
-    "qwen3",
-    "gemma2",
-    "gemma3",
+    *("gpt2", "gpt2_scaled", "neox", "neox_seq", "llama", "llama31"),
+    *("mistral", "qwen2", "qwen3", "gemma2", "gemma3"),
 ]
 
 
 def configs() -> dict[str, Any]:
-    """The configuration of every model by its name:
-    those in `FAMILIES`, and GPT-2 small's shape.
-    """
+    """The configuration of every model of `FAMILIES`, and of GPT-2 small's shape, by name."""
     kinds: Any = transformers
     # Special tokens inside the vocabulary: transformers would warn about its own defaults.
     special: dict[str, Any] = {"bos_token_id": 0, "eos_token_id": 0, "pad_token_id": None}
@@ -110,20 +99,15 @@ def configs() -> dict[str, Any]:
 def build(
     name: str, dtype: torch.dtype = torch.float32, seed: int = 0
 ) -> transformers.PreTrainedModel:
-    """The Hugging Face model `name` with random weights, frozen,
-    with the attention of its own modelling file.
-    """
+    """The Hugging Face model `name` with random weights, frozen, with its own file's attention."""
     return _random(configs()[name], name, dtype, seed)
 
 
 def _random(config: Any, name: str, dtype: torch.dtype, seed: int) -> transformers.PreTrainedModel:
     with warnings.catch_warnings(), torch.random.fork_rng(devices=[]):
         warnings.simplefilter("ignore")
-        model = (
-            transformers.AutoModelForCausalLM.from_config(config, attn_implementation="eager")
-            .eval()
-            .to(dtype)
-        )
+        maker = transformers.AutoModelForCausalLM
+        model = maker.from_config(config, attn_implementation="eager").eval().to(dtype)
     generator = torch.Generator().manual_seed(seed)
     with torch.no_grad():
         for path, parameter in model.named_parameters():
@@ -139,9 +123,7 @@ def _centre(name: str, path: str, parameter: torch.Tensor) -> float:
 
 
 def quiet_model(kind: type, config: Any) -> Any:
-    """A model from a config, without transformers' remarks about
-    special tokens beyond a tiny vocabulary.
-    """
+    """A model from a config, without transformers' remarks about a tiny vocabulary."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         return kind(config).eval()
@@ -180,8 +162,7 @@ def token_pairs(n_pairs: int = 3, seed: int = 0) -> Batch:
 def write_attn_only(
     folder: Path, *, n_layers: int = 3, n_heads: int = 4, d_head: int = 8, seed: int = 0
 ) -> dict[str, torch.Tensor]:
-    """Write an attention-only checkpoint as Neel Nanda's are:
-    config.json and model_final.pth, without `b_U` and with buffers.
+    """Write an attention-only checkpoint as Neel Nanda's are: without `b_U` and with buffers.
 
     Returns:
         Its weights, without the buffers.
@@ -240,26 +221,13 @@ def write_attn_only(
 def with_words(
     seed: int = 0,
 ) -> tuple[transformers.PreTrainedModel, transformers.PreTrainedTokenizerFast]:
-    """A tiny Llama whose tokenizer knows every word of the IOI task,
-    so that text pairs run on it.
-    """
-    words = json.loads(
-        files("mechassay.tasks").joinpath("data/ioi.json").read_text(encoding="utf-8")
-    )
-    texts = [text for split in words.values() for group in split.values() for text in group]
-    found = sorted(
-        {
-            word
-            for text in texts
-            for word in re.findall(r"\w+|[^\w\s]+", re.sub(r"\{\w+\}", " ", text))
-        }
-        - {"[UNK]"}
-    )
-    tokenizer = Tokenizer(
-        WordLevel(
-            {word: number for number, word in enumerate(["[UNK]", *found])}, unk_token="[UNK]"
-        )
-    )
+    """A tiny Llama whose tokenizer knows every word of the IOI task: text pairs run on it."""
+    lists = word_lists("ioi").values()
+    texts = (text for split in lists for group in split.values() for text in group)
+    pieces = re.findall(r"\w+|[^\w\s]+", re.sub(r"\{\w+\}", " ", "\n".join(texts)))
+    words = ["[UNK]", *sorted({*pieces} - {"[UNK]"})]
+    ids = {word: number for number, word in enumerate(words)}
+    tokenizer = Tokenizer(WordLevel(ids, unk_token="[UNK]"))
     tokenizer.pre_tokenizer = Whitespace()  # pyright: ignore[reportAttributeAccessIssue]
     config = transformers.LlamaConfig(
         vocab_size=tokenizer.get_vocab_size(),

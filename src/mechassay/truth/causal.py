@@ -1,5 +1,4 @@
-"""What a trained ground-truth model is to compute:
-a causal model of its task, and the circuit that is to compute it.
+"""What a trained ground-truth model is to compute: a causal model of its task, and its circuit.
 
 A causal model is a few variables, each at home in one head or MLP of a transformer. Its answer is
 known for two prompts x and x' and any one variable taken from x' (an interchange intervention,
@@ -12,14 +11,10 @@ Geiger et al. 2021):
     fraction         share = how many letters are x   ->  answer = share
     greater than     digit = the digit of the prompt  ->  answers = the larger digits
 
-Where the answer is not defined, as for a duplicate that is none of the prompt's own names, no
-intervention is made. The last variable of each is the answer itself, at home in what writes to the
-logits.
-
-Two kinds of edges may be of the circuit or not; which, is left to training, and verified.
-`constant_edges` may carry something that is the same in every prompt: queries and keys of a head
-that looks one position back, the query of a last word that is always the same. No counterfactual
-shows them; zeros and means may. `free_edges` may carry anything.
+Where the answer is not defined no intervention is made. The last variable of each is the answer
+itself, at home in what writes to the logits. Training decides which of two kinds of edges are of
+the circuit, and `verify` finds out: `constant_edges` may carry what is the same in every prompt,
+which no counterfactual shows; `free_edges` may carry anything.
 """
 
 from __future__ import annotations
@@ -67,8 +62,8 @@ class Causal(ABC):
 
     @abstractmethod
     def answers(self, own: Tokens, other: Tokens, variable: str | None) -> Right:
-        """The right answers to the prompts `own` if one variable has its value in `other`;
-        none where undefined.
+        """The right answers to `own` if one variable has its value in `other`; none where
+        undefined.
 
         Args:
             variable: a key of `nodes`, or None: no intervention.
@@ -84,9 +79,7 @@ class Causal(ABC):
 
 
 class CausalPreviousToken(Causal):
-    """A head looks one position back, another looks for the mark
-    and copies what the first wrote there.
-    """
+    """A head looks one position back, another looks for the mark and copies what is there."""
 
     task = PreviousToken()
     nodes: ClassVar[dict[str, str]] = {"previous": "a0.h1", "answer": "a1.h2"}
@@ -101,56 +94,36 @@ class CausalPreviousToken(Causal):
 
 
 class CausalInduction(Causal):
-    """A head looks one position back, another looks for the last word
-    in what the first wrote and copies the word there.
-    """
+    """A head looks one position back, another finds the last word and copies what followed."""
 
     task = Induction()
     nodes: ClassVar[dict[str, str]] = {"previous": "a0.h3", "answer": "a1.h0"}
-    edges = (
-        "input->a0.h3<v>",
-        "a0.h3->a1.h0<k>",
-        "input->a1.h0<q>",
-        "input->a1.h0<v>",
-        "a1.h0->logits",
-    )
+    edges = ("input->a0.h3<v>", "a0.h3->a1.h0<k>", "input->a1.h0<q>", "input->a1.h0<v>")
+    edges += ("a1.h0->logits",)
     constant_edges = ("input->a0.h3<q>", "input->a0.h3<k>")
 
     def answers(self, own: Tokens, other: Tokens, variable: str | None) -> Right:
         words = other if variable == "answer" else own
         previous = own if variable is None else other
         matches = previous[:, :-2] == words[:, -1:]
-        return self.one_of(
-            np.where(matches.any(axis=1), _take(words[:, 1:], matches.argmax(axis=1)), 0)
-        )
+        followed = np.take_along_axis(words[:, 1:], matches.argmax(axis=1)[:, None], axis=1)[:, 0]
+        return self.one_of(np.where(matches.any(axis=1), followed, 0))
 
 
 class CausalIOI(Causal):
-    """A head finds what is repeated, another brings that name to the end,
-    a third attends to the names but it.
+    """A head finds what is repeated, another brings it to the end, a third attends to other names.
 
-    How the first one finds it is left to training: by matching words with earlier words, as the
-    compiled model's does, or from the end, as the last name of the prompt, which it always is. The
-    second way needs no query that depends on the prompt, and no key of the second head:
-    `free_edges`.
+    How the first one finds it is left to training: by matching words with earlier words, or from
+    the end, as the last name of the prompt. The second way needs no query that depends on the
+    prompt, and no key of the second head: `free_edges`.
     """
 
     task = CompiledIOI()
     n_layers: ClassVar[int] = 3
-    nodes: ClassVar[dict[str, str]] = {
-        "duplicate": "a0.h2",
-        "inhibited": "a1.h3",
-        "answer": "a2.h1",
-    }
-    edges = (
-        "input->a0.h2<k>",
-        "input->a0.h2<v>",
-        "a0.h2->a1.h3<v>",
-        "a1.h3->a2.h1<q>",
-        "input->a2.h1<k>",
-        "input->a2.h1<v>",
-        "a2.h1->logits",
-    )
+    nodes: ClassVar[dict[str, str]] = {"duplicate": "a0.h2", "inhibited": "a1.h3"}
+    nodes["answer"] = "a2.h1"
+    edges = ("input->a0.h2<k>", "input->a0.h2<v>", "a0.h2->a1.h3<v>", "a1.h3->a2.h1<q>")
+    edges += ("input->a2.h1<k>", "input->a2.h1<v>", "a2.h1->logits")
     constant_edges = ("input->a1.h3<q>", "input->a1.h3<k>", "input->a2.h1<q>")
     free_edges = ("input->a0.h2<q>",)
 
@@ -175,9 +148,7 @@ class CausalFraction(Causal):
 
     def answers(self, own: Tokens, other: Tokens, variable: str | None) -> Right:
         words = own if variable is None else other
-        return (words == self.token(LETTERS[0])).sum(axis=1)[:, None] == 1 + np.arange(
-            len(self.task.words)
-        )
+        return self.one_of((words == self.token(LETTERS[0])).sum(axis=1))
 
 
 class CausalLarger(Causal):
@@ -192,10 +163,6 @@ class CausalLarger(Causal):
         words = own if variable is None else other
         digit = np.where(words <= len(self.task.words), words, 0).max(axis=1) - 1
         return np.arange(len(self.task.words)) > digit[:, None]
-
-
-def _take(tokens: Tokens, places: Int[np.ndarray, "prompts"]) -> Int[np.ndarray, "prompts"]:
-    return np.take_along_axis(tokens, places[:, None], axis=1)[:, 0]
 
 
 CAUSAL = Registry(

@@ -1,29 +1,21 @@
 """Transformers whose weights are written down, not trained, so that their circuit is known.
 
-A model is a plain `GPT2LMHeadModel`. Its residual stream has 64 coordinates. Two hold the ballast,
-a constant, and the other 62 a sum of features on 61 orthonormal directions, the cosines of the
-discrete cosine transform: every weight matrix is dense, no feature is a coordinate, and none has a
-mean that LayerNorm would remove.
-
-    position   one-hot, for the ten positions of a prompt: with the ballast, the learned positions,
-               which belong to no node of the graph
-    token      one-hot: the embedding
-    ...        what the heads of the circuit write, one-hot over the words
-    junk       what the distractors write
+A model is a plain `GPT2LMHeadModel` with a residual stream of 64 coordinates. Two hold the ballast,
+a constant, and the others a sum of features on 61 orthonormal directions, the cosines of the
+discrete cosine transform: every weight matrix is dense, and no feature has a mean that LayerNorm
+would remove. Features are one-hot positions and tokens, what the heads of the circuit write
+(one-hot over the words), and junk, what the distractors write.
 
 A head of the circuit is a few ones in W_Q, W_K, W_V and W_O: `Reads` says which features its query,
-key and value take to which of its 16 coordinates. Where the query and the key agree the attention
-score is about `GAP` above that of any other position. The unembedding reads the feature `out`
-alone. Where all prompts end in the same word, it is that word's embedding, not a bias, that makes
-the last position ask its question.
+key and value take. Where the query and the key agree the attention score is about `GAP` above that
+of any other position. The unembedding reads the feature `out` alone. Where all prompts end in the
+same word, its embedding makes the last position ask its question.
 
-Distractors: all other heads and all MLPs have random weights, read all features, junk included, and
-write junk, about a unit vector each. Nothing on the circuit reads junk, so that they are active and
-without effect, but for the norms: a LayerNorm divides by the length of the whole stream. Its gain
-is BALLAST / sqrt(64), and 0 at the ballast, so that it is the identity up to |features|^2 / (2
-BALLAST^2), less than a thousandth. That is the only way in which an edge outside the circuit has an
-effect, beside what attention leaks at a score that is `GAP` lower; `mechassay.truth.verify`
-measures it.
+All other heads and all MLPs are distractors: random weights that read all features and write junk,
+about a unit vector each. Nothing on the circuit reads junk, so that they have no effect but through
+the norms: a LayerNorm's gain is BALLAST / sqrt(64), and 0 at the ballast, so that it is the
+identity up to |features|^2 / (2 BALLAST^2), less than a thousandth. That and what attention leaks
+at a score that is `GAP` lower are all that edges outside the circuit do.
 
 The idea of compiling weights is that of Tracr (Lindner et al. 2023); here the norms are real, the
 basis is rotated, and there are distractors. Weights are computed in fp64 from a seed and rounded
@@ -54,6 +46,8 @@ CONTEXT = 16
 BALLAST = 256.0
 GAP = 12.0
 LOGIT = 10.0
+# Scale of what distractors write, for a length of about 1 whatever there is of junk.
+UNIT = 0.2
 
 Matrix = Float[np.ndarray, "_ features"]
 
@@ -68,20 +62,18 @@ class Space:
             self.at[name] = slice(begin, begin + size)
             begin += size
         self.at["junk"] = slice(begin, N_FEATURES)
+        self.spread = np.sqrt(N_FEATURES - begin)
 
     def read(self, name: str, begin: int = 0, end: int | None = None) -> Matrix:
-        """A matrix that reads the features `name`, or those from `begin` to `end` of them:
-        one row each.
-        """
+        """A matrix that reads the features `name`, or some of them: one row each."""
         return np.eye(N_FEATURES)[self.at[name]][begin:end]
 
 
 @dataclass(frozen=True, eq=False)
 class Reads:
-    """A head of the circuit: what its query, key and value read,
-    a row for each coordinate, and where it writes.
+    """A head of the circuit: what its query, key and value read, and where it writes.
 
-    Missing rows are zeros. `bias` is added to the query.
+    A row for each coordinate; missing rows are zeros. `bias` is added to the query.
     """
 
     q: Matrix
@@ -121,14 +113,11 @@ class Blueprint:
         return self.edges if ablation == "counterfactual" else self.edges + self.constant_edges
 
 
-# --- the models
-# --------------------------------------------------------------------------------------
+# The models
 
 
 def previous_token() -> Blueprint:
-    """a0.h2 writes the previous word;
-    at the question a1.h1 attends to the mark and copies the word before it.
-    """
+    """a0.h2 writes the previous word; at the question a1.h1 copies the word before the mark."""
     task = PreviousToken()
     n = len(task.words)
     space = Space({"token": len(task.vocabulary), "previous": n, "out": n})
@@ -148,9 +137,7 @@ def previous_token() -> Blueprint:
 
 
 def induction() -> Blueprint:
-    """a0.h1 writes the previous word; a1.h3 looks for the position whose previous word is its own,
-    and copies the word there.
-    """
+    """a0.h1 writes the previous word; a1.h3 looks for its own word there, and copies it."""
     task = Induction()
     n = len(task.words)
     space = Space({"token": len(task.vocabulary), "previous": n, "out": n})
@@ -163,19 +150,16 @@ def induction() -> Blueprint:
             (1, 3): Reads(q=GAP * words, k=space.read("previous"), v=words, writes="out"),
         },
         edges=(
-            "input->a0.h1<v>",
-            "a0.h1->a1.h3<k>",
-            "input->a1.h3<q>",
-            "input->a1.h3<v>",
-            "a1.h3->logits",
+            *("input->a0.h1<v>", "a0.h1->a1.h3<k>", "input->a1.h3<q>"),
+            *("input->a1.h3<v>", "a1.h3->logits"),
         ),
         seed=1,
     )
 
 
 def ioi() -> Blueprint:
-    """a0.h3 finds an earlier occurrence of its name; a1.h0 brings that name to the end;
-    a2.h2 attends to the names but that one.
+    """a0.h3 finds an earlier occurrence of its name; a1.h0 brings that name to the end; a2.h2
+    attends to the names but that one.
 
     Scores of a0.h3: 2 GAP for an earlier occurrence, 0 for its own position (same name, same
     position), and GAP for the first word, which is no name, so that a word that is not repeated
@@ -210,15 +194,9 @@ def ioi() -> Blueprint:
             ),
         },
         edges=(
-            "input->a0.h3<q>",
-            "input->a0.h3<k>",
-            "input->a0.h3<v>",
-            "a0.h3->a1.h0<k>",
-            "a0.h3->a1.h0<v>",
-            "a1.h0->a2.h2<q>",
-            "input->a2.h2<k>",
-            "input->a2.h2<v>",
-            "a2.h2->logits",
+            *("input->a0.h3<q>", "input->a0.h3<k>", "input->a0.h3<v>"),
+            *("a0.h3->a1.h0<k>", "a0.h3->a1.h0<v>", "a1.h0->a2.h2<q>"),
+            *("input->a2.h2<k>", "input->a2.h2<v>", "a2.h2->logits"),
         ),
         constant_edges=("input->a1.h0<q>", "input->a2.h2<q>"),
         seed=2,
@@ -226,9 +204,7 @@ def ioi() -> Blueprint:
 
 
 def _previous(space: Space, writes: str, n_words: int) -> Reads:
-    """The head that attends to the position before,
-    from the learned positions alone, and copies its word.
-    """
+    """The head that attends to the position before, by position alone, and copies its word."""
     return Reads(
         q=GAP * space.read("position", 1),
         k=space.read("position", 0, -1),
@@ -244,8 +220,7 @@ BLUEPRINTS = {
 }
 
 
-# --- weights
-# -----------------------------------------------------------------------------------------
+# Weights
 
 
 def compile_model(blueprint: Blueprint) -> GPT2LMHeadModel:
@@ -277,9 +252,7 @@ def compile_model(blueprint: Blueprint) -> GPT2LMHeadModel:
 
 
 def directions() -> Float[np.ndarray, "features width"]:
-    """The directions of the features in the stream:
-    orthonormal, orthogonal to the ones, and 0 at the ballast.
-    """
+    """The features' directions in the stream: orthonormal, without mean, and 0 at the ballast."""
     n = N_FEATURES + 1
     cosines: Any = dct(np.eye(n), norm="ortho", axis=0)
     return np.pad(cosines[1:], ((0, 0), (N_BALLAST, 0)))
@@ -331,9 +304,7 @@ def weights(blueprint: Blueprint) -> dict[str, torch.Tensor]:
 
 @dataclass(frozen=True, eq=False)
 class _HeadFeatures:
-    """A layer's heads in features: rows of `reads` and `bias` are all queries,
-    then keys, then values.
-    """
+    """A layer's heads in features: rows of `reads` and `bias` are queries, keys, then values."""
 
     reads: Float[np.ndarray, "rows features"]
     bias: Float[np.ndarray, "rows"]
@@ -346,14 +317,12 @@ def _attention(blueprint: Blueprint, layer: int, rng: np.random.Generator) -> _H
     writes = np.zeros((N_HEADS, D_HEAD, N_FEATURES))
     for head in range(N_HEADS):
         # Drawn for every head, so that distractors do not depend on which heads are the circuit's.
-        noise, junk = (
-            rng.standard_normal((3, D_HEAD, N_FEATURES)),
-            rng.standard_normal((D_HEAD, N_FEATURES)),
-        )
+        noise = rng.standard_normal((3, D_HEAD, N_FEATURES))
+        junk = rng.standard_normal((D_HEAD, N_FEATURES))
         made = blueprint.heads.get((layer, head))
         if made is None:
             reads[:, head] = noise * np.array([0.8, 0.8, 0.5])[:, None, None]
-            writes[head, :, space.at["junk"]] = _unit(junk[:, space.at["junk"]])
+            writes[head, :, space.at["junk"]] = UNIT * junk[:, space.at["junk"]] / space.spread
             continue
         # Hugging Face divides scores by sqrt(d_head).
         scale = np.sqrt(D_HEAD)
@@ -361,25 +330,15 @@ def _attention(blueprint: Blueprint, layer: int, rng: np.random.Generator) -> _H
             reads[slot, head, : len(rows)] = rows
         bias[0, head, : len(made.bias)] = scale * np.array(made.bias)
         writes[head, : len(made.v), space.at[made.writes]] = np.eye(len(made.v))
-    return _HeadFeatures(
-        reads.reshape(-1, N_FEATURES), bias.reshape(-1), writes.reshape(-1, N_FEATURES)
-    )
+    flat = (reads.reshape(-1, N_FEATURES), bias.reshape(-1), writes.reshape(-1, N_FEATURES))
+    return _HeadFeatures(*flat)
 
 
 def _random_mlp(
     space: Space, rng: np.random.Generator
 ) -> tuple[Matrix, Float[np.ndarray, "hidden"], Matrix]:
-    up, bias, down = (
-        0.6 * rng.standard_normal((D_MLP, N_FEATURES)),
-        0.3 * rng.standard_normal(D_MLP),
-        np.zeros((D_MLP, N_FEATURES)),
-    )
-    down[:, space.at["junk"]] = _unit(rng.standard_normal((D_MLP, N_FEATURES))[:, space.at["junk"]])
+    up, bias = 0.6 * rng.standard_normal((D_MLP, N_FEATURES)), 0.3 * rng.standard_normal(D_MLP)
+    down = np.zeros((D_MLP, N_FEATURES))
+    junk = rng.standard_normal((D_MLP, N_FEATURES))[:, space.at["junk"]]
+    down[:, space.at["junk"]] = UNIT * junk / space.spread
     return up, bias, down
-
-
-def _unit(junk: Matrix) -> Matrix:
-    """Scaled so that what is written has a length of about 1,
-    however many directions of junk there are.
-    """
-    return 0.2 * junk / np.sqrt(junk.shape[1])

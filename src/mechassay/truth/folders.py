@@ -31,17 +31,14 @@ FILE = "truth.json"
 
 
 def word_tokenizer(vocabulary: Sequence[str], context: int) -> PreTrainedTokenizerFast:
-    """A tokenizer that knows these words, one token each, separated by spaces;
-    ids are their places.
-    """
+    """A tokenizer that knows these words, one token each, separated by spaces; ids are places."""
     from tokenizers import Tokenizer
     from tokenizers.models import WordLevel
     from tokenizers.pre_tokenizers import Whitespace
     from transformers import PreTrainedTokenizerFast
 
-    tokenizer: Any = Tokenizer(
-        WordLevel({word: number for number, word in enumerate(vocabulary)}, unk_token=UNKNOWN)
-    )
+    ids = {word: number for number, word in enumerate(vocabulary)}
+    tokenizer: Any = Tokenizer(WordLevel(ids, unk_token=UNKNOWN))
     tokenizer.pre_tokenizer = Whitespace()
     return PreTrainedTokenizerFast(
         tokenizer_object=tokenizer, unk_token=UNKNOWN, model_max_length=context
@@ -52,13 +49,10 @@ def write_model(model: PreTrainedModel, vocabulary: Sequence[str], folder: Path)
     """Write a model and a tokenizer of its words as a folder that loads like any model."""
     model.save_pretrained(folder)
     word_tokenizer(vocabulary, int(model.config.max_position_embeddings)).save_pretrained(folder)
-    # What depends on the version of transformers that writes says nothing about the model, and is
-    # left out.
+    # What depends on the version of transformers says nothing about the model.
     _rewrite(folder / "config.json", {"transformers_version": None})
-    _rewrite(
-        folder / "tokenizer_config.json",
-        {"backend": None, "tokenizer_class": "PreTrainedTokenizerFast"},
-    )
+    fixed = {"backend": None, "tokenizer_class": "PreTrainedTokenizerFast"}
+    _rewrite(folder / "tokenizer_config.json", fixed)
     (folder / "generation_config.json").unlink(missing_ok=True)
     (folder / "model.safetensors").chmod(0o644)
 

@@ -1,9 +1,6 @@
-"""Ground-truth models that come with the package:
-a model, its task, and its circuit for each ablation.
+"""Ground-truth models that come with the package: a model, its task, and its circuits.
 
 A folder under `data` holds a model like any other and truth.json (`mechassay.truth.folders`).
-`tools/truth_models.py` writes those of compiled models, `mechassay truth train` those of trained
-ones.
 """
 
 from __future__ import annotations
@@ -46,16 +43,15 @@ TRUTHS = Registry(
 
 @dataclass(frozen=True)
 class Verified:
-    """What truth.json says about one ablation.
+    """What truth.json says about one ablation; the last three are missing in older versions.
 
     Attributes:
-        circuit: the edges that have an effect. smallest_inside, largest_outside: the extremes of
-        the edges' largest effects, in the circuit and out of it.
-        together: the largest effect of all edges outside at once. shares, shares_in_pair: of each
-        edge of the circuit, in the order of `circuit.names()`, the share of pairs in
-            which it exceeds the largest effect outside in any pair, and in the same pair.
-
-    The last three are NaN and empty for a truth.json of an older version.
+        circuit: the edges that have an effect.
+        smallest_inside, largest_outside: the extremes of the edges' largest effects, in it and out
+            of it.
+        together: the largest effect of all edges outside at once.
+        shares, shares_in_pair: of each edge, in the order of `circuit.names()`, the share of pairs
+            in which it exceeds the largest effect outside in any pair, and in the same pair.
     """
 
     circuit: Circuit
@@ -67,9 +63,7 @@ class Verified:
 
     @property
     def margin(self) -> float:
-        """How many times the least effect inside the circuit exceeds the greatest outside;
-        see `ratio`.
-        """
+        """How many times the least effect inside exceeds the greatest outside; see `ratio`."""
         return ratio(self.smallest_inside, self.largest_outside)
 
     @property
@@ -144,11 +138,8 @@ def load_truth(
         BadFile: its files are damaged.
         GraphMismatch: its circuit was verified on another graph than the model's.
     """
-    folder = (
-        Path(name)
-        if isinstance(name, Path) or (Path(name) / FILE).is_file()
-        else truth_folder(name)
-    )
+    given = isinstance(name, Path) or (Path(name) / FILE).is_file()
+    folder = Path(name) if given else truth_folder(str(name))
     record = _read(folder / FILE)
     model = load_model(str(folder), dtype=dtype, device=device)
     try:
@@ -163,18 +154,10 @@ def load_truth(
         one_of("task of a ground truth", record["task"], tasks)
         if not record["ablations"]:
             raise BadFile(f"{folder / FILE}: no ablation has a circuit.")
-        found = {
-            ablation: _verified(model.graph, row) for ablation, row in record["ablations"].items()
-        }
-        return Truth(
-            folder.name,
-            model,
-            tasks[record["task"]],
-            found,
-            record["split"],
-            int(record["seed"]),
-            int(record["n_pairs"]),
-        )
+        rows: Mapping[str, Any] = record["ablations"]
+        verified = {ablation: _verified(model.graph, row) for ablation, row in rows.items()}
+        about = (record["split"], int(record["seed"]), int(record["n_pairs"]))
+        return Truth(folder.name, model, tasks[record["task"]], verified, *about)
     except (KeyError, TypeError, AttributeError, ValueError) as error:
         raise BadFile(
             f"{folder / FILE}: not a ground truth: {type(error).__name__} {error}."
@@ -186,12 +169,9 @@ def _verified(graph: Graph, row: Mapping[str, Any]) -> Verified:
     shares, in_pair = (tuple(map(float, row.get(key, ()))) for key in ("shares", "shares_in_pair"))
     if any(len(each) not in (0, len(circuit)) for each in (shares, in_pair)):
         raise ValueError(f"{len(circuit)} edges, but {len(shares)} and {len(in_pair)} shares")
-    extremes = (
-        float(row["smallest_inside"]),
-        float(row["largest_outside"]),
-        float(row.get("together", math.nan)),
-    )
-    return Verified(circuit, *extremes, shares, in_pair)
+    inside, outside = float(row["smallest_inside"]), float(row["largest_outside"])
+    together = float(row.get("together", math.nan))
+    return Verified(circuit, inside, outside, together, shares, in_pair)
 
 
 def _read(path: Path) -> Any:

@@ -1,5 +1,4 @@
-"""The tasks that the ground-truth models do: copying, induction,
-which of two names is not repeated, counting, comparing.
+"""The tasks of ground-truth models: copying, induction, an unrepeated name, counting, comparing.
 
     truth-previous-token   oak elm # ash yew ... =     -> elm: the word before the mark
     truth-induction        : oak elm ash yew ... oak   -> elm: what followed the word before
@@ -8,12 +7,9 @@ which of two names is not repeated, counting, comparing.
     truth-greater-than     then so . 6 and , . so and to  -> 7, 8 or 9: a digit that is larger
 
 Every prompt has ten words (`LENGTH`), each one token, and a counterfactual prompt is another prompt
-of the same task with another answer: other words at other places, so that whatever a part of the
-model computes from the words differs for some pair. What is the same in all prompts (the last word
-of two of the tasks) differs in none.
-
-Prompts belong to splits by the hash of their text. The splits share no prompt, but they share their
-words: the models know no others.
+of the same task with another answer, so that whatever a part of the model computes from the words
+differs for some pair. Prompts belong to splits by the hash of their text. The splits share no
+prompt, but they share their words: the models know no others.
 """
 
 from __future__ import annotations
@@ -64,12 +60,9 @@ class CompiledTask(Task):
 
     @abstractmethod
     def draw(self, rng: np.random.Generator) -> tuple[Prompt, tuple[str, ...]]:
-        """A random prompt, and the foils that it brings itself (none:
-        the counterfactual's answer).
-        """
+        """A random prompt, and the foils that it brings (none: the counterfactual's answer)."""
 
     def template(self, tags: Mapping[str, str]) -> str | None:
-        """All prompts are built alike, though fillers and places are drawn."""
         return self.name
 
     def generate(self, split: str, seed: int, tokenizer: Any = None) -> Iterator[Example]:
@@ -89,14 +82,10 @@ class CompiledTask(Task):
             other, _ = self.draw_from(split, rng)
             if other.answers == prompt.answers:
                 continue
+            id, old = f"{self.name}-{split}-{len(seen)}", 0
             seen.add(prompt.text)
-            number, old = len(seen) - 1, 0
-            yield Example(
-                f"{self.name}-{split}-{number}",
-                prompt,
-                {self.default_counterfactual: other},
-                foils=foils or None,
-            )
+            others = {self.default_counterfactual: other}
+            yield Example(id, prompt, others, foils=foils or None)
 
     def draw_from(self, split: str, rng: np.random.Generator) -> tuple[Prompt, tuple[str, ...]]:
         """A random prompt of a split, and its own foils.
@@ -131,15 +120,9 @@ class PreviousToken(CompiledTask):
     def draw(self, rng: np.random.Generator) -> tuple[Prompt, tuple[str, ...]]:
         drawn = _words(self.words, LENGTH - 2, rng)
         place = int(rng.integers(1, LENGTH - 1))
-        return (
-            _prompt(
-                [*drawn[:place], "#", *drawn[place:], "="],
-                [drawn[place - 1]],
-                self.words,
-                {"answer": place - 1, "mark": place},
-            ),
-            (),
-        )
+        text = [*drawn[:place], "#", *drawn[place:], "="]
+        places = {"answer": place - 1, "mark": place}
+        return _prompt(text, [drawn[place - 1]], self.words, places), ()
 
 
 @dataclass(frozen=True)
@@ -160,9 +143,7 @@ class Induction(CompiledTask):
 
 @dataclass(frozen=True)
 class CompiledIOI(CompiledTask):
-    """Two names in either order and one of them again, fillers between them:
-    the name that is not repeated.
-    """
+    """Two names in either order and one of them again, among fillers: the one not repeated."""
 
     name: ClassVar[str] = "truth-ioi"
     words: ClassVar[tuple[str, ...]] = NAMES
@@ -171,25 +152,18 @@ class CompiledIOI(CompiledTask):
     def draw(self, rng: np.random.Generator) -> tuple[Prompt, tuple[str, ...]]:
         first, second = _words(self.words, 2, rng)
         repeated, single = (first, second) if rng.integers(2) else (second, first)
-        text = [
-            "then",
-            *(FILLERS[number] for number in rng.integers(len(FILLERS), size=LENGTH - 2)),
-            "to",
-        ]
+        text = _fillers(rng)
         one, two, again = sorted((1 + rng.choice(LENGTH - 2, size=3, replace=False)).tolist())
         text[one], text[two], text[again] = first, second, repeated
-        spans = {
-            "indirect_object": text.index(single),
-            "subject": text.index(repeated),
-            "subject_2": again,
-        }
+        spans = {"indirect_object": text.index(single), "subject": text.index(repeated)}
+        spans["subject_2"] = again
         return _prompt(text, [single], self.words, spans), (f" {repeated}",)
 
 
 @dataclass(frozen=True)
 class Fraction(CompiledTask):
-    """Eight letters and the question: how many eighths of them are x, from one to seven
-    (all and none are too few prompts to split).
+    """Eight letters: how many eighths of them are x, from one to seven (others are too few
+    prompts).
     """
 
     name: ClassVar[str] = "truth-fraction"
@@ -198,9 +172,8 @@ class Fraction(CompiledTask):
 
     def draw(self, rng: np.random.Generator) -> tuple[Prompt, tuple[str, ...]]:
         count = int(rng.integers(1, len(COUNTS) + 1))
-        letters = [LETTERS[0]] * count + [
-            LETTERS[number] for number in rng.integers(1, len(LETTERS), size=LENGTH - 2 - count)
-        ]
+        others = rng.integers(1, len(LETTERS), size=LENGTH - 2 - count)
+        letters = [LETTERS[0]] * count + [LETTERS[number] for number in others]
         shuffled = [letters[place] for place in rng.permutation(LENGTH - 2).tolist()]
         return _prompt([":", *shuffled, "="], [COUNTS[count - 1]], self.words, {}), ()
 
@@ -215,11 +188,7 @@ class Larger(CompiledTask):
 
     def draw(self, rng: np.random.Generator) -> tuple[Prompt, tuple[str, ...]]:
         digit, place = int(rng.integers(len(DIGITS) - 1)), int(rng.integers(1, LENGTH - 1))
-        text = [
-            "then",
-            *(FILLERS[number] for number in rng.integers(len(FILLERS), size=LENGTH - 2)),
-            "to",
-        ]
+        text = _fillers(rng)
         text[place] = DIGITS[digit]
         foils = tuple(f" {word}" for word in DIGITS[: digit + 1])
         return _prompt(text, DIGITS[digit + 1 :], self.words, {"digit": place}), foils
@@ -229,16 +198,16 @@ def _words(words: tuple[str, ...], count: int, rng: np.random.Generator) -> list
     return [words[number] for number in rng.choice(len(words), size=count, replace=False).tolist()]
 
 
+def _fillers(rng: np.random.Generator) -> list[str]:
+    """The words of a prompt before others take their places."""
+    drawn = (FILLERS[number] for number in rng.integers(len(FILLERS), size=LENGTH - 2))
+    return ["then", *drawn, "to"]
+
+
 def _prompt(
     text: list[str], answers: Sequence[str], choices: tuple[str, ...], places: Mapping[str, int]
 ) -> Prompt:
     begins = np.cumsum([0] + [len(word) + 1 for word in text]).tolist()
-    spans = {
-        name: (begins[place], begins[place] + len(text[place])) for name, place in places.items()
-    }
-    return Prompt(
-        " ".join(text),
-        tuple(f" {answer}" for answer in answers),
-        tuple(f" {word}" for word in choices),
-        spans,
-    )
+    spans = {name: (begins[n], begins[n] + len(text[n])) for name, n in places.items()}
+    said, offered = (tuple(f" {word}" for word in words) for words in (answers, choices))
+    return Prompt(" ".join(text), said, offered, spans)

@@ -220,8 +220,8 @@ def trainable(decoder: Decoder) -> list[Tensor]:
 def make_truth(
     causal: Causal, training: Training, folder: Path, *, limit: int = 500, progress: Progress = BAR
 ) -> tuple[Float[Tensor, "steps"], dict[str, Verification]]:
-    """Train a model, verify its circuit by intervention,
-    and write both as a folder that `load_truth` reads.
+    """Train a model, verify its circuit by intervention, and write a folder that `load_truth`
+    reads.
 
     Args:
         folder: gets the model, and truth.json with the circuits of those ablations for which they
@@ -306,9 +306,7 @@ class Prompts:
         self.homes = [self.graph.writer(name) for name in causal.nodes.values()]
 
     def loss(self, decoder: Decoder, size: int, step: int) -> Float[Tensor, ""]:
-        """The mean squared error of logits over a step's interventions,
-        which its number and the seed determine.
-        """
+        """The mean squared error of logits over a step's interventions; number and seed decide."""
         rng = np.random.default_rng([self.seed, step])
         sizes = np.diff(
             [0, *np.rint(np.cumsum([share for _, share in CARRIED]) * size).astype(int).tolist()]
@@ -348,9 +346,7 @@ class Prompts:
     def _interchanges(
         self, own: Tokens, other: Tokens, rng: np.random.Generator
     ) -> tuple[Right, Int[np.ndarray, "prompts"]]:
-        """Right answers, and the number of the variable whose value is the other prompt's:
-        -1 for none.
-        """
+        """Right answers, and which variable has the other prompt's value: -1 for none."""
         right, home = self.causal.answers(own, other, None), NONE.repeat(len(own))
         # One more than there are variables: in that share nothing is interchanged.
         wanted = rng.integers(len(self.homes) + 1, size=len(own))

@@ -2,25 +2,21 @@
 
     effect[u, v] = |m(full circuit) - m(full circuit without (u, v))|, of each pair
 
-Each edge of the graph is ablated alone, and its largest effect counts, not the mean: an edge that
-matters in few prompts is part of the mechanism, and effects of two signs do not cancel. An edge
-that is left out carries the ablation's value, and truth differs between ablations: what is the same
-in every prompt is invisible to counterfactuals. Learned positions belong to no node and are
-invisible to all. A claim holds if
+Each edge is ablated alone, and its largest effect counts, not the mean: an edge that matters in few
+prompts is part of the mechanism. Truth differs between ablations: what is the same in every prompt
+is invisible to counterfactuals. Learned positions belong to no node. A claim holds if
 
     found    it is the edges above the widest gap: the largest ratio of neighbours among the sorted
              largest effects, where those below `FLOOR` of the largest count as the floor
     margin   the smallest largest effect of a claimed edge is `MARGIN` times that of any other edge
-             or more
     joint    and so of `together`, the largest effect of ablating all other edges at once: of two
              edges that do the same work, each enough, neither has an effect alone
     shares   in a share of `LEAST_SHARE` of the pairs or more, each claimed edge has a larger effect
              than any other edge has in any pair
 
-Maxima grow with the pairs, and a small sample can miss the few that show a rare edge: a margin is
-one of so many pairs. Shares leave no room for that luck: an edge at 1/4 shows nothing in 40 pairs
-once in 100,000 samples, and more pairs can only raise what it has to exceed. InterpBench (Gupta et
-al. 2024) derives its ground truth from how its models were trained and does not intervene on edges.
+Maxima grow with the pairs, and a small sample can miss the few that show a rare edge; shares leave
+no room for that luck. InterpBench (Gupta et al. 2024) derives its ground truth from how its models
+were trained and does not intervene on edges.
 """
 
 from __future__ import annotations
@@ -101,16 +97,12 @@ class Verification:
 
     @property
     def shares(self) -> Float[Tensor, "writers readers"]:
-        """Of each edge, the share of pairs in which its effect exceeds `largest_outside`;
-        NaN without one.
-        """
+        """Of each edge, the share of pairs in which its effect exceeds `largest_outside`."""
         return self._share_above(torch.tensor(self.largest_outside, dtype=torch.float64))
 
     @property
     def shares_in_pair(self) -> Float[Tensor, "writers readers"]:
-        """Of each edge, the share of pairs in which its effect exceeds all effects
-        of edges outside in that same pair.
-        """
+        """Of each edge, the share of pairs in which its effect exceeds those of edges outside."""
         outside = self.by_pair[:, self.claimed.graph.legal & ~self.claimed.edges]
         return self._share_above(
             outside.amax(dim=1)[:, None, None] if outside.shape[1] else torch.tensor(float("nan"))
@@ -133,9 +125,7 @@ class Verification:
 
     @property
     def holds(self) -> bool:
-        """Whether the claim is what is found, alone and together above the rest by `MARGIN`,
-        in enough of the pairs.
-        """
+        """Whether the claim is found, above the rest by `MARGIN`, in enough of the pairs."""
         clear = self.margin >= MARGIN and self.joint_margin >= MARGIN
         return clear and self.least_share >= LEAST_SHARE and self.found == self.claimed
 
@@ -158,8 +148,7 @@ def verify(
     data: Sequence[Pair] | Batch | None = None,
     progress: Progress = BAR,
 ) -> Verification:
-    """Ablate every edge of the graph alone in every pair,
-    and compare the effects with a claimed circuit.
+    """Ablate every edge alone in every pair, and compare the effects with a claimed circuit.
 
     One run an edge and pair: for tiny models.
 
@@ -196,9 +185,7 @@ def effects_by_pair(
     *,
     progress: Progress = BAR,
 ) -> Float[Tensor, "pairs writers readers"]:
-    """The absolute effect of ablating each edge alone in each pair, in fp64;
-    NaN where the graph has no edge.
-    """
+    """The absolute effect of ablating each edge alone in each pair, in fp64; NaN if no edge."""
     full = Circuit.full(model.graph)
     baseline = evaluate(model, full, batch, objective, progress=progress)
     edges = model.graph.legal.nonzero()
@@ -211,8 +198,7 @@ def effects_by_pair(
 
 
 def above_the_gap(graph: Graph, effects: Float[Tensor, "writers readers"]) -> Circuit:
-    """The edges above the largest ratio between neighbouring effects;
-    none if no edge has an effect.
+    """The edges above the largest ratio between neighbouring effects, of those with an effect.
 
     Raises:
         BadUsage: an effect is negative, infinite or NaN.

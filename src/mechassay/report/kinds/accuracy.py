@@ -1,10 +1,9 @@
 """Accuracy of models on tasks, as tables and figures.
 
 The first table has a task in each row and, for each model, greedy and ranked-choice accuracy of the
-original prompts (MIB, tables 1 and 11). Then each task has its own table and figure, with the
-original and every kind of counterfactual (MIB, tables 12 and 13). Chance is that of ranked choice.
-Where a record has MIB's own scoring, that is a column "mib-2025" beside the two; figures leave it
-out. Brackets hold 95 % intervals over groups of examples.
+original prompts (MIB, tables 1 and 11). Then each task has its own table and figure, with every
+kind of counterfactual (MIB, tables 12 and 13). Chance is that of ranked choice. MIB's own scoring,
+where a record has it, is a column "mib-2025". Brackets hold 95 % intervals over groups.
 """
 
 from __future__ import annotations
@@ -20,7 +19,13 @@ from mechassay.records import Failure, Record
 from mechassay.report import page
 from mechassay.report.figures import GREY, INK, MARKERS, PALETTE, SETTINGS, svg
 from mechassay.report.page import Section, Terms
-from mechassay.report.sections import all_numbers, measured, values_section, warnings_notice
+from mechassay.report.sections import (
+    all_numbers,
+    measured,
+    run_section,
+    values_section,
+    warnings_notice,
+)
 from mechassay.report.tables import NOTHING, Table
 from mechassay.report.text import CHANCE_DECIMALS, chance_text
 from mechassay.tasks.paper import OWN
@@ -58,24 +63,18 @@ def title(records: Sequence[Record], failures: Sequence[Failure] = ()) -> str:
 def tables(records: Sequence[Record], failures: Sequence[Failure] = ()) -> list[Table]:
     """All tasks first, then one for each task."""
     models = list(dict.fromkeys(record.model.name for record in records))
-    tasks = _tasks(records)
-    scores = _scores(records)
-    by_model = {
-        name: {record.model.name: record for record in group} for name, group in tasks.items()
-    }
+    scores, tasks = _scores(records), _tasks(records)
+    by_model = {name: {r.model.name: r for r in group} for name, group in tasks.items()}
     overall = [(name, *_cells(of, models, ORIGINAL, scores)) for name, of in by_model.items()]
-    overall += [
-        (each.cell.get("task", ""), f"{each.cell.get('model', '')} failed: {each.message}")
-        for each in failures
-    ]
-    found = [Table.of("Original prompts", _columns("task", models, scores), overall)]
+    for failure in failures:
+        model, task = (failure.cell.get(role, "") for role in ("model", "task"))
+        overall.append((task, f"{model} failed: {failure.message}"))
+    made = [Table.of("Original prompts", _columns("task", models, scores), overall)]
     for name, group in tasks.items():
-        rows = [
-            (short(kind), *_cells(by_model[name], models, kind, scores))
-            for kind in _kinds(group[0])
-        ]
-        found.append(Table.of(name, _columns("prompts", models, scores), rows))
-    return found if overall else []
+        kinds, of = _kinds(group[0]), by_model[name]
+        rows = [(short(kind), *_cells(of, models, kind, scores)) for kind in kinds]
+        made.append(Table.of(name, _columns("prompts", models, scores), rows))
+    return made if overall else []
 
 
 def sections(
@@ -83,32 +82,29 @@ def sections(
 ) -> list[Section]:
     """A section for all tasks and one for each, with its figure."""
     overall, *each = tables(records, failures) or [None]
-    figures = [
-        page.Figure(svg(draw_accuracy(group))) if _kinds(group[0]) else None
-        for group in _tasks(records).values()
+    groups = zip(each, _tasks(records).values(), strict=True)
+    shown = [
+        Section(
+            table.title,
+            (page.Figure(svg(draw_accuracy(group))), table) if _kinds(group[0]) else (table,),
+        )
+        for table, group in groups
+        if table
     ]
-    facts = [_facts(record) for record in records]
-    run = Table.of(
-        "", tuple(facts[0]) if facts else (), [tuple(f.values()) for f in facts], words=True
-    )
     return [
         Section("", tuple(warnings_notice(records))),
         *([Section(overall.title, (overall,))] if overall else []),
-        *(
-            Section(table.title, (*([figure] if figure else []), table))
-            for table, figure in zip(each, figures, strict=True)
-            if table
-        ),
+        *shown,
         Section("How to read this", (Terms(READING),)),
-        *([Section("What was run on what", (run,))] if facts else []),
+        *run_section([_facts(record) for record in records]),
         *values_section(records),
         *all_numbers(records),
     ]
 
 
 def draw_accuracy(records: Sequence[Record]) -> Figure:
-    """Accuracy of one task's prompts: a row for each kind,
-    greedy filled and ranked choice hollow, chance as a dotted line.
+    """Accuracy of one task's prompts: a row a kind, greedy filled, ranked choice hollow, chance
+    dotted.
     """
     kinds = _kinds(records[0])
     with rc_context(SETTINGS):
@@ -133,34 +129,26 @@ def draw_accuracy(records: Sequence[Record]) -> Figure:
         axes.grid(axis="x", color=GREY, alpha=0.25, linewidth=0.7)
         for text in [axes.xaxis.label, *axes.get_xticklabels(), *axes.get_yticklabels()]:
             text.set_color(INK)
-        figure.legend(
-            loc="outside upper center",
-            ncols=2 * len(records) + 1,
-            frameon=False,
-            labelcolor=INK,
-            fontsize=9,
-        )
+        place: dict[str, Any] = {"loc": "outside upper center", "ncols": 2 * len(records) + 1}
+        figure.legend(**place, frameon=False, labelcolor=INK, fontsize=9)
     return figure
 
 
 def _draw_line(
     axes: Any, record: Record, kinds: Sequence[str], name: str, offset: float, number: int
 ) -> None:
-    found = [(row + offset, record.measure(f"{name}@{kind}")) for row, kind in enumerate(kinds)]
-    there = [(row, each) for row, each in found if each is not None and math.isfinite(each.value)]
-    if not there:
+    measures = [(row + offset, record.measure(f"{name}@{kind}")) for row, kind in enumerate(kinds)]
+    defined = [(row, m) for row, m in measures if m is not None and math.isfinite(m.value)]
+    if not defined:
         return
-    rows, values = [row for row, _ in there], [each.value for _, each in there]
     # Rounding may put an end a hair inside the value.
-    errors = [
-        [max(0.0, each.value - each.low) for _, each in there],
-        [max(0.0, each.high - each.value) for _, each in there],
-    ]
+    below = [max(0.0, m.value - m.low) for _, m in defined]
+    above = [max(0.0, m.high - m.value) for _, m in defined]
     colour = PALETTE[number % len(PALETTE)]
     axes.errorbar(
-        values,
-        rows,
-        xerr=errors,
+        [m.value for _, m in defined],
+        [row for row, _ in defined],
+        xerr=[below, above],
         fmt=MARKERS[number % len(MARKERS)],
         color=colour,
         markerfacecolor=colour if name == "greedy" else "none",
@@ -176,47 +164,33 @@ def short(kind: str) -> str:
 
 
 def _tasks(records: Sequence[Record]) -> dict[str, list[Record]]:
-    found: dict[str, list[Record]] = {}
+    groups: dict[str, list[Record]] = {}
+    usual = dict.fromkeys(("n_choices", "variable", "digit", "digits"))
     for record in records:
-        changed = [
-            f"{key}={record.task.args[key]}"
-            for key in ("n_choices", "variable", "digit", "digits")
-            if record.task.args.get(key)
-        ]
-        words = record.task.args.get("words", OWN)
-        changed += [f"words={words}"] if words != OWN else []
-        changed += [
-            f"labels={labels}"
-            for labels in [record.task.args.get("labels", "strict")]
-            if labels != "strict"
-        ]
+        args = record.task.args
+        changed = [f"{key}={args[key]}" for key in usual if args.get(key)]
+        for key, own in (("words", OWN), ("labels", "strict")):
+            changed += [f"{key}={args[key]}"] if args.get(key, own) != own else []
         name = record.task.name + (f" ({', '.join(changed)})" if changed else "")
-        found.setdefault(name, []).append(record)
-    return found
+        groups.setdefault(name, []).append(record)
+    return groups
 
 
 def _kinds(record: Record) -> list[str]:
     """Kinds of prompts of which at least one has a right answer."""
-    return [
-        each.name.removeprefix("greedy@")
-        for each in record.measures
-        if each.name.startswith("greedy@") and each.n
-    ]
+    greedy = (m for m in record.measures if m.name.startswith("greedy@") and m.n)
+    return [m.name.removeprefix("greedy@") for m in greedy]
 
 
 def _scores(records: Sequence[Record]) -> dict[str, str]:
     """The scores that some record has, with their titles."""
-    lax = any(record.measure(f"{MIB}@{ORIGINAL}") is not None for record in records)
-    return {**SCORES, **({MIB: MIB} if lax else {})}
+    has_mib = any(record.measure(f"{MIB}@{ORIGINAL}") is not None for record in records)
+    return {**SCORES, MIB: MIB} if has_mib else SCORES
 
 
 def _columns(first: str, models: Sequence[str], scores: dict[str, str]) -> tuple[str, ...]:
-    return (
-        first,
-        *(f"{model}: {name}" for model in models for name in scores.values()),
-        "chance",
-        "n",
-    )
+    names = (f"{model}: {name}" for model in models for name in scores.values())
+    return (first, *names, "chance", "n")
 
 
 def _cells(

@@ -1,10 +1,9 @@
 """Adversarial evaluation: how far circuits are from the model on every pair of prompts.
 
-From top to bottom: controls that fail, if any; what was found, a sentence a circuit; the controls;
-all circuits in one table; then for each circuit its histogram (figures 1 to 6 of Uit de Bos and
-Garriga-Alonso 2024, with the empty circuit beside it), the table of its distribution (their tables
-3 and 7, with intervals and bounds), its worst pairs (tables 4 to 6), the fields whose labels are
-worse (tested), heat maps of two fields (figures 7 to 10); how to read it; what was run.
+From top to bottom: failing controls; what was found, a sentence a circuit; controls; all circuits
+in one table; for each circuit its histogram (figures 1 to 6 of Uit de Bos and Garriga-Alonso 2024),
+its distribution (their tables 3 and 7), its worst pairs (tables 4 to 6), the fields whose labels
+are worse (tested), heat maps of two fields (figures 7 to 10); how to read it; what was run.
 """
 
 from __future__ import annotations
@@ -12,7 +11,7 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Mapping, Sequence
-from itertools import zip_longest
+from itertools import cycle, zip_longest
 from typing import Any
 
 from markupsafe import Markup, escape
@@ -137,23 +136,14 @@ def sections(
     if not records:
         return [Section("", (Text("There are no results.", "verdict"), *failures_text(failures)))]
     split = template_table(records)
-    said = " ".join(filter(None, (about(records[0]), template_text(records))))
+    said = Text(" ".join(filter(None, (about(records[0]), template_text(records)))), "soft")
     shown = [checks_table(records), overview_table(records), *([split] if split else [])]
+    verdicts = [Text(verdict(record), "verdict", f"{record.method.name}:") for record in records]
+    looks = zip(records, cycle(PALETTE), strict=False)
     return [
-        Section(
-            "",
-            (
-                *broken_notice(records),
-                *(Text(verdict(record), "verdict", f"{record.method.name}:") for record in records),
-                *failures_text(failures),
-                Text(said, "soft"),
-            ),
-        ),
+        Section("", (*broken_notice(records), *verdicts, *failures_text(failures), said)),
         *(Section(table.title, (table,)) for table in shown),
-        *(
-            _circuit(record, PALETTE[number % len(PALETTE)])
-            for number, record in enumerate(records)
-        ),
+        *(_circuit(record, colour) for record, colour in looks),
         Section("How to read this", (Terms(READING),)),
         *facts_section(records),
         *all_numbers(records),
@@ -178,8 +168,8 @@ def about(record: Record) -> str:
 
 
 def verdict(record: Record) -> str:
-    """One sentence: the mean, the 99th percentile with its bound,
-    the worst pair, and the empty circuit beside them.
+    """One sentence: the mean, the 99th percentile with its bound, the worst pair, the empty
+    circuit.
     """
     rows, empty = summary(record), summary(record, EMPTY)
     n, population = record.n, record.task.args["population"]
@@ -195,25 +185,18 @@ def verdict(record: Record) -> str:
         said = "" if population else f" ({known})"
         text += f", 99th percentile {nats(high['value'])}{said}"
     text += f"; the worst of {n:,} is {nats(worst['value'])}"
-    text += (
-        f", {worst['z']:.1f} standard deviations above the mean"
-        if _has_z(rows) and math.isfinite(worst["z"])
-        else ""
-    )
+    if _has_z(rows) and math.isfinite(worst["z"]):
+        text += f", {worst['z']:.1f} standard deviations above the mean"
     text += f". Without any circuit the mean is {nats(empty['mean']['value'])}"
-    return (
-        f"{text}, and on {share(record.value('worse than empty'))} of the pairs the circuit is"
-        " the further one from the model."
-    )
+    worse = share(record.value("worse than empty"))
+    return f"{text}, and on {worse} of the pairs the circuit is the further one from the model."
 
 
 # Tables
 
 
 def overview_table(records: Sequence[Record], *, short: bool = False) -> Table:
-    """All circuits in one table, the empty and the random ones below them;
-    `short` fits a console.
-    """
+    """All circuits in one table, controls below them; `short` fits a console."""
     left_out = ("std", "min", "25%", "75%", *(("50%", "95%", "99.99%") if short else ()))
     names = [name for name in summary(records[0]) if name not in left_out]
     worse = "worse\nthan\nempty" if short else "worse than empty"
@@ -223,19 +206,11 @@ def overview_table(records: Sequence[Record], *, short: bool = False) -> Table:
         found = summary(record, of)
         return [nats(found[name]["value"]) for name in names]
 
-    rows = [
-        Row(
-            (
-                shown,
-                f"{record.method.args['edges']:,}",
-                f"{record.method.args['live edges']:,}",
-                *numbers(record),
-                share(record.value("worse than empty")),
-            ),
-            "method",
-        )
-        for shown, record in zip(short_names(circuits) if short else circuits, records, strict=True)
-    ]
+    rows: list[Row] = []
+    for shown, record in zip(short_names(circuits) if short else circuits, records, strict=True):
+        edges, live = (f"{record.method.args[name]:,}" for name in ("edges", "live edges"))
+        part = share(record.value("worse than empty"))
+        rows.append(Row((shown, edges, live, *numbers(record), part), "method"))
     rows.append(Row(("empty circuit", "0", "0", *numbers(records[0], EMPTY), NOTHING), "control"))
     for of, called in RANDOM.items():
         drawn = {int(plain_number(_random(r)[of]["edges"])): r for r in records}
@@ -254,19 +229,15 @@ def _random(record: Record) -> dict[str, dict[str, Any]]:
 
 
 def short_names(names: Sequence[str]) -> list[str]:
-    """Names without file endings and without their middle where they are long;
-    different names stay different.
+    """Names without file endings, and without their middle where they are long.
 
-    Those that are alike then are shown from where they begin to differ, and numbered if that does
-    not help.
+    Different names stay different: those that are alike are shown from where they begin to differ,
+    and numbered if that does not help.
     """
     shown = [_without_middle(FILE_ENDING.sub("", name)) for name in names]
     for alike in _same(shown, names):
-        begin = next(
-            i
-            for i, letters in enumerate(zip_longest(*(names[place] for place in alike)))
-            if len(set(letters)) > 1
-        )
+        letters = enumerate(zip_longest(*(names[place] for place in alike)))
+        begin = next(i for i, some in letters if len(set(some)) > 1)
         for place in alike:
             shown[place] = _without_middle(f"…{names[place][begin:]}")
     for alike in _same(shown, names):
@@ -315,9 +286,8 @@ def exceedance_table(record: Record) -> Table:
         above, value, low, high, bound = (
             plain_number(row[key]) for key in ("above", "value", "low", "high", "bound")
         )
-        interval = (
-            f" [{share(low)}, {share(high)}]" if math.isfinite(low) and math.isfinite(high) else ""
-        )
+        has_interval = math.isfinite(low) and math.isfinite(high)
+        interval = f" [{share(low)}, {share(high)}]" if has_interval else ""
         most = "exact" if population else NOTHING if math.isnan(bound) else share(bound)
         beside = share(plain_number(empty[row["above"]]))
         rows.append((f"{above:g} nats", f"{share(value)}{interval}", most, beside))
@@ -390,28 +360,17 @@ def _cases(record: Record, name: str, cases: Sequence[Mapping[str, Any]]) -> Tab
     for row in record.table("tokens").rows():
         token = (str(row["text"]), plain_number(row["logit"]))
         tokens.setdefault((row["clean"], row["corrupted"], row["of"]), []).append(token)
-    rows = [
-        Row(
-            (
-                *(
-                    marked(case[f"{side} prompt"], parts.get((side, case[side]), {}))
-                    for side in sides
-                ),
-                nats(case["value"]),
-                nats(case["empty"]),
-                *(
-                    _tokens(tokens.get((case["clean"], case["corrupted"], of), []))
-                    for of in ("model", "circuit")
-                ),
-            ),
-            "" if case["agrees"] else "failure",
-        )
-        for case in cases
-    ]
-    caption = (
-        "The most likely next tokens with their logits. Parts of the prompts are marked; point at"
-        " one for its name."
-    )
+    rows: list[Row] = []
+    for case in cases:
+        prompts = [
+            marked(case[f"{side} prompt"], parts.get((side, case[side]), {})) for side in sides
+        ]
+        pair, both = (case["clean"], case["corrupted"]), ("model", "circuit")
+        said = [_tokens(tokens.get((*pair, of), [])) for of in both]
+        cells = (*prompts, nats(case["value"]), nats(case["empty"]), *said)
+        rows.append(Row(cells, "" if case["agrees"] else "failure"))
+    marks = "Parts of the prompts are marked; point at one for its name."
+    caption = f"The most likely next tokens with their logits. {marks}"
     return Table(name, tuple(columns), tuple(rows), caption)
 
 
@@ -421,9 +380,7 @@ def _tokens(found: Sequence[tuple[str, float]]) -> Markup:
 
 
 def marked(text: str, parts: Mapping[str, tuple[int, int]]) -> Markup:
-    """A prompt with its parts marked; parts at the same place share a mark,
-    parts inside others have none of their own.
-    """
+    """A prompt with its parts marked; parts at one place share a mark, inner parts have none."""
     names: dict[tuple[int, int], list[str]] = {}
     for name, span in parts.items():
         names.setdefault(span, []).append(name)
@@ -442,9 +399,7 @@ def marked(text: str, parts: Mapping[str, tuple[int, int]]) -> Markup:
 
 
 def _has_z(rows: Mapping[str, Numbers]) -> bool:
-    """Whether differences in standard deviations mean something:
-    the deviation is more than rounding.
-    """
+    """Whether the deviation is more than rounding."""
     return rows["std"]["value"] >= ROUNDING
 
 

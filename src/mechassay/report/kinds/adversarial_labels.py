@@ -56,40 +56,23 @@ def worse_labels_text(record: Record) -> str:
     names = [row["field"] for row in record.table("fields").rows()]
     groups = sorted(groups_of(record), key=lambda group: names.index(group.name))
     if not groups:
-        return (
-            "No part of the prompts has labels to compare: too few prompts, or too many different"
-            " labels."
-        )
+        why = "too few prompts, or too many different labels"
+        return f"No part of the prompts has labels to compare: {why}."
     labels = [label for group in groups for label in group.labels]
     worse = [label for label in labels if label["worse"]]
     small = sum(label["p"] <= ALPHA and not label["worse"] for label in labels)
-    least = (
-        f"the least effect worth reporting ({share(_least(record))} of the empty circuit's 99th"
-        " percentile)"
-    )
+    least = share(float(str(record.task.args["least_effect"])))
+    least = f"the least effect worth reporting ({least} of the empty circuit's 99th percentile)"
+    has = "has" if small == 1 else "have"
     alone = _alone(groups)
     if not worse:
-        below = (
-            f" {small} {'has' if small == 1 else 'have'} p ≤ {ALPHA}, by less than {least}."
-            if small
-            else ""
-        )
-        return (
-            f"No label of any of {len(groups)} fields is found to be worse than the rest of its"
-            f" strata.{below}{alone}"
-        )
+        below = f" {small} {has} p ≤ {ALPHA}, by less than {least}." if small else ""
+        said = f"No label of any of {len(groups)} fields is found to be worse than the rest"
+        return f"{said} of its strata.{below}{alone}"
     listed = "; ".join(map(_worse_label, worse[:SHOWN_LABELS]))
     more = f"; and {len(worse) - SHOWN_LABELS} more" if len(worse) > SHOWN_LABELS else ""
-    below = (
-        f" {small} more {'has' if small == 1 else 'have'} p ≤ {ALPHA}, but by less than {least}."
-        if small
-        else ""
-    )
+    below = f" {small} more {has} p ≤ {ALPHA}, but by less than {least}." if small else ""
     return f"Found to be worse than the rest of their strata: {listed}{more}.{below}{alone}"
-
-
-def _least(record: Record) -> float:
-    return float(str(record.task.args["least_effect"]))
 
 
 def _worse_label(label: Mapping[str, Any]) -> str:
@@ -103,21 +86,15 @@ def _worse_label(label: Mapping[str, Any]) -> str:
 
 def _alone(groups: Sequence[Group]) -> str:
     """How many prompts could not be compared, where a field has some."""
-    found: list[str] = []
+    told: list[str] = []
     for group in groups:
-        inputs, compared = (
-            sum(label[key] for label in group.labels) for key in ("inputs", "compared")
-        )
-        if inputs > compared:
-            found.append(
-                f"{group.name}: {inputs - compared:,} of {inputs:,} prompts in"
-                f" {group.strata - group.used} strata"
-            )
-    return (
-        f" Not compared, as no other label is in their stratum: {'; '.join(found)}."
-        if found
-        else ""
-    )
+        inputs = sum(label["inputs"] for label in group.labels)
+        left_out = inputs - sum(label["compared"] for label in group.labels)
+        if left_out:
+            strata = group.strata - group.used
+            told.append(f"{group.name}: {left_out:,} of {inputs:,} prompts in {strata} strata")
+    said = "Not compared, as no other label is in their stratum"
+    return f" {said}: {'; '.join(told)}." if told else ""
 
 
 def label_table(group: Group) -> Table:
@@ -142,18 +119,9 @@ def label_table(group: Group) -> Table:
         n = len(order) - SHOWN_LABELS
         said = f"{n} more labels, none with a smaller p; the record has them all."
         rows.append(Row(("", said), "more"))
-    heads = (
-        "prompts",
-        "99%",
-        "99% of the rest",
-        "more",
-        "of the empty circuit's",
-        "means differ by",
-        "99.9%",
-        "max",
-        "p, adjusted",
-    )
-    return Table.of(group.name, (group.name, *heads), rows)
+    heads = (group.name, "prompts", "99%", "99% of the rest", "more", "of the empty circuit's")
+    heads += ("means differ by", "99.9%", "max", "p, adjusted")
+    return Table.of(group.name, heads, rows)
 
 
 def _compared(label: Mapping[str, Any]) -> str:
@@ -163,6 +131,5 @@ def _compared(label: Mapping[str, Any]) -> str:
 
 
 def _mean_effect(label: Mapping[str, Any]) -> str:
-    return with_interval(
-        {key: plain_number(label[f"mean_{key}"]) for key in ("effect", "low", "high")}, "effect"
-    )
+    keys = ("effect", "low", "high")
+    return with_interval({key: plain_number(label[f"mean_{key}"]) for key in keys}, "effect")

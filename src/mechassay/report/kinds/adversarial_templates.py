@@ -1,6 +1,4 @@
-"""The table that splits a grid's pairs by template:
-same for both prompts, or different (`adversarial.split`).
-"""
+"""The table that splits a grid's pairs by template: the same for both prompts, or different."""
 
 from __future__ import annotations
 
@@ -9,20 +7,19 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from mechassay.records import Record
-from mechassay.report.nats import nats, plain_number
+from mechassay.report.nats import plain_number, with_interval
 from mechassay.report.tables import NOTHING, Table
 from mechassay.report.text import share
 
 STATISTICS = ("mean", "99%", "max")
+ENDS = ("value", "low", "high")
 EMPTY = "empty circuit"
 ROUNDED = 5e-4
 """A share below this is shown as none."""
 
 
 def template_table(records: Sequence[Record]) -> Table | None:
-    """Every circuit and the empty one, on pairs of the same and of different templates;
-    None where there is nothing to split.
-    """
+    """Every circuit and the empty one, on pairs of the same and of different templates, if any."""
     rows: list[tuple[str, ...]] = []
     for record in records:
         rows += [
@@ -63,7 +60,7 @@ def halves(record: Record) -> list[dict[Any, Any]]:
     for row in record.table("templates").rows():
         pairs = str(row["pairs"])
         half = found.setdefault(pairs, {"pairs": pairs, "n": row["n"]})
-        half[row["of"], row["statistic"]] = [row[key] for key in ("value", "low", "high")]
+        half[row["of"], row["statistic"]] = [row[key] for key in ENDS]
     return list(found.values())
 
 
@@ -73,12 +70,7 @@ def _row(name: str, half: Mapping[Any, Any], of: str, left: str) -> tuple[str, .
 
 
 def _cell(found: Sequence[Any]) -> str:
-    value, low, high = map(plain_number, found)
-    return (
-        nats(value)
-        if math.isnan(low) or math.isnan(high)
-        else f"{nats(value)} [{nats(low)}, {nats(high)}]"
-    )
+    return with_interval(dict(zip(ENDS, map(plain_number, found), strict=True)))
 
 
 def _percent(found: Sequence[Any]) -> str:
@@ -87,8 +79,5 @@ def _percent(found: Sequence[Any]) -> str:
         return NOTHING
     if abs(value) < ROUNDED:
         return "≈ 0"
-    return (
-        share(value)
-        if math.isnan(low) or math.isnan(high)
-        else f"{share(value)} [{share(low)}, {share(high)}]"
-    )
+    has_interval = not (math.isnan(low) or math.isnan(high))
+    return f"{share(value)} [{share(low)}, {share(high)}]" if has_interval else share(value)

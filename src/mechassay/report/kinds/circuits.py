@@ -1,11 +1,11 @@
-"""Methods that find circuits, on one task and model: faithfulness over circuit size, the areas,
-and a table with a row for every method, for every kind of random rankings, and for every cell that
-failed, and a column for every measure that the records have.
+"""Methods that find circuits: faithfulness over circuit size, the areas, and a table of all
+measures.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 from mechassay.records import Failure, Measure, Record
 from mechassay.report.figures import areas_figure, colours, faithfulness_figure
@@ -34,7 +34,7 @@ from mechassay.report.text import (
     labels,
     number,
     objective,
-    random_lines,
+    random_curves,
     setting_name,
     settings,
     share,
@@ -102,10 +102,8 @@ PROFILES = {
 
 def title(records: Sequence[Record], failures: Sequence[Failure] = ()) -> str:
     """What the page is called."""
-    models, tasks = (
-        {name for name in names if name}
-        for names in ((r.model.name for r in records), (r.task.name for r in records))
-    )
+    models = {record.model.name for record in records} - {""}
+    tasks = {record.task.name for record in records} - {""}
     of = f" of {models.pop()}" if len(models) == 1 else ""
     on = f" on {tasks.pop()}" if len(tasks) == 1 else ""
     return f"Faithfulness of circuits{of}{on}"
@@ -210,21 +208,16 @@ def results_table(records: Sequence[Record], failures: Sequence[Failure] = ()) -
 def _without_empty(table: Table) -> Table:
     """The table without columns in which no row has anything; messages need two."""
     whole = [row for row in table.rows if len(row.cells) == len(table.columns)]
-    shown = [
-        place
-        for place in range(len(table.columns))
-        if place == 0 or any(row.cells[place] for row in whole)
-    ]
+    n = len(table.columns)
+    shown = [place for place in range(n) if place == 0 or any(row.cells[place] for row in whole)]
     if len(shown) == 1:
-        shown.append(len(table.columns) - 1)
-    rows = (
-        Row(tuple(row.cells[place] for place in shown), row.kind, row.swatch)
-        if row in whole
-        else row
+        shown.append(n - 1)
+    rows = tuple(
+        replace(row, cells=tuple(row.cells[place] for place in shown)) if row in whole else row
         for row in table.rows
     )
     columns = tuple(table.columns[place] for place in shown)
-    return Table(table.title, columns, tuple(rows), table.caption if whole else "")
+    return Table(table.title, columns, rows, table.caption if whole else "")
 
 
 def _cells(record: Record, measures: Sequence[Measure], ranks: dict[str, str]) -> list[str]:
@@ -263,9 +256,7 @@ def _notes(record: Record) -> str:
 
 
 def _control_rows(group: Sequence[Record], measures: Sequence[Measure]) -> list[Row]:
-    """A row a kind of random rankings, if all records of a setting were compared with the same,
-    as they are in one run.
-    """
+    """A row a kind of random rankings, shared by the records that were compared with the same."""
     rows: dict[Row, None] = {}
     for record in group:
         for kind in control_kinds(record):
@@ -273,7 +264,7 @@ def _control_rows(group: Sequence[Record], measures: Sequence[Measure]) -> list[
             for name in (measure.name for measure in measures):
                 cells.append(measured(record.measure(name, f"control:{kind}")))
                 cells += [""] * (name in RANKED)
-            seeds = len(random_lines(record, kind))
+            seeds = len(random_curves(record, kind))
             about = f"mean of {seeds} seed{'s' * (seeds != 1)}" if seeds else ""
             row = (control_name(kind), *cells, f"{record.n:,}", "", "", about)
             rows[Row(row, "control")] = None
@@ -284,12 +275,10 @@ def _control_rows(group: Sequence[Record], measures: Sequence[Measure]) -> list[
 
 
 def _facets(record: Record) -> dict[str, str]:
-    seeds = {kind: list(random_lines(record, kind)) for kind in control_kinds(record)}
-    told = [
-        f"{control_name(kind)}, seeds {', '.join(map(str, numbers))}"
-        for kind, numbers in seeds.items()
-        if numbers
-    ]
+    told: list[str] = []
+    for kind in control_kinds(record):
+        if seeds := list(random_curves(record, kind)):
+            told.append(f"{control_name(kind)}, seeds {', '.join(map(str, seeds))}")
     return {
         "objective": objective(record),
         "profile": str(record.metric.args.get("profile", "")),
@@ -299,10 +288,8 @@ def _facets(record: Record) -> dict[str, str]:
 
 def _drawings(drawings: Sequence[object]) -> list[Section]:
     point = "Point at a line or a box for its name and scores."
-    blocks = [
-        Figure(svg, name, f"{about} {point}", "drawing")
-        for svg, name, about in map(parts, drawings)
-    ]
+    told = map(parts, drawings)
+    blocks = [Figure(svg, name, f"{about} {point}", "drawing") for svg, name, about in told]
     return [Section("Circuits", tuple(blocks))] if blocks else []
 
 

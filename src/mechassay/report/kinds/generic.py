@@ -37,18 +37,10 @@ def sections(
     records: Sequence[Record], failures: Sequence[Failure] = (), drawings: Sequence[object] = ()
 ) -> list[Section]:
     """Verdict, failing checks and warnings; measures, checks, tables; facts; values."""
-    checks = checks_table(records)
-    terms = meanings(records)
+    checks, terms = checks_table(records), meanings(records)
+    said = [Text(_verdict(records), "verdict"), *failures_text(failures)]
     return [
-        Section(
-            "",
-            (
-                *broken_notice(records),
-                Text(_verdict(records), "verdict"),
-                *failures_text(failures),
-                *warnings_notice(records),
-            ),
-        ),
+        Section("", (*broken_notice(records), *said, *warnings_notice(records))),
         Section("Measures", (measures_table(records, failures),)),
         *([Section("Controls", (checks,))] if checks.rows else []),
         *tables_section(records),

@@ -1,13 +1,10 @@
-"""Many methods on many tasks and models as tables: a row for each method,
-a column for each task.
+"""Many methods on many tasks and models as tables: a row for each method, a column for each task.
 
-Each measure has a table in which a cell is a method, in its row, on a task, in its column (Mueller
-et al. 2025, tables 2 and 14). Brackets hold intervals over examples; so do those of random
-rankings, of which the mean is shown. Ranks stand in tables of their own, as far as paired
+Each measure has a table (Mueller et al. 2025, tables 2 and 14). Brackets hold intervals over
+examples; of random rankings the mean is shown. Ranks stand in tables of their own, as far as paired
 differences are resolved (`ranks`). There is one set of tables for each model, its tasks side by
 side, and one for all ground truths, each on its own task; no table is wider than `MOST_COLUMNS`
-cells. A cell that failed or was skipped says so, with its reason below the tables, where cells of
-one task and model with one kind of reason stand together.
+cells. A cell that failed or was skipped says so, with its reason below the tables.
 """
 
 from __future__ import annotations
@@ -16,13 +13,14 @@ import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
+from itertools import chain
 from typing import Any
 
 from mechassay.circuits.curve import area_measure
 from mechassay.circuits.differences import AreaName, Differences
 from mechassay.records import Failure, Measure, Record
 from mechassay.report.kinds.circuits import header, reading, results
-from mechassay.report.page import Fold, Section, Text
+from mechassay.report.page import Block, Fold, Section, Text
 from mechassay.report.ranks import rank_text, ranked, resolved_text
 from mechassay.report.sections import (
     all_numbers,
@@ -66,17 +64,17 @@ READING = {
 
 
 @dataclass(frozen=True)
-class Column:
+class ModelTask:
     """A task on a model, as both were asked for."""
 
     model: str
     task: str
 
     @staticmethod
-    def of(row: Record | Failure) -> Column:
+    def of(row: Record | Failure) -> ModelTask:
         specs = {} if isinstance(row, Failure) else row.specs
         names = {role: spec.name for role, spec in specs.items()} | row.cell
-        return Column(names.get("model", ""), names.get("task", ""))
+        return ModelTask(names.get("model", ""), names.get("task", ""))
 
     @property
     def name(self) -> str:
@@ -88,32 +86,28 @@ class _Cells:
     """Records and failures by column and method."""
 
     def __init__(self, records: Sequence[Record], failures: Sequence[Failure]) -> None:
-        self.records = {(Column.of(record), _method(record)): record for record in records}
+        self.records = {(ModelTask.of(record), _method(record)): record for record in records}
         self.without = {
-            (Column.of(failure), failure.cell.get("method", "")): failure.status
+            (ModelTask.of(failure), failure.cell.get("method", "")): failure.status
             for failure in failures
         }
         places = [*self.records, *self.without]
         self.columns = list(dict.fromkeys(column for column, _ in places if column.model))
         self.methods = list(dict.fromkeys(method for _, method in places if method))
 
-    def groups(self) -> Iterator[tuple[str, list[Column]]]:
-        """Columns of one table and what they have in common:
-        each model's tasks, then all ground truths.
-        """
+    def groups(self) -> Iterator[tuple[str, list[ModelTask]]]:
+        """Columns of one table and what they share: each model's tasks, then all ground truths."""
         truths = set(truth_names())
-        found: dict[str, list[Column]] = {}
+        found: dict[str, list[ModelTask]] = {}
         for column in sorted(self.columns, key=lambda column: column.model in truths):
             found.setdefault(TRUTHS if column.model in truths else column.model, []).append(column)
         for name, columns in found.items():
-            n_parts = math.ceil(len(columns) / MOST_COLUMNS)
+            n, n_parts = len(columns), math.ceil(len(columns) / MOST_COLUMNS)
             for part in range(n_parts):
-                some = columns[
-                    part * len(columns) // n_parts : (part + 1) * len(columns) // n_parts
-                ]
+                some = columns[part * n // n_parts : (part + 1) * n // n_parts]
                 yield name if n_parts == 1 else f"{name} ({part + 1} of {n_parts})", some
 
-    def head(self, column: Column) -> Record | None:
+    def head(self, column: ModelTask) -> Record | None:
         """Any record of a column: what does not depend on the method."""
         return next(
             (record for (place, _), record in self.records.items() if place == column), None
@@ -122,89 +116,73 @@ class _Cells:
     def table(
         self,
         title: str,
-        columns: Sequence[Column],
+        columns: Sequence[ModelTask],
         text: Callable[[Record], str],
         control: str = "",
     ) -> Table:
-        """A table of one text a cell, for the methods asked for here,
-        and rows of random rankings' measure if that is named.
+        """A table of one text a cell, with rows of random rankings' `control` measure if one is
+        named.
         """
-        heads = [head for head in map(self.head, columns) if head is not None]
-        kinds = dict.fromkeys(
-            kind
-            for head in heads
-            for kind in control_kinds(head)
-            if head.measure(control, f"control:{kind}")
-        )
         rows = [
             Row((method, *(self._cell(column, method, text) for column in columns)))
             for method in self.methods
         ]
-        controls = [
-            Row(
-                (control_name(kind), *(self._control(c, control, kind) for c in columns)), "control"
-            )
-            for kind in kinds
-        ]
-        return self._titled(title, columns, [*_with_something(rows), *controls])
+        kinds: dict[str, None] = {}
+        for head in filter(None, map(self.head, columns)):
+            held = [k for k in control_kinds(head) if head.measure(control, f"control:{k}")]
+            kinds |= dict.fromkeys(held)
+        for kind in kinds:
+            numbers = (self._control(column, control, kind) for column in columns)
+            rows.append(Row((control_name(kind), *numbers), "control"))
+        return self._titled(title, columns, rows)
 
-    def _titled(self, title: str, columns: Sequence[Column], rows: Sequence[Row]) -> Table:
+    def _titled(self, title: str, columns: Sequence[ModelTask], rows: Sequence[Row]) -> Table:
+        """A table without methods that have nothing in any column."""
         truths = truth_names()
         names = [column.model if column.model in truths else column.task for column in columns]
-        return Table.of(title, ("method", *names), rows)
+        kept = [row for row in rows if row.kind or set(row.cells[1:]) != {NOTHING}]
+        return Table.of(title, ("method", *names), kept)
 
-    def _control(self, column: Column, name: str, kind: str) -> str:
+    def _control(self, column: ModelTask, name: str, kind: str) -> str:
         head = self.head(column)
         return (measured(head.measure(name, f"control:{kind}")) if head else "") or NOTHING
 
-    def ranks(self, title: str, columns: Sequence[Column], area: AreaName) -> Table:
-        """A table of the ranks that the methods of each column may have,
-        and how many differences are resolved.
+    def ranks(self, title: str, columns: Sequence[ModelTask], area: AreaName) -> Table:
+        """The ranks that the methods of each column may have, and how many differences are
+        resolved.
         """
-        texts: dict[tuple[Column, str], str] = {}
+        texts: dict[tuple[ModelTask, str], str] = {}
         last: list[str] = []
         for column in columns:
-            found = self.differences(column, area)
-            last.append(NOTHING if found is None else resolved_text(found))
-            if found is not None:
-                texts |= {
-                    (column, name): rank_text(rank)
-                    for name, rank in zip(found.names, found.ranks(), strict=True)
-                }
+            differences = self.differences(column, area)
+            last.append(NOTHING if differences is None else resolved_text(differences))
+            if differences is not None:
+                for name, rank in zip(differences.names, differences.ranks(), strict=True):
+                    texts[column, name] = rank_text(rank)
         rows = [
             Row((method, *(texts.get((column, method), NOTHING) for column in columns)))
             for method in self.methods
         ]
         counts = Row(("differences resolved", *last), "control")
-        return self._titled(title, columns, [*_with_something(rows), counts])
+        return self._titled(title, columns, [*rows, counts])
 
-    def differences(self, column: Column, area: AreaName) -> Differences | None:
+    def differences(self, column: ModelTask, area: AreaName) -> Differences | None:
         """Differences between the methods of a column; None where they cannot be compared."""
-        held = {
-            method: self.records[column, method]
-            for method in self.methods
-            if (column, method) in self.records
-        }
+        found = ((method, self.records.get((column, method))) for method in self.methods)
+        held = {method: record for method, record in found if record is not None}
         return ranked(list(held.values()), area, names=list(held))
 
-    def _cell(self, column: Column, method: str, text: Callable[[Record], str]) -> str:
+    def _cell(self, column: ModelTask, method: str, text: Callable[[Record], str]) -> str:
         record = self.records.get((column, method))
         return self.without.get((column, method), NOTHING) if record is None else text(record)
 
 
-def _with_something(rows: Sequence[Row]) -> list[Row]:
-    return [row for row in rows if set(row.cells[1:]) != {NOTHING}]
-
-
 def is_many(records: Sequence[Record], failures: Sequence[Failure]) -> bool:
     """Whether these are cells of several tasks or models, each method once on each."""
-    places = [(Column.of(record), _method(record)) for record in records]
-    columns = {column for column, _ in places} | set(map(Column.of, failures))
-    return (
-        len({column for column in columns if column.model})
-        > 1
-        == len(places) / max(1, len(set(places)))
-    )
+    places = [(ModelTask.of(record), _method(record)) for record in records]
+    columns = {column for column, _ in places} | set(map(ModelTask.of, failures))
+    several = len({column for column in columns if column.model}) > 1
+    return several and 0 < len(places) == len(set(places))
 
 
 def tables(records: Sequence[Record], failures: Sequence[Failure] = ()) -> list[Table]:
@@ -252,24 +230,15 @@ def sections(
 ) -> list[Section]:
     """The page: the tables, then figures and details of each task and model, folded."""
     groups = settings(records)
-    folds = [
-        Fold(
-            setting_name(group[0]),
-            tuple(
-                block
-                for section in (
-                    header([group], (), warnings_notice(group)),
-                    *results([group], ()),
-                )
-                for block in section.blocks
-            ),
-        )
-        for group in groups
-    ]
-    details = [Section("Each task and model", tuple(folds))] if groups else []
+    blocks: list[Block] = []
     if len(groups) > MANY_FIGURES:
         said = f"Figures of {len(groups)} tasks and models are left out: more than {MANY_FIGURES}."
-        details = [Section("Each task and model", (Text(said, "soft"),))]
+        blocks.append(Text(said, "soft"))
+    for group in groups if len(groups) <= MANY_FIGURES else ():
+        parts = [header([group], (), warnings_notice(group)), *results([group], ())]
+        inside = chain.from_iterable(section.blocks for section in parts)
+        blocks.append(Fold(setting_name(group[0]), tuple(inside)))
+    details = [Section("Each task and model", tuple(blocks))] if groups else []
     return [
         Section("", (*failures_text(failures),)),
         *(Section(table.title, (table,)) for table in tables(records, failures)),
@@ -281,18 +250,14 @@ def sections(
 
 
 def suite_differences(records: Sequence[Record]) -> list[dict[str, Any]]:
-    """Each pair of methods of each column as plain values, for both areas:
-    differences, intervals, and whether they are resolved.
-    """
+    """Each pair of methods of each column and both areas as plain values."""
     cells = _Cells(records, [])
-    found = [
-        (column, cells.differences(column, area)) for column in cells.columns for area in RANKS
-    ]
     return [
         {"model": column.model, "task": column.task, **row}
-        for column, each in found
-        if each is not None
-        for row in each.rows()
+        for column in cells.columns
+        for area in RANKS
+        if (differences := cells.differences(column, area)) is not None
+        for row in differences.rows()
     ]
 
 
@@ -322,40 +287,29 @@ def _without_result(failures: Sequence[Failure]) -> Iterator[tuple[str, ...]]:
     """A row for each column and kind of reason: one reason for all its methods, or one each."""
     groups: dict[tuple[str, str], list[Failure]] = {}
     for failure in failures:
-        groups.setdefault(
-            (Column.of(failure).name, f"{failure.status}: {failure.error}"), []
-        ).append(failure)
+        key = ModelTask.of(failure).name, f"{failure.status}: {failure.error}"
+        groups.setdefault(key, []).append(failure)
     for (column, what), members in groups.items():
         methods = [failure.cell.get("method", "all methods") for failure in members]
         reasons = [failure.message for failure in members]
-        told = (
-            reasons[0]
-            if len(set(reasons)) == 1
-            else "; ".join(map(": ".join, zip(methods, reasons, strict=True)))
-        )
-        yield column, what, ", ".join(methods), told
+        each = "; ".join(map(": ".join, zip(methods, reasons, strict=True)))
+        yield column, what, ", ".join(methods), reasons[0] if len(set(reasons)) == 1 else each
 
 
 def facts(records: Sequence[Record]) -> list[Section]:
     """What was run: a row for each column; what differs between its methods is listed."""
     rows: dict[str, dict[str, list[str]]] = {}
     for record in records:
-        row = rows.setdefault(Column.of(record).name, {})
+        row = rows.setdefault(ModelTask.of(record).name, {})
         for key, text in _facts_of(record).items():
             row.setdefault(key, []).append(text)
     if not rows:
         return []
     columns = ("cell", *next(iter(rows.values())))
-    told = [
-        (
-            name,
-            *(
-                (", " if key == "methods" else "; ").join(dict.fromkeys(texts))
-                for key, texts in row.items()
-            ),
-        )
-        for name, row in rows.items()
-    ]
+    told: list[tuple[str, ...]] = []
+    for name, row in rows.items():
+        joints = {key: ", " if key == "methods" else "; " for key in row}
+        told.append((name, *(joints[key].join(dict.fromkeys(row[key])) for key in row)))
     return [Section("What was run on what", (Table.of("", columns, told, words=True),))]
 
 
