@@ -72,8 +72,9 @@ suite: venv ## Run all methods on both packaged models and on the ground truths 
 	@$(BIN)/python tools/tables.py runs/suite/tables.md docs/suite.md
 
 docs: venv ## Build the documentation in site/, with warnings as errors.
-	@NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
+	@$(BIN)/python tools/pages.py
+	@$(BIN)/zensical build --clean --strict
 
 clean: ## Remove everything that make and the tools write here.
-	@rm -rf $(VENV) demo site dist .pytest_cache .ruff_cache .hypothesis
-	@find src tests -name __pycache__ -type d -prune -exec rm -rf {} +
+	@rm -rf $(VENV) demo site dist docs/generated .pytest_cache .ruff_cache .hypothesis
+	@find src tests examples tools -name __pycache__ -type d -prune -exec rm -rf {} +

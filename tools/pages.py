@@ -118,25 +118,29 @@ def default(parameter: Any) -> str:
     return f"`{value}`"
 
 
-def run_notebook(path: Path, folder: Path) -> Any:
-    """A notebook with the outputs of a new run in `folder`; an error in a cell ends it."""
+def run_notebook(path: Path) -> Any:
+    """A notebook with the outputs of a new run, in a copy of its folder.
+
+    Raises:
+        CellExecutionError: a cell raised an error.
+    """
+    from tempfile import TemporaryDirectory
+
     import nbformat
     from nbclient import NotebookClient
 
     notebook = nbformat.read(path, as_version=4)
-    resources = {"metadata": {"path": str(folder)}}
-    NotebookClient(notebook, timeout=300, kernel_name="python3", resources=resources).execute()
+    with TemporaryDirectory() as temporary:
+        folder = shutil.copytree(path.parent, Path(temporary) / "notebooks")
+        about = {"metadata": {"path": str(folder)}}
+        NotebookClient(notebook, timeout=300, kernel_name="python3", resources=about).execute()
     return notebook
 
 
 def notebook_page(path: Path, target: Path) -> str:
     """A run notebook as Markdown; its figures are written beside it."""
-    from tempfile import TemporaryDirectory
-
-    with TemporaryDirectory() as folder:
-        notebook = run_notebook(path, Path(folder))
     parts: list[str] = []
-    for number, part in enumerate(notebook.cells):
+    for number, part in enumerate(run_notebook(path).cells):
         if part.cell_type == "markdown":
             parts.append(part.source)
             continue
@@ -147,7 +151,7 @@ def notebook_page(path: Path, target: Path) -> str:
 
 
 def shown(output: Any, figure: Path) -> str:
-    """One output of a cell: a figure, HTML or text; what went to standard error is left out."""
+    """One output of a cell: a figure, HTML or text; without progress and standard error."""
     if output.output_type == "stream":
         return f"```text\n{output.text.rstrip()}\n```" if output.name == "stdout" else ""
     data = output.get("data", {})
@@ -155,7 +159,7 @@ def shown(output: Any, figure: Path) -> str:
         figure.write_bytes(base64.b64decode(data["image/png"]))
         return f"![What the cell above draws]({figure.name})"
     if "text/html" in data:
-        return data["text/html"]
+        return "" if "<progress" in data["text/html"] else data["text/html"]
     return f"```text\n{data['text/plain']}\n```" if "text/plain" in data else ""
 
 

@@ -1,4 +1,6 @@
-"""The packages of examples/, which the pages "Your own ..." show, pass their tests and are found."""
+"""The packages of examples/, which the pages "Your own ..." show: their tests pass, and their names
+are found.
+"""
 
 from __future__ import annotations
 
