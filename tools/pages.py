@@ -41,7 +41,7 @@ def api_page(name: str, paths: list[Path]) -> str:
         folder = PACKAGE.joinpath(*name.split("."))
         title, about = f"mechassay.{name}", docstring(folder / "__init__.py")
     shown = [path for path in paths if path.stem != "__init__" and docstring(path)]
-    listed = [f"| [`{dotted(path)}`][{dotted(path)}] | {first_line(path)} |" for path in shown]
+    listed = [f"| [`{path.stem}`][{dotted(path)}] | {first_line(path)} |" for path in shown]
     directives = [f"::: {dotted(path)}\n" for path in shown]
     table = ["| module | about |", "| --- | --- |", *listed]
     return "\n".join([f"# {title}\n", f"{about}\n", *table, "", *directives])
