@@ -617,4 +617,4 @@ def _peak_memory() -> float:
     except ImportError:  # Windows
         return float("nan")
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    return peak if sys.platform == "darwin" else peak * 1024
+    return float(peak if sys.platform == "darwin" else peak * 1024)
