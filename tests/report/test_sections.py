@@ -23,8 +23,7 @@ from mechassay.report.page import (
     render,
 )
 from mechassay.report.reports import kind_of, print_report, write_page
-from mechassay.report.tables import Row, print_tables
-from mechassay.report.tables import Table as Shown
+from mechassay.report.tables import Row, TextTable, print_tables
 
 Make = Callable[..., Record]
 HOSTILE = '<script>alert("1")</script>'
@@ -38,8 +37,8 @@ BLOCKS: list[Block] = [
     Terms({HOSTILE: HOSTILE}),
     Facts(((HOSTILE, ((HOSTILE, 1),)),)),
     Fold(HOSTILE, (Text(HOSTILE),)),
-    Shown.of(HOSTILE, (HOSTILE, HOSTILE), [(HOSTILE, HOSTILE)], caption=HOSTILE),
-    Shown.of("", ("a", "b"), [Row((HOSTILE, "1 [2, 3]"), swatch=HOSTILE)]),
+    TextTable.of(HOSTILE, (HOSTILE, HOSTILE), [(HOSTILE, HOSTILE)], caption=HOSTILE),
+    TextTable.of("", ("a", "b"), [Row((HOSTILE, "1 [2, 3]"), swatch=HOSTILE)]),
 ]
 
 
@@ -139,7 +138,7 @@ def test_a_narrow_console_leaves_out_what_it_may() -> None:
     from mechassay.report.tables import Column
 
     columns = (Column("name", numeric=False), Column("value"), Column("more", optional=1))
-    table = Shown("T", columns, (Row(("a", "1.0 [0.5, 1.5]", "x" * 30)), Row(("b", "broke"))))
+    table = TextTable("T", columns, (Row(("a", "1.0 [0.5, 1.5]", "x" * 30)), Row(("b", "broke"))))
     for width, shown in ((40, False), (80, True)):
         console = Console(width=width, file=io.StringIO(), record=True)
         print_tables([table], console)

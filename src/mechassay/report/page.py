@@ -15,7 +15,7 @@ from typing import Literal
 from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 
-from mechassay.report.tables import Table
+from mechassay.report.tables import TextTable
 
 
 @dataclass(frozen=True)
@@ -76,7 +76,7 @@ class Fold:
     is_open: bool = False
 
 
-Block = Text | Notice | Heading | Figure | Terms | Facts | Fold | Table
+Block = Text | Notice | Heading | Figure | Terms | Facts | Fold | TextTable
 
 
 @dataclass(frozen=True)
@@ -144,7 +144,7 @@ def _lines(block: Block, title: str) -> Iterator[str]:
             for name, cells in block.rows:
                 told = "; ".join(text for text, _ in cells if text)
                 yield f"| {name} | {told.replace('|', '&#124;')} |".replace("\n", " ")
-        case Table():
+        case TextTable():
             if block.title and block.title != title:
                 yield from (f"### {block.title}", "")
             yield from block.markdown()

@@ -21,7 +21,7 @@ from mechassay.report.kinds import (
     suite,
 )
 from mechassay.report.page import Section, markdown, render
-from mechassay.report.tables import Table, print_tables
+from mechassay.report.tables import TextTable, print_tables
 
 
 class Kind(Protocol):
@@ -31,7 +31,7 @@ class Kind(Protocol):
 
     def tables(
         self, records: Sequence[Record], failures: Sequence[Failure] = ()
-    ) -> list[Table]: ...
+    ) -> list[TextTable]: ...
 
     def sections(
         self,

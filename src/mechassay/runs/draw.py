@@ -27,7 +27,7 @@ from mechassay.report.comparison import draw_comparison, overlap_grid
 from mechassay.report.drawing import DRAWN_EDGES, draw_circuit, largest_drawable
 from mechassay.report.page import Figure, render
 from mechassay.report.sections import parts, table_sections
-from mechassay.report.tables import Table
+from mechassay.report.tables import TextTable
 from mechassay.runs.folder import write_text
 
 DRAWINGS = (".svg", ".html")
@@ -254,7 +254,7 @@ def _figure(drawing: object) -> Figure:
     return Figure(svg)
 
 
-def _sizes(cut: Cut) -> Table:
+def _sizes(cut: Cut) -> TextTable:
     """The size of one circuit."""
     graph, n = cut.circuit.graph, len(cut.circuit)
     counts = (
@@ -264,7 +264,7 @@ def _sizes(cut: Cut) -> Table:
         f"{int(nodes_of(cut.circuit).sum()):,}",
     )
     columns = ("", "edges", "in the graph", "share", "heads and MLPs")
-    return Table.of(cut.title, columns, ((cut.name, *counts),))
+    return TextTable.of(cut.title, columns, ((cut.name, *counts),))
 
 
 def _facts(cut: Cut) -> dict[str, str]:

@@ -26,7 +26,7 @@ from mechassay.report.sections import (
     values_section,
     warnings_notice,
 )
-from mechassay.report.tables import Column, Row, Table
+from mechassay.report.tables import Column, Row, TextTable
 from mechassay.report.text import (
     control_kinds,
     control_name,
@@ -109,7 +109,7 @@ def title(records: Sequence[Record], failures: Sequence[Failure] = ()) -> str:
     return f"Faithfulness of circuits{of}{on}"
 
 
-def tables(records: Sequence[Record], failures: Sequence[Failure] = ()) -> list[Table]:
+def tables(records: Sequence[Record], failures: Sequence[Failure] = ()) -> list[TextTable]:
     """What a console shows."""
     return [results_table(records, failures)]
 
@@ -181,7 +181,7 @@ def reading(records: Sequence[Record], more: dict[str, str] | None = None) -> li
 # The table
 
 
-def results_table(records: Sequence[Record], failures: Sequence[Failure] = ()) -> Table:
+def results_table(records: Sequence[Record], failures: Sequence[Failure] = ()) -> TextTable:
     """A row for every record, one for every distinct random control, one for every failure."""
     measures = shown_measures(records)
     columns = [Column("method", numeric=False)]
@@ -202,10 +202,10 @@ def results_table(records: Sequence[Record], failures: Sequence[Failure] = ()) -
             rows.append(Row((names[id(record)], *cells), "method", drawn[id(record)]))
         rows += _control_rows(group, measures)
     full = [*rows, *(failure_row(failure) for failure in failures)]
-    return _without_empty(Table("", tuple(columns), tuple(full), directions(measures)))
+    return _without_empty(TextTable("", tuple(columns), tuple(full), directions(measures)))
 
 
-def _without_empty(table: Table) -> Table:
+def _without_empty(table: TextTable) -> TextTable:
     """The table without columns in which no row has anything; messages need two."""
     whole = [row for row in table.rows if len(row.cells) == len(table.columns)]
     n = len(table.columns)
@@ -217,7 +217,7 @@ def _without_empty(table: Table) -> Table:
         for row in table.rows
     )
     columns = tuple(table.columns[place] for place in shown)
-    return Table(table.title, columns, rows, table.caption if whole else "")
+    return TextTable(table.title, columns, rows, table.caption if whole else "")
 
 
 def _cells(record: Record, measures: Sequence[Measure], ranks: dict[str, str]) -> list[str]:
