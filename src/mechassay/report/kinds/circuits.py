@@ -38,8 +38,8 @@ from mechassay.report.text import (
     setting_name,
     settings,
     share,
-    verdict,
 )
+from mechassay.report.verdict import ends_text, verdicts
 
 RANKED = ("cpr", "cmd")
 ROUNDED_AS = {"cmd_corrected": "cmd"}
@@ -133,13 +133,16 @@ def sections(
 def header(
     groups: Sequence[Sequence[Record]], failures: Sequence[Failure], notices: Sequence[Block]
 ) -> Section:
-    """The verdict on each setting, how many cells failed, and warnings."""
-    verdicts: list[Block] = [
-        Text(verdict(group), "verdict", f"{setting_name(group[0])}." if len(groups) > 1 else "")
-        for group in groups
-    ]
+    """The verdicts on each setting, its m(N) and m(0), how many cells failed, and warnings."""
+    said: list[Block] = []
+    for group in groups:
+        lead = f"{setting_name(group[0])}." if len(groups) > 1 else ""
+        first, *more = verdicts(group)
+        said.append(Text(first, "verdict", lead))
+        said += [Text(text, "verdict") for text in more]
+        said += [Text(text, "soft") for text in filter(None, [ends_text(group[0])])]
     nothing = [Text("There are no results.", "verdict")]
-    return Section("", (*(verdicts or nothing), *failures_text(failures), *notices))
+    return Section("", (*(said or nothing), *failures_text(failures), *notices))
 
 
 def results(groups: Sequence[Sequence[Record]], failures: Sequence[Failure]) -> list[Section]:
