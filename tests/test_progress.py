@@ -57,7 +57,9 @@ def test_a_line_fits_into_80_columns(label: str, shown: str) -> None:
 
 
 def test_a_line_for_a_log() -> None:
-    assert line("eap", 120, 1000, 40.0) == "eap: 120 of 1,000, 3.00/s, 0:00:40 elapsed, 0:04:53 left"
+    assert (
+        line("eap", 120, 1000, 40.0) == "eap: 120 of 1,000, 3.00/s, 0:00:40 elapsed, 0:04:53 left"
+    )
     assert line("eap", 1000, 1000, 40.0) == "eap: 1,000 of 1,000, 25.0/s, 0:00:40 elapsed"
     assert line("eap", 0, 10, 0.0) == "eap: 0 of 10, 0/s, 0:00:00 elapsed"
 

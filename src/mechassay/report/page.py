@@ -76,7 +76,14 @@ class Fold:
     is_open: bool = False
 
 
-Block = Text | Notice | Heading | Figure | Terms | Facts | Fold | TextTable
+@dataclass(frozen=True)
+class Command:
+    """A command to copy."""
+
+    text: str
+
+
+Block = Text | Notice | Heading | Figure | Terms | Facts | Fold | Command | TextTable
 
 
 @dataclass(frozen=True)
@@ -148,5 +155,7 @@ def _lines(block: Block, title: str) -> Iterator[str]:
             if block.title and block.title != title:
                 yield from (f"### {block.title}", "")
             yield from block.markdown()
+        case Command():
+            yield from ("```bash", block.text, "```")
         case Figure() | Fold():
             return
