@@ -86,8 +86,9 @@ def test_everything_is_there_in_order(
             "Mind this.",
             "edges ranked by value",
             "kept at 1",
-            "How to read",
             "of them on a path",
+            "Strongest edges of eap drawn",
+            "How to read",
             "abc123",
             "pair-4",
         )

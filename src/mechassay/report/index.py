@@ -35,11 +35,15 @@ SCRIPT = """
 const rows = () => [...document.querySelectorAll("tbody tr")];
 const key = (row, i) => row.cells[i]?.innerText.trim() ?? "";
 const number = text => parseFloat(text.replace(/,/g, ""));
-document.querySelectorAll("th").forEach((head, i) => {
+document.querySelectorAll("thead th").forEach((head, i) => {
   let up = false;
-  head.style.cursor = "pointer";
-  head.addEventListener("click", () => {
+  const button = document.createElement("button");
+  button.append(...head.childNodes);
+  head.append(button);
+  button.addEventListener("click", () => {
     up = !up;
+    document.querySelectorAll("thead th").forEach(other => other.removeAttribute("aria-sort"));
+    head.setAttribute("aria-sort", up ? "ascending" : "descending");
     const sorted = rows().sort((a, b) => {
       const [x, y] = [key(a, i), key(b, i)], [p, q] = [number(x), number(y)];
       const numeric = head.className === "numeric";

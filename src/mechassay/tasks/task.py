@@ -35,7 +35,7 @@ from mechassay.tasks.behaviour import needs_model, score_prompts
 Keep = Literal["all", "base", "counterfactual", "both"]
 KEEP: tuple[Keep, ...] = get_args(Keep)
 PRIVATE = "private"
-"""The split that nothing is stored of but how many pairs were kept, and their hash."""
+"""The split whose prompts are never stored."""
 SPLITS = ("train", "validation", "test", PRIVATE)
 CHUNK = 256
 # Examples looked at for each one wanted, before a tokenizer or a model is found unfit for the task.

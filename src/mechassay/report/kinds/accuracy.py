@@ -86,7 +86,7 @@ def sections(
     shown = [
         Section(
             table.title,
-            (page.Figure(svg(draw_accuracy(group))), table) if _kinds(group[0]) else (table,),
+            (_chart(table.title, group), table) if _kinds(group[0]) else (table,),
         )
         for table, group in groups
         if table
@@ -100,6 +100,11 @@ def sections(
         *values_section(records),
         *all_numbers(records),
     ]
+
+
+def _chart(title: str, group: Sequence[Record]) -> page.Figure:
+    about = "Accuracy of the model by kind of prompt, with intervals and chance; the table has it."
+    return page.Figure(svg(draw_accuracy(group)), name=f"Accuracy: {title}", about=about)
 
 
 def draw_accuracy(records: Sequence[Record]) -> Figure:

@@ -311,7 +311,12 @@ def _circuit(record: Record, colour: str) -> Section:
     blocks: list[Block] = [
         Text(sizes, "soft"),
         *(Text(caution, "warnings") for caution in cautions),
-        Figure(svg(draw_distribution(record, colour)), caption=caption),
+        Figure(
+            svg(draw_distribution(record, colour)),
+            caption=caption,
+            name=f"Distribution of divergences: {record.method.name}",
+            about="Two histograms, linear and logarithmic; the tables below have its percentiles.",
+        ),
         summary_table(record),
         exceedance_table(record),
         *worst_tables(record),
@@ -330,7 +335,13 @@ def _map(found: HeatMap) -> tuple[Block, Block]:
     heading = Heading(f"By {' and '.join(found.fields)}")
     if found.is_flat:
         return heading, Text("No heat map: every cell is ≈ 0, which is rounding.")
-    return heading, Figure(svg(draw_heat_map(found)), caption=map_words(found))
+    figure = Figure(
+        svg(draw_heat_map(found)),
+        caption=map_words(found),
+        name=f"Divergences by {' and '.join(found.fields)}",
+        about="A heat map for each percentile; the tables of labels have the largest values.",
+    )
+    return heading, figure
 
 
 def worst_tables(record: Record) -> list[TextTable]:
