@@ -13,7 +13,7 @@ OLDEST := tests/models tests/cli tests/test_exports.py tests/test_progress.py te
 PIP := $(BIN)/python -m pip --disable-pip-version-check -qq
 
 .DEFAULT_GOAL := help
-.PHONY: help venv demo test test-all test-oldest check bench bench-gpu accuracy suite docs clean
+.PHONY: help venv demo test test-all test-web test-oldest check bench bench-gpu accuracy suite docs clean
 
 help: ## Show this list.
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/make \1	\2/p' Makefile
@@ -39,6 +39,11 @@ test: venv ## Run the tests, those on the two packaged real models too (8 minute
 
 test-all: ## Run the tests, the slow ones too: all families, long simulations, a Ray cluster.
 	@$(MAKE) --no-print-directory test MORE=--all
+
+test-web: venv ## Check the pages in Chromium, at three widths and for accessibility; installs Chromium where it may.
+	@command -v chromium chromium-browser google-chrome >/dev/null || { test "$$(id -u)" = 0 && command -v apt-get >/dev/null && apt-get install -y -qq chromium >/dev/null 2>&1; } || echo "Chromium is not there and could not be installed: the tests that need it are skipped."
+	@$(BIN)/python tests/web/axe.py
+	@$(BIN)/python -m pytest -q -rs -m web tests/web
 
 test-oldest: venv ## Run the tests of models and of the command line with the oldest dependencies that pyproject.toml allows.
 	@$(BIN)/uv venv -q --clear --python $(BIN)/python .venv-oldest

@@ -32,13 +32,14 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Tests marked `gpu` are skipped without one, `network` ones run only with `-m network`,
-    `slow` ones only with `--all` or `-m slow`.
+    """Tests marked `gpu` are skipped without one, `network` and `web` ones run only with
+    `-m network` or `-m web`, `slow` ones only with `--all` or `-m slow`.
     """
     marks = config.getoption("-m")
     left_out = {
         "gpu": "" if torch.cuda.is_available() else "there is no GPU",
         "network": "" if "network" in marks else "needs the network: pytest -m network",
+        "web": "" if "web" in marks else "needs Chromium: make test-web",
         "slow": "" if config.getoption("--all") or "slow" in marks else "slow: pytest --all",
     }
     for item in items:

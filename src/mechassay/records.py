@@ -232,6 +232,16 @@ class Values(Stored):
         return self
 
 
+class PairTokens(Stored):
+    """A pair as the tokens of its prompts, in their order, and its first answers and foils."""
+
+    id: str
+    clean: list[str]
+    counterfactual: list[str]
+    answers: list[str]
+    foils: list[str]
+
+
 class Selection(Stored):
     """What was chosen of a source of examples, and what was left out of it.
 
@@ -242,6 +252,7 @@ class Selection(Stored):
         hash: of the content that was kept.
         notes: what the source says of itself, such as that rows repeat each other.
         counts: other numbers of the choice.
+        first: the first pair that was kept; None where pairs are private.
     """
 
     hash: str
@@ -258,6 +269,7 @@ class Selection(Stored):
     alignment: dict[str, int] = Field(default_factory=dict)
     notes: dict[str, str] = Field(default_factory=dict)
     counts: dict[str, int] = Field(default_factory=dict)
+    first: PairTokens | None = None
 
     @classmethod
     def of(cls, plain: Mapping[str, Any]) -> Selection:

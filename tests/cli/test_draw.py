@@ -63,7 +63,7 @@ def second(tmp_path: Path) -> Path:
 
 
 def test_one_file_as_an_svg(first: Path, tmp_path: Path, run: Run) -> None:
-    done = run("circuits", "draw", first, "--output", tmp_path / "new/x.svg")
+    done = run("circuits", "draw", first, "--output", tmp_path / "new/x.svg", "--least", 0)
     assert done.code == 0, done.err
     circuit = largest_drawable(made(0))
     assert 0 < len(circuit) <= 60
@@ -170,7 +170,7 @@ def test_circuits_are_drawn_as_they_are_typed(first: Path, tmp_path: Path, run: 
         (f"{first}@40:greedy", scores.greedy(40, by="magnitude").pruned()),
         ("canonical:docstring", canonical("docstring", Graph(4, 8, mlp=False)).circuit),
     ):
-        done = run("circuits", "draw", text, "-o", out)
+        done = run("circuits", "draw", text, "-o", out, "--least", 0)
         assert done.code == 0, done.err
         assert sorted(lines(out.read_text("utf-8"))) == sorted(wanted.names())
     # What says of no graph takes that of the circuit beside it; a size of its own wins.
@@ -181,7 +181,7 @@ def test_circuits_are_drawn_as_they_are_typed(first: Path, tmp_path: Path, run: 
     assert set(lines(out.read_text("utf-8"))) == set(paths.names()) | set(best.names())
     assert "random-paths@30: 30 edges" in done.out
     for text in ("truth", "eap@20", "full", "random@20"):
-        done = run("circuits", "draw", text, "-o", out)
+        done = run("circuits", "draw", text, "-o", out, "--least", 0)
         assert done.code == 2 and f"'{text}' needs a model" in done.line
 
 
@@ -314,8 +314,8 @@ def test_a_circuit_without_a_path_is_drawn_empty_and_said(
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        (["{first}", "-o", "x.png"], "x.png: a drawing ends in .svg or .html."),
-        (["{first}", "-o", "x"], "x: a drawing ends in .svg or .html."),
+        (["{first}", "-o", "x.gif"], "x.gif: a drawing ends in .svg, .png, .pdf or .html."),
+        (["{first}", "-o", "x"], "x: a drawing ends in .svg, .png, .pdf or .html."),
         (["none.safetensors", "-o", "x.svg"], "none.safetensors: there is no such file."),
         (["none.json", "-o", "x.svg"], "none.json: there is no such file."),
         (["{first}", "none.pt", "-o", "x.svg"], "none.pt: there is no such file."),

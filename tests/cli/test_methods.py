@@ -45,7 +45,7 @@ def test_a_method_is_shown_with_its_formula(said: Run) -> None:
 
 def test_an_unknown_method_is_one_line(capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit) as stopped:
-        main(["methods", "show", "eap-ig"])
+        main(["methods", "show", "eap-ig-input"])
     assert stopped.value.code == 2
     assert "Did you mean 'eap-ig-inputs'" in capsys.readouterr().err
 

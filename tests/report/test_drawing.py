@@ -36,7 +36,7 @@ def test_every_edge_is_drawn_once(
     scores: EdgeScores, circuits: Circuits, parse: Parse, n: int
 ) -> None:
     circuit = circuits[n]
-    titles = edge_titles(parse(draw_circuit(scores, circuit)))
+    titles = edge_titles(parse(draw_circuit(scores, circuit, least=0.0)))
     assert Counter(title.split()[0] for title in titles) == Counter(circuit.names())
     for title in titles:
         name, shown = title.split()
@@ -47,7 +47,7 @@ def test_every_node_is_drawn_once_and_named(
     scores: EdgeScores, circuits: Circuits, parse: Parse
 ) -> None:
     circuit = circuits[60]
-    root = parse(draw_circuit(scores, circuit))
+    root = parse(draw_circuit(scores, circuit, least=0.0))
     drawn = [
         str(group.findtext(f"{SVG}text"))
         for group in root.iter(f"{SVG}g")
@@ -155,3 +155,31 @@ def test_what_cannot_be_drawn_is_refused(scores: EdgeScores) -> None:
         draw_circuit(scores, scores.top(1001))
     with pytest.raises(GraphMismatch):
         draw_circuit(scores, Circuit.empty(Graph(2, 2)))
+
+
+# What is too weak to draw
+
+
+def test_edges_under_a_share_of_the_largest_are_left_out_and_counted(parse: Parse) -> None:
+    graph = Graph(2, 2)
+    given = {"input->m0": 1.0, "m0->logits": -0.5, "input->m1": 0.02, "m1->logits": -1e-6}
+    values = torch.full((graph.n_writers, graph.n_readers), float("nan"))
+    for name, score in given.items():
+        values[graph.index(name)] = score
+    scores, circuit = EdgeScores(graph, values), Circuit.from_names(graph, [*given, "m0->m1"])
+    drawn = draw_circuit(scores, circuit)
+    named = {title.split()[0] for title in edge_titles(parse(drawn))}
+    # What has no score may be anything: it is drawn.
+    assert named == {*given, "m0->m1"} - {"m1->logits"}
+    said = "1 edge with |score| below 1\u00a0% of the largest: not drawn."
+    assert said in drawn.about and said in "".join(parse(drawn).itertext())
+    assert [name for name, _ in drawn.strongest] == ["input->m0", "m0->logits", "input->m1"]
+    assert drawn.strongest[1] == ("m0->logits", -0.5)
+    assert "2 edges with |score| below 5" in draw_circuit(scores, circuit, least=0.05).about
+    assert "not drawn" not in draw_circuit(scores, circuit, least=0.0).about
+
+
+@pytest.mark.parametrize("least", [-0.1, 1.5, math.nan])
+def test_the_least_is_a_share(scores: EdgeScores, circuits: Circuits, least: float) -> None:
+    with pytest.raises(BadUsage, match="a share of the largest, from 0 to 1"):
+        draw_circuit(scores, circuits[5], least=least)

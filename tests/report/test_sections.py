@@ -23,8 +23,7 @@ from mechassay.report.page import (
     render,
 )
 from mechassay.report.reports import kind_of, print_report, write_page
-from mechassay.report.tables import Row, print_tables
-from mechassay.report.tables import Table as Shown
+from mechassay.report.tables import Row, TextTable, print_tables
 
 Make = Callable[..., Record]
 HOSTILE = '<script>alert("1")</script>'
@@ -38,8 +37,8 @@ BLOCKS: list[Block] = [
     Terms({HOSTILE: HOSTILE}),
     Facts(((HOSTILE, ((HOSTILE, 1),)),)),
     Fold(HOSTILE, (Text(HOSTILE),)),
-    Shown.of(HOSTILE, (HOSTILE, HOSTILE), [(HOSTILE, HOSTILE)], caption=HOSTILE),
-    Shown.of("", ("a", "b"), [Row((HOSTILE, "1 [2, 3]"), swatch=HOSTILE)]),
+    TextTable.of(HOSTILE, (HOSTILE, HOSTILE), [(HOSTILE, HOSTILE)], caption=HOSTILE),
+    TextTable.of("", ("a", "b"), [Row((HOSTILE, "1 [2, 3]"), swatch=HOSTILE)]),
 ]
 
 
@@ -123,7 +122,11 @@ def test_a_kind_that_nobody_knows_has_a_page(make_record: Make) -> None:
 def test_records_of_several_kinds_share_a_page(make_record: Make) -> None:
     records = [make_record("a"), strange(make_record("b"))]
     page = render("T", kind_of(records).sections(records))
-    assert "<h2>Measures" in page and "<td>a</td>" in page and "<td>b</td>" in page
+    assert (
+        "<h2>Measures" in page
+        and '<th scope="row">a</th>' in page
+        and '<th scope="row">b</th>' in page
+    )
 
 
 def test_a_drawing_may_be_a_value(make_record: Make, tmp_path: object) -> None:
@@ -139,7 +142,7 @@ def test_a_narrow_console_leaves_out_what_it_may() -> None:
     from mechassay.report.tables import Column
 
     columns = (Column("name", numeric=False), Column("value"), Column("more", optional=1))
-    table = Shown("T", columns, (Row(("a", "1.0 [0.5, 1.5]", "x" * 30)), Row(("b", "broke"))))
+    table = TextTable("T", columns, (Row(("a", "1.0 [0.5, 1.5]", "x" * 30)), Row(("b", "broke"))))
     for width, shown in ((40, False), (80, True)):
         console = Console(width=width, file=io.StringIO(), record=True)
         print_tables([table], console)

@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from mechassay.records import Failure, Measure, Record, Spec
 from mechassay.report.kinds.suite import MOST_COLUMNS, sections, tables
 from mechassay.report.page import markdown, render
-from mechassay.report.tables import Table
+from mechassay.report.tables import TextTable
 from mechassay.truth.models import truth_names
 
 Make = Callable[..., Record]
@@ -36,7 +36,7 @@ def skipped(method: str, message: str, task: str = "mcqa") -> Failure:
     )
 
 
-def titled(grids: Sequence[Table], start: str) -> list[Table]:
+def titled(grids: Sequence[TextTable], start: str) -> list[TextTable]:
     return [grid for grid in grids if grid.title.startswith(start)]
 
 

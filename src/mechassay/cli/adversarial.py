@@ -41,7 +41,7 @@ def bound(
     """
     from rich.console import Console
 
-    from mechassay.report.tables import NOTHING, Table, print_tables
+    from mechassay.report.tables import NOTHING, TextTable, print_tables
     from mechassay.stats.bounds import (
         KINDS,
         confidence,
@@ -52,7 +52,9 @@ def bound(
 
     needed = {kind: required_n(p, delta, epsilon, kind) for kind in KINDS}
     rows = tuple((kind, f"{size.smallest:,}", f"{size.always:,}") for kind, size in needed.items())
-    grids = [Table.of("Independent pairs needed", ("bound", "smallest n", "from which n on"), rows)]
+    grids = [
+        TextTable.of("Independent pairs needed", ("bound", "smallest n", "from which n on"), rows)
+    ]
     ranks = {} if n is None else {kind: smallest_rank(n, p, delta, kind) for kind in KINDS}
     if n is not None:
         at = f"confidence at rank {margin_rank(n, p, epsilon):,}"
@@ -61,7 +63,7 @@ def bound(
             for kind, rank in ranks.items()
         ]
         grids.append(
-            Table.of(
+            TextTable.of(
                 f"With {n:,} pairs", ("bound", at, f"smallest rank for {delta:g}"), tuple(said)
             )
         )

@@ -1,4 +1,4 @@
-"""`mechassay circuits draw`: a circuit, or what two circuits share, as an SVG or an HTML page."""
+"""`mechassay circuits draw`: a circuit, or what two circuits share, as a file."""
 
 from __future__ import annotations
 
@@ -23,7 +23,10 @@ def draw(
         ),
     ],
     output: Annotated[
-        Path, typer.Option("--output", "-o", help="Drawing to write: .svg, or .html with tables.")
+        Path,
+        typer.Option(
+            "--output", "-o", help="Drawing to write: .svg, .png, .pdf, or .html with tables."
+        ),
     ],
     circuit2: Annotated[
         str | None, typer.Argument(help="A second circuit, to compare the two.")
@@ -46,6 +49,15 @@ def draw(
             "--greedy", help="Grow the edges from the logits, so that every edge leads somewhere."
         ),
     ] = False,
+    least: Annotated[
+        float,
+        typer.Option(
+            min=0,
+            max=1,
+            help="Edges of one circuit are left out whose |score| is a smaller share of the"
+            " largest; 0 draws all.",
+        ),
+    ] = 0.01,
 ) -> None:
     """Draw a circuit, or compare two."""
     from mechassay.runs.draw import check_output, cut_circuits, write_drawing
@@ -54,7 +66,7 @@ def draw(
     texts = [circuit] if circuit2 is None else [circuit, circuit2]
     # An unknown ranking is refused by `cut_circuits`.
     cuts = cut_circuits(texts, edges, by=cast("By", by), greedy=greedy)
-    write_drawing(output, cuts)
+    write_drawing(output, cuts, least=least)
     for cut in cuts:
         typer.echo(f"{cut.name}: {len(cut.circuit):,} edges ({cut.how})")
         if edges and not len(cut.circuit):

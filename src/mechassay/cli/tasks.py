@@ -196,7 +196,7 @@ def _counts(found: PairsCheck) -> Table:
     return table
 
 
-app.command("score")(command(AccuracyJob, output="runs/accuracy", defaults={"limit": 200}))
+app.command("score")(command(AccuracyJob, output="runs/accuracy", defaults=AccuracyJob.typed))
 
 
 @app.command("export")

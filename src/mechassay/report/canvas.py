@@ -138,11 +138,16 @@ class Node:
 
 @dataclass(frozen=True)
 class Drawing:
-    """A finished drawing: its SVG, which needs nothing else, and its title and description."""
+    """A finished drawing: its SVG, which needs nothing else, and its title and description.
+
+    Attributes:
+        strongest: names and scores of the edges drawn that have one, the largest |score| first.
+    """
 
     svg: str
     title: str
     about: str
+    strongest: tuple[tuple[str, float], ...] = ()
 
 
 def check_drawable(circuit: Circuit, what: str = "the circuit has") -> None:

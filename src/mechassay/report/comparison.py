@@ -31,7 +31,7 @@ from mechassay.report.canvas import (
     nodes_between,
 )
 from mechassay.report.drawing import score_text
-from mechassay.report.tables import NOTHING, Table
+from mechassay.report.tables import NOTHING, TextTable
 from mechassay.report.text import number, shortened
 
 Held = Literal["both", "only-a", "only-b"]
@@ -164,7 +164,7 @@ def overlap_text(overlap: Overlap, names: tuple[str, str]) -> str:
     )
 
 
-def overlap_grid(overlap: Overlap, names: tuple[str, str], title: str = "Overlap") -> Table:
+def overlap_grid(overlap: Overlap, names: tuple[str, str], title: str = "Overlap") -> TextTable:
     """The same numbers as a table: a row for edges, one for heads and MLPs."""
     columns = ("", "in the graph", *names, "both", "Jaccard overlap")
     columns += ("both, if random", "P(as many, if random)")
@@ -176,7 +176,7 @@ def overlap_grid(overlap: Overlap, names: tuple[str, str], title: str = "Overlap
         ("edges", *(f"{n:,}" for n in edges), *edge_numbers),
         ("heads and MLPs", *(f"{n:,}" for n in nodes), *node_numbers),
     )
-    return Table.of(title, columns, rows)
+    return TextTable.of(title, columns, rows)
 
 
 def _expected(overlap: Overlap) -> str:

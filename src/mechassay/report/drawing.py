@@ -3,7 +3,8 @@
 The computation runs upwards, from `input` to `logits`; only layers with nodes in the circuit are
 drawn. A rounded box is an attention head, a hexagon an MLP. A line is an edge: its colour is the
 sign of its score (blue helps: the objective drops when the edge is ablated; orange hurts), its
-width grows with the square root of |score|, dashed grey means not scored. It enters a head at the
+width grows with the square root of |score|, dashed grey means not scored. Edges whose |score| is a
+small share of the largest are left out and counted: most are rounding. A line enters a head at the
 mark q, k or v of the input it feeds. Pointing at a line or a node shows its name and numbers. A
 page may set the colours `--mechassay-helps` and `--mechassay-hurts`.
 """
@@ -11,10 +12,11 @@ page may set the colours `--mechassay-helps` and `--mechassay-hurts`.
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
 from mechassay.circuits.node_scores import NodeScores
 from mechassay.circuits.scores import By, Circuit, EdgeScores
-from mechassay.errors import GraphMismatch
+from mechassay.errors import BadUsage, GraphMismatch
 from mechassay.report.canvas import (
     Drawing,
     Legend,
@@ -26,6 +28,7 @@ from mechassay.report.canvas import (
     line_width,
     nodes_between,
 )
+from mechassay.report.text import share
 
 DRAWN_EDGES = 60
 """Edges that a drawing has room for, if nobody asks for another number."""
@@ -35,6 +38,8 @@ PAINTS = {
     "hurts": Paint("hurts", HURTS),
     "unknown": Paint("unknown", UNKNOWN, "5 4"),
 }
+LEAST_SHARE = 0.01
+"""Edges are left out whose |score| is a smaller share of the largest."""
 STYLE = f"""\
 .mechassay-circuit .helps {{ stroke: var(--mechassay-helps, {HELPS}); }}
 .mechassay-circuit .hurts {{ stroke: var(--mechassay-hurts, {HURTS}); }}
@@ -46,16 +51,20 @@ def score_text(score: float) -> str:
     return "not scored" if math.isnan(score) else format(score, "+.3g")
 
 
-def draw_circuit(scores: EdgeScores | None, circuit: Circuit, *, title: str = "") -> Drawing:
+def draw_circuit(
+    scores: EdgeScores | None, circuit: Circuit, *, title: str = "", least: float = LEAST_SHARE
+) -> Drawing:
     """A circuit as a self-contained SVG; see the module's description for how to read it.
 
     Args:
         scores: None if no edge has one.
+        least: edges whose |score| is a smaller share of the largest are left out; 0 draws all.
 
     Raises:
         GraphMismatch: the circuit belongs to another graph than the scores.
-        BadUsage: more edges than anybody could see apart (1,000).
+        BadUsage: more edges than anybody could see apart (1,000); a share outside of 0 to 1.
     """
+    check_share(least)
     graph = circuit.graph
     if scores is not None and scores.graph != graph:
         raise GraphMismatch(
@@ -66,9 +75,10 @@ def draw_circuit(scores: EdgeScores | None, circuit: Circuit, *, title: str = ""
         (u, v): math.nan if scores is None else float(scores.values[u, v])
         for u, v in circuit.edges.nonzero().tolist()
     }
-    by_name = {graph.edge_name(*edge): score for edge, score in score_of.items()}
     scored = [abs(score) for score in score_of.values() if not math.isnan(score)]
     largest = max(scored, default=0.0)
+    score_of = {edge: score for edge, score in score_of.items() if not abs(score) < least * largest}
+    by_name = {graph.edge_name(*edge): score for edge, score in score_of.items()}
 
     def width(score: float) -> float:
         return line_width(abs(score) / largest if largest else 0.0)
@@ -86,23 +96,48 @@ def draw_circuit(scores: EdgeScores | None, circuit: Circuit, *, title: str = ""
     ]
     nodes, kept = nodes_between(graph, lines, look), len(circuit.pruned())
     paths = (
-        f"{'all' if kept == len(lines) else kept} of them on a path from input to logits"
+        f"{'all' if kept == len(circuit) else kept} of them on a path from input to logits"
         if lines
         else "an empty circuit"
     )
+    left_out = _left_out(len(circuit) - len(lines), least)
     sizes = [largest, largest * 0.1] if largest else []
     legend = [
         Sample(PAINTS["helps"], "helps (score > 0)"),
         Sample(PAINTS["hurts"], "hurts (score < 0)"),
         *(Sample(Paint("", "currentColor"), f"|score| {size:.2g}", width(size)) for size in sizes),
     ]
-    return draw(
+    drawing = draw(
         lines,
         nodes,
-        Legend([legend], style=STYLE),
+        Legend([legend], left_out, STYLE),
         lambda name, ends: f"{name}: {len(ends)} edges {total(ends)}",
         title,
-        f"{len(lines)} edges between input, logits, and {len(nodes)} heads and MLPs; {paths}.",
+        f"{len(circuit)} edges, {paths}; {len(lines)} are drawn, between input, logits, and"
+        f" {len(nodes)} head{'s and MLPs' if len(nodes) != 1 else ' or MLP'}. {left_out}".strip(),
+    )
+    known = [edge for edge in by_name.items() if not math.isnan(edge[1])]
+    return replace(drawing, strongest=tuple(sorted(known, key=lambda edge: -abs(edge[1]))))
+
+
+def check_share(least: float) -> None:
+    """Refuse what is no share.
+
+    Raises:
+        BadUsage: outside of 0 to 1.
+    """
+    if not 0 <= least <= 1:
+        raise BadUsage(
+            f"The least |score| drawn is a share of the largest, from 0 to 1; got {least:g}."
+        )
+
+
+def _left_out(n: int, least: float) -> str:
+    """How many edges are not drawn; "" if all are."""
+    if not n:
+        return ""
+    return (
+        f"{n:,} edge{'s' * (n != 1)} with |score| below {share(least)} of the largest: not drawn."
     )
 
 

@@ -36,9 +36,9 @@ from mechassay.report.text import (
     control_kinds,
     control_name,
     is_random,
-    labels,
     random_curves,
     share,
+    short_labels,
 )
 
 # Okabe and Ito's colours, in an order in which neighbours differ most; yellow is left out, it
@@ -216,7 +216,7 @@ def _plain(ax: Axes) -> None:
 
 
 def _legend(figure: Figure, records: Sequence[Record]) -> None:
-    names, drawn, marks = labels(records), colours(records), _markers(len(records))
+    names, drawn, marks = short_labels(records), colours(records), _markers(len(records))
     handles: list[Line2D | Patch] = [
         Line2D([], [], color=colour, marker=marker, ms=5, lw=1.9)
         for colour, marker in zip(drawn, marks, strict=True)
@@ -273,7 +273,7 @@ def draw_areas(records: Sequence[Record]) -> Figure:
             ax.axvline(ideal, color=INK, lw=0.9, alpha=0.55, zorder=1)
             about = f"{note} is better; line: f = 1 at every size"
             ax.set_xlabel(f"{name.upper()} ({about})", color=INK)
-        names = [*labels(records), *(control_name(kind) for kind, _ in controls)]
+        names = [*short_labels(records), *(control_name(kind) for kind, _ in controls)]
         axes[0].set_yticks(range(n_rows), names)
         for tick in axes[0].get_yticklabels():
             _literal(tick)

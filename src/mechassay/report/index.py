@@ -21,7 +21,7 @@ from mechassay.files import write_text
 from mechassay.records import Failure, Measure, Record, read_record
 from mechassay.report.page import Block, Notice, Section, Text, render
 from mechassay.report.sections import broken, measured
-from mechassay.report.tables import Column, Row, Table
+from mechassay.report.tables import Column, Row, TextTable
 from mechassay.report.text import CONTROL, control_name, number
 
 REPORT = "report.html"
@@ -35,11 +35,15 @@ SCRIPT = """
 const rows = () => [...document.querySelectorAll("tbody tr")];
 const key = (row, i) => row.cells[i]?.innerText.trim() ?? "";
 const number = text => parseFloat(text.replace(/,/g, ""));
-document.querySelectorAll("th").forEach((head, i) => {
+document.querySelectorAll("thead th").forEach((head, i) => {
   let up = false;
-  head.style.cursor = "pointer";
-  head.addEventListener("click", () => {
+  const button = document.createElement("button");
+  button.append(...head.childNodes);
+  head.append(button);
+  button.addEventListener("click", () => {
     up = !up;
+    document.querySelectorAll("thead th").forEach(other => other.removeAttribute("aria-sort"));
+    head.setAttribute("aria-sort", up ? "ascending" : "descending");
     const sorted = rows().sort((a, b) => {
       const [x, y] = [key(a, i), key(b, i)], [p, q] = [number(x), number(y)];
       const numeric = head.className === "numeric";
@@ -84,7 +88,7 @@ def write_index(folder: Path) -> Path:
     wrong = [(text, "") for run in runs for text in run.unreadable]
     blocks: list[Block] = [Text(said, "verdict")]
     blocks += [Notice("Files that cannot be read", tuple(wrong))] if wrong else []
-    section = Section("", (*blocks, Table("", columns, tuple(rows))))
+    section = Section("", (*blocks, TextTable("", columns, tuple(rows))))
     page = render(f"Runs in {folder.resolve().name}", [section], script=SCRIPT, top=FILTER)
     return write_text(folder / "index.html", page)
 

@@ -15,7 +15,7 @@ from typing import Literal
 from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 
-from mechassay.report.tables import Table
+from mechassay.report.tables import TextTable
 
 
 @dataclass(frozen=True)
@@ -45,12 +45,29 @@ class Heading:
 
 @dataclass(frozen=True)
 class Figure:
-    """An SVG of ours, which enters the page as it is: a chart, or the drawing of a circuit."""
+    """An SVG of ours, which enters the page as it is: a chart, or the drawing of a circuit.
+
+    Attributes:
+        name, about: what a chart is called and what it shows, for whoever cannot see it; a drawing
+            says it itself.
+    """
 
     svg: str
     title: str = ""
     caption: str = ""
     kind: Literal["chart", "drawing"] = "chart"
+    name: str = ""
+    about: str = ""
+
+    @property
+    def markup(self) -> Markup:
+        """The SVG with its name and description."""
+        if not self.name:
+            return Markup(self.svg)
+        head, _, rest = self.svg.removeprefix("<svg").partition(">")
+        return Markup('<svg role="img" aria-label="{}"{}><desc>{}</desc>{}').format(
+            self.name, Markup(head), self.about, Markup(rest)
+        )
 
 
 @dataclass(frozen=True)
@@ -76,7 +93,14 @@ class Fold:
     is_open: bool = False
 
 
-Block = Text | Notice | Heading | Figure | Terms | Facts | Fold | Table
+@dataclass(frozen=True)
+class Command:
+    """A command to copy."""
+
+    text: str
+
+
+Block = Text | Notice | Heading | Figure | Terms | Facts | Fold | Command | TextTable
 
 
 @dataclass(frozen=True)
@@ -108,7 +132,7 @@ def render(
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    environment.filters |= {"kind": lambda block: type(block).__name__, "ours": Markup}
+    environment.filters |= {"kind": lambda block: type(block).__name__}
     digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
     return environment.get_template("page.html").render(
         title=title, sections=sections, script=Markup(script), digest=digest, top=top or ""
@@ -144,9 +168,11 @@ def _lines(block: Block, title: str) -> Iterator[str]:
             for name, cells in block.rows:
                 told = "; ".join(text for text, _ in cells if text)
                 yield f"| {name} | {told.replace('|', '&#124;')} |".replace("\n", " ")
-        case Table():
+        case TextTable():
             if block.title and block.title != title:
                 yield from (f"### {block.title}", "")
             yield from block.markdown()
+        case Command():
+            yield from ("```bash", block.text, "```")
         case Figure() | Fold():
             return

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Protocol
 
@@ -20,8 +21,8 @@ from mechassay.report.kinds import (
     search,
     suite,
 )
-from mechassay.report.page import Section, markdown, render
-from mechassay.report.tables import Table, print_tables
+from mechassay.report.page import Command, Fold, Section, markdown, render
+from mechassay.report.tables import TextTable, print_tables
 
 
 class Kind(Protocol):
@@ -31,7 +32,7 @@ class Kind(Protocol):
 
     def tables(
         self, records: Sequence[Record], failures: Sequence[Failure] = ()
-    ) -> list[Table]: ...
+    ) -> list[TextTable]: ...
 
     def sections(
         self,
@@ -66,6 +67,7 @@ def write_page(
     failures: Sequence[Failure] = (),
     title: str | None = None,
     kind: str = "",
+    command: str = "",
 ) -> Path:
     """Write records as one self-contained HTML file.
 
@@ -75,13 +77,25 @@ def write_page(
             SVGs enter the page as they are.
         failures: cells that failed, shown as rows.
         kind: of the records, where there may be none.
+        command: that makes this run again; it is shown below the verdict.
 
     Returns:
         The path.
     """
     shown = kind_of(records, failures, kind)
     sections = shown.sections(records, failures, drawings)
+    if command:
+        sections = _with_command(sections, command)
     return write_text(path, render(title or shown.title(records, failures), sections))
+
+
+def _with_command(sections: Sequence[Section], command: str) -> list[Section]:
+    """The sections, the first of which ends with the command; a first one if there is none."""
+    again = Fold("The command that makes this run again", (Command(command),))
+    if sections and not sections[0].title:
+        first, *others = sections
+        return [replace(first, blocks=(*first.blocks, again)), *others]
+    return [Section("", (again,)), *sections]
 
 
 def write_markdown(

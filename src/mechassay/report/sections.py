@@ -8,10 +8,9 @@ import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from itertools import groupby
 
-from mechassay.records import Failure, Measure, Record, Scalar, Selection, Spec
-from mechassay.records import Table as StoredTable
+from mechassay.records import Failure, Measure, Record, Scalar, Selection, Spec, Table
 from mechassay.report.page import Block, Facts, Figure, Fold, Notice, Section, Terms, Text
-from mechassay.report.tables import Column, Row, Table
+from mechassay.report.tables import Column, Row, TextTable
 from mechassay.report.text import CHANCE_DECIMALS, arguments, interval, labels, number, seconds
 
 MAX_EXAMPLES = 200
@@ -74,7 +73,7 @@ def failure_row(failure: Failure, first: str = "method") -> Row:
     return Row((failure.cell.get(first, "cell"), reason), "failure")
 
 
-def checks_table(records: Sequence[Record]) -> Table:
+def checks_table(records: Sequence[Record]) -> TextTable:
     """Every control with a known answer."""
     unit = next((check.unit for record in records for check in record.checks if check.unit), "")
     rows: dict[Row, None] = {}
@@ -85,7 +84,7 @@ def checks_table(records: Sequence[Record]) -> Table:
             rows[Row((*cells, passed), "" if check.passed else "failure")] = None
     heading = f"largest difference{f', {unit}' if unit else ''}"
     columns = ("control", "must be", heading, "n", "passed")
-    return Table.of("Controls", columns, list(rows), words=True)
+    return TextTable.of("Controls", columns, list(rows), words=True)
 
 
 # Measures
@@ -131,7 +130,7 @@ def meanings(records: Sequence[Record]) -> dict[str, str]:
     }
 
 
-def measures_table(records: Sequence[Record], failures: Sequence[Failure] = ()) -> Table:
+def measures_table(records: Sequence[Record], failures: Sequence[Failure] = ()) -> TextTable:
     """All results: a row a record, a column a measure."""
     measures = shown_measures(records)
     columns = [Column("record", numeric=False), *map(measure_column, measures), Column("n")]
@@ -141,7 +140,7 @@ def measures_table(records: Sequence[Record], failures: Sequence[Failure] = ()) 
         numbers = [measured(record.measure(m.name)) for m in measures]
         rows.append(Row((label, *numbers, f"{record.n:,}", seconds_text(record))))
     rows += map(failure_row, failures)
-    return Table("Measures", tuple(columns), tuple(rows), directions(measures))
+    return TextTable("Measures", tuple(columns), tuple(rows), directions(measures))
 
 
 def seconds_text(record: Record) -> str:
@@ -165,7 +164,7 @@ def all_numbers(records: Sequence[Record]) -> list[Section]:
         for m in record.measures
     ]
     columns = ("record", "measure", "of", "value", "unit", "n", "undefined")
-    table = Table.of("", columns, rows, words=True)
+    table = TextTable.of("", columns, rows, words=True)
     fold = Fold(f"{len(rows):,} numbers", (table,))
     return [Section("All measures", (fold,))] if rows else []
 
@@ -180,14 +179,14 @@ def _plain_measure(measure: Measure) -> str:
 # Tables
 
 
-def stored_table(table: StoredTable, title: str = "") -> Table:
+def stored_table(table: Table, title: str = "") -> TextTable:
     """A table of a record as it is."""
     columns = tuple(
         Column(name, all(x is None or isinstance(x, int | float) for x in column))
         for name, column in table.columns.items()
     )
     rows = tuple(Row(tuple(map(scalar_text, row.values()))) for row in table.rows())
-    return Table(title or table.name, columns, rows)
+    return TextTable(title or table.name, columns, rows)
 
 
 def scalar_text(value: Scalar) -> str:
@@ -325,13 +324,13 @@ def _values(label: str, record: Record, heading: Callable[[str], str | None]) ->
     values = zip(ids[:MAX_EXAMPLES], *columns, strict=True)
     rows = [(name, *map(number, numbers)) for name, *numbers in values]
     cut = f"The first {MAX_EXAMPLES} of {n:,}; the JSON record holds all."
-    table = Table.of("", ("id", *shown.values()), rows)
+    table = TextTable.of("", ("id", *shown.values()), rows)
     notes = (Text(cut, "soft"),) if n > MAX_EXAMPLES else ()
     return Fold(f"{label}: {n:,} {record.values.unit}s", (*notes, table))
 
 
 def table_sections(
-    tables: Sequence[Table],
+    tables: Sequence[TextTable],
     reading: Mapping[str, str],
     facts: Sequence[Mapping[str, str]],
     drawings: Sequence[Figure | None] = (),
@@ -351,7 +350,7 @@ def table_sections(
 def run_section(facts: Sequence[Mapping[str, str]]) -> list[Section]:
     """What was run, a row each."""
     rows = [tuple(row.values()) for row in facts]
-    table = Table.of("", tuple(facts[0]) if facts else (), rows, words=True)
+    table = TextTable.of("", tuple(facts[0]) if facts else (), rows, words=True)
     return [Section("What was run on what", (table,))] if facts else []
 
 

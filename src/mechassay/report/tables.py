@@ -50,7 +50,7 @@ class Row:
 
 
 @dataclass(frozen=True)
-class Table:
+class TextTable:
     """A table whose rows are named by their first cell."""
 
     title: str
@@ -66,7 +66,7 @@ class Table:
         *,
         words: bool = False,
         caption: str = "",
-    ) -> Table:
+    ) -> TextTable:
         """A table of plain rows; cells are numbers, but for the first, unless they are words.
 
         A row with fewer cells than columns is a failure.
@@ -79,7 +79,7 @@ class Table:
             row if isinstance(row, Row) else Row(tuple(row), "failure" if len(row) < n else "")
             for row in rows
         )
-        return Table(title, columns, tuple(made), caption)
+        return TextTable(title, columns, tuple(made), caption)
 
     @property
     def headings(self) -> tuple[str, ...]:
@@ -109,13 +109,13 @@ def _one_line(cell: str) -> str:
     return " ".join(plain_text(cell).split("\n")).replace("|", "\\|")
 
 
-def print_tables(tables: Sequence[Table], console: Console) -> None:
+def print_tables(tables: Sequence[TextTable], console: Console) -> None:
     """Print tables. What does not fit is left out if it is optional; messages stand below."""
     for table in tables:
         _print(table, console)
 
 
-def _print(table: Table, console: Console) -> None:
+def _print(table: TextTable, console: Console) -> None:
     beside = console.width >= WIDE
     whole = [row for row in table.rows if len(row.cells) == len(table.columns)]
     texts = [[plain_text(cell) for cell in row.cells] for row in whole]

@@ -9,9 +9,10 @@ is a row like any other; running the same plan again goes on with what is missin
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Annotated, ClassVar, Literal, get_args
+from types import MappingProxyType
+from typing import Annotated, Any, ClassVar, Literal, get_args
 
 import numpy as np
 from jaxtyping import Float
@@ -66,6 +67,8 @@ class AccuracyJob(Job):
 
     kind: ClassVar[str] = KIND
     markdown: ClassVar[str] = "accuracy.md"
+    command: ClassVar[tuple[str, ...]] = ("tasks", "score")
+    typed: ClassVar[Mapping[str, Any]] = MappingProxyType({"limit": 200})
     grows: ClassVar[tuple[str, ...]] = ("models", "tasks")
 
     def __post_init__(self) -> None:

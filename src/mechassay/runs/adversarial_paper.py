@@ -83,6 +83,7 @@ class PaperJob(Job):
     seed: Annotated[int, options.SEED] = 0
 
     kind: ClassVar[str] = KIND
+    command: ClassVar[tuple[str, ...]] = ("adversarial", "paper")
     markdown: ClassVar[str] = ""
 
     def check(self, bench: Bench) -> None:

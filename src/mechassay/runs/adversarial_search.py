@@ -62,6 +62,7 @@ class SearchJob(Job):
     seed: Annotated[int, options.SEED] = 0
 
     kind: ClassVar[str] = KIND
+    command: ClassVar[tuple[str, ...]] = ("adversarial", "search")
     grows: ClassVar[tuple[str, ...]] = ("circuits",)
 
     def versions(self, bench: Bench) -> dict[str, Any]:

@@ -30,6 +30,7 @@ from typing import Annotated, Any, ClassVar, Literal, get_args
 
 import numpy as np
 from rich.console import Console
+from torch import Tensor
 
 from mechassay.circuits.ablation import (
     ABLATIONS,
@@ -54,17 +55,18 @@ from mechassay.models.constants import Constants
 from mechassay.models.memory import token_budget, trace_bytes
 from mechassay.models.model import Model, check_dtype
 from mechassay.objectives import load_objective
-from mechassay.pairs import Batch
-from mechassay.records import Measure, Record, Spec
+from mechassay.pairs import NO_TOKEN, Batch
+from mechassay.records import Measure, PairTokens, Record, Spec
 from mechassay.report.canvas import Drawing
 from mechassay.report.drawing import draw_circuit, largest_drawable
 from mechassay.report.kinds.suite import suite_differences
 from mechassay.report.reports import print_report, write_markdown, write_page
 from mechassay.runs import options
+from mechassay.runs.command_line import command_line
 from mechassay.runs.folder import write_text
 from mechassay.runs.job import Bench, Cell, Job, Results, cell_name, option
 from mechassay.runs.names import is_truth, made_by, shown_model, task_named
-from mechassay.tasks.task import Keep, settings_of
+from mechassay.tasks.task import PRIVATE, Keep, settings_of
 from mechassay.truth.models import load_truth, truth_names
 
 ALL_TRUTHS = "truth"
@@ -141,6 +143,15 @@ class CircuitsJob(Job):
         named = [truth_names() if name == ALL_TRUTHS else [name] for name in self.models]
         models = tuple(dict.fromkeys(name for names in named for name in names))
         object.__setattr__(self, "models", models)
+
+    def words(self) -> tuple[Sequence[str], Sequence[str]]:
+        """See `Job.words`."""
+        said = ("scores", "stage")
+        if self.scores and self.methods:
+            return (), said
+        if not self.scores:
+            return ("circuits", "run" if self.stage == "all" else self.stage), said
+        return ("circuits", "evaluate", *self.scores), said
 
     def versions(self, bench: Bench) -> dict[str, int]:
         """Versions of definitions, which are part of the plan."""
@@ -273,7 +284,7 @@ class CircuitsJob(Job):
         folder, page = results.folder.path, results.folder.path / "report.html"
         if self.stage == "localize":
             return folder / "scores"
-        groups = results.groups
+        groups, command = results.groups, command_line(self, Path(folder.name))
         for group in groups:
             part = results.of(group)
             drawings = [
@@ -282,13 +293,13 @@ class CircuitsJob(Job):
                 for drawing in _drawings(cell, results.folder.scores_file(cell.name))
             ]
             target = page if len(groups) == 1 else folder / "pages" / f"{group}.html"
-            write_page(target, part.records, drawings, part.failures, kind=KIND)
+            write_page(target, part.records, drawings, part.failures, kind=KIND, command=command)
         records, failures = results.records, results.failures
         write_markdown(folder / "tables.md", records, failures, SUITE)
         differences = json.dumps(suite_differences(records), indent=1)
         write_text(folder / "differences.json", differences)
         if len(groups) > 1:
-            write_page(page, records, failures=failures, kind=SUITE)
+            write_page(page, records, failures=failures, kind=SUITE, command=command)
         return page
 
 
@@ -340,6 +351,8 @@ class Study:
                 batch, job.pairing, np.random.default_rng(job.seed), templates
             )
             about |= {"pairing": job.pairing, "kept": len(batch), "alone": n_alone}
+        if split != PRIVATE:
+            about["first"] = pair_tokens(self.model, batch, 0).model_dump(mode="json")
         self.bench.folder.save_data(role, about, self.group)
         return batch
 
@@ -553,6 +566,25 @@ class Study:
         }
 
 
+def pair_tokens(model: Model, batch: Batch, row: int) -> PairTokens:
+    """A pair of a batch, each token as text; as its id where there is no tokenizer."""
+
+    def texts(tokens: Tensor) -> list[str]:
+        ids = [token for token in tokens.tolist() if token != NO_TOKEN]
+        if model.tokenizer is None:
+            return list(map(str, ids))
+        return [str(model.tokenizer.decode([token])) for token in ids]
+
+    real = batch.mask[row]
+    return PairTokens(
+        id=batch.ids[row],
+        clean=texts(batch.clean[row][real]),
+        counterfactual=texts(batch.counterfactual[row][real]),
+        answers=texts(batch.answers[row]),
+        foils=texts(batch.foils[row]),
+    )
+
+
 def forward_seconds(model: Model, batch: Batch) -> float:
     """Seconds that a forward pass takes for one example, among as many as are run at once."""
     budget = token_budget(trace_bytes(model.decoder), batch.n_tokens, model.device)
@@ -617,4 +649,4 @@ def _peak_memory() -> float:
     except ImportError:  # Windows
         return float("nan")
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    return peak if sys.platform == "darwin" else peak * 1024
+    return float(peak if sys.platform == "darwin" else peak * 1024)

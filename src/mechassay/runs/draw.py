@@ -24,13 +24,15 @@ from mechassay.errors import BadUsage, GraphMismatch, one_of
 from mechassay.graph import Graph
 from mechassay.report.canvas import Drawing
 from mechassay.report.comparison import draw_comparison, overlap_grid
-from mechassay.report.drawing import DRAWN_EDGES, draw_circuit, largest_drawable
+from mechassay.report.drawing import DRAWN_EDGES, LEAST_SHARE, draw_circuit, largest_drawable
 from mechassay.report.page import Figure, render
+from mechassay.report.pictures import write_picture
 from mechassay.report.sections import parts, table_sections
-from mechassay.report.tables import Table
+from mechassay.report.tables import TextTable
 from mechassay.runs.folder import write_text
 
-DRAWINGS = (".svg", ".html")
+PICTURES = (".png", ".pdf")
+DRAWINGS = (".svg", *PICTURES, ".html")
 TITLE_TWO = "Two circuits and what they share"
 READING = {
     "Boxes and lines": (
@@ -83,9 +85,9 @@ class Cut:
     def title(self) -> str:
         return f"{self.name}: {self.how}"
 
-    def drawing(self, title: str = "") -> Drawing:
-        """The circuit alone."""
-        return draw_circuit(self.scores, self.circuit, title=title)
+    def drawing(self, title: str = "", least: float = LEAST_SHARE) -> Drawing:
+        """The circuit alone; see `draw_circuit`."""
+        return draw_circuit(self.scores, self.circuit, title=title, least=least)
 
 
 def cut_circuits(
@@ -189,11 +191,12 @@ def _cut_nodes(
     return f"the best nodes by {by}{summed}, pruned", found
 
 
-def write_drawing(output: Path, cuts: Sequence[Cut]) -> None:
-    """Draw one circuit, or compare two, as an SVG or as a page, by the ending of `output`.
+def write_drawing(output: Path, cuts: Sequence[Cut], *, least: float = LEAST_SHARE) -> None:
+    """Draw one circuit, or compare two, as an SVG, a picture or a page, by the ending of `output`.
 
     Args:
         cuts: one or two.
+        least: of one circuit, edges are left out whose |score| is a smaller share of the largest.
 
     Raises:
         BadUsage: another ending, or more edges than a drawing holds.
@@ -206,21 +209,27 @@ def write_drawing(output: Path, cuts: Sequence[Cut]) -> None:
             f"{a.spec.text} is about {a.circuit.graph}; {b.spec.text} is about {b.circuit.graph}."
         )
     if output.suffix == ".html":
-        write_text(output, _page(cuts))
-    elif len(cuts) == 1:
-        write_text(output, cuts[0].drawing(cuts[0].title).svg + "\n")
+        write_text(output, _page(cuts, least))
+        return
+    if len(cuts) == 1:
+        drawing = cuts[0].drawing(cuts[0].title, least)
     else:
-        write_text(output, _comparison(*cuts, title=TITLE_TWO).svg + "\n")
+        drawing = _comparison(*cuts, title=TITLE_TWO)
+    if output.suffix in PICTURES:
+        write_picture(output, drawing.svg)
+    else:
+        write_text(output, drawing.svg + "\n")
 
 
 def check_output(output: Path) -> None:
     """Refuse an ending that no drawing has.
 
     Raises:
-        BadUsage: neither .svg nor .html.
+        BadUsage: none of `DRAWINGS`.
     """
     if output.suffix not in DRAWINGS:
-        raise BadUsage(f"{output}: a drawing ends in {' or '.join(DRAWINGS)}.")
+        *others, last = DRAWINGS
+        raise BadUsage(f"{output}: a drawing ends in {', '.join(others)} or {last}.")
 
 
 def _comparison(a: Cut, b: Cut, title: str = "") -> Drawing:
@@ -234,8 +243,9 @@ def _names(a: Cut, b: Cut) -> tuple[str, str]:
     return (a.name, b.name) if a.name != b.name else (a.spec.text, b.spec.text)
 
 
-def _page(cuts: Sequence[Cut]) -> str:
-    sizes, drawn = [_sizes(cut) for cut in cuts], [_figure(cut.drawing()) for cut in cuts]
+def _page(cuts: Sequence[Cut], least: float) -> str:
+    sizes = [_sizes(cut) for cut in cuts]
+    drawn = [_figure(cut.drawing(least=least)) for cut in cuts]
     facts = [_facts(cut) for cut in cuts]
     if len(cuts) == 1:
         return render(f"Circuit of {cuts[0].name}", table_sections(sizes, READING, facts, drawn))
@@ -251,10 +261,10 @@ def _page(cuts: Sequence[Cut]) -> str:
 
 def _figure(drawing: object) -> Figure:
     svg, _, _ = parts(drawing)
-    return Figure(svg)
+    return Figure(svg, kind="drawing")
 
 
-def _sizes(cut: Cut) -> Table:
+def _sizes(cut: Cut) -> TextTable:
     """The size of one circuit."""
     graph, n = cut.circuit.graph, len(cut.circuit)
     counts = (
@@ -264,7 +274,7 @@ def _sizes(cut: Cut) -> Table:
         f"{int(nodes_of(cut.circuit).sum()):,}",
     )
     columns = ("", "edges", "in the graph", "share", "heads and MLPs")
-    return Table.of(cut.title, columns, ((cut.name, *counts),))
+    return TextTable.of(cut.title, columns, ((cut.name, *counts),))
 
 
 def _facts(cut: Cut) -> dict[str, str]:

@@ -20,7 +20,8 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, ClassVar, Literal, Protocol, TypeVar, get_type_hints
+from types import MappingProxyType
+from typing import Any, ClassVar, Protocol, TypeVar
 
 from rich.console import Console
 
@@ -30,65 +31,16 @@ from mechassay.progress import BAR, Progress
 from mechassay.records import Failure, Record
 from mechassay.registry import Registry
 from mechassay.report.reports import print_report, write_markdown, write_page
+from mechassay.runs.command_line import Option, command_line, option, options_of
 from mechassay.runs.folder import RunFolder
 from mechassay.runs.names import load_named, task_named
 from mechassay.tasks.task import Task
 
+__all__ = ["Option", "option", "options_of"]
+
 T = TypeVar("T")
-Role = Literal["planned", "free", "secret"]
 LONGEST = 80
 """Characters of a name of a file, from its end; the hash of all stands behind them."""
-
-
-@dataclass(frozen=True)
-class Option:
-    """How a field of a job is typed at the command line.
-
-    Attributes:
-        help: one or two sentences.
-        flags: "--model", "-m"; the field's own name if there are none.
-        least, most: of numbers.
-        complete: what shells offer: "models", "tasks", "methods" or "files".
-        role: "planned", "free" or "secret", see the module.
-    """
-
-    help: str = ""
-    flags: tuple[str, ...] = ()
-    least: int | float | None = None
-    most: int | float | None = None
-    complete: str = ""
-    role: Role = "planned"
-
-
-def option(help: str, *flags: str, **more: Any) -> Option:
-    """An `Option` in one line, for `Annotated`."""
-    return Option(help, flags, **more)
-
-
-def options_of(job: Any) -> dict[str, Option]:
-    """The fields of a job, or of its class, with their options."""
-    kind = job if isinstance(job, type) else type(job)
-    hints = get_type_hints(kind, include_extras=True)
-    about = {name: getattr(hint, "__metadata__", ()) for name, hint in hints.items()}
-    return {
-        each.name: next((x for x in about[each.name] if isinstance(x, Option)), Option())
-        for each in dataclasses.fields(kind)
-    }
-
-
-def check_ranges(job: Any) -> None:
-    """Refuse a number that is less or more than its option allows.
-
-    Raises:
-        BadUsage: a field has one.
-    """
-    for name, about in options_of(job).items():
-        value, least, most = getattr(job, name), about.least, about.most
-        if isinstance(value, int | float) and not (
-            (least is None or value >= least) and (most is None or value <= most)
-        ):
-            allowed = f"{least} or more" if most is None else f"between {least} and {most}"
-            raise BadUsage(f"{name} must be {allowed}; got {value}.")
 
 
 @dataclass(frozen=True)
@@ -118,12 +70,22 @@ class Job(Protocol):
     """What can be run: `mechassay.run(job, folder)`, or a command made of its fields.
 
     A class that names it as its base has all but `kind`, `cells` and `run`. `markdown` is the file
-    of the page's words and tables, if there is to be one.
+    of the page's words and tables, if there is to be one. `command` are the words of its command
+    (its kind and "run" if there are none), `typed` that command's defaults where they are others
+    than those of the fields.
     """
 
     kind: ClassVar[str]
     grows: ClassVar[tuple[str, ...]] = ()
     markdown: ClassVar[str] = "tables.md"
+    command: ClassVar[tuple[str, ...]] = ()
+    typed: ClassVar[Mapping[str, Any]] = MappingProxyType({})
+
+    def words(self) -> tuple[Sequence[str], Sequence[str]]:
+        """The words of its command before the options, none where no command makes it; and the
+        fields that these words say.
+        """
+        return self.command or (self.kind, "run"), ()
 
     def versions(self, bench: Bench) -> Mapping[str, Any]:
         """What else is part of the plan: versions of definitions, hashes of files."""
@@ -157,7 +119,13 @@ class Job(Protocol):
         records, failures, folder = results.records, results.failures, results.folder.path
         if self.markdown:
             write_markdown(folder / self.markdown, records, failures, self.kind)
-        return write_page(folder / "report.html", records, failures=failures, kind=self.kind)
+        return write_page(
+            folder / "report.html",
+            records,
+            failures=failures,
+            kind=self.kind,
+            command=command_line(self, Path(folder.name)),
+        )
 
 
 JOBS = Registry(

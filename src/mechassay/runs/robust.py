@@ -132,6 +132,7 @@ class RobustJob(Job):
     seed: Annotated[int, options.SEED] = 0
 
     kind: ClassVar[str] = KIND
+    command: ClassVar[tuple[str, ...]] = ("adversarial", "robust")
 
     def versions(self, bench: Bench) -> dict[str, int]:
         """The version of robust discovery."""

@@ -34,7 +34,9 @@ from mechassay.tasks.behaviour import needs_model, score_prompts
 
 Keep = Literal["all", "base", "counterfactual", "both"]
 KEEP: tuple[Keep, ...] = get_args(Keep)
-SPLITS = ("train", "validation", "test", "private")
+PRIVATE = "private"
+"""The split whose prompts are never stored."""
+SPLITS = ("train", "validation", "test", PRIVATE)
 CHUNK = 256
 # Examples looked at for each one wanted, before a tokenizer or a model is found unfit for the task.
 PATIENCE = 50

@@ -26,7 +26,7 @@ from mechassay.report.sections import (
     values_section,
     warnings_notice,
 )
-from mechassay.report.tables import NOTHING, Table
+from mechassay.report.tables import NOTHING, TextTable
 from mechassay.report.text import CHANCE_DECIMALS, chance_text
 from mechassay.tasks.paper import OWN
 
@@ -60,7 +60,7 @@ def title(records: Sequence[Record], failures: Sequence[Failure] = ()) -> str:
     return "Accuracy of models on tasks"
 
 
-def tables(records: Sequence[Record], failures: Sequence[Failure] = ()) -> list[Table]:
+def tables(records: Sequence[Record], failures: Sequence[Failure] = ()) -> list[TextTable]:
     """All tasks first, then one for each task."""
     models = list(dict.fromkeys(record.model.name for record in records))
     scores, tasks = _scores(records), _tasks(records)
@@ -69,11 +69,11 @@ def tables(records: Sequence[Record], failures: Sequence[Failure] = ()) -> list[
     for failure in failures:
         model, task = (failure.cell.get(role, "") for role in ("model", "task"))
         overall.append((task, f"{model} failed: {failure.message}"))
-    made = [Table.of("Original prompts", _columns("task", models, scores), overall)]
+    made = [TextTable.of("Original prompts", _columns("task", models, scores), overall)]
     for name, group in tasks.items():
         kinds, of = _kinds(group[0]), by_model[name]
         rows = [(short(kind), *_cells(of, models, kind, scores)) for kind in kinds]
-        made.append(Table.of(name, _columns("prompts", models, scores), rows))
+        made.append(TextTable.of(name, _columns("prompts", models, scores), rows))
     return made if overall else []
 
 
@@ -86,7 +86,7 @@ def sections(
     shown = [
         Section(
             table.title,
-            (page.Figure(svg(draw_accuracy(group))), table) if _kinds(group[0]) else (table,),
+            (_chart(table.title, group), table) if _kinds(group[0]) else (table,),
         )
         for table, group in groups
         if table
@@ -100,6 +100,11 @@ def sections(
         *values_section(records),
         *all_numbers(records),
     ]
+
+
+def _chart(title: str, group: Sequence[Record]) -> page.Figure:
+    about = "Accuracy of the model by kind of prompt, with intervals and chance; the table has it."
+    return page.Figure(svg(draw_accuracy(group)), name=f"Accuracy: {title}", about=about)
 
 
 def draw_accuracy(records: Sequence[Record]) -> Figure:

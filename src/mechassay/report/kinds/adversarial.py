@@ -31,8 +31,9 @@ from mechassay.report.sections import (
     checks_table,
     facts_section,
     failures_text,
+    measures_table,
 )
-from mechassay.report.tables import NOTHING, Column, Row, Table
+from mechassay.report.tables import NOTHING, Column, Row, TextTable
 from mechassay.report.text import share
 from mechassay.stats.two_way import LEAST
 
@@ -123,7 +124,7 @@ def title(records: Sequence[Record], failures: Sequence[Failure] = ()) -> str:
     return f"Adversarial evaluation of circuits{''.join(named)}"
 
 
-def tables(records: Sequence[Record], failures: Sequence[Failure] = ()) -> list[Table]:
+def tables(records: Sequence[Record], failures: Sequence[Failure] = ()) -> list[TextTable]:
     """What a console shows; one population is in the first table."""
     split = template_table(records) if records and len(halves(records[0])) > 1 else None
     return [overview_table(records, short=True), *([split] if split else [])] if records else []
@@ -134,7 +135,8 @@ def sections(
 ) -> list[Section]:
     """The page of a run."""
     if not records:
-        return [Section("", (Text("There are no results.", "verdict"), *failures_text(failures)))]
+        nothing = (Text("There are no results.", "verdict"), *failures_text(failures))
+        return [Section("", nothing), Section("Failed", (measures_table((), failures),))]
     split = template_table(records)
     said = Text(" ".join(filter(None, (about(records[0]), template_text(records)))), "soft")
     shown = [checks_table(records), overview_table(records), *([split] if split else [])]
@@ -195,7 +197,7 @@ def verdict(record: Record) -> str:
 # Tables
 
 
-def overview_table(records: Sequence[Record], *, short: bool = False) -> Table:
+def overview_table(records: Sequence[Record], *, short: bool = False) -> TextTable:
     """All circuits in one table, controls below them; `short` fits a console."""
     left_out = ("std", "min", "25%", "75%", *(("50%", "95%", "99.99%") if short else ()))
     names = [name for name in summary(records[0]) if name not in left_out]
@@ -220,7 +222,7 @@ def overview_table(records: Sequence[Record], *, short: bool = False) -> Table:
             cells = (name, f"{edges:,}", f"{control['live']:,}", *numbers(record, of), NOTHING)
             rows.append(Row(cells, "control"))
     columns = ("circuit", "edges", "live", *names, worse)
-    return Table.of("All circuits, in nats", columns, rows)
+    return TextTable.of("All circuits, in nats", columns, rows)
 
 
 def _random(record: Record) -> dict[str, dict[str, Any]]:
@@ -259,7 +261,7 @@ def _without_middle(text: str) -> str:
     return text if len(text) <= SHORT else f"{text[: SHORT // 3]}…{text[SHORT // 3 + 1 - SHORT :]}"
 
 
-def summary_table(record: Record) -> Table:
+def summary_table(record: Record) -> TextTable:
     """The distribution, as in tables 3 and 7; without z-scores where the spread is rounding."""
     population = bool(record.task.args["population"])
     others = [summary(record, of) for of in (EMPTY, *RANDOM)]
@@ -274,10 +276,10 @@ def summary_table(record: Record) -> Table:
         beside = [nats(table[name]["value"]) for table in others]
         rows.append((name, with_interval(row), z, _bound(name, row, population), *beside))
     columns, *cells = rows if _has_z(own) else [(*row[:2], *row[3:]) for row in rows]
-    return Table.of("Distribution, in nats", columns, cells)
+    return TextTable.of("Distribution, in nats", columns, cells)
 
 
-def exceedance_table(record: Record) -> Table:
+def exceedance_table(record: Record) -> TextTable:
     """Shares of pairs above thresholds."""
     population, stored = bool(record.task.args["population"]), record.table("exceedance")
     empty = {row["above"]: row["value"] for row in stored.where(of=EMPTY).rows()}
@@ -292,7 +294,7 @@ def exceedance_table(record: Record) -> Table:
         beside = share(plain_number(empty[row["above"]]))
         rows.append((f"{above:g} nats", f"{share(value)}{interval}", most, beside))
     columns = ("KL above", "share of pairs", "upper bound", "empty circuit")
-    return Table.of("How often it is worse than", columns, rows)
+    return TextTable.of("How often it is worse than", columns, rows)
 
 
 # A circuit
@@ -311,7 +313,12 @@ def _circuit(record: Record, colour: str) -> Section:
     blocks: list[Block] = [
         Text(sizes, "soft"),
         *(Text(caution, "warnings") for caution in cautions),
-        Figure(svg(draw_distribution(record, colour)), caption=caption),
+        Figure(
+            svg(draw_distribution(record, colour)),
+            caption=caption,
+            name=f"Distribution of divergences: {record.method.name}",
+            about="Two histograms, linear and logarithmic; the tables below have its percentiles.",
+        ),
         summary_table(record),
         exceedance_table(record),
         *worst_tables(record),
@@ -330,10 +337,16 @@ def _map(found: HeatMap) -> tuple[Block, Block]:
     heading = Heading(f"By {' and '.join(found.fields)}")
     if found.is_flat:
         return heading, Text("No heat map: every cell is ≈ 0, which is rounding.")
-    return heading, Figure(svg(draw_heat_map(found)), caption=map_words(found))
+    figure = Figure(
+        svg(draw_heat_map(found)),
+        caption=map_words(found),
+        name=f"Divergences by {' and '.join(found.fields)}",
+        about="A heat map for each percentile; the tables of labels have the largest values.",
+    )
+    return heading, figure
 
 
-def worst_tables(record: Record) -> list[Table]:
+def worst_tables(record: Record) -> list[TextTable]:
     """The worst pairs, and those of different prompts where they are others."""
     stored = record.table("worst pairs")
     every, distinct = (stored.where(list=name).rows() for name in ("all", "distinct"))
@@ -344,7 +357,7 @@ def worst_tables(record: Record) -> list[Table]:
     return [_cases(record, name, rows) for name, rows in named.items() if rows]
 
 
-def _cases(record: Record, name: str, cases: Sequence[Mapping[str, Any]]) -> Table:
+def _cases(record: Record, name: str, cases: Sequence[Mapping[str, Any]]) -> TextTable:
     paired = cases[0]["corrupted prompt"] is not None
     sides = ("clean", "corrupted") if paired else ("clean",)
     columns = [
@@ -371,7 +384,7 @@ def _cases(record: Record, name: str, cases: Sequence[Mapping[str, Any]]) -> Tab
         rows.append(Row(cells, "" if case["agrees"] else "failure"))
     marks = "Parts of the prompts are marked; point at one for its name."
     caption = f"The most likely next tokens with their logits. {marks}"
-    return Table(name, tuple(columns), tuple(rows), caption)
+    return TextTable(name, tuple(columns), tuple(rows), caption)
 
 
 def _tokens(found: Sequence[tuple[str, float]]) -> Markup:

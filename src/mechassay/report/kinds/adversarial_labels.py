@@ -10,7 +10,7 @@ from typing import Any
 from mechassay.adversarial.statistics import ALPHA
 from mechassay.records import Record
 from mechassay.report.nats import nats, plain_number, with_interval
-from mechassay.report.tables import NOTHING, Row, Table
+from mechassay.report.tables import NOTHING, Row, TextTable
 from mechassay.report.text import share
 
 SHOWN_LABELS = 12
@@ -97,7 +97,7 @@ def _alone(groups: Sequence[Group]) -> str:
     return f" {said}: {'; '.join(told)}." if told else ""
 
 
-def label_table(group: Group) -> Table:
+def label_table(group: Group) -> TextTable:
     """The labels of a field, worst first."""
     order = sorted(group.labels, key=lambda label: (label["p"], -plain_number(label["tested"])))
     rows = [
@@ -121,7 +121,7 @@ def label_table(group: Group) -> Table:
         rows.append(Row(("", said), "more"))
     heads = (group.name, "prompts", "99%", "99% of the rest", "more", "of the empty circuit's")
     heads += ("means differ by", "99.9%", "max", "p, adjusted")
-    return Table.of(group.name, heads, rows)
+    return TextTable.of(group.name, heads, rows)
 
 
 def _compared(label: Mapping[str, Any]) -> str:

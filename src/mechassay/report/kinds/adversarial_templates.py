@@ -8,7 +8,7 @@ from typing import Any
 
 from mechassay.records import Record
 from mechassay.report.nats import plain_number, with_interval
-from mechassay.report.tables import NOTHING, Table
+from mechassay.report.tables import NOTHING, TextTable
 from mechassay.report.text import share
 
 STATISTICS = ("mean", "99%", "max")
@@ -18,7 +18,7 @@ ROUNDED = 5e-4
 """A share below this is shown as none."""
 
 
-def template_table(records: Sequence[Record]) -> Table | None:
+def template_table(records: Sequence[Record]) -> TextTable | None:
     """Every circuit and the empty one, on pairs of the same and of different templates, if any."""
     rows: list[tuple[str, ...]] = []
     for record in records:
@@ -30,7 +30,7 @@ def template_table(records: Sequence[Record]) -> Table | None:
         return None
     rows += [_row(EMPTY, half, "control:empty", NOTHING) for half in halves(records[0])]
     columns = ("circuit", "templates", "pairs", *STATISTICS, "left of empty")
-    return Table.of("By template", columns, rows)
+    return TextTable.of("By template", columns, rows)
 
 
 def template_text(records: Sequence[Record]) -> str:

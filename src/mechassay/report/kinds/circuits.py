@@ -7,7 +7,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
-from mechassay.records import Failure, Measure, Record
+from markupsafe import Markup, escape
+
+from mechassay.records import Failure, Measure, PairTokens, Record
+from mechassay.report.captions import areas_text, faithfulness_text
+from mechassay.report.drawing import score_text
 from mechassay.report.figures import areas_figure, colours, faithfulness_figure
 from mechassay.report.page import Block, Figure, Heading, Section, Terms, Text
 from mechassay.report.ranks import rank_text, ranked
@@ -26,7 +30,7 @@ from mechassay.report.sections import (
     values_section,
     warnings_notice,
 )
-from mechassay.report.tables import Column, Row, Table
+from mechassay.report.tables import NOTHING, Column, Row, TextTable
 from mechassay.report.text import (
     control_kinds,
     control_name,
@@ -38,9 +42,11 @@ from mechassay.report.text import (
     setting_name,
     settings,
     share,
-    verdict,
 )
+from mechassay.report.verdict import ends_text, verdicts
 
+STRONGEST = 10
+"""Rows of a table of edges."""
 RANKED = ("cpr", "cmd")
 ROUNDED_AS = {"cmd_corrected": "cmd"}
 """Measures without an interval, and those whose interval says how many digits they have."""
@@ -109,7 +115,7 @@ def title(records: Sequence[Record], failures: Sequence[Failure] = ()) -> str:
     return f"Faithfulness of circuits{of}{on}"
 
 
-def tables(records: Sequence[Record], failures: Sequence[Failure] = ()) -> list[Table]:
+def tables(records: Sequence[Record], failures: Sequence[Failure] = ()) -> list[TextTable]:
     """What a console shows."""
     return [results_table(records, failures)]
 
@@ -117,13 +123,14 @@ def tables(records: Sequence[Record], failures: Sequence[Failure] = ()) -> list[
 def sections(
     records: Sequence[Record], failures: Sequence[Failure] = (), drawings: Sequence[object] = ()
 ) -> list[Section]:
-    """The page: verdict, figures and table, drawings, facts, values."""
+    """The page: verdict, figures and table, a pair, drawings, how to read them, facts, values."""
     groups = settings(records)
     return [
         header(groups, failures, warnings_notice(records)),
         *results(groups, failures),
-        *reading(records),
+        *_first_pairs(groups),
         *_drawings(drawings),
+        *reading(records),
         *facts_section(records, _facets),
         *_values(records),
         *all_numbers(records),
@@ -133,13 +140,16 @@ def sections(
 def header(
     groups: Sequence[Sequence[Record]], failures: Sequence[Failure], notices: Sequence[Block]
 ) -> Section:
-    """The verdict on each setting, how many cells failed, and warnings."""
-    verdicts: list[Block] = [
-        Text(verdict(group), "verdict", f"{setting_name(group[0])}." if len(groups) > 1 else "")
-        for group in groups
-    ]
+    """The verdicts on each setting, its m(N) and m(0), how many cells failed, and warnings."""
+    said: list[Block] = []
+    for group in groups:
+        lead = f"{setting_name(group[0])}." if len(groups) > 1 else ""
+        first, *more = verdicts(group)
+        said.append(Text(first, "verdict", lead))
+        said += [Text(text, "verdict") for text in more]
+        said += [Text(text, "soft") for text in filter(None, [ends_text(group[0])])]
     nothing = [Text("There are no results.", "verdict")]
-    return Section("", (*(verdicts or nothing), *failures_text(failures), *notices))
+    return Section("", (*(said or nothing), *failures_text(failures), *notices))
 
 
 def results(groups: Sequence[Sequence[Record]], failures: Sequence[Failure]) -> list[Section]:
@@ -151,9 +161,9 @@ def results(groups: Sequence[Sequence[Record]], failures: Sequence[Failure]) -> 
     areas: list[Block] = []
     for group in groups:
         name = [] if alone else [Heading(setting_name(group[0]))]
-        curves += [*name, Figure(faithfulness_figure(group))]
+        curves += [*name, faithfulness_chart(group)]
         table = results_table(group, failures if alone else ())
-        areas += [*name, Figure(areas_figure(group)), table]
+        areas += [*name, areas_chart(group), table]
     areas.append(
         Text(
             "Ranks are as far as paired differences are resolved: 2–4 is second to fourth. “Kept”"
@@ -164,6 +174,20 @@ def results(groups: Sequence[Sequence[Record]], failures: Sequence[Failure]) -> 
     if failures and not alone:
         areas += [Heading("Failed"), results_table((), failures)]
     return [Section("Faithfulness", tuple(curves)), Section("CPR and CMD", tuple(areas))]
+
+
+def faithfulness_chart(group: Sequence[Record]) -> Figure:
+    """Faithfulness over circuit size, with its description."""
+    svg, about = faithfulness_figure(group), faithfulness_text(group)
+    return Figure(
+        svg, name=f"Faithfulness over circuit size: {setting_name(group[0])}", about=about
+    )
+
+
+def areas_chart(group: Sequence[Record]) -> Figure:
+    """CPR and CMD with intervals, with their description."""
+    svg, about = areas_figure(group), areas_text(group)
+    return Figure(svg, name=f"CPR and CMD: {setting_name(group[0])}", about=about)
 
 
 def reading(records: Sequence[Record], more: dict[str, str] | None = None) -> list[Section]:
@@ -181,7 +205,7 @@ def reading(records: Sequence[Record], more: dict[str, str] | None = None) -> li
 # The table
 
 
-def results_table(records: Sequence[Record], failures: Sequence[Failure] = ()) -> Table:
+def results_table(records: Sequence[Record], failures: Sequence[Failure] = ()) -> TextTable:
     """A row for every record, one for every distinct random control, one for every failure."""
     measures = shown_measures(records)
     columns = [Column("method", numeric=False)]
@@ -202,10 +226,10 @@ def results_table(records: Sequence[Record], failures: Sequence[Failure] = ()) -
             rows.append(Row((names[id(record)], *cells), "method", drawn[id(record)]))
         rows += _control_rows(group, measures)
     full = [*rows, *(failure_row(failure) for failure in failures)]
-    return _without_empty(Table("", tuple(columns), tuple(full), directions(measures)))
+    return _without_empty(TextTable("", tuple(columns), tuple(full), directions(measures)))
 
 
-def _without_empty(table: Table) -> Table:
+def _without_empty(table: TextTable) -> TextTable:
     """The table without columns in which no row has anything; messages need two."""
     whole = [row for row in table.rows if len(row.cells) == len(table.columns)]
     n = len(table.columns)
@@ -217,7 +241,7 @@ def _without_empty(table: Table) -> Table:
         for row in table.rows
     )
     columns = tuple(table.columns[place] for place in shown)
-    return Table(table.title, columns, rows, table.caption if whole else "")
+    return TextTable(table.title, columns, rows, table.caption if whole else "")
 
 
 def _cells(record: Record, measures: Sequence[Measure], ranks: dict[str, str]) -> list[str]:
@@ -287,10 +311,70 @@ def _facets(record: Record) -> dict[str, str]:
 
 
 def _drawings(drawings: Sequence[object]) -> list[Section]:
+    """Each drawing, with the edges of the largest scores."""
     point = "Point at a line or a box for its name and scores."
-    told = map(parts, drawings)
-    blocks = [Figure(svg, name, f"{about} {point}", "drawing") for svg, name, about in told]
+    blocks: list[Block] = []
+    for drawing in drawings:
+        svg, name, about = parts(drawing)
+        blocks.append(Figure(svg, name, f"{about} {point}", "drawing"))
+        strongest: tuple[tuple[str, float], ...] = getattr(drawing, "strongest", ())
+        if strongest:
+            blocks.append(_strongest(name, strongest))
     return [Section("Circuits", tuple(blocks))] if blocks else []
+
+
+def _strongest(name: str, edges: Sequence[tuple[str, float]]) -> TextTable:
+    shown, largest = edges[:STRONGEST], abs(edges[0][1])
+    rows = [
+        (
+            Markup('<span class="token">{}</span>').format(edge),
+            score_text(score),
+            share(abs(score) / largest) if largest else NOTHING,
+        )
+        for edge, score in shown
+    ]
+    cut = len(shown) < len(edges)
+    caption = f"The {len(shown):,} strongest of the {len(edges):,} edges drawn." if cut else ""
+    columns = ("edge", "score", "|score|, of the largest")
+    title = f"Strongest edges of {name.partition(':')[0]}"
+    return TextTable.of(title, columns, rows, caption=caption)
+
+
+def _first_pairs(groups: Sequence[Sequence[Record]]) -> list[Section]:
+    """The first test pair of each setting, where the record holds it."""
+    blocks: list[Block] = []
+    for group in groups:
+        chosen = group[0].data.get("test")
+        if chosen is None or chosen.first is None:
+            continue
+        blocks += [] if len(groups) == 1 else [Heading(setting_name(group[0]))]
+        blocks.append(pair_table(chosen.first, chosen.kept))
+    return [Section("An example pair", tuple(blocks))] if blocks else []
+
+
+def pair_table(pair: PairTokens, kept: int) -> TextTable:
+    """A pair with its tokens; those that differ between the prompts are marked."""
+    differ = [one != other for one, other in zip(pair.clean, pair.counterfactual, strict=True)]
+    rows = [
+        ("clean", _tokens(pair.clean, differ)),
+        ("counterfactual", _tokens(pair.counterfactual, differ)),
+        (f"answer{'s' * (len(pair.answers) > 1)}", _tokens(pair.answers)),
+        (f"foil{'s' * (len(pair.foils) > 1)}", _tokens(pair.foils)),
+    ]
+    caption = (
+        f"{pair.id}, the first of {kept:,} pairs. Each box is a token; those that differ between"
+        " the prompts are marked. Answers and foils are compared by their first token."
+    )
+    return TextTable.of("", ("", "tokens"), rows, words=True, caption=caption)
+
+
+def _tokens(tokens: Sequence[str], marked: Sequence[bool] = ()) -> Markup:
+    """Tokens one after another, with their spaces."""
+    shown = [
+        Markup("<mark>{}</mark>").format(token) if differs else escape(token)
+        for token, differs in zip(tokens, marked or [False] * len(tokens), strict=True)
+    ]
+    return Markup(" ").join(Markup("<code>{}</code>").format(token) for token in shown)
 
 
 def _values(records: Sequence[Record]) -> list[Section]:

@@ -18,7 +18,7 @@ from mechassay.report.sections import (
     values_section,
     warnings_notice,
 )
-from mechassay.report.tables import Table
+from mechassay.report.tables import TextTable
 from mechassay.report.text import measure_text
 
 
@@ -28,7 +28,7 @@ def title(records: Sequence[Record], failures: Sequence[Failure] = ()) -> str:
     return f"Results: {', '.join(kinds) or 'none'}"
 
 
-def tables(records: Sequence[Record], failures: Sequence[Failure] = ()) -> list[Table]:
+def tables(records: Sequence[Record], failures: Sequence[Failure] = ()) -> list[TextTable]:
     """What a console shows."""
     return [measures_table(records, failures)]
 

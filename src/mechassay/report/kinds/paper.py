@@ -15,7 +15,7 @@ from mechassay.records import Failure, Record
 from mechassay.report.nats import nats, plain_number, summary
 from mechassay.report.page import Section
 from mechassay.report.sections import broken, table_sections
-from mechassay.report.tables import NOTHING, Table
+from mechassay.report.tables import NOTHING, TextTable
 
 KIND = "adversarial-paper"
 VERDICT = "verdict on table 3"
@@ -65,14 +65,14 @@ def title(records: Sequence[Record], failures: Sequence[Failure] = ()) -> str:
     return "Three circuits of the literature under adversarial evaluation"
 
 
-def tables(records: Sequence[Record], failures: Sequence[Failure] = ()) -> list[Table]:
+def tables(records: Sequence[Record], failures: Sequence[Failure] = ()) -> list[TextTable]:
     """What failed; our distributions beside the printed ones; the verdict."""
     by_run = _by_run(records)
     made = [table for pairs in TITLES if (table := paper_table(by_run, pairs)).columns[1:]]
     said = [(failure.cell["run"], failure.message) for failure in failures]
     said += [(name, text) for name, record in by_run.items() for text in broken(record)]
     if said:
-        made.insert(0, Table.of("What failed", ("run", "why"), said, words=True))
+        made.insert(0, TextTable.of("What failed", ("run", "why"), said, words=True))
     found = verdicts(records)
     return [*made, verdict_table(found)] if found else made
 
@@ -104,7 +104,7 @@ def _by_run(records: Sequence[Record]) -> dict[str, Record]:
     return {record.cell["run"]: record for record in records}
 
 
-def paper_table(records: Mapping[str, Record], pairs: str) -> Table:
+def paper_table(records: Mapping[str, Record], pairs: str) -> TextTable:
     """One of the two tables; tasks that were not run are left out."""
     run = {task: records[f"{task}-{pairs}"] for task in TASKS if f"{task}-{pairs}" in records}
     columns = ("", *(f"{task}: {what}" for task in run for what in ("here", "empty", "printed")))
@@ -116,7 +116,7 @@ def paper_table(records: Mapping[str, Record], pairs: str) -> Table:
                 cells.append(nats(numbers[name]["value"]) if name in numbers else NOTHING)
             cells.append(f"{PRINTED[pairs][task][place]:.2f}")
         rows.append(tuple(cells))
-    return Table.of(TITLES[pairs], columns, rows)
+    return TextTable.of(TITLES[pairs], columns, rows)
 
 
 def verdicts(records: Sequence[Record]) -> dict[str, Closeness]:
@@ -132,7 +132,7 @@ def verdicts(records: Sequence[Record]) -> dict[str, Closeness]:
     return found
 
 
-def verdict_table(found: Mapping[str, Closeness]) -> Table:
+def verdict_table(found: Mapping[str, Closeness]) -> TextTable:
     """For each task what table 3 is closer to."""
     columns = (
         "task",
@@ -155,7 +155,7 @@ def verdict_table(found: Mapping[str, Closeness]) -> Table:
         )
         for task, each in found.items()
     ]
-    return Table.of("Verdict on table 3, by distances", columns, rows, words=True)
+    return TextTable.of("Verdict on table 3, by distances", columns, rows, words=True)
 
 
 def verdict_text(task: str, found: Closeness) -> str:

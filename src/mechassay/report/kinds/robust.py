@@ -19,7 +19,7 @@ from mechassay.report.sections import (
     failures_text,
     warnings_notice,
 )
-from mechassay.report.tables import Row, Table
+from mechassay.report.tables import Row, TextTable
 from mechassay.report.text import interval, number, share
 from mechassay.stats.intervals import Estimate
 from mechassay.stats.resampled import over_repeats
@@ -65,9 +65,9 @@ def title(records: Sequence[Record], failures: Sequence[Failure] = ()) -> str:
     return f"Robust discovery: {named[0].get('task', '')}, {named[0].get('model', '')}"
 
 
-def tables(records: Sequence[Record], failures: Sequence[Failure] = ()) -> list[Table]:
+def tables(records: Sequence[Record], failures: Sequence[Failure] = ()) -> list[TextTable]:
     """At every size the rankings and their differences; then the rounds; then what failed."""
-    made: list[Table] = []
+    made: list[TextTable] = []
     heads = tuple(name.replace("%", " %") for name in STATISTICS)
     for size in _keys(records, "circuits", "size"):
         at = f"{share(size)} of the edges" if isinstance(size, float) else f"{size:,} edges"
@@ -77,21 +77,23 @@ def tables(records: Sequence[Record], failures: Sequence[Failure] = ()) -> list[
             of = {"ranking": ranking, "size": size}
             about = (_mean(records, "circuits", name, of) for name in ("pairs", "edges on a path"))
             rows.append((str(ranking), *about, *_texts(records, "rankings", **of)))
-        made.append(Table.of(f"KL, {at}", ("ranking", "pairs", "edges on a path", *heads), rows))
+        made.append(
+            TextTable.of(f"KL, {at}", ("ranking", "pairs", "edges on a path", *heads), rows)
+        )
         rows = [
             (f"{of} minus {minus}", *_texts(records, "differences", **key), _lower(records, key))
             for of, minus in _differences(records)
             for key in [{"of": of, "minus": minus, "size": size}]
         ]
         columns = ("difference", *heads, "mean is lower in")
-        made.append(Table.of(f"Differences of KL, {at}", columns, rows))
+        made.append(TextTable.of(f"Differences of KL, {at}", columns, rows))
     rounds = list(_rounds(records))
     if rounds:
         head = "KL of each round's circuit on its fresh pairs, mean over repeats"
-        made.append(Table.of(head, ROUND_HEADS, rounds))
+        made.append(TextTable.of(head, ROUND_HEADS, rounds))
     if failures:
         failed: list[Row] = [failure_row(failure, "repeat") for failure in failures]
-        made.append(Table.of("What failed", ("repeat", "why"), failed, words=True))
+        made.append(TextTable.of("What failed", ("repeat", "why"), failed, words=True))
     return made
 
 

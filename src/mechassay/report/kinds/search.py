@@ -15,7 +15,7 @@ from mechassay.report.sections import (
     failures_text,
     warnings_notice,
 )
-from mechassay.report.tables import Table
+from mechassay.report.tables import TextTable
 from mechassay.report.text import labels
 
 KIND = "adversarial-search"
@@ -38,9 +38,9 @@ def title(records: Sequence[Record], failures: Sequence[Failure] = ()) -> str:
     return "Search for the worst inputs of circuits"
 
 
-def tables(records: Sequence[Record], failures: Sequence[Failure] = ()) -> list[Table]:
+def tables(records: Sequence[Record], failures: Sequence[Failure] = ()) -> list[TextTable]:
     """The climbs of every circuit, and what failed."""
-    made: list[Table] = []
+    made: list[TextTable] = []
     for record, label in zip(records, labels(records), strict=True):
         head = "Climbs, in nats" if len(records) == 1 else f"{label}: climbs, in nats"
         rows = [
@@ -54,10 +54,10 @@ def tables(records: Sequence[Record], failures: Sequence[Failure] = ()) -> list[
             for row in record.table("climbs").rows()
         ]
         columns = ("climb", "divergence", "at its start", "changes", "local maximum")
-        made.append(Table.of(head, columns, rows))
+        made.append(TextTable.of(head, columns, rows))
     if failures:
         failed = [failure_row(failure, "circuit") for failure in failures]
-        made.append(Table.of("What failed", ("circuit", "why"), failed, words=True))
+        made.append(TextTable.of("What failed", ("circuit", "why"), failed, words=True))
     return made
 
 

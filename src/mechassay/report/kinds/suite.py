@@ -29,7 +29,7 @@ from mechassay.report.sections import (
     shown_measures,
     warnings_notice,
 )
-from mechassay.report.tables import NOTHING, Row, Table
+from mechassay.report.tables import NOTHING, Row, TextTable
 from mechassay.report.text import (
     CHANCE_DECIMALS,
     chance_text,
@@ -119,7 +119,7 @@ class _Cells:
         columns: Sequence[ModelTask],
         text: Callable[[Record], str],
         control: str = "",
-    ) -> Table:
+    ) -> TextTable:
         """A table of one text a cell, with rows of random rankings' `control` measure if one is
         named.
         """
@@ -136,18 +136,18 @@ class _Cells:
             rows.append(Row((control_name(kind), *numbers), "control"))
         return self._titled(title, columns, rows)
 
-    def _titled(self, title: str, columns: Sequence[ModelTask], rows: Sequence[Row]) -> Table:
+    def _titled(self, title: str, columns: Sequence[ModelTask], rows: Sequence[Row]) -> TextTable:
         """A table without methods that have nothing in any column."""
         truths = truth_names()
         names = [column.model if column.model in truths else column.task for column in columns]
         kept = [row for row in rows if row.kind or set(row.cells[1:]) != {NOTHING}]
-        return Table.of(title, ("method", *names), kept)
+        return TextTable.of(title, ("method", *names), kept)
 
     def _control(self, column: ModelTask, name: str, kind: str) -> str:
         head = self.head(column)
         return (measured(head.measure(name, f"control:{kind}")) if head else "") or NOTHING
 
-    def ranks(self, title: str, columns: Sequence[ModelTask], area: AreaName) -> Table:
+    def ranks(self, title: str, columns: Sequence[ModelTask], area: AreaName) -> TextTable:
         """The ranks that the methods of each column may have, and how many differences are
         resolved.
         """
@@ -185,10 +185,10 @@ def is_many(records: Sequence[Record], failures: Sequence[Failure]) -> bool:
     return several and 0 < len(places) == len(set(places))
 
 
-def tables(records: Sequence[Record], failures: Sequence[Failure] = ()) -> list[Table]:
+def tables(records: Sequence[Record], failures: Sequence[Failure] = ()) -> list[TextTable]:
     """The tables, which a console shows too."""
     cells = _Cells(records, failures)
-    found: list[Table] = []
+    found: list[TextTable] = []
     for name, columns in cells.groups():
         heads = [head for head in map(cells.head, columns) if head is not None]
         for m in _measures(heads):
@@ -201,11 +201,11 @@ def tables(records: Sequence[Record], failures: Sequence[Failure] = ()) -> list[
     named = [(column.name, cells.head(column)) for column in cells.columns]
     able = [(name, *_ability(head)) for name, head in named if head is not None]
     columns = ("cell", "accuracy", "chance", "test pairs")
-    found.append(Table.of("Accuracy of the model itself", columns, able))
+    found.append(TextTable.of("Accuracy of the model itself", columns, able))
     if failures:
         columns = ("cell", "what", "methods", "reason")
         rows = list(_without_result(failures))
-        found.append(Table.of("Failed and skipped cells", columns, rows, words=True))
+        found.append(TextTable.of("Failed and skipped cells", columns, rows, words=True))
     return found
 
 
@@ -310,7 +310,7 @@ def facts(records: Sequence[Record]) -> list[Section]:
     for name, row in rows.items():
         joints = {key: ", " if key == "methods" else "; " for key in row}
         told.append((name, *(joints[key].join(dict.fromkeys(row[key])) for key in row)))
-    return [Section("What was run on what", (Table.of("", columns, told, words=True),))]
+    return [Section("What was run on what", (TextTable.of("", columns, told, words=True),))]
 
 
 def _facts_of(record: Record) -> dict[str, str]:

@@ -1,0 +1,140 @@
+"""The command of a job, typed at the command line, gives the job again."""
+
+from __future__ import annotations
+
+import json
+import shlex
+from dataclasses import asdict, replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from mechassay.cli import command as commands
+from mechassay.cli.main import main
+from mechassay.runs.accuracy import AccuracyJob
+from mechassay.runs.adversarial import AdversarialJob
+from mechassay.runs.adversarial_paper import PaperJob
+from mechassay.runs.adversarial_search import SearchJob
+from mechassay.runs.circuits import CircuitsJob
+from mechassay.runs.command_line import PROGRAM, command_line
+from mechassay.runs.job import job_of
+from mechassay.runs.robust import RobustJob
+
+CIRCUITS = CircuitsJob(("truth-ioi",), methods=("eap", "eap-ig-inputs:steps=3,points=left"))
+PLAIN: dict[str, Any] = {
+    "circuits": CIRCUITS,
+    "accuracy": AccuracyJob(("truth-ioi",), limit=7),
+    "adversarial": AdversarialJob("gpt2", "ioi", ("truth", "eap@0.5")),
+    "adversarial-search": SearchJob("gpt2", "ioi", ("truth", "random@150")),
+    "adversarial-paper": PaperJob("gpt2"),
+    "robust": RobustJob("gpt2", "ioi", "eap"),
+}
+CHANGED: dict[str, Any] = {
+    "circuits": replace(
+        CIRCUITS,
+        models=("truth", "a folder/with 'quotes' $HOME"),
+        tasks=("ioi", "mcqa:n_choices=2"),
+        counterfactual="abc",
+        objective="kl",
+        keep="both",
+        ablation="optimal",
+        train_limit=3,
+        test_split="validation",
+        test_limit=9,
+        profile="mib-2025",
+        metrics=("completeness:size=0.01", "minimality"),
+        dtype="bfloat16",
+        prepend_bos=True,
+        seed=2**40,
+        max_minutes=0.5,
+        even_at_chance=False,
+    ),
+    "evaluation": CircuitsJob(("gpt2",), ("ioi",), scores=("s/eap.safetensors",), test_limit=4),
+    "localize": replace(CIRCUITS, stage="localize", pairing="random"),
+    "accuracy": AccuracyJob(("truth-ioi", "gpt2"), ("arc-easy",), limit=200, scoring="mib-2025"),
+    "adversarial": AdversarialJob(
+        "gpt2",
+        "ioi",
+        ("-odd", "canonical:ioi"),
+        n_clean=20,
+        n_corrupted=10,
+        same=("template,object",),
+        where=("place=shop",),
+        percentiles=(0.9, 0.99),
+        above=(0.1,),
+        heat_maps=("place,object",),
+        least_effect=0.25,
+    ),
+    "matched": AdversarialJob("gpt2", "greater-than", ("truth",), enumerate_all=True),
+    "search": SearchJob("gpt2", "ioi", ("truth",), compare=False, budget=10),
+    "edges": RobustJob("gpt2", "ioi", "eap", edges=1, sizes=(1, 1.0, 0.5), cut="greedy"),
+    "share": RobustJob("gpt2", "ioi", "eap", edges=1.0),
+}
+EVERY = [pytest.param(job, id=name) for name, job in PLAIN.items()]
+EVERY += [pytest.param(job, id=f"changed {name}") for name, job in CHANGED.items()]
+
+
+@pytest.fixture
+def typed(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Any:
+    """Types a command; gives the job that would be run, and the folder."""
+
+    def call(line: str) -> tuple[Any, Path]:
+        found: list[tuple[Any, Path]] = []
+        monkeypatch.setattr(
+            commands, "execute", lambda job, *, output, **_: found.append((job, output))
+        )
+        program, *words = shlex.split(line)
+        assert program == PROGRAM
+        with pytest.raises(SystemExit) as stopped:
+            main(words)
+        assert stopped.value.code == 0
+        return found[0]
+
+    scores = tmp_path / "s" / "eap.safetensors"
+    scores.parent.mkdir()
+    scores.touch()
+    monkeypatch.chdir(tmp_path)
+    return call
+
+
+@pytest.mark.parametrize("job", EVERY)
+def test_the_command_gives_the_job_again(job: Any, typed: Any) -> None:
+    again, output = typed(command_line(job, Path("a folder")))
+    assert again == job
+    assert [type(size) for size in getattr(again, "sizes", ())] == [
+        type(size) for size in getattr(job, "sizes", ())
+    ]
+    assert output == Path("a folder")
+
+
+@pytest.mark.parametrize("job", EVERY)
+def test_so_does_that_of_the_stored_plan(job: Any) -> None:
+    plan = json.loads(json.dumps({"kind": job.kind, **asdict(job)}))
+    assert command_line(job_of(plan)) == command_line(job)
+
+
+def test_defaults_are_left_out() -> None:
+    assert command_line(CircuitsJob(("truth-ioi",), methods=("eap",))) == (
+        "mechassay circuits run --model truth-ioi --method eap"
+    )
+
+
+def test_a_private_seed_is_never_written(typed: Any) -> None:
+    secret = replace(CIRCUITS, test_split="private", private_seed=987_654_321)
+    line = command_line(secret)
+    assert "987" not in line and "private-seed" not in line
+    assert typed(line)[0] == replace(secret, private_seed=None)
+
+
+@pytest.mark.parametrize(
+    "job",
+    [
+        # 200 are the command's default: nothing that could be typed is the whole split.
+        AccuracyJob(("gpt2",), ("ioi",)),
+        AdversarialJob("gpt2", "ioi", ("truth",), above=()),
+        CircuitsJob(("gpt2",), ("ioi",), methods=("eap",), scores=("eap.safetensors",)),
+    ],
+)
+def test_what_no_command_makes_has_none(job: Any) -> None:
+    assert command_line(job) == ""
