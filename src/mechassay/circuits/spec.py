@@ -241,6 +241,20 @@ def read_scores_or_circuit(
     return scores, file.circuit
 
 
+def scores_of_file(path: Path, graph: Graph | None = None) -> Scores:
+    """The scores in a file of ours, of EAP-IG or of MIB.
+
+    Raises:
+        BadFile: damaged, or it holds a circuit alone. GraphMismatch: about another graph.
+    """
+    scores, _ = read_scores_or_circuit(path, graph)
+    if scores is None:
+        raise BadFile(
+            f"{path}: holds a circuit without scores; circuits of all sizes are cut from scores."
+        )
+    return scores
+
+
 def number_or_share(text: str, things: str = "edges", within: str = "") -> int | float:
     """A size as it is typed: 500 is a number of things, 0.01 (or 1.0, or 1e-3) a share of all.
 

@@ -17,6 +17,7 @@ from typing import Annotated, Any, Literal, Union, get_args, get_origin, get_typ
 import typer
 
 from mechassay.circuits.spec import number_or_share
+from mechassay.models.model import check_device
 from mechassay.runs import options
 from mechassay.runs.execute import Executor, Here, Processes, batches_of, done, prepare
 from mechassay.runs.job import Interrupted, Option, Results, job_of, options_of
@@ -26,39 +27,46 @@ SeedOption = Annotated[
     int,
     typer.Option("--seed", min=options.SEED.least, max=options.SEED.most, help=options.SEED.help),
 ]
-DeviceOption = Annotated[str, typer.Option("--device", help="cpu, cuda, cuda:1, mps.")]
+DeviceOption = Annotated[str, typer.Option("--device", help="auto, cpu, cuda, cuda:1, mps.")]
 DtypeOption = Annotated[str, typer.Option("--dtype", help=options.DTYPE.help)]
+
+
+def _where(*flags: str, **more: Any) -> Any:
+    return typer.Option(*flags, rich_help_panel="Where it runs", **more)
+
+
 RUNNER: Mapping[str, Any] = {
     "output": Annotated[
         Path,
-        typer.Option(
-            "--output", "-o", help="Folder for results; the same command again goes on there."
-        ),
+        _where("--output", "-o", help="Folder for results; the same command again goes on there."),
     ],
-    "device": DeviceOption,
+    "device": Annotated[str, _where("--device", help="auto, cpu, cuda, cuda:1, mps.")],
     "workers": Annotated[
-        int, typer.Option("--workers", min=1, help="Worker processes that share the cells.")
+        int, _where("--workers", min=1, help="Worker processes that share the cells.")
     ],
     "engine": Annotated[
         str,
-        typer.Option(
+        _where(
             "--engine",
-            help="here, processes, or ray: a cluster (pip install 'mechassay[ray]').",
+            help="here, processes, or ray: a cluster (pip install 'mechassay\\[ray]').",
             autocompletion=lambda: list(ENGINES),
         ),
     ],
     "address": Annotated[
-        str, typer.Option("--address", help="Of the Ray cluster: auto, or its head's host:port.")
+        str, _where("--address", help="Of the Ray cluster: auto, or its head's host:port.")
     ],
     "num_gpus": Annotated[
-        float, typer.Option("--num-gpus", min=0, help="GPUs of each Ray worker; 0.5 shares one.")
+        float, _where("--num-gpus", min=0, help="GPUs of each Ray worker; 0.5 shares one.")
     ],
     "only_plan": Annotated[
         bool,
-        typer.Option("--only-plan", help="Write plan.json and stop; see `mechassay run-cells`."),
+        _where("--only-plan", help="Write plan.json and stop; see `mechassay run-cells`."),
     ],
 }
 """Where a job is run; the same for every job."""
+
+PANELS = {"planned": "How", "free": "Limits", "secret": "Private data"}
+"""Panels of the help, by role; what must be named, or may grow, stands in "What to run"."""
 
 DEFAULTS: Mapping[str, Any] = {
     "device": "cpu",
@@ -121,6 +129,8 @@ def execute(
 ) -> None:
     """Run a job, print its results and the paths of its pages, and exit with 1 if a cell failed."""
     executor = executor_of(engine, workers, address, num_gpus)
+    if not (executor.remote or only_plan):
+        check_device(device)
     bench = prepare(job, output, device=device)
     if only_plan:
         n = len(batches_of(job, bench.folder))
@@ -196,21 +206,19 @@ def _parameters(
             parameters.append(_keyword(field.name, argument, inspect.Parameter.empty))
             continue
         default = defaults.get(field.name, field.default)
-        parameters.append(_parameter(field.name, base, option, default))
+        what = field.name in job.grows or default is dataclasses.MISSING
+        panel = "What to run" if what else PANELS[option.role]
+        parameters.append(_parameter(field.name, base, option, default, panel))
     # Those that must be given stand first.
     parameters.sort(key=lambda parameter: parameter.default is not inspect.Parameter.empty)
     return parameters, types_of
 
 
-def _parameter(name: str, base: Any, about: Option, default: Any) -> inspect.Parameter:
+def _parameter(name: str, base: Any, about: Option, default: Any, panel: str) -> inspect.Parameter:
     typed, choices = _typed(base)
     flags = about.flags or (f"--{name.replace('_', '-')}",)
     listed = f"{', '.join(map(str, choices))}. " if choices else ""
-    more: dict[str, Any] = {"help": f"{listed}{about.help}".strip()}
-    if about.least is not None:
-        more["min"] = about.least
-    if about.most is not None:
-        more["max"] = about.most
+    more: dict[str, Any] = {"help": f"{listed}{about.help}".strip(), "rich_help_panel": panel}
     offered = _offered(about.complete, choices)
     if offered is not None:
         more["autocompletion"] = offered

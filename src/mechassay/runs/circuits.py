@@ -20,7 +20,6 @@ from __future__ import annotations
 
 import dataclasses
 import json
-import resource
 import sys
 import time
 from collections.abc import Mapping, Sequence
@@ -50,6 +49,7 @@ from mechassay.circuits.node_scores import Scores, load_scores
 from mechassay.circuits.optimal_ablation import OptimalAblation
 from mechassay.circuits.pairing import check_pairing, paired
 from mechassay.circuits.scores import Circuit, EdgeScores
+from mechassay.circuits.spec import scores_of_file
 from mechassay.errors import BadFile, BadUsage, one_of
 from mechassay.models.constants import Constants
 from mechassay.models.memory import token_budget, trace_bytes
@@ -109,9 +109,9 @@ class CircuitsJob(Job):
     ablation: Annotated[str, options.ABLATION] = "counterfactual"
     pairing: Annotated[str, options.PAIRING] = "matched"
     train_split: Annotated[str, option("Split to find circuits on.")] = "train"
-    train_limit: Annotated[int, option("Pairs to find circuits on.")] = 100
+    train_limit: Annotated[int, option("Pairs to find circuits on.", least=1)] = 100
     test_split: Annotated[str, option("Split to measure circuits on.", "--split")] = "test"
-    test_limit: Annotated[int, option("Pairs to measure circuits on.", "--limit")] = 100
+    test_limit: Annotated[int, option("Pairs to measure circuits on.", "--limit", least=1)] = 100
     profile: Annotated[Profile, options.PROFILE] = "strict"
     metrics: Annotated[tuple[str, ...], options.METRICS] = ()
     dtype: Annotated[str, options.DTYPE] = "float32"
@@ -122,6 +122,7 @@ class CircuitsJob(Job):
         float | None,
         option(
             "Skip a cell whose circuit would take longer to find, by its method's forwards.",
+            least=0,
             role="free",
         ),
     ] = None
@@ -163,17 +164,12 @@ class CircuitsJob(Job):
         one_of("choice of pairs to keep", self.keep, get_args(Keep))
         one_of("ablation", self.ablation, ABLATIONS)
         check_dtype(self.dtype)
-        for name in ("train_limit", "test_limit"):
-            if getattr(self, name) < 1:
-                raise BadUsage(f"{name} must be 1 or more; got {getattr(self, name)}.")
         check_pairing(self.pairing)
         if self.pairing != "matched" and self.ablation != "counterfactual":
             raise BadUsage(
                 f"Only counterfactual ablation pairs prompts; got the pairing {self.pairing} with"
                 f" {self.ablation} ablation."
             )
-        if self.max_minutes is not None and not self.max_minutes >= 0:
-            raise BadUsage(f"max_minutes must be 0 or more; got {self.max_minutes}.")
         if self.objective is not None:
             load_objective(self.objective)
         self._check_plugins()
@@ -195,7 +191,7 @@ class CircuitsJob(Job):
                     " completeness and minimality take a size instead: completeness:size=0.01."
                 )
         for file in self.scores:
-            load_scores(Path(file))
+            scores_of_file(Path(file))
         names = [name for name, _ in self.rankings()]
         if not names:
             raise BadUsage("Name a method or a score file: there is nothing to do.")
@@ -441,7 +437,7 @@ class Study:
         """
         typed = cell.typed["method"]
         if typed in self.job.scores:
-            return load_scores(Path(typed), self.model.graph)
+            return scores_of_file(Path(typed), self.model.graph)
         file = self.scores_file(cell)
         if not file.is_file():
             self.score(METHODS.make(typed), file).save(file)
@@ -639,13 +635,18 @@ def _drawings(cell: Cell, file: Path) -> list[Drawing]:
     name = cell.of["method"]
     if not file.is_file() or name.startswith("random"):
         return []
-    scores = load_scores(file)
+    scores = scores_of_file(file)
     if not isinstance(scores, EdgeScores):
         return []
     title = f"{name}: the strongest connected edges"
     return [draw_circuit(scores, largest_drawable(scores), title=title)]
 
 
-def _peak_memory() -> int:
+def _peak_memory() -> float:
+    """Bytes; NaN on systems that do not count them."""
+    try:
+        import resource
+    except ImportError:  # Windows
+        return float("nan")
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    return peak if sys.platform == "darwin" else peak * 1024
+    return float(peak if sys.platform == "darwin" else peak * 1024)
