@@ -45,7 +45,7 @@ test-all: ## Run the tests, the slow ones too: all families, long simulations, a
 	@$(MAKE) --no-print-directory test MORE=--all
 
 test-web: venv ## Check the pages in Chromium, at three widths and for accessibility; installs Chromium where it may.
-	@command -v chromium chromium-browser google-chrome >/dev/null || { test "$$(id -u)" = 0 && command -v apt-get >/dev/null && apt-get install -y -qq chromium >/dev/null 2>&1; } || echo "Chromium is not there and could not be installed: the tests that need it are skipped."
+	@$(BIN)/python tests/web/chromium.py || { test "$$(id -u)" = 0 && apt-get update -qq && apt-get install -y -qq chromium; } >/dev/null 2>&1 || echo "Chromium is not there and could not be installed: the tests that need it are skipped."
 	@$(BIN)/python tests/web/axe.py
 	@$(BIN)/python -m pytest -q -rs -m web tests/web
 

@@ -14,6 +14,7 @@ import torch
 
 from mechassay.circuits.formats import GraphFile, read_graph_file, write_graph_file
 from mechassay.circuits.methods.random import Random
+from mechassay.circuits.node_scores import NeuronScores, NodeScores
 from mechassay.circuits.scores import Circuit, EdgeScores
 from mechassay.circuits.submission import (
     MIB,
@@ -389,3 +390,42 @@ def test_no_folder(tmp_path: Path) -> None:
     assert validate_submission(tmp_path / "none") == [
         Problem(".", f"there is no folder {tmp_path / 'none'}.")
     ]
+
+
+# Files that the board skips, and files of nodes
+
+
+def test_a_file_that_the_board_skips_is_a_warning(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write_submission(tmp_path, SCORES, track=TRACK)
+    assert validate_submission(tmp_path, TRACK) == []
+    largest = max(file.stat().st_size for file in tmp_path.rglob("*.json"))
+    monkeypatch.setattr("mechassay.circuits.submission.LARGEST_FILE", largest - 1)
+    found = validate_submission(tmp_path, TRACK)
+    assert [(problem.path, problem.warning) for problem in found] == [
+        ("ioi_gpt2/importances.json", True)
+    ]
+    assert "the board skips files of more than" in found[0].message
+
+
+def test_scores_of_nodes_and_neurons_are_written_without_edges(tmp_path: Path) -> None:
+    nodes = NodeScores(SMALL, torch.arange(1.0, SMALL.n_writers + 1))
+    neurons = NeuronScores(BIG, torch.arange(8.0 * BIG.n_writers).reshape(-1, 8))
+    scores = {("ioi", "gpt2"): neurons, ("ioi", "llama3"): nodes, ("mcqa", "llama3"): nodes}
+    written = write_submission(tmp_path, scores, track=TRACK)
+    assert validate_submission(tmp_path, TRACK) == []
+    assert [json.loads(file.read_text())["edges"] for file in written] == [{}, {}, {}]
+    stored = [read_graph_file(file) for file in written]
+    assert stored[0].neuron_scores is not None and stored[1].node_scores is not None
+    assert torch.equal(stored[0].neuron_scores, neurons.values)
+    assert torch.equal(stored[1].node_scores, nodes.values)
+    assert stored[1].scores is None and stored[1].circuit is None
+
+
+@pytest.mark.parametrize(("form", "ending"), [("circuits", ".json"), ("importances", ".pt")])
+def test_scores_of_nodes_have_one_form(tmp_path: Path, form: Any, ending: str) -> None:
+    nodes = NodeScores(SMALL, torch.ones(SMALL.n_writers))
+    with pytest.raises(BadUsage, match="scores of nodes are written as importances in .json"):
+        write_submission(tmp_path, {("ioi", "llama3"): nodes}, form, ending=ending, track=TRACK)
+    assert not list(tmp_path.iterdir())

@@ -11,7 +11,7 @@ import pytest
 
 from mechassay.circuits.faithfulness import FaithfulnessCurve
 from mechassay.circuits.scores import Circuit, EdgeScores
-from mechassay.records import Failure, Record
+from mechassay.records import Failure, PairTokens, Record, Selection
 from mechassay.report.drawing import draw_circuit
 from mechassay.report.reports import write_page
 from mechassay.report.sections import MAX_EXAMPLES
@@ -105,6 +105,57 @@ def test_everything_is_there_in_order(
         "eap drawn.",
     ):
         assert part in found.text
+
+
+def test_a_pair_stands_on_the_page_with_its_tokens(page: Write, make_record: Make) -> None:
+    first = PairTokens(
+        id="ioi-7",
+        clean=["When", " Mary", "<b>"],
+        counterfactual=["When", " Anna", "<b>"],
+        answers=[" Mary"],
+        foils=[" John"],
+    )
+    record = make_record(data={"test": Selection(hash="x", kept=5, first=first)})
+    html, found = page([record])
+    assert "An example pair" in found.text and "ioi-7, the first of 5 pairs" in found.text
+    assert "<code><mark> Mary</mark></code>" in html and "<code><mark> Anna</mark></code>" in html
+    assert html.count("<code>When</code>") == 2 and html.count("<code>&lt;b&gt;</code>") == 2
+    # A record that holds no pair, as of a private split, has no such section.
+    assert "An example pair" not in page([make_record()])[1].text
+
+
+def test_the_strongest_edges_are_a_table(
+    page: Write, make_record: Make, scores: EdgeScores, circuits: dict[int, Circuit]
+) -> None:
+    drawing = draw_circuit(scores, circuits[60], title="eap: the strongest connected edges")
+    html, found = page([make_record()], [drawing])
+    assert "Strongest edges of eap" in found.text
+    assert f"The 10 strongest of the {len(drawing.strongest)} edges drawn." in found.text
+    shown = [found.text.index(f"{score:+.3g}") for _, score in drawing.strongest[:10]]
+    assert all(shown) and html.count('<span class="token">') == 10
+    sizes = [abs(score) for _, score in drawing.strongest]
+    assert sizes == sorted(sizes, reverse=True)
+
+
+def test_the_command_stands_below_the_verdict(page: Write, make_record: Make) -> None:
+    html, found = page([make_record()], command="mechassay circuits run -m 'a <b>' -o x")
+    place = found.text.index("mechassay circuits run -m 'a <b>' -o x")
+    assert found.text.index("On 5 test pairs") < place < found.text.index("edges ranked by value")
+    assert "a &lt;b&gt;" in html
+    assert "makes this run again" not in page([make_record()])[1].text
+
+
+def test_a_long_name_is_short_in_figures_and_whole_in_the_table(
+    page: Write, make_record: Make
+) -> None:
+    long = "eap-ig-inputs " + "steps=3," * 20
+    records = [make_record(long + "a"), make_record(long + "b")]
+    html, found = page(records)
+    figures = "".join(re.findall(r"<text.*?</text>", html, flags=re.DOTALL))
+    assert long not in figures and "…" in figures
+    texts = set(re.findall(r">\s*(eap-ig[^<]*)</text>", figures))
+    assert len(texts) == 2 and all(len(text) < 50 for text in texts)
+    assert f"{long}a" in found.text and f"{long}b" in found.text
 
 
 def test_nothing_is_loaded_from_anywhere(

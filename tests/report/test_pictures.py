@@ -77,7 +77,7 @@ def test_every_edge_and_text_is_drawn(scores: EdgeScores, circuits: dict[int, Ci
         assert n_lines > 0
         shapes = len(re.findall(r"<(?:rect|polygon|path)\b", drawing.svg))
         hits = len(re.findall(r'class="hit"', drawing.svg))
-        assert len(axes.artists) == shapes - hits
+        assert len(axes.patches) == shapes - hits
 
 
 def test_a_pdf_has_its_text_as_text_and_no_date(

@@ -1,4 +1,7 @@
-"""A page in headless Chromium: what a script finds in it, at some width and colour scheme."""
+"""A page in headless Chromium: what a script finds in it, at some width and colour scheme.
+
+`python tests/web/chromium.py` exits with 1 where there is none.
+"""
 
 from __future__ import annotations
 
@@ -7,6 +10,7 @@ import json
 import re
 import shutil
 import subprocess
+import sys
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
@@ -92,3 +96,7 @@ class Browser:
         found = json.loads(html.unescape(shown[1]))
         assert not (isinstance(found, dict) and "error" in found), found
         return found
+
+
+if __name__ == "__main__":
+    sys.exit(executable() is None)

@@ -542,6 +542,10 @@ def _json_pieces(file: GraphFile) -> Iterator[str]:
         f'{{"cfg": {json.dumps(_cfg_of(file))}, "nodes": {json.dumps(_node_entries(file))},'
         ' "edges": {'
     )
+    if file.scores is None and file.circuit is None:
+        # Of nodes or neurons alone: a place for every edge would be most of the file.
+        yield "}}"
+        return
     graph = file.graph
     writers, readers = _node_names(graph)
     values, flags = (each.flatten().numpy() for each in _edge_values(file))

@@ -10,6 +10,7 @@ divided by the number of edges of the model's graph. The board's evaluator sorts
 size and takes the smallest for the .1 % circuit, and so on: a file too few or too many shifts all
 others. Files named as `write_submission` does, "0.1pct.json", are held to the size in their name;
 files with other names to their rank. Sizes are those of the public code, not of the paper's prose.
+Files of more than 50 MB are skipped by the board.
 
 The board accepts what it can load; this module also refuses names of edges that do not match,
 scores that are NaN or all equal, and circuits above their size. Only regular files inside the
@@ -26,6 +27,7 @@ from pathlib import Path
 from typing import Literal, get_args
 
 from mechassay.circuits.formats import ENDINGS, GraphFile, read_graph_file, write_graph_file
+from mechassay.circuits.node_scores import NeuronScores, NodeScores, Scores
 from mechassay.circuits.scores import By, EdgeScores
 from mechassay.errors import BadUsage, GraphMismatch, MechassayError, UnknownName, one_of
 from mechassay.graph import Graph
@@ -37,6 +39,8 @@ BESIDE = frozenset({"README.md", "LICENSE", ".gitattributes", ".gitignore", ".gi
 _SIZE_NAME = re.compile(r"(\d+(?:\.\d+)?)pct")
 # Sizes are compared with this slack: .1 * 70 is a little more than 7.
 SLACK = 1e-9
+LARGEST_FILE = 50 * 10**6
+"""Bytes of a file from which on the board's validator skips it."""
 
 
 @dataclass(frozen=True)
@@ -90,10 +94,15 @@ MIB = Track(
 
 @dataclass(frozen=True)
 class Problem:
-    """What is wrong with a part of a submission; `path` is relative to its folder."""
+    """What is wrong with a part of a submission; `path` is relative to its folder.
+
+    Attributes:
+        warning: the submission is valid, but the board may skip the file.
+    """
 
     path: str
     message: str
+    warning: bool = False
 
 
 # Writing
@@ -101,7 +110,7 @@ class Problem:
 
 def write_submission(
     folder: str | Path,
-    scores: Mapping[tuple[str, str], EdgeScores],
+    scores: Mapping[tuple[str, str], Scores],
     form: Form = "importances",
     *,
     by: By = "value",
@@ -111,7 +120,8 @@ def write_submission(
     """Write the scores of tasks and models as a submission; returns the files.
 
     Args:
-        scores: by (task, model), named as in folders: ("arc-easy", "llama3").
+        scores: by (task, model), named as in folders: ("arc-easy", "llama3"). Files of scores of
+            nodes or neurons have no edges.
         form: "importances": the scores, which the board cuts itself; "circuits": nine circuits, cut
             here and pruned.
         by: how circuits are cut: "value" or "magnitude".
@@ -120,7 +130,7 @@ def write_submission(
     Raises:
         UnknownName: a task, model, form or ending that the track does not have.
         BadUsage: a model that the track does not evaluate on the task, a folder that has files
-            already, or edges without a score.
+            already, edges without a score, or circuits or .pt files of scores of nodes or neurons.
         GraphMismatch: scores about another graph than the model's.
     """
     folder = Path(folder)
@@ -128,13 +138,20 @@ def write_submission(
     one_of("ending of graph files", ending, ENDINGS)
     for (task, name), each in scores.items():
         _check_scores(folder, task, name, each, track)
+        if not isinstance(each, EdgeScores) and (form != "importances" or ending != ".json"):
+            raise BadUsage(
+                f"{task} on {name}: scores of {each.unit}s are written as importances in .json"
+                f" files; got {form} in {ending} files."
+            )
     written: list[Path] = []
     sizes = [None] if form == "importances" else track.sizes
     for (task, name), each in scores.items():
         inside, d_model = folder / f"{task}_{name}", track.models[name].d_model
         for size in sizes:
             path = inside / f"{'importances' if size is None else size_name(size)}{ending}"
-            if size is None:
+            if not isinstance(each, EdgeScores):
+                _node_file(each, d_model).write(path)
+            elif size is None:
                 write_graph_file(path, each, d_model=d_model)
             else:
                 write_graph_file(path, circuit=each.top(size, by=by).pruned(), d_model=d_model)
@@ -142,7 +159,13 @@ def write_submission(
     return written
 
 
-def _check_scores(folder: Path, task: str, name: str, scores: EdgeScores, track: Track) -> None:
+def _node_file(scores: NodeScores | NeuronScores, d_model: int) -> GraphFile:
+    if isinstance(scores, NodeScores):
+        return GraphFile(scores.graph, d_model, node_scores=scores.values)
+    return GraphFile(scores.graph, d_model, neuron_scores=scores.values)
+
+
+def _check_scores(folder: Path, task: str, name: str, scores: Scores, track: Track) -> None:
     for wrong in _wrong_names(task, name, track):
         raise wrong
     graph = track.models[name].graph
@@ -152,7 +175,7 @@ def _check_scores(folder: Path, task: str, name: str, scores: EdgeScores, track:
             f" the track's {name} is {graph} ({graph.n_edges} edges)."
         )
     missing = graph.n_edges - int(scores.scored().sum())
-    if missing:
+    if missing and isinstance(scores, EdgeScores):
         raise BadUsage(
             f"{task} on {name}: {missing} of {graph.n_edges} edges have no score; a submission"
             " needs all."
@@ -204,7 +227,7 @@ def _wrong(path: Path, root: Path, *, within: bool) -> str | None:
 
 
 def validate_submission(folder: str | Path, track: Track = MIB) -> list[Problem]:
-    """All that is wrong with a submission's folder, in the order of paths."""
+    """All that is wrong with a submission's folder, warnings too, in the order of paths."""
     folder = Path(folder)
     if not folder.is_dir():
         return [Problem(".", f"there is no folder {folder}.")]
@@ -248,6 +271,13 @@ def _folder_problems(
     # Weighted edge counts: the tensors of nine circuits of a large graph may not fit together.
     counts: dict[str, float | None] = {path.name: None for path in paths}
     for path in paths:
+        size = path.stat().st_size
+        if size > LARGEST_FILE:
+            message = (
+                f"has {size / 10**6:,.0f} MB; the board skips files of more than"
+                f" {LARGEST_FILE // 10**6} MB: write a .pt file, or circuits."
+            )
+            yield Problem(f"{here}/{path.name}", message, warning=True)
         try:
             file = read_graph_file(path, model.graph)
         except MechassayError as error:

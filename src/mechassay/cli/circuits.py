@@ -122,9 +122,11 @@ def validate(
     """List every problem of a submission; nothing in it is executed."""
     from mechassay.circuits.submission import validate_submission
 
-    problems = validate_submission(folder)
-    for problem in problems:
-        typer.echo(f"{problem.path}: {problem.message}", err=True)
+    found = validate_submission(folder)
+    for problem in found:
+        kind = "warning: " if problem.warning else ""
+        typer.echo(f"{kind}{problem.path}: {problem.message}", err=True)
+    problems = [problem for problem in found if not problem.warning]
     if problems:
         typer.echo(f"{len(problems)} problem{'s' * (len(problems) > 1)} in {folder}", err=True)
         raise typer.Exit(1)
