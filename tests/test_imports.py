@@ -1,10 +1,10 @@
 """Imports run one way: a module knows those to its left, never those to its right.
 
-errors, version, registry, progress, files, checkpoint -> graph, alignment, pairs, examples,
-records_v1, records, stats -> models -> objectives, training -> tasks -> circuits -> truth ->
-adversarial -> report -> runs -> cli; testing may import all. Only imports that run
-when a module is imported count: those inside functions and under TYPE_CHECKING do not make one part
-of the package depend on another at import time.
+errors, version, registry, progress, files, checkpoint, text, display -> graph, drawing, alignment,
+pairs, examples, plots, records_v1, records, stats -> models -> objectives, training -> tasks ->
+circuits -> truth -> names -> adversarial -> report -> runs -> cli; testing may import all. Only
+imports that run when a module is imported count: those inside functions and under TYPE_CHECKING do
+not make one part of the package depend on another at import time.
 """
 
 from __future__ import annotations
@@ -26,10 +26,14 @@ ORDER = [
     "progress",
     "files",
     "checkpoint",
+    "text",
+    "display",
     "graph",
+    "drawing",
     "alignment",
     "pairs",
     "examples",
+    "plots",
     "records_v1",
     "records",
     "stats",
@@ -39,6 +43,7 @@ ORDER = [
     "tasks",
     "circuits",
     "truth",
+    "names",
     "adversarial",
     "report",
     "runs",

@@ -13,8 +13,8 @@ import pytest
 
 from mechassay.circuits.faithfulness import FaithfulnessCurve
 from mechassay.circuits.scores import Circuit, EdgeScores
+from mechassay.drawing.circuit import draw_circuit
 from mechassay.records import Failure, Record
-from mechassay.report.drawing import draw_circuit
 from mechassay.report.reports import write_page
 from mechassay.report.sections import MAX_EXAMPLES
 from mechassay.report.text import verdict

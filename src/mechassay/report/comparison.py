@@ -18,8 +18,7 @@ from typing import Literal
 
 from mechassay.circuits.overlap import Overlap, overlap_of
 from mechassay.circuits.scores import Circuit, EdgeScores
-from mechassay.errors import GraphMismatch
-from mechassay.report.canvas import (
+from mechassay.drawing.canvas import (
     Drawing,
     Legend,
     Line,
@@ -30,7 +29,8 @@ from mechassay.report.canvas import (
     line_width,
     nodes_between,
 )
-from mechassay.report.drawing import score_text
+from mechassay.drawing.circuit import score_text
+from mechassay.errors import GraphMismatch
 from mechassay.report.tables import NOTHING, Table
 from mechassay.report.text import number, shortened
 

@@ -41,6 +41,7 @@ from mechassay.circuits.ablation import (
 )
 from mechassay.circuits.areas import VERSIONS
 from mechassay.circuits.behaviour import Preference, preference_of
+from mechassay.circuits.drawable import largest_drawable
 from mechassay.circuits.faithfulness import Controls, Profile, faithfulness_curve, run_controls
 from mechassay.circuits.methods import METHODS
 from mechassay.circuits.methods.method import Method, settings
@@ -49,6 +50,8 @@ from mechassay.circuits.node_scores import Scores, load_scores
 from mechassay.circuits.optimal_ablation import OptimalAblation
 from mechassay.circuits.pairing import check_pairing, paired
 from mechassay.circuits.scores import Circuit, EdgeScores
+from mechassay.drawing.canvas import Drawing
+from mechassay.drawing.circuit import draw_circuit
 from mechassay.errors import BadFile, BadUsage, one_of
 from mechassay.models.constants import Constants
 from mechassay.models.memory import token_budget, trace_bytes
@@ -56,8 +59,6 @@ from mechassay.models.model import Model, check_dtype
 from mechassay.objectives import load_objective
 from mechassay.pairs import Batch
 from mechassay.records import Measure, Record, Spec
-from mechassay.report.canvas import Drawing
-from mechassay.report.drawing import draw_circuit, largest_drawable
 from mechassay.report.kinds.suite import suite_differences
 from mechassay.report.reports import print_report, write_markdown, write_page
 from mechassay.runs import options

@@ -11,11 +11,13 @@ page may set the colours `--mechassay-helps` and `--mechassay-hurts`.
 from __future__ import annotations
 
 import math
+from typing import Protocol
 
-from mechassay.circuits.node_scores import NodeScores
-from mechassay.circuits.scores import By, Circuit, EdgeScores
-from mechassay.errors import GraphMismatch
-from mechassay.report.canvas import (
+from jaxtyping import Float
+from torch import Tensor
+
+from mechassay.drawing.canvas import (
+    Drawable,
     Drawing,
     Legend,
     Line,
@@ -26,9 +28,9 @@ from mechassay.report.canvas import (
     line_width,
     nodes_between,
 )
+from mechassay.errors import GraphMismatch
+from mechassay.graph import Graph
 
-DRAWN_EDGES = 60
-"""Edges that a drawing has room for, if nobody asks for another number."""
 HELPS, HURTS, UNKNOWN = "#0072b2", "#d55e00", "#808080"
 PAINTS = {
     "helps": Paint("helps", HELPS),
@@ -41,12 +43,21 @@ STYLE = f"""\
 """
 
 
+class Scored(Protocol):
+    """Scores of the edges of a graph."""
+
+    @property
+    def graph(self) -> Graph: ...
+    @property
+    def values(self) -> Float[Tensor, "writers readers"]: ...
+
+
 def score_text(score: float) -> str:
     """A score for people."""
     return "not scored" if math.isnan(score) else format(score, "+.3g")
 
 
-def draw_circuit(scores: EdgeScores | None, circuit: Circuit, *, title: str = "") -> Drawing:
+def draw_circuit(scores: Scored | None, circuit: Drawable, *, title: str = "") -> Drawing:
     """A circuit as a self-contained SVG; see the module's description for how to read it.
 
     Args:
@@ -108,26 +119,3 @@ def draw_circuit(scores: EdgeScores | None, circuit: Circuit, *, title: str = ""
 
 def _paint(score: float) -> Paint:
     return PAINTS["unknown" if math.isnan(score) else "hurts" if score < 0 else "helps"]
-
-
-def largest_drawable(
-    scores: EdgeScores | NodeScores, n_edges: int = DRAWN_EDGES, by: By = "magnitude"
-) -> Circuit:
-    """The largest circuit of top edges, or top nodes, with at most `n_edges` after pruning.
-
-    Where the first connected one is already larger, and where scores say that their circuits grow
-    from the logits, edges are grown; of nodes there is then none.
-    """
-    if isinstance(scores, EdgeScores) and scores.grows:
-        return scores.greedy(min(n_edges, scores.graph.n_edges), by=by).pruned()
-    low, high = 0, min(len(scores.ranking(by)), scores.graph.n_edges)
-    while low < high:
-        middle = (low + high + 1) // 2
-        if len(scores.top(middle, by=by).pruned()) <= n_edges:
-            low = middle
-        else:
-            high = middle - 1
-    found = scores.top(low, by=by).pruned()
-    if len(found) or not isinstance(scores, EdgeScores):
-        return found
-    return scores.greedy(min(n_edges, scores.graph.n_edges), by=by).pruned()
