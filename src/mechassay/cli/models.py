@@ -62,9 +62,9 @@ def check_model(
     from rich.console import Console
     from rich.table import Table
 
-    from mechassay.runs.names import load_named
+    from mechassay.models.model import load_model
 
-    model = load_named(name, dtype=dtype, device=device)
+    model = load_model(name, dtype=dtype, device=device)
     graph, decoder, check = model.graph, model.decoder, model.self_check
     table = Table("", "", show_header=False)
     rows = {

@@ -25,7 +25,8 @@ def list_truths() -> None:
     """The models, their circuits for each ablation, how clear these are, and their folders."""
     from rich.console import Console
 
-    from mechassay.truth.models import load_truth, truth_folder, truth_names
+    from mechassay.models.sources import truth_names
+    from mechassay.truth.models import load_truth, truth_folder
 
     console = Console(highlight=False, soft_wrap=True)
     for name in truth_names():

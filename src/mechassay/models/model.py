@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from os import PathLike, fspath
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -208,7 +209,7 @@ def make_model(
 
 
 def load_model(
-    source: str | PreTrainedModel,
+    source: str | PathLike[str] | PreTrainedModel,
     *,
     dtype: str | torch.dtype = "float32",
     device: str | torch.device = "cpu",
@@ -218,8 +219,9 @@ def load_model(
     """Load a causal LM and let it prove itself.
 
     Args:
-        source: a packaged model ("smollm2-135m", "gemma3-270m"), a local folder, a .gguf file, a
-            hub id, or a Hugging Face model in memory (whose dtype and device are kept).
+        source: a packaged model ("smollm2-135m", "gemma3-270m"), a ground truth ("truth-ioi"), a
+            local folder, a .gguf file, a hub id, or a Hugging Face model in memory (whose dtype and
+            device are kept).
         dtype: "float32", "float64", "bfloat16" or "float16".
         device: where to put it.
         tokenizer: for a model in memory; otherwise the source's own.
@@ -230,14 +232,14 @@ def load_model(
         UnknownName, ModelNotFetched, BadFile, MissingExtra, UnsupportedModel, SelfCheckFailed;
         BadUsage: no such dtype or device.
     """
-    if not isinstance(source, str):
+    if not isinstance(source, str | PathLike):
         return make_model(source, tokenizer, prepend=_bos(tokenizer, prepend_bos))
     from mechassay.models.sources import load_hf, resolve
 
     if isinstance(dtype, str):
         dtype = check_dtype(dtype)
     device = _device(device)
-    resolved = resolve(source)
+    resolved = resolve(fspath(source))
     hf, own = load_hf(resolved, dtype=dtype, device=device)
     tokenizer = tokenizer or own
     return make_model(hf, tokenizer, name=resolved.name, prepend=_bos(tokenizer, prepend_bos))

@@ -56,6 +56,7 @@ from mechassay.errors import BadFile, BadUsage, one_of
 from mechassay.models.constants import Constants
 from mechassay.models.memory import token_budget, trace_bytes
 from mechassay.models.model import Model, check_dtype
+from mechassay.models.sources import truth_names
 from mechassay.objectives import load_objective
 from mechassay.pairs import Batch
 from mechassay.records import Measure, Record, Spec
@@ -64,9 +65,10 @@ from mechassay.report.reports import print_report, write_markdown, write_page
 from mechassay.runs import options
 from mechassay.runs.folder import write_text
 from mechassay.runs.job import Bench, Cell, Job, Results, cell_name, option
-from mechassay.runs.names import is_truth, made_by, shown_model, task_named
+from mechassay.runs.names import made_by, shown_model
+from mechassay.tasks import load_task
 from mechassay.tasks.task import Keep, settings_of
-from mechassay.truth.models import load_truth, truth_names
+from mechassay.truth.models import is_truth, load_truth
 
 ALL_TRUTHS = "truth"
 AT_CHANCE, TOO_EXPENSIVE = "at chance", "too expensive"
@@ -521,7 +523,7 @@ class Study:
     @cached_property
     def on_truth(self) -> bool:
         """Whether the model is a ground truth on its own task."""
-        return is_truth(self.model_name) and self.task == task_named(self.model_name)
+        return is_truth(self.model_name) and self.task == load_task(self.model_name)
 
     @cached_property
     def known(self) -> Mapping[str, Circuit]:

@@ -25,13 +25,13 @@ from typing import Any, ClassVar, Literal, Protocol, TypeVar, get_type_hints
 from rich.console import Console
 
 from mechassay.errors import BadUsage, MechassayError
-from mechassay.models.model import Model
+from mechassay.models.model import Model, load_model
 from mechassay.progress import BAR, Progress
 from mechassay.records import Failure, Record
 from mechassay.registry import Registry
 from mechassay.report.reports import print_report, write_markdown, write_page
 from mechassay.runs.folder import RunFolder
-from mechassay.runs.names import load_named, task_named
+from mechassay.tasks import load_task
 from mechassay.tasks.task import Task
 
 T = TypeVar("T")
@@ -284,7 +284,7 @@ class Bench:
         """A model by name. The last one is kept, and so is the error where there is none.
 
         Raises:
-            MechassayError: it cannot be loaded; see `load_named`.
+            MechassayError: it cannot be loaded; see `load_model`.
         """
         if name in self._models:
             return self._models[name]
@@ -292,7 +292,7 @@ class Bench:
         if self._last is None or self._last[0] != key:
             self._last = None  # The old model goes before the new one comes.
             try:
-                model = load_named(name, dtype=dtype, device=self.device, prepend_bos=prepend_bos)
+                model = load_model(name, dtype=dtype, device=self.device, prepend_bos=prepend_bos)
                 self._last = key, model
             except MechassayError as error:
                 self._last = key, error
@@ -302,8 +302,8 @@ class Bench:
         return model
 
     def task(self, name: str) -> Task:
-        """A task by name; see `task_named` for errors."""
-        return self._tasks[name] if name in self._tasks else task_named(name)
+        """A task by name; see `load_task` for errors."""
+        return self._tasks[name] if name in self._tasks else load_task(name)
 
     def kept(
         self,

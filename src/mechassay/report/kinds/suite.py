@@ -18,6 +18,7 @@ from typing import Any
 
 from mechassay.circuits.curve import area_measure
 from mechassay.circuits.differences import AreaName, Differences
+from mechassay.models.sources import truth_names
 from mechassay.records import Failure, Measure, Record
 from mechassay.report.kinds.circuits import header, reading, results
 from mechassay.report.page import Block, Fold, Section, Text
@@ -39,7 +40,6 @@ from mechassay.report.text import (
     setting_name,
     settings,
 )
-from mechassay.truth.models import truth_names
 
 MOST_COLUMNS = 6
 TRUTHS = "ground truths"
