@@ -1,10 +1,9 @@
 """Imports run one way: a module knows those to its left, never those to its right.
 
 errors, version, registry, progress, files, checkpoint, text, display -> graph, drawing, alignment,
-pairs, examples, plots, records_v1, records, stats -> models -> objectives, training -> tasks ->
-circuits -> truth -> names -> adversarial -> report -> runs -> cli; testing may import all. Only
-imports that run when a module is imported count: those inside functions and under TYPE_CHECKING do
-not make one part of the package depend on another at import time.
+pairs, examples, curves, figures, records_v1, records, stats -> models -> objectives, training ->
+tasks -> circuits -> truth -> names -> adversarial -> report -> runs -> cli; testing may import all.
+Imports inside functions and under TYPE_CHECKING count too.
 """
 
 from __future__ import annotations
@@ -33,7 +32,8 @@ ORDER = [
     "alignment",
     "pairs",
     "examples",
-    "plots",
+    "curves",
+    "figures",
     "records_v1",
     "records",
     "stats",
@@ -180,3 +180,17 @@ def test_a_circle_is_seen() -> None:
     assert files_imported(source, known) == {"mechassay.a", "mechassay.c.d"}
     with pytest.raises(CycleError):
         list(TopologicalSorter({"a": {"b"}, "b": {"a"}}).static_order())
+
+
+def test_no_module_needs_what_only_posix_has() -> None:
+    only_posix = {"fcntl", "grp", "posix", "pwd", "resource", "termios", "tty"}
+    for path in PACKAGE.rglob("*.py"):
+        for node in ast.parse(path.read_text()).body:
+            names = [alias.name for alias in getattr(node, "names", [])]
+            module = [node.module] if isinstance(node, ast.ImportFrom) else []
+            imported = (
+                {str(name) for name in (*names, *module)}
+                if isinstance(node, ast.Import | ast.ImportFrom)
+                else set()
+            )
+            assert not imported & only_posix, path

@@ -7,7 +7,8 @@ import io
 import pytest
 from rich.console import Console
 
-from mechassay.progress import drawn, rate
+from mechassay import progress
+from mechassay.progress import Bar, drawn, line, rate
 
 
 @pytest.mark.parametrize(
@@ -53,3 +54,53 @@ def test_a_line_fits_into_80_columns(label: str, shown: str) -> None:
     assert words[1:] == ["293300/1000000", "29,330/s", "0:00:10", "left", "0:00:25"]
     assert set(words[0]) <= set("━╸")  # without colours the part that is not done is blank
     assert line.index("293300") - len(shown) >= 7
+
+
+def test_a_line_for_a_log() -> None:
+    assert (
+        line("eap", 120, 1000, 40.0) == "eap: 120 of 1,000, 3.00/s, 0:00:40 elapsed, 0:04:53 left"
+    )
+    assert line("eap", 1000, 1000, 40.0) == "eap: 1,000 of 1,000, 25.0/s, 0:00:40 elapsed"
+    assert line("eap", 0, 10, 0.0) == "eap: 0 of 10, 0/s, 0:00:00 elapsed"
+
+
+def test_without_a_terminal_a_line_is_written_every_30_seconds(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    now = [100.0]
+    monkeypatch.setattr(progress.time, "monotonic", lambda: now[0])
+    with Bar().track("eap", 50) as advance:
+        for _ in range(7):
+            now[0] += 10
+            advance(5)
+    lines = capsys.readouterr().err.splitlines()
+    assert [each.partition(",")[0] for each in lines] == [
+        "eap: 15 of 50",
+        "eap: 30 of 50",
+        "eap: 35 of 50",
+    ]
+
+
+def test_what_takes_less_leaves_a_log_empty(capsys: pytest.CaptureFixture[str]) -> None:
+    with Bar().track("eap", 3) as advance:
+        advance(3)
+    assert capsys.readouterr().err == ""
+
+
+def test_a_notebook_has_a_bar() -> None:
+    nbformat = pytest.importorskip("nbformat")
+    nbclient = pytest.importorskip("nbclient")
+    code = """
+import time
+from mechassay.progress import BAR
+with BAR.track("eap", 4) as advance:
+    for _ in range(4):
+        time.sleep(0.2)
+        advance(1)
+"""
+    notebook = nbformat.v4.new_notebook(cells=[nbformat.v4.new_code_cell(code)])
+    nbclient.NotebookClient(notebook, timeout=120, kernel_name="python3").execute()
+    (shown,) = notebook.cells[0].outputs
+    assert shown["output_type"] == "display_data"
+    assert "eap: 4 of 4" in shown["data"]["text/plain"]
+    assert '<progress value="4" max="4"' in shown["data"]["text/html"]

@@ -9,9 +9,9 @@ import pytest
 import torch
 
 import mechassay as ma
-from mechassay.errors import BadPairs, BadUsage, SelfCheckFailed
+from mechassay.errors import BadPairs, BadUsage, SelfCheckFailed, UnsupportedModel
 from mechassay.models.memory import token_budget
-from mechassay.models.model import make_model
+from mechassay.models.model import check_device, make_model
 from mechassay.pairs import Pair
 from mechassay.testing.tiny import FAMILIES, build, subject, with_words
 
@@ -88,3 +88,31 @@ def test_unknown_dtype(tmp_path: Path) -> None:
 def test_token_budget_holds_at_least_one_example() -> None:
     assert token_budget(per_token=10**6, longest=700, device=torch.device("cpu")) == 700
     assert token_budget(per_token=10**6, longest=7, device=torch.device("cpu")) == 402
+
+
+def test_the_device_may_be_chosen_by_itself() -> None:
+    has_gpu = torch.cuda.is_available() or torch.backends.mps.is_available()
+    assert (check_device("auto").type == "cpu") is not has_gpu
+    with pytest.raises(BadUsage, match=r"auto, cpu, cuda, .*; got 'gpu'"):
+        check_device("gpu")
+
+
+def test_a_split_model_is_refused() -> None:
+    hf = build("gpt2")
+    hf.hf_device_map = {"transformer.wte": 0, "transformer.h": "cpu"}
+    with pytest.raises(UnsupportedModel, match=r"split over devices \(0, cpu\); load it on one"):
+        ma.load_model(hf)
+    hf.hf_device_map = {"": "cpu"}
+    assert ma.load_model(hf).graph.n_layers == 3
+
+
+def test_a_quantised_model_is_refused() -> None:
+    hf = build("gpt2")
+    hf.is_quantized, hf.quantization_method = True, "bitsandbytes_4bit"
+    with pytest.raises(UnsupportedModel, match=r"is quantised \(bitsandbytes_4bit\); load it in"):
+        ma.load_model(hf)
+    packed = build("llama")
+    weight = packed.lm_head.weight
+    packed.lm_head.weight = torch.nn.Parameter(weight.to(torch.int8), requires_grad=False)
+    with pytest.raises(UnsupportedModel, match=r"is quantised \(torch.int8\)"):
+        ma.load_model(packed)

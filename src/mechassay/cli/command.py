@@ -17,6 +17,7 @@ from typing import Annotated, Any, Literal, Union, get_args, get_origin, get_typ
 import typer
 
 from mechassay.circuits.spec import number_or_share
+from mechassay.models.model import check_device
 from mechassay.runs import options
 from mechassay.runs.execute import Executor, Here, Processes, batches_of, done, prepare
 from mechassay.runs.job import Interrupted, Option, Results, job_of, options_of
@@ -26,7 +27,7 @@ SeedOption = Annotated[
     int,
     typer.Option("--seed", min=options.SEED.least, max=options.SEED.most, help=options.SEED.help),
 ]
-DeviceOption = Annotated[str, typer.Option("--device", help="cpu, cuda, cuda:1, mps.")]
+DeviceOption = Annotated[str, typer.Option("--device", help="auto, cpu, cuda, cuda:1, mps.")]
 DtypeOption = Annotated[str, typer.Option("--dtype", help=options.DTYPE.help)]
 RUNNER: Mapping[str, Any] = {
     "output": Annotated[
@@ -121,6 +122,8 @@ def execute(
 ) -> None:
     """Run a job, print its results and the paths of its pages, and exit with 1 if a cell failed."""
     executor = executor_of(engine, workers, address, num_gpus)
+    if not (executor.remote or only_plan):
+        check_device(device)
     bench = prepare(job, output, device=device)
     if only_plan:
         n = len(batches_of(job, bench.folder))

@@ -33,7 +33,7 @@ def report(
 def run_cells(
     folder: Annotated[Path, typer.Argument(help="A folder with plan.json (--only-plan).")],
     part: Annotated[str, typer.Option("--part", help="3/16: the third of sixteen parts.")] = "1/1",
-    device: Annotated[str, typer.Option("--device", help="cpu, cuda, cuda:1, mps.")] = "cpu",
+    device: Annotated[str, typer.Option("--device", help="auto, cpu, cuda, cuda:1, mps.")] = "cpu",
     private_seed: Annotated[
         int | None, typer.Option("--private-seed", help="Seed of the private split; never stored.")
     ] = None,

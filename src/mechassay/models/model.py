@@ -16,7 +16,7 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from mechassay.alignment import token_position
-from mechassay.errors import BadPairs, BadUsage, SelfCheckFailed, first_line
+from mechassay.errors import BadPairs, BadUsage, SelfCheckFailed, UnsupportedModel, first_line
 from mechassay.graph import Graph
 from mechassay.models.decoder import Context, Decoder, at_least_fp32
 from mechassay.models.families import decode
@@ -199,9 +199,11 @@ def make_model(
     """A `Model` around a Hugging Face model in memory, which is put in eval mode and shared.
 
     Raises:
-        UnsupportedModel: no family fits; the message names the module that was not found.
+        UnsupportedModel: no family fits (the message names the module that was not found), or the
+            model is quantised or split over devices.
         SelfCheckFailed: the decoder does not describe this model.
     """
+    _check_plain(hf)
     hf.eval()
     label = name or getattr(hf.config, "_name_or_path", "") or type(hf).__name__
     model = Model(label, hf, tokenizer, decode(hf), tuple(prepend))
@@ -223,7 +225,7 @@ def load_model(
             local folder, a .gguf file, a hub id, or a Hugging Face model in memory (whose dtype and
             device are kept).
         dtype: "float32", "float64", "bfloat16" or "float16".
-        device: where to put it.
+        device: where to put it; "auto" is a GPU if there is one.
         tokenizer: for a model in memory; otherwise the source's own.
         prepend_bos: put the tokenizer's BOS token before every prompt where the tokenizer does not
             (TransformerLens, and with it MIB's code, does so for GPT-2).
@@ -238,11 +240,29 @@ def load_model(
 
     if isinstance(dtype, str):
         dtype = check_dtype(dtype)
-    device = _device(device)
+    device = check_device(device)
     resolved = resolve(fspath(source))
     hf, own = load_hf(resolved, dtype=dtype, device=device)
     tokenizer = tokenizer or own
     return make_model(hf, tokenizer, name=resolved.name, prepend=_bos(tokenizer, prepend_bos))
+
+
+def _check_plain(hf: PreTrainedModel) -> None:
+    """Refuse weights that are not plain matrices on one device."""
+    name = type(hf).__name__
+    places = {str(place) for place in (getattr(hf, "hf_device_map", None) or {}).values()}
+    if len(places) > 1:
+        raise UnsupportedModel(
+            f"{name} is split over devices ({', '.join(sorted(places))}); load it on one, without"
+            " device_map."
+        )
+    packed = next((p.dtype for p in hf.parameters() if not p.is_floating_point()), None)
+    if getattr(hf, "is_quantized", False) or packed is not None:
+        method = getattr(hf, "quantization_method", None) or packed or "unknown method"
+        raise UnsupportedModel(
+            f"{name} is quantised ({method}); load it in float32, bfloat16 or float16, or"
+            " dequantise it."
+        )
 
 
 def check_dtype(name: str) -> torch.dtype:
@@ -256,16 +276,23 @@ def check_dtype(name: str) -> torch.dtype:
     return DTYPES[name]
 
 
-def _device(wanted: str | torch.device) -> torch.device:
-    """A device that this machine has."""
+def check_device(wanted: str | torch.device) -> torch.device:
+    """A device that this machine has; "auto" is its GPU, or the CPU without one.
+
+    Raises:
+        BadUsage: it has no such device.
+    """
+    if wanted == "auto":
+        mps = "mps" if torch.backends.mps.is_available() else "cpu"
+        return torch.device("cuda" if torch.cuda.is_available() else mps)
     try:
         device = torch.device(wanted)
         torch.empty(0, device=device)
     except (RuntimeError, AssertionError, NotImplementedError) as error:
         # What a missing device raises depends on its kind.
         raise BadUsage(
-            f"device must be cpu, cuda, cuda:N or mps, and on this machine; got {str(wanted)!r}"
-            f" ({first_line(error)[:160].rstrip('.')})."
+            f"device must be auto, cpu, cuda, cuda:N or mps, and on this machine; got"
+            f" {str(wanted)!r} ({first_line(error)[:160].rstrip('.')})."
         ) from None
     return device
 

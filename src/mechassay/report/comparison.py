@@ -32,7 +32,7 @@ from mechassay.drawing.canvas import (
 from mechassay.drawing.circuit import score_text
 from mechassay.errors import GraphMismatch
 from mechassay.report.tables import NOTHING, Table
-from mechassay.report.text import number, shortened
+from mechassay.text import number, shortened
 
 Held = Literal["both", "only-a", "only-b"]
 HELD: tuple[Held, ...] = ("both", "only-a", "only-b")

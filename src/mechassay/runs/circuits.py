@@ -20,7 +20,6 @@ from __future__ import annotations
 
 import dataclasses
 import json
-import resource
 import sys
 import time
 from collections.abc import Mapping, Sequence
@@ -617,6 +616,11 @@ def _drawings(cell: Cell, file: Path) -> list[Drawing]:
     return [draw_circuit(scores, largest_drawable(scores), title=title)]
 
 
-def _peak_memory() -> int:
+def _peak_memory() -> float:
+    """Bytes; NaN on systems that do not count them."""
+    try:
+        import resource
+    except ImportError:  # Windows
+        return float("nan")
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     return peak if sys.platform == "darwin" else peak * 1024

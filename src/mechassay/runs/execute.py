@@ -18,13 +18,13 @@ from concurrent.futures.process import BrokenProcessPool
 from dataclasses import dataclass
 from itertools import groupby
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, ClassVar, Protocol
 
 import torch
 
 from mechassay import errors
 from mechassay.errors import BadUsage, MechassayError
-from mechassay.models.model import Model
+from mechassay.models.model import Model, check_device
 from mechassay.progress import BAR, SILENT, Progress
 from mechassay.records import Failure, failure_of
 from mechassay.runs.folder import RunFolder
@@ -35,7 +35,13 @@ Batches = Sequence[Sequence[Cell]]
 
 
 class Executor(Protocol):
-    """Does batches of cells of a job whose folder is open."""
+    """Does batches of cells of a job whose folder is open.
+
+    Attributes:
+        remote: whether devices are those of other machines.
+    """
+
+    remote: ClassVar[bool]
 
     def map(self, job: Any, batches: Batches, bench: Bench) -> None:
         """Do all batches; each cell ends as a file of the folder."""
@@ -63,8 +69,11 @@ def run(
     Raises:
         BadUsage, UnknownName: something is wrong with the job, or the folder holds another one.
     """
+    executor = executor or Here()
+    if not executor.remote:
+        check_device(device)
     bench = prepare(job, output, device=device, models=models, tasks=tasks, progress=progress)
-    results = done(job, bench, executor or Here())
+    results = done(job, bench, executor)
     job.report(results)
     return results
 
@@ -147,6 +156,8 @@ def run_cells(job: Any, cells: Sequence[Cell], bench: Bench) -> None:
 class Here:
     """One batch after the other, in this process."""
 
+    remote: ClassVar[bool] = False
+
     def map(self, job: Any, batches: Batches, bench: Bench) -> None:
         """See `Executor.map`."""
         for cells in batches:
@@ -162,6 +173,7 @@ class Processes:
     """
 
     workers: int
+    remote: ClassVar[bool] = False
 
     def __post_init__(self) -> None:
         if self.workers < 1:

@@ -10,7 +10,7 @@ from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 from mechassay.errors import BadUsage, MechassayError, MissingExtra
 from mechassay.progress import SILENT
@@ -51,6 +51,7 @@ class Ray:
         BadUsage: fewer than one worker.
     """
 
+    remote: ClassVar[bool] = True
     address: str = "auto"
     workers: int = 1
     num_gpus: float = 0.0

@@ -48,5 +48,5 @@ def decode(hf: PreTrainedModel) -> Decoder:
         names = ", ".join(sorted(known))
         raise UnsupportedModel(
             f"Model type {kind!r} is not supported (known: {names}) and does not have the Llama"
-            f" layout: {error}"
+            f" layout: {error} “Your own model family” in the documentation shows how to add one."
         ) from None

@@ -7,8 +7,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
+from mechassay.curves import control_kinds, control_name, labels, random_curves
+from mechassay.figures import areas_figure, colours, faithfulness_figure
 from mechassay.records import Failure, Measure, Record
-from mechassay.report.figures import areas_figure, colours, faithfulness_figure
 from mechassay.report.page import Block, Figure, Heading, Section, Terms, Text
 from mechassay.report.ranks import rank_text, ranked
 from mechassay.report.sections import (
@@ -27,19 +28,8 @@ from mechassay.report.sections import (
     warnings_notice,
 )
 from mechassay.report.tables import Column, Row, Table
-from mechassay.report.text import (
-    control_kinds,
-    control_name,
-    kept_at,
-    labels,
-    number,
-    objective,
-    random_curves,
-    setting_name,
-    settings,
-    share,
-    verdict,
-)
+from mechassay.report.text import kept_at, objective, setting_name, settings, verdict
+from mechassay.text import number, share
 
 RANKED = ("cpr", "cmd")
 ROUNDED_AS = {"cmd_corrected": "cmd"}

@@ -30,16 +30,16 @@ from matplotlib.patches import Patch
 from matplotlib.text import Text
 from matplotlib.ticker import FuncFormatter, NullLocator
 
-from mechassay.records import Record
-from mechassay.report.text import (
+from mechassay.curves import (
     Curve,
+    Measured,
     control_kinds,
     control_name,
     is_random,
     labels,
     random_curves,
-    share,
 )
+from mechassay.text import share
 
 # Okabe and Ito's colours, in an order in which neighbours differ most; yellow is left out, it
 # vanishes on white.
@@ -62,12 +62,12 @@ PANELS: tuple[tuple[Literal["value", "magnitude"], str], ...] = (
 )
 
 
-def faithfulness_figure(records: Sequence[Record]) -> str:
+def faithfulness_figure(records: Sequence[Measured]) -> str:
     """Faithfulness at every size, by value and by magnitude, as SVG."""
     return svg(draw_faithfulness(records))
 
 
-def areas_figure(records: Sequence[Record]) -> str:
+def areas_figure(records: Sequence[Measured]) -> str:
     """CPR and CMD with intervals, as SVG."""
     return svg(draw_areas(records))
 
@@ -81,7 +81,7 @@ def save_png(figure: Figure, path: str | Path, *, dpi: int = 200) -> Path:
     return path
 
 
-def colours(records: Sequence[Record]) -> list[str]:
+def colours(records: Sequence[Measured]) -> list[str]:
     """The colour of every record in figures and tables; random scores are grey."""
     palette = cycle(PALETTE)
     return [GREY if is_random(record) else next(palette) for record in records]
@@ -90,7 +90,7 @@ def colours(records: Sequence[Record]) -> list[str]:
 # Faithfulness
 
 
-def draw_faithfulness(records: Sequence[Record]) -> Figure:
+def draw_faithfulness(records: Sequence[Measured]) -> Figure:
     """The figure of `faithfulness_figure`, to save or change."""
     with rc_context(SETTINGS):
         n_rows = math.ceil((len(records) + 3) / 3)
@@ -105,7 +105,7 @@ def draw_faithfulness(records: Sequence[Record]) -> Figure:
         return figure
 
 
-def _zero_place(records: Sequence[Record]) -> float:
+def _zero_place(records: Sequence[Measured]) -> float:
     """Where empty circuits stand on the log axis: a little left of the smallest circuit drawn."""
     curves = [Curve.of(record, by) for record in records for by, _ in PANELS]
     for controls in _distinct_controls(records).values():
@@ -115,7 +115,7 @@ def _zero_place(records: Sequence[Record]) -> float:
 
 
 def _panel(
-    ax: Axes, records: Sequence[Record], by: Literal["value", "magnitude"], zero: float
+    ax: Axes, records: Sequence[Measured], by: Literal["value", "magnitude"], zero: float
 ) -> None:
     lines = [Curve.of(record, by) for record in records]
     bottom, top = _limits(lines)
@@ -144,7 +144,7 @@ def _on_axis(line: Curve, zero: float) -> np.ndarray:
     return np.where((line.kept > 0) & (line.x > 0), line.x, zero)
 
 
-def _distinct_controls(records: Sequence[Record]) -> dict[str, list[list[Curve]]]:
+def _distinct_controls(records: Sequence[Measured]) -> dict[str, list[list[Curve]]]:
     """The random rankings of every record by kind, those that records share only once."""
     kinds: dict[str, dict[str, list[Curve]]] = {}
     for record in records:
@@ -215,7 +215,7 @@ def _plain(ax: Axes) -> None:
     ax.tick_params(colors=INK)
 
 
-def _legend(figure: Figure, records: Sequence[Record]) -> None:
+def _legend(figure: Figure, records: Sequence[Measured]) -> None:
     names, drawn, marks = labels(records), colours(records), _markers(len(records))
     handles: list[Line2D | Patch] = [
         Line2D([], [], color=colour, marker=marker, ms=5, lw=1.9)
@@ -255,7 +255,7 @@ def _literal(text: Text) -> None:
 # Areas
 
 
-def draw_areas(records: Sequence[Record]) -> Figure:
+def draw_areas(records: Sequence[Measured]) -> Figure:
     """The figure of `areas_figure`, to save or change."""
     with rc_context(SETTINGS):
         shared = {
@@ -283,8 +283,8 @@ def draw_areas(records: Sequence[Record]) -> Figure:
 
 def _forest(
     ax: Axes,
-    records: Sequence[Record],
-    controls: Sequence[tuple[str, Record]],
+    records: Sequence[Measured],
+    controls: Sequence[tuple[str, Measured]],
     name: Literal["cpr", "cmd"],
 ) -> None:
     looks = zip(records, colours(records), _markers(len(records)), strict=True)
