@@ -46,6 +46,8 @@ from mechassay.text import share
 PALETTE = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#56b4e9", "#e69f00")
 MARKERS = ("o", "s", "D", "^", "v", "P")
 GREY = "#8a8a8a"
+BINS = 60
+"""Of a histogram of scores."""
 Dashes = tuple[int, tuple[int, ...]]
 DASHES: dict[str, Dashes] = {"random": (0, (5, 2)), "random-paths": (0, (1, 1))}
 SOLID: Dashes = (0, ())
@@ -60,6 +62,13 @@ PANELS: tuple[tuple[Literal["value", "magnitude"], str], ...] = (
     ("value", "edges ranked by value (CPR)"),
     ("magnitude", "edges ranked by magnitude (CMD)"),
 )
+
+
+class Picture(Figure):
+    """A figure that shows itself in a notebook, with or without pyplot."""
+
+    def _repr_svg_(self) -> str:
+        return svg(self)
 
 
 def faithfulness_figure(records: Sequence[Measured]) -> str:
@@ -94,7 +103,7 @@ def draw_faithfulness(records: Sequence[Measured]) -> Figure:
     """The figure of `faithfulness_figure`, to save or change."""
     with rc_context(SETTINGS):
         n_rows = math.ceil((len(records) + 3) / 3)
-        figure = Figure(figsize=(9.2, 3.9 + 0.24 * n_rows), layout="constrained")
+        figure = Picture(figsize=(9.2, 3.9 + 0.24 * n_rows), layout="constrained")
         axes = figure.subplots(1, 2, sharex=True)
         zero = _zero_place(records)
         for ax, (by, title) in zip(axes, PANELS, strict=True):
@@ -252,6 +261,39 @@ def _literal(text: Text) -> None:
     text.set_color(INK)
 
 
+def draw_ranking(
+    records: Sequence[Measured], by: Literal["value", "magnitude"], ax: Axes
+) -> Figure:
+    """One ranking's faithfulness on axes that are given; the figure that they belong to."""
+    with rc_context(SETTINGS):
+        _panel(ax, records, by, _zero_place(records))
+        ax.set_title(dict(PANELS)[by], fontsize=SIZE + 1, loc="left", color=INK)
+        ax.set_ylabel("faithfulness f", color=INK)
+    return _figure_of(ax)
+
+
+# Scores
+
+
+def draw_scores(values: np.ndarray, x: str, y: str, ax: Axes | None = None) -> Figure:
+    """A histogram of scores, counts on a log axis."""
+    with rc_context(SETTINGS):
+        if ax is None:
+            ax = Picture(figsize=(6.0, 3.6), layout="constrained").subplots()
+        ax.hist(values, bins=BINS, color=PALETTE[0], alpha=0.75)
+        ax.set_yscale("log")
+        ax.set_xlabel(x, color=INK)
+        ax.set_ylabel(y, color=INK)
+        _plain(ax)
+    return _figure_of(ax)
+
+
+def _figure_of(ax: Axes) -> Figure:
+    figure = ax.get_figure(root=True)
+    assert figure is not None, "axes belong to a figure"
+    return figure
+
+
 # Areas
 
 
@@ -265,7 +307,7 @@ def draw_areas(records: Sequence[Measured]) -> Figure:
         }
         controls = [(kind, record) for (kind, _), record in shared.items()]
         n_rows = len(records) + len(controls)
-        figure = Figure(figsize=(9.2, 1.15 + 0.34 * max(n_rows, 1)), layout="constrained")
+        figure = Picture(figsize=(9.2, 1.15 + 0.34 * max(n_rows, 1)), layout="constrained")
         axes = figure.subplots(1, 2, sharey=True)
         for ax, name in zip(axes, AREAS, strict=True):
             ideal, note = (1.0, "higher") if name == "cpr" else (0.0, "lower")

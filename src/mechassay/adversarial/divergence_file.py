@@ -21,6 +21,7 @@ from typing import Any
 import numpy as np
 from jaxtyping import Float, Int
 
+from mechassay.display import OneLine
 from mechassay.errors import BadFile, MissingExtra, first_line
 from mechassay.files import whole
 
@@ -28,8 +29,8 @@ EMPTY = "empty circuit"
 CLEAN, CORRUPTED = "clean", "corrupted"
 
 
-@dataclass(frozen=True, eq=False)
-class DivergenceFile:
+@dataclass(frozen=True, eq=False, repr=False)
+class DivergenceFile(OneLine):
     """Divergences of all pairs.
 
     Attributes:

@@ -16,6 +16,7 @@ from mechassay.adversarial.evaluation import evaluate_pairs
 from mechassay.adversarial.pools import Pool
 from mechassay.adversarial.robust import labels_of
 from mechassay.circuits.scores import Circuit
+from mechassay.display import OneLine
 from mechassay.errors import BadPairs, BadUsage
 from mechassay.examples import Prompt
 from mechassay.models.model import Model
@@ -24,8 +25,8 @@ from mechassay.progress import BAR, Progress
 from mechassay.tasks.task import Task
 
 
-@dataclass(frozen=True, eq=False)
-class Stratified:
+@dataclass(frozen=True, eq=False, repr=False)
+class Stratified(OneLine):
     """Pairs of one length, each with its template, its group and its stratum."""
 
     batch: Batch

@@ -41,10 +41,11 @@ from mechassay.circuits.methods.ugs import UniformGradientSampling
 from mechassay.circuits.pairing import check_pairing, paired
 from mechassay.circuits.scores import By, Circuit, EdgeScores
 from mechassay.circuits.tail import MEAN, Mean, Tail, Weights, even
+from mechassay.display import OneLine
 from mechassay.errors import BadUsage, UnknownName, one_of
 from mechassay.models.constants import constants_of
 from mechassay.models.model import Model
-from mechassay.objectives import Objective, load_objective
+from mechassay.objectives import Objective, ObjectiveLike, load_objective
 from mechassay.pairs import Batch, Pair
 from mechassay.progress import BAR, SILENT, Progress
 
@@ -58,8 +59,8 @@ Known = MutableMapping[bytes, Tensor]
 """Scores of single pairs, by their tokens."""
 
 
-@dataclass(frozen=True, eq=False)
-class Redrawn:
+@dataclass(frozen=True, eq=False, repr=False)
+class Redrawn(OneLine):
     """Pairs whose corrupted prompts are drawn anew each time; matched pairs stay as they are.
 
     Attributes:
@@ -170,7 +171,7 @@ class Robust:
         self,
         model: Model,
         pairs: Redrawn,
-        objective: str | Objective = "kl",
+        objective: ObjectiveLike = "kl",
         *,
         seed: int = 0,
         known: Known | None = None,

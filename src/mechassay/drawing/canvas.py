@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from html import escape
 from itertools import pairwise
-from typing import Protocol, Self
+from typing import Protocol
 
 from jaxtyping import Bool
 from torch import Tensor
@@ -59,7 +59,7 @@ class Drawable(Protocol):
     @property
     def edges(self) -> Bool[Tensor, "writers readers"]: ...
     def __len__(self) -> int: ...
-    def pruned(self) -> Self: ...
+    def pruned(self) -> Drawable: ...
 
 
 @dataclass(frozen=True)
@@ -157,6 +157,12 @@ class Drawing:
     svg: str
     title: str
     about: str
+
+    def __repr__(self) -> str:
+        return f"Drawing({self.title!r}: {self.about})"
+
+    def _repr_svg_(self) -> str:
+        return self.svg
 
 
 def check_drawable(circuit: Drawable, what: str = "the circuit has") -> None:

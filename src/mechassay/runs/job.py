@@ -20,10 +20,11 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, ClassVar, Literal, Protocol, TypeVar, get_type_hints
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, Protocol, TypeVar, get_type_hints
 
 from rich.console import Console
 
+from mechassay.display import OneLine, data_frame, html_facts, html_table
 from mechassay.errors import BadUsage, MechassayError
 from mechassay.models.model import Model, load_model
 from mechassay.progress import BAR, Progress
@@ -33,6 +34,10 @@ from mechassay.report.reports import print_report, write_markdown, write_page
 from mechassay.runs.folder import RunFolder
 from mechassay.tasks import load_task
 from mechassay.tasks.task import Task
+from mechassay.text import interval
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
 
 T = TypeVar("T")
 Role = Literal["planned", "free", "secret"]
@@ -194,8 +199,8 @@ def job_of(plan: Mapping[str, Any], **changes: Any) -> Any:
     return kind(**{**stored, **changes})
 
 
-@dataclass(frozen=True)
-class Results:
+@dataclass(frozen=True, repr=False)
+class Results(OneLine):
     """Everything that the folder holds of a job, in the order of its cells.
 
     Attributes:
@@ -222,6 +227,57 @@ class Results:
                 left.append((cell, failure))
         return Results(folder, tuple(done), tuple(left))
 
+    def shown(self) -> dict[str, Any]:
+        kinds = tuple(dict.fromkeys(record.kind for record in self.records))
+        count = {"records": len(self.done), "left": len(self.left)}
+        return {"folder": str(self.folder.path), "kinds": kinds, **count}
+
+    def _repr_html_(self) -> str:
+        roles = self._roles()
+        rows = [(*(cell.of.get(x, "") for x in roles), _told(record)) for cell, record in self.done]
+        rows += [
+            (*(cell.of.get(x, "") for x in roles), f"{each.status}: {each.message}")
+            for cell, each in self.left
+        ]
+        table = html_table((*roles, "result"), rows)
+        return html_facts(f"Results in {self.folder.path}", {}, table)
+
+    def _roles(self) -> list[str]:
+        """What cells are called by: model, task, method."""
+        return list(dict.fromkeys(name for cell, _ in (*self.done, *self.left) for name in cell.of))
+
+    def columns(self) -> dict[str, list[Any]]:
+        """Every measure of every record as columns, beside the names of its cell."""
+        columns: dict[str, list[Any]] = {name: [] for name in self._roles()}
+        for cell, record in self.done:
+            for role, names in list(columns.items()):
+                if role in self._roles():
+                    names += [cell.of.get(role, "")] * len(record.measures)
+            for name, values in record.columns().items():
+                columns.setdefault(name, []).extend(values)
+        return columns
+
+    def to_pandas(self) -> Any:
+        """The columns as a pandas DataFrame.
+
+        Raises:
+            MissingExtra: pandas is not installed.
+        """
+        return data_frame(self.columns())
+
+    def plot(self) -> Figure:
+        """The figure of all records of faithfulness, a line each.
+
+        Raises:
+            BadUsage: there is none.
+        """
+        from mechassay.figures import draw_faithfulness
+
+        drawn = [record for record in self.records if record.has_table("curve")]
+        if not drawn:
+            raise BadUsage(f"{self.folder.path} has no records of faithfulness to draw.")
+        return draw_faithfulness(drawn)
+
     @property
     def records(self) -> list[Record]:
         return [record for _, record in self.done]
@@ -241,6 +297,12 @@ class Results:
         done = tuple((cell, record) for cell, record in self.done if cell.shares == shares)
         left = tuple((cell, failure) for cell, failure in self.left if cell.shares == shares)
         return Results(self.folder, done, left)
+
+
+def _told(record: Record) -> str:
+    """The measures of a result in words."""
+    own = [m for m in record.measures if m.of == "result"]
+    return ", ".join(f"{m.heading} {interval(m.value, m.low, m.high)}" for m in own)
 
 
 class Bench:

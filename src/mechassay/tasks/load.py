@@ -9,7 +9,7 @@ from __future__ import annotations
 from os import PathLike, fspath
 from typing import Any
 
-from mechassay.errors import UnknownName
+from mechassay.errors import BadUsage, UnknownName
 from mechassay.registry import Registry
 from mechassay.tasks.files import FILES, FileTask
 from mechassay.tasks.task import Task
@@ -58,6 +58,8 @@ def load_task(name: str | PathLike[str], **settings: Any) -> Task:
         BadFile: there is no such file. What is wrong inside it is said when its pairs are asked
             for.
     """
+    if not isinstance(name, str | PathLike):  # pyright: ignore[reportUnnecessaryIsInstance] - of users' Python
+        raise BadUsage(f"load_task takes a name or a path; got {name!r}.")
     text = fspath(name)
     if text.lower().endswith(FILES):
         return FileTask(text, **settings)

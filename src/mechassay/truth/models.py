@@ -16,6 +16,7 @@ import torch
 
 from mechassay.circuits.scores import Circuit
 from mechassay.circuits.spec import FoundCircuit
+from mechassay.display import OneLine
 from mechassay.errors import BadFile, BadUsage, GraphMismatch, one_of
 from mechassay.graph import Graph
 from mechassay.models.model import Model, load_model
@@ -26,8 +27,8 @@ from mechassay.truth.folders import FILE, FORMAT
 from mechassay.truth.verify import ratio
 
 
-@dataclass(frozen=True)
-class Verified:
+@dataclass(frozen=True, repr=False)
+class Verified(OneLine):
     """What truth.json says about one ablation; the last three are missing in older versions.
 
     Attributes:
@@ -62,8 +63,8 @@ class Verified:
         return min(self.shares, default=math.nan)
 
 
-@dataclass(frozen=True, eq=False)
-class Truth:
+@dataclass(frozen=True, eq=False, repr=False)
+class Truth(OneLine):
     """A model whose circuit is known.
 
     Attributes:
