@@ -8,6 +8,7 @@ is a frozen dataclass, so it can be typed with its settings: "name:field=value,f
 from __future__ import annotations
 
 import ast
+import inspect
 import re
 from collections.abc import Mapping
 from dataclasses import MISSING, dataclass, field, fields, is_dataclass
@@ -49,6 +50,14 @@ class Registry:
             raise UnknownName(self.kind, name, targets)
         module, _, attribute = targets[name].partition(":")
         return getattr(import_module(module), attribute)
+
+    def about(self, name: str) -> str:
+        """What the plug-in's docstring says. See `load` for errors."""
+        return inspect.getdoc(self.load(name)) or ""
+
+    def settings(self, name: str) -> dict[str, Any]:
+        """The plug-in's settings with their defaults. See `load` for errors."""
+        return _defaults(self.load(name))
 
     def make(self, text: str, **settings: Any) -> Any:
         """The plug-in `text` names, made with the settings written there and those given.

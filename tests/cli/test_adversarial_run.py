@@ -183,7 +183,7 @@ def small_attn_only(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_all_matched_pairs(
     run: Run, small_gpt2: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(greater_than, "_nouns", lambda: NOUNS)
+    monkeypatch.setattr(greater_than, "_nouns", lambda split: list(NOUNS[split]))
     words = ("-m", small_gpt2, "-t", "greater-than", "-c", "canonical:greater-than", "--enumerate")
     done = run(
         "adversarial", "run", *words, "--worst", "1", "--permutations", "20", "-o", tmp_path / "out"

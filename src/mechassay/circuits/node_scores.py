@@ -122,7 +122,7 @@ def load_scores(path: str | Path, graph: Graph | None = None) -> Scores:
     if Path(path).suffix in ENDINGS:
         found = scores_of(read_graph_file(Path(path), graph))
         if found is None:
-            raise BadFile(f"{path}: holds no scores.")
+            raise BadFile(f"{path}: holds no scores, from which circuits of all sizes are cut.")
         return found
     kinds: dict[str, type[EdgeScores] | type[NodeScores] | type[NeuronScores]] = {
         "node_scores": NodeScores,

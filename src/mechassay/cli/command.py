@@ -29,37 +29,44 @@ SeedOption = Annotated[
 ]
 DeviceOption = Annotated[str, typer.Option("--device", help="auto, cpu, cuda, cuda:1, mps.")]
 DtypeOption = Annotated[str, typer.Option("--dtype", help=options.DTYPE.help)]
+
+
+def _where(*flags: str, **more: Any) -> Any:
+    return typer.Option(*flags, rich_help_panel="Where it runs", **more)
+
+
 RUNNER: Mapping[str, Any] = {
     "output": Annotated[
         Path,
-        typer.Option(
-            "--output", "-o", help="Folder for results; the same command again goes on there."
-        ),
+        _where("--output", "-o", help="Folder for results; the same command again goes on there."),
     ],
-    "device": DeviceOption,
+    "device": Annotated[str, _where("--device", help="auto, cpu, cuda, cuda:1, mps.")],
     "workers": Annotated[
-        int, typer.Option("--workers", min=1, help="Worker processes that share the cells.")
+        int, _where("--workers", min=1, help="Worker processes that share the cells.")
     ],
     "engine": Annotated[
         str,
-        typer.Option(
+        _where(
             "--engine",
-            help="here, processes, or ray: a cluster (pip install 'mechassay[ray]').",
+            help="here, processes, or ray: a cluster (pip install 'mechassay\\[ray]').",
             autocompletion=lambda: list(ENGINES),
         ),
     ],
     "address": Annotated[
-        str, typer.Option("--address", help="Of the Ray cluster: auto, or its head's host:port.")
+        str, _where("--address", help="Of the Ray cluster: auto, or its head's host:port.")
     ],
     "num_gpus": Annotated[
-        float, typer.Option("--num-gpus", min=0, help="GPUs of each Ray worker; 0.5 shares one.")
+        float, _where("--num-gpus", min=0, help="GPUs of each Ray worker; 0.5 shares one.")
     ],
     "only_plan": Annotated[
         bool,
-        typer.Option("--only-plan", help="Write plan.json and stop; see `mechassay run-cells`."),
+        _where("--only-plan", help="Write plan.json and stop; see `mechassay run-cells`."),
     ],
 }
 """Where a job is run; the same for every job."""
+
+PANELS = {"planned": "How", "free": "Limits", "secret": "Private data"}
+"""Panels of the help, by role; what must be named, or may grow, stands in "What to run"."""
 
 DEFAULTS: Mapping[str, Any] = {
     "device": "cpu",
@@ -199,21 +206,19 @@ def _parameters(
             parameters.append(_keyword(field.name, argument, inspect.Parameter.empty))
             continue
         default = defaults.get(field.name, field.default)
-        parameters.append(_parameter(field.name, base, option, default))
+        what = field.name in job.grows or default is dataclasses.MISSING
+        panel = "What to run" if what else PANELS[option.role]
+        parameters.append(_parameter(field.name, base, option, default, panel))
     # Those that must be given stand first.
     parameters.sort(key=lambda parameter: parameter.default is not inspect.Parameter.empty)
     return parameters, types_of
 
 
-def _parameter(name: str, base: Any, about: Option, default: Any) -> inspect.Parameter:
+def _parameter(name: str, base: Any, about: Option, default: Any, panel: str) -> inspect.Parameter:
     typed, choices = _typed(base)
     flags = about.flags or (f"--{name.replace('_', '-')}",)
     listed = f"{', '.join(map(str, choices))}. " if choices else ""
-    more: dict[str, Any] = {"help": f"{listed}{about.help}".strip()}
-    if about.least is not None:
-        more["min"] = about.least
-    if about.most is not None:
-        more["max"] = about.most
+    more: dict[str, Any] = {"help": f"{listed}{about.help}".strip(), "rich_help_panel": panel}
     offered = _offered(about.complete, choices)
     if offered is not None:
         more["autocompletion"] = offered

@@ -22,6 +22,7 @@ INTERRUPTED = 130
 GROUPS = {
     "models": "List, fetch and check models.",
     "tasks": "List tasks, show and check their pairs, and score models on them.",
+    "methods": "List discovery methods and show what each does.",
     "circuits": "Localize and evaluate circuits.",
     "suite": "Run methods on tasks and models, and compare them.",
     "truth": "Models whose circuit is known: list, export, verify, and score methods by them.",

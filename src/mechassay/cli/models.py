@@ -7,35 +7,33 @@ from typing import Annotated
 import typer
 
 from mechassay.cli.command import DeviceOption, DtypeOption
+from mechassay.cli.listing import JsonOption, show
 
 app = typer.Typer(help="List, fetch and check models.", no_args_is_help=True)
 
 
 @app.command("list")
-def list_models() -> None:
+def list_models(json: JsonOption = False) -> None:
     """Packaged models and supported families."""
-    from rich.console import Console
-    from rich.table import Table
-
     from mechassay.models.families import FAMILIES
     from mechassay.models.sources import is_fetched, packaged_models
 
-    table = Table("name", "model", "licence", "on this machine")
-    for name, packaged in sorted(packaged_models().items()):
-        table.add_row(
-            name,
-            packaged.title,
-            packaged.licence,
-            "yes" if is_fetched(name) else f"no: mechassay models fetch {name}",
-        )
-    console = Console()
-    console.print(table)
-    console.print(
-        f"Families: {', '.join(FAMILIES.names())}, and other models with the Llama layout."
-    )
-    console.print(
-        "Also: any hub id, a local folder with config.json and safetensors, or a .gguf file.",
-        soft_wrap=True,
+    rows = [
+        {
+            "name": name,
+            "model": packaged.title,
+            "licence": packaged.licence,
+            "on this machine": is_fetched(name),
+        }
+        for name, packaged in sorted(packaged_models().items())
+    ]
+    show(rows, json)
+    if json:
+        return
+    typer.echo("mechassay models fetch NAME puts one onto this machine.")
+    typer.echo(f"Families: {', '.join(FAMILIES.names())}, and other models with the Llama layout.")
+    typer.echo(
+        "Also: any hub id, a local folder with config.json and safetensors, or a .gguf file."
     )
 
 

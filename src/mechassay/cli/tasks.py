@@ -9,14 +9,13 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from mechassay.cli.command import SeedOption, command
+from mechassay.cli.listing import JsonOption, show
 from mechassay.runs.accuracy import AccuracyJob
 
 if TYPE_CHECKING:
-    from rich.console import Console
     from rich.table import Table
 
     from mechassay.models.model import Model
-    from mechassay.tasks import Task
     from mechassay.tasks.check import PairsCheck
 
 app = typer.Typer(
@@ -42,30 +41,25 @@ PrivateSeed = Annotated[
 
 
 @app.command("list")
-def list_tasks() -> None:
-    """Tasks with their counterfactuals, splits and sizes."""
-    from rich.console import Console
-
-    from mechassay.tasks import TASKS, load_task
-
-    console = Console(highlight=False, soft_wrap=True)
-    for name in TASKS.names():
-        _describe(load_task(name), console)
-
-
-def _describe(task: Task, console: Console) -> None:
-    from mechassay.tasks import SPLITS
+def list_tasks(json: JsonOption = False) -> None:
+    """Tasks with their counterfactuals (the default first), splits and sizes."""
+    from mechassay.tasks import SPLITS, TASKS, load_task
     from mechassay.tasks.task import settings_of
 
-    settings = ", ".join(f"{name}={value!r}" for name, value in settings_of(task).items())
-    console.print(f"[bold]{task.name}[/bold]" + (f"  settings: {settings}" if settings else ""))
-    console.print(
-        "  pairs: "
-        + ", ".join(f"{split} {task.sizes[split]:,}" for split in SPLITS if split in task.sizes)
-    )
-    console.print("  counterfactuals (* default):")
-    for kind in task.counterfactuals:
-        console.print(f"    {kind}{' *' if kind == task.default_counterfactual else ''}")
+    tasks = [load_task(name) for name in TASKS.names()]
+    rows = [
+        {
+            "name": task.name,
+            "about": TASKS.about(task.name).partition("\n")[0],
+            "counterfactuals": sorted(
+                task.counterfactuals, key=lambda kind: kind != task.default_counterfactual
+            ),
+            "pairs": {split: task.sizes[split] for split in SPLITS if split in task.sizes},
+            "settings": settings_of(task),
+        }
+        for task in tasks
+    ]
+    show(rows, json)
 
 
 @app.command("show")

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from mechassay.cli.command import SeedOption, command
+from mechassay.cli.listing import JsonOption, show
 from mechassay.runs.circuits import CircuitsJob
 
 if TYPE_CHECKING:
@@ -21,24 +22,31 @@ METHODS = ("eap", "eap-ig-inputs", "eap-ig-activations", "ifr", "exact", "random
 
 
 @app.command("list")
-def list_truths() -> None:
+def list_truths(json: JsonOption = False) -> None:
     """The models, their circuits for each ablation, how clear these are, and their folders."""
+<<<<<<< HEAD
     from rich.console import Console
 
     from mechassay.models.sources import truth_names
     from mechassay.truth.models import load_truth, truth_folder
+=======
+    from mechassay.truth.models import load_truth, truth_folder, truth_names
+>>>>>>> main
 
-    console = Console(highlight=False, soft_wrap=True)
-    for name in truth_names():
-        truth = load_truth(name)
-        console.print(f"[bold]{name}[/bold]  {truth_folder(name)}")
-        for ablation, each in truth.verified.items():
-            size = f"{len(each.circuit)} of {truth.model.graph.n_edges} edges"
-            clear = (
-                f"margin {each.margin:,.0f} in {truth.n_pairs} pairs, least share"
-                f" {each.least_share:.2f}"
-            )
-            console.print(f"  {ablation}: {size}, {clear}")
+    rows = [
+        {
+            "name": name,
+            "ablation": ablation,
+            "circuit": f"{len(each.circuit)} of {truth.model.graph.n_edges} edges",
+            "margin": f"{each.margin:,.0f} in {truth.n_pairs} pairs",
+            "least share": f"{each.least_share:.2f}",
+            "folder": str(truth_folder(name)),
+        }
+        for name in truth_names()
+        for truth in [load_truth(name)]
+        for ablation, each in truth.verified.items()
+    ]
+    show(rows, json)
 
 
 @app.command("verify")

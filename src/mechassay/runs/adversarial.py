@@ -74,6 +74,6 @@ class AdversarialJob(AdversarialPlan, Job):
     def show(self, results: Results, console: Console) -> None:
         """See `Job.show`."""
         print_tables(tables(results.records, results.failures), console)
-        text = template_text(results.records)
-        if text:
+        if results.records:
+            text = template_text(results.records)
             console.print(text, soft_wrap=True, markup=False, highlight=False)

@@ -109,9 +109,9 @@ class CircuitsJob(Job):
     ablation: Annotated[str, options.ABLATION] = "counterfactual"
     pairing: Annotated[str, options.PAIRING] = "matched"
     train_split: Annotated[str, option("Split to find circuits on.")] = "train"
-    train_limit: Annotated[int, option("Pairs to find circuits on.")] = 100
+    train_limit: Annotated[int, option("Pairs to find circuits on.", least=1)] = 100
     test_split: Annotated[str, option("Split to measure circuits on.", "--split")] = "test"
-    test_limit: Annotated[int, option("Pairs to measure circuits on.", "--limit")] = 100
+    test_limit: Annotated[int, option("Pairs to measure circuits on.", "--limit", least=1)] = 100
     profile: Annotated[Profile, options.PROFILE] = "strict"
     metrics: Annotated[tuple[str, ...], options.METRICS] = ()
     dtype: Annotated[str, options.DTYPE] = "float32"
@@ -122,6 +122,7 @@ class CircuitsJob(Job):
         float | None,
         option(
             "Skip a cell whose circuit would take longer to find, by its method's forwards.",
+            least=0,
             role="free",
         ),
     ] = None
@@ -154,17 +155,12 @@ class CircuitsJob(Job):
         one_of("choice of pairs to keep", self.keep, get_args(Keep))
         one_of("ablation", self.ablation, ABLATIONS)
         check_dtype(self.dtype)
-        for name in ("train_limit", "test_limit"):
-            if getattr(self, name) < 1:
-                raise BadUsage(f"{name} must be 1 or more; got {getattr(self, name)}.")
         check_pairing(self.pairing)
         if self.pairing != "matched" and self.ablation != "counterfactual":
             raise BadUsage(
                 f"Only counterfactual ablation pairs prompts; got the pairing {self.pairing} with"
                 f" {self.ablation} ablation."
             )
-        if self.max_minutes is not None and not self.max_minutes >= 0:
-            raise BadUsage(f"max_minutes must be 0 or more; got {self.max_minutes}.")
         if self.objective is not None:
             load_objective(self.objective)
         self._check_plugins()
@@ -623,4 +619,4 @@ def _peak_memory() -> float:
     except ImportError:  # Windows
         return float("nan")
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    return peak if sys.platform == "darwin" else peak * 1024
+    return float(peak if sys.platform == "darwin" else peak * 1024)

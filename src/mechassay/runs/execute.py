@@ -28,7 +28,7 @@ from mechassay.models.model import Model, check_device
 from mechassay.progress import BAR, SILENT, Progress
 from mechassay.records import Failure, failure_of
 from mechassay.runs.folder import RunFolder
-from mechassay.runs.job import Bench, Cell, Results, free_fields, plan_of
+from mechassay.runs.job import Bench, Cell, Results, check_ranges, free_fields, plan_of
 from mechassay.tasks.task import Task
 
 Batches = Sequence[Sequence[Cell]]
@@ -111,6 +111,7 @@ def prepare(
         for name in sorted(given - set(asked)):
             raise BadUsage(f"{what} has {name!r}, which the job does not name.")
     bench = Bench(RunFolder(Path(output)), device, progress, models=models, tasks=tasks)
+    check_ranges(job)
     job.check(bench)
     RunFolder.open(Path(output), plan_of(job, bench), growing=job.grows, free=free_fields(job))
     return bench

@@ -8,13 +8,16 @@ check_job(MyJob(models=("truth-ioi",)), tmp_path)
 from __future__ import annotations
 
 import dataclasses
+import io
 import json
 from pathlib import Path
 from typing import Any
 
 import torch
+from rich.console import Console
 
 from mechassay.progress import SILENT
+from mechassay.records import Failure
 from mechassay.runs.execute import Executor, Here, Processes, batches_of, prepare, run
 from mechassay.runs.folder import RunFolder
 from mechassay.runs.job import JOBS, Results, job_of, options_of
@@ -52,6 +55,7 @@ def _checked(job: Any, folder: Path, workers: int) -> Results:
         elsewhere = run(job, folder / "there", executor=Processes(workers), progress=SILENT)
         assert numbers(elsewhere) == numbers(results), "other processes give other results"
     check_taken_up(job, folder / "part", numbers(results), Here())
+    check_without_results(job, folder / "none")
     return results
 
 
@@ -76,6 +80,19 @@ def check_plan_file(job: Any, folder: RunFolder) -> None:
     assert not secret & set(plan), "secrets are never stored"
     if job.kind in JOBS.names():
         assert job_of(plan, **{name: getattr(job, name) for name in secret}) == job
+
+
+def check_without_results(job: Any, folder: Path) -> None:
+    """Tables and page of a run whose cells all failed."""
+    folder.mkdir(parents=True)
+    (cell, *_) = job.cells()
+    failure = Failure(cell=dict(cell.of), error="NonFinite", message="a loss is NaN")
+    nothing = Results(RunFolder(folder), (), ((cell, failure),))
+    console = Console(file=io.StringIO(), width=200)
+    job.show(nothing, console)
+    page = job.report(nothing)
+    if page.suffix == ".html":
+        assert "a loss is NaN" in page.read_text("utf-8"), "the page does not say what failed"
 
 
 def check_taken_up(job: Any, folder: Path, whole: dict[str, Any], executor: Executor) -> None:

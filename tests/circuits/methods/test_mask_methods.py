@@ -286,7 +286,7 @@ def test_gradients_of_uniform_masks_are_clipped_in_each_group_alone(
             lambda step, m=masks, price=price, own=penalty: own(step) + price * m.thetas[1].sum(),
         )
         optimiser = torch.optim.SGD(
-            masks.parameters(), lr=1e-6
+            masks.thetas, lr=1e-6
         )  # so small that later steps see the same masks
         mask_training.train(
             tiny.model,

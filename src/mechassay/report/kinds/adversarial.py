@@ -31,6 +31,7 @@ from mechassay.report.sections import (
     checks_table,
     facts_section,
     failures_text,
+    measures_table,
 )
 from mechassay.report.tables import NOTHING, Column, Row, Table
 from mechassay.stats.two_way import LEAST
@@ -134,7 +135,8 @@ def sections(
 ) -> list[Section]:
     """The page of a run."""
     if not records:
-        return [Section("", (Text("There are no results.", "verdict"), *failures_text(failures)))]
+        nothing = (Text("There are no results.", "verdict"), *failures_text(failures))
+        return [Section("", nothing), Section("Failed", (measures_table((), failures),))]
     split = template_table(records)
     said = Text(" ".join(filter(None, (about(records[0]), template_text(records)))), "soft")
     shown = [checks_table(records), overview_table(records), *([split] if split else [])]
