@@ -212,6 +212,9 @@ def test_a_record_is_stored(held: dict[str, Any], tmp_path: Path) -> None:
     held["curve"].save(tmp_path / "record.json")
     again = ma.read_record(tmp_path / "record.json")
     assert again.value("cmd") == pytest.approx(held["curve"].cmd, nan_ok=True)
+    assert ma.read_record(str(tmp_path / "record.json")).n == again.n
+    with pytest.raises(BadFile, match="cannot be read"):
+        ma.read_record(tmp_path / "none.json")
     assert again.table("curve").rows() == held["record"].table("curve").rows()
 
 

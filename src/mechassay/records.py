@@ -39,7 +39,7 @@ from pydantic import (
 )
 
 from mechassay.display import LONGEST, data_frame, html_facts, html_note, html_table, line
-from mechassay.errors import BadFile, BadUsage, MechassayError, UnknownName, one_of
+from mechassay.errors import BadFile, BadUsage, MechassayError, UnknownName, first_line, one_of
 from mechassay.files import write_text
 from mechassay.records_v1 import upgraded
 from mechassay.text import interval, shortened
@@ -495,13 +495,19 @@ def show(value: Scalar) -> str:
 
 
 def read_record(source: Path | bytes | str) -> Record:
-    """A stored record of any format, from its file or its text.
+    """A stored record of any format, from its file or its text, which begins with a brace.
 
     Raises:
         BadFile: truncated, foreign, or of a format that this version does not know.
     """
-    text = source.read_bytes() if isinstance(source, Path) else source
-    name = str(source) if isinstance(source, Path) else "text"
+    path = source if isinstance(source, Path) else None
+    if isinstance(source, str) and not source.lstrip().startswith("{"):
+        path = Path(source)
+    name = "text" if path is None else str(path)
+    try:
+        text: Any = source if path is None else path.read_bytes()
+    except OSError as error:
+        raise BadFile(f"{name}: cannot be read ({first_line(error)}).") from None
     try:
         plain = json.loads(text)
         if isinstance(plain, dict) and plain.get("format", 1) == 1:
