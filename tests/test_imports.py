@@ -1,9 +1,9 @@
 """Imports run one way: a module knows those to its left, never those to its right.
 
-errors, version, registry, progress, files, checkpoint -> graph, alignment, pairs, examples,
-records_v1, records, stats -> models -> objectives, training -> tasks -> circuits -> truth ->
-adversarial -> report -> runs -> cli; testing may import all. Imports inside functions and under
-TYPE_CHECKING count too.
+errors, version, registry, progress, files, checkpoint, text, display -> graph, drawing, alignment,
+pairs, examples, curves, figures, records_v1, records, stats -> models -> objectives, training ->
+tasks -> circuits -> truth -> names -> adversarial -> report -> runs -> cli; testing may import all.
+Imports inside functions and under TYPE_CHECKING count too.
 """
 
 from __future__ import annotations
@@ -25,10 +25,15 @@ ORDER = [
     "progress",
     "files",
     "checkpoint",
+    "text",
+    "display",
     "graph",
+    "drawing",
     "alignment",
     "pairs",
     "examples",
+    "curves",
+    "figures",
     "records_v1",
     "records",
     "stats",
@@ -38,6 +43,7 @@ ORDER = [
     "tasks",
     "circuits",
     "truth",
+    "names",
     "adversarial",
     "report",
     "runs",

@@ -28,12 +28,14 @@ from safetensors.torch import load_file
 
 from mechassay.circuits.scores import Circuit
 from mechassay.models.model import load_model
+from mechassay.models.sources import TRUTH_FOLDERS
 from mechassay.pairs import Pairs
+from mechassay.tasks import TRUTHS
 from mechassay.truth import training
 from mechassay.truth.causal import CAUSAL
 from mechassay.truth.compiled import BLUEPRINTS, Blueprint, compile_model
 from mechassay.truth.folders import FILE, write_model, write_truth
-from mechassay.truth.models import DATA, Truth, load_truth, truth_folder, truth_names
+from mechassay.truth.models import Truth, load_truth, truth_folder
 from mechassay.truth.verify import ABLATIONS, Verification, verify
 
 SPLIT, SEED, N_PAIRS = "test", 0, 500
@@ -175,22 +177,22 @@ def _without_effects(path: Path) -> dict[str, Any]:
 def main() -> int:
     """Write, check or judge all folders."""
     if "--margins" in sys.argv:
-        margins(sys.argv[2:] or truth_names())
+        margins(sys.argv[2:] or TRUTHS.names())
         return 0
     changed = 0
     makers: dict[str, Callable[[Path], None]] = {
         name: partial(write, make()) for name, make in BLUEPRINTS.items()
     }
     makers |= {
-        name: partial(write_trained, name) for name in truth_names() if name not in BLUEPRINTS
+        name: partial(write_trained, name) for name in TRUTHS.names() if name not in BLUEPRINTS
     }
     for name, make in makers.items():
         if "--check" not in sys.argv:
-            make(DATA / name)
+            make(TRUTH_FOLDERS / name)
             continue
         with tempfile.TemporaryDirectory() as folder:
             make(Path(folder))
-            for file in differences(DATA / name, Path(folder)):
+            for file in differences(TRUTH_FOLDERS / name, Path(folder)):
                 say(f"{name}/{file} would change")
                 changed += 1
     return int(changed > 0)

@@ -21,18 +21,31 @@ from mechassay.version import __version__
 
 if TYPE_CHECKING:
     from mechassay import adversarial, circuits, tasks, truth
+    from mechassay.circuits.methods import load_method
+    from mechassay.circuits.node_scores import load_scores
     from mechassay.errors import MechassayError
     from mechassay.examples import Example, Prompt
     from mechassay.graph import Graph
     from mechassay.models.model import Model, load_model
+    from mechassay.models.sources import fetch
+    from mechassay.names import (
+        list_methods,
+        list_metrics,
+        list_models,
+        list_objectives,
+        list_tasks,
+        load_circuit,
+    )
+    from mechassay.objectives import load_objective
     from mechassay.pairs import Batch, Pair, Pairs
-    from mechassay.records import Failure, Record
+    from mechassay.records import Failure, Record, read_record
     from mechassay.runs.accuracy import AccuracyJob
     from mechassay.runs.adversarial import AdversarialJob
     from mechassay.runs.circuits import CircuitsJob
     from mechassay.runs.execute import run
     from mechassay.tasks import Task, load_task
     from mechassay.tasks.template import Template
+    from mechassay.truth.models import load_truth
 
 __all__ = [
     "AccuracyJob",
@@ -53,8 +66,20 @@ __all__ = [
     "__version__",
     "adversarial",
     "circuits",
+    "fetch",
+    "list_methods",
+    "list_metrics",
+    "list_models",
+    "list_objectives",
+    "list_tasks",
+    "load_circuit",
+    "load_method",
     "load_model",
+    "load_objective",
+    "load_scores",
     "load_task",
+    "load_truth",
+    "read_record",
     "run",
     "tasks",
     "truth",
@@ -77,8 +102,20 @@ _LAZY = {
     "Record": "mechassay.records",
     "Task": "mechassay.tasks",
     "Template": "mechassay.tasks.template",
+    "fetch": "mechassay.models.sources",
+    "list_methods": "mechassay.names",
+    "list_metrics": "mechassay.names",
+    "list_models": "mechassay.names",
+    "list_objectives": "mechassay.names",
+    "list_tasks": "mechassay.names",
+    "load_circuit": "mechassay.names",
+    "load_method": "mechassay.circuits.methods",
     "load_model": "mechassay.models.model",
+    "load_objective": "mechassay.objectives",
+    "load_scores": "mechassay.circuits.node_scores",
     "load_task": "mechassay.tasks",
+    "load_truth": "mechassay.truth.models",
+    "read_record": "mechassay.records",
     "run": "mechassay.runs.execute",
 }
 

@@ -10,13 +10,15 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from types import MappingProxyType
+from typing import Any
 
 from mechassay.alignment import Span
+from mechassay.display import OneLine, line
 from mechassay.pairs import EMPTY, NO_SPANS, Pair
 
 
-@dataclass(frozen=True)
-class Prompt:
+@dataclass(frozen=True, repr=False)
+class Prompt(OneLine):
     """A text and what continues it.
 
     Attributes:
@@ -38,8 +40,8 @@ class Prompt:
         return self.text[begin:end]
 
 
-@dataclass(frozen=True)
-class Example:
+@dataclass(frozen=True, repr=False)
+class Example(OneLine):
     """An original prompt and its counterfactuals.
 
     Attributes:
@@ -59,6 +61,10 @@ class Example:
     group: str | None = None
     tags: Mapping[str, str] = field(default_factory=lambda: EMPTY)
     unread: Mapping[str, str] = field(default_factory=lambda: EMPTY, compare=False)
+
+    def shown(self) -> dict[str, Any]:
+        kinds = tuple(self.counterfactuals)
+        return {"id": self.id, "prompt": self.prompt.text, "counterfactuals": kinds}
 
     def pair(self, kind: str) -> Pair:
         """The pair of the original and its counterfactual of one kind.
@@ -94,6 +100,9 @@ class Examples(list[Example]):
     def __init__(self, examples: Iterable[Example], dropped: Mapping[str, int]) -> None:
         super().__init__(examples)
         self.dropped = MappingProxyType(dict(dropped))
+
+    def __repr__(self) -> str:
+        return line("Examples", {"n": len(self), "dropped": sum(self.dropped.values())})
 
 
 @dataclass(frozen=True)

@@ -14,13 +14,15 @@ an objective is always in the direction of worse: `signed` turns lower-is-better
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import ClassVar, Literal, Protocol
+from typing import Any, ClassVar, Literal, Protocol, cast
 
 import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from mechassay.errors import BadUsage
 from mechassay.models.decoder import Readout
 from mechassay.pairs import NO_TOKEN, Batch
 from mechassay.registry import Registry
@@ -40,6 +42,10 @@ class Objective(Protocol):
     def __call__(self, readout: Readout, batch: Batch, clean: Readout | None = None) -> Values:
         """Values for a batch, given its logits and, where `needs_clean`, those of the clean run."""
         ...
+
+
+ObjectiveLike = str | Objective | Callable[[Tensor, Batch], Tensor]
+"""An objective as it is given: by name, as itself, or as a plain function."""
 
 
 def signed(
@@ -137,6 +143,30 @@ class Accuracy(_Defaults):
         return (right.amax(dim=1) > wrong.amax(dim=1)).to(right.dtype)
 
 
+@dataclass(frozen=True)
+class OfFunction(_Defaults):
+    """A plain function of the logits at the last token, [n, vocabulary], and the batch; higher is
+    better.
+    """
+
+    function: Callable[[Tensor, Batch], Tensor]
+
+    @property
+    def name(self) -> str:
+        return getattr(self.function, "__name__", type(self.function).__name__)
+
+    def __call__(self, readout: Readout, batch: Batch, clean: Readout | None = None) -> Values:
+        values: Any = self.function(readout.all(), batch)
+        shape = getattr(values, "shape", None)
+        if shape != (len(batch),):
+            got = type(values).__name__ if shape is None else f"shape {tuple(shape)}"
+            raise BadUsage(
+                f"The objective {self.name} must return a tensor with one number per example,"
+                f" here ({len(batch)},); got {got}."
+            )
+        return values
+
+
 OBJECTIVES = Registry(
     "objective",
     {
@@ -146,13 +176,28 @@ OBJECTIVES = Registry(
 )
 
 
-def load_objective(objective: str | Objective) -> Objective:
-    """An objective by name; an objective passes through.
+def load_objective(objective: ObjectiveLike) -> Objective:
+    """An objective by name; an objective passes through, and a plain function becomes one.
+
+    Args:
+        objective: a name, an objective, or a function of the logits at the last token [n,
+            vocabulary] and the batch, which returns one number per example, higher being better.
 
     Raises:
-        UnknownName: no such objective.
+        UnknownName: no such objective. BadUsage: none of these.
     """
-    return OBJECTIVES.load(objective)() if isinstance(objective, str) else objective
+    given: Any = objective
+    if isinstance(given, str):
+        return OBJECTIVES.load(given)()
+    if not callable(given):
+        raise BadUsage(
+            f"An objective is a name ({', '.join(OBJECTIVES.names())}) or a function of logits and"
+            f" batch; got {type(given).__name__}."
+        )
+    if isinstance(given, type):
+        return load_objective(given())
+    made: Any = given if hasattr(given, "needs_clean") else OfFunction(cast(Any, given))
+    return made
 
 
 def _real(logits: Tensor, tokens: Tensor) -> Tensor:

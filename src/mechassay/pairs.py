@@ -14,6 +14,7 @@ import json
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from pathlib import Path
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
@@ -22,7 +23,9 @@ from jaxtyping import Bool, Int
 from torch import Tensor
 
 from mechassay.alignment import Aligned, Misaligned, Span, align
-from mechassay.errors import BadPairs
+from mechassay.display import OneLine, data_frame, html_facts, html_note, html_table, line
+from mechassay.errors import BadFile, BadPairs, first_line
+from mechassay.files import FORMAT, write_text
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
@@ -31,11 +34,15 @@ EMPTY: Mapping[str, str] = MappingProxyType({})
 NO_SPANS: Mapping[str, Span] = MappingProxyType({})
 NO_COUNTS: Mapping[str, int] = MappingProxyType({})
 NO_TOKEN = -1
+SHOWN = ("task", "split", "counterfactual", "keep", "seed")
+"""What of their source pairs show."""
+ROWS = 10
+"""Pairs that a notebook shows."""
 _TENSORS = ("clean", "counterfactual", "mask", "answers", "foils")
 
 
-@dataclass(frozen=True)
-class Pair:
+@dataclass(frozen=True, repr=False)
+class Pair(OneLine):
     """One counterfactual example.
 
     Attributes:
@@ -62,6 +69,34 @@ class Pair:
     spans: Mapping[str, Span] = field(default_factory=lambda: NO_SPANS)
     counterfactual_spans: Mapping[str, Span] = field(default_factory=lambda: NO_SPANS)
 
+    def shown(self) -> dict[str, Any]:
+        texts = {"clean": self.clean, "counterfactual": self.counterfactual}
+        return {"id": self.id, **texts, "answers": self.answers, "foils": self.foils}
+
+    @staticmethod
+    def from_dict(plain: Mapping[str, Any]) -> Pair:
+        """The pair of plain JSON values, as `as_dict` makes them.
+
+        Raises:
+            KeyError, TypeError, ValueError: they are not such values.
+        """
+        spans: list[dict[str, Span]] = [
+            {name: (int(begin), int(end)) for name, (begin, end) in plain.get(key, {}).items()}
+            for key in ("spans", "counterfactual_spans")
+        ]
+        return Pair(
+            id=str(plain["id"]),
+            clean=str(plain["clean"]),
+            counterfactual=str(plain["counterfactual"]),
+            answers=tuple(map(str, plain["answers"])),
+            foils=tuple(map(str, plain["foils"])),
+            group=plain.get("group"),
+            tags=dict(plain.get("tags", {})),
+            counterfactual_answers=tuple(map(str, plain.get("counterfactual_answers", ()))),
+            spans=spans[0],
+            counterfactual_spans=spans[1],
+        )
+
     def as_dict(self) -> dict[str, Any]:
         """The pair as plain JSON values."""
         return {
@@ -78,6 +113,13 @@ class Pair:
                 name: list(x) for name, x in self.counterfactual_spans.items()
             },
         }
+
+
+def plain_values(value: Any) -> Any:
+    """Mappings and sequences as JSON has them."""
+    if isinstance(value, Mapping):
+        return {str(key): plain_values(x) for key, x in value.items()}
+    return [plain_values(x) for x in value] if isinstance(value, list | tuple) else value
 
 
 def content_hash(pairs: Sequence[Pair]) -> str:
@@ -112,6 +154,71 @@ class Pairs(tuple[Pair, ...]):
         made.dropped = MappingProxyType(dict(dropped or {}))
         return made
 
+    def __repr__(self) -> str:
+        named = {key: self.source[key] for key in SHOWN if key in self.source}
+        dropped = {"dropped": sum(self.dropped.values())} if self.dropped else {}
+        return line("Pairs", {"n": len(self), **named, **dropped})
+
+    def _repr_html_(self) -> str:
+        rows = [
+            (each.id, each.clean, each.counterfactual, *map(", ".join, (each.answers, each.foils)))
+            for each in self[:ROWS]
+        ]
+        headings = ("id", "clean", "counterfactual", "answers", "foils")
+        more = f"{len(self) - ROWS:,} more pairs" if len(self) > ROWS else ""
+        left = "; ".join(f"{count:,} {reason}" for reason, count in self.dropped.items())
+        notes = (more, f"dropped on the way: {left}" if left else "")
+        facts = {key: self.source[key] for key in SHOWN if key in self.source}
+        title, below = f"{len(self):,} pairs", html_note("; ".join(filter(None, notes)))
+        return html_facts(title, facts, html_table(headings, rows), below)
+
+    def columns(self) -> dict[str, list[Any]]:
+        """The pairs as columns: texts, answers, foils, groups, and each tag under its name."""
+        rows = [each.as_dict() for each in self]
+        own = ("id", "clean", "counterfactual", "answers", "foils", "group")
+        columns: dict[str, list[Any]] = {name: [row[name] for row in rows] for name in own}
+        for tag in dict.fromkeys(tag for each in self for tag in each.tags):
+            columns[tag if tag not in own else f"tag {tag}"] = [each.tags.get(tag) for each in self]
+        return columns
+
+    def to_pandas(self) -> Any:
+        """The columns as a pandas DataFrame.
+
+        Raises:
+            MissingExtra: pandas is not installed.
+        """
+        return data_frame(self.columns())
+
+    def save(self, path: str | Path) -> Path:
+        """Write the pairs as JSON lines; the first line is their source, what was dropped, and
+        their hash.
+        """
+        head = {"kind": "pairs", "format": FORMAT, "source": plain_values(self.source)}
+        head |= {"dropped": dict(self.dropped), "hash": self.content_hash}
+        rows = [head, *(each.as_dict() for each in self)]
+        lines = (json.dumps(row, ensure_ascii=False) for row in rows)
+        return write_text(Path(path), "\n".join(lines) + "\n")
+
+    @staticmethod
+    def load(path: str | Path) -> Pairs:
+        """Pairs written by `save`.
+
+        Raises:
+            BadFile: missing, truncated, foreign or changed.
+        """
+        try:
+            lines = Path(path).read_text("utf-8").splitlines()
+            head, *rows = (json.loads(row) for row in lines)
+            if head.get("kind") != "pairs" or head.get("format") != FORMAT:
+                raise BadFile(f"{path}: holds no pairs of this version.")
+            given = {"source": head["source"], "dropped": head["dropped"]}
+            pairs = Pairs(map(Pair.from_dict, rows), **given)
+        except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+            raise BadFile(f"{path}: not a file of pairs ({first_line(error)}).") from None
+        if pairs.content_hash != head.get("hash"):
+            raise BadFile(f"{path}: truncated or changed: its pairs have another hash.")
+        return pairs
+
     @property
     def content_hash(self) -> str:
         """SHA-256 of the pairs, see `content_hash`."""
@@ -134,8 +241,8 @@ class Pairs(tuple[Pair, ...]):
         return {**self.source, **chosen}
 
 
-@dataclass(frozen=True, eq=False)
-class Batch:
+@dataclass(frozen=True, eq=False, repr=False)
+class Batch(OneLine):
     """Pairs as token ids, left-padded: column -1 is the last token of every prompt.
 
     Attributes:
@@ -160,6 +267,11 @@ class Batch:
 
     def __len__(self) -> int:
         return self.clean.shape[0]
+
+    def shown(self) -> dict[str, Any]:
+        lengths = self.lengths
+        tokens = f"{int(lengths.min())} to {int(lengths.max())}" if len(self) else "none"
+        return {"pairs": len(self), "tokens": tokens, "device": str(self.clean.device)}
 
     @property
     def lengths(self) -> Int[Tensor, "batch"]:
@@ -334,6 +446,10 @@ class Batch:
             "partial": sum(row.partial for row in rows),
         }
         return replace(batch, alignment=MappingProxyType(counts))
+
+
+PairsLike = Pair | Sequence[Pair] | Batch
+"""What models and methods take: one pair, several, or a batch."""
 
 
 def align_pairs(

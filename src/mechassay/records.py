@@ -21,11 +21,10 @@ from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from datetime import UTC, datetime
 from functools import cache
-from importlib import import_module
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from traceback import format_exception
-from typing import Annotated, Any, Literal, Self
+from typing import TYPE_CHECKING, Annotated, Any, Literal, Self
 
 import numpy as np
 from jaxtyping import Float
@@ -39,10 +38,19 @@ from pydantic import (
     model_validator,
 )
 
-from mechassay.errors import BadFile, MechassayError, MissingExtra, UnknownName
+from mechassay.display import LONGEST, data_frame, html_facts, html_note, html_table, line
+from mechassay.errors import BadFile, BadUsage, MechassayError, UnknownName, first_line, one_of
+from mechassay.files import write_text
 from mechassay.records_v1 import upgraded
+from mechassay.text import interval, shortened
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
 
 FORMAT = 2
+ROWS = 20
+"""Rows of a table that a notebook shows."""
 PACKAGES = ("mechassay", "torch", "transformers", "tokenizers", "safetensors", "numpy", "scipy")
 
 Scalar = bool | int | float | str | None
@@ -119,6 +127,11 @@ class Measure(Stored):
     meaning: str = ""
     criterion: str = ""
 
+    def __repr__(self) -> str:
+        return f"Measure({self.name} of {self.of}: {_told(self)}, n={self.n})"
+
+    __str__ = __repr__
+
     @property
     def heading(self) -> str:
         """What it is called in a table."""
@@ -177,11 +190,17 @@ class Table(Stored):
         Raises:
             MissingExtra: pandas is not installed.
         """
-        try:
-            pandas = import_module("pandas")
-        except ImportError:
-            raise MissingExtra("to_pandas()", "pandas", "pandas") from None
-        return pandas.DataFrame(self.columns)
+        return data_frame(self.columns)
+
+    def __repr__(self) -> str:
+        return line("Table", {"name": self.name, "rows": len(self), "columns": tuple(self.columns)})
+
+    __str__ = __repr__
+
+    def _repr_html_(self) -> str:
+        rows = [[show(x) for x in row.values()] for row in self.rows()[:ROWS]]
+        more = f"{len(self) - ROWS:,} more rows" if len(self) > ROWS else ""
+        return html_facts(self.name, {}, html_table(list(self.columns), rows, more))
 
 
 class Check(Stored):
@@ -223,6 +242,12 @@ class Values(Stored):
     columns: dict[str, list[Number]] = Field(default_factory=dict)
     file: str = ""
     sha256: str = ""
+
+    def __repr__(self) -> str:
+        columns = tuple(self.columns)
+        return line("Values", {"unit": self.unit, "n": len(self.ids), "columns": columns})
+
+    __str__ = __repr__
 
     @model_validator(mode="after")
     def _complete(self) -> Self:
@@ -365,6 +390,69 @@ class Record(Stored):
     def metric(self) -> Spec:
         return self._spec("metric")
 
+    def __repr__(self) -> str:
+        names = {role: spec.name for role, spec in self.specs.items() if spec.name}
+        found = {m.name: _told(m) for m in self.measures if m.of == "result"}
+        own = ", ".join(f"{k}={v}" for k, v in {**names, **found}.items())
+        return f"Record({self.kind}: {shortened(own, LONGEST, LONGEST - 1)}, n={self.n})"
+
+    __str__ = __repr__
+
+    def _repr_html_(self) -> str:
+        return self.html()
+
+    def html(self) -> str:
+        """What a notebook shows: measures with intervals, warnings, and the figure if any."""
+        names = {role: spec.name for role, spec in self.specs.items() if spec.name}
+        own = [m for m in self.measures if m.of == "result"]
+        rows = [[m.heading, _told(m), m.n] for m in own]
+        table = html_table(("measure", "value [interval]", "n"), rows)
+        notes = "".join(map(html_note, self.warnings))
+        return html_facts(self.kind, names, table, notes, self._picture())
+
+    def _picture(self) -> str:
+        if self.kind != "faithfulness" or not self.has_table("curve"):
+            return ""
+        from mechassay.figures import faithfulness_figure
+
+        return faithfulness_figure([self])
+
+    def plot(
+        self, ax: Axes | None = None, *, ranking: Literal["value", "magnitude"] = "value"
+    ) -> Figure:
+        """The figure of a record of faithfulness: f at every size, with its controls.
+
+        Args:
+            ax: where to draw one ranking; without it, both get a figure of their own.
+            ranking: the one that is drawn on `ax`.
+
+        Raises:
+            BadUsage: a record of another kind, which has no figure.
+        """
+        if not self.has_table("curve"):
+            raise BadUsage(f"A record of the kind {self.kind} has no figure; see its tables.")
+        from mechassay.figures import draw_faithfulness, draw_ranking
+
+        one_of("ranking", ranking, ("value", "magnitude"))
+        return draw_faithfulness([self]) if ax is None else draw_ranking([self], ranking, ax)
+
+    def columns(self) -> dict[str, list[Any]]:
+        """The measures as columns."""
+        names = ("name", "of", "value", "low", "high", "level", "n", "n_undefined", "better")
+        return {name: [getattr(m, name) for m in self.measures] for name in names}
+
+    def to_pandas(self) -> Any:
+        """The measures as a pandas DataFrame; `record.table(name).to_pandas()` for its tables.
+
+        Raises:
+            MissingExtra: pandas is not installed.
+        """
+        return data_frame(self.columns())
+
+    def save(self, path: str | Path) -> Path:
+        """Write the record as JSON; `read_record` reads it."""
+        return write_text(Path(path), self.model_dump_json(indent=1) + "\n")
+
     def _spec(self, role: str) -> Spec:
         return self.specs.get(role) or Spec(name="")
 
@@ -409,14 +497,29 @@ class Record(Stored):
         return self.model_copy(update={**fields, "specs": {**self.specs, **specs}})
 
 
+def _told(measure: Measure) -> str:
+    return interval(measure.value, measure.low, measure.high)
+
+
+def show(value: Scalar) -> str:
+    """A cell of a table for people."""
+    return f"{value:.4g}" if isinstance(value, float) else "" if value is None else str(value)
+
+
 def read_record(source: Path | bytes | str) -> Record:
-    """A stored record of any format, from its file or its text.
+    """A stored record of any format, from its file or its text, which begins with a brace.
 
     Raises:
         BadFile: truncated, foreign, or of a format that this version does not know.
     """
-    text = source.read_bytes() if isinstance(source, Path) else source
-    name = str(source) if isinstance(source, Path) else "text"
+    path = source if isinstance(source, Path) else None
+    if isinstance(source, str) and not source.lstrip().startswith("{"):
+        path = Path(source)
+    name = "text" if path is None else str(path)
+    try:
+        text: Any = source if path is None else path.read_bytes()
+    except OSError as error:
+        raise BadFile(f"{name}: cannot be read ({first_line(error)}).") from None
     try:
         plain = json.loads(text)
         if isinstance(plain, dict) and plain.get("format", 1) == 1:

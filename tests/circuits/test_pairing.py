@@ -111,9 +111,9 @@ def test_refusals() -> None:
 
 @pytest.mark.parametrize("name", ["greater-than", "docstring", "truth-ioi"])
 def test_tasks_of_one_template_say_so(name: str) -> None:
-    from mechassay.runs.names import task_named
+    from mechassay.tasks import load_task
 
-    task = task_named(name)
+    task = load_task(name)
     assert len({task.template(example.tags) for example in task.examples("test", limit=20)}) == 1
 
 

@@ -17,14 +17,13 @@ from mechassay.circuits.node_scores import NodeScores, Scores
 from mechassay.circuits.scores import Circuit, EdgeScores
 from mechassay.circuits.spec import CircuitSpec, number_or_share
 from mechassay.errors import BadFile, BadUsage, GraphMismatch, MechassayError, UnknownName
-from mechassay.models.model import Model
-from mechassay.runs.names import load_named, truth_circuit
-from mechassay.truth.models import load_truth
+from mechassay.models.model import Model, load_model
+from mechassay.truth.models import load_truth, truth_circuit
 
 
 @pytest.fixture(scope="module")
 def model() -> Model:
-    return load_named("truth-ioi")
+    return load_model("truth-ioi")
 
 
 @pytest.fixture(scope="module")

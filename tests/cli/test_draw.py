@@ -13,10 +13,10 @@ import torch
 
 from mechassay.circuits import Circuit, EdgeScores, NeuronScores, NodeScores
 from mechassay.circuits.canonical import canonical
+from mechassay.circuits.drawable import largest_drawable
 from mechassay.circuits.formats import GraphFile, write_graph_file
 from mechassay.circuits.methods.random_paths import RandomPaths
 from mechassay.graph import Graph
-from mechassay.report.drawing import largest_drawable
 
 Run = Callable[..., Any]
 SVG = "{http://www.w3.org/2000/svg}"

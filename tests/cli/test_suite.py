@@ -15,10 +15,11 @@ import torch
 
 from mechassay.circuits import EdgeScores
 from mechassay.errors import BadUsage
+from mechassay.models.sources import truth_names
 from mechassay.records import Failure, Record
 from mechassay.runs.circuits import CircuitsJob
 from mechassay.runs.job import Cell
-from mechassay.truth.models import load_truth, truth_names
+from mechassay.truth.models import load_truth
 
 Run = Callable[..., Any]
 

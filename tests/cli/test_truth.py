@@ -7,8 +7,9 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from mechassay.models.sources import truth_names
 from mechassay.runs.folder import RunFolder
-from mechassay.truth.models import load_truth, truth_folder, truth_names
+from mechassay.truth.models import load_truth, truth_folder
 
 Run = Callable[..., Any]
 

@@ -14,9 +14,9 @@ from mechassay.circuits.areas import AreaRule
 from mechassay.circuits.curve import area_measure
 from mechassay.circuits.faithfulness import Controls, FaithfulnessCurve
 from mechassay.circuits.scores import Circuit, EdgeScores
+from mechassay.drawing.canvas import Drawing
 from mechassay.graph import Graph
 from mechassay.records import Measure, Provenance, Record, Spec, Table, Values
-from mechassay.report.canvas import Drawing
 from mechassay.stats.intervals import Interval
 
 FRACTIONS = [0.01, 0.1, 0.2, 1.0]

@@ -6,8 +6,8 @@ import xml.etree.ElementTree as ElementTree
 
 import pytest
 
+from mechassay.figures import svg
 from mechassay.records import Failure, Measure, Record, Spec, Values, provenance
-from mechassay.report.figures import svg
 from mechassay.report.kinds.accuracy import draw_accuracy, sections, short, tables
 from mechassay.report.page import markdown, render
 

@@ -16,9 +16,9 @@ import torch
 
 from mechassay.circuits.overlap import overlap_of
 from mechassay.circuits.scores import Circuit, EdgeScores
+from mechassay.drawing.canvas import Drawing
 from mechassay.errors import BadUsage, GraphMismatch
 from mechassay.graph import Graph
-from mechassay.report.canvas import Drawing
 from mechassay.report.comparison import (
     ONLY_A,
     ONLY_B,

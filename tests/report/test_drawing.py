@@ -12,11 +12,11 @@ import pytest
 import torch
 
 from mechassay.circuits.scores import Circuit, EdgeScores
+from mechassay.drawing.canvas import Drawing
+from mechassay.drawing.circuit import HELPS, HURTS, UNKNOWN, draw_circuit
+from mechassay.drawing.layout import Link, lay_out
 from mechassay.errors import BadUsage, GraphMismatch
 from mechassay.graph import Graph
-from mechassay.report.canvas import Drawing
-from mechassay.report.drawing import HELPS, HURTS, UNKNOWN, draw_circuit
-from mechassay.report.layout import Link, lay_out
 
 SVG = "{http://www.w3.org/2000/svg}"
 Circuits = dict[int, Circuit]

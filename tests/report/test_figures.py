@@ -10,8 +10,7 @@ import matplotlib as mpl
 import numpy as np
 import pytest
 
-from mechassay.records import Record
-from mechassay.report.figures import (
+from mechassay.figures import (
     PALETTE,
     areas_figure,
     colours,
@@ -20,6 +19,7 @@ from mechassay.report.figures import (
     faithfulness_figure,
     save_png,
 )
+from mechassay.records import Record
 
 SVG = "{http://www.w3.org/2000/svg}"
 Make = Callable[..., Record]

@@ -11,8 +11,8 @@ import pytest
 
 from mechassay.circuits.faithfulness import FaithfulnessCurve
 from mechassay.circuits.scores import Circuit, EdgeScores
+from mechassay.drawing.circuit import draw_circuit
 from mechassay.records import Failure, PairTokens, Record, Selection
-from mechassay.report.drawing import draw_circuit
 from mechassay.report.reports import write_page
 from mechassay.report.sections import MAX_EXAMPLES
 

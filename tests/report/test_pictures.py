@@ -12,9 +12,9 @@ import pytest
 from matplotlib.image import imread
 
 from mechassay.circuits.scores import Circuit, EdgeScores
+from mechassay.drawing.circuit import draw_circuit
 from mechassay.errors import BadFile
 from mechassay.report.comparison import draw_comparison
-from mechassay.report.drawing import draw_circuit
 from mechassay.report.pictures import picture, write_picture
 
 SVG = 'xmlns="http://www.w3.org/2000/svg" width="{}" height="{}"'

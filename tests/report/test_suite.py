@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
+from mechassay.models.sources import truth_names
 from mechassay.records import Failure, Measure, Record, Spec
 from mechassay.report.kinds.suite import MOST_COLUMNS, sections, tables
 from mechassay.report.page import markdown, render
 from mechassay.report.tables import TextTable
-from mechassay.truth.models import truth_names
 
 Make = Callable[..., Record]
 

@@ -9,19 +9,12 @@ from collections.abc import Callable, Sequence
 import pytest
 from rich.console import Console
 
+from mechassay.curves import labels
 from mechassay.records import Failure, Measure, Record, Spec
 from mechassay.report.kinds.circuits import results_table
 from mechassay.report.reports import print_report
-from mechassay.report.text import (
-    CHANCE_DECIMALS,
-    chance_text,
-    interval,
-    kept_at,
-    labels,
-    number,
-    seconds,
-    settings,
-)
+from mechassay.report.text import CHANCE_DECIMALS, chance_text, kept_at, seconds, settings
+from mechassay.text import interval, number
 
 Make = Callable[..., Record]
 FAILURE = Failure(

@@ -18,7 +18,7 @@ from mechassay.circuits import EAPIGInputs
 from mechassay.circuits.ablation import ablate
 from mechassay.circuits.faithfulness import evaluate
 from mechassay.errors import BadUsage, UnknownName
-from mechassay.models.model import Model
+from mechassay.models.model import Model, load_model
 from mechassay.pairs import Batch
 from mechassay.progress import SILENT
 from mechassay.records import Record
@@ -29,7 +29,6 @@ from mechassay.runs.adversarial import AdversarialJob
 from mechassay.runs.adversarial_study import AdversarialStudy
 from mechassay.runs.execute import run
 from mechassay.runs.job import Bench, cell_name
-from mechassay.runs.names import load_named
 from mechassay.stats.bounds import upper_bound
 from mechassay.tasks.template import Template
 from mechassay.truth.models import load_truth
@@ -40,7 +39,7 @@ FAST: dict[str, Any] = {"n_resamples": 50, "n_permutations": 50, "worst": 3}
 
 @pytest.fixture(scope="module")
 def model() -> Model:
-    return load_named(TRUTH)
+    return load_model(TRUTH)
 
 
 @pytest.fixture(scope="module")

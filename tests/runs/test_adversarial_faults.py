@@ -18,12 +18,11 @@ from adversarial_runs import records_of, study
 from mechassay.adversarial import batching
 from mechassay.adversarial.divergence import DivergenceFile
 from mechassay.errors import BadFile, MissingExtra
-from mechassay.models.model import Model
+from mechassay.models.model import Model, load_model
 from mechassay.records import Check, Record
 from mechassay.report.sections import broken
 from mechassay.runs.adversarial import AdversarialJob
 from mechassay.runs.adversarial_study import AdversarialStudy
-from mechassay.runs.names import load_named
 
 TRUTH = "truth-ioi"
 
@@ -57,7 +56,7 @@ AdversarialStudy(run, prepare(run, Path(sys.argv[1]))).values
 
 @pytest.fixture(scope="module")
 def model() -> Model:
-    return load_named(TRUTH)
+    return load_model(TRUTH)
 
 
 @pytest.fixture(scope="module")
@@ -106,7 +105,7 @@ def test_a_killed_run_ends_bit_for_bit_the_same(
 def test_without_pyarrow_there_is_one_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "pyarrow", None)
     with pytest.raises(MissingExtra, match=r"pip install 'mechassay\[parquet\]'"):
-        study(AdversarialJob(TRUTH, TRUTH, ("full",)), tmp_path / "out", load_named(TRUTH))
+        study(AdversarialJob(TRUTH, TRUTH, ("full",)), tmp_path / "out", load_model(TRUTH))
 
 
 def test_wrong_values_break_the_run(

@@ -12,14 +12,13 @@ import pytest
 from adversarial_runs import records_of, study
 from mechassay.adversarial.pools import draw_pools
 from mechassay.errors import BadUsage, UnknownName
-from mechassay.models.model import Model, make_model
+from mechassay.models.model import Model, load_model, make_model
 from mechassay.records import Record
 from mechassay.report.kinds.adversarial_templates import halves
 from mechassay.report.reports import write_page
 from mechassay.report.sections import broken
 from mechassay.runs.adversarial import AdversarialJob
 from mechassay.runs.adversarial_study import AdversarialStudy
-from mechassay.runs.names import load_named
 from mechassay.tasks import load_task
 from mechassay.testing.tiny import with_words
 
@@ -31,7 +30,7 @@ FAST: dict[str, Any] = {"n_resamples": 50, "n_permutations": 50, "worst": 3}
 
 @pytest.fixture(scope="module")
 def model() -> Model:
-    return load_named(TRUTH)
+    return load_model(TRUTH)
 
 
 @pytest.fixture(scope="module")

@@ -11,13 +11,13 @@ from pathlib import Path
 import pytest
 
 from mechassay.errors import BadUsage, UnknownName
-from mechassay.models.model import Model
+from mechassay.models.model import Model, load_model
 from mechassay.progress import SILENT
 from mechassay.records import Record
 from mechassay.report.kinds.search import BOUND
 from mechassay.runs.adversarial_search import SearchJob
 from mechassay.runs.execute import run
-from mechassay.runs.names import load_named, task_named
+from mechassay.tasks import load_task
 from mechassay.tasks.task import Task
 from mechassay.tasks.template import Template
 
@@ -38,7 +38,7 @@ JOB = SearchJob(
 
 @pytest.fixture(scope="module")
 def model() -> Model:
-    return load_named(TRUTH)
+    return load_model(TRUTH)
 
 
 def searched(job: SearchJob, folder: Path, model: Model, task: Task | None = None) -> Record:
@@ -50,7 +50,7 @@ def searched(job: SearchJob, folder: Path, model: Model, task: Task | None = Non
 
 def test_a_task_is_searched_like_its_name(model: Model, tmp_path: Path) -> None:
     named = searched(JOB, tmp_path / "name", model)
-    given = searched(JOB, tmp_path / "itself", model, task_named(TRUTH))
+    given = searched(JOB, tmp_path / "itself", model, load_task(TRUTH))
     assert named.tables == given.tables and not named.warnings and not given.warnings
     assert len(named.table("steps").where(climb=1)) > 1
     assert named.measure(BOUND, "control:random") is None

@@ -69,9 +69,9 @@ def test_parts_give_the_same_bits_and_leave_the_rest(reference: Path, tmp_path: 
 
 
 def test_objects_stay_in_this_process(tmp_path: Path) -> None:
-    from mechassay.runs.names import load_named
+    from mechassay.models.model import load_model
 
-    model = load_named("truth-ioi")
+    model = load_model("truth-ioi")
     own = job(models=("mine",), tasks=("truth-ioi",), methods=("random",))
     results = run(own, tmp_path / "a", models={"mine": model}, progress=SILENT)
     assert results.records[0].model.name == model.name

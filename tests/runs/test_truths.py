@@ -17,19 +17,20 @@ from mechassay.circuits.node_scores import load_scores
 from mechassay.circuits.optimal_ablation import OptimalAblation
 from mechassay.circuits.recovery import recovery_of
 from mechassay.errors import UnknownName
+from mechassay.models.model import load_model
 from mechassay.records import Record
 from mechassay.runs.circuits import CircuitsJob
 from mechassay.runs.execute import run
-from mechassay.runs.names import is_truth, load_named, task_named
-from mechassay.truth.models import load_truth
+from mechassay.tasks import load_task
+from mechassay.truth.models import is_truth, load_truth
 from runfolder import held
 
 
 def test_names() -> None:
     assert is_truth("truth-ioi") and not is_truth("ioi")
-    model = load_named("truth-ioi", dtype="float64")
+    model = load_model("truth-ioi", dtype="float64")
     assert model.name == "truth-ioi" and model.dtype == torch.float64
-    assert task_named("truth-ioi").name == "truth-ioi" and task_named("ioi").name == "ioi"
+    assert load_task("truth-ioi").name == "truth-ioi" and load_task("ioi").name == "ioi"
     with pytest.raises(
         UnknownName,
         match=(
@@ -37,9 +38,9 @@ def test_names() -> None:
             r" .*truth-ioi"
         ),
     ):
-        task_named("truth-fraction")
+        load_task("truth-fraction")
     with pytest.raises(UnknownName, match="'digits'") as error:
-        task_named("ioi:digits=3")
+        load_task("ioi:digits=3")
     assert "truth-ioi" not in str(error.value)
 
 
@@ -63,8 +64,8 @@ def test_optimal_constants_are_learned_once_and_kept(
     out = tmp_path / "out"
     before = job(out, ablation="optimal", seed=3)
     file = held(out, "kept", "constants.safetensors")
-    model = load_named("truth-previous-token")
-    train = task_named("truth-previous-token").pairs("train", model, limit=6, seed=3)
+    model = load_model("truth-previous-token")
+    train = load_task("truth-previous-token").pairs("train", model, limit=6, seed=3)
     learned = OptimalAblation(steps=20, seed=3).learn(model, train)
     assert load_ablated(file).name == "optimal" and load_ablated(file).content == learned.content
     assert before.task.args["ablation"] == "optimal"

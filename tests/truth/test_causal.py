@@ -10,9 +10,9 @@ import numpy as np
 import pytest
 
 from mechassay.graph import Graph
+from mechassay.tasks import TRUTHS
 from mechassay.testing.tasks import check_task
 from mechassay.truth.causal import CAUSAL, Causal
-from mechassay.truth.models import TRUTHS
 from mechassay.truth.tasks import COUNTS, split_of
 from mechassay.truth.training import N_HEADS
 

@@ -21,13 +21,14 @@ from mechassay.circuits.ablation import ablate
 from mechassay.circuits.faithfulness import evaluate
 from mechassay.circuits.scores import Circuit, EdgeScores
 from mechassay.errors import BadFile, GraphMismatch, UnknownName
+from mechassay.models.sources import truth_names
 from mechassay.pairs import Pair
 from mechassay.testing.tasks import check_task
 from mechassay.truth import models
 from mechassay.truth.causal import CAUSAL
 from mechassay.truth.compiled import BLUEPRINTS, compile_model, directions
 from mechassay.truth.folders import write_model
-from mechassay.truth.models import Truth, load_truth, truth_folder, truth_names
+from mechassay.truth.models import Truth, load_truth, truth_folder
 from mechassay.truth.tasks import split_of
 
 truth_of = cache(load_truth)
@@ -191,7 +192,7 @@ def copied(name: str, folder: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     (folder / name).mkdir()
     for file in truth_folder(name).iterdir():
         (folder / name / file.name).write_bytes(file.read_bytes())
-    monkeypatch.setattr(models, "DATA", folder)
+    monkeypatch.setattr(models, "TRUTH_FOLDERS", folder)
     return folder / name / "truth.json"
 
 

@@ -16,8 +16,9 @@ from mechassay.circuits.methods.exact import ExactPatching
 from mechassay.circuits.scores import Circuit
 from mechassay.errors import BadUsage, GraphMismatch, UnknownName
 from mechassay.graph import Graph
+from mechassay.models.sources import truth_names
 from mechassay.truth.compiled import BLUEPRINTS
-from mechassay.truth.models import load_truth, truth_names
+from mechassay.truth.models import load_truth
 from mechassay.truth.verify import (
     ABLATIONS,
     LEAST_SHARE,

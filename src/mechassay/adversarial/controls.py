@@ -28,6 +28,7 @@ from mechassay.adversarial.pools import Pool
 from mechassay.circuits.methods.random import Random
 from mechassay.circuits.methods.random_paths import RandomPaths
 from mechassay.circuits.scores import Circuit
+from mechassay.display import OneLine
 from mechassay.graph import Graph
 from mechassay.models.model import Model
 from mechassay.progress import BAR, Progress
@@ -70,8 +71,8 @@ class ControlCheck:
         return ControlCheck(name, float(largest), int(values.size), int(wrong.sum()))
 
 
-@dataclass(frozen=True, eq=False)
-class ControlResults:
+@dataclass(frozen=True, eq=False, repr=False)
+class ControlResults(OneLine):
     """Controls of one run.
 
     Attributes:
@@ -112,8 +113,8 @@ def control_seed(seed: int) -> int:
     return int(np.random.SeedSequence((seed % 2**64, CONTROL)).generate_state(1)[0])
 
 
-@dataclass(frozen=True, eq=False)
-class ControlCircuits:
+@dataclass(frozen=True, eq=False, repr=False)
+class ControlCircuits(OneLine):
     """The random circuits that a run's circuits are compared with."""
 
     random: Mapping[int, Circuit]

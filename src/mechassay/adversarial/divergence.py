@@ -28,6 +28,7 @@ import torch.nn.functional as F
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
+from mechassay.display import OneLine
 from mechassay.errors import BadFile, MissingExtra, first_line
 from mechassay.files import whole
 from mechassay.models.decoder import Decoder, Readout, at_least_fp32
@@ -130,8 +131,8 @@ EMPTY = "empty circuit"
 CLEAN, CORRUPTED = "clean", "corrupted"
 
 
-@dataclass(frozen=True, eq=False)
-class DivergenceFile:
+@dataclass(frozen=True, eq=False, repr=False)
+class DivergenceFile(OneLine):
     """The divergences of all pairs, as one parquet file.
 
         clean, corrupted   places of the two prompts in the pools, in the smallest unsigned type

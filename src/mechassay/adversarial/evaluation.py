@@ -21,6 +21,7 @@ from jaxtyping import Float
 from mechassay.adversarial.batching import Schedule
 from mechassay.adversarial.pools import Pool
 from mechassay.circuits.scores import Circuit
+from mechassay.display import OneLine
 from mechassay.errors import BadFile, BadUsage, DiskFull, GraphMismatch, NonFinite
 from mechassay.models.circuit_forward import circuit_runner
 from mechassay.models.memory import out_of_memory_is_an_error
@@ -29,8 +30,8 @@ from mechassay.progress import BAR, Progress
 from mechassay.stats.partial_grid import PartialGrid
 
 
-@dataclass(frozen=True, eq=False)
-class Divergences:
+@dataclass(frozen=True, eq=False, repr=False)
+class Divergences(OneLine):
     """KL of the model's output from that of each circuit, in nats, fp32.
 
     Attributes:

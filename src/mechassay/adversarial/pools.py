@@ -25,6 +25,7 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from mechassay.alignment import encode
+from mechassay.display import OneLine
 from mechassay.errors import BadPairs, BadUsage, UnknownName, one_of
 from mechassay.examples import Example, Prompt
 
@@ -46,8 +47,8 @@ RARE = 100
 NO_FIELDS: Mapping[str, str] = MappingProxyType({})
 
 
-@dataclass(frozen=True, eq=False)
-class Pool:
+@dataclass(frozen=True, eq=False, repr=False)
+class Pool(OneLine):
     """Prompts of one length.
 
     Attributes:

@@ -43,11 +43,12 @@ from mechassay.circuits.methods.ugs import UniformGradientSampling
 from mechassay.circuits.pairing import check_pairing, paired
 from mechassay.circuits.scores import By, Circuit, EdgeScores
 from mechassay.circuits.tail import MEAN, Mean, Tail, Weights, even
+from mechassay.display import OneLine
 from mechassay.errors import BadPairs, BadUsage, UnknownName, one_of
 from mechassay.examples import Prompt
 from mechassay.models.constants import constants_of
 from mechassay.models.model import Model
-from mechassay.objectives import Objective, load_objective
+from mechassay.objectives import Objective, ObjectiveLike, load_objective
 from mechassay.pairs import Batch, Pair
 from mechassay.progress import BAR, SILENT, Progress
 from mechassay.tasks.task import Task
@@ -62,8 +63,8 @@ Known = MutableMapping[bytes, Tensor]
 """Scores of single pairs, by their tokens."""
 
 
-@dataclass(frozen=True, eq=False)
-class Redrawn:
+@dataclass(frozen=True, eq=False, repr=False)
+class Redrawn(OneLine):
     """Pairs whose corrupted prompts are drawn anew each time; matched pairs stay as they are.
 
     Attributes:
@@ -174,7 +175,7 @@ class Robust:
         self,
         model: Model,
         pairs: Redrawn,
-        objective: str | Objective = "kl",
+        objective: ObjectiveLike = "kl",
         *,
         seed: int = 0,
         known: Known | None = None,
@@ -338,8 +339,8 @@ def _even_weights(batch: Batch) -> Float[Tensor, "n"]:
     return torch.full((len(batch),), 1 / len(batch), dtype=torch.float64)
 
 
-@dataclass(frozen=True, eq=False)
-class Stratified:
+@dataclass(frozen=True, eq=False, repr=False)
+class Stratified(OneLine):
     """Pairs of one length, each with its template, its group and its stratum."""
 
     batch: Batch

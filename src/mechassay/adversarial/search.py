@@ -37,6 +37,7 @@ from mechassay.adversarial.edits import (
 from mechassay.adversarial.evaluation import evaluate_pairs
 from mechassay.adversarial.pools import Pool, worst_apart
 from mechassay.circuits.scores import Circuit
+from mechassay.display import OneLine
 from mechassay.errors import BadUsage
 from mechassay.examples import Prompt
 from mechassay.models.model import Model
@@ -71,8 +72,8 @@ class Step(NamedTuple):
     evaluations: int
 
 
-@dataclass(frozen=True)
-class Climb:
+@dataclass(frozen=True, repr=False)
+class Climb(OneLine):
     """One start and the changes that led from it to worse pairs.
 
     Attributes:
@@ -110,8 +111,8 @@ class RandomBest(NamedTuple):
     pairs: int
 
 
-@dataclass(frozen=True)
-class SearchResult:
+@dataclass(frozen=True, repr=False)
+class SearchResult(OneLine):
     """The result of a search.
 
     Attributes:

@@ -31,6 +31,7 @@ from torch import Tensor
 from mechassay.adversarial.divergence import Tolerance
 from mechassay.adversarial.pools import Pool
 from mechassay.circuits.scores import Circuit
+from mechassay.display import OneLine
 from mechassay.errors import BadUsage
 from mechassay.models.circuit_forward import circuit_runner
 from mechassay.models.constants import ConstantBatch, Constants
@@ -50,8 +51,8 @@ class Token:
     logit: float
 
 
-@dataclass(frozen=True)
-class WorstCase:
+@dataclass(frozen=True, repr=False)
+class WorstCase(OneLine):
     """One pair.
 
     Attributes:

@@ -17,7 +17,6 @@ writers: one vector for all of them, close to zero. Here a mean is that of its o
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Literal, get_args
@@ -32,7 +31,7 @@ from mechassay.models.constants import ConstantBatch, Constants, counterfactual_
 from mechassay.models.decoder import at_least_fp32
 from mechassay.models.memory import out_of_memory_is_an_error, token_budget, trace_bytes
 from mechassay.models.model import Model
-from mechassay.pairs import Batch, Pair
+from mechassay.pairs import Batch, PairsLike
 from mechassay.progress import BAR, Progress
 
 Ablation = Literal["counterfactual", "zero", "mean", "positional-mean", "resample", "optimal"]
@@ -41,10 +40,10 @@ ABLATIONS: tuple[str, ...] = get_args(Ablation)
 
 def ablate(
     model: Model,
-    pairs: Sequence[Pair] | Batch,
+    pairs: PairsLike,
     ablation: str | Constants,
     *,
-    data: Sequence[Pair] | Batch | None = None,
+    data: PairsLike | None = None,
     seed: int = 0,
     progress: Progress = BAR,
 ) -> Batch:
@@ -79,7 +78,7 @@ def ablate(
 
 
 def ablated_values(
-    model: Model, data: Sequence[Pair] | Batch, ablation: str, *, progress: Progress = BAR
+    model: Model, data: PairsLike, ablation: str, *, progress: Progress = BAR
 ) -> Constants:
     """The constants of an ablation by zeros or means of clean runs.
 

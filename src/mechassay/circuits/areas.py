@@ -29,6 +29,7 @@ import numpy as np
 from jaxtyping import Float
 
 from mechassay.circuits.scores import By
+from mechassay.display import OneLine
 from mechassay.errors import BadUsage, one_of
 from mechassay.stats.intervals import (
     BootstrapEstimate,
@@ -83,8 +84,8 @@ def trapezoid_weights(x: Sequence[float]) -> Float[np.ndarray, "sizes"]:
     return (np.append(widths, 0.0) + np.insert(widths, 0, 0.0)) / 2
 
 
-@dataclass(frozen=True)
-class Sweep:
+@dataclass(frozen=True, repr=False)
+class Sweep(OneLine):
     """One ranking's circuits at all sizes: edges asked for and kept, objectives [sizes, n], areas.
 
     `log_cpr` and `log_cmd` are None in the profile `mib-2025`.

@@ -8,6 +8,7 @@ import numpy as np
 import torch
 from jaxtyping import Float
 
+from mechassay.display import OneLine
 from mechassay.models.memory import token_budget, trace_bytes
 from mechassay.models.model import Model
 from mechassay.objectives import Accuracy
@@ -18,8 +19,8 @@ from mechassay.stats.intervals import proportion_interval
 ACCURACY = Accuracy()
 
 
-@dataclass(frozen=True, eq=False)
-class Preference:
+@dataclass(frozen=True, eq=False, repr=False)
+class Preference(OneLine):
     """Whether the model prefers the answers of pairs to their foils (`right`, 1 or 0).
 
     `chance` is the share of the compared tokens that are answers.

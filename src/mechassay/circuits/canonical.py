@@ -34,6 +34,7 @@ from typing import NamedTuple
 import torch
 
 from mechassay.circuits.scores import Circuit
+from mechassay.display import OneLine
 from mechassay.errors import GraphMismatch, UnknownName
 from mechassay.graph import SLOTS, Graph
 from mechassay.registry import Registry
@@ -47,8 +48,8 @@ class ReadingRule(NamedTuple):
     slots: str = ""
 
 
-@dataclass(frozen=True, eq=False)
-class Canonical:
+@dataclass(frozen=True, eq=False, repr=False)
+class Canonical(OneLine):
     """A circuit of the literature, on the graph of the model it was found in.
 
     Attributes:

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from importlib import import_module
 from pathlib import Path
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 import torch
@@ -15,10 +15,16 @@ from jaxtyping import Float
 from mechassay.circuits.areas import VERSIONS, Profile, Sweep
 from mechassay.circuits.behaviour import Preference
 from mechassay.circuits.scores import By
+from mechassay.display import OneLine, Told
 from mechassay.errors import BadFile
 from mechassay.files import read_tensors, write_tensors
 from mechassay.records import Measure, Record, Selection, Spec, Table, Values, provenance
 from mechassay.stats.intervals import Interval, mean_estimate
+from mechassay.text import interval, number
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
 
 Drawn = Mapping[int, tuple[tuple[int, ...], Float[np.ndarray, "sizes n"]]]
 """Random rankings by seed: edges kept at each size, and the objective [sizes, n]."""
@@ -33,8 +39,8 @@ TITLES: dict[str, tuple[str, Literal["up", "down"]]] = {
 """The areas: what they are called, and which way is better."""
 
 
-@dataclass(frozen=True)
-class Controls:
+@dataclass(frozen=True, repr=False)
+class Controls(OneLine):
     """Per-example values of the empty and the full circuit, and of random rankings.
 
     Attributes:
@@ -98,8 +104,8 @@ class Controls:
             ) from None
 
 
-@dataclass(frozen=True)
-class FaithfulnessCurve:
+@dataclass(frozen=True, repr=False)
+class FaithfulnessCurve(OneLine):
     """Faithfulness of one set of scores at all sizes, its areas, intervals and controls.
 
     `cpr` comes from the ranking by value, `cmd` from the ranking by magnitude, as in MIB;
@@ -206,7 +212,7 @@ class FaithfulnessCurve:
             },
             measures=[*self._measures(), *about_model, *self._control_measures()],
             tables=[
-                Table.of("curve", ("ranking", "of", "seed", "fraction"), self._points()),
+                self._table(),
                 Table.of("random areas", ("of", "seed"), self._random_areas()),
             ],
             values=Values(
@@ -230,6 +236,48 @@ class FaithfulnessCurve:
                 device=device, dtype=dtype or notes.get("dtype", ""), seed=seed, data_hash=data_hash
             ),
         )
+
+    def shown(self) -> dict[str, Any]:
+        areas = {
+            "cpr": (self.cpr, self.cpr_interval, self.random_cpr),
+            "cmd": (self.cmd, self.cmd_interval, self.random_cmd),
+        }
+        told = {
+            name: Told(f"{interval(value, *ends[:2])}, random {number(random)}")
+            for name, (value, ends, random) in areas.items()
+        }
+        return {"label": self.label, **told, "n": len(self.ids), "profile": self.profile}
+
+    def _repr_html_(self) -> str:
+        return self.record().html()
+
+    def plot(self, ax: Axes | None = None, *, ranking: By = "value") -> Figure:
+        """The figure of faithfulness over size, with its interval and controls.
+
+        Args:
+            ax: where to draw one ranking; without it, both get a figure of their own.
+            ranking: the one that is drawn on `ax`.
+        """
+        return self.record().plot(ax, ranking=ranking)
+
+    def columns(self) -> dict[str, list[Any]]:
+        """Every circuit that was run as columns: its sizes, f, the interval; controls too."""
+        return {name: list(column) for name, column in self._table().columns.items()}
+
+    def to_pandas(self) -> Any:
+        """The columns as a pandas DataFrame.
+
+        Raises:
+            MissingExtra: pandas is not installed.
+        """
+        return self._table().to_pandas()
+
+    def save(self, path: str | Path) -> Path:
+        """Write the curve's record as JSON; `read_record` reads it."""
+        return self.record().save(path)
+
+    def _table(self) -> Table:
+        return Table.of("curve", ("ranking", "of", "seed", "fraction"), self._points())
 
     def _measures(self) -> Iterator[Measure]:
         value, magnitude = self.sweeps["value"], self.sweeps["magnitude"]

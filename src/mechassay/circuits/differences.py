@@ -27,6 +27,7 @@ from jaxtyping import Bool, Float
 from mechassay.circuits.areas import AreaRule, Sweep
 from mechassay.circuits.curve import FaithfulnessCurve
 from mechassay.circuits.scores import By
+from mechassay.display import OneLine, Told
 from mechassay.errors import BadUsage
 from mechassay.records import Record
 from mechassay.stats.intervals import LEVEL, BootstrapEstimate, widening
@@ -37,8 +38,8 @@ PRECISION = 1e-5
 """Areas closer than this are one: f is a ratio of differences of single-precision logits."""
 
 
-@dataclass(frozen=True, eq=False)
-class Differences:
+@dataclass(frozen=True, eq=False, repr=False)
+class Differences(OneLine):
     """All differences of one area between methods.
 
     Attributes:
@@ -54,6 +55,10 @@ class Differences:
     low: Float[np.ndarray, "methods methods"]
     high: Float[np.ndarray, "methods methods"]
     level: float = LEVEL
+
+    def shown(self) -> dict[str, Any]:
+        resolved = f"{self.n_resolved} of {self.n_pairs}"
+        return {"area": self.area, "names": self.names, "resolved": Told(resolved)}
 
     @property
     def better(self) -> Bool[np.ndarray, "methods methods"]:

@@ -34,8 +34,8 @@ from mechassay.circuits.scores import By, Circuit, EdgeScores
 from mechassay.errors import BadUsage, GraphMismatch, one_of
 from mechassay.models.circuit_forward import circuit_runner
 from mechassay.models.model import Model
-from mechassay.objectives import Objective, load_objective
-from mechassay.pairs import Batch, Pair
+from mechassay.objectives import Objective, ObjectiveLike, load_objective
+from mechassay.pairs import Batch, PairsLike
 from mechassay.progress import BAR, Progress
 
 __all__ = [
@@ -57,8 +57,8 @@ RANKINGS: tuple[By, By] = ("value", "magnitude")
 def evaluate(
     model: Model,
     circuit: Circuit | Sequence[Circuit],
-    pairs: Sequence[Pair] | Batch,
-    objective: str | Objective = "logit_diff",
+    pairs: PairsLike,
+    objective: ObjectiveLike = "logit_diff",
     *,
     progress: Progress = BAR,
 ) -> Float[np.ndarray, "*circuits n"]:
@@ -98,8 +98,8 @@ def evaluate(
 def faithfulness_curve(
     model: Model,
     scores: Scores,
-    pairs: Sequence[Pair] | Batch,
-    objective: str | Objective = "logit_diff",
+    pairs: PairsLike,
+    objective: ObjectiveLike = "logit_diff",
     *,
     profile: Profile = "strict",
     fractions: Sequence[float] = FRACTIONS,
@@ -181,8 +181,8 @@ def faithfulness_curve(
 
 def run_controls(
     model: Model,
-    pairs: Sequence[Pair] | Batch,
-    objective: str | Objective = "logit_diff",
+    pairs: PairsLike,
+    objective: ObjectiveLike = "logit_diff",
     *,
     fractions: Sequence[float] = FRACTIONS,
     seeds: Sequence[int] = RANDOM_SEEDS,

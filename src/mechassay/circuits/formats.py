@@ -36,6 +36,7 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from mechassay.circuits.scores import Circuit, EdgeScores
+from mechassay.display import OneLine
 from mechassay.errors import BadFile, BadUsage, GraphMismatch, NonFinite, first_line
 from mechassay.files import whole
 from mechassay.graph import Graph
@@ -48,8 +49,8 @@ NAMED = 3
 MAX_PLACES = 2**30
 
 
-@dataclass(frozen=True, eq=False)
-class GraphFile:
+@dataclass(frozen=True, eq=False, repr=False)
+class GraphFile(OneLine):
     """What a graph file holds.
 
     Attributes:

@@ -24,6 +24,7 @@ from mechassay.circuits.node_scores import NeuronScores, Scores
 from mechassay.circuits.recovery import recovery_of
 from mechassay.circuits.scores import Circuit, EdgeScores
 from mechassay.circuits.spec import CircuitSpec
+from mechassay.display import OneLine
 from mechassay.models.model import Model
 from mechassay.objectives import Objective
 from mechassay.pairs import Batch
@@ -90,8 +91,8 @@ _UNNEEDED = Measure(
 )
 
 
-@dataclass(frozen=True, eq=False)
-class Scored:
+@dataclass(frozen=True, eq=False, repr=False)
+class Scored(OneLine):
     """Scores of a model, and what they are measured on.
 
     Attributes:
@@ -127,8 +128,8 @@ class Scored:
         return {"result": chosen, "control:random-paths": random}
 
 
-@dataclass(frozen=True)
-class Measured:
+@dataclass(frozen=True, repr=False)
+class Measured(OneLine):
     """What a metric says of scores; the tables are beside its measures."""
 
     measures: tuple[Measure, ...]

@@ -15,9 +15,8 @@ circuit, the largest such subset. An edge whose loss leaves others without a pat
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Literal, get_args
+from typing import Any, Literal, get_args
 
 import numpy as np
 import torch
@@ -25,18 +24,19 @@ from jaxtyping import Float
 
 from mechassay.circuits.faithfulness import evaluate
 from mechassay.circuits.scores import Circuit
+from mechassay.display import OneLine
 from mechassay.errors import BadUsage, one_of
 from mechassay.models.model import Model
-from mechassay.objectives import Objective, load_objective
-from mechassay.pairs import Batch, Pair
+from mechassay.objectives import ObjectiveLike, load_objective
+from mechassay.pairs import Batch, PairsLike
 from mechassay.progress import BAR, Progress
 from mechassay.stats.intervals import Interval, percentile_interval, resampled_means
 
 Unit = Literal["edge", "node"]
 
 
-@dataclass(frozen=True, eq=False)
-class Completeness:
+@dataclass(frozen=True, eq=False, repr=False)
+class Completeness(OneLine):
     """What is left of the behaviour without the circuit.
 
     Attributes:
@@ -52,8 +52,8 @@ class Completeness:
     per_example: Float[np.ndarray, "4 n"]
 
 
-@dataclass(frozen=True, eq=False)
-class Minimality:
+@dataclass(frozen=True, eq=False, repr=False)
+class Minimality(OneLine):
     """What each part of a circuit is worth.
 
     Attributes:
@@ -64,6 +64,9 @@ class Minimality:
     parts: tuple[str, ...]
     drops: Float[np.ndarray, "parts"]
     intervals: tuple[Interval, ...]
+
+    def shown(self) -> dict[str, Any]:
+        return {"parts": len(self.parts), "unneeded": self.n_unneeded, "largest": self.drops.max()}
 
     @property
     def n_unneeded(self) -> int:
@@ -98,8 +101,8 @@ def complement(circuit: Circuit) -> Circuit:
 def completeness(
     model: Model,
     circuit: Circuit,
-    pairs: Sequence[Pair] | Batch,
-    objective: str | Objective = "logit_diff",
+    pairs: PairsLike,
+    objective: ObjectiveLike = "logit_diff",
     *,
     seed: int = 0,
     progress: Progress = BAR,
@@ -119,8 +122,8 @@ def completeness(
 def minimality(
     model: Model,
     circuit: Circuit,
-    pairs: Sequence[Pair] | Batch,
-    objective: str | Objective = "logit_diff",
+    pairs: PairsLike,
+    objective: ObjectiveLike = "logit_diff",
     *,
     unit: Unit = "edge",
     seed: int = 0,

@@ -18,7 +18,9 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from mechassay.circuits.scores import Axes, By, Circuit, EdgeScores, UnitScores, checked_fraction
+from mechassay.circuits.formats import ENDINGS, GraphFile, read_graph_file
+from mechassay.circuits.scores import By, Circuit, EdgeScores, Places, UnitScores, checked_fraction
+from mechassay.errors import BadFile, UnknownName
 from mechassay.files import kind_of
 from mechassay.graph import Graph
 
@@ -28,7 +30,7 @@ def edges_out(graph: Graph) -> Int[Tensor, "writers"]:
     return graph.legal.sum(dim=1)
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, repr=False)
 class _WriterScores(UnitScores):
     """What scores of nodes and of neurons share."""
 
@@ -45,7 +47,7 @@ class _WriterScores(UnitScores):
         return self._circuit(self._chosen(ranked[:n]))
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, repr=False)
 class NeuronScores(_WriterScores):
     """One score per neuron, fp32 [writers, d_model]; NaN = not scored."""
 
@@ -53,13 +55,20 @@ class NeuronScores(_WriterScores):
     unit: ClassVar[str] = "neuron"
 
     @staticmethod
-    def _axes(graph: Graph) -> Axes:
+    def _axes(graph: Graph) -> Places:
         return graph.n_writers, "d_model"
 
     @staticmethod
     def _name(graph: Graph, *place: int) -> str:
         writer, neuron = place
         return f"{graph.writer_name(writer)}[{neuron}]"
+
+    def _index(self, name: str) -> tuple[int, ...]:
+        node, _, inside = name.removesuffix("]").partition("[")
+        width = self.values.shape[1]
+        if not (name.endswith("]") and inside.isdecimal() and int(inside) < width):
+            raise UnknownName("neuron", name, (f"{node}[0]", f"{node}[{width - 1}]"))
+        return self.graph.writer(node), int(inside)
 
     def _circuit(self, chosen: Tensor) -> Circuit:
         return Circuit.of_neurons(self.graph, chosen)
@@ -70,7 +79,7 @@ class NeuronScores(_WriterScores):
         return NodeScores(self.graph, sums, self.provenance)
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, repr=False)
 class NodeScores(_WriterScores):
     """One score per node, fp32 [writers]; NaN = not scored."""
 
@@ -78,12 +87,15 @@ class NodeScores(_WriterScores):
     unit: ClassVar[str] = "node"
 
     @staticmethod
-    def _axes(graph: Graph) -> Axes:
+    def _axes(graph: Graph) -> Places:
         return (graph.n_writers,)
 
     @staticmethod
     def _name(graph: Graph, *place: int) -> str:
         return graph.writer_name(place[0])
+
+    def _index(self, name: str) -> tuple[int, ...]:
+        return (self.graph.writer(name),)
 
     def _circuit(self, chosen: Tensor) -> Circuit:
         return Circuit.of_nodes(self.graph, chosen)
@@ -92,12 +104,26 @@ class NodeScores(_WriterScores):
 Scores = EdgeScores | NodeScores | NeuronScores
 
 
+def scores_of(file: GraphFile) -> Scores | None:
+    """The scores of a graph file, those of edges first; None if it has none."""
+    scores: Scores | None = file.scores
+    for kind, values in ((NodeScores, file.node_scores), (NeuronScores, file.neuron_scores)):
+        if scores is None and values is not None and not values.isnan().all():
+            scores = kind(file.graph, values)
+    return scores
+
+
 def load_scores(path: str | Path, graph: Graph | None = None) -> Scores:
-    """Scores of whatever kind a file holds.
+    """Scores of whatever kind a file holds, ours (.safetensors) or EAP-IG's and MIB's (.json, .pt).
 
     Raises:
         BadFile: truncated, foreign, or no scores. GraphMismatch: of another graph than `graph`.
     """
+    if Path(path).suffix in ENDINGS:
+        found = scores_of(read_graph_file(Path(path), graph))
+        if found is None:
+            raise BadFile(f"{path}: holds no scores, from which circuits of all sizes are cut.")
+        return found
     kinds: dict[str, type[EdgeScores] | type[NodeScores] | type[NeuronScores]] = {
         "node_scores": NodeScores,
         "neuron_scores": NeuronScores,

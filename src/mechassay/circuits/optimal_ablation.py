@@ -44,7 +44,7 @@ from mechassay.models.forward import Place, forward
 from mechassay.models.memory import constants_bytes, out_of_memory_is_an_error, token_budget
 from mechassay.models.model import Model
 from mechassay.objectives import CrossEntropy
-from mechassay.pairs import Batch, Pair
+from mechassay.pairs import Batch, PairsLike
 from mechassay.progress import BAR, Advance, Progress
 from mechassay.training import Order, descend
 
@@ -90,8 +90,8 @@ class OptimalAblation:
     def learn(
         self,
         model: Model,
-        pairs: Sequence[Pair] | Batch,
-        validation: Sequence[Pair] | Batch | None = None,
+        pairs: PairsLike,
+        validation: PairsLike | None = None,
         *,
         progress: Progress = BAR,
         checkpoint: Path | None = None,

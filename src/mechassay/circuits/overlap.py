@@ -26,11 +26,12 @@ from scipy.stats import hypergeom
 from torch import Tensor
 
 from mechassay.circuits.scores import Circuit
+from mechassay.display import OneLine
 from mechassay.errors import GraphMismatch
 
 
-@dataclass(frozen=True)
-class Overlap:
+@dataclass(frozen=True, repr=False)
+class Overlap(OneLine):
     """Sizes of two circuits and of what they share.
 
     Attributes:

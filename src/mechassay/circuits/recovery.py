@@ -36,14 +36,15 @@ from scipy.stats import norm, rankdata
 
 from mechassay.circuits.faithfulness import FRACTIONS, PROFILES, Profile
 from mechassay.circuits.scores import By, Circuit, EdgeScores
+from mechassay.display import OneLine
 from mechassay.errors import BadUsage, GraphMismatch, one_of
 from mechassay.stats.intervals import LEVEL, Interval, trapezoid
 
 NAN = float("nan")
 
 
-@dataclass(frozen=True)
-class Recovery:
+@dataclass(frozen=True, repr=False)
+class Recovery(OneLine):
     """How well scores recover a known circuit; NaN where undefined (no true or no false edges).
 
     Attributes:

@@ -20,34 +20,75 @@ from __future__ import annotations
 
 import heapq
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import asdict, dataclass, field
 from functools import cached_property
 from itertools import islice
 from pathlib import Path
-from typing import Any, ClassVar, Literal, Self, get_args
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, Self, get_args
 
 import numpy as np
 import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
 
+from mechassay.display import OneLine, data_frame, html_facts, html_table, signed
+from mechassay.drawing.canvas import Drawing
+from mechassay.drawing.circuit import draw_circuit
 from mechassay.errors import BadFile, BadUsage, GraphMismatch, NonFinite, one_of
 from mechassay.files import read_tensors, write_tensors
 from mechassay.graph import Graph
 
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
 By = Literal["value", "magnitude"]
-Axes = tuple[int | str, ...]
+Places = tuple[int | str, ...]
 """A shape; a name where any length will do."""
 
 
-def _fits(shape: tuple[int, ...], axes: Axes) -> bool:
+SHOWN = ("method", "model", "task", "objective", "n_examples")
+"""What of their provenance scores show."""
+ROWS, SHOWN_EDGES = 10, 100
+"""Scores, and most edges of a circuit that is drawn, in a notebook."""
+
+
+def _graph_header(graph: Graph) -> dict[str, Any]:
+    return {"fingerprint": graph.fingerprint, "graph": asdict(graph)}
+
+
+def _graph_of(path: Path, header: Mapping[str, Any], what: str, graph: Graph | None) -> Graph:
+    """The graph of a file's header, which is `graph` if one is given."""
+    try:
+        stored = Graph(**header["graph"])
+    except (KeyError, TypeError, BadUsage) as error:
+        raise BadFile(f"{path}: the header of the {what} lacks a valid graph ({error}).") from None
+    if stored.fingerprint != header.get("fingerprint"):
+        raise BadFile(f"{path}: the graph in the header does not match its fingerprint.")
+    if graph is not None and stored != graph:
+        belong = "the scores were made on" if what == "scores" else "the circuit belongs to"
+        raise GraphMismatch(
+            f"{path}: {belong} {stored} ({stored.n_edges} edges); the model's graph is {graph}"
+            f" ({graph.n_edges} edges)."
+        )
+    return stored
+
+
+def _ends(graph: Graph, places: Tensor) -> dict[str, list[str]]:
+    """Names of the writers and readers of edges."""
+    rows: list[list[int]] = places.tolist()
+    writers = [graph.writer_name(writer) for writer, _ in rows]
+    return {"writer": writers, "reader": [graph.reader_name(reader) for _, reader in rows]}
+
+
+def _fits(shape: tuple[int, ...], axes: Places) -> bool:
     return len(shape) == len(axes) and all(
         isinstance(axis, str) or axis == n for axis, n in zip(axes, shape, strict=True)
     )
 
 
-def _check_mask(what: str, mask: Tensor, axes: Axes) -> None:
+def _check_mask(what: str, mask: Tensor, axes: Places) -> None:
     if not _fits(tuple(mask.shape), axes):
         wanted, given = str(axes).replace("'", ""), tuple(mask.shape)
         raise GraphMismatch(
@@ -58,8 +99,8 @@ def _check_mask(what: str, mask: Tensor, axes: Axes) -> None:
         raise BadUsage(f"The {what} of a circuit must be a mask of bool; got {given}.")
 
 
-@dataclass(frozen=True, eq=False)
-class Circuit:
+@dataclass(frozen=True, eq=False, repr=False)
+class Circuit(OneLine):
     """A set of edges, and of the neurons that they carry.
 
     Attributes:
@@ -124,9 +165,109 @@ class Circuit:
         _check_mask("neurons", neurons, (graph.n_writers, "d_model"))
         return Circuit(graph, graph.legal & neurons.any(dim=1)[:, None], neurons)
 
+    def shown(self) -> dict[str, Any]:
+        graph, carried = self.graph, {} if self.neurons is None else {"neurons": self._n_neurons()}
+        sizes = {"edges": len(self), "of": graph.n_edges, "nodes": int(self.live().sum())}
+        return {**sizes, **carried, "layers": graph.n_layers, "heads": graph.n_heads}
+
+    def _n_neurons(self) -> int:
+        return 0 if self.neurons is None else int(self.neurons[self.edges.any(dim=1)].sum())
+
+    def _repr_html_(self) -> str:
+        kept = len(self.pruned())
+        facts = {"edges": f"{len(self):,} of {self.graph.n_edges:,} ({self.size:.2%})"}
+        facts["on a path from input to logits"] = f"{kept:,}"
+        if self.neurons is not None:
+            facts["neurons"] = f"{self._n_neurons():,}"
+        drawn = self.draw().svg if 0 < len(self) <= SHOWN_EDGES else ""
+        return html_facts("Circuit", facts, drawn)
+
+    def draw(self, scores: EdgeScores | None = None, *, title: str = "") -> Drawing:
+        """The circuit as a layered graph, an SVG that shows itself in a notebook.
+
+        Args:
+            scores: of its edges: their sign is the colour of a line, their size its width.
+
+        Raises:
+            GraphMismatch: scores of another graph.
+            BadUsage: more edges than anybody could see apart (1,000).
+        """
+        return draw_circuit(scores, self, title=title)
+
     def __len__(self) -> int:
         """Edges, whatever share of their writer they carry."""
         return int(self.edges.sum())
+
+    def __iter__(self) -> Iterator[str]:
+        """Names of the edges, in index order."""
+        return iter(self.names())
+
+    def __contains__(self, edge: object) -> bool:
+        """Whether an edge of the graph, by name, is in the circuit.
+
+        Raises:
+            UnknownName: the graph has no edge of that name.
+        """
+        return isinstance(edge, str) and bool(self.edges[self.graph.index(edge)])
+
+    def __or__(self, other: Circuit) -> Circuit:
+        """The edges in either circuit."""
+        return self._combined(other, "|", torch.logical_or)
+
+    def __and__(self, other: Circuit) -> Circuit:
+        """The edges in both circuits."""
+        return self._combined(other, "&", torch.logical_and)
+
+    def __sub__(self, other: Circuit) -> Circuit:
+        """The edges of this circuit that the other does not have."""
+        return self._combined(other, "-", torch.gt)
+
+    def _combined(
+        self, other: Circuit, sign: str, join: Callable[[Tensor, Tensor], Tensor]
+    ) -> Circuit:
+        if self.graph != other.graph:
+            raise GraphMismatch(f"{sign} needs circuits of one graph; got {self!r} and {other!r}.")
+        for each in (self, other):
+            if each.neurons is not None and not bool(each.neurons[each.edges.any(dim=1)].all()):
+                raise BadUsage(
+                    f"{sign} is of whole edges; {each!r} carries some neurons of its writers alone."
+                )
+        return Circuit(self.graph, join(self.edges, other.edges))
+
+    def save(self, path: str | Path) -> None:
+        """Write the circuit as safetensors with a JSON header; atomic."""
+        neurons = {} if self.neurons is None else {"neurons": self.neurons}
+        header = {"kind": "circuit", **_graph_header(self.graph)}
+        write_tensors(Path(path), {"edges": self.edges, **neurons}, header)
+
+    @staticmethod
+    def load(path: str | Path, graph: Graph | None = None) -> Circuit:
+        """Read a circuit written by `save`; nothing in the file is executed.
+
+        Raises:
+            BadFile: missing, truncated or foreign.
+            GraphMismatch: `graph` is given and the circuit is of another, or does not fit its own.
+        """
+        tensors, header = read_tensors(Path(path), "circuit")
+        stored = _graph_of(Path(path), header, "circuit", graph)
+        if "edges" not in tensors:
+            raise BadFile(f"{path}: the file of the circuit has no edges.")
+        try:
+            return Circuit(stored, tensors["edges"], tensors.get("neurons"))
+        except (GraphMismatch, BadUsage) as error:
+            raise type(error)(f"{path}: {error}") from None
+
+    def columns(self) -> dict[str, list[Any]]:
+        """The edges as columns: their names, and those of their ends."""
+        return {"edge": self.names(), **_ends(self.graph, self.edges.nonzero())}
+
+    def to_pandas(self) -> Any:
+        """The columns as a pandas DataFrame.
+
+        Raises:
+            MissingExtra: pandas is not installed.
+        """
+        return data_frame(self.columns())
 
     def __eq__(self, other: object) -> bool:
         """Equal edges that carry equal neurons.
@@ -172,8 +313,8 @@ class Circuit:
         return self.weighted_edge_count() / self.graph.n_edges
 
 
-@dataclass(frozen=True, eq=False)
-class UnitScores(ABC):
+@dataclass(frozen=True, eq=False, repr=False)
+class UnitScores(OneLine, ABC):
     """One score per unit, which is an edge, a node or a neuron: rankings, sizes and files.
 
     Attributes:
@@ -226,7 +367,7 @@ class UnitScores(ABC):
 
     @staticmethod
     @abstractmethod
-    def _axes(graph: Graph) -> Axes:
+    def _axes(graph: Graph) -> Places:
         """The shape of scores on a graph."""
 
     @staticmethod
@@ -242,6 +383,68 @@ class UnitScores(ABC):
     def _places(cls, graph: Graph, shape: tuple[int, ...]) -> Bool[Tensor, "writers *dims"]:
         """True where there is a unit."""
         return torch.ones(shape, dtype=torch.bool)
+
+    def shown(self) -> dict[str, Any]:
+        about = {key: self.provenance[key] for key in SHOWN if key in self.provenance}
+        n, total = int(self.scored().sum()), int(self._places(self.graph, self._shape).sum())
+        return {**about, f"{self.unit}s": total, **({"scored": n} if n < total else {})}
+
+    def _repr_html_(self) -> str:
+        facts = {key: self.provenance[key] for key in SHOWN if key in self.provenance}
+        n, total = int(self.scored().sum()), int(self._places(self.graph, self._shape).sum())
+        facts |= {"scored": f"{n:,} of {total:,} {self.unit}s"}
+        rows = [(name, signed(score)) for name, score in self.strongest(ROWS).items()]
+        table = html_table((f"strongest {self.unit}s", "score"), rows)
+        return html_facts(f"Scores of {self.unit}s", facts, table)
+
+    @property
+    def _shape(self) -> tuple[int, ...]:
+        return tuple(self.values.shape)
+
+    @abstractmethod
+    def _index(self, name: str) -> tuple[int, ...]:
+        """Where a unit of that name stands; UnknownName if there is none."""
+
+    def __getitem__(self, name: str) -> float:
+        """The score of a unit by its name, `scores["a0.h1->m2"]`; NaN if it has none.
+
+        Raises:
+            UnknownName: there is no such unit.
+        """
+        return float(self.values[self._index(name)])
+
+    def strongest(self, n: int = 20, *, by: By = "magnitude") -> dict[str, float]:
+        """The n best units by name, with their scores, best first."""
+        if n < 0:
+            raise BadUsage(f"The number of strongest {self.unit}s must be 0 or more; got {n}.")
+        flat, chosen = self.values.flatten(), self.ranking(by)[:n].tolist()
+        return {self.place_name(place): float(flat[place]) for place in chosen}
+
+    def columns(self) -> dict[str, list[Any]]:
+        """Everything that is scored as columns: name, score and rank by value, best first."""
+        ranked = self.ranking().tolist()
+        scores = self.values.flatten()[ranked].tolist()
+        names = [self.place_name(place) for place in ranked]
+        return {self.unit: names, "score": scores, "rank": list(range(1, len(names) + 1))}
+
+    def to_pandas(self) -> Any:
+        """The columns as a pandas DataFrame.
+
+        Raises:
+            MissingExtra: pandas is not installed.
+        """
+        return data_frame(self.columns())
+
+    def plot(self, ax: Axes | None = None) -> Figure:
+        """A histogram of all scores, counts on a log axis; the matplotlib figure.
+
+        Args:
+            ax: where to draw; a figure of its own if not given.
+        """
+        from mechassay.figures import draw_scores
+
+        values = self.values[self.scored()].double().numpy()
+        return draw_scores(values, f"score of a {self.unit}", f"{self.unit}s", ax)
 
     def scored(self) -> Bool[Tensor, "writers *dims"]:
         """True where there is a score."""
@@ -300,11 +503,9 @@ class UnitScores(ABC):
 
     def save(self, path: str | Path) -> None:
         """Write the scores as safetensors with a JSON header; atomic."""
-        graph = self.graph
         header = {
             "kind": f"{self.unit}_scores",
-            "fingerprint": graph.fingerprint,
-            "graph": asdict(graph),
+            **_graph_header(self.graph),
             "provenance": dict(self.provenance),
         }
         write_tensors(Path(path), {"values": self.values}, header)
@@ -320,21 +521,10 @@ class UnitScores(ABC):
             NonFinite: a score is infinite.
         """
         tensors, header = read_tensors(Path(path), f"{cls.unit}_scores")
-        try:
-            stored = Graph(**header["graph"])
-            values = tensors["values"]
-        except (KeyError, TypeError, BadUsage) as error:
-            raise BadFile(
-                f"{path}: the header of the scores lacks a valid graph, or the file its values"
-                f" ({error})."
-            ) from None
-        if stored.fingerprint != header.get("fingerprint"):
-            raise BadFile(f"{path}: the graph in the header does not match its fingerprint.")
-        if graph is not None and stored != graph:
-            raise GraphMismatch(
-                f"{path}: the scores were made on {stored} ({stored.n_edges} edges); the model's"
-                f" graph is {graph} ({graph.n_edges} edges)."
-            )
+        stored = _graph_of(Path(path), header, "scores", graph)
+        if "values" not in tensors:
+            raise BadFile(f"{path}: the file of the scores has no values.")
+        values = tensors["values"]
         n_axes = len(cls._axes(stored))
         if not values.is_floating_point() or values.ndim != n_axes:
             raise BadFile(
@@ -350,7 +540,7 @@ class UnitScores(ABC):
             raise type(error)(f"{path}: {error}") from None
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, repr=False)
 class EdgeScores(UnitScores):
     """One score per edge, fp32 [writers, readers]; NaN = not scored, or no edge."""
 
@@ -358,7 +548,7 @@ class EdgeScores(UnitScores):
     unit: ClassVar[str] = "edge"
 
     @staticmethod
-    def _axes(graph: Graph) -> Axes:
+    def _axes(graph: Graph) -> Places:
         return graph.n_writers, graph.n_readers
 
     @staticmethod
@@ -369,6 +559,9 @@ class EdgeScores(UnitScores):
     @classmethod
     def _places(cls, graph: Graph, shape: tuple[int, ...]) -> Bool[Tensor, "writers readers"]:
         return graph.legal
+
+    def _index(self, name: str) -> tuple[int, ...]:
+        return self.graph.index(name)
 
     def _circuit(self, chosen: Tensor) -> Circuit:
         return Circuit(self.graph, chosen)

@@ -8,6 +8,7 @@
     eap-ig-inputs@0.01             what a method finds on the train split; its settings may
                                    follow its name (eap-ig-inputs:steps=10@500)
     scores.safetensors@500         the best of stored scores
+    circuit.safetensors            a circuit that `Circuit.save` wrote
     circuit.json, circuit.pt       the circuit in a file of EAP-IG or MIB; with a size, the best
                                    of its scores
 
@@ -30,9 +31,11 @@ from mechassay.circuits.formats import ENDINGS, read_graph_file
 from mechassay.circuits.methods import METHODS
 from mechassay.circuits.methods.random import Random
 from mechassay.circuits.methods.random_paths import RandomPaths
-from mechassay.circuits.node_scores import NeuronScores, NodeScores, Scores, load_scores
+from mechassay.circuits.node_scores import Scores, load_scores, scores_of
 from mechassay.circuits.scores import By, Circuit, EdgeScores
+from mechassay.display import OneLine
 from mechassay.errors import BadFile, BadUsage, UnknownName
+from mechassay.files import kind_of
 from mechassay.graph import Graph
 
 DRAWN = ("random", "random-paths")
@@ -54,8 +57,8 @@ GREEDY = "greedy"
 Kind = Literal["canonical", "truth", "full", "empty", "random", "file", "method"]
 
 
-@dataclass(frozen=True)
-class FoundCircuit:
+@dataclass(frozen=True, repr=False)
+class FoundCircuit(OneLine):
     """A circuit, and its origin as plain values (`about`)."""
 
     text: str
@@ -122,7 +125,8 @@ class CircuitSpec:
                 f"What a method finds needs a size: {text}@500 for edges, or {text}@0.01 for a"
                 " share of them."
             )
-        if Path(text).suffix not in (ENDINGS if sized else (OURS, *ENDINGS)):
+        whole = not sized or kind_of(Path(text)) == "circuit"
+        if Path(text).suffix not in ((OURS, *ENDINGS) if whole else ENDINGS):
             raise UnknownName("circuit", text, FORMS)
         return CircuitSpec(text, "file", _existing(text))
 
@@ -230,29 +234,14 @@ def read_scores_or_circuit(
         BadFile: damaged, or it holds neither. GraphMismatch: about another graph than `graph`.
     """
     if path.suffix == OURS:
+        if kind_of(path) == "circuit":
+            return None, Circuit.load(path, graph)
         return load_scores(path, graph), None
     file = read_graph_file(path, graph)
-    scores: Scores | None = file.scores
-    for kind, values in ((NodeScores, file.node_scores), (NeuronScores, file.neuron_scores)):
-        if scores is None and values is not None and not values.isnan().all():
-            scores = kind(file.graph, values)
+    scores = scores_of(file)
     if scores is None and file.circuit is None:
         raise BadFile(f"{path}: has no scores and no circuit.")
     return scores, file.circuit
-
-
-def scores_of_file(path: Path, graph: Graph | None = None) -> Scores:
-    """The scores in a file of ours, of EAP-IG or of MIB.
-
-    Raises:
-        BadFile: damaged, or it holds a circuit alone. GraphMismatch: about another graph.
-    """
-    scores, _ = read_scores_or_circuit(path, graph)
-    if scores is None:
-        raise BadFile(
-            f"{path}: holds a circuit without scores; circuits of all sizes are cut from scores."
-        )
-    return scores
 
 
 def number_or_share(text: str, things: str = "edges", within: str = "") -> int | float:

@@ -82,7 +82,7 @@ def convert(
     from mechassay.circuits.formats import read_graph_file as read
     from mechassay.circuits.scores import EdgeScores
     from mechassay.errors import BadFile, BadUsage, GraphMismatch, UnknownName
-    from mechassay.runs.names import load_named
+    from mechassay.models.model import load_model
 
     known = (".safetensors", *ENDINGS)
     for path in (source, target):
@@ -90,7 +90,7 @@ def convert(
             raise UnknownName(
                 "ending of files of scores and circuits", path.suffix or path.name, known
             )
-    loaded = load_named(model) if model else None
+    loaded = load_model(model) if model else None
     graph = None if loaded is None else loaded.graph
     if source.suffix == ".safetensors":
         if loaded is None:

@@ -271,9 +271,8 @@ def _offered(what: str, choices: tuple[Any, ...]) -> Callable[[str], list[str]] 
     def names(incomplete: str) -> list[str]:
         from mechassay.circuits.methods import METHODS
         from mechassay.circuits.metrics import METRICS
-        from mechassay.models.sources import packaged_names
+        from mechassay.models.sources import packaged_names, truth_names
         from mechassay.tasks import TASKS
-        from mechassay.truth.models import truth_names
 
         known = {
             "models": [*packaged_names(), *truth_names(), "truth"],

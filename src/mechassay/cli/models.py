@@ -60,27 +60,11 @@ def check_model(
     from rich.console import Console
     from rich.table import Table
 
-    from mechassay.runs.names import load_named
+    from mechassay.models.model import load_model
 
-    model = load_named(name, dtype=dtype, device=device)
-    graph, decoder, check = model.graph, model.decoder, model.self_check
+    model = load_model(name, dtype=dtype, device=device)
     table = Table("", "", show_header=False)
-    rows = {
-        "family": model.family,
-        "layers, query heads, key/value heads": (
-            f"{graph.n_layers}, {graph.n_heads}, {decoder.layers[0].attention.k.weight.shape[0]}"
-        ),
-        "width, vocabulary": f"{decoder.d_model:,}, {decoder.embedding.shape[0]:,}",
-        "parameters": f"{sum(p.numel() for p in model.hf.parameters()):,}",
-        "blocks": "parallel" if graph.parallel else "sequential",
-        "writers, readers, edges": f"{graph.n_writers:,}, {graph.n_readers:,}, {graph.n_edges:,}",
-        "dtype, device": f"{str(model.dtype).removeprefix('torch.')}, {model.device}",
-    }
-    if check is not None:
-        rows["logits against the original"] = f"{check.logits:.1e} (allowed {check.tolerance:.0e})"
-        rows["the same, left-padded"] = f"{check.logits_left_padded:.1e}"
-        rows["sum of writers against the stream"] = f"{check.writers_sum:.1e}"
-    for left, right in rows.items():
+    for left, right in model.facts.items():
         table.add_row(left, right)
     Console().print(table)
     typer.echo("The model describes itself correctly.")

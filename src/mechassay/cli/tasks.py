@@ -90,13 +90,13 @@ def show_task(
     from rich.markup import escape
 
     from mechassay.errors import one_of
-    from mechassay.runs.names import load_named
+    from mechassay.models.model import load_model
     from mechassay.tasks import load_task
     from mechassay.tasks.task import KEEP
 
     console = Console(soft_wrap=True)
     task = load_task(name)
-    loaded = load_named(model) if model else None
+    loaded = load_model(model) if model else None
     pairs = task.pairs(
         split,
         loaded,
@@ -148,12 +148,12 @@ def check_task(
     """Say which examples of a file or task could not be used, and why."""
     from rich.console import Console
 
+    from mechassay.models.model import load_model
     from mechassay.progress import BAR
     from mechassay.runs.folder import write_text
-    from mechassay.runs.names import load_named
     from mechassay.tasks.check import check_pairs
 
-    loaded = load_named(model) if model else None
+    loaded = load_model(model) if model else None
     found = check_pairs(name, loaded, counterfactual=counterfactual, limit=limit, progress=BAR)
     console = Console()
 

@@ -24,7 +24,8 @@ METHODS = ("eap", "eap-ig-inputs", "eap-ig-activations", "ifr", "exact", "random
 @app.command("list")
 def list_truths(json: JsonOption = False) -> None:
     """The models, their circuits for each ablation, how clear these are, and their folders."""
-    from mechassay.truth.models import load_truth, truth_folder, truth_names
+    from mechassay.models.sources import truth_names
+    from mechassay.truth.models import load_truth, truth_folder
 
     rows = [
         {

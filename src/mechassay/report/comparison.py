@@ -18,8 +18,7 @@ from typing import Literal
 
 from mechassay.circuits.overlap import Overlap, overlap_of
 from mechassay.circuits.scores import Circuit, EdgeScores
-from mechassay.errors import GraphMismatch
-from mechassay.report.canvas import (
+from mechassay.drawing.canvas import (
     Drawing,
     Legend,
     Line,
@@ -30,9 +29,10 @@ from mechassay.report.canvas import (
     line_width,
     nodes_between,
 )
-from mechassay.report.drawing import score_text
+from mechassay.drawing.circuit import score_text
+from mechassay.errors import GraphMismatch
 from mechassay.report.tables import NOTHING, TextTable
-from mechassay.report.text import number, shortened
+from mechassay.text import number, shortened
 
 Held = Literal["both", "only-a", "only-b"]
 HELD: tuple[Held, ...] = ("both", "only-a", "only-b")

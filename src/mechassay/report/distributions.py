@@ -11,8 +11,8 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
 
+from mechassay.figures import GREY, INK, PALETTE, SETTINGS, SIZE
 from mechassay.records import Record, Table
-from mechassay.report.figures import GREY, INK, PALETTE, SETTINGS, SIZE
 from mechassay.report.nats import summary
 
 MARKED = ("95%", "99%", "99.9%", "99.99%", "max")

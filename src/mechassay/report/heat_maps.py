@@ -20,8 +20,8 @@ from matplotlib.figure import Figure
 from matplotlib.patches import Patch
 
 from mechassay.adversarial.statistics import MAP_NAMES
+from mechassay.figures import GREY, INK, SETTINGS, SIZE
 from mechassay.records import Record
-from mechassay.report.figures import GREY, INK, SETTINGS, SIZE
 from mechassay.report.nats import ROUNDING, nats, plain_number
 
 WIDTH = 9.2

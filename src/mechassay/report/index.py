@@ -16,13 +16,14 @@ from urllib.parse import quote
 
 from markupsafe import Markup
 
+from mechassay.curves import CONTROL, control_name
 from mechassay.errors import BadFile
 from mechassay.files import write_text
 from mechassay.records import Failure, Measure, Record, read_record
 from mechassay.report.page import Block, Notice, Section, Text, render
 from mechassay.report.sections import broken, measured
 from mechassay.report.tables import Column, Row, TextTable
-from mechassay.report.text import CONTROL, control_name, number
+from mechassay.text import number
 
 REPORT = "report.html"
 HEADINGS = (

@@ -8,10 +8,12 @@ import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from itertools import groupby
 
+from mechassay.curves import arguments, labels
 from mechassay.records import Failure, Measure, Record, Scalar, Selection, Spec, Table
 from mechassay.report.page import Block, Facts, Figure, Fold, Notice, Section, Terms, Text
 from mechassay.report.tables import Column, Row, TextTable
-from mechassay.report.text import CHANCE_DECIMALS, arguments, interval, labels, number, seconds
+from mechassay.report.text import CHANCE_DECIMALS, seconds
+from mechassay.text import interval, number
 
 MAX_EXAMPLES = 200
 """Rows of the table of examples; the JSON record holds them all."""

@@ -14,21 +14,18 @@ from collections.abc import Sequence
 import numpy as np
 
 from mechassay.circuits.differences import AreaName
-from mechassay.records import Measure, Record
-from mechassay.report.text import (
+from mechassay.curves import (
     CONTROL,
     Curve,
     control_kinds,
     control_name,
-    interval,
     is_random,
     labels,
-    measure_text,
-    number,
-    objective,
     random_curves,
-    share,
 )
+from mechassay.records import Measure, Record
+from mechassay.report.text import measure_text, objective
+from mechassay.text import interval, number, share
 
 SMALL = 0.2
 """Circuits up to this share of the edges count as small."""

@@ -31,8 +31,9 @@ from mechassay.runs import options
 from mechassay.runs.adversarial_plan import CIRCUIT_HELP, check_circuits, circuit_versions
 from mechassay.runs.folder import write_text
 from mechassay.runs.job import Bench, Cell, Interrupted, Job, Results, cell_name, option
-from mechassay.runs.names import made_by, shown_model, truth_circuit
+from mechassay.runs.names import made_by, shown_model
 from mechassay.tasks.task import Task, settings_of
+from mechassay.truth.models import truth_circuit
 
 
 @dataclass(frozen=True)

@@ -42,9 +42,9 @@ from mechassay.runs.adversarial_plan import AdversarialPlan
 from mechassay.runs.circuits import CircuitsJob, Study, method_name
 from mechassay.runs.folder import RunFolder, write_text
 from mechassay.runs.job import Bench, Cell, plan_of
-from mechassay.runs.names import truth_circuit
 from mechassay.stats.groups import Field
 from mechassay.stats.partial_grid import PartialGrid
+from mechassay.truth.models import truth_circuit
 
 
 class AdversarialStudy:

@@ -41,6 +41,7 @@ from mechassay.circuits.ablation import (
 )
 from mechassay.circuits.areas import VERSIONS
 from mechassay.circuits.behaviour import Preference, preference_of
+from mechassay.circuits.drawable import largest_drawable
 from mechassay.circuits.faithfulness import Controls, Profile, faithfulness_curve, run_controls
 from mechassay.circuits.methods import METHODS
 from mechassay.circuits.methods.method import Method, settings
@@ -49,25 +50,26 @@ from mechassay.circuits.node_scores import Scores, load_scores
 from mechassay.circuits.optimal_ablation import OptimalAblation
 from mechassay.circuits.pairing import check_pairing, paired
 from mechassay.circuits.scores import Circuit, EdgeScores
-from mechassay.circuits.spec import scores_of_file
+from mechassay.drawing.canvas import Drawing
+from mechassay.drawing.circuit import draw_circuit
 from mechassay.errors import BadFile, BadUsage, one_of
 from mechassay.models.constants import Constants
 from mechassay.models.memory import token_budget, trace_bytes
 from mechassay.models.model import Model, check_dtype
+from mechassay.models.sources import truth_names
 from mechassay.objectives import load_objective
 from mechassay.pairs import NO_TOKEN, Batch
 from mechassay.records import Measure, PairTokens, Record, Spec
-from mechassay.report.canvas import Drawing
-from mechassay.report.drawing import draw_circuit, largest_drawable
 from mechassay.report.kinds.suite import suite_differences
 from mechassay.report.reports import print_report, write_markdown, write_page
 from mechassay.runs import options
 from mechassay.runs.command_line import command_line
 from mechassay.runs.folder import write_text
 from mechassay.runs.job import Bench, Cell, Job, Results, cell_name, option
-from mechassay.runs.names import is_truth, made_by, shown_model, task_named
+from mechassay.runs.names import made_by, shown_model
+from mechassay.tasks import load_task
 from mechassay.tasks.task import PRIVATE, Keep, settings_of
-from mechassay.truth.models import load_truth, truth_names
+from mechassay.truth.models import is_truth, load_truth
 
 ALL_TRUTHS = "truth"
 AT_CHANCE, TOO_EXPENSIVE = "at chance", "too expensive"
@@ -191,7 +193,7 @@ class CircuitsJob(Job):
                     " completeness and minimality take a size instead: completeness:size=0.01."
                 )
         for file in self.scores:
-            scores_of_file(Path(file))
+            load_scores(Path(file))
         names = [name for name, _ in self.rankings()]
         if not names:
             raise BadUsage("Name a method or a score file: there is nothing to do.")
@@ -437,7 +439,7 @@ class Study:
         """
         typed = cell.typed["method"]
         if typed in self.job.scores:
-            return scores_of_file(Path(typed), self.model.graph)
+            return load_scores(Path(typed), self.model.graph)
         file = self.scores_file(cell)
         if not file.is_file():
             self.score(METHODS.make(typed), file).save(file)
@@ -529,7 +531,7 @@ class Study:
     @cached_property
     def on_truth(self) -> bool:
         """Whether the model is a ground truth on its own task."""
-        return is_truth(self.model_name) and self.task == task_named(self.model_name)
+        return is_truth(self.model_name) and self.task == load_task(self.model_name)
 
     @cached_property
     def known(self) -> Mapping[str, Circuit]:
@@ -635,7 +637,7 @@ def _drawings(cell: Cell, file: Path) -> list[Drawing]:
     name = cell.of["method"]
     if not file.is_file() or name.startswith("random"):
         return []
-    scores = scores_of_file(file)
+    scores = load_scores(file)
     if not isinstance(scores, EdgeScores):
         return []
     title = f"{name}: the strongest connected edges"

@@ -16,15 +16,16 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, get_args
 
+from mechassay.circuits.drawable import DRAWN_EDGES, largest_drawable
 from mechassay.circuits.node_scores import NeuronScores, NodeScores
 from mechassay.circuits.overlap import nodes_of, overlap_of
 from mechassay.circuits.scores import By, Circuit, EdgeScores
 from mechassay.circuits.spec import CircuitSpec, read_scores_or_circuit
+from mechassay.drawing.canvas import Drawing
+from mechassay.drawing.circuit import LEAST_SHARE, draw_circuit
 from mechassay.errors import BadUsage, GraphMismatch, one_of
 from mechassay.graph import Graph
-from mechassay.report.canvas import Drawing
 from mechassay.report.comparison import draw_comparison, overlap_grid
-from mechassay.report.drawing import DRAWN_EDGES, LEAST_SHARE, draw_circuit, largest_drawable
 from mechassay.report.page import Figure, render
 from mechassay.report.pictures import write_picture
 from mechassay.report.sections import parts, table_sections

@@ -21,20 +21,25 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any, ClassVar, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, ClassVar, Protocol, TypeVar
 
 from rich.console import Console
 
+from mechassay.display import OneLine, data_frame, html_facts, html_table
 from mechassay.errors import BadUsage, MechassayError
-from mechassay.models.model import Model
+from mechassay.models.model import Model, load_model
 from mechassay.progress import BAR, Progress
 from mechassay.records import Failure, Record
 from mechassay.registry import Registry
 from mechassay.report.reports import print_report, write_markdown, write_page
 from mechassay.runs.command_line import Option, command_line, option, options_of
 from mechassay.runs.folder import RunFolder
-from mechassay.runs.names import load_named, task_named
+from mechassay.tasks import load_task
 from mechassay.tasks.task import Task
+from mechassay.text import interval
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
 
 __all__ = ["Option", "option", "options_of"]
 
@@ -177,8 +182,8 @@ def job_of(plan: Mapping[str, Any], **changes: Any) -> Any:
     return kind(**{**stored, **changes})
 
 
-@dataclass(frozen=True)
-class Results:
+@dataclass(frozen=True, repr=False)
+class Results(OneLine):
     """Everything that the folder holds of a job, in the order of its cells.
 
     Attributes:
@@ -205,6 +210,57 @@ class Results:
                 left.append((cell, failure))
         return Results(folder, tuple(done), tuple(left))
 
+    def shown(self) -> dict[str, Any]:
+        kinds = tuple(dict.fromkeys(record.kind for record in self.records))
+        count = {"records": len(self.done), "left": len(self.left)}
+        return {"folder": str(self.folder.path), "kinds": kinds, **count}
+
+    def _repr_html_(self) -> str:
+        roles = self._roles()
+        rows = [(*(cell.of.get(x, "") for x in roles), _told(record)) for cell, record in self.done]
+        rows += [
+            (*(cell.of.get(x, "") for x in roles), f"{each.status}: {each.message}")
+            for cell, each in self.left
+        ]
+        table = html_table((*roles, "result"), rows)
+        return html_facts(f"Results in {self.folder.path}", {}, table)
+
+    def _roles(self) -> list[str]:
+        """What cells are called by: model, task, method."""
+        return list(dict.fromkeys(name for cell, _ in (*self.done, *self.left) for name in cell.of))
+
+    def columns(self) -> dict[str, list[Any]]:
+        """Every measure of every record as columns, beside the names of its cell."""
+        columns: dict[str, list[Any]] = {name: [] for name in self._roles()}
+        for cell, record in self.done:
+            for role, names in list(columns.items()):
+                if role in self._roles():
+                    names += [cell.of.get(role, "")] * len(record.measures)
+            for name, values in record.columns().items():
+                columns.setdefault(name, []).extend(values)
+        return columns
+
+    def to_pandas(self) -> Any:
+        """The columns as a pandas DataFrame.
+
+        Raises:
+            MissingExtra: pandas is not installed.
+        """
+        return data_frame(self.columns())
+
+    def plot(self) -> Figure:
+        """The figure of all records of faithfulness, a line each.
+
+        Raises:
+            BadUsage: there is none.
+        """
+        from mechassay.figures import draw_faithfulness
+
+        drawn = [record for record in self.records if record.has_table("curve")]
+        if not drawn:
+            raise BadUsage(f"{self.folder.path} has no records of faithfulness to draw.")
+        return draw_faithfulness(drawn)
+
     @property
     def records(self) -> list[Record]:
         return [record for _, record in self.done]
@@ -224,6 +280,12 @@ class Results:
         done = tuple((cell, record) for cell, record in self.done if cell.shares == shares)
         left = tuple((cell, failure) for cell, failure in self.left if cell.shares == shares)
         return Results(self.folder, done, left)
+
+
+def _told(record: Record) -> str:
+    """The measures of a result in words."""
+    own = [m for m in record.measures if m.of == "result"]
+    return ", ".join(f"{m.heading} {interval(m.value, m.low, m.high)}" for m in own)
 
 
 class Bench:
@@ -267,7 +329,7 @@ class Bench:
         """A model by name. The last one is kept, and so is the error where there is none.
 
         Raises:
-            MechassayError: it cannot be loaded; see `load_named`.
+            MechassayError: it cannot be loaded; see `load_model`.
         """
         if name in self._models:
             return self._models[name]
@@ -275,7 +337,7 @@ class Bench:
         if self._last is None or self._last[0] != key:
             self._last = None  # The old model goes before the new one comes.
             try:
-                model = load_named(name, dtype=dtype, device=self.device, prepend_bos=prepend_bos)
+                model = load_model(name, dtype=dtype, device=self.device, prepend_bos=prepend_bos)
                 self._last = key, model
             except MechassayError as error:
                 self._last = key, error
@@ -285,8 +347,8 @@ class Bench:
         return model
 
     def task(self, name: str) -> Task:
-        """A task by name; see `task_named` for errors."""
-        return self._tasks[name] if name in self._tasks else task_named(name)
+        """A task by name; see `load_task` for errors."""
+        return self._tasks[name] if name in self._tasks else load_task(name)
 
     def kept(
         self,

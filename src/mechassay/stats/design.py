@@ -23,6 +23,7 @@ from typing import Literal, get_args
 import numpy as np
 from jaxtyping import Float
 
+from mechassay.display import OneLine
 from mechassay.errors import BadUsage, one_of
 from mechassay.stats import bounds
 from mechassay.stats import grid_bounds as grid
@@ -49,8 +50,8 @@ class Intervals:
     exceedance: tuple[Interval, ...]
 
 
-@dataclass(frozen=True)
-class Design:
+@dataclass(frozen=True, repr=False)
+class Design(OneLine):
     """How pairs were drawn.
 
     Attributes:

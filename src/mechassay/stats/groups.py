@@ -16,6 +16,7 @@ from typing import Literal
 import numpy as np
 from jaxtyping import Float, Int
 
+from mechassay.display import OneLine
 from mechassay.errors import BadUsage, one_of
 from mechassay.stats.bounds import check_share
 from mechassay.stats.summary import run_percentiles
@@ -24,8 +25,8 @@ PERCENTILES = (0.999, 0.9999)
 SIDES = ("clean", "corrupted")
 
 
-@dataclass(frozen=True)
-class Field:
+@dataclass(frozen=True, repr=False)
+class Field(OneLine):
     """A template field of the clean or of the corrupted inputs.
 
     Attributes:
@@ -68,8 +69,8 @@ class Field:
         return axis
 
 
-@dataclass(frozen=True)
-class GroupTable:
+@dataclass(frozen=True, repr=False)
+class GroupTable(OneLine):
     """Statistics by the labels of one or more fields; a cell without defined values is NaN.
 
     Attributes:

@@ -25,6 +25,8 @@ from scipy.special import stdtrit
 from scipy.stats import beta, norm
 from scipy.stats import t as student
 
+from mechassay.display import OneLine
+
 N_RESAMPLES = 2000
 LEVEL = 0.95
 BLOCK = 2**22
@@ -174,8 +176,8 @@ def trapezoid(
     return np.trapezoid(y, x, axis=-1)
 
 
-@dataclass(frozen=True, eq=False)
-class BootstrapEstimate:
+@dataclass(frozen=True, eq=False, repr=False)
+class BootstrapEstimate(OneLine):
     """A number with the errors that resampling says it may have.
 
     Attributes:

@@ -27,6 +27,7 @@ import numpy as np
 from jaxtyping import Float
 from scipy.special import stdtrit
 
+from mechassay.display import OneLine
 from mechassay.stats.bounds import check_share
 from mechassay.stats.groups import Field
 from mechassay.stats.intervals import LEVEL
@@ -34,8 +35,8 @@ from mechassay.stats.label_tests import Comparison
 from mechassay.stats.two_way import LEAST
 
 
-@dataclass(frozen=True, eq=False)
-class LabelEffects:
+@dataclass(frozen=True, eq=False, repr=False)
+class LabelEffects(OneLine):
     """Differences of means in the unit of the values; NaN for a label that is alone in its strata.
 
     Attributes:

@@ -30,6 +30,7 @@ import numpy as np
 from jaxtyping import Float, Int
 from scipy.stats import random_table
 
+from mechassay.display import OneLine
 from mechassay.errors import BadUsage, NonFinite
 from mechassay.stats.bounds import check_share
 from mechassay.stats.groups import Field
@@ -171,8 +172,8 @@ class Comparison:
         return self.weights.T @ total - own
 
 
-@dataclass(frozen=True)
-class LabelTest:
+@dataclass(frozen=True, repr=False)
+class LabelTest(OneLine):
     """Every label against the rest of its strata.
 
     Attributes:

@@ -32,13 +32,14 @@ from typing import Any
 import numpy as np
 from jaxtyping import Bool, Float, Int
 
+from mechassay.display import OneLine
 from mechassay.errors import BadUsage
 from mechassay.stats.bounds import check_share, decimal, failure_of
 from mechassay.stats.grid_bounds import hinge_confidence, shortfall, smallest_refuted
 
 
-@dataclass(frozen=True, eq=False)
-class PartialGrid:
+@dataclass(frozen=True, eq=False, repr=False)
+class PartialGrid(OneLine):
     """The stratum of every prompt of a grid, as a number.
 
     Attributes:

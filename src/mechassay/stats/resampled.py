@@ -23,6 +23,7 @@ from dataclasses import dataclass
 import numpy as np
 from jaxtyping import Bool, Float
 
+from mechassay.display import OneLine
 from mechassay.errors import BadUsage
 from mechassay.stats.intervals import LEVEL, Estimate, percentile_interval, student_interval
 from mechassay.stats.partial_grid import outside, reach
@@ -33,8 +34,8 @@ WORST = 0.1
 SAME, DIFFERENT = "same", "different"
 
 
-@dataclass(frozen=True, eq=False)
-class Resampled:
+@dataclass(frozen=True, eq=False, repr=False)
+class Resampled(OneLine):
     """Statistics of a grid, and of its resamples.
 
     Attributes:

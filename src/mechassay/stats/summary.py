@@ -20,6 +20,7 @@ from dataclasses import dataclass
 import numpy as np
 from jaxtyping import Float, Int
 
+from mechassay.display import OneLine
 from mechassay.errors import BadUsage
 from mechassay.stats.bounds import check_share
 from mechassay.stats.design import Design
@@ -49,8 +50,8 @@ class SummaryRow:
     bound: float
 
 
-@dataclass(frozen=True)
-class Summary:
+@dataclass(frozen=True, repr=False)
+class Summary(OneLine):
     """The table; `level` is the confidence of each interval and of each bound by itself."""
 
     design: Design

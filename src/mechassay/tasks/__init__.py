@@ -1,6 +1,6 @@
 """Tasks: where pairs come from."""
 
-from mechassay.tasks.load import TASKS, load_task
+from mechassay.tasks.load import TASKS, TRUTHS, load_task
 from mechassay.tasks.task import SPLITS, Task
 
-__all__ = ["SPLITS", "TASKS", "Task", "load_task"]
+__all__ = ["SPLITS", "TASKS", "TRUTHS", "Task", "load_task"]

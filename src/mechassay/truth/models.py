@@ -15,34 +15,20 @@ from typing import Any
 import torch
 
 from mechassay.circuits.scores import Circuit
-from mechassay.errors import BadFile, GraphMismatch, one_of
+from mechassay.circuits.spec import FoundCircuit
+from mechassay.display import OneLine
+from mechassay.errors import BadFile, BadUsage, GraphMismatch, one_of
 from mechassay.graph import Graph
 from mechassay.models.model import Model, load_model
+from mechassay.models.sources import TRUTH_FOLDERS
 from mechassay.pairs import Pairs
-from mechassay.registry import Registry
-from mechassay.tasks.task import Task
+from mechassay.tasks import TRUTHS, Task
 from mechassay.truth.folders import FILE, FORMAT
 from mechassay.truth.verify import ratio
 
-DATA = Path(__file__).parent / "data"
-TRUTHS = Registry(
-    "ground truth",
-    {
-        "truth-fraction-trained": "mechassay.truth.tasks:Fraction",
-        "truth-greater-than-trained": "mechassay.truth.tasks:Larger",
-        "truth-induction": "mechassay.truth.tasks:Induction",
-        "truth-induction-trained": "mechassay.truth.tasks:Induction",
-        "truth-ioi": "mechassay.truth.tasks:CompiledIOI",
-        "truth-ioi-trained": "mechassay.truth.tasks:CompiledIOI",
-        "truth-previous-token": "mechassay.truth.tasks:PreviousToken",
-        "truth-previous-token-trained": "mechassay.truth.tasks:PreviousToken",
-    },
-    plural="truths",
-)
 
-
-@dataclass(frozen=True)
-class Verified:
+@dataclass(frozen=True, repr=False)
+class Verified(OneLine):
     """What truth.json says about one ablation; the last three are missing in older versions.
 
     Attributes:
@@ -77,8 +63,8 @@ class Verified:
         return min(self.shares, default=math.nan)
 
 
-@dataclass(frozen=True, eq=False)
-class Truth:
+@dataclass(frozen=True, eq=False, repr=False)
+class Truth(OneLine):
     """A model whose circuit is known.
 
     Attributes:
@@ -112,9 +98,9 @@ class Truth:
         return self.task.pairs(self.split, self.model, limit=self.n_pairs, seed=self.seed)
 
 
-def truth_names() -> list[str]:
-    """The models whose circuit is known."""
-    return TRUTHS.names()
+def is_truth(name: str) -> bool:
+    """Whether a model of that name has a known circuit."""
+    return name in TRUTHS.targets()
 
 
 def truth_folder(name: str) -> Path:
@@ -124,7 +110,27 @@ def truth_folder(name: str) -> Path:
         UnknownName: there is none of that name.
     """
     TRUTHS.load(name)
-    return DATA / name
+    return TRUTH_FOLDERS / name
+
+
+def truth_circuit(model: str, ablation: str) -> FoundCircuit:
+    """The circuit of a ground truth, by the model's name, that is verified for an ablation.
+
+    Raises:
+        BadUsage: no ground truth has this name, or its circuit is verified for other ablations.
+    """
+    if not is_truth(model):
+        raise BadUsage(
+            f"The circuit 'truth' is that of a ground-truth model (mechassay truth list); {model}"
+            " is none."
+        )
+    circuits = load_truth(model).circuits
+    if ablation not in circuits:
+        raise BadUsage(
+            f"The circuit of {model} is verified for {', '.join(circuits)} ablation, not for"
+            f" {ablation}."
+        )
+    return FoundCircuit("truth", circuits[ablation], {"verified for": f"{ablation} ablation"})
 
 
 def load_truth(

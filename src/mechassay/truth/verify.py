@@ -22,7 +22,6 @@ were trained and does not intervene on edges.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -33,11 +32,12 @@ from torch import Tensor
 from mechassay.circuits.ablation import ablate
 from mechassay.circuits.faithfulness import evaluate
 from mechassay.circuits.scores import Circuit
+from mechassay.display import OneLine
 from mechassay.errors import BadUsage, GraphMismatch
 from mechassay.graph import Graph
 from mechassay.models.model import Model
-from mechassay.objectives import Objective
-from mechassay.pairs import Batch, Pair
+from mechassay.objectives import ObjectiveLike
+from mechassay.pairs import Batch, PairsLike
 from mechassay.progress import BAR, Progress
 
 ABLATIONS = ("counterfactual", "mean", "zero")
@@ -47,8 +47,8 @@ FLOOR = 1e-4
 CIRCUITS_AT_A_TIME = 64
 
 
-@dataclass(frozen=True, eq=False)
-class Verification:
+@dataclass(frozen=True, eq=False, repr=False)
+class Verification(OneLine):
     """What interventions say about a claimed circuit.
 
     Attributes:
@@ -139,13 +139,13 @@ def ratio(inside: float, outside: float) -> float:
 
 def verify(
     model: Model,
-    pairs: Sequence[Pair] | Batch,
+    pairs: PairsLike,
     claimed: Circuit,
     ablation: str = "counterfactual",
-    objective: str | Objective = "logit_diff",
+    objective: ObjectiveLike = "logit_diff",
     *,
     optional: Circuit | None = None,
-    data: Sequence[Pair] | Batch | None = None,
+    data: PairsLike | None = None,
     progress: Progress = BAR,
 ) -> Verification:
     """Ablate every edge alone in every pair, and compare the effects with a claimed circuit.
@@ -181,7 +181,7 @@ def verify(
 def effects_by_pair(
     model: Model,
     batch: Batch,
-    objective: str | Objective = "logit_diff",
+    objective: ObjectiveLike = "logit_diff",
     *,
     progress: Progress = BAR,
 ) -> Float[Tensor, "pairs writers readers"]:

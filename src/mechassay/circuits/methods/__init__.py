@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING, Any
+
 from mechassay.registry import Registry
+
+if TYPE_CHECKING:
+    from mechassay.circuits.methods.method import Method
 
 _HERE = "mechassay.circuits.methods"
 METHODS = Registry(
@@ -25,3 +30,16 @@ METHODS = Registry(
         "ugs": f"{_HERE}.ugs:UniformGradientSampling",
     },
 )
+
+
+def load_method(name: str, **settings: Any) -> Method:
+    """The method registered as `name`, which may carry settings ("eap-ig-inputs:steps=3").
+
+    Args:
+        settings: by keyword, over those in the name.
+
+    Raises:
+        UnknownName: nobody registered `name`, or the method has no such setting.
+        BadUsage: a setting of another type, or out of its range.
+    """
+    return METHODS.make(name, **settings)

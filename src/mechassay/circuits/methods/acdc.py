@@ -26,7 +26,7 @@ kept edge may be on no path from `input`, when its writer's in-edges go later (`
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -54,8 +54,8 @@ from mechassay.models.memory import (
 )
 from mechassay.models.model import Model
 from mechassay.models.trace import Contrast
-from mechassay.objectives import Objective, load_objective, signed
-from mechassay.pairs import Batch, Pair
+from mechassay.objectives import Objective, ObjectiveLike, load_objective, signed
+from mechassay.pairs import Batch, PairsLike
 from mechassay.progress import BAR, Progress
 from mechassay.registry import check_settings
 
@@ -110,8 +110,8 @@ class ACDC:
     def score(
         self,
         model: Model,
-        pairs: Sequence[Pair] | Batch,
-        objective: str | Objective = "kl",
+        pairs: PairsLike,
+        objective: ObjectiveLike = "kl",
         *,
         progress: Progress = BAR,
         checkpoint: Path | None = None,

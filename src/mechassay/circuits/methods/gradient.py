@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, ClassVar, Generic, Literal, TypeVar, get_args
 
@@ -21,8 +20,8 @@ from mechassay.graph import Graph
 from mechassay.models.gradient_rules import BACKWARD, backward_model
 from mechassay.models.memory import gradient_bytes, token_budget
 from mechassay.models.model import Model
-from mechassay.objectives import Objective, load_objective
-from mechassay.pairs import Batch, Pair
+from mechassay.objectives import Objective, ObjectiveLike, load_objective
+from mechassay.pairs import Batch, PairsLike
 from mechassay.progress import BAR, Progress
 from mechassay.registry import check_settings
 
@@ -92,8 +91,8 @@ class GradientMethod(ABC, Generic[ScoresT]):
     def score(
         self,
         model: Model,
-        pairs: Sequence[Pair] | Batch,
-        objective: str | Objective = "logit_diff",
+        pairs: PairsLike,
+        objective: ObjectiveLike = "logit_diff",
         *,
         progress: Progress = BAR,
         checkpoint: Path | None = None,

@@ -24,7 +24,7 @@ basis: weights are taken as they are, neither folded nor centred. Deviations fro
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, ClassVar, NamedTuple
@@ -41,8 +41,8 @@ from mechassay.models.decoder import Norm, at_least_fp32
 from mechassay.models.memory import token_budget, trace_bytes
 from mechassay.models.model import Model
 from mechassay.models.trace import Trace
-from mechassay.objectives import Objective, load_objective
-from mechassay.pairs import Batch, Pair
+from mechassay.objectives import ObjectiveLike, load_objective
+from mechassay.pairs import Batch, PairsLike
 from mechassay.progress import BAR, Progress
 
 
@@ -58,8 +58,8 @@ class InformationFlowRoutes:
     def score(
         self,
         model: Model,
-        pairs: Sequence[Pair] | Batch,
-        objective: str | Objective = "logit_diff",
+        pairs: PairsLike,
+        objective: ObjectiveLike = "logit_diff",
         *,
         progress: Progress = BAR,
         checkpoint: Path | None = None,

@@ -19,7 +19,7 @@ from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar, Literal, NamedTuple, Protocol, get_args
@@ -40,8 +40,8 @@ from mechassay.models.masked_forward import masked_readout
 from mechassay.models.memory import masked_bytes, out_of_memory_is_an_error, token_budget
 from mechassay.models.model import Model
 from mechassay.models.trace import Contrast
-from mechassay.objectives import Kl, Objective, load_objective, signed
-from mechassay.pairs import Batch, Pair
+from mechassay.objectives import Kl, Objective, ObjectiveLike, load_objective, signed
+from mechassay.pairs import Batch, PairsLike
 from mechassay.progress import BAR, Progress
 from mechassay.training import Order, descend
 
@@ -115,8 +115,8 @@ class MaskMethod(ABC):
     def score(
         self,
         model: Model,
-        pairs: Sequence[Pair] | Batch,
-        objective: str | Objective = "logit_diff",
+        pairs: PairsLike,
+        objective: ObjectiveLike = "logit_diff",
         *,
         progress: Progress = BAR,
         checkpoint: Path | None = None,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any, ClassVar, Protocol, TypeVar
 
@@ -16,8 +16,8 @@ from mechassay.errors import BadUsage
 from mechassay.graph import Graph
 from mechassay.models.memory import out_of_memory_is_an_error
 from mechassay.models.model import Model
-from mechassay.objectives import Objective
-from mechassay.pairs import Batch, Pair
+from mechassay.objectives import Objective, ObjectiveLike
+from mechassay.pairs import Batch, PairsLike
 from mechassay.progress import BAR, Progress
 
 Part = TypeVar("Part")
@@ -32,8 +32,8 @@ class Method(Protocol):
     def score(
         self,
         model: Model,
-        pairs: Sequence[Pair] | Batch,
-        objective: str | Objective = "logit_diff",
+        pairs: PairsLike,
+        objective: ObjectiveLike = "logit_diff",
         *,
         progress: Progress = BAR,
         checkpoint: Path | None = None,

@@ -10,7 +10,7 @@ where o is the clean sum of the layer's heads and output bias.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, ClassVar, Generic, NamedTuple, TypeVar
 
@@ -27,8 +27,8 @@ from mechassay.models.forward import forward
 from mechassay.models.memory import patching_bytes, token_budget
 from mechassay.models.model import Model
 from mechassay.models.trace import Contrast
-from mechassay.objectives import Objective, load_objective, signed
-from mechassay.pairs import Batch, Pair
+from mechassay.objectives import Objective, ObjectiveLike, load_objective, signed
+from mechassay.pairs import Batch, PairsLike
 from mechassay.progress import BAR, Progress
 
 ScoresT = TypeVar("ScoresT", bound=Scores)
@@ -183,8 +183,8 @@ class PatchingMethod(ABC, Generic[ScoresT]):
     def score(
         self,
         model: Model,
-        pairs: Sequence[Pair] | Batch,
-        objective: str | Objective = "logit_diff",
+        pairs: PairsLike,
+        objective: ObjectiveLike = "logit_diff",
         *,
         progress: Progress = BAR,
         checkpoint: Path | None = None,

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import ClassVar
@@ -14,8 +13,8 @@ from mechassay.circuits.methods.method import provenance_of, seeded
 from mechassay.circuits.scores import EdgeScores
 from mechassay.graph import Graph
 from mechassay.models.model import Model
-from mechassay.objectives import Objective, load_objective
-from mechassay.pairs import Batch, Pair
+from mechassay.objectives import ObjectiveLike, load_objective
+from mechassay.pairs import PairsLike
 from mechassay.progress import BAR, Progress
 
 
@@ -33,8 +32,8 @@ class DrawnMethod(ABC):
     def score(
         self,
         model: Model,
-        pairs: Sequence[Pair] | Batch,
-        objective: str | Objective = "logit_diff",
+        pairs: PairsLike,
+        objective: ObjectiveLike = "logit_diff",
         *,
         progress: Progress = BAR,
         checkpoint: Path | None = None,

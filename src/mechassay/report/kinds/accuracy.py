@@ -15,9 +15,9 @@ from typing import Any
 from matplotlib import rc_context
 from matplotlib.figure import Figure
 
+from mechassay.figures import GREY, INK, MARKERS, PALETTE, SETTINGS, svg
 from mechassay.records import Failure, Record
 from mechassay.report import page
-from mechassay.report.figures import GREY, INK, MARKERS, PALETTE, SETTINGS, svg
 from mechassay.report.page import Section, Terms
 from mechassay.report.sections import (
     all_numbers,

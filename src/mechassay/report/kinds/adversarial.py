@@ -16,9 +16,9 @@ from typing import Any
 
 from markupsafe import Markup, escape
 
+from mechassay.figures import PALETTE, svg
 from mechassay.records import Failure, Record
 from mechassay.report.distributions import draw_distribution
-from mechassay.report.figures import PALETTE, svg
 from mechassay.report.heat_maps import HeatMap, draw_heat_map, heat_maps_of, map_words
 from mechassay.report.kinds.adversarial_labels import groups_of, label_table, worse_labels_text
 from mechassay.report.kinds.adversarial_templates import halves, template_table, template_text
@@ -34,8 +34,8 @@ from mechassay.report.sections import (
     measures_table,
 )
 from mechassay.report.tables import NOTHING, Column, Row, TextTable
-from mechassay.report.text import share
 from mechassay.stats.two_way import LEAST
+from mechassay.text import share
 
 SHORT = 14
 """Letters of a circuit's name that a console of 80 has room for."""

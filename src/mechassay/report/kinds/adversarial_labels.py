@@ -11,7 +11,7 @@ from mechassay.adversarial.statistics import ALPHA
 from mechassay.records import Record
 from mechassay.report.nats import nats, plain_number, with_interval
 from mechassay.report.tables import NOTHING, Row, TextTable
-from mechassay.report.text import share
+from mechassay.text import share
 
 SHOWN_LABELS = 12
 

@@ -9,7 +9,7 @@ from typing import Any
 from mechassay.records import Record
 from mechassay.report.nats import plain_number, with_interval
 from mechassay.report.tables import NOTHING, TextTable
-from mechassay.report.text import share
+from mechassay.text import share
 
 STATISTICS = ("mean", "99%", "max")
 ENDS = ("value", "low", "high")

@@ -9,10 +9,11 @@ from dataclasses import replace
 
 from markupsafe import Markup, escape
 
+from mechassay.curves import control_kinds, control_name, labels, random_curves
+from mechassay.drawing.circuit import score_text
+from mechassay.figures import areas_figure, colours, faithfulness_figure
 from mechassay.records import Failure, Measure, PairTokens, Record
 from mechassay.report.captions import areas_text, faithfulness_text
-from mechassay.report.drawing import score_text
-from mechassay.report.figures import areas_figure, colours, faithfulness_figure
 from mechassay.report.page import Block, Figure, Heading, Section, Terms, Text
 from mechassay.report.ranks import rank_text, ranked
 from mechassay.report.sections import (
@@ -31,19 +32,9 @@ from mechassay.report.sections import (
     warnings_notice,
 )
 from mechassay.report.tables import NOTHING, Column, Row, TextTable
-from mechassay.report.text import (
-    control_kinds,
-    control_name,
-    kept_at,
-    labels,
-    number,
-    objective,
-    random_curves,
-    setting_name,
-    settings,
-    share,
-)
+from mechassay.report.text import kept_at, objective, setting_name, settings
 from mechassay.report.verdict import ends_text, verdicts
+from mechassay.text import number, share
 
 STRONGEST = 10
 """Rows of a table of edges."""

@@ -20,9 +20,9 @@ from mechassay.report.sections import (
     warnings_notice,
 )
 from mechassay.report.tables import Row, TextTable
-from mechassay.report.text import interval, number, share
 from mechassay.stats.intervals import Estimate
 from mechassay.stats.resampled import over_repeats
+from mechassay.text import interval, number, share
 
 EMPTY = "no edges"
 OWN = "matched pairs: mean"

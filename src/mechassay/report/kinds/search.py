@@ -6,6 +6,7 @@ import math
 from collections.abc import Sequence
 
 from mechassay.adversarial.search import bound_text
+from mechassay.curves import labels
 from mechassay.records import Failure, Record
 from mechassay.report.page import Section, Terms, Text
 from mechassay.report.sections import (
@@ -16,7 +17,6 @@ from mechassay.report.sections import (
     warnings_notice,
 )
 from mechassay.report.tables import TextTable
-from mechassay.report.text import labels
 
 KIND = "adversarial-search"
 BOUND = "lower bound on the maximum"

@@ -18,6 +18,8 @@ from typing import Any
 
 from mechassay.circuits.curve import area_measure
 from mechassay.circuits.differences import AreaName, Differences
+from mechassay.curves import control_kinds, control_name
+from mechassay.models.sources import truth_names
 from mechassay.records import Failure, Measure, Record
 from mechassay.report.kinds.circuits import header, reading, results
 from mechassay.report.page import Block, Fold, Section, Text
@@ -30,16 +32,7 @@ from mechassay.report.sections import (
     warnings_notice,
 )
 from mechassay.report.tables import NOTHING, Row, TextTable
-from mechassay.report.text import (
-    CHANCE_DECIMALS,
-    chance_text,
-    control_kinds,
-    control_name,
-    measure_text,
-    setting_name,
-    settings,
-)
-from mechassay.truth.models import truth_names
+from mechassay.report.text import CHANCE_DECIMALS, chance_text, measure_text, setting_name, settings
 
 MOST_COLUMNS = 6
 TRUTHS = "ground truths"

@@ -17,11 +17,14 @@ from dataclasses import dataclass
 from functools import cached_property
 from html import escape
 from itertools import pairwise
+from typing import Protocol
 
-from mechassay.circuits.scores import Circuit
+from jaxtyping import Bool
+from torch import Tensor
+
+from mechassay.drawing.layout import Link, Placement, lay_out
 from mechassay.errors import BadUsage
 from mechassay.graph import SLOTS, Graph
-from mechassay.report.layout import Link, Placement, lay_out
 
 MAX_EDGES = 1000
 
@@ -46,6 +49,17 @@ STYLE = """
 .mechassay-circuit .edges g.link:hover .edge { opacity: 1; stroke-width: 6; }
 .mechassay-circuit .node:hover rect, .mechassay-circuit .node:hover polygon { fill-opacity: .22; }
 """
+
+
+class Drawable(Protocol):
+    """A set of edges of a graph, as circuits are."""
+
+    @property
+    def graph(self) -> Graph: ...
+    @property
+    def edges(self) -> Bool[Tensor, "writers readers"]: ...
+    def __len__(self) -> int: ...
+    def pruned(self) -> Drawable: ...
 
 
 @dataclass(frozen=True)
@@ -149,8 +163,14 @@ class Drawing:
     about: str
     strongest: tuple[tuple[str, float], ...] = ()
 
+    def __repr__(self) -> str:
+        return f"Drawing({self.title!r}: {self.about})"
 
-def check_drawable(circuit: Circuit, what: str = "the circuit has") -> None:
+    def _repr_svg_(self) -> str:
+        return self.svg
+
+
+def check_drawable(circuit: Drawable, what: str = "the circuit has") -> None:
     """Refuse more edges than anybody could see apart.
 
     Raises:

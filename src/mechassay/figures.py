@@ -30,22 +30,24 @@ from matplotlib.patches import Patch
 from matplotlib.text import Text
 from matplotlib.ticker import FuncFormatter, NullLocator
 
-from mechassay.records import Record
-from mechassay.report.text import (
+from mechassay.curves import (
     Curve,
+    Measured,
     control_kinds,
     control_name,
     is_random,
     random_curves,
-    share,
     short_labels,
 )
+from mechassay.text import share
 
 # Okabe and Ito's colours, in an order in which neighbours differ most; yellow is left out, it
 # vanishes on white.
 PALETTE = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#56b4e9", "#e69f00")
 MARKERS = ("o", "s", "D", "^", "v", "P")
 GREY = "#8a8a8a"
+BINS = 60
+"""Of a histogram of scores."""
 Dashes = tuple[int, tuple[int, ...]]
 DASHES: dict[str, Dashes] = {"random": (0, (5, 2)), "random-paths": (0, (1, 1))}
 SOLID: Dashes = (0, ())
@@ -62,12 +64,19 @@ PANELS: tuple[tuple[Literal["value", "magnitude"], str], ...] = (
 )
 
 
-def faithfulness_figure(records: Sequence[Record]) -> str:
+class Picture(Figure):
+    """A figure that shows itself in a notebook, with or without pyplot."""
+
+    def _repr_svg_(self) -> str:
+        return svg(self)
+
+
+def faithfulness_figure(records: Sequence[Measured]) -> str:
     """Faithfulness at every size, by value and by magnitude, as SVG."""
     return svg(draw_faithfulness(records))
 
 
-def areas_figure(records: Sequence[Record]) -> str:
+def areas_figure(records: Sequence[Measured]) -> str:
     """CPR and CMD with intervals, as SVG."""
     return svg(draw_areas(records))
 
@@ -81,7 +90,7 @@ def save_png(figure: Figure, path: str | Path, *, dpi: int = 200) -> Path:
     return path
 
 
-def colours(records: Sequence[Record]) -> list[str]:
+def colours(records: Sequence[Measured]) -> list[str]:
     """The colour of every record in figures and tables; random scores are grey."""
     palette = cycle(PALETTE)
     return [GREY if is_random(record) else next(palette) for record in records]
@@ -90,11 +99,11 @@ def colours(records: Sequence[Record]) -> list[str]:
 # Faithfulness
 
 
-def draw_faithfulness(records: Sequence[Record]) -> Figure:
+def draw_faithfulness(records: Sequence[Measured]) -> Figure:
     """The figure of `faithfulness_figure`, to save or change."""
     with rc_context(SETTINGS):
         n_rows = math.ceil((len(records) + 3) / 3)
-        figure = Figure(figsize=(9.2, 3.9 + 0.24 * n_rows), layout="constrained")
+        figure = Picture(figsize=(9.2, 3.9 + 0.24 * n_rows), layout="constrained")
         axes = figure.subplots(1, 2, sharex=True)
         zero = _zero_place(records)
         for ax, (by, title) in zip(axes, PANELS, strict=True):
@@ -105,7 +114,7 @@ def draw_faithfulness(records: Sequence[Record]) -> Figure:
         return figure
 
 
-def _zero_place(records: Sequence[Record]) -> float:
+def _zero_place(records: Sequence[Measured]) -> float:
     """Where empty circuits stand on the log axis: a little left of the smallest circuit drawn."""
     curves = [Curve.of(record, by) for record in records for by, _ in PANELS]
     for controls in _distinct_controls(records).values():
@@ -115,7 +124,7 @@ def _zero_place(records: Sequence[Record]) -> float:
 
 
 def _panel(
-    ax: Axes, records: Sequence[Record], by: Literal["value", "magnitude"], zero: float
+    ax: Axes, records: Sequence[Measured], by: Literal["value", "magnitude"], zero: float
 ) -> None:
     lines = [Curve.of(record, by) for record in records]
     bottom, top = _limits(lines)
@@ -144,7 +153,7 @@ def _on_axis(line: Curve, zero: float) -> np.ndarray:
     return np.where((line.kept > 0) & (line.x > 0), line.x, zero)
 
 
-def _distinct_controls(records: Sequence[Record]) -> dict[str, list[list[Curve]]]:
+def _distinct_controls(records: Sequence[Measured]) -> dict[str, list[list[Curve]]]:
     """The random rankings of every record by kind, those that records share only once."""
     kinds: dict[str, dict[str, list[Curve]]] = {}
     for record in records:
@@ -215,7 +224,7 @@ def _plain(ax: Axes) -> None:
     ax.tick_params(colors=INK)
 
 
-def _legend(figure: Figure, records: Sequence[Record]) -> None:
+def _legend(figure: Figure, records: Sequence[Measured]) -> None:
     names, drawn, marks = short_labels(records), colours(records), _markers(len(records))
     handles: list[Line2D | Patch] = [
         Line2D([], [], color=colour, marker=marker, ms=5, lw=1.9)
@@ -252,10 +261,43 @@ def _literal(text: Text) -> None:
     text.set_color(INK)
 
 
+def draw_ranking(
+    records: Sequence[Measured], by: Literal["value", "magnitude"], ax: Axes
+) -> Figure:
+    """One ranking's faithfulness on axes that are given; the figure that they belong to."""
+    with rc_context(SETTINGS):
+        _panel(ax, records, by, _zero_place(records))
+        ax.set_title(dict(PANELS)[by], fontsize=SIZE + 1, loc="left", color=INK)
+        ax.set_ylabel("faithfulness f", color=INK)
+    return _figure_of(ax)
+
+
+# Scores
+
+
+def draw_scores(values: np.ndarray, x: str, y: str, ax: Axes | None = None) -> Figure:
+    """A histogram of scores, counts on a log axis."""
+    with rc_context(SETTINGS):
+        if ax is None:
+            ax = Picture(figsize=(6.0, 3.6), layout="constrained").subplots()
+        ax.hist(values, bins=BINS, color=PALETTE[0], alpha=0.75)
+        ax.set_yscale("log")
+        ax.set_xlabel(x, color=INK)
+        ax.set_ylabel(y, color=INK)
+        _plain(ax)
+    return _figure_of(ax)
+
+
+def _figure_of(ax: Axes) -> Figure:
+    figure = ax.get_figure(root=True)
+    assert figure is not None, "axes belong to a figure"
+    return figure
+
+
 # Areas
 
 
-def draw_areas(records: Sequence[Record]) -> Figure:
+def draw_areas(records: Sequence[Measured]) -> Figure:
     """The figure of `areas_figure`, to save or change."""
     with rc_context(SETTINGS):
         shared = {
@@ -265,7 +307,7 @@ def draw_areas(records: Sequence[Record]) -> Figure:
         }
         controls = [(kind, record) for (kind, _), record in shared.items()]
         n_rows = len(records) + len(controls)
-        figure = Figure(figsize=(9.2, 1.15 + 0.34 * max(n_rows, 1)), layout="constrained")
+        figure = Picture(figsize=(9.2, 1.15 + 0.34 * max(n_rows, 1)), layout="constrained")
         axes = figure.subplots(1, 2, sharey=True)
         for ax, name in zip(axes, AREAS, strict=True):
             ideal, note = (1.0, "higher") if name == "cpr" else (0.0, "lower")
@@ -283,8 +325,8 @@ def draw_areas(records: Sequence[Record]) -> Figure:
 
 def _forest(
     ax: Axes,
-    records: Sequence[Record],
-    controls: Sequence[tuple[str, Record]],
+    records: Sequence[Measured],
+    controls: Sequence[tuple[str, Measured]],
     name: Literal["cpr", "cmd"],
 ) -> None:
     looks = zip(records, colours(records), _markers(len(records)), strict=True)

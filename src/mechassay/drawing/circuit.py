@@ -13,11 +13,13 @@ from __future__ import annotations
 
 import math
 from dataclasses import replace
+from typing import Protocol
 
-from mechassay.circuits.node_scores import NodeScores
-from mechassay.circuits.scores import By, Circuit, EdgeScores
-from mechassay.errors import BadUsage, GraphMismatch
-from mechassay.report.canvas import (
+from jaxtyping import Float
+from torch import Tensor
+
+from mechassay.drawing.canvas import (
+    Drawable,
     Drawing,
     Legend,
     Line,
@@ -28,10 +30,10 @@ from mechassay.report.canvas import (
     line_width,
     nodes_between,
 )
-from mechassay.report.text import share
+from mechassay.errors import BadUsage, GraphMismatch
+from mechassay.graph import Graph
+from mechassay.text import share
 
-DRAWN_EDGES = 60
-"""Edges that a drawing has room for, if nobody asks for another number."""
 HELPS, HURTS, UNKNOWN = "#0072b2", "#d55e00", "#808080"
 PAINTS = {
     "helps": Paint("helps", HELPS),
@@ -46,13 +48,22 @@ STYLE = f"""\
 """
 
 
+class Scored(Protocol):
+    """Scores of the edges of a graph."""
+
+    @property
+    def graph(self) -> Graph: ...
+    @property
+    def values(self) -> Float[Tensor, "writers readers"]: ...
+
+
 def score_text(score: float) -> str:
     """A score for people."""
     return "not scored" if math.isnan(score) else format(score, "+.3g")
 
 
 def draw_circuit(
-    scores: EdgeScores | None, circuit: Circuit, *, title: str = "", least: float = LEAST_SHARE
+    scores: Scored | None, circuit: Drawable, *, title: str = "", least: float = LEAST_SHARE
 ) -> Drawing:
     """A circuit as a self-contained SVG; see the module's description for how to read it.
 
@@ -143,26 +154,3 @@ def _left_out(n: int, least: float) -> str:
 
 def _paint(score: float) -> Paint:
     return PAINTS["unknown" if math.isnan(score) else "hurts" if score < 0 else "helps"]
-
-
-def largest_drawable(
-    scores: EdgeScores | NodeScores, n_edges: int = DRAWN_EDGES, by: By = "magnitude"
-) -> Circuit:
-    """The largest circuit of top edges, or top nodes, with at most `n_edges` after pruning.
-
-    Where the first connected one is already larger, and where scores say that their circuits grow
-    from the logits, edges are grown; of nodes there is then none.
-    """
-    if isinstance(scores, EdgeScores) and scores.grows:
-        return scores.greedy(min(n_edges, scores.graph.n_edges), by=by).pruned()
-    low, high = 0, min(len(scores.ranking(by)), scores.graph.n_edges)
-    while low < high:
-        middle = (low + high + 1) // 2
-        if len(scores.top(middle, by=by).pruned()) <= n_edges:
-            low = middle
-        else:
-            high = middle - 1
-    found = scores.top(low, by=by).pruned()
-    if len(found) or not isinstance(scores, EdgeScores):
-        return found
-    return scores.greedy(min(n_edges, scores.graph.n_edges), by=by).pruned()

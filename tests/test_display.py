@@ -1,0 +1,232 @@
+"""Values print as one line, show themselves in a notebook, and give tables and pictures."""
+
+from __future__ import annotations
+
+import xml.etree.ElementTree as ElementTree
+from html.parser import HTMLParser
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from matplotlib.figure import Figure
+
+import mechassay as ma
+from mechassay.circuits.faithfulness import FaithfulnessCurve
+from mechassay.display import briefly, data_frame, html_facts, html_table, line
+from mechassay.errors import BadFile, BadPairs, BadUsage, MissingExtra
+from mechassay.models.model import Model
+from mechassay.progress import SILENT
+
+NAME = "truth-ioi"
+LONGEST_LINE = 420
+
+
+@pytest.fixture(scope="module")
+def model() -> Model:
+    return ma.load_model(NAME)
+
+
+@pytest.fixture(scope="module")
+def held(model: Model, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
+    """One of everything that a user may hold."""
+    task, circuits = ma.load_task(NAME), ma.circuits
+    train, test = (task.pairs(split, model, limit=6) for split in ("train", "test"))
+    scores = ma.load_method("eap").score(model, train, progress=SILENT)
+    neurons = ma.load_method("nap-ig:steps=2,level=neuron").score(model, train, progress=SILENT)
+    circuit = ma.load_circuit("truth", model)
+    curve = circuits.faithfulness_curve(model, scores, test, progress=SILENT)
+    record = curve.record()
+    job = ma.CircuitsJob(models=(NAME,), methods=("eap",), train_limit=6, test_limit=6)
+    return {
+        "model": model,
+        "pairs": train,
+        "pair": train[0],
+        "list of pairs": [train[0]],
+        "batch": model.batch(train),
+        "examples": task.examples("train", limit=2),
+        "scores": scores,
+        "neuron scores": neurons,
+        "circuit": circuit,
+        "curve": curve,
+        "sweep": curve.sweeps["value"],
+        "controls": curve.controls,
+        "record": record,
+        "measure": record.measures[0],
+        "table": record.table("curve"),
+        "values": record.values,
+        "completeness": circuits.completeness(model, circuit, test, progress=SILENT),
+        "minimality": circuits.minimality(model, circuit, test, progress=SILENT),
+        "recovery": circuits.recovery_of(scores, circuit),
+        "overlap": circuits.overlap_of(circuit, scores.top(5)),
+        "differences": circuits.differences_of([curve, curve]),
+        "truth": ma.load_truth(NAME),
+        "drawing": circuit.draw(scores),
+        "results": ma.run(job, tmp_path_factory.mktemp("run"), progress=SILENT),
+    }
+
+
+class _Parsed(HTMLParser):
+    def __init__(self, text: str) -> None:
+        super().__init__()
+        self.open: list[str] = []
+        self.texts: list[str] = []
+        self.feed(text)
+
+    def handle_starttag(self, tag: str, attrs: Any) -> None:
+        self.open.append(tag)
+
+    def handle_endtag(self, tag: str) -> None:
+        assert self.open.pop() == tag
+
+    def handle_data(self, data: str) -> None:
+        self.texts.append(data.strip())
+
+
+def test_every_value_prints_as_one_line(held: dict[str, Any]) -> None:
+    long = {
+        name: repr(value)
+        for name, value in held.items()
+        if "\n" in repr(value) or len(repr(value)) > LONGEST_LINE or repr(value) != str(value)
+    }
+    assert not long
+
+
+def test_lines_say_what_matters(held: dict[str, Any]) -> None:
+    assert repr(held["model"]) == (
+        "Model(name='truth-ioi', family='gpt2', layers=3, heads=4, edges=262, dtype='float32',"
+        " device='cpu')"
+    )
+    assert "method='eap'" in repr(held["scores"]) and "n=6" in repr(held["pairs"])
+    assert repr(held["circuit"]).startswith("Circuit(edges=9, of=262")
+    curve = held["curve"]
+    assert f"cpr=<{curve.cpr:.1f}" in repr(curve) or "cpr=<undefined" in repr(curve)
+
+
+def test_a_line_shortens_what_is_long() -> None:
+    assert briefly(np.zeros((3, 4))) == "float64[3, 4]"
+    assert briefly(tuple(range(9))) == "<9 items>" and briefly(("a",)) == "('a',)"
+    assert len(line("Many", {f"field{n}": "x" * 100 for n in range(50)})) < 400
+
+
+@pytest.mark.parametrize(
+    "name", ["model", "pairs", "scores", "neuron scores", "circuit", "curve", "record", "results"]
+)
+def test_notebooks_get_well_formed_html(held: dict[str, Any], name: str) -> None:
+    html = held[name]._repr_html_()
+    assert not _Parsed(html.split("<svg")[0] if "<svg" not in html else _without_svg(html)).open
+    assert "<script" not in html
+
+
+def _without_svg(html: str) -> str:
+    start, end = html.index("<svg"), html.rindex("</svg>") + len("</svg>")
+    ElementTree.fromstring(html[start:end])
+    return html[:start] + html[end:]
+
+
+def test_html_shows_what_it_is_about(held: dict[str, Any]) -> None:
+    scores, strongest = held["scores"], next(iter(held["scores"].strongest(1)))
+    assert strongest in _Parsed(scores._repr_html_()).texts[:-1] or (
+        strongest.replace(">", "&gt;") in scores._repr_html_()
+    )
+    assert "logits against the original" in held["model"]._repr_html_()
+    assert held["pair"].clean in held["pairs"]._repr_html_()
+    assert "<svg" in held["circuit"]._repr_html_() and "<svg" in held["curve"]._repr_html_()
+    assert "CPR" in held["results"]._repr_html_()
+
+
+def test_text_in_html_is_escaped() -> None:
+    html = html_facts("<b>", {"<i>": "&"}, html_table(("<u>",), [("<p>",)], "<a>"))
+    assert not {"<b>", "<i>", "<u>", "<p>", "<a>"} & {html[i : i + 3] for i in range(len(html))}
+    assert _Parsed(html).texts.count("<p>") == 1
+
+
+def test_pictures_are_figures_that_show_themselves(held: dict[str, Any]) -> None:
+    for name in ("curve", "record", "results", "scores", "neuron scores"):
+        figure = held[name].plot()
+        assert isinstance(figure, Figure)
+        ElementTree.fromstring(figure._repr_svg_())  # pyright: ignore[reportAttributeAccessIssue]
+    ElementTree.fromstring(held["drawing"]._repr_svg_())
+
+
+def test_a_picture_is_drawn_on_axes_that_are_given(held: dict[str, Any]) -> None:
+    figure = Figure()
+    left, right = figure.subplots(1, 2)
+    assert held["curve"].plot(left, ranking="magnitude") is figure
+    assert "CMD" in left.get_title("left") and len(left.lines) > 2
+    assert held["scores"].plot(right) is figure and right.patches
+    f = held["curve"].faithfulness["magnitude"]
+    drawn = [np.asarray(x.get_ydata()) for x in left.lines]
+    assert any(len(y) == len(f) and np.allclose(y, f, equal_nan=True) for y in drawn)
+
+
+def test_a_record_without_a_figure_says_so(held: dict[str, Any]) -> None:
+    with pytest.raises(BadUsage, match="of the kind faithfulness has no figure"):
+        held["record"].changed(tables=[]).plot()
+
+
+def test_tables_have_one_row_for_each_thing(held: dict[str, Any]) -> None:
+    pytest.importorskip("pandas")
+    scores, curve, record = held["scores"], held["curve"], held["record"]
+    frame = scores.to_pandas()
+    assert len(frame) == 262 and frame["edge"][0] == scores.place_name(int(scores.ranking()[0]))
+    assert frame["score"].is_monotonic_decreasing
+    assert len(held["circuit"].to_pandas()) == 9
+    assert held["pairs"].to_pandas()["clean"].tolist() == [x.clean for x in held["pairs"]]
+    assert len(curve.to_pandas()) == len(record.table("curve"))
+    assert record.to_pandas()["value"][0] == pytest.approx(curve.cpr, nan_ok=True)
+    everything = held["results"].to_pandas()
+    assert set(everything["method"]) == {"eap"} and {"model", "task", "name"} <= set(everything)
+    assert len(everything) == sum(len(x.measures) for x in held["results"].records)
+
+
+def test_without_pandas_one_line_names_the_extra(
+    held: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(__import__("sys").modules, "pandas", None)
+    with pytest.raises(MissingExtra, match=r"pip install 'mechassay\[pandas\]'"):
+        data_frame({})
+    with pytest.raises(MissingExtra):
+        held["scores"].to_pandas()
+    assert len(held["scores"].columns()["edge"]) == 262
+
+
+def test_pairs_are_stored_with_their_source(held: dict[str, Any], tmp_path: Path) -> None:
+    pairs, path = held["pairs"], tmp_path / "pairs.jsonl"
+    pairs.save(path)
+    again = ma.Pairs.load(path)
+    assert again == pairs and again.content_hash == pairs.content_hash
+    assert again.source == pairs.source and again.dropped == pairs.dropped
+    lines = path.read_text("utf-8").splitlines()
+    path.write_text("\n".join(lines[:-1]) + "\n", encoding="utf-8")
+    with pytest.raises(BadFile, match="truncated or changed"):
+        ma.Pairs.load(path)
+    path.write_text('{"kind": "other"}\n', encoding="utf-8")
+    with pytest.raises(BadFile, match="holds no pairs"):
+        ma.Pairs.load(path)
+    with pytest.raises(BadFile, match="not a file of pairs"):
+        ma.Pairs.load(tmp_path / "none.jsonl")
+
+
+def test_a_record_is_stored(held: dict[str, Any], tmp_path: Path) -> None:
+    held["curve"].save(tmp_path / "record.json")
+    again = ma.read_record(tmp_path / "record.json")
+    assert again.value("cmd") == pytest.approx(held["curve"].cmd, nan_ok=True)
+    assert ma.read_record(str(tmp_path / "record.json")).n == again.n
+    with pytest.raises(BadFile, match="cannot be read"):
+        ma.read_record(tmp_path / "none.json")
+    assert again.table("curve").rows() == held["record"].table("curve").rows()
+
+
+def test_one_pair_is_a_batch_of_one(model: Model, held: dict[str, Any]) -> None:
+    assert len(model.batch(held["pair"])) == 1
+    curve: FaithfulnessCurve = held["curve"]
+    (value,) = ma.circuits.evaluate(
+        model, ma.circuits.Circuit.full(model.graph), ma.load_task(NAME).pairs("test", model)[0]
+    )
+    assert value == pytest.approx(curve.controls.full[0], abs=1e-4)
+
+
+def test_what_are_no_pairs_is_said(model: Model) -> None:
+    with pytest.raises(BadPairs, match="at least one pair"):
+        model.batch([])
