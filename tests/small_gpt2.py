@@ -6,7 +6,6 @@ import re
 from itertools import islice
 from pathlib import Path
 
-import torch
 import transformers
 from tokenizers import Tokenizer
 from tokenizers.models import WordLevel
@@ -40,6 +39,6 @@ def write_small_gpt2(folder: Path) -> Path:
     tokenizer = word_tokenizer(*ioi, GreaterThan(), GreaterThan(words=PAPER))
     config = tiny.configs()["gpt2_12x12"]
     config.vocab_size = len(tokenizer)
-    tiny._random(config, "gpt2", torch.float32, 0).save_pretrained(folder)
+    tiny.random_model(config).save_pretrained(folder)
     tokenizer.save_pretrained(folder)
     return folder

@@ -150,6 +150,10 @@ def test_the_message_about_an_illegal_edge_names_legal_ones(
         ("blocks.9.attn.hook_z[6]->blocks.10.hook_mlp_in", "a9.h6->m10"),
         ("hook_embed->blocks.0.hook_q_input.0", "input->a0.h0<q>"),
         ("embed->A0.0<V>", "input->a0.h0<v>"),
+        ("Resid Start->A0.0.V", "input->a0.h0<v>"),
+        ("A9.6->A10.0.Q", "a9.h6->a10.h0<q>"),
+        ("MLP 11->Resid End", "m11->logits"),
+        ("blocks.0.hook_resid_pre->blocks.0.hook_mlp_in", "input->m0"),
         ("blocks.11.hook_mlp_out->blocks.11.hook_resid_post", "m11->logits"),
     ],
 )

@@ -162,7 +162,7 @@ def test_provenance_where_the_package_is_not_a_checkout(
 
 
 def test_the_published_schema_is_current() -> None:
-    """To renew it: python docs/schema.py."""
+    """To renew it: python tools/schema.py."""
     # Defaults that are undefined numbers are null in the file, as in records.
     now = json.loads(json.dumps(Record.model_json_schema()), parse_constant=lambda _: None)
     assert json.loads(SCHEMA.read_text("utf-8"), parse_constant=pytest.fail) == now

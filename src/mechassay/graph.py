@@ -53,13 +53,14 @@ class EdgeIndex(NamedTuple):
 _NODE_FORMS = (
     re.compile(r"a(?P<layer>\d+)\.h(?P<head>\d+)(?:<(?P<slot>[qkv])>)?", re.IGNORECASE),
     re.compile(r"[aL]?(?P<layer>\d+)[.H](?P<head>\d+)(?:<(?P<slot>[qkv])>)?", re.IGNORECASE),
+    re.compile(r"A(?P<layer>\d+)\.(?P<head>\d+)\.(?P<slot>[QKV])"),
     re.compile(r"blocks\.(?P<layer>\d+)\.attn\.hook_(?:result|z)(?:\.|\[)(?P<head>\d+)\]?"),
     re.compile(r"blocks\.(?P<layer>\d+)\.hook_(?P<slot>[qkv])_input(?:\.|\[)(?P<head>\d+)\]?"),
     re.compile(r"(?:m|mlp)\s*(?P<layer>\d+)", re.IGNORECASE),
     re.compile(r"blocks\.(?P<layer>\d+)\.hook_mlp_(?:in|out)"),
 )
-_INPUT_FORMS = frozenset({"input", "embed", "hook_embed"})
-_LOGITS_FORM = re.compile(r"logits|blocks\.(\d+)\.hook_resid_post")
+_INPUT_FORMS = frozenset({"input", "embed", "hook_embed", "blocks.0.hook_resid_pre", "Resid Start"})
+_LOGITS_FORM = re.compile(r"logits|Resid End|blocks\.(\d+)\.hook_resid_post")
 
 
 @dataclass(frozen=True)

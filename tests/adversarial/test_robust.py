@@ -12,8 +12,7 @@ import numpy as np
 import pytest
 import torch
 
-from mechassay.adversarial.held_out import check_apart
-from mechassay.adversarial.robust import Redrawn, Robust, labels_of
+from mechassay.adversarial.robust import Redrawn, Robust, check_apart, labels_of
 from mechassay.circuits import (
     EAP,
     EAPIGInputs,

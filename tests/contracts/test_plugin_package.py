@@ -1,51 +1,32 @@
-"""Another package adds a method, a metric and a kind of run, each one file without a template: it
-is installed, and used through the command line, in worker processes, and on the page.
+"""Other packages add a method, a metric and a kind of run, each one file without a template: they
+are installed, and used through the command line, in worker processes, and on the page.
 """
 
 from __future__ import annotations
 
-import os
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
 from mechassay.circuits.node_scores import load_scores
 from mechassay.records import Record, read_record
+from plugins import ROOT, install, mechassay
 from runfolder import held
 
-PACKAGE = Path(__file__).parent.parent / "plugin_package"
+METHOD = ROOT / "examples" / "method"
 MOST_LINES = 60
 
 
 @pytest.fixture(scope="module")
 def installed(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("installed")
-    copied = tmp_path_factory.mktemp("sources") / "package"
-    subprocess.run(["cp", "-r", str(PACKAGE), str(copied)], check=True)
-    words = ["install", "--quiet", "--no-deps", "--no-build-isolation", "--no-index"]
-    pip = [sys.executable, "-m", "pip", *words, "--target", str(folder), str(copied)]
-    subprocess.run(pip, check=True, capture_output=True, text=True)
+    for package in (METHOD, ROOT / "tests" / "plugin_package"):
+        install(package, folder)
     return folder
 
 
-def mechassay(installed: Path, *words: str) -> str:
-    """What a command prints, with the package installed."""
-    path = os.pathsep.join([str(installed), os.environ.get("PYTHONPATH", "")])
-    done = subprocess.run(
-        [sys.executable, "-m", "mechassay", *words],
-        env={**os.environ, "PYTHONPATH": path, "COLUMNS": "200", "OMP_NUM_THREADS": "1"},
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr
-    return done.stdout
-
-
 def test_a_method_and_a_metric_of_one_file_each(installed: Path, tmp_path: Path) -> None:
-    lines = (PACKAGE / "src" / "plugged" / "eap_corrupted.py").read_text().count("\n")
+    lines = (METHOD / "src" / "my_method" / "eap_corrupted.py").read_text().count("\n")
     assert lines <= MOST_LINES
     words = ["circuits", "run", "-m", "truth-previous-token", "-M", "eap-corrupted", "-M", "eap"]
     limits = ["--train-limit", "6", "--limit", "6", "--metric", "density:size=0.2"]

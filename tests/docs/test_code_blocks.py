@@ -6,6 +6,8 @@ says more about it:
     <!-- setup: tiny -->   `model` is a tiny random model that can do the IOI task's text
     <!-- real -->          runs only where smollm2-135m is fetched; they share a namespace
 
+A block that includes a file of examples/ is not run here: tests/docs/test_examples.py tests it.
+
 Of bash blocks, every `mechassay` command is looked up: its subcommands and options must exist.
 """
 
@@ -26,9 +28,11 @@ from mechassay.models.sources import is_fetched
 from mechassay.testing import tiny
 
 ROOT = Path(__file__).parents[2]
-PAGES = [
-    page for page in [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))] if page.is_file()
+# Pages made from code have no blocks of their own; see tests/docs/test_site.py.
+PAGES = [ROOT / "README.md"] + [
+    page for page in sorted((ROOT / "docs").rglob("*.md")) if "generated" not in page.parts
 ]
+INCLUDED = "--8<--"
 MARKS = {"real", "setup: tiny"}
 REAL_MODEL = "smollm2-135m"
 
@@ -76,7 +80,9 @@ def python_blocks(page: Path, *, real: bool) -> list[Block]:
     return [
         block
         for block in blocks(page.read_text("utf-8"))
-        if block.language == "python" and ("real" in block.marks) == real
+        if block.language == "python"
+        and ("real" in block.marks) == real
+        and not block.code.startswith(INCLUDED)
     ]
 
 

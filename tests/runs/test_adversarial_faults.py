@@ -16,7 +16,7 @@ import torch
 
 from adversarial_runs import records_of, study
 from mechassay.adversarial import batching
-from mechassay.adversarial.divergence_file import DivergenceFile
+from mechassay.adversarial.divergence import DivergenceFile
 from mechassay.errors import BadFile, MissingExtra
 from mechassay.models.model import Model
 from mechassay.records import Check, Record

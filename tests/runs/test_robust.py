@@ -11,8 +11,8 @@ import pytest
 import torch
 
 from mechassay.adversarial.evaluation import evaluate_pairs
-from mechassay.adversarial.held_out import strata_grid
 from mechassay.adversarial.pools import Pool
+from mechassay.adversarial.robust import strata_grid
 from mechassay.circuits import (
     EAPIGInputs,
     EdgeScores,

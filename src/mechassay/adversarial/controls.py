@@ -172,8 +172,7 @@ def run_controls(
         part: the pairs of a restricted grid.
         store: as `evaluate_pairs`.
 
-    Raises:
-        As `evaluate_pairs`.
+    Errors are those of `evaluate_pairs`.
     """
     places = first_part(part, main.shape, side)
     rows, columns = places[0].tolist(), places[-1].tolist()

@@ -124,9 +124,11 @@ def faithfulness_curve(
         seed: of the bootstrap.
 
     Raises:
-        UnknownName: no such profile. GraphMismatch: scores of another graph. BadUsage: `fractions`
-        are no rising sizes that end in 1; controls of other examples, objective or sizes. Also as
-        `evaluate`.
+        UnknownName: no such profile.
+        GraphMismatch: scores of another graph.
+        BadUsage: `fractions` are no rising sizes that end in 1; controls of other examples,
+            objective or sizes.
+        NonFinite, OutOfMemory: as `evaluate`.
     """
     one_of("profile", profile, PROFILES)
     sizes = check_fractions(fractions)

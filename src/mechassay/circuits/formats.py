@@ -147,8 +147,7 @@ def convert_graph_file(
 ) -> GraphFile:
     """Read `source`, write everything in it to `target` in the form of its ending, and return it.
 
-    Raises:
-        See `read_graph_file` and `GraphFile.write`.
+    Errors are those of `read_graph_file` and of `GraphFile.write`.
     """
     _ending(Path(target))
     file = read_graph_file(source, graph)

@@ -229,7 +229,8 @@ def load_model(
             (TransformerLens, and with it MIB's code, does so for GPT-2).
 
     Raises:
-        UnknownName, ModelNotFetched, BadFile, MissingExtra, UnsupportedModel, SelfCheckFailed;
+        UnknownName, ModelNotFetched, BadFile, MissingExtra: see `models.sources`.
+        UnsupportedModel, SelfCheckFailed: its family is not read, or not rightly.
         BadUsage: no such dtype or device.
     """
     if not isinstance(source, str):

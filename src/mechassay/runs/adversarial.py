@@ -17,7 +17,7 @@ from typing import Any, ClassVar
 
 from rich.console import Console
 
-from mechassay.adversarial.divergence_file import arrow
+from mechassay.adversarial.divergence import arrow
 from mechassay.adversarial.pools import check_finite
 from mechassay.records import Record
 from mechassay.report.kinds.adversarial import tables

@@ -44,9 +44,9 @@ class AdversarialPlan:
         n_clean, n_corrupted: prompts of each pool; only a grid's may differ.
         same: fields that both prompts of a grid's pair agree in; where: "FIELD=VALUE" of all
             prompts (`adversarial.fields`).
-        enumerate_all: take every matched pair of the split instead of a sample. objective, pairing:
-        what methods look for circuits by, and on which pairs (`circuits.pairing`);
-            the task's own objective if None.
+        enumerate_all: take every matched pair of the split instead of a sample.
+        objective, pairing: what methods look for circuits by, and on which pairs
+            (`circuits.pairing`); the task's own objective if None.
         percentiles: of the table.
         above: thresholds in nats whose exceedance is asked for.
         worst: how many of the worst pairs to show.

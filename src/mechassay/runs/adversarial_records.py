@@ -11,8 +11,7 @@ import numpy as np
 from jaxtyping import Float, Int
 
 from mechassay.adversarial.controls import ControlCheck, first_part
-from mechassay.adversarial.divergence import Tolerance
-from mechassay.adversarial.divergence_file import DivergenceFile
+from mechassay.adversarial.divergence import DivergenceFile, Tolerance
 from mechassay.adversarial.fields import fields_of
 from mechassay.adversarial.pools import TEMPLATE, Pool, worst_apart
 from mechassay.adversarial.statistics import chosen_maps, heat_map, histogram

@@ -24,8 +24,7 @@ from mechassay.adversarial.controls import (
     controls_of,
     run_controls,
 )
-from mechassay.adversarial.divergence import Tolerance
-from mechassay.adversarial.divergence_file import DivergenceFile
+from mechassay.adversarial.divergence import DivergenceFile, Tolerance
 from mechassay.adversarial.evaluation import evaluate_pairs
 from mechassay.adversarial.fields import agreeing, named_field, parse_where
 from mechassay.adversarial.pools import Pool, draw_pools, enumerate_pools

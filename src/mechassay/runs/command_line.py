@@ -13,6 +13,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal, get_type_hints
 
+from mechassay.errors import BadUsage
+
 PROGRAM = "mechassay"
 Role = Literal["planned", "free", "secret"]
 
@@ -51,6 +53,21 @@ def options_of(job: Any) -> dict[str, Option]:
         each.name: next((x for x in about[each.name] if isinstance(x, Option)), Option())
         for each in dataclasses.fields(kind)
     }
+
+
+def check_ranges(job: Any) -> None:
+    """Refuse a number that is less or more than its option allows.
+
+    Raises:
+        BadUsage: a field has one.
+    """
+    for name, about in options_of(job).items():
+        value, least, most = getattr(job, name), about.least, about.most
+        if isinstance(value, int | float) and not (
+            (least is None or value >= least) and (most is None or value <= most)
+        ):
+            allowed = f"{least} or more" if most is None else f"between {least} and {most}"
+            raise BadUsage(f"{name} must be {allowed}; got {value}.")
 
 
 def command_line(job: Any, output: Path | None = None) -> str:

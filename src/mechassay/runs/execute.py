@@ -27,8 +27,9 @@ from mechassay.errors import BadUsage, MechassayError
 from mechassay.models.model import Model, check_device
 from mechassay.progress import BAR, SILENT, Progress
 from mechassay.records import Failure, failure_of
+from mechassay.runs.command_line import check_ranges
 from mechassay.runs.folder import RunFolder
-from mechassay.runs.job import Bench, Cell, Results, check_ranges, free_fields, plan_of
+from mechassay.runs.job import Bench, Cell, Results, free_fields, plan_of
 from mechassay.tasks.task import Task
 
 Batches = Sequence[Sequence[Cell]]

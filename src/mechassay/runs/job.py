@@ -43,21 +43,6 @@ LONGEST = 80
 """Characters of a name of a file, from its end; the hash of all stands behind them."""
 
 
-def check_ranges(job: Any) -> None:
-    """Refuse a number that is less or more than its option allows.
-
-    Raises:
-        BadUsage: a field has one.
-    """
-    for name, about in options_of(job).items():
-        value, least, most = getattr(job, name), about.least, about.most
-        if isinstance(value, int | float) and not (
-            (least is None or value >= least) and (most is None or value <= most)
-        ):
-            allowed = f"{least} or more" if most is None else f"between {least} and {most}"
-            raise BadUsage(f"{name} must be {allowed}; got {value}.")
-
-
 @dataclass(frozen=True)
 class Cell:
     """One piece of work.

@@ -31,13 +31,17 @@ from typing import Annotated, Any, ClassVar
 import numpy as np
 from jaxtyping import Float
 
-from mechassay.adversarial.held_out import (
+from mechassay.adversarial.robust import (
+    CutKind,
+    Known,
+    Redrawn,
+    Robust,
     Stratified,
     check_apart,
+    check_divergence,
     draw_stratified,
     strata_grid,
 )
-from mechassay.adversarial.robust import CutKind, Known, Redrawn, Robust, check_divergence
 from mechassay.circuits.faithfulness import evaluate
 from mechassay.circuits.methods import METHODS
 from mechassay.circuits.node_scores import Scores

@@ -100,10 +100,13 @@ def build(
     name: str, dtype: torch.dtype = torch.float32, seed: int = 0
 ) -> transformers.PreTrainedModel:
     """The Hugging Face model `name` with random weights, frozen, with its own file's attention."""
-    return _random(configs()[name], name, dtype, seed)
+    return random_model(configs()[name], dtype, seed)
 
 
-def _random(config: Any, name: str, dtype: torch.dtype, seed: int) -> transformers.PreTrainedModel:
+def random_model(
+    config: Any, dtype: torch.dtype = torch.float32, seed: int = 0
+) -> transformers.PreTrainedModel:
+    """A Hugging Face model of any configuration, all of whose parameters are random, and frozen."""
     with warnings.catch_warnings(), torch.random.fork_rng(devices=[]):
         warnings.simplefilter("ignore")
         maker = transformers.AutoModelForCausalLM
@@ -112,14 +115,14 @@ def _random(config: Any, name: str, dtype: torch.dtype, seed: int) -> transforme
     with torch.no_grad():
         for path, parameter in model.named_parameters():
             noise = torch.randn(parameter.shape, generator=generator, dtype=torch.float64) * 0.3
-            parameter.copy_(noise + _centre(name, path, parameter))
+            parameter.copy_(noise + _centre(config.model_type, path, parameter))
     return model.requires_grad_(False)
 
 
-def _centre(name: str, path: str, parameter: torch.Tensor) -> float:
+def _centre(kind: str, path: str, parameter: torch.Tensor) -> float:
     """Scales of norms are around 1; Gemma stores them less 1."""
     is_scale = parameter.ndim == 1 and path.endswith("weight") and ("norm" in path or "ln_" in path)
-    return 1.0 if is_scale and not name.startswith("gemma") else 0.0
+    return 1.0 if is_scale and not kind.startswith("gemma") else 0.0
 
 
 def quiet_model(kind: type, config: Any) -> Any:
@@ -240,6 +243,6 @@ def with_words(
         bos_token_id=0,
         eos_token_id=0,
     )
-    return _random(config, "llama", torch.float32, seed), transformers.PreTrainedTokenizerFast(
+    return random_model(config, seed=seed), transformers.PreTrainedTokenizerFast(
         tokenizer_object=tokenizer, unk_token="[UNK]"
     )

@@ -285,9 +285,9 @@ def test_gradients_of_uniform_masks_are_clipped_in_each_group_alone(
             "penalty",
             lambda step, m=masks, price=price, own=penalty: own(step) + price * m.thetas[1].sum(),
         )
-        optimiser = torch.optim.SGD(
-            masks.thetas, lr=1e-6
-        )  # so small that later steps see the same masks
+        groups = [{"params": [theta]} for theta in masks.thetas]
+        # The rate is so small that later steps see the same masks.
+        optimiser = torch.optim.SGD(groups, lr=1e-6)
         mask_training.train(
             tiny.model,
             tiny.batch,

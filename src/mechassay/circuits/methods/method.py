@@ -44,7 +44,8 @@ class Method(Protocol):
             checkpoint: a file that keeps what is done, so that a killed job can go on.
 
         Raises:
-            BadPairs, NonFinite, OutOfMemory; BadUsage for an objective the method cannot use.
+            BadPairs, NonFinite, OutOfMemory: see `circuits.evaluate`.
+            BadUsage: an objective that the method cannot use.
         """
         ...
 

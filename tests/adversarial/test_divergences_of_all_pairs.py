@@ -8,7 +8,7 @@ import numpy as np
 import pyarrow.parquet
 import pytest
 
-from mechassay.adversarial.divergence_file import DivergenceFile
+from mechassay.adversarial.divergence import DivergenceFile
 from mechassay.errors import BadFile
 from mechassay.stats.partial_grid import PartialGrid
 

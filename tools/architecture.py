@@ -1,4 +1,4 @@
-"""Draws docs/images/architecture.svg from the imports of the code: python docs/architecture.py."""
+"""Draws docs/images/architecture.svg from the imports of the code: python tools/architecture.py."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ from pathlib import Path
 
 from matplotlib.figure import Figure
 
-HERE = Path(__file__).parent
-PACKAGE = HERE.parent / "src" / "mechassay"
+ROOT = Path(__file__).parents[1]
+PACKAGE = ROOT / "src" / "mechassay"
 INK, LINE, FILL = "#1f2328", "#b9c2cc", "#eef3f8"
 
 
@@ -95,7 +95,7 @@ def draw() -> Path:
     for name, (x, y) in place.items():
         box = {"boxstyle": "round,pad=0.45", "facecolor": FILL, "edgecolor": INK, "linewidth": 0.8}
         axes.text(x, y, name, ha="center", va="center", fontsize=11, color=INK, bbox=box)
-    target = HERE / "images" / "architecture.svg"
+    target = ROOT / "docs" / "images" / "architecture.svg"
     figure.savefig(target, format="svg", metadata={"Date": None})
     return target
 

@@ -1,5 +1,5 @@
 """Put the tables of a run under the marker of a page:
-python docs/tables.py runs/accuracy/accuracy.md docs/tasks/accuracy.md.
+python tools/tables.py runs/accuracy/accuracy.md docs/tasks/accuracy.md.
 
 What stands above the marker is written by hand and stays.
 """
@@ -7,7 +7,7 @@ What stands above the marker is written by hand and stays.
 import sys
 from pathlib import Path
 
-MARKER = "<!-- Everything below is written by docs/tables.py. -->\n"
+MARKER = "<!-- Everything below is written by tools/tables.py. -->\n"
 
 if __name__ == "__main__":
     tables, page = map(Path, sys.argv[1:])

@@ -1,0 +1,57 @@
+"""The packages of examples/, which the pages "Your own ..." show: their tests pass, and their names
+are found.
+"""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+from plugins import ROOT, install, python
+
+PAGES = ROOT / "docs" / "your-own"
+EXAMPLES = sorted(path.parent for path in ROOT.glob("examples/*/pyproject.toml"))
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("installed")
+    for package in EXAMPLES:
+        install(package, folder)
+    return folder
+
+
+def test_every_example_has_its_page() -> None:
+    assert [path.name for path in EXAMPLES] == sorted(path.stem for path in PAGES.glob("*.md"))
+
+
+@pytest.mark.parametrize("package", EXAMPLES, ids=lambda path: path.name)
+def test_a_page_shows_its_package_whole(package: Path) -> None:
+    page = (PAGES / f"{package.name}.md").read_text("utf-8")
+    shown = re.findall(r'^--8<-- "(.+)"$', page, re.M)
+    files = [
+        path.relative_to(ROOT).as_posix()
+        for pattern in ("pyproject.toml", "src/**/*.py", "tests/*.py")
+        for path in package.glob(pattern)
+        if path.read_text("utf-8")
+    ]
+    assert sorted(shown) == sorted(files)
+
+
+def test_the_tests_of_the_examples_pass(folder: Path) -> None:
+    tests = [str(package / "tests") for package in EXAMPLES]
+    assert " passed" in python(folder, "-m", "pytest", "-q", "-p", "no:cacheprovider", *tests)
+
+
+def test_what_examples_add_has_its_name(folder: Path) -> None:
+    listed = """
+from mechassay.circuits.methods import METHODS
+from mechassay.models.families import FAMILIES
+from mechassay.tasks import TASKS, load_task
+print(METHODS.names(), FAMILIES.names(), TASKS.names(), load_task("agreement:attractor=other"))
+"""
+    said = python(folder, "-c", listed)
+    assert all(name in said for name in ("'eap-corrupted'", "'phi'", "'agreement'"))
+    assert "Agreement(attractor='other')" in said

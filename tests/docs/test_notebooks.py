@@ -1,0 +1,58 @@
+"""Every notebook runs from its first cell to its last, is stored without outputs, and is short."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from made_pages import ROOT, pages
+from mechassay.truth.models import load_truth
+
+NOTEBOOKS = sorted((ROOT / "docs" / "notebooks").glob("*.ipynb"))
+MOST_LINES = 15
+
+
+def cells(path: Path) -> list[dict[str, Any]]:
+    return [
+        cell for cell in json.loads(path.read_text("utf-8"))["cells"] if cell["cell_type"] == "code"
+    ]
+
+
+@pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
+def test_a_notebook_is_stored_without_outputs(path: Path) -> None:
+    assert not any(cell["outputs"] or cell["execution_count"] for cell in cells(path))
+
+
+@pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
+def test_a_notebook_has_few_lines_of_code(path: Path) -> None:
+    lines = [line.strip() for cell in cells(path) for line in cell["source"].splitlines()]
+    assert sum(bool(line) and not line.startswith("#") for line in lines) <= MOST_LINES
+
+
+@pytest.fixture(scope="module", params=NOTEBOOKS, ids=lambda path: path.stem)
+def page(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A notebook's page, made by running it."""
+    target = tmp_path_factory.mktemp("pages") / f"{request.param.stem}.md"
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("PYTHONPATH", str(ROOT / "src"))
+        patch.setenv("OMP_NUM_THREADS", "1")
+        target.write_text(pages.notebook_page(request.param, target), "utf-8")
+    return target
+
+
+def test_a_notebook_runs_and_draws(page: Path) -> None:
+    figures, text = list(page.parent.glob("*.png")), page.read_text("utf-8")
+    assert figures and all(f"]({figure.name})" in text for figure in figures)
+    assert "<progress" not in text
+
+
+def test_the_first_circuit_is_the_one_that_was_built_in(page: Path) -> None:
+    if page.stem != "first-circuit":
+        return
+    known = load_truth("truth-ioi").verified["counterfactual"].circuit.names()
+    shown = re.findall(r"'(\S+->\S+)'", page.read_text("utf-8"))
+    assert len(shown) == 5 and set(shown) <= set(known)
