@@ -158,6 +158,10 @@ def shown(output: Any, figure: Path) -> str:
     if "image/png" in data:
         figure.write_bytes(base64.b64decode(data["image/png"]))
         return f"![What the cell above draws]({figure.name})"
+    if "image/svg+xml" in data:
+        drawn = figure.with_suffix(".svg")
+        drawn.write_text(data["image/svg+xml"], "utf-8")
+        return f"![What the cell above draws]({drawn.name})"
     if "text/html" in data:
         return "" if "<progress" in data["text/html"] else data["text/html"]
     return f"```text\n{data['text/plain']}\n```" if "text/plain" in data else ""

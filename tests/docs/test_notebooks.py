@@ -45,7 +45,7 @@ def page(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactor
 
 
 def test_a_notebook_runs_and_draws(page: Path) -> None:
-    figures, text = list(page.parent.glob("*.png")), page.read_text("utf-8")
+    figures, text = list(page.parent.glob("*.svg")), page.read_text("utf-8")
     assert figures and all(f"]({figure.name})" in text for figure in figures)
     assert "<progress" not in text
 
