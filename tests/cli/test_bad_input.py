@@ -333,7 +333,7 @@ def test_scores_round_trip(tmp_path: Path) -> None:
 
 
 def test_a_device_that_is_not_there(folder: Path, tmp_path: Path, run: Run) -> None:
-    assert "device must be cpu" in run("models", "check", folder, "--device", "xpuu").line
+    assert "device must be auto, cpu" in run("models", "check", folder, "--device", "xpuu").line
 
 
 def test_a_ground_truth_has_its_name_suggested(tmp_path: Path, run: Run) -> None:

@@ -9,8 +9,8 @@ import pytest
 
 from mechassay.circuits.methods import METHODS
 from mechassay.cli.main import main
+from mechassay.models.sources import truth_names
 from mechassay.tasks import TASKS
-from mechassay.truth.models import truth_names
 
 Run = Callable[..., str]
 

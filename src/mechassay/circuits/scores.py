@@ -34,7 +34,7 @@ from torch import Tensor
 
 from mechassay.display import OneLine, data_frame, html_facts, html_table, signed
 from mechassay.drawing.canvas import Drawing
-from mechassay.drawing.circuit import draw_circuit
+from mechassay.drawing.circuit import LEAST_SHARE, draw_circuit
 from mechassay.errors import BadFile, BadUsage, GraphMismatch, NonFinite, one_of
 from mechassay.files import read_tensors, write_tensors
 from mechassay.graph import Graph
@@ -182,17 +182,20 @@ class Circuit(OneLine):
         drawn = self.draw().svg if 0 < len(self) <= SHOWN_EDGES else ""
         return html_facts("Circuit", facts, drawn)
 
-    def draw(self, scores: EdgeScores | None = None, *, title: str = "") -> Drawing:
+    def draw(
+        self, scores: EdgeScores | None = None, *, title: str = "", least: float = LEAST_SHARE
+    ) -> Drawing:
         """The circuit as a layered graph, an SVG that shows itself in a notebook.
 
         Args:
             scores: of its edges: their sign is the colour of a line, their size its width.
+            least: edges whose |score| is a smaller share of the largest are left out; 0 draws all.
 
         Raises:
             GraphMismatch: scores of another graph.
             BadUsage: more edges than anybody could see apart (1,000).
         """
-        return draw_circuit(scores, self, title=title)
+        return draw_circuit(scores, self, title=title, least=least)
 
     def __len__(self) -> int:
         """Edges, whatever share of their writer they carry."""

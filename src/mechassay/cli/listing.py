@@ -12,7 +12,7 @@ JsonOption = Annotated[bool, typer.Option("--json", help="Write the list as JSON
 
 
 def show(rows: Sequence[Mapping[str, Any]], as_json: bool) -> None:
-    """Print rows that have the same names as a table, or all of them as JSON."""
+    """Print rows that have the same names as JSON, as a table, or as blocks if that is too wide."""
     if as_json:
         typer.echo(encoder.dumps(rows, indent=1, ensure_ascii=False, default=str))
         return
@@ -20,12 +20,21 @@ def show(rows: Sequence[Mapping[str, Any]], as_json: bool) -> None:
     from rich.console import Console
     from rich.table import Table
 
-    table = Table(box=box.SIMPLE_HEAD)
-    for place, name in enumerate(rows[0] if rows else ()):
-        table.add_column(name, no_wrap=not place)
-    for row in rows:
-        table.add_row(*map(_text, row.values()))
-    Console(markup=False, highlight=False).print(table)
+    names = list(rows[0]) if rows else []
+    texts = [[_text(row[name]) for name in names] for row in rows]
+    console = Console(markup=False, highlight=False)
+    width = sum(max(map(len, column)) + 3 for column in zip(names, *texts, strict=True))
+    if width > console.width:
+        for first, *others in texts:
+            console.print(first, style="bold", soft_wrap=True)
+            for name, text in zip(names[1:], others, strict=True):
+                if text:
+                    console.print(f"  {name}: {text}", soft_wrap=True)
+        return
+    table = Table(*names, box=box.SIMPLE_HEAD)
+    for row in texts:
+        table.add_row(*row)
+    console.print(table)
 
 
 def _text(value: Any) -> str:
