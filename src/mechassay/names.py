@@ -64,7 +64,7 @@ def load_circuit(
 
     Raises:
         UnknownName, BadFile, GraphMismatch; BadUsage: a circuit that needs a model which is not
-        given, or that a method would have to find.
+            given, or that a method would have to find.
     """
     spec = CircuitSpec.parse(fspath(name))
     if spec.kind == "method":

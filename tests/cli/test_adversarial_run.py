@@ -125,9 +125,9 @@ def test_a_mistake_does_not_claim_the_folder(
     run: Run, tmp_path: Path, mistake: tuple[str, ...]
 ) -> None:
     out = tmp_path / "out"
-    assert run(*TRUTH, *mistake, "-o", out).code == 2 and (out / "plan.json").is_file()
-    done = run(*TRUTH, *SMALL, "-c", "empty", "-o", out, "--permutations", "5", "--device", "no")
-    assert done.code == 2 and "device must be" in done.line
+    assert run(*TRUTH, *mistake, "-o", out).code == 2
+    done = run(*TRUTH, *SMALL, "-c", "empty", "-o", out, "--permutations", "5", "--only-plan")
+    assert done.code == 0, done.err
     assert json.loads((out / "plan.json").read_text("utf-8"))["circuits"] == ["empty"]
 
 
