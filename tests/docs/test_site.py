@@ -143,7 +143,7 @@ def test_the_site_builds_without_warnings_and_loads_nothing_from_elsewhere(tmp_p
         assert done.returncode == 0, done.stdout + done.stderr
     assert "griffe" not in done.stdout + done.stderr
     site = tmp_path / "site"
-    assert list(site.rglob("first-circuit-*.png"))
+    assert list(site.rglob("first-circuit-*.svg"))
     for page in site.rglob("*.html"):
         text = page.read_text("utf-8")
         assert re.findall(r"<(?:script|img|iframe|source)\b[^>]*\bsrc=[\"']?https?:", text) == []
