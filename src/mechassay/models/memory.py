@@ -43,6 +43,17 @@ def patching_bytes(decoder: Decoder) -> int:
     return vectors * decoder.d_model * decoder.embedding.element_size()
 
 
+def suffix_bytes(decoder: Decoder, n_columns: int, *, gradients: bool) -> tuple[int, int]:
+    """Of a stack of interventions (`models.suffix_forward`): of a token, and of a row besides,
+    whose keys and values are those of all columns.
+    """
+    attention, mlp = decoder.layers[0].attention, decoder.layers[0].mlp
+    hidden = 0 if mlp is None else mlp.up.shape[0] * (2 if mlp.gate is None else 3)
+    keys = 4 * n_columns * attention.n_heads * attention.q.weight.shape[1]
+    layers = (len(decoder.layers) if gradients else 1) * decoder.embedding.element_size()
+    return layers * (14 * decoder.d_model + hidden), layers * keys
+
+
 def masked_bytes(decoder: Decoder) -> int:
     """Of a differentiated run with a mask on every edge (`models.masked_forward`)."""
     graph = decoder.graph
@@ -91,8 +102,16 @@ def token_budget(per_token: int, longest: int, device: torch.device) -> int:
         OutOfMemory: one example of `longest` tokens does not fit.
     """
     free = check_fits(per_token, longest, device)
-    budget = CPU_BUDGET if device.type == "cpu" else int((free or 0) * GPU_SHARE)
-    return max(longest, budget // max(per_token, 1))
+    return max(longest, _budget(free, device) // max(per_token, 1))
+
+
+def byte_budget(per_token: int, longest: int, device: torch.device) -> int:
+    """Bytes to work on at once; see `token_budget`, whose errors it raises."""
+    return _budget(check_fits(per_token, longest, device), device)
+
+
+def _budget(free: int | None, device: torch.device) -> int:
+    return CPU_BUDGET if device.type == "cpu" else int((free or 0) * GPU_SHARE)
 
 
 def check_fits(per_token: int, longest: int, device: torch.device) -> int | None:

@@ -1,0 +1,218 @@
+"""A site: where in a forward pass an intervention reads and writes.
+
+    resid.12@last        the residual stream after block 12 (resid.-1: after the embedding)
+    heads.7.3,7.9@all    what heads 3 and 9 of layer 7 mix, before W_O; heads.7: all of layer 7
+    mlp.5@subject        what the MLP of layer 5 writes, after its post-norm if any
+
+A position is the name of a column of the batch (a part of the prompts, or "last"), the number of a
+token of the prompt (from 0; negative from its end), or "all". Other projects' spellings are read
+too: TransformerLens's hooks (`blocks.12.hook_resid_post`), nnterp's (`layers_output[12]`), MIB's
+units (`ResidualStream(Layer-12,Token-last_token)`).
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import Literal, get_args
+
+from mechassay.errors import BadUsage, one_of
+from mechassay.models.decoder import Decoder
+from mechassay.models.model import Model
+from mechassay.models.suffix_forward import Entry, depth_of
+
+Part = Literal["resid", "heads", "mlp"]
+PARTS: tuple[Part, ...] = get_args(Part)
+Position = str | int
+ALL = "all"
+LAST = "last"
+
+_OWN = re.compile(r"(?P<part>[a-z]+)\.(?P<where>-?\d+(?:\.\d+(?:,\s*-?\d+\.\d+)*)?)$")
+_TRANSFORMER_LENS = re.compile(
+    r"blocks\.(?P<layer>\d+)\.(?P<hook>hook_resid_post|hook_resid_pre|hook_mlp_out|attn\.hook_z)$"
+)
+_NNTERP = re.compile(r"(?P<name>layers|mlps)_output\[(?P<layer>\d+)\]$")
+_MIB = re.compile(
+    r"(?P<unit>ResidualStream|AttentionHead|MLP)\(Layer[-:](?P<layer>\d+)"
+    r"(?:,Head[-:](?P<head>\d+))?,Token[-:](?P<token>[\w.-]+)\)$"
+)
+_MIB_TOKENS = {"last_token": LAST}
+_MIB_PARTS: dict[str, Part] = {"ResidualStream": "resid", "AttentionHead": "heads", "MLP": "mlp"}
+
+
+@dataclass(frozen=True)
+class Site:
+    """One place in a forward pass.
+
+    Attributes:
+        layer: the block; -1 in "resid" is the embedding.
+        position: a column's name, a token's number, or "all".
+        part: the residual stream after the block, mixes of its heads, or its MLP's output.
+        heads: which heads; none means all of the layer. Only of part "heads".
+    """
+
+    layer: int
+    position: Position = LAST
+    part: Part = "resid"
+    heads: tuple[int, ...] = ()
+
+    def __post_init__(self) -> None:
+        one_of("part of a site", self.part, PARTS)
+        if self.heads and self.part != "heads":
+            raise BadUsage(f"Only sites of part 'heads' have heads; got part {self.part!r}.")
+        if len(set(self.heads)) < len(self.heads):
+            raise BadUsage(f"A site names each head once; got {self.heads}.")
+
+    def __str__(self) -> str:
+        where = ",".join(f"{self.layer}.{head}" for head in self.heads) or str(self.layer)
+        return f"{self.part}.{where}@{self.position}"
+
+    @property
+    def place(self) -> tuple[Entry, int]:
+        """The place of the forward pass, and its layer, that the site reads and writes."""
+        if self.part == "resid":
+            return "stream", self.layer + 1
+        return ("z" if self.part == "heads" else "mlp"), self.layer
+
+    @property
+    def depth(self) -> int:
+        """Where the site comes in the order of the forward pass."""
+        return depth_of(*self.place)
+
+    def at(self, position: Position) -> Site:
+        """The same site at another position."""
+        return replace(self, position=position)
+
+    def width(self, decoder: Decoder) -> int:
+        """Numbers that a token has at the site: d_model, or heads x d_head."""
+        if self.part != "heads":
+            return decoder.d_model
+        attention = decoder.layers[self.layer].attention
+        return (len(self.heads) or attention.n_heads) * attention.out.shape[1]
+
+    def check(self, model: Model) -> Site:
+        """The site, if the model has it.
+
+        Raises:
+            BadUsage: it has no such layer, head or MLP.
+        """
+        layers, graph = len(model.decoder.layers), model.graph
+        least = -1 if self.part == "resid" else 0
+        if not least <= self.layer < layers:
+            raise BadUsage(
+                f"Site {self}: {model.name} has layers {least} to {layers - 1}; got {self.layer}."
+            )
+        wrong = [head for head in self.heads if not 0 <= head < graph.n_heads]
+        if wrong:
+            raise BadUsage(
+                f"Site {self}: {model.name} has heads 0 to {graph.n_heads - 1}; got {wrong[0]}."
+            )
+        if self.part == "mlp" and not graph.mlp:
+            raise BadUsage(f"Site {self}: {model.name} has no MLPs.")
+        return self
+
+    def mib(self) -> str:
+        """MIB's name of the site.
+
+        Raises:
+            BadUsage: MIB has none.
+        """
+        token = {LAST: "last_token"}.get(str(self.position), self.position)
+        if self.part == "resid":
+            return f"ResidualStream(Layer-{self.layer},Token-{token})"
+        if self.part == "heads" and len(self.heads) == 1:
+            return f"AttentionHead(Layer-{self.layer},Head-{self.heads[0]},Token-{token})"
+        raise BadUsage(f"MIB names residual streams and single heads; got {self}.")
+
+    def transformer_lens(self) -> str:
+        """TransformerLens's name of the hook whose activation the site is part of."""
+        if self.part == "resid":
+            pre = self.layer < 0
+            return f"blocks.{max(self.layer, 0)}.hook_resid_{'pre' if pre else 'post'}"
+        hook = "attn.hook_z" if self.part == "heads" else "hook_mlp_out"
+        return f"blocks.{self.layer}.{hook}"
+
+
+SiteLike = Site | str
+"""A site, or its spelling."""
+
+
+def load_site(site: SiteLike) -> Site:
+    """A site from its spelling; a site passes through.
+
+    Raises:
+        BadUsage: it cannot be read.
+    """
+    if isinstance(site, Site):
+        return site
+    if not isinstance(site, str):  # pyright: ignore[reportUnnecessaryIsInstance]
+        raise BadUsage(f"A site is a Site or text such as resid.12@last; got {site!r}.")
+    if (unit := _MIB.match(site.replace(" ", ""))) is not None:
+        heads = () if unit["head"] is None else (int(unit["head"]),)
+        part = _MIB_PARTS[unit["unit"]]
+        token = _MIB_TOKENS.get(unit["token"], unit["token"])
+        return Site(int(unit["layer"]), _position(token), part, heads)
+    where, _, position = site.partition("@")
+    at = _position(position or LAST)
+    if (hook := _TRANSFORMER_LENS.match(where)) is not None:
+        layer, name = int(hook["layer"]), hook["hook"]
+        if name.startswith("hook_resid"):
+            return Site(layer - name.endswith("pre"), at)
+        return Site(layer, at, "heads" if name.endswith("z") else "mlp")
+    if (output := _NNTERP.match(where)) is not None:
+        return Site(int(output["layer"]), at, "resid" if output["name"] == "layers" else "mlp")
+    return _own(site, where, at)
+
+
+def _own(site: str, where: str, position: Position) -> Site:
+    own = _OWN.match(where)
+    if own is None:
+        raise BadUsage(
+            "A site is spelled like resid.12@last, heads.7.3,7.9@all or mlp.5@subject; got"
+            f" {site!r}."
+        )
+    part = one_of("part of a site", own["part"], PARTS)
+    pairs = [each.strip().split(".") for each in own["where"].split(",")]
+    layers = {int(pair[0]) for pair in pairs}
+    if len(layers) > 1:
+        raise BadUsage(f"The heads of one site are of one layer; got {site!r}.")
+    heads = tuple(int(pair[1]) for pair in pairs if len(pair) > 1)
+    return Site(layers.pop(), position, part, heads)
+
+
+def _position(text: str) -> Position:
+    return int(text) if re.fullmatch(r"-?\d+", text) else text
+
+
+def sites(
+    model: Model,
+    *,
+    positions: Sequence[Position] | Position = LAST,
+    layers: Sequence[int] | int | None = None,
+    parts: Sequence[Part] | Part = "resid",
+) -> tuple[Site, ...]:
+    """Sites of a model, by part, then layer, then head, then position.
+
+    Args:
+        positions: columns' names, tokens' numbers or "all".
+        layers: blocks; all of them by default, for "resid" without the embedding (-1).
+        parts: "resid", "heads" (each head alone) and "mlp".
+
+    Raises:
+        BadUsage: the model has no such layer or part.
+    """
+    chosen = range(model.graph.n_layers) if layers is None else layers
+    chosen = [chosen] if isinstance(chosen, int) else list(chosen)
+    places = [positions] if isinstance(positions, str | int) else list(positions)
+    kinds = [parts] if isinstance(parts, str) else list(parts)
+
+    def every() -> Iterator[Site]:
+        for part in kinds:
+            groups = [(head,) for head in range(model.graph.n_heads)] if part == "heads" else [()]
+            for layer in chosen:
+                for heads in groups:
+                    for position in places:
+                        yield Site(layer, position, part, heads).check(model)
+
+    return tuple(every())
