@@ -2,7 +2,8 @@
 
 errors, version, registry, progress, files, checkpoint, text, display -> graph, drawing, alignment,
 pairs, examples, curves, figures, records_v1, records, stats -> models -> objectives, training ->
-interventions -> features -> tasks -> circuits -> truth -> names -> adversarial -> report -> runs -> cli; testing may import all.
+interventions -> features -> tasks -> circuits -> truth -> names -> adversarial -> report -> runs ->
+cli; testing may import all.
 Imports inside functions and under TYPE_CHECKING count too.
 """
 

@@ -172,7 +172,7 @@ def _own(site: str, where: str, position: Position) -> Site:
             "A site is spelled like resid.12@last, heads.7.3,7.9@all or mlp.5@subject; got"
             f" {site!r}."
         )
-    part = one_of("part of a site", own["part"], PARTS)
+    part: Part = one_of("part of a site", own["part"], PARTS)
     pairs = [each.strip().split(".") for each in own["where"].split(",")]
     layers = {int(pair[0]) for pair in pairs}
     if len(layers) > 1:
