@@ -295,7 +295,7 @@ def _distinct(
     return first, where
 
 
-def check_fits_inference(who: str) -> None:
+def check_gradients_allowed(who: str) -> None:
     """Refuse to take gradients where torch keeps none.
 
     Raises:

@@ -14,7 +14,9 @@ from jaxtyping import Float
 from matplotlib import colormaps, rc_context
 from matplotlib.figure import Figure
 
-from mechassay.figures import GREY, INK, SETTINGS, SIZE, Picture
+from mechassay.figures import GREY, INK, PALETTE, SETTINGS, SIZE, Picture
+from mechassay.interventions.site import Site
+from mechassay.stats.intervals import Estimate
 from mechassay.text import shortened
 
 if TYPE_CHECKING:
@@ -22,6 +24,11 @@ if TYPE_CHECKING:
 
 WRITTEN = 260
 """Cells up to which a map has its numbers written in."""
+SWEPT = {
+    "written": "share of labels written",
+    "log_odds": "log-odds towards the label, nats",
+    "log_prob": "log p(label), nats",
+}
 LONGEST = 14
 """Letters of a token's label."""
 
@@ -76,6 +83,32 @@ def draw_patch_map(
         bar = figure.colorbar(image, ax=ax, shrink=0.8, pad=0.02)
         bar.set_label("share of the difference", color=INK)
         bar.ax.tick_params(colors=INK)
+        return figure
+
+
+def draw_sweep(
+    sites: Sequence[Site], estimates: Sequence[Estimate], of: str, *, ax: Axes | None = None
+) -> Figure:
+    """Means of sites against layers with intervals, a line for each part, head and position."""
+    lines: dict[str, list[tuple[int, Estimate]]] = {}
+    for site, estimate in zip(sites, estimates, strict=True):
+        heads = f" head {','.join(map(str, site.heads))}" if site.heads else ""
+        lines.setdefault(f"{site.part}{heads} @{site.position}", []).append((site.layer, estimate))
+    with rc_context(SETTINGS):
+        figure: Any = Picture(figsize=(7.4, 4.0), layout="constrained") if ax is None else ax.figure
+        ax = figure.subplots() if ax is None else ax
+        assert ax is not None
+        for number, (label, points) in enumerate(lines.items()):
+            layers = [layer for layer, _ in points]
+            colour = PALETTE[number % len(PALETTE)]
+            values = np.array([[e.value, e.low, e.high] for _, e in points]).T
+            ax.plot(layers, values[0], color=colour, marker="o", markersize=3.5, label=label)
+            ax.fill_between(layers, values[1], values[2], color=colour, alpha=0.18, linewidth=0)
+        ax.set_xlabel("layer", color=INK)
+        ax.set_ylabel(SWEPT[of], color=INK)
+        ax.spines[["top", "right"]].set_visible(False)
+        if len(lines) > 1:
+            ax.legend(frameon=False, labelcolor=INK, fontsize=SIZE - 1)
         return figure
 
 

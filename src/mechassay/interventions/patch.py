@@ -21,212 +21,25 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
-from functools import cached_property
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple, get_args
+from typing import NamedTuple
 
 import numpy as np
 import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from mechassay.display import OneLine, data_frame, html_facts
-from mechassay.errors import BadPairs, BadUsage, NonFinite, one_of
+from mechassay.errors import BadPairs, NonFinite, UnknownName, one_of
 from mechassay.interventions.base_run import BaseRun, Cell, Change
+from mechassay.interventions.patch_map import DIRECTIONS, Direction, PatchMap
 from mechassay.interventions.site import ALL, PARTS, Part, Site
 from mechassay.models.memory import out_of_memory_is_an_error, token_budget, trace_bytes
 from mechassay.models.model import Model
 from mechassay.objectives import Objective, ObjectiveLike, load_objective
 from mechassay.pairs import Batch, Pair, PairsLike
 from mechassay.progress import BAR, Advance, Progress
-from mechassay.stats.intervals import Estimate, Resamples, percentile_interval
 
-if TYPE_CHECKING:
-    from matplotlib.axes import Axes
-    from matplotlib.figure import Figure
-
-Direction = Literal["denoising", "noising"]
-DIRECTIONS: tuple[Direction, ...] = get_args(Direction)
-COLUMNS = {"resid": "token", "mlp": "token", "heads": "head"}
 READOUTS = 1024
 """Rows whose objective is taken at once: one that reads all logits holds so many of them."""
-
-
-@dataclass(frozen=True, eq=False, repr=False)
-class PatchMap(OneLine):
-    """The objective after each patch, for every pair: layers x tokens, or layers x heads.
-
-    Attributes:
-        values: the objective with one site patched; NaN at tokens that a pair lacks.
-        base, source: the objective of the base run and of the source run.
-        layers: the block of each row; -1 is the embedding.
-        tokens: of each pair's clean prompt, as text, aligned at their ends.
-        variants: of each pair, its template and its length where there are several.
-        ids, groups: of each pair, its name and the unit that intervals respect.
-        n_null: cells that change nothing and were not run.
-    """
-
-    part: Part
-    direction: Direction
-    objective: str
-    values: Float[np.ndarray, "pairs layers columns"]
-    base: Float[np.ndarray, "pairs"]
-    source: Float[np.ndarray, "pairs"]
-    layers: tuple[int, ...]
-    tokens: tuple[tuple[str, ...], ...]
-    variants: tuple[str, ...]
-    ids: tuple[str, ...]
-    groups: tuple[str, ...]
-    n_null: int = 0
-    seed: int = 0
-
-    def shown(self) -> dict[str, Any]:
-        return {
-            "part": self.part,
-            "direction": self.direction,
-            "pairs": len(self.ids),
-            "layers": len(self.layers),
-            f"{COLUMNS[self.part]}s": self.values.shape[2],
-            "variants": len(set(self.variants)),
-        }
-
-    @property
-    def total(self) -> float:
-        """m(source) - m(base): what a share is a share of."""
-        return float(self.source.mean() - self.base.mean())
-
-    @cached_property
-    def share(self) -> Float[np.ndarray, "layers columns"]:
-        """The share of each cell, over all pairs; NaN where a pair lacks the token."""
-        if self.total == 0:
-            return np.full(self.values.shape[1:], np.nan)
-        return (self.values.mean(0) - self.base.mean()) / self.total
-
-    @cached_property
-    def intervals(self) -> Float[np.ndarray, "2 layers columns"]:
-        """Lower and upper end of each share's 95 % interval, over groups of pairs."""
-        n = len(self.ids)
-        flat = np.concatenate(
-            (self.values.reshape(n, -1), self.base[:, None], self.source[:, None]), 1
-        )
-        draws = Resamples(self.groups, np.random.default_rng(self.seed)).means(flat.T)
-        *cells, base, source = draws.T
-        with np.errstate(divide="ignore", invalid="ignore"):
-            shares = [(cell - base) / (source - base) for cell in cells]
-        n_groups = len(set(self.groups))
-        found = [percentile_interval(share, n_groups=n_groups)[:2] for share in shares]
-        return np.array(found).T.reshape(2, *self.values.shape[1:])
-
-    def estimate(self, layer: int, column: int) -> Estimate:
-        """One cell's share with its interval.
-
-        Args:
-            layer: a block of `layers`.
-            column: of the map, a token from its first or a head; negative from the end.
-
-        Raises:
-            BadUsage: the map has no such layer or column.
-        """
-        if layer not in self.layers or not -self.values.shape[2] <= column < self.values.shape[2]:
-            raise BadUsage(
-                f"This map has layers {self.layers[0]} to {self.layers[-1]} and"
-                f" {self.values.shape[2]} {COLUMNS[self.part]}s; got {layer} and {column}."
-            )
-        row = self.layers.index(layer)
-        low, high = self.intervals[:, row, column]
-        return Estimate(float(self.share[row, column]), float(low), float(high))
-
-    @property
-    def headings(self) -> tuple[str, ...]:
-        """What the columns are: heads by number; tokens where all pairs have the same one, else
-        the first pair's and "…".
-        """
-        if self.part == "heads":
-            return tuple(str(head) for head in range(self.values.shape[2]))
-        columns = zip(*self.tokens, strict=True)
-        return tuple(
-            texts[0] if len(set(texts)) == 1 else f"{texts[0]}…" for texts in map(tuple, columns)
-        )
-
-    @property
-    def templates(self) -> tuple[str, ...]:
-        """The variants of prompts, in the order of the pairs."""
-        return tuple(dict.fromkeys(self.variants))
-
-    def of(self, template: str) -> PatchMap:
-        """The map of one variant of prompts, of its own tokens alone.
-
-        Raises:
-            UnknownName: no pair is of it.
-        """
-        one_of("template of the pairs", template, self.templates)
-        rows = [row for row, variant in enumerate(self.variants) if variant == template]
-        width = min(sum(text != "" for text in self.tokens[row]) for row in rows)
-        start = 0 if self.part == "heads" else self.values.shape[2] - width
-
-        def some(values: Sequence[Any]) -> tuple[Any, ...]:
-            return tuple(values[row] for row in rows)
-
-        return PatchMap(
-            self.part,
-            self.direction,
-            self.objective,
-            self.values[rows][:, :, start:],
-            self.base[rows],
-            self.source[rows],
-            self.layers,
-            tuple(texts[len(texts) - width :] for texts in some(self.tokens)),
-            some(self.variants),
-            some(self.ids),
-            some(self.groups),
-            seed=self.seed,
-        )
-
-    def columns(self) -> dict[str, list[Any]]:
-        """Cells as columns: template, layer, token or head, share and interval."""
-        rows: list[tuple[Any, ...]] = []
-        for template in self.templates:
-            each = self.of(template)
-            low, high = each.intervals
-            rows += [
-                (
-                    template,
-                    layer,
-                    number,
-                    heading,
-                    *map(float, (each.share[row, number], low[row, number], high[row, number])),
-                )
-                for row, layer in enumerate(each.layers)
-                for number, heading in enumerate(each.headings)
-            ]
-        names = ("template", "layer", "column", COLUMNS[self.part], "share", "low", "high")
-        return {name: [row[i] for row in rows] for i, name in enumerate(names)}
-
-    def to_pandas(self) -> Any:
-        """The columns as a pandas DataFrame.
-
-        Raises:
-            MissingExtra: pandas is not installed.
-        """
-        return data_frame(self.columns())
-
-    def plot(self, ax: Axes | None = None, *, template: str | None = None) -> Figure:
-        """The heat map of one template; the first by default."""
-        from mechassay.interventions.heat_map import draw_patch_map
-
-        one = self.of(self.templates[0] if template is None else template)
-        return draw_patch_map(one.share, one.layers, one.headings, one.part, ax=ax)
-
-    def _repr_html_(self) -> str:
-        from mechassay.figures import svg
-
-        facts = {
-            "pairs": len(self.ids),
-            "direction": self.direction,
-            "objective": self.objective,
-            "base, source": f"{self.base.mean():.4g}, {self.source.mean():.4g}",
-        }
-        return html_facts(f"Patching of {self.part}", facts, svg(self.plot()))
 
 
 def patch(
@@ -303,6 +116,8 @@ def patch(
         _variants(pairs, batch),
         batch.ids,
         batch.groups,
+        _parts(model, pairs) if parts != "heads" else {},
+        model.graph.n_layers - 1,
         n_null,
         seed,
     )
@@ -413,6 +228,21 @@ def _tokens(model: Model, batch: Batch) -> tuple[tuple[str, ...], ...]:
         told = map(str, ids) if tokenizer is None else (str(tokenizer.decode([x])) for x in ids)
         rows.append(tuple(t if real else "" for t, real in zip(told, mask, strict=True)))
     return tuple(rows)
+
+
+def _parts(model: Model, pairs: PairsLike) -> dict[str, tuple[int, ...]]:
+    """The columns of the parts that all prompts have, by name, and of the last token."""
+    given = [pairs] if isinstance(pairs, Pair) else [] if isinstance(pairs, Batch) else list(pairs)
+    if not given or model.tokenizer is None:
+        return {}
+    shared = [name for name in given[0].spans if all(name in pair.spans for pair in given)]
+    found: dict[str, tuple[int, ...]] = {}
+    for name in (*shared, "last"):
+        try:
+            found[name] = tuple(model.positions(given, name).tolist())
+        except (BadPairs, UnknownName):
+            continue  # Its token was cut from a prompt: there is no such column.
+    return found
 
 
 def _variants(pairs: PairsLike, batch: Batch) -> tuple[str, ...]:
