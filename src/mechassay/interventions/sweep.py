@@ -173,14 +173,7 @@ def sweep(
         as `intervene`.
     """
     chosen = [load_site(site) for site in sites]
-    each = Interchange() if intervention is None else intervention
-    by_site = {load_site(s): i for s, i in each.items()} if isinstance(each, Mapping) else {}
-    if by_site:
-        missing = [str(site) for site in chosen if site not in by_site]
-        if missing:
-            raise BadUsage(f"A sweep needs an intervention for every site; none for {missing[0]}.")
-    plan = {site: by_site[site] if by_site else each for site in chosen}
-    check_interventions(model, plan)
+    plan = check_interventions(model, _plan(chosen, intervention))
     ready = model.interchanges(batch)
     budget = token_budget(trace_bytes(model.decoder), ready.base.shape[1], model.device)
     chunks = list(ready.chunks(budget))
@@ -195,21 +188,32 @@ def sweep(
     return SiteSweep(tuple(plan), ready.ids, ready.groups, **arrays, seed=seed)
 
 
+def _plan(
+    sites: Sequence[Site], given: Intervention | Mapping[SiteLike, Intervention] | None
+) -> dict[Site, Intervention]:
+    """The intervention of every site."""
+    if not isinstance(given, Mapping):
+        return dict.fromkeys(sites, Interchange() if given is None else given)
+    by_site = {load_site(site): each for site, each in given.items()}
+    missing = [str(site) for site in sites if site not in by_site]
+    if missing:
+        raise BadUsage(f"A sweep needs an intervention for every site; none for {missing[0]}.")
+    return {site: by_site[site] for site in sites}
+
+
 def _swept(
     model: Model, batch: InterchangeBatch, plan: Mapping[Site, Intervention], advance: Advance
 ) -> dict[str, np.ndarray]:
     """The arrays of a `SiteSweep` of some rows."""
     forced = batch.teacher_forced()
-    known = other = None
-    if batch.base_labels is not None:
-        known = (batch.base_labels != NO_TOKEN).any(dim=1)
-    one_token = batch.labels.shape[1] == 1 and (known is None or batch.base_labels.shape[1] == 1)  # pyright: ignore[reportOptionalMemberAccess]
+    own = batch.base_labels
     runs = _Runs.of(model, forced, plan, advance)
     found = runs.scores(forced.targets)
-    if known is not None and one_token and batch.base_labels is not None:
-        other = runs.scores(batch.base_labels)
-    elif known is not None:
-        kept = known.nonzero()[:, 0]
+    other = None
+    if own is not None and batch.labels.shape[1] == own.shape[1] == 1:
+        other = runs.scores(own)
+    elif own is not None:
+        kept = (own != NO_TOKEN).any(dim=1).nonzero()[:, 0]
         again = batch.select(kept).teacher_forced(base_labels=True)
         some = _Runs.of(model, again, plan, lambda done: None).scores(again.targets)
         other = {name: _spread(x, kept.cpu().numpy(), len(batch)) for name, x in some.items()}
@@ -304,7 +308,7 @@ def mean_estimates(
     values: Float[np.ndarray, "n k"], groups: Sequence[str], seed: int
 ) -> list[Estimate]:
     """The mean of each column with its 95 % interval over groups; rows with NaN are left out."""
-    defined = ~np.isnan(values).any(axis=1)
+    defined: np.ndarray = ~np.isnan(values).any(axis=1)
     kept = values[defined]
     if not len(kept):
         return [Estimate(float("nan"))] * values.shape[1]
