@@ -3,7 +3,7 @@
     share = (m(patched) - m(base)) / (m(source) - m(base))          means m over pairs
 
 is 0 where a site changes nothing and 1 where it carries all of the difference (see `patch`). Pairs
-of one template have their parts at the same tokens: `of` has the map of a template. `by_part` has
+of one template have their parts at the same tokens: `of` has the map of a template. `whole` is
 one map of all pairs, whose columns are the parts that all prompts have, at their last tokens.
 Intervals resample groups of pairs and recompute every mean.
 """
@@ -36,7 +36,8 @@ Direction = Literal["denoising", "noising"]
 DIRECTIONS: tuple[Direction, ...] = get_args(Direction)
 COLUMNS = {"resid": "token", "mlp": "token", "heads": "head"}
 KIND = "patching"
-BY_PART = "parts of all prompts"
+HIDDEN = "·"
+ALL_PROMPTS = "all prompts"
 EXACT = 1e-4
 """By how much a share that must be 1 may differ, for rounding."""
 
@@ -177,27 +178,37 @@ class PatchMap(OneLine):
             seed=self.seed,
         )
 
+    def without_tokens(self) -> PatchMap:
+        """The map without the prompts' words, for pairs that are private."""
+        hidden = tuple(tuple(HIDDEN if text else "" for text in row) for row in self.tokens)
+        return replace(self, tokens=hidden)
+
     @cached_property
-    def by_part(self) -> PatchMap | None:
-        """The map of all pairs whose columns are the parts of prompts; None without parts."""
+    def whole(self) -> PatchMap | None:
+        """The map of all pairs together, whatever their templates: of heads, or of the parts that
+        all prompts have; None where there are no parts.
+        """
+        rows = np.arange(len(self.ids))
+        everyone = (ALL_PROMPTS,) * len(rows)
+        if self.part == "heads":
+            return replace(self, variants=everyone)
         if not self.parts:
             return None
-        rows = np.arange(len(self.ids))
         columns = [self.values[rows, :, list(at)] for at in self.parts.values()]
         names = tuple(f"[{name}]" for name in self.parts)
         return replace(
             self,
             values=np.stack(columns, axis=2),
             tokens=(names,) * len(rows),
-            variants=(BY_PART,) * len(rows),
+            variants=everyone,
             parts={},
         )
 
     def columns(self) -> dict[str, list[Any]]:
         """Cells as columns: template, layer, token or head, share and interval."""
         rows: list[tuple[Any, ...]] = []
-        parts = [] if self.by_part is None else [self.by_part]
-        for each in (*parts, *map(self.of, self.templates)):
+        whole = [] if self.whole is None else [self.whole]
+        for each in (*whole, *map(self.of, self.templates)):
             template, (low, high) = each.variants[0], each.intervals
             rows += [
                 (
@@ -227,7 +238,7 @@ class PatchMap(OneLine):
         """
         from mechassay.interventions.heat_map import draw_patch_map
 
-        whole = None if template or len(self.templates) == 1 else self.by_part
+        whole = None if template or len(self.templates) == 1 else self.whole
         one = self.of(template or self.templates[0]) if whole is None else whole
         return draw_patch_map(one.share, one.layers, one.headings, one.part, ax=ax)
 
@@ -311,7 +322,7 @@ class PatchMap(OneLine):
 
     def _measures(self) -> Iterator[Measure]:
         # The map of all pairs together where it has one, else that of the first template.
-        whole, n = self.by_part or self.of(self.templates[0]), len(self.ids)
+        whole, n = self.whole or self.of(self.templates[0]), len(self.ids)
         if not np.isnan(whole.share).all():
             row, column = np.unravel_index(int(np.nanargmax(whole.share)), whole.share.shape)
             found = whole.estimate(self.layers[row], int(column))

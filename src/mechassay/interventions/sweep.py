@@ -308,7 +308,7 @@ def mean_estimates(
     values: Float[np.ndarray, "n k"], groups: Sequence[str], seed: int
 ) -> list[Estimate]:
     """The mean of each column with its 95 % interval over groups; rows with NaN are left out."""
-    defined: np.ndarray = ~np.isnan(values).any(axis=1)
+    defined = np.logical_not(np.isnan(values).any(axis=1))
     kept = values[defined]
     if not len(kept):
         return [Estimate(float("nan"))] * values.shape[1]
