@@ -29,7 +29,7 @@ SWEPT = {
     "log_odds": "log-odds towards the label, nats",
     "log_prob": "log p(label), nats",
 }
-LONGEST = 14
+LONGEST = 22
 """Letters of a token's label."""
 
 

@@ -31,7 +31,7 @@ from torch import Tensor
 from mechassay.errors import BadPairs, NonFinite, UnknownName, one_of
 from mechassay.interventions.base_run import BaseRun, Cell, Change
 from mechassay.interventions.patch_map import DIRECTIONS, Direction, PatchMap
-from mechassay.interventions.site import ALL, PARTS, Part, Site
+from mechassay.interventions.site import ALL, LAST, PARTS, Part, Site
 from mechassay.models.memory import out_of_memory_is_an_error, token_budget, trace_bytes
 from mechassay.models.model import Model
 from mechassay.objectives import Objective, ObjectiveLike, load_objective
@@ -236,13 +236,19 @@ def _parts(model: Model, pairs: PairsLike) -> dict[str, tuple[int, ...]]:
     if not given or model.tokenizer is None:
         return {}
     shared = [name for name in given[0].spans if all(name in pair.spans for pair in given)]
-    found: dict[str, tuple[int, ...]] = {}
-    for name in (*shared, "last"):
+    columns: dict[tuple[int, ...], list[str]] = {}
+    for name in (*shared, LAST):
         try:
-            found[name] = tuple(model.positions(given, name).tolist())
+            at = tuple(model.positions(given, name).tolist())
         except (BadPairs, UnknownName):
             continue  # Its token was cut from a prompt: there is no such column.
-    return found
+        columns.setdefault(at, []).append(name)
+    # In the order of the prompts; parts that are always the same token are one.
+    return {" = ".join(names): at for at, names in sorted(columns.items(), key=_mean_place)}
+
+
+def _mean_place(part: tuple[tuple[int, ...], list[str]]) -> float:
+    return float(np.mean(part[0]))
 
 
 def _variants(pairs: PairsLike, batch: Batch) -> tuple[str, ...]:
