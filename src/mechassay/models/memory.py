@@ -29,6 +29,13 @@ def trace_bytes(decoder: Decoder) -> int:
     return vectors * decoder.d_model * width
 
 
+def stream_bytes(decoder: Decoder) -> int:
+    """Of a run of which the last stream alone is kept."""
+    mlp = decoder.layers[0].mlp
+    hidden = 0 if mlp is None else mlp.up.shape[0] * 4
+    return (14 * decoder.d_model + hidden) * max(decoder.embedding.element_size(), 4)
+
+
 def gradient_bytes(decoder: Decoder, copies: int) -> int:
     """Of `copies` differentiated runs that autograd keeps, and the two runs of the contrast."""
     mlp, n_layers, d_model = decoder.layers[0].mlp, len(decoder.layers), decoder.d_model
