@@ -37,7 +37,9 @@ SCORES_PER_VECTOR = 2
 of the stream: 24 d^2 operations a layer against 4 d for a score, whose softmax is slow.
 """
 
-PADDING, GPU_PADDING = 64, 4096
+WIDEST = 1024
+"""Columns of a tree of more than one sequence."""
+PADDING, GPU_PADDING = 32, 4096
 """Tokens of padding that cost about as much as another pass through the weights does by itself."""
 
 
@@ -141,8 +143,9 @@ def final_streams(
         OutOfMemory: the longest sequence alone is too much.
     """
     device, longest = decoder.embedding.device, max(map(len, sequences), default=1)
-    budget = token_budget(stream_bytes(decoder), longest, device)
-    rows = token_trees(sequences, decoder.d_model, budget)
+    widest = max(longest, WIDEST)
+    budget = token_budget(stream_bytes(decoder, widest), longest, device)
+    rows = token_trees(sequences, decoder.d_model, min(widest, budget))
     rows.sort(key=lambda row: len(row.tokens))
     slack = PADDING if device.type == "cpu" else GPU_PADDING
     for batch in _batches(rows, budget, slack):

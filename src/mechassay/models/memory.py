@@ -29,11 +29,12 @@ def trace_bytes(decoder: Decoder) -> int:
     return vectors * decoder.d_model * width
 
 
-def stream_bytes(decoder: Decoder) -> int:
-    """Of a run of which the last stream alone is kept."""
+def stream_bytes(decoder: Decoder, width: int) -> int:
+    """Of a run of rows of `width` tokens of which the last stream alone is kept; with its mask."""
     mlp = decoder.layers[0].mlp
     hidden = 0 if mlp is None else mlp.up.shape[0] * 4
-    return (14 * decoder.d_model + hidden) * max(decoder.embedding.element_size(), 4)
+    numbers = 14 * decoder.d_model + hidden + 3 * decoder.n_heads * width
+    return numbers * max(decoder.embedding.element_size(), 4) + 16 * width
 
 
 def gradient_bytes(decoder: Decoder, copies: int) -> int:
