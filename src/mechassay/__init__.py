@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from mechassay.interventions.intervention import Ablate, Add, Interchange, Replace, Scale
     from mechassay.interventions.patch import patch
     from mechassay.interventions.site import Site, load_site, sites
+    from mechassay.interventions.steering import generate, perplexity
     from mechassay.interventions.sweep import sweep
     from mechassay.models.model import Model, load_model
     from mechassay.models.sources import fetch
@@ -84,6 +85,7 @@ __all__ = [
     "adversarial",
     "circuits",
     "fetch",
+    "generate",
     "intervene",
     "list_methods",
     "list_metrics",
@@ -99,6 +101,7 @@ __all__ = [
     "load_task",
     "load_truth",
     "patch",
+    "perplexity",
     "read_record",
     "run",
     "sites",
@@ -134,6 +137,7 @@ _LAZY = {
     "Task": "mechassay.tasks",
     "Template": "mechassay.tasks.template",
     "fetch": "mechassay.models.sources",
+    "generate": "mechassay.interventions.steering",
     "intervene": "mechassay.interventions.intervene",
     "list_methods": "mechassay.names",
     "list_metrics": "mechassay.names",
@@ -149,6 +153,7 @@ _LAZY = {
     "load_task": "mechassay.tasks",
     "load_truth": "mechassay.truth.models",
     "patch": "mechassay.interventions.patch",
+    "perplexity": "mechassay.interventions.steering",
     "read_record": "mechassay.records",
     "run": "mechassay.runs.execute",
     "sites": "mechassay.interventions.site",

@@ -161,7 +161,7 @@ def test_templates_have_maps_of_their_own() -> None:
     )  # fmt: skip
     np.testing.assert_allclose(one.values, alone.values, atol=1e-5)
     assert one.tokens == alone.tokens
-    svg = one._repr_html_()
+    svg = one._repr_html_()  # pyright: ignore[reportPrivateUsage]
     assert svg.count("<svg") == 1
     assert found.plot() is not None
 
