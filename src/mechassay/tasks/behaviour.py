@@ -55,7 +55,7 @@ class Behaviour:
 
 
 @dataclass(frozen=True)
-class _Question:
+class _TokenQuestion:
     """A prompt's tokens, and its continuations as the tokens that follow."""
 
     tokens: Tokens
@@ -197,7 +197,7 @@ def _log_prob(rest: Tokens, said: Mapping[Tokens, _Next]) -> float:
     return sum(said[rest[:end]].log_probs[token] for end, token in enumerate(rest))
 
 
-def _questions(model: Model, prompts: Sequence[Prompt]) -> list[_Question]:
+def _questions(model: Model, prompts: Sequence[Prompt]) -> list[_TokenQuestion]:
     assert model.tokenizer is not None
     own = encode(model.tokenizer, [prompt.text for prompt in prompts])
     said = [(*prompt.answers, *prompt.choices) for prompt in prompts]
@@ -205,7 +205,7 @@ def _questions(model: Model, prompts: Sequence[Prompt]) -> list[_Question]:
         prompt.text + text for prompt, texts in zip(prompts, said, strict=True) for text in texts
     ]
     whole = iter(encode(model.tokenizer, joined))
-    questions: list[_Question] = []
+    questions: list[_TokenQuestion] = []
     for prompt, texts, tokens in zip(prompts, said, own, strict=True):
         split = continued(tokens, [next(whole) for _ in texts] or [tokens], force=False)
         rests = split.rests if texts else ()
@@ -213,11 +213,11 @@ def _questions(model: Model, prompts: Sequence[Prompt]) -> list[_Question]:
             if not rest:
                 raise BadPairs(f"Prompt {prompt.text!r}: {text!r} written after it adds no token.")
         n, kept = len(prompt.answers), (*model.prepend, *tokens[: split.kept])
-        questions.append(_Question(kept, rests[:n], rests[n:]))
+        questions.append(_TokenQuestion(kept, rests[:n], rests[n:]))
     return questions
 
 
-def _runs(questions: Sequence[_Question]) -> list[_ScoringRun]:
+def _runs(questions: Sequence[_TokenQuestion]) -> list[_ScoringRun]:
     """One run for every context that no longer one contains, with contexts not read before it."""
     runs: list[_ScoringRun] = []
     for number, question in enumerate(questions):
@@ -233,7 +233,7 @@ def _runs(questions: Sequence[_Question]) -> list[_ScoringRun]:
 
 
 def _run(
-    model: Model, questions: Sequence[_Question], progress: Progress
+    model: Model, questions: Sequence[_TokenQuestion], progress: Progress
 ) -> list[dict[Tokens, _Next]]:
     """What the model says after every context of every question."""
     asked = [_asked(question) for question in questions]
@@ -256,7 +256,7 @@ def _run(
     return found
 
 
-def _asked(question: _Question) -> dict[Tokens, list[int]]:
+def _asked(question: _TokenQuestion) -> dict[Tokens, list[int]]:
     """For each context, the tokens that continuations have after it."""
     tokens: dict[Tokens, dict[int, None]] = {context: {} for context in question.contexts}
     for rest in (*question.answers, *question.choices):
