@@ -13,12 +13,23 @@ from small_gpt2 import write_small_gpt2
 from small_jobs import SMALL_JOBS
 
 
-@pytest.mark.parametrize("kind", SMALL_JOBS)
+@pytest.mark.parametrize(
+    "kind",
+    [
+        pytest.param(kind, marks=pytest.mark.slow) if kind == "adversarial-paper" else kind
+        for kind in SMALL_JOBS
+    ],
+)
 def test_a_job_keeps_its_promises(kind: str, tmp_path: Path) -> None:
     job = SMALL_JOBS[kind]
     if kind == "adversarial-paper":
         job = replace(job, model=str(write_small_gpt2(tmp_path / "model")))
-    check_job(job, tmp_path, workers=2 if kind == "circuits" else 0)
+    check_job(job, tmp_path, workers=0)
+
+
+@pytest.mark.slow
+def test_a_job_keeps_its_promises_in_other_processes(tmp_path: Path) -> None:
+    check_job(SMALL_JOBS["circuits"], tmp_path, workers=2)
 
 
 def test_all_kinds_of_run_are_checked() -> None:
