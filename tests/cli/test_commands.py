@@ -234,6 +234,7 @@ def test_a_second_call_reads_what_is_there(folder: Path, tmp_path: Path, run: Ru
     assert [os.stat(file).st_mtime_ns for file in files] == before
 
 
+@pytest.mark.slow
 def test_a_lost_cell_is_made_again_and_is_the_same(folder: Path, tmp_path: Path, run: Run) -> None:
     words = small(folder, tmp_path / "out", "--method", "eap", "--method", "clean-corrupted")
     run(*words)
