@@ -397,6 +397,7 @@ def test_wrong_choices_are_one_line(
     assert done.code == 2 and message in done.line
 
 
+@pytest.mark.slow
 def test_a_heat_map_that_is_asked_for_is_drawn(run: Run, tmp_path: Path) -> None:
     words = (*TRUTH, *SMALL, "-c", "random@0.5")
     done = run(*words, "--heat-map", "subject,corrupted subject", "-o", tmp_path / "out")

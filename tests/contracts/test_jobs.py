@@ -12,13 +12,13 @@ from mechassay.testing import check_job
 from small_gpt2 import write_small_gpt2
 from small_jobs import SMALL_JOBS
 
+LONG = {"adversarial-paper", "adversarial-search", "robust"}
+"""Their commands are tested in tests/cli too."""
+
 
 @pytest.mark.parametrize(
     "kind",
-    [
-        pytest.param(kind, marks=pytest.mark.slow) if kind == "adversarial-paper" else kind
-        for kind in SMALL_JOBS
-    ],
+    [pytest.param(kind, marks=pytest.mark.slow) if kind in LONG else kind for kind in SMALL_JOBS],
 )
 def test_a_job_keeps_its_promises(kind: str, tmp_path: Path) -> None:
     job = SMALL_JOBS[kind]

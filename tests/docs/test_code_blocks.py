@@ -33,6 +33,7 @@ PAGES = [ROOT / "README.md"] + [
     page for page in sorted((ROOT / "docs").rglob("*.md")) if "generated" not in page.parts
 ]
 INCLUDED = "--8<--"
+LONG = {"areas.md", "adversarial-robust.md", "adversarial-search.md"}
 MARKS = {"real", "setup: tiny"}
 REAL_MODEL = "smollm2-135m"
 
@@ -95,7 +96,7 @@ def with_python(*, real: bool) -> list[Any]:
             page,
             id=str(page.relative_to(ROOT)),
             # A real model takes long: by default on the first page that people read.
-            marks=[pytest.mark.slow] if real and page != PAGES[0] else [],
+            marks=[pytest.mark.slow] if page.name in LONG or (real and page != PAGES[0]) else [],
         )
         for page in PAGES
         if python_blocks(page, real=real)
