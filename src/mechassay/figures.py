@@ -32,7 +32,7 @@ from matplotlib.ticker import FuncFormatter, NullLocator
 
 from mechassay.curves import (
     Curve,
-    Measured,
+    RecordLike,
     control_kinds,
     control_name,
     is_random,
@@ -71,12 +71,12 @@ class Picture(Figure):
         return svg(self)
 
 
-def faithfulness_figure(records: Sequence[Measured]) -> str:
+def faithfulness_figure(records: Sequence[RecordLike]) -> str:
     """Faithfulness at every size, by value and by magnitude, as SVG."""
     return svg(draw_faithfulness(records))
 
 
-def areas_figure(records: Sequence[Measured]) -> str:
+def areas_figure(records: Sequence[RecordLike]) -> str:
     """CPR and CMD with intervals, as SVG."""
     return svg(draw_areas(records))
 
@@ -90,7 +90,7 @@ def save_png(figure: Figure, path: str | Path, *, dpi: int = 200) -> Path:
     return path
 
 
-def colours(records: Sequence[Measured]) -> list[str]:
+def colours(records: Sequence[RecordLike]) -> list[str]:
     """The colour of every record in figures and tables; random scores are grey."""
     palette = cycle(PALETTE)
     return [GREY if is_random(record) else next(palette) for record in records]
@@ -99,7 +99,7 @@ def colours(records: Sequence[Measured]) -> list[str]:
 # Faithfulness
 
 
-def draw_faithfulness(records: Sequence[Measured]) -> Figure:
+def draw_faithfulness(records: Sequence[RecordLike]) -> Figure:
     """The figure of `faithfulness_figure`, to save or change."""
     with rc_context(SETTINGS):
         n_rows = math.ceil((len(records) + 3) / 3)
@@ -114,7 +114,7 @@ def draw_faithfulness(records: Sequence[Measured]) -> Figure:
         return figure
 
 
-def _zero_place(records: Sequence[Measured]) -> float:
+def _zero_place(records: Sequence[RecordLike]) -> float:
     """Where empty circuits stand on the log axis: a little left of the smallest circuit drawn."""
     curves = [Curve.of(record, by) for record in records for by, _ in PANELS]
     for controls in _distinct_controls(records).values():
@@ -124,7 +124,7 @@ def _zero_place(records: Sequence[Measured]) -> float:
 
 
 def _panel(
-    ax: Axes, records: Sequence[Measured], by: Literal["value", "magnitude"], zero: float
+    ax: Axes, records: Sequence[RecordLike], by: Literal["value", "magnitude"], zero: float
 ) -> None:
     lines = [Curve.of(record, by) for record in records]
     bottom, top = _limits(lines)
@@ -153,7 +153,7 @@ def _on_axis(line: Curve, zero: float) -> np.ndarray:
     return np.where((line.kept > 0) & (line.x > 0), line.x, zero)
 
 
-def _distinct_controls(records: Sequence[Measured]) -> dict[str, list[list[Curve]]]:
+def _distinct_controls(records: Sequence[RecordLike]) -> dict[str, list[list[Curve]]]:
     """The random rankings of every record by kind, those that records share only once."""
     kinds: dict[str, dict[str, list[Curve]]] = {}
     for record in records:
@@ -224,7 +224,7 @@ def _plain(ax: Axes) -> None:
     ax.tick_params(colors=INK)
 
 
-def _legend(figure: Figure, records: Sequence[Measured]) -> None:
+def _legend(figure: Figure, records: Sequence[RecordLike]) -> None:
     names, drawn, marks = short_labels(records), colours(records), _markers(len(records))
     handles: list[Line2D | Patch] = [
         Line2D([], [], color=colour, marker=marker, ms=5, lw=1.9)
@@ -262,7 +262,7 @@ def _literal(text: Text) -> None:
 
 
 def draw_ranking(
-    records: Sequence[Measured], by: Literal["value", "magnitude"], ax: Axes
+    records: Sequence[RecordLike], by: Literal["value", "magnitude"], ax: Axes
 ) -> Figure:
     """One ranking's faithfulness on axes that are given; the figure that they belong to."""
     with rc_context(SETTINGS):
@@ -297,7 +297,7 @@ def _figure_of(ax: Axes) -> Figure:
 # Areas
 
 
-def draw_areas(records: Sequence[Measured]) -> Figure:
+def draw_areas(records: Sequence[RecordLike]) -> Figure:
     """The figure of `areas_figure`, to save or change."""
     with rc_context(SETTINGS):
         shared = {
@@ -325,8 +325,8 @@ def draw_areas(records: Sequence[Measured]) -> Figure:
 
 def _forest(
     ax: Axes,
-    records: Sequence[Measured],
-    controls: Sequence[tuple[str, Measured]],
+    records: Sequence[RecordLike],
+    controls: Sequence[tuple[str, RecordLike]],
     name: Literal["cpr", "cmd"],
 ) -> None:
     looks = zip(records, colours(records), _markers(len(records)), strict=True)

@@ -243,6 +243,7 @@ def test_a_known_circuit_gives_an_auroc(tmp_path: Path, run: Run) -> None:
     assert 0.5 < measures(record(out / "records" / group / "nap.json"))["auroc"] < 1
 
 
+@pytest.mark.slow
 def test_a_suite_grows(folder: Path, tmp_path: Path, run: Run) -> None:
     out = tmp_path / "out"
     assert run(*truth_words(out, "--method", "eap")).code == 0

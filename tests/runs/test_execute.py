@@ -120,6 +120,7 @@ def test_nothing_to_do_is_said(tmp_path: Path) -> None:
     assert not (tmp_path / "out").exists()
 
 
+@pytest.mark.slow
 def test_a_killed_worker_ends_the_pool_and_the_same_command_does_the_rest(tmp_path: Path) -> None:
     out = tmp_path / "out"
     process = start(out, "--workers", "2", "-M", "exact", "--seed", "1")
@@ -187,6 +188,7 @@ def wait_for(out: Path, pattern: str, process: subprocess.Popen[str], n: int = 1
         time.sleep(0.02)
 
 
+@pytest.mark.slow
 def test_a_killed_pool_is_taken_up(reference: Path, tmp_path: Path) -> None:
     out = tmp_path / "out"
     process = start(out, "--workers", "2")

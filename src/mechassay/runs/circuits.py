@@ -482,14 +482,17 @@ class Study:
 
     def measured(self, cell: Cell, scores: Scores) -> Record:
         """How faithful the circuits of scores are on the test pairs."""
-        begin, job = time.perf_counter(), self.job
+        job = self.job
+        # Before the clock starts: what all cells share is not part of the first one's seconds.
+        batch, controls = self.ablated_test, self.controls
+        begin = time.perf_counter()
         curve = faithfulness_curve(
             self.model,
             scores,
-            self.ablated_test,
+            batch,
             self.objective,
             profile=job.profile,
-            controls=self.controls,
+            controls=controls,
             label=cell.of["method"],
             seed=job.seed,
             progress=self.bench.progress,
@@ -515,7 +518,7 @@ class Study:
         scored = Scored(
             self.model,
             scores,
-            self.ablated_test,
+            batch,
             self.objective,
             self.known.get(job.ablation),
             f"The circuit of {self.model_name} is verified for {', '.join(self.known)} ablation,"
