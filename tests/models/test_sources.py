@@ -512,7 +512,7 @@ PARAGRAPH = (
 )
 
 
-@pytest.fixture(params=["smollm2-135m", "gemma3-270m"])
+@pytest.fixture(params=["smollm2-135m", pytest.param("gemma3-270m", marks=pytest.mark.slow)])
 def real(request: pytest.FixtureRequest) -> tuple[str, Any, Any]:
     if not sources.is_fetched(request.param):
         pytest.skip(f"{request.param} is not fetched: mechassay models fetch {request.param}")
