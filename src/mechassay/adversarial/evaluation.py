@@ -163,10 +163,7 @@ def _check_room(folder: Path, size: int) -> None:
     free = shutil.disk_usage(folder).free
     # The parquet file is written beside it before it is removed.
     if 2 * size > free:
-        raise DiskFull(
-            f"{folder}: needs {2 * size / 1e9:.2g} GB for the divergences; {free / 1e9:.2g} GB are"
-            " free."
-        )
+        raise DiskFull.of(folder, 2 * size, free, what="the file of divergences")
 
 
 def _identity(

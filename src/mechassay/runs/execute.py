@@ -23,7 +23,7 @@ from typing import Any, ClassVar, Protocol
 import torch
 
 from mechassay import errors
-from mechassay.errors import BadUsage, MechassayError
+from mechassay.errors import BadUsage, DiskFull, MechassayError
 from mechassay.models.model import Model, check_device
 from mechassay.progress import BAR, SILENT, Progress
 from mechassay.records import Failure, failure_of
@@ -137,7 +137,11 @@ def part_of(batches: Batches, part: str) -> list[Sequence[Cell]]:
 
 
 def run_cells(job: Any, cells: Sequence[Cell], bench: Bench) -> None:
-    """What a worker does: every cell ends as a record or a failure, whatever goes wrong in it."""
+    """What a worker does: every cell ends as a record or a failure, whatever goes wrong in it.
+
+    Raises:
+        DiskFull: there is no room for a result.
+    """
     for cell in cells:
         if bench.folder.record(cell.name) is not None:
             continue  # Done by another worker in the meantime.
@@ -150,6 +154,8 @@ def run_cells(job: Any, cells: Sequence[Cell], bench: Bench) -> None:
             else:
                 kind, message = reason
                 failure = Failure(cell=dict(cell.of), status="skipped", error=kind, message=message)
+        except DiskFull:
+            raise  # No cell could leave anything; the same command goes on once there is room.
         except Exception as error:
             failure = failure_of(dict(cell.of), error)
         bench.folder.save_failure(cell.name, failure)
