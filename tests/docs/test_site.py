@@ -143,7 +143,10 @@ def test_the_site_builds_without_warnings_and_loads_nothing_from_elsewhere(tmp_p
         assert done.returncode == 0, done.stdout + done.stderr
     assert "griffe" not in done.stdout + done.stderr
     site = tmp_path / "site"
-    assert list(site.rglob("first-circuit-*.svg"))
+    # The figure stands in the page, in whose colours it is drawn.
+    notebook = (site / "generated" / "first-circuit" / "index.html").read_text("utf-8")
+    drawn = re.search(r'<svg role="img" aria-label="[^"]+".*?</svg>', notebook, re.DOTALL)
+    assert drawn and "faithfulness f" in drawn[0] and "currentColor" in drawn[0]
     for page in site.rglob("*.html"):
         text = page.read_text("utf-8")
         assert re.findall(r"<(?:script|img|iframe|source)\b[^>]*\bsrc=[\"']?https?:", text) == []

@@ -36,8 +36,8 @@ DTYPES: dict[str, torch.dtype] = {
 }
 
 
-@dataclass(frozen=True)
-class SelfCheck:
+@dataclass(frozen=True, repr=False)
+class SelfCheck(OneLine):
     """What a model proved on loading: differences relative to the spread of the values."""
 
     logits: float
