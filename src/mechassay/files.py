@@ -11,7 +11,7 @@ import json
 import os
 import shutil
 from collections.abc import Generator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -53,7 +53,8 @@ def whole(path: Path, size: int | None = None) -> Generator[Path]:
             raise
         raise _full(path, partial, size) from error
     finally:
-        partial.unlink(missing_ok=True)
+        with suppress(OSError):  # There may be no folder: the error is the one that is on its way.
+            partial.unlink(missing_ok=True)
 
 
 def _full(path: Path, partial: Path, size: int | None) -> DiskFull:

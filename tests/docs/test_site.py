@@ -122,6 +122,18 @@ def test_citations_are_found() -> None:
     assert cited(text) == expected
 
 
+# --- the README
+
+
+def test_the_readme_says_what_the_demo_says_that_it_needs() -> None:
+    readme = " ".join((ROOT / "README.md").read_text("utf-8").split())
+    makefile = (ROOT / "Makefile").read_text("utf-8")
+    said = re.findall(r'echo "(This installs|The demo downloads)(.*?)"', makefile)
+    assert len(said) == 2
+    sizes = re.findall(r"[\d.]+ (?:GB|MB|minutes)", " ".join(text for _, text in said))
+    assert len(sizes) == 5 and all(size in readme for size in sizes)
+
+
 # --- the build
 
 

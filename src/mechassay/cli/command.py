@@ -20,7 +20,14 @@ from mechassay.circuits.spec import number_or_share
 from mechassay.errors import BadUsage
 from mechassay.models.model import check_device
 from mechassay.runs import options
-from mechassay.runs.execute import Executor, Here, Processes, batches_of, done, prepare
+from mechassay.runs.execute import (
+    Executor,
+    Here,
+    Processes,
+    batches_of,
+    done,
+    prepare,
+)
 from mechassay.runs.job import Interrupted, Option, Results, job_of, options_of
 
 ENGINES = ("here", "processes", "ray")
@@ -131,9 +138,10 @@ def execute(
 ) -> None:
     """Run a job, print its results and the paths of its pages, and exit with 1 if a cell failed."""
     executor = executor_of(engine, workers, address, num_gpus)
-    if not (executor.remote or only_plan):
+    here = not (executor.remote or only_plan)
+    if here:
         check_device(device)
-    bench = prepare(job, output, device=device)
+    bench = prepare(job, output, device=device, here=here)
     if only_plan:
         n = len(batches_of(job, bench.folder))
         typer.echo(f"{output}: {n:,} batches to do: mechassay run-cells {output} --part 1/{n}")

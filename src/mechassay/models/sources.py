@@ -194,6 +194,16 @@ def resolve(source: str) -> Resolved:
         MissingExtra: a GGUF file, while gguf or accelerate is not installed.
         UnknownName: none of these kinds.
     """
+    found = find_source(source)
+    return _resolve_gguf(Path(found.location)) if found.kind == "gguf" else found
+
+
+def find_source(source: str) -> Resolved:
+    """Decide what `source` is, and do nothing: a GGUF file is only looked for.
+
+    Raises:
+        ModelNotFetched, BadFile, UnknownName: as `resolve`.
+    """
     models = packaged_models()
     if source in models:
         if not is_fetched(source):
@@ -207,13 +217,17 @@ def resolve(source: str) -> Resolved:
         return Resolved("folder", source, str(TRUTH_FOLDERS / source))
     path = Path(os.path.expanduser(source)).absolute()
     if path.suffix.lower() == ".gguf":
-        return _resolve_gguf(path)
+        if not path.is_file():
+            raise BadFile(f"There is no file {str(path)!r}.")
+        return Resolved("gguf", path.stem, str(path))
     if source and path.is_dir():
         if not _is_model_folder(path):
             raise BadFile(f"The folder {source!r} has no config.json, so it holds no model.")
         return Resolved("folder", path.name, str(path))
     if source in _HUB_IDS_WITHOUT_OWNER or _HUB_ID.fullmatch(source):
         return Resolved("hub", source, source)
+    if len(Path(source).parts) > 1:
+        raise BadFile(f"There is no folder {source!r} with a model.")
     raise UnknownName("model", source, [*models, *truths])
 
 
@@ -323,8 +337,6 @@ def _require_sha256(file: Path, expected: str) -> None:
 
 
 def _resolve_gguf(path: Path) -> Resolved:
-    if not path.is_file():
-        raise BadFile(f"There is no file {str(path)!r}.")
     digest = _sha256(path)[:16]
     target = cache_folder() / "gguf" / digest
     if not _is_model_folder(target):
