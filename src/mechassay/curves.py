@@ -26,8 +26,10 @@ class Named(Protocol):
 
 
 class RecordLike(Protocol):
-    """A record, as far as it is drawn: its measures, and its table of faithfulness."""
+    """A record, as far as it is drawn: its measures, and its tables."""
 
+    @property
+    def n(self) -> int: ...
     @property
     def model(self) -> Named: ...
     @property

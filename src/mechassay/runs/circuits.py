@@ -23,7 +23,7 @@ import json
 import sys
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, Literal, get_args
@@ -287,6 +287,7 @@ class CircuitsJob(Job):
         if self.stage == "localize":
             return folder / "scores"
         groups, command = results.groups, command_line(self, Path(folder.name))
+        every: list[Drawing] = []
         for group in groups:
             part = results.of(group)
             drawings = [
@@ -294,6 +295,7 @@ class CircuitsJob(Job):
                 for cell, _ in part.done
                 for drawing in _drawings(cell, results.folder.scores_file(cell.name))
             ]
+            every += drawings
             target = page if len(groups) == 1 else folder / "pages" / f"{group}.html"
             write_page(target, part.records, drawings, part.failures, kind=KIND, command=command)
         records, failures = results.records, results.failures
@@ -301,7 +303,7 @@ class CircuitsJob(Job):
         differences = json.dumps(suite_differences(records), indent=1)
         write_text(folder / "differences.json", differences)
         if len(groups) > 1:
-            write_page(page, records, failures=failures, kind=SUITE, command=command)
+            write_page(page, records, every, failures, kind=SUITE, command=command)
         return page
 
 
@@ -644,7 +646,8 @@ def _drawings(cell: Cell, file: Path) -> list[Drawing]:
     if not isinstance(scores, EdgeScores):
         return []
     title = f"{name}: the strongest connected edges"
-    return [draw_circuit(scores, largest_drawable(scores), title=title)]
+    drawing = draw_circuit(scores, largest_drawable(scores), title=title)
+    return [replace(drawing, of=dict(cell.of))]
 
 
 def _peak_memory() -> float:
