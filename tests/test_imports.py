@@ -1,9 +1,9 @@
 """Imports run one way: a module knows those to its left, never those to its right.
 
 errors, version, registry, progress, files, checkpoint, text, display -> graph, drawing, alignment,
-pairs, examples, curves, figures, records_v1, records, stats -> models -> objectives, training ->
-interventions -> features -> tasks -> circuits -> truth -> names -> adversarial -> report -> runs ->
-cli; testing may import all.
+rows, pairs, examples, interchange_pairs, interchange, curves, figures, records_v1, records, stats
+-> models -> objectives, training -> interventions -> features -> tasks -> circuits -> truth ->
+names -> adversarial -> report -> runs -> cli; testing may import all.
 Imports inside functions and under TYPE_CHECKING count too.
 """
 
@@ -31,8 +31,11 @@ ORDER = [
     "graph",
     "drawing",
     "alignment",
+    "rows",
     "pairs",
     "examples",
+    "interchange_pairs",
+    "interchange",
     "curves",
     "figures",
     "records_v1",

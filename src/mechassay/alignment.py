@@ -24,7 +24,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import takewhile
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from mechassay.errors import BadUsage, UnknownName
 
@@ -198,24 +198,63 @@ def token_position(
         known = {part for each in spans for part in each}
         firsts = (f"{part}.first" for part in known)
         raise UnknownName("token position", name, ["last", *known, *firsts])
+    found = part_tokens(texts, spans, tokenizer)
+    return [
+        None if part not in parts else parts[part][0 if end == "first" else 1] for parts in found
+    ]
+
+
+def part_tokens(
+    texts: Sequence[str], spans: Sequence[Mapping[str, Span]], tokenizer: PreTrainedTokenizerBase
+) -> list[dict[str, tuple[int, int]]]:
+    """The first and the last token of every part of each text, by name, if it has any token.
+
+    Indices are those of `token_position`.
+
+    Raises:
+        BadUsage: a tokenizer without character offsets.
+    """
     if not tokenizer.is_fast:
         raise BadUsage(
             f"Token positions need a tokenizer with character offsets; {type(tokenizer).__name__}"
             " has none."
         )
+    if not texts:
+        return []
     encoded = tokenizer(
         list(texts), padding=False, return_offsets_mapping=True, return_attention_mask=False
     )
-    positions: list[int | None] = []
-    for row, ids, span in zip(encoded["offset_mapping"], encoded["input_ids"], spans, strict=True):
-        begin, stop = span.get(part, (0, 0))
-        inside = [index for index, (a, b) in enumerate(row) if a < stop and b > begin]
-        # Two tokens share a character that is written as bytes, or that a mark stands before.
-        if (
-            len(inside) > 1
-            and row[inside[1]][0] < row[inside[0]][1]
-            and not str(tokenizer.decode([ids[inside[0]]])).strip()
-        ):
-            del inside[0]
-        positions.append(None if not inside else inside[0] if end == "first" else inside[-1])
-    return positions
+    found: list[dict[str, tuple[int, int]]] = []
+    for row, ids, parts in zip(encoded["offset_mapping"], encoded["input_ids"], spans, strict=True):
+        each: dict[str, tuple[int, int]] = {}
+        for name, (begin, stop) in parts.items():
+            inside = [index for index, (a, b) in enumerate(row) if a < stop and b > begin]
+            # Two tokens share a character that is written as bytes, or that a mark stands before.
+            if (
+                len(inside) > 1
+                and row[inside[1]][0] < row[inside[0]][1]
+                and not str(tokenizer.decode([ids[inside[0]]])).strip()
+            ):
+                del inside[0]
+            if inside:
+                each[name] = inside[0], inside[-1]
+        found.append(each)
+    return found
+
+
+def tokenizer_of(name: str, model: Any) -> Any:
+    """A model's tokenizer, or the tokenizer given in its place; None without a model.
+
+    Raises:
+        BadUsage: neither has one.
+    """
+    if model is None:
+        return None
+    tokenizer = getattr(model, "tokenizer", model)
+    # A bare network is callable too; only a tokenizer can tell its special tokens.
+    if not hasattr(tokenizer, "unk_token_id"):
+        raise BadUsage(
+            f"{name} needs a tokenizer, or a model with a .tokenizer, to align prompts; got"
+            f" {type(model).__name__} without one."
+        )
+    return tokenizer

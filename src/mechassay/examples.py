@@ -16,6 +16,8 @@ from mechassay.alignment import Span
 from mechassay.display import OneLine, line
 from mechassay.pairs import EMPTY, NO_SPANS, Pair
 
+ABSENT = "no such counterfactual"
+
 
 @dataclass(frozen=True, repr=False)
 class Prompt(OneLine):

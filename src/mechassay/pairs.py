@@ -285,7 +285,7 @@ class Batch(OneLine):
 
     def prompt_hashes(self) -> tuple[str, ...]:
         """Sixteen hex digits for each pair: of the tokens of its clean prompt and its answers."""
-        rows = zip(_rows(self.clean, self.mask), self.answers.tolist(), strict=True)
+        rows = zip(token_rows(self.clean, self.mask), self.answers.tolist(), strict=True)
         return tuple(_token_hash(clean, sorted(right))[:16] for clean, right in rows)
 
     def first_difference(self) -> int:
@@ -369,7 +369,7 @@ class Batch(OneLine):
         Raises:
             BadPairs: no pairs; a pair's lengths differ; an answer equals a foil.
         """
-        cleans, counterfactuals = _rows(clean, mask), _rows(counterfactual, mask)
+        cleans, counterfactuals = token_rows(clean, mask), token_rows(counterfactual, mask)
         names = tuple(ids) if ids is not None else tuple(str(i) for i in range(len(cleans)))
         if not cleans:
             raise BadPairs("A batch needs at least one pair; got none.")
@@ -386,7 +386,7 @@ class Batch(OneLine):
                 )
             if not a:
                 raise BadPairs(f"Pair {name}: the prompts have no tokens.")
-        right, wrong = _table(answers), _table(foils)
+        right, wrong = token_table(answers), token_table(foils)
         if len(right) != len(cleans) or len(wrong) != len(cleans):
             raise BadPairs(
                 f"A batch of {len(cleans)} pairs needs as many rows of answers and foils; got"
@@ -402,8 +402,8 @@ class Batch(OneLine):
         width = max(map(len, cleans))
         units = [None] * len(names) if groups is None else groups
         return Batch(
-            clean=_pad(cleans, width, pad),
-            counterfactual=_pad(counterfactuals, width, pad),
+            clean=left_padded(cleans, width, pad),
+            counterfactual=left_padded(counterfactuals, width, pad),
             mask=torch.tensor([[False] * (width - len(a)) + [True] * len(a) for a in cleans]),
             answers=right,
             foils=wrong,
@@ -464,7 +464,8 @@ def align_pairs(
     )
 
 
-def _rows(tokens: Sequence[Sequence[int]] | Tensor, mask: Tensor | None) -> list[list[int]]:
+def token_rows(tokens: Sequence[Sequence[int]] | Tensor, mask: Tensor | None) -> list[list[int]]:
+    """The real tokens of each row; without a mask all are real."""
     if not isinstance(tokens, Tensor):
         return [list(map(int, row)) for row in tokens]
     if mask is None:
@@ -475,7 +476,8 @@ def _rows(tokens: Sequence[Sequence[int]] | Tensor, mask: Tensor | None) -> list
     ]
 
 
-def _table(tokens: Sequence[Any] | Tensor) -> Int[Tensor, "batch width"]:
+def token_table(tokens: Sequence[Any] | Tensor) -> Int[Tensor, "batch width"]:
+    """One token, or several, a row, with `NO_TOKEN` on the right of those that have fewer."""
     rows = tokens.tolist() if isinstance(tokens, Tensor) else list(tokens)
     lists = [list(row) if isinstance(row, Sequence | Tensor) else [row] for row in rows]
     width = max((len(row) for row in lists), default=0)
@@ -483,7 +485,8 @@ def _table(tokens: Sequence[Any] | Tensor) -> Int[Tensor, "batch width"]:
     return torch.tensor(table, dtype=torch.long).reshape(len(lists), width)
 
 
-def _pad(rows: Sequence[list[int]], width: int, pad: int) -> Int[Tensor, "batch pos"]:
+def left_padded(rows: Sequence[list[int]], width: int, pad: int) -> Int[Tensor, "batch pos"]:
+    """Rows of at most `width` tokens that end in the last column."""
     return torch.tensor([[pad] * (width - len(row)) + row for row in rows], dtype=torch.long)
 
 

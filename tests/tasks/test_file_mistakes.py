@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 
 from mechassay.errors import BadFile, BadPairs, MechassayError
+from mechassay.rows import LONGEST_LINE
 from mechassay.tasks import load_task
 from mechassay.tasks.files import FileTask
-from mechassay.tasks.rows import LONGEST_LINE
 from pair_files import everything, jsonl, refused, row, write
 
 # --- what is refused

@@ -20,12 +20,12 @@ import pytest
 
 from mechassay.errors import BadFile, BadUsage, MissingExtra
 from mechassay.pairs import content_hash
+from mechassay.rows import read_rows
 from mechassay.tasks import SPLITS, hub, load_task
 from mechassay.tasks.check import check_pairs
 from mechassay.tasks.hub import DEADLINE
 from mechassay.tasks.ioi import IOI
 from mechassay.tasks.public import PublicData, public_rows
-from mechassay.tasks.rows import read_rows
 
 OWN = IOI()
 

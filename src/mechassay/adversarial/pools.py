@@ -27,7 +27,7 @@ from torch import Tensor
 from mechassay.alignment import encode
 from mechassay.display import OneLine
 from mechassay.errors import BadPairs, BadUsage, UnknownName, one_of
-from mechassay.examples import Example, Prompt
+from mechassay.examples import ABSENT, Example, Prompt
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
@@ -41,7 +41,6 @@ PATIENCE = 20
 """Examples tried for each prompt asked for, before giving up."""
 NOTHING = "-"
 TEMPLATE = "template"
-ABSENT = "no such counterfactual"
 RARE = 100
 """How many times more examples are tried where prompts are chosen by their fields."""
 NO_FIELDS: Mapping[str, str] = MappingProxyType({})

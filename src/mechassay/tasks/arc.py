@@ -39,6 +39,7 @@ from mechassay.alignment import Span
 from mechassay.errors import BadFile, BadUsage
 from mechassay.examples import Example
 from mechassay.pairs import NO_SPANS
+from mechassay.rows import read_rows
 from mechassay.tasks.multiple_choice import (
     Format,
     MultipleChoice,
@@ -52,7 +53,6 @@ from mechassay.tasks.multiple_choice import (
     random_letters,
 )
 from mechassay.tasks.public import ROW_ERRORS, ROW_FILES, PublicData, public_rows
-from mechassay.tasks.rows import read_rows
 from mechassay.tasks.splits import split_named
 from mechassay.tasks.task import SPLITS, split_rng
 from mechassay.tasks.words import word_lists

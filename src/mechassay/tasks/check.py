@@ -23,14 +23,14 @@ from pathlib import Path
 from statistics import median
 from typing import Any, NamedTuple
 
-from mechassay.alignment import Aligned, Misaligned
+from mechassay.alignment import Aligned, Misaligned, tokenizer_of
 from mechassay.errors import BadUsage, one_of
 from mechassay.examples import Example, Unreadable
 from mechassay.pairs import EMPTY
 from mechassay.progress import SILENT, Progress
 from mechassay.tasks.files import FileTask
 from mechassay.tasks.load import load_task
-from mechassay.tasks.task import SPLITS, Task, aligned, tokenizer_of
+from mechassay.tasks.task import SPLITS, Task, aligned
 
 NO_SPACE = "no leading space"
 PARTIAL, FORCED, CUT = "partial", "forced", "cut"

@@ -20,7 +20,7 @@ from difflib import get_close_matches
 from functools import lru_cache
 from typing import NamedTuple
 
-from mechassay.tasks.rows import Mistake
+from mechassay.rows import Mistake
 
 PROMPTS = {"clean": ("clean",), "counterfactual": ("counterfactual", "corrupted")}
 CONTINUATIONS = {

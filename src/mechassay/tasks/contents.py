@@ -14,8 +14,8 @@ import numpy as np
 from jaxtyping import UInt64
 
 from mechassay.errors import BadFile, BadPairs, UnknownName
+from mechassay.rows import where
 from mechassay.tasks.pair_rows import PairRow
-from mechassay.tasks.rows import where
 from mechassay.tasks.splits import (
     NO_HASH,
     SHARES,

@@ -30,6 +30,7 @@ from typing import Any, ClassVar
 
 from mechassay.errors import BadFile, BadUsage
 from mechassay.examples import Example, Prompt
+from mechassay.rows import check_ending
 from mechassay.tasks.columns import RESERVED
 from mechassay.tasks.contents import SPLIT, Contents, contents_of, own_id
 from mechassay.tasks.fields import parts_of
@@ -38,8 +39,6 @@ from mechassay.tasks.pair_rows import ENDINGS, PairRow, pair_rows
 from mechassay.tasks.task import SPLITS, Task
 from mechassay.tasks.token_ids import TokenIds
 
-# How the names of files of pairs end.
-FILES = (".jsonl", ".json", ".csv", ".tsv")
 KIND = "counterfactual"
 
 
@@ -72,9 +71,7 @@ class FileTask(Task):
     def __post_init__(self) -> None:
         path = Path(self.path)
         object.__setattr__(self, "path", str(path))
-        if path.suffix.lower() not in FILES:
-            said = f"pairs are read from files that end in {', '.join(FILES)}; this one does not"
-            raise BadFile(f"{self.path}: {said}.")
+        check_ending(path)
         if self.split_column in RESERVED:
             raise BadUsage(f"split_column must be a column of its own; got {self.split_column!r}.")
         if not path.is_file():

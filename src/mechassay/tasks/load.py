@@ -11,7 +11,8 @@ from typing import Any
 
 from mechassay.errors import BadUsage, UnknownName
 from mechassay.registry import Registry
-from mechassay.tasks.files import FILES, FileTask
+from mechassay.rows import FILES
+from mechassay.tasks.files import FileTask
 from mechassay.tasks.task import Task
 
 TASKS = Registry(

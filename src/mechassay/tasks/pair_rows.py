@@ -26,12 +26,19 @@ from pydantic_core import ErrorDetails
 
 from mechassay.alignment import Span
 from mechassay.errors import BadFile, BadPairs
+from mechassay.rows import (
+    DELIMITERS,
+    Mistake,
+    raise_mistakes,
+    read_rows,
+    several,
+    short,
+    spans_of,
+)
 from mechassay.tasks.columns import ANSWERS_OF_OTHER, SPANS, TAGS, Columns, meaning
-from mechassay.tasks.rows import DELIMITERS, Mistake, raise_mistakes, read_rows, short
 
 ENDINGS = tuple(f"{number:02d}" for number in range(100))
 
-_BAR = re.compile(r"(?<!\\)\|")
 _IDS = re.compile(r"\s*(?:\d{1,9}|\[\s*\d{1,9}(?:\s*,\s*\d{1,9})*\s*\])\s*", re.ASCII)
 _YEAR = re.compile(r"\s*\d{1,2}\s*", re.ASCII)
 _CENTURY = re.compile(r"(?<!\d)\d\d$", re.ASCII)
@@ -103,7 +110,7 @@ class PairRow(BaseModel):
         if columns.token_ids:
             ids = _token_ids(columns.answer, answers), _token_ids(columns.foil, foils)
             return made | {"answer_ids": ids[0], "foil_ids": ids[1]}
-        return made | {"answer": _several(answers, in_cells), "foil": _several(foils, in_cells)}
+        return made | {"answer": several(answers, in_cells), "foil": several(foils, in_cells)}
 
     @model_validator(mode="after")
     def _different(self) -> PairRow:
@@ -162,7 +169,7 @@ def _parts(
     """What a row says beside its prompts, answers and foils."""
     said = {name: raw[name] for name in columns.tags if raw[name] is not None}
     given = {
-        name: _spans(name, said.pop(name), text)
+        name: spans_of(name, said.pop(name), text)
         for name, text in zip(SPANS, (clean, other), strict=True)
         if name in said and not in_cells
     }
@@ -182,19 +189,8 @@ def _parts(
         "other_values": {name: str(theirs.get(name, text)) for name, text in ours.items()},
         "spans": given.get(SPANS[0], {}),
         "other_spans": given.get(SPANS[1], {}),
-        "counterfactual_answers": _several(raw.get(ANSWERS_OF_OTHER) or (), in_cells),
+        "counterfactual_answers": several(raw.get(ANSWERS_OF_OTHER) or (), in_cells),
     }
-
-
-def _several(value: Any, in_cells: bool) -> Any:
-    """Answers or foils, one or several; another value as it is."""
-    if in_cells and "|" in value:
-        pieces = tuple(piece.replace("\\|", "|") for piece in _BAR.split(value))
-        if not all(pieces):
-            hint = "a bar that is meant is written \\|"
-            raise Mistake("one of several answers or foils is empty", hint, BadPairs)
-        return pieces
-    return (value,) if isinstance(value, str) else tuple(value) if type(value) is list else value
 
 
 def _token_ids(column: str, value: Any) -> tuple[int, ...]:
@@ -236,16 +232,3 @@ def _year_spans(text: str, place: int) -> dict[str, Span]:
         return {}
     century_2 = {"century_2": (len(text) - 2, len(text))} if _CENTURY.search(text) else {}
     return {"century": (place, place + 2), "year": (place + 2, place + 4), **century_2}
-
-
-def _spans(column: str, value: Any, text: str) -> dict[str, Span]:
-    """Parts that a row gives itself, as `Pair.as_dict` writes them."""
-    spans: list[Any] = list(value.values()) if isinstance(value, dict) else [None]
-    for span in spans:
-        whole = isinstance(span, list) and [type(end) for end in span] == [int, int]
-        if not whole or not 0 <= span[0] < span[1] <= len(text):
-            raise Mistake(
-                f"{column!r} must be an object of [begin, end] in characters of the prompt",
-                f"got {short(value)}",
-            )
-    return {name: (begin, end) for name, (begin, end) in value.items()}

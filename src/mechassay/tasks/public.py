@@ -22,9 +22,9 @@ from typing import Any, ClassVar, TypeVar
 
 from mechassay.errors import BadFile, BadUsage, MissingExtra, first_line
 from mechassay.examples import Example, Unreadable
+from mechassay.rows import read_rows
 from mechassay.tasks.hub import reachable
 from mechassay.tasks.mib_scoring import Scoring
-from mechassay.tasks.rows import read_rows
 from mechassay.tasks.splits import names_of
 from mechassay.tasks.task import Task
 

@@ -26,9 +26,9 @@ from typing import Any, ClassVar, Literal, get_args
 
 import numpy as np
 
-from mechassay.alignment import Aligned, Misaligned
+from mechassay.alignment import Aligned, Misaligned, tokenizer_of
 from mechassay.errors import BadPairs, BadUsage, one_of
-from mechassay.examples import Example, Examples, Unreadable
+from mechassay.examples import ABSENT, Example, Examples, Unreadable
 from mechassay.pairs import Pairs, align_pairs
 from mechassay.tasks.behaviour import needs_model, score_prompts
 
@@ -40,7 +40,6 @@ SPLITS = ("train", "validation", "test", PRIVATE)
 CHUNK = 256
 # Examples looked at for each one wanted, before a tokenizer or a model is found unfit for the task.
 PATIENCE = 50
-ABSENT = "no such counterfactual"
 
 
 class Task(ABC):
@@ -315,21 +314,3 @@ def split_rng(split: str, seed: int) -> np.random.Generator:
 def settings_of(task: Task) -> dict[str, Any]:
     """A task's settings, its dataclass fields, as plain values."""
     return {each.name: getattr(task, each.name) for each in fields(task) if each.repr}  # pyright: ignore[reportArgumentType]
-
-
-def tokenizer_of(name: str, model: Any) -> Any:
-    """A model's tokenizer, or the tokenizer given in its place; None without a model.
-
-    Raises:
-        BadUsage: neither has one.
-    """
-    if model is None:
-        return None
-    tokenizer = getattr(model, "tokenizer", model)
-    # A bare network is callable too; only a tokenizer can tell its special tokens.
-    if not hasattr(tokenizer, "unk_token_id"):
-        raise BadUsage(
-            f"{name} needs a tokenizer, or a model with a .tokenizer, to align prompts; got"
-            f" {type(model).__name__} without one."
-        )
-    return tokenizer

@@ -15,8 +15,11 @@ from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
 
+from mechassay.alignment import Span
 from mechassay.errors import BadFile, BadPairs, MissingExtra, first_line
 
+# How the names of files of pairs end.
+FILES = (".jsonl", ".json", ".csv", ".tsv")
 DELIMITERS = {".csv": ",", ".tsv": "\t"}
 # A "line" beyond this is no line of text.
 LONGEST_LINE = 1 << 24
@@ -24,6 +27,7 @@ LONGEST_LINE = 1 << 24
 NAMED_ROWS = 3
 NAMED_MISTAKES = 4
 
+_BAR = re.compile(r"(?<!\\)\|")
 _SURROGATE = re.compile("[\ud800-\udfff]")
 
 T = TypeVar("T")
@@ -44,6 +48,17 @@ class Mistake(ValueError):
     ) -> None:
         super().__init__(what + (f" ({detail})" if detail else ""))
         self.what, self.detail, self.error = what, detail, error
+
+
+def check_ending(path: Path) -> None:
+    """Refuse a file of pairs of another ending than `FILES`.
+
+    Raises:
+        BadFile: it has another.
+    """
+    if path.suffix.lower() not in FILES:
+        said = f"pairs are read from files that end in {', '.join(FILES)}; this one does not"
+        raise BadFile(f"{path}: {said}.")
 
 
 def read_rows(path: Path) -> Rows:
@@ -96,6 +111,38 @@ def short(value: Any) -> str:
     """A value as a message shows it."""
     text = repr(value)
     return text if len(text) <= 40 else f"{text[:36]} ..."
+
+
+def several(value: Any, in_cells: bool, what: str = "answers or foils") -> Any:
+    r"""Texts of which there may be several, "a|b" in cells; another value as it is.
+
+    Raises:
+        Mistake: one of several is empty.
+    """
+    if in_cells and "|" in value:
+        pieces = tuple(piece.replace("\\|", "|") for piece in _BAR.split(value))
+        if not all(pieces):
+            hint = "a bar that is meant is written \\|"
+            raise Mistake(f"one of several {what} is empty", hint, BadPairs)
+        return pieces
+    return (value,) if isinstance(value, str) else tuple(value) if type(value) is list else value
+
+
+def spans_of(column: str, value: Any, text: str) -> dict[str, Span]:
+    """Parts that a row gives itself, as `Pair.as_dict` writes them.
+
+    Raises:
+        Mistake: they are no such parts of the text.
+    """
+    spans: list[Any] = list(value.values()) if isinstance(value, dict) else [None]
+    for span in spans:
+        whole = isinstance(span, list) and [type(end) for end in span] == [int, int]
+        if not whole or not 0 <= span[0] < span[1] <= len(text):
+            raise Mistake(
+                f"{column!r} must be an object of [begin, end] in characters of the prompt",
+                f"got {short(value)}",
+            )
+    return {name: (begin, end) for name, (begin, end) in value.items()}
 
 
 def _told(rows: Sequence[tuple[int, Mistake]]) -> str:
