@@ -19,6 +19,7 @@ from mechassay.alignment import (
     Misaligned,
     align,
     continued,
+    part_tokens,
     token_position,
 )
 from mechassay.errors import UnknownName
@@ -283,3 +284,14 @@ def test_positions_are_found_by_meaning(tokenizer: PreTrainedTokenizerFast) -> N
     with pytest.raises(UnknownName, match=r"token position 'c'.*Known: a, a\.first"):
         token_position(texts, spans, "c", tokenizer)
     assert token_position([*texts, "5="], [*spans, {}], "a", tokenizer)[-1] is None
+
+
+def test_the_tokens_of_all_parts_are_those_found_one_by_one() -> None:
+    prompts = [filled("{a}+{b}=", {"a": "27", "b": "6"}), filled("{a}=", {"a": "140"})]
+    texts, spans = [prompt.text for prompt in prompts], [prompt.spans for prompt in prompts]
+    found = part_tokens(texts, spans, DIGITS)
+    assert found == [{"a": (0, 1), "b": (3, 3)}, {"a": (0, 2)}]
+    for place, end in enumerate(("first", "last")):
+        one_by_one = token_position(texts, spans, f"a.{end}", DIGITS)
+        assert one_by_one == [parts["a"][place] for parts in found]
+    assert part_tokens([], [], DIGITS) == []

@@ -26,6 +26,8 @@ if TYPE_CHECKING:
     from mechassay.errors import MechassayError
     from mechassay.examples import Example, Prompt
     from mechassay.graph import Graph
+    from mechassay.interchange import InterchangeBatch
+    from mechassay.interchange_pairs import InterchangePair
     from mechassay.models.model import Model, load_model
     from mechassay.models.sources import fetch
     from mechassay.names import (
@@ -55,6 +57,8 @@ __all__ = [
     "Example",
     "Failure",
     "Graph",
+    "InterchangeBatch",
+    "InterchangePair",
     "MechassayError",
     "Model",
     "Pair",
@@ -94,6 +98,8 @@ _LAZY = {
     "Example": "mechassay.examples",
     "Failure": "mechassay.records",
     "Graph": "mechassay.graph",
+    "InterchangeBatch": "mechassay.interchange",
+    "InterchangePair": "mechassay.interchange_pairs",
     "MechassayError": "mechassay.errors",
     "Model": "mechassay.models.model",
     "Pair": "mechassay.pairs",

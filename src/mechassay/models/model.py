@@ -6,7 +6,7 @@ unmodified Hugging Face model, with and without padding, and the writers sum to 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from os import PathLike, fspath
 from typing import TYPE_CHECKING, Any
@@ -19,6 +19,8 @@ from mechassay.alignment import token_position
 from mechassay.display import OneLine, briefly, html_facts
 from mechassay.errors import BadPairs, BadUsage, SelfCheckFailed, UnsupportedModel, first_line
 from mechassay.graph import Graph
+from mechassay.interchange import InterchangeBatch, InterchangesLike
+from mechassay.interchange_pairs import InterchangePair
 from mechassay.models.decoder import Context, Decoder, at_least_fp32
 from mechassay.models.families import decode
 from mechassay.models.trace import Trace, trace
@@ -148,26 +150,61 @@ class Model(OneLine):
         self._check_fits(pairs)
         return pairs.to(self.device)
 
+    def interchanges(self, pairs: InterchangesLike) -> InterchangeBatch:
+        """Interchanges as a batch on the model's device: of pairs, the clean prompt is the base.
+
+        Raises:
+            BadPairs: see `InterchangeBatch.from_pairs` and `from_batch`; text for a model without
+                tokenizer; token ids that the model does not have; prompts that are, with their
+                labels, longer than its positions.
+        """
+        if isinstance(pairs, Batch):
+            pairs = InterchangeBatch.from_batch(pairs)
+        elif not isinstance(pairs, InterchangeBatch):
+            if isinstance(pairs, Pair | InterchangePair):
+                pairs = (pairs,)
+            _check_pairs(pairs, (Pair, InterchangePair))
+            if self.tokenizer is None:
+                raise BadPairs(
+                    f"{self.name} has no tokenizer; pass InterchangeBatch.from_tokens(...) instead"
+                    " of text pairs."
+                )
+            pairs = InterchangeBatch.from_pairs(pairs, self)
+        own = {} if pairs.base_labels is None else {"base label": pairs.base_labels}
+        prompts = {"base": pairs.base, "source": pairs.source}
+        self._check_tokens(pairs.ids, prompts, {"label": pairs.labels, **own})
+        last, begin = pairs.column("last")[0], pairs.base.shape[1] - pairs.base_lengths
+        self._check_lengths(pairs.ids, last - begin + pairs.label_lengths)
+        self._check_lengths(pairs.ids, pairs.source_lengths)
+        return pairs.to(self.device)
+
     def _check_fits(self, batch: Batch) -> None:
-        vocabulary, positions = len(self.decoder.embedding), self.decoder.positions
-        for what, tokens, least in (
-            ("clean prompt", batch.clean, 0),
-            ("counterfactual", batch.counterfactual, 0),
-            ("answer", batch.answers, NO_TOKEN),
-            ("foil", batch.foils, NO_TOKEN),
-        ):
+        prompts = {"clean prompt": batch.clean, "counterfactual": batch.counterfactual}
+        self._check_tokens(batch.ids, prompts, {"answer": batch.answers, "foil": batch.foils})
+        self._check_lengths(batch.ids, batch.lengths)
+
+    def _check_tokens(
+        self, ids: Sequence[str], prompts: Mapping[str, Tensor], said: Mapping[str, Tensor]
+    ) -> None:
+        """Refuse token ids that the model does not have; `NO_TOKEN` is one of what is said."""
+        vocabulary = len(self.decoder.embedding)
+        leasts = [0] * len(prompts) + [NO_TOKEN] * len(said)
+        for (what, tokens), least in zip({**prompts, **said}.items(), leasts, strict=True):
             strange = (tokens >= vocabulary) | (tokens < least)
             if bool(strange.any()):
                 row = int(strange.any(dim=1).nonzero()[0])
                 token = int(tokens[row][strange[row]][0])
                 raise BadPairs(
-                    f"Pair {batch.ids[row]}: its {what} has the token id {token}; {self.name} has 0"
+                    f"Pair {ids[row]}: its {what} has the token id {token}; {self.name} has 0"
                     f" to {vocabulary - 1}."
                 )
-        if positions is not None and batch.n_tokens > len(positions):
-            row = int(batch.lengths.argmax())
+
+    def _check_lengths(self, ids: Sequence[str], lengths: Int[Tensor, "batch"]) -> None:
+        positions = self.decoder.positions
+        longest = int(lengths.max()) if positions is not None and len(ids) else 0
+        if positions is not None and longest > len(positions):
             raise BadPairs(
-                f"Pair {batch.ids[row]} has {batch.n_tokens:,} tokens; {self.name} has"
+                f"Pair {ids[int(lengths.argmax())]} has {longest:,} tokens; {self.name} has"
                 f" {len(positions):,} positions."
             )
 
@@ -228,9 +265,9 @@ class Model(OneLine):
         )
 
 
-def _check_pairs(pairs: Any) -> None:
+def _check_pairs(pairs: Any, kinds: tuple[type, ...] = (Pair,)) -> None:
     """Refuse what are no pairs, such as the name of a task."""
-    strange = next((x for x in pairs if not isinstance(x, Pair)), None) if _many(pairs) else pairs
+    strange = next((x for x in pairs if not isinstance(x, kinds)), None) if _many(pairs) else pairs
     if strange is not None:
         task = f"load_task({pairs!r})" if isinstance(pairs, str) else "task"
         raise BadPairs(
