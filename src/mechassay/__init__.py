@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any
 from mechassay.version import __version__
 
 if TYPE_CHECKING:
-    from mechassay import adversarial, circuits, tasks, truth
+    from mechassay import adversarial, circuits, features, tasks, truth
     from mechassay.circuits.methods import load_method
     from mechassay.circuits.node_scores import load_scores
     from mechassay.errors import MechassayError
@@ -70,6 +70,7 @@ __all__ = [
     "__version__",
     "adversarial",
     "circuits",
+    "features",
     "fetch",
     "list_methods",
     "list_metrics",
@@ -89,7 +90,7 @@ __all__ = [
     "truth",
 ]
 
-_PACKAGES = ("adversarial", "circuits", "tasks", "truth")
+_PACKAGES = ("adversarial", "circuits", "features", "tasks", "truth")
 _LAZY = {
     "AccuracyJob": "mechassay.runs.accuracy",
     "AdversarialJob": "mechassay.runs.adversarial",
