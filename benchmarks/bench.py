@@ -35,6 +35,7 @@ from mechassay.circuits.methods.exact import ExactPatching
 from mechassay.circuits.methods.patching import Patching
 from mechassay.models.circuit_forward import run_circuit
 from mechassay.models.circuit_plan import compile_circuit
+from mechassay.models.continuations import final_streams
 from mechassay.models.model import Model, load_model, make_model
 from mechassay.models.trace import Contrast
 from mechassay.objectives import LogitDiff
@@ -129,7 +130,30 @@ def jobs(model: Model, batch: Batch) -> list[Job]:
             "about 150",
         ),
         Job("exact patching, per edge", exact, 0.6, 0.4, "about 26", divide_by=n_edges),
+        Job("a hundred continuations of two tokens", years(model, batch), 2, 1.7, "100"),
     ]
+
+
+def years(model: Model, batch: Batch) -> Callable[[], object]:
+    """What scores all two-digit years after each prompt where digits are tokens: log-probabilities
+    after the prompt and after each of ten first digits. The public way is a row a year.
+    """
+    decoder = model.decoder
+    contexts = [
+        (*prompt, *rest)
+        for prompt in batch.clean.tolist()
+        for rest in ((), *((digit,) for digit in range(10)))
+    ]
+
+    def run() -> object:
+        with torch.no_grad():
+            return [
+                decoder.readout(part).all().logsumexp(dim=-1)
+                for _, streams in final_streams(decoder, contexts)
+                for part in streams.split(64)
+            ]
+
+    return run
 
 
 def sampled_exact_patching(model: Model, batch: Batch) -> tuple[Callable[[], object], float]:

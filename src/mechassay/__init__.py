@@ -28,6 +28,11 @@ if TYPE_CHECKING:
     from mechassay.graph import Graph
     from mechassay.interchange import InterchangeBatch
     from mechassay.interchange_pairs import InterchangePair
+    from mechassay.interventions.intervene import intervene
+    from mechassay.interventions.intervention import Ablate, Add, Interchange, Replace, Scale
+    from mechassay.interventions.patch import patch
+    from mechassay.interventions.site import Site, load_site, sites
+    from mechassay.interventions.sweep import sweep
     from mechassay.models.model import Model, load_model
     from mechassay.models.sources import fetch
     from mechassay.names import (
@@ -45,26 +50,34 @@ if TYPE_CHECKING:
     from mechassay.runs.adversarial import AdversarialJob
     from mechassay.runs.circuits import CircuitsJob
     from mechassay.runs.execute import run
+    from mechassay.runs.patch import PatchJob
     from mechassay.tasks import Task, load_task
     from mechassay.tasks.template import Template
     from mechassay.truth.models import load_truth
 
 __all__ = [
+    "Ablate",
     "AccuracyJob",
+    "Add",
     "AdversarialJob",
     "Batch",
     "CircuitsJob",
     "Example",
     "Failure",
     "Graph",
+    "Interchange",
     "InterchangeBatch",
     "InterchangePair",
     "MechassayError",
     "Model",
     "Pair",
     "Pairs",
+    "PatchJob",
     "Prompt",
     "Record",
+    "Replace",
+    "Scale",
+    "Site",
     "Task",
     "Template",
     "__version__",
@@ -72,6 +85,7 @@ __all__ = [
     "circuits",
     "features",
     "fetch",
+    "intervene",
     "list_methods",
     "list_metrics",
     "list_models",
@@ -82,34 +96,46 @@ __all__ = [
     "load_model",
     "load_objective",
     "load_scores",
+    "load_site",
     "load_task",
     "load_truth",
+    "patch",
     "read_record",
     "run",
+    "sites",
+    "sweep",
     "tasks",
     "truth",
 ]
 
 _PACKAGES = ("adversarial", "circuits", "features", "tasks", "truth")
 _LAZY = {
+    "Ablate": "mechassay.interventions.intervention",
     "AccuracyJob": "mechassay.runs.accuracy",
+    "Add": "mechassay.interventions.intervention",
     "AdversarialJob": "mechassay.runs.adversarial",
     "Batch": "mechassay.pairs",
     "CircuitsJob": "mechassay.runs.circuits",
     "Example": "mechassay.examples",
     "Failure": "mechassay.records",
     "Graph": "mechassay.graph",
+    "Interchange": "mechassay.interventions.intervention",
     "InterchangeBatch": "mechassay.interchange",
     "InterchangePair": "mechassay.interchange_pairs",
     "MechassayError": "mechassay.errors",
     "Model": "mechassay.models.model",
     "Pair": "mechassay.pairs",
     "Pairs": "mechassay.pairs",
+    "PatchJob": "mechassay.runs.patch",
     "Prompt": "mechassay.examples",
     "Record": "mechassay.records",
+    "Replace": "mechassay.interventions.intervention",
+    "Scale": "mechassay.interventions.intervention",
+    "Site": "mechassay.interventions.site",
     "Task": "mechassay.tasks",
     "Template": "mechassay.tasks.template",
     "fetch": "mechassay.models.sources",
+    "intervene": "mechassay.interventions.intervene",
     "list_methods": "mechassay.names",
     "list_metrics": "mechassay.names",
     "list_models": "mechassay.names",
@@ -120,10 +146,14 @@ _LAZY = {
     "load_model": "mechassay.models.model",
     "load_objective": "mechassay.objectives",
     "load_scores": "mechassay.circuits.node_scores",
+    "load_site": "mechassay.interventions.site",
     "load_task": "mechassay.tasks",
     "load_truth": "mechassay.truth.models",
+    "patch": "mechassay.interventions.patch",
     "read_record": "mechassay.records",
     "run": "mechassay.runs.execute",
+    "sites": "mechassay.interventions.site",
+    "sweep": "mechassay.interventions.sweep",
 }
 
 

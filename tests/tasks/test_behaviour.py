@@ -10,19 +10,25 @@ import numpy as np
 import pytest
 import torch
 from tokenizers import Regex, Tokenizer, models, pre_tokenizers
-from transformers import PreTrainedTokenizerFast
+from transformers import PreTrainedModel, PreTrainedTokenizerFast
 
 from mechassay.errors import BadPairs, BadUsage
 from mechassay.examples import Prompt
 from mechassay.models.model import Model, make_model
-from mechassay.tasks.behaviour import log_probabilities, needs_model, score_prompts
-from mechassay.testing.tiny import build
+from mechassay.models.reference import exact_precision
+from mechassay.models.trace import trace
+from mechassay.tasks.behaviour import log_probabilities, needs_model, score_prompts, written
+from mechassay.testing.tiny import FAMILIES, build
 
 DIGITS = [str(n) for n in range(10)]
 
 
 @pytest.fixture(scope="module")
 def model() -> Model:
+    return reader(build("gpt2"))
+
+
+def reader(hf: PreTrainedModel) -> Model:
     """A tiny model that reads characters, and two letters after a space as one token;
     all of its 97 tokens have a text.
     """
@@ -40,7 +46,7 @@ def model() -> Model:
     )
     tokenizer.pre_tokenizer = pre_tokenizers.Split(Regex(r" [a-h][a-h]|."), behavior="isolated")  # pyright: ignore[reportAttributeAccessIssue]
     return make_model(
-        build("gpt2"),
+        hf,
         PreTrainedTokenizerFast(tokenizer_object=tokenizer, unk_token="[UNK]"),
         check=False,
     )
@@ -78,20 +84,40 @@ def prompts(seed: int, n: int = 12) -> list[Prompt]:
     return found
 
 
-@pytest.mark.parametrize("seed", range(2))
-def test_equals_one_run_a_token(model: Model, seed: int) -> None:
-    asked = prompts(seed)
+def row_by_row(model: Model, prompt: list[int], rest: list[int]) -> float:
+    """A prompt with all of a continuation but its last token as a row of its own, left-padded."""
+    row = prompt + rest[:-1]
+    tokens = torch.tensor([[0, 0, 0, *row]])
+    mask = torch.tensor([[False] * 3 + [True] * len(row)])
+    run = trace(model.decoder, model.decoder.embed(tokens), model.decoder.context(mask))
+    logits = model.decoder.readout(run.final[0, -len(rest) :]).all()
+    return float(logits.log_softmax(-1).gather(1, torch.tensor(rest)[:, None]).sum())
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_equals_one_run_a_token(family: str) -> None:
+    """In fp64, against Hugging Face's model and against rows of our own: prompts and continuations
+    are longer than the windows of those that have them.
+    """
+    model = reader(build(family, torch.float64))
+    asked = prompts(FAMILIES.index(family))
     scored = log_probabilities(model, asked)
     found = score_prompts(model, asked)
-    for row, prompt in enumerate(asked):
-        begin = ids(model, prompt.text)
-        slow = {choice: log_prob(model, begin, ids(model, choice)) for choice in prompt.choices}
-        assert scored[row] == pytest.approx(slow, abs=1e-4)
-        assert found.ranked[row] == (max(slow, key=slow.__getitem__) in prompt.answers)
-        assert found.chance[row] == len(prompt.answers) / len(prompt.choices)
-        assert found.greedy[row] == any(
-            generated(model, begin, len(ids(model, a))) == ids(model, a) for a in prompt.answers
-        )
+    with exact_precision(model.hf), torch.no_grad():
+        for row, prompt in enumerate(asked):
+            begin = ids(model, prompt.text)
+            rests = {choice: ids(model, choice) for choice in prompt.choices}
+            slow = {choice: log_prob(model, begin, rest) for choice, rest in rests.items()}
+            rows = {choice: row_by_row(model, begin, rest) for choice, rest in rests.items()}
+            assert scored[row] == pytest.approx(slow, rel=0, abs=1e-10)
+            assert scored[row] == pytest.approx(rows, rel=0, abs=1e-10)
+            assert found.ranked[row] == (max(slow, key=slow.__getitem__) in prompt.answers)
+            assert found.chance[row] == len(prompt.answers) / len(prompt.choices)
+            assert found.greedy[row] == any(
+                generated(model, begin, len(ids(model, a))) == ids(model, a) for a in prompt.answers
+            )
+            assert model.tokenizer is not None
+            assert found.said[row] == model.tokenizer.decode(generated(model, begin, 1))
 
 
 def test_greedy_is_what_would_be_generated(model: Model) -> None:
@@ -132,6 +158,10 @@ def test_undefined(model: Model) -> None:
     assert np.isnan(found.ranked).all()
     with pytest.raises(BadPairs, match="adds no token"):
         score_prompts(model, [Prompt("1", ("",))])
+    with pytest.raises(BadPairs, match="Prompt '' has no token"):
+        score_prompts(model, [Prompt("", ("1",))])
+    with pytest.raises(BadPairs, match="Prompt '' has no token"):
+        written(model, ["1", ""], 2)
     with pytest.raises(BadUsage, match="needs a model with a tokenizer; got int"):
         needs_model(3, "keep")
 

@@ -23,6 +23,11 @@ from mechassay.models.memory import byte_budget, suffix_bytes, token_budget, tra
 from mechassay.models.model import Model
 from mechassay.models.suffix_forward import Entry, Stack, TokenEdit, suffix_forward
 from mechassay.models.trace import Trace, trace
+from mechassay.progress import Advance
+
+
+def _ignored(done: int) -> None: ...
+
 
 New = Callable[[Tensor], Tensor]
 STACK_TOKENS = 4096
@@ -124,8 +129,13 @@ class BaseRun:
         """The final stream at the last columns."""
         return self.trace.final[:, -read:]
 
-    def run(self, cells: Sequence[Cell], *, read: int = 1) -> list[Float[Tensor, "_ read d_model"]]:
+    def run(
+        self, cells: Sequence[Cell], *, read: int = 1, advance: Advance = _ignored
+    ) -> list[Float[Tensor, "_ read d_model"]]:
         """The final stream of every cell's prompts at the last `read` columns.
+
+        Args:
+            advance: told how many rows are done, stack by stack.
 
         Raises:
             OutOfMemory: not enough memory for one row.
@@ -137,6 +147,7 @@ class BaseRun:
             final = self._stack(part, read)
             sizes = [len(cell.prompts) for cell in part]
             outs |= dict(zip(chosen, final.split(sizes), strict=True))
+            advance(sum(sizes))
         return [outs[i] for i in range(len(cells))]
 
     def _stacks(self, cells: Sequence[Cell]) -> Iterator[Sequence[Cell]]:
@@ -284,7 +295,7 @@ def _distinct(
     return first, where
 
 
-def check_fits_inference(who: str) -> None:
+def check_gradients_allowed(who: str) -> None:
     """Refuse to take gradients where torch keeps none.
 
     Raises:

@@ -35,11 +35,8 @@ class Intervention(Protocol):
         keeps_equal: whether equal values of base and source are left as they are.
     """
 
-    @property
-    def needs_source(self) -> bool: ...
-
-    @property
-    def keeps_equal(self) -> bool: ...
+    needs_source: ClassVar[bool]
+    keeps_equal: ClassVar[bool]
 
     def __call__(self, base: Values, source: Values | None) -> Values:
         """New values [n, d] for n tokens."""

@@ -205,7 +205,7 @@ def sites(
     chosen = range(model.graph.n_layers) if layers is None else layers
     chosen = [chosen] if isinstance(chosen, int) else list(chosen)
     places = [positions] if isinstance(positions, str | int) else list(positions)
-    kinds = [parts] if isinstance(parts, str) else list(parts)
+    kinds: list[Part] = [parts] if isinstance(parts, str) else list(parts)
 
     def every() -> Iterator[Site]:
         for part in kinds:

@@ -208,6 +208,15 @@ class Context:
         }
         return Context(self.position_ids.repeat(times, 1), rotary, allowed)
 
+    def beginning(self, stop: int) -> Context:
+        """The context of the columns before `stop` alone; nothing is copied."""
+        rotary = {kind: (cos[:, :stop], sin[:, :stop]) for kind, (cos, sin) in self.rotary.items()}
+        allowed = {
+            window: None if mask is None else mask[:, :, :stop, :stop]
+            for window, mask in self.allowed.items()
+        }
+        return Context(self.position_ids[:, :stop], rotary, allowed)
+
 
 @dataclass(frozen=True, eq=False)
 class Decoder:

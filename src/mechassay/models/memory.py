@@ -30,6 +30,14 @@ def trace_bytes(decoder: Decoder) -> int:
     return vectors * decoder.d_model * width
 
 
+def stream_bytes(decoder: Decoder, width: int) -> int:
+    """Of a run of rows of `width` tokens of which the last stream alone is kept; with its mask."""
+    mlp = decoder.layers[0].mlp
+    hidden = 0 if mlp is None else mlp.up.shape[0] * 4
+    numbers = 14 * decoder.d_model + hidden + 3 * decoder.n_heads * width
+    return numbers * max(decoder.embedding.element_size(), 4) + 16 * width
+
+
 def gradient_bytes(decoder: Decoder, copies: int) -> int:
     """Of `copies` differentiated runs that autograd keeps, and the two runs of the contrast."""
     mlp, n_layers, d_model = decoder.layers[0].mlp, len(decoder.layers), decoder.d_model

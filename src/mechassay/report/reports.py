@@ -17,6 +17,7 @@ from mechassay.report.kinds import (
     circuits,
     generic,
     paper,
+    patch,
     robust,
     search,
     suite,
@@ -49,6 +50,7 @@ KINDS: dict[str, Kind] = {
     "adversarial": adversarial,
     "adversarial-paper": paper,
     "adversarial-search": search,
+    "patching": patch,
     "robust": robust,
 }
 

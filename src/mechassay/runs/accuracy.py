@@ -117,13 +117,9 @@ def score_task(model: Model, task: Task, job: AccuracyJob, *, progress: Progress
     examples = _examples(model, task, job)
     groups = [example.group or example.id for example in examples]
     hash_of_examples = _hash(examples)
-    columns: dict[str, Float[np.ndarray, "n"]] = {}
-    for kind in (ORIGINAL, *task.counterfactuals):
-        lax = task.mib_scoring if job.scoring == MIB and isinstance(task, PublicTask) else None
-        columns |= {
-            f"{name}@{kind}": values
-            for name, values in _column(model, examples, kind, lax, progress).items()
-        }
+    lax = task.mib_scoring if job.scoring == MIB and isinstance(task, PublicTask) else None
+    kinds = (ORIGINAL, *task.counterfactuals)
+    columns = _columns(model, examples, kinds, lax, progress)
     # Dropped is only what cannot be read; what an example lacks of a kind is undefined there.
     chosen = Selection(
         task=task.name,
@@ -173,25 +169,37 @@ def _examples(model: Model, task: Task, job: AccuracyJob) -> Examples:
     )
 
 
-def _column(
-    model: Model, examples: Sequence[Example], kind: str, lax: Scoring | None, progress: Progress
+def _columns(
+    model: Model,
+    examples: Sequence[Example],
+    kinds: Sequence[str],
+    lax: Scoring | None,
+    progress: Progress,
 ) -> dict[str, Float[np.ndarray, "n"]]:
-    """Values of one kind of prompt for every example; NaN where it has none."""
-    prompts = {
-        row: example.prompt if kind == ORIGINAL else example.counterfactuals.get(kind)
+    """Values of each kind of prompt for every example; NaN where it has none.
+
+    All kinds are scored together: an example's prompts have much in common.
+    """
+    there = [
+        (kind, row, prompt)
+        for kind in kinds
         for row, example in enumerate(examples)
-    }
-    there = {
-        row: prompt for row, prompt in prompts.items() if prompt is not None and prompt.answers
-    }
-    found = score_prompts(model, list(there.values()), progress=progress)
-    values = {name: np.full(len(examples), np.nan) for name in ("greedy", "ranked", "chance")}
-    for name, column in values.items():
-        column[list(there)] = getattr(found, name)
+        if (prompt := example.prompt if kind == ORIGINAL else example.counterfactuals.get(kind))
+        and prompt.answers
+    ]
+    prompts = [prompt for _, _, prompt in there]
+    found = score_prompts(model, prompts, progress=progress)
+    scores = {"greedy": found.greedy, "ranked": found.ranked, "chance": found.chance}
     if lax is not None:
-        values[MIB] = np.full(len(examples), np.nan)
-        values[MIB][list(there)] = mib_scores(model, list(there.values()), lax, progress=progress)
-    return values
+        scores[MIB] = mib_scores(model, prompts, lax, progress=progress)
+    columns: dict[str, Float[np.ndarray, "n"]] = {}
+    for kind in kinds:
+        mine = [place for place, (other, _, _) in enumerate(there) if other == kind]
+        rows = [there[place][1] for place in mine]
+        for name, values in scores.items():
+            column = columns[f"{name}@{kind}"] = np.full(len(examples), np.nan)
+            column[rows] = values[mine]
+    return columns
 
 
 def _measure(name: str, values: Float[np.ndarray, "n"], groups: Sequence[str]) -> Measure:

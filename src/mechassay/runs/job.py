@@ -141,6 +141,7 @@ JOBS = Registry(
         "adversarial": "mechassay.runs.adversarial:AdversarialJob",
         "adversarial-paper": "mechassay.runs.adversarial_paper:PaperJob",
         "adversarial-search": "mechassay.runs.adversarial_search:SearchJob",
+        "patch": "mechassay.runs.patch:PatchJob",
         "robust": "mechassay.runs.robust:RobustJob",
     },
     plural="jobs",

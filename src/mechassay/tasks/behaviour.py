@@ -3,9 +3,10 @@
     greedy   the most likely token at every step spells a right answer, exactly  (MIB, table 1)
     ranked   of all choices, the one of the highest log-probability is right     (MIB, table 11)
 
-A continuation of several tokens is scored as a sequence, log p = sum_t log p(token_t | before), in
-one forward pass: greedy decoding writes an answer if and only if each of its tokens is the argmax
-after those before it. Continuations that begin alike share their runs.
+A continuation of several tokens is scored as a sequence, log p = sum_t log p(token_t | before):
+greedy decoding writes an answer if and only if each of its tokens is the argmax after those before
+it. What prompts and continuations share at their beginnings is run once (`models.continuations`):
+the hundred years after a greater-than prompt are ten tokens more, their tens digits.
 
 Where a tokenizer joins the end of a prompt with what follows ("is: " + "91" becomes " 91"), the
 joined tokens are cut from the prompt and scored with the continuation; MIB's code appends them, in
@@ -17,24 +18,24 @@ that adds no token is refused.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import torch
-from jaxtyping import Float
+from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from mechassay.alignment import continued, encode
 from mechassay.errors import BadPairs, BadUsage
 from mechassay.examples import Prompt
+from mechassay.models.continuations import Tokens, final_streams
+from mechassay.models.generate import generate, until_end
 from mechassay.models.memory import out_of_memory_is_an_error, token_budget, trace_bytes
 from mechassay.models.model import Model
-from mechassay.models.trace import trace
 from mechassay.progress import SILENT, Progress
 
-Tokens = tuple[int, ...]
 ROWS_OF_LOGITS = 64
 
 
@@ -55,29 +56,12 @@ class Behaviour:
 
 
 @dataclass(frozen=True)
-class _Question:
+class _TokenQuestion:
     """A prompt's tokens, and its continuations as the tokens that follow."""
 
     tokens: Tokens
     answers: tuple[Tokens, ...]
     choices: tuple[Tokens, ...]
-
-    @property
-    def contexts(self) -> dict[Tokens, None]:
-        """What continuations look like before each of their tokens; always the prompt itself."""
-        beginnings = (
-            rest[:end] for rest in (*self.answers, *self.choices) for end in range(len(rest))
-        )
-        return dict.fromkeys([(), *beginnings])
-
-
-@dataclass(frozen=True)
-class _ScoringRun:
-    """A prompt with a prefix of its continuations, read at the ends of several contexts."""
-
-    question: int
-    tokens: Tokens
-    contexts: tuple[Tokens, ...]
 
 
 @dataclass(frozen=True)
@@ -115,20 +99,21 @@ def score_prompts(
     """
     needs_model(model, "score_prompts")
     questions = _questions(model, prompts)
-    answered = _run(model, questions, progress)
+    said = _said(model, questions, progress)
     greedy, ranked, chance = np.full((3, len(prompts)), np.nan)
-    for row, (question, said) in enumerate(zip(questions, answered, strict=True)):
+    for row, question in enumerate(questions):
+        prompt = question.tokens
         if question.answers:
             greedy[row] = any(
-                all(said[answer[:end]].best == token for end, token in enumerate(answer))
+                all(said[prompt + answer[:end]].best == token for end, token in enumerate(answer))
                 for answer in question.answers
             )
         if question.answers and question.choices:
-            best = max(question.choices, key=lambda choice: _log_prob(choice, said))
+            best = max(question.choices, key=lambda choice: _log_prob(prompt, choice, said))
             ranked[row] = best in question.answers
             chance[row] = np.mean([choice in question.answers for choice in question.choices])
     assert model.tokenizer is not None
-    words = model.tokenizer.batch_decode([[said[()].best] for said in answered])
+    words = model.tokenizer.batch_decode([[said[question.tokens].best] for question in questions])
     return Behaviour(greedy, ranked, chance, tuple(words))
 
 
@@ -140,17 +125,15 @@ def log_probabilities(
     """
     needs_model(model, "log_probabilities")
     questions = _questions(model, prompts)
+    said = _said(model, questions, progress)
     scored: list[dict[str, float]] = []
-    for prompt, question, said in zip(
-        prompts, questions, _run(model, questions, progress), strict=True
-    ):
+    for prompt, question in zip(prompts, questions, strict=True):
         texts = (*prompt.answers, *prompt.choices)
         rests = zip(texts, (*question.answers, *question.choices), strict=True)
-        scored.append({text: _log_prob(rest, said) for text, rest in rests})
+        scored.append({text: _log_prob(question.tokens, rest, said) for text, rest in rests})
     return scored
 
 
-@torch.no_grad()
 def written(
     model: Model, texts: Sequence[str], n: int, *, progress: Progress = SILENT
 ) -> list[str]:
@@ -158,46 +141,61 @@ def written(
 
     Raises:
         BadUsage: a model without a tokenizer.
+        BadPairs: a text without a token.
     """
     needs_model(model, "written")
     if not texts:
         return []
     tokenizer = model.tokenizer
     assert tokenizer is not None
-    begun = [(*model.prepend, *tokens) for tokens in encode(tokenizer, texts)]
+    begun = _encoded(model, texts)
     rows = list(begun)
     order = sorted(range(len(rows)), key=lambda row: len(rows[row]))
     longest = max(map(len, rows)) + n
     size = max(1, token_budget(trace_bytes(model.decoder), longest, model.device) // longest)
+    eos: Any = tokenizer.eos_token_id
+    end: tuple[int, ...] = () if eos is None else (eos,)
     with progress.track("writing", len(rows)) as advance, out_of_memory_is_an_error("Writing"):
         for start in range(0, len(order), size):
             chunk = order[start : start + size]
-            for _ in range(n):
-                tokens = _likeliest(model, [rows[row] for row in chunk])
-                for row, token in zip(chunk, tokens, strict=True):
-                    rows[row] = (*rows[row], token)
+            tokens, mask = _left_padded([begun[row] for row in chunk], model.device)
+            new = generate(model.decoder, tokens, mask, n, end=end).tolist()
+            for row, tail in zip(chunk, new, strict=True):
+                rows[row] = (*begun[row], *until_end(tail, end))
             advance(len(chunk))
-    end = tokenizer.eos_token_id
-    kept = [
-        row[: row.index(end, len(prompt))] if end in row[len(prompt) :] else row
-        for row, prompt in zip(rows, begun, strict=True)
-    ]
-    before, after = (tokenizer.batch_decode([list(row) for row in each]) for each in (begun, kept))
+    before, after = (tokenizer.batch_decode([list(row) for row in each]) for each in (begun, rows))
     return [text[len(prompt) :] for prompt, text in zip(before, after, strict=True)]
 
 
-def _likeliest(model: Model, rows: Sequence[Tokens]) -> list[int]:
-    """The likeliest next token of each row."""
-    last = _final(model, rows)[:, -1].split(ROWS_OF_LOGITS)
-    best = [model.decoder.readout(part).all().argmax(dim=-1) for part in last]
-    return torch.cat(best).tolist()
+def _left_padded(
+    rows: Sequence[Tokens], device: torch.device
+) -> tuple[Int[Tensor, "batch pos"], Bool[Tensor, "batch pos"]]:
+    """Token ids and mask of rows that end in the last column."""
+    width = max(map(len, rows))
+    tokens = torch.tensor([[0] * (width - len(row)) + list(row) for row in rows], device=device)
+    lengths = torch.tensor([len(row) for row in rows], device=device)
+    return tokens, torch.arange(width, device=device) >= width - lengths[:, None]
 
 
-def _log_prob(rest: Tokens, said: Mapping[Tokens, _Next]) -> float:
-    return sum(said[rest[:end]].log_probs[token] for end, token in enumerate(rest))
+def _log_prob(prompt: Tokens, rest: Tokens, said: Mapping[Tokens, _Next]) -> float:
+    return sum(said[prompt + rest[:end]].log_probs[token] for end, token in enumerate(rest))
 
 
-def _questions(model: Model, prompts: Sequence[Prompt]) -> list[_Question]:
+def _encoded(model: Model, texts: Sequence[str]) -> list[Tokens]:
+    """Texts as the model's tokens, those before every prompt included.
+
+    Raises:
+        BadPairs: a text without a token.
+    """
+    assert model.tokenizer is not None
+    rows = [(*model.prepend, *tokens) for tokens in encode(model.tokenizer, texts)]
+    for text, row in zip(texts, rows, strict=True):
+        if not row:
+            raise BadPairs(f"Prompt {text!r} has no token.")
+    return rows
+
+
+def _questions(model: Model, prompts: Sequence[Prompt]) -> list[_TokenQuestion]:
     assert model.tokenizer is not None
     own = encode(model.tokenizer, [prompt.text for prompt in prompts])
     said = [(*prompt.answers, *prompt.choices) for prompt in prompts]
@@ -205,7 +203,7 @@ def _questions(model: Model, prompts: Sequence[Prompt]) -> list[_Question]:
         prompt.text + text for prompt, texts in zip(prompts, said, strict=True) for text in texts
     ]
     whole = iter(encode(model.tokenizer, joined))
-    questions: list[_Question] = []
+    questions: list[_TokenQuestion] = []
     for prompt, texts, tokens in zip(prompts, said, own, strict=True):
         split = continued(tokens, [next(whole) for _ in texts] or [tokens], force=False)
         rests = split.rests if texts else ()
@@ -213,94 +211,54 @@ def _questions(model: Model, prompts: Sequence[Prompt]) -> list[_Question]:
             if not rest:
                 raise BadPairs(f"Prompt {prompt.text!r}: {text!r} written after it adds no token.")
         n, kept = len(prompt.answers), (*model.prepend, *tokens[: split.kept])
-        questions.append(_Question(kept, rests[:n], rests[n:]))
+        if not kept:
+            raise BadPairs(f"Prompt {prompt.text!r} has no token that its continuations leave.")
+        questions.append(_TokenQuestion(kept, rests[:n], rests[n:]))
     return questions
 
 
-def _runs(questions: Sequence[_Question]) -> list[_ScoringRun]:
-    """One run for every context that no longer one contains, with contexts not read before it."""
-    runs: list[_ScoringRun] = []
-    for number, question in enumerate(questions):
-        left = question.contexts
-        for longest in sorted(left, key=len, reverse=True):
-            if longest not in left:
-                continue
-            prefixes = (longest[:end] for end in range(len(longest) + 1))
-            inside = tuple(prefix for prefix in prefixes if prefix in left)
-            runs.append(_ScoringRun(number, question.tokens + longest, inside))
-            left = {context: None for context in left if context not in inside}
-    return runs
-
-
-def _run(
-    model: Model, questions: Sequence[_Question], progress: Progress
-) -> list[dict[Tokens, _Next]]:
-    """What the model says after every context of every question."""
-    asked = [_asked(question) for question in questions]
-    found: list[dict[Tokens, _Next]] = [{} for _ in questions]
-    runs = sorted(_runs(questions), key=lambda run: len(run.tokens))
-    longest = max((len(run.tokens) for run in runs), default=1)
-    budget = token_budget(trace_bytes(model.decoder), longest, model.device)
+def _said(
+    model: Model, questions: Sequence[_TokenQuestion], progress: Progress
+) -> dict[Tokens, _Next]:
+    """What the model says after every prompt, and after what continuations look like before each
+    of their tokens.
+    """
+    asked = _asked(questions)
+    contexts = list(asked)
+    found: dict[Tokens, _Next] = {}
     with (
-        progress.track("scoring prompts", len(runs)) as advance,
+        progress.track("scoring prompts", len(contexts)) as advance,
         out_of_memory_is_an_error("Scoring prompts"),
+        torch.no_grad(),
     ):
-        begin = 0
-        while begin < len(runs):
-            end = begin + 1
-            while end < len(runs) and (end - begin + 1) * len(runs[end].tokens) <= budget:
-                end += 1
-            _run_chunk(model, runs[begin:end], asked, found)
-            advance(end - begin)
-            begin = end
+        for members, streams in final_streams(model.decoder, contexts):
+            read = [contexts[member] for member in members]
+            for begin in range(0, len(read), ROWS_OF_LOGITS):
+                rows = slice(begin, begin + ROWS_OF_LOGITS)
+                wanted = [list(asked[context]) for context in read[rows]]
+                says = _read_out(model.decoder.readout(streams[rows]).all(), wanted)
+                found |= zip(read[rows], says, strict=True)
+            advance(len(read))
     return found
 
 
-def _asked(question: _Question) -> dict[Tokens, list[int]]:
-    """For each context, the tokens that continuations have after it."""
-    tokens: dict[Tokens, dict[int, None]] = {context: {} for context in question.contexts}
-    for rest in (*question.answers, *question.choices):
-        for end, token in enumerate(rest):
-            tokens[rest[:end]][token] = None
-    return {context: list(found) for context, found in tokens.items()}
+def _asked(questions: Sequence[_TokenQuestion]) -> dict[Tokens, dict[int, None]]:
+    """Every context of all questions, and the tokens that continuations have after it."""
+    asked: dict[Tokens, dict[int, None]] = {}
+    for question in questions:
+        asked.setdefault(question.tokens, {})
+        for rest in (*question.answers, *question.choices):
+            for end, token in enumerate(rest):
+                asked.setdefault(question.tokens + rest[:end], {})[token] = None
+    return asked
 
 
-@torch.no_grad()
-def _run_chunk(
-    model: Model,
-    runs: Sequence[_ScoringRun],
-    asked: Sequence[Mapping[Tokens, list[int]]],
-    found: list[dict[Tokens, _Next]],
-) -> None:
-    decoder, device = model.decoder, model.device
-    final = _final(model, [run.tokens for run in runs])
-    # A context that is n tokens short of its run's end is read n columns before the last.
-    reads = [
-        (row, len(run.contexts[-1]) - len(context), run.question, context)
-        for row, run in enumerate(runs)
-        for context in run.contexts
-    ]
-    for start in range(0, len(reads), ROWS_OF_LOGITS):
-        part = reads[start : start + ROWS_OF_LOGITS]
-        rows, back = (
-            torch.tensor(column, device=device)
-            for column in zip(*((row, back) for row, back, _, _ in part), strict=True)
-        )
-        logits = decoder.readout(final[rows, -1 - back]).all()
-        best, total = logits.argmax(dim=-1).tolist(), logits.logsumexp(dim=-1)
-        wanted = [asked[question][context] for _, _, question, context in part]
-        width = max(1, *map(len, wanted))
-        index = torch.tensor([ids + [0] * (width - len(ids)) for ids in wanted], device=device)
-        values = (logits.gather(1, index) - total[:, None]).double().tolist()
-        told = zip(part, best, wanted, values, strict=True)
-        for (_, _, question, context), top, ids, line in told:
-            found[question][context] = _Next(top, dict(zip(ids, line, strict=False)))
-
-
-def _final(model: Model, rows: Sequence[Tokens]) -> Float[Tensor, "batch pos d_model"]:
-    """The last residual stream of rows of tokens, padded on the left."""
-    decoder, width = model.decoder, max(map(len, rows))
-    tokens = torch.tensor([[0] * (width - len(row)) + list(row) for row in rows])
-    mask = torch.tensor([[False] * (width - len(row)) + [True] * len(row) for row in rows])
-    ctx = decoder.context(mask.to(model.device))
-    return trace(decoder, decoder.embed(tokens.to(model.device)), ctx).final
+def _read_out(logits: Float[Tensor, "n vocab"], wanted: Sequence[Sequence[int]]) -> Iterator[_Next]:
+    """What logits say: the likeliest token, and the log-probabilities of those asked for."""
+    width = max(1, *map(len, wanted))
+    index = torch.tensor([[*ids] + [0] * (width - len(ids)) for ids in wanted])
+    index = index.to(logits.device)
+    best, total = logits.argmax(dim=-1).tolist(), logits.logsumexp(dim=-1)
+    values = (logits.gather(1, index) - total[:, None]).tolist()
+    for top, ids, line in zip(best, wanted, values, strict=True):
+        yield _Next(top, dict(zip(ids, line, strict=False)))

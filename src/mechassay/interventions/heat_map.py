@@ -1,0 +1,131 @@
+"""The heat map of a patching: layers from the bottom up, tokens or heads along the axis.
+
+The colour scale is symmetric around 0 and the same for all maps: white changes nothing, full red
+carries all of the difference (a share of 1), full blue its opposite.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from jaxtyping import Float
+from matplotlib import colormaps, rc_context
+from matplotlib.figure import Figure
+
+from mechassay.figures import GREY, INK, PALETTE, SETTINGS, SIZE, Picture
+from mechassay.interventions.site import Site
+from mechassay.stats.intervals import Estimate
+from mechassay.text import shortened
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
+WRITTEN = 260
+"""Cells up to which a map has its numbers written in."""
+SWEPT = {
+    "written": "share of labels written",
+    "log_odds": "log-odds towards the label, nats",
+    "log_prob": "log p(label), nats",
+}
+LONGEST = 22
+"""Letters of a token's label."""
+
+
+def draw_patch_map(
+    share: Float[np.ndarray, "layers columns"],
+    layers: Sequence[int],
+    headings: Sequence[str],
+    part: str,
+    *,
+    title: str = "",
+    ax: Axes | None = None,
+) -> Figure:
+    """Draw shares [layers, columns]; on `ax` if given, else in a figure of its own."""
+    n_layers, n_columns = share.shape
+    with rc_context(SETTINGS):
+        size = (min(11.0, 2.2 + 0.34 * max(n_columns, 8)), 1.9 + 0.23 * n_layers)
+        figure: Any = Picture(figsize=size, layout="constrained") if ax is None else ax.figure
+        ax = figure.subplots() if ax is None else ax
+        assert ax is not None
+        top = max(1.0, float(np.nanmax(np.abs(share), initial=0.0)))
+        cmap = colormaps["RdBu_r"].with_extremes(bad="#d9d9d9")
+        image = ax.imshow(
+            np.ma.masked_invalid(share),
+            cmap=cmap,
+            vmin=-top,
+            vmax=top,
+            aspect="auto",
+            origin="lower",
+            interpolation="nearest",
+        )
+        told = [_label(text) for text in headings]
+        ax.set_xticks(
+            range(n_columns),
+            told,
+            rotation=60 if part != "heads" else 0,
+            ha="right" if part != "heads" else "center",
+        )
+        step = max(1, -(-n_layers // 32))
+        shown = range(0, n_layers, step)
+        ax.set_yticks(shown, ["embed" if layers[i] < 0 else str(layers[i]) for i in shown])
+        ax.set_xlabel("head" if part == "heads" else "token", color=INK)
+        ax.set_ylabel("layer", color=INK)
+        if title:
+            ax.set_title(title, fontsize=SIZE, loc="left", color=INK)
+        if share.size <= WRITTEN:
+            _write(ax, share, top)
+        for text in (*ax.get_xticklabels(), *ax.get_yticklabels()):
+            text.set_color(INK)
+            text.set_parse_math(False)
+        ax.spines[:].set_color(GREY)
+        bar = figure.colorbar(image, ax=ax, shrink=0.8, pad=0.02)
+        bar.set_label("share of the difference", color=INK)
+        bar.ax.tick_params(colors=INK)
+        return figure
+
+
+def draw_sweep(
+    sites: Sequence[Site], estimates: Sequence[Estimate], of: str, *, ax: Axes | None = None
+) -> Figure:
+    """Means of sites against layers with intervals, a line for each part, head and position."""
+    lines: dict[str, list[tuple[int, Estimate]]] = {}
+    for site, estimate in zip(sites, estimates, strict=True):
+        heads = f" head {','.join(map(str, site.heads))}" if site.heads else ""
+        lines.setdefault(f"{site.part}{heads} @{site.position}", []).append((site.layer, estimate))
+    with rc_context(SETTINGS):
+        figure: Any = Picture(figsize=(7.4, 4.0), layout="constrained") if ax is None else ax.figure
+        ax = figure.subplots() if ax is None else ax
+        assert ax is not None
+        for number, (label, points) in enumerate(lines.items()):
+            layers = [layer for layer, _ in points]
+            colour = PALETTE[number % len(PALETTE)]
+            values = np.array([[e.value, e.low, e.high] for _, e in points]).T
+            ax.plot(layers, values[0], color=colour, marker="o", markersize=3.5, label=label)
+            ax.fill_between(layers, values[1], values[2], color=colour, alpha=0.18, linewidth=0)
+        ax.set_xlabel("layer", color=INK)
+        ax.set_ylabel(SWEPT[of], color=INK)
+        ax.spines[["top", "right"]].set_visible(False)
+        if len(lines) > 1:
+            ax.legend(frameon=False, labelcolor=INK, fontsize=SIZE - 1)
+        return figure
+
+
+def _write(ax: Axes, share: np.ndarray, top: float) -> None:
+    for (row, column), value in np.ndenumerate(share):
+        if np.isfinite(value) and abs(value) >= 0.05:
+            ax.text(
+                column,
+                row,
+                f"{value:.1f}",
+                ha="center",
+                va="center",
+                fontsize=SIZE - 3.5,
+                color="white" if abs(value) > 0.6 * top else "#1f2328",
+            )
+
+
+def _label(token: str) -> str:
+    """A token for an axis: without the spaces around it, its line breaks shown."""
+    return shortened(" ".join(token.replace("\n", "⏎").split()), LONGEST) or "␣"

@@ -1,0 +1,377 @@
+"""A map of activation patching: shares with intervals, by token, by part of the prompt, by head.
+
+    share = (m(patched) - m(base)) / (m(source) - m(base))          means m over pairs
+
+is 0 where a site changes nothing and 1 where it carries all of the difference (see `patch`). Pairs
+of one template have their parts at the same tokens: `of` has the map of a template. `whole` is
+one map of all pairs, whose columns are the parts that all prompts have, at their last tokens.
+Intervals resample groups of pairs and recompute every mean.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, fields, replace
+from functools import cached_property
+from importlib import import_module
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal, get_args
+
+import numpy as np
+import torch
+from jaxtyping import Float
+
+from mechassay.display import OneLine, data_frame, html_facts
+from mechassay.errors import BadFile, BadUsage, UnknownName, first_line, one_of
+from mechassay.files import read_tensors, write_tensors
+from mechassay.interventions.site import PARTS, Part
+from mechassay.records import Check, Measure, Provenance, Record, Spec, Table, provenance
+from mechassay.stats.intervals import Estimate, Resamples, percentile_interval, student_interval
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+Direction = Literal["denoising", "noising"]
+DIRECTIONS: tuple[Direction, ...] = get_args(Direction)
+COLUMNS = {"resid": "token", "mlp": "token", "heads": "head"}
+KIND = "patching"
+HIDDEN = "·"
+ALL_PROMPTS = "all prompts"
+EXACT = 1e-4
+"""By how much a share that must be 1 may differ, for rounding."""
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class PatchMap(OneLine):
+    """The objective after each patch, for every pair: layers x tokens, or layers x heads.
+
+    Attributes:
+        values: the objective with one site patched; NaN at tokens that a pair lacks.
+        base, source: the objective of the base run and of the source run.
+        layers: the block of each row; -1 is the embedding.
+        tokens: of each pair's clean prompt, as text, aligned at their ends.
+        variants: of each pair, its template and its length where there are several.
+        ids, groups: of each pair, its name and the unit that intervals respect.
+        parts: by name, the column of a part of each pair's prompts, such as the subject.
+        last_layer: the model's last block.
+        n_null: cells that change nothing and were not run.
+    """
+
+    part: Part
+    direction: Direction
+    objective: str
+    values: Float[np.ndarray, "pairs layers columns"]
+    base: Float[np.ndarray, "pairs"]
+    source: Float[np.ndarray, "pairs"]
+    layers: tuple[int, ...]
+    tokens: tuple[tuple[str, ...], ...]
+    variants: tuple[str, ...]
+    ids: tuple[str, ...]
+    groups: tuple[str, ...]
+    parts: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
+    last_layer: int = -1
+    n_null: int = 0
+    seed: int = 0
+
+    def shown(self) -> dict[str, Any]:
+        return {
+            "part": self.part,
+            "direction": self.direction,
+            "pairs": len(self.ids),
+            "layers": len(self.layers),
+            f"{COLUMNS[self.part]}s": self.values.shape[2],
+            "variants": len(set(self.variants)),
+        }
+
+    @property
+    def total(self) -> float:
+        """m(source) - m(base): what a share is a share of."""
+        return float(self.source.mean() - self.base.mean())
+
+    @cached_property
+    def share(self) -> Float[np.ndarray, "layers columns"]:
+        """The share of each cell, over all pairs; NaN where a pair lacks the token."""
+        if self.total == 0:
+            return np.full(self.values.shape[1:], np.nan)
+        return (self.values.mean(0) - self.base.mean()) / self.total
+
+    @cached_property
+    def intervals(self) -> Float[np.ndarray, "2 layers columns"]:
+        """Lower and upper end of each share's 95 % interval, over groups of pairs."""
+        n = len(self.ids)
+        flat = np.concatenate(
+            (self.values.reshape(n, -1), self.base[:, None], self.source[:, None]), 1
+        )
+        draws = Resamples(self.groups, np.random.default_rng(self.seed)).means(flat.T)
+        *cells, base, source = draws.T
+        with np.errstate(divide="ignore", invalid="ignore"):
+            shares = [(cell - base) / (source - base) for cell in cells]
+        n_groups = len(set(self.groups))
+        found = [percentile_interval(share, n_groups=n_groups)[:2] for share in shares]
+        return np.array(found).T.reshape(2, *self.values.shape[1:])
+
+    def estimate(self, layer: int, column: int) -> Estimate:
+        """One cell's share with its interval.
+
+        Args:
+            layer: a block of `layers`.
+            column: of the map, a token from its first or a head; negative from the end.
+
+        Raises:
+            BadUsage: the map has no such layer or column.
+        """
+        if layer not in self.layers or not -self.values.shape[2] <= column < self.values.shape[2]:
+            raise BadUsage(
+                f"This map has layers {self.layers[0]} to {self.layers[-1]} and"
+                f" {self.values.shape[2]} {COLUMNS[self.part]}s; got {layer} and {column}."
+            )
+        row = self.layers.index(layer)
+        low, high = self.intervals[:, row, column]
+        return Estimate(float(self.share[row, column]), float(low), float(high))
+
+    @property
+    def headings(self) -> tuple[str, ...]:
+        """What the columns are: heads by number; tokens where all pairs have the same one, else
+        the first pair's and "…".
+        """
+        if self.part == "heads":
+            return tuple(str(head) for head in range(self.values.shape[2]))
+        columns = zip(*self.tokens, strict=True)
+        return tuple(
+            texts[0] if len(set(texts)) == 1 else f"{texts[0]}…" for texts in map(tuple, columns)
+        )
+
+    @property
+    def templates(self) -> tuple[str, ...]:
+        """The variants of prompts, in the order of the pairs."""
+        return tuple(dict.fromkeys(self.variants))
+
+    def of(self, template: str) -> PatchMap:
+        """The map of one variant of prompts, of its own tokens alone.
+
+        Raises:
+            UnknownName: no pair is of it.
+        """
+        one_of("template of the pairs", template, self.templates)
+        rows = [row for row, variant in enumerate(self.variants) if variant == template]
+        width = min(sum(text != "" for text in self.tokens[row]) for row in rows)
+        start = 0 if self.part == "heads" else self.values.shape[2] - width
+
+        def some(values: Sequence[Any]) -> tuple[Any, ...]:
+            return tuple(values[row] for row in rows)
+
+        return PatchMap(
+            self.part,
+            self.direction,
+            self.objective,
+            self.values[rows][:, :, start:],
+            self.base[rows],
+            self.source[rows],
+            self.layers,
+            tuple(texts[len(texts) - width :] for texts in some(self.tokens)),
+            some(self.variants),
+            some(self.ids),
+            some(self.groups),
+            {name: tuple(x - start for x in some(at)) for name, at in self.parts.items()},
+            self.last_layer,
+            seed=self.seed,
+        )
+
+    def without_tokens(self) -> PatchMap:
+        """The map without the prompts' words, for pairs that are private."""
+        hidden = tuple(tuple(HIDDEN if text else "" for text in row) for row in self.tokens)
+        return replace(self, tokens=hidden)
+
+    @cached_property
+    def whole(self) -> PatchMap | None:
+        """The map of all pairs together, whatever their templates: of heads, or of the parts that
+        all prompts have; None where there are no parts.
+        """
+        rows = np.arange(len(self.ids))
+        everyone = (ALL_PROMPTS,) * len(rows)
+        if self.part == "heads":
+            return replace(self, variants=everyone)
+        if not self.parts:
+            return None
+        columns = [self.values[rows, :, list(at)] for at in self.parts.values()]
+        names = tuple(f"[{name}]" for name in self.parts)
+        return replace(
+            self,
+            values=np.stack(columns, axis=2),
+            tokens=(names,) * len(rows),
+            variants=everyone,
+            parts={},
+        )
+
+    def columns(self) -> dict[str, list[Any]]:
+        """Cells as columns: template, layer, token or head, share and interval."""
+        rows: list[tuple[Any, ...]] = []
+        whole = [] if self.whole is None else [self.whole]
+        for each in (*whole, *map(self.of, self.templates)):
+            template, (low, high) = each.variants[0], each.intervals
+            rows += [
+                (
+                    template,
+                    layer,
+                    number,
+                    heading,
+                    *map(float, (each.share[row, number], low[row, number], high[row, number])),
+                )
+                for row, layer in enumerate(each.layers)
+                for number, heading in enumerate(each.headings)
+            ]
+        names = ("template", "layer", "column", COLUMNS[self.part], "share", "low", "high")
+        return {name: [row[i] for row in rows] for i, name in enumerate(names)}
+
+    def to_pandas(self) -> Any:
+        """The columns as a pandas DataFrame.
+
+        Raises:
+            MissingExtra: pandas is not installed.
+        """
+        return data_frame(self.columns())
+
+    def plot(self, ax: Axes | None = None, *, template: str | None = None) -> Figure:
+        """The heat map of one template; of the parts of all prompts by default, where there are
+        several templates.
+        """
+        from mechassay.interventions.heat_map import draw_patch_map
+
+        whole = None if template or len(self.templates) == 1 else self.whole
+        one = self.of(template or self.templates[0]) if whole is None else whole
+        return draw_patch_map(one.share, one.layers, one.headings, one.part, ax=ax)
+
+    def _repr_html_(self) -> str:
+        from mechassay.figures import svg
+
+        facts = {
+            "pairs": len(self.ids),
+            "direction": self.direction,
+            "objective": self.objective,
+            "base, source": f"{self.base.mean():.4g}, {self.source.mean():.4g}",
+        }
+        return html_facts(f"Patching of {self.part}", facts, svg(self.plot()))
+
+    def save(self, path: str | Path) -> Path:
+        """Write the map as a safetensors file; `load` reads it."""
+        arrays = {"values": self.values, "base": self.base, "source": self.source}
+        header = {each.name: getattr(self, each.name) for each in fields(self)}
+        tensors = {name: torch.from_numpy(np.ascontiguousarray(x)) for name, x in arrays.items()}
+        about = {name: x for name, x in header.items() if name not in arrays}
+        write_tensors(Path(path), tensors, {"kind": KIND, **about})
+        return Path(path)
+
+    @staticmethod
+    def load(path: str | Path) -> PatchMap:
+        """A map written by `save`.
+
+        Raises:
+            BadFile: missing, truncated or foreign.
+        """
+        tensors, header = read_tensors(Path(path), KIND)
+        try:
+            return PatchMap(
+                one_of("part of a site", header["part"], PARTS),
+                one_of("direction of patching", header["direction"], DIRECTIONS),
+                str(header["objective"]),
+                *(tensors[name].numpy() for name in ("values", "base", "source")),
+                layers=tuple(map(int, header["layers"])),
+                tokens=tuple(tuple(map(str, texts)) for texts in header["tokens"]),
+                variants=tuple(map(str, header["variants"])),
+                ids=tuple(map(str, header["ids"])),
+                groups=tuple(map(str, header["groups"])),
+                parts={name: tuple(map(int, at)) for name, at in header["parts"].items()},
+                last_layer=int(header["last_layer"]),
+                n_null=int(header["n_null"]),
+                seed=int(header["seed"]),
+            )
+        except (AttributeError, KeyError, TypeError, ValueError, UnknownName) as error:
+            raise BadFile(f"{path}: not a map of patching ({first_line(error)}).") from None
+
+    def record(
+        self, specs: Mapping[str, Spec] | None = None, made: Provenance | None = None, **more: Any
+    ) -> Record:
+        """The map as a record: the largest share, both ends, checks, and a table of all cells.
+
+        Args:
+            specs: model and task, where they have names.
+            made: how it came about.
+            more: other fields of the record.
+        """
+        own = {"model": Spec(name="model"), "task": Spec(name="pairs"), **(specs or {})}
+        method = Spec(name=self.part, args={"direction": self.direction})
+        keys = ("template", "layer", "column")
+        about = made or provenance(device="", dtype="", seed=self.seed)
+        return Record(
+            kind=KIND,
+            specs={**own, "method": method, "metric": Spec(name=self.objective)},
+            measures=list(self._measures()),
+            tables=[Table(name="patches", keys=keys, columns=self.columns())],
+            checks=self._checks(),
+            warnings=self._warnings(),
+            provenance=about,
+            **more,
+        )
+
+    def to_html(self, path: str | Path) -> Path:
+        """Write the map as one self-contained HTML file with its figures."""
+        # The name of the page, not the page: interventions know nothing of reports.
+        write_page = import_module("mechassay.report.reports").write_page
+        return write_page(Path(path), [self.record()])
+
+    def _measures(self) -> Iterator[Measure]:
+        # The map of all pairs together where it has one, else that of the first template.
+        whole, n = self.whole or self.of(self.templates[0]), len(self.ids)
+        if not np.isnan(whole.share).all():
+            row, column = np.unravel_index(int(np.nanargmax(whole.share)), whole.share.shape)
+            found = whole.estimate(self.layers[row], int(column))
+            yield Measure(
+                name="largest_share",
+                title="largest share",
+                value=found.value,
+                low=found.low,
+                high=found.high,
+                n=len(whole.ids),
+                meaning=(
+                    "The largest share of all cells. It is chosen as the largest, so that it and"
+                    " its interval are too high; the table of cells says where it is."
+                ),
+            )
+        for name, values in (("base", self.base), ("source", self.source)):
+            low, high, _ = student_interval(values)
+            yield Measure(
+                name=f"m_{name}",
+                of="model",
+                title=f"m({name})",
+                value=float(values.mean()),
+                low=low,
+                high=high,
+                n=n,
+                meaning=f"The mean objective of the {name} run, without a patch.",
+            )
+
+    def _checks(self) -> list[Check]:
+        """The stream after the last block at the last token is all that the logits read."""
+        last = max(self.layers)
+        if self.part != "resid" or self.total == 0 or last != self.last_layer:
+            return []
+        off = abs(self.share[self.layers.index(last), -1] - 1)
+        return [
+            Check(
+                name="the last block at the last token",
+                must_be="a share of 1",
+                largest=float(off),
+                n=1,
+                n_wrong=int(off > EXACT),
+            )
+        ]
+
+    def _warnings(self) -> list[str]:
+        low, high, _ = student_interval(self.source - self.base)
+        if low <= 0 <= high:
+            return [
+                "Base and source hardly differ in the objective, so shares divide by about 0:"
+                f" m(source) - m(base) is {self.total:.3g}, between {low:.3g} and {high:.3g}."
+            ]
+        return []

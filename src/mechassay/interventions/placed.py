@@ -1,0 +1,134 @@
+"""Where a site stands in a batch: the tokens of base and source that an intervention reads.
+
+A named position is a column of the batch. A number counts a prompt's own tokens, from 0 at its
+first or from -1 at its last. "all" is every token of the prompt, first with first: base and source
+must have equally many. Where an intervention keeps equal values as they are, tokens before the
+first difference of base and source are left out: both runs are the same there.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import torch
+from jaxtyping import Bool, Int
+from torch import Tensor
+
+from mechassay.errors import BadPairs, BadUsage
+from mechassay.interchange import LAST, InterchangeBatch
+from mechassay.interventions.intervention import Intervention
+from mechassay.interventions.site import ALL, Site
+from mechassay.models.model import Model
+
+
+@dataclass(frozen=True, eq=False)
+class Placed:
+    """A site's tokens in a batch.
+
+    Attributes:
+        row: the row of each token.
+        base, source: its columns in the two tables; the source's only where it is read.
+        null: rows without a token, as none of theirs could change.
+    """
+
+    site: Site
+    row: Int[Tensor, "t"]
+    base: Int[Tensor, "t"]
+    source: Int[Tensor, "t"] | None
+    null: Bool[Tensor, "n"]
+
+
+def place(batch: InterchangeBatch, site: Site, intervention: Intervention) -> Placed:
+    """The tokens of one site under an intervention.
+
+    Raises:
+        UnknownName: the batch has no such column.
+        BadPairs: a prompt has no such token, or base and source of "all" differ in length.
+    """
+    needs, keeps = intervention.needs_source, intervention.keeps_equal
+    if site.position == ALL:
+        row, base, source = _all(batch, site, needs=needs)
+    else:
+        row = torch.arange(len(batch), device=batch.base.device)
+        base, source = _one(batch, site.position, needs=needs)
+    if needs and keeps and source is not None:
+        # Places are counted from each prompt's first token.
+        starts = (
+            batch.base.shape[1] - batch.base_lengths,
+            batch.source.shape[1] - batch.source_lengths,
+        )
+        same = (base - starts[0][row] == source - starts[1][row]) & (
+            base < batch.first_difference()[row]
+        )
+        row, base, source = row[~same], base[~same], source[~same]
+    null = torch.ones(len(batch), dtype=torch.bool, device=row.device).index_fill(0, row, False)
+    return Placed(site, row, base, source if needs else None, null)
+
+
+def _starts(batch: InterchangeBatch) -> tuple[Int[Tensor, "n"], Int[Tensor, "n"]]:
+    """The columns of each prompt's first tokens, of base and source."""
+    base, source = batch.base.shape[1], batch.source.shape[1]
+    return base - batch.base_lengths, source - batch.source_lengths
+
+
+def _one(
+    batch: InterchangeBatch, position: str | int, *, needs: bool
+) -> tuple[Int[Tensor, "n"], Int[Tensor, "n"] | None]:
+    """One column of base and source for every row."""
+    if isinstance(position, str):
+        return batch.column(position)
+    lasts = batch.columns[LAST]
+    starts = _starts(batch)
+    columns: list[Int[Tensor, "n"]] = []
+    for side, start, last in zip(("base", "source"), starts, lasts, strict=True):
+        column = (start if position >= 0 else last + 1) + position
+        outside = (column < start) | (column > last)
+        if bool(outside.any()) and (needs or side == "base"):
+            row = int(outside.int().argmax())
+            length = int(last[row] - start[row]) + 1
+            raise BadPairs(
+                f"Pair {batch.ids[row]}: its {side} has tokens 0 to {length - 1}; got position"
+                f" {position}."
+            )
+        columns.append(column)
+    return columns[0], columns[1]
+
+
+def _all(
+    batch: InterchangeBatch, site: Site, *, needs: bool
+) -> tuple[Int[Tensor, "t"], Int[Tensor, "t"], Int[Tensor, "t"] | None]:
+    """Every token of the prompts."""
+    lasts = batch.columns[LAST]
+    starts = _starts(batch)
+    widths = [last - start + 1 for start, last in zip(starts, lasts, strict=True)]
+    if needs and bool((widths[0] != widths[1]).any()):
+        row = int((widths[0] != widths[1]).int().argmax())
+        raise BadPairs(
+            f"Pair {batch.ids[row]}: site {site} needs prompts of equal length; the base has"
+            f" {int(widths[0][row])} tokens, the source {int(widths[1][row])}."
+        )
+    rows = torch.arange(len(batch), device=widths[0].device)
+    row = torch.repeat_interleave(rows, widths[0])
+    step = torch.arange(len(row), device=row.device) - (widths[0].cumsum(0) - widths[0])[row]
+    return row, starts[0][row] + step, starts[1][row] + step
+
+
+def check_interventions(
+    model: Model, interventions: Mapping[Site, Intervention]
+) -> Mapping[Site, Intervention]:
+    """The interventions, if they can be made.
+
+    Raises:
+        BadUsage: none; a site that the model does not have; what is no intervention.
+    """
+    if not interventions:
+        raise BadUsage("At least one site with an intervention is needed; got none.")
+    for site, intervention in interventions.items():
+        site.check(model)
+        if not callable(intervention) or not hasattr(intervention, "needs_source"):
+            raise BadUsage(
+                f"Site {site}: an intervention is Interchange(), Add(...), Ablate(...),"
+                f" Replace(...), Scale(...) or an object like them; got {intervention!r}."
+            )
+    return interventions

@@ -1,0 +1,319 @@
+"""Many sites, each intervened on alone: what every one of them changes.
+
+All sites of a batch are run together in stacks that begin at the first changed layer and column;
+rows that an intervention leaves as they are have the base run's numbers and are not run.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+from jaxtyping import Bool, Float
+from torch import Tensor
+
+from mechassay.display import OneLine, data_frame, html_facts, html_table
+from mechassay.errors import BadUsage, one_of
+from mechassay.interchange import InterchangeBatch
+from mechassay.interventions.base_run import BaseRun, Cell, Change
+from mechassay.interventions.intervene import source_values, watched
+from mechassay.interventions.intervention import Interchange, Intervention
+from mechassay.interventions.labels import score_labels
+from mechassay.interventions.placed import check_interventions, place
+from mechassay.interventions.site import Site, SiteLike, load_site
+from mechassay.models.memory import out_of_memory_is_an_error, token_budget, trace_bytes
+from mechassay.models.model import Model
+from mechassay.pairs import NO_TOKEN
+from mechassay.progress import BAR, Advance, Progress
+from mechassay.stats.intervals import (
+    Estimate,
+    Resamples,
+    percentile_interval,
+    proportion_interval,
+)
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+ROWS = 30
+"""Sites that a notebook shows."""
+RESULTS = ("written", "log_odds", "log_prob")
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class SiteSweep(OneLine):
+    """What a batch says with an intervention at each of k sites alone; n rows.
+
+    Attributes:
+        log_probs, base_log_probs: of the labels, in nats, with and without.
+        other_log_probs, other_base_log_probs: of the base's own labels; NaN where not known.
+        written, base_written: whether the label is what greedy decoding writes.
+        changed: which rows an intervention changed at all.
+        seed: of the bootstrap.
+    """
+
+    sites: tuple[Site, ...]
+    ids: tuple[str, ...]
+    groups: tuple[str, ...]
+    log_probs: Float[np.ndarray, "n k"]
+    base_log_probs: Float[np.ndarray, "n"]
+    other_log_probs: Float[np.ndarray, "n k"]
+    other_base_log_probs: Float[np.ndarray, "n"]
+    written: Bool[np.ndarray, "n k"]
+    base_written: Bool[np.ndarray, "n"]
+    changed: Bool[np.ndarray, "n k"]
+    seed: int = 0
+
+    def __len__(self) -> int:
+        return len(self.ids)
+
+    def shown(self) -> dict[str, Any]:
+        best = int(self.written.mean(axis=0).argmax())
+        return {
+            "n": len(self),
+            "sites": len(self.sites),
+            "best": str(self.sites[best]),
+            "labels_written": float(self.written[:, best].mean()),
+        }
+
+    @property
+    def log_odds(self) -> Float[np.ndarray, "n k"]:
+        """log p(base label) / p(label) without minus with the intervention, see `Intervened`."""
+        before = self.other_base_log_probs - self.base_log_probs
+        return before[:, None] - (self.other_log_probs - self.log_probs)
+
+    def estimate(self, site: SiteLike, of: str = "written") -> Estimate:
+        """One site's mean with its 95 % interval over groups.
+
+        Args:
+            of: "written" (the share of labels that are written), "log_odds" or "log_prob".
+
+        Raises:
+            UnknownName: no such site or result.
+        """
+        spelled = one_of("site", str(load_site(site)), [str(each) for each in self.sites])
+        column = [str(each) for each in self.sites].index(spelled)
+        return self._estimates(of, [column])[0]
+
+    def _estimates(self, of: str, columns: Sequence[int]) -> list[Estimate]:
+        one_of("result of a sweep", of, RESULTS)
+        if of == "written":
+            return [self._proportion(self.written[:, column]) for column in columns]
+        values = self.log_odds if of == "log_odds" else self.log_probs
+        return mean_estimates(values[:, list(columns)], self.groups, self.seed)
+
+    def _proportion(self, right: Bool[np.ndarray, "n"]) -> Estimate:
+        low, high, _ = proportion_interval(right.astype(float), self.groups)
+        return Estimate(float(right.mean()), low, high)
+
+    def columns(self) -> dict[str, list[Any]]:
+        """A row a site: the share of labels written, and mean log-odds in nats, with intervals."""
+        every = range(len(self.sites))
+        written, odds = (self._estimates(of, every) for of in ("written", "log_odds"))
+        return {
+            "site": [str(site) for site in self.sites],
+            "part": [site.part for site in self.sites],
+            "layer": [site.layer for site in self.sites],
+            "position": [str(site.position) for site in self.sites],
+            "written": [each.value for each in written],
+            "written_low": [each.low for each in written],
+            "written_high": [each.high for each in written],
+            "log_odds": [each.value for each in odds],
+            "log_odds_low": [each.low for each in odds],
+            "log_odds_high": [each.high for each in odds],
+            "n": [len(self)] * len(self.sites),
+            "n_unchanged": [len(self) - int(x) for x in self.changed.sum(axis=0)],
+        }
+
+    def to_pandas(self) -> Any:
+        """The columns as a pandas DataFrame.
+
+        Raises:
+            MissingExtra: pandas is not installed.
+        """
+        return data_frame(self.columns())
+
+    def plot(self, ax: Axes | None = None, *, of: str = "log_odds") -> Figure:
+        """Means against layers, a line a position (or head), with intervals."""
+        from mechassay.interventions.heat_map import draw_sweep
+
+        return draw_sweep(self.sites, self._estimates(of, range(len(self.sites))), of, ax=ax)
+
+    def _repr_html_(self) -> str:
+        columns = self.columns()
+        shown = ("site", "written", "log_odds", "n_unchanged")
+        rows = zip(*(columns[name] for name in shown), strict=True)
+        told = [[f"{x:.3g}" if isinstance(x, float) else x for x in row] for row in rows]
+        return html_facts(
+            f"{len(self.sites)} sites", {"n": len(self)}, html_table(shown, told[:30])
+        )
+
+
+def sweep(
+    model: Model,
+    batch: Any,
+    sites: Sequence[SiteLike],
+    intervention: Intervention | Mapping[SiteLike, Intervention] | None = None,
+    *,
+    seed: int = 0,
+    progress: Progress = BAR,
+) -> SiteSweep:
+    """Intervene at each of many sites alone.
+
+    Args:
+        batch: an `InterchangeBatch`, or what one can be made of.
+        intervention: the same at all sites, or one a site; by default the source's whole vector.
+        seed: of the bootstrap.
+
+    Raises:
+        as `intervene`.
+    """
+    chosen = [load_site(site) for site in sites]
+    plan = check_interventions(model, _plan(chosen, intervention))
+    ready = model.interchanges(batch)
+    budget = token_budget(trace_bytes(model.decoder), ready.base.shape[1], model.device)
+    chunks = list(ready.chunks(budget))
+    with (
+        progress.track("intervening", len(ready) * len(plan)) as advance,
+        torch.no_grad(),
+        out_of_memory_is_an_error("Intervening"),
+    ):
+        parts = [_swept(model, chunk, plan, advance) for _, chunk in chunks]
+    order = np.argsort([row for rows, _ in chunks for row in rows])
+    arrays = {name: np.concatenate([part[name] for part in parts])[order] for name in parts[0]}
+    return SiteSweep(tuple(plan), ready.ids, ready.groups, **arrays, seed=seed)
+
+
+def _plan(
+    sites: Sequence[Site], given: Intervention | Mapping[SiteLike, Intervention] | None
+) -> dict[Site, Intervention]:
+    """The intervention of every site."""
+    if not isinstance(given, Mapping):
+        return dict.fromkeys(sites, Interchange() if given is None else given)
+    by_site = {load_site(site): each for site, each in given.items()}
+    missing = [str(site) for site in sites if site not in by_site]
+    if missing:
+        raise BadUsage(f"A sweep needs an intervention for every site; none for {missing[0]}.")
+    return {site: by_site[site] for site in sites}
+
+
+def _swept(
+    model: Model, batch: InterchangeBatch, plan: Mapping[Site, Intervention], advance: Advance
+) -> dict[str, np.ndarray]:
+    """The arrays of a `SiteSweep` of some rows."""
+    forced = batch.teacher_forced()
+    own = batch.base_labels
+    runs = _Runs.of(model, forced, plan, advance)
+    found = runs.scores(forced.targets)
+    other = None
+    if own is not None and batch.labels.shape[1] == own.shape[1] == 1:
+        other = runs.scores(own)
+    elif own is not None:
+        kept = (own != NO_TOKEN).any(dim=1).nonzero()[:, 0]
+        again = batch.select(kept).teacher_forced(base_labels=True)
+        some = _Runs.of(model, again, plan, lambda done: None).scores(again.targets)
+        other = {name: _spread(x, kept.cpu().numpy(), len(batch)) for name, x in some.items()}
+    nothing = {name: np.full(x.shape, np.nan) for name, x in found.items()}
+    base = nothing if other is None else other
+    return {
+        "log_probs": found["log_probs"][:, 1:],
+        "base_log_probs": found["log_probs"][:, 0],
+        "other_log_probs": base["log_probs"][:, 1:],
+        "other_base_log_probs": base["log_probs"][:, 0],
+        "written": found["written"][:, 1:].astype(bool),
+        "base_written": found["written"][:, 0].astype(bool),
+        "changed": runs.changed.T.cpu().numpy(),
+    }
+
+
+def _spread(values: np.ndarray, rows: np.ndarray, n: int) -> np.ndarray:
+    out = np.full((n, values.shape[1]), np.nan)
+    out[rows] = values
+    return out
+
+
+@dataclass(frozen=True, eq=False)
+class _Runs:
+    """Final streams of a batch without an intervention, and of what each site changes.
+
+    Attributes:
+        rows: of each site, the rows that were run.
+        finals: their final streams.
+        changed: which rows it really changes.
+    """
+
+    model: Model
+    base: Float[Tensor, "n m d_model"]
+    rows: list[Tensor]
+    finals: list[Tensor]
+    changed: Bool[Tensor, "k n"]
+
+    @staticmethod
+    def of(
+        model: Model,
+        forced: InterchangeBatch,
+        plan: Mapping[Site, Intervention],
+        advance: Advance,
+    ) -> _Runs:
+        base = BaseRun.of(model, forced.base, forced.base_mask)
+        read, n = forced.labels.shape[1], len(forced)
+        placed = [place(forced, site, each) for site, each in plan.items()]
+        sources = source_values(model, forced, placed)
+        changed = torch.zeros((len(placed), n), dtype=torch.bool, device=model.device)
+        every: list[Tensor] = []
+        cells: list[Cell] = []
+        numbers: list[int] = []
+        for number, (each, how, source) in enumerate(
+            zip(placed, plan.values(), sources, strict=True)
+        ):
+            rows = (~each.null).nonzero()[:, 0]
+            every.append(rows)
+            if not len(rows):
+                continue
+            where = torch.zeros(n, dtype=torch.long, device=model.device)
+            where[rows] = torch.arange(len(rows), device=model.device)
+            [new] = watched([each], [how], [source], changed[number])
+            cells.append(Cell(rows, (Change(each.site, where[each.row], each.base, new),)))
+            numbers.append(number)
+        advance(len(placed) * n - sum(map(len, every)))
+        ran = dict(zip(numbers, base.run(cells, read=read, advance=advance), strict=True))
+        nothing = base.final(read)[:0]
+        finals = [ran.get(number, nothing) for number in range(len(placed))]
+        return _Runs(model, base.final(read), every, finals, changed)
+
+    def scores(self, targets: Tensor) -> dict[str, Float[np.ndarray, "n sites_and_base"]]:
+        """Log-probabilities of labels and whether they are written: of the base, then of sites."""
+        decoder = self.model.decoder
+        own = score_labels(decoder, self.base, targets)
+        base = {name: x.double() for name, x in own._asdict().items()}
+        out = {name: x[:, None].repeat(1, 1 + len(self.rows)) for name, x in base.items()}
+        if any(map(len, self.rows)):
+            rows = torch.cat(self.rows)
+            found = score_labels(decoder, torch.cat(self.finals), targets[rows])
+            sizes = [len(each) for each in self.rows]
+            column = torch.repeat_interleave(
+                torch.arange(1, len(sizes) + 1), torch.tensor(sizes)
+            ).to(rows.device)
+            kept = self.changed[column - 1, rows]
+            for name, x in found._asdict().items():
+                out[name][rows[kept], column[kept]] = x.double()[kept]
+        return {name: x.cpu().numpy() for name, x in out.items()}
+
+
+def mean_estimates(
+    values: Float[np.ndarray, "n k"], groups: Sequence[str], seed: int
+) -> list[Estimate]:
+    """The mean of each column with its 95 % interval over groups; rows with NaN are left out."""
+    defined = np.logical_not(np.isnan(values).any(axis=1))
+    kept = values[defined]
+    if not len(kept):
+        return [Estimate(float("nan"))] * values.shape[1]
+    units = [group for group, there in zip(groups, defined, strict=True) if there]
+    draws = Resamples(units, np.random.default_rng(seed)).means(kept.T)
+    n_groups = len(set(units))
+    ends = [percentile_interval(column, n_groups=n_groups)[:2] for column in draws.T]
+    return [Estimate(float(x), *end) for x, end in zip(kept.mean(axis=0), ends, strict=True)]

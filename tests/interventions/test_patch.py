@@ -1,0 +1,178 @@
+"""Patching maps against whole forwards with one value replaced, and against exact node patching."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor
+
+from mechassay.circuits.methods.exact_nodes import ExactNodePatching
+from mechassay.errors import BadPairs, BadUsage, UnknownName
+from mechassay.interventions.patch import patch
+from mechassay.interventions.patch_map import DIRECTIONS, Direction, PatchMap
+from mechassay.interventions.site import PARTS, Part
+from mechassay.models.forward import Place, forward
+from mechassay.models.model import Model, make_model
+from mechassay.objectives import load_objective
+from mechassay.pairs import Batch
+from mechassay.progress import SILENT
+from mechassay.tasks.load import load_task
+from mechassay.testing.tiny import FAMILIES, subject, token_pairs, with_words
+
+OFTEN = ["gpt2", "neox", "llama", "mistral", "gemma3"]
+PLACES: dict[Part, Place] = {"resid": "stream", "heads": "z", "mlp": "mlp"}
+
+
+def all_families(names: list[str]) -> list[Any]:
+    """Three or so of the families, the others marked slow."""
+    slow = [name for name in FAMILIES if name not in names]
+    return [*names, *(pytest.param(name, marks=pytest.mark.slow) for name in slow)]
+
+
+def slowly(model: Model, batch: Batch, part: Part, direction: Direction) -> np.ndarray:
+    """Each cell as a whole forward in which one value is replaced."""
+    decoder, ctx = model.decoder, model.decoder.context(batch.mask)
+    layers = len(decoder.layers)
+    tokens = (batch.counterfactual, batch.clean)
+    base, source = tokens if direction == "denoising" else tokens[::-1]
+    seen: dict[tuple[Place, int], Tensor] = {}
+
+    def run(ids: Tensor, edit: Any) -> Tensor:
+        x = decoder.add_positions(decoder.embed(ids), ctx)
+        return edit("stream", layers, forward(decoder, x, ctx, edit=edit))
+
+    def keep(place: Place, layer: int, value: Tensor) -> Tensor:
+        seen[place, layer] = value
+        return value
+
+    run(source, keep)
+    columns = range(model.graph.n_heads if part == "heads" else batch.n_tokens)
+    values = np.full((len(batch), layers, len(columns)), math.nan)
+    for layer in range(layers):
+        for column in columns:
+
+            def edit(
+                place: Place, at: int, value: Tensor, layer: int = layer, column: int = column
+            ) -> Tensor:
+                if (place, at) != (PLACES[part], layer + (part == "resid")):
+                    return value
+                new = value.clone()
+                new[:, column] = seen[place, at][:, column]
+                return new
+
+            readout = decoder.readout(run(base, edit)[:, -1])
+            values[:, layer, column] = load_objective("logit_diff")(readout, batch).numpy()
+    if part != "heads":
+        values[~batch.mask.numpy()[:, None].repeat(layers, 1)] = math.nan
+    return values
+
+
+@pytest.mark.parametrize("direction", DIRECTIONS)
+@pytest.mark.parametrize("part", PARTS)
+@pytest.mark.parametrize("name", all_families(OFTEN))
+def test_every_cell_is_a_forward_with_one_value_replaced(
+    name: str, part: Part, direction: Direction
+) -> None:
+    case = subject(name, dtype=torch.float64)
+    found = patch(case.model, case.batch, parts=part, direction=direction, progress=SILENT)
+    slow = slowly(case.model, case.batch, part, direction)
+    np.testing.assert_allclose(found.values, slow, rtol=0, atol=1e-10)
+    # Nothing changes before the first difference, which is column 3.
+    if part != "heads":
+        assert (found.values[1:, :, :3] == found.base[1:, None, None]).all()
+        assert found.n_null > 0
+
+
+def test_the_last_block_at_the_last_token_carries_everything() -> None:
+    case = subject("llama", dtype=torch.float64)
+    found = patch(case.model, case.batch, progress=SILENT)
+    assert found.estimate(2, -1).value == 1.0
+    assert (found.values[:, 2, -1] == found.source).all()
+    assert found.share[2, 4] == 0.0
+
+
+def test_noising_heads_is_exact_node_patching() -> None:
+    case = subject("gemma3", dtype=torch.float64)
+    found = patch(case.model, case.batch, parts="heads", direction="noising", progress=SILENT)
+    exact = ExactNodePatching().score(case.model, case.batch, progress=SILENT)
+    graph = case.model.graph
+    for layer in range(graph.n_layers):
+        ours = found.base.mean() - found.values[:, layer].mean(axis=0)
+        theirs = exact.values[graph.heads(layer)].numpy()
+        # Scores are kept in fp32.
+        np.testing.assert_allclose(ours, theirs, rtol=1e-6, atol=1e-6)
+
+
+def test_another_objective_and_layer_and_the_embedding() -> None:
+    case = subject("gpt2", dtype=torch.float64)
+    whole = patch(case.model, case.batch, objective="kl", layers=[-1, 1], progress=SILENT)
+    assert whole.layers == (-1, 1)
+    some = patch(case.model, case.batch, objective="kl", layers=[1], progress=SILENT)
+    np.testing.assert_allclose(whole.values[:, 1:], some.values, rtol=1e-12)
+    # The source is the clean run, which diverges from itself by nothing.
+    np.testing.assert_allclose(whole.source, 0, atol=1e-12)
+
+
+def test_shares_and_intervals_by_hand() -> None:
+    values = np.array([[[1.0, 4.0]], [[3.0, 4.0]]])
+    found = PatchMap(
+        "mlp",
+        "denoising",
+        "logit_diff",
+        values,
+        np.array([1.0, 1.0]),
+        np.array([5.0, 5.0]),
+        (0,),
+        (("a", "b"), ("a", "c")),
+        ("t", "t"),
+        ("x", "y"),
+        ("x", "y"),
+    )
+    np.testing.assert_array_equal(found.share, [[0.25, 0.75]])
+    assert found.headings == ("a", "b…")
+    low, high = found.intervals[:, 0]
+    assert low[0] <= 0.25 <= high[0] and low[1] == high[1] == 0.75
+    assert found.columns()["share"] == [0.25, 0.75]
+    flat = PatchMap(
+        "mlp", "denoising", "m", values, found.base, found.base, (0,), found.tokens,
+        found.variants, found.ids, found.groups,
+    )  # fmt: skip
+    assert np.isnan(flat.share).all()
+    with pytest.raises(BadUsage, match=r"layers 0 to 0 and 2 tokens; got 1 and 0"):
+        found.estimate(1, 0)
+    with pytest.raises(UnknownName, match="template"):
+        found.of("u")
+
+
+def test_templates_have_maps_of_their_own() -> None:
+    hf, tokenizer = with_words()
+    model = make_model(hf, tokenizer, name="tiny")
+    pairs = load_task("ioi").pairs("train", model, limit=12)
+    found = patch(model, pairs, progress=SILENT)
+    assert set(found.variants) == {str(pair.tags["template"]) for pair in pairs}
+    one = found.of(found.templates[0])
+    alone = patch(
+        model, [p for p, v in zip(pairs, found.variants, strict=True) if v == one.variants[0]],
+        progress=SILENT,
+    )  # fmt: skip
+    np.testing.assert_allclose(one.values, alone.values, atol=1e-5)
+    assert one.tokens == alone.tokens
+    svg = one._repr_html_()
+    assert svg.count("<svg") == 1
+    assert found.plot() is not None
+
+
+def test_what_cannot_be_patched_is_refused() -> None:
+    case = subject("gpt2")
+    batch = token_pairs()
+    same = Batch.from_tokens([[1, 2]], [[1, 2]], [3], [4], ids=["x"])
+    with pytest.raises(BadPairs, match="Pair x: its prompts are the same"):
+        patch(case.model, same)
+    with pytest.raises(UnknownName, match="'residual'.*Did you mean 'resid'"):
+        patch(case.model, batch, parts="residual")  # pyright: ignore[reportArgumentType]
+    with pytest.raises(BadUsage, match="has layers -1 to 2; got 7"):
+        patch(case.model, batch, layers=[7])
