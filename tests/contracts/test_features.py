@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 import torch
-from interchanges_made import token_interchanges
 
 import mechassay.features as features
+from interchanges_made import token_interchanges
 from mechassay.features.featurizer import Affine, Directions, Identity, PrincipalAxes
 from mechassay.features.sae import SAE
 from mechassay.models.model import make_model
@@ -54,7 +54,7 @@ def test_every_finder_is_checked() -> None:
 def featurizers() -> list[Any]:
     noise = torch.randn(6, 9, generator=generator())
     axes = torch.linalg.qr(noise[:, :4])[0]
-    arrays = noise, noise.mT.clone(), noise[0] * 0.1, noise[:, 0] * 0.1
+    arrays = noise, noise.mT.contiguous(), noise[0] * 0.1, noise[:, 0] * 0.1
     return [
         Identity(),
         Directions(axes),

@@ -127,7 +127,9 @@ def test_random_bases_are_uniform() -> None:
 
 
 def test_bases_are_checked() -> None:
-    with pytest.raises(BadUsage, match=r"das needs an initial basis of shape \(4, 4\); got \(4, 3\)"):
+    with pytest.raises(
+        BadUsage, match=r"das needs an initial basis of shape \(4, 4\); got \(4, 3\)"
+    ):
         check_basis("das", torch.eye(4)[:, :3], 4)
     with pytest.raises(BadUsage, match="orthonormal"):
         check_basis("das", 2 * torch.eye(4), 4)

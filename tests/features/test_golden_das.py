@@ -59,7 +59,9 @@ def names(golden: dict[str, Any]) -> dict[str, str]:
 def fit(
     golden: dict[str, Any], tensors: dict[str, Any], model: Model, batch: InterchangeBatch
 ) -> Fit:
-    das = DAS(k=golden["k"], lr=golden["lr"], steps=golden["steps"], batch_size=6, optimizer="adamw")
+    das = DAS(
+        k=golden["k"], lr=golden["lr"], steps=golden["steps"], batch_size=6, optimizer="adamw"
+    )
     init = {ours: tensors[f"basis.{theirs}"] for ours, theirs in names(golden).items()}
     return das.fit(model, batch, list(init), init=init, progress=SILENT)
 

@@ -6,11 +6,10 @@ from typing import Any
 
 import pytest
 import torch
-from interchanges_made import token_interchanges
 
+from interchanges_made import token_interchanges
 from mechassay.errors import BadPairs, BadUsage, NonFinite, UnknownName
-from mechassay.features import DAS, DBM, BoundlessDAS, Fit, PCA
-from mechassay.features import stacked_training
+from mechassay.features import DAS, DBM, PCA, BoundlessDAS, Fit, stacked_training
 from mechassay.features.das import Rotation
 from mechassay.features.directions import orthonormal, random_basis
 from mechassay.features.stacked_training import Walk, step_gradients, train
@@ -200,7 +199,7 @@ def test_batches_are_walked_in_order_or_in_an_order_drawn_from_a_seed() -> None:
     assert [rows.tolist() for rows in Walk(5, 2, 5).rows()] == [[0, 1], [2, 3], [4], [0, 1], [2, 3]]
     shuffled = [rows.tolist() for rows in Walk(5, 2, 6, shuffle=1).rows()]
     for epoch in (shuffled[:3], shuffled[3:]):
-        assert sorted(sum(epoch, [])) == [0, 1, 2, 3, 4]
+        assert sorted(row for batch in epoch for row in batch) == [0, 1, 2, 3, 4]
     assert shuffled[:3] != shuffled[3:]
     assert shuffled == [rows.tolist() for rows in Walk(5, 2, 6, shuffle=1).rows()]
 
@@ -272,8 +271,8 @@ def test_mistakes_are_one_line() -> None:
     refused(BadUsage, r"das at resid.0@x has 32 dimensions, so k is 1 to 32; got 33", DAS(k=33))
     refused(BadUsage, "Site resid.7@last: .* has layers -1 to 2; got 7", sites="resid.7@last")
     refused(UnknownName, "Unknown column 'y'. .*Known: last, x", sites="resid.0@y")
-    refused(BadPairs, "pair 0 has 5 tokens in its base, and no token 5", sites="resid.0@5")
-    refused(BadPairs, "pair 0 have different lengths", sites="resid.0@all")
+    refused(BadPairs, "Pair 0: its base has tokens 0 to 4; got position 5", sites="resid.0@5")
+    refused(BadPairs, "Pair 0: site resid.0@all needs prompts of equal length", sites="resid.0@all")
     refused(BadUsage, "every site once; resid.0@x is given twice", sites=["resid.0@x"] * 2)
     refused(BadUsage, "at least one site", sites=[])
     init: dict[Any, Any] = {"resid.0@x": torch.eye(d)[:, :4]}

@@ -6,7 +6,8 @@ With coordinates i = 0..d-1 of the rotation R [d, d], a boundary b of (0, 1], an
 
 as in the authors' code (pyvene), whose first factor is 1/2 at i = 0. The loss has b added to it,
 times `boundary_weight`; T falls from 50 to .1 in equal steps. Afterwards the directions i < b d
-count wholly, so that what is evaluated is a plain interchange.
+count wholly, so that what is evaluated is a plain interchange. These temperatures are for values of
+thousands of numbers: with few, a lower `hot` lets the boundary be felt before the training ends.
 """
 
 from __future__ import annotations

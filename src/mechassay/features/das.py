@@ -35,7 +35,6 @@ from mechassay.interventions.site import Site
 from mechassay.models.decoder import at_least_fp32
 from mechassay.models.model import Model
 
-
 _ADDITION = {"k": 16, "lr": 1e-2, "epochs": 1, "batch_size": 256, "optimizer": "adamw"}
 
 

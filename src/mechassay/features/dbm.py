@@ -1,4 +1,4 @@
-"""Desiderata-based masking (Cao et al. 2020; Mueller et al. 2025, G.2, eq. 8): which features count.
+"""Desiderata-based masking: which features count (Cao et al. 2020; Mueller et al. 2025, eq. 8).
 
     g = sigmoid(m / T)             f' = f_b + g (f_s - f_b)
 
@@ -35,7 +35,6 @@ from mechassay.features.training_data import BundleValues
 from mechassay.interventions.site import Site
 from mechassay.models.decoder import at_least_fp32
 from mechassay.models.model import Model
-
 
 _ADDITION = {"lr": 1e-2, "epochs": 1, "batch_size": 256, "optimizer": "adamw"}
 

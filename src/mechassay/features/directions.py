@@ -86,9 +86,7 @@ def is_orthonormal(vectors: Float[Tensor, "d k"]) -> bool:
     return bool(torch.isfinite(wide).all()) and bool((wide.mT @ wide - eye).abs().max() < TOLERANCE)
 
 
-def principal_angles(
-    a: Float[Tensor, "d k"], b: Float[Tensor, "_ m"]
-) -> Float[Tensor, "least"]:
+def principal_angles(a: Float[Tensor, "d k"], b: Float[Tensor, "_ m"]) -> Float[Tensor, "least"]:
     """The principal angles between two column spaces, in radians, ascending; fp64.
 
     There are min(k, m). Small angles are taken from sines and large ones from cosines, so that all

@@ -8,7 +8,7 @@ outside a subspace (Mueller et al. 2025, section 4.1). For a decode that is line
 with the matrix M, the change is (f' - f_b) M, which is how it is computed.
 
     Identity          f = h
-    Directions        f = h V                    V orthonormal; one direction: Arora et al. 2024, eq. 11
+    Directions        f = h V                    V orthonormal (one: Arora et al. 2024, eq. 11)
     PrincipalAxes     f = (h - mean) V / scale
     Affine            f = h W + bias             decoded by the pseudo-inverse of W
     SAE               see `features.sae`
@@ -76,6 +76,9 @@ def exchanged(
     """
     if chosen is not None and not bool(chosen.any()):
         return base
+    if isinstance(featurizer, Identity) and gate is None:
+        # Not b + (s - b), which rounds.
+        return featurizer.change(base, source, chosen)
     wide, other = at_least_fp32(base), at_least_fp32(source)
     ours, theirs = featurizer.encode(wide), featurizer.encode(other)
     moved = theirs - ours
@@ -106,8 +109,6 @@ class Chosen(OneLine):
 
     def change(self, base: Values, source: Values) -> Values:
         """The base's values with the source's chosen features."""
-        if isinstance(self.featurizer, Identity) and self.chosen is None:
-            return source
         return exchanged(self.featurizer, base, source, self.chosen)
 
 

@@ -21,10 +21,10 @@ from torch import Tensor
 from mechassay.errors import BadPairs, BadUsage, NonFinite
 from mechassay.features.featurizer import Featurizer
 from mechassay.features.fit import Fit
+from mechassay.features.training_data import SiteTokens
 from mechassay.interchange import InterchangeBatch, InterchangesLike
 from mechassay.interventions.base_run import site_values
 from mechassay.interventions.site import Site, SiteLike, load_site
-from mechassay.interventions.site_tokens import SiteTokens, site_tokens
 from mechassay.models.memory import out_of_memory_is_an_error
 from mechassay.models.model import Model
 from mechassay.pairs import NO_TOKEN
@@ -175,7 +175,7 @@ class ValueFinder(ABC):
         chosen, batch = load_sites(model, sites), model.interchanges(interchanges)
         if init is not None:
             raise BadUsage(f"{self.name} trains nothing, so it takes no init.")
-        tokens = [site_tokens(site, batch) for site in chosen]
+        tokens = [SiteTokens.of(batch, site) for site in chosen]
         classes = torch.zeros(len(batch), dtype=torch.long, device=batch.base.device)
         if self.needs_classes:
             classes = classes_of(self.name, batch)

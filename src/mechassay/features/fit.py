@@ -30,7 +30,7 @@ from mechassay.features.featurizer import (
     decoder_of,
 )
 from mechassay.features.sae import SAE
-from mechassay.files import read_tensors, write_text, write_tensors
+from mechassay.files import read_tensors, write_tensors, write_text
 from mechassay.interventions.site import Site, SiteLike, load_site
 
 KIND = "features"
@@ -118,8 +118,10 @@ class Fit(OneLine):
         found, chosen = self.featurizers[at], self.chosen.get(at)
         if chosen is not None:
             return int(chosen.sum())
+        if isinstance(found, Identity):
+            return found.width
         decoder = decoder_of(found)
-        return found.width if isinstance(found, Identity) else None if decoder is None else len(decoder)
+        return None if decoder is None else len(decoder)
 
     # --- how it shows itself ----------------------------------------------------------------------
 
@@ -144,7 +146,16 @@ class Fit(OneLine):
             )
             for number, site in enumerate(self.sites)
         ]
-        names = "site part layer position featurizer features first_loss last_loss".split()
+        names = [
+            "site",
+            "part",
+            "layer",
+            "position",
+            "featurizer",
+            "features",
+            "first_loss",
+            "last_loss",
+        ]
         return {name: [row[i] for row in rows] for i, name in enumerate(names)}
 
     def _ends(self, number: int) -> tuple[float, float]:

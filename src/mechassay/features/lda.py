@@ -56,5 +56,7 @@ class LDA(ValueFinder):
         if len(rows) > 1:
             return leading(f"{self.name} at {values.site}", rows, self.k)
         if self.k != 1:
-            raise BadUsage(f"{self.name} at {values.site}: two classes have one direction; got k={self.k}.")
+            raise BadUsage(
+                f"{self.name} at {values.site}: two classes have one direction; got k={self.k}."
+            )
         return Directions.of(rows[0])

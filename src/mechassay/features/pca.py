@@ -42,7 +42,8 @@ class PCA(ValueFinder):
 
     def __post_init__(self) -> None:
         one_of("values of PCA", self.of, ("base", "both"))
-        check_settings(self, self.name)
+        if self.k is not None:
+            check_settings(self, self.name)
 
     @property
     def needs_source(self) -> bool:  # pyright: ignore[reportIncompatibleVariableOverride]

@@ -52,7 +52,9 @@ class Probe(ValueFinder):
         if len(weights) > 1:
             return leading(f"{self.name} at {values.site}", weights, self.k)
         if self.k != 1:
-            raise BadUsage(f"{self.name} at {values.site}: two classes have one direction; got k={self.k}.")
+            raise BadUsage(
+                f"{self.name} at {values.site}: two classes have one direction; got k={self.k}."
+            )
         return Directions.of(weights[0])
 
 

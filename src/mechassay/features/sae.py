@@ -22,7 +22,7 @@ from torch import Tensor
 
 from mechassay.display import OneLine
 from mechassay.errors import BadFile, BadUsage, first_line, one_of
-from mechassay.features.featurizer import Featurizer, Features, Values
+from mechassay.features.featurizer import Features, Featurizer, Values
 
 Activation = Literal["relu", "jumprelu", "topk"]
 _NAMES = ("W_enc", "W_dec", "b_enc", "b_dec")
@@ -38,7 +38,8 @@ class SAE(OneLine, Featurizer):
         centred: whether b_dec is taken from values before they are encoded.
 
     Raises:
-        BadUsage: arrays that do not fit each other, "jumprelu" without thresholds, "topk" without k.
+        BadUsage: arrays that do not fit each other; "jumprelu" without thresholds or "topk" without
+            k.
     """
 
     w_enc: Float[Tensor, "d k"]

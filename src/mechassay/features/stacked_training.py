@@ -157,7 +157,9 @@ def train(
         for group in optimiser.param_groups:
             group["lr"] = group["whole"] * walk.factor(step)
         with torch.enable_grad():
-            found = step_gradients(data, trainables, data.step(rows[step]), walk.progress(step), loss)
+            found = step_gradients(
+                data, trainables, data.step(rows[step]), walk.progress(step), loss
+            )
         losses[step] = found
         strange = (~torch.isfinite(found)).nonzero()
         if len(strange):

@@ -32,7 +32,7 @@ from mechassay.features.stacked_training import (
 )
 from mechassay.features.training_data import TrainingData
 from mechassay.interchange import InterchangeBatch, InterchangesLike
-from mechassay.interventions.base_run import check_fits_inference
+from mechassay.interventions.base_run import check_gradients_allowed
 from mechassay.interventions.site import Site
 from mechassay.models.decoder import at_least_fp32
 from mechassay.models.memory import out_of_memory_is_an_error
@@ -104,7 +104,9 @@ class TrainedFinder(ABC):
         Raises:
             UnknownName: no such profile.
         """
-        return cls(**{**cls.profiles[one_of(f"profile of {cls.name}", name, cls.profiles)], **settings})
+        return cls(
+            **{**cls.profiles[one_of(f"profile of {cls.name}", name, cls.profiles)], **settings}
+        )
 
     @abstractmethod
     def start(
@@ -145,7 +147,7 @@ class TrainedFinder(ABC):
             NonFinite: a loss is NaN or infinite.
             BadUsage: also under `torch.inference_mode()`.
         """
-        check_fits_inference(self.name)
+        check_gradients_allowed(self.name)
         chosen, batch = load_sites(model, sites), model.interchanges(interchanges)
         _check_labels(self.name, batch, own=self.loss == "logit-difference")
         begin = init_of(init, chosen)
@@ -188,7 +190,9 @@ class TrainedFinder(ABC):
     def walk(self, n: int) -> Walk:
         """The steps of a training on n rows."""
         size = min(self.batch_size, n)
-        steps = self.steps or (DEFAULT_STEPS if self.epochs is None else self.epochs * -(-n // size))
+        steps = self.steps or (
+            DEFAULT_STEPS if self.epochs is None else self.epochs * -(-n // size)
+        )
         shuffle = self.seed if self.shuffle else None
         return Walk(n, size, steps, shuffle, self.schedule == "linear", self.warmup)
 
@@ -219,4 +223,6 @@ def _check_labels(who: str, batch: InterchangeBatch, *, own: bool) -> None:
         empty = (labels == NO_TOKEN).all(dim=1)
         if bool(empty.any()):
             row = int(empty.int().argmax())
-            raise BadPairs(f"{who} needs the label of every row; pair {batch.ids[row]} has no {what}.")
+            raise BadPairs(
+                f"{who} needs the label of every row; pair {batch.ids[row]} has no {what}."
+            )

@@ -16,10 +16,29 @@ from torch import Tensor
 
 from mechassay.interchange import InterchangeBatch
 from mechassay.interventions.base_run import BaseRun, site_values
+from mechassay.interventions.placed import tokens_of
 from mechassay.interventions.site import ALL, Site
-from mechassay.interventions.site_tokens import SiteTokens, site_tokens
 from mechassay.models.memory import kept_run_bytes, may_be_kept
 from mechassay.models.model import Model
+
+
+@dataclass(frozen=True, eq=False)
+class SiteTokens:
+    """A site's tokens, in the order of their rows, of base and source beside each other."""
+
+    row: Int[Tensor, "m"]
+    base: Int[Tensor, "m"]
+    source: Int[Tensor, "m"]
+
+    @staticmethod
+    def of(batch: InterchangeBatch, site: Site) -> SiteTokens:
+        """The tokens of a site in a batch; see `placed.tokens_of`, whose errors it raises."""
+        row, base, source = tokens_of(batch, site)
+        assert source is not None
+        return SiteTokens(row, base, source)
+
+    def __len__(self) -> int:
+        return len(self.row)
 
 
 @dataclass(frozen=True, eq=False)
@@ -70,7 +89,7 @@ class TrainingData:
         batch = self.batch
         self.targets = batch.targets
         self.own = None if batch.base_labels is None else batch.base_labels[:, 0]
-        self.tokens = [site_tokens(site, batch) for site in self.sites]
+        self.tokens = [SiteTokens.of(batch, site) for site in self.sites]
         widths = [site.width(model.decoder) for site in self.sites]
         self.bundles = _bundles(self.sites, widths)
         self.widths = [widths[bundle[0]] for bundle in self.bundles]
@@ -93,9 +112,11 @@ class TrainingData:
             some = self.batch.select(rows)
             run = BaseRun.of(self.model, some.base, some.base_mask)
             # Labels are trimmed with the prompts; what is read stays as wide as in all steps.
-            tokens = tuple(site_tokens(site, some) for site in self.sites)
+            tokens = tuple(SiteTokens.of(some, site) for site in self.sites)
             values = self._values(run, some, tokens)
-            return Step(run, torch.arange(len(rows), device=rows.device), targets, own, tokens, values)
+            return Step(
+                run, torch.arange(len(rows), device=rows.device), targets, own, tokens, values
+            )
         picked = [_picked(at, rows, len(self)) for at in self.tokens]
         tokens = tuple(
             SiteTokens(row, at.base[index], at.source[index])
@@ -114,9 +135,7 @@ class TrainingData:
     ) -> tuple[BundleValues, ...]:
         wanted = [(s, at.row, at.source) for s, at in zip(self.sites, tokens, strict=True)]
         sources = site_values(self.model, batch.source, batch.source_mask, wanted)
-        bases = [
-            run.values(s, at.row, at.base) for s, at in zip(self.sites, tokens, strict=True)
-        ]
+        bases = [run.values(s, at.row, at.base) for s, at in zip(self.sites, tokens, strict=True)]
         return tuple(
             BundleValues(*(torch.stack([of[i] for i in bundle]) for of in (bases, sources)))
             for bundle in self.bundles
@@ -141,7 +160,7 @@ def _picked(
     counts = torch.bincount(at.row, minlength=n_rows)
     begins = counts.cumsum(0) - counts
     row = torch.repeat_interleave(places, counts[rows])
-    within = torch.arange(len(row), device=rows.device) - (
-        counts[rows].cumsum(0) - counts[rows]
-    )[row]
+    within = (
+        torch.arange(len(row), device=rows.device) - (counts[rows].cumsum(0) - counts[rows])[row]
+    )
     return row, begins[rows][row] + within

@@ -1,8 +1,8 @@
 """What authors of plug-ins check their work with, and models to check it on.
 
 `check_method`, `check_task`, `check_metric`, `check_featurizer`, `check_finder`, `check_job` and
-`check_record` raise AssertionError at the first promise that is broken. `mechassay.testing.tiny` has random models of every family, made
-in code in a moment.
+`check_record` raise AssertionError at the first promise that is broken. `mechassay.testing.tiny` has
+random models of every family, made in code in a moment.
 """
 
 from mechassay.testing.features import check_featurizer, check_finder
