@@ -87,14 +87,14 @@ class DBM(TrainedFinder):
                     f"{self.name}: the {type(featurizer).__name__} that init has for {site} does"
                     f" not fit its {width} numbers."
                 ) from None
-        return Masks(featurizers, sizes, self, probe)
+        return FeatureMasks(featurizers, sizes, self, probe)
 
 
 def _featurizer(start: Tensor | Featurizer) -> Featurizer:
     return Directions(start) if isinstance(start, Tensor) else start
 
 
-class Masks(Trainable):
+class FeatureMasks(Trainable):
     """A mask over the features of every site; those of sites with fewer features are filled up."""
 
     def __init__(

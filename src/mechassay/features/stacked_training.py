@@ -34,7 +34,7 @@ from torch import Tensor
 
 from mechassay.errors import NonFinite
 from mechassay.features.featurizer import Featurizer
-from mechassay.features.training_data import BundleValues, Step, TrainingData
+from mechassay.features.training_data import BundleValues, StepData, TrainingData
 from mechassay.interventions.base_run import STACK_TOKENS, BaseRun, Cell, Change
 from mechassay.models.decoder import Decoder
 from mechassay.models.memory import byte_budget, suffix_bytes
@@ -179,7 +179,7 @@ def train(
 
 
 def step_gradients(
-    data: TrainingData, trainables: Sequence[Trainable], step: Step, progress: float, loss: Loss
+    data: TrainingData, trainables: Sequence[Trainable], step: StepData, progress: float, loss: Loss
 ) -> Float[Tensor, "sites"]:
     """Leave the gradients of all sites on their parameters; the losses, without penalties."""
     new = [
@@ -227,7 +227,7 @@ def _given(leaf: Float[Tensor, "m d"]) -> Callable[[Tensor], Tensor]:
 
 
 def _losses(
-    decoder: Decoder, finals: Float[Tensor, "sites n m d"], step: Step, loss: Loss
+    decoder: Decoder, finals: Float[Tensor, "sites n m d"], step: StepData, loss: Loss
 ) -> Float[Tensor, "sites"]:
     n_sites, n = finals.shape[:2]
     if loss == "logit-difference":

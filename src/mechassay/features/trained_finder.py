@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any, ClassVar, Self, get_args
@@ -195,14 +195,6 @@ class TrainedFinder(ABC):
         )
         shuffle = self.seed if self.shuffle else None
         return Walk(n, size, steps, shuffle, self.schedule == "linear", self.warmup)
-
-    def with_settings(self, **settings: Any) -> Self:
-        """The same finder with other settings."""
-        return replace(self, **settings)
-
-    def settings(self) -> dict[str, Any]:
-        """All settings."""
-        return asdict(self)
 
     def _generator(self) -> torch.Generator:
         return torch.Generator().manual_seed(self.seed)

@@ -50,7 +50,7 @@ class BundleValues:
 
 
 @dataclass(frozen=True, eq=False)
-class Step:
+class StepData:
     """Some rows of a batch.
 
     Attributes:
@@ -104,7 +104,7 @@ class TrainingData:
         return len(self.batch)
 
     @torch.no_grad()
-    def step(self, rows: Int[Tensor, "n"]) -> Step:
+    def step(self, rows: Int[Tensor, "n"]) -> StepData:
         """The rows of a step."""
         rows = rows.to(self.model.device)
         targets, own = self.targets[rows], None if self.own is None else self.own[rows]
@@ -114,7 +114,7 @@ class TrainingData:
             # Labels are trimmed with the prompts; what is read stays as wide as in all steps.
             tokens = tuple(SiteTokens.of(some, site) for site in self.sites)
             values = self._values(run, some, tokens)
-            return Step(
+            return StepData(
                 run, torch.arange(len(rows), device=rows.device), targets, own, tokens, values
             )
         picked = [_picked(at, rows, len(self)) for at in self.tokens]
@@ -128,7 +128,7 @@ class TrainingData:
                 self.values, (picked[bundle[0]][1] for bundle in self.bundles), strict=True
             )
         )
-        return Step(self.run, rows, targets, own, tokens, values)
+        return StepData(self.run, rows, targets, own, tokens, values)
 
     def _values(
         self, run: BaseRun, batch: InterchangeBatch, tokens: Sequence[SiteTokens]

@@ -1,7 +1,7 @@
 """What authors of plug-ins check their work with, and models to check it on.
 
-`check_method`, `check_task`, `check_metric`, `check_featurizer`, `check_finder`, `check_job` and
-`check_record` raise AssertionError at the first promise that is broken. `mechassay.testing.tiny` has
+`check_method`, `check_task`, `check_metric`, `check_featurizer`, `check_finder`, `check_job`,
+and `check_record` raise AssertionError at the first promise that is broken. `tiny` has
 random models of every family, made in code in a moment.
 """
 
