@@ -12,9 +12,12 @@ import pytest
 from matplotlib.figure import Figure
 
 import mechassay as ma
+from mechassay.adversarial.evaluation import Divergences
+from mechassay.circuits.differences import Differences
 from mechassay.circuits.faithfulness import FaithfulnessCurve
 from mechassay.display import briefly, data_frame, html_facts, html_table, line
 from mechassay.errors import BadFile, BadPairs, BadUsage, MissingExtra
+from mechassay.files import write_tensors
 from mechassay.models.model import Model
 from mechassay.progress import SILENT
 
@@ -160,6 +163,64 @@ def test_a_picture_is_drawn_on_axes_that_are_given(held: dict[str, Any]) -> None
     assert any(len(y) == len(f) and np.allclose(y, f, equal_nan=True) for y in drawn)
 
 
+def test_differences_are_a_picture_of_every_pair(held: dict[str, Any]) -> None:
+    better = np.array([[False, True, False], [False] * 3, [False] * 3])
+    values = np.array([[0.0, -0.5, 0.001], [0.5, 0.0, np.nan], [-0.001, np.nan, 0.0]])
+    found = Differences("cmd", ("a", "$b$", "c"), values, values - 0.1, values + 0.1)
+    assert found.better.tolist() == better.tolist()
+    figure = found.plot()
+    (ax,) = figure.axes
+    said = sorted(text.get_text() for text in ax.texts)
+    # Nothing where a difference is undefined; brackets where it is not resolved.
+    assert said == ["(0.00)", "(0.00)", "+0.50", "-0.50"]
+    assert [tick.get_text().strip() for tick in ax.get_yticklabels()] == ["a", "$b$", "c"]
+    shown = np.asarray(ax.images[0].get_array())
+    # Lower is better: the first row's method is the better one.
+    assert shown[0, 1] == 1 and shown[1, 0] == -1 and shown[0, 2] == 0
+    inside = Figure().subplots()
+    assert held["differences"].plot(inside) is inside.figure
+
+
+def test_divergences_are_shares_of_pairs_at_least_so_far() -> None:
+    grid = np.array([[0.0, 1.0], [2.0, np.nan]], dtype=np.float32)
+    found = Divergences(np.stack((grid, 10 * grid)), grid + 4)
+    ax = Figure().subplots()
+    assert found.plot(ax, names=("mine", "$other$")) is ax.figure
+    lines = {str(line.get_label()).strip(): line for line in ax.lines}
+    assert set(lines) == {"mine", "$other$", "empty circuit", "_worst"}
+    for name, largest in (("mine", 2.0), ("$other$", 20.0), ("empty circuit", 6.0)):
+        x, y = (np.asarray(axis) for axis in lines[name].get_data())
+        assert (x[0], y[0]) == (0.0, 1.0) and (x[-1], y[-1]) == pytest.approx((largest, 1 / 3))
+        # Of three pairs, two are at least as far as the second one.
+        assert y[2] == pytest.approx(2 / 3)
+    assert len(found.plot().axes[0].lines) == 6
+    with pytest.raises(BadUsage, match="names must be 2"):
+        found.plot(names=("one",))
+
+
+def test_an_adversarial_run_has_its_histograms(tmp_path: Path) -> None:
+    job = ma.AdversarialJob(
+        NAME,
+        NAME,
+        ("truth", "random@9"),
+        n_clean=12,
+        n_corrupted=12,
+        n_resamples=30,
+        n_permutations=30,
+    )
+    results = ma.run(job, tmp_path, progress=SILENT)
+    figure = results.plot()
+    assert [ax.get_title("left") for ax in figure.axes] == [
+        record.method.name for record in results.records
+    ]
+    record = results.records[0]
+    assert len(record.plot().axes) == 2 and "<svg" in record._repr_html_()
+    ax = Figure().subplots()
+    assert record.plot(ax) is ax.figure and ax.get_yscale() == "log"
+    drawn = sum(float(np.sum(each.get_data().values)) for each in ax.patches[:1])
+    assert drawn == record.n == 144
+
+
 def test_a_record_without_a_figure_says_so(held: dict[str, Any]) -> None:
     with pytest.raises(BadUsage, match="of the kind faithfulness has no figure"):
         held["record"].changed(tables=[]).plot()
@@ -216,6 +277,56 @@ def test_a_record_is_stored(held: dict[str, Any], tmp_path: Path) -> None:
     with pytest.raises(BadFile, match="cannot be read"):
         ma.read_record(tmp_path / "none.json")
     assert again.table("curve").rows() == held["record"].table("curve").rows()
+
+
+def test_a_whole_curve_is_stored(held: dict[str, Any], tmp_path: Path) -> None:
+    curve, file = held["curve"], tmp_path / "curve.safetensors"
+    assert curve.save(file) == file
+    again = FaithfulnessCurve.load(file)
+    told = {"exclude": {"provenance"}}
+    assert again.record().model_dump_json(**told) == curve.record().model_dump_json(**told)
+    assert (again.label, again.notes, again.seed) == (curve.label, curve.notes, curve.seed)
+    for seed, sweep in curve.random_paths.items():
+        np.testing.assert_array_equal(again.random_paths[seed].per_example, sweep.per_example)
+    assert again.random_cmd == pytest.approx(curve.random_cmd, nan_ok=True)
+    np.testing.assert_array_equal(
+        ma.circuits.differences_of([again, curve]).values, np.zeros((2, 2))
+    )
+
+
+def test_a_curve_is_not_read_from_other_files(held: dict[str, Any], tmp_path: Path) -> None:
+    curve = held["curve"]
+    record = curve.save(tmp_path / "curve.json")
+    with pytest.raises(BadFile, match="a record of a curve; `read_record` reads it"):
+        FaithfulnessCurve.load(record)
+    with pytest.raises(BadUsage, match=r"ends in \.safetensors or \.json"):
+        curve.save(tmp_path / "curve.csv")
+    scores = tmp_path / "scores.safetensors"
+    held["scores"].save(scores)
+    with pytest.raises(BadFile, match="holds 'edge_scores'; expected 'faithfulness curve'"):
+        FaithfulnessCurve.load(scores)
+    tensors, header = curve.controls.stored()
+    write_tensors(scores, tensors, {"kind": "faithfulness curve", **header})
+    with pytest.raises(BadFile, match="not a curve of this version"):
+        FaithfulnessCurve.load(scores)
+
+
+def test_differences_are_stored(held: dict[str, Any], tmp_path: Path) -> None:
+    values = np.array([[0.0, -0.5, np.nan], [0.5, 0.0, np.nan], [np.nan] * 3])
+    first = Differences("cmd", ("a", "b", "c"), values, values - 0.1, values + 0.2, 0.9)
+    first.low[[0, 1], [0, 1]] = first.high[[0, 1], [0, 1]] = 0
+    first.low[1, 0], first.high[1, 0] = 0.3, 0.6  # What is turned round has its ends exchanged.
+    for number, found in enumerate((first, held["differences"])):
+        file = found.save(tmp_path / f"{number}.json")
+        again = Differences.load(file)
+        assert (again.area, again.names, again.level) == (found.area, found.names, found.level)
+        for name in ("values", "low", "high"):
+            np.testing.assert_allclose(getattr(again, name), getattr(found, name))
+        assert again.ranks() == found.ranks()
+    for wrong in ("", "{}", file.read_text().replace('"cpr"', '"cpp"').replace('"cmd"', '"cmm"')):
+        file.write_text(wrong)
+        with pytest.raises(BadFile, match="not a file of differences"):
+            Differences.load(file)
 
 
 def test_one_pair_is_a_batch_of_one(model: Model, held: dict[str, Any]) -> None:

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import ast
 import os
 import re
 import subprocess
 import sys
+from collections import defaultdict
 from pathlib import Path
 
 import mechassay
@@ -53,6 +55,17 @@ def test_the_names_that_programs_are_written_against() -> None:
         mechassay.__all__
     )
     assert mechassay.__version__ == version.__version__
+
+
+def test_no_two_classes_share_a_name() -> None:
+    """One noun, one class; a leading underscore makes no other noun."""
+    places: defaultdict[str, list[str]] = defaultdict(list)
+    for file in sorted((SOURCE / "mechassay").rglob("*.py")):
+        for node in ast.walk(ast.parse(file.read_text("utf-8"))):
+            if isinstance(node, ast.ClassDef):
+                places[node.name.lstrip("_")].append(f"{file.relative_to(SOURCE)}:{node.lineno}")
+    assert len(places) > 100
+    assert {name: found for name, found in places.items() if len(found) > 1} == {}
 
 
 def test_importing_mechassay_is_light() -> None:

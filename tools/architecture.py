@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 from pathlib import Path
 
+from matplotlib import rc_context
 from matplotlib.figure import Figure
 
 ROOT = Path(__file__).parents[1]
@@ -87,7 +88,7 @@ def draw() -> Path:
     for floor, names in rows.items():
         for number, name in enumerate(names):
             place[name] = (10 * (number + 0.5) / len(names), floor)
-    for upper, lower in needed(graph):
+    for upper, lower in sorted(needed(graph)):
         (x, y), (u, v) = place[upper], place[lower]
         axes.annotate(
             "", (u, v + 0.24), (x, y - 0.24), arrowprops={"arrowstyle": "->", "color": LINE}
@@ -96,7 +97,9 @@ def draw() -> Path:
         box = {"boxstyle": "round,pad=0.45", "facecolor": FILL, "edgecolor": INK, "linewidth": 0.8}
         axes.text(x, y, name, ha="center", va="center", fontsize=11, color=INK, bbox=box)
     target = ROOT / "docs" / "images" / "architecture.svg"
-    figure.savefig(target, format="svg", metadata={"Date": None})
+    # The same picture is the same file.
+    with rc_context({"svg.hashsalt": "mechassay"}):
+        figure.savefig(target, format="svg", metadata={"Date": None})
     return target
 
 

@@ -138,7 +138,7 @@ def run_notebook(path: Path) -> Any:
 
 
 def notebook_page(path: Path, target: Path) -> str:
-    """A run notebook as Markdown; its figures are written beside it."""
+    """A run notebook as Markdown; figures that are pixels are written beside it."""
     parts: list[str] = []
     for number, part in enumerate(run_notebook(path).cells):
         if part.cell_type == "markdown":
@@ -159,9 +159,10 @@ def shown(output: Any, figure: Path) -> str:
         figure.write_bytes(base64.b64decode(data["image/png"]))
         return f"![What the cell above draws]({figure.name})"
     if "image/svg+xml" in data:
-        drawn = figure.with_suffix(".svg")
-        drawn.write_text(data["image/svg+xml"], "utf-8")
-        return f"![What the cell above draws]({drawn.name})"
+        # Within the page, whose colour its text has: a dark page would hide that of a file.
+        named = '<svg role="img" aria-label="What the cell above draws"'
+        drawn = " ".join(data["image/svg+xml"].replace("<svg", named, 1).split())
+        return f'<div class="figure" data-search-exclude>{drawn}</div>'
     if "text/html" in data:
         return "" if "<progress" in data["text/html"] else data["text/html"]
     return f"```text\n{data['text/plain']}\n```" if "text/plain" in data else ""

@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from mechassay.interventions.intervention import Ablate, Add, Interchange, Replace, Scale
     from mechassay.interventions.patch import patch
     from mechassay.interventions.site import Site, load_site, sites
+    from mechassay.interventions.steering import generate, perplexity
     from mechassay.interventions.sweep import sweep
     from mechassay.models.model import Model, load_model
     from mechassay.models.sources import fetch
@@ -85,6 +86,7 @@ __all__ = [
     "circuits",
     "features",
     "fetch",
+    "generate",
     "intervene",
     "list_methods",
     "list_metrics",
@@ -100,6 +102,7 @@ __all__ = [
     "load_task",
     "load_truth",
     "patch",
+    "perplexity",
     "read_record",
     "run",
     "sites",
@@ -135,6 +138,7 @@ _LAZY = {
     "Task": "mechassay.tasks",
     "Template": "mechassay.tasks.template",
     "fetch": "mechassay.models.sources",
+    "generate": "mechassay.interventions.steering",
     "intervene": "mechassay.interventions.intervene",
     "list_methods": "mechassay.names",
     "list_metrics": "mechassay.names",
@@ -150,6 +154,7 @@ _LAZY = {
     "load_task": "mechassay.tasks",
     "load_truth": "mechassay.truth.models",
     "patch": "mechassay.interventions.patch",
+    "perplexity": "mechassay.interventions.steering",
     "read_record": "mechassay.records",
     "run": "mechassay.runs.execute",
     "sites": "mechassay.interventions.site",

@@ -1,7 +1,7 @@
 """Faithfulness over circuit size as arrays, read from records, and what records are called.
 
-Records stand above this module, so that they can draw themselves; `Measured` says what of a record
-is read.
+Records stand above this module, so that they can draw themselves; `RecordLike` says what of a
+record is read.
 """
 
 from __future__ import annotations
@@ -25,9 +25,11 @@ class Named(Protocol):
     def args(self) -> Mapping[str, Any]: ...
 
 
-class Measured(Protocol):
-    """A record, as far as it is drawn: its measures, and its table of faithfulness."""
+class RecordLike(Protocol):
+    """A record, as far as it is drawn: its measures, and its tables."""
 
+    @property
+    def n(self) -> int: ...
     @property
     def model(self) -> Named: ...
     @property
@@ -61,7 +63,7 @@ class Curve:
 
     @staticmethod
     def of(
-        record: Measured, ranking: str = "value", of: str = "result", seed: int | None = None
+        record: RecordLike, ranking: str = "value", of: str = "result", seed: int | None = None
     ) -> Curve:
         """Of a ranking of the result, or of a random seed of a control."""
         names = ("fraction", "f", "low", "high", "kept", "asked")
@@ -80,7 +82,7 @@ CONTROLS = {"random": "random edges", "random-paths": "random paths"}
 """The random rankings that a record may have been compared with, and what they are called."""
 
 
-def control_kinds(record: Measured) -> list[str]:
+def control_kinds(record: RecordLike) -> list[str]:
     """The controls that have a measure which the result has too."""
     names = {measure.name for measure in record.measures if measure.of == "result"}
     kinds = [
@@ -96,7 +98,7 @@ def control_name(kind: str) -> str:
     return CONTROLS.get(kind, kind.replace("-", " "))
 
 
-def random_curves(record: Measured, kind: str) -> dict[int, Curve]:
+def random_curves(record: RecordLike, kind: str) -> dict[int, Curve]:
     """The random rankings of a kind that the record was compared with, by seed."""
     of = f"{CONTROL}{kind}"
     rows = record.table("curve").rows() if record.has_table("curve") else []
@@ -105,12 +107,12 @@ def random_curves(record: Measured, kind: str) -> dict[int, Curve]:
     return {seed: Curve.of(record, of=of, seed=seed) for seed in numbers}
 
 
-def is_random(record: Measured) -> bool:
+def is_random(record: RecordLike) -> bool:
     """Whether the record is of random scores, run as a method."""
     return record.method.name.split(":")[0] in CONTROLS
 
 
-def labels(records: Sequence[Measured]) -> list[str]:
+def labels(records: Sequence[RecordLike]) -> list[str]:
     """A name for every record: its method, and whatever else tells it from the others."""
     names = [record.method.name for record in records]
     for role in ("model", "task", "metric"):
@@ -126,7 +128,7 @@ def labels(records: Sequence[Measured]) -> list[str]:
     return names
 
 
-def short_labels(records: Sequence[Measured], most: int = 40) -> list[str]:
+def short_labels(records: Sequence[RecordLike], most: int = 40) -> list[str]:
     """`labels` for figures: long ones lose their middle; two that then are alike are numbered."""
     names = [shortened(name, most) for name in labels(records)]
     count = Counter(names)
@@ -135,7 +137,7 @@ def short_labels(records: Sequence[Measured], most: int = 40) -> list[str]:
     ]
 
 
-def _arguments(record: Measured) -> str:
+def _arguments(record: RecordLike) -> str:
     specs = (record.method, record.task, record.metric)
     return ", ".join(arguments(spec) for spec in specs if spec.args)
 

@@ -92,7 +92,23 @@ class OutOfMemory(MechassayError):
 
 
 class DiskFull(MechassayError):
-    """Not enough room for what a run would store."""
+    """Not enough room for what would be written."""
+
+    @classmethod
+    def of(
+        cls, path: object, needed: int, free: int, *, what: str = "the file", at_least: bool = False
+    ) -> DiskFull:
+        """Where there is no room, for how many bytes, and how many are free."""
+        size = f"{'more than ' * at_least}{_size(needed)}"
+        return cls(f"{path}: the disk is full: {what} needs {size}; {_size(free)} are free.")
+
+
+def _size(count: int) -> str:
+    """Bytes in the largest unit that they fill: `84 kB`, `1.4 MB`."""
+    for power, unit in ((3, "GB"), (2, "MB"), (1, "kB")):
+        if count >= 1000**power:
+            return f"{count / 1000**power:.3g} {unit}"
+    return f"{count:,} bytes"
 
 
 class MissingExtra(MechassayError):

@@ -1,4 +1,4 @@
-"""Faithfulness against circuit size, and the areas CPR and CMD, as SVG.
+"""Figures: faithfulness against circuit size, the areas, differences, and divergences.
 
 `faithfulness_figure`: f at every circuit size, one panel for each ranking of the edges. A band is
 the interval over examples; grey lines are means of random rankings (dashes: of edges, dots: of
@@ -16,7 +16,7 @@ import hashlib
 import io
 import math
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from itertools import cycle
 from pathlib import Path
 from typing import Any, Literal
@@ -24,22 +24,23 @@ from typing import Any, Literal
 import numpy as np
 from matplotlib import rc_context
 from matplotlib.axes import Axes
+from matplotlib.colors import LinearSegmentedColormap
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.patches import Patch
 from matplotlib.text import Text
-from matplotlib.ticker import FuncFormatter, NullLocator
+from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter, NullLocator
 
 from mechassay.curves import (
     Curve,
-    Measured,
+    RecordLike,
     control_kinds,
     control_name,
     is_random,
     random_curves,
     short_labels,
 )
-from mechassay.text import share
+from mechassay.text import share, shortened
 
 # Okabe and Ito's colours, in an order in which neighbours differ most; yellow is left out, it
 # vanishes on white.
@@ -53,6 +54,10 @@ DASHES: dict[str, Dashes] = {"random": (0, (5, 2)), "random-paths": (0, (1, 1))}
 SOLID: Dashes = (0, ())
 INK = "#1f2328"
 SIZE = 10.5
+MARKED = ("95%", "99%", "99.9%", "99.99%", "max")
+"""Percentiles that a histogram names."""
+NAME_WIDTH = 0.04
+"""What a name written upwards takes of a panel's width."""
 LEGEND_LETTERS = 84
 """Letters, over the columns, up to which a legend has three of them."""
 SETTINGS: dict[Any, Any] = {"svg.fonttype": "none", "font.family": ["sans-serif"]}
@@ -71,12 +76,12 @@ class Picture(Figure):
         return svg(self)
 
 
-def faithfulness_figure(records: Sequence[Measured]) -> str:
+def faithfulness_figure(records: Sequence[RecordLike]) -> str:
     """Faithfulness at every size, by value and by magnitude, as SVG."""
     return svg(draw_faithfulness(records))
 
 
-def areas_figure(records: Sequence[Measured]) -> str:
+def areas_figure(records: Sequence[RecordLike]) -> str:
     """CPR and CMD with intervals, as SVG."""
     return svg(draw_areas(records))
 
@@ -90,7 +95,7 @@ def save_png(figure: Figure, path: str | Path, *, dpi: int = 200) -> Path:
     return path
 
 
-def colours(records: Sequence[Measured]) -> list[str]:
+def colours(records: Sequence[RecordLike]) -> list[str]:
     """The colour of every record in figures and tables; random scores are grey."""
     palette = cycle(PALETTE)
     return [GREY if is_random(record) else next(palette) for record in records]
@@ -99,7 +104,7 @@ def colours(records: Sequence[Measured]) -> list[str]:
 # Faithfulness
 
 
-def draw_faithfulness(records: Sequence[Measured]) -> Figure:
+def draw_faithfulness(records: Sequence[RecordLike]) -> Figure:
     """The figure of `faithfulness_figure`, to save or change."""
     with rc_context(SETTINGS):
         n_rows = math.ceil((len(records) + 3) / 3)
@@ -114,7 +119,7 @@ def draw_faithfulness(records: Sequence[Measured]) -> Figure:
         return figure
 
 
-def _zero_place(records: Sequence[Measured]) -> float:
+def _zero_place(records: Sequence[RecordLike]) -> float:
     """Where empty circuits stand on the log axis: a little left of the smallest circuit drawn."""
     curves = [Curve.of(record, by) for record in records for by, _ in PANELS]
     for controls in _distinct_controls(records).values():
@@ -124,7 +129,7 @@ def _zero_place(records: Sequence[Measured]) -> float:
 
 
 def _panel(
-    ax: Axes, records: Sequence[Measured], by: Literal["value", "magnitude"], zero: float
+    ax: Axes, records: Sequence[RecordLike], by: Literal["value", "magnitude"], zero: float
 ) -> None:
     lines = [Curve.of(record, by) for record in records]
     bottom, top = _limits(lines)
@@ -153,7 +158,7 @@ def _on_axis(line: Curve, zero: float) -> np.ndarray:
     return np.where((line.kept > 0) & (line.x > 0), line.x, zero)
 
 
-def _distinct_controls(records: Sequence[Measured]) -> dict[str, list[list[Curve]]]:
+def _distinct_controls(records: Sequence[RecordLike]) -> dict[str, list[list[Curve]]]:
     """The random rankings of every record by kind, those that records share only once."""
     kinds: dict[str, dict[str, list[Curve]]] = {}
     for record in records:
@@ -224,7 +229,7 @@ def _plain(ax: Axes) -> None:
     ax.tick_params(colors=INK)
 
 
-def _legend(figure: Figure, records: Sequence[Measured]) -> None:
+def _legend(figure: Figure, records: Sequence[RecordLike]) -> None:
     names, drawn, marks = short_labels(records), colours(records), _markers(len(records))
     handles: list[Line2D | Patch] = [
         Line2D([], [], color=colour, marker=marker, ms=5, lw=1.9)
@@ -262,7 +267,7 @@ def _literal(text: Text) -> None:
 
 
 def draw_ranking(
-    records: Sequence[Measured], by: Literal["value", "magnitude"], ax: Axes
+    records: Sequence[RecordLike], by: Literal["value", "magnitude"], ax: Axes
 ) -> Figure:
     """One ranking's faithfulness on axes that are given; the figure that they belong to."""
     with rc_context(SETTINGS):
@@ -288,6 +293,195 @@ def draw_scores(values: np.ndarray, x: str, y: str, ax: Axes | None = None) -> F
     return _figure_of(ax)
 
 
+# Divergences
+
+
+def draw_divergences(
+    values: Mapping[str, np.ndarray], empty: np.ndarray, ax: Axes | None = None
+) -> Figure:
+    """Shares of pairs whose divergence is at least so large: a line a circuit, the empty one grey.
+
+    Both axes are logarithmic: the right end of a line is the worst pair. NaN is no pair.
+    """
+    with rc_context(SETTINGS):
+        if ax is None:
+            ax = Picture(figsize=(6.6, 4.0), layout="constrained").subplots()
+        lines = [*zip(values, cycle(PALETTE), cycle(("-",)), strict=False), ("", GREY, "--")]
+        least, most = math.inf, 0.0
+        for (name, colour, style), found in zip(lines, (*values.values(), empty), strict=True):
+            there = np.sort(found[~np.isnan(found)].astype(float))
+            shares = 1 - np.arange(len(there)) / max(len(there), 1)
+            x, y = np.insert(there, 0, 0.0), np.insert(shares, 0, 1.0)
+            ax.step(x, y, where="pre", color=colour, ls=style, lw=1.8)
+            ax.lines[-1].set_label(f" {name or 'empty circuit'}")
+            if len(there):
+                ax.plot(there[-1:], shares[-1:], "o", color=colour, ms=5, label="_worst")
+                least, most = min(least, float(shares[-1])), max(most, float(there[-1]))
+        ax.set_xscale("symlog", linthresh=1e-4)
+        ax.set_yscale("log")
+        ax.set_xlim(0, max(1.3 * most, 1e-3))
+        ax.set_ylim(0.6 * min(least, 0.5), 1.3)
+        ax.yaxis.set_major_formatter(FuncFormatter(lambda y, _: share(y)))
+        ax.set_xlabel("KL of the model from the circuit, nats", color=INK)
+        ax.set_ylabel("share of pairs at least so far", color=INK)
+        _plain(ax)
+        ax.grid(color=INK, alpha=0.1, lw=0.7)
+        legend = ax.legend(frameon=False, fontsize=SIZE - 1.5, loc="lower left")
+        for text in legend.get_texts():
+            _literal(text)
+    return _figure_of(ax)
+
+
+def draw_distribution(record: RecordLike, colour: str = PALETTE[0]) -> Figure:
+    """Histograms of an adversarial record, linear and logarithmic; the empty circuit's in grey."""
+    with rc_context(SETTINGS):
+        figure = Picture(figsize=(9.2, 3.5), layout="constrained")
+        axes = figure.subplots(1, 2)
+        for ax, name in zip(axes, ("own", "all"), strict=True):
+            _histogram(ax, record.table("histogram").where(range=name), colour)
+        _logarithmic(axes[1], record)
+        axes[0].set_ylabel(f"pairs a bin, of {record.n:,}", color=INK)
+        # The empty circuit may be far outside of the circuit's own range, or pile up in it.
+        own = record.table("histogram").where(range="own")
+        axes[0].set_ylim(0, 1.25 * max(1, own.numbers("circuit").max()))
+        rows = record.table("summary").where(of="result").rows()
+        values = {row["statistic"]: row["value"] for row in rows}
+        _mark(axes[0], [(name, float(values[name])) for name in MARKED if name in values])
+        place: dict[str, Any] = {"loc": "outside upper center", "ncols": 3, "frameon": False}
+        legend = axes[0].get_legend_handles_labels()
+        figure.legend(*legend, **place, labelcolor=INK, fontsize=SIZE - 1)
+        return figure
+
+
+def draw_histograms(records: Sequence[RecordLike]) -> Figure:
+    """All divergences of adversarial records, one panel below the other."""
+    with rc_context(SETTINGS):
+        figure = Picture(figsize=(6.6, 0.4 + 2.6 * len(records)), layout="constrained")
+        axes = figure.subplots(len(records), 1, sharex=True, squeeze=False).ravel()
+        for ax, record, colour in zip(axes, records, cycle(PALETTE), strict=False):
+            draw_histogram(record, ax, colour)
+        return figure
+
+
+def draw_histogram(record: RecordLike, ax: Axes, colour: str = PALETTE[0]) -> Figure:
+    """All divergences of an adversarial record on axes that are given, counts on a log axis."""
+    with rc_context(SETTINGS):
+        _histogram(ax, record.table("histogram").where(range="all"), colour)
+        _logarithmic(ax, record)
+        ax.set_title(record.method.name, fontsize=SIZE, loc="left", color=INK)
+        _literal(ax.title)
+        ax.set_ylabel(f"pairs a bin, of {record.n:,}", color=INK)
+        ax.legend(frameon=False, labelcolor=INK, fontsize=SIZE - 2)
+    return _figure_of(ax)
+
+
+def _logarithmic(ax: Axes, record: RecordLike) -> None:
+    every = record.table("histogram").where(range="all")
+    few = max(every.numbers(name).max() for name in ("circuit", "empty")) < 50
+    ax.set_yscale("log")
+    ax.yaxis.set_major_locator(LogLocator(subs=(1.0, 2.0, 5.0) if few else (1.0,)))
+    ax.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:,.0f}"))
+    ax.yaxis.set_minor_formatter(NullFormatter())
+    ax.set_ylim(bottom=0.7)
+
+
+def _histogram(ax: Axes, bins: Any, colour: str) -> None:
+    edges = np.append(bins.numbers("low"), bins.numbers("high")[-1])
+    circuit, empty, paths = (bins.numbers(name) for name in ("circuit", "empty", "random-paths"))
+    ax.stairs(circuit, edges, fill=True, color=colour, alpha=0.75, label="circuit")
+    ax.stairs(empty, edges, color=GREY, lw=1.4, label="empty circuit")
+    label = "random paths, scaled to as many pairs"
+    ax.stairs(paths, edges, color=GREY, lw=1.1, ls=(0, (2, 1.5)), label=label)
+    ax.set_xlim(0, edges[-1])
+    ax.set_xlabel("KL, nats", color=INK)
+    _plain(ax)
+
+
+def _mark(ax: Axes, marks: Sequence[tuple[str, float]]) -> None:
+    """Vertical lines at percentiles; those too near are named together, at the last of them."""
+    width = ax.get_xlim()[1]
+    for _, value in marks:
+        ax.axvline(value, color=INK, lw=0.8, ls=(0, (4, 3)), alpha=0.7)
+    for name, value in together(marks, width):
+        # A name stands to the left of its line, where there is room.
+        right = value > NAME_WIDTH * width
+        ax.annotate(
+            name,
+            (value, 1.0),
+            (-2 if right else 2, -2),
+            xycoords=("data", "axes fraction"),
+            textcoords="offset points",
+            rotation=90,
+            ha="right" if right else "left",
+            va="top",
+            fontsize=SIZE - 2.5,
+            color=INK,
+        )
+
+
+def together(marks: Sequence[tuple[str, float]], width: float) -> list[tuple[str, float]]:
+    """Names and places of rising marks, those nearer than a name is wide as one ("99% to max")."""
+    groups: list[list[tuple[str, float]]] = []
+    for mark in marks:
+        # The name of a mark at the very left stands to its right: the next one has to leave room
+        # for both.
+        room = NAME_WIDTH * width * (1 if groups and groups[-1][-1][1] > NAME_WIDTH * width else 2)
+        if groups and mark[1] - groups[-1][-1][1] < room:
+            groups[-1].append(mark)
+        else:
+            groups.append([mark])
+    return [
+        (group[0][0] if len(group) == 1 else f"{group[0][0]} to {group[-1][0]}", group[-1][1])
+        for group in groups
+    ]
+
+
+# Methods beside each other
+
+
+def draw_differences(
+    area: str,
+    names: Sequence[str],
+    values: np.ndarray,
+    better: np.ndarray,
+    ax: Axes | None = None,
+) -> Figure:
+    """Differences between methods, row less column: blue is better, orange worse.
+
+    Args:
+        better: true where the row's method is better, and this is resolved.
+    """
+    n, way = len(names), 1 if area == "cpr" else -1
+    with rc_context(SETTINGS):
+        if ax is None:
+            size = 2.2 + 0.62 * n
+            ax = Picture(figsize=(size + 0.8, size), layout="constrained").subplots()
+        resolved = better | better.T
+        top = max((abs(float(x)) for x in values[~np.isnan(values)]), default=0.0) or 1.0
+        shown = np.where(resolved, way * values / top, 0.0)
+        colours = LinearSegmentedColormap.from_list("better", (PALETTE[1], "#ffffff", PALETTE[0]))
+        ax.imshow(shown, cmap=colours, vmin=-1.6, vmax=1.6, aspect="auto")
+        for (row, column), value in np.ndenumerate(values):
+            if row == column or math.isnan(value):
+                continue
+            text = f"{value:+.2f}" if abs(value) >= 0.005 else "0.00"
+            text = text if resolved[row, column] else f"({text})"
+            look: dict[str, Any] = {"ha": "center", "va": "center", "fontsize": SIZE - 2.5}
+            # On a cell that is always light, whatever the page is.
+            ax.text(column, row, text, color="#1a1a1a", **look)
+        labels = [f" {shortened(name, 24)}" for name in names]
+        ax.set_xticks(range(n), labels, rotation=40, ha="right")
+        ax.set_yticks(range(n), labels)
+        for tick in (*ax.get_xticklabels(), *ax.get_yticklabels()):
+            _literal(tick)
+        _plain(ax)
+        ax.tick_params(length=0)
+        ax.spines[["left", "bottom"]].set_visible(False)
+        title = f"{area.upper()}: row less column; in brackets: not resolved"
+        ax.set_title(title, fontsize=SIZE, loc="left", color=INK)
+    return _figure_of(ax)
+
+
 def _figure_of(ax: Axes) -> Figure:
     figure = ax.get_figure(root=True)
     assert figure is not None, "axes belong to a figure"
@@ -297,7 +491,7 @@ def _figure_of(ax: Axes) -> Figure:
 # Areas
 
 
-def draw_areas(records: Sequence[Measured]) -> Figure:
+def draw_areas(records: Sequence[RecordLike]) -> Figure:
     """The figure of `areas_figure`, to save or change."""
     with rc_context(SETTINGS):
         shared = {
@@ -325,8 +519,8 @@ def draw_areas(records: Sequence[Measured]) -> Figure:
 
 def _forest(
     ax: Axes,
-    records: Sequence[Measured],
-    controls: Sequence[tuple[str, Measured]],
+    records: Sequence[RecordLike],
+    controls: Sequence[tuple[str, RecordLike]],
     name: Literal["cpr", "cmd"],
 ) -> None:
     looks = zip(records, colours(records), _markers(len(records)), strict=True)

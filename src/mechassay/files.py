@@ -6,10 +6,12 @@ rises when the meaning of a field changes, and a reader refuses numbers it does 
 
 from __future__ import annotations
 
+import errno
 import json
 import os
+import shutil
 from collections.abc import Generator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -17,9 +19,11 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save
 from torch import Tensor
 
-from mechassay.errors import BadFile, first_line
+from mechassay.errors import BadFile, BadUsage, DiskFull, first_line
 
 FORMAT = 1
+FULL = (errno.ENOSPC, errno.EDQUOT)
+"""Errors of a disk that is full, or of which a user has no more."""
 
 
 def partial_of(path: Path) -> Path:
@@ -28,24 +32,60 @@ def partial_of(path: Path) -> Path:
 
 
 @contextmanager
-def whole(path: Path) -> Generator[Path]:
+def whole(path: Path, size: int | None = None) -> Generator[Path]:
     """The file to write instead of `path`; it becomes `path` if the block ends without an error.
 
     A reader never sees half a file. The folders above it are made.
+
+    Args:
+        size: bytes of the file, where they are known beforehand; an error names them.
+
+    Raises:
+        DiskFull: there is no room for it.
     """
     partial = partial_of(path)
-    path.parent.mkdir(parents=True, exist_ok=True)
     try:
+        path.parent.mkdir(parents=True, exist_ok=True)
         yield partial
         os.replace(partial, path)
+    except OSError as error:
+        if error.errno not in FULL:
+            raise
+        raise _full(path, partial, size) from error
     finally:
-        partial.unlink(missing_ok=True)
+        with suppress(OSError):  # There may be no folder: the error is the one that is on its way.
+            partial.unlink(missing_ok=True)
+
+
+def _full(path: Path, partial: Path, size: int | None) -> DiskFull:
+    written = partial.stat().st_size if partial.exists() else 0
+    partial.unlink(missing_ok=True)
+    there = next((folder for folder in path.parents if folder.is_dir()), Path())
+    free = shutil.disk_usage(there).free
+    return DiskFull.of(path, written if size is None else size, free, at_least=size is None)
+
+
+def check_ending(path: str | Path, *endings: str) -> Path:
+    """The path, whose ending says what is written there.
+
+    Raises:
+        BadUsage: it has another ending.
+    """
+    path = Path(path)
+    if path.suffix not in endings:
+        raise BadUsage(f"{path}: a file to write ends in {' or '.join(endings)}.")
+    return path
 
 
 def write_text(path: Path, text: str) -> Path:
-    """Write a text file whole, and the folders above it."""
-    with whole(path) as partial:
-        partial.write_text(text, encoding="utf-8")
+    """Write a text file whole, and the folders above it; the same bytes on every platform."""
+    return write_bytes(path, text.encode())
+
+
+def write_bytes(path: Path, content: bytes) -> Path:
+    """Write a file whole, and the folders above it."""
+    with whole(path, len(content)) as partial:
+        partial.write_bytes(content)
     return path
 
 
@@ -53,9 +93,8 @@ def write_tensors(path: Path, tensors: Mapping[str, Tensor], header: Mapping[str
     """Write tensors and a header; a reader never sees half a file."""
     meta = {"mechassay": json.dumps({"format": FORMAT, **header}, sort_keys=True)}
     stored = {name: tensor.contiguous() for name, tensor in tensors.items()}
-    with whole(path) as partial:
-        # Not save_file: its files can be read by their owner alone.
-        partial.write_bytes(save(stored, metadata=meta))
+    # Not save_file: its files can be read by their owner alone.
+    write_bytes(path, save(stored, metadata=meta))
 
 
 def read_tensors(path: Path, kind: str) -> tuple[dict[str, Tensor], dict[str, Any]]:

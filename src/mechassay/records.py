@@ -411,6 +411,10 @@ class Record(Stored):
         return html_facts(self.kind, names, table, notes, self._picture())
 
     def _picture(self) -> str:
+        if self.has_table("histogram"):
+            from mechassay.figures import draw_distribution, svg
+
+            return svg(draw_distribution(self))
         if self.kind != "faithfulness" or not self.has_table("curve"):
             return ""
         from mechassay.figures import faithfulness_figure
@@ -420,20 +424,27 @@ class Record(Stored):
     def plot(
         self, ax: Axes | None = None, *, ranking: Literal["value", "magnitude"] = "value"
     ) -> Figure:
-        """The figure of a record of faithfulness: f at every size, with its controls.
+        """The figure of a record.
+
+        Of faithfulness it has f at every size, with controls; of an adversarial evaluation the
+        histogram of its pairs.
 
         Args:
-            ax: where to draw one ranking; without it, both get a figure of their own.
-            ranking: the one that is drawn on `ax`.
+            ax: where to draw one panel; without it, all get a figure of their own.
+            ranking: of faithfulness, the one that is drawn on `ax`.
 
         Raises:
             BadUsage: a record of another kind, which has no figure.
         """
+        one_of("ranking", ranking, ("value", "magnitude"))
+        if self.has_table("histogram"):
+            from mechassay.figures import draw_distribution, draw_histogram
+
+            return draw_distribution(self) if ax is None else draw_histogram(self, ax)
         if not self.has_table("curve"):
             raise BadUsage(f"A record of the kind {self.kind} has no figure; see its tables.")
         from mechassay.figures import draw_faithfulness, draw_ranking
 
-        one_of("ranking", ranking, ("value", "magnitude"))
         return draw_faithfulness([self]) if ax is None else draw_ranking([self], ranking, ax)
 
     def columns(self) -> dict[str, list[Any]]:

@@ -222,7 +222,7 @@ def test_a_store_that_does_not_fit_is_refused(
     monkeypatch.setattr(
         shutil, "disk_usage", lambda path: Usage(2 * 4 * 3 * N_CLEAN * N_CORRUPTED - 1)
     )
-    with pytest.raises(DiskFull, match="needs 3.6e-07 GB for the divergences"):
+    with pytest.raises(DiskFull, match="divergences needs 360 bytes; 359 bytes are free"):
         stored(subject("gpt2").model, tmp_path)
     assert not list(tmp_path.iterdir())
 

@@ -143,6 +143,7 @@ def test_words_that_the_tokenizer_does_not_know_are_dropped_and_counted(truth: T
     assert len(draw_pools(truth.task, replace(truth.model, prepend=(unknown,)), 4, 3)[0]) == 4
 
 
+@pytest.mark.slow
 def test_a_task_in_another_language_has_no_population(truth: Truth) -> None:
     with pytest.raises(BadPairs, match=r"left out: [\d,]+ words unknown to the tokenizer"):
         enumerate_pools(GreaterThan(), truth.model)

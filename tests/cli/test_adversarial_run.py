@@ -180,6 +180,7 @@ def small_attn_only(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
+@pytest.mark.slow
 def test_all_matched_pairs(
     run: Run, small_gpt2: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -291,6 +292,7 @@ def test_the_paper_on_another_graph(run: Run, folder: Path, tmp_path: Path) -> N
     assert done.code == 1 and done.err.count("is one of GPT-2 small") == 4
 
 
+@pytest.mark.slow
 def test_the_docstring_circuit_of_the_paper(
     run: Run, small_attn_only: Path, folder: Path, tmp_path: Path
 ) -> None:
@@ -381,7 +383,9 @@ def test_pairs_methods_and_controls_are_chosen(run: Run, tmp_path: Path) -> None
         (("--same", "nothing"), "nothing"),
         (("--where", "subject"), "--where takes FIELD=VALUE"),
         (("--where", "place=zoo"), "place"),
-        (("--where", "subject=Zoe"), "0 clean and 0 corrupted prompts"),
+        pytest.param(
+            ("--where", "subject=Zoe"), "0 clean and 0 corrupted prompts", marks=pytest.mark.slow
+        ),
         (("--pairing", "unmatched"), "matched, random, same-template"),
         (("--controls", "0"), "controls must be 1 or more"),
     ],
@@ -393,6 +397,7 @@ def test_wrong_choices_are_one_line(
     assert done.code == 2 and message in done.line
 
 
+@pytest.mark.slow
 def test_a_heat_map_that_is_asked_for_is_drawn(run: Run, tmp_path: Path) -> None:
     words = (*TRUTH, *SMALL, "-c", "random@0.5")
     done = run(*words, "--heat-map", "subject,corrupted subject", "-o", tmp_path / "out")

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
-from transformers import LlamaConfig, LlamaForCausalLM, OPTConfig, OPTForCausalLM
+from transformers import OPTConfig, OPTForCausalLM
 
 from mechassay.circuits import EAP, EdgeScores, Random
 from mechassay.circuits.formats import write_graph_file
@@ -20,7 +20,7 @@ from mechassay.circuits.methods import METHODS
 from mechassay.errors import BadPairs, BadUsage
 from mechassay.graph import Graph
 from mechassay.pairs import Batch
-from mechassay.testing.tiny import quiet_model, subject
+from mechassay.testing.tiny import build, quiet_model, subject
 from runfolder import held
 
 Run = Callable[..., Any]
@@ -311,14 +311,7 @@ def test_wrong_options_exit_with_two(run: Run) -> None:
 
 
 def test_a_model_without_tokenizer(tmp_path: Path, run: Run) -> None:
-    config = LlamaConfig(
-        vocab_size=40,
-        hidden_size=16,
-        num_hidden_layers=1,
-        num_attention_heads=2,
-        intermediate_size=16,
-    )
-    quiet_model(LlamaForCausalLM, config).save_pretrained(tmp_path / "bare")
+    build("llama").save_pretrained(tmp_path / "bare")
     done = run(*words(tmp_path / "bare", tmp_path / "out"))
     assert done.code == 2
     assert "tokenizer" in done.line

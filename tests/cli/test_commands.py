@@ -100,6 +100,7 @@ def test_what_a_file_repeats_is_a_warning_of_its_records(
     )
 
 
+@pytest.mark.slow
 def test_scores_of_nodes_neurons_and_routes_run_like_those_of_edges(
     folder: Path, tmp_path: Path, run: Run
 ) -> None:
@@ -221,6 +222,7 @@ def test_train_and_test_pairs_differ(folder: Path, tmp_path: Path, run: Run) -> 
     assert not any("in-sample" in warning for warning in record.warnings)
 
 
+@pytest.mark.slow
 def test_a_second_call_reads_what_is_there(folder: Path, tmp_path: Path, run: Run) -> None:
     words = small(folder, tmp_path / "out", "--method", "eap")
     run(*words)
@@ -234,6 +236,7 @@ def test_a_second_call_reads_what_is_there(folder: Path, tmp_path: Path, run: Ru
     assert [os.stat(file).st_mtime_ns for file in files] == before
 
 
+@pytest.mark.slow
 def test_a_lost_cell_is_made_again_and_is_the_same(folder: Path, tmp_path: Path, run: Run) -> None:
     words = small(folder, tmp_path / "out", "--method", "eap", "--method", "clean-corrupted")
     run(*words)

@@ -95,7 +95,10 @@ def test_a_table_over_cells_that_is_resumed(folder: Path, tmp_path: Path, run: R
         and "Accuracy of the model itself" in tables
     )
     assert "| eap, nap-ig steps=2 | s2_io_flip_counterfactual |" in tables
-    assert "<script" not in (out / "report.html").read_text()
+    page = (out / "report.html").read_text()
+    assert "<script" not in page
+    # For each of two tasks: the first test pair, and what eap scores highest.
+    assert page.count("An example pair") == page.count("Strongest edges") == 2
     files = sorted(out.glob("records/*/*.json"))
     assert len(files) == 4
     before = [os.stat(file).st_mtime_ns for file in files]
@@ -243,6 +246,7 @@ def test_a_known_circuit_gives_an_auroc(tmp_path: Path, run: Run) -> None:
     assert 0.5 < measures(record(out / "records" / group / "nap.json"))["auroc"] < 1
 
 
+@pytest.mark.slow
 def test_a_suite_grows(folder: Path, tmp_path: Path, run: Run) -> None:
     out = tmp_path / "out"
     assert run(*truth_words(out, "--method", "eap")).code == 0

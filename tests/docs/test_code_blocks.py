@@ -33,6 +33,7 @@ PAGES = [ROOT / "README.md"] + [
     page for page in sorted((ROOT / "docs").rglob("*.md")) if "generated" not in page.parts
 ]
 INCLUDED = "--8<--"
+LONG = {"areas.md", "adversarial-robust.md", "adversarial-search.md"}
 MARKS = {"real", "setup: tiny"}
 REAL_MODEL = "smollm2-135m"
 
@@ -69,10 +70,13 @@ def blocks(text: str) -> list[Block]:
     return found
 
 
-def run(page: Path, wanted: list[Block], names: dict[str, Any]) -> None:
-    """Execute blocks in order; a failure shows the page and its line."""
+def run(page: Path, wanted: list[Block], names: dict[str, Any], limit: int | None = None) -> None:
+    """Execute blocks in order, on `limit` pairs where they say another limit; a failure shows the
+    page and its line.
+    """
     for block in wanted:
-        code = compile("\n" * block.line + block.code, str(page), "exec", dont_inherit=True)
+        text = block.code if limit is None else re.sub(r"\blimit=\d+", f"limit={limit}", block.code)
+        code = compile("\n" * block.line + text, str(page), "exec", dont_inherit=True)
         exec(code, names)
 
 
@@ -88,7 +92,12 @@ def python_blocks(page: Path, *, real: bool) -> list[Block]:
 
 def with_python(*, real: bool) -> list[Any]:
     return [
-        pytest.param(page, id=str(page.relative_to(ROOT)))
+        pytest.param(
+            page,
+            id=str(page.relative_to(ROOT)),
+            # A real model takes long: by default on the first page that people read.
+            marks=[pytest.mark.slow] if page.name in LONG or (real and page != PAGES[0]) else [],
+        )
         for page in PAGES
         if python_blocks(page, real=real)
     ]
@@ -113,10 +122,11 @@ def test_the_code_of_a_page_runs(
 )
 @pytest.mark.parametrize("page", with_python(real=True))
 def test_the_code_of_a_page_runs_on_a_real_model(
-    page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    run(page, python_blocks(page, real=True), {})
+    limit = None if request.config.getoption("--all") else 3
+    run(page, python_blocks(page, real=True), {}, limit)
 
 
 # --- commands

@@ -40,6 +40,7 @@ def test_a_page_shows_its_package_whole(package: Path) -> None:
     assert sorted(shown) == sorted(files)
 
 
+@pytest.mark.slow
 def test_the_tests_of_the_examples_pass(folder: Path) -> None:
     tests = [str(package / "tests") for package in EXAMPLES]
     assert " passed" in python(folder, "-m", "pytest", "-q", "-p", "no:cacheprovider", *tests)

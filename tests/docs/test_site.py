@@ -122,6 +122,18 @@ def test_citations_are_found() -> None:
     assert cited(text) == expected
 
 
+# --- the README
+
+
+def test_the_readme_says_what_the_demo_says_that_it_needs() -> None:
+    readme = " ".join((ROOT / "README.md").read_text("utf-8").split())
+    makefile = (ROOT / "Makefile").read_text("utf-8")
+    said = re.findall(r'echo "(This installs|The demo downloads)(.*?)"', makefile)
+    assert len(said) == 2
+    sizes = re.findall(r"[\d.]+ (?:GB|MB|minutes)", " ".join(text for _, text in said))
+    assert len(sizes) == 5 and all(size in readme for size in sizes)
+
+
 # --- the build
 
 
@@ -143,7 +155,10 @@ def test_the_site_builds_without_warnings_and_loads_nothing_from_elsewhere(tmp_p
         assert done.returncode == 0, done.stdout + done.stderr
     assert "griffe" not in done.stdout + done.stderr
     site = tmp_path / "site"
-    assert list(site.rglob("first-circuit-*.svg"))
+    # The figure stands in the page, in whose colours it is drawn.
+    notebook = (site / "generated" / "first-circuit" / "index.html").read_text("utf-8")
+    drawn = re.search(r'<svg role="img" aria-label="[^"]+".*?</svg>', notebook, re.DOTALL)
+    assert drawn and "faithfulness f" in drawn[0] and "currentColor" in drawn[0]
     for page in site.rglob("*.html"):
         text = page.read_text("utf-8")
         assert re.findall(r"<(?:script|img|iframe|source)\b[^>]*\bsrc=[\"']?https?:", text) == []

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -11,7 +13,7 @@ import torch
 from torch import Tensor
 
 from mechassay.circuits.methods.exact_nodes import ExactNodePatching
-from mechassay.errors import BadPairs, BadUsage, UnknownName
+from mechassay.errors import BadFile, BadPairs, BadUsage, UnknownName
 from mechassay.interventions.patch import patch
 from mechassay.interventions.patch_map import DIRECTIONS, Direction, PatchMap
 from mechassay.interventions.site import PARTS, Part
@@ -153,7 +155,9 @@ def test_templates_have_maps_of_their_own() -> None:
     model = make_model(hf, tokenizer, name="tiny")
     pairs = load_task("ioi").pairs("train", model, limit=12)
     found = patch(model, pairs, progress=SILENT)
-    assert set(found.variants) == {str(pair.tags["template"]) for pair in pairs}
+    assert {v.split(" to, ")[0] for v in found.variants} == {
+        pair.tags["template"].split(" to, ")[0] for pair in pairs
+    }
     one = found.of(found.templates[0])
     alone = patch(
         model, [p for p, v in zip(pairs, found.variants, strict=True) if v == one.variants[0]],
@@ -161,7 +165,7 @@ def test_templates_have_maps_of_their_own() -> None:
     )  # fmt: skip
     np.testing.assert_allclose(one.values, alone.values, atol=1e-5)
     assert one.tokens == alone.tokens
-    svg = one._repr_html_()
+    svg = one._repr_html_()  # pyright: ignore[reportPrivateUsage]
     assert svg.count("<svg") == 1
     assert found.plot() is not None
 
@@ -176,3 +180,35 @@ def test_what_cannot_be_patched_is_refused() -> None:
         patch(case.model, batch, parts="residual")  # pyright: ignore[reportArgumentType]
     with pytest.raises(BadUsage, match="has layers -1 to 2; got 7"):
         patch(case.model, batch, layers=[7])
+
+
+def test_a_map_is_stored_read_and_shown(tmp_path: Path) -> None:
+    hf, tokenizer = with_words()
+    model = make_model(hf, tokenizer, name="tiny")
+    found = patch(model, load_task("ioi").pairs("train", model, limit=6), progress=SILENT)
+    again = PatchMap.load(found.save(tmp_path / "map.safetensors"))
+    np.testing.assert_array_equal(again.values, found.values)
+    for name in ("tokens", "parts", "variants", "layers", "ids", "n_null", "last_layer"):
+        assert getattr(again, name) == getattr(found, name)
+    whole = found.whole
+    assert whole is not None and list(found.parts) == [x.strip("[]") for x in whole.headings]
+    assert "last" in found.parts and whole.values.shape[2] == len(found.parts)
+    # The column of a part is that part's token of each pair.
+    last = found.values[:, :, -1]
+    np.testing.assert_array_equal(whole.values[:, :, list(found.parts).index("last")], last)
+    record = found.record()
+    assert record.checks[0].passed and record.measure("m_base", "model").n == 6
+    page = found.to_html(tmp_path / "map.html").read_text("utf-8")
+    assert page.count("<svg") == 1 + len(found.templates) and "carries" in page
+    hidden = found.without_tokens()
+    assert set(hidden.of(hidden.templates[0]).headings) == {"·"}
+    (tmp_path / "cut.safetensors").write_bytes(b"no")
+    with pytest.raises(BadFile, match="not a readable safetensors"):
+        PatchMap.load(tmp_path / "cut.safetensors")
+
+
+def test_a_model_whose_base_and_source_are_alike_warns() -> None:
+    case = subject("gpt2", dtype=torch.float64)
+    found = patch(case.model, case.batch, progress=SILENT)
+    alike = replace(found, source=found.base.copy())
+    assert alike.record().warnings and not alike.record().checks

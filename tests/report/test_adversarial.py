@@ -16,8 +16,8 @@ from rich.console import Console
 
 from adversarial_runs import records_of, study
 from mechassay.adversarial import statistics
+from mechassay.figures import draw_distribution, together
 from mechassay.records import Record, Table
-from mechassay.report.distributions import draw_distribution, together
 from mechassay.report.heat_maps import HeatMap, draw_heat_map, heat_maps_of, map_words
 from mechassay.report.kinds.adversarial import (
     about,

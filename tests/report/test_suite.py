@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
+from mechassay.drawing.canvas import Drawing
 from mechassay.models.sources import truth_names
-from mechassay.records import Failure, Measure, Record, Spec
-from mechassay.report.kinds.suite import MOST_COLUMNS, sections, tables
-from mechassay.report.page import markdown, render
+from mechassay.records import Failure, Measure, PairTokens, Record, Selection, Spec
+from mechassay.report.kinds.suite import MANY_FIGURES, MOST_COLUMNS, sections, tables
+from mechassay.report.page import Fold, Section, markdown, render
 from mechassay.report.tables import TextTable
 
 Make = Callable[..., Record]
@@ -64,6 +65,44 @@ def test_no_table_is_too_wide_and_no_column_is_lost(make_record: Make) -> None:
     assert len(grids) == 3 and all(len(grid.columns) <= 1 + MOST_COLUMNS for grid in grids)
     assert [name for grid in grids for name in grid.headings[1:]] == tasks
     assert grids[1].title.endswith("one (2 of 3)")
+
+
+def test_each_task_and_model_has_a_pair_and_the_strongest_edges(make_record: Make) -> None:
+    words = {"clean": ["a", " b"], "counterfactual": ["a", " <c>"]}
+    first = PairTokens(id="p-3", **words, answers=[" x"], foils=[" y"])
+    records = [cell(make_record, "one", "ioi"), cell(make_record, "one", "mcqa", "nap")]
+    held = {"test": Selection(hash="h", kept=7, first=first)}
+    records = [records[0].changed(data=held), *records[1:]]
+    edges = tuple((f"a0.h{number}->m<{number}>", 1.0 - number) for number in range(9))
+    of = {"model": "one", "task": "ioi", "method": "eap"}
+    drawings = [Drawing("<svg/>", "t", "a", edges, of), Drawing("<svg/>", "t", "a", (), of)]
+    ioi, mcqa = (
+        markdown([Section("", fold.blocks)])
+        for section in sections(records, [], drawings)
+        if section.title == "Each task and model"
+        for fold in section.blocks
+        if isinstance(fold, Fold)
+    )
+    assert "An example pair" in ioi and "p-3, the first of 7 pairs" in ioi
+    assert "Strongest edges" in ioi and "a0.h4->m" in ioi and "a0.h5->m" not in ioi
+    assert "-3" in ioi and "eap" in ioi
+    # No pair is held of a private split, and nothing is drawn of nodes.
+    assert "An example pair" not in mcqa and "Strongest edges" not in mcqa
+    html = render("t", sections(records, [], drawings))
+    assert "a0.h0-&gt;m&lt;0&gt;" in html and "<mark> &lt;c&gt;</mark>" in html
+    assert "<svg/>" not in html
+
+
+def test_figures_of_many_are_left_out_but_not_their_pairs(make_record: Make) -> None:
+    first = PairTokens(id="p", clean=["a"], counterfactual=["b"], answers=[" x"], foils=[" y"])
+    held = {"test": Selection(hash="h", kept=7, first=first)}
+    records = [
+        cell(make_record, "one", f"task-{number}").changed(data=held)
+        for number in range(MANY_FIGURES + 1)
+    ]
+    html = render("t", sections(records, []))
+    assert f"Figures of {MANY_FIGURES + 1} tasks and models are left out" in html
+    assert html.count("An example pair") == MANY_FIGURES + 1 and "<svg" not in html
 
 
 def test_cells_without_a_number_stand_together_by_reason(make_record: Make) -> None:

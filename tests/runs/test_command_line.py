@@ -53,6 +53,7 @@ CHANGED: dict[str, Any] = {
     "evaluation": CircuitsJob(("gpt2",), ("ioi",), scores=("s/eap.safetensors",), test_limit=4),
     "localize": replace(CIRCUITS, stage="localize", pairing="random"),
     "accuracy": AccuracyJob(("truth-ioi", "gpt2"), ("arc-easy",), limit=200, scoring="mib-2025"),
+    "whole split": AccuracyJob(("gpt2",), ("ioi",)),
     "adversarial": AdversarialJob(
         "gpt2",
         "ioi",
@@ -130,8 +131,6 @@ def test_a_private_seed_is_never_written(typed: Any) -> None:
 @pytest.mark.parametrize(
     "job",
     [
-        # 200 are the command's default: nothing that could be typed is the whole split.
-        AccuracyJob(("gpt2",), ("ioi",)),
         AdversarialJob("gpt2", "ioi", ("truth",), above=()),
         CircuitsJob(("gpt2",), ("ioi",), methods=("eap",), scores=("eap.safetensors",)),
     ],

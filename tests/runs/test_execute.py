@@ -15,11 +15,11 @@ import pytest
 import torch
 
 from mechassay.circuits import EdgeScores
-from mechassay.errors import BadUsage
+from mechassay.errors import BadUsage, MechassayError
 from mechassay.progress import SILENT
 from mechassay.runs.adversarial import AdversarialJob
 from mechassay.runs.circuits import CircuitsJob
-from mechassay.runs.execute import Here, Processes, batches_of, part_of, prepare, run
+from mechassay.runs.execute import Here, Processes, batches_of, check_models, part_of, prepare, run
 from mechassay.runs.folder import RunFolder
 from mechassay.runs.job import Bench, Cell, cell_name, job_of, plan_of
 from mechassay.runs.ray import Ray
@@ -114,12 +114,32 @@ def test_one_method_spelled_in_two_ways_is_one_cell() -> None:
     assert [cell.of["method"] for cell in cells] == ["eap-ig-inputs"]
 
 
+@pytest.mark.parametrize(
+    ("models", "message"),
+    [
+        (("truth-io",), "Did you mean 'truth-ioi'"),
+        (("/nowhere/a", "nope"), "There is no folder '/nowhere/a'"),
+    ],
+)
+def test_models_that_do_not_exist_leave_no_folder(
+    models: tuple[str, ...], message: str, tmp_path: Path
+) -> None:
+    job = CircuitsJob(models, ("ioi",), methods=("eap",))
+    with pytest.raises(MechassayError, match=message):
+        run(job, tmp_path / "out", progress=SILENT)
+    assert list(tmp_path.iterdir()) == []
+    # One that exists, or is given as an object, is reason enough to begin.
+    check_models(CircuitsJob((*models, "truth-ioi"), ("ioi",), methods=("eap",)))
+    check_models(job, models)
+
+
 def test_nothing_to_do_is_said(tmp_path: Path) -> None:
     with pytest.raises(BadUsage, match="Name a method or a score file"):
         run(job(methods=()), tmp_path / "out", progress=SILENT)
     assert not (tmp_path / "out").exists()
 
 
+@pytest.mark.slow
 def test_a_killed_worker_ends_the_pool_and_the_same_command_does_the_rest(tmp_path: Path) -> None:
     out = tmp_path / "out"
     process = start(out, "--workers", "2", "-M", "exact", "--seed", "1")
@@ -187,6 +207,7 @@ def wait_for(out: Path, pattern: str, process: subprocess.Popen[str], n: int = 1
         time.sleep(0.02)
 
 
+@pytest.mark.slow
 def test_a_killed_pool_is_taken_up(reference: Path, tmp_path: Path) -> None:
     out = tmp_path / "out"
     process = start(out, "--workers", "2")

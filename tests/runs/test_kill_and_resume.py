@@ -4,6 +4,7 @@ goes on where it was and ends bit for bit the same.
 
 from __future__ import annotations
 
+import os
 import signal
 import subprocess
 import sys
@@ -16,20 +17,25 @@ import pytest
 import torch
 
 from mechassay.circuits import EdgeScores
+from mechassay.circuits.methods.exact import ExactPatching
 from mechassay.files import read_tensors
+from mechassay.progress import SILENT
+from mechassay.runs.circuits import CircuitsJob
+from mechassay.runs.execute import run
 from mechassay.runs.job import cell_name
 from mechassay.testing.tiny import with_words
 
 Undisturbed = Callable[[str], torch.Tensor]
 
-SLOW = """
+STACK_TOKENS = 64
+SLOW = f"""
 import signal, sys, time
 from mechassay import checkpoint
 from mechassay.circuits.methods.exact import ExactPatching
 from mechassay.cli.main import main
 
 # Many small blocks, a checkpoint after each, and time to be killed in between.
-ExactPatching.stack_tokens = 64
+ExactPatching.stack_tokens = {STACK_TOKENS}
 checkpoint.EVERY_SECONDS = 0.0
 pause = float(sys.argv.pop(1))
 # Where tests run in the background a shell has interrupts ignored, and children inherit that.
@@ -67,6 +73,8 @@ def start(folder: Path, out: Path, pause: float, method: str) -> subprocess.Pope
     methods = ["--method", "eap", "--method", method]
     return subprocess.Popen(
         [sys.executable, "-c", SLOW, str(pause), *words, *methods],
+        # One thread, as in the run that they are compared with: sums depend on it.
+        env={**os.environ, "OMP_NUM_THREADS": "1"},
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
@@ -88,9 +96,15 @@ def undisturbed(folder: Path, tmp_path_factory: pytest.TempPathFactory) -> Undis
     @cache
     def scores(method: str) -> torch.Tensor:
         out = tmp_path_factory.mktemp("runs") / "undisturbed"
-        process = start(folder, out, 0.0, method)
-        shown = process.communicate(timeout=300)
-        assert process.returncode == 0, shown
+        job = CircuitsJob((str(folder),), ("ioi",), (method,), train_limit=3, stage="localize")
+        threads = torch.get_num_threads()
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(ExactPatching, "stack_tokens", STACK_TOKENS)
+            torch.set_num_threads(1)
+            try:
+                run(job, out, progress=SILENT)
+            finally:
+                torch.set_num_threads(threads)
         return EdgeScores.load(scores_file(out, folder, method)).values
 
     return scores
@@ -105,8 +119,10 @@ def scores_file(out: Path, folder: Path, method: str) -> Path:
     ("method", "how"),
     [
         ("exact", signal.SIGKILL),
-        ("exact", signal.SIGINT),
-        ("subnetwork-probing:steps=12,batch_size=2", signal.SIGKILL),
+        pytest.param("exact", signal.SIGINT, marks=pytest.mark.slow),
+        pytest.param(
+            "subnetwork-probing:steps=12,batch_size=2", signal.SIGKILL, marks=pytest.mark.slow
+        ),
     ],
 )
 def test_a_killed_run_is_taken_up(

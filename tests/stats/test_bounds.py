@@ -120,6 +120,7 @@ def test_rare_percentiles_and_millions_of_draws() -> None:
     ]
 
 
+@pytest.mark.slow
 def test_what_the_search_refuses_is_beyond_it() -> None:
     """Around the limit: refused at once, or found just below it."""
     exact = required_n(0.99, 0.95, 2.5e-5)

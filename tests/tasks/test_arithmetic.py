@@ -211,6 +211,7 @@ def test_table_8() -> None:
     )
 
 
+@pytest.mark.slow
 def test_a_carry_is_ten_or_more() -> None:
     pairs = {pair.clean: pair.tags["carry"] for pair in Addition().pairs("train", limit=1_200)}
     tens = [
@@ -336,6 +337,7 @@ def test_the_stream_is_pinned(task: Arithmetic, expected: str) -> None:
     assert content_hash(pairs) == expected
 
 
+@pytest.mark.slow
 @settings(max_examples=25, deadline=None)
 @given(
     task=st.sampled_from(TASKS),
@@ -365,6 +367,7 @@ def test_stream_properties(
     assert content_hash(task.pairs(split, limit=n, **call)) != content_hash(short)
 
 
+@pytest.mark.slow
 def test_a_whole_split_has_all_operands_with_all_templates_once() -> None:
     examples = list(Subtraction().generate("test", 0))
     prompts = Counter(example.prompt.text for example in examples)
@@ -379,7 +382,7 @@ def test_a_whole_split_has_all_operands_with_all_templates_once() -> None:
         Subtraction().examples("test", limit=3_019)
 
 
-@pytest.mark.parametrize("digits", [1, 2])
+@pytest.mark.parametrize("digits", [pytest.param(1, marks=pytest.mark.slow), 2])
 def test_digits_choose_from_the_same_stream(digits: int) -> None:
     everything, chosen = (
         Subtraction().pairs("train", limit=600),
@@ -392,6 +395,7 @@ def test_digits_choose_from_the_same_stream(digits: int) -> None:
     assert load_task(f"arithmetic-subtraction:digits={digits}") == Subtraction(digits=digits)
 
 
+@pytest.mark.slow
 def test_one_digit_splits_end() -> None:
     with pytest.raises(BadPairs, match="has 18 usable pairs of 19 asked for"):
         Subtraction(digits=1).pairs("test", limit=19)

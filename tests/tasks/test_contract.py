@@ -7,13 +7,12 @@ import pytest
 from mechassay.tasks import TASKS, load_task
 from mechassay.testing.tasks import check_task
 
-VARIANTS = [
+VARIANTS = ["greater-than:digit=last", "ravel:variable=Country"]
+OTHER_VARIANTS = [
     "mcqa:n_choices=2",
     "mcqa:n_choices=10,labels=mib-2025",
     "arithmetic-addition:digits=2",
     "arithmetic-subtraction:labels=mib-2025",
-    "ravel:variable=Country",
-    "greater-than:digit=last",
     "ioi:words=paper",
     "ioi:words=paper-matched",
     "greater-than:words=paper",
@@ -22,6 +21,13 @@ VARIANTS = [
 ]
 
 
-@pytest.mark.parametrize("name", [*TASKS.names(), *VARIANTS])
+@pytest.mark.parametrize(
+    "name",
+    [
+        *TASKS.names(),
+        *VARIANTS,
+        *(pytest.param(name, marks=pytest.mark.slow) for name in OTHER_VARIANTS),
+    ],
+)
 def test_a_task_keeps_the_contract(name: str) -> None:
     check_task(load_task(name))

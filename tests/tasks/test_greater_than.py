@@ -331,6 +331,7 @@ def test_the_population_with_the_last_digit() -> None:
         task.population("tset")
 
 
+@pytest.mark.slow
 @settings(max_examples=25, deadline=None)
 @given(
     split=st.sampled_from(SPLITS),

@@ -322,6 +322,7 @@ def test_sizes() -> None:
     assert len(IOI().pairs("test")) == len(IOI().pairs("private", private_seed=PRIVATE)) == 1_000
 
 
+@pytest.mark.slow
 def test_splits_are_apart_and_use_all_their_words() -> None:
     splits = {split: IOI().pairs(split, limit=3_000, private_seed=PRIVATE) for split in SPLITS}
     prompts = [pair.clean for pairs in splits.values() for pair in pairs]

@@ -158,7 +158,7 @@ def shared(name: str, example: Example) -> set[Any]:
     return {text[5 : text.index("(")] for text in texts}
 
 
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("name", [pytest.param(NAMES[0], marks=pytest.mark.slow), *NAMES[1:]])
 def test_splits_have_all_words_and_share_no_prompt(name: str) -> None:
     task = load_task(name)
     assert dict(task.sizes) == PAPER_SIZES and "private" not in task.sizes

@@ -39,6 +39,8 @@ from mechassay.truth.verify import ABLATIONS, LEAST_SHARE, MARGIN, Verification,
 truth_of = cache(load_truth)
 NAMES = CAUSAL.names()
 SHORT = Training(steps=20, batch_size=36, pool=300, seed=3)
+# Trained once; no test changes the model.
+trained = cache(lambda: train(CausalPreviousToken(), SHORT))
 
 
 # --- training
@@ -46,7 +48,7 @@ SHORT = Training(steps=20, batch_size=36, pool=300, seed=3)
 
 
 def test_training_lowers_the_loss_and_is_the_same_for_the_same_seed() -> None:
-    model, losses = train(CausalPreviousToken(), SHORT)
+    model, losses = trained()
     again, same = train(CausalPreviousToken(), SHORT)
     torch.testing.assert_close(losses, same, atol=0, rtol=0)
     for name, value in model.state_dict().items():
@@ -64,7 +66,7 @@ class Killed(Exception):
 def test_a_killed_training_goes_on_and_ends_the_same(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    whole, losses = train(CausalPreviousToken(), SHORT)
+    whole, losses = trained()
     right = Prompts.loss
 
     def until(self: Prompts, decoder: object, size: int, step: int) -> torch.Tensor:
@@ -182,6 +184,7 @@ def test_the_model_always_gives_the_answer_and_so_does_its_circuit(name: str) ->
         assert np.abs(alone - whole).max() < 0.05 * LOGIT, ablation
 
 
+@pytest.mark.slow
 def test_circuits_that_few_pairs_show_were_withdrawn() -> None:
     """Under constants the IOI model needs a key in few prompts only:
     its margin is 32 or 2, as the pairs happen to be.
@@ -292,5 +295,5 @@ def test_an_interrupt_while_verifying_keeps_the_training(
     with monkeypatch.context() as patch:
         patch.setattr(Prompts, "loss", stop)
         losses, _ = make_truth(CausalPreviousToken(), SHORT, tmp_path / "a", limit=4)
-    torch.testing.assert_close(losses, train(CausalPreviousToken(), SHORT)[1], atol=0, rtol=0)
+    torch.testing.assert_close(losses, trained()[1], atol=0, rtol=0)
     assert not (tmp_path / "a" / "training.safetensors").exists()

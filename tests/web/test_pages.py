@@ -8,6 +8,7 @@ from __future__ import annotations
 import importlib.util
 import sys
 from collections.abc import Callable
+from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
 from types import ModuleType
@@ -17,11 +18,10 @@ import pytest
 
 from mechassay.progress import SILENT
 from mechassay.report.index import write_index
-from mechassay.runs.accuracy import AccuracyJob
-from mechassay.runs.adversarial import AdversarialJob
 from mechassay.runs.circuits import CircuitsJob
 from mechassay.runs.draw import cut_circuits, write_drawing
 from mechassay.runs.execute import run
+from small_jobs import SMALL_JOBS
 
 HERE = Path(__file__).parent
 
@@ -92,22 +92,10 @@ def pages(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
         test_limit=8,
     )
     run(circuits, folder / "circuits", progress=SILENT)
-    several = CircuitsJob(
-        ("truth-ioi", "truth-induction"), methods=("eap", "random"), train_limit=4, test_limit=6
-    )
+    several = replace(SMALL_JOBS["circuits"], methods=("eap", "random"))
     run(several, folder / "suite", progress=SILENT)
-    accuracy = AccuracyJob(("truth-ioi",), ("truth-ioi",), limit=8)
-    run(accuracy, folder / "accuracy", progress=SILENT)
-    adversarial = AdversarialJob(
-        "truth-ioi",
-        "truth-ioi",
-        ("truth", "random@0.5"),
-        n_clean=8,
-        n_corrupted=8,
-        n_resamples=20,
-        n_permutations=20,
-        worst=2,
-    )
+    run(SMALL_JOBS["accuracy"], folder / "accuracy", progress=SILENT)
+    adversarial = replace(SMALL_JOBS["adversarial"], n_clean=8, n_corrupted=8, worst=2)
     run(adversarial, folder / "adversarial", progress=SILENT)
     scores = sorted((folder / "circuits" / "scores").rglob("*.safetensors"))
     texts = [str(file) for file in scores if "exact" in file.name or file.stem == "eap"]

@@ -13,6 +13,7 @@ import shutil
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
@@ -29,6 +30,10 @@ from mechassay.models.model import Model
 from mechassay.progress import BAR, Progress
 from mechassay.stats.partial_grid import PartialGrid
 
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Divergences(OneLine):
@@ -41,6 +46,26 @@ class Divergences(OneLine):
 
     circuits: Float[np.ndarray, "circuits *pairs"]
     corrupted: Float[np.ndarray, "*pairs"]
+
+    def plot(self, ax: Axes | None = None, *, names: Sequence[str] = ()) -> Figure:
+        """How many pairs are how bad: the share at least so far from the model, for each circuit.
+
+        The empty circuit's line is grey; the right end of a line is the worst pair.
+
+        Args:
+            ax: where to draw; without it, the picture gets a figure of its own.
+            names: what circuits are called; their numbers by default.
+
+        Raises:
+            BadUsage: as many names as circuits are needed.
+        """
+        from mechassay.figures import draw_divergences
+
+        n = len(self.circuits)
+        if names and len(set(names)) != n:
+            raise BadUsage(f"names must be {n}, one a circuit, all different; got {list(names)}.")
+        called = names or [f"circuit {number}" for number in range(n)]
+        return draw_divergences(dict(zip(called, self.circuits, strict=True)), self.corrupted, ax)
 
 
 def evaluate_pairs(
@@ -163,10 +188,7 @@ def _check_room(folder: Path, size: int) -> None:
     free = shutil.disk_usage(folder).free
     # The parquet file is written beside it before it is removed.
     if 2 * size > free:
-        raise DiskFull(
-            f"{folder}: needs {2 * size / 1e9:.2g} GB for the divergences; {free / 1e9:.2g} GB are"
-            " free."
-        )
+        raise DiskFull.of(folder, 2 * size, free, what="the file of divergences")
 
 
 def _identity(

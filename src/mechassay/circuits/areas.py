@@ -123,6 +123,7 @@ class AreaRule:
         self.profile: Profile = profile
         self.fractions = check_fractions(fractions)
         self.n_edges = n_edges
+        self.groups, self.seed = tuple(groups), seed
         self._resamples = Resamples(groups, np.random.default_rng(seed))
         self.n_groups = self._resamples.n_groups
         self.ends = np.stack((empty, full))

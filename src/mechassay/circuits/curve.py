@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from importlib import import_module
 from pathlib import Path
@@ -12,12 +12,13 @@ import numpy as np
 import torch
 from jaxtyping import Float
 
-from mechassay.circuits.areas import VERSIONS, Profile, Sweep
+from mechassay.circuits.areas import VERSIONS, AreaRule, Profile, Sweep
 from mechassay.circuits.behaviour import Preference
 from mechassay.circuits.scores import By
 from mechassay.display import OneLine, Told
-from mechassay.errors import BadFile
-from mechassay.files import read_tensors, write_tensors
+from mechassay.errors import BadFile, BadUsage, first_line
+from mechassay.files import check_ending, read_tensors, write_tensors
+from mechassay.pairs import EMPTY
 from mechassay.records import Measure, Record, Selection, Spec, Table, Values, provenance
 from mechassay.stats.intervals import Interval, mean_estimate
 from mechassay.text import interval, number
@@ -26,6 +27,11 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
+RANKINGS: tuple[By, By] = ("value", "magnitude")
+CURVE = "faithfulness curve"
+"""The kind that files of curves say they have."""
+HELD = ("label", "profile", "n_edges", "seed")
+"""What a file of a curve holds as it is, beside its controls and values."""
 Drawn = Mapping[int, tuple[tuple[int, ...], Float[np.ndarray, "sizes n"]]]
 """Random rankings by seed: edges kept at each size, and the objective [sizes, n]."""
 
@@ -59,19 +65,7 @@ class Controls(OneLine):
 
     def save(self, path: Path) -> None:
         """Keep the controls, so that other scores can be evaluated beside them."""
-        tensors = {"empty": torch.from_numpy(self.empty), "full": torch.from_numpy(self.full)}
-        kept: dict[str, dict[str, list[int]]] = {}
-        for kind, drawn in (("random", self.random), ("random_paths", self.random_paths)):
-            tensors |= {
-                f"{kind}{seed}": torch.from_numpy(values) for seed, (_, values) in drawn.items()
-            }
-            kept[kind] = {str(seed): list(sizes) for seed, (sizes, _) in drawn.items()}
-        header = {
-            "objective": self.objective,
-            "ids": list(self.ids),
-            "fractions": list(self.fractions),
-            "kept": kept,
-        }
+        tensors, header = self.stored()
         write_tensors(path, tensors, {"kind": "controls", **header})
 
     @staticmethod
@@ -81,27 +75,43 @@ class Controls(OneLine):
         Raises:
             BadFile: truncated, foreign, or of a version without random paths.
         """
-        tensors, header = read_tensors(path, "controls")
         try:
-            drawn = {
-                kind: {
-                    int(seed): (tuple(sizes), tensors[f"{kind}{seed}"].numpy())
-                    for seed, sizes in header["kept"][kind].items()
-                }
-                for kind in ("random", "random_paths")
-            }
-            return Controls(
-                header["objective"],
-                tuple(header["ids"]),
-                tuple(header["fractions"]),
-                tensors["empty"].numpy(),
-                tensors["full"].numpy(),
-                **drawn,
-            )
+            return Controls.read(*read_tensors(path, "controls"))
         except KeyError as error:
             raise BadFile(
                 f"{path}: these controls lack {error}; remove the file, and they are run again."
             ) from None
+
+    def stored(self) -> tuple[dict[str, torch.Tensor], dict[str, Any]]:
+        """What a file holds of them: tensors and a header."""
+        tensors = {"empty": torch.from_numpy(self.empty), "full": torch.from_numpy(self.full)}
+        kept: dict[str, dict[str, list[int]]] = {}
+        for kind, drawn in (("random", self.random), ("random_paths", self.random_paths)):
+            tensors |= {
+                f"{kind}{seed}": torch.from_numpy(values) for seed, (_, values) in drawn.items()
+            }
+            kept[kind] = {str(seed): list(sizes) for seed, (sizes, _) in drawn.items()}
+        header = {"objective": self.objective, "ids": list(self.ids), "kept": kept}
+        return tensors, {**header, "fractions": list(self.fractions)}
+
+    @staticmethod
+    def read(tensors: Mapping[str, torch.Tensor], header: Mapping[str, Any]) -> Controls:
+        """Controls from what `stored` gave; a KeyError names what is missing."""
+        drawn = {
+            kind: {
+                int(seed): (tuple(sizes), tensors[f"{kind}{seed}"].numpy())
+                for seed, sizes in header["kept"][kind].items()
+            }
+            for kind in ("random", "random_paths")
+        }
+        return Controls(
+            header["objective"],
+            tuple(header["ids"]),
+            tuple(header["fractions"]),
+            tensors["empty"].numpy(),
+            tensors["full"].numpy(),
+            **drawn,
+        )
 
 
 @dataclass(frozen=True, repr=False)
@@ -127,6 +137,52 @@ class FaithfulnessCurve(OneLine):
     n_undefined: int
     warnings: tuple[str, ...] = ()
     notes: Mapping[str, str] = field(default_factory=dict)
+    seed: int = 0
+
+    @staticmethod
+    def of(
+        rule: AreaRule,
+        controls: Controls,
+        kept: Mapping[By, tuple[int, ...]],
+        values: Mapping[By, Float[np.ndarray, "sizes n"]],
+        *,
+        label: str,
+        warnings: Sequence[str] = (),
+        notes: Mapping[str, str] = EMPTY,
+    ) -> FaithfulnessCurve:
+        """The curve of values that circuits were found to have.
+
+        Args:
+            kept: edges that are left at each size after pruning, by ranking.
+            values: the objective of each size's circuit, by ranking.
+        """
+        asked = tuple(int(p * rule.n_edges) for p in rule.fractions)
+        sweeps: dict[By, Sweep] = {
+            by: rule.sweep(by, asked, kept[by], rows) for by, rows in values.items()
+        }
+        random, paths = (
+            {seed: rule.sweep("value", asked, sizes, rows) for seed, (sizes, rows) in drawn.items()}
+            for drawn in (controls.random, controls.random_paths)
+        )
+        undefined = rule.profile == "strict" and not rule.defined
+        return FaithfulnessCurve(
+            label=label,
+            profile=rule.profile,
+            objective=controls.objective,
+            n_edges=rule.n_edges,
+            fractions=rule.fractions,
+            sweeps=sweeps,
+            controls=controls,
+            random=random,
+            random_paths=paths,
+            ids=controls.ids,
+            groups=rule.groups,
+            denominator=rule.denominator,
+            n_undefined=len(rule.fractions) if undefined else 0,
+            warnings=tuple(warnings),
+            notes=notes,
+            seed=rule.seed,
+        )
 
     @property
     def cpr(self) -> float:
@@ -273,8 +329,55 @@ class FaithfulnessCurve(OneLine):
         return self._table().to_pandas()
 
     def save(self, path: str | Path) -> Path:
-        """Write the curve's record as JSON; `read_record` reads it."""
-        return self.record().save(path)
+        """Write the curve, in the form that the ending of `path` names.
+
+        `.safetensors` is the whole curve, which `load` reads; `.json` is its record, plain data
+        without the values of random circuits, which `read_record` reads.
+
+        Raises:
+            BadUsage: another ending.
+        """
+        path = check_ending(path, ".safetensors", ".json")
+        if path.suffix == ".json":
+            return self.record().save(path)
+        tensors, about = self.controls.stored()
+        tensors |= {by: torch.from_numpy(sweep.per_example) for by, sweep in self.sweeps.items()}
+        header = {name: getattr(self, name) for name in HELD}
+        header |= {"groups": list(self.groups), "warnings": list(self.warnings)}
+        header |= {"sizes": {by: list(sweep.kept) for by, sweep in self.sweeps.items()}}
+        notes = [list(note) for note in self.notes.items()]  # In their order.
+        write_tensors(path, tensors, {"kind": CURVE, **about, **header, "notes": notes})
+        return path
+
+    @staticmethod
+    def load(path: str | Path) -> FaithfulnessCurve:
+        """Read a curve that `save` wrote as `.safetensors`; no model is run.
+
+        Raises:
+            BadFile: missing, truncated, foreign, or of another definition of the areas.
+        """
+        path = Path(path)
+        if path.suffix == ".json":
+            raise BadFile(f"{path}: a record of a curve; `read_record` reads it.")
+        tensors, header = read_tensors(path, CURVE)
+        try:
+            controls = Controls.read(tensors, header)
+            rule = AreaRule(
+                header["profile"],
+                controls.fractions,
+                header["n_edges"],
+                controls.empty,
+                controls.full,
+                header["groups"],
+                header["seed"],
+            )
+            kept: dict[By, tuple[int, ...]] = {by: tuple(header["sizes"][by]) for by in RANKINGS}
+            values: dict[By, np.ndarray] = {by: tensors[by].numpy() for by in RANKINGS}
+            about = {name: header[name] for name in ("label", "warnings")}
+            notes = dict(header["notes"])
+            return FaithfulnessCurve.of(rule, controls, kept, values, notes=notes, **about)
+        except (KeyError, ValueError, TypeError, AttributeError, BadUsage) as error:
+            raise BadFile(f"{path}: not a curve of this version ({first_line(error)}).") from None
 
     def _table(self) -> Table:
         return Table.of("curve", ("ranking", "of", "seed", "fraction"), self._points())
@@ -336,8 +439,11 @@ class FaithfulnessCurve(OneLine):
                 yield {"of": f"control:{kind}", "seed": seed, **areas}
 
     def to_html(self, path: str | Path) -> Path:
-        """Write the curve as one self-contained HTML file with figures."""
-        # The name of the page, not the page: circuits know nothing of reports.
+        """Write the curve as one self-contained HTML file with figures.
+
+        Reports stand above circuits in the order of imports, and know them. So this one looks the
+        page up by its name when it is called, as a registry does a plug-in; nothing else here does.
+        """
         write_page = import_module("mechassay.report.reports").write_page
         return write_page(Path(path), [self.record()])
 

@@ -16,10 +16,12 @@ less the number of those that are worse, as far as differences are resolved.
 
 from __future__ import annotations
 
+import json
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Literal
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 from jaxtyping import Bool, Float
@@ -27,13 +29,20 @@ from jaxtyping import Bool, Float
 from mechassay.circuits.areas import AreaRule, Sweep
 from mechassay.circuits.curve import FaithfulnessCurve
 from mechassay.circuits.scores import By
-from mechassay.display import OneLine, Told
-from mechassay.errors import BadUsage
+from mechassay.display import OneLine, Told, data_frame, html_facts, html_table
+from mechassay.errors import BadFile, BadUsage, first_line, one_of
+from mechassay.files import write_text
 from mechassay.records import Record
 from mechassay.stats.intervals import LEVEL, BootstrapEstimate, widening
+from mechassay.text import interval
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
 
 AreaName = Literal["cpr", "cmd"]
 RANKED_BY: dict[str, By] = {"cpr": "value", "cmd": "magnitude"}
+KIND, FORMAT = "differences", 1
 PRECISION = 1e-5
 """Areas closer than this are one: f is a ratio of differences of single-precision logits."""
 
@@ -84,6 +93,76 @@ class Differences(OneLine):
             (int(first), int(last)) if known else None
             for first, last, known in zip(best, worst, defined, strict=True)
         ]
+
+    def _repr_html_(self) -> str:
+        rows = [
+            (row["a"], row["b"], interval(*self._at(row["a"], row["b"])), row["resolved"])
+            for row in self.rows()
+        ]
+        title = f"Differences of {self.area.upper()}"
+        resolved = {"resolved": f"{self.n_resolved} of {self.n_pairs}"}
+        return html_facts(title, resolved, html_table(("a", "b", "a - b", "resolved"), rows))
+
+    def _at(self, a: str, b: str) -> tuple[float, float, float]:
+        place = self.names.index(a), self.names.index(b)
+        return float(self.values[place]), float(self.low[place]), float(self.high[place])
+
+    def plot(self, ax: Axes | None = None) -> Figure:
+        """Every difference, row less column, with those that are not resolved in brackets.
+
+        Blue is better, orange worse, whichever way the area goes.
+
+        Args:
+            ax: where to draw; without it, the picture gets a figure of its own.
+        """
+        from mechassay.figures import draw_differences
+
+        return draw_differences(self.area, self.names, self.values, self.better, ax)
+
+    def columns(self) -> dict[str, list[Any]]:
+        """Each pair once as columns, see `rows`."""
+        names = ("area", "a", "b", "difference", "low", "high", "resolved")
+        return {name: [row[name] for row in self.rows()] for name in names}
+
+    def to_pandas(self) -> Any:
+        """The columns as a pandas DataFrame.
+
+        Raises:
+            MissingExtra: pandas is not installed.
+        """
+        return data_frame(self.columns())
+
+    def save(self, path: str | Path) -> Path:
+        """Write the differences as JSON, each pair once; `load` reads it."""
+        head = {"kind": KIND, "format": FORMAT, "area": self.area, "names": list(self.names)}
+        head |= {"level": self.level, "defined": (~np.isnan(np.diag(self.values))).tolist()}
+        return write_text(Path(path), json.dumps({**head, "pairs": self.rows()}, indent=1) + "\n")
+
+    @staticmethod
+    def load(path: str | Path) -> Differences:
+        """Differences written by `save`.
+
+        Raises:
+            BadFile: missing, truncated or foreign.
+        """
+        try:
+            held = json.loads(Path(path).read_text("utf-8"))
+            if held["kind"] != KIND or held["format"] != FORMAT:
+                raise BadFile(f"{path}: holds no differences of this version.")
+            names, n = tuple(map(str, held["names"])), len(held["names"])
+            values, low, high = (np.full((n, n), np.nan) for _ in range(3))
+            for place, defined in enumerate(held["defined"]):
+                if defined:
+                    values[place, place] = low[place, place] = high[place, place] = 0.0
+            pairs = zip(*np.triu_indices(n, 1), held["pairs"], strict=True)
+            for i, j, row in pairs:
+                if row["difference"] is not None:
+                    values[i, j], low[i, j], high[i, j] = row["difference"], row["low"], row["high"]
+                    values[j, i], low[j, i], high[j, i] = -values[i, j], -high[i, j], -low[i, j]
+            area = one_of("area", held["area"], ("cpr", "cmd"))
+            return Differences(area, names, values, low, high, float(held["level"]))
+        except (OSError, ValueError, KeyError, TypeError, IndexError, BadUsage) as error:
+            raise BadFile(f"{path}: not a file of differences ({first_line(error)}).") from None
 
     def rows(self) -> list[dict[str, Any]]:
         """Each pair once, as plain values: names, difference, interval, whether resolved."""

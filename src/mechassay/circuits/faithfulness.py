@@ -27,7 +27,7 @@ from mechassay.circuits.areas import (
     Sweep,
     check_fractions,
 )
-from mechassay.circuits.curve import Controls, FaithfulnessCurve
+from mechassay.circuits.curve import RANKINGS, Controls, FaithfulnessCurve
 from mechassay.circuits.evaluation import objective_per_example
 from mechassay.circuits.node_scores import Scores
 from mechassay.circuits.scores import By, Circuit, EdgeScores
@@ -51,7 +51,6 @@ __all__ = [
 ]
 
 RANDOM_SEEDS = (0, 1, 2)
-RANKINGS: tuple[By, By] = ("value", "magnitude")
 
 
 def evaluate(
@@ -151,30 +150,17 @@ def faithfulness_curve(
     rule = AreaRule(
         profile, sizes, model.graph.n_edges, controls.empty, controls.full, batch.groups, seed
     )
-    asked = tuple(int(p * model.graph.n_edges) for p in sizes)
-    sweeps: dict[By, Sweep] = {}
-    for by, rows in zip(RANKINGS, np.split(values, len(RANKINGS)), strict=True):
-        kept = tuple(round(circuit.weighted_edge_count()) for circuit in wanted[by])
-        sweeps[by] = rule.sweep(by, asked, kept, rows)
-    random, paths = (
-        {number: rule.sweep("value", asked, kept, rows) for number, (kept, rows) in drawn.items()}
-        for drawn in (controls.random, controls.random_paths)
-    )
-    return FaithfulnessCurve(
+    kept: dict[By, tuple[int, ...]] = {
+        by: tuple(round(circuit.weighted_edge_count()) for circuit in wanted[by]) for by in RANKINGS
+    }
+    rows = dict(zip(RANKINGS, np.split(values, len(RANKINGS)), strict=True))
+    return FaithfulnessCurve.of(
+        rule,
+        controls,
+        kept,
+        rows,
         label=label or str(scores.provenance.get("method", "scores")),
-        profile=profile,
-        objective=chosen.name,
-        n_edges=model.graph.n_edges,
-        fractions=sizes,
-        sweeps=sweeps,
-        controls=controls,
-        random=random,
-        random_paths=paths,
-        ids=batch.ids,
-        groups=batch.groups,
-        denominator=rule.denominator,
-        n_undefined=len(sizes) if profile == "strict" and not rule.defined else 0,
-        warnings=_warnings(scores, batch, rule, sweeps["value"].kept),
+        warnings=_warnings(scores, batch, rule, kept["value"]),
         notes={str(key): str(x) for key, x in scores.provenance.items() if key != "prompts"},
     )
 

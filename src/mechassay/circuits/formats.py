@@ -38,7 +38,7 @@ from torch import Tensor
 from mechassay.circuits.scores import Circuit, EdgeScores
 from mechassay.display import OneLine
 from mechassay.errors import BadFile, BadUsage, GraphMismatch, NonFinite, first_line
-from mechassay.files import whole
+from mechassay.files import whole, write_bytes
 from mechassay.graph import Graph
 from mechassay.models.archive import checked_tensor, load_archive
 
@@ -88,15 +88,14 @@ class GraphFile(OneLine):
         path = Path(path)
         ending = _ending(path)
         _check_writable(self, ending)
-        with whole(path) as file:
-            if ending == ".json":
-                with file.open("w", encoding="utf-8") as out:
-                    out.writelines(_json_pieces(self))
-            else:
-                # Not into the file itself: an archive repeats the name of its file.
-                archive = io.BytesIO()
-                torch.save(_pt_content(self), archive)
-                file.write_bytes(archive.getbuffer())
+        if ending == ".json":
+            with whole(path) as file, file.open("w", encoding="utf-8") as out:
+                out.writelines(_json_pieces(self))
+        else:
+            # Not into the file itself: an archive repeats the name of its file.
+            archive = io.BytesIO()
+            torch.save(_pt_content(self), archive)
+            write_bytes(path, archive.getvalue())
 
 
 def read_graph_file(path: str | Path, graph: Graph | None = None) -> GraphFile:

@@ -12,8 +12,10 @@ group `mechassay.metrics`.
 from __future__ import annotations
 
 import math
+from abc import ABC, abstractmethod
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import ClassVar, Protocol
+from typing import ClassVar, Protocol, TypeVar
 
 import torch
 from scipy.stats import norm
@@ -33,6 +35,7 @@ from mechassay.records import Measure, Record, Spec, Table
 from mechassay.registry import Registry
 from mechassay.stats.intervals import LEVEL, Interval
 
+T = TypeVar("T")
 UNDEFINED = Interval(math.nan, math.nan)
 
 _RECOVERY = {
@@ -126,6 +129,17 @@ class Scored(OneLine):
         random = RandomPaths(seed=self.seed).circuit(self.model.graph, size)
         chosen = CircuitSpec("", "method", "", size).cut(scores)
         return {"result": chosen, "control:random-paths": random}
+
+    def run(self, function: Callable[..., T], circuit: Circuit) -> T:
+        """What a function such as `completeness` finds of a circuit on the pairs."""
+        return function(
+            self.model,
+            circuit,
+            self.batch,
+            self.objective,
+            seed=self.seed,
+            progress=self.progress,
+        )
 
 
 @dataclass(frozen=True, repr=False)
@@ -270,89 +284,76 @@ def auprc_by_chance(n_true: int, n_false: int) -> float:
 
 
 @dataclass(frozen=True)
-class CompletenessMetric:
-    """Faithfulness of the circuit at one size, and of what is left without it.
+class OneSizeMetric(ABC):
+    """A metric of the circuit at one size, measured on each of `Scored.circuits`.
 
     Attributes:
         size: edges, or a share of them; as many as the known circuit has if None.
     """
 
     size: int | float | None = None
-    name: ClassVar[str] = "completeness"
-    version: ClassVar[int] = 1
+    undefined: ClassVar[tuple[Measure, ...]]
 
     @property
     def needs_truth(self) -> bool:
         return self.size is None
 
     def measure(self, scored: Scored) -> Measured:
-        """f of the circuit and of its complement, and those of random paths."""
-        circuits, at = scored.circuits(self.size), _at(self.size)
+        """The measures of the circuit, and those of random paths."""
+        circuits = scored.circuits(self.size)
         if not circuits:
-            return _undefined(_CIRCUIT, _COMPLEMENT)
-        measures: list[Measure] = []
-        for of, circuit in circuits.items():
-            found = completeness(
-                scored.model,
-                circuit,
-                scored.batch,
-                scored.objective,
-                seed=scored.seed,
-                progress=scored.progress,
-            )
-            n = len(scored.batch)
-            measures += [
-                filled(_CIRCUIT, found.circuit, found.circuit_interval, n=n, of=of, at=at),
-                filled(_COMPLEMENT, found.complement, found.complement_interval, n=n, of=of, at=at),
-            ]
-        return Measured(tuple(measures))
+            return _undefined(*self.undefined)
+        parts = [self.of_circuit(scored, circuit, of) for of, circuit in circuits.items()]
+        return Measured(
+            tuple(measure for part in parts for measure in part.measures),
+            tuple(table for part in parts for table in part.tables),
+            tuple(warning for part in parts for warning in part.warnings),
+        )
+
+    @abstractmethod
+    def of_circuit(self, scored: Scored, circuit: Circuit, of: str) -> Measured:
+        """What there is to say of one circuit."""
 
 
 @dataclass(frozen=True)
-class MinimalityMetric:
-    """Edges of the circuit at one size that it does as well without.
+class CompletenessMetric(OneSizeMetric):
+    """Faithfulness of the circuit at one size, and of what is left without it."""
 
-    Attributes:
-        size: edges, or a share of them; as many as the known circuit has if None.
-    """
+    name: ClassVar[str] = "completeness"
+    version: ClassVar[int] = 1
+    undefined: ClassVar[tuple[Measure, ...]] = (_CIRCUIT, _COMPLEMENT)
 
-    size: int | float | None = None
+    def of_circuit(self, scored: Scored, circuit: Circuit, of: str) -> Measured:
+        """f of the circuit and of its complement."""
+        found = scored.run(completeness, circuit)
+        n, at = len(scored.batch), _at(self.size)
+        return Measured(
+            (
+                filled(_CIRCUIT, found.circuit, found.circuit_interval, n=n, of=of, at=at),
+                filled(_COMPLEMENT, found.complement, found.complement_interval, n=n, of=of, at=at),
+            )
+        )
+
+
+@dataclass(frozen=True)
+class MinimalityMetric(OneSizeMetric):
+    """Edges of the circuit at one size that it does as well without."""
+
     name: ClassVar[str] = "minimality"
     version: ClassVar[int] = 1
+    undefined: ClassVar[tuple[Measure, ...]] = (_UNNEEDED,)
 
-    @property
-    def needs_truth(self) -> bool:
-        return self.size is None
-
-    def measure(self, scored: Scored) -> Measured:
-        """The share of edges whose drop's interval is not above 0, that of random paths, and a
-        table of the drops.
-        """
-        circuits, at = scored.circuits(self.size), _at(self.size)
-        if not circuits:
-            return _undefined(_UNNEEDED)
-        measures: list[Measure] = []
-        tables: list[Table] = []
-        warnings: list[str] = []
-        for of, circuit in circuits.items():
-            if not len(circuit):
-                measures.append(filled(_UNNEEDED, math.nan, of=of, at=at))
-                warnings.append("The circuit has no live edges: minimality is undefined.")
-                continue
-            found = minimality(
-                scored.model,
-                circuit,
-                scored.batch,
-                scored.objective,
-                seed=scored.seed,
-                progress=scored.progress,
-            )
-            defined = not math.isnan(found.drops[0])
-            share = found.n_unneeded / len(found.parts) if defined else math.nan
-            measures.append(filled(_UNNEEDED, share, n=len(found.parts), of=of, at=at))
-            if of == "result":
-                tables.append(_drops(f"minimality{at}", found))
-        return Measured(tuple(measures), tuple(tables), tuple(warnings))
+    def of_circuit(self, scored: Scored, circuit: Circuit, of: str) -> Measured:
+        """The share of edges whose drop's interval is not above 0, and a table of the drops."""
+        at = _at(self.size)
+        if not len(circuit):
+            lacking = "The circuit has no live edges: minimality is undefined."
+            return Measured((filled(_UNNEEDED, math.nan, of=of, at=at),), warnings=(lacking,))
+        found = scored.run(minimality, circuit)
+        defined = not math.isnan(found.drops[0])
+        share = found.n_unneeded / len(found.parts) if defined else math.nan
+        tables = (_drops(f"minimality{at}", found),) if of == "result" else ()
+        return Measured((filled(_UNNEEDED, share, n=len(found.parts), of=of, at=at),), tables)
 
 
 def _drops(name: str, found: Minimality) -> Table:

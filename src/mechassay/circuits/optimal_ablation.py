@@ -112,9 +112,9 @@ class OptimalAblation:
         held_out = train if validation is None else counterfactual_batch(model.batch(validation))
         constants = _Vectors.of(ablated_values(model, train, "mean", progress=progress), model)
         graph = model.graph
-        groups = [_Group(layer, _components(graph, layer)) for layer in range(graph.n_layers)]
+        groups = [_UnitGroup(layer, _components(graph, layer)) for layer in range(graph.n_layers)]
         if self.joint:
-            groups = [_Group(0, [list(range(graph.n_writers))])]
+            groups = [_UnitGroup(0, [list(range(graph.n_writers))])]
         about = {
             "constants": self.name,
             "version": self.version,
@@ -156,7 +156,7 @@ class OptimalAblation:
 
 
 @dataclass(frozen=True)
-class _Group:
+class _UnitGroup:
     """Vectors learned in one stack of runs from `layer` on; each of `units` stops as a whole."""
 
     layer: int
@@ -230,7 +230,7 @@ class _GroupSearch:
         train: Batch,
         held_out: Batch,
         constants: _Vectors,
-        group: _Group,
+        group: _UnitGroup,
         generator: torch.Generator,
     ) -> None:
         self.settings, self.model, self.train, self.held_out = settings, model, train, held_out

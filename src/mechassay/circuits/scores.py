@@ -36,7 +36,7 @@ from mechassay.display import OneLine, data_frame, html_facts, html_table, signe
 from mechassay.drawing.canvas import Drawing
 from mechassay.drawing.circuit import LEAST_SHARE, draw_circuit
 from mechassay.errors import BadFile, BadUsage, GraphMismatch, NonFinite, one_of
-from mechassay.files import read_tensors, write_tensors
+from mechassay.files import check_ending, read_tensors, write_tensors
 from mechassay.graph import Graph
 
 if TYPE_CHECKING:
@@ -238,10 +238,14 @@ class Circuit(OneLine):
         return Circuit(self.graph, join(self.edges, other.edges))
 
     def save(self, path: str | Path) -> None:
-        """Write the circuit as safetensors with a JSON header; atomic."""
+        """Write the circuit as safetensors with a JSON header; atomic.
+
+        Raises:
+            BadUsage: a path of another ending; `GraphFile.write` writes those of EAP-IG and MIB.
+        """
         neurons = {} if self.neurons is None else {"neurons": self.neurons}
         header = {"kind": "circuit", **_graph_header(self.graph)}
-        write_tensors(Path(path), {"edges": self.edges, **neurons}, header)
+        write_tensors(check_ending(path, ".safetensors"), {"edges": self.edges, **neurons}, header)
 
     @staticmethod
     def load(path: str | Path, graph: Graph | None = None) -> Circuit:
@@ -505,13 +509,17 @@ class UnitScores(OneLine, ABC):
         return mask.view_as(self.values)
 
     def save(self, path: str | Path) -> None:
-        """Write the scores as safetensors with a JSON header; atomic."""
+        """Write the scores as safetensors with a JSON header; atomic.
+
+        Raises:
+            BadUsage: a path of another ending; `GraphFile.write` writes those of EAP-IG and MIB.
+        """
         header = {
             "kind": f"{self.unit}_scores",
             **_graph_header(self.graph),
             "provenance": dict(self.provenance),
         }
-        write_tensors(Path(path), {"values": self.values}, header)
+        write_tensors(check_ending(path, ".safetensors"), {"values": self.values}, header)
 
     @classmethod
     def load(cls, path: str | Path, graph: Graph | None = None) -> Self:

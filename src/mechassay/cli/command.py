@@ -17,9 +17,17 @@ from typing import Annotated, Any, Literal, Union, get_args, get_origin, get_typ
 import typer
 
 from mechassay.circuits.spec import number_or_share
+from mechassay.errors import BadUsage
 from mechassay.models.model import check_device
 from mechassay.runs import options
-from mechassay.runs.execute import Executor, Here, Processes, batches_of, done, prepare
+from mechassay.runs.execute import (
+    Executor,
+    Here,
+    Processes,
+    batches_of,
+    done,
+    prepare,
+)
 from mechassay.runs.job import Interrupted, Option, Results, job_of, options_of
 
 ENGINES = ("here", "processes", "ray")
@@ -106,7 +114,8 @@ def command(
 
     def run(**typed: Any) -> None:
         where = {name: typed.pop(name) for name in RUNNER}
-        fields = {**fixed, **{name: _plain(value, hints[name]) for name, value in typed.items()}}
+        plain = {name: _plain(value, hints[name]) for name, value in typed.items()}
+        fields = {**fixed, **{name: _number(job, name, value) for name, value in plain.items()}}
         execute(job(**change(fields)), **where)
 
     described = help or inspect.cleandoc(job.__doc__ or "").split("\n\n")[0]
@@ -129,9 +138,10 @@ def execute(
 ) -> None:
     """Run a job, print its results and the paths of its pages, and exit with 1 if a cell failed."""
     executor = executor_of(engine, workers, address, num_gpus)
-    if not (executor.remote or only_plan):
+    here = not (executor.remote or only_plan)
+    if here:
         check_device(device)
-    bench = prepare(job, output, device=device)
+    bench = prepare(job, output, device=device, here=here)
     if only_plan:
         n = len(batches_of(job, bench.folder))
         typer.echo(f"{output}: {n:,} batches to do: mechassay run-cells {output} --part 1/{n}")
@@ -215,7 +225,7 @@ def _parameters(
 
 
 def _parameter(name: str, base: Any, about: Option, default: Any, panel: str) -> inspect.Parameter:
-    typed, choices = _typed(base)
+    typed, choices = (str, ()) if about.none else _typed(base)
     flags = about.flags or (f"--{name.replace('_', '-')}",)
     listed = f"{', '.join(map(str, choices))}. " if choices else ""
     more: dict[str, Any] = {"help": f"{listed}{about.help}".strip(), "rich_help_panel": panel}
@@ -226,6 +236,8 @@ def _parameter(name: str, base: Any, about: Option, default: Any, panel: str) ->
         default = inspect.Parameter.empty
     elif isinstance(default, tuple):
         default = list[Any](default)
+    elif about.none:
+        default = about.none if default is None else str(default)
     return _keyword(name, Annotated[typed, typer.Option(*flags, **more)], default)
 
 
@@ -257,6 +269,22 @@ def _plain(value: Any, base: Any) -> Any:
     if isinstance(value, str) and {int, float} <= set(get_args(base)):
         return number_or_share(value)
     return value
+
+
+def _number(job: type[Any], name: str, value: Any) -> Any:
+    """A whole number, of an option that has a word for None.
+
+    Raises:
+        BadUsage: it is neither.
+    """
+    word = options_of(job)[name].none
+    if not word or not isinstance(value, str):
+        return value
+    if value == word:
+        return None
+    if not value.removeprefix("-").isdecimal():
+        raise BadUsage(f"{name} must be a whole number or {word}; got {value!r}.")
+    return int(value)
 
 
 def _offered(what: str, choices: tuple[Any, ...]) -> Callable[[str], list[str]] | None:

@@ -12,8 +12,8 @@ from __future__ import annotations
 import math
 import textwrap
 from collections import defaultdict
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from functools import cached_property
 from html import escape
 from itertools import pairwise
@@ -156,12 +156,14 @@ class Drawing:
 
     Attributes:
         strongest: names and scores of the edges drawn that have one, the largest |score| first.
+        of: the cell of a run that it belongs to, as its record names it: model, task, method.
     """
 
     svg: str
     title: str
     about: str
     strongest: tuple[tuple[str, float], ...] = ()
+    of: Mapping[str, str] = field(default_factory=dict)
 
     def __repr__(self) -> str:
         return f"Drawing({self.title!r}: {self.about})"

@@ -48,7 +48,7 @@ STYLE = f"""\
 """
 
 
-class Scored(Protocol):
+class DrawnScores(Protocol):
     """Scores of the edges of a graph."""
 
     @property
@@ -63,7 +63,7 @@ def score_text(score: float) -> str:
 
 
 def draw_circuit(
-    scores: Scored | None, circuit: Drawable, *, title: str = "", least: float = LEAST_SHARE
+    scores: DrawnScores | None, circuit: Drawable, *, title: str = "", least: float = LEAST_SHARE
 ) -> Drawing:
     """A circuit as a self-contained SVG; see the module's description for how to read it.
 

@@ -28,8 +28,8 @@ from mechassay.interventions.base_run import (
 )
 from mechassay.interventions.intervention import Intervention
 from mechassay.interventions.labels import divergences, score_labels
-from mechassay.interventions.placed import Placed, check_interventions, place
-from mechassay.interventions.site import Site, SiteLike, load_site
+from mechassay.interventions.placed import Interventions, Placed, check_interventions, place
+from mechassay.interventions.site import Site, load_site
 from mechassay.models.decoder import Decoder
 from mechassay.models.memory import out_of_memory_is_an_error, token_budget, trace_bytes
 from mechassay.models.model import Model
@@ -130,7 +130,7 @@ class Intervened(OneLine):
 def intervene(
     model: Model,
     batch: Any,
-    interventions: Mapping[SiteLike, Intervention],
+    interventions: Interventions,
     *,
     gradients: bool = False,
 ) -> Intervened:

@@ -13,8 +13,8 @@ interpolation by alpha is exact at both ends.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import ClassVar, Literal, Protocol, get_args
+from dataclasses import dataclass, field
+from typing import Literal, Protocol, get_args
 
 import torch
 from jaxtyping import Float
@@ -35,8 +35,11 @@ class Intervention(Protocol):
         keeps_equal: whether equal values of base and source are left as they are.
     """
 
-    needs_source: ClassVar[bool]
-    keeps_equal: ClassVar[bool]
+    @property
+    def needs_source(self) -> bool: ...
+
+    @property
+    def keeps_equal(self) -> bool: ...
 
     def __call__(self, base: Values, source: Values | None) -> Values:
         """New values [n, d] for n tokens."""
@@ -63,8 +66,8 @@ class Interchange(OneLine):
     features: Features | None = None
     alpha: float = 1.0
 
-    needs_source: ClassVar[bool] = True
-    keeps_equal: ClassVar[bool] = True
+    needs_source: bool = field(default=True, init=False, repr=False)
+    keeps_equal: bool = field(default=True, init=False, repr=False)
 
     def __call__(self, base: Values, source: Values | None) -> Values:
         assert source is not None
@@ -79,8 +82,8 @@ class Add(OneLine):
     vector: Float[Tensor, "*n d"]
     scale: float = 1.0
 
-    needs_source: ClassVar[bool] = False
-    keeps_equal: ClassVar[bool] = False
+    needs_source: bool = field(default=False, init=False, repr=False)
+    keeps_equal: bool = field(default=False, init=False, repr=False)
 
     def __call__(self, base: Values, source: Values | None) -> Values:
         return base + self.scale * _as(self.vector, base, "Add")
@@ -99,8 +102,8 @@ class Ablate(OneLine):
     to: Target = "zero"
     mean: Float[Tensor, "d"] | None = None
 
-    needs_source: ClassVar[bool] = False
-    keeps_equal: ClassVar[bool] = False
+    needs_source: bool = field(default=False, init=False, repr=False)
+    keeps_equal: bool = field(default=False, init=False, repr=False)
 
     def __post_init__(self) -> None:
         one_of("target of an ablation", self.to, get_args(Target))
@@ -126,8 +129,8 @@ class Replace(OneLine):
     vector: Float[Tensor, "*n d"]
     alpha: float = 1.0
 
-    needs_source: ClassVar[bool] = False
-    keeps_equal: ClassVar[bool] = False
+    needs_source: bool = field(default=False, init=False, repr=False)
+    keeps_equal: bool = field(default=False, init=False, repr=False)
 
     def __call__(self, base: Values, source: Values | None) -> Values:
         return interpolated(base, _as(self.vector, base, "Replace").expand_as(base), self.alpha)
@@ -139,8 +142,8 @@ class Scale(OneLine):
 
     factor: float
 
-    needs_source: ClassVar[bool] = False
-    keeps_equal: ClassVar[bool] = False
+    needs_source: bool = field(default=False, init=False, repr=False)
+    keeps_equal: bool = field(default=False, init=False, repr=False)
 
     def __call__(self, base: Values, source: Values | None) -> Values:
         return base * self.factor

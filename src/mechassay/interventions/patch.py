@@ -6,7 +6,7 @@
     share = (m(patched) - m(base)) / (m(source) - m(base))          means m over pairs
 
 is 0 where the site changes nothing and 1 where it carries all of the difference: what denoising
-recovers, what noising destroys (Meng et al. 2022; Zhang & Nanda 2024). Sites are the residual
+recovers, what noising destroys (Meng et al. 2022; Zhang and Nanda 2024). Sites are the residual
 stream after a block or an MLP's output, for every token, or a head's mixes at all tokens together.
 
 Cells before a pair's first difference, and those of the last layer at another token than the last,

@@ -105,8 +105,9 @@ class PatchMap(OneLine):
         )
         draws = Resamples(self.groups, np.random.default_rng(self.seed)).means(flat.T)
         *cells, base, source = draws.T
-        with np.errstate(divide="ignore", invalid="ignore"):
-            shares = [(cell - base) / (source - base) for cell in cells]
+        # A resample without a difference has no shares.
+        total = np.where(source == base, np.nan, source - base)
+        shares = [(cell - base) / total for cell in cells]
         n_groups = len(set(self.groups))
         found = [percentile_interval(share, n_groups=n_groups)[:2] for share in shares]
         return np.array(found).T.reshape(2, *self.values.shape[1:])

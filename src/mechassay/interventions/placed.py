@@ -21,6 +21,9 @@ from mechassay.interventions.intervention import Intervention
 from mechassay.interventions.site import ALL, Site
 from mechassay.models.model import Model
 
+Interventions = Mapping[Site, Intervention] | Mapping[str, Intervention]
+"""Interventions by site, or by its spelling."""
+
 
 @dataclass(frozen=True, eq=False)
 class Placed:

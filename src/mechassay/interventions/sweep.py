@@ -22,7 +22,7 @@ from mechassay.interventions.base_run import BaseRun, Cell, Change
 from mechassay.interventions.intervene import source_values, watched
 from mechassay.interventions.intervention import Interchange, Intervention
 from mechassay.interventions.labels import score_labels
-from mechassay.interventions.placed import check_interventions, place
+from mechassay.interventions.placed import Interventions, check_interventions, place
 from mechassay.interventions.site import Site, SiteLike, load_site
 from mechassay.models.memory import out_of_memory_is_an_error, token_budget, trace_bytes
 from mechassay.models.model import Model
@@ -157,7 +157,7 @@ def sweep(
     model: Model,
     batch: Any,
     sites: Sequence[SiteLike],
-    intervention: Intervention | Mapping[SiteLike, Intervention] | None = None,
+    intervention: Intervention | Interventions | None = None,
     *,
     seed: int = 0,
     progress: Progress = BAR,
@@ -189,7 +189,7 @@ def sweep(
 
 
 def _plan(
-    sites: Sequence[Site], given: Intervention | Mapping[SiteLike, Intervention] | None
+    sites: Sequence[Site], given: Intervention | Interventions | None
 ) -> dict[Site, Intervention]:
     """The intervention of every site."""
     if not isinstance(given, Mapping):

@@ -53,7 +53,8 @@ def generate(
         end: ids of end-of-text; a row that has written one is done.
         generator: on the CPU; without one, writing is greedy.
         temperature: divides the logits where tokens are sampled.
-        edits: what is changed in each pass; see `forward`.
+        edits: what is changed in each pass, see `forward`; the final stream is their last value,
+            as the stream before a layer behind the last.
 
     Returns:
         Token ids, at most `n` a row: fewer where all rows are done before. A row that is done goes
@@ -79,7 +80,7 @@ def generate(
     new, start, written = tokens, 0, list[Tensor]()
     for step in range(n):
         ctx, kept = whole.beginning(width + step), list[LayerTrace]()
-        x = decoder.add_positions(decoder.embed(new), ctx, start)
+        x, edit = decoder.add_positions(decoder.embed(new), ctx, start), edits(start)
         stream = forward(
             decoder,
             x,
@@ -88,9 +89,10 @@ def generate(
             past=past,
             # Edits see all columns in the last layer too.
             last_only=edits is never_edited,
-            edit=edits(start),
+            edit=edit,
             keep=kept,
         )
+        stream = edit("stream", len(decoder.layers), stream)
         drawn = None if uniform is None else uniform[:, step]
         chosen = _next_tokens(decoder, stream[:, -1], drawn, temperature)
         if written:

@@ -38,8 +38,8 @@ DTYPES: dict[str, torch.dtype] = {
 }
 
 
-@dataclass(frozen=True)
-class SelfCheck:
+@dataclass(frozen=True, repr=False)
+class SelfCheck(OneLine):
     """What a model proved on loading: differences relative to the spread of the values."""
 
     logits: float
@@ -261,7 +261,8 @@ class Model(OneLine):
         largest = max(result.logits, result.logits_left_padded, result.writers_sum)
         raise SelfCheckFailed(
             f"{self.name} ({self.family}): {part}: {largest:.2g} relative to their spread, allowed"
-            f" {result.tolerance:.2g}. The decoder does not describe this model."
+            f" {result.tolerance:.2g}. The decoder does not describe this model: “Your own model"
+            " family” in the documentation shows how to write one."
         )
 
 

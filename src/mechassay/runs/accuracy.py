@@ -55,7 +55,8 @@ class AccuracyJob(Job):
     tasks: Annotated[tuple[str, ...], options.TASKS] = ()
     split: Annotated[str, option("Split to score.")] = "test"
     limit: Annotated[
-        int | None, option("Examples of each task; the whole split if not given.", least=1)
+        int | None,
+        option("Examples of each task, or `all` of the split.", least=1, none="all"),
     ] = None
     dtype: Annotated[str, options.DTYPE] = "float32"
     prepend_bos: Annotated[bool, options.BOS] = False

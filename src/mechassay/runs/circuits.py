@@ -23,7 +23,7 @@ import json
 import sys
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, Literal, get_args
@@ -287,6 +287,7 @@ class CircuitsJob(Job):
         if self.stage == "localize":
             return folder / "scores"
         groups, command = results.groups, command_line(self, Path(folder.name))
+        every: list[Drawing] = []
         for group in groups:
             part = results.of(group)
             drawings = [
@@ -294,6 +295,7 @@ class CircuitsJob(Job):
                 for cell, _ in part.done
                 for drawing in _drawings(cell, results.folder.scores_file(cell.name))
             ]
+            every += drawings
             target = page if len(groups) == 1 else folder / "pages" / f"{group}.html"
             write_page(target, part.records, drawings, part.failures, kind=KIND, command=command)
         records, failures = results.records, results.failures
@@ -301,7 +303,7 @@ class CircuitsJob(Job):
         differences = json.dumps(suite_differences(records), indent=1)
         write_text(folder / "differences.json", differences)
         if len(groups) > 1:
-            write_page(page, records, failures=failures, kind=SUITE, command=command)
+            write_page(page, records, every, failures, kind=SUITE, command=command)
         return page
 
 
@@ -482,14 +484,17 @@ class Study:
 
     def measured(self, cell: Cell, scores: Scores) -> Record:
         """How faithful the circuits of scores are on the test pairs."""
-        begin, job = time.perf_counter(), self.job
+        job = self.job
+        # Before the clock starts: what all cells share is not part of the first one's seconds.
+        batch, controls = self.ablated_test, self.controls
+        begin = time.perf_counter()
         curve = faithfulness_curve(
             self.model,
             scores,
-            self.ablated_test,
+            batch,
             self.objective,
             profile=job.profile,
-            controls=self.controls,
+            controls=controls,
             label=cell.of["method"],
             seed=job.seed,
             progress=self.bench.progress,
@@ -515,7 +520,7 @@ class Study:
         scored = Scored(
             self.model,
             scores,
-            self.ablated_test,
+            batch,
             self.objective,
             self.known.get(job.ablation),
             f"The circuit of {self.model_name} is verified for {', '.join(self.known)} ablation,"
@@ -641,7 +646,8 @@ def _drawings(cell: Cell, file: Path) -> list[Drawing]:
     if not isinstance(scores, EdgeScores):
         return []
     title = f"{name}: the strongest connected edges"
-    return [draw_circuit(scores, largest_drawable(scores), title=title)]
+    drawing = draw_circuit(scores, largest_drawable(scores), title=title)
+    return [replace(drawing, of=dict(cell.of))]
 
 
 def _peak_memory() -> float:

@@ -29,6 +29,7 @@ class Option:
         least, most: of numbers.
         complete: what shells offer: "models", "tasks", "methods" or "files".
         role: "planned", "free" or "secret", see the module.
+        none: the word for None, of a number whose command has another default: "all".
     """
 
     help: str = ""
@@ -37,6 +38,7 @@ class Option:
     most: int | float | None = None
     complete: str = ""
     role: Role = "planned"
+    none: str = ""
 
 
 def option(help: str, *flags: str, **more: Any) -> Option:
@@ -118,6 +120,8 @@ def _typed(name: str, about: Option, value: Any) -> list[str] | None:
     if isinstance(value, bool):
         yes, slash, no = flags[0].partition("/")
         return [yes] if value else [no] if slash else None
+    if value is None and about.none:
+        return [flags[0], about.none]
     if value is None or value == ():
         return None
     values: tuple[Any, ...] = value if isinstance(value, tuple) else (value,)

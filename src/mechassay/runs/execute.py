@@ -12,7 +12,7 @@ import multiprocessing
 import os
 import signal
 import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from concurrent.futures import FIRST_EXCEPTION, Future, ProcessPoolExecutor, wait
 from concurrent.futures.process import BrokenProcessPool
 from dataclasses import dataclass
@@ -23,8 +23,9 @@ from typing import Any, ClassVar, Protocol
 import torch
 
 from mechassay import errors
-from mechassay.errors import BadUsage, MechassayError
+from mechassay.errors import BadUsage, DiskFull, MechassayError
 from mechassay.models.model import Model, check_device
+from mechassay.models.sources import find_source
 from mechassay.progress import BAR, SILENT, Progress
 from mechassay.records import Failure, failure_of
 from mechassay.runs.command_line import check_ranges
@@ -73,10 +74,37 @@ def run(
     executor = executor or Here()
     if not executor.remote:
         check_device(device)
-    bench = prepare(job, output, device=device, models=models, tasks=tasks, progress=progress)
+    about: dict[str, Any] = {"models": models, "tasks": tasks, "progress": progress}
+    bench = prepare(job, output, device=device, here=not executor.remote, **about)
     results = done(job, bench, executor)
     job.report(results)
     return results
+
+
+def check_models(job: Any, given: Collection[str] = ()) -> None:
+    """Refuse a job none of whose models is on this machine, before anything is written.
+
+    If some are, those that are not end as failures beside their results.
+
+    Args:
+        given: names for which there are objects.
+
+    Raises:
+        UnknownName, BadFile, ModelNotFetched: what is wrong with the first model.
+    """
+    names = getattr(job, "models", None) or filter(None, (getattr(job, "model", ""),))
+    wrong: list[MechassayError] = []
+    for name in names:
+        if name in given or name == "truth":
+            return
+        try:
+            find_source(str(name))
+        except MechassayError as error:
+            wrong.append(error)
+        else:
+            return
+    if wrong:
+        raise wrong[0]
 
 
 def done(job: Any, bench: Bench, executor: Executor) -> Results:
@@ -103,8 +131,13 @@ def prepare(
     models: Mapping[str, Model] | None = None,
     tasks: Mapping[str, Task] | None = None,
     progress: Progress = BAR,
+    here: bool = False,
 ) -> Bench:
-    """Check a job and open its folder; nothing is run."""
+    """Check a job and open its folder; nothing is run.
+
+    Args:
+        here: whether its models have to be on this machine.
+    """
     names = {"models": frozenset(models or ()), "tasks": frozenset(tasks or ())}
     known = {field.name for field in dataclasses.fields(job)}
     for what, given in names.items():
@@ -114,6 +147,8 @@ def prepare(
     bench = Bench(RunFolder(Path(output)), device, progress, models=models, tasks=tasks)
     check_ranges(job)
     job.check(bench)
+    if here:
+        check_models(job, models or ())
     RunFolder.open(Path(output), plan_of(job, bench), growing=job.grows, free=free_fields(job))
     return bench
 
@@ -137,7 +172,11 @@ def part_of(batches: Batches, part: str) -> list[Sequence[Cell]]:
 
 
 def run_cells(job: Any, cells: Sequence[Cell], bench: Bench) -> None:
-    """What a worker does: every cell ends as a record or a failure, whatever goes wrong in it."""
+    """What a worker does: every cell ends as a record or a failure, whatever goes wrong in it.
+
+    Raises:
+        DiskFull: there is no room for a result.
+    """
     for cell in cells:
         if bench.folder.record(cell.name) is not None:
             continue  # Done by another worker in the meantime.
@@ -150,6 +189,8 @@ def run_cells(job: Any, cells: Sequence[Cell], bench: Bench) -> None:
             else:
                 kind, message = reason
                 failure = Failure(cell=dict(cell.of), status="skipped", error=kind, message=message)
+        except DiskFull:
+            raise  # No cell could leave anything; the same command goes on once there is room.
         except Exception as error:
             failure = failure_of(dict(cell.of), error)
         bench.folder.save_failure(cell.name, failure)

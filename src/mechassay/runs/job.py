@@ -250,17 +250,18 @@ class Results(OneLine):
         return data_frame(self.columns())
 
     def plot(self) -> Figure:
-        """The figure of all records of faithfulness, a line each.
+        """The figure of all records: faithfulness, a line each, or histograms of divergences.
 
         Raises:
-            BadUsage: there is none.
+            BadUsage: there is nothing to draw.
         """
-        from mechassay.figures import draw_faithfulness
+        from mechassay.figures import draw_faithfulness, draw_histograms
 
-        drawn = [record for record in self.records if record.has_table("curve")]
-        if not drawn:
-            raise BadUsage(f"{self.folder.path} has no records of faithfulness to draw.")
-        return draw_faithfulness(drawn)
+        for table, draw in (("curve", draw_faithfulness), ("histogram", draw_histograms)):
+            drawn = [record for record in self.records if record.has_table(table)]
+            if drawn:
+                return draw(drawn)
+        raise BadUsage(f"{self.folder.path} has no records with a figure to draw.")
 
     @property
     def records(self) -> list[Record]:

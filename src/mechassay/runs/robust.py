@@ -308,7 +308,7 @@ class _Repeat:
 
     def _evaluated(
         self, held: Stratified, places: Sequence[Place], circuits: Sequence[Circuit]
-    ) -> tuple[dict[Place, _Statistics], _Statistics, int]:
+    ) -> tuple[dict[Place, _CircuitStatistics], _CircuitStatistics, int]:
         """Statistics of every circuit and of no edges, and how many pairs the grid has."""
         n, seed, progress = self.job.n_held_out, self.job.seed, self.bench.progress
         first, second = held.select(range(n)), held.select(range(n, 2 * n))
@@ -318,7 +318,7 @@ class _Repeat:
         own = evaluate(self.model, [*circuits, none], first.batch, DIVERGENCE, progress=progress)
         draws = resampled_means(own, first.batch.groups, np.random.default_rng(seed))
         found = [
-            _Statistics(Resampled.of(values, seed), float(own[row].mean()), draws[:, row])
+            _CircuitStatistics(Resampled.of(values, seed), float(own[row].mean()), draws[:, row])
             for row, values in enumerate(grid)
         ]
         return dict(zip(places, found, strict=False)), found[-1], int(np.isfinite(grid[0]).sum())
@@ -350,7 +350,7 @@ class _Repeat:
             score().save(file)
         return EdgeScores.load(file, self.model.graph)
 
-    def _differences(self, statistics: Mapping[Place, _Statistics]) -> Table:
+    def _differences(self, statistics: Mapping[Place, _CircuitStatistics]) -> Table:
         rows = [
             {"of": of, "minus": minus, "size": size, **row}
             for size in self.job.sizes
@@ -361,15 +361,15 @@ class _Repeat:
 
 
 @dataclass(frozen=True, eq=False)
-class _Statistics:
+class _CircuitStatistics:
     """What one circuit did: on the grid, and the mean on matched pairs with its resamples."""
 
     grid: Resampled
     own: float
     own_draws: Float[np.ndarray, "resamples"]
 
-    def minus(self, other: _Statistics) -> _Statistics:
-        return _Statistics(
+    def minus(self, other: _CircuitStatistics) -> _CircuitStatistics:
+        return _CircuitStatistics(
             self.grid.minus(other.grid), self.own - other.own, self.own_draws - other.own_draws
         )
 
@@ -381,7 +381,9 @@ class _Statistics:
         return [{"statistic": name, **asdict(each)} for name, each in self.estimates().items()]
 
 
-def _rankings(statistics: Mapping[Place, _Statistics], empty: _Statistics) -> list[dict[str, Any]]:
+def _rankings(
+    statistics: Mapping[Place, _CircuitStatistics], empty: _CircuitStatistics
+) -> list[dict[str, Any]]:
     """The statistics of every circuit, and of no edges."""
     return [
         {"ranking": ranking, "size": size, **row}
@@ -430,7 +432,7 @@ def _rounds(scores: Mapping[str, EdgeScores]) -> list[Table]:
 
 
 def _measures(
-    statistics: Mapping[Place, _Statistics], empty: _Statistics, n_pairs: int
+    statistics: Mapping[Place, _CircuitStatistics], empty: _CircuitStatistics, n_pairs: int
 ) -> list[Measure]:
     """The mean of every circuit, and of no edges, on the grid."""
     named = {

@@ -171,7 +171,7 @@ class Task(ABC):
         if reason is not None:
             raise BadPairs(f"No pair of {kind} of {self.name} can be compared: {reason}.")
         stream = self._stream(split, tokenizer, seed, private_seed)
-        chosen = _Selection(kind, keep, tokenizer, model)
+        chosen = _Chosen(kind, keep, tokenizer, model)
         while len(chosen.pairs) < size and chosen.looked_at < PATIENCE * size + CHUNK:
             chunk = list(islice(stream, min(CHUNK, 2 * (size - len(chosen.pairs)) + 8)))
             if not chunk:
@@ -220,7 +220,7 @@ class Task(ABC):
         return self.readings(split, seed, tokenizer)
 
 
-class _Selection:
+class _Chosen:
     """Pairs taken from a stream so far, and what was dropped."""
 
     def __init__(self, kind: str, keep: Keep, tokenizer: Any, model: Any) -> None:

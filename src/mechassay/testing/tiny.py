@@ -29,31 +29,31 @@ FAMILIES = [
     *("gpt2", "gpt2_scaled", "neox", "neox_seq", "llama", "llama31"),
     *("mistral", "qwen2", "qwen3", "gemma2", "gemma3"),
 ]
+# Special tokens inside the vocabulary: transformers would warn about its own defaults.
+_SPECIAL: dict[str, Any] = {"bos_token_id": 0, "eos_token_id": 0, "pad_token_id": None}
+_GPT2: dict[str, Any] = {
+    **_SPECIAL,
+    "vocab_size": VOCABULARY,
+    "n_embd": 32,
+    "n_layer": 3,
+    "n_head": 4,
+    "n_positions": 64,
+}
+_COMMON: dict[str, Any] = {
+    **_SPECIAL,
+    "vocab_size": VOCABULARY,
+    "hidden_size": 32,
+    "num_hidden_layers": 3,
+    "num_attention_heads": 4,
+    "intermediate_size": 48,
+    "max_position_embeddings": 64,
+}
+_GROUPED: dict[str, Any] = {**_COMMON, "num_key_value_heads": 2}
 
 
 def configs() -> dict[str, Any]:
     """The configuration of every model of `FAMILIES`, and of GPT-2 small's shape, by name."""
     kinds: Any = transformers
-    # Special tokens inside the vocabulary: transformers would warn about its own defaults.
-    special: dict[str, Any] = {"bos_token_id": 0, "eos_token_id": 0, "pad_token_id": None}
-    gpt2: dict[str, Any] = {
-        **special,
-        "vocab_size": VOCABULARY,
-        "n_embd": 32,
-        "n_layer": 3,
-        "n_head": 4,
-        "n_positions": 64,
-    }
-    common: dict[str, Any] = {
-        **special,
-        "vocab_size": VOCABULARY,
-        "hidden_size": 32,
-        "num_hidden_layers": 3,
-        "num_attention_heads": 4,
-        "intermediate_size": 48,
-        "max_position_embeddings": 64,
-    }
-    grouped: dict[str, Any] = {**common, "num_key_value_heads": 2}
     # Low, middle and high frequencies all occur with these numbers.
     llama31_rope = {
         "rope_type": "llama3",
@@ -66,28 +66,28 @@ def configs() -> dict[str, Any]:
     softcaps: dict[str, Any] = {"attn_logit_softcapping": 2.0, "final_logit_softcapping": 3.0}
     alternating = ["sliding_attention", "full_attention", "sliding_attention"]
     return {
-        "gpt2": kinds.GPT2Config(**gpt2),
-        "gpt2_12x12": kinds.GPT2Config(**{**gpt2, "n_embd": 24, "n_layer": 12, "n_head": 12}),
-        "gpt2_scaled": kinds.GPT2Config(**gpt2, scale_attn_by_inverse_layer_idx=True),
-        "neox": kinds.GPTNeoXConfig(**common, rotary_pct=0.25),
-        "neox_seq": kinds.GPTNeoXConfig(**common, use_parallel_residual=False),
-        "llama": kinds.LlamaConfig(**grouped, tie_word_embeddings=True),
+        "gpt2": kinds.GPT2Config(**_GPT2),
+        "gpt2_12x12": kinds.GPT2Config(**{**_GPT2, "n_embd": 24, "n_layer": 12, "n_head": 12}),
+        "gpt2_scaled": kinds.GPT2Config(**_GPT2, scale_attn_by_inverse_layer_idx=True),
+        "neox": kinds.GPTNeoXConfig(**_COMMON, rotary_pct=0.25),
+        "neox_seq": kinds.GPTNeoXConfig(**_COMMON, use_parallel_residual=False),
+        "llama": kinds.LlamaConfig(**_GROUPED, tie_word_embeddings=True),
         "llama31": kinds.LlamaConfig(
-            **{**grouped, "max_position_embeddings": 512},
+            **{**_GROUPED, "max_position_embeddings": 512},
             attention_bias=True,
             mlp_bias=True,
             rope_parameters=llama31_rope,
         ),
-        "mistral": kinds.MistralConfig(**grouped, sliding_window=4),
+        "mistral": kinds.MistralConfig(**_GROUPED, sliding_window=4),
         "qwen2": kinds.Qwen2Config(
-            **grouped, use_sliding_window=True, sliding_window=4, max_window_layers=1
+            **_GROUPED, use_sliding_window=True, sliding_window=4, max_window_layers=1
         ),
-        "qwen3": kinds.Qwen3Config(**grouped, head_dim=16),
+        "qwen3": kinds.Qwen3Config(**_GROUPED, head_dim=16),
         "gemma2": kinds.Gemma2Config(
-            **grouped, head_dim=16, sliding_window=4, query_pre_attn_scalar=10, **softcaps
+            **_GROUPED, head_dim=16, sliding_window=4, query_pre_attn_scalar=10, **softcaps
         ),
         "gemma3": kinds.Gemma3TextConfig(
-            **{**common, "num_key_value_heads": 1},
+            **{**_COMMON, "num_key_value_heads": 1},
             head_dim=16,
             sliding_window=4,
             query_pre_attn_scalar=10,
@@ -232,17 +232,8 @@ def with_words(
     ids = {word: number for number, word in enumerate(words)}
     tokenizer = Tokenizer(WordLevel(ids, unk_token="[UNK]"))
     tokenizer.pre_tokenizer = Whitespace()  # pyright: ignore[reportAttributeAccessIssue]
-    config = transformers.LlamaConfig(
-        vocab_size=tokenizer.get_vocab_size(),
-        hidden_size=32,
-        num_hidden_layers=3,
-        num_attention_heads=4,
-        num_key_value_heads=2,
-        intermediate_size=48,
-        max_position_embeddings=64,
-        bos_token_id=0,
-        eos_token_id=0,
-    )
+    sizes: dict[str, Any] = {**_GROUPED, "vocab_size": tokenizer.get_vocab_size()}
+    config = transformers.LlamaConfig(**sizes)
     return random_model(config, seed=seed), transformers.PreTrainedTokenizerFast(
         tokenizer_object=tokenizer, unk_token="[UNK]"
     )

@@ -174,7 +174,10 @@ def test_what_cannot_work_is_refused() -> None:
 
 
 @pytest.mark.parametrize("joint", [False, True])
-@pytest.mark.parametrize("share", [0.1, 0.5, 0.9])
+@pytest.mark.parametrize(
+    "share",
+    [pytest.param(0.1, marks=pytest.mark.slow), 0.5, pytest.param(0.9, marks=pytest.mark.slow)],
+)
 def test_a_killed_search_goes_on_and_ends_bit_for_bit_the_same(
     joint: bool, share: float, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

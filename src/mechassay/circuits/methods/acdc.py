@@ -148,7 +148,7 @@ class ACDC:
         thresholds: tuple[float, ...],
         progress: Progress,
         checkpoint: Path | None,
-    ) -> _SearchResult:
+    ) -> _ThresholdCircuits:
         graph = model.graph
         budget = token_budget(trace_bytes(model.decoder), batch.n_tokens, model.device)
         about = provenance_of(self, model, batch, objective)
@@ -180,14 +180,14 @@ class ACDC:
                     advance(walk.place - before)
                 circuits.append(Circuit(graph, torch.from_numpy(walk.edges)))
                 losses.append(walk.loss)
-        return _SearchResult(circuits, losses, int(n_runs))
+        return _ThresholdCircuits(circuits, losses, int(n_runs))
 
     def forwards(self, graph: Graph, n_pairs: int) -> float:
         """See `Method.forwards`: a decision costs about what patching one edge does, or nothing."""
         return max(1, len(self.thresholds)) * 0.25 * graph.n_edges * n_pairs
 
 
-class _SearchResult(NamedTuple):
+class _ThresholdCircuits(NamedTuple):
     """One circuit a threshold, its loss, and how many circuits were run for all of them."""
 
     circuits: list[Circuit]

@@ -16,9 +16,8 @@ from typing import Any
 
 from markupsafe import Markup, escape
 
-from mechassay.figures import PALETTE, svg
+from mechassay.figures import PALETTE, draw_distribution, svg
 from mechassay.records import Failure, Record
-from mechassay.report.distributions import draw_distribution
 from mechassay.report.heat_maps import HeatMap, draw_heat_map, heat_maps_of, map_words
 from mechassay.report.kinds.adversarial_labels import groups_of, label_table, worse_labels_text
 from mechassay.report.kinds.adversarial_templates import halves, template_table, template_text

@@ -318,7 +318,7 @@ def _strongest(name: str, edges: Sequence[tuple[str, float]]) -> TextTable:
     shown, largest = edges[:STRONGEST], abs(edges[0][1])
     rows = [
         (
-            Markup('<span class="token">{}</span>').format(edge),
+            edge_text(edge),
             score_text(score),
             share(abs(score) / largest) if largest else NOTHING,
         )
@@ -331,16 +331,27 @@ def _strongest(name: str, edges: Sequence[tuple[str, float]]) -> TextTable:
     return TextTable.of(title, columns, rows, caption=caption)
 
 
+def edge_text(edge: str) -> Markup:
+    """The name of an edge, as code."""
+    return Markup('<span class="token">{}</span>').format(edge)
+
+
 def _first_pairs(groups: Sequence[Sequence[Record]]) -> list[Section]:
     """The first test pair of each setting, where the record holds it."""
     blocks: list[Block] = []
     for group in groups:
-        chosen = group[0].data.get("test")
-        if chosen is None or chosen.first is None:
-            continue
-        blocks += [] if len(groups) == 1 else [Heading(setting_name(group[0]))]
-        blocks.append(pair_table(chosen.first, chosen.kept))
+        if shown := first_pair(group[0]):
+            blocks += [] if len(groups) == 1 else [Heading(setting_name(group[0]))]
+            blocks += shown
     return [Section("An example pair", tuple(blocks))] if blocks else []
+
+
+def first_pair(record: Record) -> list[Block]:
+    """The first test pair, where the record holds it."""
+    chosen = record.data.get("test")
+    if chosen is None or chosen.first is None:
+        return []
+    return [pair_table(chosen.first, chosen.kept)]
 
 
 def pair_table(pair: PairTokens, kept: int) -> TextTable:

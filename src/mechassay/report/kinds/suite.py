@@ -10,19 +10,22 @@ cells. A cell that failed or was skipped says so, with its reason below the tabl
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from itertools import chain
 from typing import Any
 
+from markupsafe import Markup
+
 from mechassay.circuits.curve import area_measure
 from mechassay.circuits.differences import AreaName, Differences
 from mechassay.curves import control_kinds, control_name
+from mechassay.drawing.circuit import score_text
 from mechassay.models.sources import truth_names
 from mechassay.records import Failure, Measure, Record
-from mechassay.report.kinds.circuits import header, reading, results
-from mechassay.report.page import Block, Fold, Section, Text
+from mechassay.report.kinds.circuits import edge_text, first_pair, header, reading, results
+from mechassay.report.page import Block, Fold, Heading, Section, Text
 from mechassay.report.ranks import rank_text, ranked, resolved_text
 from mechassay.report.sections import (
     all_numbers,
@@ -37,6 +40,8 @@ from mechassay.report.text import CHANCE_DECIMALS, chance_text, measure_text, se
 MOST_COLUMNS = 6
 TRUTHS = "ground truths"
 RANKS: dict[AreaName, str] = {"cmd": "Rank by CMD", "cpr": "Rank by CPR"}
+STRONGEST = 5
+"""Edges that are named of each method."""
 MANY_FIGURES = 12
 """Settings up to which the page has the figures of each."""
 LEFT_OUT = ("cmd_corrected", "log_cpr", "log_cmd")
@@ -221,16 +226,23 @@ def title(records: Sequence[Record], failures: Sequence[Failure] = ()) -> str:
 def sections(
     records: Sequence[Record], failures: Sequence[Failure] = (), drawings: Sequence[object] = ()
 ) -> list[Section]:
-    """The page: the tables, then figures and details of each task and model, folded."""
+    """The page: the tables, then each task and model, folded: its figures, a pair, the edges."""
     groups = settings(records)
     blocks: list[Block] = []
-    if len(groups) > MANY_FIGURES:
+    has_figures = len(groups) <= MANY_FIGURES
+    if not has_figures:
         said = f"Figures of {len(groups)} tasks and models are left out: more than {MANY_FIGURES}."
         blocks.append(Text(said, "soft"))
-    for group in groups if len(groups) <= MANY_FIGURES else ():
-        parts = [header([group], (), warnings_notice(group)), *results([group], ())]
-        inside = chain.from_iterable(section.blocks for section in parts)
-        blocks.append(Fold(setting_name(group[0]), tuple(inside)))
+    for group in groups:
+        inside: list[Block] = []
+        if has_figures:
+            parts = [header([group], (), warnings_notice(group)), *results([group], ())]
+            inside += chain.from_iterable(section.blocks for section in parts)
+        if pair := first_pair(group[0]):
+            inside += [Heading("An example pair"), *pair]
+        inside += _strongest_edges(ModelTask.of(group[0]), drawings)
+        if inside:
+            blocks.append(Fold(setting_name(group[0]), tuple(inside)))
     details = [Section("Each task and model", tuple(blocks))] if groups else []
     return [
         Section("", (*failures_text(failures),)),
@@ -240,6 +252,26 @@ def sections(
         *facts(records),
         *all_numbers(records),
     ]
+
+
+def _strongest_edges(column: ModelTask, drawings: Sequence[object]) -> list[Block]:
+    """The edges of the largest scores of each method of a column, as far as they are drawn."""
+    rows: list[tuple[str, ...]] = []
+    for drawing in drawings:
+        of: Mapping[str, str] = getattr(drawing, "of", {})
+        strongest: tuple[tuple[str, float], ...] = getattr(drawing, "strongest", ())
+        if strongest and ModelTask(of.get("model", ""), of.get("task", "")) == column:
+            shown = [
+                Markup("{} {}").format(edge_text(edge), score_text(score))
+                for edge, score in strongest[:STRONGEST]
+            ]
+            rows.append((of.get("method", ""), Markup(", ").join(shown)))
+    if not rows:
+        return []
+    caption = "Of each method's largest connected circuit that can be drawn, by |score|."
+    columns = ("method", "edges and scores")
+    table = TextTable.of("", columns, rows, words=True, caption=caption)
+    return [Heading("Strongest edges"), table]
 
 
 def suite_differences(records: Sequence[Record]) -> list[dict[str, Any]]:

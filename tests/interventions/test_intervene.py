@@ -1,0 +1,314 @@
+"""Interventions at several sites, and sweeps, against whole forwards with edits."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor
+
+from mechassay.errors import BadPairs, BadUsage, NonFinite, UnknownName
+from mechassay.interchange import InterchangeBatch
+from mechassay.interventions.intervene import Intervened, intervene
+from mechassay.interventions.intervention import (
+    Ablate,
+    Add,
+    Interchange,
+    Intervention,
+    Replace,
+    Scale,
+)
+from mechassay.interventions.site import Site, load_site, sites
+from mechassay.interventions.sweep import sweep
+from mechassay.models.forward import Place, forward
+from mechassay.models.model import Model
+from mechassay.pairs import NO_TOKEN
+from mechassay.progress import SILENT
+from mechassay.testing.tiny import VOCABULARY, subject
+
+BASE = [[5, 8, 13, 21, 34], [3, 1, 4, 1, 5, 9, 2], [2, 7, 1, 8, 2, 8]]
+SOURCE = [[5, 8, 14, 22, 34], [2, 7, 1, 8, 2, 8, 1], [2, 7, 3, 8, 2, 9]]
+LABELS = [[11, 12, 13], [14], [15, 16]]
+BASE_LABELS = [[17], [18, 19], [20]]
+COLUMNS = {"subject": ([2, 1, 3], [2, 4, 2]), "other": ([0, 5, -1], [1, 0, -1])}
+
+
+def batch(labels: Any = LABELS, base_labels: Any = BASE_LABELS) -> InterchangeBatch:
+    return InterchangeBatch.from_tokens(
+        BASE, SOURCE, labels, base_labels=base_labels, columns=COLUMNS, ids=["x", "y", "z"]
+    )
+
+
+def own(site: Site, row: int, side: int) -> list[int]:
+    """The tokens of a site in one prompt, as its own indices."""
+    prompt = (BASE, SOURCE)[side][row]
+    if site.position == "all":
+        return list(range(len(prompt)))
+    if site.position == "last":
+        return [len(prompt) - 1]
+    at = site.position if isinstance(site.position, int) else COLUMNS[site.position][side][row]
+    return [at % len(prompt)]
+
+
+def at_site(site: Site, value: Tensor, tokens: list[int]) -> Tensor:
+    """Values [t, d] of one prompt's forward, of shape [1, pos, d] or [1, heads, pos, d_head]."""
+    if site.part != "heads":
+        return value[0, tokens]
+    heads = list(site.heads) or list(range(value.shape[1]))
+    return value[0, heads][:, tokens].transpose(0, 1).flatten(1)
+
+
+def put(site: Site, value: Tensor, tokens: list[int], new: Tensor) -> Tensor:
+    value = value.clone()
+    if site.part != "heads":
+        value[0, tokens] = new
+        return value
+    heads = list(site.heads) or list(range(value.shape[1]))
+    split = new.unflatten(1, (len(heads), -1))
+    for i, head in enumerate(heads):
+        value[0, head, tokens] = split[:, i]
+    return value
+
+
+def run_row(model: Model, tokens: list[int], edit: Any) -> Tensor:
+    """The final streams of one prompt, every value open to an edit."""
+    decoder = model.decoder
+    ids = torch.tensor([tokens])
+    ctx = decoder.context(torch.ones_like(ids, dtype=torch.bool))
+    x = decoder.add_positions(decoder.embed(ids), ctx)
+    return edit("stream", len(decoder.layers), forward(decoder, x, ctx, edit=edit))[0]
+
+
+PLACES: dict[str, Place] = {"resid": "stream", "heads": "z", "mlp": "mlp"}
+
+
+def slowly(
+    model: Model, row: int, plan: Mapping[Site, Intervention], label: list[int]
+) -> tuple[float, bool, Tensor]:
+    """log p(label), whether it is written, and logits after the prompt, of one row."""
+    seen: dict[tuple[Place, int], Tensor] = {}
+
+    def keep(place: Place, layer: int, value: Tensor) -> Tensor:
+        seen[place, layer] = value
+        return value
+
+    run_row(model, SOURCE[row], keep)
+
+    def edit(place: Place, layer: int, value: Tensor) -> Tensor:
+        for site, how in plan.items():
+            if (place, layer) != (PLACES[site.part], site.place[1]):
+                continue
+            here, there = own(site, row, 0), own(site, row, 1)
+            source = at_site(site, seen[place, layer], there) if how.needs_source else None
+            value = put(site, value, here, how(at_site(site, value, here), source))
+        return value
+
+    final = run_row(model, BASE[row] + label[:-1], edit)
+    logits = model.decoder.readout(final[-len(label) :]).all()
+    told = logits.log_softmax(-1)[torch.arange(len(label)), label].sum()
+    return float(told), logits.argmax(-1).tolist() == label, logits[0]
+
+
+def vector(model: Model, seed: int, width: int) -> Tensor:
+    generator = torch.Generator().manual_seed(seed)
+    return torch.randn(width, generator=generator, dtype=torch.float64)
+
+
+def plans(model: Model) -> list[dict[Site, Intervention]]:
+    """Sites alone and together, at every kind of place and position."""
+    decoder = model.decoder
+    d, two = decoder.d_model, 2 * decoder.layers[0].attention.out.shape[1]
+    v = [vector(model, seed, d) for seed in range(4)]
+    alone: list[tuple[str, Intervention]] = [
+        ("resid.-1@subject", Interchange()),
+        ("resid.1@last", Interchange(alpha=0.3)),
+        ("resid.2@last", Add(v[0], 2.0)),
+        ("resid.2@other", Replace(v[1])),
+        ("resid.0@all", Add(v[2], 0.5)),
+        ("mlp.1@2", Scale(0.0)),
+        ("mlp.2@-1", Replace(v[3], alpha=0.4)),
+        ("heads.1.0,1.2@subject", Interchange()),
+        ("heads.2.1@last", Scale(2.0)),
+        ("heads.0.1,0.3@all", Add(vector(model, 5, two))),
+        ("heads.1@other", Interchange()),
+        ("resid.1@subject", Ablate(torch.stack(v[:2], 1))),
+        ("resid.1@subject", Ablate(v[0], to="mean", mean=v[1])),
+    ]
+    together = {load_site(s): how for s, how in alone if "resid.1@subject" not in s}
+    return [*({load_site(s): how} for s, how in alone), together]
+
+
+@pytest.mark.parametrize(
+    "name", ["gpt2", "neox", "mistral", "gemma3", pytest.param("gemma2", marks=pytest.mark.slow)]
+)
+def test_interventions_are_those_of_whole_forwards(name: str) -> None:
+    model = subject(name, dtype=torch.float64).model
+    for plan in plans(model):
+        found = intervene(model, batch(), dict(plan))
+        for row in range(3):
+            told, written, logits = slowly(model, row, plan, LABELS[row])
+            assert math.isclose(float(found.log_probs[row]), told, abs_tol=1e-10), (plan, row)
+            assert bool(found.written[row]) is written
+            torch.testing.assert_close(found.logits[row], logits, rtol=0, atol=1e-10)
+            other, _, _ = slowly(model, row, plan, BASE_LABELS[row])
+            assert math.isclose(float(found.other_log_probs[row]), other, abs_tol=1e-10)
+            plain, _, without = slowly(model, row, {}, LABELS[row])
+            assert math.isclose(float(found.base_log_probs[row]), plain, abs_tol=1e-10)
+            torch.testing.assert_close(found.base_logits[row], without, rtol=0, atol=1e-10)
+
+
+def test_a_sweep_is_each_site_alone() -> None:
+    model = subject("neox", dtype=torch.float64).model
+    chosen = sites(
+        model, positions=("subject", "last", 0), layers=[0, 2], parts=("resid", "mlp")
+    ) + sites(model, positions="last", layers=[1], parts="heads")
+    found = sweep(model, batch(), chosen, progress=SILENT)
+    for column, site in enumerate(chosen):
+        alone = intervene(model, batch(), {site: Interchange()})
+        for name in ("log_probs", "other_log_probs", "written", "changed"):
+            ours = getattr(found, name)[:, column].astype(float)
+            np.testing.assert_allclose(ours, getattr(alone, name).double().numpy(), atol=1e-10)
+        np.testing.assert_allclose(found.log_odds[:, column], alone.log_odds.numpy(), atol=1e-10)
+    frame = found.columns()
+    assert frame["site"][0] == "resid.0@subject" and len(frame["written"]) == len(chosen)
+    assert found.estimate("resid.2@last").value == found.written[:, 4].mean()
+    assert "<table" in found._repr_html_()  # pyright: ignore[reportPrivateUsage]
+    assert found.plot() is not None
+
+
+def test_one_token_labels_need_one_run() -> None:
+    model = subject("llama", dtype=torch.float64).model
+    one = batch([11, 14, 15], [17, 18, NO_TOKEN])
+    assert one.base_labels is not None
+    found = intervene(model, one, {"resid.1@last": Interchange()})
+    told, _, _ = slowly(model, 1, {load_site("resid.1@last"): Interchange()}, [18])
+    assert math.isclose(float(found.other_log_probs[1]), told, abs_tol=1e-10)
+    assert math.isnan(float(found.log_odds[2])) and not math.isnan(float(found.log_odds[0]))
+    swept = sweep(model, one, ["resid.1@last"], progress=SILENT)
+    np.testing.assert_allclose(swept.log_odds[:, 0], found.log_odds.numpy(), atol=1e-12)
+    assert math.isnan(swept.estimate("resid.1@last", "log_odds").low) is False
+
+
+# The ends, to the last bit.
+
+
+def test_both_ends_of_an_interpolation_are_exact() -> None:
+    model = subject("qwen3").model
+    nothing = intervene(model, batch(), {"resid.1@subject": Interchange(alpha=0.0)})
+    same(nothing, "base_final", "final")
+    assert not nothing.changed.any()
+    whole = intervene(model, batch(), {"resid.1@subject": Interchange(alpha=1.0)})
+    assert torch.equal(
+        whole.final, intervene(model, batch(), {"resid.1@subject": Interchange()}).final
+    )
+    v = vector(model, 0, model.decoder.d_model).float()
+    ends = [intervene(model, batch(), {"mlp.1@last": Replace(v, a)}) for a in (0.0, 1.0)]
+    same(ends[0], "base_final", "final")
+    assert torch.equal(ends[1].final, intervene(model, batch(), {"mlp.1@last": Replace(v)}).final)
+
+
+def test_what_changes_nothing_is_the_base_run_itself() -> None:
+    model = subject("gemma2").model
+    d = model.decoder.d_model
+    for how in (Scale(1.0), Add(torch.zeros(d)), Add(torch.ones(d), 0.0)):
+        same(intervene(model, batch(), {"resid.0@all": how}), "base_final", "final")
+    # Before the first difference of base and source, and where the logits do not look.
+    early = InterchangeBatch.from_tokens([[1, 2, 3]], [[1, 2, 4]], [5])
+    for site in ("resid.1@0", "resid.1@1", "heads.0@0"):
+        found = sweep(model, early, [site], progress=SILENT)
+        assert not found.changed.any() and found.log_probs[0, 0] == found.base_log_probs[0]
+    late = intervene(model, early, {"resid.2@0": Add(torch.ones(d))})
+    same(late, "base_final", "final")
+
+
+def same(found: Intervened, one: str, other: str) -> None:
+    assert torch.equal(getattr(found, one), getattr(found, other))
+    assert torch.equal(found.log_probs, found.base_log_probs)
+
+
+def test_gradients_reach_an_intervention_s_tensors() -> None:
+    model = subject("llama", dtype=torch.float64).model
+    v = vector(model, 3, model.decoder.d_model).requires_grad_()
+    found = intervene(model, batch(), {"resid.0@subject": Add(v)}, gradients=True)
+    found.log_probs.sum().backward()
+    assert v.grad is not None
+    with torch.no_grad():
+        step = 1e-6 * torch.nn.functional.one_hot(torch.tensor(4), len(v)).double()
+        ends = [
+            intervene(model, batch(), {"resid.0@subject": Add(v + sign * step)}).log_probs.sum()
+            for sign in (1, -1)
+        ]
+    assert math.isclose(float(v.grad[4]), float(ends[0] - ends[1]) / 2e-6, rel_tol=1e-5)
+    with torch.inference_mode(), pytest.raises(BadUsage, match=r"outside torch.inference_mode"):
+        intervene(model, batch(), {"resid.0@last": Add(v)}, gradients=True)
+
+
+def test_many_rows_in_small_chunks_are_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
+    from mechassay.models import memory
+
+    model = subject("gpt2", dtype=torch.float64).model
+    chosen = ["resid.0@subject", "heads.1@last", "mlp.2@last"]
+    whole = sweep(model, batch(), chosen, progress=SILENT)
+    monkeypatch.setattr(memory, "CPU_BUDGET", 1)
+    parts = sweep(model, batch(), chosen, progress=SILENT)
+    np.testing.assert_allclose(parts.log_probs, whole.log_probs, atol=1e-12)
+    plan: dict[Any, Intervention] = {"resid.0@subject": Interchange()}
+    torch.testing.assert_close(
+        intervene(model, batch(), plan).final, torch.stack([
+            intervene(model, batch().select([row]), plan).final[0] for row in range(3)
+        ]), rtol=0, atol=1e-12
+    )  # fmt: skip
+
+
+# Bad input: one line each.
+
+
+@pytest.mark.parametrize(
+    ("plan", "error", "said"),
+    [
+        ({"resid.9@last": Interchange()}, BadUsage, "has layers -1 to 2; got 9"),
+        ({"heads.0.7@last": Interchange()}, BadUsage, "has heads 0 to 3; got 7"),
+        ({"resid.0@subjects": Interchange()}, UnknownName, "Did you mean 'subject'"),
+        ({"resid.0@6": Interchange()}, BadPairs, "base has tokens 0 to 4; got position 6"),
+        ({"resid.0@-7": Scale(2.0)}, BadPairs, "Pair x: its base has tokens 0 to 4"),
+        ({"resid.0@last": Add(torch.ones(3))}, BadUsage, "Add needs a vector of 32 numbers"),
+        ({"resid.0@last": "zero"}, BadUsage, "an intervention is Interchange"),
+        ({}, BadUsage, "got none"),
+    ],
+)  # fmt: skip
+def test_what_cannot_be_done_is_refused(plan: Any, error: type[Exception], said: str) -> None:
+    with pytest.raises(error, match=said):
+        intervene(subject("gpt2").model, batch(), plan)
+
+
+def test_an_intervention_of_one_s_own_is_watched() -> None:
+    class Own:
+        needs_source = False
+        keeps_equal = False
+
+        def __init__(self, made: Any) -> None:
+            self.made = made
+
+        def __call__(self, base: Tensor, source: Tensor | None) -> Tensor:
+            return self.made(base)
+
+    model = subject("gpt2").model
+    with pytest.raises(BadUsage, match=r"Own must return a value of shape \(3, 32\); got \(3, 1\)"):
+        intervene(model, batch(), {"resid.0@last": Own(lambda x: x[:, :1])})
+    with pytest.raises(NonFinite, match=r"Site resid.0@last: Own returned NaN"):
+        intervene(model, batch(), {"resid.0@last": Own(lambda x: x / 0)})
+
+
+def test_prompts_that_cannot_be_compared_are_refused() -> None:
+    model = subject("gpt2").model
+    uneven = InterchangeBatch.from_tokens([[1, 2, 3]], [[4, 5]], [6], ids=["odd"])
+    with pytest.raises(BadPairs, match=r"Pair odd: site resid.0@all needs prompts of equal length"):
+        intervene(model, uneven, {"resid.0@all": Interchange()})
+    assert intervene(model, uneven, {"resid.0@all": Scale(0.5)}).changed.all()
+    assert VOCABULARY == 97
+    with pytest.raises(BadUsage, match=r"intervention for every site; none for resid.1@last"):
+        sweep(model, uneven, ["resid.1@last"], {"resid.0@last": Interchange()})

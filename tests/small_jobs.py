@@ -1,0 +1,53 @@
+"""A small job of every kind, on ground truths where there are some."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from mechassay.runs.accuracy import AccuracyJob
+from mechassay.runs.adversarial import AdversarialJob
+from mechassay.runs.adversarial_paper import PaperJob
+from mechassay.runs.adversarial_search import SearchJob
+from mechassay.runs.circuits import CircuitsJob
+from mechassay.runs.patch import PatchJob
+from mechassay.runs.robust import RobustJob
+
+SMALL_JOBS: dict[str, Any] = {
+    "circuits": CircuitsJob(
+        ("truth-ioi", "truth-induction"), methods=("random",), train_limit=4, test_limit=6
+    ),
+    "accuracy": AccuracyJob(("truth-ioi",), ("truth-ioi", "truth-induction"), limit=4),
+    "adversarial": AdversarialJob(
+        "truth-ioi",
+        "truth-ioi",
+        ("truth", "random@0.5"),
+        n_clean=6,
+        n_corrupted=5,
+        n_resamples=20,
+        n_permutations=20,
+        worst=1,
+    ),
+    "adversarial-search": SearchJob(
+        "truth-ioi",
+        "truth-ioi",
+        ("truth", "random@0.5"),
+        n_clean=4,
+        n_corrupted=4,
+        budget=30,
+        starts=1,
+        restarts=1,
+    ),
+    "robust": RobustJob(
+        "truth-ioi",
+        "truth-ioi",
+        tails=("cvar",),
+        edges=6,
+        sizes=(6,),
+        rounds=1,
+        n_base=4,
+        n_held_out=5,
+        repeats=2,
+    ),
+    "patch": PatchJob(("truth-ioi",), ("truth-ioi",), ("heads", "resid"), limit=4),
+    "adversarial-paper": PaperJob("small-gpt2", n_clean=4, n_corrupted=3, n_matched=3, worst=1),
+}

@@ -1,0 +1,130 @@
+"""Files appear whole or not at all, and a full disk is one line with the path and the sizes."""
+
+from __future__ import annotations
+
+import errno
+import os
+import pickle
+import shutil
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import pytest
+import torch
+
+from mechassay.circuits.methods.random import Random
+from mechassay.circuits.scores import Circuit, EdgeScores
+from mechassay.cli.main import main
+from mechassay.errors import BadUsage, DiskFull
+from mechassay.files import whole, write_bytes, write_tensors, write_text
+from mechassay.graph import Graph
+from mechassay.progress import SILENT
+from mechassay.runs.circuits import CircuitsJob
+from mechassay.runs.execute import run
+
+REAL_WRITE = Path.write_bytes
+
+
+class Usage(NamedTuple):
+    total: int
+    used: int
+    free: int
+
+
+class Disk:
+    """A disk with room for files up to some size: what does not fit is written in part."""
+
+    def __init__(
+        self, monkeypatch: pytest.MonkeyPatch, room: int, code: int = errno.ENOSPC
+    ) -> None:
+        self.room, self.code = room, code
+        monkeypatch.setattr(Path, "write_bytes", lambda path, content: self._write(path, content))
+        monkeypatch.setattr(shutil, "disk_usage", lambda path: Usage(room, 0, self.room))
+
+    def _write(self, path: Path, content: bytes) -> int:
+        written = REAL_WRITE(path, content[: self.room])
+        if len(content) > self.room:
+            raise OSError(self.code, os.strerror(self.code))
+        return written
+
+
+def test_a_text_has_the_same_bytes_everywhere(tmp_path: Path) -> None:
+    assert write_text(tmp_path / "a" / "b.txt", "é\n").read_bytes() == b"\xc3\xa9\n"
+
+
+@pytest.mark.parametrize("code", [errno.ENOSPC, errno.EDQUOT])
+def test_a_full_disk_names_the_file_what_it_needs_and_what_is_free(
+    code: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file = tmp_path / "folder" / "a.txt"
+    Disk(monkeypatch, 1_400, code)
+    with pytest.raises(DiskFull) as found:
+        write_text(file, "x" * 84_200)
+    assert str(found.value) == (
+        f"{file}: the disk is full: the file needs 84.2 kB; 1.4 kB are free."
+    )
+    assert list(file.parent.iterdir()) == []
+    # Worker processes hand it on.
+    assert str(pickle.loads(pickle.dumps(found.value))) == str(found.value)
+
+
+def test_a_file_of_unknown_size_needs_more_than_was_written(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    Disk(monkeypatch, 100)
+    said = "needs more than 100 bytes; 100 bytes are free"
+    with pytest.raises(DiskFull, match=said), whole(tmp_path / "a.parquet") as partial:
+        partial.write_bytes(b"x" * 101)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_file_that_does_not_fit_leaves_the_old_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file = write_bytes(tmp_path / "a", b"old")
+    Disk(monkeypatch, 2)
+    with pytest.raises(DiskFull):
+        write_tensors(file, {"a": torch.zeros(4)}, {"kind": "test"})
+    assert file.read_bytes() == b"old"
+
+
+def test_other_errors_are_left_alone(tmp_path: Path) -> None:
+    with pytest.raises(PermissionError), whole(tmp_path / "a"):
+        raise PermissionError(errno.EACCES, "no")
+
+
+def test_a_command_says_it_in_one_line(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = tmp_path / "rows.jsonl"
+    Disk(monkeypatch, 1_000)
+    with pytest.raises(SystemExit) as stopped:
+        main(["tasks", "export", "ioi", "--limit", "20", "-o", str(file)])
+    said = capsys.readouterr().err
+    assert stopped.value.code == 1
+    assert said.count("\n") == 1 and said.startswith(f"mechassay: {file}: the disk is full:")
+
+
+@pytest.mark.parametrize("save", [Circuit.save, EdgeScores.save])
+def test_what_is_written_ends_as_what_it_is(save: Any, tmp_path: Path) -> None:
+    graph = Graph(2, 2)
+    held = Circuit.full(graph) if save is Circuit.save else Random().draw(graph)
+    with pytest.raises(BadUsage, match=r"c\.json: a file to write ends in \.safetensors"):
+        save(held, tmp_path / "c.json")
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_run_ends_with_the_line_and_goes_on_when_there_is_room(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    job = CircuitsJob(("truth-ioi",), methods=("eap", "random"), train_limit=4, test_limit=4)
+    with monkeypatch.context() as inside:
+        # Scores are smaller than records.
+        Disk(inside, 5_000)
+        with pytest.raises(DiskFull, match="the disk is full: the file needs .* kB; 5 kB are free"):
+            run(job, tmp_path, progress=SILENT)
+    results = run(job, tmp_path, progress=SILENT)
+    assert (len(results.records), results.failures) == (2, [])
+    file = tmp_path / "scores" / "eap.safetensors"
+    found = EdgeScores.load(next(tmp_path.rglob(file.name)))
+    assert isinstance(found.graph, Graph)
