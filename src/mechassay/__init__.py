@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any
 from mechassay.version import __version__
 
 if TYPE_CHECKING:
-    from mechassay import adversarial, circuits, tasks, truth
+    from mechassay import adversarial, circuits, features, tasks, truth
     from mechassay.circuits.methods import load_method
     from mechassay.circuits.node_scores import load_scores
     from mechassay.errors import MechassayError
@@ -84,6 +84,7 @@ __all__ = [
     "__version__",
     "adversarial",
     "circuits",
+    "features",
     "fetch",
     "generate",
     "intervene",
@@ -110,7 +111,7 @@ __all__ = [
     "truth",
 ]
 
-_PACKAGES = ("adversarial", "circuits", "tasks", "truth")
+_PACKAGES = ("adversarial", "circuits", "features", "tasks", "truth")
 _LAZY = {
     "Ablate": "mechassay.interventions.intervention",
     "AccuracyJob": "mechassay.runs.accuracy",

@@ -50,11 +50,7 @@ def place(batch: InterchangeBatch, site: Site, intervention: Intervention) -> Pl
         BadPairs: a prompt has no such token, or base and source of "all" differ in length.
     """
     needs, keeps = intervention.needs_source, intervention.keeps_equal
-    if site.position == ALL:
-        row, base, source = _all(batch, site, needs=needs)
-    else:
-        row = torch.arange(len(batch), device=batch.base.device)
-        base, source = _one(batch, site.position, needs=needs)
+    row, base, source = tokens_of(batch, site, needs=needs)
     if needs and keeps and source is not None:
         # Places are counted from each prompt's first token.
         starts = (
@@ -67,6 +63,24 @@ def place(batch: InterchangeBatch, site: Site, intervention: Intervention) -> Pl
         row, base, source = row[~same], base[~same], source[~same]
     null = torch.ones(len(batch), dtype=torch.bool, device=row.device).index_fill(0, row, False)
     return Placed(site, row, base, source if needs else None, null)
+
+
+def tokens_of(
+    batch: InterchangeBatch, site: Site, *, needs: bool = True
+) -> tuple[Int[Tensor, "t"], Int[Tensor, "t"], Int[Tensor, "t"] | None]:
+    """The tokens of a site: their rows, in order, and their columns of base and source.
+
+    Args:
+        needs: whether the source's are read; prompts of "all" may differ in length if not.
+
+    Raises:
+        UnknownName: the batch has no such column.
+        BadPairs: a prompt has no such token, or base and source of "all" differ in length.
+    """
+    if site.position == ALL:
+        return _all(batch, site, needs=needs)
+    row = torch.arange(len(batch), device=batch.base.device)
+    return row, *_one(batch, site.position, needs=needs)
 
 
 def _starts(batch: InterchangeBatch) -> tuple[Int[Tensor, "n"], Int[Tensor, "n"]]:

@@ -17,6 +17,7 @@ from mechassay.models.decoder import Decoder
 
 CPU_BUDGET = 384 * 2**20
 GPU_SHARE = 0.25
+KEPT_SHARE = 0.25
 
 
 # Bytes that one token needs, about, by kind of run.
@@ -60,6 +61,20 @@ def suffix_bytes(decoder: Decoder, n_columns: int, *, gradients: bool) -> tuple[
     keys = 4 * n_columns * attention.n_heads * attention.q.weight.shape[1]
     layers = (len(decoder.layers) if gradients else 1) * decoder.embedding.element_size()
     return layers * (14 * decoder.d_model + hidden), layers * keys
+
+
+def kept_run_bytes(decoder: Decoder) -> int:
+    """Of a run that is kept whole (`models.trace.Trace`): what a token has in it."""
+    attention = decoder.layers[0].attention
+    mixes = 2 * (attention.n_heads + attention.k.weight.shape[0]) * attention.q.weight.shape[1]
+    numbers = len(decoder.layers) * (4 * decoder.d_model + mixes) + 2 * decoder.d_model
+    return numbers * decoder.embedding.element_size()
+
+
+def may_be_kept(n_bytes: int, device: torch.device) -> bool:
+    """Whether something of this size may stay on the device while other things are worked on."""
+    free = available_bytes(device)
+    return free is None or n_bytes <= free * KEPT_SHARE
 
 
 def masked_bytes(decoder: Decoder) -> int:

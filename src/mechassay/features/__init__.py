@@ -1,0 +1,82 @@
+"""Features of a site's values that carry a variable: featurizers, and what finds them."""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from mechassay.features.boundless_das import BoundlessDAS
+    from mechassay.features.das import DAS
+    from mechassay.features.dbm import DBM
+    from mechassay.features.diff_in_means import DiffInMeans
+    from mechassay.features.directions import principal_angles
+    from mechassay.features.featurizer import (
+        Affine,
+        Chosen,
+        Directions,
+        Featurizer,
+        Identity,
+        PrincipalAxes,
+    )
+    from mechassay.features.finder import Finder
+    from mechassay.features.fit import Fit
+    from mechassay.features.full_vector import FullVector
+    from mechassay.features.kmeans import KMeans
+    from mechassay.features.lda import LDA
+    from mechassay.features.pca import PCA
+    from mechassay.features.probe import Probe
+    from mechassay.features.random_directions import RandomDirections
+    from mechassay.features.sae import SAE
+
+__all__ = [
+    "DAS",
+    "DBM",
+    "LDA",
+    "PCA",
+    "SAE",
+    "Affine",
+    "BoundlessDAS",
+    "Chosen",
+    "DiffInMeans",
+    "Directions",
+    "Featurizer",
+    "Finder",
+    "Fit",
+    "FullVector",
+    "Identity",
+    "KMeans",
+    "PrincipalAxes",
+    "Probe",
+    "RandomDirections",
+    "principal_angles",
+]
+
+_NAMES = {
+    "boundless_das": "BoundlessDAS",
+    "das": "DAS",
+    "dbm": "DBM",
+    "diff_in_means": "DiffInMeans",
+    "directions": "principal_angles",
+    "featurizer": "Affine Chosen Directions Featurizer Identity PrincipalAxes",
+    "finder": "Finder",
+    "fit": "Fit",
+    "full_vector": "FullVector",
+    "kmeans": "KMeans",
+    "lda": "LDA",
+    "pca": "PCA",
+    "probe": "Probe",
+    "random_directions": "RandomDirections",
+    "sae": "SAE",
+}
+_LAZY = {name: f"{__name__}.{part}" for part, names in _NAMES.items() for name in names.split()}
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _LAZY:
+        raise AttributeError(f"module 'mechassay.features' has no attribute {name!r}")
+    return getattr(import_module(_LAZY[name]), name)
+
+
+def __dir__() -> list[str]:
+    return __all__

@@ -1,0 +1,151 @@
+"""Desiderata-based masking: which features count (Cao et al. 2020; Mueller et al. 2025, eq. 8).
+
+    g = sigmoid(m / T)             f' = f_b + g (f_s - f_b)
+
+with a mask m, 0 at first, for every feature of a featurizer (the site's own numbers by default),
+trained on the loss of the labels; T falls from 1 to .01 in equal steps, and `l1` times the sum of g
+is added to the loss. Afterwards features with m > 0 are exchanged wholly and the others not at all;
+a site where none is left is not changed. (MIB's code takes an empty choice as all features, and its
+submissions with chosen features as those of the whole vector.)
+
+`init` has the featurizer of a site: PCA's axes, an SAE, or a fit of another finder.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import torch
+from jaxtyping import Bool, Float
+from torch import Tensor
+
+from mechassay.errors import BadUsage
+from mechassay.features.featurizer import (
+    Directions,
+    Featurizer,
+    Identity,
+    decoder_of,
+    exchanged,
+)
+from mechassay.features.stacked_training import Trainable
+from mechassay.features.trained_finder import TrainedFinder, parameter_dtype
+from mechassay.features.training_data import BundleValues
+from mechassay.interventions.site import Site
+from mechassay.models.decoder import at_least_fp32
+from mechassay.models.model import Model
+
+_ADDITION = {"lr": 1e-2, "epochs": 1, "batch_size": 256, "optimizer": "adamw"}
+
+
+@dataclass(frozen=True)
+class DBM(TrainedFinder):
+    """Masks over features; for other settings see `TrainedFinder`.
+
+    Attributes:
+        l1: weight of the sum of a site's gates.
+        hot, cold: first and last temperature.
+    """
+
+    name: ClassVar[str] = "dbm"
+    profiles: ClassVar[dict[str, dict[str, Any]]] = {
+        "mib-2025": _ADDITION,
+        "mib-2025-ioi": {**_ADDITION, "lr": 1.0, "epochs": 2},
+        "paper": _ADDITION,
+        "paper-ioi": {**_ADDITION, "lr": 1.0},
+    }
+
+    l1: float = 0.0
+    hot: float = 1.0
+    cold: float = 0.01
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if not self.hot >= self.cold > 0:
+            raise BadUsage(
+                f"{self.name} cools from hot to cold, above 0; got {self.hot} and {self.cold}."
+            )
+
+    def start(
+        self,
+        model: Model,
+        sites: Sequence[Site],
+        width: int,
+        init: dict[Site, Tensor | Featurizer],
+        generator: torch.Generator,
+    ) -> Trainable:
+        """See `TrainedFinder.start`."""
+        featurizers = [_featurizer(init.get(site, Identity(width))) for site in sites]
+        probe = torch.zeros(1, width, dtype=parameter_dtype(model), device=model.device)
+        sizes: list[int] = []
+        for site, featurizer in zip(sites, featurizers, strict=True):
+            try:
+                sizes.append(featurizer.encode(probe).shape[1])
+            except RuntimeError:
+                raise BadUsage(
+                    f"{self.name}: the {type(featurizer).__name__} that init has for {site} does"
+                    f" not fit its {width} numbers."
+                ) from None
+        return FeatureMasks(featurizers, sizes, self, probe)
+
+
+def _featurizer(start: Tensor | Featurizer) -> Featurizer:
+    return Directions(start) if isinstance(start, Tensor) else start
+
+
+class FeatureMasks(Trainable):
+    """A mask over the features of every site; those of sites with fewer features are filled up."""
+
+    def __init__(
+        self, featurizers: Sequence[Featurizer], sizes: Sequence[int], finder: DBM, probe: Tensor
+    ) -> None:
+        self.featurizers, self.sizes, self.finder = list(featurizers), list(sizes), finder
+        self.plain = all(isinstance(each, Identity) for each in featurizers)
+        self.raw = probe.new_zeros(len(sizes), max(sizes)).requires_grad_()
+        places = torch.arange(max(sizes), device=probe.device)
+        self.real = places < torch.tensor(sizes, device=probe.device)[:, None]
+        self.matrices = self._matrices(probe)
+
+    def _matrices(self, probe: Tensor) -> Float[Tensor, "sites k d"] | None:
+        """The decoders of all sites, where all are linear and of one shape."""
+        found = [None if self.plain else decoder_of(each) for each in self.featurizers]
+        linear = [x.to(probe) for x in found if x is not None]
+        if len(linear) < len(found) or len({tuple(x.shape) for x in linear}) > 1:
+            return None
+        return torch.stack(linear)
+
+    def parameters(self) -> Sequence[tuple[Tensor, float]]:
+        return [(self.raw, 1.0)]
+
+    def gates(self, progress: float) -> Float[Tensor, "sites k"]:
+        """How much of each feature is exchanged."""
+        temperature = self.finder.hot + (self.finder.cold - self.finder.hot) * progress
+        return torch.sigmoid(self.raw / temperature)
+
+    def new(self, values: BundleValues, progress: float) -> Float[Tensor, "sites m d"]:
+        base, source = at_least_fp32(values.base), at_least_fp32(values.source)
+        gates = self.gates(progress)
+        if self.plain:
+            return torch.addcmul(base, source - base, gates[:, None])
+        if self.matrices is not None:
+            with torch.no_grad():
+                moved = torch.stack(
+                    [
+                        each.encode(theirs) - each.encode(ours)
+                        for each, ours, theirs in zip(self.featurizers, base, source, strict=True)
+                    ]
+                )
+            return torch.baddbmm(base, moved * gates[:, None], self.matrices)
+        parts = zip(self.featurizers, base, source, gates, self.sizes, strict=True)
+        return torch.stack(
+            [exchanged(each, ours, theirs, gate=gate[:k]) for each, ours, theirs, gate, k in parts]
+        )
+
+    def penalty(self, progress: float) -> Float[Tensor, "sites"] | None:
+        if self.finder.l1 == 0:
+            return None
+        return self.finder.l1 * (self.gates(progress) * self.real).sum(dim=1)
+
+    def found(self, number: int) -> tuple[Featurizer, Bool[Tensor, "k"] | None]:
+        return self.featurizers[number], self.raw[number, : self.sizes[number]].detach().cpu() > 0
