@@ -13,7 +13,7 @@ OLDEST := tests/models tests/cli tests/test_exports.py tests/test_progress.py te
 PIP := $(BIN)/python -m pip --disable-pip-version-check -qq
 
 .DEFAULT_GOAL := help
-.PHONY: help venv about-demo demo test test-all test-web test-oldest dist check bench bench-gpu accuracy suite docs clean
+.PHONY: help venv about-demo demo test test-all test-web test-oldest dist check bench bench-gpu bench-pyvene accuracy suite docs clean
 
 help: ## Show this list.
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/make \1	\2/p' Makefile
@@ -73,6 +73,12 @@ bench: venv ## Print the benchmark tables, for GPT-2 small's shape and SmolLM2-1
 	@$(BIN)/python benchmarks/bench.py
 	@$(BIN)/python benchmarks/graphs.py
 	@$(BIN)/python benchmarks/adversarial.py
+	@$(BIN)/python benchmarks/interventions.py
+
+bench-pyvene: venv ## Print the benchmark of interventions beside pyvene's, in an environment of its own.
+	@$(BIN)/uv venv -q --clear --python $(BIN)/python .venv-pyvene
+	@UV_FIND_LINKS="$$PIP_FIND_LINKS" $(BIN)/uv pip install -q --python .venv-pyvene/bin/python -c constraints.txt -e . pyvene==0.1.8
+	@.venv-pyvene/bin/python benchmarks/interventions.py
 
 bench-gpu: venv ## Print the benchmark tables on a GPU, in fp32 and bf16 (docs/performance.md).
 	@$(BIN)/mechassay models fetch $(MODEL)
@@ -93,5 +99,5 @@ docs: venv ## Build the documentation in site/, with warnings as errors.
 	@$(BIN)/zensical build --clean --strict
 
 clean: ## Remove everything that make and the tools write here.
-	@rm -rf $(VENV) demo site dist docs/generated .pytest_cache .ruff_cache .hypothesis
+	@rm -rf $(VENV) .venv-pyvene demo site dist docs/generated .pytest_cache .ruff_cache .hypothesis
 	@find src tests examples tools -name __pycache__ -type d -prune -exec rm -rf {} +

@@ -11,7 +11,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from mechassay.errors import BadPairs, BadUsage, NonFinite, UnknownName
+from mechassay.errors import BadPairs, BadUsage, NonFinite, OutOfMemory, UnknownName
 from mechassay.interchange import InterchangeBatch
 from mechassay.interventions.intervene import Intervened, intervene
 from mechassay.interventions.intervention import (
@@ -312,3 +312,12 @@ def test_prompts_that_cannot_be_compared_are_refused() -> None:
     assert VOCABULARY == 97
     with pytest.raises(BadUsage, match=r"intervention for every site; none for resid.1@last"):
         sweep(model, uneven, ["resid.1@last"], {"resid.0@last": Interchange()})
+
+
+def test_too_little_memory_for_a_row_is_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
+    from mechassay.models import memory
+
+    model = subject("gpt2").model
+    monkeypatch.setattr(memory, "available_bytes", lambda device: 1000)
+    with pytest.raises(OutOfMemory, match=r"One example of \d+ tokens needs about"):
+        intervene(model, batch(), {"resid.0@last": Interchange()})

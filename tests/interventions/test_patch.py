@@ -197,7 +197,8 @@ def test_a_map_is_stored_read_and_shown(tmp_path: Path) -> None:
     last = found.values[:, :, -1]
     np.testing.assert_array_equal(whole.values[:, :, list(found.parts).index("last")], last)
     record = found.record()
-    assert record.checks[0].passed and record.measure("m_base", "model").n == 6
+    base = record.measure("m_base", "model")
+    assert record.checks[0].passed and base is not None and base.n == 6
     page = found.to_html(tmp_path / "map.html").read_text("utf-8")
     assert page.count("<svg") == 1 + len(found.templates) and "carries" in page
     hidden = found.without_tokens()

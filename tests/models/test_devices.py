@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from torch import Tensor
@@ -17,6 +18,12 @@ from mechassay.circuits import EdgeScores
 from mechassay.circuits.faithfulness import evaluate
 from mechassay.circuits.methods import METHODS
 from mechassay.circuits.scores import Circuit
+from mechassay.interventions.intervene import intervene
+from mechassay.interventions.intervention import Add, Interchange, Intervention
+from mechassay.interventions.patch import patch
+from mechassay.interventions.site import sites
+from mechassay.interventions.steering import generate
+from mechassay.interventions.sweep import sweep
 from mechassay.models.model import Model, make_model
 from mechassay.progress import SILENT
 from mechassay.testing.tiny import build, token_pairs
@@ -69,6 +76,34 @@ def test_runs_scores_and_circuits(family: str, device: str, dtype: torch.dtype) 
     circuits = [Circuit.empty(reference.graph), scores[1].top(0.2, by="magnitude")]
     values = [evaluate(each, circuits, batch, progress=SILENT) for each in (model, reference)]
     assert spread(*map(torch.from_numpy, values)) < (1e-3 if exact else 0.5)
+
+
+@pytest.mark.parametrize(("device", "dtype"), WHERE)
+@pytest.mark.parametrize("family", families())
+def test_interventions(family: str, device: str, dtype: torch.dtype) -> None:
+    reference, model = pair(family, device, dtype)
+    exact = dtype == torch.float32
+    batch, v = token_pairs(), torch.linspace(-3, 3, model.decoder.d_model)
+    maps = [patch(each, batch, progress=SILENT).values for each in (model, reference)]
+    real = ~np.isnan(maps[1])
+    assert spread(*(torch.from_numpy(x[real]) for x in maps)) < (1e-3 if exact else 0.5)
+    heads = [patch(each, batch, parts="heads", progress=SILENT) for each in (model, reference)]
+    assert spread(*(torch.from_numpy(x.values) for x in heads)) < (1e-3 if exact else 0.5)
+    plan: dict[str, Intervention] = {"resid.0@last": Interchange(), "mlp.1@all": Add(v)}
+    said = [intervene(each, batch, plan).logits for each in (model, reference)]
+    assert spread(*said) < (1e-3 if exact else 0.5)
+    swept = [
+        sweep(each, batch, sites(each, parts=("resid", "mlp")), progress=SILENT).log_odds
+        for each in (model, reference)
+    ]
+    assert spread(*map(torch.from_numpy, swept)) < (1e-3 if exact else 0.5)
+    if exact:
+        prompts = [[5, 8, 13], [3, 1, 4, 1]]
+        written = [
+            generate(each, prompts, {"resid.1@all": Add(v)}, n=4, progress=SILENT).tokens
+            for each in (model, reference)
+        ]
+        assert written[0] == written[1]
 
 
 @pytest.mark.gpu

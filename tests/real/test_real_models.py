@@ -87,3 +87,18 @@ def test_attribution_agrees_with_patching_on_the_strongest_edges(smollm: Model) 
         .values[:, smollm.graph.logits]
     )
     assert float(torch.corrcoef(torch.stack((exact, estimated)))[0, 1]) > 0.8
+
+
+@pytest.mark.slow
+def test_patching_heads_finds_what_exact_node_patching_finds(smollm: Model) -> None:
+    pairs = ma.load_task("ioi").pairs("test", smollm, limit=4)
+    found = ma.patch(smollm, pairs, parts="heads", direction="noising", progress=SILENT)
+    exact = ma.circuits.ExactNodePatching().score(smollm, pairs, progress=SILENT)
+    graph = smollm.graph
+    for layer in range(graph.n_layers):
+        ours = found.base.mean() - found.values[:, layer].mean(axis=0)
+        np.testing.assert_allclose(ours, exact.values[graph.heads(layer)].numpy(), atol=2e-4)
+    # The head that takes most away when it carries the counterfactual.
+    largest = np.unravel_index(int(found.share.argmax()), found.share.shape)
+    scores = exact.values[1:].unflatten(0, (graph.n_layers, graph.n_heads + 1))[:, :-1]
+    assert largest == np.unravel_index(int(scores.argmax()), scores.shape)

@@ -117,8 +117,7 @@ class BaseRun:
         """A site's values at some tokens."""
         layer = self.trace.layers[min(site.place[1], len(self.trace.layers) - 1)]
         if site.part == "heads":
-            heads = list(site.heads) or list(range(layer.z.shape[1]))
-            return layer.z[row[:, None], torch.tensor(heads)[None], column[:, None]].flatten(1)
+            return _site_of(site, layer.z, row, column)
         if site.part == "mlp":
             assert layer.mlp is not None
             return layer.mlp[row, column]
