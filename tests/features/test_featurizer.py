@@ -15,7 +15,7 @@ from mechassay.features import (
     DAS,
     SAE,
     Affine,
-    Chosen,
+    ChosenFeatures,
     Directions,
     Identity,
     PrincipalAxes,
@@ -50,7 +50,7 @@ def test_all_directions_are_the_full_vector_to_rounding() -> None:
     assert float((whole.change(base, source) - source).abs().max()) < 8 * 8 * 2.3e-16
     assert Identity().change(base, source) is source
     assert torch.equal(
-        Chosen(Identity(8), torch.ones(8, dtype=torch.bool)).change(base, source), source
+        ChosenFeatures(Identity(8), torch.ones(8, dtype=torch.bool)).change(base, source), source
     )
 
 
@@ -60,7 +60,7 @@ def test_nothing_chosen_is_the_base_itself(dtype: torch.dtype) -> None:
     for featurizer, k in ((Identity(), 8), (Directions(torch.eye(8)), 8), (sae(), 20)):
         empty = torch.zeros(k, dtype=torch.bool)
         assert torch.equal(featurizer.change(base, source, empty), base)
-        assert torch.equal(Chosen(featurizer, empty).change(base, source), base)
+        assert torch.equal(ChosenFeatures(featurizer, empty).change(base, source), base)
         assert featurizer.change(base, source).dtype == dtype
 
 
@@ -95,7 +95,7 @@ def test_exchanges_are_the_formula_with_its_error_term() -> None:
             return f.asinh()
 
     some = torch.arange(8) < 3
-    found = Chosen(Bent(), some).change(base, source)
+    found = ChosenFeatures(Bent(), some).change(base, source)
     assert torch.allclose(found, torch.where(some, source, base), atol=1e-12)
     gate = torch.full((8,), 0.5, dtype=torch.float64)
     half = exchanged(Bent(), base, source, gate=gate)
@@ -180,8 +180,16 @@ def test_mistakes_are_one_line() -> None:
         (lambda: sae(activation="jumprelu"), "thresholds if and only if"),
         (lambda: sae(activation="topk", k=21), "keeps 1 to 20; got k=21"),
         (lambda: SAE(torch.eye(3), torch.eye(3), torch.zeros(3), torch.zeros(2)), "got"),
-        (lambda: Chosen(Identity(8), torch.ones(3, dtype=torch.bool)).change(base, source), "8"),
-        (lambda: Chosen(sae(), torch.ones(3, dtype=torch.bool)).change(base, source), "mask of 20"),
+        (
+            lambda: ChosenFeatures(Identity(8), torch.ones(3, dtype=torch.bool)).change(
+                base, source
+            ),
+            "8",
+        ),
+        (
+            lambda: ChosenFeatures(sae(), torch.ones(3, dtype=torch.bool)).change(base, source),
+            "mask of 20",
+        ),
     ):
         with pytest.raises(BadUsage, match=match):
             make()
@@ -205,6 +213,6 @@ def test_a_fit_is_an_intervention() -> None:
             assert torch.allclose(after.log_probs, whole.log_probs, atol=1e-10)
         else:
             assert float(-after.log_probs.mean()) < float(start)
-    nothing = Chosen(Identity(d), torch.zeros(d, dtype=torch.bool))
+    nothing = ChosenFeatures(Identity(d), torch.zeros(d, dtype=torch.bool))
     out = intervene(model, batch, {"resid.0@x": Interchange(features=nothing)})
     assert torch.equal(out.final, out.base_final) and not out.changed.any()

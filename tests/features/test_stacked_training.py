@@ -12,7 +12,7 @@ from mechassay.errors import BadPairs, BadUsage, NonFinite, UnknownName
 from mechassay.features import DAS, DBM, PCA, BoundlessDAS, Fit, stacked_training
 from mechassay.features.das import Rotation
 from mechassay.features.directions import orthonormal, random_basis
-from mechassay.features.stacked_training import Walk, step_gradients, train
+from mechassay.features.stacked_training import TrainingPlan, step_gradients, train
 from mechassay.features.training_data import TrainingData
 from mechassay.interchange import InterchangeBatch
 from mechassay.interventions.site import load_site
@@ -196,24 +196,30 @@ def test_the_logit_difference_is_a_loss() -> None:
 
 
 def test_batches_are_walked_in_order_or_in_an_order_drawn_from_a_seed() -> None:
-    assert [rows.tolist() for rows in Walk(5, 2, 5).rows()] == [[0, 1], [2, 3], [4], [0, 1], [2, 3]]
-    shuffled = [rows.tolist() for rows in Walk(5, 2, 6, shuffle=1).rows()]
+    assert [rows.tolist() for rows in TrainingPlan(5, 2, 5).rows()] == [
+        [0, 1],
+        [2, 3],
+        [4],
+        [0, 1],
+        [2, 3],
+    ]
+    shuffled = [rows.tolist() for rows in TrainingPlan(5, 2, 6, shuffle=1).rows()]
     for epoch in (shuffled[:3], shuffled[3:]):
         assert sorted(row for batch in epoch for row in batch) == [0, 1, 2, 3, 4]
     assert shuffled[:3] != shuffled[3:]
-    assert shuffled == [rows.tolist() for rows in Walk(5, 2, 6, shuffle=1).rows()]
+    assert shuffled == [rows.tolist() for rows in TrainingPlan(5, 2, 6, shuffle=1).rows()]
 
 
 def test_learning_rates() -> None:
-    constant = Walk(8, 4, 10)
+    constant = TrainingPlan(8, 4, 10)
     assert [constant.factor(step) for step in range(10)] == [1.0] * 10
-    causalgym = DAS.profile("causalgym-2024").walk(400)
+    causalgym = DAS.profile("causalgym-2024").plan(400)
     assert causalgym.steps == 100 and causalgym.size == 4
     rates = [causalgym.factor(step) for step in range(100)]
     assert rates[0] == 0.0 and rates[5] == 0.5 and rates[10] == 1.0
     assert rates[55] == pytest.approx(0.5) and rates[99] == pytest.approx(1 / 90)
-    assert DAS(epochs=3, batch_size=4).walk(10).steps == 9
-    assert DAS(batch_size=4).walk(10).steps == 100
+    assert DAS(epochs=3, batch_size=4).plan(10).steps == 9
+    assert DAS(batch_size=4).plan(10).steps == 100
 
 
 def test_an_interrupted_training_goes_on_bit_for_bit(
@@ -308,7 +314,7 @@ def test_a_loss_that_is_not_a_number_names_its_site() -> None:
         train(
             data,
             [rotation],
-            Walk(4, 4, 1),
+            TrainingPlan(4, 4, 1),
             lr=0.1,
             optimizer="adam",
             weight_decay=0.0,

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from mechassay.features.directions import principal_angles
     from mechassay.features.featurizer import (
         Affine,
-        Chosen,
+        ChosenFeatures,
         Directions,
         Featurizer,
         Identity,
@@ -37,7 +37,7 @@ __all__ = [
     "SAE",
     "Affine",
     "BoundlessDAS",
-    "Chosen",
+    "ChosenFeatures",
     "DiffInMeans",
     "Directions",
     "Featurizer",
@@ -58,7 +58,7 @@ _NAMES = {
     "dbm": "DBM",
     "diff_in_means": "DiffInMeans",
     "directions": "principal_angles",
-    "featurizer": "Affine Chosen Directions Featurizer Identity PrincipalAxes",
+    "featurizer": "Affine ChosenFeatures Directions Featurizer Identity PrincipalAxes",
     "finder": "Finder",
     "fit": "Fit",
     "full_vector": "FullVector",

@@ -1,4 +1,4 @@
-"""Desiderata-based masking: which features count (Cao et al. 2020; Mueller et al. 2025, eq. 8).
+"""Desiderata-based masking: which features count (De Cao et al. 2020; Mueller et al. 2025, eq. 8).
 
     g = sigmoid(m / T)             f' = f_b + g (f_s - f_b)
 

@@ -8,7 +8,7 @@ basis B [d, d],
     Q = B V S^-1 V1' - B[:, :k]
 
 are k orthonormal directions, B[:, :k] where A is 0. This is the product of the k Householder
-reflections along the columns of V in compact WY form (Schreiber & Van Loan 1989), and the same
+reflections along the columns of V in compact WY form (Schreiber and Van Loan 1989), and the same
 function of A as `torch.nn.utils.parametrizations.orthogonal` (householder, trivialised) with the
 base B, which pyvene's rotations are: the same steps lead to the same directions. All of it is
 matrix products and one triangular system, so many sites cost one batched call. k = d is a whole
@@ -90,7 +90,7 @@ def principal_angles(a: Float[Tensor, "d k"], b: Float[Tensor, "_ m"]) -> Float[
     """The principal angles between two column spaces, in radians, ascending; fp64.
 
     There are min(k, m). Small angles are taken from sines and large ones from cosines, so that all
-    are accurate (Bjorck & Golub 1973; Knyazev & Argentati 2002).
+    are accurate (Björck and Golub 1973; Knyazev and Argentati 2002).
 
     Raises:
         BadUsage: columns of different lengths, or that are not independent.

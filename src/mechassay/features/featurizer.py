@@ -40,7 +40,7 @@ class Featurizer(Protocol):
     """Features of a site's values; your own has `encode` and `decode`.
 
     A class that inherits from this one gets `change`, so that `Interchange(features=...)` takes it;
-    for any other there is `Chosen(featurizer)`.
+    for any other there is `ChosenFeatures(featurizer)`.
     """
 
     def encode(self, h: Values) -> Features:
@@ -101,7 +101,7 @@ def _check_mask(chosen: Mask, k: int) -> None:
 
 
 @dataclass(frozen=True, eq=False, repr=False)
-class Chosen(OneLine):
+class ChosenFeatures(OneLine):
     """Some features of a featurizer, as `Interchange(features=...)` takes them; None: all."""
 
     featurizer: Featurizer

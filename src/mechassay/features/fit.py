@@ -22,7 +22,7 @@ from mechassay.display import OneLine, data_frame, html_facts, html_table
 from mechassay.errors import BadFile, BadUsage, first_line, one_of
 from mechassay.features.featurizer import (
     Affine,
-    Chosen,
+    ChosenFeatures,
     Directions,
     Featurizer,
     Identity,
@@ -81,14 +81,14 @@ class Fit(OneLine):
         """
         return self.featurizers[self._site(site)]
 
-    def features(self, site: SiteLike) -> Chosen:
+    def features(self, site: SiteLike) -> ChosenFeatures:
         """What `Interchange(features=...)` takes: the features of a site that are meant.
 
         Raises:
             UnknownName: the fit has no such site.
         """
         at = self._site(site)
-        return Chosen(self.featurizers[at], self.chosen.get(at))
+        return ChosenFeatures(self.featurizers[at], self.chosen.get(at))
 
     def directions(self, site: SiteLike) -> Float[Tensor, "d k"]:
         """The orthonormal directions whose coordinates are exchanged.

@@ -4,7 +4,7 @@
 
 by scikit-learn: its singular value solver, whose rule for rank-deficient S (more dimensions than
 examples) is what the paper's numbers rest on, or with `shrinkage` of S towards a multiple of the
-identity (1 "auto": Ledoit & Wolf 2004) its least squares solver. With more than two classes, the
+identity ("auto": Ledoit and Wolf 2004) its least squares solver. With more than two classes, the
 directions along which the discriminants S^-1 m_c vary most.
 """
 

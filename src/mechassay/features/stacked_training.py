@@ -73,7 +73,7 @@ class Trainable(ABC):
 
 
 @dataclass(frozen=True)
-class Walk:
+class TrainingPlan:
     """Which rows every step takes, and its share of the learning rate.
 
     Attributes:
@@ -123,7 +123,7 @@ class Walk:
 def train(
     data: TrainingData,
     trainables: Sequence[Trainable],
-    walk: Walk,
+    plan: TrainingPlan,
     *,
     lr: float,
     optimizer: Optimizer,
@@ -143,7 +143,7 @@ def train(
     Raises:
         NonFinite: a loss is NaN or infinite.
     """
-    losses = torch.zeros(walk.steps, len(data.sites), dtype=torch.float64)
+    losses = torch.zeros(plan.steps, len(data.sites), dtype=torch.float64)
     groups = [
         {"params": [tensor], "lr": lr * factor, "whole": lr * factor}
         for trainable in trainables
@@ -151,14 +151,14 @@ def train(
     ]
     kind = torch.optim.Adam if optimizer == "adam" else torch.optim.AdamW
     optimiser = kind(groups, lr=lr, weight_decay=weight_decay)
-    rows = list(walk.rows())
+    rows = list(plan.rows())
 
     def differentiate(step: int) -> None:
         for group in optimiser.param_groups:
-            group["lr"] = group["whole"] * walk.factor(step)
+            group["lr"] = group["whole"] * plan.factor(step)
         with torch.enable_grad():
             found = step_gradients(
-                data, trainables, data.step(rows[step]), walk.progress(step), loss
+                data, trainables, data.step(rows[step]), plan.progress(step), loss
             )
         losses[step] = found
         strange = (~torch.isfinite(found)).nonzero()
@@ -169,7 +169,7 @@ def train(
     descend(
         differentiate,
         optimiser,
-        walk.steps,
+        plan.steps,
         advance=advance,
         key=key,
         checkpoint=checkpoint,

@@ -26,7 +26,7 @@ from mechassay.features.stacked_training import (
     Loss,
     Optimizer,
     Trainable,
-    Walk,
+    TrainingPlan,
     digest_of,
     train,
 )
@@ -157,15 +157,15 @@ class TrainedFinder(ABC):
                 self.start(model, [chosen[i] for i in bundle], width, begin, self._generator())
                 for bundle, width in zip(data.bundles, data.widths, strict=True)
             ]
-            walk = self.walk(len(batch))
-            about = provenance_of(self, model, batch, chosen) | {"steps": walk.steps}
+            plan = self.plan(len(batch))
+            about = provenance_of(self, model, batch, chosen) | {"steps": plan.steps}
             start = [t for each in trainables for t, _ in each.parameters()]
             description = {**about, "sites": list(map(str, chosen)), "init": digest_of(start)}
-            with progress.track(self.name, walk.steps) as advance:
+            with progress.track(self.name, plan.steps) as advance:
                 losses = train(
                     data,
                     trainables,
-                    walk,
+                    plan,
                     lr=self.lr,
                     optimizer=one_of("optimizer", self.optimizer, get_args(Optimizer)),
                     weight_decay=self.weight_decay,
@@ -187,14 +187,14 @@ class TrainedFinder(ABC):
             MappingProxyType(about),
         )
 
-    def walk(self, n: int) -> Walk:
+    def plan(self, n: int) -> TrainingPlan:
         """The steps of a training on n rows."""
         size = min(self.batch_size, n)
         steps = self.steps or (
             DEFAULT_STEPS if self.epochs is None else self.epochs * -(-n // size)
         )
         shuffle = self.seed if self.shuffle else None
-        return Walk(n, size, steps, shuffle, self.schedule == "linear", self.warmup)
+        return TrainingPlan(n, size, steps, shuffle, self.schedule == "linear", self.warmup)
 
     def _generator(self) -> torch.Generator:
         return torch.Generator().manual_seed(self.seed)

@@ -18,7 +18,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from mechassay.features.featurizer import Chosen, Featurizer, exchanged
+from mechassay.features.featurizer import ChosenFeatures, Featurizer, exchanged
 from mechassay.features.finder import Finder
 from mechassay.features.fit import STORED, Fit
 from mechassay.interchange import InterchangeBatch
@@ -58,7 +58,7 @@ def check_featurizer(
     assert torch.equal(whole, exchanged(featurizer, values, others, everything)), (
         "two calls gave different values"
     )
-    assert torch.allclose(whole, Chosen(featurizer).change(values, others), atol=scale), (
+    assert torch.allclose(whole, ChosenFeatures(featurizer).change(values, others), atol=scale), (
         "all features chosen by a mask are all features"
     )
     same = exchanged(featurizer, values, values, everything)
