@@ -13,7 +13,7 @@ from transformers import LlamaConfig, LlamaForCausalLM
 
 from mechassay.features import DAS, Fit
 from mechassay.interchange import InterchangeBatch
-from mechassay.interventions.base_run import BaseRun, Cell, Change
+from mechassay.interventions.base_run import BaseRun, Branch, Change
 from mechassay.models.model import Model, make_model
 from mechassay.progress import SILENT
 from mechassay.testing.tiny import quiet_model
@@ -91,6 +91,6 @@ def test_directions_and_logits_at_the_end(
         def new(values: torch.Tensor, source: Any = source, features: Any = features) -> Any:
             return features.change(values, source)
 
-        (final,) = run.run([Cell(rows, (Change(site, rows, column, new),))])
+        (final,) = run.run([Branch(rows, (Change(site, rows, column, new),))])
         logits = model.decoder.readout(final[:, 0]).all()
         assert float((logits - tensors[f"logits.{theirs}"]).abs().max()) < 1e-9

@@ -25,7 +25,7 @@ from mechassay.features import (
 )
 from mechassay.features.directions import random_basis
 from mechassay.interchange import InterchangeBatch
-from mechassay.interventions.base_run import BaseRun, Cell, Change
+from mechassay.interventions.base_run import BaseRun, Branch, Change
 from mechassay.models.model import Model, make_model
 from mechassay.progress import SILENT
 from mechassay.testing import tiny
@@ -81,7 +81,7 @@ def accuracy(model: Model, batch: InterchangeBatch, fit: Fit, site: str = SITE) 
     source = other.values(at, rows, theirs)
     features = fit.features(site)
     change = Change(at, rows, ours, lambda values: features.change(values, source))
-    (final,) = run.run([Cell(rows, (change,))])
+    (final,) = run.run([Branch(rows, (change,))])
     said = model.decoder.readout(final[:, 0]).all().argmax(dim=1)
     return float((said == batch.labels[:, 0]).double().mean())
 

@@ -35,7 +35,7 @@ from torch import Tensor
 from mechassay.errors import NonFinite
 from mechassay.features.featurizer import Featurizer
 from mechassay.features.training_data import BundleValues, StepData, TrainingData
-from mechassay.interventions.base_run import STACK_TOKENS, BaseRun, Cell, Change
+from mechassay.interventions.base_run import STACK_TOKENS, BaseRun, Branch, Change
 from mechassay.models.decoder import Decoder
 from mechassay.models.memory import byte_budget, suffix_bytes
 from mechassay.pairs import NO_TOKEN
@@ -192,15 +192,15 @@ def step_gradients(
     for bundle, values in zip(data.bundles, new, strict=True):
         for number, part in zip(bundle, values.detach().unbind(), strict=True):
             leaves[number] = part.requires_grad_()
-    cells = [
-        Cell(step.prompts, (Change(site, at.row, at.base, _given(leaf)),))
+    branches = [
+        Branch(step.prompts, (Change(site, at.row, at.base, _given(leaf)),))
         for site, at, leaf in zip(data.sites, step.tokens, leaves, strict=True)
     ]
-    losses = torch.zeros(len(cells), dtype=torch.float64)
+    losses = torch.zeros(len(branches), dtype=torch.float64)
     weights = data.model.decoder
     reads = int((step.targets != NO_TOKEN).sum()) if loss == "cross-entropy" else 0
-    for some in _stacks(step.run, cells, READOUT_COPIES * reads * weights.unembedding.shape[0]):
-        finals = step.run.run([cells[i] for i in some], read=step.targets.shape[1])
+    for some in _stacks(step.run, branches, READOUT_COPIES * reads * weights.unembedding.shape[0]):
+        finals = step.run.run([branches[i] for i in some], read=step.targets.shape[1])
         each = _losses(weights, torch.stack(finals), step, loss)
         losses[some] = each.detach().double().cpu()
         if each.requires_grad:
@@ -247,21 +247,21 @@ def _losses(
     return each.unflatten(0, (n_sites, -1)).sum(dim=1) / n
 
 
-def _stacks(run: BaseRun, cells: Sequence[Cell], logits: int) -> Iterator[list[int]]:
+def _stacks(run: BaseRun, branches: Sequence[Branch], logits: int) -> Iterator[list[int]]:
     """Cells that are differentiated together, by number: as many as memory allows, at least one.
 
     Args:
-        logits: numbers held of a cell's predicted tokens.
+        logits: numbers held of a branch's predicted tokens.
     """
     device, columns = run.model.device, run.n_columns
     token, row = suffix_bytes(run.model.decoder, columns, gradients=True)
     budget = byte_budget(token + row // columns, columns, device)
     read = logits * max(4, run.model.decoder.embedding.element_size())
-    order = sorted(range(len(cells)), key=lambda i: cells[i].depth)
+    order = sorted(range(len(branches)), key=lambda i: branches[i].depth)
     some, used, tokens = list[int](), 0, 0
     for i in order:
-        n_tokens = cells[i].n_tokens(columns)
-        cost = n_tokens * token + len(cells[i].prompts) * row + read
+        n_tokens = branches[i].n_tokens(columns)
+        cost = n_tokens * token + len(branches[i].prompts) * row + read
         full = used + cost > budget or (device.type == "cpu" and tokens + n_tokens > STACK_TOKENS)
         if some and full:
             yield some

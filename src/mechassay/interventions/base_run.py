@@ -1,6 +1,6 @@
 """A base run, and its prompts run again under interventions, only from where they change.
 
-A `Cell` is some prompts under one intervention: one site, or several together. All cells of a run
+A `Branch` is some prompts under one intervention: one site, or several together. All branches of a run
 share the base run's values and go through the layers in stacks (`models.suffix_forward`), ordered
 by their first site. Changes at one place are made together.
 """
@@ -36,10 +36,10 @@ STACK_TOKENS = 4096
 
 @dataclass(frozen=True, eq=False)
 class Change:
-    """A change of a site's values at some tokens of a cell.
+    """A change of a site's values at some tokens of a branch.
 
     Attributes:
-        row: the tokens' rows of the cell.
+        row: the tokens' rows of the branch.
         column: their columns of the base run; no token twice.
         new: values [n, d] as the run has them, to new ones.
     """
@@ -51,7 +51,7 @@ class Change:
 
 
 @dataclass(frozen=True, eq=False)
-class Cell:
+class Branch:
     """Some prompts of the base run under one intervention."""
 
     prompts: Int[Tensor, "rows"]
@@ -129,9 +129,9 @@ class BaseRun:
         return self.trace.final[:, -read:]
 
     def run(
-        self, cells: Sequence[Cell], *, read: int = 1, advance: Advance = _ignored
+        self, branches: Sequence[Branch], *, read: int = 1, advance: Advance = _ignored
     ) -> list[Float[Tensor, "_ read d_model"]]:
-        """The final stream of every cell's prompts at the last `read` columns.
+        """The final stream of every branch's prompts at the last `read` columns.
 
         Args:
             advance: told how many rows are done, stack by stack.
@@ -139,17 +139,17 @@ class BaseRun:
         Raises:
             OutOfMemory: not enough memory for one row.
         """
-        order = sorted(range(len(cells)), key=lambda i: cells[i].depth)
+        order = sorted(range(len(branches)), key=lambda i: branches[i].depth)
         outs: dict[int, Tensor] = {}
-        for part in self._stacks([cells[i] for i in order]):
+        for part in self._stacks([branches[i] for i in order]):
             chosen = order[len(outs) : len(outs) + len(part)]
             final = self._stack(part, read)
-            sizes = [len(cell.prompts) for cell in part]
+            sizes = [len(branch.prompts) for branch in part]
             outs |= dict(zip(chosen, final.split(sizes), strict=True))
             advance(sum(sizes))
-        return [outs[i] for i in range(len(cells))]
+        return [outs[i] for i in range(len(branches))]
 
-    def _stacks(self, cells: Sequence[Cell]) -> Iterator[Sequence[Cell]]:
+    def _stacks(self, branches: Sequence[Branch]) -> Iterator[Sequence[Branch]]:
         """Cells in order, as many together as memory and caches allow; at least one."""
         device, columns = self.model.device, self.n_columns
         token, row = suffix_bytes(self.model.decoder, columns, gradients=torch.is_grad_enabled())
@@ -157,21 +157,21 @@ class BaseRun:
         if device.type == "cpu":
             budget = min(budget, STACK_TOKENS * token)
         begin = used = 0
-        for end, cell in enumerate(cells):
-            cost = cell.n_tokens(columns) * token + len(cell.prompts) * row
+        for end, branch in enumerate(branches):
+            cost = branch.n_tokens(columns) * token + len(branch.prompts) * row
             if end > begin and used + cost > budget:
-                yield cells[begin:end]
+                yield branches[begin:end]
                 begin, used = end, 0
             used += cost
-        if begin < len(cells):
-            yield cells[begin:]
+        if begin < len(branches):
+            yield branches[begin:]
 
-    def _stack(self, cells: Sequence[Cell], read: int) -> Float[Tensor, "rows read d_model"]:
-        sizes = torch.tensor([len(cell.prompts) for cell in cells])
-        depths = torch.tensor([cell.depth for cell in cells])
+    def _stack(self, branches: Sequence[Branch], read: int) -> Float[Tensor, "rows read d_model"]:
+        sizes = torch.tensor([len(branch.prompts) for branch in branches])
+        depths = torch.tensor([branch.depth for branch in branches])
         stack = Stack(
-            torch.cat([cell.prompts for cell in cells]),
-            torch.cat([cell.first for cell in cells]),
+            torch.cat([branch.prompts for branch in branches]),
+            torch.cat([branch.first for branch in branches]),
             torch.repeat_interleave(depths, sizes).to(self.model.device),
             self.n_columns,
         )
@@ -181,22 +181,22 @@ class BaseRun:
             self.trace,
             self.ctx,
             stack,
-            list(_edits(self.model.decoder, stack, cells, begins)),
+            list(_edits(self.model.decoder, stack, branches, begins)),
             read=read,
         )
 
 
 def _edits(
-    decoder: Decoder, stack: Stack, cells: Sequence[Cell], begins: Sequence[int]
+    decoder: Decoder, stack: Stack, branches: Sequence[Branch], begins: Sequence[int]
 ) -> Iterator[TokenEdit]:
-    """The changes of all cells as edits of the stack; those at one place are one edit.
+    """The changes of all branches as edits of the stack; those at one place are one edit.
 
-    Several changes of one cell at one place come one after the other.
+    Several changes of one branch at one place come one after the other.
     """
     places: dict[tuple[Entry, int, int], list[tuple[Int[Tensor, "n"], New]]] = {}
-    for cell, begin in zip(cells, begins, strict=False):
+    for branch, begin in zip(branches, begins, strict=False):
         seen: dict[tuple[Entry, int], int] = {}
-        for change in cell.changes:
+        for change in branch.changes:
             place, layer = change.site.place
             number = seen.get((place, layer), 0)
             seen[place, layer] = number + 1

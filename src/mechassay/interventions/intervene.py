@@ -21,7 +21,7 @@ from mechassay.errors import BadUsage, NonFinite
 from mechassay.interchange import InterchangeBatch
 from mechassay.interventions.base_run import (
     BaseRun,
-    Cell,
+    Branch,
     Change,
     check_gradients_allowed,
     site_values,
@@ -244,7 +244,7 @@ def run_together(
     )
     final = base.final(read)
     if changes:
-        [run] = base.run([Cell(rows, changes)], read=read)
+        [run] = base.run([Branch(rows, changes)], read=read)
         new = final.index_copy(0, rows, run)
         final = torch.where(changed[:, None, None], new, final)
     return base.final(read), final, changed

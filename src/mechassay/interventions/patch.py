@@ -29,7 +29,7 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from mechassay.errors import BadPairs, NonFinite, UnknownName, one_of
-from mechassay.interventions.base_run import BaseRun, Cell, Change
+from mechassay.interventions.base_run import BaseRun, Branch, Change
 from mechassay.interventions.patch_map import DIRECTIONS, Direction, PatchMap
 from mechassay.interventions.site import ALL, LAST, PARTS, Part, Site
 from mechassay.models.memory import out_of_memory_is_an_error, token_budget, trace_bytes
@@ -165,9 +165,9 @@ class _PatchRun:
         patches = [each for layer in layers for each in self._patches(layer)]
         n_run = sum(len(patch.rows) for patch in patches)
         advance(values.size - n_run)
-        finals = self.base.run([patch.cell for patch in patches], advance=advance)
+        finals = self.base.run([patch.branch for patch in patches], advance=advance)
         if finals:
-            every = torch.cat([patch.cell.prompts for patch in patches])
+            every = torch.cat([patch.branch.prompts for patch in patches])
             told = self._objective(torch.cat(finals)[:, 0], every)
             for patch, part in zip(patches, _split(told, patches), strict=True):
                 values[patch.rows, layers.index(patch.layer), patch.column] = part
@@ -204,7 +204,7 @@ class _PatchRun:
         def new(value: Tensor) -> Tensor:
             return self.source.values(site, prompts[row], at)
 
-        return _Patch(site.layer, column, rows, Cell(prompts, (Change(site, row, at, new),)))
+        return _Patch(site.layer, column, rows, Branch(prompts, (Change(site, row, at, new),)))
 
 
 class _Patch(NamedTuple):
@@ -213,7 +213,7 @@ class _Patch(NamedTuple):
     layer: int
     column: int
     rows: Int[np.ndarray, "n"]
-    cell: Cell
+    branch: Branch
 
 
 def _split(values: np.ndarray, patches: Sequence[_Patch]) -> list[np.ndarray]:

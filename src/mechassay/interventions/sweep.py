@@ -18,7 +18,7 @@ from torch import Tensor
 from mechassay.display import OneLine, data_frame, html_facts, html_table
 from mechassay.errors import BadUsage, one_of
 from mechassay.interchange import InterchangeBatch
-from mechassay.interventions.base_run import BaseRun, Cell, Change
+from mechassay.interventions.base_run import BaseRun, Branch, Change
 from mechassay.interventions.intervene import source_values, watched
 from mechassay.interventions.intervention import Interchange, Intervention
 from mechassay.interventions.labels import score_labels
@@ -265,7 +265,7 @@ class _Runs:
         sources = source_values(model, forced, placed)
         changed = torch.zeros((len(placed), n), dtype=torch.bool, device=model.device)
         every: list[Tensor] = []
-        cells: list[Cell] = []
+        branches: list[Branch] = []
         numbers: list[int] = []
         for number, (each, how, source) in enumerate(
             zip(placed, plan.values(), sources, strict=True)
@@ -277,10 +277,10 @@ class _Runs:
             where = torch.zeros(n, dtype=torch.long, device=model.device)
             where[rows] = torch.arange(len(rows), device=model.device)
             [new] = watched([each], [how], [source], changed[number])
-            cells.append(Cell(rows, (Change(each.site, where[each.row], each.base, new),)))
+            branches.append(Branch(rows, (Change(each.site, where[each.row], each.base, new),)))
             numbers.append(number)
         advance(len(placed) * n - sum(map(len, every)))
-        ran = dict(zip(numbers, base.run(cells, read=read, advance=advance), strict=True))
+        ran = dict(zip(numbers, base.run(branches, read=read, advance=advance), strict=True))
         nothing = base.final(read)[:0]
         finals = [ran.get(number, nothing) for number in range(len(placed))]
         return _Runs(model, base.final(read), every, finals, changed)
