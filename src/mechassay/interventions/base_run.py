@@ -1,8 +1,8 @@
 """A base run, and its prompts run again under interventions, only from where they change.
 
-A `Branch` is some prompts under one intervention: one site, or several together. All branches of a run
-share the base run's values and go through the layers in stacks (`models.suffix_forward`), ordered
-by their first site. Changes at one place are made together.
+A `Branch` is some prompts under one intervention: one site, or several together. All branches of a
+run share the base run's values and go through the layers in stacks (`models.suffix_forward`),
+ordered by their first site. Changes at one place are made together.
 """
 
 from __future__ import annotations
