@@ -231,6 +231,7 @@ def named_pairs() -> Batch:
     )
 
 
+@pytest.mark.slow
 def test_where_no_pair_fails_a_tail_is_the_mean() -> None:
     """The true circuit, and then some: it departs from the model by rounding alone,
     and by more in some pairs than in others.

@@ -174,6 +174,7 @@ def test_equal_methods_without_any_spread_are_equal() -> None:
     assert found.ranks() == [(1, 2), (1, 2), (3, 3)]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("area", ["cpr", "cmd"])
 def test_family_wise_error(area: AreaName) -> None:
     """Six methods of equal worth and independent noise:

@@ -205,6 +205,7 @@ def test_all_matched_pairs(
     ).read_text("utf-8")
 
 
+@pytest.mark.slow
 def test_the_paper(run: Run, small_gpt2: Path, tmp_path: Path) -> None:
     out = tmp_path / "paper"
     words = (

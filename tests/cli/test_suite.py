@@ -147,6 +147,7 @@ def test_a_method_that_cannot_fails_beside_the_others(tmp_path: Path, run: Run) 
     assert "| truth-ioi | failed: BadUsage | exact layers=(9,) | Layers to patch" in tables
 
 
+@pytest.mark.slow
 def test_a_task_that_the_model_does_not_do_is_skipped_unless_asked_for(
     folder: Path, tmp_path: Path, run: Run
 ) -> None:
@@ -177,6 +178,7 @@ def test_a_task_that_the_model_does_not_do_is_skipped_unless_asked_for(
     assert len(list(out.glob("records/*/*.json"))) == 2 and not list(out.glob("failures/*/*"))
 
 
+@pytest.mark.slow
 def test_what_would_take_too_long_is_skipped_with_its_estimate(
     tmp_path: Path, run: Run, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -207,6 +209,7 @@ def test_what_would_take_too_long_is_skipped_with_its_estimate(
     assert sorted(file.stem for file in tmp_path.glob("out/records/*/*")) == ["eap", "exact"]
 
 
+@pytest.mark.slow
 def test_a_known_circuit_gives_an_auroc(tmp_path: Path, run: Run) -> None:
     out, line = (
         tmp_path / "out",

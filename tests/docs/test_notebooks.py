@@ -45,9 +45,9 @@ def page(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactor
 
 
 def test_a_notebook_runs_and_draws(page: Path) -> None:
-    figures, text = list(page.parent.glob("*.svg")), page.read_text("utf-8")
-    assert figures and all(f"]({figure.name})" in text for figure in figures)
-    assert "<progress" not in text
+    text = page.read_text("utf-8")
+    # Figures stand in the page itself, so that they take the colour of its text.
+    assert "<svg" in text and "<progress" not in text
 
 
 def test_the_first_circuit_is_the_one_that_was_built_in(page: Path) -> None:

@@ -25,7 +25,7 @@ from mechassay.progress import SILENT
 from mechassay.tasks.load import load_task
 from mechassay.testing.tiny import FAMILIES, subject, token_pairs, with_words
 
-OFTEN = ["gpt2", "neox", "llama", "mistral", "gemma3"]
+OFTEN = ["neox", "llama", "gemma3"]
 PLACES: dict[Part, Place] = {"resid": "stream", "heads": "z", "mlp": "mlp"}
 
 

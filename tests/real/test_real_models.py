@@ -14,7 +14,9 @@ from mechassay.progress import SILENT
 pytestmark = pytest.mark.real
 
 
-@pytest.fixture(scope="module", params=["smollm2-135m", "gemma3-270m"])
+@pytest.fixture(
+    scope="module", params=["smollm2-135m", pytest.param("gemma3-270m", marks=pytest.mark.slow)]
+)
 def model(request: pytest.FixtureRequest) -> Model:
     if not is_fetched(request.param):
         pytest.skip(f"{request.param} is not fetched: mechassay models fetch {request.param}")

@@ -140,6 +140,7 @@ def test_a_finished_run_is_read(
     assert page.read_text("utf-8").startswith("<!DOCTYPE html>")
 
 
+@pytest.mark.slow
 def test_a_lost_record_is_made_again_from_the_file(
     job: AdversarialStudy, records: list[Record], model: Model
 ) -> None:

@@ -55,6 +55,7 @@ def job(out: Path, **changes: Any) -> Record:
     return record
 
 
+@pytest.mark.slow
 def test_optimal_constants_are_learned_once_and_kept(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
