@@ -11,6 +11,7 @@ import pytest
 import torch
 from torch import Tensor
 
+from families import families
 from mechassay.errors import BadPairs, BadUsage, NonFinite, OutOfMemory, UnknownName
 from mechassay.interchange import InterchangeBatch
 from mechassay.interventions.intervene import Intervened, intervene
@@ -30,7 +31,6 @@ from mechassay.pairs import NO_TOKEN
 from mechassay.progress import SILENT
 from mechassay.testing.tiny import VOCABULARY, subject
 
-LONG = ["gpt2", "mistral", "gemma2", "qwen2"]
 BASE = [[5, 8, 13, 21, 34], [3, 1, 4, 1, 5, 9, 2], [2, 7, 1, 8, 2, 8]]
 SOURCE = [[5, 8, 14, 22, 34], [2, 7, 1, 8, 2, 8, 1], [2, 7, 3, 8, 2, 9]]
 LABELS = [[11, 12, 13], [14], [15, 16]]
@@ -143,9 +143,7 @@ def plans(model: Model) -> list[dict[Site, Intervention]]:
     return [*({load_site(s): how} for s, how in alone), together]
 
 
-@pytest.mark.parametrize(
-    "name", ["neox", "gemma3", *(pytest.param(x, marks=pytest.mark.slow) for x in LONG)]
-)
+@pytest.mark.parametrize("name", families())
 def test_interventions_are_those_of_whole_forwards(name: str) -> None:
     model = subject(name, dtype=torch.float64).model
     for plan in plans(model):

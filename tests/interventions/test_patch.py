@@ -12,6 +12,7 @@ import pytest
 import torch
 from torch import Tensor
 
+from families import families
 from mechassay.circuits.methods.exact_nodes import ExactNodePatching
 from mechassay.errors import BadFile, BadPairs, BadUsage, UnknownName
 from mechassay.interventions.patch import patch
@@ -23,16 +24,9 @@ from mechassay.objectives import load_objective
 from mechassay.pairs import Batch
 from mechassay.progress import SILENT
 from mechassay.tasks.load import load_task
-from mechassay.testing.tiny import FAMILIES, subject, token_pairs, with_words
+from mechassay.testing.tiny import subject, token_pairs, with_words
 
-OFTEN = ["neox", "llama", "gemma3"]
 PLACES: dict[Part, Place] = {"resid": "stream", "heads": "z", "mlp": "mlp"}
-
-
-def all_families(names: list[str]) -> list[Any]:
-    """Three or so of the families, the others marked slow."""
-    slow = [name for name in FAMILIES if name not in names]
-    return [*names, *(pytest.param(name, marks=pytest.mark.slow) for name in slow)]
 
 
 def slowly(model: Model, batch: Batch, part: Part, direction: Direction) -> np.ndarray:
@@ -75,7 +69,7 @@ def slowly(model: Model, batch: Batch, part: Part, direction: Direction) -> np.n
 
 @pytest.mark.parametrize("direction", DIRECTIONS)
 @pytest.mark.parametrize("part", PARTS)
-@pytest.mark.parametrize("name", all_families(OFTEN))
+@pytest.mark.parametrize("name", families())
 def test_every_cell_is_a_forward_with_one_value_replaced(
     name: str, part: Part, direction: Direction
 ) -> None:

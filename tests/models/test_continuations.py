@@ -10,16 +10,17 @@ import pytest
 import torch
 from torch import Tensor
 
+from families import families
 from mechassay.errors import BadUsage
 from mechassay.models import continuations
 from mechassay.models.continuations import Tokens, final_streams, token_trees, tree_context
 from mechassay.models.decoder import Decoder
 from mechassay.models.forward import LayerTrace, Place, forward
 from mechassay.models.model import load_model, make_model
-from mechassay.testing.tiny import FAMILIES, VOCABULARY, build, write_attn_only
+from mechassay.testing.tiny import VOCABULARY, build, write_attn_only
 
 
-@pytest.fixture(scope="module", params=[*FAMILIES, "attn-only"])
+@pytest.fixture(scope="module", params=[*families(), "attn-only"])
 def decoder(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Decoder:
     if request.param == "attn-only":
         folder: Path = tmp_path_factory.mktemp("attn-only")

@@ -9,23 +9,24 @@ import pytest
 import torch
 from torch import Tensor
 
+from families import families
 from mechassay.errors import BadUsage
 from mechassay.models.decoder import Decoder
 from mechassay.models.forward import Edit, Place, forward, unchanged
 from mechassay.models.generate import generate, until_end
 from mechassay.models.model import Model, load_model, make_model
 from mechassay.models.reference import exact_precision
-from mechassay.testing.tiny import FAMILIES, VOCABULARY, build, write_attn_only
+from mechassay.testing.tiny import VOCABULARY, build, write_attn_only
 
 N = 9
 
 
-@pytest.fixture(scope="module", params=FAMILIES)
+@pytest.fixture(scope="module", params=families())
 def model(request: pytest.FixtureRequest) -> Model:
     return make_model(build(request.param, torch.float64), check=False)
 
 
-@pytest.fixture(scope="module", params=[*FAMILIES, "attn-only"])
+@pytest.fixture(scope="module", params=[*families(), "attn-only"])
 def decoder(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Decoder:
     if request.param == "attn-only":
         folder: Path = tmp_path_factory.mktemp("attn-only")

@@ -12,6 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
+from families import families
 from mechassay.models.decoder import Context
 from mechassay.models.forward import Place, forward
 from mechassay.models.model import Model, load_model
@@ -26,7 +27,7 @@ from mechassay.models.suffix_forward import (
 )
 from mechassay.models.trace import Trace
 from mechassay.pairs import Batch
-from mechassay.testing.tiny import FAMILIES, subject, token_pairs, write_attn_only
+from mechassay.testing.tiny import subject, token_pairs, write_attn_only
 
 COLUMNS = 7
 
@@ -47,7 +48,7 @@ def case_of(model: Model) -> Case:
     return Case(model, batch, base, ctx)
 
 
-@pytest.fixture(scope="module", params=[*FAMILIES, "attn_only"])
+@pytest.fixture(scope="module", params=[*families(), "attn_only"])
 def case(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Case:
     if request.param != "attn_only":
         return case_of(subject(request.param, dtype=torch.float64).model)
