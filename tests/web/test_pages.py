@@ -43,7 +43,7 @@ pytestmark = [
     pytest.mark.web,
     pytest.mark.skipif(PROGRAM is None, reason="there is no Chromium; see `make test-web`"),
 ]
-PAGES = ("circuits", "suite", "accuracy", "adversarial", "draw", "compare", "index")
+PAGES = ("circuits", "suite", "accuracy", "adversarial", "patch", "draw", "compare", "index")
 WIDTHS = (390, 800, 1400)
 
 OPEN = "document.querySelectorAll('details').forEach(fold => { fold.open = true; });"
@@ -97,13 +97,14 @@ def pages(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
     run(SMALL_JOBS["accuracy"], folder / "accuracy", progress=SILENT)
     adversarial = replace(SMALL_JOBS["adversarial"], n_clean=8, n_corrupted=8, worst=2)
     run(adversarial, folder / "adversarial", progress=SILENT)
+    run(SMALL_JOBS["patch"], folder / "patch", progress=SILENT)
     scores = sorted((folder / "circuits" / "scores").rglob("*.safetensors"))
     texts = [str(file) for file in scores if "exact" in file.name or file.stem == "eap"]
     write_drawing(folder / "draw.html", cut_circuits(texts[:1]))
     write_drawing(folder / "compare.html", cut_circuits(texts))
     found = {name: folder / f"{name}.html" for name in ("draw", "compare")}
     found["index"] = write_index(folder)
-    names = ("circuits", "suite", "accuracy", "adversarial")
+    names = ("circuits", "suite", "accuracy", "adversarial", "patch")
     found |= {name: folder / name / "report.html" for name in names}
     return {name: found[name].read_text("utf-8") for name in PAGES}
 

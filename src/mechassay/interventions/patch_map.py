@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 Direction = Literal["denoising", "noising"]
 DIRECTIONS: tuple[Direction, ...] = get_args(Direction)
 COLUMNS = {"resid": "token", "mlp": "token", "heads": "head"}
-KIND = "patching"
+KIND = "patch"
 HIDDEN = "·"
 ALL_PROMPTS = "all prompts"
 EXACT = 1e-4

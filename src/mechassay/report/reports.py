@@ -50,7 +50,7 @@ KINDS: dict[str, Kind] = {
     "adversarial": adversarial,
     "adversarial-paper": paper,
     "adversarial-search": search,
-    "patching": patch,
+    "patch": patch,
     "robust": robust,
 }
 
