@@ -13,6 +13,7 @@ import numpy as np
 from jaxtyping import Float
 from matplotlib import colormaps, rc_context
 from matplotlib.figure import Figure
+from matplotlib.ticker import MaxNLocator
 
 from mechassay.figures import GREY, INK, PALETTE, SETTINGS, SIZE, Picture
 from mechassay.interventions.site import Site
@@ -104,6 +105,7 @@ def draw_sweep(
             values = np.array([[e.value, e.low, e.high] for _, e in points]).T
             ax.plot(layers, values[0], color=colour, marker="o", markersize=3.5, label=label)
             ax.fill_between(layers, values[1], values[2], color=colour, alpha=0.18, linewidth=0)
+        ax.xaxis.set_major_locator(MaxNLocator(integer=True))
         ax.set_xlabel("layer", color=INK)
         ax.set_ylabel(SWEPT[of], color=INK)
         ax.spines[["top", "right"]].set_visible(False)
