@@ -169,6 +169,24 @@ def test_templates_have_maps_of_their_own() -> None:
     assert found.plot() is not None
 
 
+def test_a_token_without_text_is_no_padding(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A lone space of a sentencepiece vocabulary decodes to nothing."""
+    hf, tokenizer = with_words()
+    model = make_model(hf, tokenizer, name="tiny")
+    pairs = load_task("ioi").pairs("train", model, limit=4)
+    whole = patch(model, pairs, layers=[0], progress=SILENT)
+    first = model.batch(pairs).clean[0, -1]
+    decode = type(tokenizer).decode
+    monkeypatch.setattr(
+        type(tokenizer),
+        "decode",
+        lambda self, ids, **more: "" if ids == [int(first)] else decode(self, ids, **more),
+    )
+    found = patch(model, pairs, layers=[0], progress=SILENT)
+    for template in found.templates:
+        assert found.of(template).values.shape == whole.of(template).values.shape
+
+
 def test_what_cannot_be_patched_is_refused() -> None:
     case = subject("gpt2")
     batch = token_pairs()
@@ -202,6 +220,10 @@ def test_a_map_is_stored_read_and_shown(tmp_path: Path) -> None:
     assert page.count("<svg") == 1 + len(found.templates) and "carries" in page
     hidden = found.without_tokens()
     assert set(hidden.of(hidden.templates[0]).headings) == {"·"}
+    said = hidden.save(tmp_path / "hidden.safetensors").read_bytes().decode("latin-1")
+    said += hidden.record().model_dump_json()
+    assert not any(name in said for name in found.templates)
+    assert hidden.templates == tuple(f"template {i + 1}" for i in range(len(found.templates)))
     (tmp_path / "cut.safetensors").write_bytes(b"no")
     with pytest.raises(BadFile, match="not a readable safetensors"):
         PatchMap.load(tmp_path / "cut.safetensors")

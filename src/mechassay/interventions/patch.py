@@ -221,11 +221,13 @@ def _split(values: np.ndarray, patches: Sequence[_Patch]) -> list[np.ndarray]:
 
 
 def _tokens(model: Model, batch: Batch) -> tuple[tuple[str, ...], ...]:
-    """Each clean prompt's tokens as text, nothing at padding."""
+    """Each clean prompt's tokens as text, nothing at padding; a token without text is a space."""
     tokenizer = model.tokenizer
     rows: list[tuple[str, ...]] = []
     for ids, mask in zip(batch.clean.tolist(), batch.mask.tolist(), strict=True):
-        told = map(str, ids) if tokenizer is None else (str(tokenizer.decode([x])) for x in ids)
+        told = (
+            map(str, ids) if tokenizer is None else (str(tokenizer.decode([x])) or " " for x in ids)
+        )
         rows.append(tuple(t if real else "" for t, real in zip(told, mask, strict=True)))
     return tuple(rows)
 

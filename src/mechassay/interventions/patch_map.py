@@ -180,9 +180,12 @@ class PatchMap(OneLine):
         )
 
     def without_tokens(self) -> PatchMap:
-        """The map without the prompts' words, for pairs that are private."""
+        """The map without the prompts' words, for private pairs; templates are numbered."""
         hidden = tuple(tuple(HIDDEN if text else "" for text in row) for row in self.tokens)
-        return replace(self, tokens=hidden)
+        numbers = {
+            name: f"template {i}" if name else "" for i, name in enumerate(self.templates, 1)
+        }
+        return replace(self, tokens=hidden, variants=tuple(numbers[name] for name in self.variants))
 
     @cached_property
     def whole(self) -> PatchMap | None:
