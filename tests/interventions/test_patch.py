@@ -197,6 +197,10 @@ def test_what_cannot_be_patched_is_refused() -> None:
         patch(case.model, batch, parts="residual")  # pyright: ignore[reportArgumentType]
     with pytest.raises(BadUsage, match="has layers -1 to 2; got 7"):
         patch(case.model, batch, layers=[7])
+    for layers in ([], [0, 0], "0"):
+        with pytest.raises(BadUsage, match="one or more, each once; got"):
+            patch(case.model, batch, layers=layers)  # pyright: ignore[reportArgumentType]
+    assert patch(case.model, batch, layers=1, progress=SILENT).layers == (1,)
 
 
 def test_a_map_is_stored_read_and_shown(tmp_path: Path) -> None:

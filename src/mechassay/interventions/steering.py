@@ -103,7 +103,7 @@ def generate(
     Raises:
         BadUsage: a site that the model does not have, an intervention that needs a source run or
             returns another shape, nothing to write.
-        BadPairs: a prompt without such a position.
+        BadPairs: a prompt without such a position; a token id that the model does not have.
         NonFinite: an intervention returns NaN.
     """
     chosen = _chosen(model, interventions)
@@ -220,13 +220,19 @@ def perplexity(
         interventions: by site; positions are "all", "last" or a number of the text's tokens.
 
     Raises:
-        BadPairs: a text of fewer than two tokens. Others as `generate`.
+        BadPairs: a text of fewer than two tokens, or of more than the model has positions. Others
+            as `generate`.
     """
     chosen = _chosen(model, interventions)
     rows, _ = _token_rows(model, texts, "perplexity")
     for number, row in enumerate(rows):
         if len(row) < 2:
             raise BadPairs(f"Text {number} has {len(row)} tokens; perplexity needs two or more.")
+        most = model.decoder.positions
+        if most is not None and len(row) > len(most):
+            raise BadPairs(
+                f"Text {number} has {len(row):,} tokens; {model.name} has {len(most):,} positions."
+            )
     order = sorted(range(len(rows)), key=lambda i: len(rows[i]))
     longest = max(map(len, rows))
     size = max(1, token_budget(trace_bytes(model.decoder), longest, model.device) // longest)
@@ -359,7 +365,7 @@ def _token_rows(
         raise BadUsage(f"{who} needs one text or more; got none.")
     strings = [text for text in texts if isinstance(text, str)]
     if not strings:
-        rows = [list(map(int, row)) for row in texts]
+        rows = _checked_ids(model, texts, who)
         said = [""] * len(rows) if model.tokenizer is None else model.tokenizer.batch_decode(rows)
         return rows, tuple(map(str, said))
     if model.tokenizer is None or len(strings) < len(texts):
@@ -368,6 +374,21 @@ def _token_rows(
             f" has {'no' if model.tokenizer is None else 'a'} tokenizer."
         )
     return [[*model.prepend, *ids] for ids in encode(model.tokenizer, strings)], tuple(strings)
+
+
+def _checked_ids(model: Model, given: Sequence[Any], who: str) -> list[list[int]]:
+    """Rows of token ids that the model has."""
+    if not all(isinstance(row, Sequence | Tensor) for row in given):
+        raise BadUsage(f"{who} takes a row of token ids for every text; got {given!r}.")
+    rows = [list(map(int, row)) for row in given]
+    vocabulary = len(model.decoder.embedding)
+    for number, row in enumerate(rows):
+        strange = next((token for token in row if not 0 <= token < vocabulary), None)
+        if strange is not None:
+            raise BadPairs(
+                f"Text {number} has the token id {strange}; {model.name} has 0 to {vocabulary - 1}."
+            )
+    return rows
 
 
 def _table(rows: Sequence[list[int]]) -> tuple[Tensor, Bool[Tensor, "n pos"]]:
