@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import random
 from collections.abc import Mapping
 from typing import Any
 
@@ -22,7 +23,7 @@ from mechassay.interventions.intervention import (
     Replace,
     Scale,
 )
-from mechassay.interventions.site import Site, load_site, sites
+from mechassay.interventions.site import PARTS, Site, load_site, sites
 from mechassay.interventions.sweep import sweep
 from mechassay.models.forward import Place, forward
 from mechassay.models.model import Model
@@ -179,6 +180,46 @@ def test_what_an_earlier_change_reaches_is_interchanged_too(
             for row in range(3):
                 told, _, _ = slowly(model, row, plan, LABELS[row])
                 assert math.isclose(float(found.log_probs[row]), told, abs_tol=1e-10), (plan, row)
+
+
+@pytest.mark.parametrize("name", ["gpt2", "gemma2", "mistral"])
+def test_any_sites_together_are_whole_forwards(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Random prompts, some equal and some of one token, and random sites and interventions."""
+    drawn = random.Random(name)
+    model = subject(name, dtype=torch.float64).model
+    decoder, n_heads = model.decoder, model.graph.n_heads
+
+    def tokens(lengths: list[int]) -> list[int]:
+        return [drawn.randrange(VOCABULARY) for _ in range(drawn.choice(lengths))]
+
+    for trial in range(8):
+        bases = [tokens([1, 2, 4, 9]) for _ in range(3)]
+        sources = [[*base[:-1], *tokens([1])] if drawn.random() < 0.7 else base for base in bases]
+        monkeypatch.setitem(globals(), "BASE", bases)
+        monkeypatch.setitem(globals(), "SOURCE", sources)
+        labels = [tokens([1, 1, 3]) for _ in bases]
+        plan: dict[Site, Intervention] = {}
+        for number in range(drawn.choice([2, 3, 4])):
+            part = drawn.choice(PARTS)
+            heads = (drawn.randrange(n_heads),) if part == "heads" else ()
+            site = Site(drawn.randrange(3), drawn.choice(["last", 0, -1, "all"]), part, heads)
+            v = vector(model, 10 * trial + number, site.width(decoder))
+            plan[site] = drawn.choice(
+                [
+                    Interchange(),
+                    Interchange(alpha=0.4),
+                    Add(v),
+                    Scale(0.3),
+                    Replace(v, 0.7),
+                    Ablate(v),
+                ]
+            )
+        found = intervene(model, InterchangeBatch.from_tokens(bases, sources, labels), dict(plan))
+        for row, label in enumerate(labels):
+            told, written, logits = slowly(model, row, plan, label)
+            assert math.isclose(float(found.log_probs[row]), told, abs_tol=1e-10), (plan, row)
+            assert bool(found.written[row]) is written
+            torch.testing.assert_close(found.logits[row], logits, rtol=0, atol=1e-10)
 
 
 def test_a_site_may_have_several_tokens_in_one_row_and_none_in_another() -> None:

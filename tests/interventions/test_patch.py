@@ -150,6 +150,28 @@ def test_shares_and_intervals_by_hand() -> None:
         found.of("u")
 
 
+def test_the_intervals_of_both_ends_are_over_groups() -> None:
+    """Four copies of every pair say no more than one."""
+    case = subject("gpt2", dtype=torch.float64)
+    found = patch(case.model, case.batch, progress=SILENT)
+    n, copies = len(found.ids), 4
+    many = replace(
+        found,
+        values=np.tile(found.values, (copies, 1, 1)),
+        base=np.tile(found.base, copies),
+        source=np.tile(found.source, copies),
+        tokens=found.tokens * copies,
+        variants=found.variants * copies,
+        ids=tuple(str(i) for i in range(n * copies)),
+        groups=found.groups * copies,
+    )
+    for name in ("m_base", "m_source"):
+        one, four = (each.record().measure(name, "model") for each in (found, many))
+        assert one is not None and four is not None and one.low is not None
+        assert (four.low, four.high) == pytest.approx((one.low, one.high))
+        assert one.low < one.value < (one.high or 0)
+
+
 def test_templates_have_maps_of_their_own() -> None:
     hf, tokenizer = with_words()
     model = make_model(hf, tokenizer, name="tiny")
