@@ -9,7 +9,7 @@ import torch
 
 from interchanges_made import token_interchanges
 from mechassay.errors import BadPairs, BadUsage, NonFinite, UnknownName
-from mechassay.features import DAS, DBM, PCA, BoundlessDAS, Fit, stacked_training
+from mechassay.features import DAS, DBM, PCA, BoundlessDAS, Fit, stacked_training, training_data
 from mechassay.features.das import Rotation
 from mechassay.features.directions import orthonormal, random_basis
 from mechassay.features.stacked_training import TrainingPlan, step_gradients, train
@@ -139,6 +139,19 @@ def test_runs_that_are_made_again_give_the_same_as_runs_that_are_kept() -> None:
     for ours, theirs in zip(*gradients, strict=True):
         assert float(ours.abs().max()) > 1e-4
         assert torch.allclose(ours, theirs, atol=1e-12)
+
+
+def test_rows_shorter_than_labels_of_other_rows_are_trained(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    model = made("gpt2")
+    labels = [[1, 2, 3, 4, 5], [9], [2]]
+    batch = InterchangeBatch.from_tokens([[3], [4], [5]], [[6], [7], [8]], labels)
+    das = DAS(epochs=2, batch_size=1, lr=0.1)
+    kept = das.fit(model, batch, ["resid.0@last"], progress=SILENT)
+    monkeypatch.setattr(training_data, "may_be_kept", lambda *args: False)
+    again = das.fit(model, batch, ["resid.0@last"], progress=SILENT)
+    torch.testing.assert_close(again.losses, kept.losses, rtol=0, atol=1e-12)
 
 
 def test_stacks_cut_over_sites_change_nothing(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -176,9 +176,20 @@ def test_random_directions_carry_their_share() -> None:
 
 def test_values_have_to_vary() -> None:
     same = Found(Site(0), torch.ones(4, D, dtype=torch.float64), None, torch.arange(4) % 2)
-    for finder, match in ((Probe(), "all are equal"), (DiffInMeans(), "fewer than k=1")):
+    refused: list[tuple[Any, str]] = [
+        (Probe(), "probe at resid.0@last needs values that vary; all are equal"),
+        (DiffInMeans(), "fewer than k=1"),
+        (PCA(k=None), "pca at resid.0@last needs values that vary; all 4 are equal"),
+        (LDA(), "lda at resid.0@last needs values that vary within their classes; got 4"),
+    ]
+    for finder, match in refused:
         with pytest.raises(BadUsage, match=match):
             finder.find(same)
+    # One value a class.
+    alone = Found(Site(0), torch.eye(3, D, dtype=torch.float64), None, torch.arange(3))
+    for shrinkage in (None, "auto"):
+        with pytest.raises(BadUsage, match="vary within their classes; got 3"):
+            LDA(shrinkage=shrinkage).find(alone)
     with pytest.raises(BadUsage, match="l2 above 0; got 0.0"):
         Probe(l2=0.0)
     with pytest.raises(BadUsage, match="shrinkage"):

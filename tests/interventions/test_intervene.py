@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import random
 from collections.abc import Mapping
 from typing import Any
 
@@ -23,7 +24,7 @@ from mechassay.interventions.intervention import (
     Replace,
     Scale,
 )
-from mechassay.interventions.site import Site, load_site, sites
+from mechassay.interventions.site import PARTS, Site, load_site, sites
 from mechassay.interventions.sweep import sweep
 from mechassay.models.forward import Place, forward
 from mechassay.models.model import Model
@@ -160,6 +161,146 @@ def test_interventions_are_those_of_whole_forwards(name: str) -> None:
             torch.testing.assert_close(found.base_logits[row], without, rtol=0, atol=1e-10)
 
 
+def test_what_an_earlier_change_reaches_is_interchanged_too(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Equal values of base and source are left out only where nothing else has changed them."""
+    alike = [[5, 8, 14, 22, 34], [3, 1, 4, 1, 5, 9, 1], BASE[2]]
+    monkeypatch.setitem(globals(), "SOURCE", alike)
+    model = subject("llama", dtype=torch.float64).model
+    v = vector(model, 0, model.decoder.d_model)
+    for position in ("0", "all"):
+        for where in ("resid.1", "heads.1.2"):
+            plan: dict[Site, Intervention] = {
+                load_site("resid.0@0"): Add(v, 3.0),
+                load_site(f"{where}@{position}"): Interchange(),
+            }
+            found = intervene(model, batch(), dict(plan))
+            for row in range(3):
+                told, _, _ = slowly(model, row, plan, LABELS[row])
+                assert math.isclose(float(found.log_probs[row]), told, abs_tol=1e-10), (plan, row)
+
+
+@pytest.mark.parametrize("name", ["gpt2", "gemma2", "mistral"])
+def test_any_sites_together_are_whole_forwards(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Random prompts, some equal and some of one token, and random sites and interventions."""
+    drawn = random.Random(name)
+    model = subject(name, dtype=torch.float64).model
+    decoder, n_heads = model.decoder, model.graph.n_heads
+
+    def tokens(lengths: list[int]) -> list[int]:
+        return [drawn.randrange(VOCABULARY) for _ in range(drawn.choice(lengths))]
+
+    for trial in range(8):
+        bases = [tokens([1, 2, 4, 9]) for _ in range(3)]
+        sources = [[*base[:-1], *tokens([1])] if drawn.random() < 0.7 else base for base in bases]
+        monkeypatch.setitem(globals(), "BASE", bases)
+        monkeypatch.setitem(globals(), "SOURCE", sources)
+        labels = [tokens([1, 1, 3]) for _ in bases]
+        plan: dict[Site, Intervention] = {}
+        for number in range(drawn.choice([2, 3, 4])):
+            part = drawn.choice(PARTS)
+            heads = (drawn.randrange(n_heads),) if part == "heads" else ()
+            site = Site(drawn.randrange(3), drawn.choice(["last", 0, -1, "all"]), part, heads)
+            v = vector(model, 10 * trial + number, site.width(decoder))
+            plan[site] = drawn.choice(
+                [
+                    Interchange(),
+                    Interchange(alpha=0.4),
+                    Add(v),
+                    Scale(0.3),
+                    Replace(v, 0.7),
+                    Ablate(v),
+                ]
+            )
+        found = intervene(model, InterchangeBatch.from_tokens(bases, sources, labels), dict(plan))
+        for row, label in enumerate(labels):
+            told, written, logits = slowly(model, row, plan, label)
+            assert math.isclose(float(found.log_probs[row]), told, abs_tol=1e-10), (plan, row)
+            assert bool(found.written[row]) is written
+            torch.testing.assert_close(found.logits[row], logits, rtol=0, atol=1e-10)
+
+
+def test_a_site_may_have_several_tokens_in_one_row_and_none_in_another() -> None:
+    model = subject("gpt2", dtype=torch.float64).model
+    # As many tokens of "all" as there are rows, all of them the first row's.
+    two = InterchangeBatch.from_tokens(
+        [[1, 2, 3, 4], [5, 6, 7, 8]], [[1, 2, 9, 4], [5, 6, 7, 8]], [1, 2]
+    )
+    v = vector(model, 1, model.decoder.d_model)
+    plan: dict[Any, Intervention] = {"heads.0@all": Interchange(), "resid.1@last": Add(v)}
+    together = intervene(model, two, plan)
+    for row in range(2):
+        alone = intervene(model, two.select([row]), plan)
+        torch.testing.assert_close(together.final[row], alone.final[0], rtol=0, atol=1e-12)
+
+
+def test_tokens_that_nobody_reads_show_an_intervention_their_own_values() -> None:
+    seen: dict[str, Tensor] = {}
+
+    class Seen:
+        needs_source = False
+        keeps_equal = False
+
+        def __init__(self, name: str) -> None:
+            self.name = name
+
+        def __call__(self, base: Tensor, source: Tensor | None) -> Tensor:
+            seen[self.name] = base
+            return base
+
+    model = subject("gemma2", dtype=torch.float64).model
+    run: dict[tuple[Place, int], Tensor] = {}
+
+    def keep(place: Place, layer: int, value: Tensor) -> Tensor:
+        run[place, layer] = value
+        return value
+
+    for spelled in ("resid.2@1", "mlp.2@1", "heads.2@1"):
+        site = load_site(spelled)
+        found = intervene(model, batch(LABELS), {spelled: Seen(spelled)})
+        assert not found.changed.any()
+        for row in range(3):
+            run_row(model, BASE[row], keep)
+            value = at_site(site, run[PLACES[site.part], site.place[1]], [1])
+            # Rows come by length: 5, 7 and 6 tokens.
+            ours = seen[spelled][[0, 2, 1][row]]
+            torch.testing.assert_close(ours, value[0], rtol=0, atol=1e-10)
+
+
+@pytest.mark.parametrize("kind", [Add, Replace])
+def test_a_vector_a_token_goes_with_its_token(kind: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Rows are run by length, some at a time, and those of known base labels once more."""
+    from mechassay.models import memory
+
+    model = subject("llama", dtype=torch.float64).model
+    some = batch(LABELS, [None, [18, 19], [20]])
+    for position, n in (("last", [1, 1, 1]), ("all", [5, 7, 6])):
+        vectors = vector(model, 2, sum(n) * model.decoder.d_model).unflatten(0, (sum(n), -1))
+        site = load_site(f"resid.0@{position}")
+        for budget in (memory.CPU_BUDGET, 1):
+            monkeypatch.setattr(memory, "CPU_BUDGET", budget)
+            found = intervene(model, some, {site: kind(vectors)})
+            swept = sweep(model, some, [site], kind(vectors), progress=SILENT)
+            for row, own_vectors in enumerate(vectors.split(n)):
+                told, _, _ = slowly(model, row, {site: kind(own_vectors)}, LABELS[row])
+                assert math.isclose(float(found.log_probs[row]), told, abs_tol=1e-10)
+                assert math.isclose(swept.log_probs[row, 0], told, abs_tol=1e-10)
+            np.testing.assert_allclose(swept.log_odds[:, 0], found.log_odds.numpy(), atol=1e-10)
+    with pytest.raises(BadUsage, match="needs one vector, or one for each of 3 tokens; got 2"):
+        intervene(model, some, {"resid.0@last": kind(vectors[:2])})
+
+
+def test_rows_whose_base_labels_are_not_known_have_no_odds() -> None:
+    model = subject("gpt2", dtype=torch.float64).model
+    some = batch(LABELS, [None, [18, 19], None])
+    whole = intervene(model, some, {"resid.1@last": Interchange()})
+    assert whole.log_odds.isnan().tolist() == [True, False, True]
+    part = some.select([0, 2])
+    assert intervene(model, part, {"resid.1@last": Interchange()}).log_odds.isnan().all()
+    assert np.isnan(sweep(model, part, ["resid.1@last"], progress=SILENT).log_odds).all()
+
+
 def test_a_sweep_is_each_site_alone() -> None:
     model = subject("neox", dtype=torch.float64).model
     chosen = sites(
@@ -276,6 +417,8 @@ def test_many_rows_in_small_chunks_are_the_same(monkeypatch: pytest.MonkeyPatch)
         ({"resid.0@-7": Scale(2.0)}, BadPairs, "Pair x: its base has tokens 0 to 4"),
         ({"resid.0@last": Add(torch.ones(3))}, BadUsage, "Add needs a vector of 32 numbers"),
         ({"resid.0@last": "zero"}, BadUsage, "an intervention is Interchange"),
+        ({"resid.0@last": Interchange}, BadUsage, "an intervention is Interchange"),
+        ({"resid.0@last": Scale(0.0), Site(0): Scale(0.0)}, BadUsage, "last is given twice"),
         ({}, BadUsage, "got none"),
     ],
 )  # fmt: skip
@@ -300,6 +443,8 @@ def test_an_intervention_of_one_s_own_is_watched() -> None:
         intervene(model, batch(), {"resid.0@last": Own(lambda x: x[:, :1])})
     with pytest.raises(NonFinite, match=r"Site resid.0@last: Own returned NaN"):
         intervene(model, batch(), {"resid.0@last": Own(lambda x: x / 0)})
+    with pytest.raises(BadUsage, match=r"Own must return a value of shape \(3, 32\); got NoneType"):
+        intervene(model, batch(), {"resid.0@last": Own(lambda x: None)})
 
 
 def test_prompts_that_cannot_be_compared_are_refused() -> None:
@@ -311,6 +456,21 @@ def test_prompts_that_cannot_be_compared_are_refused() -> None:
     assert VOCABULARY == 97
     with pytest.raises(BadUsage, match=r"intervention for every site; none for resid.1@last"):
         sweep(model, uneven, ["resid.1@last"], {"resid.0@last": Interchange()})
+    with pytest.raises(BadUsage, match=r"every site once; resid.1@last is given twice"):
+        sweep(model, uneven, ["resid.1@last", Site(1)])
+
+
+@pytest.mark.parametrize(
+    ("directions", "said"),
+    [
+        (torch.zeros(4), "independent directions, none of them 0; 1 of 4 numbers"),
+        (torch.ones(4, 2), "independent directions"),
+        (torch.full((4,), math.nan), "finite directions"),
+    ],
+)
+def test_directions_that_span_less_are_not_ablated(directions: Tensor, said: str) -> None:
+    with pytest.raises(BadUsage, match=said):
+        Ablate(directions)
 
 
 def test_too_little_memory_for_a_row_is_one_line(monkeypatch: pytest.MonkeyPatch) -> None:

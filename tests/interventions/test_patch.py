@@ -144,6 +144,28 @@ def test_shares_and_intervals_by_hand() -> None:
         found.of("u")
 
 
+def test_the_intervals_of_both_ends_are_over_groups() -> None:
+    """Four copies of every pair say no more than one."""
+    case = subject("gpt2", dtype=torch.float64)
+    found = patch(case.model, case.batch, progress=SILENT)
+    n, copies = len(found.ids), 4
+    many = replace(
+        found,
+        values=np.tile(found.values, (copies, 1, 1)),
+        base=np.tile(found.base, copies),
+        source=np.tile(found.source, copies),
+        tokens=found.tokens * copies,
+        variants=found.variants * copies,
+        ids=tuple(str(i) for i in range(n * copies)),
+        groups=found.groups * copies,
+    )
+    for name in ("m_base", "m_source"):
+        one, four = (each.record().measure(name, "model") for each in (found, many))
+        assert one is not None and four is not None and one.low is not None
+        assert (four.low, four.high) == pytest.approx((one.low, one.high))
+        assert one.low < one.value < (one.high or 0)
+
+
 def test_templates_have_maps_of_their_own() -> None:
     hf, tokenizer = with_words()
     model = make_model(hf, tokenizer, name="tiny")
@@ -163,6 +185,24 @@ def test_templates_have_maps_of_their_own() -> None:
     assert found.plot() is not None
 
 
+def test_a_token_without_text_is_no_padding(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A lone space of a sentencepiece vocabulary decodes to nothing."""
+    hf, tokenizer = with_words()
+    model = make_model(hf, tokenizer, name="tiny")
+    pairs = load_task("ioi").pairs("train", model, limit=4)
+    whole = patch(model, pairs, layers=[0], progress=SILENT)
+    first = model.batch(pairs).clean[0, -1]
+    decode = type(tokenizer).decode
+    monkeypatch.setattr(
+        type(tokenizer),
+        "decode",
+        lambda self, ids, **more: "" if ids == [int(first)] else decode(self, ids, **more),
+    )
+    found = patch(model, pairs, layers=[0], progress=SILENT)
+    for template in found.templates:
+        assert found.of(template).values.shape == whole.of(template).values.shape
+
+
 def test_what_cannot_be_patched_is_refused() -> None:
     case = subject("gpt2")
     batch = token_pairs()
@@ -173,6 +213,10 @@ def test_what_cannot_be_patched_is_refused() -> None:
         patch(case.model, batch, parts="residual")  # pyright: ignore[reportArgumentType]
     with pytest.raises(BadUsage, match="has layers -1 to 2; got 7"):
         patch(case.model, batch, layers=[7])
+    for layers in ([], [0, 0], "0"):
+        with pytest.raises(BadUsage, match="one or more, each once; got"):
+            patch(case.model, batch, layers=layers)  # pyright: ignore[reportArgumentType]
+    assert patch(case.model, batch, layers=1, progress=SILENT).layers == (1,)
 
 
 def test_a_map_is_stored_read_and_shown(tmp_path: Path) -> None:
@@ -196,6 +240,10 @@ def test_a_map_is_stored_read_and_shown(tmp_path: Path) -> None:
     assert page.count("<svg") == 1 + len(found.templates) and "carries" in page
     hidden = found.without_tokens()
     assert set(hidden.of(hidden.templates[0]).headings) == {"·"}
+    said = hidden.save(tmp_path / "hidden.safetensors").read_bytes().decode("latin-1")
+    said += hidden.record().model_dump_json()
+    assert not any(name in said for name in found.templates)
+    assert hidden.templates == tuple(f"template {i + 1}" for i in range(len(found.templates)))
     (tmp_path / "cut.safetensors").write_bytes(b"no")
     with pytest.raises(BadFile, match="not a readable safetensors"):
         PatchMap.load(tmp_path / "cut.safetensors")

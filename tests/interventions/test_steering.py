@@ -185,3 +185,27 @@ def test_texts_that_cannot_be_read_are_refused() -> None:
         perplexity(model, [[4]])
     with pytest.raises(BadUsage, match="needs one text or more"):
         perplexity(model, [])
+
+
+def test_a_text_without_the_position_is_named() -> None:
+    model = subject("gpt2").model
+    texts = [[1, 2, 3, 4, 5], [1, 2], [1, 2, 3]]
+    with pytest.raises(BadPairs, match=r"Text 1 has tokens 0 to 1; got position 4"):
+        perplexity(model, texts, {"resid.0@4": Scale(0.5)}, progress=SILENT)
+    each = torch.ones(3, model.decoder.d_model)
+    with pytest.raises(BadUsage, match=r"Add needs one vector for all texts; got shape \(3, 32\)"):
+        perplexity(model, texts, {"resid.0@last": Add(each)}, progress=SILENT)
+    with pytest.raises(BadPairs, match=r"Prompt 1 has tokens 0 to 1; got position 4"):
+        generate(model, texts, {"resid.0@4": Scale(0.5)}, n=1, progress=SILENT)
+
+
+def test_token_ids_that_the_model_does_not_have_are_refused() -> None:
+    model = subject("gpt2").model
+    for ids in ([[1, 2], [3, 97]], [[1, 2], [-1, 3]]):
+        for run in (generate, perplexity):
+            with pytest.raises(BadPairs, match=r"Text 1 has the token id \S+; \w+ has 0 to 96"):
+                run(model, ids, progress=SILENT)
+    with pytest.raises(BadUsage, match=r"a row of token ids for every text; got \[1, 2\]"):
+        generate(model, [1, 2], progress=SILENT)  # pyright: ignore[reportArgumentType]
+    with pytest.raises(BadPairs, match=r"Text 0 has 5,000 tokens; \w+ has \d+ positions"):
+        perplexity(model, [[1] * 5000], progress=SILENT)

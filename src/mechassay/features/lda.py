@@ -18,7 +18,7 @@ import torch
 from sklearn.discriminant_analysis import LinearDiscriminantAnalysis
 
 from mechassay.errors import BadUsage
-from mechassay.features.diff_in_means import leading
+from mechassay.features.diff_in_means import class_means, leading
 from mechassay.features.featurizer import Directions, Featurizer
 from mechassay.features.finder import Found, ValueFinder
 from mechassay.registry import check_settings
@@ -45,6 +45,13 @@ class LDA(ValueFinder):
             raise BadUsage(f"lda has a shrinkage of None, 'auto' or 0 to 1; got {own!r}.")
 
     def find(self, values: Found) -> Featurizer:
+        within = values.base - class_means(values.base, values.classes)[values.classes]
+        least = torch.finfo(within.dtype).eps * len(within) * float(values.base.abs().max())
+        if float(within.abs().max()) <= least:
+            raise BadUsage(
+                f"{self.name} at {values.site} needs values that vary within their classes; got"
+                f" {len(within)} that do not."
+            )
         kind = cast(Any, LinearDiscriminantAnalysis)
         solver = "svd" if self.shrinkage is None else "lsqr"
         analysis = kind(solver=solver, shrinkage=self.shrinkage)

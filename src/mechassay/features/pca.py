@@ -58,7 +58,10 @@ class PCA(ValueFinder):
         _, sizes, axes = torch.linalg.svd(x - mean, full_matrices=False)
         least = torch.finfo(x.dtype).eps * max(x.shape) * float(sizes[0])
         rank = int((sizes > least).sum())
-        who, k = f"{self.name} at {values.site}", rank if self.k is None else self.k
+        who = f"{self.name} at {values.site}"
+        if rank == 0:
+            raise BadUsage(f"{who} needs values that vary; all {len(x)} are equal.")
+        k = rank if self.k is None else self.k
         check_k(who, k, x.shape[1])
         if k > rank:
             raise BadUsage(f"{who}: {len(x)} values vary along {rank} axes; got k={k}.")

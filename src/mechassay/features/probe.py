@@ -48,6 +48,8 @@ class Probe(ValueFinder):
             raise BadUsage(f"probe needs a penalty l2 above 0; got {self.l2}.")
 
     def find(self, values: Found) -> Featurizer:
+        if len(values.base.unique(dim=0)) < 2:
+            raise BadUsage(f"{self.name} at {values.site} needs values that vary; all are equal.")
         weights, _ = logistic_weights(values.base, values.classes, self.l2)
         if len(weights) > 1:
             return leading(f"{self.name} at {values.site}", weights, self.k)

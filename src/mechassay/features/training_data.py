@@ -111,7 +111,8 @@ class TrainingData:
         if self.run is None or self.values is None:
             some = self.batch.select(rows)
             run = BaseRun.of(self.model, some.base, some.base_mask)
-            # Labels are trimmed with the prompts; what is read stays as wide as in all steps.
+            # Labels of other rows may be longer than all of these rows' prompts with theirs.
+            targets = targets[:, -run.n_columns :]
             tokens = tuple(SiteTokens.of(some, site) for site in self.sites)
             values = self._values(run, some, tokens)
             return StepData(

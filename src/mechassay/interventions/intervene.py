@@ -17,7 +17,6 @@ from jaxtyping import Bool, Float
 from torch import Tensor
 
 from mechassay.display import OneLine, data_frame, html_facts, html_table
-from mechassay.errors import BadUsage, NonFinite
 from mechassay.interchange import InterchangeBatch
 from mechassay.interventions.base_run import (
     BaseRun,
@@ -28,8 +27,16 @@ from mechassay.interventions.base_run import (
 )
 from mechassay.interventions.intervention import Intervention
 from mechassay.interventions.labels import divergences, score_labels
-from mechassay.interventions.placed import Interventions, Placed, check_interventions, place
-from mechassay.interventions.site import Site, load_site
+from mechassay.interventions.placed import (
+    Interventions,
+    Placed,
+    by_site,
+    changed_values,
+    check_interventions,
+    of_rows,
+    place_together,
+)
+from mechassay.interventions.site import Site
 from mechassay.models.decoder import Decoder
 from mechassay.models.memory import out_of_memory_is_an_error, token_budget, trace_bytes
 from mechassay.models.model import Model
@@ -149,7 +156,7 @@ def intervene(
         NonFinite: an intervention returns NaN.
         OutOfMemory: not enough memory for one row.
     """
-    chosen = check_interventions(model, {load_site(s): i for s, i in interventions.items()})
+    chosen = check_interventions(model, by_site(interventions))
     if gradients:
         check_gradients_allowed("intervene(gradients=True)")
     ready = model.interchanges(batch)
@@ -157,7 +164,7 @@ def intervene(
     chunks = [(list(range(len(ready))), ready)] if gradients else list(ready.chunks(budget))
     parts: list[Intervened] = []
     with torch.set_grad_enabled(gradients), out_of_memory_is_an_error("Intervening"):
-        parts = [_intervened(model, chunk, chosen) for _, chunk in chunks]
+        parts = [_intervened(model, chunk, of_rows(ready, chosen, rows)) for rows, chunk in chunks]
     order = torch.tensor([row for rows, _ in chunks for row in rows]).argsort()
     return _joined(parts, order)
 
@@ -204,10 +211,12 @@ def _of_base_labels(
     """
     assert batch.base_labels is not None
     known = (batch.base_labels != NO_TOKEN).any(dim=1)
+    if not bool(known.any()):
+        return torch.full((2, len(batch)), float("nan"), dtype=torch.float64, device=known.device)
     if batch.labels.shape[1] > 1 or batch.base_labels.shape[1] > 1:
-        kept = batch.select(known.nonzero()[:, 0])
-        forced = kept.teacher_forced(base_labels=True)
-        base, final, _ = run_together(model, forced, interventions)
+        rows = known.nonzero()[:, 0]
+        forced = batch.select(rows).teacher_forced(base_labels=True)
+        base, final, _ = run_together(model, forced, of_rows(batch, interventions, rows))
         targets = forced.targets
     else:
         targets = batch.base_labels[known]
@@ -225,7 +234,7 @@ def run_together(
     """
     base = BaseRun.of(model, forced.base, forced.base_mask)
     read = forced.labels.shape[1]
-    placed = [place(forced, site, each) for site, each in interventions.items()]
+    placed = place_together(forced, interventions)
     sources = source_values(model, forced, placed)
     changed = torch.zeros(len(forced), dtype=torch.bool, device=model.device)
     # Rows that nothing is done to stay the base run's.
@@ -269,17 +278,7 @@ def watched(
 
     def of(each: Placed, intervention: Intervention, source: Tensor | None) -> Any:
         def new(values: Tensor) -> Tensor:
-            made = intervention(values, source)
-            if tuple(made.shape) != tuple(values.shape):
-                raise BadUsage(
-                    f"Site {each.site}: {type(intervention).__name__} must return a value of shape"
-                    f" {tuple(values.shape)}; got {tuple(made.shape)}."
-                )
-            if not bool(torch.isfinite(made).all()):
-                raise NonFinite(
-                    f"Site {each.site}: {type(intervention).__name__} returned NaN or infinity."
-                )
-            made = made.to(values.dtype)
+            made = changed_values(each.site, intervention, values, source)
             rows = each.row[(made != values).any(dim=1)]
             changed.index_fill_(0, rows, True)
             return made

@@ -28,7 +28,8 @@ Target = Literal["zero", "mean"]
 
 
 class Intervention(Protocol):
-    """A function of a site's values; your own has these attributes and this call.
+    """A function of a site's values; your own has these attributes and this call. It is called for
+    some rows of a batch at a time, in an order of their lengths.
 
     Attributes:
         needs_source: whether it reads the source run's values.
@@ -77,7 +78,7 @@ class Interchange(OneLine):
 
 @dataclass(frozen=True, repr=False, eq=False)
 class Add(OneLine):
-    """A vector [d], or one a token [n, d], added `scale` times."""
+    """A vector [d], or one a token [n, d] in the order of a batch's rows, added `scale` times."""
 
     vector: Float[Tensor, "*n d"]
     scale: float = 1.0
@@ -94,7 +95,7 @@ class Ablate(OneLine):
     """What the value has along some directions is set to zero, or to what a mean has.
 
     Attributes:
-        directions: [d, k], or one direction [d]; need not be orthonormal.
+        directions: [d, k], or one direction [d]; independent, and need not be orthonormal.
         to: "zero", or "mean", which needs `mean` [d].
     """
 
@@ -109,9 +110,23 @@ class Ablate(OneLine):
         one_of("target of an ablation", self.to, get_args(Target))
         if (self.mean is None) != (self.to == "zero"):
             raise BadUsage("Ablate(to='mean') needs mean=[d], and to='zero' needs none.")
+        # The directions of a space of fewer dimensions would be filled up with arbitrary ones.
+        wide = self._columns.detach().double().cpu()
+        if not bool(torch.isfinite(wide).all()):
+            raise BadUsage("Ablate needs finite directions; got NaN or infinity.")
+        lengths = wide.norm(dim=0).clamp(min=torch.finfo(wide.dtype).tiny)
+        if int(torch.linalg.matrix_rank(wide / lengths, rtol=1e-7)) < wide.shape[1]:
+            raise BadUsage(
+                f"Ablate needs independent directions, none of them 0; {wide.shape[1]} of"
+                f" {wide.shape[0]} numbers are not."
+            )
+
+    @property
+    def _columns(self) -> Float[Tensor, "d k"]:
+        return self.directions if self.directions.ndim == 2 else self.directions[:, None]
 
     def __call__(self, base: Values, source: Values | None) -> Values:
-        directions = self.directions if self.directions.ndim == 2 else self.directions[:, None]
+        directions = self._columns
         if directions.shape[0] != base.shape[1]:
             raise BadUsage(
                 f"Ablate needs directions of {base.shape[1]} numbers at this site; got"
@@ -124,7 +139,9 @@ class Ablate(OneLine):
 
 @dataclass(frozen=True, repr=False, eq=False)
 class Replace(OneLine):
-    """A vector [d], or one a token [n, d], in place of the value; `alpha` of the way to it."""
+    """A vector [d], or one a token [n, d] in the order of a batch's rows, in place of the value;
+    `alpha` of the way to it.
+    """
 
     vector: Float[Tensor, "*n d"]
     alpha: float = 1.0

@@ -31,7 +31,7 @@ from torch import Tensor
 from mechassay.errors import BadPairs, NonFinite, UnknownName, one_of
 from mechassay.interventions.base_run import BaseRun, Branch, Change
 from mechassay.interventions.patch_map import DIRECTIONS, Direction, PatchMap
-from mechassay.interventions.site import ALL, LAST, PARTS, Part, Site
+from mechassay.interventions.site import ALL, LAST, PARTS, Part, Site, blocks
 from mechassay.models.memory import out_of_memory_is_an_error, token_budget, trace_bytes
 from mechassay.models.model import Model
 from mechassay.objectives import Objective, ObjectiveLike, load_objective
@@ -49,7 +49,7 @@ def patch(
     parts: Part = "resid",
     direction: Direction = "denoising",
     objective: ObjectiveLike = "logit_diff",
-    layers: Sequence[int] | None = None,
+    layers: Sequence[int] | int | None = None,
     seed: int = 0,
     progress: Progress = BAR,
 ) -> PatchMap:
@@ -66,14 +66,14 @@ def patch(
 
     Raises:
         BadPairs: see `Model.batch`; prompts of a pair that do not differ.
-        BadUsage: a model without MLPs, no such layer.
+        BadUsage: a model without MLPs, no such layer, one twice.
         NonFinite: the objective overflows.
     """
     one_of("part of a site", parts, PARTS)
     one_of("direction of patching", direction, DIRECTIONS)
     batch, chosen = model.batch(pairs), load_objective(objective)
-    blocks = tuple(range(model.graph.n_layers) if layers is None else layers)
-    for layer in blocks:
+    chosen_layers = blocks(model, layers)
+    for layer in chosen_layers:
         Site(layer, ALL, parts).check(model)
     same = (batch.clean == batch.counterfactual).all(dim=1)
     if bool(same.any()):
@@ -82,12 +82,12 @@ def patch(
             " needs pairs that differ."
         )
     columns = model.graph.n_heads if parts == "heads" else batch.n_tokens
-    values = np.full((len(batch), len(blocks), columns), np.nan)
+    values = np.full((len(batch), len(chosen_layers), columns), np.nan)
     ends = np.full((2, len(batch)), np.nan)
     budget = max(
         batch.n_tokens, token_budget(2 * trace_bytes(model.decoder), batch.n_tokens, model.device)
     )
-    n_null, total = 0, len(batch) * len(blocks) * columns
+    n_null, total = 0, len(batch) * len(chosen_layers) * columns
     with (
         progress.track(f"patching {parts}", total) as advance,
         out_of_memory_is_an_error("Patching"),
@@ -95,7 +95,7 @@ def patch(
     ):
         for rows, chunk in batch.chunks(budget):
             run = _PatchRun(model, chunk, chosen, parts, direction)
-            found, null = run.values(blocks, advance)
+            found, null = run.values(chosen_layers, advance)
             values[rows, :, values.shape[2] - found.shape[2] :] = found
             ends[:, rows] = run.ends
             n_null += null
@@ -111,7 +111,7 @@ def patch(
         values,
         ends[0],
         ends[1],
-        blocks,
+        chosen_layers,
         tokens,
         _variants(pairs, batch),
         batch.ids,
@@ -221,11 +221,13 @@ def _split(values: np.ndarray, patches: Sequence[_Patch]) -> list[np.ndarray]:
 
 
 def _tokens(model: Model, batch: Batch) -> tuple[tuple[str, ...], ...]:
-    """Each clean prompt's tokens as text, nothing at padding."""
+    """Each clean prompt's tokens as text, nothing at padding; a token without text is a space."""
     tokenizer = model.tokenizer
     rows: list[tuple[str, ...]] = []
     for ids, mask in zip(batch.clean.tolist(), batch.mask.tolist(), strict=True):
-        told = map(str, ids) if tokenizer is None else (str(tokenizer.decode([x])) for x in ids)
+        told = (
+            map(str, ids) if tokenizer is None else (str(tokenizer.decode([x])) or " " for x in ids)
+        )
         rows.append(tuple(t if real else "" for t, real in zip(told, mask, strict=True)))
     return tuple(rows)
 

@@ -26,7 +26,7 @@ from mechassay.errors import BadFile, BadUsage, UnknownName, first_line, one_of
 from mechassay.files import read_tensors, write_tensors
 from mechassay.interventions.site import PARTS, Part
 from mechassay.records import Check, Measure, Provenance, Record, Spec, Table, provenance
-from mechassay.stats.intervals import Estimate, Resamples, percentile_interval, student_interval
+from mechassay.stats.intervals import Estimate, Resamples, percentile_interval
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -112,6 +112,12 @@ class PatchMap(OneLine):
         found = [percentile_interval(share, n_groups=n_groups)[:2] for share in shares]
         return np.array(found).T.reshape(2, *self.values.shape[1:])
 
+    def _interval_of_mean(self, values: Float[np.ndarray, "pairs"]) -> tuple[float, float]:
+        """The 95 % interval of a mean over pairs, over their groups."""
+        draws = Resamples(self.groups, np.random.default_rng(self.seed)).means(values[None])[:, 0]
+        low, high, _ = percentile_interval(draws, n_groups=len(set(self.groups)))
+        return low, high
+
     def estimate(self, layer: int, column: int) -> Estimate:
         """One cell's share with its interval.
 
@@ -180,9 +186,12 @@ class PatchMap(OneLine):
         )
 
     def without_tokens(self) -> PatchMap:
-        """The map without the prompts' words, for pairs that are private."""
+        """The map without the prompts' words, for private pairs; templates are numbered."""
         hidden = tuple(tuple(HIDDEN if text else "" for text in row) for row in self.tokens)
-        return replace(self, tokens=hidden)
+        numbers = {
+            name: f"template {i}" if name else "" for i, name in enumerate(self.templates, 1)
+        }
+        return replace(self, tokens=hidden, variants=tuple(numbers[name] for name in self.variants))
 
     @cached_property
     def whole(self) -> PatchMap | None:
@@ -340,7 +349,7 @@ class PatchMap(OneLine):
                 ),
             )
         for name, values in (("base", self.base), ("source", self.source)):
-            low, high, _ = student_interval(values)
+            low, high = self._interval_of_mean(values)
             yield Measure(
                 name=f"m_{name}",
                 of="model",
@@ -369,7 +378,7 @@ class PatchMap(OneLine):
         ]
 
     def _warnings(self) -> list[str]:
-        low, high, _ = student_interval(self.source - self.base)
+        low, high = self._interval_of_mean(self.source - self.base)
         if low <= 0 <= high:
             return [
                 "Base and source hardly differ in the objective, so shares divide by about 0:"

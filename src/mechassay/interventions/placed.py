@@ -8,17 +8,18 @@ first difference of base and source are left out: both runs are the same there.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
 
 import torch
 from jaxtyping import Bool, Int
 from torch import Tensor
 
-from mechassay.errors import BadPairs, BadUsage
+from mechassay.errors import BadPairs, BadUsage, NonFinite
 from mechassay.interchange import LAST, InterchangeBatch
-from mechassay.interventions.intervention import Intervention
-from mechassay.interventions.site import ALL, Site
+from mechassay.interventions.intervention import Add, Intervention, Replace
+from mechassay.interventions.site import ALL, Site, load_site
 from mechassay.models.model import Model
 
 Interventions = Mapping[Site, Intervention] | Mapping[str, Intervention]
@@ -42,8 +43,37 @@ class Placed:
     null: Bool[Tensor, "n"]
 
 
-def place(batch: InterchangeBatch, site: Site, intervention: Intervention) -> Placed:
+def place_together(
+    batch: InterchangeBatch, interventions: Mapping[Site, Intervention]
+) -> list[Placed]:
+    """The tokens of several sites that are changed in one run.
+
+    A token that would be left as it is has another value where something at or before it is
+    changed; so tokens are left out only before the first change of their row.
+
+    Raises:
+        as `place`.
+    """
+    placed = [place(batch, site, each) for site, each in interventions.items()]
+    if len(placed) == 1:
+        return placed
+    first = torch.full_like(batch.base_lengths, batch.base.shape[1])
+    for each in placed:
+        first = first.scatter_reduce(0, each.row, each.base, "amin")
+    return [place(batch, site, each, before=first) for site, each in interventions.items()]
+
+
+def place(
+    batch: InterchangeBatch,
+    site: Site,
+    intervention: Intervention,
+    *,
+    before: Int[Tensor, "n"] | None = None,
+) -> Placed:
     """The tokens of one site under an intervention.
+
+    Args:
+        before: tokens that would keep their value are left out only before this column.
 
     Raises:
         UnknownName: the batch has no such column.
@@ -53,13 +83,12 @@ def place(batch: InterchangeBatch, site: Site, intervention: Intervention) -> Pl
     row, base, source = tokens_of(batch, site, needs=needs)
     if needs and keeps and source is not None:
         # Places are counted from each prompt's first token.
-        starts = (
-            batch.base.shape[1] - batch.base_lengths,
-            batch.source.shape[1] - batch.source_lengths,
-        )
+        starts = _starts(batch)
         same = (base - starts[0][row] == source - starts[1][row]) & (
             base < batch.first_difference()[row]
         )
+        if before is not None:
+            same = same & (base < before[row])
         row, base, source = row[~same], base[~same], source[~same]
     null = torch.ones(len(batch), dtype=torch.bool, device=row.device).index_fill(0, row, False)
     return Placed(site, row, base, source if needs else None, null)
@@ -131,6 +160,72 @@ def _all(
     return row, starts[0][row] + step, starts[1][row] + step
 
 
+def by_site(given: Interventions) -> dict[Site, Intervention]:
+    """Interventions by the sites that are meant.
+
+    Raises:
+        BadUsage: a site that cannot be read, or that is given twice.
+    """
+    found: dict[Site, Intervention] = {}
+    for spelled, intervention in given.items():
+        site = load_site(spelled)
+        if site in found:
+            raise BadUsage(f"Site {site} is given twice; a site has one intervention.")
+        found[site] = intervention
+    return found
+
+
+def of_rows(
+    batch: InterchangeBatch,
+    interventions: Mapping[Site, Intervention],
+    rows: Sequence[int] | Int[Tensor, "k"],
+) -> dict[Site, Intervention]:
+    """The interventions for some rows of a batch: of vectors, one a token, those of their tokens.
+
+    Raises:
+        BadUsage: not as many vectors as tokens.
+    """
+    chosen = torch.as_tensor(rows, device=batch.base.device)
+    # The place of each row among those chosen; -1 of the others.
+    place_of = chosen.new_full((len(batch),), -1)
+    place_of[chosen] = torch.arange(len(chosen), device=chosen.device)
+    found = dict(interventions)
+    for site, each in interventions.items():
+        if not isinstance(each, Add | Replace) or each.vector.ndim < 2:
+            continue
+        row, _, _ = tokens_of(batch, site, needs=False)
+        if len(each.vector) != len(row):
+            raise BadUsage(
+                f"Site {site}: {type(each).__name__} needs one vector, or one for each of"
+                f" {len(row)} tokens; got {len(each.vector)}."
+            )
+        kept = (place_of[row] >= 0).nonzero()[:, 0]
+        tokens = kept[place_of[row[kept]].argsort(stable=True)]
+        found[site] = replace(each, vector=each.vector[tokens.to(each.vector.device)])
+    return found
+
+
+def changed_values(
+    site: Site, intervention: Intervention, values: Tensor, source: Tensor | None
+) -> Tensor:
+    """What an intervention makes of a site's values, if that can take their place.
+
+    Raises:
+        BadUsage: another shape, or no tensor.
+        NonFinite: NaN or infinity.
+    """
+    new: Any = intervention(values, source)
+    shape = tuple(new.shape) if isinstance(new, Tensor) else type(new).__name__
+    if not isinstance(new, Tensor) or shape != tuple(values.shape):
+        raise BadUsage(
+            f"Site {site}: {type(intervention).__name__} must return a value of shape"
+            f" {tuple(values.shape)}; got {shape}."
+        )
+    if not bool(torch.isfinite(new).all()):
+        raise NonFinite(f"Site {site}: {type(intervention).__name__} returned NaN or infinity.")
+    return new.to(values.dtype)
+
+
 def check_interventions(
     model: Model, interventions: Mapping[Site, Intervention]
 ) -> Mapping[Site, Intervention]:
@@ -143,7 +238,8 @@ def check_interventions(
         raise BadUsage("At least one site with an intervention is needed; got none.")
     for site, intervention in interventions.items():
         site.check(model)
-        if not callable(intervention) or not hasattr(intervention, "needs_source"):
+        known = all(hasattr(intervention, name) for name in ("needs_source", "keeps_equal"))
+        if not callable(intervention) or isinstance(intervention, type) or not known:
             raise BadUsage(
                 f"Site {site}: an intervention is Interchange(), Add(...), Ablate(...),"
                 f" Replace(...), Scale(...) or an object like them; got {intervention!r}."

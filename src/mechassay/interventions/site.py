@@ -15,7 +15,8 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import Literal, get_args
+from numbers import Integral
+from typing import Any, Literal, get_args
 
 from mechassay.errors import BadUsage, one_of
 from mechassay.models.decoder import Decoder
@@ -185,6 +186,20 @@ def _position(text: str) -> Position:
     return int(text) if re.fullmatch(r"-?\d+", text) else text
 
 
+def blocks(model: Model, layers: Sequence[int] | int | None) -> tuple[int, ...]:
+    """Layers by number, in the order given; all blocks of the model by default.
+
+    Raises:
+        BadUsage: no layer, one twice, what is no number.
+    """
+    if layers is None:
+        return tuple(range(model.graph.n_layers))
+    given: list[Any] = [layers] if isinstance(layers, int) else list(layers)
+    if not given or len(set(given)) < len(given) or not all(isinstance(x, Integral) for x in given):
+        raise BadUsage(f"Layers are numbers, one or more, each once; got {layers!r}.")
+    return tuple(map(int, given))
+
+
 def sites(
     model: Model,
     *,
@@ -202,15 +217,13 @@ def sites(
     Raises:
         BadUsage: the model has no such layer or part.
     """
-    chosen = range(model.graph.n_layers) if layers is None else layers
-    chosen = [chosen] if isinstance(chosen, int) else list(chosen)
     places = [positions] if isinstance(positions, str | int) else list(positions)
     kinds: list[Part] = [parts] if isinstance(parts, str) else list(parts)
 
     def every() -> Iterator[Site]:
         for part in kinds:
             groups = [(head,) for head in range(model.graph.n_heads)] if part == "heads" else [()]
-            for layer in chosen:
+            for layer in blocks(model, layers):
                 for heads in groups:
                     for position in places:
                         yield Site(layer, position, part, heads).check(model)

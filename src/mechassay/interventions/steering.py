@@ -21,10 +21,15 @@ from torch import Tensor
 
 from mechassay.alignment import encode
 from mechassay.display import OneLine, data_frame, html_facts, html_table
-from mechassay.errors import BadPairs, BadUsage, NonFinite
-from mechassay.interventions.intervention import Intervention
-from mechassay.interventions.placed import Interventions, check_interventions
-from mechassay.interventions.site import ALL, LAST, Site, load_site
+from mechassay.errors import BadPairs, BadUsage
+from mechassay.interventions.intervention import Add, Intervention, Replace
+from mechassay.interventions.placed import (
+    Interventions,
+    by_site,
+    changed_values,
+    check_interventions,
+)
+from mechassay.interventions.site import ALL, LAST, Site
 from mechassay.models.forward import Edit, Place, forward
 from mechassay.models.generate import generate as write
 from mechassay.models.generate import never_edited, until_end
@@ -35,7 +40,6 @@ from mechassay.progress import BAR, Progress
 from mechassay.stats.intervals import Estimate, student_interval
 
 NEW = "new"
-PLACES = {"resid": "stream", "heads": "z", "mlp": "mlp"}
 ROWS = 256
 """Rows of logits held at once."""
 SHOWN = 10
@@ -99,7 +103,7 @@ def generate(
     Raises:
         BadUsage: a site that the model does not have, an intervention that needs a source run or
             returns another shape, nothing to write.
-        BadPairs: a prompt without such a position.
+        BadPairs: a prompt without such a position; a token id that the model does not have.
         NonFinite: an intervention returns NaN.
     """
     chosen = _chosen(model, interventions)
@@ -114,9 +118,11 @@ def generate(
             part = rows[begin : begin + size]
             tokens, mask = (x.to(model.device) for x in _table(part))
 
-            def edits(start: int, mask: Tensor = mask, first: int = begin) -> Edit:
+            names = [f"Prompt {begin + row}" for row in range(len(part))]
+
+            def edits(start: int, mask: Tensor = mask, names: Sequence[str] = names) -> Edit:
                 if start == 0:
-                    return _edit(chosen, _prompt_tokens(chosen, mask, first))
+                    return _edit(chosen, _prompt_tokens(chosen, mask, names))
                 every = mask.new_ones((len(mask), 1))
                 new = {site: every for site in chosen if site.position in (ALL, NEW)}
                 return _edit(chosen, new)
@@ -214,13 +220,19 @@ def perplexity(
         interventions: by site; positions are "all", "last" or a number of the text's tokens.
 
     Raises:
-        BadPairs: a text of fewer than two tokens. Others as `generate`.
+        BadPairs: a text of fewer than two tokens, or of more than the model has positions. Others
+            as `generate`.
     """
     chosen = _chosen(model, interventions)
     rows, _ = _token_rows(model, texts, "perplexity")
     for number, row in enumerate(rows):
         if len(row) < 2:
             raise BadPairs(f"Text {number} has {len(row)} tokens; perplexity needs two or more.")
+        most = model.decoder.positions
+        if most is not None and len(row) > len(most):
+            raise BadPairs(
+                f"Text {number} has {len(row):,} tokens; {model.name} has {len(most):,} positions."
+            )
     order = sorted(range(len(rows)), key=lambda i: len(rows[i]))
     longest = max(map(len, rows))
     size = max(1, token_budget(trace_bytes(model.decoder), longest, model.device) // longest)
@@ -229,7 +241,7 @@ def perplexity(
         for begin in range(0, len(order), size):
             part = order[begin : begin + size]
             tokens, mask = (x.to(model.device) for x in _table([rows[i] for i in part]))
-            edit = _edit(chosen, _prompt_tokens(chosen, mask, begin))
+            edit = _edit(chosen, _prompt_tokens(chosen, mask, [f"Text {i}" for i in part]))
             values[:, part] = [_nll(model, tokens, mask, each) for each in (edit, None)]
             advance(len(part))
     return Perplexity(
@@ -267,13 +279,18 @@ def _chosen(model: Model, given: Interventions | None) -> dict[Site, Interventio
     """The interventions by site, none of which needs a source."""
     if not given:
         return {}
-    chosen = {load_site(site): each for site, each in given.items()}
+    chosen = by_site(given)
     check_interventions(model, chosen)
     for site, each in chosen.items():
         if each.needs_source:
             raise BadUsage(
                 f"Site {site}: {type(each).__name__} needs a source run, which text alone does not"
                 " have; use Add, Ablate, Replace or Scale here, or intervene()."
+            )
+        if isinstance(each, Add | Replace) and each.vector.ndim > 1:
+            raise BadUsage(
+                f"Site {site}: {type(each).__name__} needs one vector for all texts; got shape"
+                f" {tuple(each.vector.shape)}."
             )
         if isinstance(site.position, str) and site.position not in (ALL, LAST, NEW):
             raise BadUsage(
@@ -284,9 +301,9 @@ def _chosen(model: Model, given: Interventions | None) -> dict[Site, Interventio
 
 
 def _prompt_tokens(
-    chosen: Mapping[Site, Intervention], mask: Bool[Tensor, "n pos"], first: int
+    chosen: Mapping[Site, Intervention], mask: Bool[Tensor, "n pos"], names: Sequence[str]
 ) -> dict[Site, Bool[Tensor, "n pos"]]:
-    """The tokens of prompts at which each site is."""
+    """The tokens of prompts at which each site is; names are for messages."""
     lengths, width = mask.sum(1), mask.shape[1]
     found: dict[Site, Tensor] = {}
     for site in chosen:
@@ -299,8 +316,7 @@ def _prompt_tokens(
             if bool(outside.any()):
                 row = int(outside.int().argmax())
                 raise BadPairs(
-                    f"Prompt {first + row} has tokens 0 to {int(lengths[row]) - 1}; got position"
-                    f" {at}."
+                    f"{names[row]} has tokens 0 to {int(lengths[row]) - 1}; got position {at}."
                 )
             found[site] = torch.zeros_like(mask).scatter(1, column[:, None], True)
     return found
@@ -312,7 +328,7 @@ def _edit(
     """The interventions at some tokens as an edit of a forward pass."""
     places: dict[tuple[str, int], list[Site]] = {}
     for site in tokens:
-        places.setdefault((PLACES[site.part], site.place[1]), []).append(site)
+        places.setdefault(site.place, []).append(site)
 
     def edit(place: Place, layer: int, value: Tensor) -> Tensor:
         for site in places.get((place, layer), ()):
@@ -327,25 +343,14 @@ def _changed(
 ) -> Tensor:
     """A value of the forward pass, [n, pos, d] or heads' mixes [n, heads, pos, d_head]."""
     if site.part != "heads":
-        return value.masked_scatter(tokens[..., None], _of(site, intervention, value[tokens]))
+        new = changed_values(site, intervention, value[tokens], None)
+        return value.masked_scatter(tokens[..., None], new)
     heads = list(site.heads) or list(range(value.shape[1]))
     mixes = value.transpose(1, 2).clone()
     some = mixes[:, :, heads].flatten(2)
-    some[tokens] = _of(site, intervention, some[tokens])
+    some[tokens] = changed_values(site, intervention, some[tokens], None)
     mixes[:, :, heads] = some.unflatten(2, (len(heads), -1))
     return mixes.transpose(1, 2)
-
-
-def _of(site: Site, intervention: Intervention, values: Tensor) -> Tensor:
-    new = intervention(values, None)
-    if new.shape != values.shape:
-        raise BadUsage(
-            f"Site {site}: {type(intervention).__name__} must return a value of shape"
-            f" {tuple(values.shape)}; got {tuple(new.shape)}."
-        )
-    if not bool(torch.isfinite(new).all()):
-        raise NonFinite(f"Site {site}: {type(intervention).__name__} returned NaN or infinity.")
-    return new.to(values.dtype)
 
 
 # Texts as tokens.
@@ -360,7 +365,7 @@ def _token_rows(
         raise BadUsage(f"{who} needs one text or more; got none.")
     strings = [text for text in texts if isinstance(text, str)]
     if not strings:
-        rows = [list(map(int, row)) for row in texts]
+        rows = _checked_ids(model, texts, who)
         said = [""] * len(rows) if model.tokenizer is None else model.tokenizer.batch_decode(rows)
         return rows, tuple(map(str, said))
     if model.tokenizer is None or len(strings) < len(texts):
@@ -369,6 +374,21 @@ def _token_rows(
             f" has {'no' if model.tokenizer is None else 'a'} tokenizer."
         )
     return [[*model.prepend, *ids] for ids in encode(model.tokenizer, strings)], tuple(strings)
+
+
+def _checked_ids(model: Model, given: Sequence[Any], who: str) -> list[list[int]]:
+    """Rows of token ids that the model has."""
+    if not all(isinstance(row, Sequence | Tensor) for row in given):
+        raise BadUsage(f"{who} takes a row of token ids for every text; got {given!r}.")
+    rows = [list(map(int, row)) for row in given]
+    vocabulary = len(model.decoder.embedding)
+    for number, row in enumerate(rows):
+        strange = next((token for token in row if not 0 <= token < vocabulary), None)
+        if strange is not None:
+            raise BadPairs(
+                f"Text {number} has the token id {strange}; {model.name} has 0 to {vocabulary - 1}."
+            )
+    return rows
 
 
 def _table(rows: Sequence[list[int]]) -> tuple[Tensor, Bool[Tensor, "n pos"]]:

@@ -22,7 +22,13 @@ from mechassay.interventions.base_run import BaseRun, Branch, Change
 from mechassay.interventions.intervene import source_values, watched
 from mechassay.interventions.intervention import Interchange, Intervention
 from mechassay.interventions.labels import score_labels
-from mechassay.interventions.placed import Interventions, check_interventions, place
+from mechassay.interventions.placed import (
+    Interventions,
+    by_site,
+    check_interventions,
+    of_rows,
+    place,
+)
 from mechassay.interventions.site import Site, SiteLike, load_site
 from mechassay.models.memory import out_of_memory_is_an_error, token_budget, trace_bytes
 from mechassay.models.model import Model
@@ -148,9 +154,9 @@ class SiteSweep(OneLine):
         shown = ("site", "written", "log_odds", "n_unchanged")
         rows = zip(*(columns[name] for name in shown), strict=True)
         told = [[f"{x:.3g}" if isinstance(x, float) else x for x in row] for row in rows]
-        return html_facts(
-            f"{len(self.sites)} sites", {"n": len(self)}, html_table(shown, told[:30])
-        )
+        more = f"{len(told) - ROWS:,} more sites" if len(told) > ROWS else ""
+        table = html_table(shown, told[:ROWS], more)
+        return html_facts(f"{len(self.sites)} sites", {"n": len(self)}, table)
 
 
 def sweep(
@@ -182,7 +188,9 @@ def sweep(
         torch.no_grad(),
         out_of_memory_is_an_error("Intervening"),
     ):
-        parts = [_swept(model, chunk, plan, advance) for _, chunk in chunks]
+        parts = [
+            _swept(model, chunk, of_rows(ready, plan, rows), advance) for rows, chunk in chunks
+        ]
     order = np.argsort([row for rows, _ in chunks for row in rows])
     arrays = {name: np.concatenate([part[name] for part in parts])[order] for name in parts[0]}
     return SiteSweep(tuple(plan), ready.ids, ready.groups, **arrays, seed=seed)
@@ -192,13 +200,16 @@ def _plan(
     sites: Sequence[Site], given: Intervention | Interventions | None
 ) -> dict[Site, Intervention]:
     """The intervention of every site."""
+    twice = next((site for site in sites if sites.count(site) > 1), None)
+    if twice is not None:
+        raise BadUsage(f"A sweep has every site once; {twice} is given twice.")
     if not isinstance(given, Mapping):
         return dict.fromkeys(sites, Interchange() if given is None else given)
-    by_site = {load_site(site): each for site, each in given.items()}
-    missing = [str(site) for site in sites if site not in by_site]
+    chosen = by_site(given)
+    missing = [str(site) for site in sites if site not in chosen]
     if missing:
         raise BadUsage(f"A sweep needs an intervention for every site; none for {missing[0]}.")
-    return {site: by_site[site] for site in sites}
+    return {site: chosen[site] for site in sites}
 
 
 def _swept(
@@ -212,10 +223,12 @@ def _swept(
     other = None
     if own is not None and batch.labels.shape[1] == own.shape[1] == 1:
         other = runs.scores(own)
-    elif own is not None:
+    elif own is not None and bool((own != NO_TOKEN).any()):
         kept = (own != NO_TOKEN).any(dim=1).nonzero()[:, 0]
         again = batch.select(kept).teacher_forced(base_labels=True)
-        some = _Runs.of(model, again, plan, lambda done: None).scores(again.targets)
+        some = _Runs.of(model, again, of_rows(batch, plan, kept), lambda done: None).scores(
+            again.targets
+        )
         other = {name: _spread(x, kept.cpu().numpy(), len(batch)) for name, x in some.items()}
     nothing = {name: np.full(x.shape, np.nan) for name, x in found.items()}
     base = nothing if other is None else other

@@ -218,19 +218,35 @@ class _SuffixRun:
     def _edited(self, place: Entry, layer: int, values: Tensor) -> Tensor:
         """Values of the running tokens after the edits of a place."""
         for edit in self.edits.get((place, layer), ()):
-            values = self._changed(edit, values)
+            if self.cut and not self.all_read:
+                values = self._changed_where_read(edit, values)
+            else:
+                new = edit.change(values[edit.tokens])
+                values = values.index_copy(0, edit.tokens, new)
         return values
 
-    def _changed(self, edit: TokenEdit, values: Tensor) -> Tensor:
-        if not self.cut or self.all_read:
-            new = edit.change(values[edit.tokens])
-            return values.index_copy(0, edit.tokens, new)
-        # Tokens that nobody reads are gone; their change is not made.
+    def _changed_where_read(self, edit: TokenEdit, values: Tensor) -> Tensor:
+        """Tokens that nobody reads are gone: their change sees the base run's values, and is not
+        made.
+        """
         kept = self.is_read[edit.tokens]
-        index = (self.is_read.cumsum(0) - 1)[edit.tokens]
-        current = values[index.clamp(min=0)]
-        new = edit.change(current)
-        return values.index_copy(0, index[kept], new[kept])
+        index = (self.is_read.cumsum(0) - 1)[edit.tokens][kept]
+        current = self._base_values(edit).index_put((kept.nonzero()[:, 0],), values[index])
+        return values.index_copy(0, index, edit.change(current)[kept])
+
+    def _base_values(self, edit: TokenEdit) -> Tensor:
+        """The base run's values at the tokens and the place of an edit behind the last layer's
+        keys and values.
+        """
+        past = self.base.layers[-1]
+        if edit.place == "stream":
+            values = self.base.final
+        elif edit.place == "z":
+            values = past.z.transpose(1, 2)
+        else:
+            values = past.middle if edit.place == "middle" else past.mlp
+        assert values is not None
+        return values[self.prompt[edit.tokens], self.stack.column[edit.tokens]]
 
     # What runs.
 
