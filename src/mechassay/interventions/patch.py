@@ -120,6 +120,8 @@ def patch(
         model.graph.n_layers - 1,
         n_null,
         seed,
+        model.name,
+        str(getattr(pairs, "source", {}).get("task", "pairs")),
     )
 
 

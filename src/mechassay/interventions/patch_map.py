@@ -56,6 +56,8 @@ class PatchMap(OneLine):
         parts: by name, the column of a part of each pair's prompts, such as the subject.
         last_layer: the model's last block.
         n_null: cells that change nothing and were not run.
+        seed: of the bootstrap.
+        model, task: what they are called.
     """
 
     part: Part
@@ -73,6 +75,8 @@ class PatchMap(OneLine):
     last_layer: int = -1
     n_null: int = 0
     seed: int = 0
+    model: str = "model"
+    task: str = "pairs"
 
     def shown(self) -> dict[str, Any]:
         return {
@@ -168,21 +172,16 @@ class PatchMap(OneLine):
         def some(values: Sequence[Any]) -> tuple[Any, ...]:
             return tuple(values[row] for row in rows)
 
-        return PatchMap(
-            self.part,
-            self.direction,
-            self.objective,
-            self.values[rows][:, :, start:],
-            self.base[rows],
-            self.source[rows],
-            self.layers,
-            tuple(texts[len(texts) - width :] for texts in some(self.tokens)),
-            some(self.variants),
-            some(self.ids),
-            some(self.groups),
-            {name: tuple(x - start for x in some(at)) for name, at in self.parts.items()},
-            self.last_layer,
-            seed=self.seed,
+        return replace(
+            self,
+            values=self.values[rows][:, :, start:],
+            base=self.base[rows],
+            source=self.source[rows],
+            tokens=tuple(texts[len(texts) - width :] for texts in some(self.tokens)),
+            variants=some(self.variants),
+            ids=some(self.ids),
+            groups=some(self.groups),
+            parts={name: tuple(x - start for x in some(at)) for name, at in self.parts.items()},
         )
 
     def without_tokens(self) -> PatchMap:
@@ -295,6 +294,8 @@ class PatchMap(OneLine):
                 last_layer=int(header["last_layer"]),
                 n_null=int(header["n_null"]),
                 seed=int(header["seed"]),
+                model=str(header["model"]),
+                task=str(header["task"]),
             )
         except (AttributeError, KeyError, TypeError, ValueError, UnknownName) as error:
             raise BadFile(f"{path}: not a map of patching ({first_line(error)}).") from None
@@ -305,17 +306,17 @@ class PatchMap(OneLine):
         """The map as a record: the largest share, both ends, checks, and a table of all cells.
 
         Args:
-            specs: model and task, where they have names.
+            specs: more of model and task than their names.
             made: how it came about.
             more: other fields of the record.
         """
-        own = {"model": Spec(name="model"), "task": Spec(name="pairs"), **(specs or {})}
+        names = {"model": Spec(name=self.model), "task": Spec(name=self.task)}
         method = Spec(name=self.part, args={"direction": self.direction})
         keys = ("template", "layer", "column")
         about = made or provenance(device="", dtype="", seed=self.seed)
         return Record(
             kind=KIND,
-            specs={**own, "method": method, "metric": Spec(name=self.objective)},
+            specs={**names, **(specs or {}), "method": method, "metric": Spec(name=self.objective)},
             measures=list(self._measures()),
             tables=[Table(name="patches", keys=keys, columns=self.columns())],
             checks=self._checks(),
