@@ -9,10 +9,13 @@ from typing import Any
 
 import numpy as np
 import pytest
+from tokenizers import Regex, Tokenizer, models, pre_tokenizers
+from transformers import PreTrainedTokenizerFast
 
 from mechassay.errors import BadPairs, BadUsage, UnknownName
 from mechassay.examples import Example, Prompt
 from mechassay.tasks import load_task
+from mechassay.tasks.ravel import Query
 from mechassay.tasks.words import word_lists
 from mechassay.variables import (
     CAUSAL_MODELS,
@@ -328,11 +331,58 @@ def test_the_tens_digit_that_is_written_counts() -> None:
         assert set(pair.labels) == {str(one) for one in range(10) if one > 1}
 
 
+def test_a_fact_of_several_values_and_one_that_nobody_says() -> None:
+    def query(city: str, attribute: str, language: str) -> Query:
+        text = f"{city} speaks"
+        facts = {"Continent": "Africa", "Country": "Algeria", "Language": language}
+        columns = {"entity": city, "attribute": attribute, **facts}
+        answers = tuple(f" {each}" for each in facts[attribute].split(","))
+        return Query(text, answers, columns=columns)
+
+    model = load_causal_model("ravel")
+    base = query("Oran", "Language", "Arabic,Berberi")
+    others = {"known": query("Lyon", "Country", "French"), "unknown": query("Ur", "Country", "")}
+    found = expected_labels(model, "Language", [Example("e", base, others)])
+    assert [pair.label for pair in found] == [(" French",)]
+    assert found[0].base_label == (" Arabic", " Berberi")
+    assert found.dropped == {"a fact that nobody says": 1}
+    # A country does not change the language.
+    assert not expected_labels(model, "Country", [Example("e", base, others)]).changed.any()
+
+
 def test_every_causal_model_draws_itself() -> None:
     for name in CAUSAL_MODELS.names():
         model: Any = load_causal_model(name)
         texts = [text.get_text() for text in model.plot().axes[0].texts]
         assert len(texts) == 1 + len(model.variables) and "text prompt" in texts
+
+
+def word_tokenizer(texts: Sequence[str]) -> PreTrainedTokenizerFast:
+    """Words with their space, and single other characters, of some texts."""
+    pattern = r" ?\w+|[^\w]"
+    words = dict.fromkeys(word for text in texts for word in re.findall(pattern, text))
+    known = {word: number for number, word in enumerate(["[UNK]", *words])}
+    made = Tokenizer(models.WordLevel(known, unk_token="[UNK]"))
+    made.pre_tokenizer = pre_tokenizers.Split(Regex(pattern), behavior="isolated")  # pyright: ignore[reportAttributeAccessIssue]
+    return PreTrainedTokenizerFast(tokenizer_object=made, unk_token="[UNK]")
+
+
+def test_labels_become_a_batch_and_what_cannot_is_counted() -> None:
+    labels = expected_labels(load_causal_model("ravel"), "Country", examples_of("ravel", 4))
+    texts = [pair.base for pair in labels] + [pair.source for pair in labels]
+    said = [text for pair in labels for text in (*pair.labels, *pair.base_labels)]
+    kept, batch = labels.tokenized(word_tokenizer([*texts, *said]))
+    assert len(kept) == len(batch) == len(labels) and batch.kinds == tuple(p.kind for p in labels)
+    assert {"entity.last", "last"} <= set(batch.names)
+    # Without the word of one label, its rows are left out.
+    unknown = labels[0].labels[0].split()[-1]
+    fewer = word_tokenizer([text.replace(unknown, "") for text in [*texts, *said]])
+    kept, batch = labels.tokenized(fewer)
+    lost = sum(unknown in text for p in labels for text in (p.labels[0] + p.base_labels[0],))
+    assert kept.dropped["a word unknown to the tokenizer"] == lost == len(labels) - len(batch) > 0
+    assert len(kept.values) == len(kept)
+    with pytest.raises(BadPairs, match="gives no label for the variable 'Country'"):
+        labels.tokenized(word_tokenizer(["nothing"]))
 
 
 def test_labels_as_values() -> None:

@@ -56,7 +56,7 @@ class Undecided(MechassayError):
     """A causal model that does not say what follows; `reason` is what such pairs are counted by."""
 
     def __init__(self, reason: str) -> None:
-        super().__init__(reason)
+        super().__init__(f"The causal model does not say what follows: {reason}.")
         self.reason = reason
 
 
@@ -319,25 +319,27 @@ class CausalModel(OneLine):
         """What a mechanism says, which must be a value of its variable."""
         variable = self.variables[name]
         assert variable.mechanism is not None
-        given = ", ".join(
-            f"{parent}={shortened(repr(value), 40)}"
-            for parent, value in zip(self.parents[name], of_parents, strict=True)
-        )
+        not_total = f"The mechanism of {name!r} in {self.name!r} is not total:"
         try:
             value = variable.mechanism(*of_parents)
         except Undecided:
             raise
         except Exception as error:
             raise BadUsage(
-                f"The mechanism of {name!r} in {self.name!r} is not total: {given} raises"
-                f" {type(error).__name__} ({first_line(error)})."
+                f"{not_total} {self._told(name, of_parents)} raises {type(error).__name__}"
+                f" ({first_line(error)})."
             ) from error
         if not variable.allows(value):
             raise BadUsage(
-                f"The mechanism of {name!r} in {self.name!r} is not total: {given} gives"
-                f" {shortened(repr(value), 40)}, which is none of {variable.allowed}."
+                f"{not_total} {self._told(name, of_parents)} gives {shortened(repr(value), 40)},"
+                f" which is none of {variable.allowed}."
             )
         return value
+
+    def _told(self, name: str, of_parents: Sequence[Any]) -> str:
+        """The values of a variable's parents in words."""
+        pairs = zip(self.parents[name], of_parents, strict=True)
+        return ", ".join(f"{parent}={shortened(repr(value), 40)}" for parent, value in pairs)
 
     # --- checks -----------------------------------------------------------------------------------
 
@@ -401,7 +403,7 @@ class CausalModel(OneLine):
             except Undecided as error:
                 raise BadUsage(
                     f"The mechanism of {name!r} in {self.name!r} is not total:"
-                    f" {dict(zip(self.parents[name], each, strict=True))} is undecided ({error})."
+                    f" {self._told(name, each)} is undecided ({error.reason})."
                 ) from None
 
     # --- shown ------------------------------------------------------------------------------------

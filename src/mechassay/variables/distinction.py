@@ -23,7 +23,7 @@ from mechassay.errors import BadPairs, BadUsage
 from mechassay.examples import Example
 from mechassay.text import share as percent
 from mechassay.variables.causal_model import CausalModel, Inputs, Undecided
-from mechassay.variables.labels import Row, outputs, rows_of
+from mechassay.variables.labels import BaseAndSource, bases_and_sources, outputs
 
 Hypothesis = tuple[CausalModel, str | None]
 InputPairs = Sequence[tuple[Inputs, Inputs]]
@@ -124,7 +124,7 @@ def distinguish(
                     f"The causal model {model.name!r} reads no prompts: pass pairs of inputs, or"
                     " CausalModel(..., read=...)."
                 )
-        for row in rows_of(examples, kinds, dropped):
+        for row in bases_and_sources(examples, kinds, dropped):
             try:
                 outcome = [_said(model, variable, row) for model, variable in (first, second)]
             except Undecided as error:
@@ -156,7 +156,7 @@ def distinguish(
     )
 
 
-def _said(model: CausalModel, variable: str | None, row: Row) -> Any:
+def _said(model: CausalModel, variable: str | None, row: BaseAndSource) -> Any:
     """What is expected of a row, comparable: written where it is written, in any order."""
     value, _ = outputs(model, variable, row)
     if model.write is None:

@@ -39,7 +39,7 @@ ROWS = 10
 """Pairs that a notebook shows."""
 
 
-class Row(NamedTuple):
+class BaseAndSource(NamedTuple):
     """An original and one of its counterfactuals."""
 
     example: Example
@@ -204,7 +204,7 @@ def expected_labels(
     dropped = Counter[str](getattr(examples, "dropped", {}))
     pairs: list[InterchangePair] = []
     values: list[tuple[float, float]] = []
-    for row in rows_of(examples, kinds, dropped):
+    for row in bases_and_sources(examples, kinds, dropped):
         try:
             pair, value = _interchange(model, variable, row)
         except Undecided as error:
@@ -225,9 +225,9 @@ def expected_labels(
     )
 
 
-def rows_of(
+def bases_and_sources(
     examples: Sequence[Example], kinds: Sequence[str] | None, dropped: Counter[str]
-) -> Iterator[Row]:
+) -> Iterator[BaseAndSource]:
     """Each example with each of its counterfactuals; `dropped` counts those that are not there.
 
     Raises:
@@ -238,13 +238,13 @@ def rows_of(
     for example in examples:
         for kind in wanted:
             if kind in example.counterfactuals:
-                yield Row(example, kind, example.counterfactuals[kind])
+                yield BaseAndSource(example, kind, example.counterfactuals[kind])
             else:
                 dropped[example.unread.get(kind, ABSENT)] += 1
 
 
 def interchange_pair(
-    row: Row, label: str | tuple[str, ...], base_label: str | tuple[str, ...]
+    row: BaseAndSource, label: str | tuple[str, ...], base_label: str | tuple[str, ...]
 ) -> InterchangePair:
     """The interchange of a row as text."""
     example = row.example
@@ -262,7 +262,7 @@ def interchange_pair(
     )
 
 
-def outputs(model: CausalModel, variable: str | None, row: Row) -> tuple[Any, Any]:
+def outputs(model: CausalModel, variable: str | None, row: BaseAndSource) -> tuple[Any, Any]:
     """The output of a row's base with an interchange of one variable, and without.
 
     Raises:
@@ -277,7 +277,7 @@ def outputs(model: CausalModel, variable: str | None, row: Row) -> tuple[Any, An
 
 
 def _interchange(
-    model: CausalModel, variable: str | None, row: Row
+    model: CausalModel, variable: str | None, row: BaseAndSource
 ) -> tuple[InterchangePair, tuple[float, float]]:
     base = row.example.prompt
     value, own = outputs(model, variable, row)

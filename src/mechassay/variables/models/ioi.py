@@ -42,7 +42,7 @@ from mechassay.examples import Example, Prompt
 from mechassay.files import FORMAT, write_text
 from mechassay.interchange_pairs import InterchangePair
 from mechassay.variables.causal_model import CausalModel, Undecided, Variable
-from mechassay.variables.labels import Row, interchange_pair, rows_of
+from mechassay.variables.labels import BaseAndSource, bases_and_sources, interchange_pair
 from mechassay.variables.models.written import space_before
 
 BIAS, POSITION, TOKEN = 0.069, 2.018, 0.687
@@ -127,10 +127,10 @@ def ioi_signals(examples: Sequence[Example], kinds: Sequence[str] = FLIPS) -> Si
         BadPairs: no row is left; the message has the counts.
     """
     dropped = Counter[str](getattr(examples, "dropped", {}))
-    same = [Row(example, SAME, example.prompt) for example in examples]
+    same = [BaseAndSource(example, SAME, example.prompt) for example in examples]
     pairs: list[InterchangePair] = []
     signals: list[tuple[float, float]] = []
-    for row in (*same, *rows_of(examples, kinds, dropped)):
+    for row in (*same, *bases_and_sources(examples, kinds, dropped)):
         try:
             signals.append(_signals(row.example.prompt, row.source))
         except Undecided as error:
