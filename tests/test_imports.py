@@ -3,7 +3,7 @@
 errors, version, registry, progress, files, checkpoint, text, display -> graph, drawing, alignment,
 rows, pairs, examples, interchange_pairs, interchange, curves, figures, records_v1, records, stats
 -> models -> objectives, training -> interventions -> features -> tasks -> circuits -> truth ->
-names -> adversarial -> report -> runs -> cli; testing may import all.
+variables -> names -> adversarial -> report -> runs -> cli; testing may import all.
 Imports inside functions and under TYPE_CHECKING count too.
 """
 
@@ -49,6 +49,7 @@ ORDER = [
     "tasks",
     "circuits",
     "truth",
+    "variables",
     "names",
     "adversarial",
     "report",

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any
 from mechassay.version import __version__
 
 if TYPE_CHECKING:
-    from mechassay import adversarial, circuits, features, tasks, truth
+    from mechassay import adversarial, circuits, features, tasks, truth, variables
     from mechassay.circuits.methods import load_method
     from mechassay.circuits.node_scores import load_scores
     from mechassay.errors import MechassayError
@@ -109,9 +109,10 @@ __all__ = [
     "sweep",
     "tasks",
     "truth",
+    "variables",
 ]
 
-_PACKAGES = ("adversarial", "circuits", "features", "tasks", "truth")
+_PACKAGES = ("adversarial", "circuits", "features", "tasks", "truth", "variables")
 _LAZY = {
     "Ablate": "mechassay.interventions.intervention",
     "AccuracyJob": "mechassay.runs.accuracy",

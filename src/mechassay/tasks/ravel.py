@@ -319,13 +319,13 @@ def _read(row: Mapping[str, Any]) -> Query:
     made = text[:begin] + f"{{{ENTITY}}}" + text[begin + len(city) :] if spans else text
     template, answers = (
         row.get("template") or made,
-        _continuations(text, [facts.get(attribute, "")]),
+        continuations(text, [facts.get(attribute, "")]),
     )
     columns = {"template": template, "prompt": text, ENTITY: city, "attribute": attribute, **facts}
     return Query(text, answers, (), spans, columns)
 
 
-def _continuations(text: str, values: Iterable[str]) -> tuple[str, ...]:
+def continuations(text: str, values: Iterable[str]) -> tuple[str, ...]:
     """Values as they continue a text, each once: of "Arabic,Berberi" two, of an empty one none."""
     space = "" if text.endswith(OPENING) or text[-1:].isspace() else " "
     parts = (part.strip() for value in values for part in value.split(","))
@@ -335,7 +335,7 @@ def _continuations(text: str, values: Iterable[str]) -> tuple[str, ...]:
 def _example(id: str, prompt: Query, others: Mapping[str, Query]) -> Example:
     """The example of an original and its counterfactuals."""
     attribute = prompt.columns["attribute"]
-    said = _continuations(prompt.text, [other.columns[attribute] for other in others.values()])
+    said = continuations(prompt.text, [other.columns[attribute] for other in others.values()])
     foils = tuple(text for text in said if text not in prompt.answers)
     tags = {
         "city": prompt.columns[ENTITY],
@@ -351,7 +351,7 @@ def _with_choices(prompt: Query, foils: tuple[str, ...]) -> Query:
     if prompt.choices:
         return prompt
     known = sorted({facts[prompt.columns["attribute"]] for facts in _data().facts.values()})
-    choices = {*prompt.answers, *(foils or _continuations(prompt.text, known))}
+    choices = {*prompt.answers, *(foils or continuations(prompt.text, known))}
     return replace(prompt, choices=tuple(sorted(choices)))
 
 

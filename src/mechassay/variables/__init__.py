@@ -1,0 +1,54 @@
+"""Causal variables: how a task may be solved, and what an interchange should then change."""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from mechassay.variables.causal_model import CausalModel, Undecided, Variable
+    from mechassay.variables.distinction import Distinction, distinguish
+    from mechassay.variables.labels import ExpectedLabels, expected_labels
+    from mechassay.variables.load import CAUSAL_MODELS, load_causal_model
+    from mechassay.variables.models.docstring import with_shifts
+    from mechassay.variables.models.ioi import (
+        LogitDifference,
+        fit_logit_difference,
+        ioi_signals,
+    )
+
+__all__ = [
+    "CAUSAL_MODELS",
+    "CausalModel",
+    "Distinction",
+    "ExpectedLabels",
+    "LogitDifference",
+    "Undecided",
+    "Variable",
+    "distinguish",
+    "expected_labels",
+    "fit_logit_difference",
+    "ioi_signals",
+    "load_causal_model",
+    "with_shifts",
+]
+
+_NAMES = {
+    "causal_model": "CausalModel Undecided Variable",
+    "distinction": "Distinction distinguish",
+    "labels": "ExpectedLabels expected_labels",
+    "load": "CAUSAL_MODELS load_causal_model",
+    "models.docstring": "with_shifts",
+    "models.ioi": "LogitDifference fit_logit_difference ioi_signals",
+}
+_LAZY = {name: f"{__name__}.{part}" for part, names in _NAMES.items() for name in names.split()}
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _LAZY:
+        raise AttributeError(f"module 'mechassay.variables' has no attribute {name!r}")
+    return getattr(import_module(_LAZY[name]), name)
+
+
+def __dir__() -> list[str]:
+    return __all__

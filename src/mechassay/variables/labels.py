@@ -1,0 +1,304 @@
+"""What should be said after an interchange of one variable, by a causal model.
+
+For an example, a kind of counterfactual and a variable V of a model H, with b the inputs of the
+original prompt and c those of the counterfactual (Mueller et al. 2025, section 4.1):
+
+    label       H(b) with V as in H(c), written as a continuation of the original
+    base label  H(b), written alike
+
+Both come from the causal model, which reads the parts of the two prompts; foils are never looked
+at. V = None is the hypothesis that nothing is exchanged. Where the output is a number, the logit
+difference of two continuations, `values` and `base_values` have what is expected of it, and base
+label and label are those two.
+
+A pair is dropped, and counted, where a prompt cannot be read, where the model does not say what
+follows, and where the task has another answer of the base than the model.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from types import MappingProxyType
+from typing import Any, NamedTuple
+
+import numpy as np
+from jaxtyping import Bool, Float
+
+from mechassay.alignment import Misaligned, tokenizer_of
+from mechassay.display import data_frame, html_facts, html_note, html_table, line
+from mechassay.errors import BadPairs, BadUsage, one_of
+from mechassay.examples import ABSENT, Example, Prompt
+from mechassay.interchange import InterchangeBatch
+from mechassay.interchange_pairs import InterchangePair, interchange_tokens
+from mechassay.variables.causal_model import CausalModel, Undecided
+
+ANOTHER_ANSWER = "the task has another answer than the causal model"
+UNSAID = "nothing is right after it"
+ROWS = 10
+"""Pairs that a notebook shows."""
+
+
+class BaseAndSource(NamedTuple):
+    """An original and one of its counterfactuals."""
+
+    example: Example
+    kind: str
+    source: Prompt
+
+
+class ExpectedLabels(tuple[InterchangePair, ...]):
+    """Interchanges of one variable with their labels.
+
+    Attributes:
+        model: the name of the causal model.
+        variable: what is exchanged; None: nothing is.
+        values, base_values: what is expected of an output that is a number, with and without the
+            interchange; NaN where it is text.
+        dropped: pairs that were left out, by reason.
+    """
+
+    model: str
+    variable: str | None
+    values: Float[np.ndarray, "n"]
+    base_values: Float[np.ndarray, "n"]
+    dropped: Mapping[str, int]
+
+    def __new__(
+        cls,
+        pairs: Iterable[InterchangePair],
+        *,
+        model: str,
+        variable: str | None,
+        values: Sequence[float] | np.ndarray,
+        base_values: Sequence[float] | np.ndarray,
+        dropped: Mapping[str, int],
+    ) -> ExpectedLabels:
+        made = super().__new__(cls, pairs)
+        made.model, made.variable = model, variable
+        made.values = np.asarray(values, dtype=np.float64)
+        made.base_values = np.asarray(base_values, dtype=np.float64)
+        made.dropped = MappingProxyType(dict(dropped))
+        return made
+
+    @property
+    def changed(self) -> Bool[np.ndarray, "n"]:
+        """Whether the interchange changes what is expected, by pair."""
+        text = [set(pair.labels) != set(pair.base_labels) for pair in self]
+        numbers = ~np.isnan(self.values)
+        return np.where(numbers, self.values != self.base_values, np.array(text, dtype=bool))
+
+    def take(self, rows: Sequence[int], dropped: Mapping[str, int] | None = None) -> ExpectedLabels:
+        """The pairs of these numbers, in that order.
+
+        Args:
+            rows: their numbers.
+            dropped: what else was left out, by reason, on top of `self.dropped`.
+        """
+        index = np.asarray(rows, dtype=np.int64)
+        return ExpectedLabels(
+            [self[row] for row in index.tolist()],
+            model=self.model,
+            variable=self.variable,
+            values=self.values[index],
+            base_values=self.base_values[index],
+            dropped=Counter(self.dropped) + Counter(dropped or {}),
+        )
+
+    def tokenized(self, model: Any) -> tuple[ExpectedLabels, InterchangeBatch]:
+        """The pairs that a tokenizer can align, and their batch; what it cannot is counted.
+
+        Args:
+            model: a model, or a tokenizer.
+
+        Raises:
+            BadUsage: neither a tokenizer nor a model that has one.
+            BadPairs: no pair is left; the message has the counts.
+        """
+        tokenizer = tokenizer_of("ExpectedLabels", model)
+        if tokenizer is None:
+            raise BadUsage("ExpectedLabels needs a model with a .tokenizer, or one; got None.")
+        rows = interchange_tokens(list(self), tokenizer)
+        lost = Counter(row.reason for row in rows if isinstance(row, Misaligned))
+        kept = self.take([n for n, row in enumerate(rows) if not isinstance(row, Misaligned)], lost)
+        if not kept:
+            raise BadPairs(_none_left(self.model, self.variable, len(self), kept.dropped))
+        batch = InterchangeBatch.from_pairs(list(kept), model)
+        return kept, batch
+
+    def columns(self) -> dict[str, list[Any]]:
+        """The pairs by column."""
+        return {
+            "id": [pair.id for pair in self],
+            "kind": [pair.kind for pair in self],
+            "base": [pair.base for pair in self],
+            "source": [pair.source for pair in self],
+            "label": ["|".join(pair.labels) for pair in self],
+            "base_label": ["|".join(pair.base_labels) for pair in self],
+            "value": self.values.tolist(),
+            "base_value": self.base_values.tolist(),
+            "changed": self.changed.tolist(),
+        }
+
+    def to_pandas(self) -> Any:
+        """The pairs as a pandas DataFrame.
+
+        Raises:
+            MissingExtra: pandas is not installed.
+        """
+        return data_frame(self.columns())
+
+    def __repr__(self) -> str:
+        shown = {
+            "model": self.model,
+            "variable": self.variable,
+            "n": len(self),
+            "changed": int(self.changed.sum()),
+            "dropped": sum(self.dropped.values()),
+        }
+        return line("ExpectedLabels", shown)
+
+    def _repr_html_(self) -> str:
+        told = {
+            "changed": f"{int(self.changed.sum()):,} of {len(self):,}",
+            **{f"dropped: {reason}": f"{n:,}" for reason, n in self.dropped.items()},
+        }
+        columns = self.columns()
+        names = ("kind", "base", "source", "base_label", "label")
+        rows = list(zip(*(columns[name][:ROWS] for name in names), strict=True))
+        more = html_note(f"{len(self) - ROWS:,} more" if len(self) > ROWS else "")
+        title = f"{self.model}: {self.variable or 'nothing exchanged'}"
+        return html_facts(title, told, html_table(names, rows), more)
+
+
+def expected_labels(
+    model: CausalModel,
+    variable: str | None,
+    examples: Sequence[Example],
+    kinds: Sequence[str] | None = None,
+) -> ExpectedLabels:
+    """The labels of an interchange of one variable, for each example and kind of counterfactual.
+
+    Rows are named "example/kind", and those of one example are in one group, as in
+    `InterchangeBatch.from_examples`.
+
+    Args:
+        model: a causal model that reads prompts.
+        variable: one with a mechanism or an input; None: nothing is exchanged.
+        examples: as `task.examples` gives them.
+        kinds: of counterfactuals. None: all that any example has.
+
+    Raises:
+        UnknownName: no such variable; a kind that no example has.
+        BadUsage: a model that reads no prompts, or does not say what is written.
+        BadPairs: no pair is left; the message has the counts.
+    """
+    if model.read is None or (model.write is None and model.contrast is None):
+        lacking = "read" if model.read is None else "write or contrast"
+        raise BadUsage(
+            f"The causal model {model.name!r} has no labels, as it has no {lacking}: pass"
+            " CausalModel(..., read=..., write=...)."
+        )
+    if variable is not None:
+        model.variable(variable)
+    dropped = Counter[str](getattr(examples, "dropped", {}))
+    pairs: list[InterchangePair] = []
+    values: list[tuple[float, float]] = []
+    for row in bases_and_sources(examples, kinds, dropped):
+        try:
+            pair, value = _interchange(model, variable, row)
+        except Undecided as error:
+            dropped[error.reason] += 1
+            continue
+        pairs.append(pair)
+        values.append(value)
+    if not pairs:
+        raise BadPairs(_none_left(model.name, variable, len(examples), dropped))
+    expected, own = zip(*values, strict=True)
+    return ExpectedLabels(
+        pairs,
+        model=model.name,
+        variable=variable,
+        values=expected,
+        base_values=own,
+        dropped=dropped,
+    )
+
+
+def bases_and_sources(
+    examples: Sequence[Example], kinds: Sequence[str] | None, dropped: Counter[str]
+) -> Iterator[BaseAndSource]:
+    """Each example with each of its counterfactuals; `dropped` counts those that are not there.
+
+    Raises:
+        UnknownName: a kind that no example has.
+    """
+    known = dict.fromkeys(kind for each in examples for kind in each.counterfactuals)
+    wanted = tuple(known) if kinds is None else tuple(one_of("kind", k, known) for k in kinds)
+    for example in examples:
+        for kind in wanted:
+            if kind in example.counterfactuals:
+                yield BaseAndSource(example, kind, example.counterfactuals[kind])
+            else:
+                dropped[example.unread.get(kind, ABSENT)] += 1
+
+
+def interchange_pair(
+    row: BaseAndSource, label: str | tuple[str, ...], base_label: str | tuple[str, ...]
+) -> InterchangePair:
+    """The interchange of a row as text."""
+    example = row.example
+    return InterchangePair(
+        id=f"{example.id}/{row.kind}",
+        base=example.prompt.text,
+        source=row.source.text,
+        label=label,
+        base_label=base_label,
+        group=example.id if example.group is None else example.group,
+        kind=row.kind,
+        tags=example.tags,
+        base_spans=example.prompt.spans,
+        source_spans=row.source.spans,
+    )
+
+
+def outputs(model: CausalModel, variable: str | None, row: BaseAndSource) -> tuple[Any, Any]:
+    """The output of a row's base with an interchange of one variable, and without.
+
+    Raises:
+        Undecided: a prompt cannot be read, or the model does not say.
+    """
+    assert model.read is not None
+    base = model.read(row.example.prompt)
+    own = model.value(model.output, base)
+    if variable is None:
+        return own, own
+    return model.interchange(base, {variable: model.read(row.source)})[model.output], own
+
+
+def _interchange(
+    model: CausalModel, variable: str | None, row: BaseAndSource
+) -> tuple[InterchangePair, tuple[float, float]]:
+    base = row.example.prompt
+    value, own = outputs(model, variable, row)
+    if model.contrast is not None:
+        first, second = model.contrast(base)
+        return interchange_pair(row, second, first), (float(value), float(own))
+    assert model.write is not None
+    label, base_label = model.write(value, base), model.write(own, base)
+    if base.answers and set(base_label) != set(base.answers):
+        raise Undecided(ANOTHER_ANSWER)
+    if not label:
+        raise Undecided(UNSAID)
+    return interchange_pair(row, label, base_label), (float("nan"), float("nan"))
+
+
+def _none_left(
+    model: str, variable: str | None, n_examples: int, dropped: Mapping[str, int]
+) -> str:
+    told = ", ".join(f"{count} {reason}" for reason, count in sorted(dropped.items()))
+    what = "without an interchange" if variable is None else f"for the variable {variable!r}"
+    return (
+        f"The causal model {model!r} gives no label {what} to {n_examples} examples; dropped:"
+        f" {told or 'none'}."
+    )

@@ -1,0 +1,1 @@
+"""Causal models of tasks, one task a file."""
