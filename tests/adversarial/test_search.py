@@ -166,6 +166,7 @@ def test_it_finds_the_maximum_of_all_pairs(
     assert float(np.median(everything)) < found.lower_bound - 0.01
 
 
+@pytest.mark.slow
 def test_restarts_find_the_maximum_of_a_random_model(rugged: Space) -> None:
     highest = float(rugged.everything.max())
     few, many = run(rugged, starts=1, restarts=0), run(rugged, starts=1, restarts=40)

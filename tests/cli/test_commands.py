@@ -189,6 +189,7 @@ def test_validate_lists_every_problem(tmp_path: Path, run: Run) -> None:
     assert "gpt3" in done.err and "importances.json" in done.err and "problems in" in done.err
 
 
+@pytest.mark.slow
 def test_an_ablation_is_kept_with_the_run(folder: Path, tmp_path: Path, run: Run) -> None:
     out = tmp_path / "out"
     words = small(folder, out, "--method", "eap", "--ablation", "mean")

@@ -66,6 +66,7 @@ def measures(found: Record) -> dict[str, float]:
     return {each.name: each.value for each in found.measures if each.of == "result"}
 
 
+@pytest.mark.slow
 def test_a_table_over_cells_that_is_resumed(folder: Path, tmp_path: Path, run: Run) -> None:
     out = tmp_path / "out"
     line = words(

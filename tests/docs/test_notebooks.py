@@ -33,7 +33,18 @@ def test_a_notebook_has_few_lines_of_code(path: Path) -> None:
     assert sum(bool(line) and not line.startswith("#") for line in lines) <= MOST_LINES
 
 
-@pytest.fixture(scope="module", params=NOTEBOOKS, ids=lambda path: path.stem)
+QUICK = "first-circuit"
+"""The others run with --all."""
+
+
+@pytest.fixture(
+    scope="module",
+    params=[
+        path if path.stem == QUICK else pytest.param(path, marks=pytest.mark.slow)
+        for path in NOTEBOOKS
+    ],
+    ids=[path.stem for path in NOTEBOOKS],
+)
 def page(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A notebook's page, made by running it."""
     target = tmp_path_factory.mktemp("pages") / f"{request.param.stem}.md"

@@ -260,6 +260,7 @@ def test_the_perfect_ranking(known: Known) -> None:
     assert curve.cpr > 1 - FRACTIONS[first] and curve.cmd < FRACTIONS[first]
 
 
+@pytest.mark.slow
 def test_a_perfect_ranking_at_every_size() -> None:
     """A model in which nothing but input->logits does anything:
     f is 1 at all sizes of one edge or more.

@@ -53,6 +53,7 @@ def test_ioi_is_solved_and_empty_and_full_circuits_are_the_two_runs(model: Model
     assert differences[1] < -1
 
 
+@pytest.mark.slow
 def test_ioi_circuit_of_smollm2(smollm: Model) -> None:
     """Integrated gradients find a small circuit that does the task;
     a random one of that size does nothing.

@@ -50,6 +50,7 @@ def reference(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return out
 
 
+@pytest.mark.slow
 def test_processes_give_the_same_bits(reference: Path, tmp_path: Path) -> None:
     run(job(), tmp_path / "out", executor=Processes(2), progress=SILENT)
     assert numbers(tmp_path / "out") == numbers(reference)

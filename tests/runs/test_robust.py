@@ -91,6 +91,7 @@ def values(record: Record, table: str, **of: Any) -> dict[str, float]:
     return {str(row["statistic"]): float(str(row["value"])) for row in rows}
 
 
+@pytest.mark.slow
 def test_the_experiment_compares_rankings_and_goes_on_where_it_was(tmp_path: Path) -> None:
     truth = load_truth("truth-ioi")
     results = run(JOB, tmp_path, progress=SILENT)

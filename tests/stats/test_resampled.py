@@ -73,6 +73,7 @@ def grid(seed: int) -> np.ndarray:
     )
 
 
+@pytest.mark.slow
 def test_differences_are_of_the_same_resamples() -> None:
     values = grid(0)
     ours = Resampled.of(values, 1)

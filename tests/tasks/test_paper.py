@@ -250,6 +250,7 @@ def test_a_split_of_ioi_ends_when_every_prompt_has_come(monkeypatch: pytest.Monk
     assert sum(owned.values()) == 28 and owned["test"] > owned["train"]
 
 
+@pytest.mark.slow
 def test_the_population_of_greater_than() -> None:
     task = GreaterThan(words="paper")
     assert {split: task.population(split) for split in PAPER_SIZES} == {

@@ -197,6 +197,7 @@ class ValueFinder(ABC):
         return Fit(
             MappingProxyType(featurizers),
             provenance=MappingProxyType(provenance_of(self, model, batch, chosen)),
+            model=model,
         )
 
     def _sources(

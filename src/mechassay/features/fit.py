@@ -32,6 +32,7 @@ from mechassay.features.featurizer import (
 from mechassay.features.sae import SAE
 from mechassay.files import read_tensors, write_tensors, write_text
 from mechassay.interventions.site import Site, SiteLike, load_site
+from mechassay.models.model import Model
 
 KIND = "features"
 STORED: dict[str, type] = {
@@ -51,12 +52,14 @@ class Fit(OneLine):
         chosen: masks of the features that are meant, of sites where these are not all.
         losses: of every site, before each step of a training; no steps where nothing was trained.
         provenance: how the fit came about (finder, settings, model, data, ...).
+        model: what it was found on; None where it was read from a file.
     """
 
     featurizers: Mapping[Site, Featurizer]
     chosen: Mapping[Site, Bool[Tensor, "k"]] = field(default_factory=lambda: MappingProxyType({}))
     losses: Float[Tensor, "steps sites"] = field(default_factory=lambda: torch.zeros(0, 0))
     provenance: Mapping[str, Any] = field(default_factory=lambda: MappingProxyType({}))
+    model: Model | None = None
 
     @cached_property
     def sites(self) -> tuple[Site, ...]:

@@ -185,6 +185,7 @@ class TrainedFinder(ABC):
             MappingProxyType({site: mask for site, mask in masks.items() if mask is not None}),
             losses,
             MappingProxyType(about),
+            model,
         )
 
     def plan(self, n: int) -> TrainingPlan:

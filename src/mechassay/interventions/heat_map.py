@@ -6,7 +6,7 @@ carries all of the difference (a share of 1), full blue its opposite.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -95,6 +95,13 @@ def draw_sweep(
     for site, estimate in zip(sites, estimates, strict=True):
         heads = f" head {','.join(map(str, site.heads))}" if site.heads else ""
         lines.setdefault(f"{site.part}{heads} @{site.position}", []).append((site.layer, estimate))
+    return draw_lines(lines, SWEPT[of], ax=ax)
+
+
+def draw_lines(
+    lines: Mapping[str, Sequence[tuple[int, Estimate]]], title: str, *, ax: Axes | None = None
+) -> Figure:
+    """Estimates against layers with intervals, a line for each label."""
     with rc_context(SETTINGS):
         figure: Any = Picture(figsize=(7.4, 4.0), layout="constrained") if ax is None else ax.figure
         ax = figure.subplots() if ax is None else ax
@@ -107,7 +114,7 @@ def draw_sweep(
             ax.fill_between(layers, values[1], values[2], color=colour, alpha=0.18, linewidth=0)
         ax.xaxis.set_major_locator(MaxNLocator(integer=True))
         ax.set_xlabel("layer", color=INK)
-        ax.set_ylabel(SWEPT[of], color=INK)
+        ax.set_ylabel(title, color=INK)
         ax.spines[["top", "right"]].set_visible(False)
         if len(lines) > 1:
             ax.legend(frameon=False, labelcolor=INK, fontsize=SIZE - 1)

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from mechassay.variables.causal_model import CausalModel, Undecided, Variable
     from mechassay.variables.distinction import Distinction, distinguish
+    from mechassay.variables.interchange_accuracy import InterchangeAccuracy, accuracy
     from mechassay.variables.labels import ExpectedLabels, expected_labels
     from mechassay.variables.load import CAUSAL_MODELS, load_causal_model
     from mechassay.variables.models.docstring import with_shifts
@@ -22,9 +23,11 @@ __all__ = [
     "CausalModel",
     "Distinction",
     "ExpectedLabels",
+    "InterchangeAccuracy",
     "LogitDifference",
     "Undecided",
     "Variable",
+    "accuracy",
     "distinguish",
     "expected_labels",
     "fit_logit_difference",
@@ -34,6 +37,7 @@ __all__ = [
 ]
 
 _NAMES = {
+    "interchange_accuracy": "InterchangeAccuracy accuracy",
     "causal_model": "CausalModel Undecided Variable",
     "distinction": "Distinction distinguish",
     "labels": "ExpectedLabels expected_labels",
