@@ -7,6 +7,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from mechassay.models.sources import truth_names
 from mechassay.runs.folder import RunFolder
 from mechassay.truth.models import load_truth, truth_folder
@@ -53,6 +55,7 @@ def test_recover_ranks_methods(run: Run, tmp_path: Path) -> None:
     assert "AUROC" in done.out and "R-precision" in done.out
 
 
+@pytest.mark.slow
 def test_recovery_is_undefined_without_a_circuit_for_the_ablation(run: Run, tmp_path: Path) -> None:
     words = ("truth", "recover", "-M", "random", "--train-limit", "2", "--limit", "2")
     models = ("-m", "truth-ioi", "-m", "truth-ioi-trained")
@@ -68,6 +71,7 @@ def test_recovery_is_undefined_without_a_circuit_for_the_ablation(run: Run, tmp_
     assert "Did you mean 'mean'" in done.line
 
 
+@pytest.mark.slow
 def test_train_refuses_a_circuit_that_is_not_clear_and_an_unknown_name(
     run: Run, tmp_path: Path
 ) -> None:

@@ -159,6 +159,7 @@ def test_records_of_another_file_are_refused(model: Model, tmp_path: Path) -> No
         study(run, tmp_path, model)
 
 
+@pytest.mark.slow
 def test_divergences_that_are_not_finite_are_refused(
     job: AdversarialStudy, records: list[Record], tmp_path: Path
 ) -> None:

@@ -59,6 +59,7 @@ def reader() -> Model:
     return make_model(*with_words())
 
 
+@pytest.mark.slow
 def test_a_grid_of_one_template_runs_nothing_else(reader: Model, tmp_path: Path) -> None:
     plans = {
         same: AdversarialJob("reader", "ioi", ("random@0.5",), same=same, controls=3, **IOI_READER)

@@ -137,6 +137,7 @@ def test_the_experiment_compares_rankings_and_goes_on_where_it_was(tmp_path: Pat
         run(dataclasses.replace(JOB, rounds=1), tmp_path, progress=SILENT)
 
 
+@pytest.mark.slow
 def test_a_method_that_trains_a_mask_has_no_rounds(tmp_path: Path) -> None:
     name = "truth-induction-trained"
     method = "subnetwork-probing:steps=6,lr=0.1"

@@ -285,6 +285,7 @@ def test_the_reach_of_the_bootstrap_by_hand() -> None:
     assert math.isnan(nothing.exceedance[0].low)
 
 
+@pytest.mark.slow
 def test_bootstrap_intervals_cover_where_intervals_of_pairs_do_not() -> None:
     n, repeats = 30, 150
     values = grids(np.random.default_rng(7), repeats, n, n, 0.4, 0.4, 0.2)

@@ -31,6 +31,7 @@ def test_the_split_by_hand() -> None:
     ] == [3]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "kind", [0, pytest.param(1, marks=pytest.mark.slow)], ids=["same", "different"]
 )

@@ -158,6 +158,7 @@ def shared(name: str, example: Example) -> set[Any]:
     return {text[5 : text.index("(")] for text in texts}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", [pytest.param(NAMES[0], marks=pytest.mark.slow), *NAMES[1:]])
 def test_splits_have_all_words_and_share_no_prompt(name: str) -> None:
     task = load_task(name)
@@ -279,6 +280,7 @@ def test_the_population_of_greater_than() -> None:
         task.population("private")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", NAMES)
 def test_pairs_are_made_with_a_tokenizer_like_gpt2s(name: str) -> None:
     task = load_task(name)

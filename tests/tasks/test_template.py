@@ -190,6 +190,7 @@ def test_partners_are_drawn() -> None:
     assert all(abs(count - 400 / 12) < 28 for count in foils.values())
 
 
+@pytest.mark.slow
 @settings(max_examples=25, deadline=None)
 @given(seed=st.integers(0, 2**70), split=st.sampled_from(["train", "validation", "test"]))
 def test_a_change_takes_its_fields_from_one_partner(seed: int, split: str) -> None:

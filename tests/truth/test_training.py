@@ -145,6 +145,7 @@ def test_circuits_that_hold_are_written_without_those_that_do_not(
     assert not (write(tmp_path / "none", "counterfactual") / "truth.json").exists()
 
 
+@pytest.mark.slow
 def test_a_circuit_that_does_not_hold_is_not_written(tmp_path: Path) -> None:
     _, found = make_truth(
         CausalPreviousToken(), dataclasses.replace(SHORT, steps=2), tmp_path, limit=20

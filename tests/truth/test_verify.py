@@ -168,6 +168,7 @@ def test_effects_are_those_of_exact_patching_of_single_pairs(ablation: str) -> N
     )
 
 
+@pytest.mark.slow
 def test_means_of_other_pairs() -> None:
     truth = truth_of("truth-fraction-trained")
     pairs, others = (truth.task.pairs("train", truth.model, limit=4, seed=seed) for seed in (0, 1))

@@ -52,7 +52,7 @@ def place_together(
     changed; so tokens are left out only before the first change of their row.
 
     Raises:
-        as `place`.
+        UnknownName, BadPairs: see `place`.
     """
     placed = [place(batch, site, each) for site, each in interventions.items()]
     if len(placed) == 1:

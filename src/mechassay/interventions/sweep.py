@@ -176,7 +176,7 @@ def sweep(
         seed: of the bootstrap.
 
     Raises:
-        as `intervene`.
+        BadUsage, UnknownName, BadPairs, NonFinite, OutOfMemory: see `intervene`.
     """
     chosen = [load_site(site) for site in sites]
     plan = check_interventions(model, _plan(chosen, intervention))

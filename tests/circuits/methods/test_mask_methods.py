@@ -386,6 +386,7 @@ def test_weighted_losses_have_the_weighted_slope(ablation: str, per_example: boo
     assert not per_example or not slope[[2, 5]].any()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("method", SHORT, ids=names(SHORT))
 def test_a_tail_that_is_the_mean_trains_alike_and_another_does_not(method: Any) -> None:
     tiny = subject("gpt2", torch.float64)
