@@ -102,13 +102,14 @@ def ratio(cost: Callable[[], float], forward: Callable[[], object], repeats: int
 
 
 def step_seconds(model: Model, batch: InterchangeBatch, sites: Sequence[Site], k: int) -> float:
-    """Seconds of a DAS step of all sites: a training of two steps more, less one without."""
+    """Seconds of a DAS step of all sites: a training of some steps more, less one without."""
+    more = 1 if len(sites) > 2 * len(model.decoder.layers) else 2
 
     def fit(steps: int) -> Callable[[], object]:
         finder = DAS(k=k, steps=steps, batch_size=len(batch), optimizer="adamw")
         return lambda: finder.fit(model, batch, sites, progress=SILENT)
 
-    return (seconds(fit(3)) - seconds(fit(1))) / 2
+    return (seconds(fit(1 + more)) - seconds(fit(1))) / more
 
 
 def floor(sites: Sequence[Site], layers: int, tokens: int) -> float:
@@ -137,7 +138,8 @@ def training_rows(model: Model, args: argparse.Namespace) -> Iterator[Row]:
         cost = ratio(
             lambda sites=sites: step_seconds(model, batch, sites, args.k) / len(sites),
             forward,
-            args.repeats,
+            # Many sites take minutes, and are a mean by themselves.
+            1 if len(sites) > 2 * layers else args.repeats,
         )
         yield name, cost, floor(sites, layers, args.tokens), must, stretch
     alone = [
@@ -244,7 +246,7 @@ def map_rows(args: argparse.Namespace) -> Iterator[Row]:
 def print_rows(title: str, rows: Iterator[Row]) -> None:
     print(f"\n{title}")
     print("| job | multiples of a forward | floor | must reach | stretch |")
-    print("| --- | --- | --- | --- | --- |")
+    print("| --- | --- | --- | --- | --- |", flush=True)
     for name, value, bound, must, stretch in rows:
         told = [f"{x:g}" if x else "" for x in (must, stretch)]
         print(
@@ -260,7 +262,8 @@ def main() -> None:
     parser.add_argument("--no-map", action="store_true")
     args = parser.parse_args()
     print(f"{torch.get_num_threads()} threads, torch {torch.__version__}")
-    print_rows("Directions", direction_rows(args.repeats))
+    if not args.no_map:
+        print_rows("Directions", direction_rows(args.repeats))
     if not args.no_map and is_fetched("smollm2-135m"):
         print_rows("SmolLM2-135M, IOI", map_rows(args))
     for kind in args.shape:
