@@ -21,6 +21,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from datetime import UTC, datetime
 from functools import cache
+from importlib import import_module
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from traceback import format_exception
@@ -51,6 +52,12 @@ if TYPE_CHECKING:
 FORMAT = 2
 ROWS = 20
 """Rows of a table that a notebook shows."""
+DRAWN = {
+    "accuracy": "mechassay.report.kinds.accuracy",
+    "patch": "mechassay.report.kinds.patch",
+}
+"""Kinds of records whose figure is drawn with their page: the modules' `draw(record, ax)`. They are
+named, not imported: records know nothing of pages."""
 PACKAGES = ("mechassay", "torch", "transformers", "tokenizers", "safetensors", "numpy", "scipy")
 
 Scalar = bool | int | float | str | None
@@ -415,6 +422,10 @@ class Record(Stored):
             from mechassay.figures import draw_distribution, svg
 
             return svg(draw_distribution(self))
+        if self.kind in DRAWN:
+            from mechassay.figures import svg
+
+            return svg(self.plot())
         if self.kind != "faithfulness" or not self.has_table("curve"):
             return ""
         from mechassay.figures import faithfulness_figure
@@ -427,7 +438,7 @@ class Record(Stored):
         """The figure of a record.
 
         Of faithfulness it has f at every size, with controls; of an adversarial evaluation the
-        histogram of its pairs.
+        histogram of its pairs; of accuracy a row for each kind of prompt; of patching a heat map.
 
         Args:
             ax: where to draw one panel; without it, all get a figure of their own.
@@ -441,6 +452,8 @@ class Record(Stored):
             from mechassay.figures import draw_distribution, draw_histogram
 
             return draw_distribution(self) if ax is None else draw_histogram(self, ax)
+        if self.kind in DRAWN:
+            return import_module(DRAWN[self.kind]).draw(self, ax)
         if not self.has_table("curve"):
             raise BadUsage(f"A record of the kind {self.kind} has no figure; see its tables.")
         from mechassay.figures import draw_faithfulness, draw_ranking

@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
-import numpy as np
+from pathlib import Path
 
+import numpy as np
+from matplotlib.figure import Figure
+
+import mechassay as ma
 from mechassay.models.model import make_model
 from mechassay.progress import SILENT
 from mechassay.report.kinds.accuracy import ORIGINAL
@@ -33,3 +37,12 @@ def test_columns_are_those_of_each_kind_by_itself() -> None:
             np.testing.assert_array_equal(column, expected)
             seen |= set(column[~np.isnan(column)])
     assert seen == {0.0, 1.0}
+
+
+def test_a_record_of_accuracy_draws_itself(tmp_path: Path) -> None:
+    job = AccuracyJob(("truth-ioi",), ("truth-ioi",), limit=4)
+    record = ma.run(job, tmp_path / "run", progress=SILENT).records[0]
+    figure = record.plot()
+    assert figure.axes[0].get_xlabel() == "accuracy" and "<svg" in record.html()
+    axes = Figure().subplots()
+    assert record.plot(axes) is axes.figure and axes.get_xlabel() == "accuracy"

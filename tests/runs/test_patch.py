@@ -60,3 +60,11 @@ def test_a_plan_that_cannot_be_run_leaves_no_folder(
     with pytest.raises(error, match=said):
         ma.run(job, tmp_path / "run", progress=SILENT)
     assert not (tmp_path / "run").exists()
+
+
+def test_records_of_patching_draw_themselves(tmp_path: Path) -> None:
+    job = replace(SMALL_JOBS["patch"], parts=("heads",), limit=3)
+    results = ma.run(job, tmp_path / "run", progress=SILENT)
+    figure = results.plot()
+    assert figure.axes[0].get_xlabel() == "head" and len(figure.axes[0].images) == 1
+    assert "<svg" in results.records[0].html()

@@ -250,7 +250,8 @@ class Results(OneLine):
         return data_frame(self.columns())
 
     def plot(self) -> Figure:
-        """The figure of all records: faithfulness, a line each, or histograms of divergences.
+        """The figure of all records: faithfulness, a line each, or histograms of divergences; of
+        a single record its own.
 
         Raises:
             BadUsage: there is nothing to draw.
@@ -261,7 +262,11 @@ class Results(OneLine):
             drawn = [record for record in self.records if record.has_table(table)]
             if drawn:
                 return draw(drawn)
-        raise BadUsage(f"{self.folder.path} has no records with a figure to draw.")
+        if len(self.records) == 1:
+            return self.records[0].plot()
+        raise BadUsage(
+            f"{self.folder.path} has no records that one figure draws; see records[0].plot()."
+        )
 
     @property
     def records(self) -> list[Record]:

@@ -13,9 +13,10 @@ from collections.abc import Sequence
 from typing import Any
 
 from matplotlib import rc_context
+from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from mechassay.figures import GREY, INK, MARKERS, PALETTE, SETTINGS, svg
+from mechassay.figures import GREY, INK, MARKERS, PALETTE, SETTINGS, Picture, svg
 from mechassay.records import Failure, Record
 from mechassay.report import page
 from mechassay.report.page import Section, Terms
@@ -107,14 +108,20 @@ def _chart(title: str, group: Sequence[Record]) -> page.Figure:
     return page.Figure(svg(draw_accuracy(group)), name=f"Accuracy: {title}", about=about)
 
 
-def draw_accuracy(records: Sequence[Record]) -> Figure:
+def draw(record: Record, ax: Axes | None = None) -> Figure:
+    """The figure of one record, see `draw_accuracy`."""
+    return draw_accuracy([record], ax)
+
+
+def draw_accuracy(records: Sequence[Record], ax: Axes | None = None) -> Figure:
     """Accuracy of one task's prompts: a row a kind, greedy filled, ranked choice hollow, chance
-    dotted.
+    dotted. On `ax` if given, else in a figure of its own.
     """
     kinds = _kinds(records[0])
     with rc_context(SETTINGS):
-        figure = Figure(figsize=(8.6, 0.9 + 0.36 * len(kinds)), layout="constrained")
-        axes = figure.subplots()
+        size = (8.6, 0.9 + 0.36 * len(kinds))
+        figure: Any = Picture(figsize=size, layout="constrained") if ax is None else ax.figure
+        axes: Any = figure.subplots() if ax is None else ax
         step = 0.7 / max(1, 2 * len(records))
         for number, record in enumerate(records):
             for half, name in enumerate(SCORES):
@@ -135,7 +142,8 @@ def draw_accuracy(records: Sequence[Record]) -> Figure:
         for text in [axes.xaxis.label, *axes.get_xticklabels(), *axes.get_yticklabels()]:
             text.set_color(INK)
         place: dict[str, Any] = {"loc": "outside upper center", "ncols": 2 * len(records) + 1}
-        figure.legend(**place, frameon=False, labelcolor=INK, fontsize=9)
+        if ax is None:
+            figure.legend(**place, frameon=False, labelcolor=INK, fontsize=9)
     return figure
 
 

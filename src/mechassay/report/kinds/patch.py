@@ -10,6 +10,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure as MatplotlibFigure
 
 from mechassay.figures import svg
 from mechassay.interventions.heat_map import draw_patch_map
@@ -89,6 +91,12 @@ def sections(
         *values_section(records),
         *all_numbers(records),
     ]
+
+
+def draw(record: Record, ax: Axes | None = None) -> MatplotlibFigure:
+    """The first map of a record."""
+    shown = _of(record.table(TABLE), _templates(record)[0], record.method.name)
+    return draw_patch_map(shown.share, shown.layers, shown.headings, shown.part, ax=ax)
 
 
 @dataclass(frozen=True)
