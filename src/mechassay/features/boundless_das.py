@@ -20,11 +20,10 @@ import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
 
-from mechassay.errors import BadUsage
 from mechassay.features.das import Rotation, bases
 from mechassay.features.featurizer import Directions, Featurizer
 from mechassay.features.stacked_training import Trainable
-from mechassay.features.trained_finder import TrainedFinder
+from mechassay.features.trained_finder import TrainedFinder, check_cooling
 from mechassay.features.training_data import BundleValues
 from mechassay.interventions.site import Site
 from mechassay.models.decoder import at_least_fp32
@@ -56,10 +55,7 @@ class BoundlessDAS(TrainedFinder):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if not self.hot >= self.cold > 0:
-            raise BadUsage(
-                f"{self.name} cools from hot to cold, above 0; got {self.hot} and {self.cold}."
-            )
+        check_cooling(self.name, self.hot, self.cold)
 
     def start(
         self,

@@ -30,7 +30,7 @@ from mechassay.features.featurizer import (
     exchanged,
 )
 from mechassay.features.stacked_training import Trainable
-from mechassay.features.trained_finder import TrainedFinder, parameter_dtype
+from mechassay.features.trained_finder import TrainedFinder, check_cooling, parameter_dtype
 from mechassay.features.training_data import BundleValues
 from mechassay.interventions.site import Site
 from mechassay.models.decoder import at_least_fp32
@@ -62,10 +62,7 @@ class DBM(TrainedFinder):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if not self.hot >= self.cold > 0:
-            raise BadUsage(
-                f"{self.name} cools from hot to cold, above 0; got {self.hot} and {self.cold}."
-            )
+        check_cooling(self.name, self.hot, self.cold)
 
     def start(
         self,

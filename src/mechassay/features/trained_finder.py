@@ -206,6 +206,16 @@ def parameter_dtype(model: Model) -> torch.dtype:
     return at_least_fp32(model.decoder.embedding[:1]).dtype
 
 
+def check_cooling(who: str, hot: float, cold: float) -> None:
+    """Refuse temperatures that a training cannot go through, from its first step to its last.
+
+    Raises:
+        BadUsage: the last is above the first, or not above 0.
+    """
+    if not hot >= cold > 0:
+        raise BadUsage(f"{who} cools from hot to cold, above 0; got {hot} and {cold}.")
+
+
 def _check_labels(who: str, batch: InterchangeBatch, *, own: bool) -> None:
     wanted = [("label", batch.labels)]
     if own:
