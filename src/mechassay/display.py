@@ -89,6 +89,22 @@ def data_frame(columns: Mapping[str, Sequence[Any]]) -> Any:
     return pandas.DataFrame(dict(columns))
 
 
+class Tabular:
+    """A value that is a table: its columns, and those as a pandas DataFrame."""
+
+    def columns(self) -> Mapping[str, Sequence[Any]]:
+        """The columns by name, all of one length."""
+        raise NotImplementedError
+
+    def to_pandas(self) -> Any:
+        """The columns as a pandas DataFrame.
+
+        Raises:
+            MissingExtra: pandas is not installed.
+        """
+        return data_frame(self.columns())
+
+
 # HTML
 
 _CELL = 'style="text-align: left; padding: 0.15em 0.8em 0.15em 0"'

@@ -23,7 +23,7 @@ from jaxtyping import Bool, Int
 from torch import Tensor
 
 from mechassay.alignment import Aligned, Misaligned, Span, align
-from mechassay.display import OneLine, data_frame, html_facts, html_note, html_table, line
+from mechassay.display import OneLine, Tabular, html_facts, html_note, html_table, line
 from mechassay.errors import BadFile, BadPairs, first_line
 from mechassay.files import FORMAT, write_text
 
@@ -131,7 +131,7 @@ def content_hash(pairs: Sequence[Pair]) -> str:
     return digest.hexdigest()
 
 
-class Pairs(tuple[Pair, ...]):
+class Pairs(Tabular, tuple[Pair, ...]):
     """Pairs as a task chose them: a tuple that knows where it comes from.
 
     Attributes:
@@ -180,14 +180,6 @@ class Pairs(tuple[Pair, ...]):
         for tag in dict.fromkeys(tag for each in self for tag in each.tags):
             columns[tag if tag not in own else f"tag {tag}"] = [each.tags.get(tag) for each in self]
         return columns
-
-    def to_pandas(self) -> Any:
-        """The columns as a pandas DataFrame.
-
-        Raises:
-            MissingExtra: pandas is not installed.
-        """
-        return data_frame(self.columns())
 
     def save(self, path: str | Path) -> Path:
         """Write the pairs as JSON lines; the first line is their source, what was dropped, and

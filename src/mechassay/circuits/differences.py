@@ -29,7 +29,7 @@ from jaxtyping import Bool, Float
 from mechassay.circuits.areas import AreaRule, Sweep
 from mechassay.circuits.curve import FaithfulnessCurve
 from mechassay.circuits.scores import By
-from mechassay.display import OneLine, Told, data_frame, html_facts, html_table
+from mechassay.display import OneLine, Tabular, Told, html_facts, html_table
 from mechassay.errors import BadFile, BadUsage, first_line, one_of
 from mechassay.files import write_text
 from mechassay.records import Record
@@ -48,7 +48,7 @@ PRECISION = 1e-5
 
 
 @dataclass(frozen=True, eq=False, repr=False)
-class Differences(OneLine):
+class Differences(OneLine, Tabular):
     """All differences of one area between methods.
 
     Attributes:
@@ -123,14 +123,6 @@ class Differences(OneLine):
         """Each pair once as columns, see `rows`."""
         names = ("area", "a", "b", "difference", "low", "high", "resolved")
         return {name: [row[name] for row in self.rows()] for name in names}
-
-    def to_pandas(self) -> Any:
-        """The columns as a pandas DataFrame.
-
-        Raises:
-            MissingExtra: pandas is not installed.
-        """
-        return data_frame(self.columns())
 
     def save(self, path: str | Path) -> Path:
         """Write the differences as JSON, each pair once; `load` reads it."""

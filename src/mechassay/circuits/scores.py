@@ -32,7 +32,7 @@ import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
 
-from mechassay.display import OneLine, data_frame, html_facts, html_table, signed
+from mechassay.display import OneLine, Tabular, html_facts, html_table, signed
 from mechassay.drawing.canvas import Drawing
 from mechassay.drawing.circuit import LEAST_SHARE, draw_circuit
 from mechassay.errors import BadFile, BadUsage, GraphMismatch, NonFinite, one_of
@@ -100,7 +100,7 @@ def _check_mask(what: str, mask: Tensor, axes: Places) -> None:
 
 
 @dataclass(frozen=True, eq=False, repr=False)
-class Circuit(OneLine):
+class Circuit(OneLine, Tabular):
     """A set of edges, and of the neurons that they carry.
 
     Attributes:
@@ -268,14 +268,6 @@ class Circuit(OneLine):
         """The edges as columns: their names, and those of their ends."""
         return {"edge": self.names(), **_ends(self.graph, self.edges.nonzero())}
 
-    def to_pandas(self) -> Any:
-        """The columns as a pandas DataFrame.
-
-        Raises:
-            MissingExtra: pandas is not installed.
-        """
-        return data_frame(self.columns())
-
     def __eq__(self, other: object) -> bool:
         """Equal edges that carry equal neurons.
 
@@ -321,7 +313,7 @@ class Circuit(OneLine):
 
 
 @dataclass(frozen=True, eq=False, repr=False)
-class UnitScores(OneLine, ABC):
+class UnitScores(OneLine, ABC, Tabular):
     """One score per unit, which is an edge, a node or a neuron: rankings, sizes and files.
 
     Attributes:
@@ -433,14 +425,6 @@ class UnitScores(OneLine, ABC):
         scores = self.values.flatten()[ranked].tolist()
         names = [self.place_name(place) for place in ranked]
         return {self.unit: names, "score": scores, "rank": list(range(1, len(names) + 1))}
-
-    def to_pandas(self) -> Any:
-        """The columns as a pandas DataFrame.
-
-        Raises:
-            MissingExtra: pandas is not installed.
-        """
-        return data_frame(self.columns())
 
     def plot(self, ax: Axes | None = None) -> Figure:
         """A histogram of all scores, counts on a log axis; the matplotlib figure.

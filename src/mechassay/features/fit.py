@@ -18,7 +18,7 @@ import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
 
-from mechassay.display import OneLine, data_frame, html_facts, html_table
+from mechassay.display import OneLine, Tabular, html_facts, html_table
 from mechassay.errors import BadFile, BadUsage, first_line, one_of
 from mechassay.features.featurizer import (
     Affine,
@@ -44,7 +44,7 @@ ROWS = 12
 
 
 @dataclass(frozen=True, eq=False, repr=False)
-class Fit(OneLine):
+class Fit(OneLine, Tabular):
     """Features of sites.
 
     Attributes:
@@ -165,14 +165,6 @@ class Fit(OneLine):
         if not len(self.losses):
             return float("nan"), float("nan")
         return float(self.losses[0, number]), float(self.losses[-1, number])
-
-    def to_pandas(self) -> Any:
-        """The columns as a pandas DataFrame.
-
-        Raises:
-            MissingExtra: pandas is not installed.
-        """
-        return data_frame(self.columns())
 
     def _repr_html_(self) -> str:
         columns = self.columns()

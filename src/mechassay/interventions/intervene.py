@@ -16,7 +16,7 @@ import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
 
-from mechassay.display import OneLine, data_frame, html_facts, html_table
+from mechassay.display import OneLine, Tabular, html_facts, html_table
 from mechassay.interchange import InterchangeBatch
 from mechassay.interventions.base_run import (
     BaseRun,
@@ -47,7 +47,7 @@ ROWS = 10
 
 
 @dataclass(frozen=True, eq=False, repr=False)
-class Intervened(OneLine):
+class Intervened(OneLine, Tabular):
     """What a batch says with and without interventions; n rows, in the batch's order.
 
     Attributes:
@@ -115,14 +115,6 @@ class Intervened(OneLine):
         }
         told = {name: x.detach().cpu().tolist() for name, x in tensors.items()}
         return {"id": list(self.ids), "group": list(self.groups), **told}
-
-    def to_pandas(self) -> Any:
-        """The columns as a pandas DataFrame.
-
-        Raises:
-            MissingExtra: pandas is not installed.
-        """
-        return data_frame(self.columns())
 
     def _repr_html_(self) -> str:
         columns = self.columns()

@@ -21,7 +21,7 @@ import numpy as np
 import torch
 from jaxtyping import Float
 
-from mechassay.display import OneLine, data_frame, html_facts
+from mechassay.display import OneLine, Tabular, html_facts
 from mechassay.errors import BadFile, BadUsage, UnknownName, first_line, one_of
 from mechassay.files import read_tensors, write_tensors
 from mechassay.interventions.site import PARTS, Part
@@ -43,7 +43,7 @@ EXACT = 1e-4
 
 
 @dataclass(frozen=True, eq=False, repr=False)
-class PatchMap(OneLine):
+class PatchMap(OneLine, Tabular):
     """The objective after each patch, for every pair: layers x tokens, or layers x heads.
 
     Attributes:
@@ -232,14 +232,6 @@ class PatchMap(OneLine):
             ]
         names = ("template", "layer", "column", COLUMNS[self.part], "share", "low", "high")
         return {name: [row[i] for row in rows] for i, name in enumerate(names)}
-
-    def to_pandas(self) -> Any:
-        """The columns as a pandas DataFrame.
-
-        Raises:
-            MissingExtra: pandas is not installed.
-        """
-        return data_frame(self.columns())
 
     def plot(self, ax: Axes | None = None, *, template: str | None = None) -> Figure:
         """The heat map of one template; of the parts of all prompts by default, where there are

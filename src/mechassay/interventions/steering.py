@@ -20,7 +20,7 @@ from jaxtyping import Bool, Float
 from torch import Tensor
 
 from mechassay.alignment import encode
-from mechassay.display import OneLine, data_frame, html_facts, html_table
+from mechassay.display import OneLine, Tabular, html_facts, html_table
 from mechassay.errors import BadPairs, BadUsage
 from mechassay.interventions.intervention import Add, Intervention, Replace
 from mechassay.interventions.placed import (
@@ -47,7 +47,7 @@ SHOWN = 10
 
 
 @dataclass(frozen=True, eq=False, repr=False)
-class Generated(OneLine):
+class Generated(OneLine, Tabular):
     """What a model writes after prompts.
 
     Attributes:
@@ -63,14 +63,6 @@ class Generated(OneLine):
     def columns(self) -> dict[str, list[Any]]:
         """Prompts and what is written after them."""
         return {"prompt": list(self.prompts), "written": list(self.texts)}
-
-    def to_pandas(self) -> Any:
-        """The columns as a pandas DataFrame.
-
-        Raises:
-            MissingExtra: pandas is not installed.
-        """
-        return data_frame(self.columns())
 
     def _repr_html_(self) -> str:
         rows = list(zip(self.prompts, self.texts, strict=False))[:SHOWN]
@@ -155,7 +147,7 @@ def _continuations(
 
 
 @dataclass(frozen=True, eq=False, repr=False)
-class Perplexity(OneLine):
+class Perplexity(OneLine, Tabular):
     """How well a model predicts texts, with and without interventions; in nats a token.
 
     Attributes:
@@ -192,14 +184,6 @@ class Perplexity(OneLine):
         """A row a text."""
         numbers = {"nll": self.nll.tolist(), "nll_without": self.base_nll.tolist()}
         return {**numbers, "n_tokens": list(self.n_tokens)}
-
-    def to_pandas(self) -> Any:
-        """The columns as a pandas DataFrame.
-
-        Raises:
-            MissingExtra: pandas is not installed.
-        """
-        return data_frame(self.columns())
 
     def _repr_html_(self) -> str:
         facts = {"perplexity": f"{self.value:.4g}", "without": f"{self.base_value:.4g}"}

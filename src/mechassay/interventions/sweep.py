@@ -15,7 +15,7 @@ import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
 
-from mechassay.display import OneLine, data_frame, html_facts, html_table
+from mechassay.display import OneLine, Tabular, html_facts, html_table
 from mechassay.errors import BadUsage, one_of
 from mechassay.interchange import InterchangeBatch
 from mechassay.interventions.base_run import BaseRun, Branch, Change
@@ -51,7 +51,7 @@ RESULTS = ("written", "log_odds", "log_prob")
 
 
 @dataclass(frozen=True, eq=False, repr=False)
-class SiteSweep(OneLine):
+class SiteSweep(OneLine, Tabular):
     """What a batch says with an intervention at each of k sites alone; n rows.
 
     Attributes:
@@ -134,14 +134,6 @@ class SiteSweep(OneLine):
             "n": [len(self)] * len(self.sites),
             "n_unchanged": [len(self) - int(x) for x in self.changed.sum(axis=0)],
         }
-
-    def to_pandas(self) -> Any:
-        """The columns as a pandas DataFrame.
-
-        Raises:
-            MissingExtra: pandas is not installed.
-        """
-        return data_frame(self.columns())
 
     def plot(self, ax: Axes | None = None, *, of: str = "log_odds") -> Figure:
         """Means against layers, a line a position (or head), with intervals."""

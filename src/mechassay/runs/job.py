@@ -25,7 +25,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Protocol, TypeVar
 
 from rich.console import Console
 
-from mechassay.display import OneLine, data_frame, html_facts, html_table
+from mechassay.display import OneLine, Tabular, html_facts, html_table
 from mechassay.errors import BadUsage, MechassayError
 from mechassay.models.model import Model, load_model
 from mechassay.progress import BAR, Progress
@@ -184,7 +184,7 @@ def job_of(plan: Mapping[str, Any], **changes: Any) -> Any:
 
 
 @dataclass(frozen=True, repr=False)
-class Results(OneLine):
+class Results(OneLine, Tabular):
     """Everything that the folder holds of a job, in the order of its cells.
 
     Attributes:
@@ -240,14 +240,6 @@ class Results(OneLine):
             for name, values in record.columns().items():
                 columns.setdefault(name, []).extend(values)
         return columns
-
-    def to_pandas(self) -> Any:
-        """The columns as a pandas DataFrame.
-
-        Raises:
-            MissingExtra: pandas is not installed.
-        """
-        return data_frame(self.columns())
 
     def plot(self) -> Figure:
         """The figure of all records: faithfulness, a line each, or histograms of divergences; of

@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any, cast
 
-from mechassay.display import OneLine, data_frame, html_facts, html_table
+from mechassay.display import OneLine, Tabular, html_facts, html_table
 from mechassay.errors import BadPairs, BadUsage
 from mechassay.examples import Example
 from mechassay.text import share as percent
@@ -32,7 +32,7 @@ PLAIN = "pairs of inputs"
 
 
 @dataclass(frozen=True, repr=False)
-class Distinction(OneLine):
+class Distinction(OneLine, Tabular):
     """How many pairs tell two hypotheses apart.
 
     Attributes:
@@ -74,14 +74,6 @@ class Distinction(OneLine):
             "different": [self.different[kind] for kind in self.decided],
             "share": list(self.shares.values()),
         }
-
-    def to_pandas(self) -> Any:
-        """The kinds as a pandas DataFrame.
-
-        Raises:
-            MissingExtra: pandas is not installed.
-        """
-        return data_frame(self.columns())
 
     def _repr_html_(self) -> str:
         columns = self.columns()

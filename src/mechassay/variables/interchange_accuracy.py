@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from jaxtyping import Bool, Float
 
-from mechassay.display import OneLine, data_frame, html_facts, html_table
+from mechassay.display import OneLine, Tabular, html_facts, html_table
 from mechassay.errors import BadUsage, one_of
 from mechassay.features.fit import Fit
 from mechassay.features.random_directions import RandomDirections
@@ -46,7 +46,7 @@ KINDS = (RESULT, NOTHING, FULL, RANDOM)
 
 
 @dataclass(frozen=True, eq=False, repr=False)
-class InterchangeAccuracy(OneLine):
+class InterchangeAccuracy(OneLine, Tabular):
     """Whether the label is written after an interchange at each of k sites; n pairs.
 
     Attributes:
@@ -113,14 +113,6 @@ class InterchangeAccuracy(OneLine):
         names = ("site", "layer", "position", "of", "features", "accuracy", "low", "high")
         names += ("log_odds", "log_odds_low", "log_odds_high", "n")
         return {name: [row[i] for row in rows] for i, name in enumerate(names)}
-
-    def to_pandas(self) -> Any:
-        """The columns as a pandas DataFrame.
-
-        Raises:
-            MissingExtra: pandas is not installed.
-        """
-        return data_frame(self.columns())
 
     def plot(self, ax: Axes | None = None) -> Figure:
         """Accuracy against layers: the features and their controls, a line each and position."""

@@ -26,7 +26,7 @@ import numpy as np
 from jaxtyping import Bool, Float
 
 from mechassay.alignment import Misaligned, tokenizer_of
-from mechassay.display import data_frame, html_facts, html_note, html_table, line
+from mechassay.display import Tabular, html_facts, html_note, html_table, line
 from mechassay.errors import BadPairs, BadUsage, one_of
 from mechassay.examples import ABSENT, Example, Prompt
 from mechassay.interchange import InterchangeBatch
@@ -47,7 +47,7 @@ class BaseAndSource(NamedTuple):
     source: Prompt
 
 
-class ExpectedLabels(tuple[InterchangePair, ...]):
+class ExpectedLabels(Tabular, tuple[InterchangePair, ...]):
     """Interchanges of one variable with their labels.
 
     Attributes:
@@ -139,14 +139,6 @@ class ExpectedLabels(tuple[InterchangePair, ...]):
             "base_value": self.base_values.tolist(),
             "changed": self.changed.tolist(),
         }
-
-    def to_pandas(self) -> Any:
-        """The pairs as a pandas DataFrame.
-
-        Raises:
-            MissingExtra: pandas is not installed.
-        """
-        return data_frame(self.columns())
 
     def __repr__(self) -> str:
         shown = {
