@@ -11,6 +11,7 @@ import pytest
 import mechassay as ma
 from mechassay.errors import BadUsage, UnknownName
 from mechassay.features.fit import Fit
+from mechassay.interchange_pairs import InterchangePair
 from mechassay.progress import SILENT
 from mechassay.variables.interchange_accuracy import accuracy
 
@@ -66,3 +67,19 @@ def test_a_fit_that_was_read_needs_its_model(fit: Fit, tmp_path: Path) -> None:
     with pytest.raises(UnknownName, match="Did you mean 'resid.1@last'"):
         again.estimate("resid.1@lost")
     assert replace(read, model=fit.model).model is fit.model
+
+
+def test_other_right_labels_that_do_not_count_are_said(fit: Fit) -> None:
+    assert fit.model is not None
+    pairs = ma.load_task(str(NAMES)).pairs("test", fit.model, limit=3)
+    rows = [InterchangePair.from_pair(pair) for pair in pairs]
+    plain = accuracy(fit, rows, progress=SILENT)
+    assert plain.warnings == ()
+    # The right label stands second: it is written, and does not count.
+    doubled = [replace(row, label=(*row.base_labels, *row.labels)) for row in rows]
+    found = accuracy(fit, doubled, progress=SILENT)
+    assert found.warnings == (
+        "3 of 3 rows have other right labels than the one that counts: their accuracy is too low.",
+    )
+    assert found.estimate("resid.1@last").value == 0.0
+    assert "too low" in found._repr_html_()  # pyright: ignore[reportPrivateUsage]

@@ -11,7 +11,9 @@ that is found anywhere in the text. Beside every number stand what it would be
     random            with as many random directions as the fit has features, one draw a site
 
 A variable lives in features if these do what the whole vector does, and random ones of their
-number do not. Where no intervention is right already, the pairs cannot tell.
+number do not. Where no intervention is right already, the pairs cannot tell. A batch holds one
+label a row: where several are right, as in greater-than, others count as wrong, and a warning says
+how many rows that is. Labels of the linear IOI model are no expectation of what is written.
 """
 
 from __future__ import annotations
@@ -23,11 +25,11 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from jaxtyping import Bool, Float
 
-from mechassay.display import OneLine, Tabular, html_facts, html_table
+from mechassay.display import OneLine, Tabular, html_facts, html_note, html_table
 from mechassay.errors import BadUsage, one_of
 from mechassay.features.fit import Fit
 from mechassay.features.random_directions import RandomDirections
-from mechassay.interchange import InterchangesLike
+from mechassay.interchange import InterchangeBatch, InterchangesLike
 from mechassay.interventions.intervention import Interchange
 from mechassay.interventions.site import Site, SiteLike, load_site
 from mechassay.interventions.sweep import SiteSweep, mean_estimates, sweep
@@ -52,6 +54,7 @@ class InterchangeAccuracy(OneLine, Tabular):
     Attributes:
         right: by what it is of (see `KINDS`), of every pair and site.
         log_odds: alike, towards the label, in nats; NaN where the base's own label is not known.
+        warnings: what a reader has to know.
         n_features: of each site; None where the featurizer does not say, and there is no random
             control.
     """
@@ -63,6 +66,7 @@ class InterchangeAccuracy(OneLine, Tabular):
     log_odds: Mapping[str, Float[np.ndarray, "n k"]]
     n_features: tuple[int | None, ...]
     seed: int = 0
+    warnings: tuple[str, ...] = ()
 
     def __len__(self) -> int:
         return len(self.ids)
@@ -135,7 +139,9 @@ class InterchangeAccuracy(OneLine, Tabular):
             for site in self.sites
         ]
         table = html_table(("site", *self.right), rows[:30])
-        return html_facts("Interchange intervention accuracy", {"pairs": len(self)}, table)
+        notes = map(html_note, self.warnings)
+        facts = {"pairs": len(self)}
+        return html_facts("Interchange intervention accuracy", facts, table, *notes)
 
 
 def accuracy(
@@ -193,4 +199,15 @@ def accuracy(
         {kind: odds[kind] for kind in kinds},
         sizes,
         seed,
+        _warnings(ready),
+    )
+
+
+def _warnings(batch: InterchangeBatch) -> tuple[str, ...]:
+    several = batch.alignment.get("alternatives", 0)
+    if not several:
+        return ()
+    return (
+        f"{several:,} of {len(batch):,} rows have other right labels than the one that counts:"
+        " their accuracy is too low.",
     )
