@@ -87,6 +87,56 @@ def draw_patch_map(
         return figure
 
 
+def draw_accuracies(
+    layers: Sequence[int],
+    positions: Sequence[str],
+    values: Sequence[float],
+    *,
+    title: str = "",
+    ax: Axes | None = None,
+) -> Figure:
+    """Draw shares of 0 to 1 by layer and position, the largest of several at one place.
+
+    Args:
+        layers, positions, values: of each cell.
+    """
+    rows, columns = sorted(set(layers)), list(dict.fromkeys(positions))
+    cells = np.full((len(rows), len(columns)), np.nan)
+    for layer, position, value in zip(layers, positions, values, strict=True):
+        at = rows.index(layer), columns.index(position)
+        cells[at] = np.nanmax([cells[at], value])
+    with rc_context(SETTINGS):
+        size = (min(11.0, 2.6 + 0.75 * max(len(columns), 2)), 1.5 + 0.27 * len(rows))
+        figure: Any = Picture(figsize=size, layout="constrained") if ax is None else ax.figure
+        ax = figure.subplots() if ax is None else ax
+        assert ax is not None
+        cmap = colormaps["Blues"].with_extremes(bad="#d9d9d9")
+        image = ax.imshow(
+            np.ma.masked_invalid(cells), cmap=cmap, vmin=0, vmax=1, aspect="auto", origin="lower"
+        )
+        ax.set_xticks(range(len(columns)), [_label(text) for text in columns])
+        ax.set_yticks(range(len(rows)), ["embed" if x < 0 else str(x) for x in rows])
+        ax.set_xlabel("position", color=INK)
+        ax.set_ylabel("layer", color=INK)
+        if title:
+            ax.set_title(title, fontsize=SIZE, loc="left", color=INK)
+        for (row, column), value in np.ndenumerate(cells):
+            if np.isfinite(value):
+                colour = "white" if value > 0.6 else "#1f2328"
+                told = f"{value:.2f}"
+                ax.text(
+                    column, row, told, ha="center", va="center", fontsize=SIZE - 2, color=colour
+                )
+        for text in (*ax.get_xticklabels(), *ax.get_yticklabels()):
+            text.set_color(INK)
+            text.set_parse_math(False)
+        ax.spines[:].set_color(GREY)
+        bar = figure.colorbar(image, ax=ax, shrink=0.8, pad=0.02)
+        bar.set_label("accuracy", color=INK)
+        bar.ax.tick_params(colors=INK)
+        return figure
+
+
 def draw_sweep(
     sites: Sequence[Site], estimates: Sequence[Estimate], of: str, *, ax: Axes | None = None
 ) -> Figure:

@@ -11,16 +11,20 @@ that is found anywhere in the text. Beside every number stand what it would be
     random            with as many random directions as the fit has features, one draw a site
 
 A variable lives in features if these do what the whole vector does, and random ones of their
-number do not. Where no intervention is right already, the pairs cannot tell. A batch holds one
-label a row: where several are right, as in greater-than, others count as wrong, and a warning says
-how many rows that is. Labels of the linear IOI model are no expectation of what is written.
+number do not. Where no intervention is right already, the pairs cannot tell. Where several labels
+are right, as in greater-than, any of them counts (`label_sets`); a batch without its texts holds
+one a row, and a warning says in how many rows others then count as wrong. Labels of the linear IOI
+model are no expectation of what is written.
+
+Beside the accuracy stand the log-odds towards the label, and -log p(label): the KL divergence of
+what is said from the expected output, which is one label. Both are NaN where several are right.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 from jaxtyping import Bool, Float
@@ -30,12 +34,14 @@ from mechassay.errors import BadUsage, one_of
 from mechassay.features.fit import Fit
 from mechassay.features.random_directions import RandomDirections
 from mechassay.interchange import InterchangeBatch, InterchangesLike
+from mechassay.interchange_pairs import InterchangePair
 from mechassay.interventions.intervention import Interchange
 from mechassay.interventions.site import Site, SiteLike, load_site
-from mechassay.interventions.sweep import SiteSweep, mean_estimates, sweep
+from mechassay.interventions.sweep import mean_estimates, sweep
 from mechassay.models.model import Model
 from mechassay.progress import BAR, Progress
 from mechassay.stats.intervals import Estimate, proportion_interval
+from mechassay.variables.label_sets import LabelSet, any_written, label_sets
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -43,8 +49,12 @@ if TYPE_CHECKING:
 
 NOTHING, FULL, RANDOM = "no intervention", "full vector", "random"
 RESULT = "features"
-KINDS = (RESULT, NOTHING, FULL, RANDOM)
+CONTROLS = (FULL, RANDOM)
+"""Controls that are runs of their own."""
+KINDS = (RESULT, NOTHING, *CONTROLS)
 """What numbers are of: the features, and their controls."""
+OF_ROWS = ("accuracy", "log_odds", "kl")
+"""What there is of every pair: 1 where a label is written, and two graded results in nats."""
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -54,6 +64,7 @@ class InterchangeAccuracy(OneLine, Tabular):
     Attributes:
         right: by what it is of (see `KINDS`), of every pair and site.
         log_odds: alike, towards the label, in nats; NaN where the base's own label is not known.
+        kl: alike, -log p(label) in nats; NaN where several labels are right.
         warnings: what a reader has to know.
         n_features: of each site; None where the featurizer does not say, and there is no random
             control.
@@ -62,8 +73,10 @@ class InterchangeAccuracy(OneLine, Tabular):
     sites: tuple[Site, ...]
     ids: tuple[str, ...]
     groups: tuple[str, ...]
+    kinds: tuple[str, ...]
     right: Mapping[str, Bool[np.ndarray, "n k"]]
     log_odds: Mapping[str, Float[np.ndarray, "n k"]]
+    kl: Mapping[str, Float[np.ndarray, "n k"]]
     n_features: tuple[int | None, ...]
     seed: int = 0
     warnings: tuple[str, ...] = ()
@@ -83,17 +96,32 @@ class InterchangeAccuracy(OneLine, Tabular):
         """
         return self.sites[int(self.right[RESULT].mean(axis=0).argmax())]
 
-    def estimate(self, site: SiteLike, of: str = RESULT) -> Estimate:
-        """The accuracy of one site with its 95 % interval over groups.
+    def estimate(self, site: SiteLike, of: str = RESULT, result: str = "accuracy") -> Estimate:
+        """A result at one site with its 95 % interval over groups.
+
+        Args:
+            of: the features or a control, one of `right`.
+            result: one of `OF_ROWS`.
 
         Raises:
-            UnknownName: no such site; no such control.
+            UnknownName: no such site; no such control; no such result.
+        """
+        column = self.column(site)
+        one_of("result", result, OF_ROWS)
+        right = self.right[one_of("control", of, self.right)]
+        if result == "accuracy":
+            return proportion(right[:, column], self.groups)
+        values = self.log_odds if result == "log_odds" else self.kl
+        return mean_estimates(values[of][:, [column]], self.groups, self.seed)[0]
+
+    def column(self, site: SiteLike) -> int:
+        """The number of a site among `sites`.
+
+        Raises:
+            UnknownName: it is none of them.
         """
         names = [str(each) for each in self.sites]
-        column = names.index(one_of("site of the fit", str(load_site(site)), names))
-        right = self.right[one_of("control", of, self.right)][:, column]
-        low, high, _ = proportion_interval(right.astype(float), self.groups)
-        return Estimate(float(right.mean()), low, high)
+        return names.index(one_of("site of the fit", str(load_site(site)), names))
 
     def columns(self) -> dict[str, list[Any]]:
         """A row a site and what it is of: accuracy and mean log-odds, with intervals."""
@@ -144,63 +172,113 @@ class InterchangeAccuracy(OneLine, Tabular):
         return html_facts("Interchange intervention accuracy", facts, table, *notes)
 
 
+def proportion(right: Bool[np.ndarray, "n"], groups: Sequence[str]) -> Estimate:
+    """The share that is right, with its 95 % interval over groups."""
+    low, high, _ = proportion_interval(right.astype(float), groups)
+    return Estimate(float(right.mean()), low, high)
+
+
 def accuracy(
     fit: Fit,
     batch: InterchangesLike,
     *,
     model: Model | None = None,
+    controls: Sequence[str] = CONTROLS,
     seed: int = 0,
     progress: Progress = BAR,
 ) -> InterchangeAccuracy:
     """Interchange intervention accuracy of a fit on pairs, with its controls.
 
     Args:
-        batch: other pairs than the fit was found on, with the labels of a causal model
-            (`expected_labels`).
+        batch: other pairs than the fit was found on, with the labels of a causal model: as
+            `expected_labels` gives them, or a batch.
         model: for a fit that was read from a file; else the one it was found on.
+        controls: which of `CONTROLS`; no intervention costs nothing and is always there.
         seed: of the random directions and of the bootstrap.
 
     Raises:
-        BadUsage: a fit without a model. Others as `sweep`.
+        BadUsage: a fit without a model. UnknownName: no such control. Others as `sweep`.
     """
     model = fit.model if model is None else model
     if model is None:
         raise BadUsage("accuracy needs model=..., as this fit was read from a file.")
+    wanted = {one_of("control", control, CONTROLS) for control in controls}
     ready, sites = model.interchanges(batch), fit.sites
+    sets = _sets(model, batch, ready)
     sizes = tuple(fit.n_features(site) for site in sites)
-
-    def swept(how: Mapping[Site, Interchange]) -> SiteSweep:
-        return sweep(model, ready, tuple(how), how, seed=seed, progress=progress)
-
-    found = {
-        RESULT: swept({site: Interchange(features=fit.features(site)) for site in sites}),
-        FULL: swept({site: Interchange() for site in sites}),
-    }
-    if all(size is not None for size in sizes):
+    how = {RESULT: {site: Interchange(features=fit.features(site)) for site in sites}}
+    if FULL in wanted:
+        how[FULL] = {site: Interchange() for site in sites}
+    if RANDOM in wanted and all(size is not None for size in sizes):
         fits = {
             site: RandomDirections(k=size, seed=seed).fit(model, ready, [site], progress=progress)
             for site, size in zip(sites, sizes, strict=True)
             if size
         }
         # No feature at all is what random ones of that number are.
-        how = {site: Interchange(features=each.features(site)) for site, each in fits.items()}
-        rest = {site: Interchange(alpha=0.0) for site in sites if site not in how}
-        found[RANDOM] = swept({site: {**how, **rest}[site] for site in sites})
-    right = {of: each.written for of, each in found.items()}
-    odds = {of: each.log_odds for of, each in found.items()}
-    right[NOTHING] = np.repeat(found[RESULT].base_written[:, None], len(sites), axis=1)
-    odds[NOTHING] = np.where(np.isnan(odds[RESULT]), np.nan, 0.0)
-    kinds = [kind for kind in KINDS if kind in right]
+        how[RANDOM] = {
+            site: Interchange(features=fits[site].features(site))
+            if site in fits
+            else Interchange(alpha=0.0)
+            for site in sites
+        }
+    found = {of: _measured(model, ready, sets, each, seed, progress) for of, each in how.items()}
+    result = found[RESULT]
+    found[NOTHING] = _Measured(
+        np.repeat(result.base_right[:, None], len(sites), axis=1),
+        result.base_right,
+        np.where(np.isnan(result.log_odds), np.nan, 0.0),
+        np.repeat(result.base_kl[:, None], len(sites), axis=1),
+        result.base_kl,
+    )
+    kinds = [kind for kind in KINDS if kind in found]
     return InterchangeAccuracy(
         sites,
         ready.ids,
         ready.groups,
-        {kind: right[kind] for kind in kinds},
-        {kind: odds[kind] for kind in kinds},
+        ready.kinds,
+        {kind: found[kind].right for kind in kinds},
+        {kind: found[kind].log_odds for kind in kinds},
+        {kind: found[kind].kl for kind in kinds},
         sizes,
         seed,
-        _warnings(ready),
+        () if sets is not None else _warnings(ready),
     )
+
+
+class _Measured(NamedTuple):
+    """What is said after an interchange at each site alone, and without."""
+
+    right: Bool[np.ndarray, "n k"]
+    base_right: Bool[np.ndarray, "n"]
+    log_odds: Float[np.ndarray, "n k"]
+    kl: Float[np.ndarray, "n k"]
+    base_kl: Float[np.ndarray, "n"]
+
+
+def _measured(
+    model: Model,
+    batch: InterchangeBatch,
+    sets: Sequence[LabelSet] | None,
+    how: Mapping[Site, Interchange],
+    seed: int,
+    progress: Progress,
+) -> _Measured:
+    if sets is None:
+        swept = sweep(model, batch, tuple(how), how, seed=seed, progress=progress)
+        odds, kl, base_kl = swept.log_odds, -swept.log_probs, -swept.base_log_probs
+        return _Measured(swept.written, swept.base_written, odds, kl, base_kl)
+    base, right = any_written(model, batch, sets, how, progress=progress)
+    nothing = np.full(right.shape, np.nan)
+    return _Measured(right, base, nothing, nothing, nothing[:, 0])
+
+
+def _sets(model: Model, given: InterchangesLike, batch: InterchangeBatch) -> list[LabelSet] | None:
+    """All right labels of each row, where texts are given and some row has several."""
+    if not batch.alignment.get("alternatives", 0) or not isinstance(given, Sequence):
+        return None
+    pairs = [pair for pair in given if isinstance(pair, InterchangePair)]
+    return label_sets(model, pairs, batch) if len(pairs) == len(batch) else None
 
 
 def _warnings(batch: InterchangeBatch) -> tuple[str, ...]:

@@ -6,19 +6,20 @@
     answers            the endings that make a year with more than 10 tens + ones
 
 Several endings are right, so a label is all of them: an `InterchangeBatch`, which holds the first,
-is not enough to score one. In all counterfactuals of the task the year is 01, so an interchange of
-the year allows every ending but 00 and 01, one of the tens those above the ones digit alone, and
-one of the ones those above 10 tens + 1.
+is not enough to score one (see `label_sets`). In all counterfactuals of the task the year is 01, so
+an interchange of the tens allows nearly every ending, the base's own among them: it shows nothing.
+`with_other_years` adds a kind whose year is that of another example of the same century.
 
 The model is ours; MIB has none. It does not say in which century a year is: the base says it.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
-from mechassay.examples import Prompt
+from mechassay.examples import Example, Examples, Prompt
 from mechassay.variables.causal_model import CausalModel, Undecided, Variable
 
 
@@ -36,6 +37,37 @@ def greater_than_model() -> CausalModel:
         },
         read=_read,
         write=lambda value, base: value,
+    )
+
+
+OTHER_YEAR = "other_year_counterfactual"
+
+
+def with_other_years(examples: Sequence[Example]) -> Examples:
+    """The examples of `greater-than` with a counterfactual whose year is another example's.
+
+    It is that of the next example of the same century whose year is another one; nothing is drawn.
+    An example that is alone in its century has none.
+    """
+    years: dict[str, list[tuple[int, str]]] = {}
+    for number, each in enumerate(examples):
+        years.setdefault(each.tags["century"], []).append((number, each.tags["year"]))
+    made: list[Example] = []
+    for number, each in enumerate(examples):
+        after = sorted(years[each.tags["century"]], key=lambda x: (x[0] <= number, x[0]))
+        other = next((year for _, year in after if year != each.tags["year"]), None)
+        more = {} if other is None else {OTHER_YEAR: _with_year(each.prompt, other)}
+        made.append(replace(each, counterfactuals={**each.counterfactuals, **more}))
+    return Examples(made, getattr(examples, "dropped", {}))
+
+
+def _with_year(prompt: Prompt, year: str) -> Prompt:
+    begin, end = prompt.spans["year"]
+    written = prompt.part("digit") if "digit" in prompt.spans else ""
+    return replace(
+        prompt,
+        text=prompt.text[:begin] + year + prompt.text[end:],
+        answers=_later(prompt.choices, written, int(year[0]), int(year[1])),
     )
 
 

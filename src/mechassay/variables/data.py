@@ -1,0 +1,206 @@
+"""The pairs that a variable is looked for with: train, validation and test, with labels and tokens.
+
+    examples   of the task's splits, with the kinds of counterfactuals that are asked for
+    answered   only examples whose base and counterfactuals the model answers right, all of them
+               (Mueller et al. 2025, section 4.1); a prompt that nothing completes counts as right
+    labels     of an interchange of the variable, by the causal model
+    balanced   if asked for, as many pairs whose label changes as pairs whose label does not
+
+What is left out is counted by reason. Public code looks for the answer anywhere in what is written;
+here the whole answer is what greedy decoding writes. Where several labels are right, a training
+pair has one of them, drawn; scoring takes any.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+
+from mechassay.display import OneLine
+from mechassay.errors import BadPairs
+from mechassay.examples import Example, Examples, Prompt
+from mechassay.interchange import InterchangeBatch
+from mechassay.models.model import Model
+from mechassay.progress import BAR, Progress
+from mechassay.tasks.behaviour import score_prompts
+from mechassay.tasks.task import Task
+from mechassay.variables.causal_model import CausalModel
+from mechassay.variables.defaults import defaults_of
+from mechassay.variables.labels import ExpectedLabels, expected_labels
+
+SPLITS = ("train", "validation", "test")
+WRONG = "model wrong on "
+UNBALANCED = "more of its kind than of the other, for balance"
+PATIENCE = 12
+"""Examples that are looked at for each that is asked for, before a split is taken to have no more.
+"""
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class VariablePairs(OneLine):
+    """Labelled pairs of one variable, by split; `batches` has their tokens."""
+
+    variable: str | None
+    labels: Mapping[str, ExpectedLabels]
+    batches: Mapping[str, InterchangeBatch]
+
+    def shown(self) -> dict[str, Any]:
+        return {"variable": self.variable, **{k: len(x) for k, x in self.labels.items()}}
+
+
+def answered_examples(
+    model: Model,
+    task: Task,
+    split: str,
+    n: int,
+    kinds: Sequence[str] = (),
+    *,
+    seed: int = 0,
+    private_seed: int | None = None,
+    progress: Progress = BAR,
+) -> Examples:
+    """The first n examples of a split that a model answers right, with all their counterfactuals.
+
+    Args:
+        kinds: of counterfactuals that have to be there and answered; none: all there are.
+
+    Raises:
+        BadPairs: no example is left; the message has the counts.
+        UnknownName, BadUsage: see `Task.examples`.
+    """
+    defaults = defaults_of(task.name)
+    most = min(task.sizes[split], PATIENCE * n) if split in task.sizes else n
+    limit, kept, looked_at = min(most, n + n // 4 + 4), list[Example](), 0
+    scored: dict[str, bool] = {}
+    while True:
+        found = task.examples(split, model, limit=limit, seed=seed, private_seed=private_seed)
+        examples = defaults.prepared(found)
+        dropped = Counter(examples.dropped)
+        _score(model, examples, kinds, scored, progress)
+        reasons = [_reason(example, kinds, scored) for example in examples]
+        kept = [x for x, reason in zip(examples, reasons, strict=True) if reason is None]
+        dropped += Counter(reason for reason in reasons if reason is not None)
+        looked_at = len(examples)
+        if len(kept) >= n or looked_at >= most:
+            break
+        share = max(len(kept), 1) / looked_at
+        limit = min(most, max(2 * limit, int(1.1 * n / share)))
+    if not kept:
+        told = ", ".join(f"{count} {reason}" for reason, count in sorted(dropped.items()))
+        raise BadPairs(
+            f"{model.name} answers none of {looked_at} examples of {task.name} ({split}) with all"
+            f" their counterfactuals; dropped: {told or 'none'}."
+        )
+    return Examples(kept[:n], dropped)
+
+
+def _score(
+    model: Model,
+    examples: Sequence[Example],
+    kinds: Sequence[str],
+    scored: dict[str, bool],
+    progress: Progress,
+) -> None:
+    """Add to `scored`, by text, whether a prompt is answered right, for those that have answers."""
+    found = {
+        prompt.text: prompt
+        for example in examples
+        for prompt in _prompts(example, kinds).values()
+        if prompt.answers and prompt.text not in scored
+    }
+    greedy = score_prompts(model, list(found.values()), progress=progress).greedy if found else ()
+    scored.update((text, bool(right)) for text, right in zip(found, greedy, strict=True))
+
+
+def _prompts(example: Example, kinds: Sequence[str]) -> dict[str, Prompt]:
+    """The base and the counterfactuals that count, by kind."""
+    wanted = kinds or example.counterfactuals
+    others = {k: example.counterfactuals[k] for k in wanted if k in example.counterfactuals}
+    return {"base": example.prompt, **others}
+
+
+def _reason(example: Example, kinds: Sequence[str], scored: Mapping[str, bool]) -> str | None:
+    """Why an example is left out; None where it is not."""
+    missing = next((kind for kind in kinds if kind not in example.counterfactuals), None)
+    if missing is not None:
+        return example.unread.get(missing, f"no {missing}")
+    for kind, prompt in _prompts(example, kinds).items():
+        if not scored.get(prompt.text, True):
+            return f"{WRONG}{kind}"
+    return None
+
+
+def variable_pairs(
+    model: Model,
+    causal: CausalModel,
+    variable: str | None,
+    examples: Mapping[str, Sequence[Example]],
+    kinds: Sequence[str] = (),
+    *,
+    balanced: bool = False,
+    seed: int = 0,
+) -> VariablePairs:
+    """The labelled pairs of a variable, with tokens.
+
+    Args:
+        examples: by split, such as `answered_examples` gives.
+        kinds: of counterfactuals; none: all there are.
+        balanced: leave out the last of those pairs of which there are more: whose label changes,
+            or does not.
+        seed: of the labels drawn for train pairs where several are right.
+
+    Raises:
+        UnknownName, BadUsage, BadPairs: see `expected_labels` and `ExpectedLabels.tokenized`; also
+            if `balanced` leaves nothing.
+    """
+    labels: dict[str, ExpectedLabels] = {}
+    batches: dict[str, InterchangeBatch] = {}
+    for split, some in examples.items():
+        found = expected_labels(causal, variable, some, list(kinds) or None)
+        if balanced:
+            found = balance(found)
+        if split == "train":
+            found = drawn_labels(found, np.random.default_rng(seed))
+        labels[split], batches[split] = found.tokenized(model)
+    return VariablePairs(variable, labels, batches)
+
+
+def balance(labels: ExpectedLabels) -> ExpectedLabels:
+    """As many pairs whose label changes as pairs whose label does not: the first of each.
+
+    Raises:
+        BadPairs: there are none of one of them.
+    """
+    changed = labels.changed
+    n = int(min(changed.sum(), (~changed).sum()))
+    if not n:
+        what = "changes" if changed.all() else "keeps"
+        raise BadPairs(
+            f"No pairs of {labels.variable!r} to balance: its interchange {what} the label in all"
+            f" {len(labels)}."
+        )
+    rows = np.sort(np.concatenate((changed.nonzero()[0][:n], (~changed).nonzero()[0][:n])))
+    return labels.take(rows.tolist(), {UNBALANCED: len(labels) - 2 * n})
+
+
+def drawn_labels(labels: ExpectedLabels, rng: np.random.Generator) -> ExpectedLabels:
+    """The pairs with one of their right labels first, drawn uniformly."""
+    pairs = list(labels)
+    for number, pair in enumerate(pairs):
+        several = pair.labels
+        if len(several) > 1:
+            first = int(rng.integers(len(several)))
+            others = several[:first] + several[first + 1 :]
+            pairs[number] = replace(pair, label=(several[first], *others))
+    return ExpectedLabels(
+        pairs,
+        model=labels.model,
+        variable=labels.variable,
+        values=labels.values,
+        base_values=labels.base_values,
+        dropped=labels.dropped,
+    )
