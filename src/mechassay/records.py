@@ -55,6 +55,7 @@ ROWS = 20
 DRAWN = {
     "accuracy": "mechassay.report.kinds.accuracy",
     "patch": "mechassay.report.kinds.patch",
+    "variables": "mechassay.report.kinds.variables",
 }
 """Kinds of records whose figure is drawn with their page: the modules' `draw(record, ax)`. They are
 named, not imported: records know nothing of pages."""

@@ -99,5 +99,5 @@ def test_any_right_label_counts_where_texts_are_given(fit: Fit) -> None:
     same = accuracy(fit, second, progress=SILENT)
     for of, right in plain.right.items():
         assert (same.right[of] == right).all()
-    none = accuracy(fit, [replace(row, label=("to", ",")) for row in rows], progress=SILENT)
+    none = accuracy(fit, [replace(row, label=(" so", " to")) for row in rows], progress=SILENT)
     assert not none.right["features"].any()

@@ -21,6 +21,7 @@ from mechassay.report.kinds import (
     robust,
     search,
     suite,
+    variables,
 )
 from mechassay.report.page import Command, Fold, Section, markdown, render
 from mechassay.report.tables import TextTable, print_tables
@@ -52,6 +53,7 @@ KINDS: dict[str, Kind] = {
     "adversarial-search": search,
     "patch": patch,
     "robust": robust,
+    "variables": variables,
 }
 
 

@@ -143,6 +143,7 @@ JOBS = Registry(
         "adversarial-search": "mechassay.runs.adversarial_search:SearchJob",
         "patch": "mechassay.runs.patch:PatchJob",
         "robust": "mechassay.runs.robust:RobustJob",
+        "variables": "mechassay.runs.variables:VariablesJob",
     },
     plural="jobs",
 )

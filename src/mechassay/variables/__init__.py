@@ -7,32 +7,44 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from mechassay.variables.causal_model import CausalModel, Undecided, Variable
+    from mechassay.variables.data import VariablePairs, answered_examples, variable_pairs
     from mechassay.variables.distinction import Distinction, distinguish
+    from mechassay.variables.featurizers import FEATURIZERS, FeaturizerSettings, fit_featurizer
     from mechassay.variables.interchange_accuracy import InterchangeAccuracy, accuracy
     from mechassay.variables.labels import ExpectedLabels, expected_labels
     from mechassay.variables.load import CAUSAL_MODELS, load_causal_model
+    from mechassay.variables.localization import Localization
     from mechassay.variables.models.docstring import with_shifts
     from mechassay.variables.models.ioi import (
         LogitDifference,
         fit_logit_difference,
         ioi_signals,
     )
+    from mechassay.variables.search import localize
 
 __all__ = [
     "CAUSAL_MODELS",
+    "FEATURIZERS",
     "CausalModel",
     "Distinction",
     "ExpectedLabels",
+    "FeaturizerSettings",
     "InterchangeAccuracy",
+    "Localization",
     "LogitDifference",
     "Undecided",
     "Variable",
+    "VariablePairs",
     "accuracy",
+    "answered_examples",
     "distinguish",
     "expected_labels",
+    "fit_featurizer",
     "fit_logit_difference",
     "ioi_signals",
     "load_causal_model",
+    "localize",
+    "variable_pairs",
     "with_shifts",
 ]
 
@@ -40,6 +52,10 @@ _NAMES = {
     "interchange_accuracy": "InterchangeAccuracy accuracy",
     "causal_model": "CausalModel Undecided Variable",
     "distinction": "Distinction distinguish",
+    "search": "localize",
+    "localization": "Localization",
+    "featurizers": "FEATURIZERS FeaturizerSettings fit_featurizer",
+    "data": "VariablePairs answered_examples variable_pairs",
     "labels": "ExpectedLabels expected_labels",
     "load": "CAUSAL_MODELS load_causal_model",
     "models.docstring": "with_shifts",

@@ -68,7 +68,7 @@ class FeaturizerSettings:
     choose_on: Literal["validation", "test"] = "validation"
 
 
-def settings_of(profile: str, task: str, family: str = "") -> FeaturizerSettings:
+def featurizer_settings(profile: str, task: str, family: str = "") -> FeaturizerSettings:
     """The settings of a profile for a task, and a family of models where it matters.
 
     Raises:

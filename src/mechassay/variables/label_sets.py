@@ -3,8 +3,8 @@
     right = the tokens that greedy decoding writes are one of the labels
 
 Teacher forcing shows whether one given label is written. Of many, what is written is decoded token
-by token, with the interchange in place, and compared with each: one run for each token of the
-longest label. A label that begins with what another one is counts where it is written.
+by token, with the interchange in place, and compared with each: all sites are run together for each
+token of the longest label. Only the first tokens count, as many as the label has.
 """
 
 from __future__ import annotations
@@ -20,10 +20,10 @@ from torch import Tensor
 from mechassay.alignment import encode, tokenizer_of
 from mechassay.interchange import InterchangeBatch
 from mechassay.interchange_pairs import InterchangePair
-from mechassay.interventions.intervene import run_together
-from mechassay.interventions.intervention import Interchange, Intervention
-from mechassay.interventions.placed import of_rows
+from mechassay.interventions.intervention import Interchange
+from mechassay.interventions.labels import ROWS
 from mechassay.interventions.site import LAST, Site
+from mechassay.interventions.sweep import SiteRuns
 from mechassay.models.memory import out_of_memory_is_an_error, token_budget, trace_bytes
 from mechassay.models.model import Model
 from mechassay.progress import SILENT, Progress
@@ -56,35 +56,65 @@ def label_sets(
 
 @torch.no_grad()
 def written_after(
-    model: Model, batch: InterchangeBatch, interventions: Mapping[Site, Interchange], n: int
-) -> Int[Tensor, "n m"]:
-    """The n tokens that greedy decoding writes after each base, with the interventions in place.
+    model: Model,
+    batch: InterchangeBatch,
+    how: Mapping[Site, Interchange],
+    n: int,
+    *,
+    progress: Progress = SILENT,
+) -> Int[Tensor, "rows sites_and_base n"]:
+    """The n tokens that greedy decoding writes: of each base as it is, then after an interchange
+    at each site alone, which stays in place.
 
-    Args:
-        interventions: at sites of the prompts; none: the base as it is.
+    A base is run once for each beginning that something has written after it.
     """
-    budget = token_budget(trace_bytes(model.decoder), batch.base.shape[1] + n, model.device)
-    out = torch.zeros((len(batch), n), dtype=torch.long, device=model.device)
-    plan = dict(interventions) or {Site(0): Interchange(alpha=0.0)}
-    with out_of_memory_is_an_error("Writing after an interchange"):
-        for rows, chunk in batch.chunks(budget):
-            at = torch.tensor(rows, device=model.device)
-            out[at] = _written(model, chunk, of_rows(batch, plan, rows), n)
-    return out
-
-
-def _written(
-    model: Model, batch: InterchangeBatch, interventions: Mapping[Site, Intervention], n: int
-) -> Int[Tensor, "n m"]:
-    said = batch.base.new_zeros((len(batch), 0))
-    for _ in range(n):
-        # The next token is not known yet: any one takes its place, and is not read.
-        labels = torch.cat((said, said.new_zeros((len(batch), 1))), dim=1)
-        forced = replace(batch, labels=labels, base_labels=None).teacher_forced()
-        _, final, _ = run_together(model, forced, interventions)
-        next_token = model.decoder.readout(final[:, -1]).all().argmax(dim=1)
-        said = torch.cat((said, next_token[:, None]), dim=1)
+    said = batch.base.new_zeros((len(batch), 1 + len(how), 0))
+    total = n * len(batch) * len(how)
+    with (
+        progress.track("decoding", total) as advance,
+        out_of_memory_is_an_error("Decoding after an interchange"),
+    ):
+        for step in range(n):
+            row = torch.arange(len(batch), device=said.device)
+            row = row[:, None, None].expand(*said.shape[:2], 1)
+            # A row of `begun` is a base and what was written after it; `which` is each cell's.
+            begun, which = torch.unique(
+                torch.cat((row, said), dim=2).flatten(0, 1), dim=0, return_inverse=True
+            )
+            following = _next_tokens(model, batch, begun[:, 0], begun[:, 1:], how)
+            which = which.view(said.shape[:2])
+            at = torch.arange(1 + len(how), device=said.device)
+            said = torch.cat((said, following[which, at][:, :, None]), dim=2)
+            advance(total * (step + 1) // n - total * step // n)
     return said
+
+
+def _next_tokens(
+    model: Model,
+    batch: InterchangeBatch,
+    rows: Int[Tensor, "k"],
+    beginnings: Int[Tensor, "k j"],
+    how: Mapping[Site, Interchange],
+) -> Int[Tensor, "k sites_and_base"]:
+    """The likeliest token after each base and beginning: as it is, then after each interchange."""
+    # The next token is not known yet: any one takes its place, and is not read.
+    labels = torch.cat((beginnings, beginnings.new_zeros((len(rows), 1))), dim=1)
+    begun = replace(batch.select(rows), labels=labels, base_labels=None)
+    budget = token_budget(trace_bytes(model.decoder), begun.base.shape[1], model.device)
+    out = rows.new_zeros((len(rows), 1 + len(how)))
+    for some, chunk in begun.chunks(budget):
+        runs = SiteRuns.of(model, chunk.teacher_forced(), how, lambda done: None)
+        best = runs.base.new_zeros(len(some), dtype=torch.long)
+        for part in torch.arange(len(some)).split(ROWS):
+            best[part] = model.decoder.readout(runs.base[part, -1]).all().argmax(dim=1)
+        out[some] = best[:, None].expand(-1, out.shape[1])
+        for site, (there, finals) in enumerate(zip(runs.rows, runs.finals, strict=True)):
+            if len(there):
+                kept = runs.changed[site, there]
+                found = model.decoder.readout(finals[:, -1]).all().argmax(dim=1)
+                at = torch.tensor(some, device=out.device)[there]
+                out[at[kept], 1 + site] = found[kept]
+    return out
 
 
 def any_written(
@@ -97,16 +127,11 @@ def any_written(
 ) -> tuple[Bool[np.ndarray, "n"], Bool[np.ndarray, "n k"]]:
     """Whether one of the right labels is written: without an interchange, and after each alone."""
     longest = max(len(label) for labels in sets for label in labels)
-
-    def right(interventions: Mapping[Site, Interchange]) -> Bool[np.ndarray, "n"]:
-        rows = written_after(model, batch, interventions, longest).tolist()
-        pairs = zip(rows, sets, strict=True)
-        return np.array([any(tuple(row[: len(x)]) == x for x in labels) for row, labels in pairs])
-
-    with progress.track("decoding", len(how)) as advance:
-        base = right({})
-        columns: list[np.ndarray] = []
-        for site, intervention in how.items():
-            columns.append(right({site: intervention}))
-            advance(1)
-    return base, np.stack(columns, axis=1)
+    written = written_after(model, batch, how, longest, progress=progress).tolist()
+    right = np.array(
+        [
+            [any(tuple(tokens[: len(x)]) == x for x in labels) for tokens in row]
+            for row, labels in zip(written, sets, strict=True)
+        ]
+    )
+    return right[:, 0], right[:, 1:]

@@ -23,35 +23,28 @@ sites are many (`as_mib`).
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
+from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import torch
 from jaxtyping import Float
 
 from mechassay.display import OneLine, Tabular, html_facts, html_table
-from mechassay.errors import BadUsage, one_of
-from mechassay.features.finder import Init, load_sites
+from mechassay.errors import one_of
 from mechassay.features.fit import Fit
-from mechassay.features.full_vector import FullVector
-from mechassay.interventions.site import Site, SiteLike
+from mechassay.interventions.site import Site
 from mechassay.interventions.sweep import mean_estimates
-from mechassay.models.model import Model
-from mechassay.progress import BAR, Progress
+from mechassay.records import Measure, Provenance, Record, Spec, Table, Values, provenance
 from mechassay.stats.intervals import Estimate, Resamples, percentile_interval
-from mechassay.variables.arbitrary_labels import with_arbitrary_labels
-from mechassay.variables.data import VariablePairs
-from mechassay.variables.featurizers import SIZED, FeaturizerSettings, fit_featurizer
 from mechassay.variables.interchange_accuracy import (
     FULL,
     NOTHING,
     RANDOM,
     RESULT,
     InterchangeAccuracy,
-    accuracy,
     proportion,
 )
 
@@ -64,8 +57,23 @@ CONTROLS = (NOTHING, FULL, RANDOM, ARBITRARY, UNTRAINED)
 MUST_EXCEED = (NOTHING, ARBITRARY, UNTRAINED)
 LEAST_GAIN = 0.5
 """A variable that is there makes more pairs right than it leaves wrong."""
-DRAWS = 3
-"""Draws of random directions."""
+
+KIND = "variables"
+SITES, KINDS_TABLE = "sites", "kinds"
+IIA_SAYS = (
+    "Interchange intervention accuracy: the share of test pairs whose whole label is written."
+)
+GAIN_SAYS = "The share of what no intervention leaves wrong that the interchange makes right."
+LAYERS_SAYS = "Mean over layers, each at the position that is best on validation pairs."
+MIB_SAYS = (
+    "As MIB's code has it: of each layer the position that is best on the test pairs, then the mean"
+    " or the highest of all layers. Too high where there are many sites."
+)
+CHOSEN_SAYS = "The accuracy on validation pairs that the site was chosen by: too high."
+GRADED_SAYS = {
+    "log_odds": "How far the interchange moves the log-odds from the base's label to the new one.",
+    "kl": "-log p(label): the KL divergence of what is said from the expected label.",
+}
 
 Right = Float[np.ndarray, "n"]
 
@@ -116,6 +124,11 @@ class Localization(OneLine, Tabular):
     def fit(self) -> Fit:
         """The fit that was chosen; it has features of every site."""
         return self.chosen.fit
+
+    @property
+    def fit_at_site(self) -> Fit:
+        """The features of the chosen site alone."""
+        return at_site(self.fit, self.site)
 
     @property
     def n_features(self) -> int | None:
@@ -183,7 +196,7 @@ class Localization(OneLine, Tabular):
         for candidate in self.candidates:
             found = candidate.on(split or self.choose_on)
             for site in found.sites:
-                score = _score(found, site)
+                score = score_of(found, site)
                 if site.layer not in best or score > best[site.layer][0]:
                     best[site.layer] = score, candidate, site
         return {layer: (candidate, site) for layer, (_, candidate, site) in sorted(best.items())}
@@ -255,6 +268,88 @@ class Localization(OneLine, Tabular):
             )
         return {name: [row[name] for row in rows] for name in rows[0]}
 
+    # --- as a record ------------------------------------------------------------------------------
+
+    def record(
+        self, specs: Mapping[str, Spec] | None = None, made: Provenance | None = None, **more: Any
+    ) -> Record:
+        """The result and its controls as a record, with tables of all sites and of kinds.
+
+        Args:
+            specs: more of model and task than their names.
+            made: how it came about.
+            more: other fields of the record.
+        """
+        args: dict[str, Any] = {"choose_on": self.choose_on, "site": str(self.site)}
+        args |= {} if self.chosen.k is None else {"k": self.chosen.k}
+        names = {
+            "model": Spec(name=self.model),
+            "task": Spec(name=self.causal_model),
+            "variable": Spec(name=self.variable, args={"causal_model": self.causal_model}),
+            "method": Spec(name=self.featurizer, args=args),
+            "metric": Spec(name="interchange intervention accuracy"),
+        }
+        about = made or provenance(device="", dtype="", seed=self.chosen.test.seed)
+        test = self.chosen.test
+        values = Values(
+            unit="pair",
+            ids=list(test.ids),
+            groups=list(test.groups),
+            columns={of: right.tolist() for of, right in self.right.items()},
+        )
+        return Record(
+            kind=KIND,
+            specs={**names, **(specs or {})},
+            measures=list(self._measures()),
+            tables=[
+                Table(name=SITES, keys=("site", "k"), columns=self.columns()),
+                Table(name=KINDS_TABLE, keys=("kind",), columns=self.by_kind()),
+            ],
+            values=values,
+            warnings=list(test.warnings),
+            provenance=about,
+            **more,
+        )
+
+    def to_html(self, path: str | Path) -> Path:
+        """Write the result as one self-contained HTML file with its figures."""
+        # The name of the page, not the page: variables know nothing of reports.
+        write_page = import_module("mechassay.report.reports").write_page
+        return write_page(Path(path), [self.record()])
+
+    def _measures(self) -> Iterator[Measure]:
+        n = len(self.groups)
+        for of in self.right:
+            named = "result" if of == RESULT else f"control:{of}"
+            yield _measure("iia", "IIA", named, self.estimate(of), n, IIA_SAYS)
+        for of in self.right:
+            if of != RESULT:
+                named = f"difference:{of}"
+                yield _measure("iia", "IIA", named, self.difference(of), n, IIA_SAYS)
+        yield _measure("gain", "gain", "result", self.gain, n, GAIN_SAYS)
+        yield _measure(
+            "iia_layers", "mean of layers", "result", self.mean_of_layers(), n, LAYERS_SAYS
+        )
+        mean, highest = self.as_mib()
+        for name, value in (("mib_mean", mean), ("mib_highest", highest)):
+            title = name.replace("_", "-2025 ")
+            yield _measure(name, title, "result", Estimate(value), n, MIB_SAYS)
+        validation = self.chosen.validation
+        chosen_on = validation.estimate(self.site)
+        yield _measure(
+            "validation", "validation", "result", chosen_on, len(validation), CHOSEN_SAYS
+        )
+        for result, title in (("log_odds", "log-odds"), ("kl", "KL to label")):
+            column = self.chosen.test.column(self.site)
+            values = getattr(self.chosen.test, result)[RESULT][:, column]
+            undefined = int(np.isnan(values).sum())
+            found = self.chosen.test.estimate(self.site, result=result)
+            better = "up" if result == "log_odds" else "down"
+            measure = _measure(result, title, "result", found, n, GRADED_SAYS[result])
+            yield measure.model_copy(
+                update={"unit": "nats", "better": better, "n_undefined": undefined}
+            )
+
     # --- how it shows itself ----------------------------------------------------------------------
 
     def shown(self) -> dict[str, Any]:
@@ -286,167 +381,22 @@ class Localization(OneLine, Tabular):
         return html_facts(title, facts, html_table(("of", "accuracy", "95 % interval"), rows))
 
 
-def localize(
-    model: Model,
-    pairs: VariablePairs,
-    sites: Sequence[SiteLike],
-    featurizer: str = "das",
-    *,
-    settings: FeaturizerSettings | None = None,
-    ks: Sequence[int] = (16,),
-    saes: Init | None = None,
-    untrained: Model | None = None,
-    arbitrary: bool = True,
-    full: InterchangeAccuracy | None = None,
-    seed: int = 0,
-    folder: Path | None = None,
-    progress: Progress = BAR,
-) -> Localization:
-    """Look for a variable at sites with a featurizer; see the module.
-
-    Args:
-        pairs: with the splits train, validation and test.
-        sites: each looked at alone.
-        ks: numbers of features to choose among, for featurizers that are given one.
-        saes: for "dbm+sae", the SAE of each site.
-        untrained: the model of that control (`models.untrained`); None leaves it out.
-        arbitrary: whether there is the control of arbitrary labels.
-        full: accuracies of whole vectors at the sites on the test pairs, if they are known.
-        seed: of trainings, random directions and intervals.
-        folder: where trainings keep what is done, so that a killed run goes on.
-
-    Raises:
-        BadUsage: a split is missing, no number of features. Others as `fit_featurizer`.
-    """
-    missing = [split for split in ("train", "validation", "test") if split not in pairs.batches]
-    if missing:
-        raise BadUsage(f"localize needs pairs of train, validation and test; no {missing[0]}.")
-    if not ks:
-        raise BadUsage("localize needs at least one number of features in ks; got none.")
-    how = settings or FeaturizerSettings()
-    places = load_sites(model, list(sites))
-    search = _Search(model, pairs, featurizer, how, saes, seed, folder, progress)
-    numbers: list[int | None] = list(ks) if featurizer in SIZED else [None]
-    candidates = tuple(search.candidate(places, k) for k in numbers)
-    chosen, site = _best(candidates, how.choose_on)
-    if full is None:
-        whole = FullVector().fit(model, pairs.batches["test"], places, progress=progress)
-        full = search.score(whole, "test")
-    return Localization(
-        model.name,
-        pairs.labels["test"].model,
-        str(pairs.variable),
-        featurizer,
-        how.choose_on,
-        candidates,
-        site,
-        chosen,
-        full,
-        search.controls(chosen, site, full, untrained, arbitrary),
+def _measure(name: str, title: str, of: str, found: Estimate, n: int, says: str) -> Measure:
+    return Measure(
+        name=name,
+        of=of,
+        value=found.value,
+        low=found.low,
+        high=found.high,
+        n=n,
+        better="up",
+        title=title,
+        meaning=says,
     )
 
 
-@dataclass(frozen=True)
-class _Search:
-    """What all parts of one search share."""
-
-    model: Model
-    pairs: VariablePairs
-    featurizer: str
-    settings: FeaturizerSettings
-    saes: Init | None
-    seed: int
-    folder: Path | None
-    progress: Progress
-
-    def candidate(self, sites: Sequence[Site], k: int | None) -> Candidate:
-        fit = self.fitted(self.model, self.pairs.batches["train"], sites, k, "fit")
-        return Candidate(k, fit, self.score(fit, "validation"), self.score(fit, "test"))
-
-    def fitted(
-        self, model: Model, batch: Any, sites: Sequence[Site], k: int | None, name: str
-    ) -> Fit:
-        checkpoint = None if self.folder is None else self.folder / f"{name}-{k or 0}.pt"
-        return fit_featurizer(
-            self.featurizer,
-            model,
-            batch,
-            sites,
-            self.settings,
-            k=k or 1,
-            saes=self.saes,
-            seed=self.seed,
-            checkpoint=checkpoint,
-            progress=self.progress,
-        )
-
-    def score(
-        self,
-        fit: Fit,
-        split: str,
-        *,
-        model: Model | None = None,
-        controls: Sequence[str] = (),
-        seed: int | None = None,
-    ) -> InterchangeAccuracy:
-        return accuracy(
-            fit,
-            self.pairs.labels[split],
-            model=model,
-            controls=controls,
-            seed=self.seed if seed is None else seed,
-            progress=self.progress,
-        )
-
-    def controls(
-        self,
-        chosen: Candidate,
-        site: Site,
-        full: InterchangeAccuracy,
-        untrained: Model | None,
-        arbitrary: bool,
-    ) -> dict[str, Right]:
-        test, here = chosen.test, chosen.test.column(site)
-        right = {
-            RESULT: test.right[RESULT][:, here].astype(float),
-            NOTHING: test.right[NOTHING][:, here].astype(float),
-            FULL: full.right[RESULT][:, full.column(site)].astype(float),
-        }
-        alone = _at(chosen.fit, site)
-        if alone.n_features(site) is not None:
-            draws = [
-                self.score(alone, "test", controls=(RANDOM,), seed=self.seed + draw)
-                for draw in range(DRAWS)
-            ]
-            right[RANDOM] = np.mean([each.right[RANDOM][:, 0] for each in draws], axis=0)
-        trained = self.featurizer != "full-vector"
-        if arbitrary and trained:
-            right[ARBITRARY] = self._of_arbitrary_labels(site, chosen.k)
-        if untrained is not None:
-            train = self.pairs.batches["train"]
-            fit = self.fitted(untrained, train, [site], chosen.k, "untrained")
-            right[UNTRAINED] = self.score(fit, "test").right[RESULT][:, 0].astype(float)
-        return right
-
-    def _of_arbitrary_labels(self, site: Site, k: int | None) -> Right:
-        generator = torch.Generator().manual_seed(self.seed)
-        train, test = with_arbitrary_labels(
-            [self.pairs.batches["train"], self.pairs.batches["test"]], generator
-        )
-        fit = self.fitted(self.model, train, [site], k, "arbitrary")
-        found = accuracy(fit, test, controls=(), seed=self.seed, progress=self.progress)
-        return found.right[RESULT][:, 0].astype(float)
-
-
-def _best(candidates: Sequence[Candidate], split: str) -> tuple[Candidate, Site]:
-    """The candidate and site of the highest accuracy; of several, the highest log-odds, and of
-    these the first.
-    """
-    options = [(each, site) for each in candidates for site in each.test.sites]
-    return max(options, key=lambda option: _score(option[0].on(split), option[1]))
-
-
-def _score(found: InterchangeAccuracy, site: Site) -> tuple[float, float]:
+def score_of(found: InterchangeAccuracy, site: Site) -> tuple[float, float]:
+    """What sites are chosen by: accuracy, then the mean log-odds."""
     column = found.column(site)
     odds = found.log_odds[RESULT][:, column]
     defined = odds[np.isfinite(odds)]
@@ -454,7 +404,7 @@ def _score(found: InterchangeAccuracy, site: Site) -> tuple[float, float]:
     return float(found.right[RESULT][:, column].mean()), mean
 
 
-def _at(fit: Fit, site: Site) -> Fit:
+def at_site(fit: Fit, site: Site) -> Fit:
     """The fit at one of its sites alone."""
     chosen = {site: fit.chosen[site]} if site in fit.chosen else {}
     return replace(fit, featurizers={site: fit.featurizers[site]}, chosen=chosen)

@@ -1,0 +1,312 @@
+"""Causal variables: a table of accuracies by featurizer and variable, and a heat map of each cell.
+
+The tables have the form of MIB's tables 3a to 3d: a row a featurizer, a column a variable, the mean
+over layers and the best layer; here the layer was chosen on other pairs, and controls stand beside.
+Variables whose output is a logit difference are measured by squared errors, in a table of their
+own.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import groupby
+
+import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure as MatplotlibFigure
+
+from mechassay.figures import svg
+from mechassay.interventions.heat_map import draw_accuracies
+from mechassay.records import Failure, Record
+from mechassay.report.page import Block, Figure, Fold, Section, Terms, Text
+from mechassay.report.sections import (
+    all_numbers,
+    broken_notice,
+    checks_table,
+    facts_section,
+    failure_row,
+    failures_text,
+    measured,
+    stored_table,
+    values_section,
+    warnings_notice,
+)
+from mechassay.report.tables import Column, Row, TextTable
+
+SITES, KINDS, SUBSETS = "sites", "kinds", "subsets"
+IIA, MSE = "iia", "mse"
+LAYERS = "iia_layers"
+READING = {
+    "Accuracy": (
+        "The share of test pairs in which the model writes the whole label that the causal model"
+        " expects after the interchange. Site and number of features were chosen on validation"
+        " pairs; brackets are 95 % intervals over groups of pairs."
+    ),
+    "No intervention": (
+        "The same labels without any interchange: what a set of pairs gives for nothing, where the"
+        " interchange keeps the label. An accuracy near it shows nothing."
+    ),
+    "Full vector": "The whole value of the site exchanged, at the same site.",
+    "Random": "As many random directions as the featurizer has features, mean of three draws.",
+    "Arbitrary labels": (
+        "The featurizer trained and scored on labels that one permutation has exchanged: a high"
+        " number would say that the featurizer can make the model say anything."
+    ),
+    "Untrained model": (
+        "The featurizer trained and scored on the same architecture with random weights: a high"
+        " number would say that no training of the model is needed for it."
+    ),
+    "Found": (
+        "The interchange makes more than half right of what no intervention leaves wrong, and does"
+        " better than no intervention, arbitrary labels and the untrained model. Isolated: also"
+        " better than random directions. Each by the 95 % interval."
+    ),
+}
+READING_ERRORS = {
+    "Squared error": (
+        "The squared difference, in logits, between the logit difference that the linear causal"
+        " model expects after the interchange, and the model's. Lower is better."
+    ),
+    "Best constant": (
+        "The error of the one constant that fits the train pairs best: who does no better knows"
+        " nothing of the variable."
+    ),
+}
+
+
+def title(records: Sequence[Record], failures: Sequence[Failure] = ()) -> str:
+    """What the page is called."""
+    tasks = ", ".join(dict.fromkeys(record.task.name for record in records))
+    return f"Causal variables{f': {tasks}' if tasks else ''}"
+
+
+def tables(records: Sequence[Record], failures: Sequence[Failure] = ()) -> list[TextTable]:
+    """One table for each model and task, then the controls of every cell, and what failed."""
+    made: list[TextTable] = []
+    for measure, about in ((IIA, _accuracies), (MSE, _errors)):
+        some = _of(records, measure)
+        made += [about(list(group)) for _, group in groupby(some, _place)]
+    if _of(records, IIA):
+        made.append(_controls(_of(records, IIA)))
+    if failures:
+        rows = [failure_row(failure, "variable") for failure in failures]
+        made.append(TextTable("Without a result", (Column("cell", False), Column("")), tuple(rows)))
+    return made
+
+
+def sections(
+    records: Sequence[Record], failures: Sequence[Failure] = (), drawings: Sequence[object] = ()
+) -> list[Section]:
+    """Verdicts; tables; a heat map of each cell; how to read them; facts; values."""
+    said: list[Block] = [Text(text, "verdict") for text in _verdicts(records)]
+    checks = checks_table(records)
+    reading = {**(READING if _of(records, IIA) else {})}
+    reading |= READING_ERRORS if _of(records, MSE) else {}
+    firsts = [next(group) for _, group in groupby(records, _place)]
+    return [
+        Section(
+            "",
+            (*broken_notice(records), *said, *failures_text(failures), *warnings_notice(records)),
+        ),
+        Section("Accuracies and controls", tuple(tables(records))),
+        *_maps(records),
+        *([Section("Checks", (checks,))] if checks.rows else []),
+        Section("How to read this", (Terms(reading),)),
+        *facts_section(firsts),
+        *values_section(records),
+        *all_numbers(records),
+    ]
+
+
+def draw(record: Record, ax: Axes | None = None) -> MatplotlibFigure:
+    """The heat map of a record's sites, or the errors of its heads."""
+    if record.has_table(SUBSETS):
+        return _draw_subsets(record, ax)
+    table = record.table(SITES)
+    layers = [int(x) for x in table.numbers("layer")]
+    positions = [str(x) for x in table.columns["position"]]
+    return draw_accuracies(layers, positions, table.numbers("test").tolist(), ax=ax)
+
+
+def _of(records: Sequence[Record], measure: str) -> list[Record]:
+    return [record for record in records if record.measure(measure) is not None]
+
+
+def _place(record: Record) -> tuple[str, str]:
+    return record.model.name, record.task.name
+
+
+def _named(record: Record) -> str:
+    return f"{record.specs['variable'].name}, {record.method.name}"
+
+
+def _accuracies(records: Sequence[Record]) -> TextTable:
+    """A row a featurizer; of each variable the accuracy at its site, and the mean of layers."""
+    model, task = _place(records[0])
+    variables = list(dict.fromkeys(record.specs["variable"].name for record in records))
+    columns = [Column("featurizer", numeric=False)]
+    for variable in variables:
+        columns += [Column(f"{variable}, mean of layers"), Column(f"{variable}, best site")]
+    rows: list[Row] = []
+    for featurizer in dict.fromkeys(record.method.name for record in records):
+        cells = [featurizer]
+        for variable in variables:
+            found = _cell(records, variable, featurizer)
+            for name in (LAYERS, IIA):
+                cells.append("" if found is None else measured(found.measure(name)))
+        rows.append(Row(tuple(cells)))
+    nothing = [_control(_cell(records, variable), "no intervention") for variable in variables]
+    cells = [x for value in nothing for x in (value, value)]
+    rows.append(Row(("no intervention", *cells), "control"))
+    return TextTable(f"{task}, {model}", tuple(columns), tuple(rows), CAPTION)
+
+
+CAPTION = (
+    "Interchange intervention accuracy on test pairs. Layer, position and number of features were"
+    " chosen on validation pairs. Brackets: 95 % interval."
+)
+
+
+def _cell(records: Sequence[Record], variable: str, featurizer: str | None = None) -> Record | None:
+    return next(
+        (
+            record
+            for record in records
+            if record.specs["variable"].name == variable
+            and featurizer in (None, record.method.name)
+        ),
+        None,
+    )
+
+
+def _control(record: Record | None, control: str, name: str = IIA) -> str:
+    return "" if record is None else measured(record.measure(name, f"control:{control}"))
+
+
+CONTROLS = ("no intervention", "full vector", "random", "arbitrary labels", "untrained model")
+
+
+def _controls(records: Sequence[Record]) -> TextTable:
+    columns = [
+        Column("variable, featurizer", numeric=False),
+        Column("site", numeric=False),
+        Column("features"),
+        Column("accuracy"),
+        *(Column(control, optional=1) for control in CONTROLS),
+        Column("gain"),
+        Column("verdict", numeric=False),
+    ]
+    several = len({_place(record) for record in records}) > 1
+    rows = [
+        Row(
+            (
+                f"{record.model.name}, {_named(record)}" if several else _named(record),
+                str(record.method.args.get("site", "")),
+                _features(record),
+                measured(record.measure(IIA)),
+                *(_control(record, control) for control in CONTROLS),
+                measured(record.measure("gain")),
+                verdict_of(record),
+            )
+        )
+        for record in records
+    ]
+    caption = f"{CAPTION} Controls are those of the same site and pairs."
+    return TextTable("Chosen sites and their controls", tuple(columns), tuple(rows), caption)
+
+
+def _features(record: Record) -> str:
+    chosen = record.table(SITES).where(chosen=True).rows()
+    value = chosen[0]["features"] if chosen else None
+    return "" if value is None else f"{int(str(value)):,}"
+
+
+def verdict_of(record: Record) -> str:
+    """Whether the variable is isolated, found or not found, by the controls that there are."""
+    gain = record.measure("gain")
+    must = ("no intervention", "arbitrary labels", "untrained model")
+    differences = [record.measure(IIA, f"difference:{control}") for control in must]
+    exceeds = all(each.low > 0 for each in differences if each is not None)
+    if gain is None or not exceeds or not gain.low > 0.5:
+        return "not found"
+    random = record.measure(IIA, "difference:random")
+    return "isolated" if random is not None and random.low > 0 else "found"
+
+
+def _verdicts(records: Sequence[Record]) -> list[str]:
+    """A sentence for each variable, of the featurizer that is best on validation pairs."""
+    said: list[str] = []
+    for (model, task), group in groupby(_of(records, IIA), _place):
+        some = list(group)
+        for variable in dict.fromkeys(record.specs["variable"].name for record in some):
+            cells = [record for record in some if record.specs["variable"].name == variable]
+            best = max(cells, key=lambda record: _value(record, "validation"))
+            wrong = best.specs["variable"].args.get("hypothesis") == "wrong"
+            known = " (a wrong hypothesis)" if wrong else ""
+            said.append(
+                f"{model}, {task}: {variable}{known} is {verdict_of(best)} at"
+                f" {best.method.args.get('site')} by {best.method.name}, with an accuracy of"
+                f" {measured(best.measure(IIA))}; without intervention"
+                f" {_control(best, 'no intervention')}."
+            )
+    for record in _of(records, MSE):
+        constant = _control(record, "best constant", MSE)
+        said.append(
+            f"{record.model.name}, {_named(record)}: a mean squared error of"
+            f" {measured(record.measure(MSE))} with heads {record.method.args.get('heads')};"
+            f" the best constant {constant}."
+        )
+    return said
+
+
+def _value(record: Record, name: str) -> float:
+    measure = record.measure(name)
+    return -np.inf if measure is None or np.isnan(measure.value) else measure.value
+
+
+def _maps(records: Sequence[Record]) -> list[Section]:
+    """For each model and task the heat maps of its cells, with the table by kind."""
+    made: list[Section] = []
+    for (model, task), group in groupby(records, _place):
+        blocks: list[Block] = []
+        for record in group:
+            name = _named(record)
+            about = f"{name}: accuracy on test pairs by layer and position."
+            blocks.append(Figure(svg(draw(record)), title=name, name=name, about=about))
+            inner = [stored_table(table, f"{name}: {table.name}") for table in record.tables]
+            blocks.append(Fold(f"{name}: tables", tuple(inner)))
+        made.append(Section(f"{task}, {model}", tuple(blocks)))
+    return made
+
+
+def _errors(records: Sequence[Record]) -> TextTable:
+    """Mean squared errors of the linear model of IOI, as MIB's table 3d."""
+    model, task = _place(records[0])
+    controls = [
+        measure.of.removeprefix("control:")
+        for measure in records[0].measures
+        if measure.name == MSE and measure.of.startswith("control:")
+    ]
+    columns = [
+        Column("variable, featurizer", numeric=False),
+        Column("heads", numeric=False),
+        Column("mean squared error"),
+        *(Column(control, optional=1) for control in controls),
+    ]
+    rows = [
+        Row(
+            (
+                _named(record),
+                str(record.method.args.get("heads", "")),
+                measured(record.measure(MSE)),
+                *(_control(record, control, MSE) for control in controls),
+            )
+        )
+        for record in records
+    ]
+    caption = "Squared errors in logits on test pairs; heads were chosen on validation pairs."
+    return TextTable(f"{task}, {model}", tuple(columns), tuple(rows), caption)
+
+
+def _draw_subsets(record: Record, ax: Axes | None) -> MatplotlibFigure:
+    raise NotImplementedError

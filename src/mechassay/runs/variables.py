@@ -1,0 +1,392 @@
+"""Where causal variables live in models, as a run: a cell is one variable with one featurizer.
+
+The cells of one model and task share the examples that the model answers, those of one variable the
+labelled pairs and the accuracies of whole vectors. Training keeps what it has done in `training/`,
+so that a killed run goes on in the middle of a stack; the features of the chosen site stay in
+`features/`, as a file that `Fit.load` reads. A ground truth runs on its own task, with all
+hypotheses about it, right and wrong ones.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Annotated, Any, ClassVar, Literal, get_args
+
+from mechassay.errors import BadUsage, one_of
+from mechassay.examples import Examples
+from mechassay.features.full_vector import FullVector
+from mechassay.features.sae import SAE
+from mechassay.interventions.site import PARTS, Site, sites
+from mechassay.models.model import Model, check_dtype
+from mechassay.models.sources import truth_names
+from mechassay.models.untrained import untrained
+from mechassay.progress import Progress
+from mechassay.records import Record, Selection, Spec
+from mechassay.runs import options
+from mechassay.runs.job import Bench, Cell, Job, cell_name, option
+from mechassay.runs.names import made_by, shown_model
+from mechassay.tasks.task import PRIVATE, Task, settings_of
+from mechassay.truth.models import is_truth
+from mechassay.variables.data import SPLITS, VariablePairs, answered_examples, variable_pairs
+from mechassay.variables.defaults import defaults_of
+from mechassay.variables.distinction import distinguish
+from mechassay.variables.featurizers import (
+    FEATURIZERS,
+    PROFILES,
+    Featurizers,
+    Profile,
+    featurizer_settings,
+    n_features_of,
+)
+from mechassay.variables.hypotheses import Hypothesis, hypotheses
+from mechassay.variables.interchange_accuracy import InterchangeAccuracy, accuracy
+from mechassay.variables.search import localize
+
+ALL_TRUTHS = "truth"
+VariableControl = Literal["arbitrary", "untrained"]
+VARIABLE_CONTROLS: tuple[VariableControl, ...] = get_args(VariableControl)
+
+
+@dataclass(frozen=True)
+class VariablesJob(Job):
+    """Look for causal variables in models: for each variable and featurizer the site that is best
+    on validation pairs, its interchange intervention accuracy on test pairs, and controls.
+
+    Attributes:
+        variables: of the causal models of all tasks; none: those that `variables.defaults` names.
+        ks: numbers of features to choose among for DAS; none: that of the profile.
+        kinds, positions: none: those of the task's defaults.
+    """
+
+    models: Annotated[tuple[str, ...], options.MODELS]
+    tasks: Annotated[tuple[str, ...], options.TASKS] = ()
+    variables: Annotated[
+        tuple[str, ...],
+        option("Variable of the causal model; the task's default ones if none.", "--variable"),
+    ] = ()
+    featurizers: Annotated[
+        tuple[Featurizers, ...],
+        option("What makes features of a site's values. Repeat for several.", "--featurizer", "-f"),
+    ] = ("full-vector", "das", "dbm", "dbm+pca")
+    layers: Annotated[str, option("`all`, numbers such as 0,3,6, or every third: ::3.")] = "all"
+    positions: Annotated[
+        tuple[str, ...],
+        option("Part of the prompts, or `last`; the task's default ones if none.", "--position"),
+    ] = ()
+    part: Annotated[str, option("Of each layer: resid, mlp, or heads (each alone).")] = "resid"
+    ks: Annotated[
+        tuple[int, ...],
+        option("Number of directions of das; of several the best on validation.", "--k"),
+    ] = ()
+    kinds: Annotated[
+        tuple[str, ...], option("Kind of counterfactuals; the task's default ones.", "--kind")
+    ] = ()
+    profile: Annotated[
+        Profile, option("strict, or settings of the paper or of its code: paper, mib-2025.")
+    ] = "strict"
+    controls: Annotated[
+        tuple[VariableControl, ...],
+        option("Controls that train again: arbitrary labels, the untrained model.", "--control"),
+    ] = VARIABLE_CONTROLS
+    train_limit: Annotated[int, option("Answered examples to train on.", least=1)] = 160
+    validation_limit: Annotated[int, option("Answered examples to choose on.", least=1)] = 60
+    test_limit: Annotated[int, option("Answered examples to report on.", "--limit", least=1)] = 100
+    test_split: Annotated[str, option("Split to report on.", "--split")] = "test"
+    saes: Annotated[
+        str, option("Folder with an SAE a site (resid.12@last.safetensors), for dbm+sae.")
+    ] = ""
+    dtype: Annotated[str, options.DTYPE] = "float32"
+    prepend_bos: Annotated[bool, options.BOS] = False
+    seed: Annotated[int, options.SEED] = 0
+    private_seed: Annotated[int | None, options.PRIVATE_SEED] = None
+
+    kind: ClassVar[str] = "variables"
+    grows: ClassVar[tuple[str, ...]] = ("models", "tasks", "variables", "featurizers")
+
+    def __post_init__(self) -> None:
+        named = [truth_names() if name == ALL_TRUTHS else [name] for name in self.models]
+        models = tuple(dict.fromkeys(name for names in named for name in names))
+        object.__setattr__(self, "models", models)
+
+    def check(self, bench: Bench) -> None:
+        """See `Job.check`."""
+        check_dtype(self.dtype)
+        one_of("part of a site", self.part, PARTS)
+        one_of("profile of featurizers", self.profile, PROFILES)
+        one_of("split to report on", self.test_split, ("test", PRIVATE))
+        for featurizer in self.featurizers:
+            one_of("featurizer", featurizer, FEATURIZERS)
+        for control in self.controls:
+            one_of("control", control, VARIABLE_CONTROLS)
+        if not self.featurizers:
+            raise BadUsage("Name a featurizer: there is nothing to do.")
+        layers_of(self.layers, 1)
+        if any(k < 1 for k in self.ks):
+            raise BadUsage(f"k is 1 or more; got {min(self.ks)}.")
+        if "dbm+sae" in self.featurizers and not self.saes:
+            raise BadUsage("The featurizer dbm+sae needs --saes, a folder with an SAE a site.")
+        for task in self.tasks:
+            bench.task(task)
+        for model in self.models:
+            tasks = self.tasks_of(model)
+            if not tasks:
+                raise BadUsage(
+                    f"{model} needs a task to run on; only ground truths have one of their own."
+                )
+            for task in tasks:
+                self.variables_of(task)
+
+    def tasks_of(self, model: str) -> tuple[str, ...]:
+        """What a model runs on: a ground truth on its own task, unless others are named."""
+        if not is_truth(model):
+            return self.tasks
+        return tuple(task for task in self.tasks if is_truth(task)) or (model,)
+
+    def variables_of(self, task: str) -> dict[str, Hypothesis]:
+        """The hypotheses of a task that are looked at, by name.
+
+        Raises:
+            UnknownName: the task has no causal model, or that no such variable.
+        """
+        known = hypotheses(task)
+        names = self.variables or tuple(name for name, each in known.items() if each.by_default)
+        return {name: known[one_of(f"variable of {task}", name, known)] for name in names}
+
+    def cells(self) -> list[Cell]:
+        """See `Job.cells`."""
+        return [
+            Cell(
+                f"{group}/{cell_name(variable, featurizer)}",
+                {
+                    "model": shown_model(model),
+                    "task": task,
+                    "variable": variable,
+                    "featurizer": featurizer,
+                },
+                group,
+                {"model": model},
+            )
+            for model in self.models
+            for task in self.tasks_of(model)
+            for group in [cell_name(model, task)]
+            for variable in self.variables_of(task)
+            for featurizer in self.featurizers
+        ]
+
+    def run(self, cell: Cell, bench: Bench) -> Record:
+        """See `Job.run`."""
+        study = bench.shared("study", lambda: Study(self, bench, cell))
+        return study.record(cell)
+
+
+@dataclass
+class Study:
+    """What the cells of one model and task share.
+
+    Attributes:
+        job, bench: of the run.
+        cell: any of the cells.
+    """
+
+    job: VariablesJob
+    bench: Bench
+    cell: Cell
+    _made: dict[str, Any] = field(default_factory=dict[str, Any], repr=False)
+
+    def _once(self, name: str, make: Any) -> Any:
+        if name not in self._made:
+            self._made[name] = make()
+        return self._made[name]
+
+    @property
+    def progress(self) -> Progress:
+        return self.bench.progress
+
+    @property
+    def model(self) -> Model:
+        job = self.job
+        name = self.cell.typed["model"]
+        return self.bench.model(name, dtype=job.dtype, prepend_bos=job.prepend_bos)
+
+    @property
+    def task(self) -> Task:
+        return self.bench.task(self.cell.of["task"])
+
+    @property
+    def kinds(self) -> tuple[str, ...]:
+        """Of counterfactuals; none: all there are."""
+        return self.job.kinds or defaults_of(self.task.name).kinds
+
+    @property
+    def examples(self) -> dict[str, Examples]:
+        """What the model answers, of every split; the private one takes the place of test."""
+        return self._once("examples", self._examples)
+
+    def _examples(self) -> dict[str, Examples]:
+        job = self.job
+        sizes = (job.train_limit, job.validation_limit, job.test_limit)
+        splits = (*SPLITS[:2], job.test_split)
+        return {
+            name: answered_examples(
+                self.model,
+                self.task,
+                split,
+                size,
+                self.kinds,
+                seed=job.seed,
+                private_seed=job.private_seed if split == PRIVATE else None,
+                progress=self.progress,
+            )
+            for name, split, size in zip(SPLITS, splits, sizes, strict=True)
+        }
+
+    def pairs(self, variable: str) -> VariablePairs:
+        """The labelled pairs of a variable; the counterfactuals must be able to tell it."""
+        return self._once(f"pairs {variable}", lambda: self._pairs(variable))
+
+    def _pairs(self, variable: str) -> VariablePairs:
+        hypothesis, examples = self.hypothesis(variable), self.examples
+        of = hypothesis.model, hypothesis.variable
+        distinguish(of, (hypothesis.model, None), examples["test"], list(self.kinds) or None)
+        return variable_pairs(
+            self.model,
+            *of,
+            examples,
+            self.kinds,
+            balanced=defaults_of(self.task.name).balanced,
+            seed=self.job.seed,
+        )
+
+    def hypothesis(self, variable: str) -> Hypothesis:
+        """The causal model and its variable that a name stands for."""
+        return self.job.variables_of(self.cell.of["task"])[variable]
+
+    @property
+    def sites(self) -> tuple[Site, ...]:
+        """Where the variables are looked for."""
+        job, model = self.job, self.model
+        positions = job.positions or defaults_of(self.task.name).positions
+        layers = layers_of(job.layers, model.graph.n_layers)
+        part = one_of("part of a site", job.part, PARTS)
+        return sites(model, positions=positions, layers=layers, parts=part)
+
+    def full(self, variable: str) -> InterchangeAccuracy:
+        """The accuracies of whole vectors on test pairs."""
+        return self._once(f"full {variable}", lambda: self._full(variable))
+
+    def _full(self, variable: str) -> InterchangeAccuracy:
+        pairs = self.pairs(variable)
+        fit = FullVector().fit(self.model, pairs.batches["test"], self.sites)
+        test = pairs.labels["test"]
+        return accuracy(fit, test, controls=(), seed=self.job.seed, progress=self.progress)
+
+    @property
+    def untrained(self) -> Model | None:
+        """The model with random weights, where that control is asked for."""
+        if "untrained" not in self.job.controls:
+            return None
+        return self._once("untrained", lambda: untrained(self.model, self.job.seed))
+
+    def record(self, cell: Cell) -> Record:
+        """The record of a cell."""
+        begin = time.perf_counter()
+        job, variable, featurizer = self.job, cell.of["variable"], cell.of["featurizer"]
+        pairs, places, model = self.pairs(variable), self.sites, self.model
+        k = n_features_of(job.profile, self.task.name, variable, places[0].width(model.decoder))
+        found = localize(
+            model,
+            pairs,
+            places,
+            featurizer,
+            settings=featurizer_settings(job.profile, self.task.name, model.family),
+            ks=job.ks or (k,),
+            saes=read_saes(job.saes, places) if featurizer == "dbm+sae" else None,
+            untrained=self.untrained,
+            arbitrary="arbitrary" in job.controls,
+            full=self.full(variable),
+            seed=job.seed,
+            folder=self.bench.folder.path / "training" / cell.name,
+            progress=self.progress,
+        )
+        hypothesis = self.hypothesis(variable)
+        about: dict[str, Any] = {
+            "causal_model": hypothesis.model.name,
+            "variable": str(hypothesis.variable),
+            "hypothesis": "right" if hypothesis.right else "wrong",
+        }
+        if hypothesis.right is None:
+            about.pop("hypothesis")
+        chosen = self.selections(variable)
+        found.fit_at_site.save(self.bench.folder.path / "features" / f"{cell.name}.safetensors")
+        return found.record(
+            {
+                "model": Spec(name=model.name, args={"family": model.family}),
+                "task": Spec(
+                    name=self.task.name,
+                    version=self.task.version,
+                    args={"split": job.test_split, **settings_of(self.task)},
+                ),
+                "variable": Spec(name=variable, args=about),
+            },
+            made_by(model, job.seed, chosen["test"].hash),
+            cell=dict(cell.of),
+            realised={"seconds": round(time.perf_counter() - begin, 3)},
+            data=chosen,
+        )
+
+    def selections(self, variable: str) -> dict[str, Selection]:
+        """What was chosen of each split for a variable, and what was left out."""
+        pairs = self.pairs(variable)
+        return {
+            name: Selection(
+                hash=pairs.batches[name].content_hash,
+                task=self.task.name,
+                version=self.task.version,
+                split=self.job.test_split if name == "test" else name,
+                kept=len(labels),
+                dropped=dict(labels.dropped),
+                seed=None if self.job.test_split == PRIVATE and name == "test" else self.job.seed,
+                counts={"label changes": int(labels.changed.sum())},
+            )
+            for name, labels in pairs.labels.items()
+        }
+
+
+def layers_of(text: str, n_layers: int) -> tuple[int, ...] | None:
+    """Layers as they are typed: all (None), numbers, or a slice of all as in Python.
+
+    Raises:
+        BadUsage: neither.
+    """
+    if text == "all":
+        return None
+    try:
+        if ":" in text:
+            parts = [int(x) if x.strip() else None for x in text.split(":")]
+            return tuple(range(n_layers))[slice(*parts)]
+        return tuple(int(x) for x in text.split(","))
+    except (ValueError, TypeError):
+        raise BadUsage(
+            f"Layers are all, numbers such as 0,3,6, or a slice such as ::3; got {text!r}."
+        ) from None
+
+
+def read_saes(folder: str, places: Sequence[Site]) -> Mapping[Any, SAE]:
+    """The SAE of each site: a file named like the site, or like it without its position.
+
+    Raises:
+        BadUsage: a site without a file. BadFile: see `SAE.load`.
+    """
+    found: dict[Any, SAE] = {}
+    for site in places:
+        names = (f"{site}.safetensors", f"{str(site).partition('@')[0]}.safetensors")
+        file = next(
+            (Path(folder) / name for name in names if (Path(folder) / name).is_file()), None
+        )
+        if file is None:
+            raise BadUsage(f"{folder} has no SAE of {site}: neither {names[0]} nor {names[1]}.")
+        found[site] = SAE.load(file)
+    return found

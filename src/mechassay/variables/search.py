@@ -1,0 +1,211 @@
+"""Looking for a variable: a featurizer at all sites, one of which is chosen, and its controls.
+
+    1  a candidate for every number of features: trained on train pairs, scored on the others
+    2  the candidate and site of the highest accuracy on the split that is chosen on
+    3  controls at that site (`localization`): as many random directions, the featurizer trained on
+       arbitrary labels, and trained on a model with random weights
+
+All sites of a candidate are trained in one stack. Whole vectors depend on the pairs alone, so those
+who compare featurizers pass them in.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import torch
+
+from mechassay.errors import BadUsage
+from mechassay.features.finder import Init, load_sites
+from mechassay.features.fit import Fit
+from mechassay.features.full_vector import FullVector
+from mechassay.interchange import InterchangeBatch
+from mechassay.interventions.site import Site, SiteLike
+from mechassay.models.model import Model
+from mechassay.progress import BAR, Progress
+from mechassay.variables.arbitrary_labels import with_arbitrary_labels
+from mechassay.variables.data import VariablePairs
+from mechassay.variables.featurizers import SIZED, FeaturizerSettings, fit_featurizer
+from mechassay.variables.interchange_accuracy import (
+    FULL,
+    NOTHING,
+    RANDOM,
+    RESULT,
+    InterchangeAccuracy,
+    accuracy,
+)
+from mechassay.variables.localization import (
+    ARBITRARY,
+    UNTRAINED,
+    Candidate,
+    Localization,
+    Right,
+    at_site,
+    score_of,
+)
+
+DRAWS = 3
+"""Draws of random directions."""
+
+
+def localize(
+    model: Model,
+    pairs: VariablePairs,
+    sites: Sequence[SiteLike],
+    featurizer: str = "das",
+    *,
+    settings: FeaturizerSettings | None = None,
+    ks: Sequence[int] = (16,),
+    saes: Init | None = None,
+    untrained: Model | None = None,
+    arbitrary: bool = True,
+    full: InterchangeAccuracy | None = None,
+    seed: int = 0,
+    folder: Path | None = None,
+    progress: Progress = BAR,
+) -> Localization:
+    """Look for a variable at sites with a featurizer; see the module.
+
+    Args:
+        pairs: with the splits train, validation and test.
+        sites: each looked at alone.
+        ks: numbers of features to choose among, for featurizers that are given one.
+        saes: for "dbm+sae", the SAE of each site.
+        untrained: the model of that control (`models.untrained`); None leaves it out.
+        arbitrary: whether there is the control of arbitrary labels.
+        full: accuracies of whole vectors at the sites on the test pairs, if they are known.
+        seed: of trainings, random directions and intervals.
+        folder: where trainings keep what is done, so that a killed run goes on.
+
+    Raises:
+        BadUsage: a split is missing, no number of features. Others as `fit_featurizer`.
+    """
+    missing = [split for split in ("train", "validation", "test") if split not in pairs.batches]
+    if missing:
+        raise BadUsage(f"localize needs pairs of train, validation and test; no {missing[0]}.")
+    if not ks:
+        raise BadUsage("localize needs at least one number of features in ks; got none.")
+    how = settings or FeaturizerSettings()
+    places = load_sites(model, list(sites))
+    search = _Search(model, pairs, featurizer, how, saes, seed, folder, progress)
+    numbers: list[int | None] = list(ks) if featurizer in SIZED else [None]
+    candidates = tuple(search.candidate(places, k) for k in numbers)
+    chosen, site = _best(candidates, how.choose_on)
+    if full is None:
+        whole = FullVector().fit(model, pairs.batches["test"], places, progress=progress)
+        full = search.score(whole, "test")
+    return Localization(
+        model.name,
+        pairs.labels["test"].model,
+        str(pairs.variable),
+        featurizer,
+        how.choose_on,
+        candidates,
+        site,
+        chosen,
+        full,
+        search.controls(chosen, site, full, untrained, arbitrary),
+    )
+
+
+@dataclass(frozen=True)
+class _Search:
+    """What all parts of one search share."""
+
+    model: Model
+    pairs: VariablePairs
+    featurizer: str
+    settings: FeaturizerSettings
+    saes: Init | None
+    seed: int
+    folder: Path | None
+    progress: Progress
+
+    def candidate(self, sites: Sequence[Site], k: int | None) -> Candidate:
+        fit = self.fitted(self.model, self.pairs.batches["train"], sites, k, "fit")
+        return Candidate(k, fit, self.score(fit, "validation"), self.score(fit, "test"))
+
+    def fitted(
+        self, model: Model, batch: InterchangeBatch, sites: Sequence[Site], k: int | None, name: str
+    ) -> Fit:
+        checkpoint = None if self.folder is None else self.folder / f"{name}-{k or 0}.pt"
+        return fit_featurizer(
+            self.featurizer,
+            model,
+            batch,
+            sites,
+            self.settings,
+            k=k or 1,
+            saes=self.saes,
+            seed=self.seed,
+            checkpoint=checkpoint,
+            progress=self.progress,
+        )
+
+    def score(
+        self,
+        fit: Fit,
+        split: str,
+        *,
+        model: Model | None = None,
+        controls: Sequence[str] = (),
+        seed: int | None = None,
+    ) -> InterchangeAccuracy:
+        return accuracy(
+            fit,
+            self.pairs.labels[split],
+            model=model,
+            controls=controls,
+            seed=self.seed if seed is None else seed,
+            progress=self.progress,
+        )
+
+    def controls(
+        self,
+        chosen: Candidate,
+        site: Site,
+        full: InterchangeAccuracy,
+        untrained: Model | None,
+        arbitrary: bool,
+    ) -> dict[str, Right]:
+        test, here = chosen.test, chosen.test.column(site)
+        right = {
+            RESULT: test.right[RESULT][:, here].astype(float),
+            NOTHING: test.right[NOTHING][:, here].astype(float),
+            FULL: full.right[RESULT][:, full.column(site)].astype(float),
+        }
+        alone = at_site(chosen.fit, site)
+        if alone.n_features(site) is not None:
+            draws = [
+                self.score(alone, "test", controls=(RANDOM,), seed=self.seed + draw)
+                for draw in range(DRAWS)
+            ]
+            right[RANDOM] = np.mean([each.right[RANDOM][:, 0] for each in draws], axis=0)
+        trained = self.featurizer != "full-vector"
+        if arbitrary and trained:
+            right[ARBITRARY] = self._of_arbitrary_labels(site, chosen.k)
+        if untrained is not None:
+            train = self.pairs.batches["train"]
+            fit = self.fitted(untrained, train, [site], chosen.k, "untrained")
+            right[UNTRAINED] = self.score(fit, "test").right[RESULT][:, 0].astype(float)
+        return right
+
+    def _of_arbitrary_labels(self, site: Site, k: int | None) -> Right:
+        generator = torch.Generator().manual_seed(self.seed)
+        train, test = with_arbitrary_labels(
+            [self.pairs.batches["train"], self.pairs.batches["test"]], generator
+        )
+        fit = self.fitted(self.model, train, [site], k, "arbitrary")
+        found = accuracy(fit, test, controls=(), seed=self.seed, progress=self.progress)
+        return found.right[RESULT][:, 0].astype(float)
+
+
+def _best(candidates: Sequence[Candidate], split: str) -> tuple[Candidate, Site]:
+    """The candidate and site of the highest accuracy; of several, the highest log-odds, and of
+    these the first.
+    """
+    options = [(each, site) for each in candidates for site in each.test.sites]
+    return max(options, key=lambda option: score_of(option[0].on(split), option[1]))
