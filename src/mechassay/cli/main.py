@@ -26,6 +26,7 @@ GROUPS = {
     "circuits": "Localize and evaluate circuits.",
     "suite": "Run methods on tasks and models, and compare them.",
     "truth": "Models whose circuit is known: list, export, verify, and score methods by them.",
+    "variables": "Locate causal variables in features of a model, and check folders of them.",
     "patch": "Patch activations between prompts: what single sites carry, as heat maps.",
     "adversarial": "How badly circuits fail in the worst case.",
 }

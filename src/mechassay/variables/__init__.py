@@ -11,12 +11,15 @@ if TYPE_CHECKING:
     from mechassay.variables.interchange_accuracy import InterchangeAccuracy, accuracy
     from mechassay.variables.labels import ExpectedLabels, expected_labels
     from mechassay.variables.load import CAUSAL_MODELS, load_causal_model
+    from mechassay.variables.mib_folder import read_mib_folder, write_mib_folder
     from mechassay.variables.models.docstring import with_shifts
     from mechassay.variables.models.ioi import (
         LogitDifference,
         fit_logit_difference,
         ioi_signals,
     )
+    from mechassay.variables.validation import validate
+    from mechassay.variables.variable_alignment import VariableAlignment
 
 __all__ = [
     "CAUSAL_MODELS",
@@ -27,13 +30,17 @@ __all__ = [
     "LogitDifference",
     "Undecided",
     "Variable",
+    "VariableAlignment",
     "accuracy",
     "distinguish",
     "expected_labels",
     "fit_logit_difference",
     "ioi_signals",
     "load_causal_model",
+    "read_mib_folder",
+    "validate",
     "with_shifts",
+    "write_mib_folder",
 ]
 
 _NAMES = {
@@ -42,8 +49,11 @@ _NAMES = {
     "distinction": "Distinction distinguish",
     "labels": "ExpectedLabels expected_labels",
     "load": "CAUSAL_MODELS load_causal_model",
+    "mib_folder": "read_mib_folder write_mib_folder",
     "models.docstring": "with_shifts",
     "models.ioi": "LogitDifference fit_logit_difference ioi_signals",
+    "validation": "validate",
+    "variable_alignment": "VariableAlignment",
 }
 _LAZY = {name: f"{__name__}.{part}" for part, names in _NAMES.items() for name in names.split()}
 
