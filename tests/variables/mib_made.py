@@ -53,7 +53,9 @@ def rotation(d: int, k: int, seed: int = 0) -> Tensor:
 
 def trained(d: int, k: int, seed: int = 0) -> SubspaceModule:
     """A rotation after some steps, so that its parameter is not what it began with."""
-    module = SubspaceModule(rotation(d, k, seed))
+    with torch.random.fork_rng():
+        torch.manual_seed(seed)  # Torch completes the rotation to a basis at random.
+        module = SubspaceModule(rotation(d, k, seed))
     step = torch.optim.SGD(module.parameters(), lr=0.3)
     target = rotation(d, k, seed + 1)
     for _ in range(3):

@@ -175,7 +175,6 @@ def test_a_link_out_of_the_folder_is_not_followed(tmp_path: Path) -> None:
     found = mib_problems(root, board=BOARD)
     assert {(problem.path, problem.message[:28]) for problem in found.errors} == {
         (f"{MCQA}/{unit}_featurizer", "a link that leads out of the"),
-        (f"{MCQA}/{unit}_featurizer", "there is no such file."),
         ("arithmetic_Gemma2ForCausalLM_ones_carry", "a link that leads out of the"),
     }
 
@@ -263,7 +262,7 @@ def inverse_of_identity(folder: Path) -> None:
     ("write", "said"),
     [
         (other_inverse, "does not invert the featurizer"),
-        (inverse_of_identity, "the inverse of a IdentityFeaturizerModule"),
+        (inverse_of_identity, "undoes IdentityFeaturizerModule; the featurizer is Subspace"),
         (
             wrong_unit(lambda about, _: about.update(featurizer_class="MineModule")),
             "MineModule, which is code that is not run",
@@ -331,13 +330,19 @@ def test_an_sae_is_named_by_the_reader(tmp_path: Path) -> None:
 def test_a_loaded_model_says_how_wide_its_sites_are(tmp_path: Path) -> None:
     model = make_model(*tiny.with_words())
     shape = ModelShape.of(model)
-    d_head = shape.d_head
-    save_subspace(tmp_path / TOKEN, head(0, 0), trained(d_head, 2))
-    (tmp_path / "ioi_linear_params.json").write_text(json.dumps(PARAMETERS))
+    folder = tmp_path / "ioi_task_LlamaForCausalLM_output_token"
+    save_subspace(folder, head(0, 3), trained(shape.d_head, 2))
+    (tmp_path / "ioi_linear_params.json").write_text(json.dumps({"default": PARAMETERS["gpt2"]}))
     (read,) = read_mib_folder(tmp_path, model=model)
-    assert read.fit.model is model and read.shape == shape
-    with pytest.raises(BadFile, match=r"values of this site have 64 numbers"):
+    assert read.fit.model is model and read.shape == shape and read.model == model.name
+    with pytest.raises(BadFile, match=r"values of this site have 128 numbers"):
         read_mib_folder(tmp_path)
+    save_subspace(folder, head(0, 4), trained(shape.d_head, 2))
+    with pytest.raises(BadFile, match=r"has heads 0 to 3; got 4"):
+        read_mib_folder(tmp_path, model=model)
+    other = make_model(tiny.random_model(tiny.configs()["neox"]), None)
+    with pytest.raises(UnknownName, match="class of a model of MIB's causal track"):
+        read_mib_folder(tmp_path, model=other)
 
 
 # Writing

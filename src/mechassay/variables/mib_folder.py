@@ -290,7 +290,12 @@ class _OpenFolder:
         place = f"{self._name(folder)}/{unit}"
 
         def tried(role: str, read: Callable[[], FoundT]) -> FoundT | None:
-            return self.found.tried(f"{place}_{role}", read, file_of(folder, unit, role))
+            path = file_of(folder, unit, role)
+            if role in roles:
+                return self.found.tried(f"{place}_{role}", read, path)
+            if not leads_out(path, self.root):  # Said already, and not to be opened.
+                self.found.note(f"{place}_{role}", "there is no such file.")
+            return None
 
         before = len(self.found.errors)
         if roles == {INDICES}:

@@ -119,7 +119,7 @@ def check_inverse(folder: Path, unit: str, featurizer: Featurizer | None) -> Non
         return
     ours = SUBSPACE if isinstance(featurizer, Directions) else IDENTITY
     if kind != ours:
-        raise BadFile(f"{path}: the inverse of a {kind}; the featurizer is a {ours}.")
+        raise BadFile(f"{path}: undoes {kind}; the featurizer is {ours}.")
     if isinstance(featurizer, Directions):
         rotation = featurizer.vectors
         apart = _apart(rotation, _parametrized(path, data["state_dict"], rotation))

@@ -251,7 +251,7 @@ def _header(path: Path) -> dict[str, Any]:
     told = read_json(path)
     if told.get("kind") != KIND or told.get("format") != FORMAT:
         raise BadFile(
-            f"{path}: kind {str(told.get('kind'))[:40]!r}, format {str(told.get('format'))[:40]!r};"
+            f"{path}: kind {str(told.get('kind'))[:40]!r}, format {str(told.get('format'))[:40]};"
             f" this version reads kind {KIND!r}, format {FORMAT}."
         )
     wrong = [name for name in NAMES if not isinstance(told.get(name), str)]
