@@ -7,6 +7,7 @@ from __future__ import annotations
 import json
 import os
 import shutil
+import zipfile
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -47,6 +48,7 @@ from mechassay.models.model import make_model
 from mechassay.testing import tiny
 from mechassay.variables.mib_board import MIB_BOARD
 from mechassay.variables.mib_folder import mib_problems, read_mib_folder, write_mib_folder
+from mechassay.variables.mib_unit import ROLES
 from mechassay.variables.models.ioi import LogitDifference
 from mechassay.variables.variable_alignment import VariableAlignment
 
@@ -187,6 +189,51 @@ def test_a_truncated_file_is_refused(tmp_path: Path, part: float) -> None:
     assert [problem.path for problem in mib_problems(root, board=BOARD).errors] == [path]
 
 
+@given(data=st.data())
+@settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+def test_a_damaged_file_is_read_or_refused_and_nothing_else(
+    data: st.DataObject, tmp_path_factory: Any
+) -> None:
+    root, k = tmp_path_factory.mktemp("damaged"), data.draw(st.sampled_from([3, 8]))
+    save_subspace(root / MCQA, stream(1, "last_token"), trained(8, k), [0])
+    role = data.draw(st.sampled_from(ROLES))
+    path = root / MCQA / f"{stream(1, 'last_token')}_{role}"
+    content = bytearray(path.read_bytes())
+    for at in data.draw(st.lists(st.integers(0, len(content) - 1), min_size=1, max_size=6)):
+        content[at] = data.draw(st.integers(0, 255))
+    path.write_bytes(content)
+    errors = mib_problems(root, board=BOARD).errors
+    assert all(role in problem.path or "inverse" in problem.path for problem in errors)
+    assert all("\n" not in problem.message for problem in errors)
+
+
+@pytest.mark.parametrize("role", ROLES)
+def test_a_file_that_is_too_large_is_not_opened(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, role: str
+) -> None:
+    unit = stream(1, "last_token")
+    save_subspace(tmp_path / MCQA, unit, trained(8, 2))
+    monkeypatch.setattr("mechassay.variables.mib_unit.LARGEST_ARCHIVE", 2**12)
+    monkeypatch.setattr("mechassay.submissions.LARGEST_JSON", 2**12)
+    with (tmp_path / MCQA / f"{unit}_{role}").open("ab") as file:
+        file.truncate(2**12 + 1)
+    (problem,) = mib_problems(tmp_path, board=BOARD).errors
+    assert problem.path.endswith(role) and problem.message.endswith("it was not opened.")
+
+
+def test_an_archive_with_compressed_records_is_refused(tmp_path: Path) -> None:
+    unit = stream(1, "last_token")
+    save_subspace(tmp_path / MCQA, unit, trained(8, 2))
+    path = tmp_path / MCQA / f"{unit}_featurizer"
+    with zipfile.ZipFile(path) as archive:
+        records = {name: archive.read(name) for name in archive.namelist()}
+    with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as archive:
+        for name, record in records.items():
+            archive.writestr(name, record)
+    (problem,) = mib_problems(tmp_path, board=BOARD).errors
+    assert "compressed records" in problem.message
+
+
 # Mistakes
 
 
@@ -272,6 +319,7 @@ def inverse_of_identity(folder: Path) -> None:
             "hold no SAEs",
         ),
         (wrong_unit(lambda about, _: about.update(n_features=4)), "n_features is 4"),
+        (wrong_unit(lambda about, _: about.update(n_features=torch.ones(2))), "is a Tensor"),
         (wrong_unit(lambda about, _: about.update(additional_config={})), "no rotation_matrix"),
         (
             wrong_unit(lambda about, _: about["additional_config"]["rotation_matrix"].mul_(2)),
@@ -322,6 +370,9 @@ def test_an_sae_is_named_by_the_reader(tmp_path: Path) -> None:
     (read,) = read_mib_folder(tmp_path, featurizers={"resid.1@last": sae}, board=BOARD)
     assert read.fit.featurizer("resid.1@last") is sae
     assert read.fit.chosen[Site(1)].tolist() == [True, False, True, False, False]
+    narrow = SAE(w[:6], w[:6].T.contiguous(), torch.zeros(5), torch.zeros(6))
+    with pytest.raises(BadFile, match="values have 8 numbers; its features are of 6"):
+        read_mib_folder(tmp_path, featurizers={"resid.1@last": narrow}, board=BOARD)
     with pytest.raises(BadUsage, match="no SAE"):
         write_mib_folder([read], tmp_path / "again", board=BOARD)
     assert not (tmp_path / "again").exists()

@@ -310,6 +310,10 @@ class _OpenFolder:
             found = tried(FEATURIZER, partial(read_featurizer, folder, unit, width))
             tried(INVERSE, partial(check_inverse, folder, unit, found))
         decoder = None if found is None else decoder_of(found)
+        if decoder is not None and decoder.shape[1] != width:
+            self.found.note(
+                place, f"values have {width} numbers; its features are of {decoder.shape[1]}."
+            )
         n_features = getattr(found, "width", None) if decoder is None else len(decoder)
         chosen = tried(INDICES, partial(read_indices, folder, unit, n_features))
         if found is None or len(self.found.errors) > before:

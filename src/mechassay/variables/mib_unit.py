@@ -83,15 +83,17 @@ def read_featurizer(folder: Path, unit: str, width: int) -> Featurizer:
     kind, data = _module(path, FEATURIZER)
     info = data["model_info"]
     n_features = info.get("n_features")
+    if n_features is not None and type(n_features) is not int:
+        raise BadFile(f"{path}: n_features is a {type(n_features).__name__}; expected a number.")
     if kind == IDENTITY:
-        if n_features not in (None, width) or isinstance(n_features, bool):
+        if n_features not in (None, width):
             raise BadFile(f"{path}: an identity of {n_features} numbers; values have {width}.")
         return Identity(width)
     rotation = _rotation(path, info, width)
     if n_features is not None and n_features != rotation.shape[1]:
         raise BadFile(
-            f"{path}: n_features is {str(n_features)[:40]}, and rotation_matrix has"
-            f" {rotation.shape[1]} columns."
+            f"{path}: n_features is {n_features}, and rotation_matrix has {rotation.shape[1]}"
+            " columns."
         )
     if not is_orthonormal(rotation):
         raise BadFile(f"{path}: the columns of rotation_matrix are not orthonormal.")
