@@ -1,9 +1,10 @@
 """Imports run one way: a module knows those to its left, never those to its right.
 
-errors, version, registry, progress, files, checkpoint, text, display -> graph, drawing, alignment,
-rows, pairs, examples, interchange_pairs, interchange, curves, figures, records_v1, records, stats
--> models -> objectives, training -> interventions -> features -> tasks -> circuits -> truth ->
-variables -> names -> adversarial -> report -> runs -> cli; testing may import all.
+errors, version, registry, progress, files, submissions, checkpoint, text, display -> graph,
+drawing, alignment, rows, pairs, examples, interchange_pairs, interchange, curves, figures,
+records_v1, records, stats -> models -> objectives, training -> interventions -> features -> tasks
+-> circuits -> truth -> variables -> names -> adversarial -> report -> runs -> cli; testing may
+import all.
 Imports inside functions and under TYPE_CHECKING count too.
 """
 
@@ -25,6 +26,7 @@ ORDER = [
     "registry",
     "progress",
     "files",
+    "submissions",
     "checkpoint",
     "text",
     "display",

@@ -18,7 +18,6 @@ from mechassay.circuits.node_scores import NeuronScores, NodeScores
 from mechassay.circuits.scores import Circuit, EdgeScores
 from mechassay.circuits.submission import (
     MIB,
-    Problem,
     Track,
     TrackModel,
     validate_submission,
@@ -26,6 +25,7 @@ from mechassay.circuits.submission import (
 )
 from mechassay.errors import BadUsage, GraphMismatch, UnknownName
 from mechassay.graph import Graph
+from mechassay.submissions import Problem
 
 # 46 and 23 edges.
 BIG, SMALL = Graph(2, 2), Graph(1, 4)

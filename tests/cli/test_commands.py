@@ -187,6 +187,8 @@ def test_validate_lists_every_problem(tmp_path: Path, run: Run) -> None:
     done = run("circuits", "validate", tmp_path / "sub")
     assert done.code == 1
     assert "gpt3" in done.err and "importances.json" in done.err and "problems in" in done.err
+    told = json.loads(run("circuits", "validate", tmp_path / "sub", "--json").out)
+    assert not told["valid"] and {"path", "message", "warning"} == set(told["problems"][0])
 
 
 @pytest.mark.slow

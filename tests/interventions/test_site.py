@@ -28,6 +28,7 @@ FOREIGN = [
     ("mlps_output[4]", Site(4, "last", "mlp")),
     ("ResidualStream(Layer-12,Token-last_token)", Site(12)),
     ("AttentionHead(Layer-7,Head-3,Token-all)", Site(7, "all", "heads", (3,))),
+    ("AttentionHead(Layer:7,Head_3,Token_all)", Site(7, "all", "heads", (3,))),
 ]
 
 
@@ -55,6 +56,7 @@ def test_names_of_other_projects_are_written() -> None:
     assert Site(7, "all", "heads", (3,)).mib() == "AttentionHead(Layer-7,Head-3,Token-all)"
     assert Site(-1).transformer_lens() == "blocks.0.hook_resid_pre"
     assert Site(3, "last", "mlp").transformer_lens() == "blocks.3.hook_mlp_out"
+    assert Site(12).mib("last") == "ResidualStream(Layer-12,Token-last)"
     for site in (Site(12), Site(7, "all", "heads", (3,))):
         assert load_site(site.mib()) == site
     with pytest.raises(BadUsage, match="got heads.7.3,7.4@all"):

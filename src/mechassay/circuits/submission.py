@@ -19,7 +19,6 @@ folder are opened, no link that leads out of it; nothing in a file is executed.
 
 from __future__ import annotations
 
-import os
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -31,11 +30,10 @@ from mechassay.circuits.node_scores import NeuronScores, NodeScores, Scores
 from mechassay.circuits.scores import By, EdgeScores
 from mechassay.errors import BadUsage, GraphMismatch, MechassayError, UnknownName, one_of
 from mechassay.graph import Graph
+from mechassay.submissions import BESIDE, LEADS_OUT, Problem, leads_out
 
 Form = Literal["importances", "circuits"]
 FORMS: tuple[str, ...] = get_args(Form)
-# What else belongs to a repository on the Hugging Face hub.
-BESIDE = frozenset({"README.md", "LICENSE", ".gitattributes", ".gitignore", ".git", ".cache"})
 _SIZE_NAME = re.compile(r"(\d+(?:\.\d+)?)pct")
 # Sizes are compared with this slack: .1 * 70 is a little more than 7.
 SLACK = 1e-9
@@ -90,19 +88,6 @@ MIB = Track(
         "interpbench": TrackModel(Graph(6, 4), 64, ("ioi",)),
     }
 )
-
-
-@dataclass(frozen=True)
-class Problem:
-    """What is wrong with a part of a submission; `path` is relative to its folder.
-
-    Attributes:
-        warning: the submission is valid, but the board may skip the file.
-    """
-
-    path: str
-    message: str
-    warning: bool = False
 
 
 # Writing
@@ -213,9 +198,8 @@ def size_name(size: float) -> str:
 
 def _wrong(path: Path, root: Path, *, within: bool) -> str | None:
     """The first problem of a path in a submission, or within a folder of it."""
-    # A link is judged without opening what it leads to.
-    if not Path(os.path.realpath(path)).is_relative_to(os.path.realpath(root)):
-        return "a link that leads out of the submission; it was not followed. Copy the file here."
+    if leads_out(path, root):
+        return LEADS_OUT
     if not within:
         extra = not path.is_dir() and path.name not in BESIDE
         return "an extra file: a submission holds folders named task_model." if extra else None

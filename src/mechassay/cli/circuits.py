@@ -9,6 +9,8 @@ import typer
 
 from mechassay.cli.command import command
 from mechassay.cli.draw import draw
+from mechassay.cli.listing import JsonOption
+from mechassay.cli.problems import tell
 from mechassay.runs.circuits import CircuitsJob, score_files
 
 app = typer.Typer(help="Localize and evaluate circuits.", no_args_is_help=True)
@@ -118,16 +120,9 @@ def convert(
 @app.command("validate")
 def validate(
     folder: Annotated[Path, typer.Argument(help="Folder of a submission to MIB's circuit track.")],
+    json: JsonOption = False,
 ) -> None:
     """List every problem of a submission; nothing in it is executed."""
     from mechassay.circuits.submission import validate_submission
 
-    found = validate_submission(folder)
-    for problem in found:
-        kind = "warning: " if problem.warning else ""
-        typer.echo(f"{kind}{problem.path}: {problem.message}", err=True)
-    problems = [problem for problem in found if not problem.warning]
-    if problems:
-        typer.echo(f"{len(problems)} problem{'s' * (len(problems) > 1)} in {folder}", err=True)
-        raise typer.Exit(1)
-    typer.echo(f"{folder}: a valid submission")
+    tell(folder, validate_submission(folder), json)

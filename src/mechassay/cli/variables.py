@@ -1,11 +1,49 @@
-"""`mechassay variables`: where causal variables live in models."""
+"""`mechassay variables`: where a language model keeps the variables of a causal model."""
 
 from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
 
 import typer
 
 from mechassay.cli.command import command
+from mechassay.cli.listing import JsonOption
+from mechassay.cli.problems import tell
 from mechassay.runs.variables import VariablesJob
 
-app = typer.Typer(help="Causal variables: where a model keeps them.", no_args_is_help=True)
+app = typer.Typer(help="Locate causal variables in features of a model.", no_args_is_help=True)
 app.command("run")(command(VariablesJob, output="runs/variables"))
+
+
+@app.command("validate")
+def validate(
+    folder: Annotated[
+        Path,
+        typer.Argument(
+            help="An alignment of ours (alignment.json), or a submission to MIB's causal track."
+        ),
+    ],
+    model: Annotated[
+        str | None,
+        typer.Option(
+            "--model",
+            "-m",
+            help="Model that the folder has to be about: packaged name, hub id or local folder.",
+        ),
+    ] = None,
+    ignore_code: Annotated[
+        bool,
+        typer.Option(
+            "--ignore-code", help="Read a submission with featurizer.py or the like without them."
+        ),
+    ] = False,
+    json: JsonOption = False,
+) -> None:
+    """List every problem of a folder; nothing in it is executed."""
+    from mechassay.models.model import load_model
+    from mechassay.variables.validation import validate as problems_of
+
+    loaded = None if model is None else load_model(model)
+    found = problems_of(folder, model=loaded, ignore_code=ignore_code)
+    tell(folder, found, json, what="folder")

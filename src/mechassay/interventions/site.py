@@ -19,6 +19,7 @@ from numbers import Integral
 from typing import Any, Literal, get_args
 
 from mechassay.errors import BadUsage, one_of
+from mechassay.graph import Graph
 from mechassay.models.decoder import Decoder
 from mechassay.models.model import Model
 from mechassay.models.suffix_forward import Entry, depth_of
@@ -35,8 +36,8 @@ _TRANSFORMER_LENS = re.compile(
 )
 _NNTERP = re.compile(r"(?P<name>layers|mlps)_output\[(?P<layer>\d+)\]$")
 _MIB = re.compile(
-    r"(?P<unit>ResidualStream|AttentionHead|MLP)\(Layer[-:](?P<layer>\d+)"
-    r"(?:,Head[-:](?P<head>\d+))?,Token[-:](?P<token>[\w.-]+)\)$"
+    r"(?P<unit>ResidualStream|AttentionHead|MLP)\(Layer[-:_](?P<layer>\d+)"
+    r"(?:,Head[-:_](?P<head>\d+))?,Token[-:_](?P<token>[\w.-]+)\)$"
 )
 _MIB_TOKENS = {"last_token": LAST}
 _MIB_PARTS: dict[str, Part] = {"ResidualStream": "resid", "AttentionHead": "heads", "MLP": "mlp"}
@@ -98,28 +99,42 @@ class Site:
         Raises:
             BadUsage: it has no such layer, head or MLP.
         """
-        layers, graph = len(model.decoder.layers), model.graph
+        return self.check_graph(model.graph, model.name)
+
+    def check_graph(self, graph: Graph, model: str) -> Site:
+        """The site, if a model of this graph has it.
+
+        Args:
+            model: what the message calls it.
+
+        Raises:
+            BadUsage: it has no such layer, head or MLP.
+        """
         least = -1 if self.part == "resid" else 0
-        if not least <= self.layer < layers:
+        if not least <= self.layer < graph.n_layers:
             raise BadUsage(
-                f"Site {self}: {model.name} has layers {least} to {layers - 1}; got {self.layer}."
+                f"Site {self}: {model} has layers {least} to {graph.n_layers - 1}; got"
+                f" {self.layer}."
             )
         wrong = [head for head in self.heads if not 0 <= head < graph.n_heads]
         if wrong:
             raise BadUsage(
-                f"Site {self}: {model.name} has heads 0 to {graph.n_heads - 1}; got {wrong[0]}."
+                f"Site {self}: {model} has heads 0 to {graph.n_heads - 1}; got {wrong[0]}."
             )
         if self.part == "mlp" and not graph.mlp:
-            raise BadUsage(f"Site {self}: {model.name} has no MLPs.")
+            raise BadUsage(f"Site {self}: {model} has no MLPs.")
         return self
 
-    def mib(self) -> str:
+    def mib(self, token: str | None = None) -> str:
         """MIB's name of the site.
+
+        Args:
+            token: MIB's name of the position, where it is not that of its MCQA task.
 
         Raises:
             BadUsage: MIB has none.
         """
-        token = {LAST: "last_token"}.get(str(self.position), self.position)
+        token = token or {LAST: "last_token"}.get(str(self.position), str(self.position))
         if self.part == "resid":
             return f"ResidualStream(Layer-{self.layer},Token-{token})"
         if self.part == "heads" and len(self.heads) == 1:

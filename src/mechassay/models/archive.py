@@ -15,7 +15,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from mechassay.errors import BadFile
+from mechassay.errors import BadFile, first_line
 
 _CODE = re.compile(r"GLOBAL ([\w.<>]+)")
 
@@ -29,15 +29,18 @@ def load_archive(path: Path) -> Any:
     try:
         with path.open("rb") as file:
             is_archive = file.read(4) == b"PK\x03\x04"
-        if not is_archive:
-            raise BadFile(
-                f"{path}: refused: not a PyTorch archive (PyTorch 1.6 and later) but a bare pickle"
-                " or other data; nothing was run."
-            )
+    except OSError as error:
+        raise BadFile(f"{path}: not a readable PyTorch archive ({first_line(error)}).") from None
+    if not is_archive:
+        raise BadFile(
+            f"{path}: refused: not a PyTorch archive (PyTorch 1.6 and later) but a bare pickle or"
+            " other data; nothing was run."
+        )
+    try:
         with zipfile.ZipFile(path) as archive:
             records = archive.infolist()
-    except (OSError, zipfile.BadZipFile) as error:
-        raise BadFile(f"{path}: not a readable PyTorch archive ({error}).") from None
+    except Exception as error:  # Not only BadZipFile: names that are no text, unknown versions.
+        raise BadFile(f"{path}: not a readable PyTorch archive ({first_line(error)}).") from None
     if any(record.compress_type != zipfile.ZIP_STORED for record in records):
         raise BadFile(
             f"{path}: refused: a zip file with compressed records, which PyTorch does not write;"

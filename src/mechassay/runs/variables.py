@@ -178,12 +178,12 @@ class VariablesJob(Job):
 
     def run(self, cell: Cell, bench: Bench) -> Record:
         """See `Job.run`."""
-        study = bench.shared("study", lambda: Study(self, bench, cell))
+        study = bench.shared("study", lambda: VariableStudy(self, bench, cell))
         return study.record(cell)
 
 
 @dataclass
-class Study:
+class VariableStudy:
     """What the cells of one model and task share.
 
     Attributes:

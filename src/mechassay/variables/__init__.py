@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from mechassay.variables.labels import ExpectedLabels, expected_labels
     from mechassay.variables.load import CAUSAL_MODELS, load_causal_model
     from mechassay.variables.localization import Localization
+    from mechassay.variables.mib_folder import read_mib_folder, write_mib_folder
     from mechassay.variables.models.docstring import with_shifts
     from mechassay.variables.models.ioi import (
         LogitDifference,
@@ -21,6 +22,8 @@ if TYPE_CHECKING:
         ioi_signals,
     )
     from mechassay.variables.search import localize
+    from mechassay.variables.validation import validate
+    from mechassay.variables.variable_alignment import VariableAlignment
 
 __all__ = [
     "CAUSAL_MODELS",
@@ -34,6 +37,7 @@ __all__ = [
     "LogitDifference",
     "Undecided",
     "Variable",
+    "VariableAlignment",
     "VariablePairs",
     "accuracy",
     "answered_examples",
@@ -44,8 +48,11 @@ __all__ = [
     "ioi_signals",
     "load_causal_model",
     "localize",
+    "read_mib_folder",
+    "validate",
     "variable_pairs",
     "with_shifts",
+    "write_mib_folder",
 ]
 
 _NAMES = {
@@ -58,8 +65,11 @@ _NAMES = {
     "data": "VariablePairs answered_examples variable_pairs",
     "labels": "ExpectedLabels expected_labels",
     "load": "CAUSAL_MODELS load_causal_model",
+    "mib_folder": "read_mib_folder write_mib_folder",
     "models.docstring": "with_shifts",
     "models.ioi": "LogitDifference fit_logit_difference ioi_signals",
+    "validation": "validate",
+    "variable_alignment": "VariableAlignment",
 }
 _LAZY = {name: f"{__name__}.{part}" for part, names in _NAMES.items() for name in names.split()}
 

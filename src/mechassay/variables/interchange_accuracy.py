@@ -224,7 +224,7 @@ def accuracy(
         }
     found = {of: _measured(model, ready, sets, each, seed, progress) for of, each in how.items()}
     result = found[RESULT]
-    found[NOTHING] = _Measured(
+    found[NOTHING] = _SiteResults(
         np.repeat(result.base_right[:, None], len(sites), axis=1),
         result.base_right,
         np.where(np.isnan(result.log_odds), np.nan, 0.0),
@@ -246,7 +246,7 @@ def accuracy(
     )
 
 
-class _Measured(NamedTuple):
+class _SiteResults(NamedTuple):
     """What is said after an interchange at each site alone, and without."""
 
     right: Bool[np.ndarray, "n k"]
@@ -263,14 +263,14 @@ def _measured(
     how: Mapping[Site, Interchange],
     seed: int,
     progress: Progress,
-) -> _Measured:
+) -> _SiteResults:
     if sets is None:
         swept = sweep(model, batch, tuple(how), how, seed=seed, progress=progress)
         odds, kl, base_kl = swept.log_odds, -swept.log_probs, -swept.base_log_probs
-        return _Measured(swept.written, swept.base_written, odds, kl, base_kl)
+        return _SiteResults(swept.written, swept.base_written, odds, kl, base_kl)
     base, right = any_written(model, batch, sets, how, progress=progress)
     nothing = np.full(right.shape, np.nan)
-    return _Measured(right, base, nothing, nothing, nothing[:, 0])
+    return _SiteResults(right, base, nothing, nothing, nothing[:, 0])
 
 
 def _sets(model: Model, given: InterchangesLike, batch: InterchangeBatch) -> list[LabelSet] | None:

@@ -79,7 +79,7 @@ Right = Float[np.ndarray, "n"]
 
 
 @dataclass(frozen=True, eq=False, repr=False)
-class Candidate(OneLine):
+class ScoredFit(OneLine):
     """A featurizer with one number of features at all sites.
 
     Attributes:
@@ -112,9 +112,9 @@ class Localization(OneLine, Tabular):
     variable: str
     featurizer: str
     choose_on: str
-    candidates: tuple[Candidate, ...]
+    candidates: tuple[ScoredFit, ...]
     site: Site
-    chosen: Candidate
+    chosen: ScoredFit
     full: InterchangeAccuracy
     right: Mapping[str, Right]
 
@@ -190,9 +190,9 @@ class Localization(OneLine, Tabular):
 
     # --- all sites --------------------------------------------------------------------------------
 
-    def by_layer(self, split: str | None = None) -> dict[int, tuple[Candidate, Site]]:
+    def by_layer(self, split: str | None = None) -> dict[int, tuple[ScoredFit, Site]]:
         """Of each layer the best candidate and site, chosen on a split (by default `choose_on`)."""
-        best: dict[int, tuple[tuple[float, float], Candidate, Site]] = {}
+        best: dict[int, tuple[tuple[float, float], ScoredFit, Site]] = {}
         for candidate in self.candidates:
             found = candidate.on(split or self.choose_on)
             for site in found.sites:

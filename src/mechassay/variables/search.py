@@ -40,7 +40,7 @@ from mechassay.variables.interchange_accuracy import (
 from mechassay.variables.localization import (
     ARBITRARY,
     UNTRAINED,
-    Candidate,
+    ScoredFit,
     Localization,
     Right,
     at_site,
@@ -90,7 +90,7 @@ def localize(
         raise BadUsage("localize needs at least one number of features in ks; got none.")
     how = settings or FeaturizerSettings()
     places = load_sites(model, list(sites))
-    search = _Search(model, pairs, featurizer, how, saes, seed, folder, progress)
+    search = _SiteSearch(model, pairs, featurizer, how, saes, seed, folder, progress)
     numbers: list[int | None] = list(ks) if featurizer in SIZED else [None]
     candidates = tuple(search.candidate(places, k) for k in numbers)
     chosen, site = _best(candidates, how.choose_on)
@@ -112,7 +112,7 @@ def localize(
 
 
 @dataclass(frozen=True)
-class _Search:
+class _SiteSearch:
     """What all parts of one search share."""
 
     model: Model
@@ -124,9 +124,9 @@ class _Search:
     folder: Path | None
     progress: Progress
 
-    def candidate(self, sites: Sequence[Site], k: int | None) -> Candidate:
+    def candidate(self, sites: Sequence[Site], k: int | None) -> ScoredFit:
         fit = self.fitted(self.model, self.pairs.batches["train"], sites, k, "fit")
-        return Candidate(k, fit, self.score(fit, "validation"), self.score(fit, "test"))
+        return ScoredFit(k, fit, self.score(fit, "validation"), self.score(fit, "test"))
 
     def fitted(
         self, model: Model, batch: InterchangeBatch, sites: Sequence[Site], k: int | None, name: str
@@ -165,7 +165,7 @@ class _Search:
 
     def controls(
         self,
-        chosen: Candidate,
+        chosen: ScoredFit,
         site: Site,
         full: InterchangeAccuracy,
         untrained: Model | None,
@@ -203,7 +203,7 @@ class _Search:
         return found.right[RESULT][:, 0].astype(float)
 
 
-def _best(candidates: Sequence[Candidate], split: str) -> tuple[Candidate, Site]:
+def _best(candidates: Sequence[ScoredFit], split: str) -> tuple[ScoredFit, Site]:
     """The candidate and site of the highest accuracy; of several, the highest log-odds, and of
     these the first.
     """

@@ -1,0 +1,485 @@
+"""Submissions to MIB's causal track (Mueller et al. 2025, appendix D), read and written as data.
+
+    submission/
+        ioi_linear_params.json                        {model: {bias, token_coeff, position_coeff}}
+        TASK_MODELCLASS_VARIABLE/[METHOD/]UNIT_...    three files a unit: see `mib_unit`
+
+Each folder that holds units is one alignment; MIB's evaluator takes those of METHOD one by one, and
+only where none stand beside them. The units of an ioi_task folder are heads that are exchanged
+together; all others are sites of their own.
+
+featurizer.py and token_position.py, which MIB's evaluator runs, are never run here: a folder with
+code is refused, unless the code is to be ignored. Positions of the tasks need none.
+
+*Where MIB's evaluator reads otherwise*, which is a warning each: it drops the indices and exchanges
+all features; it takes [] as all features, where here it is none of them; it exchanges the whole
+vector where a layer lacks a unit at one of the task's positions.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from math import isfinite, nan
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any
+
+from mechassay.errors import BadFile, BadUsage, GraphMismatch, one_of
+from mechassay.features.featurizer import ChosenFeatures, Featurizer, Mask, decoder_of
+from mechassay.features.fit import Fit
+from mechassay.files import write_text
+from mechassay.interventions.model_shape import ModelShape
+from mechassay.interventions.site import Site, load_site
+from mechassay.models.model import Model
+from mechassay.submissions import (
+    BESIDE,
+    CODE,
+    LEADS_OUT,
+    FoundT,
+    Problems,
+    leads_out,
+    read_json,
+)
+from mechassay.variables.mib_board import MIB_BOARD, Board, BoardModel, BoardTask
+from mechassay.variables.mib_unit import (
+    FEATURIZER,
+    INDICES,
+    INVERSE,
+    ROLES,
+    check_inverse,
+    file_of,
+    read_featurizer,
+    read_indices,
+    rotation_of,
+    write_unit,
+)
+from mechassay.variables.models.ioi import LogitDifference
+from mechassay.variables.variable_alignment import VariableAlignment, site_faults
+
+PARAMETERS = "ioi_linear_params.json"
+COEFFICIENTS = {"bias": "bias", "token": "token_coeff", "position": "position_coeff"}
+LINEAR = "ioi_task"
+SHORT = {
+    "GPT2LMHeadModel": "gpt2",
+    "Qwen2ForCausalLM": "qwen",
+    "Gemma2ForCausalLM": "gemma",
+    "LlamaForCausalLM": "llama",
+}
+"""What MIB's script that fits the coefficients calls a model."""
+_UNIT = re.compile(rf"(?P<unit>.+?)_(?P<role>{'|'.join(ROLES)})")
+
+
+def read_mib_folder(
+    folder: str | Path,
+    *,
+    model: Model | None = None,
+    featurizers: Mapping[str, Featurizer] | None = None,
+    ignore_code: bool = False,
+    board: Board = MIB_BOARD,
+) -> tuple[VariableAlignment, ...]:
+    """The alignments of a submission to MIB's causal track; nothing in it is executed.
+
+    Args:
+        model: what the folders of its class are about; the board's own if not given.
+        featurizers: by site, of units that have indices alone: MIB never saves SAEs.
+        ignore_code: read a folder with featurizer.py or token_position.py without them.
+        board: the tasks and models that there are.
+
+    Raises:
+        BadFile: the first problem, and how many more there are; see `mib_problems`.
+        UnknownName: the board has no model of the given one's class.
+    """
+    found = Problems()
+    read = _read(Path(folder), found, model, featurizers or {}, ignore_code, board)
+    found.refuse(Path(folder))
+    return read
+
+
+def mib_problems(
+    folder: str | Path,
+    *,
+    model: Model | None = None,
+    featurizers: Mapping[str, Featurizer] | None = None,
+    ignore_code: bool = False,
+    board: Board = MIB_BOARD,
+) -> Problems:
+    """All that is wrong with a submission's folder, warnings too; see `read_mib_folder`.
+
+    Raises:
+        UnknownName: the board has no model of the given one's class.
+    """
+    found = Problems()
+    _read(Path(folder), found, model, featurizers or {}, ignore_code, board)
+    return found
+
+
+# Reading
+
+
+def _read(
+    folder: Path,
+    found: Problems,
+    model: Model | None,
+    featurizers: Mapping[str, Featurizer],
+    ignore_code: bool,
+    board: Board,
+) -> tuple[VariableAlignment, ...]:
+    if model is not None:
+        one_of("class of a model of MIB's causal track", type(model.hf).__name__, board.models)
+    if not folder.is_dir():
+        found.note(".", f"there is no folder {folder}.")
+        return ()
+    given = {str(load_site(site)): each for site, each in featurizers.items()}
+    submission = _OpenFolder(folder, found, model, given, ignore_code, board)
+    read = list(submission.alignments())
+    if not read and not found.errors:
+        found.note(".", "no units: folders are named TASK_MODELCLASS_VARIABLE.")
+    return tuple(read)
+
+
+@dataclass(frozen=True, eq=False)
+class _OpenFolder:
+    """A submission that is read; what is wrong goes to `found`, and the rest is read on.
+
+    Attributes:
+        given: featurizers by site, of units without files of theirs.
+    """
+
+    root: Path
+    found: Problems
+    model: Model | None
+    given: Mapping[str, Featurizer]
+    ignore_code: bool
+    board: Board
+
+    def alignments(self) -> Iterator[VariableAlignment]:
+        """Of all folders."""
+        files, folders = self._inside(self.root)
+        coefficients: Mapping[str, LogitDifference] | None = None
+        for path in files:
+            if path.name == PARAMETERS:
+                coefficients = self.found.tried(path.name, partial(_coefficients, path), path)
+            elif path.name not in BESIDE:
+                self._extra(path)
+        for folder in folders:
+            if folder.name in BESIDE:
+                continue
+            parsed = self.found.tried(folder.name, partial(self.board.parsed, folder.name))
+            if parsed is None:
+                continue
+            linear = self._linear(parsed[1], coefficients) if parsed[0] == LINEAR else None
+            for inside, method, files_inside in self._groups(folder):
+                read = self._alignment(inside, method, files_inside, parsed)
+                if read is not None:
+                    yield replace(read, coefficients=linear)
+
+    def _inside(self, folder: Path) -> tuple[list[Path], list[Path]]:
+        """Files and folders in a folder that may be opened."""
+        files, folders = list[Path](), list[Path]()
+        for path in sorted(folder.iterdir()):
+            if leads_out(path, self.root):
+                self.found.note(self._name(path), LEADS_OUT)
+            elif path.suffix == ".py" or path.name == "__pycache__":
+                self.found.note(self._name(path), CODE, warning=self.ignore_code)
+            elif path.is_dir():
+                folders.append(path)
+            elif path.is_file():
+                files.append(path)
+            else:
+                self.found.note(self._name(path), "is no regular file.")
+        return files, folders
+
+    def _name(self, path: Path) -> str:
+        return path.relative_to(self.root).as_posix()
+
+    def _extra(self, path: Path) -> None:
+        self.found.note(
+            self._name(path), "is no part of a submission and is not read.", warning=True
+        )
+
+    def _linear(
+        self, kind: str, coefficients: Mapping[str, LogitDifference] | None
+    ) -> LogitDifference | None:
+        """The coefficients of a model, by the names that MIB's evaluator looks for."""
+        if coefficients is None:
+            if not (self.root / PARAMETERS).exists():
+                self.found.note(PARAMETERS, f"there is no such file; folders of {LINEAR} need it.")
+            return None
+        names = (kind, SHORT.get(kind, kind), "default")
+        name = next((name for name in names if name in coefficients), None)
+        if name is None:
+            known = ", ".join(coefficients) or "none"
+            self.found.note(
+                PARAMETERS, f"has no coefficients of {' or '.join(names)}; it has {known}."
+            )
+            return None
+        return coefficients[name]
+
+    def _groups(self, folder: Path) -> Iterator[tuple[Path, str, list[Path]]]:
+        """Folders that hold units, this one or those in it, with their methods and their files."""
+        files, folders = self._inside(folder)
+        if any(_UNIT.fullmatch(path.name) for path in files):
+            yield folder, "", files
+            for path in folders:
+                self._extra(path)
+            return
+        for path in files:
+            self._extra(path)
+        if not folders:
+            self.found.note(folder.name, "no units.")
+        for path in folders:
+            inside, deeper = self._inside(path)
+            yield path, path.name, inside
+            for each in deeper:
+                self._extra(each)
+
+    def _alignment(
+        self, folder: Path, method: str, files: Sequence[Path], parsed: tuple[str, str, str]
+    ) -> VariableAlignment | None:
+        """What the units of a folder say; None if nothing of it can be read."""
+        task, kind, variable = parsed
+        here, about, model = self._name(folder), self.board.tasks[task], self.board.models[kind]
+        loaded = self.model if class_of(self.model) == kind else None
+        shape = model.shape if loaded is None else ModelShape.of(loaded)
+        name = model.name if loaded is None else loaded.name
+        units: dict[str, set[str]] = {}
+        for path in files:
+            match = _UNIT.fullmatch(path.name)
+            if match is None:
+                self._extra(path)
+            else:
+                units.setdefault(match["unit"], set()).add(match["role"])
+        if not units:
+            self.found.note(here, "no units.")
+        read: dict[Site, ChosenFeatures] = {}
+        for unit, roles in units.items():
+            at = f"{here}/{unit}"
+            site = self.found.tried(at, partial(self.board.site, task, unit))
+            if site is None or not self.found.tried(
+                at, partial(site.check_graph, shape.graph, name)
+            ):
+                continue
+            if site in read:
+                self.found.note(at, f"is the same site as another unit: {site}.")
+                continue
+            features = self._unit(folder, unit, roles, site, shape.width(site))
+            if features is not None:
+                read[site] = features
+        if not read:
+            return None
+        for warning in _read_otherwise(about, shape, read):
+            self.found.note(here, warning, warning=True)
+        provenance: dict[str, Any] = {"source": f"{here} of a submission to MIB's causal track"}
+        if about.part == "heads":
+            # MIB exchanges all heads of a folder at once.
+            provenance["together"] = True
+        fit = Fit(
+            *_featurizers_and_masks(read), provenance=MappingProxyType(provenance), model=loaded
+        )
+        ours = about.variables[variable]
+        return VariableAlignment(about.name, ours, name, fit, shape=shape, method=method)
+
+    def _unit(
+        self, folder: Path, unit: str, roles: set[str], site: Site, width: int
+    ) -> ChosenFeatures | None:
+        """What the files of a unit say; each file that is wrong is one problem."""
+        place = f"{self._name(folder)}/{unit}"
+
+        def tried(role: str, read: Callable[[], FoundT]) -> FoundT | None:
+            path = file_of(folder, unit, role)
+            if role in roles:
+                return self.found.tried(f"{place}_{role}", read, path)
+            if not leads_out(path, self.root):  # Said already, and not to be opened.
+                self.found.note(f"{place}_{role}", "there is no such file.")
+            return None
+
+        before = len(self.found.errors)
+        if roles == {INDICES}:
+            found = self.given.get(str(site))
+            if found is None:
+                self.found.note(
+                    place,
+                    "has indices and no featurizer: MIB never saves SAEs; the reader has to be"
+                    f" given the featurizer of {site}.",
+                )
+        else:
+            found = tried(FEATURIZER, partial(read_featurizer, folder, unit, width))
+            tried(INVERSE, partial(check_inverse, folder, unit, found))
+        decoder = None if found is None else decoder_of(found)
+        if decoder is not None and decoder.shape[1] != width:
+            self.found.note(
+                place, f"values have {width} numbers; its features are of {decoder.shape[1]}."
+            )
+        n_features = getattr(found, "width", None) if decoder is None else len(decoder)
+        chosen = tried(INDICES, partial(read_indices, folder, unit, n_features))
+        if found is None or len(self.found.errors) > before:
+            return None
+        return ChosenFeatures(found, chosen)
+
+
+def class_of(model: Model | None) -> str:
+    """The class of a loaded model, as MIB's folders name it; empty without one."""
+    return "" if model is None else type(model.hf).__name__
+
+
+def _featurizers_and_masks(
+    read: Mapping[Site, ChosenFeatures],
+) -> tuple[Mapping[Site, Featurizer], Mapping[Site, Mask]]:
+    """In the order of layers, heads and positions."""
+    order = sorted(read, key=lambda site: (site.layer, site.heads, str(site.position)))
+    masks = {site: read[site].chosen for site in order}
+    return (
+        MappingProxyType({site: read[site].featurizer for site in order}),
+        MappingProxyType({site: mask for site, mask in masks.items() if mask is not None}),
+    )
+
+
+def _read_otherwise(
+    about: BoardTask, shape: ModelShape, read: Mapping[Site, ChosenFeatures]
+) -> Iterator[str]:
+    """Where MIB's evaluator does something else than what the files say."""
+    masks = [each.chosen for each in read.values() if each.chosen is not None]
+    empty = [str(site) for site, each in read.items() if not _any(each)]
+    if empty:
+        yield (
+            f"no feature is exchanged at {', '.join(empty[:3])}{' …' * (len(empty) > 3)}; MIB's"
+            " code takes an empty list as all features."
+        )
+    if any(not bool(mask.all()) for mask in masks):
+        yield "MIB's evaluator drops the indices and exchanges all features."
+    if about.part != "resid":
+        return
+    layers = sorted({site.layer for site in read})
+    lacking = [
+        f"resid.{layer}@{position}"
+        for layer in layers
+        for position in about.positions.values()
+        if Site(layer, position) not in read
+    ]
+    if lacking:
+        yield (
+            f"{len(lacking)} sites have no featurizer, such as {lacking[0]}: MIB's evaluator"
+            " exchanges the whole vector there."
+        )
+    if len(layers) < shape.graph.n_layers:
+        yield (
+            f"{len(layers)} of {shape.graph.n_layers} layers: the board then shows the best layer"
+            " only, and no average."
+        )
+
+
+def _any(features: ChosenFeatures) -> bool:
+    return features.chosen is None or bool(features.chosen.any())
+
+
+def _coefficients(path: Path) -> Mapping[str, LogitDifference]:
+    """By the file's names of models."""
+    found: dict[str, LogitDifference] = {}
+    for name, each in read_json(path).items():
+        told: dict[str, Any] = each if isinstance(each, dict) else {}
+        values = {ours: _number(told.get(theirs)) for ours, theirs in COEFFICIENTS.items()}
+        if not all(map(isfinite, values.values())):
+            raise BadFile(
+                f"{path}: {name[:40]!r} needs {', '.join(COEFFICIENTS.values())} as numbers."
+            )
+        r2, source = _number(told.get("score")), {"source": path.name}
+        found[name] = LogitDifference(**values, r2=r2, n=0, conditions={}, source=source)
+    return found
+
+
+def _number(value: object) -> float:
+    """A JSON number; NaN for anything else."""
+    if not isinstance(value, int | float) or isinstance(value, bool):
+        return nan
+    try:
+        return float(value)
+    except OverflowError:
+        return nan
+
+
+# Writing
+
+
+def write_mib_folder(
+    alignments: Sequence[VariableAlignment], folder: str | Path, *, board: Board = MIB_BOARD
+) -> list[Path]:
+    """Write alignments as a submission to MIB's causal track; returns the files.
+
+    Rotations, PCA's axes (without their mean and scale, which change nothing of an exchange) and
+    identities are written as MIB's own code writes them.
+
+    Raises:
+        BadUsage: a folder that has something in it; a task, variable, model or position that the
+            track does not have; features that are no rotation, such as an SAE's; two alignments of
+            one folder; the linear causal model without its coefficients, or with two.
+        GraphMismatch: an alignment of a model of another shape than the board's.
+    """
+    folder = Path(folder)
+    if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
+        raise BadUsage(f"{folder}: there is something already; a folder holds one submission.")
+    plan: dict[Path, tuple[VariableAlignment, Mapping[Site, str]]] = {}
+    parameters: dict[str, dict[str, float]] = {}
+    for each in alignments:
+        name = board.named(each.task, each.variable, each.model, each.shape)
+        task, kind, _ = board.parsed(name)
+        inside = folder / name / _plain(each.method)
+        if inside in plan:
+            raise BadUsage(f"Two alignments belong into {inside.relative_to(folder)}.")
+        plan[inside] = each, _checked_units(each, task, board.models[kind], board)
+        if task == LINEAR:
+            told = _parameters(each)
+            if parameters.setdefault(SHORT.get(kind, kind), told) != told:
+                raise BadUsage(f"One model has one set of coefficients; {each.model} has two.")
+    if not plan:
+        raise BadUsage("A submission needs an alignment; got none.")
+    mixed = [inside for inside in plan if inside.parent in plan]
+    if mixed:
+        raise BadUsage(
+            f"{mixed[0].parent.name}: name the methods of all its alignments, or of none."
+        )
+    written: list[Path] = []
+    for inside, (each, units) in plan.items():
+        for site, unit in units.items():
+            features = each.fit.features(site)
+            written += write_unit(inside, unit, features.featurizer, features.chosen)
+    if parameters:
+        written.append(
+            write_text(folder / PARAMETERS, json.dumps(parameters, indent=2, sort_keys=True))
+        )
+    return written
+
+
+def _plain(method: str) -> str:
+    if method and (Path(method).name != method or not method.strip(".")):
+        raise BadUsage(f"A method's name becomes a folder's; {method!r} cannot.")
+    return method
+
+
+def _checked_units(
+    alignment: VariableAlignment, task: str, model: BoardModel, board: Board
+) -> Mapping[Site, str]:
+    """The units of all sites, if MIB's files can hold them."""
+    if alignment.shape not in (None, model.shape):
+        raise GraphMismatch(
+            f"The alignment is about a model of {alignment.shape}; {model.name} has {model.shape}."
+        )
+    for fault in site_faults(alignment.fit, model.shape, model.name):
+        raise BadUsage(fault)
+    units = {site: board.unit(task, site) for site in alignment.fit.sites}
+    for site, unit in units.items():
+        rotation_of(unit, alignment.fit.featurizer(site))
+    return units
+
+
+def _parameters(alignment: VariableAlignment) -> dict[str, float]:
+    linear = alignment.coefficients
+    if linear is None:
+        raise BadUsage(
+            f"{alignment.variable} of {alignment.model}: the linear causal model needs its"
+            " coefficients."
+        )
+    return {theirs: float(getattr(linear, ours)) for ours, theirs in COEFFICIENTS.items()}
