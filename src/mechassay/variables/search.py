@@ -40,9 +40,9 @@ from mechassay.variables.interchange_accuracy import (
 from mechassay.variables.localization import (
     ARBITRARY,
     UNTRAINED,
-    ScoredFit,
     Localization,
     Right,
+    ScoredFit,
     at_site,
     score_of,
 )
