@@ -30,7 +30,6 @@ from mechassay.features.stacked_training import (
     Trainable,
     TrainingPlan,
     digest_of,
-    step_gradients,
     train,
 )
 from mechassay.features.training_data import TrainingData
@@ -179,7 +178,7 @@ class TrainedFinder(ABC):
                     weight_decay=self.weight_decay,
                     loss=one_of("loss of a finder", self.loss, get_args(Loss)),
                     advance=advance,
-                    gradients=joint_gradients if together else step_gradients,
+                    gradients=joint_gradients if together else None,
                     key=key_of(description),
                     checkpoint=checkpoint,
                 )
