@@ -8,6 +8,12 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from mechassay.variables.causal_model import CausalModel, Undecided, Variable
     from mechassay.variables.distinction import Distinction, distinguish
+    from mechassay.variables.head_subsets import HeadSubsets, head_subsets
+    from mechassay.variables.inhibition_heads import (
+        HeadEffects,
+        inhibition_heads,
+        linear_difference,
+    )
     from mechassay.variables.interchange_accuracy import InterchangeAccuracy, accuracy
     from mechassay.variables.labels import ExpectedLabels, expected_labels
     from mechassay.variables.load import CAUSAL_MODELS, load_causal_model
@@ -17,22 +23,30 @@ if TYPE_CHECKING:
         fit_logit_difference,
         ioi_signals,
     )
+    from mechassay.variables.squared_error import SquaredError, squared_error
 
 __all__ = [
     "CAUSAL_MODELS",
     "CausalModel",
     "Distinction",
     "ExpectedLabels",
+    "HeadEffects",
+    "HeadSubsets",
     "InterchangeAccuracy",
     "LogitDifference",
+    "SquaredError",
     "Undecided",
     "Variable",
     "accuracy",
     "distinguish",
     "expected_labels",
     "fit_logit_difference",
+    "head_subsets",
+    "inhibition_heads",
     "ioi_signals",
+    "linear_difference",
     "load_causal_model",
+    "squared_error",
     "with_shifts",
 ]
 
@@ -40,6 +54,9 @@ _NAMES = {
     "interchange_accuracy": "InterchangeAccuracy accuracy",
     "causal_model": "CausalModel Undecided Variable",
     "distinction": "Distinction distinguish",
+    "head_subsets": "HeadSubsets head_subsets",
+    "inhibition_heads": "HeadEffects inhibition_heads linear_difference",
+    "squared_error": "SquaredError squared_error",
     "labels": "ExpectedLabels expected_labels",
     "load": "CAUSAL_MODELS load_causal_model",
     "models.docstring": "with_shifts",

@@ -36,6 +36,7 @@ from mechassay.variables.causal_model import CausalModel, Undecided
 
 ANOTHER_ANSWER = "the task has another answer than the causal model"
 UNSAID = "nothing is right after it"
+UNEQUAL = "prompts of unequal lengths"
 ROWS = 10
 """Pairs that a notebook shows."""
 
@@ -109,22 +110,22 @@ class ExpectedLabels(Tabular, tuple[InterchangePair, ...]):
             dropped=Counter(self.dropped) + Counter(dropped or {}),
         )
 
-    def tokenized(self, model: Any) -> tuple[ExpectedLabels, InterchangeBatch]:
+    def tokenized(
+        self, model: Any, *, equal_lengths: bool = False
+    ) -> tuple[ExpectedLabels, InterchangeBatch]:
         """The pairs that a tokenizer can align, and their batch; what it cannot is counted.
 
         Args:
             model: a model, or a tokenizer.
+            equal_lengths: leave out pairs of whose prompts one has more tokens, as sites at "all"
+                tokens need it.
 
         Raises:
             BadUsage: neither a tokenizer nor a model that has one.
             BadPairs: no pair is left; the message has the counts.
         """
-        tokenizer = tokenizer_of("ExpectedLabels", model)
-        if tokenizer is None:
-            raise BadUsage("ExpectedLabels needs a model with a .tokenizer, or one; got None.")
-        rows = interchange_tokens(list(self), tokenizer)
-        lost = Counter(row.reason for row in rows if isinstance(row, Misaligned))
-        kept = self.take([n for n, row in enumerate(rows) if not isinstance(row, Misaligned)], lost)
+        rows, lost = alignable(self, model, equal_lengths=equal_lengths)
+        kept = self.take(rows, lost)
         if not kept:
             raise BadPairs(_none_left(self.model, self.variable, len(self), kept.dropped))
         batch = InterchangeBatch.from_pairs(list(kept), model)
@@ -165,6 +166,33 @@ class ExpectedLabels(Tabular, tuple[InterchangePair, ...]):
         more = html_note(f"{len(self) - ROWS:,} more" if len(self) > ROWS else "")
         title = f"{self.model}: {self.variable or 'nothing exchanged'}"
         return html_facts(title, told, html_table(names, rows), more)
+
+
+def alignable(
+    pairs: Sequence[InterchangePair], model: Any, *, equal_lengths: bool
+) -> tuple[list[int], Counter[str]]:
+    """The pairs that a tokenizer can align, by number, and how many it cannot, by reason.
+
+    Args:
+        model: a model, or a tokenizer.
+        equal_lengths: both prompts of a pair must have equally many tokens.
+
+    Raises:
+        BadUsage: neither a tokenizer nor a model that has one.
+    """
+    tokenizer = tokenizer_of("Labels of a causal model", model)
+    if tokenizer is None:
+        raise BadUsage("Labels of a causal model need a model with a .tokenizer, or one; got None.")
+    kept: list[int] = []
+    lost = Counter[str]()
+    for number, row in enumerate(interchange_tokens(list(pairs), tokenizer)):
+        if isinstance(row, Misaligned):
+            lost[row.reason] += 1
+        elif equal_lengths and len(row.base) != len(row.source):
+            lost[UNEQUAL] += 1
+        else:
+            kept.append(number)
+    return kept, lost
 
 
 def expected_labels(
