@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from mechassay.variables.causal_model import CausalModel, Undecided, Variable
+    from mechassay.variables.difference_error import SquaredError, squared_error
     from mechassay.variables.distinction import Distinction, distinguish
-    from mechassay.variables.head_subsets import HeadSubsets, head_subsets
-    from mechassay.variables.inhibition_heads import (
+    from mechassay.variables.head_effects import (
         HeadEffects,
         inhibition_heads,
         linear_difference,
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
         fit_logit_difference,
         ioi_signals,
     )
-    from mechassay.variables.squared_error import SquaredError, squared_error
+    from mechassay.variables.subsets_of_heads import HeadSubsets, head_subsets
 
 __all__ = [
     "CAUSAL_MODELS",
@@ -54,9 +54,9 @@ _NAMES = {
     "interchange_accuracy": "InterchangeAccuracy accuracy",
     "causal_model": "CausalModel Undecided Variable",
     "distinction": "Distinction distinguish",
-    "head_subsets": "HeadSubsets head_subsets",
-    "inhibition_heads": "HeadEffects inhibition_heads linear_difference",
-    "squared_error": "SquaredError squared_error",
+    "subsets_of_heads": "HeadSubsets head_subsets",
+    "head_effects": "HeadEffects inhibition_heads linear_difference",
+    "difference_error": "SquaredError squared_error",
     "labels": "ExpectedLabels expected_labels",
     "load": "CAUSAL_MODELS load_causal_model",
     "models.docstring": "with_shifts",

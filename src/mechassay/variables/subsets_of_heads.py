@@ -1,7 +1,7 @@
 """Which of some heads carry a variable: every proper subset of them (MIB, table 18).
 
 For each subset that is neither empty nor all heads, features of its heads are exchanged together,
-and the squared error of the logit difference is taken (`variables.squared_error`). The subset of
+and the squared error of the logit difference is taken (`variables.difference_error`). The subset of
 the least mean squared error on validation pairs is the one that is chosen, and its error on test
 pairs is the one that is reported. The table of Mueller et al. (2025) and their code choose and
 report on the same pairs.
@@ -32,7 +32,7 @@ from mechassay.interventions.sweep import mean_estimates
 from mechassay.models.model import Model
 from mechassay.progress import BAR, Progress
 from mechassay.stats.intervals import Estimate
-from mechassay.variables.squared_error import CONSTANT, FULL, NOTHING, best_constant
+from mechassay.variables.difference_error import CONSTANT, FULL, NOTHING, best_constant
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
