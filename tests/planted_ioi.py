@@ -2,13 +2,15 @@
 
 a0.h2 and a0.h3 find the earlier mention of a name, and write its position and its token; a1.h0
 brings the position to the end, a1.h1 the token; a2.h2 attends to the first two names, less to the
-one at that position, and less to the one of that token. Where both agree the other name is written
-with a logit of 10 over this one; where they do not, both get the same:
+one at that position, and less to the one of that token, by one nat each. Both together make odds of
+e^2, and opposed ones cancel, so that with logits of 10 times the attention
 
-    logit difference = 0 + 5 position + 5 token
+    logit difference = 0 + 5 tanh(1) position + 5 tanh(1) token
 """
 
 from __future__ import annotations
+
+import math
 
 import numpy as np
 
@@ -19,7 +21,7 @@ from mechassay.truth.folders import word_tokenizer
 from mechassay.truth.tasks import FILLERS, LENGTH, NAMES, CompiledIOI
 
 POSITION, TOKEN = "heads.1.0@all", "heads.1.1@all"
-HALF = 5.0
+HALF = 5 * math.tanh(1)
 PLACES = (1, 2, 5)
 """Where the three names stand."""
 
@@ -31,18 +33,16 @@ def planted_ioi() -> Model:
     names, places = space.read("token", 1, 1 + n), space.read("position", 1, 3)
     end = task.vocabulary.index("to")
     last = space.read("token", end, end + 1)
-    earlier = {
-        "q": 2 * GAP * np.concatenate((names, -space.read("position"))),
-        "k": np.concatenate((names, space.read("position"))),
-        "bias": (0.0,) * n + (GAP,),
-    }
+    asked = 2 * GAP * np.concatenate((names, -space.read("position")))
+    there = np.concatenate((names, space.read("position")))
+    bias = ((0.0,) * n) + (GAP,)
     third = space.read("position", PLACES[2], PLACES[2] + 1)
     blueprint = Blueprint(
         task,
         space,
         {
-            (0, 2): Reads(**earlier, v=places, writes="dup_place"),
-            (0, 3): Reads(**earlier, v=names, writes="dup_token"),
+            (0, 2): Reads(asked, there, places, "dup_place", bias),
+            (0, 3): Reads(asked, there, names, "dup_token", bias),
             (1, 0): Reads(
                 q=GAP * last,
                 k=np.ones((1, 2)) @ space.read("dup_place"),
@@ -56,12 +56,11 @@ def planted_ioi() -> Model:
                 writes="token_out",
             ),
             (2, 2): Reads(
-                q=GAP
-                * np.concatenate(
+                q=np.concatenate(
                     (
-                        3 * np.ones((n, 1)) @ last - space.read("token_out"),
+                        GAP * np.ones((n, 1)) @ last - space.read("token_out"),
                         -space.read("place_out"),
-                        -6 * last,
+                        -2 * GAP * last,
                     )
                 ),
                 k=np.concatenate((names, places, third)),
