@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from mechassay.variables.load import CAUSAL_MODELS, load_causal_model
     from mechassay.variables.models.docstring import with_shifts
     from mechassay.variables.models.ioi import (
+        FLIPS,
         LogitDifference,
         fit_logit_difference,
         ioi_signals,
@@ -27,6 +28,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "CAUSAL_MODELS",
+    "FLIPS",
     "CausalModel",
     "Distinction",
     "ExpectedLabels",
@@ -60,7 +62,7 @@ _NAMES = {
     "labels": "ExpectedLabels expected_labels",
     "load": "CAUSAL_MODELS load_causal_model",
     "models.docstring": "with_shifts",
-    "models.ioi": "LogitDifference fit_logit_difference ioi_signals",
+    "models.ioi": "FLIPS LogitDifference fit_logit_difference ioi_signals",
 }
 _LAZY = {name: f"{__name__}.{part}" for part, names in _NAMES.items() for name in names.split()}
 
