@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import re
 from dataclasses import replace
 from pathlib import Path
@@ -44,7 +45,12 @@ def row_of(batch: InterchangeBatch, row: int) -> dict[str, Any]:
             for name, (a, b) in batch.columns.items()
         },
         "names": (batch.ids[row], batch.groups[row], batch.kinds[row]),
+        "value": None if batch.values is None else finite(float(batch.values[row])),
     }
+
+
+def finite(value: float) -> float | None:
+    return None if math.isnan(value) else value
 
 
 def rows_of(batch: InterchangeBatch) -> list[dict[str, Any]]:
@@ -70,6 +76,7 @@ def given_rows(draw: st.DrawFn) -> dict[str, Any]:
         "columns": {"x": at, "first": 0},
         "kinds": [draw(st.sampled_from("ab")) for _ in range(n)],
         "groups": [draw(st.one_of(st.none(), st.just("g"))) for _ in range(n)],
+        "values": [draw(st.sampled_from([None, math.nan, 0.0, -2.5])) for _ in range(n)],
     }
 
 
@@ -200,6 +207,7 @@ def test_a_batch_says_of_a_row_what_was_given(rows: dict[str, Any]) -> None:
                 "first": (0, 0),
             },
             "names": (str(i), rows["groups"][i] or str(i), rows["kinds"][i]),
+            "value": None if rows["values"][i] is None else finite(rows["values"][i]),
         }
 
 
@@ -314,6 +322,21 @@ def test_files_that_are_truncated_foreign_or_changed_are_refused(tmp_path: Path)
             InterchangeBatch.load(path)
     with pytest.raises(BadFile, match="not a file of interchanges"):
         InterchangeBatch.load(tmp_path / "missing.jsonl")
+
+
+def test_values_are_part_of_what_a_batch_says(tmp_path: Path) -> None:
+    with_values = replace(two(), values=torch.tensor([1.5, math.nan], dtype=torch.float64))
+    assert with_values.content_hash != two().content_hash
+    nothing = replace(two(), values=torch.full((2,), math.nan, dtype=torch.float64))
+    assert nothing.content_hash == two().content_hash
+    assert with_values.select([1]).content_hash == two().select([1]).content_hash
+    read = InterchangeBatch.load(with_values.save(tmp_path / "batch.jsonl"))
+    assert read.values is not None and read.values.tolist()[0] == 1.5
+    assert math.isnan(float(read.values[1])) and read.content_hash == with_values.content_hash
+    assert with_values.to_pandas()["value"].iloc[0] == 1.5
+    assert InterchangeBatch.load(nothing.save(tmp_path / "no.jsonl")).values is None
+    pairs = [InterchangePair(str(v), "a b", "a c", " d", " b", value=v) for v in (math.nan, 2.0)]
+    assert pairs[0] == replace(pairs[0], value=float("nan")) != replace(pairs[0], value=0.0)
 
 
 def test_rows_as_a_table() -> None:
@@ -635,7 +658,10 @@ def test_ravel_of_a_tokenizer_whose_lengths_differ() -> None:
 
 ROWS: list[dict[str, Any]] = [
     {"base": "2+3=", "source": "1+41=", "label": "42", "base_label": "5", "a": "2"},
-    {"base": "9+1=", "source": "2+2=", "label": "4", "id": "mine", "group": 7, "kind": "k"},
+    {
+        **{"base": "9+1=", "source": "2+2=", "label": "4", "id": "mine"},
+        **{"group": 7, "kind": "k", "value": -1.5},
+    },
 ]
 
 
@@ -659,6 +685,7 @@ def test_files_of_ones_own(tmp_path: Path) -> None:
         assert words_of(batch, 1) == ([*"9+1="], [*"2+2="], ["4"], [])
         assert row_of(batch, 0)["columns"]["a.first"] == (0, 2)
         assert row_of(batch, 0)["columns"]["a"] == (0, 3)
+        assert [row_of(batch, row)["value"] for row in (0, 1)] == [None, -1.5]
         place = "000002" if name == "my.csv" else "000001"
         assert batch.ids == (f"my-{place}", "mine")
         assert batch.groups == (f"my-{place}", "7") and batch.kinds == ("", "k")
@@ -679,6 +706,8 @@ def test_files_of_ones_own(tmp_path: Path) -> None:
         ({"label": "x"}, BadPairs, "row 2: a word unknown to the tokenizer (the tokenizer does"),
         ({"id": "a"}, BadFile, "row 2: an id comes twice ('a', as row 1)"),
         ({"id": [1]}, BadFile, "row 2: 'id' must be text or a whole number (got [1])"),
+        ({"value": "much"}, BadFile, "row 2: 'value' must be a number (got 'much')"),
+        ({"value": True}, BadFile, "row 2: 'value' must be a number (got True)"),
         ({"base_spans": {"a": [0, 9]}}, BadFile, "row 2: 'base_spans' must be an object of"),
     ],
 )

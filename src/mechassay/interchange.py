@@ -19,6 +19,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import math
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -28,7 +29,7 @@ from types import MappingProxyType
 from typing import Any
 
 import torch
-from jaxtyping import Bool, Int
+from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from mechassay.alignment import Misaligned, tokenizer_of
@@ -60,6 +61,7 @@ TAKEN = (LAST, "all")
 """Names of columns that mean something in every batch."""
 KIND = "interchanges"
 _TENSORS = ("base", "base_mask", "source", "source_mask", "labels", "places")
+_OPTIONAL = ("base_labels", "values")
 
 Tokens = Sequence[Sequence[int]] | Tensor
 
@@ -83,6 +85,8 @@ class InterchangeBatch(OneLine):
         alignment: in how many rows tokens that a label changes were cut ("cut"), and how many
             have other right labels that are not used ("alternatives").
         absent: by name, why a part of prompts has no columns: a prompt that lacks it.
+        values: what is expected of logit(base label) - logit(label) after the interchange, of
+            their first tokens, in fp64; NaN in rows where nothing is, None where it is in no row.
     """
 
     base: Int[Tensor, "n base_pos"]
@@ -99,6 +103,7 @@ class InterchangeBatch(OneLine):
     dropped: Mapping[str, int] = field(default_factory=lambda: NO_COUNTS)
     alignment: Mapping[str, int] = field(default_factory=lambda: NO_COUNTS)
     absent: Mapping[str, str] = field(default_factory=lambda: EMPTY)
+    values: Float[Tensor, "n"] | None = None
 
     def __len__(self) -> int:
         return self.base.shape[0]
@@ -191,9 +196,8 @@ class InterchangeBatch(OneLine):
 
     def to(self, device: torch.device | str) -> InterchangeBatch:
         """The same batch with its tensors on `device`."""
-        own = None if self.base_labels is None else self.base_labels.to(device)
-        moved = {name: getattr(self, name).to(device) for name in _TENSORS}
-        return replace(self, **moved, base_labels=own)
+        there = [name for name in (*_TENSORS, *_OPTIONAL) if getattr(self, name) is not None]
+        return replace(self, **{name: getattr(self, name).to(device) for name in there})
 
     def select(self, rows: Sequence[int] | Int[Tensor, "k"]) -> InterchangeBatch:
         """The rows of these numbers, in that order, each table trimmed to the longest of them."""
@@ -203,6 +207,7 @@ class InterchangeBatch(OneLine):
         begins = [_padding(mask) for mask in masks]
         shift = torch.tensor(begins, device=index.device)[:, None]
         own = None if self.base_labels is None else _trimmed(self.base_labels[index])
+        expected = None if self.values is None else self.values[index]
         return replace(
             self,
             base=self.base[index, begins[0] :],
@@ -217,6 +222,7 @@ class InterchangeBatch(OneLine):
             kinds=_chosen(self.kinds, numbers),
             dropped=NO_COUNTS,
             alignment=NO_COUNTS,
+            values=expected,
         )
 
     def chunks(self, max_tokens: int) -> Iterator[tuple[list[int], InterchangeBatch]]:
@@ -305,6 +311,7 @@ class InterchangeBatch(OneLine):
         ids: Sequence[str] | None = None,
         groups: Sequence[str | None] | None = None,
         kinds: Sequence[str] | None = None,
+        values: Sequence[float | None] | Tensor | None = None,
         base_mask: Tensor | None = None,
         source_mask: Tensor | None = None,
         pad: int = 0,
@@ -323,6 +330,8 @@ class InterchangeBatch(OneLine):
             ids: names for messages and records; row numbers by default.
             groups: the units that error bars respect; each row its own by default.
             kinds: of counterfactuals.
+            values: what is expected of logit(base label) - logit(label) after the interchange;
+                NaN or None in rows where nothing is.
             base_mask, source_mask: for tensors with padding, on either side; True at real tokens.
             pad: the id that fills padding.
 
@@ -343,6 +352,7 @@ class InterchangeBatch(OneLine):
         named = [str(i) for i in range(n)] if ids is None else list(ids)
         sorts = [""] * n if kinds is None else list(kinds)
         said = _unpadded(labels)
+        expected = None if values is None else [math.nan if x is None else float(x) for x in values]
         for what, given in (
             ("sources", rows[1]),
             ("labels", said),
@@ -350,6 +360,7 @@ class InterchangeBatch(OneLine):
             ("ids", named),
             ("groups", units),
             ("kinds", sorts),
+            ("values", expected),
         ):
             if given is not None and len(given) != n:
                 raise BadPairs(f"A batch of {n} bases needs {n} {what}; got {len(given)}.")
@@ -387,6 +398,7 @@ class InterchangeBatch(OneLine):
             ids=tuple(named),
             groups=tuple(a if b is None else b for a, b in zip(named, units, strict=True)),
             kinds=tuple(sorts),
+            values=_known(expected),
         )
 
     @staticmethod
@@ -537,7 +549,11 @@ class InterchangeBatch(OneLine):
     def _plain(self) -> list[dict[str, Any]]:
         """Every row as plain values."""
         table = self._table()
-        return [dict(zip(table, row, strict=True)) for row in zip(*table.values(), strict=True)]
+        expected = table.pop("value", None)
+        rows = [dict(zip(table, row, strict=True)) for row in zip(*table.values(), strict=True)]
+        for row, value in zip(rows, expected or (), strict=False):
+            row |= {} if value is None else {"value": value}
+        return rows
 
     def _table(self) -> dict[str, list[Any]]:
         """What rows say, by name; columns are indices into a prompt's own tokens."""
@@ -573,6 +589,8 @@ class InterchangeBatch(OneLine):
         table["columns"] = [
             {name: at[row] for name, at in places.items()} for row in range(len(self))
         ]
+        if self.values is not None:
+            table["value"] = [None if math.isnan(x) else x for x in self.values.tolist()]
         return table
 
     @property
@@ -625,6 +643,7 @@ class InterchangeBatch(OneLine):
                 ids=[row["id"] for row in rows],
                 groups=[row["group"] for row in rows],
                 kinds=[row["kind"] for row in rows],
+                values=[row.get("value") for row in rows],
             )
             counts = {k: MappingProxyType(head[k]) for k in ("dropped", "alignment", "absent")}
         except (OSError, ValueError, KeyError, TypeError, AttributeError, IndexError) as error:
@@ -681,6 +700,7 @@ def _of_texts(
         ids=[pair.id for pair in pairs],
         groups=[pair.group for pair in pairs],
         kinds=[pair.kind for pair in pairs],
+        values=[pair.value for pair in pairs],
     )
     counts = {
         "cut": sum(row.cut > 0 for row in rows),
@@ -709,6 +729,13 @@ def _names_free(columns: Mapping[str, Any] | None) -> Mapping[str, Any]:
             " prompts; choose another name."
         )
     return columns or {}
+
+
+def _known(values: list[float] | None) -> Float[Tensor, "n"] | None:
+    """What is expected of each row; None where it is in no row."""
+    if values is None or all(map(math.isnan, values)):
+        return None
+    return torch.tensor(values, dtype=torch.float64)
 
 
 def _prompts(name: str, tokens: Tokens, mask: Tensor | None) -> list[list[int]]:

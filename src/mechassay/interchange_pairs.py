@@ -6,9 +6,9 @@ The prompts may have different lengths. What should then be said is the label.
     from a pair     base = clean, source = counterfactual,
                     label = the counterfactual's answers, or the foils where it has none,
                     base label = the answers
-    from a file     columns base, source, label; optional: base_label, id, group, kind, and
-                    base_spans, source_spans ({"name": [begin, end]}, as JSON text in CSV and TSV);
-                    anything else is a tag
+    from a file     columns base, source, label; optional: base_label, id, group, kind, value (a
+                    number), and base_spans, source_spans ({"name": [begin, end]}, as JSON text in
+                    CSV and TSV); anything else is a tag
 
 Of several labels ("a|b" in cells, a list in JSON) the first is what a batch holds.
 
@@ -21,6 +21,7 @@ last token that could be compared, and is `Misaligned`.
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -58,13 +59,13 @@ NEEDED = ("base", "source", "label")
 SPANS = ("base_spans", "source_spans")
 TAGS = "tags"
 # Columns that are no tags; one without a name is the row number that pandas writes, or nothing.
-OWN = frozenset([*NEEDED, *SPANS, TAGS, "base_label", "id", "group", "kind", ""])
+OWN = frozenset([*NEEDED, *SPANS, TAGS, "base_label", "id", "group", "kind", "value", ""])
 
 Part = tuple[int, int]
 """The first and the last token of a part of a prompt, from 0 at its first token."""
 
 
-@dataclass(frozen=True, repr=False)
+@dataclass(frozen=True, eq=False, repr=False)
 class InterchangePair(OneLine):
     """One interchange as text.
 
@@ -79,6 +80,8 @@ class InterchangePair(OneLine):
         kind: which kind of counterfactual the source is.
         tags: template fields, for group-by.
         base_spans, source_spans: where the parts of each prompt are, in characters, by name.
+        value: what is expected of logit(base label) - logit(label) after the interchange, of their
+            first tokens; NaN: nothing is.
     """
 
     id: str
@@ -91,6 +94,11 @@ class InterchangePair(OneLine):
     tags: Mapping[str, str] = field(default_factory=lambda: EMPTY)
     base_spans: Mapping[str, Span] = field(default_factory=lambda: NO_SPANS)
     source_spans: Mapping[str, Span] = field(default_factory=lambda: NO_SPANS)
+    value: float = math.nan
+
+    def __eq__(self, other: object) -> bool:
+        # NaN is not itself, but pairs of which no value is expected may be equal.
+        return isinstance(other, InterchangePair) and self.as_dict() == other.as_dict()
 
     def shown(self) -> dict[str, Any]:
         texts = {"base": self.base, "source": self.source, "label": self.label}
@@ -124,6 +132,7 @@ class InterchangePair(OneLine):
 
     def as_dict(self) -> dict[str, Any]:
         """The pair as plain JSON values: a row of a file that `read_interchanges` reads."""
+        value = {} if math.isnan(self.value) else {"value": self.value}
         return {
             "id": self.id,
             "base": self.base,
@@ -135,6 +144,7 @@ class InterchangePair(OneLine):
             "tags": dict(self.tags),
             "base_spans": {name: list(span) for name, span in self.base_spans.items()},
             "source_spans": {name: list(span) for name, span in self.source_spans.items()},
+            **value,
         }
 
 
@@ -304,7 +314,22 @@ def _read(row: Mapping[str, Any], in_cells: bool, default: str) -> InterchangePa
         },
         base_spans=spans[0],
         source_spans=spans[1],
+        value=_value(row),
     )
+
+
+def _value(row: Mapping[str, Any]) -> float:
+    """A finite number; an empty one is none."""
+    value = row.get("value")
+    if value is None or value == "":
+        return math.nan
+    try:
+        number = math.nan if isinstance(value, bool) else float(value)
+    except (TypeError, ValueError):
+        number = math.nan
+    if not math.isfinite(number):
+        raise Mistake("'value' must be a number", f"got {short(value)}")
+    return number
 
 
 def _prompt(row: Mapping[str, Any], column: str) -> str:

@@ -204,7 +204,7 @@ def test_the_logit_difference_is_a_loss() -> None:
     losses = trained(descending, model, batch, ["resid.1@last"]).losses
     assert float(losses[-1]) < float(losses[0]) - 0.1
     unlabelled = InterchangeBatch.from_tokens(base=[[1, 2]], source=[[3, 4]], labels=[5])
-    with pytest.raises(BadPairs, match="das with the logit difference needs base_labels"):
+    with pytest.raises(BadPairs, match="das with the loss .logit-difference. needs base_labels"):
         trained(das, model, unlabelled, ["resid.0@last"])
 
 

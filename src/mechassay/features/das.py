@@ -118,7 +118,7 @@ class Rotation(Trainable):
     def __init__(self, basis: Float[Tensor, "some d d"], n_sites: int, k: int) -> None:
         self.basis = basis
         self.raw = basis.new_zeros(n_sites, basis.shape[1], k).requires_grad_()
-        self.n_gradients = 0
+        self.begun = False
         self.raw.register_hook(self._without_rounding)
 
     def _without_rounding(self, gradient: Tensor) -> Tensor:
@@ -126,8 +126,9 @@ class Rotation(Trainable):
         loss; of its gradient, which is 0, only rounding would be left, and Adam, which divides by
         its size, would make steps of that.
         """
-        self.n_gradients += 1
-        if self.n_gradients > 1 or not self.turns_are_free or bool(self.raw.any()):
+        # A step may come in several parts, so it is the parameters that say whether it was made.
+        self.begun = self.begun or not self.turns_are_free or bool(self.raw.any())
+        if self.begun:
             return gradient
         gradient = gradient.clone()
         gradient[:, : gradient.shape[2]] = 0

@@ -126,7 +126,8 @@ class FeatureMasks(Trainable):
         if self.plain:
             return torch.addcmul(base, source - base, gates[:, None])
         if self.matrices is not None:
-            with torch.no_grad():
+            # Values that earlier sites of a run have changed hang on parameters themselves.
+            with torch.set_grad_enabled(values.base.requires_grad):
                 moved = torch.stack(
                     [
                         each.encode(theirs) - each.encode(ours)

@@ -48,6 +48,7 @@ class Finder(Protocol):
         sites: Sites,
         *,
         init: Init | None = None,
+        together: bool = False,
         progress: Progress = BAR,
     ) -> Fit:
         """Features of every site, found on the interchanges.
@@ -55,6 +56,8 @@ class Finder(Protocol):
         Args:
             sites: sites, or their spelling; one or several.
             init: by site, what a training begins with; only trained finders take it.
+            together: the features of all sites are meant to be exchanged in one run, and are
+                trained so (`features.joint_training`); else each site alone.
 
         Raises:
             BadUsage: a site that the model does not have, k larger than a site's values, what
@@ -169,9 +172,12 @@ class ValueFinder(ABC):
         sites: Sites,
         *,
         init: Init | None = None,
+        together: bool = False,
         progress: Progress = BAR,
     ) -> Fit:
-        """See `Finder.fit`; nothing is trained, so `init` is refused."""
+        """See `Finder.fit`; nothing is trained, so `init` is refused, and the features of a site
+        are the same whether sites are meant together or not.
+        """
         chosen, batch = load_sites(model, sites), model.interchanges(interchanges)
         if init is not None:
             raise BadUsage(f"{self.name} trains nothing, so it takes no init.")
@@ -198,6 +204,7 @@ class ValueFinder(ABC):
             MappingProxyType(featurizers),
             provenance=MappingProxyType(provenance_of(self, model, batch, chosen)),
             model=model,
+            together=together,
         )
 
     def _sources(

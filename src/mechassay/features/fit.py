@@ -31,6 +31,7 @@ from mechassay.features.featurizer import (
 )
 from mechassay.features.sae import SAE
 from mechassay.files import read_tensors, write_tensors, write_text
+from mechassay.interventions.intervention import Interchange
 from mechassay.interventions.site import Site, SiteLike, load_site
 from mechassay.models.model import Model
 
@@ -53,6 +54,7 @@ class Fit(OneLine, Tabular):
         losses: of every site, before each step of a training; no steps where nothing was trained.
         provenance: how the fit came about (finder, settings, model, data, ...).
         model: what it was found on; None where it was read from a file.
+        together: whether the features of all sites are meant to be exchanged in one run.
     """
 
     featurizers: Mapping[Site, Featurizer]
@@ -60,6 +62,7 @@ class Fit(OneLine, Tabular):
     losses: Float[Tensor, "steps sites"] = field(default_factory=lambda: torch.zeros(0, 0))
     provenance: Mapping[str, Any] = field(default_factory=lambda: MappingProxyType({}))
     model: Model | None = None
+    together: bool = False
 
     @cached_property
     def sites(self) -> tuple[Site, ...]:
@@ -92,6 +95,10 @@ class Fit(OneLine, Tabular):
         """
         at = self._site(site)
         return ChosenFeatures(self.featurizers[at], self.chosen.get(at))
+
+    def interchanges(self) -> dict[Site, Interchange]:
+        """What `intervene` and `sweep` take: an interchange of each site's features."""
+        return {site: Interchange(features=self.features(site)) for site in self.sites}
 
     def directions(self, site: SiteLike) -> Float[Tensor, "d k"]:
         """The orthonormal directions whose coordinates are exchanged.
@@ -131,6 +138,8 @@ class Fit(OneLine, Tabular):
     def shown(self) -> dict[str, Any]:
         about = {name: self.provenance[name] for name in SHOWN if name in self.provenance}
         told: dict[str, Any] = {"sites": len(self), **about}
+        if self.together:
+            told["together"] = True
         if len(self.losses):
             told |= {"steps": len(self.losses), "last_loss": float(self.losses[-1].mean())}
         return told
@@ -212,7 +221,12 @@ class Fit(OneLine, Tabular):
             if site in self.chosen:
                 tensors[f"{number}.chosen"] = self.chosen[site].cpu()
             told.append({"site": str(site), "featurizer": type(found).__name__, **settings})
-        header = {"kind": KIND, "sites": told, "provenance": dict(self.provenance)}
+        header: dict[str, Any] = {
+            "kind": KIND,
+            "sites": told,
+            "together": self.together,
+            "provenance": dict(self.provenance),
+        }
         file = _file(Path(path))
         write_tensors(file, tensors, header)
         if file != Path(path):
@@ -247,6 +261,9 @@ class Fit(OneLine, Tabular):
                     _check_mask(found, mask)
                     chosen[site] = mask
             losses, provenance = tensors["losses"], header["provenance"]
+            together = header.get("together", False)
+            if not isinstance(together, bool):
+                raise BadUsage(f"together is {together!r}")
             if losses.ndim != 2 or losses.shape[1] not in (0, len(featurizers)):
                 raise BadUsage(f"losses of shape {tuple(losses.shape)}")
         except (BadUsage, KeyError, TypeError, ValueError, RuntimeError, AttributeError) as error:
@@ -256,6 +273,7 @@ class Fit(OneLine, Tabular):
             MappingProxyType(chosen),
             losses,
             MappingProxyType(provenance),
+            together=together,
         )
 
 

@@ -15,6 +15,7 @@ import torch
 from mechassay.features.directions import check_k, orthonormalised
 from mechassay.features.featurizer import Directions, Featurizer
 from mechassay.features.finder import Found, ValueFinder
+from mechassay.interventions.site import Site
 from mechassay.registry import check_settings
 
 
@@ -31,10 +32,18 @@ class RandomDirections(ValueFinder):
         check_settings(self, self.name)
 
     def find(self, values: Found) -> Featurizer:
-        d = values.base.shape[1]
-        check_k(f"{self.name} at {values.site}", self.k, d)
-        name = hashlib.sha256(f"{self.seed} {values.site}".encode()).digest()
-        generator = torch.Generator().manual_seed(int.from_bytes(name[:7], "big"))
-        return Directions(
-            orthonormalised(torch.randn(d, self.k, generator=generator, dtype=torch.float64))
-        )
+        return random_directions(values.site, values.base.shape[1], self.k, self.seed)
+
+
+def random_directions(site: Site, width: int, k: int, seed: int) -> Directions:
+    """k random directions among a site's `width` numbers.
+
+    Raises:
+        BadUsage: k that is not from 1 to the width.
+    """
+    check_k(f"{RandomDirections.name} at {site}", k, width)
+    name = hashlib.sha256(f"{seed} {site}".encode()).digest()
+    generator = torch.Generator().manual_seed(int.from_bytes(name[:7], "big"))
+    return Directions(
+        orthonormalised(torch.randn(width, k, generator=generator, dtype=torch.float64))
+    )

@@ -15,7 +15,8 @@ go through `change` once.
 The loss of a row is -log p(label | base after the interchange), the sum over the label's tokens,
 each after the tokens before it (teacher forcing); only columns that predict a token are unembedded.
 MIB's code takes the mean over a batch's tokens instead: the same where labels have one token.
-"logit-difference" is minus the logit of the label's first token less that of the base's own label.
+With D = logit(base's own label) - logit(label), of their first tokens, "logit-difference" is D, and
+"squared-error" (D - value)^2, with the value that is expected of the row.
 """
 
 from __future__ import annotations
@@ -42,7 +43,7 @@ from mechassay.pairs import NO_TOKEN
 from mechassay.progress import Advance
 from mechassay.training import descend
 
-Loss = Literal["cross-entropy", "logit-difference"]
+Loss = Literal["cross-entropy", "logit-difference", "squared-error"]
 Optimizer = Literal["adam", "adamw"]
 READOUT_COPIES = 3
 """Logits that are held of a predicted token: themselves, their log-softmax and its gradient."""
@@ -130,6 +131,7 @@ def train(
     weight_decay: float,
     loss: Loss,
     advance: Advance,
+    gradients: Gradients | None = None,
     key: str = "",
     checkpoint: Path | None = None,
 ) -> Float[Tensor, "steps sites"]:
@@ -139,6 +141,7 @@ def train(
 
     Args:
         trainables: of each bundle of the data.
+        gradients: what leaves the gradients of a step; by default each site's of its own loss.
 
     Raises:
         NonFinite: a loss is NaN or infinite.
@@ -152,14 +155,13 @@ def train(
     kind = torch.optim.Adam if optimizer == "adam" else torch.optim.AdamW
     optimiser = kind(groups, lr=lr, weight_decay=weight_decay)
     rows = list(plan.rows())
+    leave = step_gradients if gradients is None else gradients
 
     def differentiate(step: int) -> None:
         for group in optimiser.param_groups:
             group["lr"] = group["whole"] * plan.factor(step)
         with torch.enable_grad():
-            found = step_gradients(
-                data, trainables, data.step(rows[step]), plan.progress(step), loss
-            )
+            found = leave(data, trainables, data.step(rows[step]), plan.progress(step), loss)
         losses[step] = found
         strange = (~torch.isfinite(found)).nonzero()
         if len(strange):
@@ -176,6 +178,12 @@ def train(
         also={"losses": losses},
     )
     return losses
+
+
+Gradients = Callable[
+    [TrainingData, Sequence[Trainable], StepData, float, Loss], Float[Tensor, "sites"]
+]
+"""What leaves the gradients of a step on parameters, and gives the losses without penalties."""
 
 
 def step_gradients(
@@ -198,10 +206,9 @@ def step_gradients(
     ]
     losses = torch.zeros(len(branches), dtype=torch.float64)
     weights = data.model.decoder
-    reads = int((step.targets != NO_TOKEN).sum()) if loss == "cross-entropy" else 0
-    for some in _stacks(step.run, branches, READOUT_COPIES * reads * weights.unembedding.shape[0]):
+    for some in _stacks(step.run, branches, logits_held(weights, step.targets, loss)):
         finals = step.run.run([branches[i] for i in some], read=step.targets.shape[1])
-        each = _losses(weights, torch.stack(finals), step, loss)
+        each = row_losses(weights, torch.stack(finals), step, loss).mean(dim=1)
         losses[some] = each.detach().double().cpu()
         if each.requires_grad:
             each.sum().backward()
@@ -226,25 +233,35 @@ def _given(leaf: Float[Tensor, "m d"]) -> Callable[[Tensor], Tensor]:
     return lambda values: leaf.to(values.dtype)
 
 
-def _losses(
-    decoder: Decoder, finals: Float[Tensor, "sites n m d"], step: StepData, loss: Loss
-) -> Float[Tensor, "sites"]:
-    n_sites, n = finals.shape[:2]
-    if loss == "logit-difference":
-        assert step.own is not None
-        # The first token of a label is predicted in the last column of its prompt.
-        lengths = (step.targets != NO_TOKEN).sum(dim=1)
-        first = step.targets.shape[1] - lengths
-        rows = torch.arange(n, device=first.device)
-        stream = finals[:, rows, first]
-        tokens = torch.stack((step.targets[rows, first], step.own), dim=1)
-        logits = decoder.readout(stream.flatten(0, 1)).at(tokens.repeat(n_sites, 1))
-        return (logits[:, 1] - logits[:, 0]).unflatten(0, (n_sites, n)).mean(dim=1)
+def logits_held(decoder: Decoder, targets: Int[Tensor, "n m"], loss: Loss) -> int:
+    """Numbers held of the predicted tokens of some rows."""
+    if loss != "cross-entropy":
+        return 0
+    return READOUT_COPIES * int((targets != NO_TOKEN).sum()) * decoder.unembedding.shape[0]
+
+
+def row_losses(
+    decoder: Decoder, finals: Float[Tensor, "runs n m d"], step: StepData, loss: Loss
+) -> Float[Tensor, "runs n"]:
+    """The losses of the rows of a step in some runs of them."""
+    runs, n = finals.shape[:2]
     read = step.targets != NO_TOKEN
-    targets = step.targets[read].repeat(n_sites)
-    logits = decoder.readout(finals[:, read].flatten(0, 1)).all()
-    each = F.cross_entropy(logits, targets, reduction="none")
-    return each.unflatten(0, (n_sites, -1)).sum(dim=1) / n
+    if loss == "cross-entropy":
+        targets = step.targets[read].repeat(runs)
+        logits = decoder.readout(finals[:, read].flatten(0, 1)).all()
+        each = F.cross_entropy(logits, targets, reduction="none").unflatten(0, (runs, -1))
+        return each.new_zeros(runs, n).index_add(1, read.nonzero()[:, 0], each)
+    assert step.own is not None
+    # The first token of a label is predicted in the last column of its prompt.
+    first = step.targets.shape[1] - read.sum(dim=1)
+    rows = torch.arange(n, device=first.device)
+    tokens = torch.stack((step.targets[rows, first], step.own), dim=1)
+    logits = decoder.readout(finals[:, rows, first].flatten(0, 1)).at(tokens.repeat(runs, 1))
+    difference = (logits[:, 1] - logits[:, 0]).unflatten(0, (runs, n))
+    if loss == "logit-difference":
+        return difference
+    assert step.expected is not None
+    return (difference - step.expected.to(difference.dtype)) ** 2
 
 
 def _stacks(run: BaseRun, branches: Sequence[Branch], logits: int) -> Iterator[list[int]]:

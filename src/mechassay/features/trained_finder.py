@@ -15,6 +15,7 @@ from types import MappingProxyType
 from typing import Any, ClassVar, Self, get_args
 
 import torch
+from jaxtyping import Float
 from torch import Tensor
 
 from mechassay.checkpoint import key_of
@@ -22,6 +23,7 @@ from mechassay.errors import BadPairs, BadUsage, one_of
 from mechassay.features.featurizer import Featurizer
 from mechassay.features.finder import Init, Sites, init_of, load_sites, provenance_of
 from mechassay.features.fit import Fit
+from mechassay.features.joint_training import joint_gradients
 from mechassay.features.stacked_training import (
     Loss,
     Optimizer,
@@ -56,8 +58,8 @@ class TrainedFinder(ABC):
         optimizer: "adam" or "adamw", with torch's other defaults.
         schedule: "constant", or "linear" down to 0 after the last step.
         warmup: the share of steps over which the rate rises from 0 first.
-        loss: "cross-entropy" of the label's tokens, or minus the "logit-difference" to the base's
-            own label; see `features.stacked_training`.
+        loss: "cross-entropy" of the label's tokens, the "logit-difference" of the base's own label
+            and the label, or its "squared-error"; see `features.stacked_training`.
         shuffle: another order of rows each epoch, drawn from `seed`; else the order of the rows.
         seed: of what the training begins with, and of the order.
     """
@@ -134,31 +136,36 @@ class TrainedFinder(ABC):
         sites: Sites,
         *,
         init: Init | None = None,
+        together: bool = False,
         progress: Progress = BAR,
         checkpoint: Path | None = None,
     ) -> Fit:
-        """See `Finder.fit`: all sites in one training, with the result of one training each.
+        """See `Finder.fit`: all sites in one training, with the result of one training each, or of
+        sites that are changed together.
 
         Args:
+            together: change all sites in every run; losses are then the same for every site.
             checkpoint: a file that keeps what is done, so that a killed training goes on.
 
         Raises:
-            BadPairs: a label of a base that "logit-difference" lacks.
+            BadPairs: a label of a base, or an expected value, that the loss lacks.
             NonFinite: a loss is NaN or infinite.
             BadUsage: also under `torch.inference_mode()`.
         """
         check_gradients_allowed(self.name)
         chosen, batch = load_sites(model, sites), model.interchanges(interchanges)
-        _check_labels(self.name, batch, own=self.loss == "logit-difference")
+        _check_labels(self.name, batch, self.loss)
         begin = init_of(init, chosen)
         with out_of_memory_is_an_error(self.name):
-            data = TrainingData(model, batch, chosen)
+            data = TrainingData(model, batch, chosen, together=together)
             trainables = [
                 self.start(model, [chosen[i] for i in bundle], width, begin, self._generator())
                 for bundle, width in zip(data.bundles, data.widths, strict=True)
             ]
             plan = self.plan(len(batch))
             about = provenance_of(self, model, batch, chosen) | {"steps": plan.steps}
+            if together:
+                about["together"] = True
             start = [t for each in trainables for t, _ in each.parameters()]
             description = {**about, "sites": list(map(str, chosen)), "init": digest_of(start)}
             with progress.track(self.name, plan.steps) as advance:
@@ -171,6 +178,7 @@ class TrainedFinder(ABC):
                     weight_decay=self.weight_decay,
                     loss=one_of("loss of a finder", self.loss, get_args(Loss)),
                     advance=advance,
+                    gradients=joint_gradients if together else None,
                     key=key_of(description),
                     checkpoint=checkpoint,
                 )
@@ -186,6 +194,7 @@ class TrainedFinder(ABC):
             losses,
             MappingProxyType(about),
             model,
+            together,
         )
 
     def plan(self, n: int) -> TrainingPlan:
@@ -216,11 +225,11 @@ def check_cooling(who: str, hot: float, cold: float) -> None:
         raise BadUsage(f"{who} cools from hot to cold, above 0; got {hot} and {cold}.")
 
 
-def _check_labels(who: str, batch: InterchangeBatch, *, own: bool) -> None:
+def _check_labels(who: str, batch: InterchangeBatch, loss: str) -> None:
     wanted = [("label", batch.labels)]
-    if own:
+    if loss != "cross-entropy":
         if batch.base_labels is None:
-            raise BadPairs(f"{who} with the logit difference needs base_labels; there are none.")
+            raise BadPairs(f"{who} with the loss {loss!r} needs base_labels; there are none.")
         wanted.append(("base label", batch.base_labels))
     for what, labels in wanted:
         empty = (labels == NO_TOKEN).all(dim=1)
@@ -229,3 +238,21 @@ def _check_labels(who: str, batch: InterchangeBatch, *, own: bool) -> None:
             raise BadPairs(
                 f"{who} needs the label of every row; pair {batch.ids[row]} has no {what}."
             )
+    if loss == "squared-error":
+        check_values(who, batch)
+
+
+def check_values(who: str, batch: InterchangeBatch) -> Float[Tensor, "n"]:
+    """What is expected of the logit difference of every row.
+
+    Raises:
+        BadPairs: a row of which nothing is.
+    """
+    nothing = None if batch.values is None else ~torch.isfinite(batch.values)
+    if batch.values is None or nothing is None or bool(nothing.any()):
+        row = 0 if nothing is None else int(nothing.int().argmax())
+        raise BadPairs(
+            f"{who} needs what is expected of the logit difference (value) of every row; pair"
+            f" {batch.ids[row]} has nothing."
+        )
+    return batch.values

@@ -3,12 +3,15 @@
 Values of bases and sources at the sites are taken once, and so is the run of the bases, where they
 fit into memory; else they are made again for the rows of a step, once for all sites together.
 Sites whose values have one shape make a *bundle*, so that they are computed in one batched call.
+Sites that are changed together in one run are a bundle each, and their tokens before the first
+difference of base and source are left out.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
 
 import torch
 from jaxtyping import Float, Int
@@ -16,7 +19,8 @@ from torch import Tensor
 
 from mechassay.interchange import InterchangeBatch
 from mechassay.interventions.base_run import BaseRun, site_values
-from mechassay.interventions.placed import tokens_of
+from mechassay.interventions.intervention import Interchange
+from mechassay.interventions.placed import place_together, tokens_of
 from mechassay.interventions.site import ALL, Site
 from mechassay.models.memory import kept_run_bytes, may_be_kept
 from mechassay.models.model import Model
@@ -37,8 +41,22 @@ class SiteTokens:
         assert source is not None
         return SiteTokens(row, base, source)
 
+    @staticmethod
+    def together(batch: InterchangeBatch, sites: Sequence[Site]) -> list[SiteTokens]:
+        """The tokens of sites that are changed in one run; those that stay as they are left out."""
+        found: list[SiteTokens] = []
+        for each in place_together(batch, dict.fromkeys(sites, Interchange())):
+            assert each.source is not None
+            found.append(SiteTokens(each.row, each.base, each.source))
+        return found
+
     def __len__(self) -> int:
         return len(self.row)
+
+    @cached_property
+    def one_a_row(self) -> bool:
+        """Whether token i is that of row i."""
+        return torch.equal(self.row, torch.arange(len(self.row), device=self.row.device))
 
 
 @dataclass(frozen=True, eq=False)
@@ -58,6 +76,7 @@ class StepData:
         prompts: which of the run's prompts they are.
         targets: tokens that the last columns predict; NO_TOKEN where they predict none.
         own: the same for the labels of the bases' own run, at the last column of the prompt alone.
+        expected: what is expected of the logit difference; see `InterchangeBatch.values`.
         tokens: of each site, as rows of the step and columns of the run.
         values: of each bundle.
     """
@@ -66,6 +85,7 @@ class StepData:
     prompts: Int[Tensor, "n"]
     targets: Int[Tensor, "n m"]
     own: Int[Tensor, "n"] | None
+    expected: Float[Tensor, "n"] | None
     tokens: tuple[SiteTokens, ...]
     values: tuple[BundleValues, ...]
 
@@ -74,6 +94,7 @@ class TrainingData:
     """A batch of interchanges and sites, given out by rows.
 
     Args:
+        together: whether all sites are changed in one run.
         keep: whether runs and values are kept; where memory allows it by default.
     """
 
@@ -83,15 +104,19 @@ class TrainingData:
         batch: InterchangeBatch,
         sites: Sequence[Site],
         *,
+        together: bool = False,
         keep: bool | None = None,
     ) -> None:
         self.model, self.batch, self.sites = model, batch.teacher_forced(), tuple(sites)
         batch = self.batch
         self.targets = batch.targets
         self.own = None if batch.base_labels is None else batch.base_labels[:, 0]
-        self.tokens = [SiteTokens.of(batch, site) for site in self.sites]
+        self.expected = batch.values
+        self.together = together
+        self.tokens = self._tokens(batch)
         widths = [site.width(model.decoder) for site in self.sites]
-        self.bundles = _bundles(self.sites, widths)
+        alone = tuple((number,) for number in range(len(self.sites)))
+        self.bundles = alone if together else _bundles(self.sites, widths)
         self.widths = [widths[bundle[0]] for bundle in self.bundles]
         size = model.decoder.embedding.element_size()
         numbers = sum(2 * len(at) * width for at, width in zip(self.tokens, widths, strict=True))
@@ -103,21 +128,26 @@ class TrainingData:
     def __len__(self) -> int:
         return len(self.batch)
 
+    def _tokens(self, batch: InterchangeBatch) -> list[SiteTokens]:
+        if self.together:
+            return SiteTokens.together(batch, self.sites)
+        return [SiteTokens.of(batch, site) for site in self.sites]
+
     @torch.no_grad()
     def step(self, rows: Int[Tensor, "n"]) -> StepData:
         """The rows of a step."""
         rows = rows.to(self.model.device)
         targets, own = self.targets[rows], None if self.own is None else self.own[rows]
+        expected = None if self.expected is None else self.expected[rows]
         if self.run is None or self.values is None:
             some = self.batch.select(rows)
             run = BaseRun.of(self.model, some.base, some.base_mask)
             # Labels of other rows may be longer than all of these rows' prompts with theirs.
             targets = targets[:, -run.n_columns :]
-            tokens = tuple(SiteTokens.of(some, site) for site in self.sites)
+            tokens = tuple(self._tokens(some))
             values = self._values(run, some, tokens)
-            return StepData(
-                run, torch.arange(len(rows), device=rows.device), targets, own, tokens, values
-            )
+            places = torch.arange(len(rows), device=rows.device)
+            return StepData(run, places, targets, own, expected, tokens, values)
         picked = [_picked(at, rows, len(self)) for at in self.tokens]
         tokens = tuple(
             SiteTokens(row, at.base[index], at.source[index])
@@ -129,7 +159,7 @@ class TrainingData:
                 self.values, (picked[bundle[0]][1] for bundle in self.bundles), strict=True
             )
         )
-        return StepData(self.run, rows, targets, own, tokens, values)
+        return StepData(self.run, rows, targets, own, expected, tokens, values)
 
     def _values(
         self, run: BaseRun, batch: InterchangeBatch, tokens: Sequence[SiteTokens]
@@ -156,7 +186,7 @@ def _picked(
 ) -> tuple[Int[Tensor, "m"], Int[Tensor, "m"]]:
     """Of the tokens of some rows: the row's place among those rows, and the token's number."""
     places = torch.arange(len(rows), device=rows.device)
-    if len(at) == n_rows:
+    if len(at) == n_rows and at.one_a_row:
         return places, rows
     counts = torch.bincount(at.row, minlength=n_rows)
     begins = counts.cumsum(0) - counts

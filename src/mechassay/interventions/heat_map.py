@@ -171,6 +171,39 @@ def draw_lines(
         return figure
 
 
+def draw_points(
+    points: Mapping[str, Sequence[Estimate]],
+    names: Sequence[str],
+    title: str,
+    *,
+    ax: Axes | None = None,
+) -> Figure:
+    """Estimates of named things with intervals, the first at the top; a colour for each label."""
+    with rc_context(SETTINGS):
+        size = (7.0, 1.3 + 0.34 * max(3, len(names)))
+        figure: Any = Picture(figsize=size, layout="constrained") if ax is None else ax.figure
+        ax = figure.subplots() if ax is None else ax
+        assert ax is not None
+        for number, (label, estimates) in enumerate(points.items()):
+            y = np.arange(len(names)) + 0.18 * (number - (len(points) - 1) / 2)
+            colour = PALETTE[number % len(PALETTE)]
+            x = np.array([each.value for each in estimates])
+            ax.hlines(
+                y, [e.low for e in estimates], [e.high for e in estimates], colors=colour, lw=1.6
+            )
+            ax.plot(x, y, "o", color=colour, markersize=5, label=label)
+        ax.set_yticks(range(len(names)), names)
+        ax.set_ylim(len(names) - 0.5, -0.5)
+        ax.set_xlabel(title, color=INK)
+        for text in ax.get_yticklabels():
+            text.set_color(INK)
+            text.set_parse_math(False)
+        ax.spines[["top", "right"]].set_visible(False)
+        if len(points) > 1:
+            ax.legend(frameon=False, labelcolor=INK, fontsize=SIZE - 1)
+        return figure
+
+
 def _write(ax: Axes, share: np.ndarray, top: float) -> None:
     for (row, column), value in np.ndenumerate(share):
         if np.isfinite(value) and abs(value) >= 0.05:

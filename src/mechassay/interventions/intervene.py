@@ -229,26 +229,33 @@ def run_together(
     placed = place_together(forced, interventions)
     sources = source_values(model, forced, placed)
     changed = torch.zeros(len(forced), dtype=torch.bool, device=model.device)
-    # Rows that nothing is done to stay the base run's.
-    rows = torch.stack([~each.null for each in placed]).any(dim=0).nonzero()[:, 0]
-    where = torch.zeros_like(changed, dtype=torch.long).index_copy(
-        0, rows, torch.arange(len(rows), device=rows.device)
-    )
-    changes = tuple(
-        Change(each.site, where[each.row], each.base, new)
-        for each, new in zip(
-            placed,
-            watched(placed, list(interventions.values()), sources, changed),
-            strict=True,
-        )
-        if len(each.row)
-    )
+    branch = joint_branch(placed, watched(placed, list(interventions.values()), sources, changed))
     final = base.final(read)
-    if changes:
-        [run] = base.run([Branch(rows, changes)], read=read)
-        new = final.index_copy(0, rows, run)
+    if branch is not None:
+        [run] = base.run([branch], read=read)
+        new = final.index_copy(0, branch.prompts, run)
         final = torch.where(changed[:, None, None], new, final)
     return base.final(read), final, changed
+
+
+def joint_branch(
+    placed: Sequence[Placed], new: Sequence[Callable[[Tensor], Tensor]]
+) -> Branch | None:
+    """The changes of several sites as one branch of those rows that something is done to; None if
+    there are none. The others stay the base run's.
+    """
+    rows = torch.stack([~each.null for each in placed]).any(dim=0).nonzero()[:, 0]
+    if not len(rows):
+        return None
+    where = torch.zeros_like(placed[0].null, dtype=torch.long).index_copy(
+        0, rows, torch.arange(len(rows), device=rows.device)
+    )
+    changes = (
+        Change(each.site, where[each.row], each.base, function)
+        for each, function in zip(placed, new, strict=True)
+        if len(each.row)
+    )
+    return Branch(rows, tuple(changes))
 
 
 def source_values(

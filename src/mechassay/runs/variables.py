@@ -41,7 +41,7 @@ from mechassay.variables.featurizers import (
     featurizer_settings,
     n_features_of,
 )
-from mechassay.variables.hypotheses import Hypothesis, hypotheses
+from mechassay.variables.hypotheses import Hypothesis, hypotheses_of
 from mechassay.variables.interchange_accuracy import InterchangeAccuracy, accuracy
 from mechassay.variables.search import localize
 
@@ -151,7 +151,7 @@ class VariablesJob(Job):
         Raises:
             UnknownName: the task has no causal model, or that no such variable.
         """
-        known = hypotheses(task)
+        known = hypotheses_of(task)
         names = self.variables or tuple(name for name, each in known.items() if each.by_default)
         return {name: known[one_of(f"variable of {task}", name, known)] for name in names}
 

@@ -6,35 +6,47 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from mechassay.variables.arbitrary_labels import with_arbitrary_labels
     from mechassay.variables.causal_model import CausalModel, Undecided, Variable
     from mechassay.variables.data import VariablePairs, answered_examples, variable_pairs
+    from mechassay.variables.difference_error import SquaredError, squared_error
     from mechassay.variables.distinction import Distinction, distinguish
     from mechassay.variables.featurizers import FEATURIZERS, FeaturizerSettings, fit_featurizer
+    from mechassay.variables.head_effects import HeadEffects, inhibition_heads, linear_difference
+    from mechassay.variables.hypotheses import Hypothesis, hypotheses_of
     from mechassay.variables.interchange_accuracy import InterchangeAccuracy, accuracy
     from mechassay.variables.labels import ExpectedLabels, expected_labels
     from mechassay.variables.load import CAUSAL_MODELS, load_causal_model
     from mechassay.variables.localization import Localization
     from mechassay.variables.mib_folder import read_mib_folder, write_mib_folder
     from mechassay.variables.models.docstring import with_shifts
+    from mechassay.variables.models.greater_than import with_other_years
     from mechassay.variables.models.ioi import (
+        FLIPS,
         LogitDifference,
         fit_logit_difference,
         ioi_signals,
     )
     from mechassay.variables.search import localize
+    from mechassay.variables.subsets_of_heads import HeadSubsets, head_subsets
     from mechassay.variables.validation import validate
     from mechassay.variables.variable_alignment import VariableAlignment
 
 __all__ = [
     "CAUSAL_MODELS",
     "FEATURIZERS",
+    "FLIPS",
     "CausalModel",
     "Distinction",
     "ExpectedLabels",
     "FeaturizerSettings",
+    "HeadEffects",
+    "HeadSubsets",
+    "Hypothesis",
     "InterchangeAccuracy",
     "Localization",
     "LogitDifference",
+    "SquaredError",
     "Undecided",
     "Variable",
     "VariableAlignment",
@@ -45,29 +57,42 @@ __all__ = [
     "expected_labels",
     "fit_featurizer",
     "fit_logit_difference",
+    "head_subsets",
+    "hypotheses_of",
+    "inhibition_heads",
     "ioi_signals",
+    "linear_difference",
     "load_causal_model",
     "localize",
     "read_mib_folder",
+    "squared_error",
     "validate",
     "variable_pairs",
+    "with_arbitrary_labels",
+    "with_other_years",
     "with_shifts",
     "write_mib_folder",
 ]
 
 _NAMES = {
-    "interchange_accuracy": "InterchangeAccuracy accuracy",
+    "arbitrary_labels": "with_arbitrary_labels",
     "causal_model": "CausalModel Undecided Variable",
-    "distinction": "Distinction distinguish",
-    "search": "localize",
-    "localization": "Localization",
-    "featurizers": "FEATURIZERS FeaturizerSettings fit_featurizer",
     "data": "VariablePairs answered_examples variable_pairs",
+    "difference_error": "SquaredError squared_error",
+    "distinction": "Distinction distinguish",
+    "featurizers": "FEATURIZERS FeaturizerSettings fit_featurizer",
+    "head_effects": "HeadEffects inhibition_heads linear_difference",
+    "hypotheses": "Hypothesis hypotheses_of",
+    "interchange_accuracy": "InterchangeAccuracy accuracy",
     "labels": "ExpectedLabels expected_labels",
     "load": "CAUSAL_MODELS load_causal_model",
+    "localization": "Localization",
     "mib_folder": "read_mib_folder write_mib_folder",
     "models.docstring": "with_shifts",
-    "models.ioi": "LogitDifference fit_logit_difference ioi_signals",
+    "models.greater_than": "with_other_years",
+    "models.ioi": "FLIPS LogitDifference fit_logit_difference ioi_signals",
+    "search": "localize",
+    "subsets_of_heads": "HeadSubsets head_subsets",
     "validation": "validate",
     "variable_alignment": "VariableAlignment",
 }

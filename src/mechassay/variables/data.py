@@ -142,6 +142,7 @@ def variable_pairs(
     kinds: Sequence[str] = (),
     *,
     balanced: bool = False,
+    equal_lengths: bool = False,
     seed: int = 0,
 ) -> VariablePairs:
     """The labelled pairs of a variable, with tokens.
@@ -151,6 +152,8 @@ def variable_pairs(
         kinds: of counterfactuals; none: all there are.
         balanced: leave out the last of those pairs of which there are more: whose label changes,
             or does not.
+        equal_lengths: leave out pairs of prompts of different lengths, as sites at "all" tokens
+            need it.
         seed: of the labels drawn for train pairs where several are right.
 
     Raises:
@@ -165,7 +168,7 @@ def variable_pairs(
             found = balance(found)
         if split == "train":
             found = drawn_labels(found, np.random.default_rng(seed))
-        labels[split], batches[split] = found.tokenized(model)
+        labels[split], batches[split] = found.tokenized(model, equal_lengths=equal_lengths)
     return VariablePairs(variable, labels, batches)
 
 
@@ -200,7 +203,6 @@ def drawn_labels(labels: ExpectedLabels, rng: np.random.Generator) -> ExpectedLa
         pairs,
         model=labels.model,
         variable=labels.variable,
-        values=labels.values,
         base_values=labels.base_values,
         dropped=labels.dropped,
     )

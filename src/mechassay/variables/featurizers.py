@@ -145,7 +145,7 @@ def fit_featurizer(
     """
     kind = one_of("featurizer", name, FEATURIZERS)
     if kind == "full-vector":
-        return FullVector().fit(model, batch, sites, progress=progress)
+        return FullVector().fit(model, batch, sites, together=together, progress=progress)
     how = settings or FeaturizerSettings()
     common: dict[str, Any] = {
         "lr": how.lr,
@@ -168,4 +168,12 @@ def fit_featurizer(
         finder = DAS(k=k, **common)
     else:
         finder = BoundlessDAS(**common) if kind == "boundless-das" else DBM(**common)
-    return finder.fit(model, batch, sites, init=init, progress=progress, checkpoint=checkpoint)
+    return finder.fit(
+        model,
+        batch,
+        sites,
+        init=init,
+        together=together,
+        progress=progress,
+        checkpoint=checkpoint,
+    )

@@ -27,7 +27,7 @@ class Hypothesis:
     by_default: bool = True
 
 
-def hypotheses(task: str) -> dict[str, Hypothesis]:
+def hypotheses_of(task: str) -> dict[str, Hypothesis]:
     """The hypotheses about a task, by name.
 
     Raises:

@@ -197,12 +197,18 @@ def accuracy(
         seed: of the random directions and of the bootstrap.
 
     Raises:
-        BadUsage: a fit without a model. UnknownName: no such control. Others as `sweep`.
+        BadUsage: a fit without a model, or whose sites are meant together.
+        UnknownName: no such control. Others as `sweep`.
     """
     model = fit.model if model is None else model
     if model is None:
         raise BadUsage("accuracy needs model=..., as this fit was read from a file.")
     wanted = {one_of("control", control, CONTROLS) for control in controls}
+    if fit.together:
+        raise BadUsage(
+            "accuracy exchanges each site alone, and the sites of this fit are meant together: use"
+            " intervene(model, pairs, fit.interchanges()), or squared_error."
+        )
     ready, sites = model.interchanges(batch), fit.sites
     sets = _sets(model, batch, ready)
     sizes = tuple(fit.n_features(site) for site in sites)

@@ -17,6 +17,7 @@ follows, and where the task has another answer of the base than the model.
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from types import MappingProxyType
@@ -35,6 +36,7 @@ from mechassay.variables.causal_model import CausalModel, Undecided
 
 ANOTHER_ANSWER = "the task has another answer than the causal model"
 UNSAID = "nothing is right after it"
+UNEQUAL = "prompts of unequal lengths"
 ROWS = 10
 """Pairs that a notebook shows."""
 
@@ -53,14 +55,13 @@ class ExpectedLabels(Tabular, tuple[InterchangePair, ...]):
     Attributes:
         model: the name of the causal model.
         variable: what is exchanged; None: nothing is.
-        values, base_values: what is expected of an output that is a number, with and without the
-            interchange; NaN where it is text.
+        base_values: what is expected of an output that is a number without the interchange; NaN
+            where it is text.
         dropped: pairs that were left out, by reason.
     """
 
     model: str
     variable: str | None
-    values: Float[np.ndarray, "n"]
     base_values: Float[np.ndarray, "n"]
     dropped: Mapping[str, int]
 
@@ -70,16 +71,21 @@ class ExpectedLabels(Tabular, tuple[InterchangePair, ...]):
         *,
         model: str,
         variable: str | None,
-        values: Sequence[float] | np.ndarray,
         base_values: Sequence[float] | np.ndarray,
         dropped: Mapping[str, int],
     ) -> ExpectedLabels:
         made = super().__new__(cls, pairs)
         made.model, made.variable = model, variable
-        made.values = np.asarray(values, dtype=np.float64)
         made.base_values = np.asarray(base_values, dtype=np.float64)
         made.dropped = MappingProxyType(dict(dropped))
         return made
+
+    @property
+    def values(self) -> Float[np.ndarray, "n"]:
+        """What the pairs expect of an output that is a number, after the interchange; NaN where it
+        is text.
+        """
+        return np.array([pair.value for pair in self], dtype=np.float64)
 
     @property
     def changed(self) -> Bool[np.ndarray, "n"]:
@@ -100,27 +106,26 @@ class ExpectedLabels(Tabular, tuple[InterchangePair, ...]):
             [self[row] for row in index.tolist()],
             model=self.model,
             variable=self.variable,
-            values=self.values[index],
             base_values=self.base_values[index],
             dropped=Counter(self.dropped) + Counter(dropped or {}),
         )
 
-    def tokenized(self, model: Any) -> tuple[ExpectedLabels, InterchangeBatch]:
+    def tokenized(
+        self, model: Any, *, equal_lengths: bool = False
+    ) -> tuple[ExpectedLabels, InterchangeBatch]:
         """The pairs that a tokenizer can align, and their batch; what it cannot is counted.
 
         Args:
             model: a model, or a tokenizer.
+            equal_lengths: leave out pairs of whose prompts one has more tokens, as sites at "all"
+                tokens need it.
 
         Raises:
             BadUsage: neither a tokenizer nor a model that has one.
             BadPairs: no pair is left; the message has the counts.
         """
-        tokenizer = tokenizer_of("ExpectedLabels", model)
-        if tokenizer is None:
-            raise BadUsage("ExpectedLabels needs a model with a .tokenizer, or one; got None.")
-        rows = interchange_tokens(list(self), tokenizer)
-        lost = Counter(row.reason for row in rows if isinstance(row, Misaligned))
-        kept = self.take([n for n, row in enumerate(rows) if not isinstance(row, Misaligned)], lost)
+        rows, lost = alignable(self, model, equal_lengths=equal_lengths)
+        kept = self.take(rows, lost)
         if not kept:
             raise BadPairs(_none_left(self.model, self.variable, len(self), kept.dropped))
         batch = InterchangeBatch.from_pairs(list(kept), model)
@@ -163,6 +168,33 @@ class ExpectedLabels(Tabular, tuple[InterchangePair, ...]):
         return html_facts(title, told, html_table(names, rows), more)
 
 
+def alignable(
+    pairs: Sequence[InterchangePair], model: Any, *, equal_lengths: bool
+) -> tuple[list[int], Counter[str]]:
+    """The pairs that a tokenizer can align, by number, and how many it cannot, by reason.
+
+    Args:
+        model: a model, or a tokenizer.
+        equal_lengths: both prompts of a pair must have equally many tokens.
+
+    Raises:
+        BadUsage: neither a tokenizer nor a model that has one.
+    """
+    tokenizer = tokenizer_of("Labels of a causal model", model)
+    if tokenizer is None:
+        raise BadUsage("Labels of a causal model need a model with a .tokenizer, or one; got None.")
+    kept: list[int] = []
+    lost = Counter[str]()
+    for number, row in enumerate(interchange_tokens(list(pairs), tokenizer)):
+        if isinstance(row, Misaligned):
+            lost[row.reason] += 1
+        elif equal_lengths and len(row.base) != len(row.source):
+            lost[UNEQUAL] += 1
+        else:
+            kept.append(number)
+    return kept, lost
+
+
 def expected_labels(
     model: CausalModel,
     variable: str | None,
@@ -195,23 +227,21 @@ def expected_labels(
         model.variable(variable)
     dropped = Counter[str](getattr(examples, "dropped", {}))
     pairs: list[InterchangePair] = []
-    values: list[tuple[float, float]] = []
+    own: list[float] = []
     for row in bases_and_sources(examples, kinds, dropped):
         try:
-            pair, value = _interchange(model, variable, row)
+            pair, base_value = _interchange(model, variable, row)
         except Undecided as error:
             dropped[error.reason] += 1
             continue
         pairs.append(pair)
-        values.append(value)
+        own.append(base_value)
     if not pairs:
         raise BadPairs(_none_left(model.name, variable, len(examples), dropped))
-    expected, own = zip(*values, strict=True)
     return ExpectedLabels(
         pairs,
         model=model.name,
         variable=variable,
-        values=expected,
         base_values=own,
         dropped=dropped,
     )
@@ -236,7 +266,10 @@ def bases_and_sources(
 
 
 def interchange_pair(
-    row: BaseAndSource, label: str | tuple[str, ...], base_label: str | tuple[str, ...]
+    row: BaseAndSource,
+    label: str | tuple[str, ...],
+    base_label: str | tuple[str, ...],
+    value: float = math.nan,
 ) -> InterchangePair:
     """The interchange of a row as text."""
     example = row.example
@@ -251,6 +284,7 @@ def interchange_pair(
         tags=example.tags,
         base_spans=example.prompt.spans,
         source_spans=row.source.spans,
+        value=value,
     )
 
 
@@ -270,19 +304,19 @@ def outputs(model: CausalModel, variable: str | None, row: BaseAndSource) -> tup
 
 def _interchange(
     model: CausalModel, variable: str | None, row: BaseAndSource
-) -> tuple[InterchangePair, tuple[float, float]]:
+) -> tuple[InterchangePair, float]:
     base = row.example.prompt
     value, own = outputs(model, variable, row)
     if model.contrast is not None:
         first, second = model.contrast(base)
-        return interchange_pair(row, second, first), (float(value), float(own))
+        return interchange_pair(row, second, first, float(value)), float(own)
     assert model.write is not None
     label, base_label = model.write(value, base), model.write(own, base)
     if base.answers and set(base_label) != set(base.answers):
         raise Undecided(ANOTHER_ANSWER)
     if not label:
         raise Undecided(UNSAID)
-    return interchange_pair(row, label, base_label), (float("nan"), float("nan"))
+    return interchange_pair(row, label, base_label), math.nan
 
 
 def _none_left(

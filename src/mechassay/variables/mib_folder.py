@@ -273,12 +273,13 @@ class _OpenFolder:
             return None
         for warning in _read_otherwise(about, shape, read):
             self.found.note(here, warning, warning=True)
-        provenance: dict[str, Any] = {"source": f"{here} of a submission to MIB's causal track"}
-        if about.part == "heads":
-            # MIB exchanges all heads of a folder at once.
-            provenance["together"] = True
+        provenance = {"source": f"{here} of a submission to MIB's causal track"}
         fit = Fit(
-            *_featurizers_and_masks(read), provenance=MappingProxyType(provenance), model=loaded
+            *_featurizers_and_masks(read),
+            provenance=MappingProxyType(provenance),
+            model=loaded,
+            # MIB exchanges all heads of a folder at once.
+            together=about.part == "heads",
         )
         ours = about.variables[variable]
         return VariableAlignment(about.name, ours, name, fit, shape=shape, method=method)

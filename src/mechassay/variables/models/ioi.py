@@ -40,9 +40,15 @@ from mechassay.display import OneLine, html_facts, line
 from mechassay.errors import BadFile, BadPairs, NonFinite, first_line
 from mechassay.examples import Example, Prompt
 from mechassay.files import FORMAT, write_text
+from mechassay.interchange import InterchangeBatch
 from mechassay.interchange_pairs import InterchangePair
 from mechassay.variables.causal_model import CausalModel, Undecided, Variable
-from mechassay.variables.labels import BaseAndSource, bases_and_sources, interchange_pair
+from mechassay.variables.labels import (
+    BaseAndSource,
+    alignable,
+    bases_and_sources,
+    interchange_pair,
+)
 from mechassay.variables.models.written import space_before
 
 BIAS, POSITION, TOKEN = 0.069, 2.018, 0.687
@@ -107,6 +113,34 @@ class SignalRows(tuple[InterchangePair, ...]):
         made.position, made.token = np.asarray(position, float), np.asarray(token, float)
         made.dropped = MappingProxyType(dict(dropped))
         return made
+
+    def only(self, kind: str) -> SignalRows:
+        """The pairs of one kind of counterfactual."""
+        rows = [number for number, pair in enumerate(self) if pair.kind == kind]
+        return self._take(rows, self.dropped)
+
+    def _take(self, rows: Sequence[int], dropped: Mapping[str, int]) -> SignalRows:
+        index = np.asarray(rows, dtype=np.int64)
+        signals = self.position[index].tolist(), self.token[index].tolist()
+        return SignalRows([self[row] for row in rows], *signals, dropped)
+
+    def tokenized(self, model: Any) -> tuple[SignalRows, InterchangeBatch]:
+        """The pairs whose prompts have equally many tokens, and their batch; others are counted.
+
+        Args:
+            model: a model, or a tokenizer.
+
+        Raises:
+            BadUsage: neither a tokenizer nor a model that has one.
+            BadPairs: no pair is left; the message has the counts.
+        """
+        rows, lost = alignable(self, model, equal_lengths=True)
+        dropped = Counter(self.dropped) + lost
+        if not rows:
+            told = ", ".join(f"{count} {reason}" for reason, count in sorted(dropped.items()))
+            raise BadPairs(f"No signals of {len(self)} pairs are left; dropped: {told}.")
+        kept = self._take(rows, dropped)
+        return kept, InterchangeBatch.from_pairs(list(kept), model)
 
     def __repr__(self) -> str:
         return line("SignalRows", {"n": len(self), "dropped": sum(self.dropped.values())})
