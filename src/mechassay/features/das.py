@@ -11,7 +11,7 @@ Profiles:
 
     causalgym-2024   k 1, Adam 5e-3, 100 steps of 4, up over 10 % of them, then down to 0
     mib-2025         k 16, AdamW 1e-2, one epoch of batches of 256: MIB's code on addition
-    mib-2025-ioi     k 32, AdamW 1, two epochs of batches of 256
+    mib-2025-ioi     k 32, AdamW 1, two epochs of batches of 256, squared error
     paper, paper-ioi Mueller et al. (2025), G.4: the same, but one epoch on IOI
 """
 
@@ -36,6 +36,7 @@ from mechassay.models.decoder import at_least_fp32
 from mechassay.models.model import Model
 
 _ADDITION = {"k": 16, "lr": 1e-2, "epochs": 1, "batch_size": 256, "optimizer": "adamw"}
+_IOI = {**_ADDITION, "k": 32, "lr": 1.0, "loss": "squared-error"}
 
 
 @dataclass(frozen=True)
@@ -53,9 +54,9 @@ class DAS(TrainedFinder):
             "warmup": 0.1,
         },
         "mib-2025": _ADDITION,
-        "mib-2025-ioi": {**_ADDITION, "k": 32, "lr": 1.0, "epochs": 2},
+        "mib-2025-ioi": {**_IOI, "epochs": 2},
         "paper": _ADDITION,
-        "paper-ioi": {**_ADDITION, "k": 32, "lr": 1.0},
+        "paper-ioi": _IOI,
     }
 
     k: int = 1

@@ -37,6 +37,7 @@ from mechassay.models.decoder import at_least_fp32
 from mechassay.models.model import Model
 
 _ADDITION = {"lr": 1e-2, "epochs": 1, "batch_size": 256, "optimizer": "adamw"}
+_IOI = {**_ADDITION, "lr": 1.0, "loss": "squared-error"}
 
 
 @dataclass(frozen=True)
@@ -51,9 +52,9 @@ class DBM(TrainedFinder):
     name: ClassVar[str] = "dbm"
     profiles: ClassVar[dict[str, dict[str, Any]]] = {
         "mib-2025": _ADDITION,
-        "mib-2025-ioi": {**_ADDITION, "lr": 1.0, "epochs": 2},
+        "mib-2025-ioi": {**_IOI, "epochs": 2},
         "paper": _ADDITION,
-        "paper-ioi": {**_ADDITION, "lr": 1.0},
+        "paper-ioi": _IOI,
     }
 
     l1: float = 0.0

@@ -13,8 +13,9 @@ as in Mueller et al. (2025, section 4.4). Beside it stand the errors of
     full vector       D after the interchange of the sites' whole values
     random            D after as many random directions at each site as the fit has features there
 
-An error below that of the best constant is the least that can be asked for: a model in which an
-interchange does half of what is expected may be there already.
+D varies from prompt to prompt, which the causal model has no place for: this is part of every error
+but the best constant's, so that right features may have a larger one. The means of D and of the
+value for each kind of counterfactual (`columns`) tell whether D moves as it is expected to.
 """
 
 from __future__ import annotations
