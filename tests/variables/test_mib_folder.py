@@ -90,7 +90,7 @@ def test_what_mibs_code_writes_is_read(tmp_path: Path) -> None:
     assert not dbm.fit.chosen[Site(1, "op2")].any()
     assert full.fit.sites == (Site(1),) and not full.fit.chosen
     assert ioi.variable == "subject_token" and ioi.model == "gpt2"
-    assert ioi.fit.provenance["together"]
+    assert ioi.fit.together
     assert [str(site) for site in ioi.fit.sites] == ["heads.1.0@all", "heads.1.1@all"]
     assert ioi.coefficients is not None
     assert (ioi.coefficients.bias, ioi.coefficients.token, ioi.coefficients.position) == (

@@ -5,10 +5,15 @@ labelled pairs and the accuracies of whole vectors. Training keeps what it has d
 so that a killed run goes on in the middle of a stack; the features of the chosen site stay in
 `features/`, as a file that `Fit.load` reads. A ground truth runs on its own task, with all
 hypotheses about it, right and wrong ones.
+
+A variable whose causal model gives a logit difference, as in IOI, is looked for in subsets of heads
+instead. The heads, and the coefficients of the causal model, are found on the train examples; both
+stay in `heads/`.
 """
 
 from __future__ import annotations
 
+import json
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -19,7 +24,8 @@ from mechassay.errors import BadUsage, one_of
 from mechassay.examples import Examples
 from mechassay.features.full_vector import FullVector
 from mechassay.features.sae import SAE
-from mechassay.interventions.site import PARTS, Site, sites
+from mechassay.files import write_text
+from mechassay.interventions.site import ALL, PARTS, Site, load_site, sites
 from mechassay.models.model import Model, check_dtype
 from mechassay.models.sources import truth_names
 from mechassay.models.untrained import untrained
@@ -41,9 +47,18 @@ from mechassay.variables.featurizers import (
     featurizer_settings,
     n_features_of,
 )
+from mechassay.variables.head_effects import inhibition_heads, linear_difference
+from mechassay.variables.head_localization import (
+    S_INHIBITION,
+    HeadLocalization,
+    localize_in_heads,
+)
 from mechassay.variables.hypotheses import Hypothesis, hypotheses_of
 from mechassay.variables.interchange_accuracy import InterchangeAccuracy, accuracy
+from mechassay.variables.localization import Localization
+from mechassay.variables.models.ioi import LogitDifference
 from mechassay.variables.search import localize
+from mechassay.variables.subsets_of_heads import HeadSubsets, head_subsets
 
 ALL_TRUTHS = "truth"
 VariableControl = Literal["arbitrary", "untrained"]
@@ -249,14 +264,18 @@ class VariableStudy:
 
     def _pairs(self, variable: str) -> VariablePairs:
         hypothesis, examples = self.hypothesis(variable), self.examples
-        of = hypothesis.model, hypothesis.variable
-        distinguish(of, (hypothesis.model, None), examples["test"], list(self.kinds) or None)
+        causal, of_heads = hypothesis.model, hypothesis.model.contrast is not None
+        if of_heads:
+            causal = self.linear.model
+        of = causal, hypothesis.variable
+        distinguish(of, (causal, None), examples["test"], list(self.kinds) or None)
         return variable_pairs(
             self.model,
             *of,
             examples,
             self.kinds,
             balanced=defaults_of(self.task.name).balanced,
+            equal_lengths=of_heads or ALL in self.positions,
             seed=self.job.seed,
         )
 
@@ -265,13 +284,17 @@ class VariableStudy:
         return self.job.variables_of(self.cell.of["task"])[variable]
 
     @property
+    def positions(self) -> tuple[str, ...]:
+        """Of the sites."""
+        return self.job.positions or defaults_of(self.task.name).positions
+
+    @property
     def sites(self) -> tuple[Site, ...]:
         """Where the variables are looked for."""
         job, model = self.job, self.model
-        positions = job.positions or defaults_of(self.task.name).positions
         layers = layers_of(job.layers, model.graph.n_layers)
         part = one_of("part of a site", job.part, PARTS)
-        return sites(model, positions=positions, layers=layers, parts=part)
+        return sites(model, positions=self.positions, layers=layers, parts=part)
 
     def full(self, variable: str) -> InterchangeAccuracy:
         """The accuracies of whole vectors on test pairs."""
@@ -294,33 +317,19 @@ class VariableStudy:
         """The record of a cell."""
         begin = time.perf_counter()
         job, variable, featurizer = self.job, cell.of["variable"], cell.of["featurizer"]
-        pairs, places, model = self.pairs(variable), self.sites, self.model
-        k = n_features_of(job.profile, self.task.name, variable, places[0].width(model.decoder))
-        found = localize(
-            model,
-            pairs,
-            places,
-            featurizer,
-            settings=featurizer_settings(job.profile, self.task.name, model.family),
-            ks=job.ks or (k,),
-            saes=read_saes(job.saes, places) if featurizer == "dbm+sae" else None,
-            untrained=self.untrained,
-            arbitrary="arbitrary" in job.controls,
-            full=self.full(variable),
-            seed=job.seed,
-            folder=self.bench.folder.path / "training" / cell.name,
-            progress=self.progress,
-        )
-        hypothesis = self.hypothesis(variable)
+        if self.hypothesis(variable).model.contrast is not None:
+            found = self._in_heads(cell, variable, featurizer)
+        else:
+            found = self._at_sites(cell, variable, featurizer)
+        hypothesis, model = self.hypothesis(variable), self.model
         about: dict[str, Any] = {
             "causal_model": hypothesis.model.name,
             "variable": str(hypothesis.variable),
-            "hypothesis": "right" if hypothesis.right else "wrong",
         }
-        if hypothesis.right is None:
-            about.pop("hypothesis")
+        if hypothesis.right is not None:
+            about["hypothesis"] = "right" if hypothesis.right else "wrong"
         chosen = self.selections(variable)
-        found.fit_at_site.save(self.bench.folder.path / "features" / f"{cell.name}.safetensors")
+        found.chosen_fit.save(self.bench.folder.path / "features" / f"{cell.name}.safetensors")
         return found.record(
             {
                 "model": Spec(name=model.name, args={"family": model.family}),
@@ -336,6 +345,88 @@ class VariableStudy:
             realised={"seconds": round(time.perf_counter() - begin, 3)},
             data=chosen,
         )
+
+    def _at_sites(self, cell: Cell, variable: str, featurizer: str) -> Localization:
+        job, model = self.job, self.model
+        pairs, places = self.pairs(variable), self.sites
+        k = n_features_of(job.profile, self.task.name, variable, places[0].width(model.decoder))
+        return localize(
+            model,
+            pairs,
+            places,
+            featurizer,
+            settings=featurizer_settings(job.profile, self.task.name, model.family),
+            ks=job.ks or (k,),
+            saes=read_saes(job.saes, places) if featurizer == "dbm+sae" else None,
+            untrained=self.untrained,
+            arbitrary="arbitrary" in job.controls,
+            full=self.full(variable),
+            seed=job.seed,
+            folder=self.bench.folder.path / "training" / cell.name,
+            progress=self.progress,
+        )
+
+    def _in_heads(self, cell: Cell, variable: str, featurizer: str) -> HeadLocalization:
+        job, model, pairs = self.job, self.model, self.pairs(variable)
+        width = self.heads[0].width(model.decoder)
+        k = n_features_of(job.profile, self.task.name, variable, 8 * width)
+        training = self.bench.folder.path / "training" / cell.name
+        return localize_in_heads(
+            model,
+            pairs,
+            self.heads,
+            featurizer,
+            settings=featurizer_settings(job.profile, self.task.name, model.family),
+            k=min(job.ks[0] if job.ks else k, width),
+            subsets=self._once(f"subsets {variable}", lambda: self._subsets(variable)),
+            linear=self.linear,
+            seed=job.seed,
+            checkpoint=training / "fit.pt",
+            progress=self.progress,
+        )
+
+    def _subsets(self, variable: str) -> HeadSubsets:
+        batches = self.pairs(variable).batches
+        return head_subsets(
+            self.model,
+            self.heads,
+            train=batches["train"],
+            validation=batches["validation"],
+            test=batches["test"],
+            variable=variable,
+            seed=self.job.seed,
+            progress=self.progress,
+        )
+
+    @property
+    def heads(self) -> tuple[Site, ...]:
+        """The heads of IOI: those of the literature in GPT-2 small, else those that are found."""
+        return self._once("heads", self._heads)
+
+    def _heads(self) -> tuple[Site, ...]:
+        if self.model.name.rpartition("/")[2] == "gpt2":
+            return tuple(map(load_site, S_INHIBITION))
+        layers = layers_of(self.job.layers, self.model.graph.n_layers)
+        examples = self.examples["train"]
+        found = inhibition_heads(
+            self.model, examples, layers=layers, seed=self.job.seed, progress=self.progress
+        )
+        folder = self.bench.folder.path / "heads"
+        told = {name: values for name, values in found.columns().items()}
+        write_text(folder / f"{self.cell.shares}.json", json.dumps(told) + "\n")
+        return found.chosen
+
+    @property
+    def linear(self) -> LogitDifference:
+        """The linear logit difference of the heads, fitted on all train examples."""
+        return self._once("linear", self._linear)
+
+    def _linear(self) -> LogitDifference:
+        fit = linear_difference(
+            self.model, self.examples["train"], self.heads, progress=self.progress
+        )
+        fit.save(self.bench.folder.path / "heads" / f"{self.cell.shares}-linear.json")
+        return fit
 
     def selections(self, variable: str) -> dict[str, Selection]:
         """What was chosen of each split for a variable, and what was left out."""

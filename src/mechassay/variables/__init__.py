@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from mechassay.variables.distinction import Distinction, distinguish
     from mechassay.variables.featurizers import FEATURIZERS, FeaturizerSettings, fit_featurizer
     from mechassay.variables.head_effects import HeadEffects, inhibition_heads, linear_difference
+    from mechassay.variables.head_localization import HeadLocalization, localize_in_heads
     from mechassay.variables.hypotheses import Hypothesis, hypotheses_of
     from mechassay.variables.interchange_accuracy import InterchangeAccuracy, accuracy
     from mechassay.variables.labels import ExpectedLabels, expected_labels
@@ -41,6 +42,7 @@ __all__ = [
     "ExpectedLabels",
     "FeaturizerSettings",
     "HeadEffects",
+    "HeadLocalization",
     "HeadSubsets",
     "Hypothesis",
     "InterchangeAccuracy",
@@ -64,6 +66,7 @@ __all__ = [
     "linear_difference",
     "load_causal_model",
     "localize",
+    "localize_in_heads",
     "read_mib_folder",
     "squared_error",
     "validate",
@@ -82,6 +85,7 @@ _NAMES = {
     "distinction": "Distinction distinguish",
     "featurizers": "FEATURIZERS FeaturizerSettings fit_featurizer",
     "head_effects": "HeadEffects inhibition_heads linear_difference",
+    "head_localization": "HeadLocalization localize_in_heads",
     "hypotheses": "Hypothesis hypotheses_of",
     "interchange_accuracy": "InterchangeAccuracy accuracy",
     "labels": "ExpectedLabels expected_labels",

@@ -126,7 +126,7 @@ class Localization(OneLine, Tabular):
         return self.chosen.fit
 
     @property
-    def fit_at_site(self) -> Fit:
+    def chosen_fit(self) -> Fit:
         """The features of the chosen site alone."""
         return at_site(self.fit, self.site)
 

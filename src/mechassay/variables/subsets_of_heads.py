@@ -82,8 +82,8 @@ class HeadSubsets(OneLine, Tabular):
             UnknownName: no such subset; no such split.
         """
         wanted = self.chosen if subset is None else tuple(map(load_site, subset))
-        names = [_named(each) for each in map(_sorted, self.subsets)]
-        column = names.index(one_of("subset of heads", _named(_sorted(wanted)), names))
+        names = [named_heads(each) for each in map(_sorted, self.subsets)]
+        column = names.index(one_of("subset of heads", named_heads(_sorted(wanted)), names))
         errors = self.errors[one_of("split", split, self.errors)][:, [column]]
         return mean_estimates(errors, self.groups[split], self.seed)[0]
 
@@ -103,7 +103,7 @@ class HeadSubsets(OneLine, Tabular):
             **told,
             "finder": self.finder,
             "subsets": len(self),
-            "chosen": _named(self.chosen),
+            "chosen": named_heads(self.chosen),
             "test_mse": self.estimate().value,
             **{of.replace(" ", "_"): self.control(of).value for of in self.controls[TEST]},
         }
@@ -120,7 +120,7 @@ class HeadSubsets(OneLine, Tabular):
         controls = list(self.controls[TEST])
         n = len(self) + len(controls)
         table: dict[str, list[Any]] = {
-            "heads": [*map(_named, self.subsets), *controls],
+            "heads": [*map(named_heads, self.subsets), *controls],
             "variable": [self.variable] * n,
             "finder": [*[self.finder] * len(self), *[""] * len(controls)],
             "features": [*self.n_features, *[None] * len(controls)],
@@ -237,7 +237,7 @@ def _sorted(subset: tuple[Site, ...]) -> tuple[Site, ...]:
     return tuple(sorted(subset, key=lambda site: (site.layer, site.heads, str(site))))
 
 
-def _named(subset: tuple[Site, ...]) -> str:
+def named_heads(subset: tuple[Site, ...]) -> str:
     """The heads as "7.3, 7.9"; sites of another kind as they are spelled."""
     return ", ".join(
         str(site).removeprefix("heads.").removesuffix(f"@{ALL}")

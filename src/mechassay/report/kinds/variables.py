@@ -16,7 +16,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure as MatplotlibFigure
 
 from mechassay.figures import svg
-from mechassay.interventions.heat_map import draw_accuracies
+from mechassay.interventions.heat_map import draw_accuracies, draw_points
 from mechassay.records import Failure, Record
 from mechassay.report.page import Block, Figure, Fold, Section, Terms, Text
 from mechassay.report.sections import (
@@ -32,6 +32,7 @@ from mechassay.report.sections import (
     warnings_notice,
 )
 from mechassay.report.tables import Column, Row, TextTable
+from mechassay.stats.intervals import Estimate
 
 SITES, KINDS, SUBSETS = "sites", "kinds", "subsets"
 IIA, MSE = "iia", "mse"
@@ -309,4 +310,17 @@ def _errors(records: Sequence[Record]) -> TextTable:
 
 
 def _draw_subsets(record: Record, ax: Axes | None) -> MatplotlibFigure:
-    raise NotImplementedError
+    """Errors of all subsets of heads, on both splits, with no intervention and best constant."""
+    table = record.table(SUBSETS)
+    points = {
+        split: [
+            Estimate(*each)
+            for each in zip(
+                *(table.numbers(name) for name in (split, f"{split}_low", f"{split}_high")),
+                strict=True,
+            )
+        ]
+        for split in ("validation", "test")
+    }
+    heads = [str(x) for x in table.columns["heads"]]
+    return draw_points(points, heads, "mean squared error", ax=ax)

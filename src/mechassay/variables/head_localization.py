@@ -1,0 +1,227 @@
+"""Where a variable of IOI lives among heads: a subset of them, and features of these (MIB, 3d).
+
+    1  heads are exchanged wholly, in all proper subsets; the one of the least squared error of the
+       logit difference on validation pairs is chosen (MIB's table 18, chosen on other pairs)
+    2  a featurizer is trained on the chosen heads, one rotation or mask a head, all of them
+       exchanged in one run, on the squared error
+    3  its mean squared error on test pairs is the result, beside its controls (`difference_error`)
+
+Subsets depend on the pairs alone, so that those who compare featurizers pass them in.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from mechassay.display import OneLine, Tabular
+from mechassay.features.fit import Fit
+from mechassay.interventions.site import Site, SiteLike
+from mechassay.interventions.sweep import mean_estimates
+from mechassay.models.model import Model
+from mechassay.progress import BAR, Progress
+from mechassay.records import Measure, Provenance, Record, Spec, Table, Values, provenance
+from mechassay.stats.intervals import Estimate
+from mechassay.variables.data import VariablePairs
+from mechassay.variables.difference_error import (
+    CONSTANT,
+    NOTHING,
+    RESULT,
+    SquaredError,
+    squared_error,
+)
+from mechassay.variables.featurizers import FeaturizerSettings, fit_featurizer
+from mechassay.variables.localization import KIND
+from mechassay.variables.models.ioi import LogitDifference
+from mechassay.variables.subsets_of_heads import HeadSubsets, head_subsets, named_heads
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+S_INHIBITION = ("heads.7.3@all", "heads.7.9@all", "heads.8.6@all", "heads.8.10@all")
+"""Of GPT-2 small (Wang et al. 2023)."""
+SUBSETS, KINDS_TABLE = "subsets", "kinds"
+MSE_SAYS = (
+    "Mean squared difference, in squared logits, between the logit difference after the interchange"
+    " and what the causal model expects of it."
+)
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class HeadLocalization(OneLine, Tabular):
+    """A variable of IOI in the features of a subset of heads; see the module.
+
+    Attributes:
+        subsets: errors of whole heads; `subsets.chosen` are those of the fit.
+        error: of the features on test pairs, with its controls.
+        linear: the fit that expected values come from; None where they come from elsewhere.
+    """
+
+    model: str
+    causal_model: str
+    variable: str
+    featurizer: str
+    subsets: HeadSubsets
+    fit: Fit
+    error: SquaredError
+    linear: LogitDifference | None = None
+
+    @property
+    def chosen_fit(self) -> Fit:
+        """The features of the chosen heads."""
+        return self.fit
+
+    @property
+    def heads(self) -> tuple[Site, ...]:
+        """The heads that were chosen."""
+        return self.fit.sites
+
+    @property
+    def found(self) -> bool:
+        """Whether the error is below those of no intervention and of the best constant, by the
+        95 % intervals of differences pair by pair.
+        """
+        return all(self.difference(control).high < 0 for control in (NOTHING, CONSTANT))
+
+    def difference(self, control: str) -> Estimate:
+        """The squared error less that of a control, pair by pair.
+
+        Raises:
+            UnknownName: no such control.
+        """
+        values = (self.error.errors() - self.error.errors(control))[:, None]
+        return mean_estimates(values, self.error.groups, self.error.seed)[0]
+
+    def shown(self) -> dict[str, Any]:
+        told = {of: round(self.error.estimate(of).value, 3) for of in self.error.measured}
+        about = {"variable": self.variable, "featurizer": self.featurizer}
+        return {**about, "heads": named_heads(self.heads), "found": self.found, **told}
+
+    def columns(self) -> dict[str, list[Any]]:
+        """Errors by kind of counterfactual and control."""
+        return self.error.columns()
+
+    def plot(self, ax: Axes | None = None) -> Figure:
+        """Errors of the features and their controls, by kind of counterfactual."""
+        return self.error.plot(ax)
+
+    def record(
+        self, specs: Mapping[str, Spec] | None = None, made: Provenance | None = None, **more: Any
+    ) -> Record:
+        """The result as a record; see `Localization.record` for arguments."""
+        about: dict[str, Any] = {"causal_model": self.causal_model}
+        if self.linear is not None:
+            about |= {f"linear {name}": value for name, value in self.linear.shown().items()}
+        names = {
+            "model": Spec(name=self.model),
+            "task": Spec(name=self.causal_model),
+            "variable": Spec(name=self.variable, args=about),
+            "metric": Spec(name="squared error of the logit difference"),
+        }
+        method = Spec(name=self.featurizer, args={"heads": named_heads(self.heads)})
+        given = dict(specs or {})
+        if "variable" in given:
+            wider = {**about, **given["variable"].args}
+            given["variable"] = given["variable"].model_copy(update={"args": wider})
+        error = self.error
+        columns = {of: error.errors(of).tolist() for of in error.measured}
+        return Record(
+            kind=KIND,
+            specs={**names, "method": method, **given},
+            measures=list(self._measures()),
+            tables=[
+                Table(name=SUBSETS, keys=("heads",), columns=self.subsets.columns()),
+                Table(name=KINDS_TABLE, keys=("kind", "of"), columns=error.columns()),
+            ],
+            values=Values(
+                unit="pair", ids=list(error.ids), groups=list(error.groups), columns=columns
+            ),
+            provenance=made or provenance(device="", dtype="", seed=error.seed),
+            **more,
+        )
+
+    def _measures(self) -> Iterator[Measure]:
+        for of in self.error.measured:
+            named = "result" if of == RESULT else f"control:{of}"
+            yield self._measure(named, self.error.estimate(of))
+        for of in self.error.measured:
+            if of != RESULT:
+                yield self._measure(f"difference:{of}", self.difference(of))
+
+    def _measure(self, of: str, found: Estimate) -> Measure:
+        return Measure(
+            name="mse",
+            of=of,
+            value=found.value,
+            low=found.low,
+            high=found.high,
+            n=len(self.error),
+            better="down",
+            title="mean squared error",
+            unit="logits²",
+            meaning=MSE_SAYS,
+        )
+
+
+def localize_in_heads(
+    model: Model,
+    pairs: VariablePairs,
+    heads: Sequence[SiteLike],
+    featurizer: str = "das",
+    *,
+    settings: FeaturizerSettings | None = None,
+    k: int = 32,
+    subsets: HeadSubsets | None = None,
+    linear: LogitDifference | None = None,
+    seed: int = 0,
+    checkpoint: Path | None = None,
+    progress: Progress = BAR,
+) -> HeadLocalization:
+    """Look for a variable of IOI in subsets of heads; see the module.
+
+    Args:
+        pairs: with the splits train, validation and test, and values (`equal_lengths=True`).
+        heads: sites at all tokens, such as `inhibition_heads(...).chosen`.
+        k: directions of "das" a head.
+        subsets: those of the heads, if they are known.
+        linear: the fit that the values come from.
+        seed: of the training, random directions and intervals.
+        checkpoint: a file that keeps what is done of a training.
+
+    Raises:
+        BadUsage, BadPairs: see `head_subsets`, `fit_featurizer` and `squared_error`.
+    """
+    batches = pairs.batches
+    if subsets is None:
+        subsets = head_subsets(
+            model,
+            heads,
+            train=batches["train"],
+            validation=batches["validation"],
+            test=batches["test"],
+            variable=str(pairs.variable),
+            seed=seed,
+            progress=progress,
+        )
+    fit = fit_featurizer(
+        featurizer,
+        model,
+        batches["train"],
+        subsets.chosen,
+        settings or FeaturizerSettings(lr=1e-2, loss="squared-error"),
+        k=k,
+        together=True,
+        seed=seed,
+        checkpoint=checkpoint,
+        progress=progress,
+    )
+    error = squared_error(
+        fit, batches["test"], train=batches["train"], seed=seed, progress=progress
+    )
+    causal = pairs.labels["test"].model
+    return HeadLocalization(
+        model.name, causal, str(pairs.variable), featurizer, subsets, fit, error, linear
+    )
