@@ -61,7 +61,7 @@ from mechassay.truth.verify import ABLATIONS, Verification, verify
 if TYPE_CHECKING:
     from transformers import LlamaForCausalLM
 
-WIDTH, N_HEADS, D_MLP = 48, 4, 64
+WIDTH, N_HEADS = 48, 4
 ROPE_THETA = 100.0
 CONTEXT = 16
 LOGIT = 8.0
@@ -178,7 +178,7 @@ def untrained(causal: Causal, seed: int) -> LlamaForCausalLM:
     config = LlamaConfig(
         vocab_size=len(causal.task.vocabulary),
         hidden_size=WIDTH,
-        intermediate_size=D_MLP,
+        intermediate_size=causal.d_mlp,
         num_hidden_layers=causal.n_layers,
         num_attention_heads=N_HEADS,
         max_position_embeddings=CONTEXT,

@@ -8,7 +8,17 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from mechassay.variables.causal_model import CausalModel, Undecided, Variable
     from mechassay.variables.distinction import Distinction, distinguish
+    from mechassay.variables.homes import (
+        HOMES,
+        Home,
+        VerifiedHomes,
+        homes_of,
+        known_homes,
+        true_sites,
+        verify_homes,
+    )
     from mechassay.variables.interchange_accuracy import InterchangeAccuracy, accuracy
+    from mechassay.variables.known_hypotheses import KnownHypothesis, hypotheses
     from mechassay.variables.labels import ExpectedLabels, expected_labels
     from mechassay.variables.load import CAUSAL_MODELS, load_causal_model
     from mechassay.variables.models.docstring import with_shifts
@@ -20,19 +30,28 @@ if TYPE_CHECKING:
 
 __all__ = [
     "CAUSAL_MODELS",
+    "HOMES",
     "CausalModel",
     "Distinction",
     "ExpectedLabels",
+    "Home",
     "InterchangeAccuracy",
+    "KnownHypothesis",
     "LogitDifference",
     "Undecided",
     "Variable",
+    "VerifiedHomes",
     "accuracy",
     "distinguish",
     "expected_labels",
     "fit_logit_difference",
+    "homes_of",
+    "hypotheses",
     "ioi_signals",
+    "known_homes",
     "load_causal_model",
+    "true_sites",
+    "verify_homes",
     "with_shifts",
 ]
 
@@ -40,6 +59,8 @@ _NAMES = {
     "interchange_accuracy": "InterchangeAccuracy accuracy",
     "causal_model": "CausalModel Undecided Variable",
     "distinction": "Distinction distinguish",
+    "homes": "HOMES Home VerifiedHomes homes_of known_homes true_sites verify_homes",
+    "known_hypotheses": "KnownHypothesis hypotheses",
     "labels": "ExpectedLabels expected_labels",
     "load": "CAUSAL_MODELS load_causal_model",
     "models.docstring": "with_shifts",
