@@ -152,6 +152,9 @@ def train_truth(
             help="Seed of the first weights, the prompts and the interventions.",
         ),
     ] = 0,
+    start: Annotated[
+        Path | None, typer.Option(help="Folder of an earlier training, to train further.")
+    ] = None,
 ) -> None:
     """Train a small model to do a task with a given circuit, verify it edge by edge,
     and write it if the circuit holds.
@@ -164,7 +167,7 @@ def train_truth(
 
     causal = CAUSAL.make(name)
     training = Training(steps=steps, batch_size=batch_size, pool=pool, rate=rate, seed=seed)
-    losses, found = make_truth(causal, training, output, limit=limit)
+    losses, found = make_truth(causal, training, output, limit=limit, start=start)
     typer.echo(f"loss: first {losses[0]:.3g}, last {losses[-1]:.2g} (mean squared error of logits)")
     _say(found)
     advice = "try more --steps or another --seed, in another --output"
