@@ -85,9 +85,22 @@ def answers(causal: Causal, own: str, other: str, variable: str | None) -> list[
         ),
         (
             "truth-mcqa-trained",
-            "1 red K 2 blue B 3 pink T blue",
-            "1 green Z 2 red M 3 gray P gray",
-            {None: ["B"], "place": ["B"], "answer_pointer": ["T"], "answer": ["P"]},
+            ": red 1 K blue 2 B pink 3 T blue",
+            ": green 1 Z blue 2 M gray 3 P gray",
+            # In the other prompt blue stands before 2 too; its own answer is the third letter.
+            {None: ["B"], "previous": ["B"], "answer_pointer": ["T"], "answer": ["P"]},
+        ),
+        (
+            "truth-mcqa-trained",
+            ": red 1 K blue 2 B pink 3 T red",
+            ": green 1 Z brown 2 M red 3 P green",
+            {"previous": ["T"], "answer_pointer": ["K"], "answer": ["Z"]},
+        ),
+        (
+            "truth-mcqa-trained",
+            ": red 1 K blue 2 B pink 3 T blue",
+            ": green 1 Z brown 2 M gray 3 P gray",
+            {"previous": []},
         ),
         (
             "truth-addition-trained",
@@ -150,8 +163,7 @@ def test_the_circuit_is_edges_between_the_homes(name: str) -> None:
         assert writer in inside and (reader == graph.logits or owner[reader] in inside)
     every = (*causal.edges, *causal.constant_edges, *causal.free_edges)
     assert len(set(every)) == len(every)
-    # What is the same in every prompt, no counterfactual shows.
-    assert {graph.index(edge).writer for edge in (*causal.edges, *causal.constant_edges)} == inside
+    assert {graph.index(edge).writer for edge in causal.edges} == inside
 
 
 NEWER = ["truth-addition-trained", "truth-fraction-trained", "truth-greater-than-trained"]
@@ -164,7 +176,10 @@ def test_the_tasks_keep_their_promises(name: str) -> None:
     for example in task.examples("validation", limit=200):
         for prompt in (example.prompt, *example.counterfactuals.values()):
             words = prompt.text.split()
-            assert len(words) == 10 and split_of(prompt.text) == "validation"
+            assert (
+                len(words) == 10 + (task.name == "truth-mcqa")
+                and split_of(prompt.text) == "validation"
+            )
             if name == "truth-fraction-trained":
                 assert prompt.answers == (f" {COUNTS[words.count('x') - 1]}",)
             elif name == "truth-greater-than-trained":
@@ -173,7 +188,7 @@ def test_the_tasks_keep_their_promises(name: str) -> None:
             elif name == "truth-addition-trained":
                 assert prompt.answers == (f" {sum(map(int, filter(str.isdigit, words))) // 10}",)
             else:
-                assert prompt.answers == (f" {words[words.index(words[-1]) + 1]}",)
+                assert prompt.answers == (f" {words[words.index(words[-1]) + 2]}",)
 
 
 def test_counterfactuals_of_choices_change_what_their_name_says() -> None:
@@ -184,18 +199,19 @@ def test_counterfactuals_of_choices_change_what_their_name_says() -> None:
         own = example.prompt.text.split()
         for kind, prompt in example.counterfactuals.items():
             words = prompt.text.split()
-            same_letters, same_place = words[2::3] == own[2::3], _place(words) == _place(own)
+            same_letters, same_place = words[3::3] == own[3::3], _place(words) == _place(own)
             if kind == "other-prompt":
                 continue
-            assert sorted(words[1::3]) == sorted(own[1::3]) and words[-1] == own[-1]
+            assert sorted(words[1:-1:3]) == sorted(own[1:-1:3]) and words[-1] == own[-1]
             assert same_place is ("answerPosition" not in kind)
-            assert (words[1::3] == own[1::3]) is same_place
+            assert (words[1:-1:3] == own[1:-1:3]) is same_place
             assert same_letters is ("randomLetter" not in kind)
-            assert same_letters or not set(words[2::3]) & set(own[2::3])
+            assert same_letters or not set(words[3::3]) & set(own[3::3])
             assert prompt.part("correct_symbol") == prompt.answers[0].strip()
             assert prompt.part("correct_choice") == prompt.part("color") == own[-1]
             for number in range(3):
-                assert prompt.part(f"symbol_{number}") == words[3 * number + 2]
+                assert prompt.part(f"symbol_{number}") == words[3 * number + 3]
+                assert prompt.part(f"number_{number}") == words[3 * number + 2] == str(number + 1)
                 assert prompt.part(f"choice_{number}") == words[3 * number + 1]
 
 

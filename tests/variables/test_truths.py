@@ -32,7 +32,7 @@ TASKS = {TRUTHS.make(name).name: TRUTHS.make(name) for name in TRAINED}
 
 
 def table(words: list[str]) -> list[tuple[str, str]]:
-    return [(words[i], words[i + 1]) for i in (1, 4, 7)]
+    return [(words[i], words[i + 2]) for i in (1, 4, 7)]
 
 
 def chosen(words: list[str]) -> str:

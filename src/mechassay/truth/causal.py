@@ -10,7 +10,8 @@ Geiger et al. 2021):
                      -> answer = the other name of the prompt
     fraction         share = how many letters are x   ->  answer = share
     greater than     digit = the digit of the prompt  ->  answers = the larger digits
-    mcqa             answer_pointer = where the asked color stands -> answer = the letter there
+    mcqa             previous = word i - 1; answer_pointer = the number of the asked color
+                     -> answer = the letter of that number
     addition         x1 = ones of the first number -> carry = x1 + y1 is ten or more -> carried
                      both_tens = both tens digits; answer = both_tens + carried
 
@@ -174,27 +175,27 @@ class CausalLarger(Causal):
 
 
 class CausalChoices(Causal):
-    """A head finds the asked color and brings its number, another copies the letter of that number.
+    """A head looks one position back, so that a number has its color and a letter its number; a
+    second finds the asked color and brings its number; a third copies the letter of that number.
 
-    Rotary positions are relative, so that a head first brings the number of a choice to its color
-    and its letter. It writes the same in every prompt: no counterfactual shows it, and `place` is
-    no variable that can be exchanged.
+    That a letter has its number is the same in every prompt: `a0.h0->a2.h2<k>` is constant.
     """
 
     task = Choices()
     n_layers: ClassVar[int] = 3
-    nodes: ClassVar[dict[str, str]] = {"place": "a0.h0", "answer_pointer": "a1.h1"}
+    nodes: ClassVar[dict[str, str]] = {"previous": "a0.h0", "answer_pointer": "a1.h1"}
     nodes["answer"] = "a2.h2"
-    edges = ("input->a1.h1<q>", "input->a1.h1<k>", "a1.h1->a2.h2<q>", "input->a2.h2<v>")
-    edges += ("a2.h2->logits",)
-    constant_edges = ("input->a0.h0<q>", "input->a0.h0<k>", "input->a0.h0<v>")
-    constant_edges += ("a0.h0->a1.h1<v>", "a0.h0->a2.h2<k>")
+    edges = ("input->a0.h0<v>", "a0.h0->a1.h1<k>", "input->a1.h1<q>", "a1.h1->a2.h2<q>")
+    edges += ("input->a2.h2<v>", "a2.h2->logits")
+    constant_edges = ("input->a0.h0<q>", "input->a0.h0<k>", "input->a1.h1<v>", "a0.h0->a2.h2<k>")
 
     def answers(self, own: Tokens, other: Tokens, variable: str | None) -> Right:
-        pointed = other if variable in ("answer_pointer", "answer") else own
-        symbols = (other if variable == "answer" else own)[:, 2:-1:3]
-        place = (pointed[:, 1:-1:3] == pointed[:, -1:]).argmax(axis=1)
-        return self.one_of(np.take_along_axis(symbols, place[:, None], axis=1)[:, 0])
+        asked = (other if variable in ("answer_pointer", "answer") else own)[:, -1:]
+        colors = (own if variable is None else other)[:, 1:-1:3]
+        symbols = (other if variable == "answer" else own)[:, 3:-1:3]
+        matches = colors == asked
+        found = np.take_along_axis(symbols, matches.argmax(axis=1)[:, None], axis=1)[:, 0]
+        return self.one_of(np.where(matches.any(axis=1), found, 0))
 
 
 class CausalAddedTens(Causal):

@@ -6,14 +6,14 @@ choosing, adding.
     truth-ioi              then . Ann and Bob , Ann . to  -> Bob: the name that is not repeated
     truth-fraction         : a x b x x c a b =         -> three: how many of the eight letters are x
     truth-greater-than     then so . 6 and , . so and to  -> 7, 8 or 9: a digit that is larger
-    truth-mcqa             1 red K 2 blue B 3 pink T blue  -> B: the letter of the asked color
+    truth-mcqa             : red 1 K blue 2 B pink 3 T blue  -> B: the letter of the asked color
     truth-addition         : the sum of 20 7 and 60 4 is  -> 9: how many tens the sum has
 
-Every prompt has ten words (`LENGTH`), each one token. A counterfactual prompt is another prompt of
-the same task with another answer, so that whatever a part of the model computes from the words
-differs for some pair; the last two tasks have others too, which hold some of it. Prompts belong to
-splits by the hash of their text. The splits share no prompt, but they share their words: the models
-know no others.
+Every prompt has ten words (`LENGTH`; of truth-mcqa eleven), each one token. A counterfactual prompt
+is another prompt of the same task with another answer, so that whatever a part of the model
+computes from the words differs for some pair; the last two tasks have others too, which hold some
+of it. Prompts belong to splits by the hash of their text. The splits share no prompt, but they
+share their words: the models know no others.
 """
 
 from __future__ import annotations
@@ -225,17 +225,18 @@ class Larger(CompiledTask):
 
 @dataclass(frozen=True)
 class Choices(CompiledTask):
-    """Three numbered colors with a letter each, and one of the colors again: its letter.
+    """A colon, three colors with a number and a letter each, and one of the colors again: its
+    letter.
 
     Counterfactuals are those of `mcqa` (`mechassay.tasks.multiple_choice`): the colors come in
     another order, the right one in another place, or all letters change, or both; and any other
-    prompt. There is no question, and the asked color is the last word.
+    prompt. There is no question, the asked color is the last word, and numbers say the order.
     """
 
     name: ClassVar[str] = "truth-mcqa"
     counterfactuals: ClassVar[tuple[str, ...]] = (OTHER, PLACE, SYMBOL, PLACE_SYMBOL)
     words: ClassVar[tuple[str, ...]] = SYMBOLS
-    others: ClassVar[tuple[str, ...]] = (*COLORS, *ORDINALS)
+    others: ClassVar[tuple[str, ...]] = (*COLORS, *ORDINALS, ":")
 
     def draw(self, rng: np.random.Generator) -> tuple[Prompt, tuple[str, ...]]:
         colors, symbols = _words(COLORS, CHOICES, rng), _words(self.words, CHOICES, rng)
@@ -243,17 +244,18 @@ class Choices(CompiledTask):
 
     def prompt(self, colors: Sequence[str], symbols: Sequence[str], right: int) -> Prompt:
         """Choices in their order, and the place of the one that is asked for."""
-        rows = zip(ORDINALS, colors, symbols, strict=True)
+        rows = zip(colors, ORDINALS, symbols, strict=True)
         places = {f"choice_{i}": 3 * i + 1 for i in range(CHOICES)}
-        places |= {f"symbol_{i}": 3 * i + 2 for i in range(CHOICES)}
-        places |= {"correct_choice": 3 * right + 1, "correct_symbol": 3 * right + 2}
-        places["color"] = LENGTH - 1
-        text = [*(word for row in rows for word in row), colors[right]]
+        places |= {f"number_{i}": 3 * i + 2 for i in range(CHOICES)}
+        places |= {f"symbol_{i}": 3 * i + 3 for i in range(CHOICES)}
+        places |= {"correct_choice": 3 * right + 1, "correct_number": 3 * right + 2}
+        places |= {"correct_symbol": 3 * right + 3, "color": 3 * CHOICES + 1}
+        text = [":", *(word for row in rows for word in row), colors[right]]
         return _prompt(text, [symbols[right]], self.words, places)
 
     def others_of(self, prompt: Prompt, split: str, rng: np.random.Generator) -> dict[str, Prompt]:
         words = prompt.text.split()
-        colors, symbols = words[1:-1:3], words[2:-1:3]
+        colors, symbols = words[1:-1:3], words[3:-1:3]
         right = colors.index(words[-1])
 
         def changed(kind: str) -> Prompt:
