@@ -1,13 +1,19 @@
 """Write or check the ground-truth models of src/mechassay/truth/data,
 and what interventions say about them.
 
-    python tools/truth_models.py      write the compiled models, and every truth.json, verified anew
-    python tools/truth_models.py --check    exit with 1 if a folder would change
-    python tools/truth_models.py --margins [NAME ...] the table of docs/truth.md, on fresh pairs
+    python tools/truth_models.py [NAME ...]
+        write the compiled models, and every truth.json and homes.json, verified anew
+    python tools/truth_models.py --check [NAME ...]
+        exit with 1 if a folder would change
+    python tools/truth_models.py --margins [NAME ...]
+        the table of docs/truth.md, on fresh pairs
+    python tools/truth_models.py --homes [NAME ...]
+        the table of variables and homes in docs/truth.md
 
 A compiled circuit that does not hold (`mechassay.truth.verify`) is refused, and so is a trained one
-for counterfactuals; for another ablation it is left out. The check compares text files as they are,
-tensors to 1e-6 (matrix products are not rounded the same everywhere), the edges exactly, and
+for counterfactuals; for another ablation it is left out. Homes of variables
+(`mechassay.variables.homes`) that do not hold are refused. The check compares text files as they
+are, tensors to 1e-6 (matrix products are not rounded the same everywhere), the edges exactly, and
 effects not at all: the largest effect outside a compiled circuit is mostly rounding. Weights of
 trained models are those that `mechassay truth train` wrote, and are not touched.
 """
@@ -37,6 +43,8 @@ from mechassay.truth.compiled import BLUEPRINTS, Blueprint, compile_model
 from mechassay.truth.folders import FILE, write_model, write_truth
 from mechassay.truth.models import Truth, load_truth, truth_folder
 from mechassay.truth.verify import ABLATIONS, Verification, verify
+from mechassay.variables.homes import FILE as HOMES_FILE
+from mechassay.variables.homes import HOMES, VerifiedHomes, known_homes, verify_homes
 
 SPLIT, SEED, N_PAIRS = "test", 0, 500
 FRESH, SIZES = (("validation", 11), ("train", 12)), (40, 100, 500)
@@ -93,6 +101,11 @@ def write_trained(name: str, folder: Path) -> None:
     write_truth(
         folder, record["task"], holding, split=SPLIT, seed=SEED, training=record["training"]
     )
+    places = verify_homes(truth)
+    say(f"{name:30} homes of {', '.join(places.shares)}: {'hold' if places.holds else 'do not'}")
+    if not places.holds:
+        sys.exit(f"The homes of {name} do not hold: {places.columns()}")
+    places.save(folder / HOMES_FILE)
 
 
 def told(ablation: str, done: Verification) -> str:
@@ -138,6 +151,19 @@ def margins(names: Sequence[str]) -> None:
             )
 
 
+def tell_homes(names: Sequence[str]) -> None:
+    """Print where the variables of trained models are, and what homes.json says about it."""
+    say("| model | variable | homes | pairs | least share | best other site |")
+    say("|---" * 6 + "|")
+    for name in names:
+        known = known_homes(name)
+        for variable, shares in known.shares.items():
+            sites = ", ".join(f"`{site}`" for site in shares)
+            other, share = known.elsewhere[variable]
+            least = f"{known.pairs[variable]} | {min(shares.values()):.3f}"
+            say(f"| `{name}` | `{variable}` | {sites} | {least} | `{other}` {share:.2f} |")
+
+
 def fresh_margin(truth: Truth, ablation: str, n: int, split: str, seed: int, means: Pairs) -> str:
     """The margin of a circuit on fresh pairs, and whether it does not hold there."""
     pairs = truth.task.pairs(split, truth.model, limit=n, seed=seed)
@@ -161,6 +187,11 @@ def _same(old: Path, new: Path) -> bool:
         return a.keys() == b.keys() and all(
             torch.allclose(a[name], b[name], atol=1e-6) for name in a
         )
+    if old.name == HOMES_FILE:
+        a, b = VerifiedHomes.load(old), VerifiedHomes.load(new)
+        return [(name, *of) for name, of in a.shares.items()] == [
+            (name, *of) for name, of in b.shares.items()
+        ]
     if old.name == "truth.json":
         return _without_effects(old) == _without_effects(new)
     return old.read_bytes() == new.read_bytes()
@@ -176,8 +207,12 @@ def _without_effects(path: Path) -> dict[str, Any]:
 
 def main() -> int:
     """Write, check or judge all folders."""
+    named = [word for word in sys.argv[1:] if not word.startswith("--")]
     if "--margins" in sys.argv:
-        margins(sys.argv[2:] or TRUTHS.names())
+        margins(named or TRUTHS.names())
+        return 0
+    if "--homes" in sys.argv:
+        tell_homes(named or list(HOMES))
         return 0
     changed = 0
     makers: dict[str, Callable[[Path], None]] = {
@@ -186,6 +221,7 @@ def main() -> int:
     makers |= {
         name: partial(write_trained, name) for name in TRUTHS.names() if name not in BLUEPRINTS
     }
+    makers = {name: make for name, make in makers.items() if not named or name in named}
     for name, make in makers.items():
         if "--check" not in sys.argv:
             make(TRUTH_FOLDERS / name)

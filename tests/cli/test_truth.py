@@ -42,6 +42,14 @@ def test_verify_holds_on_fresh_pairs(run: Run) -> None:
     assert "Did you mean 'truth-ioi'?" in run("truth", "verify", "truth-oi").line
 
 
+def test_homes_hold_on_fresh_prompts(run: Run) -> None:
+    done = run("truth", "homes", "truth-fraction-trained", "--limit", "20", "--json")
+    assert done.code == 0 and '"heads.0.2@last"' in done.out
+    other = run("truth", "homes", "truth-ioi", "--like", "truth-ioi-trained", "--limit", "30")
+    assert other.code == 1 and "truth-ioi: the homes do not hold" in other.err
+    assert "Did you mean 'truth-ioi-trained'?" in run("truth", "homes", "truth-ioi-traned").line
+
+
 def test_recover_ranks_methods(run: Run, tmp_path: Path) -> None:
     """Whole nodes say less than edges: .86 on this model, as in the table of methods."""
     words = ("-m", "truth-induction", "-M", "eap-ig-inputs", "-M", "nap", "--limit", "5")

@@ -83,6 +83,35 @@ def answers(causal: Causal, own: str, other: str, variable: str | None) -> list[
             "then 8 . so and , . so and to",
             {None: ["7", "8", "9"], "digit": ["9"], "answer": ["9"]},
         ),
+        (
+            "truth-mcqa-trained",
+            ": red 1 K blue 2 B pink 3 T blue",
+            ": green 1 Z blue 2 M gray 3 P gray",
+            # In the other prompt blue stands before 2 too; its own answer is the third letter.
+            {None: ["B"], "previous": ["B"], "answer_pointer": ["T"], "answer": ["P"]},
+        ),
+        (
+            "truth-mcqa-trained",
+            ": red 1 K blue 2 B pink 3 T red",
+            ": green 1 Z brown 2 M red 3 P green",
+            {"previous": ["T"], "answer_pointer": ["K"], "answer": ["Z"]},
+        ),
+        (
+            "truth-mcqa-trained",
+            ": red 1 K blue 2 B pink 3 T blue",
+            ": green 1 Z brown 2 M gray 3 P gray",
+            {"previous": []},
+        ),
+        (
+            "truth-addition-trained",
+            ": the sum of 20 7 and 60 4 is",
+            ": the sum of 90 1 and 90 2 is",
+            # The ones of the first number come from the other prompt: 1 + 4 is below ten.
+            {
+                **{None: ["9"], "x1": ["8"], "carry": ["8"], "carried": ["8"]},
+                **{"both_tens": ["19"], "answer": ["18"]},
+            },
+        ),
     ],
 )
 def test_answers_by_hand(
@@ -137,19 +166,75 @@ def test_the_circuit_is_edges_between_the_homes(name: str) -> None:
     assert {graph.index(edge).writer for edge in causal.edges} == inside
 
 
-@pytest.mark.parametrize("name", ["truth-fraction-trained", "truth-greater-than-trained"])
+NEWER = ["truth-addition-trained", "truth-fraction-trained", "truth-greater-than-trained"]
+
+
+@pytest.mark.parametrize("name", [*NEWER, "truth-mcqa-trained"])
 def test_the_tasks_keep_their_promises(name: str) -> None:
     task = TRUTHS.make(name)
     check_task(task, limit=30)
     for example in task.examples("validation", limit=200):
         for prompt in (example.prompt, *example.counterfactuals.values()):
             words = prompt.text.split()
-            assert len(words) == 10 and split_of(prompt.text) == "validation"
+            assert (
+                len(words) == 10 + (task.name == "truth-mcqa")
+                and split_of(prompt.text) == "validation"
+            )
             if name == "truth-fraction-trained":
                 assert prompt.answers == (f" {COUNTS[words.count('x') - 1]}",)
-            else:
+            elif name == "truth-greater-than-trained":
                 digit = next(int(word) for word in words if word.isdigit())
                 assert prompt.answers == tuple(f" {number}" for number in range(digit + 1, 10))
+            elif name == "truth-addition-trained":
+                assert prompt.answers == (f" {sum(map(int, filter(str.isdigit, words))) // 10}",)
+            else:
+                assert prompt.answers == (f" {words[words.index(words[-1]) + 2]}",)
+
+
+def test_counterfactuals_of_choices_change_what_their_name_says() -> None:
+    examples = TRUTHS.make("truth-mcqa-trained").examples("test", limit=200)
+    seen = {kind for each in examples for kind in each.counterfactuals}
+    assert seen == set(TRUTHS.make("truth-mcqa-trained").counterfactuals)
+    for example in examples:
+        own = example.prompt.text.split()
+        for kind, prompt in example.counterfactuals.items():
+            words = prompt.text.split()
+            same_letters, same_place = words[3::3] == own[3::3], _place(words) == _place(own)
+            if kind == "other-prompt":
+                continue
+            assert sorted(words[1:-1:3]) == sorted(own[1:-1:3]) and words[-1] == own[-1]
+            assert same_place is ("answerPosition" not in kind)
+            assert (words[1:-1:3] == own[1:-1:3]) is same_place
+            assert same_letters is ("randomLetter" not in kind)
+            assert same_letters or not set(words[3::3]) & set(own[3::3])
+            assert prompt.part("correct_symbol") == prompt.answers[0].strip()
+            assert prompt.part("correct_choice") == prompt.part("color") == own[-1]
+            for number in range(3):
+                assert prompt.part(f"symbol_{number}") == words[3 * number + 3]
+                assert prompt.part(f"number_{number}") == words[3 * number + 2] == str(number + 1)
+                assert prompt.part(f"choice_{number}") == words[3 * number + 1]
+
+
+def _place(words: list[str]) -> int:
+    return words.index(words[-1])
+
+
+def test_counterfactuals_of_additions_hold_the_tens_and_change_the_carry() -> None:
+    kind = "ones_carry_counterfactual"
+    examples = TRUTHS.make("truth-addition-trained").examples("test", limit=200)
+    changed = [
+        (example.prompt, example.counterfactuals[kind])
+        for example in examples
+        if kind in example.counterfactuals
+    ]
+    assert len(changed) == len(examples)
+    for own, other in changed:
+        for part in ("op1_first", "op2_first"):
+            assert own.part(part) == other.part(part)
+        carries = [
+            int(each.part("op1_last")) + int(each.part("op2_last")) > 9 for each in (own, other)
+        ]
+        assert carries[0] != carries[1]
 
 
 def test_greater_than_has_the_other_digits_as_foils() -> None:

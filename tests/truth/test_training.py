@@ -19,7 +19,7 @@ from mechassay.circuits.ablation import ablate
 from mechassay.circuits.faithfulness import evaluate
 from mechassay.circuits.recovery import recovery_of
 from mechassay.circuits.scores import Circuit
-from mechassay.errors import BadUsage, NonFinite, UnknownName
+from mechassay.errors import BadFile, BadUsage, NonFinite, UnknownName
 from mechassay.graph import Graph
 from mechassay.models.families import decode
 from mechassay.truth.causal import CAUSAL, CausalIOI, CausalPreviousToken
@@ -84,6 +84,22 @@ def test_a_killed_training_goes_on_and_ends_the_same(
     for name, value in whole.state_dict().items():
         assert torch.equal(value, resumed.state_dict()[name]), name
     assert not (tmp_path / "state.safetensors").exists()
+
+
+def test_a_training_goes_on_from_a_model(tmp_path: Path) -> None:
+    first, losses = trained()
+    first.save_pretrained(tmp_path / "first")
+    more = dataclasses.replace(SHORT, steps=2, seed=4, rate=1e-4)
+    _, further = train(CausalPreviousToken(), more, start=tmp_path / "first")
+    assert float(further[0]) < float(losses[:5].mean())
+    still = dataclasses.replace(more, steps=1, rate=1e-30, last_rate=1e-30)
+    same, _ = train(CausalPreviousToken(), still, start=tmp_path / "first")
+    for name, value in first.state_dict().items():
+        assert torch.equal(value, same.state_dict()[name]), name
+    with pytest.raises(BadFile, match="holds no trained model"):
+        train(CausalPreviousToken(), still, start=tmp_path / "none")
+    with pytest.raises(BadUsage, match="has other weights than the one"):
+        train(CausalIOI(), still, start=tmp_path / "first")
 
 
 def test_all_parameters_of_the_original_are_trained_in_place() -> None:

@@ -90,6 +90,42 @@ def verify_truth(
         raise typer.Exit(1)
 
 
+@app.command("homes")
+def verify_truth_homes(
+    name: Annotated[
+        str,
+        typer.Argument(
+            help="Trained ground truth, or the folder of `mechassay truth train` with --like."
+        ),
+    ],
+    like: Annotated[
+        str,
+        typer.Option(help="Ground truth whose homes a folder of your own is to have."),
+    ] = "",
+    limit: Annotated[int, typer.Option(help="Examples.")] = 300,
+    split: Annotated[
+        str, typer.Option(help="Split of the examples; homes were verified on test, with seed 0.")
+    ] = "validation",
+    seed: SeedOption = 1,
+    json: JsonOption = False,
+) -> None:
+    """Exchange every writer and block at every part of fresh prompts:
+    are the causal variables at their homes, and nowhere else?
+    """
+    from mechassay.truth.models import load_truth
+    from mechassay.variables.homes import homes_of, verify_homes
+
+    homes_of(like or name)
+    found = verify_homes(load_truth(name), like or name, split=split, seed=seed, limit=limit)
+    columns = found.columns()
+    show(
+        [dict(zip(columns, row, strict=True)) for row in zip(*columns.values(), strict=True)], json
+    )
+    if not found.holds:
+        typer.echo(f"mechassay: {name}: the homes do not hold.", err=True)
+        raise typer.Exit(1)
+
+
 @app.command("train")
 def train_truth(
     name: Annotated[
@@ -116,6 +152,9 @@ def train_truth(
             help="Seed of the first weights, the prompts and the interventions.",
         ),
     ] = 0,
+    start: Annotated[
+        Path | None, typer.Option(help="Folder of an earlier training, to train further.")
+    ] = None,
 ) -> None:
     """Train a small model to do a task with a given circuit, verify it edge by edge,
     and write it if the circuit holds.
@@ -128,7 +167,7 @@ def train_truth(
 
     causal = CAUSAL.make(name)
     training = Training(steps=steps, batch_size=batch_size, pool=pool, rate=rate, seed=seed)
-    losses, found = make_truth(causal, training, output, limit=limit)
+    losses, found = make_truth(causal, training, output, limit=limit, start=start)
     typer.echo(f"loss: first {losses[0]:.3g}, last {losses[-1]:.2g} (mean squared error of logits)")
     _say(found)
     advice = "try more --steps or another --seed, in another --output"

@@ -34,6 +34,7 @@ from mechassay.records import Record, Selection, Spec
 from mechassay.runs import options
 from mechassay.runs.job import Bench, Cell, Job, cell_name, option
 from mechassay.runs.names import made_by, shown_model
+from mechassay.tasks import load_task
 from mechassay.tasks.task import PRIVATE, Task, settings_of
 from mechassay.truth.models import is_truth
 from mechassay.variables.data import SPLITS, VariablePairs, answered_examples, variable_pairs
@@ -53,7 +54,7 @@ from mechassay.variables.head_localization import (
     HeadLocalization,
     localize_in_heads,
 )
-from mechassay.variables.hypotheses import Hypothesis, hypotheses_of
+from mechassay.variables.hypothesis import Hypothesis, hypotheses
 from mechassay.variables.interchange_accuracy import InterchangeAccuracy, accuracy
 from mechassay.variables.localization import Localization
 from mechassay.variables.models.ioi import LogitDifference
@@ -166,7 +167,7 @@ class VariablesJob(Job):
         Raises:
             UnknownName: the task has no causal model, or that no such variable.
         """
-        known = hypotheses_of(task)
+        known = hypotheses(load_task(task).name)
         names = self.variables or tuple(name for name, each in known.items() if each.by_default)
         return {name: known[one_of(f"variable of {task}", name, known)] for name in names}
 

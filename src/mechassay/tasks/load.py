@@ -32,12 +32,14 @@ TASKS = Registry(
 TRUTHS = Registry(
     "ground truth",
     {
+        "truth-addition-trained": "mechassay.truth.tasks:AddedTens",
         "truth-fraction-trained": "mechassay.truth.tasks:Fraction",
         "truth-greater-than-trained": "mechassay.truth.tasks:Larger",
         "truth-induction": "mechassay.truth.tasks:Induction",
         "truth-induction-trained": "mechassay.truth.tasks:Induction",
         "truth-ioi": "mechassay.truth.tasks:CompiledIOI",
         "truth-ioi-trained": "mechassay.truth.tasks:CompiledIOI",
+        "truth-mcqa-trained": "mechassay.truth.tasks:Choices",
         "truth-previous-token": "mechassay.truth.tasks:PreviousToken",
         "truth-previous-token-trained": "mechassay.truth.tasks:PreviousToken",
     },

@@ -10,6 +10,10 @@ Geiger et al. 2021):
                      -> answer = the other name of the prompt
     fraction         share = how many letters are x   ->  answer = share
     greater than     digit = the digit of the prompt  ->  answers = the larger digits
+    mcqa             previous = word i - 1; answer_pointer = the number of the asked color
+                     -> answer = the letter of that number
+    addition         x1 = ones of the first number -> carry = x1 + y1 is ten or more -> carried
+                     both_tens = both tens digits; answer = both_tens + carried
 
 Where the answer is not defined no intervention is made. The last variable of each is the answer
 itself, at home in what writes to the logits. Training decides which of two kinds of edges are of
@@ -29,6 +33,8 @@ from mechassay.registry import Registry
 from mechassay.truth.tasks import (
     LETTERS,
     NAMES,
+    AddedTens,
+    Choices,
     CompiledIOI,
     CompiledTask,
     Fraction,
@@ -39,6 +45,8 @@ from mechassay.truth.tasks import (
 
 Tokens = Int[np.ndarray, "prompts pos"]
 Right = Bool[np.ndarray, "prompts words"]
+PLACES = (4, 5, 7, 8)
+"""Of the digits of an addition: tens and ones of the first number, and of the second."""
 
 
 class Causal(ABC):
@@ -46,7 +54,7 @@ class Causal(ABC):
 
     Attributes:
         task: what is computed.
-        n_layers: of the transformer.
+        n_layers, d_mlp: of the transformer.
         nodes: the writers that hold the variables, by variable.
         edges: the edges that carry them.
         constant_edges: the edges that may carry something that is the same in every prompt.
@@ -55,6 +63,7 @@ class Causal(ABC):
 
     task: ClassVar[CompiledTask]
     n_layers: ClassVar[int] = 2
+    d_mlp: ClassVar[int] = 64
     nodes: ClassVar[dict[str, str]]
     edges: ClassVar[tuple[str, ...]]
     constant_edges: ClassVar[tuple[str, ...]]
@@ -165,13 +174,69 @@ class CausalLarger(Causal):
         return np.arange(len(self.task.words)) > digit[:, None]
 
 
+class CausalChoices(Causal):
+    """A head looks one position back, so that a number has its color and a letter its number; a
+    second finds the asked color and brings its number; a third copies the letter of that number.
+
+    That a letter has its number is the same in every prompt: `a0.h0->a2.h2<k>` is constant.
+    """
+
+    task = Choices()
+    n_layers: ClassVar[int] = 3
+    nodes: ClassVar[dict[str, str]] = {"previous": "a0.h0", "answer_pointer": "a1.h1"}
+    nodes["answer"] = "a2.h2"
+    edges = ("input->a0.h0<v>", "a0.h0->a1.h1<k>", "input->a1.h1<q>", "a1.h1->a2.h2<q>")
+    edges += ("input->a2.h2<v>", "a2.h2->logits")
+    constant_edges = ("input->a0.h0<q>", "input->a0.h0<k>", "input->a1.h1<v>", "a0.h0->a2.h2<k>")
+
+    def answers(self, own: Tokens, other: Tokens, variable: str | None) -> Right:
+        asked = (other if variable in ("answer_pointer", "answer") else own)[:, -1:]
+        colors = (own if variable is None else other)[:, 1:-1:3]
+        symbols = (other if variable == "answer" else own)[:, 3:-1:3]
+        matches = colors == asked
+        found = np.take_along_axis(symbols, matches.argmax(axis=1)[:, None], axis=1)[:, 0]
+        return self.one_of(np.where(matches.any(axis=1), found, 0))
+
+
+class CausalAddedTens(Causal):
+    """A head brings the first ones digit to the second, the MLP there has the carry; at the end a
+    head brings the carry, another both tens digits, and the MLP there adds.
+    """
+
+    task = AddedTens()
+    d_mlp: ClassVar[int] = 128
+    nodes: ClassVar[dict[str, str]] = {"x1": "a0.h1", "carry": "m0", "carried": "a1.h2"}
+    nodes |= {"both_tens": "a0.h3", "answer": "m1"}
+    edges = ("input->a0.h1<v>", "a0.h1->m0", "input->m0", "m0->a1.h2<v>", "a1.h2->m1")
+    edges += ("input->a0.h3<v>", "a0.h3->m1", "m1->logits")
+    constant_edges = ("input->a0.h1<q>", "input->a0.h1<k>", "input->a1.h2<q>", "input->a1.h2<k>")
+    constant_edges += ("input->a0.h3<q>", "input->a0.h3<k>")
+
+    def answers(self, own: Tokens, other: Tokens, variable: str | None) -> Right:
+        (x10, x1, y10, y1), theirs = (self._values[each[:, PLACES].T] for each in (own, other))
+        if variable == "x1":
+            x1 = theirs[1]
+        if variable in ("carry", "carried", "answer"):
+            x1, y1 = theirs[1], theirs[3]
+        if variable in ("both_tens", "answer"):
+            x10, y10 = theirs[0], theirs[2]
+        return self.one_of(1 + (x10 + x1 + y10 + y1) // 10)
+
+    @property
+    def _values(self) -> Int[np.ndarray, "words"]:
+        """The number that each word is, by token."""
+        return np.array([int(word) if word.isdigit() else 0 for word in self.task.vocabulary])
+
+
 CAUSAL = Registry(
     "trained ground truth",
     {
+        "truth-addition-trained": f"{__name__}:CausalAddedTens",
         "truth-fraction-trained": f"{__name__}:CausalFraction",
         "truth-greater-than-trained": f"{__name__}:CausalLarger",
         "truth-induction-trained": f"{__name__}:CausalInduction",
         "truth-ioi-trained": f"{__name__}:CausalIOI",
+        "truth-mcqa-trained": f"{__name__}:CausalChoices",
         "truth-previous-token-trained": f"{__name__}:CausalPreviousToken",
     },
     plural="trained ground truths",

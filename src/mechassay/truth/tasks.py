@@ -1,21 +1,25 @@
-"""The tasks of ground-truth models: copying, induction, an unrepeated name, counting, comparing.
+"""The tasks of ground-truth models: copying, induction, an unrepeated name, counting, comparing,
+choosing, adding.
 
     truth-previous-token   oak elm # ash yew ... =     -> elm: the word before the mark
     truth-induction        : oak elm ash yew ... oak   -> elm: what followed the word before
     truth-ioi              then . Ann and Bob , Ann . to  -> Bob: the name that is not repeated
     truth-fraction         : a x b x x c a b =         -> three: how many of the eight letters are x
     truth-greater-than     then so . 6 and , . so and to  -> 7, 8 or 9: a digit that is larger
+    truth-mcqa             : red 1 K blue 2 B pink 3 T blue  -> B: the letter of the asked color
+    truth-addition         : the sum of 20 7 and 60 4 is  -> 9: how many tens the sum has
 
-Every prompt has ten words (`LENGTH`), each one token, and a counterfactual prompt is another prompt
-of the same task with another answer, so that whatever a part of the model computes from the words
-differs for some pair. Prompts belong to splits by the hash of their text. The splits share no
-prompt, but they share their words: the models know no others.
+Every prompt has ten words (`LENGTH`; of truth-mcqa eleven), each one token. A counterfactual prompt
+is another prompt of the same task with another answer, so that whatever a part of the model
+computes from the words differs for some pair; the last two tasks have others too, which hold some
+of it. Prompts belong to splits by the hash of their text. The splits share no prompt, but they
+share their words: the models know no others.
 """
 
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any, ClassVar
@@ -24,10 +28,13 @@ import numpy as np
 
 from mechassay.errors import BadPairs
 from mechassay.examples import Example, Prompt
+from mechassay.tasks.arithmetic import RANDOM
 from mechassay.tasks.splits import NONE, text_hash, uniform
 from mechassay.tasks.task import SPLITS, Task, split_rng
 
 LENGTH = 10
+PATIENCE = 200
+"""Changes of a prompt that are drawn until one belongs to its split, of which a quarter does."""
 UNKNOWN = "[UNK]"
 SIZES = MappingProxyType({"train": 1000, "validation": 500, "test": 500, "private": 500})
 TREES = ("oak", "elm", "ash", "yew", "fir", "bay", "box", "fig", "gum", "nut", "pear", "plum")
@@ -36,6 +43,17 @@ FILLERS = ("and", "so", ",", ".")
 LETTERS = ("x", "a", "b", "c", "d", "e", "f")
 COUNTS = ("one", "two", "three", "four", "five", "six", "seven")
 DIGITS = tuple("0123456789")
+COLORS = ("red", "blue", "pink", "gray", "green", "black", "white", "brown")
+SYMBOLS = tuple("BEHKMPRTVZ")
+CHOICES = 3
+ORDINALS = ("1", "2", "3")
+TENS = tuple(map(str, range(10, 100, 10)))
+SUMS = tuple(map(str, range(20)))
+OTHER = "other-prompt"
+# Spelled as the kinds of `mcqa` and of `arithmetic-addition` are.
+PLACE, SYMBOL = "answerPosition_counterfactual", "randomLetter_counterfactual"
+PLACE_SYMBOL = "answerPosition_randomLetter_counterfactual"
+CARRY = "ones_carry_counterfactual"
 
 
 class CompiledTask(Task):
@@ -46,8 +64,8 @@ class CompiledTask(Task):
         patience: draws in a row without a new prompt, after which a split is taken to have no more.
     """
 
-    counterfactuals: ClassVar[tuple[str, ...]] = ("other-prompt",)
-    default_counterfactual: ClassVar[str] = "other-prompt"
+    counterfactuals: ClassVar[tuple[str, ...]] = (OTHER,)
+    default_counterfactual: ClassVar[str] = OTHER
     sizes: ClassVar[Mapping[str, int]] = SIZES
     words: ClassVar[tuple[str, ...]]
     others: ClassVar[tuple[str, ...]]
@@ -79,13 +97,20 @@ class CompiledTask(Task):
             prompt, foils = self.draw_from(split, rng)
             if prompt.text in seen:
                 continue
-            other, _ = self.draw_from(split, rng)
-            if other.answers == prompt.answers:
+            others = self.others_of(prompt, split, rng)
+            if others[self.default_counterfactual].answers == prompt.answers:
                 continue
             id, old = f"{self.name}-{split}-{len(seen)}", 0
             seen.add(prompt.text)
-            others = {self.default_counterfactual: other}
             yield Example(id, prompt, others, foils=foils or None)
+
+    def others_of(self, prompt: Prompt, split: str, rng: np.random.Generator) -> dict[str, Prompt]:
+        """The counterfactuals of a prompt by kind: any other prompt of the split.
+
+        Raises:
+            BadPairs: see `draw_from`.
+        """
+        return {self.default_counterfactual: self.draw_from(split, rng)[0]}
 
     def draw_from(self, split: str, rng: np.random.Generator) -> tuple[Prompt, tuple[str, ...]]:
         """A random prompt of a split, and its own foils.
@@ -101,6 +126,10 @@ class CompiledTask(Task):
             f"{self.name}: none of {self.patience:,} prompts drawn belongs to the split {split!r};"
             " its words allow too few."
         )
+
+    def first_of(self, split: str, prompts: Iterable[Prompt]) -> Prompt | None:
+        """The first prompt that belongs to a split, if any does."""
+        return next((each for each in prompts if split_of(each.text) == split), None)
 
 
 def split_of(text: str) -> str:
@@ -192,6 +221,98 @@ class Larger(CompiledTask):
         text[place] = DIGITS[digit]
         foils = tuple(f" {word}" for word in DIGITS[: digit + 1])
         return _prompt(text, DIGITS[digit + 1 :], self.words, {"digit": place}), foils
+
+
+@dataclass(frozen=True)
+class Choices(CompiledTask):
+    """A colon, three colors with a number and a letter each, and one of the colors again: its
+    letter.
+
+    Counterfactuals are those of `mcqa` (`mechassay.tasks.multiple_choice`): the colors come in
+    another order, the right one in another place, or all letters change, or both; and any other
+    prompt. There is no question, the asked color is the last word, and numbers say the order.
+    """
+
+    name: ClassVar[str] = "truth-mcqa"
+    counterfactuals: ClassVar[tuple[str, ...]] = (OTHER, PLACE, SYMBOL, PLACE_SYMBOL)
+    words: ClassVar[tuple[str, ...]] = SYMBOLS
+    others: ClassVar[tuple[str, ...]] = (*COLORS, *ORDINALS, ":")
+
+    def draw(self, rng: np.random.Generator) -> tuple[Prompt, tuple[str, ...]]:
+        colors, symbols = _words(COLORS, CHOICES, rng), _words(self.words, CHOICES, rng)
+        return self.prompt(colors, symbols, int(rng.integers(CHOICES))), ()
+
+    def prompt(self, colors: Sequence[str], symbols: Sequence[str], right: int) -> Prompt:
+        """Choices in their order, and the place of the one that is asked for."""
+        rows = zip(colors, ORDINALS, symbols, strict=True)
+        places = {f"choice_{i}": 3 * i + 1 for i in range(CHOICES)}
+        places |= {f"number_{i}": 3 * i + 2 for i in range(CHOICES)}
+        places |= {f"symbol_{i}": 3 * i + 3 for i in range(CHOICES)}
+        places |= {"correct_choice": 3 * right + 1, "correct_number": 3 * right + 2}
+        places |= {"correct_symbol": 3 * right + 3, "color": 3 * CHOICES + 1}
+        text = [":", *(word for row in rows for word in row), colors[right]]
+        return _prompt(text, [symbols[right]], self.words, places)
+
+    def others_of(self, prompt: Prompt, split: str, rng: np.random.Generator) -> dict[str, Prompt]:
+        words = prompt.text.split()
+        colors, symbols = words[1:-1:3], words[3:-1:3]
+        right = colors.index(words[-1])
+
+        def changed(kind: str) -> Prompt:
+            order, letters, place = colors, symbols, right
+            if kind in (PLACE, PLACE_SYMBOL):
+                place = (right + int(rng.integers(1, CHOICES))) % CHOICES
+                others = tuple(each for each in colors if each != words[-1])
+                order = _words(others, CHOICES - 1, rng)
+                order.insert(place, words[-1])
+            if kind in (SYMBOL, PLACE_SYMBOL):
+                rest = tuple(each for each in self.words if each not in symbols)
+                letters = _words(rest, CHOICES, rng)
+            return self.prompt(order, letters, place)
+
+        found = super().others_of(prompt, split, rng)
+        for kind in self.counterfactuals[1:]:
+            other = self.first_of(split, (changed(kind) for _ in range(PATIENCE)))
+            if other is not None:
+                found[kind] = other
+        return found
+
+
+@dataclass(frozen=True)
+class AddedTens(CompiledTask):
+    """Two numbers of two digits, tens and ones apart: how many tens their sum has, the carried one
+    included (2 to 19).
+
+    The answer is one word, as O_110 of Mueller et al. (2025), section 4.3, which stands between
+    the carry and what is written. Tens and ones are different words, so that a head can tell them
+    apart without counting places. Counterfactuals are two of `arithmetic-addition`: any other
+    numbers, and other ones digits such that a carry appears or disappears.
+    """
+
+    name: ClassVar[str] = "truth-addition"
+    counterfactuals: ClassVar[tuple[str, ...]] = (RANDOM, CARRY)
+    default_counterfactual: ClassVar[str] = RANDOM
+    words: ClassVar[tuple[str, ...]] = SUMS
+    others: ClassVar[tuple[str, ...]] = (*TENS[1:], ":", "the", "sum", "of", "and", "is")
+
+    def draw(self, rng: np.random.Generator) -> tuple[Prompt, tuple[str, ...]]:
+        (x10, y10), (x1, y1) = rng.integers(9, size=2).tolist(), rng.integers(10, size=2).tolist()
+        return self.prompt(x10 + 1, x1, y10 + 1, y1), ()
+
+    def prompt(self, x10: int, x1: int, y10: int, y1: int) -> Prompt:
+        """The digits of both numbers; those of tens are 1 to 9."""
+        text = f": the sum of {x10}0 {x1} and {y10}0 {y1} is".split()
+        places = {"op1_first": 4, "op1_last": 5, "op2_first": 7, "op2_last": 8}
+        return _prompt(text, [self.words[x10 + y10 + (x1 + y1) // 10]], self.words, places)
+
+    def others_of(self, prompt: Prompt, split: str, rng: np.random.Generator) -> dict[str, Prompt]:
+        x10, x1, y10, y1 = map(int, filter(str.isdigit, prompt.text.split()))
+        found = super().others_of(prompt, split, rng)
+        ones = [(a, b) for a in range(10) for b in range(10) if (a + b > 9) != (x1 + y1 > 9)]
+        order = (ones[number] for number in rng.permutation(len(ones)).tolist())
+        changed = (self.prompt(x10 // 10, a, y10 // 10, b) for a, b in order)
+        other = self.first_of(split, changed)
+        return found if other is None else {**found, CARRY: other}
 
 
 def _words(words: tuple[str, ...], count: int, rng: np.random.Generator) -> list[str]:

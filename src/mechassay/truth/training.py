@@ -29,6 +29,7 @@ number of threads.
 from __future__ import annotations
 
 import dataclasses
+import hashlib
 import math
 import warnings
 from dataclasses import dataclass
@@ -38,11 +39,13 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import torch
 from jaxtyping import Float, Int
+from safetensors import SafetensorError
+from safetensors.torch import load_file
 from torch import Tensor
 
 from mechassay.checkpoint import key_of
 from mechassay.circuits.scores import Circuit
-from mechassay.errors import BadUsage, NonFinite
+from mechassay.errors import BadFile, BadUsage, NonFinite, first_line
 from mechassay.files import read_tensors
 from mechassay.graph import Graph
 from mechassay.models.constants import Constants
@@ -61,10 +64,11 @@ from mechassay.truth.verify import ABLATIONS, Verification, verify
 if TYPE_CHECKING:
     from transformers import LlamaForCausalLM
 
-WIDTH, N_HEADS, D_MLP = 48, 4, 64
+WIDTH, N_HEADS = 48, 4
 ROPE_THETA = 100.0
 CONTEXT = 16
 LOGIT = 8.0
+WEIGHTS = "model.safetensors"
 CLIP = 1.0
 SPLIT, SEED = "test", 0
 CARRIED = (("counterfactual", 0.6), ("zero", 0.2), ("mean", 0.2))
@@ -119,6 +123,7 @@ def train(
     progress: Progress = BAR,
     checkpoint: Path | None = None,
     keep: bool = False,
+    start: Path | None = None,
 ) -> tuple[LlamaForCausalLM, Float[Tensor, "steps"]]:
     """A model that computes the causal model by its circuit, and the loss of every step.
 
@@ -126,11 +131,16 @@ def train(
         checkpoint: a file that keeps what is done, so that a killed training goes on and ends the
             same.
         keep: leave the file there at the end, with all steps done.
+        start: a folder with a model of the same causal model, whose weights are trained further;
+            random ones if not given.
 
     Raises:
+        BadFile, BadUsage: no such model in `start`, or one of another shape.
         NonFinite: the loss is NaN or infinite; nothing can be made of such a model.
     """
     model = untrained(causal, training.seed)
+    if start is not None:
+        _begin_with(model, start)
     decoder = decode(model)
     parameters = trainable(decoder)
     optimiser = torch.optim.Adam(parameters, betas=(0.9, 0.98))
@@ -153,7 +163,7 @@ def train(
             optimiser,
             training.steps,
             advance=advance,
-            key=_key(causal, training),
+            key=_key(causal, training, start),
             checkpoint=checkpoint,
             keep=keep,
             also={"losses": losses},
@@ -165,10 +175,40 @@ def train(
     return model, losses
 
 
-def _key(causal: Causal, training: Training) -> str:
-    return key_of(
-        {"task": causal.task.name, "circuit": causal.edges, **dataclasses.asdict(training)}
-    )
+def _key(causal: Causal, training: Training, start: Path | None) -> str:
+    what: dict[str, Any] = {"task": causal.task.name, "circuit": causal.edges}
+    if start is not None:
+        what["start"] = _weights_hash(start)
+    return key_of({**what, **dataclasses.asdict(training)})
+
+
+def _weights_hash(folder: Path) -> str:
+    """The SHA-256 of the weights of a model's folder.
+
+    Raises:
+        BadFile: there are none.
+    """
+    try:
+        return hashlib.sha256((folder / WEIGHTS).read_bytes()).hexdigest()
+    except OSError as error:
+        raise BadFile(f"{folder} holds no trained model: {first_line(error)}.") from error
+
+
+def _begin_with(model: LlamaForCausalLM, folder: Path) -> None:
+    """Take the weights of a folder.
+
+    Raises:
+        BadFile: it holds none.
+        BadUsage: they are those of another shape.
+    """
+    try:
+        tensors = load_file(folder / WEIGHTS)
+    except (OSError, SafetensorError) as error:
+        raise BadFile(f"{folder} holds no trained model: {first_line(error)}.") from error
+    shapes = {name: value.shape for name, value in model.state_dict().items()}
+    if {name: value.shape for name, value in tensors.items()} != shapes:
+        raise BadUsage(f"The model in {folder} has other weights than the one that is trained.")
+    model.load_state_dict(tensors)
 
 
 def untrained(causal: Causal, seed: int) -> LlamaForCausalLM:
@@ -178,7 +218,7 @@ def untrained(causal: Causal, seed: int) -> LlamaForCausalLM:
     config = LlamaConfig(
         vocab_size=len(causal.task.vocabulary),
         hidden_size=WIDTH,
-        intermediate_size=D_MLP,
+        intermediate_size=causal.d_mlp,
         num_hidden_layers=causal.n_layers,
         num_attention_heads=N_HEADS,
         max_position_embeddings=CONTEXT,
@@ -218,7 +258,13 @@ def trainable(decoder: Decoder) -> list[Tensor]:
 
 
 def make_truth(
-    causal: Causal, training: Training, folder: Path, *, limit: int = 500, progress: Progress = BAR
+    causal: Causal,
+    training: Training,
+    folder: Path,
+    *,
+    limit: int = 500,
+    progress: Progress = BAR,
+    start: Path | None = None,
 ) -> tuple[Float[Tensor, "steps"], dict[str, Verification]]:
     """Train a model, verify its circuit by intervention, and write a folder that `load_truth`
     reads.
@@ -227,6 +273,7 @@ def make_truth(
         folder: gets the model, and truth.json with the circuits of those ablations for which they
             hold, if that of counterfactuals does; keeps an interrupted training.
         limit: pairs of the split "test" to verify on.
+        start: a folder with a model to train further, see `train`.
 
     Returns:
         The loss of every step, and what was verified, by ablation.
@@ -237,14 +284,18 @@ def make_truth(
     checkpoint = folder / "training.safetensors"
     if limit < 1:
         raise BadUsage(f"limit must be 1 or more; got {limit}.")
-    _check_folder(folder, checkpoint, _key(causal, training))
+    _check_folder(folder, checkpoint, _key(causal, training, start))
     folder.mkdir(parents=True, exist_ok=True)
-    hf, losses = train(causal, training, progress=progress, checkpoint=checkpoint, keep=True)
+    hf, losses = train(
+        causal, training, progress=progress, checkpoint=checkpoint, keep=True, start=start
+    )
     write_model(hf, causal.task.vocabulary, folder)
     found = verified(load_model(str(folder)), causal, limit, progress=progress)
     holding = {ablation: each for ablation, each in found.items() if each.holds}
     if "counterfactual" in holding:
         about = {**dataclasses.asdict(training), "last_loss": float(losses[-100:].mean())}
+        if start is not None:
+            about["start"] = _weights_hash(start)
         write_truth(folder, causal.task.name, holding, split=SPLIT, seed=SEED, training=about)
     checkpoint.unlink()
     return losses, found

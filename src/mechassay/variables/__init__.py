@@ -14,7 +14,17 @@ if TYPE_CHECKING:
     from mechassay.variables.featurizers import FEATURIZERS, FeaturizerSettings, fit_featurizer
     from mechassay.variables.head_effects import HeadEffects, inhibition_heads, linear_difference
     from mechassay.variables.head_localization import HeadLocalization, localize_in_heads
-    from mechassay.variables.hypotheses import Hypothesis, hypotheses_of
+    from mechassay.variables.homes import (
+        HOMES,
+        Home,
+        VerifiedHomes,
+        homes_of,
+        in_part,
+        known_homes,
+        true_sites,
+        verify_homes,
+    )
+    from mechassay.variables.hypothesis import Hypothesis, hypotheses
     from mechassay.variables.interchange_accuracy import InterchangeAccuracy, accuracy
     from mechassay.variables.labels import ExpectedLabels, expected_labels
     from mechassay.variables.load import CAUSAL_MODELS, load_causal_model
@@ -37,6 +47,7 @@ __all__ = [
     "CAUSAL_MODELS",
     "FEATURIZERS",
     "FLIPS",
+    "HOMES",
     "CausalModel",
     "Distinction",
     "ExpectedLabels",
@@ -44,6 +55,7 @@ __all__ = [
     "HeadEffects",
     "HeadLocalization",
     "HeadSubsets",
+    "Home",
     "Hypothesis",
     "InterchangeAccuracy",
     "Localization",
@@ -53,6 +65,7 @@ __all__ = [
     "Variable",
     "VariableAlignment",
     "VariablePairs",
+    "VerifiedHomes",
     "accuracy",
     "answered_examples",
     "distinguish",
@@ -60,17 +73,22 @@ __all__ = [
     "fit_featurizer",
     "fit_logit_difference",
     "head_subsets",
-    "hypotheses_of",
+    "homes_of",
+    "hypotheses",
+    "in_part",
     "inhibition_heads",
     "ioi_signals",
+    "known_homes",
     "linear_difference",
     "load_causal_model",
     "localize",
     "localize_in_heads",
     "read_mib_folder",
     "squared_error",
+    "true_sites",
     "validate",
     "variable_pairs",
+    "verify_homes",
     "with_arbitrary_labels",
     "with_other_years",
     "with_shifts",
@@ -86,7 +104,8 @@ _NAMES = {
     "featurizers": "FEATURIZERS FeaturizerSettings fit_featurizer",
     "head_effects": "HeadEffects inhibition_heads linear_difference",
     "head_localization": "HeadLocalization localize_in_heads",
-    "hypotheses": "Hypothesis hypotheses_of",
+    "homes": "HOMES Home VerifiedHomes homes_of in_part known_homes true_sites verify_homes",
+    "hypothesis": "Hypothesis hypotheses",
     "interchange_accuracy": "InterchangeAccuracy accuracy",
     "labels": "ExpectedLabels expected_labels",
     "load": "CAUSAL_MODELS load_causal_model",

@@ -84,6 +84,11 @@ DEFAULTS: Mapping[str, TaskDefaults] = MappingProxyType(
             positions=("year", "last"),
             prepare="mechassay.variables.models.greater_than:with_other_years",
         ),
+        "truth-addition": TaskDefaults(positions=("op2_last", "last")),
+        "truth-greater-than": TaskDefaults(positions=("digit", "last")),
+        "truth-ioi": TaskDefaults(positions=("subject_2", "last")),
+        "truth-mcqa": TaskDefaults(positions=("correct_symbol", "last")),
+        "truth-previous-token": TaskDefaults(positions=("mark", "last")),
         "docstring": TaskDefaults(
             kinds=("shifted_counterfactual", "reordered_counterfactual"),
             positions=("b_2", "last"),

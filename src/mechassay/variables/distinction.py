@@ -25,7 +25,7 @@ from mechassay.text import share as percent
 from mechassay.variables.causal_model import CausalModel, Inputs, Undecided
 from mechassay.variables.labels import BaseAndSource, bases_and_sources, outputs
 
-Hypothesis = tuple[CausalModel, str | None]
+ModelAndVariable = tuple[CausalModel, str | None]
 InputPairs = Sequence[tuple[Inputs, Inputs]]
 """Inputs of a base and of a source, for models that are not about prompts."""
 PLAIN = "pairs of inputs"
@@ -87,8 +87,8 @@ class Distinction(OneLine, Tabular):
 
 
 def distinguish(
-    first: Hypothesis,
-    second: Hypothesis,
+    first: ModelAndVariable,
+    second: ModelAndVariable,
     pairs: Sequence[Example] | InputPairs,
     kinds: Sequence[str] | None = None,
 ) -> Distinction:

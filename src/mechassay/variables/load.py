@@ -13,6 +13,8 @@ from mechassay.errors import UnknownName
 from mechassay.registry import Registry
 from mechassay.variables.causal_model import CausalModel
 
+_TRUTHS = "mechassay.variables.models.truths"
+
 CAUSAL_MODELS = Registry(
     "causal model",
     {
@@ -24,6 +26,13 @@ CAUSAL_MODELS = Registry(
         "ioi": "mechassay.variables.models.ioi:ioi_model",
         "mcqa": "mechassay.variables.models.multiple_choice:mcqa_model",
         "ravel": "mechassay.variables.models.ravel:ravel_model",
+        "truth-addition": f"{_TRUTHS}:added_tens_model",
+        "truth-fraction": f"{_TRUTHS}:share_model",
+        "truth-greater-than": f"{_TRUTHS}:larger_model",
+        "truth-induction": f"{_TRUTHS}:following_word_model",
+        "truth-ioi": f"{_TRUTHS}:repeated_name_model",
+        "truth-mcqa": f"{_TRUTHS}:choices_model",
+        "truth-previous-token": f"{_TRUTHS}:previous_word_model",
     },
     plural="causal_models",
 )
