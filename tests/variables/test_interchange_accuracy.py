@@ -77,27 +77,9 @@ def test_other_right_labels_that_do_not_count_are_said(fit: Fit) -> None:
     assert plain.warnings == ()
     # The right label stands second: it is written, and does not count.
     doubled = [replace(row, label=(*row.base_labels, *row.labels)) for row in rows]
-    found = accuracy(fit, fit.model.interchanges(doubled), progress=SILENT)
+    found = accuracy(fit, doubled, progress=SILENT)
     assert found.warnings == (
         "3 of 3 rows have other right labels than the one that counts: their accuracy is too low.",
     )
     assert found.estimate("resid.1@last").value == 0.0
     assert "too low" in found._repr_html_()  # pyright: ignore[reportPrivateUsage]
-
-
-def test_any_right_label_counts_where_texts_are_given(fit: Fit) -> None:
-    assert fit.model is not None
-    pairs = ma.load_task(str(NAMES)).pairs("test", fit.model, limit=5)
-    rows = [InterchangePair.from_pair(pair) for pair in pairs]
-    plain = accuracy(fit, rows, progress=SILENT)
-    either = [replace(row, label=(*row.base_labels, *row.labels)) for row in rows]
-    found = accuracy(fit, either, progress=SILENT)
-    assert found.warnings == ()
-    assert found.right["features"].all() and found.right["no intervention"].all()
-    assert np.isnan(found.kl["features"]).all() and np.isnan(found.log_odds["features"]).all()
-    second = [replace(row, label=(*reversed(row.labels), *row.labels)) for row in rows]
-    same = accuracy(fit, second, progress=SILENT)
-    for of, right in plain.right.items():
-        assert (same.right[of] == right).all()
-    none = accuracy(fit, [replace(row, label=(" so", " to")) for row in rows], progress=SILENT)
-    assert not none.right["features"].any()

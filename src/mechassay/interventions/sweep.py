@@ -210,7 +210,7 @@ def _swept(
     """The arrays of a `SiteSweep` of some rows."""
     forced = batch.teacher_forced()
     own = batch.base_labels
-    runs = SiteRuns.of(model, forced, plan, advance)
+    runs = _Runs.of(model, forced, plan, advance)
     found = runs.scores(forced.targets)
     other = None
     if own is not None and batch.labels.shape[1] == own.shape[1] == 1:
@@ -218,7 +218,7 @@ def _swept(
     elif own is not None and bool((own != NO_TOKEN).any()):
         kept = (own != NO_TOKEN).any(dim=1).nonzero()[:, 0]
         again = batch.select(kept).teacher_forced(base_labels=True)
-        some = SiteRuns.of(model, again, of_rows(batch, plan, kept), lambda done: None).scores(
+        some = _Runs.of(model, again, of_rows(batch, plan, kept), lambda done: None).scores(
             again.targets
         )
         other = {name: _spread(x, kept.cpu().numpy(), len(batch)) for name, x in some.items()}
@@ -242,7 +242,7 @@ def _spread(values: np.ndarray, rows: np.ndarray, n: int) -> np.ndarray:
 
 
 @dataclass(frozen=True, eq=False)
-class SiteRuns:
+class _Runs:
     """Final streams of a batch without an intervention, and of what each site changes.
 
     Attributes:
@@ -263,7 +263,7 @@ class SiteRuns:
         forced: InterchangeBatch,
         plan: Mapping[Site, Intervention],
         advance: Advance,
-    ) -> SiteRuns:
+    ) -> _Runs:
         base = BaseRun.of(model, forced.base, forced.base_mask)
         read, n = forced.labels.shape[1], len(forced)
         placed = [place(forced, site, each) for site, each in plan.items()]
@@ -288,7 +288,7 @@ class SiteRuns:
         ran = dict(zip(numbers, base.run(branches, read=read, advance=advance), strict=True))
         nothing = base.final(read)[:0]
         finals = [ran.get(number, nothing) for number in range(len(placed))]
-        return SiteRuns(model, base.final(read), every, finals, changed)
+        return _Runs(model, base.final(read), every, finals, changed)
 
     def scores(self, targets: Tensor) -> dict[str, Float[np.ndarray, "n sites_and_base"]]:
         """Log-probabilities of labels and whether they are written: of the base, then of sites."""

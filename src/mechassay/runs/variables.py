@@ -277,7 +277,7 @@ class VariableStudy:
             self.kinds,
             balanced=defaults_of(self.task.name).balanced,
             equal_lengths=of_heads or ALL in self.positions,
-            seed=self.job.seed,
+            progress=self.progress,
         )
 
     def hypothesis(self, variable: str) -> Hypothesis:
@@ -350,14 +350,14 @@ class VariableStudy:
     def _at_sites(self, cell: Cell, variable: str, featurizer: str) -> Localization:
         job, model = self.job, self.model
         pairs, places = self.pairs(variable), self.sites
-        k = n_features_of(job.profile, self.task.name, variable, places[0].width(model.decoder))
+        ks = n_features_of(job.profile, self.task.name, variable, places[0].width(model.decoder))
         return localize(
             model,
             pairs,
             places,
             featurizer,
             settings=featurizer_settings(job.profile, self.task.name, model.family),
-            ks=job.ks or (k,),
+            ks=job.ks or ks,
             saes=read_saes(job.saes, places) if featurizer == "dbm+sae" else None,
             untrained=self.untrained,
             arbitrary="arbitrary" in job.controls,
@@ -370,7 +370,7 @@ class VariableStudy:
     def _in_heads(self, cell: Cell, variable: str, featurizer: str) -> HeadLocalization:
         job, model, pairs = self.job, self.model, self.pairs(variable)
         width = self.heads[0].width(model.decoder)
-        k = n_features_of(job.profile, self.task.name, variable, 8 * width)
+        ks = job.ks or n_features_of(job.profile, self.task.name, variable, width)
         training = self.bench.folder.path / "training" / cell.name
         return localize_in_heads(
             model,
@@ -378,7 +378,7 @@ class VariableStudy:
             self.heads,
             featurizer,
             settings=featurizer_settings(job.profile, self.task.name, model.family),
-            k=min(job.ks[0] if job.ks else k, width),
+            k=ks[0],
             subsets=self._once(f"subsets {variable}", lambda: self._subsets(variable)),
             linear=self.linear,
             seed=job.seed,

@@ -123,6 +123,8 @@ class CausalModel(OneLine):
         output: the variable that is said; by default the only one without children.
         read: the inputs of a prompt. None: the model is not about prompts.
         write: the right continuations of a prompt, given the value of the output.
+        prompt: where several continuations are right: a prompt like the base, after which those
+            that are given are the right ones.
         contrast: for outputs that are numbers: the two continuations of a base whose logits'
             difference the output is, the first minus the second. Takes the place of `write`.
 
@@ -138,6 +140,7 @@ class CausalModel(OneLine):
     read: Callable[[Prompt], Inputs] | None = None
     write: Callable[[Any, Prompt], tuple[str, ...]] | None = None
     contrast: Callable[[Prompt], tuple[str, str]] | None = None
+    prompt: Callable[[tuple[str, ...], Prompt], str] | None = None
     parents: Mapping[str, tuple[str, ...]] = field(init=False)
 
     def __post_init__(self) -> None:

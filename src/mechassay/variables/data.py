@@ -7,8 +7,12 @@
     balanced   if asked for, as many pairs whose label changes as pairs whose label does not
 
 What is left out is counted by reason. Public code looks for the answer anywhere in what is written;
-here the whole answer is what greedy decoding writes. Where several labels are right, a training
-pair has one of them, drawn; scoring takes any.
+here the whole answer is what greedy decoding writes.
+
+Where several labels are right, as in greater-than, to write any of them may take no variable at
+all: 99 is later than every year. There the label is what the model itself writes after the prompt
+that has the values of the interchange (`CausalModel.prompt`), and pairs are dropped where that is
+not right.
 """
 
 from __future__ import annotations
@@ -20,13 +24,15 @@ from typing import Any
 
 import numpy as np
 
+from mechassay.alignment import encode, tokenizer_of
 from mechassay.display import OneLine
-from mechassay.errors import BadPairs
+from mechassay.errors import BadPairs, BadUsage
 from mechassay.examples import Example, Examples, Prompt
 from mechassay.interchange import InterchangeBatch
+from mechassay.interchange_pairs import InterchangePair
 from mechassay.models.model import Model
 from mechassay.progress import BAR, Progress
-from mechassay.tasks.behaviour import score_prompts
+from mechassay.tasks.behaviour import score_prompts, written
 from mechassay.tasks.task import Task
 from mechassay.variables.causal_model import CausalModel
 from mechassay.variables.defaults import defaults_of
@@ -34,6 +40,7 @@ from mechassay.variables.labels import ExpectedLabels, expected_labels
 
 SPLITS = ("train", "validation", "test")
 WRONG = "model wrong on "
+WRONG_IMPLIED = "model wrong on the prompt with the values of the interchange"
 UNBALANCED = "more of its kind than of the other, for balance"
 PATIENCE = 12
 """Examples that are looked at for each that is asked for, before a split is taken to have no more.
@@ -143,7 +150,7 @@ def variable_pairs(
     *,
     balanced: bool = False,
     equal_lengths: bool = False,
-    seed: int = 0,
+    progress: Progress = BAR,
 ) -> VariablePairs:
     """The labelled pairs of a variable, with tokens.
 
@@ -154,7 +161,6 @@ def variable_pairs(
             or does not.
         equal_lengths: leave out pairs of prompts of different lengths, as sites at "all" tokens
             need it.
-        seed: of the labels drawn for train pairs where several are right.
 
     Raises:
         UnknownName, BadUsage, BadPairs: see `expected_labels` and `ExpectedLabels.tokenized`; also
@@ -166,8 +172,7 @@ def variable_pairs(
         found = expected_labels(causal, variable, some, list(kinds) or None)
         if balanced:
             found = balance(found)
-        if split == "train":
-            found = drawn_labels(found, np.random.default_rng(seed))
+        found = with_own_labels(found, causal, model, progress=progress)
         labels[split], batches[split] = found.tokenized(model, equal_lengths=equal_lengths)
     return VariablePairs(variable, labels, batches)
 
@@ -190,19 +195,50 @@ def balance(labels: ExpectedLabels) -> ExpectedLabels:
     return labels.take(rows.tolist(), {UNBALANCED: len(labels) - 2 * n})
 
 
-def drawn_labels(labels: ExpectedLabels, rng: np.random.Generator) -> ExpectedLabels:
-    """The pairs with one of their right labels first, drawn uniformly."""
-    pairs = list(labels)
-    for number, pair in enumerate(pairs):
-        several = pair.labels
-        if len(several) > 1:
-            first = int(rng.integers(len(several)))
-            others = several[:first] + several[first + 1 :]
-            pairs[number] = replace(pair, label=(several[first], *others))
-    return ExpectedLabels(
-        pairs,
-        model=labels.model,
-        variable=labels.variable,
-        base_values=labels.base_values,
-        dropped=labels.dropped,
-    )
+def with_own_labels(
+    labels: ExpectedLabels, causal: CausalModel, model: Model, *, progress: Progress = BAR
+) -> ExpectedLabels:
+    """The pairs with one label each: of several right ones that which the model writes after the
+    prompt that has the values of the interchange, and after the base.
+
+    Raises:
+        BadUsage: several labels are right, and the causal model has no such prompt.
+        BadPairs: no pair is left; the message has the counts.
+    """
+    several = [row for row, pair in enumerate(labels) if len(pair.labels) > 1]
+    if not several:
+        return labels
+    if causal.prompt is None:
+        raise BadUsage(
+            f"The causal model {causal.name!r} has several right labels for {len(several)} pairs:"
+            " pass CausalModel(..., prompt=...), which says after what prompt they are right."
+        )
+    implied = [
+        causal.prompt(pair.labels, Prompt(pair.base, spans=pair.base_spans)) for pair in labels
+    ]
+    texts = list(dict.fromkeys((*implied, *(pair.base for pair in labels))))
+    n = _longest(labels[several[0]], model)
+    said = dict(zip(texts, written(model, texts, n, progress=progress), strict=True))
+    kept, pairs = list[int](), list[InterchangePair]()
+    for row, (pair, text) in enumerate(zip(labels, implied, strict=True)):
+        label = next((x for x in pair.labels if said[text].startswith(x)), None)
+        own = next((x for x in pair.base_labels if said[pair.base].startswith(x)), None)
+        if label is not None and own is not None:
+            kept.append(row)
+            pairs.append(replace(pair, label=label, base_label=own))
+    if not kept:
+        raise BadPairs(
+            f"{model.name} answers none of {len(labels)} prompts that have the values of an"
+            f" interchange of {labels.variable!r}."
+        )
+    lost = len(labels) - len(kept)
+    some = labels.take(kept, {WRONG_IMPLIED: lost} if lost else {})
+    return some.with_pairs(pairs)
+
+
+def _longest(pair: InterchangePair, model: Model) -> int:
+    """Tokens of the longest label of a pair."""
+    tokenizer = tokenizer_of("Labels", model)
+    assert tokenizer is not None
+    base, *whole = encode(tokenizer, [pair.base, *(pair.base + label for label in pair.labels)])
+    return max(1, *(len(tokens) - len(base) for tokens in whole))

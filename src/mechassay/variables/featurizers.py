@@ -47,6 +47,7 @@ SIZED: tuple[str, ...] = ("das",)
 """Featurizers whose number of features is given."""
 Profile = Literal["strict", "paper", "mib-2025"]
 PROFILES: tuple[Profile, ...] = get_args(Profile)
+NARROW = 128
 
 
 @dataclass(frozen=True)
@@ -92,22 +93,24 @@ def featurizer_settings(profile: str, task: str, family: str = "") -> Featurizer
     return FeaturizerSettings(lr, epochs, batch_size, False, loss, "test")
 
 
-def n_features_of(profile: str, task: str, variable: str, d_model: int) -> int:
-    """How many directions DAS has for a variable; in `strict` never more than an eighth of the
-    stream, which is narrow in ground truths.
+def n_features_of(profile: str, task: str, variable: str, width: int) -> tuple[int, ...]:
+    """How many directions DAS may have for a variable at sites of a width, to choose among.
+
+    `strict` has 16 and an eighth of the width; where it is narrow, as in ground truths, an eighth
+    and a half.
 
     Raises:
         UnknownName: no such profile.
     """
     one_of("profile of featurizers", profile, PROFILES)
-    kind = _kind(task)
+    kind, eighth = _kind(task), max(1, width // 8)
     if profile == "strict":
-        return max(1, min(16, d_model // 8))
+        return (eighth, width // 2) if width < NARROW else tuple(sorted({16, eighth}))
     if kind == "ioi":
-        return 32
+        return (min(32, width),)
     if kind == "ravel":
-        return d_model // 8
-    return d_model // 2 if kind in ("mcqa", "arc") and variable == "answer" else 16
+        return (eighth,)
+    return (width // 2,) if kind in ("mcqa", "arc") and variable == "answer" else (min(16, width),)
 
 
 def _kind(task: str) -> str:

@@ -11,13 +11,13 @@ that is found anywhere in the text. Beside every number stand what it would be
     random            with as many random directions as the fit has features, one draw a site
 
 A variable lives in features if these do what the whole vector does, and random ones of their
-number do not. Where no intervention is right already, the pairs cannot tell. Where several labels
-are right, as in greater-than, any of them counts (`label_sets`); a batch without its texts holds
-one a row, and a warning says in how many rows others then count as wrong. Labels of the linear IOI
-model are no expectation of what is written.
+number do not. Where no intervention is right already, the pairs cannot tell. A batch holds one
+label a row: where several are right, others count as wrong, and a warning says how many rows that
+is (`variable_pairs` chooses one). Labels of the linear IOI model are no expectation of what is
+written.
 
 Beside the accuracy stand the log-odds towards the label, and -log p(label): the KL divergence of
-what is said from the expected output, which is one label. Both are NaN where several are right.
+what is said from the expected output, which is one label.
 """
 
 from __future__ import annotations
@@ -34,14 +34,12 @@ from mechassay.errors import BadUsage, one_of
 from mechassay.features.fit import Fit
 from mechassay.features.random_directions import RandomDirections
 from mechassay.interchange import InterchangeBatch, InterchangesLike
-from mechassay.interchange_pairs import InterchangePair
 from mechassay.interventions.intervention import Interchange
 from mechassay.interventions.site import Site, SiteLike, load_site
 from mechassay.interventions.sweep import mean_estimates, sweep
 from mechassay.models.model import Model
 from mechassay.progress import BAR, Progress
 from mechassay.stats.intervals import Estimate, proportion_interval
-from mechassay.variables.label_sets import LabelSet, any_written, label_sets
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -64,7 +62,7 @@ class InterchangeAccuracy(OneLine, Tabular):
     Attributes:
         right: by what it is of (see `KINDS`), of every pair and site.
         log_odds: alike, towards the label, in nats; NaN where the base's own label is not known.
-        kl: alike, -log p(label) in nats; NaN where several labels are right.
+        kl: alike, -log p(label) in nats.
         warnings: what a reader has to know.
         n_features: of each site; None where the featurizer does not say, and there is no random
             control.
@@ -210,7 +208,6 @@ def accuracy(
             " intervene(model, pairs, fit.interchanges()), or squared_error."
         )
     ready, sites = model.interchanges(batch), fit.sites
-    sets = _sets(model, batch, ready)
     sizes = tuple(fit.n_features(site) for site in sites)
     how = {RESULT: {site: Interchange(features=fit.features(site)) for site in sites}}
     if FULL in wanted:
@@ -228,7 +225,7 @@ def accuracy(
             else Interchange(alpha=0.0)
             for site in sites
         }
-    found = {of: _measured(model, ready, sets, each, seed, progress) for of, each in how.items()}
+    found = {of: _measured(model, ready, each, seed, progress) for of, each in how.items()}
     result = found[RESULT]
     found[NOTHING] = _SiteResults(
         np.repeat(result.base_right[:, None], len(sites), axis=1),
@@ -248,7 +245,7 @@ def accuracy(
         {kind: found[kind].kl for kind in kinds},
         sizes,
         seed,
-        () if sets is not None else _warnings(ready),
+        _warnings(ready),
     )
 
 
@@ -265,26 +262,13 @@ class _SiteResults(NamedTuple):
 def _measured(
     model: Model,
     batch: InterchangeBatch,
-    sets: Sequence[LabelSet] | None,
     how: Mapping[Site, Interchange],
     seed: int,
     progress: Progress,
 ) -> _SiteResults:
-    if sets is None:
-        swept = sweep(model, batch, tuple(how), how, seed=seed, progress=progress)
-        odds, kl, base_kl = swept.log_odds, -swept.log_probs, -swept.base_log_probs
-        return _SiteResults(swept.written, swept.base_written, odds, kl, base_kl)
-    base, right = any_written(model, batch, sets, how, progress=progress)
-    nothing = np.full(right.shape, np.nan)
-    return _SiteResults(right, base, nothing, nothing, nothing[:, 0])
-
-
-def _sets(model: Model, given: InterchangesLike, batch: InterchangeBatch) -> list[LabelSet] | None:
-    """All right labels of each row, where texts are given and some row has several."""
-    if not batch.alignment.get("alternatives", 0) or not isinstance(given, Sequence):
-        return None
-    pairs = [pair for pair in given if isinstance(pair, InterchangePair)]
-    return label_sets(model, pairs, batch) if len(pairs) == len(batch) else None
+    swept = sweep(model, batch, tuple(how), how, seed=seed, progress=progress)
+    odds, kl, base_kl = swept.log_odds, -swept.log_probs, -swept.base_log_probs
+    return _SiteResults(swept.written, swept.base_written, odds, kl, base_kl)
 
 
 def _warnings(batch: InterchangeBatch) -> tuple[str, ...]:

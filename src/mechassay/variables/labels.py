@@ -110,6 +110,16 @@ class ExpectedLabels(Tabular, tuple[InterchangePair, ...]):
             dropped=Counter(self.dropped) + Counter(dropped or {}),
         )
 
+    def with_pairs(self, pairs: Sequence[InterchangePair]) -> ExpectedLabels:
+        """The same with other pairs in the places of these."""
+        return ExpectedLabels(
+            pairs,
+            model=self.model,
+            variable=self.variable,
+            base_values=self.base_values,
+            dropped=self.dropped,
+        )
+
     def tokenized(
         self, model: Any, *, equal_lengths: bool = False
     ) -> tuple[ExpectedLabels, InterchangeBatch]:

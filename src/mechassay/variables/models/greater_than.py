@@ -5,10 +5,11 @@
     endings, written   what may follow the base, and the tens digit that it has already
     answers            the endings that make a year with more than 10 tens + ones
 
-Several endings are right, so a label is all of them: an `InterchangeBatch`, which holds the first,
-is not enough to score one (see `label_sets`). In all counterfactuals of the task the year is 01, so
-an interchange of the tens allows nearly every ending, the base's own among them: it shows nothing.
-`with_other_years` adds a kind whose year is that of another example of the same century.
+Several endings are right, so a label is all of them, and 99 is right after any year: to write it is
+no sign of a variable. `prompt` gives the prompt with the year that the interchange amounts to, and
+what the language model writes after that one is the label (`variable_pairs`). In all
+counterfactuals of the task the year is 01, so that an interchange of the tens allows nearly every
+ending. `with_other_years` adds a kind whose year is that of another example of the same century.
 
 The model is ours; MIB has none. It does not say in which century a year is: the base says it.
 """
@@ -37,7 +38,16 @@ def greater_than_model() -> CausalModel:
         },
         read=_read,
         write=lambda value, base: value,
+        prompt=_prompt_before,
     )
+
+
+def _prompt_before(endings: tuple[str, ...], base: Prompt) -> str:
+    """The base with the year after which the endings begin."""
+    written = base.part("digit") if "digit" in base.spans else ""
+    begin, end = base.spans["year"]
+    year = int(written + endings[0]) - 1
+    return f"{base.text[:begin]}{year:02d}{base.text[end:]}"
 
 
 OTHER_YEAR = "other_year_counterfactual"

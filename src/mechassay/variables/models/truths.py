@@ -188,7 +188,14 @@ def _comparing(name: str, variables: Mapping[str, Variable]) -> CausalModel:
         {"written": DIGIT, **variables},
         read=lambda prompt: {"written": int(_part(prompt, "digit"))},
         write=lambda value, base: tuple(space_before(base) + digit for digit in value),
+        prompt=_prompt_before,
     )
+
+
+def _prompt_before(labels: tuple[str, ...], base: Prompt) -> str:
+    """The base with the digit that the labels begin after."""
+    begin, end = base.spans["digit"]
+    return f"{base.text[:begin]}{int(labels[0]) - 1}{base.text[end:]}"
 
 
 # --- counting
