@@ -1,0 +1,1 @@
+"""Gym tasks: which linear features cause what a language model says of a sentence."""
