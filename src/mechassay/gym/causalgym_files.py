@@ -91,7 +91,9 @@ def _task(name: str, data: Mapping[str, Any]) -> GymTask:
             told = ", ".join(str(len(each)) for each in lists)
             raise BadUsage(f"{name}.variables.{head}.* must be equally long; got {told}")
         rows = tuple(
-            tuple(_written(span, key, text) for (_, span, key), text in zip(parts, row, strict=True))
+            tuple(
+                _written(span, key, text) for (_, span, key), text in zip(parts, row, strict=True)
+            )
             for row in zip(*lists, strict=True)
         )
         choices.append(Choice(tuple(each for each, _, _ in parts), {EVERY: rows}))
@@ -149,12 +151,18 @@ def read_causalgym_rows(path: str | Path, *, split: str = "") -> dict[str, GymPa
     """
     file = Path(path)
     found: dict[str, list[InterchangePair]] = {}
+    names: dict[str, tuple[str, ...]] = {}
     groups: dict[frozenset[str], str] = {}
     mistakes: list[tuple[int, Mistake]] = []
     for place, row in read_rows(file):
         try:
-            pair = _pair(row, place, groups)
-            found.setdefault(row["task"], []).append(pair)
+            texts = _sides(row)
+            task: str = row["task"]
+            regions = names.setdefault(task, _names(task, len(texts[0])))
+            if len(regions) != len(texts[0]):
+                detail = f"{len(texts[0])} for {len(regions)}"
+                raise Mistake("another number of spans than the task's first row", detail, BadPairs)
+            found.setdefault(task, []).append(_pair(row, texts, regions, place, groups))
         except Mistake as mistake:
             mistakes.append((place, mistake))
     raise_mistakes(path, mistakes)
@@ -162,24 +170,38 @@ def read_causalgym_rows(path: str | Path, *, split: str = "") -> dict[str, GymPa
         raise BadFile(f"{path}: there are no rows.")
     return {
         task: GymPairs(
-            pairs, task=task, split=split or file.stem, seed=None, tested=_tested(task, pairs)
+            pairs,
+            task=task,
+            split=split or file.stem,
+            seed=None,
+            tested=_tested(names[task], pairs),
         )
         for task, pairs in found.items()
     }
 
 
-def _pair(row: Mapping[str, Any], place: int, groups: dict[frozenset[str], str]) -> InterchangePair:
+def _sides(row: Mapping[str, Any]) -> tuple[list[str], list[str]]:
+    """The spans of base and source, after a look at the row's columns."""
     missing = [repr(name) for name in NEEDED if name not in row]
     if missing:
         raise Mistake(f"no column {', '.join(missing)}", f"there are {', '.join(map(repr, row))}")
-    texts = [_spans(row, side) for side in ("base", "src")]
-    if len(texts[0]) != len(texts[1]):
-        counts = " and ".join(str(len(each)) for each in texts)
-        raise Mistake("base and src have different numbers of spans", counts, BadPairs)
     for name in ("task", "base_label", "src_label", "base_type", "src_type"):
         if not isinstance(row[name], str) or not row[name]:
             raise Mistake(f"{name!r} must be text", f"got {short(row[name])}")
-    names = _names(row["task"], len(texts[0]))
+    base, source = _spans(row, "base"), _spans(row, "src")
+    if len(base) != len(source):
+        detail = f"{len(base)} and {len(source)}"
+        raise Mistake("base and src have different numbers of spans", detail, BadPairs)
+    return base, source
+
+
+def _pair(
+    row: Mapping[str, Any],
+    texts: tuple[Sequence[str], Sequence[str]],
+    names: Sequence[str],
+    place: int,
+    groups: dict[frozenset[str], str],
+) -> InterchangePair:
     base, source = (joined(each) for each in texts)
     name = f"{row['task']}-{place:06d}"
     group = groups.setdefault(frozenset((row["task"], base, source)), name)
@@ -219,21 +241,17 @@ def _names(task: str, number: int) -> tuple[str, ...]:
     return tuple(f"region_{place}" for place in range(1, number + 1))
 
 
-def _tested(task: str, pairs: Sequence[InterchangePair]) -> tuple[str, ...]:
+def _tested(names: Sequence[str], pairs: Sequence[InterchangePair]) -> tuple[str, ...]:
     """The regions from the first that differs in any pair, without those that are ever empty."""
-    names = dict.fromkeys(name for pair in pairs for name in (*pair.base_spans, *pair.source_spans))
-    order = _names(task, len(names)) if set(_names(task, len(names))) == set(names) else tuple(names)
-    everywhere = [
-        name
-        for name in order
-        if all(name in spans for pair in pairs for spans in (pair.base_spans, pair.source_spans))
-    ]
 
     def differs(name: str) -> bool:
         return any(_part(pair, name, 0) != _part(pair, name, 1) for pair in pairs)
 
-    varied = next((place for place, name in enumerate(order) if differs(name)), 0)
-    return tuple(name for name in everywhere if order.index(name) >= varied)
+    def there(name: str) -> bool:
+        return all(name in pair.base_spans and name in pair.source_spans for pair in pairs)
+
+    begin = next((place for place, name in enumerate(names) if differs(name)), 0)
+    return tuple(name for name in names[begin:] if there(name))
 
 
 def _part(pair: InterchangePair, name: str, side: int) -> str:

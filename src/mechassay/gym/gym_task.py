@@ -7,8 +7,8 @@ followed by its swap, source as base and base as source.
 
 *Splits.* A hash of a sentence says its split (60 % train, 20 % validation, 20 % test), and both
 sentences of a pair belong to the pair's. So no sentence is in two splits, as base or as source,
-whatever the seeds; the published code compared bases alone. No pair comes twice. Sizes count
-swaps: 400 train, 100 validation ("dev" means the same) and 100 test.
+whatever the seeds; the published code compared bases alone. Nor is a sentence in two pairs. Sizes
+count swaps: 400 train, 100 validation ("dev" means the same) and 100 test.
 
 *Tokens.* With a tokenizer, a pair counts only if each of its two continuations is one token after
 each of its two sentences; others are dropped and counted. Lengths of sentences are never a reason
@@ -44,7 +44,7 @@ KIND = "other_type"
 SEVERAL = "a continuation of several tokens"
 Lengths = Literal["equal", "filler", "unequal"]
 LENGTHS: tuple[Lengths, ...] = get_args(Lengths)
-# Draws without a new pair of the split, after which there are no more.
+# Draws without a pair of new sentences, after which there are no more.
 TRIES = 4_000
 CHUNK = 64
 
@@ -98,7 +98,10 @@ class GymTask(OneLine, Task):
 
     def __post_init__(self) -> None:
         one_of("lengths", self.lengths, LENGTHS)
-        data = [list(self.labels.items()), [(c.regions, list(c.rows.items())) for c in self.choices]]
+        data = [
+            list(self.labels.items()),
+            [(c.regions, list(c.rows.items())) for c in self.choices],
+        ]
         digest = hashlib.sha256(json.dumps(data).encode()).hexdigest()
         object.__setattr__(self, "sha256", digest)
 
@@ -232,15 +235,15 @@ class GymTask(OneLine, Task):
         return Prompt(drawn.sentence, (drawn.label,), spans=spans)
 
     def _pairs(self, split: str, rng: np.random.Generator) -> Iterator[tuple[Drawn, Drawn]]:
-        """Different pairs of a split's sentences, as long as new ones are found."""
-        seen: set[frozenset[str]] = set()
+        """Pairs of a split's sentences, as long as new ones are found."""
+        seen: set[str] = set()
         misses = 0
         while misses < TRIES:
             pair = self._draw(rng)
-            texts = frozenset(each.sentence for each in pair)
+            texts = {each.sentence for each in pair}
             misses += 1
-            if len(texts) == 2 and texts not in seen and {*map(share_of, texts)} == {split}:
-                seen.add(texts)
+            if len(texts) == 2 and not texts & seen and {*map(share_of, texts)} == {split}:
+                seen |= texts
                 misses = 0
                 yield pair
 
@@ -307,7 +310,7 @@ def _directions(
 def _misfits(
     chunk: list[tuple[int, tuple[Drawn, Drawn]]], tokenizer: Any
 ) -> list[Misaligned | None]:
-    """Why a pair cannot be used: a continuation that is not one token after one of its sentences."""
+    """Why a pair cannot be used: a continuation that is not one token after a sentence."""
     if tokenizer is None:
         return [None] * len(chunk)
     both = [
@@ -331,5 +334,3 @@ def _misfits(
 
 def _length(label: tuple[list[int], Any]) -> int:
     return len(label[0])
-
-

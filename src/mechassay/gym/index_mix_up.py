@@ -62,7 +62,10 @@ def compat_batches(
     if compat is None:
         return CompatBatches(batch, batch)
     one_of("compat", compat, COMPATS)
-    base, source = token_rows(batch.base, batch.base_mask), token_rows(batch.source, batch.source_mask)
+    base, source = (
+        token_rows(batch.base, batch.base_mask),
+        token_rows(batch.source, batch.source_mask),
+    )
     begins = (
         batch.base.shape[1] - batch.base_lengths,
         batch.source.shape[1] - batch.source_lengths,
@@ -73,16 +76,18 @@ def compat_batches(
         if name != LAST
     }
     return CompatBatches(
-        intervened=_with(batch, base, _padded(source, base, pad), {n: (b, b) for n, (b, _) in places.items()}),
-        fitted=_with(batch, _padded(base, source, pad), source, {n: (s, s) for n, (_, s) in places.items()}),
+        intervened=_with(
+            batch, base, _padded(source, base, pad), {n: (b, b) for n, (b, _) in places.items()}
+        ),
+        fitted=_with(
+            batch, _padded(base, source, pad), source, {n: (s, s) for n, (_, s) in places.items()}
+        ),
     )
 
 
 def _padded(rows: list[list[int]], others: list[list[int]], pad: int) -> list[list[int]]:
     """Prompts as long as the longer of their pair."""
-    return [
-        row + [pad] * (len(other) - len(row)) for row, other in zip(rows, others, strict=True)
-    ]
+    return [row + [pad] * (len(other) - len(row)) for row, other in zip(rows, others, strict=True)]
 
 
 def _with(
@@ -105,7 +110,10 @@ def _with(
     # Logits are read at the last token of the prompt, which padding follows.
     own = [
         torch.tensor([len(row) for row in rows], device=made.base.device)
-        for rows in (token_rows(batch.base, batch.base_mask), token_rows(batch.source, batch.source_mask))
+        for rows in (
+            token_rows(batch.base, batch.base_mask),
+            token_rows(batch.source, batch.source_mask),
+        )
     ]
     widths = made.base.shape[1], made.source.shape[1]
     starts = widths[0] - made.base_lengths, widths[1] - made.source_lengths

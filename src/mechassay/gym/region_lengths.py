@@ -98,7 +98,10 @@ def region_lengths(batch: InterchangeBatch, regions: Sequence[str] | None = None
     counts, places = (
         [np.stack([found[side] for found in each], axis=1) for side in (0, 1)]
         for each in (
-            [[b - a + 1 for a, b in zip(*both, strict=True)] for both in zip(firsts, ends, strict=True)],
+            [
+                [b - a + 1 for a, b in zip(*both, strict=True)]
+                for both in zip(firsts, ends, strict=True)
+            ],
             [[end - begin for end, begin in zip(both, begins, strict=True)] for both in ends],
         )
     )

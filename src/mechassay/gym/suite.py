@@ -125,7 +125,9 @@ class Suite(OneLine):
 
     def prompts(self) -> list[Prompt]:
         """All sentences: of each item, all conditions in order."""
-        return [self.prompt(item, condition) for item in self.items for condition in self.conditions]
+        return [
+            self.prompt(item, condition) for item in self.items for condition in self.conditions
+        ]
 
     def _texts(self, item: int, condition: str) -> tuple[str, ...]:
         one_of("item", str(item), [str(number) for number in self.items])
@@ -136,9 +138,7 @@ class Suite(OneLine):
         written = [spaced(text.strip()) for text in texts]
         return Prompt(joined(written), spans=spans_of(self.names[: len(texts)], written))
 
-    def accuracy(
-        self, surprisals: Float[np.ndarray, "items conditions regions"]
-    ) -> SuiteAccuracy:
+    def accuracy(self, surprisals: Float[np.ndarray, "items conditions regions"]) -> SuiteAccuracy:
         """In which items predictions hold.
 
         Args:
@@ -151,7 +151,9 @@ class Suite(OneLine):
         shape = len(self.items), len(self.conditions), len(self.regions)
         if surprisals.shape != shape:
             told = "items, conditions and regions"
-            raise BadUsage(f"{self.name} needs surprisals of {shape} {told}; got {surprisals.shape}.")
+            raise BadUsage(
+                f"{self.name} needs surprisals of {shape} {told}; got {surprisals.shape}."
+            )
         if not self.predictions:
             raise BadUsage(f"{self.name} has no predictions.")
         values = {

@@ -93,7 +93,9 @@ class _Reader:
 
     def task(self, name: str, family: str, data: Any) -> GymTask:
         task = _mapping(data, self.at, TASK_KEYS, needed=("template", "labels", "options"))
-        regions = _told(regions_of, f"{self.at}.template", _text(task["template"], f"{self.at}.template"))
+        regions = _told(
+            regions_of, f"{self.at}.template", _text(task["template"], f"{self.at}.template")
+        )
         labels = self._labels(task["labels"])
         self.types = tuple(labels)
         options = _named(task["options"], f"{self.at}.options")
@@ -132,7 +134,9 @@ class _Reader:
         if len(by_type) < 2:
             raise BadUsage(f"{at} must have two types or more; got {len(by_type)}")
         labels = {
-            kind: tuple(map(spaced, _list([said] if isinstance(said, str) else said, f"{at}.{kind}")))
+            kind: tuple(
+                map(spaced, _list([said] if isinstance(said, str) else said, f"{at}.{kind}"))
+            )
             for kind, said in by_type.items()
         }
         owner: dict[str, str] = {}
@@ -141,7 +145,9 @@ class _Reader:
                 if not text.strip():
                     raise BadUsage(f"{at}.{kind} must have no empty label; got {text!r}")
                 if owner.setdefault(text, kind) != kind:
-                    raise BadUsage(f"{at} must differ by type; {owner[text]} and {kind} have {text!r}")
+                    raise BadUsage(
+                        f"{at} must differ by type; {owner[text]} and {kind} have {text!r}"
+                    )
         return labels
 
     def _choices(
@@ -165,7 +171,9 @@ class _Reader:
                 made[region] = choice
         lacking = [name for name in fields if name not in made]
         if lacking:
-            raise BadUsage(f"{self.at}.{key} must fill {', '.join(fields)}; there is no {lacking[0]!r}")
+            raise BadUsage(
+                f"{self.at}.{key} must fill {', '.join(fields)}; there is no {lacking[0]!r}"
+            )
         fixed = [
             Choice((each.name,), {EVERY: ((each.text,),)})
             for each in regions
