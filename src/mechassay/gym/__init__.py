@@ -10,9 +10,9 @@ if TYPE_CHECKING:
     from mechassay.gym.formulas import Formula
     from mechassay.gym.gym_task import GymTask
     from mechassay.gym.index_mix_up import CompatBatches, compat_batches
+    from mechassay.gym.lengths import RegionLengths, region_lengths
     from mechassay.gym.pairs import GymPairs
     from mechassay.gym.published import FAMILIES, GYM_TASKS, load_gym_task
-    from mechassay.gym.region_lengths import RegionLengths, region_lengths
     from mechassay.gym.suite import Suite, SuiteAccuracy, read_suite
     from mechassay.gym.task_files import gym_tasks, read_gym_tasks
 
@@ -43,7 +43,7 @@ _NAMES = {
     "index_mix_up": "CompatBatches compat_batches",
     "pairs": "GymPairs",
     "published": "FAMILIES GYM_TASKS load_gym_task",
-    "region_lengths": "RegionLengths region_lengths",
+    "lengths": "RegionLengths region_lengths",
     "suite": "Suite SuiteAccuracy read_suite",
     "task_files": "gym_tasks read_gym_tasks",
 }

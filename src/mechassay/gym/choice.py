@@ -7,7 +7,7 @@ often.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from mechassay.display import OneLine
@@ -38,20 +38,7 @@ class Choice(OneLine):
         """What a sentence of a type may have."""
         return self.rows[kind if self.typed else EVERY]
 
-    def drawn(self, kinds: Sequence[str], numbers: Sequence[float]) -> list[Row]:
-        """A row for each of some types, by a number in [0, 1) each; the first alone counts where
-        options are the same for all.
-        """
-        if not self.typed:
-            row = _at(self.rows[EVERY], numbers[0])
-            return [row for _ in kinds]
-        return [_at(self.rows[kind], u) for kind, u in zip(kinds, numbers, strict=True)]
-
     def empty(self, region: str) -> bool:
         """Whether a region of this choice may have no text."""
         at = self.regions.index(region)
         return any(not row[at].strip() for rows in self.rows.values() for row in rows)
-
-
-def _at(rows: tuple[Row, ...], number: float) -> Row:
-    return rows[int(number * len(rows))]

@@ -20,7 +20,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from itertools import islice
@@ -33,7 +33,7 @@ from mechassay.alignment import Misaligned
 from mechassay.display import OneLine, html_facts, html_table
 from mechassay.errors import BadPairs, BadUsage, one_of
 from mechassay.examples import Example, Examples, Prompt, Unreadable
-from mechassay.gym.choice import Choice
+from mechassay.gym.choice import EVERY, Choice, Row
 from mechassay.gym.pairs import GymPairs
 from mechassay.gym.regions import joined, spans_of
 from mechassay.interchange_pairs import InterchangePair, interchange_tokens
@@ -54,11 +54,8 @@ class Drawn(NamedTuple):
 
     type: str
     texts: tuple[str, ...]
+    sentence: str
     label: str
-
-    @property
-    def sentence(self) -> str:
-        return joined(self.texts)
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -209,8 +206,8 @@ class GymTask(OneLine, Task):
     ) -> Iterator[Example | Unreadable]:
         """Both directions of every pair that is drawn, in order."""
         pairs = enumerate(self._pairs(split, split_rng(split, seed)), 1)
-        lost = 0
-        while lost < PATIENCE * CHUNK and (chunk := list(islice(pairs, CHUNK))):
+        lost, ahead = 0, 1 if tokenizer is None else CHUNK
+        while lost < PATIENCE * CHUNK and (chunk := list(islice(pairs, ahead))):
             for (number, drawn), misfit in zip(chunk, _misfits(chunk, tokenizer), strict=True):
                 lost = lost + 1 if misfit else 0
                 for name, (base, source) in _directions(f"{self.name}-{split}-{number:06d}", drawn):
@@ -237,35 +234,47 @@ class GymTask(OneLine, Task):
     def _pairs(self, split: str, rng: np.random.Generator) -> Iterator[tuple[Drawn, Drawn]]:
         """Pairs of a split's sentences, as long as new ones are found."""
         seen: set[str] = set()
-        misses = 0
+        misses, kinds = 0, self.types
         while misses < TRIES:
-            pair = self._draw(rng)
-            texts = {each.sentence for each in pair}
             misses += 1
-            if len(texts) == 2 and not texts & seen and {*map(share_of, texts)} == {split}:
-                seen |= texts
+            # Two types, two labels, and for each choice a number for the base and the source.
+            first, second, *labels = rng.random(4).tolist()
+            numbers = rng.random((2, len(self.choices))).tolist()
+            base = kinds[int(first * len(kinds))]
+            others = [kind for kind in kinds if kind != base]
+            source = others[int(second * len(others))]
+            pair: list[Drawn] = []
+            for kind, own, label in zip((base, source), numbers, labels, strict=True):
+                texts = self._texts(kind, own, numbers[0])
+                sentence = joined(texts)
+                # Most draws end here, before the source is made.
+                if sentence in seen or share_of(sentence) != split:
+                    break
+                said = self.labels[kind]
+                pair.append(Drawn(kind, tuple(texts), sentence, said[int(label * len(said))]))
+            if len(pair) == 2 and pair[0].sentence != pair[1].sentence:
+                seen |= {each.sentence for each in pair}
                 misses = 0
-                yield pair
+                yield pair[0], pair[1]
 
-    def _draw(self, rng: np.random.Generator) -> tuple[Drawn, Drawn]:
-        numbers = iter(rng.random(4 + 2 * len(self.choices)).tolist())
-        kinds = list(self.types)
-        base = kinds.pop(int(next(numbers) * len(kinds)))
-        source = kinds[int(next(numbers) * len(kinds))]
-        texts: tuple[dict[str, str], dict[str, str]] = {}, {}
-        for choice in self.choices:
-            rows = choice.drawn((base, source), (next(numbers), next(numbers)))
-            for side, row in zip(texts, rows, strict=True):
-                side.update(zip(choice.regions, row, strict=True))
-        first, second = (
-            Drawn(
-                kind,
-                tuple(side[name] for name in self.regions),
-                self.labels[kind][int(next(numbers) * len(self.labels[kind]))],
-            )
-            for kind, side in zip((base, source), texts, strict=True)
-        )
-        return first, second
+    def _texts(self, kind: str, own: Sequence[float], common: Sequence[float]) -> list[str]:
+        """The texts of a sentence's regions, by a number in [0, 1) for each choice."""
+        texts = [""] * len(self.regions)
+        for number, (places, typed, rows) in enumerate(self._table):
+            options = rows[kind if typed else EVERY]
+            row = options[int((own if typed else common)[number] * len(options))]
+            for place, text in zip(places, row, strict=True):
+                texts[place] = text
+        return texts
+
+    @cached_property
+    def _table(self) -> list[tuple[tuple[int, ...], bool, Mapping[str, tuple[Row, ...]]]]:
+        """Of each choice the places of its regions, whether it is typed, and its rows."""
+        index = {name: place for place, name in enumerate(self.regions)}
+        return [
+            (tuple(index[name] for name in each.regions), each.typed, each.rows)
+            for each in self.choices
+        ]
 
     # --- as people see it -------------------------------------------------------------------------
 
