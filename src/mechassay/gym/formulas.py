@@ -72,7 +72,7 @@ class Formula:
         Raises:
             BadUsage: it is none.
         """
-        reader = _Formulas(text, None)
+        reader = _FormulaReader(text, None)
         reader.whole()
         return Formula(text.strip(), tuple(dict.fromkeys(reader.regions)))
 
@@ -91,16 +91,17 @@ class Formula:
                     f"The prediction {self.text!r} needs region {region} of condition"
                     f" {condition!r}; there are no values of it."
                 )
-        return _Formulas(self.text, values).whole()
+        return _FormulaReader(self.text, values).whole()
 
 
-class _Formulas:
+class _FormulaReader:
     """Walks through a formula. Without values, every region is one item of surprisal 0."""
 
     def __init__(self, text: str, values: Values | None) -> None:
         self.text, self.values = text, values
         self.regions: list[tuple[str, str]] = []
         self.tokens: list[re.Match[str]] = []
+        self.items = max(map(len, (values or {}).values()), default=1)
         self.depth = 0
         at, end = 0, len(text.rstrip())
         while at < end:
@@ -150,11 +151,11 @@ class _Formulas:
             raise self._wrong("it ends too soon")
         token = self.tokens.pop(0)
         if token["number"] is not None:
-            return np.array(float(token["number"]))
+            return np.full(self.items, float(token["number"]))
         if token["region"] is not None:
             key = (token["region"], token["condition"])
             self.regions.append(key)
-            return np.zeros(1) if self.values is None else self.values[key]
+            return np.zeros(self.items) if self.values is None else self.values[key]
         if (opened := token["sign"]) not in _CLOSES:
             raise self._wrong(f"{opened!r} stands where a region or a number should")
         self.depth += 1

@@ -163,7 +163,7 @@ class Suite(OneLine):
         }
         for column, condition in enumerate(self.conditions):
             values[ALL, condition] = surprisals[:, column].sum(axis=1)
-        holds = [np.broadcast_to(each.holds(values), len(self.items)) for each in self.predictions]
+        holds = [each.holds(values) for each in self.predictions]
         return SuiteAccuracy(
             self.name, tuple(each.text for each in self.predictions), np.stack(holds, axis=1)
         )

@@ -79,12 +79,14 @@ def gym_tasks(data: Any, name: str = "gym tasks") -> dict[str, GymTask]:
         tasks = _named(top["tasks"], "tasks")
         if not tasks:
             raise BadUsage("tasks must name at least one task; got none")
-        return {key: _Reader(f"tasks.{key}", lists).task(key, family, tasks[key]) for key in tasks}
+        return {
+            key: _TaskReader(f"tasks.{key}", lists).task(key, family, tasks[key]) for key in tasks
+        }
     except MechassayError as error:
         raise BadFile(f"{name}: {first_line(error).rstrip('.')}.") from error
 
 
-class _Reader:
+class _TaskReader:
     """Reads one task; `at` is where it stands in the file."""
 
     def __init__(self, at: str, lists: Mapping[str, Any]) -> None:
