@@ -50,7 +50,7 @@ BE = ({"are", "were", "have"}, {"is", "was", "has"})
 SELF = ({"themselves"}, {"himself"})
 # Two sentences of each task that differ in its type, and what may follow the one and the other.
 BY_HAND: dict[str, tuple[str, str, set[str], set[str]]] = {
-    "agr_gender": ("Kevin cried because", "Karen cried because", {"he"}, {"she"}),
+    "agr_gender": ("Keith cried because", "Karen cried because", {"he"}, {"she"}),
     "agr_sv_num_subj-relc": (
         "The artists that feared the child",
         "The artist that feared the child",
