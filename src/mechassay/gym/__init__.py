@@ -11,6 +11,7 @@ if TYPE_CHECKING:
     from mechassay.gym.gym_task import GymTask
     from mechassay.gym.index_mix_up import CompatBatches, compat_batches
     from mechassay.gym.lengths import RegionLengths, region_lengths
+    from mechassay.gym.listing import GymTaskList, list_gym_tasks
     from mechassay.gym.pairs import GymPairs
     from mechassay.gym.published import FAMILIES, GYM_TASKS, load_gym_task
     from mechassay.gym.suite import Suite, SuiteAccuracy, read_suite
@@ -23,11 +24,13 @@ __all__ = [
     "Formula",
     "GymPairs",
     "GymTask",
+    "GymTaskList",
     "RegionLengths",
     "Suite",
     "SuiteAccuracy",
     "compat_batches",
     "gym_tasks",
+    "list_gym_tasks",
     "load_gym_task",
     "read_causalgym_rows",
     "read_causalgym_templates",
@@ -41,6 +44,7 @@ _NAMES = {
     "formulas": "Formula",
     "gym_task": "GymTask",
     "index_mix_up": "CompatBatches compat_batches",
+    "listing": "GymTaskList list_gym_tasks",
     "pairs": "GymPairs",
     "published": "FAMILIES GYM_TASKS load_gym_task",
     "lengths": "RegionLengths region_lengths",

@@ -108,22 +108,11 @@ def _with(
         kinds=batch.kinds,
     )
     # Logits are read at the last token of the prompt, which padding follows.
-    own = [
-        torch.tensor([len(row) for row in rows], device=made.base.device)
-        for rows in (
-            token_rows(batch.base, batch.base_mask),
-            token_rows(batch.source, batch.source_mask),
-        )
-    ]
+    own = batch.base_lengths.cpu(), batch.source_lengths.cpu()
     widths = made.base.shape[1], made.source.shape[1]
-    starts = widths[0] - made.base_lengths, widths[1] - made.source_lengths
-    last = torch.stack([start + n - 1 for start, n in zip(starts, own, strict=True)])
+    padded = made.base_lengths, made.source_lengths
+    lasts = [w - n + m - 1 for w, n, m in zip(widths, padded, own, strict=True)]
     places = made.places.clone()
-    places[made.names.index(LAST)] = last
-    return replace(
-        made.to(batch.base.device) if batch.base.device != made.base.device else made,
-        places=places.to(batch.base.device),
-        dropped=batch.dropped,
-        alignment=batch.alignment,
-        absent=batch.absent,
-    )
+    places[made.names.index(LAST)] = torch.stack(lasts)
+    counts = {name: getattr(batch, name) for name in ("dropped", "alignment", "absent")}
+    return replace(made, places=places, **counts).to(batch.base.device)
