@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any
 from mechassay.version import __version__
 
 if TYPE_CHECKING:
-    from mechassay import adversarial, circuits, features, tasks, truth, variables
+    from mechassay import adversarial, circuits, features, gym, tasks, truth, variables
     from mechassay.circuits.methods import load_method
     from mechassay.circuits.node_scores import load_scores
     from mechassay.errors import MechassayError
@@ -87,6 +87,7 @@ __all__ = [
     "features",
     "fetch",
     "generate",
+    "gym",
     "intervene",
     "list_methods",
     "list_metrics",
@@ -112,7 +113,7 @@ __all__ = [
     "variables",
 ]
 
-_PACKAGES = ("adversarial", "circuits", "features", "tasks", "truth", "variables")
+_PACKAGES = ("adversarial", "circuits", "features", "gym", "tasks", "truth", "variables")
 _LAZY = {
     "Ablate": "mechassay.interventions.intervention",
     "AccuracyJob": "mechassay.runs.accuracy",

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from hashlib import blake2b
+from itertools import accumulate
 
 import numpy as np
 from jaxtyping import Float, UInt64
@@ -45,6 +46,14 @@ def text_hash(text: str, kind: bytes = b"") -> bytes:
     it.
     """
     return blake2b(text.encode(), digest_size=HASH_BYTES, person=kind).digest()
+
+
+def share_of(text: str) -> str:
+    """The split of a text of which nothing but its hash says where it belongs."""
+    place = int.from_bytes(text_hash(text), "little") * 2.0**-64
+    ends = zip(SHARES, accumulate(SHARES.values()), strict=True)
+    # The shares may add up to a little less than 1.
+    return next((name for name, end in ends if place < end), [*SHARES][-1])
 
 
 def hash_columns(*columns: Sequence[bytes]) -> UInt64[np.ndarray, "rows columns"]:

@@ -28,7 +28,7 @@ import re
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from itertools import accumulate, islice
+from itertools import islice
 from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
@@ -36,7 +36,14 @@ import numpy as np
 from mechassay.alignment import encode
 from mechassay.errors import BadPairs, BadUsage, one_of
 from mechassay.examples import Example, Prompt, filled
-from mechassay.tasks.splits import SHARES, hash_columns, least_hash, text_hash, uniform
+from mechassay.tasks.splits import (
+    SHARES,
+    hash_columns,
+    least_hash,
+    share_of,
+    text_hash,
+    uniform,
+)
 from mechassay.tasks.task import Task, split_rng
 
 OTHER_ROW = "other_row"
@@ -216,9 +223,7 @@ class Template(Task):
             return self._by_text[text].split
         if not set(self.disjoint).isdisjoint(self._shown):
             return split
-        share = int.from_bytes(text_hash(text), "little") * 2.0**-64
-        ends = zip(SHARES, accumulate(SHARES.values()), strict=True)
-        return next((name for name, end in ends if share < end), split)
+        return share_of(text)
 
     @property
     def _shown(self) -> Sequence[str]:

@@ -1,0 +1,64 @@
+"""Gym tasks: minimal pairs of sentences, region by region, after CausalGym and SyntaxGym."""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from mechassay.gym.causalgym_files import read_causalgym_rows, read_causalgym_templates
+    from mechassay.gym.formulas import Formula
+    from mechassay.gym.gym_task import GymTask
+    from mechassay.gym.index_mix_up import CompatBatches, compat_batches
+    from mechassay.gym.lengths import RegionLengths, region_lengths
+    from mechassay.gym.listing import GymTaskList, list_gym_tasks
+    from mechassay.gym.pairs import GymPairs
+    from mechassay.gym.published import FAMILIES, GYM_TASKS, load_gym_task
+    from mechassay.gym.suite import Suite, SuiteAccuracy, read_suite
+    from mechassay.gym.task_files import gym_tasks, read_gym_tasks
+
+__all__ = [
+    "FAMILIES",
+    "GYM_TASKS",
+    "CompatBatches",
+    "Formula",
+    "GymPairs",
+    "GymTask",
+    "GymTaskList",
+    "RegionLengths",
+    "Suite",
+    "SuiteAccuracy",
+    "compat_batches",
+    "gym_tasks",
+    "list_gym_tasks",
+    "load_gym_task",
+    "read_causalgym_rows",
+    "read_causalgym_templates",
+    "read_gym_tasks",
+    "read_suite",
+    "region_lengths",
+]
+
+_NAMES = {
+    "causalgym_files": "read_causalgym_rows read_causalgym_templates",
+    "formulas": "Formula",
+    "gym_task": "GymTask",
+    "index_mix_up": "CompatBatches compat_batches",
+    "listing": "GymTaskList list_gym_tasks",
+    "pairs": "GymPairs",
+    "published": "FAMILIES GYM_TASKS load_gym_task",
+    "lengths": "RegionLengths region_lengths",
+    "suite": "Suite SuiteAccuracy read_suite",
+    "task_files": "gym_tasks read_gym_tasks",
+}
+_LAZY = {name: f"{__name__}.{part}" for part, names in _NAMES.items() for name in names.split()}
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _LAZY:
+        raise AttributeError(f"module 'mechassay.gym' has no attribute {name!r}")
+    return getattr(import_module(_LAZY[name]), name)
+
+
+def __dir__() -> list[str]:
+    return __all__

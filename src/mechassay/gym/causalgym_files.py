@@ -1,0 +1,272 @@
+"""Files of CausalGym (Arora et al. 2024): its templates, and the rows of its data set.
+
+    templates   a JSON object of tasks: templates, label, labels, variables, result_prepend_space
+    rows        a JSON list, JSONL or parquet of task, base, src (lists of spans), base_type,
+                src_type, base_label, src_label
+
+Spans keep their spaces as they are written, options that come twice count twice, and variables
+"a.b" and "a.c" are drawn together. The beginning-of-text token that the rows have as text is left
+out: a model has its own. Where a task has one of our names and as many regions, rows have the names
+of our regions, else "region_1" and so on.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from mechassay.errors import BadFile, BadPairs, BadUsage, MechassayError, first_line
+from mechassay.gym.choice import EVERY, Choice, Row
+from mechassay.gym.gym_task import KIND, GymTask
+from mechassay.gym.pairs import GymPairs
+from mechassay.gym.published import FAMILIES, published_task
+from mechassay.gym.regions import joined, spans_of
+from mechassay.interchange_pairs import InterchangePair
+from mechassay.rows import Mistake, raise_mistakes, read_rows, short
+
+BEGIN = "<|endoftext|>"
+NEEDED = ("task", "base", "src", "base_type", "src_type", "base_label", "src_label")
+
+# Each {variable} with the space before it, and each run of fixed text.
+_SPANS = re.compile(r" ?\{[^{}]*\}|[^{}]+?(?= ?\{|$)")
+
+
+def read_causalgym_templates(path: str | Path) -> dict[str, GymTask]:
+    """The tasks of a JSON file of templates; of several templates of a task the first is read.
+
+    Raises:
+        BadFile: no such file, not JSON, or not of this form; the message has the key.
+    """
+    try:
+        data = json.loads(Path(path).read_text("utf-8"))
+        tasks = _object(data, "the file")
+        return {name: _task(name, _object(tasks[name], name)) for name in tasks}
+    except OSError as error:
+        raise BadFile(f"{path}: {error.strerror or type(error).__name__}.") from error
+    except (ValueError, RecursionError) as error:
+        raise BadFile(f"{path}: is not JSON ({first_line(error)}).") from error
+    except MechassayError as error:
+        raise BadFile(f"{path}: {first_line(error).rstrip('.')}.") from error
+
+
+def _task(name: str, data: Mapping[str, Any]) -> GymTask:
+    for key in ("templates", "label", "labels", "variables"):
+        if key not in data:
+            raise BadUsage(f"{name} must have templates, label, labels, variables; no {key!r}")
+    variables = _object(data["variables"], f"{name}.variables")
+    space = " " if data.get("result_prepend_space") else ""
+    labels = {
+        kind: tuple(space + text for text in _texts(said, f"{name}.labels.{kind}"))
+        for kind, said in _object(data["labels"], f"{name}.labels").items()
+    }
+    template = _texts(data["templates"], f"{name}.templates")[0]
+    spans: list[str] = _SPANS.findall(template)
+    names: list[str] = []
+    choices: list[Choice] = []
+    together: dict[str, list[tuple[str, str, str]]] = {}
+    for span in spans:
+        variable = re.search(r"\{(.*)\}", span)
+        if variable is None:
+            names.append(_unused(span, names))
+            choices.append(Choice((names[-1],), {EVERY: ((span,),)}))
+            continue
+        key = variable[1]
+        if key not in variables:
+            raise BadUsage(f"{name}.variables must have {key!r}; it has {', '.join(variables)}")
+        names.append(_unused(key.rpartition(".")[2], names))
+        at = f"{name}.variables.{key}"
+        if isinstance(variables[key], dict):
+            choices.append(_by_type(names[-1], span, key, variables[key], labels, at))
+        elif "." in key:
+            together.setdefault(key.partition(".")[0], []).append((names[-1], span, key))
+        else:
+            rows = tuple((_written(span, key, text),) for text in _texts(variables[key], at))
+            choices.append(Choice((names[-1],), {EVERY: rows}))
+    for head, parts in together.items():
+        lists = [_texts(variables[key], f"{name}.variables.{key}") for _, _, key in parts]
+        if len(set(map(len, lists))) > 1:
+            told = ", ".join(str(len(each)) for each in lists)
+            raise BadUsage(f"{name}.variables.{head}.* must be equally long; got {told}")
+        rows = tuple(
+            tuple(
+                _written(span, key, text) for (_, span, key), text in zip(parts, row, strict=True)
+            )
+            for row in zip(*lists, strict=True)
+        )
+        choices.append(Choice(tuple(each for each, _, _ in parts), {EVERY: rows}))
+    if not any(choice.typed for choice in choices):
+        raise BadUsage(f"{name}.variables must have one whose options are listed by type; none is")
+    empty = any(choice.empty(region) for choice in choices for region in choice.regions)
+    return GymTask(
+        name=name,
+        family=next((f for f, known in FAMILIES.items() if name in known), "own"),
+        about="read from a CausalGym template",
+        regions=tuple(names),
+        labels=labels,
+        choices=tuple(sorted(choices, key=lambda choice: names.index(choice.regions[0]))),
+        lengths="unequal" if empty else "equal",
+    )
+
+
+def _by_type(
+    region: str, span: str, key: str, data: Mapping[str, Any], labels: Mapping[str, Any], at: str
+) -> Choice:
+    if set(data) != set(labels):
+        raise BadUsage(f"{at} must have the types {', '.join(labels)}; got {', '.join(data)}")
+    rows: dict[str, tuple[Row, ...]] = {
+        kind: tuple((_written(span, key, text),) for text in _texts(data[kind], f"{at}.{kind}"))
+        for kind in labels
+    }
+    return Choice((region,), rows)
+
+
+def _written(span: str, key: str, text: str) -> str:
+    return span.replace(f"{{{key}}}", text)
+
+
+def _unused(text: str, names: Sequence[str]) -> str:
+    """A name that no region has yet."""
+    plain = re.sub(r"\W+", "_", text.lower()).strip("_") or "text"
+    number = 1
+    while (name := plain if number == 1 else f"{plain}_{number}") in names:
+        number += 1
+    return name
+
+
+def read_causalgym_rows(path: str | Path, *, split: str = "") -> dict[str, GymPairs]:
+    """The interchanges of a file of the public data set, by task.
+
+    Rows that swap the base and source of one before them are in its group.
+
+    Args:
+        split: what the rows are, for those who look at them; the file's name by default.
+
+    Raises:
+        BadFile: the file cannot be read as such rows; messages name rows.
+        BadPairs: rows whose base and source have different numbers of spans.
+        MissingExtra: parquet without `pyarrow`.
+    """
+    file = Path(path)
+    found: dict[str, list[InterchangePair]] = {}
+    names: dict[str, tuple[str, ...]] = {}
+    groups: dict[frozenset[str], str] = {}
+    mistakes: list[tuple[int, Mistake]] = []
+    for place, row in read_rows(file):
+        try:
+            texts = _sides(row)
+            task: str = row["task"]
+            regions = names.setdefault(task, _names(task, len(texts[0])))
+            if len(regions) != len(texts[0]):
+                detail = f"{len(texts[0])} for {len(regions)}"
+                raise Mistake("another number of spans than the task's first row", detail, BadPairs)
+            found.setdefault(task, []).append(_pair(row, texts, regions, place, groups))
+        except Mistake as mistake:
+            mistakes.append((place, mistake))
+    raise_mistakes(path, mistakes)
+    if not found:
+        raise BadFile(f"{path}: there are no rows.")
+    return {
+        task: GymPairs(
+            pairs,
+            task=task,
+            split=split or file.stem,
+            seed=None,
+            tested=_tested(names[task], pairs),
+        )
+        for task, pairs in found.items()
+    }
+
+
+def _sides(row: Mapping[str, Any]) -> tuple[list[str], list[str]]:
+    """The spans of base and source, after a look at the row's columns."""
+    missing = [repr(name) for name in NEEDED if name not in row]
+    if missing:
+        raise Mistake(f"no column {', '.join(missing)}", f"there are {', '.join(map(repr, row))}")
+    for name in ("task", "base_label", "src_label", "base_type", "src_type"):
+        if not isinstance(row[name], str) or not row[name]:
+            raise Mistake(f"{name!r} must be text", f"got {short(row[name])}")
+    base, source = _spans(row, "base"), _spans(row, "src")
+    if len(base) != len(source):
+        detail = f"{len(base)} and {len(source)}"
+        raise Mistake("base and src have different numbers of spans", detail, BadPairs)
+    return base, source
+
+
+def _pair(
+    row: Mapping[str, Any],
+    texts: tuple[Sequence[str], Sequence[str]],
+    names: Sequence[str],
+    place: int,
+    groups: dict[frozenset[str], str],
+) -> InterchangePair:
+    base, source = (joined(each) for each in texts)
+    name = f"{row['task']}-{place:06d}"
+    group = groups.setdefault(frozenset((row["task"], base, source)), name)
+    return InterchangePair(
+        id=name,
+        base=base,
+        source=source,
+        label=row["src_label"],
+        base_label=row["base_label"],
+        group=group,
+        kind=KIND,
+        tags={"type": row["base_type"], "source_type": row["src_type"]},
+        base_spans=spans_of(names, texts[0]),
+        source_spans=spans_of(names, texts[1]),
+    )
+
+
+def _spans(row: Mapping[str, Any], side: str) -> list[str]:
+    """The spans of a sentence, without the token at its beginning."""
+    spans: Any = row[side]
+    if not isinstance(spans, list) or not all(isinstance(each, str) for each in spans):
+        raise Mistake(f"{side!r} must be a list of texts", f"got {short(spans)}")
+    spans = list(spans)
+    if spans and spans[0].startswith(BEGIN):
+        spans[0] = spans[0].removeprefix(BEGIN)
+        spans = spans[0 if spans[0] else 1 :]
+    if not joined(spans):
+        raise Mistake(f"{side!r} is empty", error=BadPairs)
+    return spans
+
+
+def _names(task: str, number: int) -> tuple[str, ...]:
+    if any(task in known for known in FAMILIES.values()):
+        ours = published_task(task).regions
+        if len(ours) == number:
+            return ours
+    return tuple(f"region_{place}" for place in range(1, number + 1))
+
+
+def _tested(names: Sequence[str], pairs: Sequence[InterchangePair]) -> tuple[str, ...]:
+    """The regions from the first that differs in any pair, without those that are ever empty."""
+
+    def differs(name: str) -> bool:
+        return any(_part(pair, name, 0) != _part(pair, name, 1) for pair in pairs)
+
+    def there(name: str) -> bool:
+        return all(name in pair.base_spans and name in pair.source_spans for pair in pairs)
+
+    begin = next((place for place, name in enumerate(names) if differs(name)), 0)
+    return tuple(name for name in names[begin:] if there(name))
+
+
+def _part(pair: InterchangePair, name: str, side: int) -> str:
+    text, spans = ((pair.base, pair.base_spans), (pair.source, pair.source_spans))[side]
+    begin, end = spans.get(name, (0, 0))
+    return text[begin:end]
+
+
+def _object(value: Any, at: str) -> Mapping[str, Any]:
+    if not isinstance(value, dict):
+        raise BadUsage(f"{at} must be an object; got {short(value)}")
+    return value
+
+
+def _texts(value: Any, at: str) -> tuple[str, ...]:
+    if not isinstance(value, list) or not value or not all(isinstance(each, str) for each in value):
+        raise BadUsage(f"{at} must be a list of texts; got {short(value)}")
+    return tuple(value)
