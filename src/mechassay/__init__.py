@@ -37,6 +37,7 @@ if TYPE_CHECKING:
     from mechassay.models.model import Model, load_model
     from mechassay.models.sources import fetch
     from mechassay.names import (
+        list_causal_models,
         list_methods,
         list_metrics,
         list_models,
@@ -89,6 +90,7 @@ __all__ = [
     "generate",
     "gym",
     "intervene",
+    "list_causal_models",
     "list_methods",
     "list_metrics",
     "list_models",
@@ -142,6 +144,7 @@ _LAZY = {
     "fetch": "mechassay.models.sources",
     "generate": "mechassay.interventions.steering",
     "intervene": "mechassay.interventions.intervene",
+    "list_causal_models": "mechassay.names",
     "list_methods": "mechassay.names",
     "list_metrics": "mechassay.names",
     "list_models": "mechassay.names",

@@ -3,17 +3,40 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
 from mechassay.cli.command import command
-from mechassay.cli.listing import JsonOption
+from mechassay.cli.listing import JsonOption, show
 from mechassay.cli.problems import tell
 from mechassay.runs.variables import VariablesJob
 
 app = typer.Typer(help="Locate causal variables in features of a model.", no_args_is_help=True)
 app.command("run")(command(VariablesJob, output="runs/variables"))
+
+
+@app.command("list")
+def list_hypotheses(json: JsonOption = False) -> None:
+    """Causal models with their variables, and what is exchanged for them by default."""
+    from mechassay.variables.defaults import defaults_of
+    from mechassay.variables.hypothesis import hypotheses
+    from mechassay.variables.load import CAUSAL_MODELS
+
+    rows: list[dict[str, Any]] = []
+    for task in CAUSAL_MODELS.names():
+        known, defaults = hypotheses(task), defaults_of(task)
+        wrong = [name for name, each in known.items() if each.right is False]
+        rows.append(
+            {
+                "name": task,
+                "variables": [name for name in known if name not in wrong],
+                "wrong": wrong,
+                "positions": list(defaults.positions),
+                "kinds": list(defaults.kinds) or ["all"],
+            }
+        )
+    show(rows, json)
 
 
 @app.command("validate")
