@@ -170,22 +170,50 @@ def sweep(
     Raises:
         BadUsage, UnknownName, BadPairs, NonFinite, OutOfMemory: see `intervene`.
     """
-    chosen = [load_site(site) for site in sites]
-    plan = check_interventions(model, _plan(chosen, intervention))
+    plan = _plan([load_site(site) for site in sites], intervention)
+    return sweep_all(model, batch, [plan], seed=seed, progress=progress)[0]
+
+
+def sweep_all(
+    model: Model,
+    batch: Any,
+    plans: Sequence[Interventions],
+    *,
+    seed: int = 0,
+    progress: Progress = BAR,
+) -> list[SiteSweep]:
+    """Several sweeps of one batch, whose bases and sources are run once for all of them.
+
+    Args:
+        batch: an `InterchangeBatch`, or what one can be made of.
+        plans: of each sweep the intervention of every site.
+        seed: of the bootstrap.
+
+    Raises:
+        BadUsage, UnknownName, BadPairs, NonFinite, OutOfMemory: see `intervene`.
+    """
+    checked = [check_interventions(model, by_site(plan)) for plan in plans]
     ready = model.interchanges(batch)
     budget = token_budget(trace_bytes(model.decoder), ready.base.shape[1], model.device)
     chunks = list(ready.chunks(budget))
     with (
-        progress.track("intervening", len(ready) * len(plan)) as advance,
+        progress.track("intervening", len(ready) * sum(map(len, checked))) as advance,
         torch.no_grad(),
         out_of_memory_is_an_error("Intervening"),
     ):
         parts = [
-            _swept(model, chunk, of_rows(ready, plan, rows), advance) for rows, chunk in chunks
+            _swept(model, chunk, [of_rows(ready, plan, rows) for plan in checked], advance)
+            for rows, chunk in chunks
         ]
     order = np.argsort([row for rows, _ in chunks for row in rows])
     arrays = {name: np.concatenate([part[name] for part in parts])[order] for name in parts[0]}
-    return SiteSweep(tuple(plan), ready.ids, ready.groups, **arrays, seed=seed)
+    found: list[SiteSweep] = []
+    begin = 0
+    for plan in checked:
+        own = slice(begin, begin := begin + len(plan))
+        cut = {name: x[:, own] if x.ndim == 2 else x for name, x in arrays.items()}
+        found.append(SiteSweep(tuple(plan), ready.ids, ready.groups, **cut, seed=seed))
+    return found
 
 
 def _plan(
@@ -205,12 +233,15 @@ def _plan(
 
 
 def _swept(
-    model: Model, batch: InterchangeBatch, plan: Mapping[Site, Intervention], advance: Advance
+    model: Model,
+    batch: InterchangeBatch,
+    plans: Sequence[Mapping[Site, Intervention]],
+    advance: Advance,
 ) -> dict[str, np.ndarray]:
-    """The arrays of a `SiteSweep` of some rows."""
+    """The arrays of a `SiteSweep` of some rows, of all sweeps side by side."""
     forced = batch.teacher_forced()
     own = batch.base_labels
-    runs = _Runs.of(model, forced, plan, advance)
+    runs = _Runs.of(model, forced, plans, advance)
     found = runs.scores(forced.targets)
     other = None
     if own is not None and batch.labels.shape[1] == own.shape[1] == 1:
@@ -218,9 +249,8 @@ def _swept(
     elif own is not None and bool((own != NO_TOKEN).any()):
         kept = (own != NO_TOKEN).any(dim=1).nonzero()[:, 0]
         again = batch.select(kept).teacher_forced(base_labels=True)
-        some = _Runs.of(model, again, of_rows(batch, plan, kept), lambda done: None).scores(
-            again.targets
-        )
+        theirs = [of_rows(batch, plan, kept) for plan in plans]
+        some = _Runs.of(model, again, theirs, lambda done: None).scores(again.targets)
         other = {name: _spread(x, kept.cpu().numpy(), len(batch)) for name, x in some.items()}
     nothing = {name: np.full(x.shape, np.nan) for name, x in found.items()}
     base = nothing if other is None else other
@@ -243,10 +273,10 @@ def _spread(values: np.ndarray, rows: np.ndarray, n: int) -> np.ndarray:
 
 @dataclass(frozen=True, eq=False)
 class _Runs:
-    """Final streams of a batch without an intervention, and of what each site changes.
+    """Final streams of a batch without an intervention, and of what each of k changes.
 
     Attributes:
-        rows: of each site, the rows that were run.
+        rows: of each intervention, the rows that were run.
         finals: their final streams.
         changed: which rows it really changes.
     """
@@ -261,20 +291,19 @@ class _Runs:
     def of(
         model: Model,
         forced: InterchangeBatch,
-        plan: Mapping[Site, Intervention],
+        plans: Sequence[Mapping[Site, Intervention]],
         advance: Advance,
     ) -> _Runs:
         base = BaseRun.of(model, forced.base, forced.base_mask)
         read, n = forced.labels.shape[1], len(forced)
-        placed = [place(forced, site, each) for site, each in plan.items()]
+        every_how = [how for plan in plans for how in plan.values()]
+        placed = [place(forced, site, each) for plan in plans for site, each in plan.items()]
         sources = source_values(model, forced, placed)
         changed = torch.zeros((len(placed), n), dtype=torch.bool, device=model.device)
         every: list[Tensor] = []
         branches: list[Branch] = []
         numbers: list[int] = []
-        for number, (each, how, source) in enumerate(
-            zip(placed, plan.values(), sources, strict=True)
-        ):
+        for number, (each, how, source) in enumerate(zip(placed, every_how, sources, strict=True)):
             rows = (~each.null).nonzero()[:, 0]
             every.append(rows)
             if not len(rows):

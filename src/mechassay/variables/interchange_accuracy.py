@@ -22,7 +22,7 @@ what is said from the expected output, which is one label.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -31,12 +31,13 @@ from jaxtyping import Bool, Float
 
 from mechassay.display import OneLine, Tabular, html_facts, html_note, html_table
 from mechassay.errors import BadUsage, one_of
+from mechassay.features.featurizer import ChosenFeatures
 from mechassay.features.fit import Fit
-from mechassay.features.random_directions import RandomDirections
+from mechassay.features.random_directions import random_directions
 from mechassay.interchange import InterchangeBatch, InterchangesLike
 from mechassay.interventions.intervention import Interchange
 from mechassay.interventions.site import Site, SiteLike, load_site
-from mechassay.interventions.sweep import mean_estimates, sweep
+from mechassay.interventions.sweep import SiteSweep, mean_estimates, sweep_all
 from mechassay.models.model import Model
 from mechassay.progress import BAR, Progress
 from mechassay.stats.intervals import Estimate, proportion_interval
@@ -198,54 +199,91 @@ def accuracy(
         BadUsage: a fit without a model, or whose sites are meant together.
         UnknownName: no such control. Others as `sweep`.
     """
-    model = fit.model if model is None else model
+    [found] = accuracies([fit], batch, model=model, controls=controls, seed=seed, progress=progress)
+    return found
+
+
+def accuracies(
+    fits: Sequence[Fit],
+    batch: InterchangesLike,
+    *,
+    model: Model | None = None,
+    controls: Sequence[str] = CONTROLS,
+    seed: int = 0,
+    progress: Progress = BAR,
+) -> list[InterchangeAccuracy]:
+    """The accuracies of several fits on the same pairs, whose prompts are run once for all.
+
+    Arguments and errors are those of `accuracy`.
+    """
+    wanted = {one_of("control", control, CONTROLS) for control in controls}
+    model = model or next((fit.model for fit in fits), None)
     if model is None:
         raise BadUsage("accuracy needs model=..., as this fit was read from a file.")
-    wanted = {one_of("control", control, CONTROLS) for control in controls}
-    if fit.together:
-        raise BadUsage(
-            "accuracy exchanges each site alone, and the sites of this fit are meant together: use"
-            " intervene(model, pairs, fit.interchanges()), or squared_error."
-        )
-    ready, sites = model.interchanges(batch), fit.sites
-    sizes = tuple(fit.n_features(site) for site in sites)
+    plans: list[dict[str, dict[Site, Interchange]]] = []
+    for fit in fits:
+        if fit.together:
+            raise BadUsage(
+                "accuracy exchanges each site alone, and the sites of this fit are meant together:"
+                " use intervene(model, pairs, fit.interchanges()), or squared_error."
+            )
+        plans.append(_plans(model, fit, wanted, seed))
+    ready = model.interchanges(batch)
+    every = [plan for plans_of in plans for plan in plans_of.values()]
+    swept = iter(sweep_all(model, ready, every, seed=seed, progress=progress))
+    return [
+        _accuracy(fit, ready, {of: _results(next(swept)) for of in plans_of}, seed)
+        for fit, plans_of in zip(fits, plans, strict=True)
+    ]
+
+
+def _plans(
+    model: Model, fit: Fit, wanted: Collection[str], seed: int
+) -> dict[str, dict[Site, Interchange]]:
+    """What is exchanged at every site: the features, and those controls that are runs."""
+    sites = fit.sites
     how = {RESULT: {site: Interchange(features=fit.features(site)) for site in sites}}
     if FULL in wanted:
         how[FULL] = {site: Interchange() for site in sites}
-    if RANDOM in wanted and all(size is not None for size in sizes):
-        fits = {
-            site: RandomDirections(k=size, seed=seed).fit(model, ready, [site], progress=progress)
-            for site, size in zip(sites, sizes, strict=True)
-            if size
-        }
-        # No feature at all is what random ones of that number are.
+    sizes = {site: fit.n_features(site) for site in sites}
+    if RANDOM in wanted and None not in sizes.values():
         how[RANDOM] = {
-            site: Interchange(features=fits[site].features(site))
-            if site in fits
-            else Interchange(alpha=0.0)
-            for site in sites
+            site: random_interchange(model, site, size or 0, seed) for site, size in sizes.items()
         }
-    found = {of: _measured(model, ready, each, seed, progress) for of, each in how.items()}
-    result = found[RESULT]
+    return how
+
+
+def random_interchange(model: Model, site: Site, k: int, seed: int) -> Interchange:
+    """The interchange of k random directions; of none it is no interchange."""
+    if not k:
+        return Interchange(alpha=0.0)
+    directions = random_directions(site, site.width(model.decoder), k, seed)
+    return Interchange(features=ChosenFeatures(directions))
+
+
+def _accuracy(
+    fit: Fit, batch: InterchangeBatch, found: dict[str, _SiteResults], seed: int
+) -> InterchangeAccuracy:
+    result, k = found[RESULT], len(fit.sites)
     found[NOTHING] = _SiteResults(
-        np.repeat(result.base_right[:, None], len(sites), axis=1),
+        np.repeat(result.base_right[:, None], k, axis=1),
         result.base_right,
         np.where(np.isnan(result.log_odds), np.nan, 0.0),
-        np.repeat(result.base_kl[:, None], len(sites), axis=1),
+        np.repeat(result.base_kl[:, None], k, axis=1),
         result.base_kl,
     )
     kinds = [kind for kind in KINDS if kind in found]
     return InterchangeAccuracy(
-        sites,
-        ready.ids,
-        ready.groups,
-        ready.kinds,
+        fit.sites,
+        batch.ids,
+        batch.groups,
+        batch.kinds,
         {kind: found[kind].right for kind in kinds},
         {kind: found[kind].log_odds for kind in kinds},
         {kind: found[kind].kl for kind in kinds},
-        sizes,
+        tuple(fit.n_features(site) for site in fit.sites),
         seed,
-        _warnings(ready),
+        _warnings(batch),
     )
 
 
@@ -259,14 +297,7 @@ class _SiteResults(NamedTuple):
     base_kl: Float[np.ndarray, "n"]
 
 
-def _measured(
-    model: Model,
-    batch: InterchangeBatch,
-    how: Mapping[Site, Interchange],
-    seed: int,
-    progress: Progress,
-) -> _SiteResults:
-    swept = sweep(model, batch, tuple(how), how, seed=seed, progress=progress)
+def _results(swept: SiteSweep) -> _SiteResults:
     odds, kl, base_kl = swept.log_odds, -swept.log_probs, -swept.base_log_probs
     return _SiteResults(swept.written, swept.base_written, odds, kl, base_kl)
 

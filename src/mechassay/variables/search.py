@@ -24,6 +24,7 @@ from mechassay.features.fit import Fit
 from mechassay.features.full_vector import FullVector
 from mechassay.interchange import InterchangeBatch
 from mechassay.interventions.site import Site, SiteLike
+from mechassay.interventions.sweep import sweep_all
 from mechassay.models.model import Model
 from mechassay.progress import BAR, Progress
 from mechassay.variables.arbitrary_labels import with_arbitrary_labels
@@ -35,7 +36,9 @@ from mechassay.variables.interchange_accuracy import (
     RANDOM,
     RESULT,
     InterchangeAccuracy,
+    accuracies,
     accuracy,
+    random_interchange,
 )
 from mechassay.variables.localization import (
     ARBITRARY,
@@ -43,7 +46,6 @@ from mechassay.variables.localization import (
     Localization,
     Right,
     ScoredFit,
-    at_site,
     score_of,
 )
 
@@ -92,11 +94,11 @@ def localize(
     places = load_sites(model, list(sites))
     search = _SiteSearch(model, pairs, featurizer, how, saes, seed, folder, progress)
     numbers: list[int | None] = list(ks) if featurizer in SIZED else [None]
-    candidates = tuple(search.candidate(places, k) for k in numbers)
-    chosen, site = _best(candidates, how.choose_on)
     if full is None:
         whole = FullVector().fit(model, pairs.batches["test"], places, progress=progress)
-        full = search.score(whole, "test")
+        [full] = search.scores([whole], "test")
+    candidates = search.candidates(places, numbers, full)
+    chosen, site = _best(candidates, how.choose_on)
     return Localization(
         model.name,
         pairs.labels["test"].model,
@@ -124,9 +126,16 @@ class _SiteSearch:
     folder: Path | None
     progress: Progress
 
-    def candidate(self, sites: Sequence[Site], k: int | None) -> ScoredFit:
-        fit = self.fitted(self.model, self.pairs.batches["train"], sites, k, "fit")
-        return ScoredFit(k, fit, self.score(fit, "validation"), self.score(fit, "test"))
+    def candidates(
+        self, sites: Sequence[Site], ks: Sequence[int | None], full: InterchangeAccuracy
+    ) -> tuple[ScoredFit, ...]:
+        train = self.pairs.batches["train"]
+        fits = [self.fitted(self.model, train, sites, k, "fit") for k in ks]
+        validation = self.scores(fits, "validation")
+        # Whole vectors need not be scored again.
+        test = [full] if self.featurizer == FullVector.name else self.scores(fits, "test")
+        scored = zip(ks, fits, validation, test, strict=True)
+        return tuple(ScoredFit(*each) for each in scored)
 
     def fitted(
         self, model: Model, batch: InterchangeBatch, sites: Sequence[Site], k: int | None, name: str
@@ -145,22 +154,9 @@ class _SiteSearch:
             progress=self.progress,
         )
 
-    def score(
-        self,
-        fit: Fit,
-        split: str,
-        *,
-        model: Model | None = None,
-        controls: Sequence[str] = (),
-        seed: int | None = None,
-    ) -> InterchangeAccuracy:
-        return accuracy(
-            fit,
-            self.pairs.labels[split],
-            model=model,
-            controls=controls,
-            seed=self.seed if seed is None else seed,
-            progress=self.progress,
+    def scores(self, fits: Sequence[Fit], split: str) -> list[InterchangeAccuracy]:
+        return accuracies(
+            fits, self.pairs.batches[split], controls=(), seed=self.seed, progress=self.progress
         )
 
     def controls(
@@ -177,21 +173,25 @@ class _SiteSearch:
             NOTHING: test.right[NOTHING][:, here].astype(float),
             FULL: full.right[RESULT][:, full.column(site)].astype(float),
         }
-        alone = at_site(chosen.fit, site)
-        if alone.n_features(site) is not None:
-            draws = [
-                self.score(alone, "test", controls=(RANDOM,), seed=self.seed + draw)
-                for draw in range(DRAWS)
-            ]
-            right[RANDOM] = np.mean([each.right[RANDOM][:, 0] for each in draws], axis=0)
+        size = chosen.fit.n_features(site)
+        if size is not None:
+            right[RANDOM] = self._of_random_directions(site, size)
         trained = self.featurizer != "full-vector"
         if arbitrary and trained:
             right[ARBITRARY] = self._of_arbitrary_labels(site, chosen.k)
         if untrained is not None:
             train = self.pairs.batches["train"]
             fit = self.fitted(untrained, train, [site], chosen.k, "untrained")
-            right[UNTRAINED] = self.score(fit, "test").right[RESULT][:, 0].astype(float)
+            right[UNTRAINED] = self.scores([fit], "test")[0].right[RESULT][:, 0].astype(float)
         return right
+
+    def _of_random_directions(self, site: Site, k: int) -> Right:
+        plans = [
+            {site: random_interchange(self.model, site, k, self.seed + draw)}
+            for draw in range(DRAWS)
+        ]
+        swept = sweep_all(self.model, self.pairs.batches["test"], plans, progress=self.progress)
+        return np.mean([each.written[:, 0] for each in swept], axis=0)
 
     def _of_arbitrary_labels(self, site: Site, k: int | None) -> Right:
         generator = torch.Generator().manual_seed(self.seed)
