@@ -21,6 +21,7 @@ from mechassay.variables import (
     HOMES,
     Home,
     VerifiedHomes,
+    distinguish,
     expected_labels,
     homes_of,
     hypotheses,
@@ -194,10 +195,22 @@ def test_homes_are_saved_and_shown(tmp_path: Path) -> None:
 
 
 def _labels(name: str, variable: str, split: str, limit: int) -> InterchangeBatch:
+    """Pairs of kinds that can tell a wrong hypothesis from the right ones."""
     truth = truth_of(name)
-    known = hypotheses(truth.task.name)[variable]
-    labels = expected_labels(known.model, variable, truth.task.examples(split, limit=limit))
-    return labels.tokenized(truth.model)[1]
+    examples = truth.task.examples(split, limit=limit)
+    known = hypotheses(truth.task.name)
+    model, _, right = known[variable]
+    kinds = [
+        kind
+        for kind in truth.task.counterfactuals
+        if right
+        or all(
+            distinguish((model, variable), (each.model, each.variable), examples).shares[kind]
+            for each in known.values()
+            if each.right
+        )
+    ]
+    return expected_labels(model, variable, examples, kinds).tokenized(truth.model)[1]
 
 
 def _sites(name: str, batch: InterchangeBatch) -> list[Site]:
