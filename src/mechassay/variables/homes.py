@@ -18,8 +18,7 @@ block, at every part of the prompt,
     holds    the share is `LEAST` or more at every site of every home, and `MOST` or less at any
              other
 
-Sites where only some features of the vector are the variable (`IN_PART`) count neither way. A site
-that is no home may be right by luck: the digits of an addition often have the carry of the
+A site that is no home may be right by luck: the digits of an addition often have the carry of the
 source when one of them is exchanged.
 """
 
@@ -45,7 +44,7 @@ from mechassay.files import write_text
 from mechassay.interchange import InterchangeBatch
 from mechassay.interventions.intervene import intervene
 from mechassay.interventions.intervention import Interchange
-from mechassay.interventions.site import LAST, Part, Site, load_site
+from mechassay.interventions.site import LAST, Part, Site
 from mechassay.models.model import Model
 from mechassay.truth.causal import CAUSAL
 from mechassay.truth.models import Truth, truth_folder
@@ -115,8 +114,7 @@ HOMES: Mapping[str, Mapping[str, tuple[Home, ...]]] = MappingProxyType(
         },
         "truth-mcqa-trained": {
             "answer_pointer": (Home("a1.h1", LAST, "a2.h2"),),
-            # a0.h0 adds the number of the letter, which may be another in the source.
-            "answer": (Home(INPUT, "correct_symbol", "a0.h0"), Home("a2.h2", LAST, LOGITS)),
+            "answer": (Home(INPUT, "correct_symbol", "a2.h2"), Home("a2.h2", LAST, LOGITS)),
         },
         "truth-previous-token-trained": {
             "previous": (
@@ -128,18 +126,6 @@ HOMES: Mapping[str, Mapping[str, tuple[Home, ...]]] = MappingProxyType(
 )
 """By ground truth and variable of its task's causal model."""
 
-IN_PART: Mapping[str, Mapping[str, tuple[str, ...]]] = MappingProxyType(
-    {
-        "truth-mcqa-trained": {
-            "answer_pointer": ("resid.0@correct_number",),
-            "answer": ("resid.0@correct_symbol", "resid.1@correct_symbol"),
-        }
-    }
-)
-"""Sites of the stream where a variable is in some features only, beside others that matter: with
-the number of a choice its color, with a letter its number. An exchange of the whole vector moves
-both."""
-
 
 def homes_of(truth: str) -> Mapping[str, tuple[Home, ...]]:
     """Where the variables of a ground truth live, by variable.
@@ -150,16 +136,6 @@ def homes_of(truth: str) -> Mapping[str, tuple[Home, ...]]:
     if truth not in HOMES:
         raise UnknownName("ground truth whose variables have homes", truth, HOMES)
     return HOMES[truth]
-
-
-def in_part(truth: str, variable: str) -> tuple[Site, ...]:
-    """The sites at which some features are the variable, but the whole vector is more, `IN_PART`.
-
-    Raises:
-        UnknownName: as `true_sites`.
-    """
-    one_of(f"variable of {truth}", variable, homes_of(truth))
-    return tuple(map(load_site, IN_PART.get(truth, {}).get(variable, ())))
 
 
 def true_sites(truth: str, variable: str, part: Part = "resid") -> tuple[Site, ...]:
@@ -323,12 +299,7 @@ def verify_homes(
         inside = dict.fromkeys(
             str(site) for home in its for site in _sites(home, len(truth.model.decoder.layers))
         )
-        known_parts = set(map(str, in_part(of or truth.name, variable)))
-        rest = {
-            site: share
-            for site, share in found.items()
-            if site not in inside and site not in known_parts
-        }
+        rest = {site: share for site, share in found.items() if site not in inside}
         best = max(rest, key=rest.__getitem__)
         pairs[variable] = len(labels)
         shares[variable] = {site: found[site] for site in inside}
