@@ -3,8 +3,8 @@
 The cells of one model and task share the examples that the model answers, those of one variable the
 labelled pairs and the accuracies of whole vectors. Training keeps what it has done in `training/`,
 so that a killed run goes on in the middle of a stack; the features of the chosen site stay in
-`features/`, as a file that `Fit.load` reads. A ground truth runs on its own task, with all
-hypotheses about it, right and wrong ones.
+`alignments/`, as a folder that `VariableAlignment.load` reads. A ground truth runs on its own task,
+with all hypotheses about it, right and wrong ones.
 
 A variable whose causal model gives a logit difference, as in IOI, is looked for in subsets of heads
 instead. The heads, and the coefficients of the causal model, are found on the train examples; both
@@ -54,12 +54,14 @@ from mechassay.variables.head_localization import (
     HeadLocalization,
     localize_in_heads,
 )
+from mechassay.variables.homes import HOMES
 from mechassay.variables.hypothesis import Hypothesis, hypotheses
 from mechassay.variables.interchange_accuracy import InterchangeAccuracy, accuracy
 from mechassay.variables.localization import Localization
 from mechassay.variables.models.ioi import LogitDifference
 from mechassay.variables.search import localize
 from mechassay.variables.subsets_of_heads import HeadSubsets, head_subsets
+from mechassay.variables.variable_alignment import VariableAlignment
 
 ALL_TRUTHS = "truth"
 VariableControl = Literal["arbitrary", "untrained"]
@@ -327,10 +329,18 @@ class VariableStudy:
             "causal_model": hypothesis.model.name,
             "variable": str(hypothesis.variable),
         }
-        if hypothesis.right is not None:
+        # Models that were built by hand go another way than the trained ones.
+        if hypothesis.right is not None and model.name in HOMES:
             about["hypothesis"] = "right" if hypothesis.right else "wrong"
         chosen = self.selections(variable)
-        found.chosen_fit.save(self.bench.folder.path / "features" / f"{cell.name}.safetensors")
+        VariableAlignment.of(
+            found.chosen_fit,
+            self.task.name,
+            str(hypothesis.variable),
+            causal_model=hypothesis.model.name,
+            method=featurizer,
+            coefficients=found.linear if isinstance(found, HeadLocalization) else None,
+        ).save(self.bench.folder.path / "alignments" / cell.name)
         return found.record(
             {
                 "model": Spec(name=model.name, args={"family": model.family}),
