@@ -103,13 +103,21 @@ def larger(than: int) -> set[str] | None:
     return {each for each in DIGITS if int(each) > than} or None
 
 
-def with_parity(own: int, other: int) -> int:
-    """The number of the own pair (0 1), (2 3), ... that is odd if the other is."""
-    return next(n for n in range(10) if n // 2 == own // 2 and n % 2 == other % 2)
+def partner(number: int) -> int:
+    """The other number of a pair (0 1), (2 3), ..."""
+    return number + 1 if number % 2 == 0 else number - 1
 
 
-def count_with_parity(base: list[str], source: list[str]) -> set[str] | None:
-    found = with_parity(base.count("x"), source.count("x"))
+def by_place(base: list[str], source: list[str]) -> set[str] | None:
+    places = [words.index(str(digit(words))) % 2 for words in (base, source)]
+    own = digit(base)
+    return larger(own if places[0] == places[1] else partner(own))
+
+
+def count_by_places(base: list[str], source: list[str]) -> set[str] | None:
+    odd = [sum(words[i] == "x" for i in (1, 3, 5, 7)) % 2 for words in (base, source)]
+    own = base.count("x")
+    found = own if odd[0] == odd[1] else partner(own)
     return {COUNTS[found - 1]} if found else None
 
 
@@ -153,11 +161,11 @@ SLOW: dict[str, dict[str, Slow]] = {
     },
     "truth-greater-than": {
         "digit": lambda base, source: larger(digit(source)),
-        "odd": lambda base, source: larger(with_parity(digit(base), digit(source))),
+        "odd_place": by_place,
     },
     "truth-fraction": {
         "share": lambda base, source: {COUNTS[source.count("x") - 1]},
-        "odd": count_with_parity,
+        "odd_places": count_by_places,
     },
     "truth-previous-token": {
         "previous": lambda base, source: {before_mark(source)},

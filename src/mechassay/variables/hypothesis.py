@@ -23,8 +23,8 @@ _TRAINED = "-trained"
 _WRONG: Mapping[str, tuple[Callable[[], CausalModel], str]] = MappingProxyType(
     {
         "truth-addition": (truths.odd_ones_model, "odd"),
-        "truth-fraction": (truths.odd_count_model, "odd"),
-        "truth-greater-than": (truths.odd_digit_model, "odd"),
+        "truth-fraction": (truths.odd_places_model, "odd_places"),
+        "truth-greater-than": (truths.odd_place_model, "odd_place"),
         "truth-induction": (truths.following_place_model, "word_place"),
         "truth-ioi": (truths.name_place_model, "name_place"),
         "truth-mcqa": (truths.symbol_rank_model, "symbol_rank"),

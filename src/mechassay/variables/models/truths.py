@@ -11,13 +11,14 @@ The right ones have the variables of the trained models (`mechassay.truth.causal
     truth-induction       asked: the last word  ->  answer: what follows it elsewhere
 
 The wrong ones say the same after every prompt, but by another way, through a variable that the
-models do not have. An interchange of it changes what is expected, so that it can be refuted:
+models do not have. An interchange of it changes what is expected, so that it can be refuted. It
+does not follow from the answers of base and source, which are there at the end:
 
     truth-mcqa            symbol_rank: the alphabetical place of the answer among the letters
     truth-addition        odd: whether x1 + y1 is odd; the carry is read off whether it agrees
     truth-ioi             name_place: whether the single name comes first or second
-    truth-greater-than    odd: whether the digit is; half = what is left of it
-    truth-fraction        odd: whether the number of x is
+    truth-greater-than    odd_place: whether the digit stands on an odd place
+    truth-fraction        odd_places: whether an odd number of x stands on odd places
     truth-previous-token  word_place: how many words stand before the mark
     truth-induction       word_place: where the answer stands
 """
@@ -170,23 +171,36 @@ def larger_model() -> CausalModel:
     )
 
 
-def odd_digit_model() -> CausalModel:
-    """Wrong: the digit is kept as whether it is odd, and half of the rest."""
+def odd_place_model() -> CausalModel:
+    """Wrong: kept is whether the digit stands on an odd place, and whether it agrees, odd or not,
+    with its place.
+    """
     return _comparing(
-        "truth-greater-than by parity",
+        "truth-greater-than by place",
         {
-            "odd": Variable(BIT, lambda written: written % 2),
+            "place": range(10),
+            "odd_place": Variable(BIT, lambda place: place % 2),
+            "agrees": Variable(BIT, lambda written, place: int(written % 2 == place % 2)),
             "half": Variable(range(5), lambda written: written // 2),
-            "answers": Variable(tuple, lambda half, odd: DIGITS[2 * half + odd + 1 :]),
+            "answers": Variable(
+                tuple,
+                lambda half, odd_place, agrees: DIGITS[2 * half + int(odd_place == agrees) + 1 :],
+            ),
         },
     )
 
 
-def _comparing(name: str, variables: Mapping[str, Variable]) -> CausalModel:
+def _comparing(name: str, variables: Mapping[str, Any]) -> CausalModel:
+    def read(prompt: Prompt) -> Mapping[str, Any]:
+        digit = _part(prompt, "digit")
+        found = {"written": int(digit), "place": prompt.text.split().index(digit)}
+        return {name: value for name, value in found.items() if name in known}
+
+    known = {"written": DIGIT, **variables}
     return CausalModel(
         name,
-        {"written": DIGIT, **variables},
-        read=lambda prompt: {"written": int(_part(prompt, "digit"))},
+        known,
+        read=read,
         write=lambda value, base: tuple(space_before(base) + digit for digit in value),
         prompt=_prompt_before,
     )
@@ -212,32 +226,39 @@ def share_model() -> CausalModel:
     )
 
 
-def odd_count_model() -> CausalModel:
-    """Wrong: the number is kept as whether it is odd, and half of the rest."""
+def odd_places_model() -> CausalModel:
+    """Wrong: kept is whether an odd number of x stands on odd places, and whether the number of all
+    x agrees with that, odd or not.
+    """
     return _counting(
-        "truth-fraction by parity",
+        "truth-fraction by place",
         {
-            "odd": Variable(BIT, lambda count: count % 2),
+            "on_odd": range(5),
+            "odd_places": Variable(BIT, lambda on_odd: on_odd % 2),
+            "agrees": Variable(BIT, lambda count, on_odd: int(count % 2 == on_odd % 2)),
             "half": Variable(lambda value: value in range(4), lambda count: count // 2),
-            "answer": Variable(COUNTS, _counted, parents=("half", "odd")),
+            "answer": Variable(COUNTS, _counted, parents=("half", "odd_places", "agrees")),
         },
     )
 
 
-def _counting(name: str, variables: Mapping[str, Variable]) -> CausalModel:
+def _counting(name: str, variables: Mapping[str, Any]) -> CausalModel:
     def read(prompt: Prompt) -> Mapping[str, Any]:
         letters = prompt.text.split()[1:-1]
         if not set(letters) <= set(LETTERS) or not 1 <= letters.count(LETTERS[0]) <= len(COUNTS):
             raise Undecided("a prompt of other words than letters")
-        return {"count": letters.count(LETTERS[0])}
+        found = {"count": letters.count(LETTERS[0]), "on_odd": letters[::2].count(LETTERS[0])}
+        return {name: value for name, value in found.items() if name in known}
 
-    return CausalModel(name, {"count": range(1, 8), **variables}, read=read, write=_word)
+    known = {"count": range(1, 8), **variables}
+    return CausalModel(name, known, read=read, write=_word)
 
 
-def _counted(half: int, odd: int) -> str:
-    if not half + odd:
+def _counted(half: int, odd_places: int, agrees: int) -> str:
+    count = 2 * half + int(odd_places == agrees)
+    if not count:
         raise Undecided("no x at all")
-    return COUNTS[2 * half + odd - 1]
+    return COUNTS[count - 1]
 
 
 # --- copying
