@@ -20,7 +20,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, Literal, get_args
 
-from mechassay.errors import BadUsage, one_of
+from mechassay.errors import BadUsage, MechassayError, one_of
 from mechassay.examples import Examples
 from mechassay.features.full_vector import FullVector
 from mechassay.features.sae import SAE
@@ -213,8 +213,14 @@ class VariableStudy:
     _made: dict[str, Any] = field(default_factory=dict[str, Any], repr=False)
 
     def _once(self, name: str, make: Any) -> Any:
+        """What is made once; an error is kept too, as every cell would run into it again."""
         if name not in self._made:
-            self._made[name] = make()
+            try:
+                self._made[name] = make()
+            except MechassayError as error:
+                self._made[name] = error
+        if isinstance(self._made[name], MechassayError):
+            raise self._made[name]
         return self._made[name]
 
     @property
@@ -371,18 +377,17 @@ class VariableStudy:
         job, model, pairs = self.job, self.model, self.pairs(variable)
         width = self.heads[0].width(model.decoder)
         ks = job.ks or n_features_of(job.profile, self.task.name, variable, width)
-        training = self.bench.folder.path / "training" / cell.name
         return localize_in_heads(
             model,
             pairs,
             self.heads,
             featurizer,
             settings=featurizer_settings(job.profile, self.task.name, model.family),
-            k=ks[0],
+            ks=ks,
             subsets=self._once(f"subsets {variable}", lambda: self._subsets(variable)),
             linear=self.linear,
             seed=job.seed,
-            checkpoint=training / "fit.pt",
+            folder=self.bench.folder.path / "training" / cell.name,
             progress=self.progress,
         )
 

@@ -80,29 +80,31 @@ def answered_examples(
         UnknownName, BadUsage: see `Task.examples`.
     """
     defaults = defaults_of(task.name)
-    most = min(task.sizes[split], PATIENCE * n) if split in task.sizes else n
-    limit, kept, looked_at = min(most, n + n // 4 + 4), list[Example](), 0
+    size = task.sizes.get(split, 0)
+    most, wanted = PATIENCE * n, n + n // 4 + 4
     scored: dict[str, bool] = {}
     while True:
+        # A split that is used up has as many as there are: some may not be readable.
+        limit = wanted if wanted < size else None
         found = task.examples(split, model, limit=limit, seed=seed, private_seed=private_seed)
         examples = defaults.prepared(found)
-        dropped = Counter(examples.dropped)
         _score(model, examples, kinds, scored, progress)
         reasons = [_reason(example, kinds, scored) for example in examples]
-        kept = [x for x, reason in zip(examples, reasons, strict=True) if reason is None]
-        dropped += Counter(reason for reason in reasons if reason is not None)
-        looked_at = len(examples)
-        if len(kept) >= n or looked_at >= most:
+        rows = [row for row, reason in enumerate(reasons) if reason is None]
+        if len(rows) >= n or limit is None or wanted >= most:
             break
-        share = max(len(kept), 1) / looked_at
-        limit = min(most, max(2 * limit, int(1.1 * n / share)))
-    if not kept:
+        share = max(len(rows), 1) / len(examples)
+        wanted = min(most, max(2 * wanted, int(1.1 * n / share)))
+    # What stands behind the last that is kept was not left out for a reason.
+    end = rows[n - 1] + 1 if len(rows) >= n else len(examples)
+    dropped = Counter(examples.dropped) + Counter(each for each in reasons[:end] if each)
+    if not rows:
         told = ", ".join(f"{count} {reason}" for reason, count in sorted(dropped.items()))
         raise BadPairs(
-            f"{model.name} answers none of {looked_at} examples of {task.name} ({split}) with all"
-            f" their counterfactuals; dropped: {told or 'none'}."
+            f"{model.name} answers none of {len(examples)} examples of {task.name} ({split}) with"
+            f" all their counterfactuals; dropped: {told or 'none'}."
         )
-    return Examples(kept[:n], dropped)
+    return Examples([examples[row] for row in rows[:n]], dropped)
 
 
 def _score(
@@ -217,7 +219,7 @@ def with_own_labels(
         causal.prompt(pair.labels, Prompt(pair.base, spans=pair.base_spans)) for pair in labels
     ]
     texts = list(dict.fromkeys((*implied, *(pair.base for pair in labels))))
-    n = _longest(labels[several[0]], model)
+    n = _longest(labels, model)
     said = dict(zip(texts, written(model, texts, n, progress=progress), strict=True))
     kept, pairs = list[int](), list[InterchangePair]()
     for row, (pair, text) in enumerate(zip(labels, implied, strict=True)):
@@ -236,9 +238,14 @@ def with_own_labels(
     return some.with_pairs(pairs)
 
 
-def _longest(pair: InterchangePair, model: Model) -> int:
-    """Tokens of the longest label of a pair."""
+def _longest(labels: Sequence[InterchangePair], model: Model) -> int:
+    """Tokens of the longest label, each after the first base that has it."""
     tokenizer = tokenizer_of("Labels", model)
     assert tokenizer is not None
-    base, *whole = encode(tokenizer, [pair.base, *(pair.base + label for label in pair.labels)])
-    return max(1, *(len(tokens) - len(base) for tokens in whole))
+    after: dict[str, str] = {}
+    for pair in labels:
+        for label in (*pair.labels, *pair.base_labels):
+            after.setdefault(label, pair.base)
+    bases = encode(tokenizer, list(after.values()))
+    whole = encode(tokenizer, [base + label for label, base in after.items()])
+    return max(1, *(len(long) - len(short) for long, short in zip(whole, bases, strict=True)))

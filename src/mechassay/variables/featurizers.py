@@ -105,7 +105,7 @@ def n_features_of(profile: str, task: str, variable: str, width: int) -> tuple[i
     one_of("profile of featurizers", profile, PROFILES)
     kind, eighth = _kind(task), max(1, width // 8)
     if profile == "strict":
-        return (eighth, width // 2) if width < NARROW else tuple(sorted({16, eighth}))
+        return tuple(sorted({eighth, max(1, width // 2) if width < NARROW else 16}))
     if kind == "ioi":
         return (min(32, width),)
     if kind == "ravel":

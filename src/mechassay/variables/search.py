@@ -75,13 +75,14 @@ def localize(
         ks: numbers of features to choose among, for featurizers that are given one.
         saes: for "dbm+sae", the SAE of each site.
         untrained: the model of that control (`models.untrained`); None leaves it out.
-        arbitrary: whether there is the control of arbitrary labels.
+        arbitrary: whether there is the control of arbitrary labels; whole vectors have none.
         full: accuracies of whole vectors at the sites on the test pairs, if they are known.
         seed: of trainings, random directions and intervals.
         folder: where trainings keep what is done, so that a killed run goes on.
 
     Raises:
-        BadUsage: a split is missing, no number of features. Others as `fit_featurizer`.
+        BadUsage: a split is missing, no number of features.
+        BadPairs: fewer than three different labels, for arbitrary ones. Others as `fit_featurizer`.
     """
     missing = [split for split in ("train", "validation", "test") if split not in pairs.batches]
     if missing:
@@ -90,6 +91,11 @@ def localize(
         raise BadUsage("localize needs at least one number of features in ks; got none.")
     how = settings or FeaturizerSettings()
     places = load_sites(model, list(sites))
+    permuted = None
+    if arbitrary and featurizer != "full-vector":
+        generator = torch.Generator().manual_seed(seed)
+        train_and_test = [pairs.batches["train"], pairs.batches["test"]]
+        permuted = with_arbitrary_labels(train_and_test, generator)
     search = _SiteSearch(model, pairs, featurizer, how, saes, seed, folder, progress)
     numbers: list[int | None] = list(ks) if featurizer in SIZED else [None]
     candidates = tuple(search.candidate(places, k) for k in numbers)
@@ -107,7 +113,7 @@ def localize(
         site,
         chosen,
         full,
-        search.controls(chosen, site, full, untrained, arbitrary),
+        search.controls(chosen, site, full, untrained, permuted),
     )
 
 
@@ -169,7 +175,7 @@ class _SiteSearch:
         site: Site,
         full: InterchangeAccuracy,
         untrained: Model | None,
-        arbitrary: bool,
+        permuted: Sequence[InterchangeBatch] | None,
     ) -> dict[str, Right]:
         test, here = chosen.test, chosen.test.column(site)
         right = {
@@ -184,20 +190,17 @@ class _SiteSearch:
                 for draw in range(DRAWS)
             ]
             right[RANDOM] = np.mean([each.right[RANDOM][:, 0] for each in draws], axis=0)
-        trained = self.featurizer != "full-vector"
-        if arbitrary and trained:
-            right[ARBITRARY] = self._of_arbitrary_labels(site, chosen.k)
+        if permuted is not None:
+            right[ARBITRARY] = self._of_arbitrary_labels(site, chosen.k, *permuted)
         if untrained is not None:
             train = self.pairs.batches["train"]
             fit = self.fitted(untrained, train, [site], chosen.k, "untrained")
             right[UNTRAINED] = self.score(fit, "test").right[RESULT][:, 0].astype(float)
         return right
 
-    def _of_arbitrary_labels(self, site: Site, k: int | None) -> Right:
-        generator = torch.Generator().manual_seed(self.seed)
-        train, test = with_arbitrary_labels(
-            [self.pairs.batches["train"], self.pairs.batches["test"]], generator
-        )
+    def _of_arbitrary_labels(
+        self, site: Site, k: int | None, train: InterchangeBatch, test: InterchangeBatch
+    ) -> Right:
         fit = self.fitted(self.model, train, [site], k, "arbitrary")
         found = accuracy(fit, test, controls=(), seed=self.seed, progress=self.progress)
         return found.right[RESULT][:, 0].astype(float)
