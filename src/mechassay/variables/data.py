@@ -80,18 +80,20 @@ def answered_examples(
         UnknownName, BadUsage: see `Task.examples`.
     """
     defaults = defaults_of(task.name)
-    size = task.sizes.get(split, 0)
-    most, wanted = PATIENCE * n, n + n // 4 + 4
+    seeds: dict[str, Any] = {"seed": seed, "private_seed": private_seed}
+    most, wanted, whole = PATIENCE * n, n + n // 4 + 4, False
     scored: dict[str, bool] = {}
     while True:
-        # A split that is used up has as many as there are: some may not be readable.
-        limit = wanted if wanted < size else None
-        found = task.examples(split, model, limit=limit, seed=seed, private_seed=private_seed)
+        try:
+            found = task.examples(split, model, limit=wanted, **seeds)
+        except BadUsage:
+            # There are fewer: all of them then, which is refused anew if something else is wrong.
+            found, whole = task.examples(split, model, **seeds), True
         examples = defaults.prepared(found)
         _score(model, examples, kinds, scored, progress)
         reasons = [_reason(example, kinds, scored) for example in examples]
         rows = [row for row, reason in enumerate(reasons) if reason is None]
-        if len(rows) >= n or limit is None or wanted >= most:
+        if len(rows) >= n or whole or wanted >= most:
             break
         share = max(len(rows), 1) / len(examples)
         wanted = min(most, max(2 * wanted, int(1.1 * n / share)))

@@ -151,7 +151,7 @@ def _accuracies(records: Sequence[Record]) -> TextTable:
     variables = list(dict.fromkeys(record.specs["variable"].name for record in records))
     columns = [Column("featurizer", numeric=False)]
     for variable in variables:
-        columns += [Column(f"{variable}, mean of layers"), Column(f"{variable}, best site")]
+        columns += [Column(f"{variable}, mean of layers", optional=1), Column(f"{variable}, best site")]
     rows: list[Row] = []
     for featurizer in dict.fromkeys(record.method.name for record in records):
         cells = [featurizer]
@@ -192,25 +192,24 @@ def _control(record: Record | None, control: str, name: str = IIA) -> str:
 
 def _controls(records: Sequence[Record]) -> TextTable:
     columns = [
-        Column("variable, featurizer", numeric=False),
-        Column("site", numeric=False),
-        Column("features"),
+        *(Column(name, numeric=False) for name in ("variable", "featurizer", "site", "verdict")),
         Column("accuracy"),
-        *(Column(control, optional=1) for control in CONTROLS),
-        Column("gain"),
-        Column("verdict", numeric=False),
+        Column("gain", optional=1),
+        Column("features", optional=1),
+        *(Column(control, optional=2) for control in CONTROLS),
     ]
     model, task = _place(records[0])
     rows = [
         Row(
             (
-                _named(record),
+                record.specs["variable"].name,
+                record.method.name,
                 str(record.method.args.get("site", "")),
-                _features(record),
-                measured(record.measure(IIA)),
-                *(_control(record, control) for control in CONTROLS),
-                measured(record.measure("gain")),
                 verdict_of(record),
+                measured(record.measure(IIA)),
+                measured(record.measure("gain")),
+                _features(record),
+                *(_control(record, control) for control in CONTROLS),
             )
         )
         for record in records
@@ -221,9 +220,14 @@ def _controls(records: Sequence[Record]) -> TextTable:
 
 
 def _features(record: Record) -> str:
-    chosen = record.table(SITES).where(chosen=True).rows()
-    value = chosen[0]["features"] if chosen else None
-    return "" if value is None else f"{int(str(value)):,}"
+    value = _n_features(record)
+    return "" if value is None else f"{value:,}"
+
+
+def _n_features(record: Record) -> int | None:
+    """Of the chosen site; None where the featurizer does not say."""
+    (chosen,) = record.table(SITES).where(chosen=True).rows()
+    return None if chosen["features"] is None else int(str(chosen["features"]))
 
 
 def verdict_of(record: Record) -> str:
@@ -238,20 +242,22 @@ def verdict_of(record: Record) -> str:
 
 
 def _verdicts(records: Sequence[Record]) -> list[str]:
-    """A sentence for each variable, of the featurizer that is best on validation pairs."""
+    """A sentence for each variable, of the featurizer that is best on validation pairs; of several
+    that of the fewest features.
+    """
     said: list[str] = []
     for (model, task), group in groupby(_of(records, IIA), _place):
         some = list(group)
         for variable in dict.fromkeys(record.specs["variable"].name for record in some):
             cells = [record for record in some if record.specs["variable"].name == variable]
-            best = max(cells, key=lambda record: _value(record, "validation"))
+            best = max(cells, key=_rank)
             wrong = best.specs["variable"].args.get("hypothesis") == "wrong"
             known = " (a wrong hypothesis)" if wrong else ""
             said.append(
                 f"{model}, {task}: {variable}{known} is {verdict_of(best)} at"
                 f" {best.method.args.get('site')} by {best.method.name}, with an accuracy of"
-                f" {measured(best.measure(IIA))}; without intervention"
-                f" {_control(best, 'no intervention')}."
+                f" {measured(best.measure(IIA))} on {_n(best):,} test pairs; without intervention"
+                f" {_control(best, NOTHING)}."
             )
     for record in _of(records, MSE):
         below = [record.measure(MSE, f"difference:{control}") for control in MUST_STAY_BELOW]
@@ -267,9 +273,17 @@ def _verdicts(records: Sequence[Record]) -> list[str]:
     return said
 
 
-def _value(record: Record, name: str) -> float:
-    measure = record.measure(name)
-    return -np.inf if measure is None or np.isnan(measure.value) else measure.value
+def _n(record: Record) -> int:
+    """Test pairs."""
+    measure = record.measure(IIA)
+    return measure.n or 0 if measure is not None else 0
+
+
+def _rank(record: Record) -> tuple[float, float]:
+    """The accuracy on validation pairs, then fewer features."""
+    measure, n = record.measure("validation"), _n_features(record)
+    value = -np.inf if measure is None or np.isnan(measure.value) else measure.value
+    return value, -np.inf if n is None else -n
 
 
 def _maps(records: Sequence[Record]) -> list[Section]:
@@ -279,8 +293,10 @@ def _maps(records: Sequence[Record]) -> list[Section]:
         blocks: list[Block] = []
         for record in group:
             name = _named(record)
-            about = f"{name}: {_drawn(record)}."
-            blocks.append(Figure(svg(draw(record)), title=name, name=name, about=about))
+            shows = _drawn(record)
+            blocks.append(
+                Figure(svg(draw(record)), name, f"{shows}.", name=name, about=f"{name}: {shows}.")
+            )
             inner = [stored_table(table, f"{name}: {table.name}") for table in record.tables]
             blocks.append(Fold(f"{name}: tables", tuple(inner)))
         made.append(Section(f"{task}, {model}", tuple(blocks)))
@@ -290,12 +306,12 @@ def _maps(records: Sequence[Record]) -> list[Section]:
 def _drawn(record: Record) -> str:
     """What a record's figure shows."""
     if record.has_table(SUBSETS):
-        return "mean squared errors of whole heads, by subset"
+        return "Mean squared errors of whole heads, by subset"
     columns = record.table(SITES).columns
     places = list(zip(columns["layer"], columns["position"], strict=True))
     best = ", the best of several sites or numbers of features"
     more = best if len(set(places)) < len(places) else ""
-    return f"accuracy on test pairs by layer and position{more}"
+    return f"Accuracy on test pairs by layer and position{more}"
 
 
 def _errors(records: Sequence[Record]) -> TextTable:
