@@ -99,7 +99,7 @@ def localize(
     search = _SiteSearch(model, pairs, featurizer, how, saes, seed, folder, progress)
     numbers: list[int | None] = list(ks) if featurizer in SIZED else [None]
     candidates = tuple(search.candidate(places, k) for k in numbers)
-    chosen, site = _best(candidates, how.choose_on)
+    chosen, site = best_of(candidates, how.choose_on)
     if full is None:
         whole = FullVector().fit(model, pairs.batches["test"], places, progress=progress)
         full = search.score(whole, "test")
@@ -206,7 +206,7 @@ class _SiteSearch:
         return found.right[RESULT][:, 0].astype(float)
 
 
-def _best(candidates: Sequence[ScoredFit], split: str) -> tuple[ScoredFit, Site]:
+def best_of(candidates: Sequence[ScoredFit], split: str) -> tuple[ScoredFit, Site]:
     """The candidate and site of the highest accuracy; of several, the highest log-odds, and of
     these the first.
     """

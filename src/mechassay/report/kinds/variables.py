@@ -283,7 +283,7 @@ def _rank(record: Record) -> tuple[float, float]:
     """The accuracy on validation pairs, then fewer features."""
     measure, n = record.measure("validation"), _n_features(record)
     value = -np.inf if measure is None or np.isnan(measure.value) else measure.value
-    return value, -np.inf if n is None else -n
+    return value, -np.inf if n is None else -float(n)
 
 
 def _maps(records: Sequence[Record]) -> list[Section]:
