@@ -53,7 +53,6 @@ SMALL_JOBS: dict[str, Any] = {
     "variables": VariablesJob(
         ("truth-ioi-trained", "truth-previous-token-trained"),
         featurizers=("full-vector", "das"),
-        layers="1,2",
         positions=("last",),
         ks=(3,),
         train_limit=12,

@@ -144,7 +144,7 @@ def test_a_plan_that_cannot_be_run_leaves_no_folder(
     [
         ({"positions": ("nowhere",)}, "nowhere"),
         ({"layers": "1,9"}, "9"),
-        ({"layers": "5:"}, "layer"),
+        ({"layers": "5:"}, "Layers 5: are none of the model's, 0 to 2"),
         ({"kinds": ("flip",)}, "flip"),
         ({"ks": (49,)}, "49"),
         ({"saes": "nowhere", "featurizers": ("dbm+sae",)}, "nowhere has no SAE of resid.2@last"),

@@ -148,7 +148,7 @@ def test_a_split_of_which_not_all_can_be_read_is_used_up(ioi: tuple[Model, Task]
 
 def test_kinds_that_are_asked_for_have_to_be_there(ioi: tuple[Model, Task]) -> None:
     model, task = ioi
-    with pytest.raises(BadPairs, match="no flipped_counterfactual"):
+    with pytest.raises(UnknownName, match="kind of counterfactual of truth-ioi"):
         answered_examples(model, task, "test", 2, ("flipped_counterfactual",), progress=SILENT)
     with pytest.raises(UnknownName, match="split"):
         answered_examples(model, task, "tests", 2, progress=SILENT)

@@ -62,6 +62,8 @@ from mechassay.variables.search import localize
 from mechassay.variables.subsets_of_heads import HeadSubsets, head_subsets
 
 ALL_TRUTHS = "truth"
+MANY = 1_000
+"""Layers, before a model is known."""
 VariableControl = Literal["arbitrary", "untrained"]
 VARIABLE_CONTROLS: tuple[VariableControl, ...] = get_args(VariableControl)
 
@@ -139,7 +141,7 @@ class VariablesJob(Job):
             one_of("control", control, VARIABLE_CONTROLS)
         if not self.featurizers:
             raise BadUsage("Name a featurizer: there is nothing to do.")
-        layers_of(self.layers, 1)
+        layers_of(self.layers, MANY)
         if any(k < 1 for k in self.ks):
             raise BadUsage(f"k is 1 or more; got {min(self.ks)}.")
         if "dbm+sae" in self.featurizers and not self.saes:
@@ -456,19 +458,23 @@ def layers_of(text: str, n_layers: int) -> tuple[int, ...] | None:
     """Layers as they are typed: all (None), numbers, or a slice of all as in Python.
 
     Raises:
-        BadUsage: neither.
+        BadUsage: neither, or none of the model's layers.
     """
     if text == "all":
         return None
     try:
         if ":" in text:
             parts = [int(x) if x.strip() else None for x in text.split(":")]
-            return tuple(range(n_layers))[slice(*parts)]
-        return tuple(int(x) for x in text.split(","))
+            found = tuple(range(n_layers))[slice(*parts)]
+        else:
+            found = tuple(int(x) for x in text.split(","))
     except (ValueError, TypeError):
         raise BadUsage(
             f"Layers are all, numbers such as 0,3,6, or a slice such as ::3; got {text!r}."
         ) from None
+    if not found:
+        raise BadUsage(f"Layers {text} are none of the model's, 0 to {n_layers - 1}.")
+    return found
 
 
 def read_saes(folder: str, places: Sequence[Site]) -> Mapping[Any, SAE]:

@@ -26,7 +26,7 @@ import numpy as np
 
 from mechassay.alignment import encode, tokenizer_of
 from mechassay.display import OneLine
-from mechassay.errors import BadPairs, BadUsage
+from mechassay.errors import BadPairs, BadUsage, one_of
 from mechassay.examples import Example, Examples, Prompt
 from mechassay.interchange import InterchangeBatch
 from mechassay.interchange_pairs import InterchangePair
@@ -77,7 +77,7 @@ def answered_examples(
 
     Raises:
         BadPairs: no example is left; the message has the counts.
-        UnknownName, BadUsage: see `Task.examples`.
+        UnknownName: a kind that no example has; others, and BadUsage: see `Task.examples`.
     """
     defaults = defaults_of(task.name)
     seeds: dict[str, Any] = {"seed": seed, "private_seed": private_seed}
@@ -90,6 +90,9 @@ def answered_examples(
             # There are fewer: all of them then, which is refused anew if something else is wrong.
             found, whole = task.examples(split, model, **seeds), True
         examples = defaults.prepared(found)
+        known = dict.fromkeys(k for x in examples for k in (*x.counterfactuals, *x.unread))
+        for kind in kinds:
+            one_of(f"kind of counterfactual of {task.name}", kind, known)
         _score(model, examples, kinds, scored, progress)
         reasons = [_reason(example, kinds, scored) for example in examples]
         rows = [row for row, reason in enumerate(reasons) if reason is None]

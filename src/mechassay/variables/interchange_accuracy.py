@@ -8,7 +8,8 @@ that is found anywhere in the text. Beside every number stand what it would be
 
     no intervention   with the base run as it is
     full vector       with the source's whole value at the site
-    random            with as many random directions as the fit has features, one draw a site
+    random            with as many random directions as the fit has features, one draw a site; all
+                      directions where the features are more
 
 A variable lives in features if these do what the whole vector does, and random ones of their
 number do not. Where no intervention is right already, the pairs cannot tell. A batch holds one
@@ -213,11 +214,12 @@ def accuracy(
     if FULL in wanted:
         how[FULL] = {site: Interchange() for site in sites}
     if RANDOM in wanted and all(size is not None for size in sizes):
-        fits = {
-            site: RandomDirections(k=size, seed=seed).fit(model, ready, [site], progress=progress)
-            for site, size in zip(sites, sizes, strict=True)
-            if size
-        }
+        fits: dict[Site, Fit] = {}
+        for site, size in zip(sites, sizes, strict=True):
+            if size:
+                # An SAE may have more features than the space has directions.
+                finder = RandomDirections(k=min(size, site.width(model.decoder)), seed=seed)
+                fits[site] = finder.fit(model, ready, [site], progress=progress)
         # No feature at all is what random ones of that number are.
         how[RANDOM] = {
             site: Interchange(features=fits[site].features(site))
