@@ -18,14 +18,18 @@ from safetensors.torch import save_file
 
 import mechassay as ma
 from mechassay.errors import BadUsage, UnknownName
+from mechassay.examples import Examples
 from mechassay.features.fit import Fit
 from mechassay.files import read_tensors
 from mechassay.interventions.site import Site
+from mechassay.models.model import make_model
+from mechassay.models.untrained import untrained
 from mechassay.progress import SILENT
 from mechassay.runs.execute import run
 from mechassay.runs.job import Results
 from mechassay.runs.variables import VariablesJob, layers_of
 from mechassay.testing.jobs import numbers
+from mechassay.testing.tiny import with_words
 from mechassay.variables.homes import true_sites
 from small_jobs import SMALL_JOBS
 
@@ -250,3 +254,31 @@ def test_a_run_that_is_killed_in_a_training_is_taken_up(tmp_path: Path) -> None:
 def test_all_truths_are_one_word() -> None:
     job = VariablesJob(("truth",))
     assert "truth-ioi-trained" in job.models and len(job.cells()) > 2 * len(job.models)
+
+
+# --- a model that does not do the task, counterfactuals that cannot tell --------------------------
+
+
+def test_a_model_that_answers_nothing_is_told_with_counts(tmp_path: Path) -> None:
+    nothing = untrained(ma.load_model("truth-ioi-trained"))
+    job = replace(ONE, models=("mine",), tasks=("truth-ioi",), featurizers=("das", "dbm"))
+    with pytest.raises(BadUsage, match=r"answers none of \d+ .*: \d+ model wrong on base"):
+        run(job, tmp_path / "run", models={"mine": nothing}, progress=SILENT)
+
+
+def test_counterfactuals_that_cannot_tell_the_variable_are_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Other letters leave the place of the right choice as it is."""
+
+    def all_of(model: Any, task: Any, split: str, n: int, *rest: Any, **how: Any) -> Examples:
+        return task.examples(split, limit=n)
+
+    monkeypatch.setattr("mechassay.runs.variables.answered_examples", all_of)
+    kinds = ("symbol_counterfactual",)
+    job = replace(
+        ONE, models=("mine",), tasks=("mcqa",), variables=("answer_pointer",), kinds=kinds
+    )
+    tiny = make_model(*with_words(), name="mine")
+    with pytest.raises(BadUsage, match="cannot tell mcqa: answer_pointer from mcqa: nothing"):
+        run(job, tmp_path / "run", models={"mine": tiny}, progress=SILENT)

@@ -107,13 +107,13 @@ def known() -> tuple[Any, Any]:
 def identity_sae(width: int) -> SAE:
     """Twice as many features as numbers: their positive and their negative parts."""
     eye = torch.eye(width)
-    return SAE(torch.cat((eye, -eye), 1), torch.cat((eye, -eye)), *map(torch.zeros, (2 * width, width)))
+    return SAE(
+        torch.cat((eye, -eye), 1), torch.cat((eye, -eye)), *map(torch.zeros, (2 * width, width))
+    )
 
 
 @pytest.mark.parametrize("name", FEATURIZERS)
-def test_every_featurizer_finds_the_answer_where_it_is(
-    name: str, known: tuple[Any, Any]
-) -> None:
+def test_every_featurizer_finds_the_answer_where_it_is(name: str, known: tuple[Any, Any]) -> None:
     model, batch = known
     sites = ma.sites(model, positions=("last",), layers=(2,))
     how = FeaturizerSettings(epochs=20, lr=0.05)

@@ -35,7 +35,9 @@ def pairs_of(model: Model, variable: str) -> VariablePairs:
     return variable_pairs(model, causal, variable, examples, equal_lengths=True, progress=SILENT)
 
 
-def located(model: Model, variable: str, featurizer: str = "das", **how: object) -> HeadLocalization:
+def located(
+    model: Model, variable: str, featurizer: str = "das", **how: object
+) -> HeadLocalization:
     pairs = pairs_of(model, variable)
     return localize_in_heads(
         model, pairs, HEADS, featurizer, settings=QUICK, progress=SILENT, **{"ks": (2, 8), **how}

@@ -261,9 +261,10 @@ def test_rows_are_sites_and_numbers_of_features() -> None:
     found = whole()
     columns = found.columns()
     assert columns["k"] == [1] * 4 + [2] * 4 and columns["site"] == list(map(str, SITES)) * 2
-    assert columns["test"] == [0.1, 0.2, 0.3, 0.9] * 2 and columns["chosen"] == [False] * 3 + [
-        True
-    ] + [False] * 4
+    assert (
+        columns["test"] == [0.1, 0.2, 0.3, 0.9] * 2
+        and columns["chosen"] == [False] * 3 + [True] + [False] * 4
+    )
     assert {len(column) for column in columns.values()} == {8}
     by_kind = found.by_kind()
     assert by_kind["kind"] == ["one", "two"] and by_kind["n"] == [4, 6]

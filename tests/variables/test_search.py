@@ -48,7 +48,11 @@ def answers(model: Model) -> VariablePairs:
 
 
 def search(
-    model: Model, pairs: VariablePairs, sites: Sites, featurizer: str = "das", ks: Sequence[int] = (24,)
+    model: Model,
+    pairs: VariablePairs,
+    sites: Sites,
+    featurizer: str = "das",
+    ks: Sequence[int] = (24,),
 ) -> Localization:
     return localize(
         model,
@@ -100,9 +104,7 @@ def test_directions_of_the_whole_space_are_the_full_vector(
     assert np.array_equal(whole.right[RESULT], found.right[FULL])
 
 
-def test_before_the_first_difference_nothing_happens(
-    model: Model, answers: VariablePairs
-) -> None:
+def test_before_the_first_difference_nothing_happens(model: Model, answers: VariablePairs) -> None:
     """The first word of all prompts is the same, so that there is nothing to exchange."""
     found = search(model, answers, [Site(1, 0)])
     for of in (RESULT, FULL, RANDOM):

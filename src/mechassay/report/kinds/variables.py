@@ -113,7 +113,7 @@ def sections(
             "",
             (*broken_notice(records), *said, *failures_text(failures), *warnings_notice(records)),
         ),
-        Section("Accuracies and controls", tuple(tables(records))),
+        Section("Accuracies and controls", tuple(tables(records, failures))),
         *_maps(records),
         *([Section("Checks", (checks,))] if checks.rows else []),
         Section("How to read this", (Terms(reading),)),
@@ -151,7 +151,10 @@ def _accuracies(records: Sequence[Record]) -> TextTable:
     variables = list(dict.fromkeys(record.specs["variable"].name for record in records))
     columns = [Column("featurizer", numeric=False)]
     for variable in variables:
-        columns += [Column(f"{variable}, mean of layers", optional=1), Column(f"{variable}, best site")]
+        columns += [
+            Column(f"{variable}, mean of layers", optional=1),
+            Column(f"{variable}, best site"),
+        ]
     rows: list[Row] = []
     for featurizer in dict.fromkeys(record.method.name for record in records):
         cells = [featurizer]
