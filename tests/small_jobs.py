@@ -11,6 +11,7 @@ from mechassay.runs.adversarial_search import SearchJob
 from mechassay.runs.circuits import CircuitsJob
 from mechassay.runs.patch import PatchJob
 from mechassay.runs.robust import RobustJob
+from mechassay.runs.variables import VariablesJob
 
 SMALL_JOBS: dict[str, Any] = {
     "circuits": CircuitsJob(
@@ -49,5 +50,14 @@ SMALL_JOBS: dict[str, Any] = {
         repeats=2,
     ),
     "patch": PatchJob(("truth-ioi",), ("truth-ioi",), ("heads", "resid"), limit=4),
+    "variables": VariablesJob(
+        ("truth-ioi-trained", "truth-previous-token-trained"),
+        featurizers=("full-vector", "das"),
+        positions=("last",),
+        ks=(3,),
+        train_limit=12,
+        validation_limit=6,
+        test_limit=8,
+    ),
     "adversarial-paper": PaperJob("small-gpt2", n_clean=4, n_corrupted=3, n_matched=3, worst=1),
 }

@@ -104,9 +104,9 @@ def draw_accuracies(
     cells = np.full((len(rows), len(columns)), np.nan)
     for layer, position, value in zip(layers, positions, values, strict=True):
         at = rows.index(layer), columns.index(position)
-        cells[at] = np.nanmax([cells[at], value])
+        cells[at] = np.fmax(cells[at], value)
     with rc_context(SETTINGS):
-        size = (min(11.0, 2.6 + 0.75 * max(len(columns), 2)), 1.5 + 0.27 * len(rows))
+        size = (min(11.0, 2.6 + 0.75 * max(len(columns), 5)), 1.5 + 0.27 * len(rows))
         figure: Any = Picture(figsize=size, layout="constrained") if ax is None else ax.figure
         ax = figure.subplots() if ax is None else ax
         assert ax is not None

@@ -27,9 +27,10 @@ def untrained(model: Model, seed: int = 0) -> Model:
             f" {type(model.hf).__name__}."
         )
     kind: Any = type(model.hf)
-    # transformers draws weights from the global generator, which is put back.
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(seed)  # noqa: TID251
+    # transformers draws weights from the global generator, which is put back: that of the CPU
+    # alone, as torch.manual_seed would also change those of GPUs.
+    with torch.random.fork_rng(devices=[]), torch.device("cpu"):
+        torch.default_generator.manual_seed(seed)
         hf: PreTrainedModel = kind(copy.deepcopy(model.hf.config))
     kind.to(hf, device=model.device, dtype=model.dtype)
     for parameter in hf.parameters():

@@ -20,7 +20,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, Literal, get_args
 
-from mechassay.errors import BadUsage, one_of
+from mechassay.errors import BadUsage, MechassayError, one_of
 from mechassay.examples import Examples
 from mechassay.features.full_vector import FullVector
 from mechassay.features.sae import SAE
@@ -64,6 +64,8 @@ from mechassay.variables.subsets_of_heads import HeadSubsets, head_subsets
 from mechassay.variables.variable_alignment import VariableAlignment
 
 ALL_TRUTHS = "truth"
+MANY = 1_000
+"""Layers, before a model is known."""
 VariableControl = Literal["arbitrary", "untrained"]
 VARIABLE_CONTROLS: tuple[VariableControl, ...] = get_args(VariableControl)
 
@@ -141,7 +143,7 @@ class VariablesJob(Job):
             one_of("control", control, VARIABLE_CONTROLS)
         if not self.featurizers:
             raise BadUsage("Name a featurizer: there is nothing to do.")
-        layers_of(self.layers, 1)
+        layers_of(self.layers, MANY)
         if any(k < 1 for k in self.ks):
             raise BadUsage(f"k is 1 or more; got {min(self.ks)}.")
         if "dbm+sae" in self.featurizers and not self.saes:
@@ -215,8 +217,14 @@ class VariableStudy:
     _made: dict[str, Any] = field(default_factory=dict[str, Any], repr=False)
 
     def _once(self, name: str, make: Any) -> Any:
+        """What is made once; an error is kept too, as every cell would run into it again."""
         if name not in self._made:
-            self._made[name] = make()
+            try:
+                self._made[name] = make()
+            except MechassayError as error:
+                self._made[name] = error
+        if isinstance(self._made[name], MechassayError):
+            raise self._made[name]
         return self._made[name]
 
     @property
@@ -381,18 +389,17 @@ class VariableStudy:
         job, model, pairs = self.job, self.model, self.pairs(variable)
         width = self.heads[0].width(model.decoder)
         ks = job.ks or n_features_of(job.profile, self.task.name, variable, width)
-        training = self.bench.folder.path / "training" / cell.name
         return localize_in_heads(
             model,
             pairs,
             self.heads,
             featurizer,
             settings=featurizer_settings(job.profile, self.task.name, model.family),
-            k=ks[0],
+            ks=ks,
             subsets=self._once(f"subsets {variable}", lambda: self._subsets(variable)),
             linear=self.linear,
             seed=job.seed,
-            checkpoint=training / "fit.pt",
+            folder=self.bench.folder.path / "training" / cell.name,
             progress=self.progress,
         )
 
@@ -461,19 +468,23 @@ def layers_of(text: str, n_layers: int) -> tuple[int, ...] | None:
     """Layers as they are typed: all (None), numbers, or a slice of all as in Python.
 
     Raises:
-        BadUsage: neither.
+        BadUsage: neither, or none of the model's layers.
     """
     if text == "all":
         return None
     try:
         if ":" in text:
             parts = [int(x) if x.strip() else None for x in text.split(":")]
-            return tuple(range(n_layers))[slice(*parts)]
-        return tuple(int(x) for x in text.split(","))
+            found = tuple(range(n_layers))[slice(*parts)]
+        else:
+            found = tuple(int(x) for x in text.split(","))
     except (ValueError, TypeError):
         raise BadUsage(
             f"Layers are all, numbers such as 0,3,6, or a slice such as ::3; got {text!r}."
         ) from None
+    if not found:
+        raise BadUsage(f"Layers {text} are none of the model's, 0 to {n_layers - 1}.")
+    return found
 
 
 def read_saes(folder: str, places: Sequence[Site]) -> Mapping[Any, SAE]:

@@ -18,6 +18,9 @@ from mechassay.errors import BadPairs
 from mechassay.interchange import InterchangeBatch
 from mechassay.pairs import NO_TOKEN
 
+LEAST = 3
+"""Different labels."""
+
 
 def with_arbitrary_labels(
     batches: Sequence[InterchangeBatch], generator: torch.Generator
@@ -25,7 +28,8 @@ def with_arbitrary_labels(
     """Batches whose labels went through one permutation.
 
     Raises:
-        BadPairs: all labels are the same.
+        BadPairs: there are fewer than three: of two, the other one is often the base's own, which
+            is written without any interchange.
     """
     width = max(batch.labels.shape[1] for batch in batches)
     labels = [
@@ -33,8 +37,11 @@ def with_arbitrary_labels(
         for batch in batches
     ]
     kinds, number = torch.unique(torch.cat(labels), dim=0, return_inverse=True)
-    if len(kinds) < 2:
-        raise BadPairs("Arbitrary labels need at least two different ones; all are the same.")
+    if len(kinds) < LEAST:
+        raise BadPairs(
+            f"Arbitrary labels need at least {LEAST} different ones; there are {len(kinds)}. Leave"
+            " that control out."
+        )
     # Each goes to the next one around a random circle, so that none stays.
     circle = torch.randperm(len(kinds), generator=generator)
     to = torch.empty_like(circle)

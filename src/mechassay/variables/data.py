@@ -26,7 +26,7 @@ import numpy as np
 
 from mechassay.alignment import encode, tokenizer_of
 from mechassay.display import OneLine
-from mechassay.errors import BadPairs, BadUsage
+from mechassay.errors import BadPairs, BadUsage, one_of
 from mechassay.examples import Example, Examples, Prompt
 from mechassay.interchange import InterchangeBatch
 from mechassay.interchange_pairs import InterchangePair
@@ -77,32 +77,39 @@ def answered_examples(
 
     Raises:
         BadPairs: no example is left; the message has the counts.
-        UnknownName, BadUsage: see `Task.examples`.
+        UnknownName: a kind that no example has; others, and BadUsage: see `Task.examples`.
     """
     defaults = defaults_of(task.name)
-    most = min(task.sizes[split], PATIENCE * n) if split in task.sizes else n
-    limit, kept, looked_at = min(most, n + n // 4 + 4), list[Example](), 0
+    seeds: dict[str, Any] = {"seed": seed, "private_seed": private_seed}
+    most, wanted, whole = PATIENCE * n, n + n // 4 + 4, False
     scored: dict[str, bool] = {}
     while True:
-        found = task.examples(split, model, limit=limit, seed=seed, private_seed=private_seed)
+        try:
+            found = task.examples(split, model, limit=wanted, **seeds)
+        except BadUsage:
+            # There are fewer: all of them then, which is refused anew if something else is wrong.
+            found, whole = task.examples(split, model, **seeds), True
         examples = defaults.prepared(found)
-        dropped = Counter(examples.dropped)
+        known = dict.fromkeys(k for x in examples for k in (*x.counterfactuals, *x.unread))
+        for kind in kinds:
+            one_of(f"kind of counterfactual of {task.name}", kind, known)
         _score(model, examples, kinds, scored, progress)
         reasons = [_reason(example, kinds, scored) for example in examples]
-        kept = [x for x, reason in zip(examples, reasons, strict=True) if reason is None]
-        dropped += Counter(reason for reason in reasons if reason is not None)
-        looked_at = len(examples)
-        if len(kept) >= n or looked_at >= most:
+        rows = [row for row, reason in enumerate(reasons) if reason is None]
+        if len(rows) >= n or whole or wanted >= most:
             break
-        share = max(len(kept), 1) / looked_at
-        limit = min(most, max(2 * limit, int(1.1 * n / share)))
-    if not kept:
+        share = max(len(rows), 1) / len(examples)
+        wanted = min(most, max(2 * wanted, int(1.1 * n / share)))
+    # What stands behind the last that is kept was not left out for a reason.
+    end = rows[n - 1] + 1 if len(rows) >= n else len(examples)
+    dropped = Counter(examples.dropped) + Counter(each for each in reasons[:end] if each)
+    if not rows:
         told = ", ".join(f"{count} {reason}" for reason, count in sorted(dropped.items()))
         raise BadPairs(
-            f"{model.name} answers none of {looked_at} examples of {task.name} ({split}) with all"
-            f" their counterfactuals; dropped: {told or 'none'}."
+            f"{model.name} answers none of {len(examples)} examples of {task.name} ({split}) with"
+            f" all their counterfactuals; dropped: {told or 'none'}."
         )
-    return Examples(kept[:n], dropped)
+    return Examples([examples[row] for row in rows[:n]], dropped)
 
 
 def _score(
@@ -217,7 +224,7 @@ def with_own_labels(
         causal.prompt(pair.labels, Prompt(pair.base, spans=pair.base_spans)) for pair in labels
     ]
     texts = list(dict.fromkeys((*implied, *(pair.base for pair in labels))))
-    n = _longest(labels[several[0]], model)
+    n = _longest(labels, model)
     said = dict(zip(texts, written(model, texts, n, progress=progress), strict=True))
     kept, pairs = list[int](), list[InterchangePair]()
     for row, (pair, text) in enumerate(zip(labels, implied, strict=True)):
@@ -236,9 +243,14 @@ def with_own_labels(
     return some.with_pairs(pairs)
 
 
-def _longest(pair: InterchangePair, model: Model) -> int:
-    """Tokens of the longest label of a pair."""
+def _longest(labels: Sequence[InterchangePair], model: Model) -> int:
+    """Tokens of the longest label, each after the first base that has it."""
     tokenizer = tokenizer_of("Labels", model)
     assert tokenizer is not None
-    base, *whole = encode(tokenizer, [pair.base, *(pair.base + label for label in pair.labels)])
-    return max(1, *(len(tokens) - len(base) for tokens in whole))
+    after: dict[str, str] = {}
+    for pair in labels:
+        for label in (*pair.labels, *pair.base_labels):
+            after.setdefault(label, pair.base)
+    bases = encode(tokenizer, list(after.values()))
+    whole = encode(tokenizer, [base + label for label, base in after.items()])
+    return max(1, *(len(long) - len(short) for long, short in zip(whole, bases, strict=True)))

@@ -103,14 +103,14 @@ def n_features_of(profile: str, task: str, variable: str, width: int) -> tuple[i
         UnknownName: no such profile.
     """
     one_of("profile of featurizers", profile, PROFILES)
-    kind, eighth = _kind(task), max(1, width // 8)
+    kind, eighth, half = _kind(task), max(1, width // 8), max(1, width // 2)
     if profile == "strict":
-        return (eighth, width // 2) if width < NARROW else tuple(sorted({16, eighth}))
+        return tuple(sorted({eighth, half if width < NARROW else 16}))
     if kind == "ioi":
         return (min(32, width),)
     if kind == "ravel":
         return (eighth,)
-    return (width // 2,) if kind in ("mcqa", "arc") and variable == "answer" else (min(16, width),)
+    return (half,) if kind in ("mcqa", "arc") and variable == "answer" else (min(16, width),)
 
 
 def _kind(task: str) -> str:

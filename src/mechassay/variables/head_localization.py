@@ -3,7 +3,8 @@
     1  heads are exchanged wholly, in all proper subsets; the one of the least squared error of the
        logit difference on validation pairs is chosen (MIB's table 18, chosen on other pairs)
     2  a featurizer is trained on the chosen heads, one rotation or mask a head, all of them
-       exchanged in one run, on the squared error
+       exchanged in one run, on the squared error; of several numbers of features that of the least
+       error on validation pairs is taken
     3  its mean squared error on test pairs is the result, beside its controls (`difference_error`)
 
 Subsets depend on the pairs alone, so that those who compare featurizers pass them in.
@@ -17,6 +18,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from mechassay.display import OneLine, Tabular
+from mechassay.errors import BadUsage
 from mechassay.features.fit import Fit
 from mechassay.interventions.site import Site, SiteLike
 from mechassay.interventions.sweep import mean_estimates
@@ -32,7 +34,7 @@ from mechassay.variables.difference_error import (
     SquaredError,
     squared_error,
 )
-from mechassay.variables.featurizers import FeaturizerSettings, fit_featurizer
+from mechassay.variables.featurizers import SIZED, FeaturizerSettings, fit_featurizer
 from mechassay.variables.localization import KIND
 from mechassay.variables.models.ioi import LogitDifference
 from mechassay.variables.subsets_of_heads import HeadSubsets, head_subsets, named_heads
@@ -43,6 +45,7 @@ if TYPE_CHECKING:
 
 S_INHIBITION = ("heads.7.3@all", "heads.7.9@all", "heads.8.6@all", "heads.8.10@all")
 """Of GPT-2 small (Wang et al. 2023)."""
+MUST_STAY_BELOW = (NOTHING, CONSTANT)
 SUBSETS, KINDS_TABLE = "subsets", "kinds"
 MSE_SAYS = (
     "Mean squared difference, in squared logits, between the logit difference after the interchange"
@@ -57,6 +60,8 @@ class HeadLocalization(OneLine, Tabular):
     Attributes:
         subsets: errors of whole heads; `subsets.chosen` are those of the fit.
         error: of the features on test pairs, with its controls.
+        validation: the squared error on validation pairs, by number of directions a head; None
+            where a featurizer says itself.
         linear: the fit that expected values come from; None where they come from elsewhere.
     """
 
@@ -67,6 +72,7 @@ class HeadLocalization(OneLine, Tabular):
     subsets: HeadSubsets
     fit: Fit
     error: SquaredError
+    validation: Mapping[int | None, float]
     linear: LogitDifference | None = None
 
     @property
@@ -80,11 +86,16 @@ class HeadLocalization(OneLine, Tabular):
         return self.fit.sites
 
     @property
+    def k(self) -> int | None:
+        """The number of directions a head that was chosen; None where a featurizer says itself."""
+        return min(self.validation, key=self.validation.__getitem__)
+
+    @property
     def found(self) -> bool:
         """Whether the error is below those of no intervention and of the best constant, by the
         95 % intervals of differences pair by pair.
         """
-        return all(self.difference(control).high < 0 for control in (NOTHING, CONSTANT))
+        return all(self.difference(control).high < 0 for control in MUST_STAY_BELOW)
 
     def difference(self, control: str) -> Estimate:
         """The squared error less that of a control, pair by pair.
@@ -121,7 +132,9 @@ class HeadLocalization(OneLine, Tabular):
             "variable": Spec(name=self.variable, args=about),
             "metric": Spec(name="squared error of the logit difference"),
         }
-        method = Spec(name=self.featurizer, args={"heads": named_heads(self.heads)})
+        args: dict[str, Any] = {"heads": named_heads(self.heads)}
+        args |= {} if self.k is None else {"k": self.k}
+        method = Spec(name=self.featurizer, args=args)
         given = dict(specs or {})
         if "variable" in given:
             wider = {**about, **given["variable"].args}
@@ -173,11 +186,11 @@ def localize_in_heads(
     featurizer: str = "das",
     *,
     settings: FeaturizerSettings | None = None,
-    k: int = 32,
+    ks: Sequence[int] = (32,),
     subsets: HeadSubsets | None = None,
     linear: LogitDifference | None = None,
     seed: int = 0,
-    checkpoint: Path | None = None,
+    folder: Path | None = None,
     progress: Progress = BAR,
 ) -> HeadLocalization:
     """Look for a variable of IOI in subsets of heads; see the module.
@@ -185,16 +198,19 @@ def localize_in_heads(
     Args:
         pairs: with the splits train, validation and test, and values (`equal_lengths=True`).
         heads: sites at all tokens, such as `inhibition_heads(...).chosen`.
-        k: directions of "das" a head.
+        ks: numbers of directions of "das" a head, to choose among.
         subsets: those of the heads, if they are known.
         linear: the fit that the values come from.
         seed: of the training, random directions and intervals.
-        checkpoint: a file that keeps what is done of a training.
+        folder: where trainings keep what is done, so that a killed run goes on.
 
     Raises:
+        BadUsage: no number of features.
         BadUsage, BadPairs: see `head_subsets`, `fit_featurizer` and `squared_error`.
     """
     batches = pairs.batches
+    if not ks:
+        raise BadUsage("localize_in_heads needs at least one number of features in ks; got none.")
     if subsets is None:
         subsets = head_subsets(
             model,
@@ -206,22 +222,33 @@ def localize_in_heads(
             seed=seed,
             progress=progress,
         )
-    fit = fit_featurizer(
-        featurizer,
-        model,
-        batches["train"],
-        subsets.chosen,
-        settings or FeaturizerSettings(lr=1e-2, loss="squared-error"),
-        k=k,
-        together=True,
-        seed=seed,
-        checkpoint=checkpoint,
-        progress=progress,
-    )
-    error = squared_error(
-        fit, batches["test"], train=batches["train"], seed=seed, progress=progress
-    )
-    causal = pairs.labels["test"].model
+    fits: dict[int | None, Fit] = {}
+    validation: dict[int | None, float] = {}
+    train = batches["train"]
+    about: dict[str, Any] = {"seed": seed, "progress": progress}
+    for k in ks if featurizer in SIZED else (None,):
+        fits[k] = fit_featurizer(
+            featurizer,
+            model,
+            train,
+            subsets.chosen,
+            settings or FeaturizerSettings(lr=1e-2, loss="squared-error"),
+            k=k or 1,
+            together=True,
+            checkpoint=None if folder is None else folder / f"fit-{k or 0}.pt",
+            **about,
+        )
+        held_out = squared_error(fits[k], batches["validation"], train=train, **about)
+        validation[k] = held_out.estimate().value
+    fit = fits[min(validation, key=validation.__getitem__)]
     return HeadLocalization(
-        model.name, causal, str(pairs.variable), featurizer, subsets, fit, error, linear
+        model.name,
+        pairs.labels["test"].model,
+        str(pairs.variable),
+        featurizer,
+        subsets,
+        fit,
+        squared_error(fit, batches["test"], train=train, **about),
+        validation,
+        linear,
     )

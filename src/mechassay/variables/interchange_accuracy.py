@@ -8,7 +8,8 @@ that is found anywhere in the text. Beside every number stand what it would be
 
     no intervention   with the base run as it is
     full vector       with the source's whole value at the site
-    random            with as many random directions as the fit has features, one draw a site
+    random            with as many random directions as the fit has features, one draw a site; all
+                      directions where the features are more
 
 A variable lives in features if these do what the whole vector does, and random ones of their
 number do not. Where no intervention is right already, the pairs cannot tell. A batch holds one
@@ -254,10 +255,14 @@ def _plans(
 
 
 def random_interchange(model: Model, site: Site, k: int, seed: int) -> Interchange:
-    """The interchange of k random directions; of none it is no interchange."""
+    """The interchange of k random directions, or of all there are, where k is more; of none it is
+    no interchange.
+    """
     if not k:
         return Interchange(alpha=0.0)
-    directions = random_directions(site, site.width(model.decoder), k, seed)
+    width = site.width(model.decoder)
+    # An SAE may have more features than the space has directions.
+    directions = random_directions(site, width, min(k, width), seed)
     return Interchange(features=ChosenFeatures(directions))
 
 

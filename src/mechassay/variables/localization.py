@@ -64,12 +64,15 @@ IIA_SAYS = (
     "Interchange intervention accuracy: the share of test pairs whose whole label is written."
 )
 GAIN_SAYS = "The share of what no intervention leaves wrong that the interchange makes right."
-LAYERS_SAYS = "Mean over layers, each at the position that is best on validation pairs."
+LAYERS_SAYS = "Mean over layers, each at the position that is best on {} pairs."
 MIB_SAYS = (
     "As MIB's code has it: of each layer the position that is best on the test pairs, then the mean"
     " or the highest of all layers. Too high where there are many sites."
 )
-CHOSEN_SAYS = "The accuracy on validation pairs that the site was chosen by: too high."
+CHOSEN_SAYS = {
+    "validation": "The accuracy on validation pairs that the site was chosen by: too high.",
+    "test": "The accuracy on validation pairs; the site was chosen on the test pairs.",
+}
 GRADED_SAYS = {
     "log_odds": "How far the interchange moves the log-odds from the base's label to the new one.",
     "kl": "-log p(label): the KL divergence of what is said from the expected label.",
@@ -164,12 +167,16 @@ class Localization(OneLine, Tabular):
     @property
     def gain(self) -> Estimate:
         """The share of what no intervention leaves wrong that the features make right; NaN where
-        that is nothing.
+        that is nothing. Where they make nothing wrong this is a proportion, and so is its interval;
+        else that of a bootstrap over groups.
         """
         rows = np.stack((self.right[RESULT], self.right[NOTHING]))
         result, nothing = (float(row.mean()) for row in rows)
         if nothing == 1:
             return Estimate(float("nan"))
+        if (rows[0] >= rows[1]).all():
+            wrong = np.flatnonzero(rows[1] == 0)
+            return proportion(rows[0][wrong] > 0, [self.groups[row] for row in wrong])
         means = Resamples(self.groups, np.random.default_rng(self.chosen.test.seed)).means(rows)
         with np.errstate(divide="ignore", invalid="ignore"):
             draws = (means[:, 0] - means[:, 1]) / (1 - means[:, 1])
@@ -327,18 +334,15 @@ class Localization(OneLine, Tabular):
                 named = f"difference:{of}"
                 yield _measure("iia", "IIA", named, self.difference(of), n, IIA_SAYS)
         yield _measure("gain", "gain", "result", self.gain, n, GAIN_SAYS)
-        yield _measure(
-            "iia_layers", "mean of layers", "result", self.mean_of_layers(), n, LAYERS_SAYS
-        )
+        says = LAYERS_SAYS.format(self.choose_on)
+        yield _measure("iia_layers", "mean of layers", "result", self.mean_of_layers(), n, says)
         mean, highest = self.as_mib()
         for name, value in (("mib_mean", mean), ("mib_highest", highest)):
             title = name.replace("_", "-2025 ")
             yield _measure(name, title, "result", Estimate(value), n, MIB_SAYS)
         validation = self.chosen.validation
-        chosen_on = validation.estimate(self.site)
-        yield _measure(
-            "validation", "validation", "result", chosen_on, len(validation), CHOSEN_SAYS
-        )
+        at, says = validation.estimate(self.site), CHOSEN_SAYS[self.choose_on]
+        yield _measure("validation", "validation", "result", at, len(validation), says)
         for result, title in (("log_odds", "log-odds"), ("kl", "KL to label")):
             column = self.chosen.test.column(self.site)
             values = getattr(self.chosen.test, result)[RESULT][:, column]
@@ -407,4 +411,5 @@ def score_of(found: InterchangeAccuracy, site: Site) -> tuple[float, float]:
 def at_site(fit: Fit, site: Site) -> Fit:
     """The fit at one of its sites alone."""
     chosen = {site: fit.chosen[site]} if site in fit.chosen else {}
-    return replace(fit, featurizers={site: fit.featurizers[site]}, chosen=chosen)
+    losses = fit.losses[:, [fit.sites.index(site)]] if len(fit.losses) else fit.losses
+    return replace(fit, featurizers={site: fit.featurizers[site]}, chosen=chosen, losses=losses)

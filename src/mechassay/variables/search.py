@@ -77,13 +77,14 @@ def localize(
         ks: numbers of features to choose among, for featurizers that are given one.
         saes: for "dbm+sae", the SAE of each site.
         untrained: the model of that control (`models.untrained`); None leaves it out.
-        arbitrary: whether there is the control of arbitrary labels.
+        arbitrary: whether there is the control of arbitrary labels; whole vectors have none.
         full: accuracies of whole vectors at the sites on the test pairs, if they are known.
         seed: of trainings, random directions and intervals.
         folder: where trainings keep what is done, so that a killed run goes on.
 
     Raises:
-        BadUsage: a split is missing, no number of features. Others as `fit_featurizer`.
+        BadUsage: a split is missing, no number of features.
+        BadPairs: fewer than three different labels, for arbitrary ones. Others as `fit_featurizer`.
     """
     missing = [split for split in ("train", "validation", "test") if split not in pairs.batches]
     if missing:
@@ -92,13 +93,18 @@ def localize(
         raise BadUsage("localize needs at least one number of features in ks; got none.")
     how = settings or FeaturizerSettings()
     places = load_sites(model, list(sites))
+    permuted = None
+    if arbitrary and featurizer != "full-vector":
+        generator = torch.Generator().manual_seed(seed)
+        train_and_test = [pairs.batches["train"], pairs.batches["test"]]
+        permuted = with_arbitrary_labels(train_and_test, generator)
     search = _SiteSearch(model, pairs, featurizer, how, saes, seed, folder, progress)
     numbers: list[int | None] = list(ks) if featurizer in SIZED else [None]
     if full is None:
         whole = FullVector().fit(model, pairs.batches["test"], places, progress=progress)
         [full] = search.scores([whole], "test")
     candidates = search.candidates(places, numbers, full)
-    chosen, site = _best(candidates, how.choose_on)
+    chosen, site = best_of(candidates, how.choose_on)
     return Localization(
         model.name,
         pairs.labels["test"].model,
@@ -109,7 +115,7 @@ def localize(
         site,
         chosen,
         full,
-        search.controls(chosen, site, full, untrained, arbitrary),
+        search.controls(chosen, site, full, untrained, permuted),
     )
 
 
@@ -165,7 +171,7 @@ class _SiteSearch:
         site: Site,
         full: InterchangeAccuracy,
         untrained: Model | None,
-        arbitrary: bool,
+        permuted: Sequence[InterchangeBatch] | None,
     ) -> dict[str, Right]:
         test, here = chosen.test, chosen.test.column(site)
         right = {
@@ -176,9 +182,8 @@ class _SiteSearch:
         size = chosen.fit.n_features(site)
         if size is not None:
             right[RANDOM] = self._of_random_directions(site, size)
-        trained = self.featurizer != "full-vector"
-        if arbitrary and trained:
-            right[ARBITRARY] = self._of_arbitrary_labels(site, chosen.k)
+        if permuted is not None:
+            right[ARBITRARY] = self._of_arbitrary_labels(site, chosen.k, *permuted)
         if untrained is not None:
             train = self.pairs.batches["train"]
             fit = self.fitted(untrained, train, [site], chosen.k, "untrained")
@@ -193,17 +198,15 @@ class _SiteSearch:
         swept = sweep_all(self.model, self.pairs.batches["test"], plans, progress=self.progress)
         return np.mean([each.written[:, 0] for each in swept], axis=0)
 
-    def _of_arbitrary_labels(self, site: Site, k: int | None) -> Right:
-        generator = torch.Generator().manual_seed(self.seed)
-        train, test = with_arbitrary_labels(
-            [self.pairs.batches["train"], self.pairs.batches["test"]], generator
-        )
+    def _of_arbitrary_labels(
+        self, site: Site, k: int | None, train: InterchangeBatch, test: InterchangeBatch
+    ) -> Right:
         fit = self.fitted(self.model, train, [site], k, "arbitrary")
         found = accuracy(fit, test, controls=(), seed=self.seed, progress=self.progress)
         return found.right[RESULT][:, 0].astype(float)
 
 
-def _best(candidates: Sequence[ScoredFit], split: str) -> tuple[ScoredFit, Site]:
+def best_of(candidates: Sequence[ScoredFit], split: str) -> tuple[ScoredFit, Site]:
     """The candidate and site of the highest accuracy; of several, the highest log-odds, and of
     these the first.
     """

@@ -33,6 +33,9 @@ from mechassay.report.sections import (
 )
 from mechassay.report.tables import Column, Row, TextTable
 from mechassay.stats.intervals import Estimate
+from mechassay.variables.difference_error import CONSTANT, NOTHING
+from mechassay.variables.head_localization import MUST_STAY_BELOW
+from mechassay.variables.localization import CONTROLS, LEAST_GAIN, MUST_EXCEED
 
 SITES, KINDS, SUBSETS = "sites", "kinds", "subsets"
 IIA, MSE = "iia", "mse"
@@ -40,14 +43,17 @@ LAYERS = "iia_layers"
 READING = {
     "Accuracy": (
         "The share of test pairs in which the model writes the whole label that the causal model"
-        " expects after the interchange. Site and number of features were chosen on validation"
-        " pairs; brackets are 95 % intervals over groups of pairs."
+        " expects after the interchange. Brackets are 95 % intervals over groups of pairs."
     ),
     "No intervention": (
         "The same labels without any interchange: what a set of pairs gives for nothing, where the"
         " interchange keeps the label. An accuracy near it shows nothing."
     ),
     "Full vector": "The whole value of the site exchanged, at the same site.",
+    "Gain": (
+        "The share of what no intervention leaves wrong that the interchange makes right, less what"
+        " it makes wrong."
+    ),
     "Random": "As many random directions as the featurizer has features, mean of three draws.",
     "Arbitrary labels": (
         "The featurizer trained and scored on labels that one permutation has exchanged: a high"
@@ -58,9 +64,8 @@ READING = {
         " number would say that no training of the model is needed for it."
     ),
     "Found": (
-        "The interchange makes more than half right of what no intervention leaves wrong, and does"
-        " better than no intervention, arbitrary labels and the untrained model. Isolated: also"
-        " better than random directions. Each by the 95 % interval."
+        "The gain is above a half, and the accuracy above no intervention, arbitrary labels and the"
+        " untrained model. Isolated: also above random directions. Each by the 95 % interval."
     ),
 }
 READING_ERRORS = {
@@ -87,8 +92,7 @@ def tables(records: Sequence[Record], failures: Sequence[Failure] = ()) -> list[
     for measure, about in ((IIA, _accuracies), (MSE, _errors)):
         some = _of(records, measure)
         made += [about(list(group)) for _, group in groupby(some, _place)]
-    if _of(records, IIA):
-        made.append(_controls(_of(records, IIA)))
+    made += [_controls(list(group)) for _, group in groupby(_of(records, IIA), _place)]
     if failures:
         rows = [failure_row(failure, "variable") for failure in failures]
         made.append(TextTable("Without a result", (Column("cell", False), Column("")), tuple(rows)))
@@ -109,7 +113,7 @@ def sections(
             "",
             (*broken_notice(records), *said, *failures_text(failures), *warnings_notice(records)),
         ),
-        Section("Accuracies and controls", tuple(tables(records))),
+        Section("Accuracies and controls", tuple(tables(records, failures))),
         *_maps(records),
         *([Section("Checks", (checks,))] if checks.rows else []),
         Section("How to read this", (Terms(reading),)),
@@ -147,7 +151,10 @@ def _accuracies(records: Sequence[Record]) -> TextTable:
     variables = list(dict.fromkeys(record.specs["variable"].name for record in records))
     columns = [Column("featurizer", numeric=False)]
     for variable in variables:
-        columns += [Column(f"{variable}, mean of layers"), Column(f"{variable}, best site")]
+        columns += [
+            Column(f"{variable}, mean of layers", optional=1),
+            Column(f"{variable}, best site"),
+        ]
     rows: list[Row] = []
     for featurizer in dict.fromkeys(record.method.name for record in records):
         cells = [featurizer]
@@ -159,13 +166,15 @@ def _accuracies(records: Sequence[Record]) -> TextTable:
     nothing = [_control(_cell(records, variable), "no intervention") for variable in variables]
     cells = [x for value in nothing for x in (value, value)]
     rows.append(Row(("no intervention", *cells), "control"))
-    return TextTable(f"{task}, {model}", tuple(columns), tuple(rows), CAPTION)
+    return TextTable(f"{task}, {model}", tuple(columns), tuple(rows), _caption(records))
 
 
-CAPTION = (
-    "Interchange intervention accuracy on test pairs. Layer, position and number of features were"
-    " chosen on validation pairs. Brackets: 95 % interval."
-)
+def _caption(records: Sequence[Record]) -> str:
+    splits = dict.fromkeys(str(record.method.args.get("choose_on", "")) for record in records)
+    return (
+        "Interchange intervention accuracy on test pairs. Layer, position and number of features"
+        f" were chosen on {' or '.join(splits)} pairs. Brackets: 95 % interval."
+    )
 
 
 def _cell(records: Sequence[Record], variable: str, featurizer: str | None = None) -> Record | None:
@@ -184,85 +193,100 @@ def _control(record: Record | None, control: str, name: str = IIA) -> str:
     return "" if record is None else measured(record.measure(name, f"control:{control}"))
 
 
-CONTROLS = ("no intervention", "full vector", "random", "arbitrary labels", "untrained model")
-
-
 def _controls(records: Sequence[Record]) -> TextTable:
     columns = [
-        Column("variable, featurizer", numeric=False),
-        Column("site", numeric=False),
-        Column("features"),
+        *(Column(name, numeric=False) for name in ("variable", "featurizer", "site", "verdict")),
         Column("accuracy"),
-        *(Column(control, optional=1) for control in CONTROLS),
-        Column("gain"),
-        Column("verdict", numeric=False),
+        Column("gain", optional=1),
+        Column("features", optional=1),
+        *(Column(control, optional=2) for control in CONTROLS),
     ]
-    several = len({_place(record) for record in records}) > 1
+    model, task = _place(records[0])
     rows = [
         Row(
             (
-                f"{record.model.name}, {_named(record)}" if several else _named(record),
+                record.specs["variable"].name,
+                record.method.name,
                 str(record.method.args.get("site", "")),
-                _features(record),
-                measured(record.measure(IIA)),
-                *(_control(record, control) for control in CONTROLS),
-                measured(record.measure("gain")),
                 verdict_of(record),
+                measured(record.measure(IIA)),
+                measured(record.measure("gain")),
+                _features(record),
+                *(_control(record, control) for control in CONTROLS),
             )
         )
         for record in records
     ]
-    caption = f"{CAPTION} Controls are those of the same site and pairs."
-    return TextTable("Chosen sites and their controls", tuple(columns), tuple(rows), caption)
+    caption = f"{_caption(records)} Controls are those of the same site and pairs."
+    title = f"{task}, {model}: chosen sites and their controls"
+    return TextTable(title, tuple(columns), tuple(rows), caption)
 
 
 def _features(record: Record) -> str:
-    chosen = record.table(SITES).where(chosen=True).rows()
-    value = chosen[0]["features"] if chosen else None
-    return "" if value is None else f"{int(str(value)):,}"
+    value = _n_features(record)
+    return "" if value is None else f"{value:,}"
+
+
+def _n_features(record: Record) -> int | None:
+    """Of the chosen site; None where the featurizer does not say."""
+    (chosen,) = record.table(SITES).where(chosen=True).rows()
+    return None if chosen["features"] is None else int(str(chosen["features"]))
 
 
 def verdict_of(record: Record) -> str:
     """Whether the variable is isolated, found or not found, by the controls that there are."""
     gain = record.measure("gain")
-    must = ("no intervention", "arbitrary labels", "untrained model")
-    differences = [record.measure(IIA, f"difference:{control}") for control in must]
+    differences = [record.measure(IIA, f"difference:{control}") for control in MUST_EXCEED]
     exceeds = all(each.low > 0 for each in differences if each is not None)
-    if gain is None or not exceeds or not gain.low > 0.5:
+    if gain is None or not exceeds or not gain.low > LEAST_GAIN:
         return "not found"
     random = record.measure(IIA, "difference:random")
     return "isolated" if random is not None and random.low > 0 else "found"
 
 
 def _verdicts(records: Sequence[Record]) -> list[str]:
-    """A sentence for each variable, of the featurizer that is best on validation pairs."""
+    """A sentence for each variable, of the featurizer that is best on validation pairs; of several
+    that of the fewest features.
+    """
     said: list[str] = []
     for (model, task), group in groupby(_of(records, IIA), _place):
         some = list(group)
         for variable in dict.fromkeys(record.specs["variable"].name for record in some):
             cells = [record for record in some if record.specs["variable"].name == variable]
-            best = max(cells, key=lambda record: _value(record, "validation"))
+            best = max(cells, key=_rank)
             wrong = best.specs["variable"].args.get("hypothesis") == "wrong"
             known = " (a wrong hypothesis)" if wrong else ""
             said.append(
                 f"{model}, {task}: {variable}{known} is {verdict_of(best)} at"
                 f" {best.method.args.get('site')} by {best.method.name}, with an accuracy of"
-                f" {measured(best.measure(IIA))}; without intervention"
-                f" {_control(best, 'no intervention')}."
+                f" {measured(best.measure(IIA))} on {_n(best):,} test pairs; without intervention"
+                f" {_control(best, NOTHING)}."
             )
     for record in _of(records, MSE):
-        constant = _control(record, "best constant", MSE)
+        below = [record.measure(MSE, f"difference:{control}") for control in MUST_STAY_BELOW]
+        found = all(each is not None and each.high < 0 for each in below)
+        variable = record.specs["variable"].name
         said.append(
-            f"{record.model.name}, {_named(record)}: a mean squared error of"
-            f" {measured(record.measure(MSE))} with heads {record.method.args.get('heads')};"
-            f" the best constant {constant}."
+            f"{record.model.name}, {record.task.name}: {variable} is"
+            f" {'found' if found else 'not found'} in heads {record.method.args.get('heads')} by"
+            f" {record.method.name}, with a mean squared error of {measured(record.measure(MSE))};"
+            f" no intervention {_control(record, NOTHING, MSE)}, the best constant"
+            f" {_control(record, CONSTANT, MSE)}."
         )
     return said
 
 
-def _value(record: Record, name: str) -> float:
-    measure = record.measure(name)
-    return -np.inf if measure is None or np.isnan(measure.value) else measure.value
+def _n(record: Record) -> int:
+    """Test pairs."""
+    measure = record.measure(IIA)
+    return measure.n or 0 if measure is not None else 0
+
+
+def _rank(record: Record) -> tuple[float, float]:
+    """The accuracy on validation pairs, then fewer features."""
+    measure, n = record.measure("validation"), _n_features(record)
+    value = -np.inf if measure is None or np.isnan(measure.value) else measure.value
+    return value, -np.inf if n is None else -float(n)
 
 
 def _maps(records: Sequence[Record]) -> list[Section]:
@@ -272,12 +296,25 @@ def _maps(records: Sequence[Record]) -> list[Section]:
         blocks: list[Block] = []
         for record in group:
             name = _named(record)
-            about = f"{name}: accuracy on test pairs by layer and position."
-            blocks.append(Figure(svg(draw(record)), title=name, name=name, about=about))
+            shows = _drawn(record)
+            blocks.append(
+                Figure(svg(draw(record)), name, f"{shows}.", name=name, about=f"{name}: {shows}.")
+            )
             inner = [stored_table(table, f"{name}: {table.name}") for table in record.tables]
             blocks.append(Fold(f"{name}: tables", tuple(inner)))
         made.append(Section(f"{task}, {model}", tuple(blocks)))
     return made
+
+
+def _drawn(record: Record) -> str:
+    """What a record's figure shows."""
+    if record.has_table(SUBSETS):
+        return "Mean squared errors of whole heads, by subset"
+    columns = record.table(SITES).columns
+    places = list(zip(columns["layer"], columns["position"], strict=True))
+    best = ", the best of several sites or numbers of features"
+    more = best if len(set(places)) < len(places) else ""
+    return f"Accuracy on test pairs by layer and position{more}"
 
 
 def _errors(records: Sequence[Record]) -> TextTable:

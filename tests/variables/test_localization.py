@@ -1,0 +1,297 @@
+"""What is chosen, reported and concluded of accuracies that are made up."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+import mechassay as ma
+from mechassay.errors import UnknownName
+from mechassay.features.featurizer import Directions
+from mechassay.features.fit import Fit
+from mechassay.interventions.site import Site, load_site
+from mechassay.report.kinds.variables import verdict_of
+from mechassay.stats.intervals import clopper_pearson
+from mechassay.variables.interchange_accuracy import InterchangeAccuracy
+from mechassay.variables.localization import (
+    ARBITRARY,
+    FULL,
+    NOTHING,
+    RANDOM,
+    RESULT,
+    UNTRAINED,
+    Localization,
+    ScoredFit,
+    at_site,
+)
+from mechassay.variables.search import best_of
+
+SITES = tuple(map(load_site, ("resid.0@a", "resid.0@last", "resid.1@a", "resid.1@last")))
+
+
+def accuracies(
+    right: Sequence[Sequence[int]],
+    kinds: Sequence[str] = (),
+    odds: Sequence[float] = (0.0,) * len(SITES),
+) -> InterchangeAccuracy:
+    """Of each site, of every pair whether it is right; no intervention never is."""
+    by_pair = np.array(right, dtype=bool).T
+    n = len(by_pair)
+    values = {
+        RESULT: np.tile(np.array(odds), (n, 1)),
+        NOTHING: np.zeros((n, len(SITES))),
+    }
+    return InterchangeAccuracy(
+        SITES,
+        tuple(f"p{i}" for i in range(n)),
+        tuple(f"g{i}" for i in range(n)),
+        tuple(kinds) or ("one",) * n,
+        {RESULT: by_pair, NOTHING: np.zeros_like(by_pair)},
+        values,
+        values,
+        (2,) * len(SITES),
+    )
+
+
+def a_fit() -> Fit:
+    eye = torch.eye(4)
+    return Fit({site: Directions(eye[:, :2]) for site in SITES}, losses=torch.rand(5, len(SITES)))
+
+
+def shares(*of_sites: int, n: int = 10) -> list[list[int]]:
+    """So many of n pairs right, of each site."""
+    return [[1] * k + [0] * (n - k) for k in of_sites]
+
+
+def localization(
+    candidates: Sequence[ScoredFit] = (),
+    choose_on: str = "validation",
+    **right: Sequence[float],
+) -> Localization:
+    made = list(candidates) or [ScoredFit(2, a_fit(), *[accuracies(shares(1, 2, 3, 9))] * 2)]
+    chosen, site = best_of(made, choose_on)
+    test = chosen.test
+    column = test.column(site)
+    found = {
+        RESULT: test.right[RESULT][:, column].astype(float),
+        NOTHING: test.right[NOTHING][:, column].astype(float),
+    }
+    named = {name.replace("_", " "): np.array(x, dtype=float) for name, x in right.items()}
+    return Localization(
+        "m", "h", "v", "das", choose_on, tuple(made), site, chosen, test, {**found, **named}
+    )
+
+
+# --- what is chosen -------------------------------------------------------------------------------
+
+
+def test_the_site_is_chosen_on_validation_and_not_on_test() -> None:
+    validation, test = accuracies(shares(1, 8, 2, 3)), accuracies(shares(9, 4, 3, 2))
+    candidate = ScoredFit(2, a_fit(), validation, test)
+    found = localization([candidate])
+    assert str(found.site) == "resid.0@last" and found.estimate().value == 0.4
+    of_mib = localization([candidate], choose_on="test")
+    assert str(of_mib.site) == "resid.0@a" and of_mib.estimate().value == 0.9
+    # Layers: on validation 0@last and 1@last, on test 0@a and 1@a.
+    assert found.mean_of_layers().value == pytest.approx((0.4 + 0.2) / 2)
+    assert of_mib.mean_of_layers().value == pytest.approx((0.9 + 0.3) / 2)
+    assert found.as_mib() == of_mib.as_mib() == pytest.approx((0.6, 0.9))
+
+
+def test_the_number_of_features_is_chosen_on_validation_too() -> None:
+    weak = ScoredFit(1, a_fit(), accuracies(shares(1, 2, 3, 4)), accuracies(shares(10, 10, 10, 10)))
+    good = ScoredFit(2, a_fit(), accuracies(shares(1, 2, 3, 5)), accuracies(shares(0, 0, 0, 1)))
+    found = localization([weak, good])
+    assert found.chosen is good and str(found.site) == "resid.1@last"
+    assert {layer: each.k for layer, (each, _) in found.by_layer().items()} == {0: 1, 1: 2}
+
+
+def test_of_equal_accuracies_the_higher_log_odds_count_then_the_first() -> None:
+    even = accuracies(shares(5, 5, 5, 5), odds=(0.0, 2.0, 2.0, math.nan))
+    chosen, site = best_of([ScoredFit(1, a_fit(), even, even)], "validation")
+    assert chosen.k == 1 and site == SITES[1]
+
+
+def slow_mib(candidates: Sequence[ScoredFit]) -> tuple[float, float]:
+    """Mean over kinds, the best position of each layer, then mean and maximum of layers."""
+    layers: dict[int, list[float]] = {}
+    for candidate in candidates:
+        for column, site in enumerate(SITES):
+            of_kinds: list[float] = []
+            for kind in sorted(set(candidate.test.kinds)):
+                rows = [i for i, each in enumerate(candidate.test.kinds) if each == kind]
+                hits = sum(bool(candidate.test.right[RESULT][i, column]) for i in rows)
+                of_kinds.append(hits / len(rows))
+            layers.setdefault(site.layer, []).append(sum(of_kinds) / len(of_kinds))
+    best = [max(values) for values in layers.values()]
+    return sum(best) / len(best), max(best)
+
+
+def test_numbers_as_mib_has_them_are_those_of_a_slow_loop() -> None:
+    rng = np.random.default_rng(0)
+    for _ in range(5):
+        kinds = ["one", "two", "two", "two", "three", "three", "three"]
+        made = [
+            ScoredFit(k, a_fit(), *(accuracies(rng.integers(2, size=(4, 7)).tolist(), kinds),) * 2)
+            for k in (1, 2)
+        ]
+        assert localization(made).as_mib() == pytest.approx(slow_mib(made))
+
+
+# --- what is concluded ----------------------------------------------------------------------------
+
+NONE, ALL = (0,) * 10, (1,) * 10
+
+
+def right_at(*values: Sequence[int]) -> Localization:
+    """A localization whose result and no intervention are these."""
+    found = localization()
+    result, nothing = (np.array(x, dtype=float) for x in values)
+    return replace(found, right={RESULT: result, NOTHING: nothing})
+
+
+@pytest.mark.parametrize(
+    ("result", "nothing", "gain"),
+    [
+        (ALL, NONE, 1.0),
+        (NONE, NONE, 0.0),
+        (ALL, (1,) * 5 + (0,) * 5, 1.0),
+        ((1,) * 8 + (0,) * 2, (1,) * 5 + (0,) * 5, 0.6),
+        ((0,) * 5 + (1,) * 5, (1,) * 5 + (0,) * 5, 0.0),
+        (NONE, (1,) * 5 + (0,) * 5, -1.0),
+    ],
+)
+def test_gain_by_hand(result: Sequence[int], nothing: Sequence[int], gain: float) -> None:
+    found = right_at(result, nothing).gain
+    assert found.value == pytest.approx(gain)
+    assert found.low <= gain <= found.high
+
+
+def test_where_nothing_is_wrong_there_is_no_gain_and_nothing_is_found() -> None:
+    found = right_at(ALL, ALL)
+    assert math.isnan(found.gain.value) and not found.found and not found.isolated
+    record = found.record()
+    assert verdict_of(record) == "not found"
+
+
+def test_a_gain_without_losses_has_the_interval_of_a_proportion() -> None:
+    # Resamples of whole numbers that are all 1 would give an interval of no width.
+    for n in (2, 5, 6, 12):
+        made = ScoredFit(2, a_fit(), *[accuracies(shares(0, 0, 0, n, n=n))] * 2)
+        found = localization([made])
+        low, high, _ = clopper_pearson(float(n), float(n))
+        assert (found.gain.low, found.gain.high) == pytest.approx((low, high))
+        assert found.found == (n >= 6), "five pairs are too few to say so"
+
+
+CONTROLS: dict[str, Any] = {"arbitrary_labels": NONE, "untrained_model": NONE}
+
+
+@pytest.mark.parametrize(
+    ("right", "verdict"),
+    [
+        ({}, "found"),
+        ({"random": NONE}, "isolated"),
+        ({"random": ALL, **CONTROLS}, "found"),
+        ({"random": NONE, **CONTROLS}, "isolated"),
+        ({"random": NONE, **CONTROLS, "arbitrary_labels": ALL}, "not found"),
+        ({"random": NONE, **CONTROLS, "untrained_model": ALL}, "not found"),
+        ({"random": NONE, **CONTROLS, "no_intervention": (1,) * 7 + (0,) * 3}, "not found"),
+        ({"full_vector": ALL, "random": (0.5,) * 10}, "isolated"),
+    ],
+)
+def test_a_verdict_needs_every_control(right: dict[str, Any], verdict: str) -> None:
+    found = localization([ScoredFit(2, a_fit(), *[accuracies(shares(1, 2, 3, 10))] * 2)], **right)
+    own = "isolated" if found.isolated else "found" if found.found else "not found"
+    assert own == verdict
+    assert verdict_of(found.record()) == verdict, "the page says the same"
+
+
+def test_less_than_half_of_what_is_wrong_is_not_found() -> None:
+    found = localization([ScoredFit(2, a_fit(), *[accuracies(shares(0, 0, 0, 60, n=100))] * 2)])
+    assert found.difference(NOTHING).low > 0 and found.gain.value > 0.5 and not found.found
+
+
+# --- as a value and as a record -------------------------------------------------------------------
+
+
+def whole() -> Localization:
+    kinds = ["one"] * 4 + ["two"] * 6
+    test = accuracies(shares(1, 2, 3, 9), kinds)
+    made = [ScoredFit(k, a_fit(), accuracies(shares(1, k, 3, 9)), test) for k in (1, 2)]
+    third = (1 / 3,) * 10
+    return localization(made, random=third, **CONTROLS, full_vector=ALL)
+
+
+def test_a_record_goes_through_json(tmp_path: Path) -> None:
+    found = whole()
+    record = found.record()
+    path = record.save(tmp_path / "r.json")
+    again = ma.read_record(path)
+    assert json.loads(again.model_dump_json()) == json.loads(record.model_dump_json())
+    for of in found.right:
+        named = "result" if of == RESULT else f"control:{of}"
+        measure = again.measure("iia", named)
+        assert measure is not None and measure.value == pytest.approx(found.estimate(of).value)
+    assert again.values is not None and set(again.values.columns) == set(found.right)
+    assert again.table("sites").where(chosen=True).rows()[0]["site"] == "resid.1@last"
+    assert verdict_of(again) == ("isolated" if found.isolated else "found")
+    assert {m.name for m in again.measures} >= {"gain", "iia_layers", "mib_mean", "mib_highest"}
+
+
+@pytest.mark.parametrize("split", ["validation", "test"])
+def test_a_record_says_what_its_site_was_chosen_on(split: str) -> None:
+    found = localization(choose_on=split)
+    record = found.record()
+    layers, chosen = record.measure("iia_layers"), record.measure("validation")
+    assert layers is not None and f"best on {split} pairs" in layers.meaning
+    assert chosen is not None and ("chosen by" in chosen.meaning) == (split == "validation")
+    assert record.method.args["choose_on"] == split
+
+
+def test_rows_are_sites_and_numbers_of_features() -> None:
+    found = whole()
+    columns = found.columns()
+    assert columns["k"] == [1] * 4 + [2] * 4 and columns["site"] == list(map(str, SITES)) * 2
+    assert (
+        columns["test"] == [0.1, 0.2, 0.3, 0.9] * 2
+        and columns["chosen"] == [False] * 3 + [True] + [False] * 4
+    )
+    assert {len(column) for column in columns.values()} == {8}
+    by_kind = found.by_kind()
+    assert by_kind["kind"] == ["one", "two"] and by_kind["n"] == [4, 6]
+    assert by_kind["accuracy"] == pytest.approx([1.0, 5 / 6])
+    assert found.estimate(RANDOM).value == pytest.approx(1 / 3)
+    with pytest.raises(UnknownName, match="Did you mean 'random'"):
+        found.estimate("randon")
+
+
+def test_features_of_one_site_are_a_file_of_their_own(tmp_path: Path) -> None:
+    fit = a_fit()
+    for number, site in enumerate(SITES):
+        alone = at_site(fit, site)
+        again = Fit.load(alone.save(tmp_path / f"{number}.safetensors"))
+        assert again.sites == (site,)
+        assert torch.equal(again.losses, fit.losses[:, [number]])
+        assert torch.equal(again.directions(site), fit.directions(site))
+    untrained = at_site(replace(fit, losses=torch.zeros(0, 0)), Site(1, "last"))
+    assert Fit.load(untrained.save(tmp_path / "none.safetensors")).losses.shape == (0, 0)
+
+
+def test_it_shows_itself(tmp_path: Path) -> None:
+    found = whole()
+    assert "resid.1@last" in repr(found) and "\n" not in repr(found)
+    html = found._repr_html_()
+    assert all(of in html for of in (FULL, RANDOM, ARBITRARY, UNTRAINED, NOTHING))
+    (axes, _) = found.plot().axes
+    assert [text.get_text() for text in axes.texts] == ["0.10", "0.20", "0.30", "0.90"]
+    page = found.to_html(tmp_path / "page.html").read_text("utf-8")
+    assert "resid.1@last" in page and "<svg" in page
