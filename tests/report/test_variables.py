@@ -1,4 +1,4 @@
-"""The page of causal variables: verdicts, tables with controls, and what the sites were chosen on."""
+"""The page of causal variables: verdicts, tables with controls, what sites were chosen on."""
 
 from __future__ import annotations
 

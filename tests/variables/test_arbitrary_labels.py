@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from itertools import chain
+
 import pytest
 import torch
 from hypothesis import given
@@ -37,7 +39,7 @@ def test_it_is_one_permutation_in_all_batches_and_moves_every_label(
     generator = torch.Generator().manual_seed(seed)
     after = list(map(labels_of, with_arbitrary_labels(list(map(batch_of, before)), generator)))
     to: dict[Label, Label] = {}
-    for old, new in zip(sum(before, []), sum(after, []), strict=True):
+    for old, new in zip(chain(*before), chain(*after), strict=True):
         assert to.setdefault(old, new) == new and old != new
     assert set(to) == set(to.values())
 
