@@ -13,7 +13,7 @@ from made_pages import ROOT, pages
 from mechassay.truth.models import load_truth
 
 NOTEBOOKS = sorted((ROOT / "docs" / "notebooks").glob("*.ipynb"))
-MOST_LINES = 15
+MOST_LINES = 20
 
 
 def cells(path: Path) -> list[dict[str, Any]]:

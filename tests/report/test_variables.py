@@ -1,4 +1,4 @@
-"""The page of causal variables: verdicts, tables with controls, and what sites were chosen on."""
+"""The page of causal variables: verdicts, tables with controls, what sites were chosen on."""
 
 from __future__ import annotations
 
@@ -75,6 +75,8 @@ def test_what_was_chosen_on_test_pairs_is_said_to_be(results: Results) -> None:
     method = record.method.model_copy(update={"args": {**record.method.args, "choose_on": "test"}})
     other = record.model_copy(update={"specs": {**record.specs, "method": method}})
     assert all("chosen on test pairs" in (t.caption or "") for t in tables([other]))
+    assert "was chosen on these pairs" in render("t", sections([other]))
+    assert "was chosen on these pairs" not in render("t", sections([record]))
 
 
 @pytest.mark.parametrize("width", [78, 100, 200])

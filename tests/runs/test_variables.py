@@ -8,9 +8,10 @@ import signal
 import subprocess
 import sys
 import time
-from dataclasses import replace
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import pytest
 import torch
@@ -18,7 +19,7 @@ from safetensors.torch import save_file
 
 import mechassay as ma
 from mechassay.errors import BadUsage, UnknownName
-from mechassay.examples import Examples
+from mechassay.examples import Example, Examples
 from mechassay.features.fit import Fit
 from mechassay.files import read_tensors
 from mechassay.interventions.site import Site
@@ -28,9 +29,12 @@ from mechassay.progress import SILENT
 from mechassay.runs.execute import run
 from mechassay.runs.job import Results
 from mechassay.runs.variables import VariablesJob, layers_of
+from mechassay.tasks.task import Task
 from mechassay.testing.jobs import numbers
 from mechassay.testing.tiny import with_words
 from mechassay.variables.homes import true_sites
+from mechassay.variables.models.ioi import FLIPS
+from planted_ioi import HALF, planted_examples, planted_ioi
 from small_jobs import SMALL_JOBS
 
 ONE = replace(
@@ -282,3 +286,55 @@ def test_counterfactuals_that_cannot_tell_the_variable_are_refused(
     tiny = make_model(*with_words(), name="mine")
     with pytest.raises(BadUsage, match="cannot tell mcqa: answer_pointer from mcqa: nothing"):
         run(job, tmp_path / "run", models={"mine": tiny}, progress=SILENT)
+
+
+# --- IOI: heads instead of sites ------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class PlantedIOI(Task):
+    """The prompts of a model with two built-in signals, under the name of IOI."""
+
+    name: ClassVar[str] = "ioi"
+    counterfactuals: ClassVar[tuple[str, ...]] = FLIPS
+    default_counterfactual: ClassVar[str] = FLIPS[0]
+    sizes: ClassVar[dict[str, int]] = {"train": 12, "validation": 12, "test": 12}
+
+    def generate(self, split: str, seed: int, tokenizer: Any = None) -> Iterator[Example]:
+        yield from planted_examples(12, list(self.sizes).index(split))
+
+
+def test_variables_of_a_logit_difference_are_looked_for_in_heads(tmp_path: Path) -> None:
+    job = VariablesJob(
+        ("mine",),
+        ("ioi",),
+        featurizers=("full-vector", "das"),
+        # Not the last layer: its head says the name, whatever the signals are.
+        layers="1",
+        ks=(2, 8),
+        train_limit=8,
+        validation_limit=6,
+        test_limit=6,
+    )
+    about: dict[str, Any] = {"models": {"mine": planted_ioi()}, "tasks": {"ioi": PlantedIOI()}}
+    results = run(job, tmp_path / "run", progress=SILENT, **about)
+    assert not results.failures
+    names = [record.specs["variable"].name for record in results.records]
+    assert sorted(names) == ["subject_position"] * 2 + ["subject_token"] * 2
+    for record in results.records:
+        whole = record.method.name == "full-vector"
+        home = "1.0" if record.specs["variable"].name == "subject_position" else "1.1"
+        assert home in str(record.method.args["heads"])
+        error, constant = record.measure("mse"), record.measure("mse", "control:best constant")
+        assert error is not None and constant is not None
+        assert not whole or error.value < constant.value / 4
+        assert ("k" in record.method.args) == (not whole)
+        linear = record.specs["variable"].args
+        assert linear["linear r2"] > 0.999
+        assert linear["linear position"] == pytest.approx(HALF, abs=1e-3)
+        assert linear["linear token"] == pytest.approx(HALF, abs=1e-3)
+    heads = tmp_path / "run" / "heads"
+    found = json.loads((heads / "mine--ioi.json").read_text("utf-8"))
+    assert len(found["site"]) == 4 and (heads / "mine--ioi-linear.json").is_file()
+    page = (tmp_path / "run" / "report.html").read_text("utf-8")
+    assert "mean squared error" in page and "best constant" in page

@@ -210,8 +210,8 @@ CONTROLS: dict[str, Any] = {"arbitrary_labels": NONE, "untrained_model": NONE}
 )
 def test_a_verdict_needs_every_control(right: dict[str, Any], verdict: str) -> None:
     found = localization([ScoredFit(2, a_fit(), *[accuracies(shares(1, 2, 3, 10))] * 2)], **right)
-    own = "isolated" if found.isolated else "found" if found.found else "not found"
-    assert own == verdict
+    assert found.verdict == verdict
+    assert (found.found, found.isolated) == (verdict != "not found", verdict == "isolated")
     assert verdict_of(found.record()) == verdict, "the page says the same"
 
 

@@ -293,7 +293,7 @@ def test_errors_of_labels() -> None:
         expected_labels(model, "answer", examples, ["symbols"])
     with pytest.raises(BadUsage, match="has no labels, as it has no read"):
         expected_labels(CausalModel("m", {"x": (0, 1)}), "x", examples)
-    with pytest.raises(BadUsage, match="needs a model with a .tokenizer"):
+    with pytest.raises(BadUsage, match="need a model with a .tokenizer"):
         expected_labels(model, "answer", examples).tokenized(None)
     with pytest.raises(UnknownName, match="causal model 'mcq'"):
         load_causal_model("mcq")

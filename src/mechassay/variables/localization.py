@@ -195,6 +195,11 @@ class Localization(OneLine, Tabular):
         """Whether these features have it, and random ones of their number do not."""
         return self.found and RANDOM in self.right and self.difference(RANDOM).low > 0
 
+    @property
+    def verdict(self) -> str:
+        """The strongest of "isolated", "found" and "not found" that holds."""
+        return "isolated" if self.isolated else "found" if self.found else "not found"
+
     # --- all sites --------------------------------------------------------------------------------
 
     def by_layer(self, split: str | None = None) -> dict[int, tuple[ScoredFit, Site]]:
@@ -359,7 +364,7 @@ class Localization(OneLine, Tabular):
     def shown(self) -> dict[str, Any]:
         told = {of: round(self.estimate(of).value, 3) for of in self.right}
         about = {"variable": self.variable, "featurizer": self.featurizer, "site": str(self.site)}
-        return {**about, "found": self.found, **told}
+        return {**about, "verdict": self.verdict, **told}
 
     def plot(self, ax: Axes | None = None) -> Figure:
         """Test accuracies as a heat map of layers and positions."""
@@ -380,8 +385,7 @@ class Localization(OneLine, Tabular):
             "chosen on": self.choose_on,
             "test pairs": f"{len(self.groups):,}",
         }
-        said = "found" if self.found else "not found"
-        title = f"{self.causal_model}: {self.variable} by {self.featurizer}: {said}"
+        title = f"{self.causal_model}: {self.variable} by {self.featurizer}: {self.verdict}"
         return html_facts(title, facts, html_table(("of", "accuracy", "95 % interval"), rows))
 
 
