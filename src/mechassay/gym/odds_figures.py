@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -10,6 +10,8 @@ from matplotlib import colormaps, rc_context
 from matplotlib.figure import Figure
 
 from mechassay.figures import GREY, INK, SETTINGS, SIZE, Picture
+from mechassay.interventions.heat_map import draw_lines
+from mechassay.stats.intervals import Estimate
 from mechassay.text import shortened
 
 if TYPE_CHECKING:
@@ -79,3 +81,14 @@ def draw_odds(
         bar.set_label("log odds-ratio, nats", color=INK)
         bar.ax.tick_params(colors=INK)
         return figure
+
+
+def draw_layers(
+    lines: Mapping[str, Sequence[tuple[int, float, float, float]]], *, ax: Axes | None = None
+) -> Figure:
+    """Draw odds against layers, a line each method: (layer, mean, low, high) of every point."""
+    points = {
+        name: [(layer, Estimate(value, low, high)) for layer, value, low, high in line]
+        for name, line in lines.items()
+    }
+    return draw_lines(points, "log odds-ratio, nats", ax=ax)
