@@ -29,11 +29,13 @@ TURN = random_basis(32, torch.Generator().manual_seed(5), torch.float64)
 V, U, CONSTANT, NUISANCE = TURN[:, 0], TURN[:, 1], TURN[:, 2], TURN[:, 3:]
 
 
-def planted_task() -> GymTask:
+def planted_task(*, unequal: bool = False) -> GymTask:
+    """The task; with unequal lengths nouns of many have a word before them."""
+    nouns = {**WORDS, "many": [f"here {word}" if unequal else word for word in WORDS["many"]]}
     data = {
         "template": "The {noun} {place} {time}",
         "labels": {"one": "is", "many": "are"},
-        "options": {"noun": WORDS, "place": PLACES, "time": TIMES},
+        "options": {"noun": nouns, "place": PLACES, "time": TIMES},
     }
     return gym_tasks({"tasks": {"planted": data}})["planted"]
 

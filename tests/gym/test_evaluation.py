@@ -152,6 +152,17 @@ def test_the_published_indices_change_nothing_where_lengths_are_equal(found: Tas
             )
 
 
+def test_where_lengths_differ_the_published_indices_miss_the_noun(found: TaskOdds) -> None:
+    task, model = planted_task(unequal=True), planted_model()
+    given: Any = {"limits": LIMITS, "progress": SILENT}
+    right = evaluate(model, task, ("mean", "vanilla"), **given)
+    wrong = evaluate(model, task, ("mean", "vanilla"), compat=CAUSALGYM_2024, **given)
+    for method in ("mean", "vanilla"):
+        # Regions are found by characters, so a word more changes nothing.
+        assert mean(right, method)[0, 0] == pytest.approx(mean(found, method)[0, 0], rel=0.1)
+        assert mean(wrong, method)[0, 0] < 0.7 * mean(right, method)[0, 0]
+
+
 def test_nothing_found_is_no_effect_and_is_said() -> None:
     found = run(("probe-saga:penalty=l1,l2=1e9", "mean"))
     assert len(found["probe-saga:penalty=l1,l2=1e9"].lacking) == 9

@@ -13,6 +13,8 @@ import torch
 import mechassay as ma
 from mechassay.errors import BadPairs, BadUsage, UnknownName
 from mechassay.features import DiffInMeans, Directions, Fit, FullVector, RandomDirections
+from mechassay.features.finder import values_at
+from mechassay.features.training_data import SiteTokens
 from mechassay.gym import LogOddsRatios, odds
 from mechassay.interchange import InterchangeBatch
 from mechassay.models.model import Model, make_model
@@ -92,6 +94,29 @@ def test_no_difference_gives_exactly_nothing(model: Model) -> None:
     assert (odds(fit, batch, progress=SILENT).values == 0).all()
     same = replace(batch, source=batch.base, source_mask=batch.base_mask)
     assert (measured(model, FullVector(), same).values == 0).all()
+
+
+def test_a_direction_along_which_nothing_differs_does_nothing(model: Model) -> None:
+    batch, at = swapped_pairs(1), ma.load_site("resid.1@word")
+    (values,) = values_at(model, batch, [at], [SiteTokens.of(batch, at)])
+    difference = values[1] - values[0]
+    random = torch.randn(32, generator=torch.Generator().manual_seed(0)).double()
+    across = random - difference * (random @ difference) / (difference @ difference)
+    for vector, nothing in ((across, True), (random, False)):
+        fit = Fit({at: Directions.of(vector)}, model=model)
+        values_of = odds(fit, batch, progress=SILENT).values
+        assert (np.abs(values_of).max() < 1e-9) == nothing
+
+
+def test_all_tokens_of_a_layer_are_the_source(model: Model) -> None:
+    """Prompts of equal length, every token exchanged after any layer: the source's own logits."""
+    batch = swapped_pairs()
+    sites = [f"resid.{layer}@all" for layer in range(3)]
+    fit = FullVector().fit(model, batch, sites, progress=SILENT)
+    found = odds(fit, batch, progress=SILENT)
+    both = found.base + found.base.reshape(-1, 2)[:, ::-1].ravel()
+    for site in sites:
+        np.testing.assert_allclose(found[site], both, atol=1e-9)
 
 
 def test_a_direction_has_no_sign_and_no_length(model: Model) -> None:

@@ -11,7 +11,7 @@ from __future__ import annotations
 import time
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, ClassVar, Literal, get_args
+from typing import Annotated, Any, ClassVar, Literal, get_args
 
 from mechassay.errors import BadUsage, one_of
 from mechassay.gym.control_labels import control_labels
@@ -164,7 +164,11 @@ class GymJob(Job):
         )
         save_fits(found, folder / "features" / cell.name)
         chosen = {split: _selection(each, model) for split, each in pairs.items()}
-        args = {"family": task.family, "lengths": task.lengths, "sha256": task.sha256}
+        args: dict[str, Any] = {
+            "family": task.family,
+            "lengths": task.lengths,
+            "sha256": task.sha256,
+        }
         return found.record(
             {
                 "model": Spec(name=model.name, args={"family": model.family}),
