@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 from mechassay.runs.accuracy import AccuracyJob
@@ -9,9 +10,13 @@ from mechassay.runs.adversarial import AdversarialJob
 from mechassay.runs.adversarial_paper import PaperJob
 from mechassay.runs.adversarial_search import SearchJob
 from mechassay.runs.circuits import CircuitsJob
+from mechassay.runs.gym import GymJob
 from mechassay.runs.patch import PatchJob
 from mechassay.runs.robust import RobustJob
 from mechassay.runs.variables import VariablesJob
+
+SMALL_GYM_TASK = str(Path(__file__).parent / "data" / "gym_small.yaml")
+"""A task of the words of truth-ioi."""
 
 SMALL_JOBS: dict[str, Any] = {
     "circuits": CircuitsJob(
@@ -48,6 +53,15 @@ SMALL_JOBS: dict[str, Any] = {
         n_base=4,
         n_held_out=5,
         repeats=2,
+    ),
+    "gym": GymJob(
+        ("truth-ioi",),
+        (SMALL_GYM_TASK,),
+        ("das:steps=3", "mean", "random", "vanilla"),
+        control_labels=(" Ann", " Bob"),
+        train_limit=16,
+        validation_limit=8,
+        test_limit=8,
     ),
     "patch": PatchJob(("truth-ioi",), ("truth-ioi",), ("heads", "resid"), limit=4),
     "variables": VariablesJob(

@@ -54,6 +54,7 @@ ROWS = 20
 """Rows of a table that a notebook shows."""
 DRAWN = {
     "accuracy": "mechassay.report.kinds.accuracy",
+    "gym": "mechassay.report.kinds.gym",
     "patch": "mechassay.report.kinds.patch",
     "variables": "mechassay.report.kinds.variables",
 }

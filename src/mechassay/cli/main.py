@@ -28,6 +28,7 @@ GROUPS = {
     "truth": "Models whose circuit is known: list, export, verify, and score methods by them.",
     "patch": "Patch activations between prompts: what single sites carry, as heat maps.",
     "variables": "Look for causal variables in models, and check files that say where they are.",
+    "gym": "Linear features on tasks of minimal pairs: list tasks, show pairs, run methods.",
     "adversarial": "How badly circuits fail in the worst case.",
 }
 """Command groups and what they are for. Their modules are large and are imported when named."""

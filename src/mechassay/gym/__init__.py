@@ -7,31 +7,44 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from mechassay.gym.causalgym_files import read_causalgym_rows, read_causalgym_templates
+    from mechassay.gym.evaluation import evaluate
     from mechassay.gym.formulas import Formula
     from mechassay.gym.gym_task import GymTask
     from mechassay.gym.index_mix_up import CompatBatches, compat_batches
     from mechassay.gym.lengths import RegionLengths, region_lengths
     from mechassay.gym.listing import GymTaskList, list_gym_tasks
+    from mechassay.gym.log_odds import LogOddsRatios, odds
+    from mechassay.gym.methods import METHODS, SWEEPS, GymMethod, gym_method
     from mechassay.gym.pairs import GymPairs
     from mechassay.gym.published import FAMILIES, GYM_TASKS, load_gym_task
     from mechassay.gym.suite import Suite, SuiteAccuracy, read_suite
     from mechassay.gym.task_files import gym_tasks, read_gym_tasks
+    from mechassay.gym.task_odds import MethodOdds, TaskOdds
 
 __all__ = [
     "FAMILIES",
     "GYM_TASKS",
+    "METHODS",
+    "SWEEPS",
     "CompatBatches",
     "Formula",
+    "GymMethod",
     "GymPairs",
     "GymTask",
     "GymTaskList",
+    "LogOddsRatios",
+    "MethodOdds",
     "RegionLengths",
     "Suite",
     "SuiteAccuracy",
+    "TaskOdds",
     "compat_batches",
+    "evaluate",
+    "gym_method",
     "gym_tasks",
     "list_gym_tasks",
     "load_gym_task",
+    "odds",
     "read_causalgym_rows",
     "read_causalgym_templates",
     "read_gym_tasks",
@@ -41,15 +54,19 @@ __all__ = [
 
 _NAMES = {
     "causalgym_files": "read_causalgym_rows read_causalgym_templates",
+    "evaluation": "evaluate",
     "formulas": "Formula",
     "gym_task": "GymTask",
     "index_mix_up": "CompatBatches compat_batches",
     "listing": "GymTaskList list_gym_tasks",
+    "methods": "METHODS SWEEPS GymMethod gym_method",
+    "log_odds": "LogOddsRatios odds",
     "pairs": "GymPairs",
     "published": "FAMILIES GYM_TASKS load_gym_task",
     "lengths": "RegionLengths region_lengths",
     "suite": "Suite SuiteAccuracy read_suite",
     "task_files": "gym_tasks read_gym_tasks",
+    "task_odds": "MethodOdds TaskOdds",
 }
 _LAZY = {name: f"{__name__}.{part}" for part, names in _NAMES.items() for name in names.split()}
 

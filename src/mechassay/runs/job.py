@@ -141,6 +141,7 @@ JOBS = Registry(
         "adversarial": "mechassay.runs.adversarial:AdversarialJob",
         "adversarial-paper": "mechassay.runs.adversarial_paper:PaperJob",
         "adversarial-search": "mechassay.runs.adversarial_search:SearchJob",
+        "gym": "mechassay.runs.gym:GymJob",
         "patch": "mechassay.runs.patch:PatchJob",
         "robust": "mechassay.runs.robust:RobustJob",
         "variables": "mechassay.runs.variables:VariablesJob",

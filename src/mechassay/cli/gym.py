@@ -1,0 +1,52 @@
+"""`mechassay gym`: minimal pairs of sentences, and which features make a model tell them apart."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from mechassay.cli.command import command
+from mechassay.cli.listing import JsonOption, show
+from mechassay.runs.gym import GymJob
+
+app = typer.Typer(help="Linear features on tasks of minimal pairs.", no_args_is_help=True)
+app.command("run")(command(GymJob, output="runs/gym"))
+
+
+@app.command("list")
+def list_tasks(json: JsonOption = False) -> None:
+    """The gym tasks there are."""
+    from mechassay.gym.listing import list_gym_tasks
+
+    columns = list_gym_tasks().columns()
+    show(
+        [dict(zip(columns, row, strict=True)) for row in zip(*columns.values(), strict=True)], json
+    )
+
+
+@app.command("show")
+def show_task(
+    task: Annotated[str, typer.Argument(help="Gym task, or a YAML file with one.")],
+    split: Annotated[str, typer.Option(help="train, validation or test.")] = "train",
+    limit: Annotated[int, typer.Option(help="Interchanges, swaps included.", min=2)] = 6,
+    seed: Annotated[int, typer.Option(help="Another seed, other pairs.", min=0)] = 0,
+    model: Annotated[
+        str | None,
+        typer.Option("--model", "-m", help="Only continuations that are one token for this model."),
+    ] = None,
+    json: JsonOption = False,
+) -> None:
+    """Interchanges of a task: sentences, labels, types, and the regions that are tested."""
+    from mechassay.gym.published import load_gym_task
+    from mechassay.models.model import load_model
+
+    found = load_gym_task(task)
+    loaded = None if model is None else load_model(model)
+    pairs = found.interchanges(split, loaded, limit=limit, seed=seed)
+    columns = pairs.columns()
+    rows = [dict(zip(columns, row, strict=True)) for row in zip(*columns.values(), strict=True)]
+    if not json:
+        typer.echo(f"{found.name} ({found.family}): {found.about}")
+        typer.echo(f"regions: {', '.join(found.tested)}; lengths: {found.lengths}")
+    show(rows, json)

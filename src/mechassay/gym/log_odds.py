@@ -1,0 +1,225 @@
+"""How far an interchange moves what the model says, from the base's label to the new one.
+
+    odds = log [p(base label) / p(label)]  -  log [p*(base label) / p*(label)]
+
+p without and p* with the interchange of a fit's features at one site (Arora et al. 2024, eq. 9); in
+nats, 0 where nothing is changed. The mean over items is the paper's average log odds-ratio
+(eq. 10). Where labels are one token each, the softmax denominators cancel, and only two logits are
+computed. Labels of several tokens are scored whole, each token after those before it.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+from jaxtyping import Float
+
+from mechassay.display import OneLine, Tabular, html_facts, html_table
+from mechassay.errors import BadPairs, BadUsage, one_of
+from mechassay.features.fit import Fit
+from mechassay.gym.label_logits import label_logits
+from mechassay.interchange import InterchangeBatch, InterchangesLike
+from mechassay.interventions.intervention import Interchange
+from mechassay.interventions.site import Site, SiteLike, load_site
+from mechassay.interventions.sweep import mean_estimates, sweep
+from mechassay.models.model import Model
+from mechassay.pairs import NO_TOKEN
+from mechassay.progress import BAR, Progress
+from mechassay.records import Measure, Record, Spec, Table, Values, provenance
+from mechassay.stats.intervals import Estimate
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+KIND = "odds"
+ROWS = 30
+"""Sites that a notebook shows."""
+SAYS = "How far an interchange at the site moves the log-odds from the base's label to the new one."
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class LogOddsRatios(OneLine, Tabular):
+    """Log odds-ratios of n items at each of k sites alone; `ratios[site]` are those of one.
+
+    Attributes:
+        values: in nats.
+        base: log p(base label) / p(label) without an intervention.
+        model, finder: names of what the features were found on, and by.
+        seed: of the bootstrap.
+    """
+
+    sites: tuple[Site, ...]
+    ids: tuple[str, ...]
+    groups: tuple[str, ...]
+    values: Float[np.ndarray, "n k"]
+    base: Float[np.ndarray, "n"]
+    model: str = ""
+    finder: str = ""
+    seed: int = 0
+
+    def __len__(self) -> int:
+        return len(self.ids)
+
+    def __getitem__(self, site: SiteLike) -> Float[np.ndarray, "n"]:
+        return self.values[:, self.column(site)]
+
+    def column(self, site: SiteLike) -> int:
+        """The number of a site among `sites`.
+
+        Raises:
+            UnknownName: it is none of them.
+        """
+        names = [str(each) for each in self.sites]
+        return names.index(one_of("site of the fit", str(load_site(site)), names))
+
+    @property
+    def best(self) -> Site:
+        """The site of the highest mean, the first of several. On these items: choose on others
+        than you report.
+        """
+        return self.sites[int(self.values.mean(axis=0).argmax())]
+
+    def estimate(self, site: SiteLike) -> Estimate:
+        """The mean at one site with its 95 % interval over groups.
+
+        Raises:
+            UnknownName: no such site.
+        """
+        return mean_estimates(self.values[:, [self.column(site)]], self.groups, self.seed)[0]
+
+    def columns(self) -> dict[str, list[Any]]:
+        """A row a site: the mean log odds-ratio in nats, with its interval."""
+        means = mean_estimates(self.values, self.groups, self.seed)
+        return {
+            "site": [str(site) for site in self.sites],
+            "layer": [site.layer for site in self.sites],
+            "position": [str(site.position) for site in self.sites],
+            "odds": [each.value for each in means],
+            "low": [each.low for each in means],
+            "high": [each.high for each in means],
+            "n": [len(self)] * len(self.sites),
+        }
+
+    def shown(self) -> dict[str, Any]:
+        best = self.best
+        return {
+            "n": len(self),
+            "sites": len(self.sites),
+            "best": str(best),
+            "odds": self.estimate(best).value,
+        }
+
+    def plot(self, ax: Axes | None = None) -> Figure:
+        """Means as a heat map of layers and positions."""
+        from mechassay.gym.odds_figures import draw_odds
+
+        columns = self.columns()
+        return draw_odds(columns["layer"], columns["position"], columns["odds"], ax=ax)
+
+    def _repr_html_(self) -> str:
+        columns = self.columns()
+        rows = [
+            (site, f"{value:.3f}", f"{low:.3f} to {high:.3f}")
+            for site, value, low, high in zip(
+                *(columns[name] for name in ("site", "odds", "low", "high")), strict=True
+            )
+        ]
+        more = f"{len(rows) - ROWS:,} more sites" if len(rows) > ROWS else ""
+        table = html_table(("site", "log odds-ratio, nats", "95 % interval"), rows[:ROWS], more)
+        return html_facts("Log odds-ratios", {"items": len(self)}, table)
+
+    def record(self, **more: Any) -> Record:
+        """The mean at every site as a record, with the values of every item."""
+        names = [str(site) for site in self.sites]
+        measures = [
+            Measure(
+                name=f"odds_{name}",
+                title=name,
+                unit="nats",
+                better="up",
+                n=len(self),
+                meaning=SAYS,
+                **vars(self.estimate(name)),
+            )
+            for name in names
+        ]
+        about = provenance(device="", dtype="", seed=self.seed)
+        specs = {
+            "model": Spec(name=self.model),
+            "task": Spec(name=""),
+            "method": Spec(name=self.finder),
+            "metric": Spec(name="log odds-ratio"),
+        }
+        columns = {name: self.values[:, i].tolist() for i, name in enumerate(names)}
+        given: dict[str, Any] = {"specs": specs, "provenance": about, **more}
+        return Record(
+            kind=KIND,
+            measures=measures,
+            tables=[Table(name="sites", keys=("site",), columns=self.columns())],
+            values=Values(
+                unit="pair", ids=list(self.ids), groups=list(self.groups), columns=columns
+            ),
+            **given,
+        )
+
+
+def odds(
+    fit: Fit,
+    batch: InterchangesLike,
+    *,
+    model: Model | None = None,
+    seed: int = 0,
+    progress: Progress = BAR,
+) -> LogOddsRatios:
+    """The log odds-ratio of every item, of the features of a fit at each of its sites alone.
+
+    Args:
+        batch: other items than the fit was found on, with `base_labels`.
+        model: for a fit that was read from a file; else the one it was found on.
+        seed: of the bootstrap.
+
+    Raises:
+        BadUsage: a fit without a model, or whose sites are meant together.
+        BadPairs: a base label that is not known. Others as `sweep`.
+    """
+    model = fit.model if model is None else model
+    if model is None:
+        raise BadUsage("odds needs model=..., as this fit was read from a file.")
+    if fit.together:
+        raise BadUsage(
+            "odds exchanges each site alone, and the sites of this fit are meant together: use"
+            " intervene(model, pairs, fit.interchanges())."
+        )
+    ready = model.interchanges(batch)
+    own = base_labels_of("odds", ready)
+    changes = {site: Interchange(features=fit.features(site)) for site in fit.sites}
+    if own.shape[1] == ready.labels.shape[1] == 1:
+        tokens = torch.cat((own, ready.labels), dim=1)
+        found = label_logits(model, ready, list(changes.items()), tokens, progress=progress)
+        base = found.base[:, 0] - found.base[:, 1]
+        values = base[:, None] - (found.after[..., 0] - found.after[..., 1]).T
+    else:
+        swept = sweep(model, ready, fit.sites, changes, seed=seed, progress=progress)
+        base, values = swept.other_base_log_probs - swept.base_log_probs, swept.log_odds
+    finder = str(fit.provenance.get("finder", ""))
+    return LogOddsRatios(fit.sites, ready.ids, ready.groups, values, base, model.name, finder, seed)
+
+
+def base_labels_of(who: str, batch: InterchangeBatch) -> torch.Tensor:
+    """The labels of the bases, of every row.
+
+    Raises:
+        BadPairs: one is not known.
+    """
+    own = batch.base_labels
+    unknown = None if own is None else (own == NO_TOKEN).all(dim=1)
+    if own is None or unknown is None or bool(unknown.any()):
+        row = 0 if unknown is None else int(unknown.int().argmax())
+        raise BadPairs(
+            f"{who} needs the label of every base (base_labels); pair {batch.ids[row]} has none."
+        )
+    return own

@@ -1,0 +1,447 @@
+"""What methods find of a gym task in a model: odds of every item, layer, region and method.
+
+    odds          original labels                                    (eq. 10)
+    control       control labels, dog and give
+    selectivity   odds - control of every layer and region; only then regions are chosen
+                  and layers averaged (section 5.2)
+    accuracy      share of bases whose own label is more probable than the other one
+
+Intervals are bootstraps over groups of items (a pair and its swap) and over seeds, where a method
+has several. Few seeds say little of their spread: the interval is then too narrow.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from importlib import import_module
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from jaxtyping import Bool, Float
+
+from mechassay.display import OneLine, Tabular, html_facts, html_note, html_table
+from mechassay.errors import one_of
+from mechassay.features.fit import Fit
+from mechassay.gym.choice_of_regions import (
+    VALIDATION,
+    Odds,
+    best_mean,
+    by_item,
+    chosen_regions,
+)
+from mechassay.gym.index_mix_up import CAUSALGYM_2024
+from mechassay.gym.methods import RANDOM
+from mechassay.records import Measure, Provenance, Record, Spec, Table, Values, provenance
+from mechassay.stats.intervals import (
+    Estimate,
+    Resamples,
+    percentile_interval,
+    proportion_interval,
+)
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+KIND = "gym"
+METHODS_TABLE, CELLS = "methods", "cells"
+ORIGINAL, CONTROL, SELECTIVITY = "odds", "control", "selectivity"
+OF = (ORIGINAL, CONTROL, SELECTIVITY)
+LEAST_ACCURACY = 0.6
+"""The paper greys tasks that a model does no better than this."""
+SAYS = {
+    ORIGINAL: (
+        "Mean over layers of the mean log odds-ratio of test items, in nats; of each layer at the"
+        " region that is best on validation items."
+    ),
+    CONTROL: "The same for arbitrary control labels.",
+    SELECTIVITY: (
+        "The same of the odds less those of control labels, each at the same layer and region."
+    ),
+}
+BIASED = (
+    "As published: of each layer the region that is best on the test items themselves. Too high;"
+    " random directions say by how much."
+)
+ACCURACY_SAYS = "Share of test sentences whose own label is more probable than the other one."
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class MethodOdds(OneLine):
+    """Odds of one method.
+
+    Attributes:
+        setting: what tells the chosen candidate from others; "" where there is one.
+        candidates: of each candidate the overall odds on validation items.
+        validation, test: of original and of control labels.
+        fits: of each seed, found for original and for control labels: the same where labels play no
+            part.
+        lacking: why nothing was found, by site; odds are 0 there.
+    """
+
+    method: str
+    setting: str
+    candidates: Mapping[str, float]
+    validation: Mapping[str, Odds]
+    test: Mapping[str, Odds]
+    fits: Mapping[str, tuple[Fit, ...]] = field(repr=False)
+    lacking: Mapping[str, str] = field(default_factory=dict[str, str])
+
+    @property
+    def seeds(self) -> int:
+        """How many seeds it was run with."""
+        return len(self.test[ORIGINAL])
+
+    def odds(self, of: str, split: str = "test") -> Odds:
+        """Odds of items: original, control, or the first less the second."""
+        found = self.test if split == "test" else self.validation
+        if of == SELECTIVITY:
+            return found[ORIGINAL] - found[CONTROL]
+        return found[of]
+
+    def shown(self) -> dict[str, Any]:
+        return {
+            "method": self.method,
+            "setting": self.setting,
+            "seeds": self.seeds,
+            "validation": best_mean(self.validation[ORIGINAL]),
+        }
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class TaskOdds(OneLine, Tabular):
+    """The odds of a task's methods in a model; see the module.
+
+    Attributes:
+        ids, groups: of the test items.
+        right: whether a test base's own label is the more probable one.
+        untrained: the same with random weights, where it was measured.
+        control_labels: the label of each type.
+        compat: whose indices were used, None: the right ones.
+        seed: of the pairs, of the first draw and of the bootstrap.
+    """
+
+    model: str
+    task: str
+    layers: tuple[int, ...]
+    regions: tuple[str, ...]
+    ids: tuple[str, ...]
+    groups: tuple[str, ...]
+    right: Bool[np.ndarray, "n"]
+    methods: Mapping[str, MethodOdds]
+    control_labels: Mapping[str, str]
+    untrained: TaskOdds | None = None
+    compat: str | None = None
+    seed: int = 0
+
+    def __len__(self) -> int:
+        return len(self.ids)
+
+    def __getitem__(self, method: str) -> MethodOdds:
+        return self.methods[one_of("method of the evaluation", method, self.methods)]
+
+    # --- numbers ----------------------------------------------------------------------------------
+
+    @property
+    def of(self) -> tuple[str, ...]:
+        """What there is: without control labels, odds alone."""
+        return OF if self.control_labels else OF[:1]
+
+    def items(
+        self, method: str, of: str = ORIGINAL, rule: str = VALIDATION
+    ) -> Float[np.ndarray, "seeds n"]:
+        """Of every item and seed the mean over layers, at the regions that the rule chooses.
+
+        Raises:
+            UnknownName: no such method, number or rule.
+        """
+        found = self[method]
+        one_of("number of a method", of, self.of)
+        test = found.odds(of)
+        regions = chosen_regions(found.odds(of, "validation"), test, rule)
+        return by_item(test, regions)
+
+    def estimate(self, method: str, of: str = ORIGINAL, rule: str = VALIDATION) -> Estimate:
+        """The overall number of a method with its 95 % interval over groups and seeds.
+
+        Args:
+            of: "odds", "control" or "selectivity".
+            rule: "validation", or "causalgym-2024": regions chosen on the test items, as published.
+
+        Raises:
+            UnknownName: no such method, number or rule.
+        """
+        return mean_of(self.items(method, of, rule), self.groups, self.seed)
+
+    def difference(self, method: str, other: str, of: str = ORIGINAL) -> Estimate:
+        """A method less another one, item by item, each the mean of its seeds.
+
+        Raises:
+            UnknownName: no such method or number.
+        """
+        ours, theirs = (self.items(name, of).mean(axis=0) for name in (method, other))
+        return mean_of((ours - theirs)[None], self.groups, self.seed)
+
+    @property
+    def accuracy(self) -> Estimate:
+        """The share of test bases whose own label is the more probable one."""
+        low, high, _ = proportion_interval(self.right.astype(float), self.groups)
+        return Estimate(float(self.right.mean()), low, high)
+
+    def chosen(self, method: str, of: str = ORIGINAL, rule: str = VALIDATION) -> dict[int, str]:
+        """The region of every layer, of the first seed."""
+        found = self[method]
+        picked = chosen_regions(found.odds(of, "validation"), found.odds(of), rule)[0]
+        return {
+            layer: self.regions[number] for layer, number in zip(self.layers, picked, strict=True)
+        }
+
+    def by_layer(self, method: str, of: str = ORIGINAL) -> dict[int, Estimate]:
+        """The mean of every layer at its region, with its interval."""
+        found = self[method]
+        test = found.odds(of)
+        regions = chosen_regions(found.odds(of, "validation"), test)
+        picked = np.take_along_axis(test, regions[:, None, :, None], axis=3)[..., 0]
+        return {
+            layer: mean_of(picked[..., number], self.groups, self.seed)
+            for number, layer in enumerate(self.layers)
+        }
+
+    # --- tables -----------------------------------------------------------------------------------
+
+    def columns(self) -> dict[str, list[Any]]:
+        """A row a method: overall numbers with intervals, by both rules, and of the untrained
+        model.
+        """
+        rows = [self._row(method) for method in self.methods]
+        return {name: [row[name] for row in rows] for name in rows[0]}
+
+    def _row(self, method: str) -> dict[str, Any]:
+        found = self.methods[method]
+        row: dict[str, Any] = {"method": method, "setting": found.setting, "seeds": found.seeds}
+        for of in OF:
+            each = self.estimate(method, of) if of in self.of else Estimate(float("nan"))
+            row |= {of: each.value, f"{of}_low": each.low, f"{of}_high": each.high}
+        means = self.items(method).mean(axis=1)
+        row |= {"seed_low": float(means.min()), "seed_high": float(means.max())}
+        for of in (ORIGINAL, SELECTIVITY):
+            known = of in self.of
+            row[f"{of}_2024"] = (
+                self.estimate(method, of, CAUSALGYM_2024).value if known else float("nan")
+            )
+        other = self.untrained
+        known = other is not None and method in other.methods
+        row["untrained"] = other.estimate(method).value if known and other else float("nan")
+        row |= {"sites_without": len(found.lacking), "n": len(self)}
+        return row
+
+    def cells(self) -> dict[str, list[Any]]:
+        """A row a method, layer and region: mean odds of test items with intervals."""
+        rows: list[dict[str, Any]] = []
+        for method, found in self.methods.items():
+            test = found.odds(ORIGINAL)
+            chosen = self.chosen(method)
+            n = test.shape[1]
+            flat = test.reshape(len(test), n, -1)
+            means = means_of(flat, self.groups, self.seed)
+            validation = found.odds(ORIGINAL, "validation").mean(axis=(0, 1)).ravel()
+            control = (
+                found.odds(CONTROL).mean(axis=(0, 1)).ravel()
+                if CONTROL in self.of
+                else np.full(flat.shape[2], np.nan)
+            )
+            places = [(layer, region) for layer in self.layers for region in self.regions]
+            for number, (layer, region) in enumerate(places):
+                each = means[number]
+                rows.append(
+                    {
+                        "method": method,
+                        "layer": layer,
+                        "region": region,
+                        "odds": each.value,
+                        "low": each.low,
+                        "high": each.high,
+                        "validation": float(validation[number]),
+                        "control": float(control[number]),
+                        "selectivity": each.value - float(control[number]),
+                        "chosen": chosen[layer] == region,
+                    }
+                )
+        return {name: [row[name] for row in rows] for name in rows[0]}
+
+    # --- as a record ------------------------------------------------------------------------------
+
+    def record(
+        self, specs: Mapping[str, Spec] | None = None, made: Provenance | None = None, **more: Any
+    ) -> Record:
+        """The evaluation as a record, with tables of methods and of all cells.
+
+        Args:
+            specs: more of model and task than their names.
+            made: how it came about.
+            more: other fields of the record.
+        """
+        settings: dict[str, Any] = {"seeds": max(each.seeds for each in self.methods.values())}
+        settings |= {} if self.compat is None else {"compat": self.compat}
+        named = {
+            "model": Spec(name=self.model),
+            "task": Spec(name=self.task),
+            "method": Spec(name="", args=settings),
+            "metric": Spec(name="log odds-ratio"),
+        }
+        values = {method: self.items(method).mean(axis=0).tolist() for method in self.methods}
+        given: dict[str, Any] = {
+            "provenance": made or provenance(device="", dtype="", seed=self.seed),
+            **more,
+        }
+        return Record(
+            kind=KIND,
+            specs={**named, **(specs or {})},
+            measures=list(self._measures()),
+            tables=[
+                Table(name=METHODS_TABLE, keys=("method",), columns=self.columns()),
+                Table(name=CELLS, keys=("method", "layer", "region"), columns=self.cells()),
+            ],
+            values=Values(
+                unit="pair",
+                ids=list(self.ids),
+                groups=list(self.groups),
+                columns={"right": self.right.astype(float).tolist(), **values},
+            ),
+            warnings=self.warnings(),
+            **given,
+        )
+
+    def warnings(self) -> list[str]:
+        """What a reader has to know."""
+        said: list[str] = []
+        for method, found in self.methods.items():
+            if found.lacking:
+                n = len(self.layers) * len(self.regions)
+                first = next(iter(found.lacking.values()))
+                said.append(
+                    f"{method} finds nothing at {len(found.lacking)} of {n} sites, where its odds"
+                    f" are 0; the first: {first}"
+                )
+        if self.accuracy.value <= LEAST_ACCURACY:
+            said.append(
+                f"{self.model} tells the labels of {self.task} apart in {self.accuracy.value:.0%}"
+                " of the sentences: there is hardly a behaviour to explain."
+            )
+        return said
+
+    def _measures(self) -> Iterator[Measure]:
+        n = len(self)
+        found = self.accuracy
+        yield _measure("accuracy", "accuracy", "result", found, n, ACCURACY_SAYS, "")
+        for method in self.methods:
+            for of in self.of:
+                name, title = f"{of}_{method}", method if of == ORIGINAL else f"{of}: {method}"
+                found = self.estimate(method, of)
+                yield _measure(name, title, "result", found, n, SAYS[of])
+                if of != CONTROL:
+                    found = self.estimate(method, of, CAUSALGYM_2024)
+                    named = f"{CAUSALGYM_2024}_{name}"
+                    title = f"{CAUSALGYM_2024}, {title}"
+                    yield _measure(named, title, "result", Estimate(found.value), n, BIASED)
+            if RANDOM in self.methods and method != RANDOM:
+                less = self.difference(method, RANDOM)
+                name = f"{ORIGINAL}_{method}"
+                yield _measure(name, method, "difference:random", less, n, SAYS[ORIGINAL])
+            other = self.untrained
+            if other is not None and method in other.methods:
+                name = f"{ORIGINAL}_{method}"
+                named = "control:untrained model"
+                yield _measure(name, method, named, other.estimate(method), n, SAYS[ORIGINAL])
+
+    def to_html(self, path: str | Path) -> Path:
+        """Write the evaluation as one self-contained HTML file with its figures."""
+        # The name of the page, not the page: the gym knows nothing of reports.
+        write_page = import_module("mechassay.report.reports").write_page
+        return write_page(Path(path), [self.record()])
+
+    # --- how it shows itself ----------------------------------------------------------------------
+
+    def shown(self) -> dict[str, Any]:
+        about = {"model": self.model, "task": self.task, "accuracy": self.accuracy.value}
+        return {**about, **{method: self.estimate(method).value for method in self.methods}}
+
+    def plot(self, method: str | None = None, ax: Axes | None = None) -> Figure:
+        """Mean odds of test items as a heat map of layers and regions.
+
+        Raises:
+            UnknownName: no such method.
+        """
+        from mechassay.gym.odds_figures import draw_odds
+
+        found = self[method or next(iter(self.methods))]
+        means = found.odds(ORIGINAL).mean(axis=(0, 1))
+        places = [(layer, region) for layer in self.layers for region in self.regions]
+        layers, regions = zip(*places, strict=True)
+        return draw_odds(layers, regions, means.ravel().tolist(), title=found.method, ax=ax)
+
+    def plot_layers(self, ax: Axes | None = None) -> Figure:
+        """Odds against layers, each at its region, a line each method."""
+        from mechassay.interventions.heat_map import draw_lines
+
+        lines = {method: list(self.by_layer(method).items()) for method in self.methods}
+        return draw_lines(lines, "log odds-ratio, nats", ax=ax)
+
+    def _repr_html_(self) -> str:
+        columns = self.columns()
+        names = ("method", "odds", "selectivity", "control", f"{ORIGINAL}_2024")
+        rows = [
+            (row[0], *(f"{x:.2f}" for x in row[1:]))
+            for row in zip(*(columns[name] for name in names), strict=True)
+        ]
+        facts = {
+            "accuracy": f"{self.accuracy.value:.2f}",
+            "test items": f"{len(self):,}",
+            "layers": len(self.layers),
+            "regions": ", ".join(self.regions),
+        }
+        notes = map(html_note, self.warnings())
+        return html_facts(f"{self.task}, {self.model}", facts, html_table(names, rows), *notes)
+
+
+def mean_of(values: Float[np.ndarray, "seeds n"], groups: tuple[str, ...], seed: int) -> Estimate:
+    """The mean over seeds and items, with its 95 % interval over seeds and groups."""
+    return means_of(values[..., None], groups, seed)[0]
+
+
+def means_of(
+    values: Float[np.ndarray, "seeds n k"], groups: tuple[str, ...], seed: int
+) -> list[Estimate]:
+    """The mean of each of k columns over seeds and items, with its 95 % interval.
+
+    Groups and seeds are drawn anew, independently of each other; a single seed is what it is.
+    """
+    n_seeds, n, k = values.shape
+    rng = np.random.default_rng(seed)
+    rows = values.transpose(0, 2, 1).reshape(-1, n)
+    resamples = Resamples(groups, rng)
+    draws = resamples.means(rows).reshape(-1, n_seeds, k)
+    shares = rng.multinomial(n_seeds, np.full(n_seeds, 1 / n_seeds), size=len(draws)) / n_seeds
+    mixed = np.einsum("bsk,bs->bk", draws, shares)
+    means = values.mean(axis=(0, 1))
+    ends = [percentile_interval(each, n_groups=resamples.n_groups)[:2] for each in mixed.T]
+    return [Estimate(float(x), *end) for x, end in zip(means, ends, strict=True)]
+
+
+def _measure(
+    name: str, title: str, of: str, found: Estimate, n: int, says: str, unit: str = "nats"
+) -> Measure:
+    return Measure(
+        name=name,
+        of=of,
+        value=found.value,
+        low=found.low,
+        high=found.high,
+        n=n,
+        better="up",
+        unit=unit,
+        title=title,
+        meaning=says,
+    )

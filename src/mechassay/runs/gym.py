@@ -1,0 +1,222 @@
+"""Gym tasks as a run: a cell is all methods on one task in one model.
+
+The methods of a cell share the runs of bases and sources, and control labels share the directions
+of all methods but those that are trained on labels; so a cell is not cut by method. Trainings keep
+what they have done in `training/`, so that a killed run goes on in the middle of a stack. What was
+found stays in `features/`, a file for each method and seed that `Fit.load` reads.
+"""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Any, ClassVar, Literal, get_args
+
+from mechassay.errors import BadUsage, one_of
+from mechassay.gym.control_labels import control_labels
+from mechassay.gym.evaluation import evaluate
+from mechassay.gym.gym_task import GymTask
+from mechassay.gym.index_mix_up import COMPATS
+from mechassay.gym.methods import METHODS, gym_method, spelled_methods
+from mechassay.gym.pairs import GymPairs
+from mechassay.gym.published import FAMILIES, load_gym_task
+from mechassay.gym.task_odds import TaskOdds
+from mechassay.models.model import Model, check_dtype
+from mechassay.models.untrained import untrained
+from mechassay.records import Record, Selection, Spec
+from mechassay.runs import options
+from mechassay.runs.job import Bench, Cell, Job, cell_name, option
+from mechassay.runs.names import made_by, shown_model
+from mechassay.runs.variables import layers_of
+
+ALL_TASKS = "all"
+WIDTH = 512
+"""Settings are checked before any model is there."""
+GymControl = Literal["labels", "untrained"]
+GYM_CONTROLS: tuple[GymControl, ...] = get_args(GymControl)
+
+
+@dataclass(frozen=True)
+class GymJob(Job):
+    """Run methods on gym tasks: how far exchanging what they find moves what the model says, at
+    every region and layer, with original and control labels.
+
+    Attributes:
+        tasks: names of gym tasks, of families, or files; "all" stands for the 29.
+        methods: see `gym.methods`; names of `SWEEPS` stand for all their settings.
+    """
+
+    models: Annotated[tuple[str, ...], options.MODELS]
+    tasks: Annotated[
+        tuple[str, ...],
+        option(
+            "Gym task, see `mechassay gym list`; a family of them, all, or a YAML file. Repeat for"
+            " several.",
+            "--task",
+            "-t",
+        ),
+    ] = (ALL_TASKS,)
+    methods: Annotated[
+        tuple[str, ...],
+        option(
+            "Method, with settings if wanted: das:k=4; or a sweep: table-2a. Repeat for several.",
+            "--method",
+            "-M",
+        ),
+    ] = METHODS
+    layers: Annotated[str, option("`all`, numbers such as 0,3,6, or every third: ::3.")] = "all"
+    seeds: Annotated[
+        tuple[int, ...],
+        option("Seed of the start of das, random directions and shuffled labels.", "--draw"),
+    ] = (0,)
+    controls: Annotated[
+        tuple[GymControl, ...],
+        option("Controls: control labels, the untrained model.", "--control"),
+    ] = GYM_CONTROLS
+    control_labels: Annotated[
+        tuple[str, ...],
+        option("Word for each type, with its space; dog and give by default.", "--control-label"),
+    ] = ()
+    filler: Annotated[
+        bool, option("A filler in place of empty options, in the tasks that have one.")
+    ] = False
+    compat: Annotated[
+        str, option("causalgym-2024: read and fit at the indices of the public code.")
+    ] = ""
+    train_limit: Annotated[int, option("Interchanges to train on.", least=4)] = 400
+    validation_limit: Annotated[int, option("Interchanges to choose on.", least=2)] = 100
+    test_limit: Annotated[int, option("Interchanges to report on.", "--limit", least=2)] = 100
+    dtype: Annotated[str, options.DTYPE] = "float32"
+    prepend_bos: Annotated[bool, options.BOS] = False
+    seed: Annotated[int, options.SEED] = 0
+
+    kind: ClassVar[str] = "gym"
+    grows: ClassVar[tuple[str, ...]] = ("models", "tasks")
+
+    def check(self, bench: Bench) -> None:
+        """See `Job.check`."""
+        check_dtype(self.dtype)
+        for control in self.controls:
+            one_of("control", control, GYM_CONTROLS)
+        if self.compat:
+            one_of("compat", self.compat, COMPATS)
+        for method in spelled_methods(self.methods):
+            gym_method(method, WIDTH)
+        if not self.seeds or len(set(self.seeds)) < len(self.seeds):
+            raise BadUsage(f"Draws are seeds, one or more, each once; got {self.seeds}.")
+        layers_of(self.layers, 1)
+        for name in self.task_names():
+            task = self.task(name)
+            if self.control_labels:
+                control_labels(task.types, self.control_labels)
+
+    def task_names(self) -> tuple[str, ...]:
+        """The tasks, families and "all" written out, each once."""
+        every = {ALL_TASKS: tuple(task for some in FAMILIES.values() for task in some), **FAMILIES}
+        names = [task for name in self.tasks for task in every.get(name, (name,))]
+        return tuple(dict.fromkeys(names))
+
+    def task(self, name: str) -> GymTask:
+        """A task, with a filler where that is asked for and there is one."""
+        task = load_gym_task(name)
+        return task.with_filler() if self.filler and task.filler is not None else task
+
+    def cells(self) -> list[Cell]:
+        """See `Job.cells`."""
+        return [
+            Cell(
+                cell_name(model, task),
+                {"model": shown_model(model), "task": Path(task).stem},
+                model,
+                {"model": model, "task": task},
+            )
+            for model in self.models
+            for task in self.task_names()
+        ]
+
+    def run(self, cell: Cell, bench: Bench) -> Record:
+        """See `Job.run`."""
+        begin = time.perf_counter()
+        model = bench.model(cell.typed["model"], dtype=self.dtype, prepend_bos=self.prepend_bos)
+        task = self.task(cell.typed["task"])
+        limits = {
+            "train": self.train_limit,
+            "validation": self.validation_limit,
+            "test": self.test_limit,
+        }
+        pairs = {
+            split: _at_most(task, model, split, size, self.seed) for split, size in limits.items()
+        }
+        folder = bench.folder.path
+        found = evaluate(
+            model,
+            pairs,
+            self.methods,
+            layers=layers_of(self.layers, model.graph.n_layers),
+            control=self._labels(task),
+            seeds=self.seeds,
+            seed=self.seed,
+            untrained=self._untrained(model, bench),
+            compat=self.compat or None,
+            folder=folder / "training" / cell.name,
+            progress=bench.progress,
+        )
+        save_fits(found, folder / "features" / cell.name)
+        chosen = {split: _selection(each, model) for split, each in pairs.items()}
+        args: dict[str, Any] = {
+            "family": task.family,
+            "lengths": task.lengths,
+            "sha256": task.sha256,
+        }
+        return found.record(
+            {
+                "model": Spec(name=model.name, args={"family": model.family}),
+                "task": Spec(name=task.name, version=task.version, args=args),
+            },
+            made_by(model, self.seed, chosen["test"].hash),
+            cell=dict(cell.of),
+            realised={"seconds": round(time.perf_counter() - begin, 3)},
+            data=chosen,
+        )
+
+    def _labels(self, task: GymTask) -> dict[str, str] | bool:
+        """The control label of each type, if there are any."""
+        if "labels" not in self.controls:
+            return False
+        return control_labels(task.types, self.control_labels or None)
+
+    def _untrained(self, model: Model, bench: Bench) -> Model | None:
+        if "untrained" not in self.controls:
+            return None
+        return bench.shared("untrained", lambda: untrained(model, self.seed))
+
+
+def _at_most(task: GymTask, model: Model, split: str, size: int, seed: int) -> GymPairs:
+    """As many interchanges of a split as are asked for, or as there are."""
+    if size >= task.sizes[split]:
+        return task.interchanges(split, model, seed=seed)
+    return task.interchanges(split, model, limit=size, seed=seed)
+
+
+def _selection(pairs: GymPairs, model: Model) -> Selection:
+    return Selection(
+        hash=pairs.batch(model).content_hash,
+        task=pairs.task,
+        split=pairs.split,
+        kept=len(pairs),
+        dropped=dict(pairs.dropped),
+        seed=pairs.seed,
+    )
+
+
+def save_fits(found: TaskOdds, folder: Path) -> None:
+    """Write what methods found: a file for each method and seed, of DAS also of control labels."""
+    for method, each in found.methods.items():
+        name = cell_name(method.replace(":", " "))
+        for kind, fits in each.fits.items():
+            if kind != "odds" and fits[0] is each.fits["odds"][0]:
+                continue
+            for number, fit in enumerate(fits):
+                more = "" if kind == "odds" else f"-{kind}"
+                fit.save(folder / f"{name}-{number}{more}.safetensors")
