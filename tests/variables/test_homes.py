@@ -201,7 +201,7 @@ def _labels(name: str, variable: str, split: str, limit: int) -> InterchangeBatc
     more = 3 if len(truth.task.counterfactuals) == 1 else 1
     examples = truth.task.examples(split, limit=more * limit)
     known = hypotheses(truth.task.name)
-    model, _, right = known[variable]
+    model, _, right, _ = known[variable]
     kinds = [
         kind
         for kind in truth.task.counterfactuals
