@@ -20,7 +20,6 @@ from safetensors.torch import save_file
 import mechassay as ma
 from mechassay.errors import BadUsage, UnknownName
 from mechassay.examples import Example, Examples
-from mechassay.features.fit import Fit
 from mechassay.files import read_tensors
 from mechassay.interventions.site import Site
 from mechassay.models.model import make_model
@@ -34,6 +33,7 @@ from mechassay.testing.jobs import numbers
 from mechassay.testing.tiny import with_words
 from mechassay.variables.homes import true_sites
 from mechassay.variables.models.ioi import FLIPS
+from mechassay.variables.variable_alignment import VariableAlignment
 from planted_ioi import HALF, planted_examples, planted_ioi
 from small_jobs import SMALL_JOBS
 
@@ -81,8 +81,9 @@ def test_what_is_found_is_at_its_home_and_a_wrong_hypothesis_is_not_found(
 
 def test_a_cell_leaves_its_features_and_says_what_it_ran_on(results: Results) -> None:
     for cell, record in results.done:
-        path = results.folder.path / "features" / f"{cell.name}.safetensors"
-        (site,) = Fit.load(path).sites
+        kept = VariableAlignment.load(results.folder.path / "alignments" / cell.name)
+        (site,) = kept.fit.sites
+        assert kept.method == record.method.name
         assert str(site) == record.method.args["site"]
         assert list(record.data) == ["train", "validation", "test"]
         for chosen in record.data.values():
@@ -191,8 +192,7 @@ def test_masks_over_features_of_saes_from_files(name: str, tmp_path: Path) -> No
     (record,) = run(job, tmp_path / "run", progress=SILENT).records
     chosen = record.table("sites").where(chosen=True).rows()[0]
     assert 0 < chosen["features"] < 96 and record.measure("iia").value > 0.6  # pyright: ignore
-    path = tmp_path / "run" / "features" / f"{record_name(record)}.safetensors"
-    fit = Fit.load(path)
+    fit = VariableAlignment.load(tmp_path / "run" / "alignments" / record_name(record)).fit
     assert type(fit.featurizer(Site(2, "last"))).__name__ == "SAE"
 
 
