@@ -31,6 +31,7 @@ from mechassay.variables.localization import (
     Localization,
     ScoredFit,
     at_site,
+    shown_cells,
 )
 from mechassay.variables.search import best_of
 
@@ -295,3 +296,16 @@ def test_it_shows_itself(tmp_path: Path) -> None:
     assert [text.get_text() for text in axes.texts] == ["0.10", "0.20", "0.30", "0.90"]
     page = found.to_html(tmp_path / "page.html").read_text("utf-8")
     assert "resid.1@last" in page and "<svg" in page
+
+
+def test_a_figure_has_the_number_that_was_chosen_not_the_best_on_test() -> None:
+    columns = {
+        "site": ["resid.0@last", "resid.0@last", "heads.1.2@x"],
+        "k": [2, 4, 2],
+        "validation": [0.8, 0.6, 0.5],
+        "test": [0.3, 0.9, 0.4],
+    }
+    cells = shown_cells(columns, "validation")
+    assert cells["k"] == [2, 2] and cells["test"] == [0.3, 0.4]
+    assert cells["place"] == ["last", "2 @x"]
+    assert shown_cells(columns, "test")["test"] == [0.9, 0.4]

@@ -1,6 +1,6 @@
-"""The heat map of a patching: layers from the bottom up, tokens or heads along the axis.
+"""Heat maps of sites: layers from the bottom up, tokens, positions or heads along the axis.
 
-The colour scale is symmetric around 0 and the same for all maps: white changes nothing, full red
+The colours of what has a sign are symmetric around 0: white changes nothing. Of a patching full red
 carries all of the difference (a share of 1), full blue its opposite.
 """
 
@@ -44,47 +44,20 @@ def draw_patch_map(
     ax: Axes | None = None,
 ) -> Figure:
     """Draw shares [layers, columns]; on `ax` if given, else in a figure of its own."""
-    n_layers, n_columns = share.shape
-    with rc_context(SETTINGS):
-        size = (min(11.0, 2.2 + 0.34 * max(n_columns, 8)), 1.9 + 0.23 * n_layers)
-        figure: Any = Picture(figsize=size, layout="constrained") if ax is None else ax.figure
-        ax = figure.subplots() if ax is None else ax
-        assert ax is not None
-        top = max(1.0, float(np.nanmax(np.abs(share), initial=0.0)))
-        cmap = colormaps["RdBu_r"].with_extremes(bad="#d9d9d9")
-        image = ax.imshow(
-            np.ma.masked_invalid(share),
-            cmap=cmap,
-            vmin=-top,
-            vmax=top,
-            aspect="auto",
-            origin="lower",
-            interpolation="nearest",
-        )
-        told = [_label(text) for text in headings]
-        ax.set_xticks(
-            range(n_columns),
-            told,
-            rotation=60 if part != "heads" else 0,
-            ha="right" if part != "heads" else "center",
-        )
-        step = max(1, -(-n_layers // 32))
-        shown = range(0, n_layers, step)
-        ax.set_yticks(shown, ["embed" if layers[i] < 0 else str(layers[i]) for i in shown])
-        ax.set_xlabel("head" if part == "heads" else "token", color=INK)
-        ax.set_ylabel("layer", color=INK)
-        if title:
-            ax.set_title(title, fontsize=SIZE, loc="left", color=INK)
-        if share.size <= WRITTEN:
-            _write(ax, share, top)
-        for text in (*ax.get_xticklabels(), *ax.get_yticklabels()):
-            text.set_color(INK)
-            text.set_parse_math(False)
-        ax.spines[:].set_color(GREY)
-        bar = figure.colorbar(image, ax=ax, shrink=0.8, pad=0.02)
-        bar.set_label("share of the difference", color=INK)
-        bar.ax.tick_params(colors=INK)
-        return figure
+    heads = part == "heads"
+    return draw_cells(
+        share,
+        layers,
+        headings,
+        axis="head" if heads else "token",
+        bar="share of the difference",
+        top=max(1.0, float(np.nanmax(np.abs(share), initial=0.0))),
+        width=0.34,
+        rotation=0 if heads else 60,
+        least=0.05,
+        title=title,
+        ax=ax,
+    )
 
 
 def draw_accuracies(
@@ -95,45 +68,100 @@ def draw_accuracies(
     title: str = "",
     ax: Axes | None = None,
 ) -> Figure:
-    """Draw shares of 0 to 1 by layer and position, the largest of several at one place.
+    """Draw shares of 0 to 1 by layer and position.
 
     Args:
         layers, positions, values: of each cell.
     """
-    rows, columns = sorted(set(layers)), list(dict.fromkeys(positions))
+    cells, rows, columns = as_grid(layers, positions, values)
+    return draw_cells(
+        cells,
+        rows,
+        columns,
+        axis="position",
+        bar="accuracy",
+        top=1.0,
+        signed=False,
+        decimals=2,
+        width=0.75,
+        title=title,
+        ax=ax,
+    )
+
+
+def as_grid(
+    layers: Sequence[int], names: Sequence[str], values: Sequence[float]
+) -> tuple[Float[np.ndarray, "rows columns"], list[int], list[str]]:
+    """Cells as an array of layers and names, and these; NaN where there is no cell."""
+    rows, columns = sorted(set(layers)), list(dict.fromkeys(names))
     cells = np.full((len(rows), len(columns)), np.nan)
-    for layer, position, value in zip(layers, positions, values, strict=True):
-        at = rows.index(layer), columns.index(position)
-        cells[at] = np.fmax(cells[at], value)
+    for layer, name, value in zip(layers, names, values, strict=True):
+        cells[rows.index(layer), columns.index(name)] = value
+    return cells, rows, columns
+
+
+def draw_cells(
+    cells: Float[np.ndarray, "layers columns"],
+    layers: Sequence[int],
+    headings: Sequence[str],
+    *,
+    axis: str,
+    bar: str,
+    top: float,
+    signed: bool = True,
+    decimals: int = 1,
+    width: float = 0.6,
+    rotation: int = 0,
+    least: float = 0.0,
+    title: str = "",
+    ax: Axes | None = None,
+) -> Figure:
+    """Draw cells [layers, columns], NaN in grey; on `ax` if given, else in a figure of its own.
+
+    Args:
+        axis, bar: what columns and colours are.
+        top: the end of the colour scale, which begins at -top, or at 0 if not `signed`.
+        decimals: of the numbers in cells, where there are not too many.
+        width: of a column, in inches.
+        rotation: of the headings, in degrees.
+        least: numbers below it are not written.
+    """
+    n_layers, n_columns = cells.shape
     with rc_context(SETTINGS):
-        size = (min(11.0, 2.6 + 0.75 * max(len(columns), 5)), 1.5 + 0.27 * len(rows))
+        size = (min(11.0, 2.4 + width * max(n_columns, 5)), 1.8 + 0.25 * n_layers)
         figure: Any = Picture(figsize=size, layout="constrained") if ax is None else ax.figure
         ax = figure.subplots() if ax is None else ax
         assert ax is not None
-        cmap = colormaps["Blues"].with_extremes(bad="#d9d9d9")
+        cmap = colormaps["RdBu_r" if signed else "Blues"].with_extremes(bad="#d9d9d9")
         image = ax.imshow(
-            np.ma.masked_invalid(cells), cmap=cmap, vmin=0, vmax=1, aspect="auto", origin="lower"
+            np.ma.masked_invalid(cells),
+            cmap=cmap,
+            vmin=-top if signed else 0.0,
+            vmax=top,
+            aspect="auto",
+            origin="lower",
+            interpolation="nearest",
         )
-        ax.set_xticks(range(len(columns)), [_label(text) for text in columns])
-        ax.set_yticks(range(len(rows)), ["embed" if x < 0 else str(x) for x in rows])
-        ax.set_xlabel("position", color=INK)
+        told = [_label(text) for text in headings]
+        ax.set_xticks(
+            range(n_columns), told, rotation=rotation, ha="right" if rotation else "center"
+        )
+        step = max(1, -(-n_layers // 32))
+        shown = range(0, n_layers, step)
+        ax.set_yticks(shown, ["embed" if layers[i] < 0 else str(layers[i]) for i in shown])
+        ax.set_xlabel(axis, color=INK)
         ax.set_ylabel("layer", color=INK)
         if title:
             ax.set_title(title, fontsize=SIZE, loc="left", color=INK)
-        for (row, column), value in np.ndenumerate(cells):
-            if np.isfinite(value):
-                colour = "white" if value > 0.6 else "#1f2328"
-                told = f"{value:.2f}"
-                ax.text(
-                    column, row, told, ha="center", va="center", fontsize=SIZE - 2, color=colour
-                )
+        if cells.size <= WRITTEN:
+            _write(ax, cells, top, decimals, least)
         for text in (*ax.get_xticklabels(), *ax.get_yticklabels()):
             text.set_color(INK)
             text.set_parse_math(False)
         ax.spines[:].set_color(GREY)
-        bar = figure.colorbar(image, ax=ax, shrink=0.8, pad=0.02)
-        bar.set_label("accuracy", color=INK)
-        bar.ax.tick_params(colors=INK)
+        colours = figure.colorbar(image, ax=ax, shrink=0.8, pad=0.02)
+        colours.set_label(bar, color=INK)
+        colours.ax.tick_params(colors=INK)
         return figure
 
 
@@ -204,16 +232,16 @@ def draw_points(
         return figure
 
 
-def _write(ax: Axes, share: np.ndarray, top: float) -> None:
-    for (row, column), value in np.ndenumerate(share):
-        if np.isfinite(value) and abs(value) >= 0.05:
+def _write(ax: Axes, cells: np.ndarray, top: float, decimals: int, least: float) -> None:
+    for (row, column), value in np.ndenumerate(cells):
+        if np.isfinite(value) and abs(value) >= least:
             ax.text(
                 column,
                 row,
-                f"{value:.1f}",
+                f"{value:.{decimals}f}",
                 ha="center",
                 va="center",
-                fontsize=SIZE - 3.5,
+                fontsize=SIZE - 3,
                 color="white" if abs(value) > 0.6 * top else "#1f2328",
             )
 

@@ -75,6 +75,21 @@ def failure_row(failure: Failure, first: str = "method") -> Row:
     return Row((failure.cell.get(first, "cell"), reason), "failure")
 
 
+def failures_table(failures: Sequence[Failure], first: str) -> list[TextTable]:
+    """The cells without a result, if any; `first` is what they are called by."""
+    rows = tuple(failure_row(failure, first) for failure in failures)
+    columns = (Column("cell", numeric=False), Column(""))
+    return [TextTable("Without a result", columns, rows)] if rows else []
+
+
+def opening(
+    records: Sequence[Record], said: Sequence[Block], failures: Sequence[Failure]
+) -> Section:
+    """What a page begins with: broken controls, what was found in words, failures, warnings."""
+    blocks = (*broken_notice(records), *said, *failures_text(failures), *warnings_notice(records))
+    return Section("", blocks)
+
+
 def checks_table(records: Sequence[Record]) -> TextTable:
     """Every control with a known answer."""
     unit = next((check.unit for record in records for check in record.checks if check.unit), "")

@@ -23,7 +23,7 @@ sites are many (`as_mib`).
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from importlib import import_module
 from pathlib import Path
@@ -35,7 +35,7 @@ from jaxtyping import Float
 from mechassay.display import OneLine, Tabular, html_facts, html_table
 from mechassay.errors import one_of
 from mechassay.features.fit import Fit
-from mechassay.interventions.site import Site
+from mechassay.interventions.site import Site, load_site
 from mechassay.interventions.sweep import mean_estimates
 from mechassay.records import Measure, Provenance, Record, Spec, Table, Values, provenance
 from mechassay.stats.intervals import Estimate, Resamples, percentile_interval
@@ -370,8 +370,8 @@ class Localization(OneLine, Tabular):
         """Test accuracies as a heat map of layers and positions."""
         from mechassay.interventions.heat_map import draw_accuracies
 
-        columns = self.columns()
-        return draw_accuracies(columns["layer"], columns["position"], columns["test"], ax=ax)
+        cells = shown_cells(self.columns(), self.choose_on)
+        return draw_accuracies(cells["layer"], cells["place"], cells["test"], ax=ax)
 
     def _repr_html_(self) -> str:
         rows = [
@@ -401,6 +401,25 @@ def _measure(name: str, title: str, of: str, found: Estimate, n: int, says: str)
         title=title,
         meaning=says,
     )
+
+
+def shown_cells(columns: Mapping[str, Sequence[Any]], choose_on: str) -> dict[str, list[Any]]:
+    """One row a site of the table of sites: that of the number of features which is best on the
+    split that is chosen on, the first of several; with `place`, what a figure calls it.
+    """
+    best: dict[Any, int] = {}
+    score = columns[choose_on]
+    for row, site in enumerate(columns["site"]):
+        if site not in best or score[row] > score[best[site]]:
+            best[site] = row
+    rows = {name: [column[row] for row in best.values()] for name, column in columns.items()}
+    return {**rows, "place": [_place_name(load_site(site)) for site in best]}
+
+
+def _place_name(site: Site) -> str:
+    """A site within its layer: its position, and its heads if it has any."""
+    heads = f"{','.join(map(str, site.heads))} @" if site.heads else ""
+    return f"{heads}{site.position}"
 
 
 def score_of(found: InterchangeAccuracy, site: Site) -> tuple[float, float]:

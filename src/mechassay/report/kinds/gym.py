@@ -30,14 +30,12 @@ from mechassay.records import Failure, Measure, Record
 from mechassay.report.page import Block, Figure, Fold, Section, Terms, Text
 from mechassay.report.sections import (
     all_numbers,
-    broken_notice,
     facts_section,
-    failure_row,
-    failures_text,
+    failures_table,
     measured,
+    opening,
     stored_table,
     values_section,
-    warnings_notice,
 )
 from mechassay.report.tables import Column, Row, TextTable
 
@@ -89,10 +87,7 @@ def tables(records: Sequence[Record], failures: Sequence[Failure] = ()) -> list[
             if _known(some, of):
                 made.append(_by_task(some, of, model))
         made += [_rules(some, model), *_untrained(some, model)]
-    if failures:
-        rows = [failure_row(failure, "task") for failure in failures]
-        made.append(TextTable("Without a result", (Column("cell", False), Column("")), tuple(rows)))
-    return made
+    return [*made, *failures_table(failures, "task")]
 
 
 def sections(
@@ -102,10 +97,7 @@ def sections(
     said: list[Block] = [Text(text, "verdict") for text in _verdicts(records)]
     firsts = [next(group) for _, group in groupby(records, lambda record: record.model.name)]
     return [
-        Section(
-            "",
-            (*broken_notice(records), *said, *failures_text(failures), *warnings_notice(records)),
-        ),
+        opening(records, said, failures),
         Section("Odds and selectivity", tuple(tables(records, failures))),
         *map(_figures, records),
         Section("How to read this", (Terms(READING),)),

@@ -20,13 +20,11 @@ from mechassay.records import Failure, Record, Table
 from mechassay.report.page import Block, Figure, Fold, Section, Terms, Text
 from mechassay.report.sections import (
     all_numbers,
-    broken_notice,
     checks_table,
     facts_section,
-    failures_text,
     measures_table,
+    opening,
     values_section,
-    warnings_notice,
 )
 from mechassay.report.tables import TextTable
 from mechassay.report.text import objective
@@ -79,10 +77,7 @@ def sections(
     said: list[Block] = [Text(_verdict(record), "verdict") for record in records]
     checks = checks_table(records)
     return [
-        Section(
-            "",
-            (*broken_notice(records), *said, *failures_text(failures), *warnings_notice(records)),
-        ),
+        opening(records, said, failures),
         *(Section(_name(record), tuple(_maps(record))) for record in records),
         Section("Measures", (measures_table(records, failures),)),
         *([Section("Controls", (checks,))] if checks.rows else []),

@@ -8,6 +8,7 @@ own.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from itertools import groupby
 
@@ -21,21 +22,19 @@ from mechassay.records import Failure, Record
 from mechassay.report.page import Block, Figure, Fold, Section, Terms, Text
 from mechassay.report.sections import (
     all_numbers,
-    broken_notice,
     checks_table,
     facts_section,
-    failure_row,
-    failures_text,
+    failures_table,
     measured,
+    opening,
     stored_table,
     values_section,
-    warnings_notice,
 )
 from mechassay.report.tables import Column, Row, TextTable
 from mechassay.stats.intervals import Estimate
 from mechassay.variables.difference_error import CONSTANT, NOTHING
 from mechassay.variables.head_localization import MUST_STAY_BELOW
-from mechassay.variables.localization import CONTROLS, LEAST_GAIN, MUST_EXCEED
+from mechassay.variables.localization import CONTROLS, LEAST_GAIN, MUST_EXCEED, shown_cells
 
 SITES, KINDS, SUBSETS = "sites", "kinds", "subsets"
 IIA, MSE = "iia", "mse"
@@ -93,10 +92,7 @@ def tables(records: Sequence[Record], failures: Sequence[Failure] = ()) -> list[
         some = _of(records, measure)
         made += [about(list(group)) for _, group in groupby(some, _place)]
     made += [_controls(list(group)) for _, group in groupby(_of(records, IIA), _place)]
-    if failures:
-        rows = [failure_row(failure, "variable") for failure in failures]
-        made.append(TextTable("Without a result", (Column("cell", False), Column("")), tuple(rows)))
-    return made
+    return [*made, *failures_table(failures, "variable")]
 
 
 def sections(
@@ -109,10 +105,7 @@ def sections(
     reading |= READING_ERRORS if _of(records, MSE) else {}
     firsts = [next(group) for _, group in groupby(records, _place)]
     return [
-        Section(
-            "",
-            (*broken_notice(records), *said, *failures_text(failures), *warnings_notice(records)),
-        ),
+        opening(records, said, failures),
         Section("Accuracies and controls", tuple(tables(records, failures))),
         *_maps(records),
         *([Section("Checks", (checks,))] if checks.rows else []),
@@ -127,10 +120,11 @@ def draw(record: Record, ax: Axes | None = None) -> MatplotlibFigure:
     """The heat map of a record's sites, or the errors of its heads."""
     if record.has_table(SUBSETS):
         return _draw_subsets(record, ax)
-    table = record.table(SITES)
-    layers = [int(x) for x in table.numbers("layer")]
-    positions = [str(x) for x in table.columns["position"]]
-    return draw_accuracies(layers, positions, table.numbers("test").tolist(), ax=ax)
+    choose_on = str(record.method.args.get("choose_on", "validation"))
+    cells = shown_cells(record.table(SITES).columns, choose_on)
+    layers = [int(x) for x in cells["layer"]]
+    values = [math.nan if x is None else float(x) for x in cells["test"]]
+    return draw_accuracies(layers, cells["place"], values, ax=ax)
 
 
 def _of(records: Sequence[Record], measure: str) -> list[Record]:
