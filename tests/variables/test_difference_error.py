@@ -14,8 +14,8 @@ from mechassay.features import DAS, DBM, Fit, FullVector, RandomDirections
 from mechassay.features.random_directions import random_directions
 from mechassay.interchange import InterchangeBatch
 from mechassay.interventions.intervention import Interchange
-from mechassay.interventions.logit_differences import logit_differences
 from mechassay.interventions.site import load_site
+from mechassay.interventions.token_logits import logit_differences
 from mechassay.models.model import Model
 from mechassay.progress import SILENT
 from mechassay.variables import accuracy, expected_labels, squared_error

@@ -34,15 +34,15 @@ from mechassay.gym.control_labels import (
 )
 from mechassay.gym.gym_task import GymTask
 from mechassay.gym.index_mix_up import compat_batches
-from mechassay.gym.label_logits import LabelLogits, SiteChange, label_logits
 from mechassay.gym.methods import METHODS, GymMethod, gym_method, has_seed, spelled_methods
 from mechassay.gym.pairs import GymPairs
 from mechassay.gym.published import load_gym_task
 from mechassay.gym.task_odds import CONTROL, ORIGINAL, MethodOdds, TaskOdds
 from mechassay.gym.value_fits import BaseValues
 from mechassay.interchange import InterchangeBatch
-from mechassay.interventions.intervention import Interchange
+from mechassay.interventions.intervention import Interchange, Intervention
 from mechassay.interventions.site import Site, blocks, sites
+from mechassay.interventions.token_logits import TokenLogits, token_logits
 from mechassay.models.model import Model
 from mechassay.progress import BAR, Progress
 
@@ -284,18 +284,18 @@ class _Evaluation:
         """Odds [1, n, layers, regions] of every arm, by its id, and kind of labels; and the log
         odds of the items without intervention.
         """
-        changes: list[SiteChange] = []
+        plans: list[dict[Site, Intervention]] = []
         place: dict[tuple[int, Site], int] = {}
         for arm in arms:
             for fit in dict.fromkeys(arm.fits.values()):
                 for site in fit.sites:
-                    place[id(fit), site] = len(changes)
-                    changes.append((site, Interchange(features=fit.features(site))))
+                    place[id(fit), site] = len(plans)
+                    plans.append({site: Interchange(features=fit.features(site))})
         batches = [self.data.items[split]]
         if self.data.control:
             batches.append(self.data.control[split])
         tokens = tokens_of_labels(*batches)
-        found = label_logits(self.model, batches[0], changes, tokens, progress=self.progress)
+        found = token_logits(self.model, batches[0], plans, tokens, progress=self.progress)
         odds: dict[tuple[int, str], Odds] = {}
         for number, kind in enumerate(self.kinds):
             ratios = _ratios(found, 2 * number)
@@ -350,7 +350,7 @@ class _Evaluation:
         )
 
 
-def _ratios(found: LabelLogits, first: int) -> np.ndarray:
-    """Log odds-ratios [changes, n] of the base label and the label in two columns."""
+def _ratios(found: TokenLogits, first: int) -> np.ndarray:
+    """Log odds-ratios [plans, n] of the base label and the label in two columns."""
     base = found.base[:, first] - found.base[:, first + 1]
     return base - (found.after[..., first] - found.after[..., first + 1])

@@ -20,11 +20,11 @@ from jaxtyping import Float
 from mechassay.display import OneLine, Tabular, html_facts, html_table
 from mechassay.errors import BadPairs, BadUsage, one_of
 from mechassay.features.fit import Fit
-from mechassay.gym.label_logits import label_logits
 from mechassay.interchange import InterchangeBatch, InterchangesLike
 from mechassay.interventions.intervention import Interchange
 from mechassay.interventions.site import Site, SiteLike, load_site
 from mechassay.interventions.sweep import mean_estimates, sweep
+from mechassay.interventions.token_logits import token_logits
 from mechassay.models.model import Model
 from mechassay.pairs import NO_TOKEN
 from mechassay.progress import BAR, Progress
@@ -199,7 +199,8 @@ def odds(
     changes = {site: Interchange(features=fit.features(site)) for site in fit.sites}
     if own.shape[1] == ready.labels.shape[1] == 1:
         tokens = torch.cat((own, ready.labels), dim=1)
-        found = label_logits(model, ready, list(changes.items()), tokens, progress=progress)
+        plans = [{site: how} for site, how in changes.items()]
+        found = token_logits(model, ready, plans, tokens, progress=progress)
         base = found.base[:, 0] - found.base[:, 1]
         values = base[:, None] - (found.after[..., 0] - found.after[..., 1]).T
     else:

@@ -1,7 +1,7 @@
 """Many sites, each intervened on alone: what every one of them changes.
 
-All sites of a batch are run together in stacks that begin at the first changed layer and column;
-rows that an intervention leaves as they are have the base run's numbers and are not run.
+All sites of a batch are run together (`plan_runs`); rows that an intervention leaves as they are
+have the base run's numbers and are not run.
 """
 
 from __future__ import annotations
@@ -18,8 +18,6 @@ from torch import Tensor
 from mechassay.display import OneLine, Tabular, html_facts, html_table
 from mechassay.errors import BadUsage, one_of
 from mechassay.interchange import InterchangeBatch
-from mechassay.interventions.base_run import BaseRun, Branch, Change
-from mechassay.interventions.intervene import source_values, watched
 from mechassay.interventions.intervention import Interchange, Intervention
 from mechassay.interventions.labels import score_labels
 from mechassay.interventions.placed import (
@@ -27,8 +25,8 @@ from mechassay.interventions.placed import (
     by_site,
     check_interventions,
     of_rows,
-    place,
 )
+from mechassay.interventions.plan_runs import PlanRuns
 from mechassay.interventions.site import Site, SiteLike, load_site
 from mechassay.models.memory import out_of_memory_is_an_error, token_budget, trace_bytes
 from mechassay.models.model import Model
@@ -241,101 +239,51 @@ def _swept(
     """The arrays of a `SiteSweep` of some rows, of all sweeps side by side."""
     forced = batch.teacher_forced()
     own = batch.base_labels
-    runs = _Runs.of(model, forced, plans, advance)
-    found = runs.scores(forced.targets)
-    other = None
+    runs = _runs(model, forced, plans, advance)
+    found = _scores(model, runs, forced.targets)
+    other = np.full(found.shape, np.nan)
     if own is not None and batch.labels.shape[1] == own.shape[1] == 1:
-        other = runs.scores(own)
+        other = _scores(model, runs, own)
     elif own is not None and bool((own != NO_TOKEN).any()):
         kept = (own != NO_TOKEN).any(dim=1).nonzero()[:, 0]
         again = batch.select(kept).teacher_forced(base_labels=True)
         theirs = [of_rows(batch, plan, kept) for plan in plans]
-        some = _Runs.of(model, again, theirs, lambda done: None).scores(again.targets)
-        other = {name: _spread(x, kept.cpu().numpy(), len(batch)) for name, x in some.items()}
-    nothing = {name: np.full(x.shape, np.nan) for name, x in found.items()}
-    base = nothing if other is None else other
+        some = _runs(model, again, theirs, lambda done: None)
+        other[:, kept.cpu().numpy()] = _scores(model, some, again.targets)
     return {
-        "log_probs": found["log_probs"][:, 1:],
-        "base_log_probs": found["log_probs"][:, 0],
-        "other_log_probs": base["log_probs"][:, 1:],
-        "other_base_log_probs": base["log_probs"][:, 0],
-        "written": found["written"][:, 1:].astype(bool),
-        "base_written": found["written"][:, 0].astype(bool),
+        "log_probs": found[0, :, 1:],
+        "base_log_probs": found[0, :, 0],
+        "other_log_probs": other[0, :, 1:],
+        "other_base_log_probs": other[0, :, 0],
+        "written": found[1, :, 1:].astype(bool),
+        "base_written": found[1, :, 0].astype(bool),
         "changed": runs.changed.T.cpu().numpy(),
     }
 
 
-def _spread(values: np.ndarray, rows: np.ndarray, n: int) -> np.ndarray:
-    out = np.full((n, values.shape[1]), np.nan)
-    out[rows] = values
-    return out
+def _runs(
+    model: Model,
+    forced: InterchangeBatch,
+    plans: Sequence[Mapping[Site, Intervention]],
+    advance: Advance,
+) -> PlanRuns:
+    """Every site of every sweep alone, read where labels are predicted."""
+    n, m = forced.labels.shape
+    last = torch.arange(forced.base.shape[1], device=model.device)[-m:]
+    alone = [{site: how} for plan in plans for site, how in plan.items()]
+    return PlanRuns.of(model, forced, alone, last.expand(n, -1), advance)
 
 
-@dataclass(frozen=True, eq=False)
-class _Runs:
-    """Final streams of a batch without an intervention, and of what each of k changes.
+def _scores(
+    model: Model, runs: PlanRuns, targets: Tensor
+) -> Float[np.ndarray, "scores n base_and_sites"]:
+    """Log-probabilities of labels, and whether they are written."""
 
-    Attributes:
-        rows: of each intervention, the rows that were run.
-        finals: their final streams.
-        changed: which rows it really changes.
-    """
+    def read(streams: Tensor, rows: Tensor) -> Tensor:
+        scores = score_labels(model.decoder, streams, targets[rows])
+        return torch.stack([each.double() for each in scores], dim=1)
 
-    model: Model
-    base: Float[Tensor, "n m d_model"]
-    rows: list[Tensor]
-    finals: list[Tensor]
-    changed: Bool[Tensor, "k n"]
-
-    @staticmethod
-    def of(
-        model: Model,
-        forced: InterchangeBatch,
-        plans: Sequence[Mapping[Site, Intervention]],
-        advance: Advance,
-    ) -> _Runs:
-        base = BaseRun.of(model, forced.base, forced.base_mask)
-        read, n = forced.labels.shape[1], len(forced)
-        every_how = [how for plan in plans for how in plan.values()]
-        placed = [place(forced, site, each) for plan in plans for site, each in plan.items()]
-        sources = source_values(model, forced, placed)
-        changed = torch.zeros((len(placed), n), dtype=torch.bool, device=model.device)
-        every: list[Tensor] = []
-        branches: list[Branch] = []
-        numbers: list[int] = []
-        for number, (each, how, source) in enumerate(zip(placed, every_how, sources, strict=True)):
-            rows = (~each.null).nonzero()[:, 0]
-            every.append(rows)
-            if not len(rows):
-                continue
-            where = torch.zeros(n, dtype=torch.long, device=model.device)
-            where[rows] = torch.arange(len(rows), device=model.device)
-            [new] = watched([each], [how], [source], changed[number])
-            branches.append(Branch(rows, (Change(each.site, where[each.row], each.base, new),)))
-            numbers.append(number)
-        advance(len(placed) * n - sum(map(len, every)))
-        ran = dict(zip(numbers, base.run(branches, read=read, advance=advance), strict=True))
-        nothing = base.final(read)[:0]
-        finals = [ran.get(number, nothing) for number in range(len(placed))]
-        return _Runs(model, base.final(read), every, finals, changed)
-
-    def scores(self, targets: Tensor) -> dict[str, Float[np.ndarray, "n sites_and_base"]]:
-        """Log-probabilities of labels and whether they are written: of the base, then of sites."""
-        decoder = self.model.decoder
-        own = score_labels(decoder, self.base, targets)
-        base = {name: x.double() for name, x in own._asdict().items()}
-        out = {name: x[:, None].repeat(1, 1 + len(self.rows)) for name, x in base.items()}
-        if any(map(len, self.rows)):
-            rows = torch.cat(self.rows)
-            found = score_labels(decoder, torch.cat(self.finals), targets[rows])
-            sizes = [len(each) for each in self.rows]
-            column = torch.repeat_interleave(
-                torch.arange(1, len(sizes) + 1), torch.tensor(sizes)
-            ).to(rows.device)
-            kept = self.changed[column - 1, rows]
-            for name, x in found._asdict().items():
-                out[name][rows[kept], column[kept]] = x.double()[kept]
-        return {name: x.cpu().numpy() for name, x in out.items()}
+    return runs.results(read).permute(2, 1, 0).cpu().numpy()
 
 
 def mean_estimates(

@@ -31,9 +31,9 @@ from mechassay.display import OneLine, Tabular, html_facts, html_table
 from mechassay.errors import BadUsage, one_of
 from mechassay.examples import Example
 from mechassay.interventions.intervention import Interchange
-from mechassay.interventions.logit_differences import logit_differences
 from mechassay.interventions.site import ALL, Site, SiteLike, load_site, sites
 from mechassay.interventions.sweep import mean_estimates
+from mechassay.interventions.token_logits import logit_differences
 from mechassay.models.model import Model
 from mechassay.progress import BAR, Progress
 from mechassay.stats.intervals import Estimate

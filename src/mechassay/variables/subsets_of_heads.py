@@ -26,9 +26,9 @@ from mechassay.features.finder import Finder, load_sites
 from mechassay.features.trained_finder import check_values
 from mechassay.interchange import InterchangesLike
 from mechassay.interventions.intervention import Interchange
-from mechassay.interventions.logit_differences import logit_differences
 from mechassay.interventions.site import ALL, Site, SiteLike, load_site
 from mechassay.interventions.sweep import mean_estimates
+from mechassay.interventions.token_logits import logit_differences
 from mechassay.models.model import Model
 from mechassay.progress import BAR, Progress
 from mechassay.stats.intervals import Estimate

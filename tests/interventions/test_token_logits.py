@@ -1,7 +1,10 @@
-"""The stack of all changes against one forward pass at a time, with hooks on the module itself."""
+"""Logits of tokens under many plans, against one forward pass at a time, with hooks too, and
+against runs of `intervene`.
+"""
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -9,15 +12,19 @@ import pytest
 import torch
 
 from families import families
+from interchanges_made import token_interchanges
+from mechassay.errors import BadPairs
 from mechassay.features import Directions
-from mechassay.gym.label_logits import label_logits
 from mechassay.interchange import InterchangeBatch
-from mechassay.interventions.intervention import Interchange
-from mechassay.interventions.site import Site
+from mechassay.interventions.intervene import intervene
+from mechassay.interventions.intervention import Add, Interchange, Intervention
+from mechassay.interventions.site import Site, load_site
+from mechassay.interventions.token_logits import logit_differences, token_logits
 from mechassay.models.forward import forward
 from mechassay.models.model import Model, make_model
 from mechassay.progress import SILENT
 from mechassay.testing import tiny
+from mechassay.testing.tiny import subject
 
 REGIONS = ("noun", "verb", "last")
 
@@ -130,7 +137,8 @@ def test_the_stack_is_one_site_at_a_time(family: str) -> None:
         (Site(layer, region), how) for how in hows for layer in range(3) for region in REGIONS
     ]
     tokens = torch.tensor([[1, 50, 7], [2, 51, 7], [3, 52, 7], [4, 53, 7]])
-    found = label_logits(model, batch, places, tokens, progress=SILENT)
+    plans = [{site: how} for site, how in places]
+    found = token_logits(model, batch, plans, tokens, progress=SILENT)
     largest = {"decoder": 0.0, "hooks": 0.0}
     for number, (site, how) in enumerate(places):
         for row in range(4):
@@ -152,18 +160,70 @@ def test_what_nothing_reads_is_the_base_run_itself() -> None:
     model, batch = make_model(tiny.build("llama", torch.float64)), pairs()
     tokens = torch.tensor([[1, 50]] * 4)
     places = [(Site(2, "noun"), Interchange()), (Site(0, 0), Interchange())]
-    found = label_logits(model, batch, places, tokens, progress=SILENT)
+    plans = [{site: how} for site, how in places]
+    found = token_logits(model, batch, plans, tokens, progress=SILENT)
     assert (found.after == found.base).all()
 
 
 def test_the_last_token_of_the_last_layer_is_the_source() -> None:
     model, batch = make_model(tiny.build("gpt2", torch.float64)), pairs()
     tokens = torch.tensor([[1, 50]] * 4)
-    found = label_logits(model, batch, [(Site(2, "last"), Interchange())], tokens, progress=SILENT)
+    found = token_logits(model, batch, [{Site(2, "last"): Interchange()}], tokens, progress=SILENT)
     swapped = InterchangeBatch.from_tokens(
         base=[x[m].tolist() for x, m in zip(batch.source, batch.source_mask, strict=True)],
         source=[x[m].tolist() for x, m in zip(batch.base, batch.base_mask, strict=True)],
         labels=[1] * 4,
     )
-    other = label_logits(model, swapped, [], tokens, progress=SILENT)
+    other = token_logits(model, swapped, [], tokens, progress=SILENT)
     np.testing.assert_allclose(found.after[0], other.base, atol=1e-12)
+
+
+def joint_plans(model: Model) -> list[dict[Site, Intervention]]:
+    v = torch.linspace(-1, 1, model.decoder.d_model, dtype=torch.float64)
+    given: list[dict[str, Intervention]] = [
+        {"heads.0.1@all": Interchange(), "heads.1.3@all": Interchange(), "resid.1@x": Add(v)},
+        {"resid.2@x": Interchange()},  # changes nothing that is read
+        {"mlp.1@last": Interchange(alpha=0.5)},
+        {"resid.0@last": Interchange(alpha=0.0)},
+        {"resid.-1@all": Interchange()},
+    ]
+    return [{load_site(site): each for site, each in plan.items()} for plan in given]
+
+
+@pytest.mark.parametrize("family", families())
+def test_each_difference_is_that_of_a_run_of_its_own(family: str) -> None:
+    model = subject(family, torch.float64).model
+    batch = token_interchanges(7, equal=True)
+    found = logit_differences(model, batch, joint_plans(model), progress=SILENT)
+    assert found.after.shape == (7, 5)
+    for number, plan in enumerate(joint_plans(model)):
+        out = intervene(model, batch, plan)
+        np.testing.assert_allclose(
+            found.after[:, number], (out.other_log_probs - out.log_probs).numpy(), atol=1e-12
+        )
+        np.testing.assert_allclose(
+            found.base, (out.other_base_log_probs - out.base_log_probs).numpy(), atol=1e-12
+        )
+    # What changes nothing is the base run's own, to the last bit.
+    np.testing.assert_array_equal(found.after[:, 3], found.base)
+    assert (found.after[:, [0, 2, 4]] != found.base[:, None]).all()
+
+
+def test_first_tokens_count_and_chunks_do_not(monkeypatch: pytest.MonkeyPatch) -> None:
+    model = subject("llama", torch.float64).model
+    long = token_interchanges(6, equal=True, label_tokens=3)
+    short = replace(long, labels=long.labels[:, :1])
+    whole = logit_differences(model, short, joint_plans(model), progress=SILENT)
+    path = "mechassay.interventions.token_logits.token_budget"
+    monkeypatch.setattr(path, lambda *given: 12)
+    for batch in (long, long.teacher_forced(), short):
+        found = logit_differences(model, batch, joint_plans(model)[1:4], progress=SILENT)
+        np.testing.assert_allclose(found.after, whole.after[:, 1:4], atol=1e-12)
+        np.testing.assert_allclose(found.base, whole.base, atol=1e-12)
+
+
+def test_both_labels_are_needed() -> None:
+    model = subject("gpt2").model
+    batch = replace(token_interchanges(3), base_labels=None)
+    with pytest.raises(BadPairs, match="needs the label of every base .base_labels.; pair 0 has"):
+        logit_differences(model, batch, [{"resid.1@last": Interchange()}])
