@@ -328,9 +328,13 @@ class Decoder:
             q, k, v = attention.credit(q, k, v)
         if attention.softcap is None and attention.softmax is None:
             causal = mask is None and n_query > 1
+            dtype = v.dtype
+            if q.device.type == "cpu":
+                # Of 16 bits, its gradients take seven times as long as those of 32.
+                q, k, v = at_least_fp32(q), at_least_fp32(k), at_least_fp32(v)
             return F.scaled_dot_product_attention(
                 q, k, v, attn_mask=mask, is_causal=causal, scale=attention.scale
-            )
+            ).to(dtype)
         scores = q @ k.transpose(2, 3) * attention.scale
         if attention.softcap is not None:
             scores = attention.softcap * torch.tanh(scores / attention.softcap)
