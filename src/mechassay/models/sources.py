@@ -324,7 +324,7 @@ def load_hf(
     if local:
         _require_safetensors(Path(resolved.location))
     tokenizer: Any = None
-    with _quiet():
+    with quiet():
         try:
             revision: dict[str, Any] = {"revision": resolved.revision} if resolved.revision else {}
             model: Any = _load_whole(
@@ -435,7 +435,7 @@ def _dequantise(gguf: Path, folder: Path) -> None:
     dense = GgufConfig(dequantize=True)
     options: Any = {"gguf_file": gguf.name, "dtype": torch.float32, "quantization_config": dense}
     # The GGUF reader's progress bar has no switch of its own, so its stream is replaced.
-    with _quiet(), contextlib.redirect_stderr(io.StringIO()):
+    with quiet(), contextlib.redirect_stderr(io.StringIO()):
         try:
             model = _load_whole(str(gguf.parent), **options)
             tokenizer = AutoTokenizer.from_pretrained(gguf.parent, gguf_file=gguf.name)
@@ -571,7 +571,7 @@ def _attn_only_folder(resolved: Resolved) -> Path | None:
     if resolved.kind != "hub":
         folder = Path(resolved.location)
         return folder if is_checkpoint(folder / "config.json") else None
-    with _quiet():
+    with quiet():
         try:
             config = hf_hub_download(resolved.location, "config.json", revision=resolved.revision)
             if not is_checkpoint(Path(config)):
@@ -596,7 +596,7 @@ def _attn_only_tokenizer(
     own = _has_tokenizer(folder)
     if not own and name is None:
         return None
-    with _quiet():
+    with quiet():
         try:
             tokenizer: Any = AutoTokenizer.from_pretrained(
                 str(folder) if own else name, trust_remote_code=False, local_files_only=own
@@ -649,7 +649,7 @@ def _refusal(resolved: Resolved, error: BaseException) -> MechassayError:
 
 
 @contextlib.contextmanager
-def _quiet() -> Generator[None]:
+def quiet() -> Generator[None]:
     """No progress bars and no log below an error from transformers and huggingface_hub."""
     from huggingface_hub.utils import are_progress_bars_disabled, disable_progress_bars
     from huggingface_hub.utils import logging as hub_log
