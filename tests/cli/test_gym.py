@@ -32,3 +32,20 @@ def test_a_run(tmp_path: Path) -> None:
     labels = ["--control-label", " Ann", "--control-label", " Bob", "--layers", "0"]
     said = invoke(*words, *limits, *labels, "-o", str(tmp_path / "run"))
     assert "Selectivity" in said and (tmp_path / "run" / "report.html").is_file()
+
+
+def test_a_model_is_trained_and_run(tmp_path: Path) -> None:
+    size = ["--layers", "1", "--width", "16", "--heads", "2", "--sentences", "5"]
+    length = ["--steps", "6", "--batch-size", "8", "--checkpoint", "0", "--checkpoint", "3"]
+    folder = str(tmp_path / "mine")
+    said = invoke("gym", "train", "-o", folder, *size, *length)
+    assert "nats a token" in said and "mine@step3" in said
+    assert [each.name for each in sorted((tmp_path / "mine").glob("step*"))] == [
+        "step0",
+        "step3",
+        "step6",
+    ]
+    words = ["gym", "run", "-m", f"{folder}@step3", "-t", "agr_gender", "-M", "mean"]
+    limits = ["--train-limit", "8", "--validation-limit", "4", "--limit", "4"]
+    said = invoke(*words, *limits, "-o", str(tmp_path / "run"))
+    assert "mine@step3" in said

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Annotated
 
 import typer
@@ -50,3 +51,50 @@ def show_task(
         typer.echo(f"{found.name} ({found.family}): {found.about}")
         typer.echo(f"regions: {', '.join(found.tested)}; lengths: {found.lengths}")
     show(rows, json)
+
+
+@app.command("train")
+def train_model(
+    output: Annotated[
+        Path,
+        typer.Option(
+            "--output", "-o", help="Folder for the model; the same command again goes on there."
+        ),
+    ],
+    layers: Annotated[int, typer.Option(help="Layers.")] = 4,
+    width: Annotated[int, typer.Option(help="Width of the residual stream.")] = 48,
+    heads: Annotated[int, typer.Option(help="Heads of a layer.")] = 4,
+    sentences: Annotated[int, typer.Option(help="Sentences of each task.")] = 3000,
+    steps: Annotated[int, typer.Option(help="Optimiser steps.")] = 2000,
+    checkpoint: Annotated[
+        list[int] | None,
+        typer.Option(help="Steps after which weights are kept, beside the last; repeat it."),
+    ] = None,
+    batch_size: Annotated[int, typer.Option(help="Sentences a step.")] = 64,
+    rate: Annotated[float, typer.Option(help="Highest learning rate.")] = 2e-3,
+    seed: Annotated[
+        int,
+        typer.Option(min=0, max=2**62 - 1, help="Seed of the sentences and the first weights."),
+    ] = 0,
+) -> None:
+    """Train a small GPT-NeoX on sentences of the train split of all gym tasks.
+
+    Without options this is how gym-neox was trained. Its checkpoints are FOLDER@step0, ...
+    """
+    from mechassay.gym.own_model import CHECKPOINTS, TAIL, GymTraining, train_gym_model
+
+    training = GymTraining(
+        layers=layers,
+        width=width,
+        heads=heads,
+        sentences=sentences,
+        steps=steps,
+        checkpoints=CHECKPOINTS if checkpoint is None else tuple(checkpoint),
+        batch_size=batch_size,
+        rate=rate,
+        seed=seed,
+    )
+    losses = train_gym_model(output, training)
+    last = float(losses[-TAIL:].mean())
+    typer.echo(f"loss: first {losses[0]:.3g}, last {last:.3g} nats a token")
+    typer.echo(f"Written: {output}@" + f", {output}@".join(f"step{n}" for n in training.kept))

@@ -33,7 +33,8 @@ def list_models(json: JsonOption = False) -> None:
     typer.echo("mechassay models fetch NAME puts one onto this machine.")
     typer.echo(f"Families: {', '.join(FAMILIES.names())}, and other models with the Llama layout.")
     typer.echo(
-        "Also: any hub id, a local folder with config.json and safetensors, or a .gguf file."
+        "Also: any hub id, a local folder with config.json and safetensors, or a .gguf file;"
+        " gym-neox, and ground truths (mechassay truth list). NAME@REVISION is a checkpoint."
     )
 
 

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from mechassay.gym.causalgym_files import read_causalgym_rows, read_causalgym_templates
+    from mechassay.gym.corpus import Corpus, corpus_tasks
     from mechassay.gym.evaluation import evaluate
     from mechassay.gym.formulas import Formula
     from mechassay.gym.gym_task import GymTask
@@ -15,6 +16,7 @@ if TYPE_CHECKING:
     from mechassay.gym.listing import GymTaskList, list_gym_tasks
     from mechassay.gym.log_odds import LogOddsRatios, odds
     from mechassay.gym.methods import METHODS, SWEEPS, GymMethod, gym_method
+    from mechassay.gym.own_model import GymTraining, train_gym_model
     from mechassay.gym.pairs import GymPairs
     from mechassay.gym.published import FAMILIES, GYM_TASKS, load_gym_task
     from mechassay.gym.suite import Suite, SuiteAccuracy, read_suite
@@ -27,11 +29,13 @@ __all__ = [
     "METHODS",
     "SWEEPS",
     "CompatBatches",
+    "Corpus",
     "Formula",
     "GymMethod",
     "GymPairs",
     "GymTask",
     "GymTaskList",
+    "GymTraining",
     "LogOddsRatios",
     "MethodOdds",
     "RegionLengths",
@@ -39,6 +43,7 @@ __all__ = [
     "SuiteAccuracy",
     "TaskOdds",
     "compat_batches",
+    "corpus_tasks",
     "evaluate",
     "gym_method",
     "gym_tasks",
@@ -50,10 +55,12 @@ __all__ = [
     "read_gym_tasks",
     "read_suite",
     "region_lengths",
+    "train_gym_model",
 ]
 
 _NAMES = {
     "causalgym_files": "read_causalgym_rows read_causalgym_templates",
+    "corpus": "Corpus corpus_tasks",
     "evaluation": "evaluate",
     "formulas": "Formula",
     "gym_task": "GymTask",
@@ -61,6 +68,7 @@ _NAMES = {
     "listing": "GymTaskList list_gym_tasks",
     "methods": "METHODS SWEEPS GymMethod gym_method",
     "log_odds": "LogOddsRatios odds",
+    "own_model": "GymTraining train_gym_model",
     "pairs": "GymPairs",
     "published": "FAMILIES GYM_TASKS load_gym_task",
     "lengths": "RegionLengths region_lengths",

@@ -257,6 +257,26 @@ class GymTask(OneLine, Task):
                 misses = 0
                 yield pair[0], pair[1]
 
+    def sentences(self, split: str, rng: np.random.Generator) -> Iterator[Drawn]:
+        """Sentences of a split, each by itself, without end: one may come again.
+
+        Raises:
+            UnknownName: no such split.
+            BadPairs: it seems to have none.
+        """
+        split = one_of("split", split_named(split) or split, tuple(self.sizes))
+        misses = 0
+        while misses < TRIES:
+            kind, label, *numbers = rng.random(2 + len(self.choices)).tolist()
+            name = self.types[int(kind * len(self.types))]
+            texts = self._texts(name, numbers, numbers)
+            sentence = joined(texts)
+            misses += 1
+            if share_of(sentence) == split:
+                misses, said = 0, self.labels[name]
+                yield Drawn(name, tuple(texts), sentence, said[int(label * len(said))])
+        raise BadPairs(f"Split {split!r} of {self.name} has no sentence in {TRIES:,} draws.")
+
     def _texts(self, kind: str, own: Sequence[float], common: Sequence[float]) -> list[str]:
         """The texts of a sentence's regions, by a number in [0, 1) for each choice."""
         texts = [""] * len(self.regions)

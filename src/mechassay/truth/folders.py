@@ -20,6 +20,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from mechassay.models.sources import quiet
 from mechassay.truth.tasks import UNKNOWN
 from mechassay.truth.verify import Verification
 
@@ -47,14 +48,25 @@ def word_tokenizer(vocabulary: Sequence[str], context: int) -> PreTrainedTokeniz
 
 def write_model(model: PreTrainedModel, vocabulary: Sequence[str], folder: Path) -> None:
     """Write a model and a tokenizer of its words as a folder that loads like any model."""
-    model.save_pretrained(folder)
-    word_tokenizer(vocabulary, int(model.config.max_position_embeddings)).save_pretrained(folder)
+    write_weights(model, folder)
+    write_tokenizer(vocabulary, int(model.config.max_position_embeddings), folder)
+
+
+def write_weights(model: PreTrainedModel, folder: Path) -> None:
+    """Write a model's configuration and weights."""
+    with quiet():
+        model.save_pretrained(folder)
     # What depends on the version of transformers says nothing about the model.
     _rewrite(folder / "config.json", {"transformers_version": None})
-    fixed = {"backend": None, "tokenizer_class": "PreTrainedTokenizerFast"}
-    _rewrite(folder / "tokenizer_config.json", fixed)
     (folder / "generation_config.json").unlink(missing_ok=True)
     (folder / "model.safetensors").chmod(0o644)
+
+
+def write_tokenizer(vocabulary: Sequence[str], context: int, folder: Path) -> None:
+    """Write a tokenizer of words."""
+    word_tokenizer(vocabulary, context).save_pretrained(folder)
+    fixed = {"backend": None, "tokenizer_class": "PreTrainedTokenizerFast"}
+    _rewrite(folder / "tokenizer_config.json", fixed)
 
 
 def write_truth(
