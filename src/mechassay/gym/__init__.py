@@ -6,6 +6,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from mechassay.gym.behaviour import GymAccuracy, accuracy
     from mechassay.gym.causalgym_files import read_causalgym_rows, read_causalgym_templates
     from mechassay.gym.evaluation import evaluate
     from mechassay.gym.formulas import Formula
@@ -28,6 +29,7 @@ __all__ = [
     "SWEEPS",
     "CompatBatches",
     "Formula",
+    "GymAccuracy",
     "GymMethod",
     "GymPairs",
     "GymTask",
@@ -38,6 +40,7 @@ __all__ = [
     "Suite",
     "SuiteAccuracy",
     "TaskOdds",
+    "accuracy",
     "compat_batches",
     "evaluate",
     "gym_method",
@@ -53,6 +56,7 @@ __all__ = [
 ]
 
 _NAMES = {
+    "behaviour": "GymAccuracy accuracy",
     "causalgym_files": "read_causalgym_rows read_causalgym_templates",
     "evaluation": "evaluate",
     "formulas": "Formula",
