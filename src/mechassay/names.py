@@ -15,7 +15,7 @@ from mechassay.circuits.spec import CircuitSpec
 from mechassay.errors import BadUsage
 from mechassay.graph import Graph
 from mechassay.models.model import Model
-from mechassay.models.sources import packaged_names, truth_names
+from mechassay.models.sources import gym_model_names, packaged_names, truth_names
 from mechassay.objectives import OBJECTIVES
 from mechassay.tasks import TASKS, TRUTHS
 from mechassay.truth.models import truth_circuit
@@ -23,8 +23,10 @@ from mechassay.variables.load import CAUSAL_MODELS
 
 
 def list_models() -> list[str]:
-    """Models that have a name: packaged ones, which `fetch` fetches, and ground truths."""
-    return [*packaged_names(), *truth_names()]
+    """Models that have a name: packaged ones, which `fetch` fetches, ground truths, and those
+    that were trained on the gym tasks.
+    """
+    return [*packaged_names(), *truth_names(), *gym_model_names()]
 
 
 def list_tasks() -> list[str]:

@@ -9,6 +9,7 @@ import subprocess
 import sys
 import time
 import zipfile
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -16,10 +17,13 @@ from typing import Any
 import pytest
 import torch
 from gguf import GGUFWriter
-from transformers import LlamaConfig, LlamaForCausalLM
+from tokenizers import Tokenizer
+from tokenizers.models import WordLevel
+from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
 
 from mechassay.errors import (
     BadFile,
+    BadUsage,
     DiskFull,
     MechassayError,
     MissingExtra,
@@ -462,6 +466,120 @@ def test_loading_leaves_the_log_settings_alone(tmp_path: Path) -> None:
     before = settings()
     load(str(tmp_path))
     assert settings() == before
+
+
+# --- revisions
+# ---------------------------------------------------------------------------------------
+
+
+def write_checkpoints(folder: Path, steps: Sequence[int | str]) -> dict[str, torch.Tensor]:
+    """A folder with a tokenizer and checkpoints of different weights; the logits of each."""
+    found: dict[str, torch.Tensor] = {}
+    for number, step in enumerate(steps):
+        model = tiny_llama()
+        with torch.no_grad():
+            model.model.norm.weight += number
+        name = f"step{step}" if isinstance(step, int) else step
+        model.save_pretrained(folder / name)
+        found[name] = logits(model)
+    words = Tokenizer(WordLevel({"a": 0, "b": 1}, unk_token="a"))
+    PreTrainedTokenizerFast(tokenizer_object=words).save_pretrained(folder)
+    return found
+
+
+def test_a_checkpoint_is_a_subfolder(tmp_path: Path) -> None:
+    expected = write_checkpoints(tmp_path / "run", [0, 64, 8, "best"])
+    for name, right in expected.items():
+        source = f"{tmp_path / 'run'}@{name}"
+        model, tokenizer = load(source)
+        torch.testing.assert_close(logits(model), right, rtol=0, atol=0)
+        assert tokenizer("b").input_ids == [1]
+        assert sources.resolve(source).name == f"run@{name}"
+    assert sources.checkpoints(tmp_path / "run") == ["step0", "step8", "step64"]
+
+
+def test_a_folder_of_checkpoints_is_the_last_step(tmp_path: Path) -> None:
+    expected = write_checkpoints(tmp_path / "run", [0, 64, 8, "best"])
+    model, tokenizer = load(str(tmp_path / "run"))
+    torch.testing.assert_close(logits(model), expected["step64"], rtol=0, atol=0)
+    assert tokenizer("b").input_ids == [1] and sources.resolve(str(tmp_path / "run")).name == "run"
+    # A model of its own is what the folder stands for; its checkpoints have other names.
+    tiny_llama().save_pretrained(tmp_path / "run")
+    torch.testing.assert_close(logits(load(str(tmp_path / "run"))[0]), logits(tiny_llama()))
+    model, _ = load(f"{tmp_path / 'run'}@step8")
+    torch.testing.assert_close(logits(model), expected["step8"], rtol=0, atol=0)
+
+
+def test_a_checkpoint_that_is_not_there_names_those_that_are(tmp_path: Path) -> None:
+    write_checkpoints(tmp_path / "run", [0, 64])
+    with pytest.raises(UnknownName, match=r"checkpoint of run 'step65'.*'step64'.*step0, step64"):
+        sources.resolve(f"{tmp_path / 'run'}@step65")
+    # Nothing outside of the folder is a checkpoint of it.
+    write_checkpoints(tmp_path / "other", [1])
+    for outside in ("../other/step1", "..", ".", str(tmp_path / "other/step1")):
+        with pytest.raises(UnknownName, match="checkpoint of run"):
+            sources.resolve(f"{tmp_path / 'run'}@{outside}")
+    with pytest.raises(BadUsage, match="the name of a revision; got 'run@'"):
+        sources.resolve(f"{tmp_path / 'run'}@")
+    tiny_llama().save_pretrained(tmp_path / "single")
+    with pytest.raises(UnknownName, match="Known: none"):
+        sources.resolve(f"{tmp_path / 'single'}@step1")
+
+
+def test_a_path_with_an_at_sign_is_a_path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    write_checkpoints(tmp_path / "run@home", [0, 64])
+    tiny_llama().save_pretrained(tmp_path / "run@step8")
+    write_checkpoints(tmp_path / "run", [8])
+    monkeypatch.chdir(tmp_path)
+    assert sources.resolve("run@home").location == str(tmp_path / "run@home/step64")
+    assert sources.resolve("run@home@step0").location == str(tmp_path / "run@home/step0")
+    assert sources.resolve("run@step8").location == str(tmp_path / "run@step8")
+    with pytest.raises(BadFile, match="There is no folder 'me@home/run' with a model"):
+        sources.resolve("me@home/run")
+
+
+def test_a_revision_of_a_hub_id_is_passed_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[tuple[str, Any]] = []
+
+    def listen(source: str, *_: Any, revision: str | None = None, **__: Any) -> Any:
+        asked.append((source, revision))
+        raise OSError("not today")
+
+    for name, revision in (("EleutherAI/pythia-70m", "step64"), ("gpt2", "refs/pr/1")):
+        found = sources.resolve(f"{name}@{revision}")
+        assert found == sources.Resolved("hub", f"{name}@{revision}", name, revision=revision)
+        monkeypatch.setattr("huggingface_hub.hf_hub_download", listen)
+        with pytest.raises(ModelNotFetched, match=f"'{name}@{revision}' did not come"):
+            load(f"{name}@{revision}")
+        monkeypatch.setattr(sources, "_attn_only_folder", lambda _: None)
+        monkeypatch.setattr(sources, "_load_whole", listen)
+        with pytest.raises(ModelNotFetched):
+            load(f"{name}@{revision}")
+        assert asked == [(name, revision)] * 2
+        asked.clear()
+        monkeypatch.undo()
+
+
+def test_the_tokenizer_of_a_hub_id_has_its_revision(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[tuple[str, Any]] = []
+
+    def listen(source: str, *_: Any, revision: str | None = None, **__: Any) -> Any:
+        asked.append((source, revision))
+        return "words"
+
+    monkeypatch.setattr(sources, "_attn_only_folder", lambda _: None)
+    monkeypatch.setattr(sources, "_load_whole", lambda *_, **__: tiny_llama())
+    monkeypatch.setattr("transformers.AutoTokenizer.from_pretrained", listen)
+    assert load("EleutherAI/pythia-70m@step64")[1] == "words"
+    assert load("EleutherAI/pythia-70m")[1] == "words"
+    assert asked == [("EleutherAI/pythia-70m", "step64"), ("EleutherAI/pythia-70m", None)]
+
+
+def test_a_gguf_has_no_revisions(gguf_bytes: bytes, tmp_path: Path) -> None:
+    file = tmp_path / "m.gguf"
+    file.write_bytes(gguf_bytes)
+    with pytest.raises(BadUsage, match="has no revisions; got 'm@step1'"):
+        sources.resolve(f"{file}@step1")
 
 
 # --- GGUF files

