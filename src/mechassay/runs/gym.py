@@ -67,7 +67,6 @@ class GymJob(Job):
 
     models: Annotated[tuple[str, ...], options.MODELS]
     tasks: Annotated[tuple[str, ...], TASKS] = (ALL_TASKS,)
-    revisions: Annotated[tuple[str, ...], REVISIONS] = ()
     methods: Annotated[
         tuple[str, ...],
         option(
@@ -76,6 +75,7 @@ class GymJob(Job):
             "-M",
         ),
     ] = METHODS
+    revisions: Annotated[tuple[str, ...], REVISIONS] = ()
     layers: Annotated[str, option("`all`, numbers such as 0,3,6, or every third: ::3.")] = "all"
     seeds: Annotated[
         tuple[int, ...],

@@ -78,5 +78,4 @@ class GymCheckJob(Job):
             cell=dict(cell.of),
             realised={"seconds": round(time.perf_counter() - begin, 3)},
             data={"test": chosen},
-            warnings=found.warnings(),
         )

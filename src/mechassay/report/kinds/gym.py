@@ -120,7 +120,7 @@ def sections(
     means = _means(records)
     firsts = [group[0] for group in every.values()]
     return [
-        opening(records, said, failures),
+        opening([record for some in last.values() for record in some], said, failures),
         *([Section("Means over tasks", tuple(means))] if means else []),
         Section("Odds and selectivity", (*shown, *failures_table(failures, "task"))),
         *sweep_sections(every),

@@ -16,7 +16,15 @@ from mechassay.figures import svg
 from mechassay.gym.behaviour import ACCURACY_SAYS, LEAST_ACCURACY
 from mechassay.interventions.heat_map import draw_points
 from mechassay.records import Failure, Record
-from mechassay.report.kinds.gym_models import accuracy_sections, by_model, estimate_of
+from mechassay.report.kinds.gym_models import (
+    accuracy_sections,
+    base_of,
+    by_model,
+    checkpoint_name,
+    checkpoints_of,
+    estimate_of,
+    last_checkpoints,
+)
 from mechassay.report.page import Block, Figure, Section, Terms, Text
 from mechassay.report.sections import (
     all_numbers,
@@ -29,8 +37,6 @@ from mechassay.report.sections import (
 from mechassay.report.tables import Column, Row, TextTable
 from mechassay.stats.intervals import Estimate
 
-BESIDE = 6
-"""Models up to which a figure has all of them."""
 READING = {
     "Accuracy": f"{ACCURACY_SAYS} Brackets are 95 % intervals over pairs of sentences.",
     "By type": (
@@ -64,9 +70,10 @@ def tables(records: Sequence[Record], failures: Sequence[Failure] = ()) -> list[
     rows = [_row(task, row, alone) for task, row in found.items()]
     if len(tasks) > 1:
         for name, says in (("average", _average), ("tasks above 60 %", _above)):
-            rows.append(Row((name, "", *map(says, groups.values()), *[""] * (3 if alone else 2))))
-    headings = ("task", "family"), (*groups, *(("by type",) if alone else ()), "n", "dropped")
-    columns = (*(Column(name, False) for name in headings[0]), *map(Column, headings[1]))
+            rows.append(Row((name, "", "", "", *map(says, groups.values()), *[""] * alone)))
+    numbers = map(Column, ("sentences", "dropped", *groups))
+    types = (Column("by type", False, optional=1),) if alone else ()
+    columns = (Column("task", False), Column("family", False, optional=2), *numbers, *types)
     caption = "Grey: at most 60 %." if alone else "Grey: at most 60 % in every model."
     made = [TextTable("Accuracy", columns, tuple(rows), caption)] if rows else []
     return [*made, *failures_table(failures, "task")]
@@ -76,14 +83,10 @@ def sections(
     records: Sequence[Record], failures: Sequence[Failure] = (), drawings: Sequence[object] = ()
 ) -> list[Section]:
     """What was found in words, the table, figures, how to read them, facts and values."""
-    said: list[Block] = [
-        Text(f"{model} does {_above(some)} tasks, with a mean accuracy of {_average(some)}.", kind)
-        for model, some in by_model(records).items()
-        for kind in ("verdict",)
-    ]
     groups = by_model(records)
+    said: list[Block] = [Text(text, "verdict") for text in _verdicts(records)]
     shown: list[Block] = list(tables(records, failures))
-    if records and len(groups) <= BESIDE:
+    if len(groups) == 1:
         about = "Accuracy of each task with its interval; the table has the numbers."
         shown.insert(0, Figure(svg(_draw(records)), name="Accuracy", about=about))
     return [
@@ -103,12 +106,33 @@ def draw(record: Record, ax: Axes | None = None) -> MatplotlibFigure:
 
 
 def _draw(records: Sequence[Record], ax: Axes | None = None) -> MatplotlibFigure:
-    tasks = list(dict.fromkeys(record.task.name for record in records))
-    points: dict[str, list[Estimate]] = {}
-    for model, some in by_model(records).items():
-        by_task = {record.task.name: estimate_of(record.measure("accuracy")) for record in some}
-        points[model] = [by_task.get(task) or Estimate(float("nan")) for task in tasks]
-    return draw_points(points, tasks, "accuracy", ax=ax)
+    """The tasks of one model."""
+    found = [estimate_of(record.measure("accuracy")) for record in records]
+    points = [each or Estimate(float("nan")) for each in found]
+    tasks = [record.task.name for record in records]
+    return draw_points({records[0].model.name: points}, tasks, "accuracy", ax=ax)
+
+
+def _verdicts(records: Sequence[Record]) -> list[str]:
+    """How many tasks each model does, and at its first and last checkpoint."""
+    checkpoints = checkpoints_of(records)
+    said: list[str] = []
+    for model, some in last_checkpoints(records).items():
+        groups = checkpoints.get(base_of(some[0]))
+        if not groups:
+            said.append(
+                f"{model} does {_above(some)} tasks better than 60 %; its mean accuracy is"
+                f" {_average(some)}."
+            )
+            continue
+        ends = (groups[0], groups[-1])
+        names = " to ".join(checkpoint_name(group[0]) for group in ends)
+        tasks, means = (" to ".join(map(says, ends)) for says in (_above, _average))
+        said.append(
+            f"{base_of(some[0])}, {len(groups)} checkpoints, {names}: it does {tasks} tasks better"
+            f" than 60 %; its mean accuracy goes from {means}."
+        )
+    return said
 
 
 def _row(task: str, found: Sequence[Record | None], alone: bool) -> Row:
@@ -117,10 +141,10 @@ def _row(task: str, found: Sequence[Record | None], alone: bool) -> Row:
     sizes = dict.fromkeys(f"{record.n:,}" for record in there)
     dropped = dict.fromkeys(f"{_dropped(record):,}" for record in there)
     types = [_by_type(there[0])] if alone else []
-    cells = (task, str(there[0].task.args.get("family", "")), *values, *types)
-    grey = all(_accuracy(record) <= LEAST_ACCURACY for record in there)
     counts = (" / ".join(each) for each in (sizes, dropped))
-    return Row((*cells, *counts), "control" if grey else "")
+    cells = (task, str(there[0].task.args.get("family", "")), *counts, *values, *types)
+    grey = all(_accuracy(record) <= LEAST_ACCURACY for record in there)
+    return Row(cells, "control" if grey else "")
 
 
 def _by_type(record: Record) -> str:
