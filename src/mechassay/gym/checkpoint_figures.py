@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 Scale = Literal["training step", "parameters"]
 Points = Sequence[tuple[float, Estimate]]
 ACROSS = 4
-"""Panels beside each other."""
+"""Panels beside each other at most."""
 TICKS = 8
 """Ticks of an axis at most."""
 APART = 0.055
@@ -104,8 +104,8 @@ def draw_accuracies_by_scale(
 def draw_maps(maps: Sequence[OddsMap], top: float) -> Figure:
     """Draw heat maps of layers and regions side by side, on one scale of -top to top nats."""
     with rc_context(SETTINGS):
-        across = min(ACROSS, len(maps))
-        rows = -(-len(maps) // across)
+        rows = -(-len(maps) // ACROSS)
+        across = -(-len(maps) // rows)
         columns = max(len(set(each.regions)) for each in maps)
         height = max(len(set(each.layers)) for each in maps)
         wide = min(max(1.5, 0.2 * columns + 0.3), 2.6)

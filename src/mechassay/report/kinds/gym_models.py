@@ -185,7 +185,8 @@ def _of_task(
                 panels.append(OddsMap(title, layers, regions, values))
         if panels:
             about = f"{task}, {base}, {method}: mean odds by layer and region, a panel a checkpoint"
-            maps.append(Figure(svg(draw_maps(panels, top)), title=method, name=about, about=about))
+            picture, title = svg(draw_maps(panels, top)), f"{method}, by checkpoint"
+            maps.append(Figure(picture, title=title, name=about, about=about))
     blocks += maps[:FIRST]
     if len(records) > len(shown):
         told = f"Maps are of {len(shown)} of {len(records)} checkpoints; the records have all."
