@@ -35,9 +35,9 @@ def test_by_hand() -> None:
     low, high, _ = proportion_interval(np.array([1.0, 0, 0, 1]), ["g0", "g0", "g1", "g1"])
     assert (found.estimate.value, found.estimate.low, found.estimate.high) == (0.5, low, high)
     columns = found.columns()
-    assert columns["type"] == ["all", "one", "many"] and columns["n"] == [4, 2, 2]
+    assert columns["type"] == ["all", "many", "one"] and columns["n"] == [4, 2, 2]
     assert columns["accuracy"] == [0.5, 0.5, 0.5]
-    assert columns["margin"] == [-0.125, 0.5, -0.75]
+    assert columns["margin"] == [-0.125, -0.75, 0.5]
     assert not found.does_it and "50%" in found.warnings()[0]
     right = made([1.0] * 6, ("one", "many") * 3)
     assert right.does_it and right.warnings() == []

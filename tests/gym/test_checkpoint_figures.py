@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import numpy as np
 import pytest
 
 from mechassay.gym.checkpoint_figures import (
@@ -13,14 +14,14 @@ from mechassay.gym.checkpoint_figures import (
 )
 from mechassay.stats.intervals import Estimate
 
-POINTS = [(512, Estimate(2.0, 1.0, 3.0)), (0, Estimate(0.0)), (64, Estimate(1.0, 0.5, 1.5))]
+POINTS = [(512.0, Estimate(2.0, 1.0, 3.0)), (0.0, Estimate(0.0)), (64.0, Estimate(1.0, 0.5, 1.5))]
 
 
 def test_steps_are_in_order_on_an_axis_that_has_0() -> None:
     figure = draw_by_scale({"das": POINTS, "mean": POINTS[:1]}, "odds", "training step")
     (ax,) = figure.axes
-    assert ax.lines[0].get_xdata().tolist() == [0, 64, 512]
-    assert ax.lines[0].get_ydata().tolist() == [0.0, 1.0, 2.0]
+    assert list(np.asarray(ax.lines[0].get_xdata())) == [0, 64, 512]
+    assert list(np.asarray(ax.lines[0].get_ydata())) == [0.0, 1.0, 2.0]
     assert ax.get_xscale() == "symlog" and ax.get_xlabel() == "training step"
     assert [text.get_text() for text in ax.get_legend().get_texts()] == [" das", " mean"]
     without = draw_by_scale({"das": POINTS[::2]}, "odds", "training step").axes[0]
@@ -50,5 +51,5 @@ def test_maps_stand_in_rows(n: int, shape: tuple[int, int]) -> None:
 
 
 def test_numbers_in_few_letters() -> None:
-    found = [brief_number(x) for x in (0, 512, 1000, 143_000, 1.4e7, 1.0e9, 6.9e9)]
+    found = [brief_number(x) for x in (0.0, 512.0, 1e3, 1.43e5, 1.4e7, 1.0e9, 6.9e9)]
     assert found == ["0", "512", "1k", "143k", "14M", "1B", "6.9B"]

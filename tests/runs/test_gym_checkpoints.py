@@ -143,7 +143,7 @@ def test_accuracies_of_checkpoints(folder: Path, task: str, tmp_path: Path) -> N
     assert table.headings[:5] == ("task", "family", "sentences", "dropped", "planted@checkpoint-8")
     row = table.rows[0]
     assert row.cells[:4] == ("planted", "agreement", "12", "0") and row.kind == ""
-    assert row.cells[4].startswith("1.00 [") and row.cells[5] == "one 1.00, many 1.00"
+    assert row.cells[4].startswith("1.00 [") and row.cells[5] == "many 1.00, one 1.00"
     assert one.records[0].values is not None and one.records[0].n == 12
     other = run(
         GymCheckJob((str(folder),), (task,), ("step0",), limit=12), tmp_path / "no", progress=SILENT

@@ -86,7 +86,7 @@ class GymAccuracy(OneLine, Tabular):
         """A row for all sentences, and one for those of each type."""
         rows: list[dict[str, Any]] = []
         types = np.array(self.types)
-        for kind in (ALL_TYPES, *dict.fromkeys(self.types)):
+        for kind in (ALL_TYPES, *sorted(set(self.types))):
             some = np.ones(len(self), dtype=bool) if kind == ALL_TYPES else types == kind
             found = self._estimate(some)
             rows.append(

@@ -170,7 +170,7 @@ def _scale(ax: Axes, every: Sequence[float], axis: Scale) -> None:
         ax.set_xlim(-0.12 * positive[0], positive[-1] * 1.3)
     ax.xaxis.set_major_locator(FixedLocator(_apart(ax, values)))
     ax.xaxis.set_minor_locator(NullLocator())
-    ax.xaxis.set_major_formatter(FuncFormatter(lambda x, _: brief_number(x)))
+    ax.xaxis.set_major_formatter(FuncFormatter(lambda x, _: brief_number(float(x))))
     ax.xaxis.set_minor_formatter(NullFormatter())
     ax.set_xlabel(axis, color=INK)
     ax.tick_params(labelsize=SIZE - 2)

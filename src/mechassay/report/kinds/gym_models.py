@@ -46,6 +46,12 @@ def step_of(record: Record) -> int | None:
     return step if isinstance(step, int) else None
 
 
+def place_of(record: Record) -> float | None:
+    """Where a record's model stands on an axis of steps."""
+    step = step_of(record)
+    return None if step is None else float(step)
+
+
 def size_of(record: Record) -> float | None:
     """How many parameters a record's model has, if it is known."""
     size = record.model.args.get("parameters")
@@ -116,7 +122,7 @@ def accuracy_sections(records: Sequence[Record]) -> list[Section]:
         every = [record for group in groups for record in group]
         if len({step_of(record) for record in every} - {None}) > 1:
             title = f"Accuracy over training, {base}"
-            blocks.append(_accuracies(every, "training step", step_of, title))
+            blocks.append(_accuracies(every, "training step", place_of, title))
     return [Section("Accuracy by scale and step", tuple(blocks))] if blocks else []
 
 
@@ -208,7 +214,7 @@ def _lines(
     lines: dict[str, list[tuple[float, Estimate]]] = {}
     for method in methods:
         for record in records:
-            step, found = step_of(record), estimate_of(record.measure(f"{of}_{method}"))
+            step, found = place_of(record), estimate_of(record.measure(f"{of}_{method}"))
             if step is not None and found is not None:
                 lines.setdefault(method, []).append((step, found))
     return {method: points for method, points in lines.items() if len(points) > 1}
@@ -220,7 +226,7 @@ def _mean_lines(
     lines: dict[str, list[tuple[float, Estimate]]] = {}
     for method in methods:
         for group in groups:
-            step, mean = step_of(group[0]), mean_of_tasks(group, f"{ORIGINAL}_{method}")
+            step, mean = place_of(group[0]), mean_of_tasks(group, f"{ORIGINAL}_{method}")
             if step is not None and not np.isnan(mean):
                 lines.setdefault(method, []).append((step, Estimate(mean)))
     return {method: points for method, points in lines.items() if len(points) > 1}
