@@ -11,6 +11,7 @@ from mechassay.runs.adversarial_paper import PaperJob
 from mechassay.runs.adversarial_search import SearchJob
 from mechassay.runs.circuits import CircuitsJob
 from mechassay.runs.gym import GymJob
+from mechassay.runs.gym_check import GymCheckJob
 from mechassay.runs.patch import PatchJob
 from mechassay.runs.robust import RobustJob
 from mechassay.runs.variables import VariablesJob
@@ -63,6 +64,7 @@ SMALL_JOBS: dict[str, Any] = {
         validation_limit=8,
         test_limit=8,
     ),
+    "gym-check": GymCheckJob(("truth-ioi",), (SMALL_GYM_TASK,), limit=8),
     "patch": PatchJob(("truth-ioi",), ("truth-ioi",), ("heads", "resid"), limit=4),
     "variables": VariablesJob(
         ("truth-ioi-trained", "truth-previous-token-trained"),

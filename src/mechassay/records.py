@@ -55,6 +55,7 @@ ROWS = 20
 DRAWN = {
     "accuracy": "mechassay.report.kinds.accuracy",
     "gym": "mechassay.report.kinds.gym",
+    "gym-check": "mechassay.report.kinds.gym_check",
     "patch": "mechassay.report.kinds.patch",
     "variables": "mechassay.report.kinds.variables",
 }

@@ -11,7 +11,7 @@ import torch
 
 from gym_planted import U, V, planted_model, planted_task
 from mechassay.errors import BadPairs, BadUsage, UnknownName
-from mechassay.gym import TaskOdds, evaluate, odds
+from mechassay.gym import TaskOdds, evaluate, methods, odds
 from mechassay.gym.choice_of_regions import CAUSALGYM_2024, best_mean, by_item, chosen_regions
 from mechassay.models.untrained import untrained
 from mechassay.progress import SILENT
@@ -219,3 +219,29 @@ def test_dtypes_agree() -> None:
     narrow = evaluate(planted_model(torch.float32), planted_task(), ("mean", "vanilla"), **given)
     for method in ("mean", "vanilla"):
         np.testing.assert_allclose(mean(narrow, method), mean(wide, method), atol=1e-3)
+
+
+def test_the_best_candidate_counts(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of two penalties the better one on validation items, and what the other one gives."""
+    monkeypatch.setattr(methods, "PENALTIES", {32: (1.0, 1e9)})
+    found = run(("probe", "probe:l2=1", "probe:l2=1e9", "mean"))
+    probe = found["probe"]
+    alone = {text: found[f"probe:{text}"] for text in ("l2=1", "l2=1e9")}
+    scores = {text: best_mean(each.odds("odds", "validation")) for text, each in alone.items()}
+    assert list(probe.candidates.values()) == pytest.approx(list(scores.values()))
+    assert list(probe.candidates) == ["l2=1", "l2=1e+09"]
+    assert probe.setting == max(probe.candidates, key=lambda text: probe.candidates[text])
+    assert set(probe.others) == set(probe.candidates) - {probe.setting}
+    columns = found.candidates()
+    rows = [dict(zip(columns, row, strict=True)) for row in zip(*columns.values(), strict=True)]
+    two = [row for row in rows if row["method"] == "probe"]
+    assert [row["chosen"] for row in two] == [row["setting"] == probe.setting for row in two]
+    for row, each in zip(two, alone, strict=True):
+        for of in ("odds", "selectivity"):
+            assert row[of] == pytest.approx(found.estimate(f"probe:{each}", of).value)
+    (mean_row,) = (row for row in rows if row["method"] == "mean")
+    assert mean_row["chosen"] and mean_row["validation"] == best_mean(
+        found["mean"].odds("odds", "validation")
+    )
+    table = found.record().table("candidates")
+    assert table.columns["setting"] == columns["setting"]

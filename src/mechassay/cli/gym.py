@@ -10,9 +10,11 @@ import typer
 from mechassay.cli.command import command
 from mechassay.cli.listing import JsonOption, show
 from mechassay.runs.gym import GymJob
+from mechassay.runs.gym_check import GymCheckJob
 
 app = typer.Typer(help="Linear features on tasks of minimal pairs.", no_args_is_help=True)
 app.command("run")(command(GymJob, output="runs/gym"))
+app.command("check")(command(GymCheckJob, output="runs/gym-check"))
 
 
 @app.command("list")

@@ -6,6 +6,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from mechassay.gym.behaviour import GymAccuracy, accuracy
     from mechassay.gym.causalgym_files import read_causalgym_rows, read_causalgym_templates
     from mechassay.gym.corpus import Corpus, corpus_tasks
     from mechassay.gym.evaluation import evaluate
@@ -31,6 +32,7 @@ __all__ = [
     "CompatBatches",
     "Corpus",
     "Formula",
+    "GymAccuracy",
     "GymMethod",
     "GymPairs",
     "GymTask",
@@ -42,6 +44,7 @@ __all__ = [
     "Suite",
     "SuiteAccuracy",
     "TaskOdds",
+    "accuracy",
     "compat_batches",
     "corpus_tasks",
     "evaluate",
@@ -59,6 +62,7 @@ __all__ = [
 ]
 
 _NAMES = {
+    "behaviour": "GymAccuracy accuracy",
     "causalgym_files": "read_causalgym_rows read_causalgym_templates",
     "corpus": "Corpus corpus_tasks",
     "evaluation": "evaluate",

@@ -25,9 +25,12 @@ Odds = Float[np.ndarray, "seeds n layers regions"]
 
 
 def chosen_regions(
-    validation: Odds, test: Odds, rule: str = VALIDATION
+    validation: Float[np.ndarray, "seeds m layers regions"],
+    test: Odds,
+    rule: str = VALIDATION,
 ) -> Int[np.ndarray, "seeds layers"]:
-    """The number of the region of every layer, for every seed; the first of several.
+    """The number of the region of every layer, for every seed; the first of several. There may
+    be other numbers of validation and of test items.
 
     Raises:
         UnknownName: no such rule.

@@ -5,8 +5,8 @@
     2  DAS is trained for all sites in one stack, once with original and once with control labels
     3  all directions of all sites are exchanged in one stack, on validation items; the logits of
        all four labels come from the same run
-    4  of the candidates of a method the best on validation items, by overall odds with original
-       labels, is run on test items
+    4  of the candidates of a method the best on validation items counts, by overall odds with
+       original labels; test items say what the others would have given
 
 `compat="causalgym-2024"` reads and fits where the public code does (`compat_batches`).
 """
@@ -223,13 +223,11 @@ class _Evaluation:
         values = BaseValues.of(self.model, self.data.fitted, self.sites, self.data.types)
         arms = [arm for method in self.methods for arm in self.arms(method, values)]
         validation, _ = self.odds(arms, "validation")
-        best = {method.name: self._best(method, arms, validation) for method in self.methods}
-        kept = [arm for arm in arms if arm.candidate == best[arm.method][0]]
-        test, base = self.odds(kept, "test")
+        test, base = self.odds(arms, "test")
         methods = {
             method.name: self._of_method(
-                best[method.name],
-                [arm for arm in kept if arm.method == method.name],
+                self._scores(method, arms, validation),
+                [arm for arm in arms if arm.method == method.name],
                 validation,
                 test,
             )
@@ -309,11 +307,11 @@ class _Evaluation:
                 odds[id(arm), kind] = made.reshape(shape).transpose(0, 3, 1, 2)
         return odds, found.base[:, 0] - found.base[:, 1]
 
-    def _best(
+    def _scores(
         self, method: GymMethod, arms: Sequence[_Arm], odds: Mapping[tuple[int, str], Odds]
-    ) -> tuple[str, dict[str, float]]:
-        """The candidate with the highest overall odds on validation items, and those of all."""
-        scores = {
+    ) -> Mapping[str, float]:
+        """Of each candidate the overall odds on the items that they were measured on."""
+        return {
             candidate: best_mean(
                 np.concatenate(
                     [
@@ -325,29 +323,36 @@ class _Evaluation:
             )
             for candidate in method.candidates
         }
-        return max(scores, key=lambda candidate: scores[candidate]), scores
 
     def _of_method(
         self,
-        best: tuple[str, dict[str, float]],
+        scores: Mapping[str, float],
         arms: Sequence[_Arm],
         validation: Mapping[tuple[int, str], Odds],
         test: Mapping[tuple[int, str], Odds],
     ) -> MethodOdds:
-        def of(odds: Mapping[tuple[int, str], Odds]) -> Mapping[str, Odds]:
+        """The candidate with the highest score, which has the others with it."""
+
+        def of(own: Sequence[_Arm], odds: Mapping[tuple[int, str], Odds]) -> Mapping[str, Odds]:
             return MappingProxyType(
-                {kind: np.concatenate([odds[id(arm), kind] for arm in arms]) for kind in self.kinds}
+                {kind: np.concatenate([odds[id(arm), kind] for arm in own]) for kind in self.kinds}
             )
 
-        return MethodOdds(
-            arms[0].method,
-            best[0],
-            MappingProxyType(best[1]),
-            of(validation),
-            of(test),
-            MappingProxyType({kind: tuple(arm.fits[kind] for arm in arms) for kind in self.kinds}),
-            MappingProxyType({str(site): why for site, why in arms[0].lacking.items()}),
-        )
+        found: dict[str, MethodOdds] = {}
+        for candidate in scores:
+            own = [arm for arm in arms if arm.candidate == candidate]
+            fits = {kind: tuple(arm.fits[kind] for arm in own) for kind in self.kinds}
+            found[candidate] = MethodOdds(
+                own[0].method,
+                candidate,
+                MappingProxyType(dict(scores)),
+                of(own, validation),
+                of(own, test),
+                MappingProxyType(fits),
+                MappingProxyType({str(site): why for site, why in own[0].lacking.items()}),
+            )
+        best = found.pop(max(scores, key=lambda candidate: scores[candidate]))
+        return replace(best, others=MappingProxyType(found))
 
 
 def _ratios(found: TokenLogits, first: int) -> np.ndarray:

@@ -24,6 +24,7 @@ from jaxtyping import Bool, Float
 from mechassay.display import OneLine, Tabular, html_facts, html_note, html_table
 from mechassay.errors import one_of
 from mechassay.features.fit import Fit
+from mechassay.gym.behaviour import ACCURACY_SAYS, LEAST_ACCURACY, no_behaviour
 from mechassay.gym.choice_of_regions import (
     VALIDATION,
     Odds,
@@ -46,11 +47,9 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 KIND = "gym"
-METHODS_TABLE, CELLS = "methods", "cells"
+METHODS_TABLE, CANDIDATES, CELLS = "methods", "candidates", "cells"
 ORIGINAL, CONTROL, SELECTIVITY = "odds", "control", "selectivity"
 OF = (ORIGINAL, CONTROL, SELECTIVITY)
-LEAST_ACCURACY = 0.6
-"""The paper greys tasks that a model does no better than this."""
 SAYS = {
     ORIGINAL: (
         "Mean over layers of the mean log odds-ratio of test items, in nats; of each layer at the"
@@ -65,7 +64,6 @@ BIASED = (
     "As published: of each layer the region that is best on the test items themselves. Too high;"
     " random directions say by how much."
 )
-ACCURACY_SAYS = "Share of test sentences whose own label is more probable than the other one."
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -73,12 +71,13 @@ class MethodOdds(OneLine):
     """Odds of one method.
 
     Attributes:
-        setting: what tells the chosen candidate from others; "" where there is one.
-        candidates: of each candidate the overall odds on validation items.
+        setting: what tells the chosen candidate from others; "" where nothing does.
+        candidates: of each candidate the overall odds on validation items, by its setting.
         validation, test: of original and of control labels.
         fits: of each seed, found for original and for control labels: the same where labels play no
             part.
         lacking: why nothing was found, by site; odds are 0 there.
+        others: the candidates that were not chosen, by their settings.
     """
 
     method: str
@@ -88,6 +87,7 @@ class MethodOdds(OneLine):
     test: Mapping[str, Odds]
     fits: Mapping[str, tuple[Fit, ...]] = field(repr=False)
     lacking: Mapping[str, str] = field(default_factory=dict[str, str])
+    others: Mapping[str, MethodOdds] = field(default_factory=lambda: {}, repr=False)
 
     @property
     def seeds(self) -> int:
@@ -157,7 +157,11 @@ class TaskOdds(OneLine, Tabular):
         Raises:
             UnknownName: no such method, number or rule.
         """
-        found = self[method]
+        return self._items(self[method], of, rule)
+
+    def _items(
+        self, found: MethodOdds, of: str, rule: str = VALIDATION
+    ) -> Float[np.ndarray, "seeds n"]:
         one_of("number of a method", of, self.of)
         test = found.odds(of)
         regions = chosen_regions(found.odds(of, "validation"), test, rule)
@@ -237,6 +241,28 @@ class TaskOdds(OneLine, Tabular):
         row |= {"sites_without": len(found.lacking), "n": len(self)}
         return row
 
+    def candidates(self) -> dict[str, list[Any]]:
+        """A row a candidate of each method: its overall odds on validation items, by which one of
+        them is chosen, and overall numbers of test items.
+        """
+        rows: list[dict[str, Any]] = []
+        for method, best in self.methods.items():
+            for setting, score in best.candidates.items():
+                found = best if setting == best.setting else best.others[setting]
+                row: dict[str, Any] = {
+                    "method": method,
+                    "setting": setting,
+                    "validation": score,
+                    "chosen": found is best,
+                }
+                for of in (ORIGINAL, SELECTIVITY):
+                    each = Estimate(float("nan"))
+                    if of in self.of:
+                        each = mean_of(self._items(found, of), self.groups, self.seed)
+                    row |= {of: each.value, f"{of}_low": each.low, f"{of}_high": each.high}
+                rows.append(row)
+        return {name: [row[name] for row in rows] for name in rows[0]}
+
     def cells(self) -> dict[str, list[Any]]:
         """A row a method, layer and region: mean odds of test items with intervals."""
         rows: list[dict[str, Any]] = []
@@ -276,7 +302,8 @@ class TaskOdds(OneLine, Tabular):
     def record(
         self, specs: Mapping[str, Spec] | None = None, made: Provenance | None = None, **more: Any
     ) -> Record:
-        """The evaluation as a record, with tables of methods and of all cells.
+        """The evaluation as a record, with tables of methods, of their candidates and of
+        all cells.
 
         Args:
             specs: more of model and task than their names.
@@ -302,6 +329,7 @@ class TaskOdds(OneLine, Tabular):
             measures=list(self._measures()),
             tables=[
                 Table(name=METHODS_TABLE, keys=("method",), columns=self.columns()),
+                Table(name=CANDIDATES, keys=("method", "setting"), columns=self.candidates()),
                 Table(name=CELLS, keys=("method", "layer", "region"), columns=self.cells()),
             ],
             values=Values(
@@ -326,10 +354,7 @@ class TaskOdds(OneLine, Tabular):
                     f" are 0; the first: {first}"
                 )
         if self.accuracy.value <= LEAST_ACCURACY:
-            said.append(
-                f"{self.model} tells the labels of {self.task} apart in {self.accuracy.value:.0%}"
-                " of the sentences: there is hardly a behaviour to explain."
-            )
+            said.append(no_behaviour(self.model, self.task, self.accuracy.value))
         return said
 
     def _measures(self) -> Iterator[Measure]:

@@ -30,6 +30,7 @@ SWEPT = {
     "log_odds": "log-odds towards the label, nats",
     "log_prob": "log p(label), nats",
 }
+STROKES = (("-", "o"), ("--", "s"), (":", "^"))
 LONGEST = 22
 """Letters of a token's label."""
 
@@ -185,11 +186,11 @@ def draw_lines(
         ax = figure.subplots() if ax is None else ax
         assert ax is not None
         for number, (label, points) in enumerate(lines.items()):
-            layers = [layer for layer, _ in points]
-            colour = PALETTE[number % len(PALETTE)]
+            layers, look = [layer for layer, _ in points], look_of_line(number)
             values = np.array([[e.value, e.low, e.high] for _, e in points]).T
-            ax.plot(layers, values[0], color=colour, marker="o", markersize=3.5, label=label)
-            ax.fill_between(layers, values[1], values[2], color=colour, alpha=0.18, linewidth=0)
+            ax.plot(layers, values[0], **look, label=label)
+            low, high = values[1:]
+            ax.fill_between(layers, low, high, color=look["color"], alpha=0.18, linewidth=0)
         ax.xaxis.set_major_locator(MaxNLocator(integer=True))
         ax.set_xlabel("layer", color=INK)
         ax.set_ylabel(title, color=INK)
@@ -197,6 +198,13 @@ def draw_lines(
         if len(lines) > 1:
             ax.legend(frameon=False, labelcolor=INK, fontsize=SIZE - 1)
         return figure
+
+
+def look_of_line(number: int) -> dict[str, Any]:
+    """How a line is drawn; those of one colour have other strokes and markers."""
+    turn, place = divmod(number, len(PALETTE))
+    style, marker = STROKES[turn % len(STROKES)]
+    return {"color": PALETTE[place], "ls": style, "marker": marker, "ms": 3.5, "lw": 1.5}
 
 
 def draw_points(

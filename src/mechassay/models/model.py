@@ -90,7 +90,7 @@ class Model(OneLine):
                 f"{graph.n_layers}, {graph.n_heads}, {key_heads}"
             ),
             "width, vocabulary": f"{decoder.d_model:,}, {decoder.embedding.shape[0]:,}",
-            "parameters": f"{sum(p.numel() for p in self.hf.parameters()):,}",
+            "parameters": f"{self.n_parameters:,}",
             "blocks": "parallel" if graph.parallel else "sequential",
             "writers, readers, edges": (
                 f"{graph.n_writers:,}, {graph.n_readers:,}, {graph.n_edges:,}"
@@ -125,6 +125,11 @@ class Model(OneLine):
     @property
     def family(self) -> str:
         return str(self.hf.config.model_type)
+
+    @property
+    def n_parameters(self) -> int:
+        """Numbers that are trained; of tied embeddings once."""
+        return sum(each.numel() for each in self.hf.parameters())
 
     @property
     def accumulator(self) -> torch.dtype:

@@ -9,6 +9,7 @@ found stays in `features/`, a file for each method and seed that `Fit.load` read
 from __future__ import annotations
 
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, Literal, get_args
@@ -23,6 +24,7 @@ from mechassay.gym.pairs import GymPairs
 from mechassay.gym.published import FAMILIES, load_gym_task
 from mechassay.gym.task_odds import TaskOdds
 from mechassay.models.model import Model, check_dtype
+from mechassay.models.revisions import AT, split_revision, training_step
 from mechassay.models.untrained import untrained
 from mechassay.records import Record, Selection, Spec
 from mechassay.runs import options
@@ -31,10 +33,25 @@ from mechassay.runs.names import made_by, shown_model
 from mechassay.runs.variables import layers_of
 
 ALL_TASKS = "all"
+PAPER_STEPS = "paper-steps"
+STEPS = (0, 1000, 2000, 3000, 10_000, 143_000)
+"""Checkpoints of Pythia models that section 6.1 of the paper speaks of, the first and the last."""
 WIDTH = 512
 """Settings are checked before any model is there."""
 GymControl = Literal["labels", "untrained"]
 GYM_CONTROLS: tuple[GymControl, ...] = get_args(GymControl)
+TASKS = option(
+    "Gym task, see `mechassay gym list`; a family of them, all, or a YAML file. Repeat for"
+    " several.",
+    "--task",
+    "-t",
+)
+REVISIONS = option(
+    "Checkpoint of the models: a revision of the hub, or a subfolder, such as step512. Repeat for"
+    f" several; {PAPER_STEPS} stands for those of the paper's section 6.",
+    "--revision",
+)
+FILLER = option("A filler in place of empty options, in the tasks that have one.")
 
 
 @dataclass(frozen=True)
@@ -44,19 +61,12 @@ class GymJob(Job):
 
     Attributes:
         tasks: names of gym tasks, of families, or files; "all" stands for the 29.
+        revisions: checkpoints; every model becomes `MODEL@REVISION` of each, and this is empty.
         methods: see `gym.methods`; names of `SWEEPS` stand for all their settings.
     """
 
     models: Annotated[tuple[str, ...], options.MODELS]
-    tasks: Annotated[
-        tuple[str, ...],
-        option(
-            "Gym task, see `mechassay gym list`; a family of them, all, or a YAML file. Repeat for"
-            " several.",
-            "--task",
-            "-t",
-        ),
-    ] = (ALL_TASKS,)
+    tasks: Annotated[tuple[str, ...], TASKS] = (ALL_TASKS,)
     methods: Annotated[
         tuple[str, ...],
         option(
@@ -65,6 +75,7 @@ class GymJob(Job):
             "-M",
         ),
     ] = METHODS
+    revisions: Annotated[tuple[str, ...], REVISIONS] = ()
     layers: Annotated[str, option("`all`, numbers such as 0,3,6, or every third: ::3.")] = "all"
     seeds: Annotated[
         tuple[int, ...],
@@ -78,9 +89,7 @@ class GymJob(Job):
         tuple[str, ...],
         option("Word for each type, with its space; dog and give by default.", "--control-label"),
     ] = ()
-    filler: Annotated[
-        bool, option("A filler in place of empty options, in the tasks that have one.")
-    ] = False
+    filler: Annotated[bool, FILLER] = False
     compat: Annotated[
         str, option("causalgym-2024: read and fit at the indices of the public code.")
     ] = ""
@@ -94,6 +103,10 @@ class GymJob(Job):
     kind: ClassVar[str] = "gym"
     grows: ClassVar[tuple[str, ...]] = ("models", "tasks")
 
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "models", with_revisions(self.models, self.revisions))
+        object.__setattr__(self, "revisions", ())
+
     def check(self, bench: Bench) -> None:
         """See `Job.check`."""
         check_dtype(self.dtype)
@@ -106,47 +119,27 @@ class GymJob(Job):
         if not self.seeds or len(set(self.seeds)) < len(self.seeds):
             raise BadUsage(f"Draws are seeds, one or more, each once; got {self.seeds}.")
         layers_of(self.layers, 1)
-        for name in self.task_names():
-            task = self.task(name)
+        for name in task_names(self.tasks):
+            task = gym_task(name, self.filler)
             if self.control_labels:
                 control_labels(task.types, self.control_labels)
 
-    def task_names(self) -> tuple[str, ...]:
-        """The tasks, families and "all" written out, each once."""
-        every = {ALL_TASKS: tuple(task for some in FAMILIES.values() for task in some), **FAMILIES}
-        names = [task for name in self.tasks for task in every.get(name, (name,))]
-        return tuple(dict.fromkeys(names))
-
-    def task(self, name: str) -> GymTask:
-        """A task, with a filler where that is asked for and there is one."""
-        task = load_gym_task(name)
-        return task.with_filler() if self.filler and task.filler is not None else task
-
     def cells(self) -> list[Cell]:
         """See `Job.cells`."""
-        return [
-            Cell(
-                cell_name(model, task),
-                {"model": shown_model(model), "task": Path(task).stem},
-                model,
-                {"model": model, "task": task},
-            )
-            for model in self.models
-            for task in self.task_names()
-        ]
+        return gym_cells(self.models, self.tasks)
 
     def run(self, cell: Cell, bench: Bench) -> Record:
         """See `Job.run`."""
         begin = time.perf_counter()
         model = bench.model(cell.typed["model"], dtype=self.dtype, prepend_bos=self.prepend_bos)
-        task = self.task(cell.typed["task"])
+        task = gym_task(cell.typed["task"], self.filler)
         limits = {
             "train": self.train_limit,
             "validation": self.validation_limit,
             "test": self.test_limit,
         }
         pairs = {
-            split: _at_most(task, model, split, size, self.seed) for split, size in limits.items()
+            split: at_most(task, model, split, size, self.seed) for split, size in limits.items()
         }
         folder = bench.folder.path
         found = evaluate(
@@ -163,17 +156,9 @@ class GymJob(Job):
             progress=bench.progress,
         )
         save_fits(found, folder / "features" / cell.name)
-        chosen = {split: _selection(each, model) for split, each in pairs.items()}
-        args: dict[str, Any] = {
-            "family": task.family,
-            "lengths": task.lengths,
-            "sha256": task.sha256,
-        }
+        chosen = {split: selection(each, model) for split, each in pairs.items()}
         return found.record(
-            {
-                "model": Spec(name=model.name, args={"family": model.family}),
-                "task": Spec(name=task.name, version=task.version, args=args),
-            },
+            {"model": model_spec(model, cell), "task": task_spec(task)},
             made_by(model, self.seed, chosen["test"].hash),
             cell=dict(cell.of),
             realised={"seconds": round(time.perf_counter() - begin, 3)},
@@ -192,14 +177,76 @@ class GymJob(Job):
         return bench.shared("untrained", lambda: untrained(model, self.seed))
 
 
-def _at_most(task: GymTask, model: Model, split: str, size: int, seed: int) -> GymPairs:
+def with_revisions(models: Sequence[str], revisions: Sequence[str]) -> tuple[str, ...]:
+    """Every model at every checkpoint, as `MODEL@REVISION`; the models if none is named.
+
+    Raises:
+        BadUsage: a model that already has a revision.
+    """
+    if not revisions:
+        return tuple(models)
+    paper = tuple(f"step{step}" for step in STEPS)
+    every = [each for name in revisions for each in (paper if name == PAPER_STEPS else (name,))]
+    for name in models:
+        if split_revision(name)[1]:
+            raise BadUsage(
+                f"A checkpoint is named once, by --revision or after the @; got {name!r}."
+            )
+    return tuple(f"{name}{AT}{revision}" for name in models for revision in dict.fromkeys(every))
+
+
+def task_names(tasks: Sequence[str]) -> tuple[str, ...]:
+    """The tasks, families and "all" written out, each once."""
+    every = {ALL_TASKS: tuple(task for some in FAMILIES.values() for task in some), **FAMILIES}
+    return tuple(dict.fromkeys(task for name in tasks for task in every.get(name, (name,))))
+
+
+def gym_task(name: str, filler: bool) -> GymTask:
+    """A task, with a filler where that is asked for and there is one."""
+    task = load_gym_task(name)
+    return task.with_filler() if filler and task.filler is not None else task
+
+
+def gym_cells(models: Sequence[str], tasks: Sequence[str]) -> list[Cell]:
+    """A cell for each model and task."""
+    return [
+        Cell(
+            cell_name(model, task),
+            {"model": shown_model(model), "task": Path(task).stem},
+            model,
+            {"model": model, "task": task},
+        )
+        for model in models
+        for task in task_names(tasks)
+    ]
+
+
+def model_spec(model: Model, cell: Cell) -> Spec:
+    """A model and what its size and its checkpoint are."""
+    revision = split_revision(cell.typed["model"])[1]
+    args: dict[str, Any] = {"family": model.family, "parameters": model.n_parameters}
+    if not revision:
+        return Spec(name=model.name, args=args)
+    step = training_step(revision)
+    args |= {"revision": revision, **({} if step is None else {"step": step})}
+    return Spec(name=cell.of["model"], args=args)
+
+
+def task_spec(task: GymTask) -> Spec:
+    """A gym task and what it is made of."""
+    args: dict[str, Any] = {"family": task.family, "lengths": task.lengths, "sha256": task.sha256}
+    return Spec(name=task.name, version=task.version, args=args)
+
+
+def at_most(task: GymTask, model: Model, split: str, size: int, seed: int) -> GymPairs:
     """As many interchanges of a split as are asked for, or as there are."""
     if size >= task.sizes[split]:
         return task.interchanges(split, model, seed=seed)
     return task.interchanges(split, model, limit=size, seed=seed)
 
 
-def _selection(pairs: GymPairs, model: Model) -> Selection:
+def selection(pairs: GymPairs, model: Model) -> Selection:
+    """What was kept and dropped of a split."""
     return Selection(
         hash=pairs.batch(model).content_hash,
         task=pairs.task,

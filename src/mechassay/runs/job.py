@@ -142,6 +142,7 @@ JOBS = Registry(
         "adversarial-paper": "mechassay.runs.adversarial_paper:PaperJob",
         "adversarial-search": "mechassay.runs.adversarial_search:SearchJob",
         "gym": "mechassay.runs.gym:GymJob",
+        "gym-check": "mechassay.runs.gym_check:GymCheckJob",
         "patch": "mechassay.runs.patch:PatchJob",
         "robust": "mechassay.runs.robust:RobustJob",
         "variables": "mechassay.runs.variables:VariablesJob",

@@ -5,13 +5,16 @@ from __future__ import annotations
 from pathlib import Path
 
 from mechassay.models.model import Model
+from mechassay.models.revisions import AT, split_revision
 from mechassay.records import Provenance, provenance
 
 
 def shown_model(name: str) -> str:
-    """What tables call a model: folders and files by their own names."""
-    path = Path(name)
-    return path.name if path.exists() else name
+    """What tables call a model: folders and files by their own names, and with their revisions."""
+    model, revision = split_revision(name)
+    path = Path(model)
+    shown = path.name if path.exists() else model
+    return f"{shown}{AT}{revision}" if revision else shown
 
 
 def made_by(model: Model, seed: int, data_hash: str) -> Provenance:

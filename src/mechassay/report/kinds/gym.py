@@ -1,32 +1,44 @@
 """Gym tasks: odds and selectivity by task and method, heat maps by layer and region, layers.
 
 The tables have the form of tables 3 to 20 of Arora et al. (2024): a row a task with its accuracy, a
-column a method, and the average; the means over tasks of several models are its table 1. Rows of
-tasks that a model does no better than 60 % are grey, as published.
+column a method and, of a method with several settings, a column each of them, and the average; the
+means over tasks of several models are its table 1. Rows of tasks that a model does no better than
+60 % are grey, as published. Of a model with several checkpoints the page has the tables of the last
+one, and what came before it as figures over training.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from itertools import groupby
+import math
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure as MatplotlibFigure
 
 from mechassay.figures import svg
+from mechassay.gym.behaviour import LEAST_ACCURACY
 from mechassay.gym.index_mix_up import CAUSALGYM_2024
 from mechassay.gym.methods import RANDOM
 from mechassay.gym.odds_figures import draw_layers, draw_odds
-from mechassay.gym.task_odds import (
-    CELLS,
-    CONTROL,
-    LEAST_ACCURACY,
-    METHODS_TABLE,
-    ORIGINAL,
-    SELECTIVITY,
-)
+from mechassay.gym.task_odds import CELLS, CONTROL, METHODS_TABLE, ORIGINAL, SELECTIVITY
 from mechassay.records import Failure, Measure, Record
+from mechassay.report.kinds.gym_models import (
+    accuracy_sections,
+    base_of,
+    by_model,
+    checkpoint_name,
+    checkpoints_of,
+    last_checkpoints,
+    mean_of_tasks,
+    training_sections,
+)
+from mechassay.report.kinds.gym_settings import (
+    SWEPT,
+    candidates_of,
+    chosen_table,
+    sweep_sections,
+)
 from mechassay.report.page import Block, Figure, Fold, Section, Terms, Text
 from mechassay.report.sections import (
     all_numbers,
@@ -79,15 +91,18 @@ def title(records: Sequence[Record], failures: Sequence[Failure] = ()) -> str:
 
 
 def tables(records: Sequence[Record], failures: Sequence[Failure] = ()) -> list[TextTable]:
-    """Odds and selectivity of each model; how the published rule is biased; what failed."""
-    made: list[TextTable] = []
-    for model, group in groupby(records, lambda record: record.model.name):
-        some = list(group)
-        for of in (ORIGINAL, SELECTIVITY):
-            if _known(some, of):
-                made.append(_by_task(some, of, model))
-        made += [_rules(some, model), *_untrained(some, model)]
+    """Means of all models; of each, at its last checkpoint, odds and selectivity by task, what was
+    chosen, and how the published rule is biased; what failed.
+    """
+    made = _means(records)
+    for model, some in last_checkpoints(records).items():
+        made += _of_model(some, model)
+    made += [table for part in sweep_sections(by_model(records)) for table in _tables_in(part)]
     return [*made, *failures_table(failures, "task")]
+
+
+def _tables_in(section: Section) -> list[TextTable]:
+    return [block for block in section.blocks if isinstance(block, TextTable)]
 
 
 def sections(
@@ -95,11 +110,24 @@ def sections(
 ) -> list[Section]:
     """What was found in words; tables; figures of every task; how to read them; facts; values."""
     said: list[Block] = [Text(text, "verdict") for text in _verdicts(records)]
-    firsts = [next(group) for _, group in groupby(records, lambda record: record.model.name)]
+    every, last = by_model(records), last_checkpoints(records)
+    shown: list[Block] = []
+    for model, some in last.items():
+        shown += _of_model(some, model)
+    others = [(model, some) for model, some in every.items() if model not in last]
+    earlier = tuple(table for model, some in others for table in _by_tasks(some, model))
+    shown += [Fold("Earlier checkpoints", earlier)] if earlier else []
+    means = _means(records)
+    firsts = [group[0] for group in every.values()]
     return [
-        opening(records, said, failures),
-        Section("Odds and selectivity", tuple(tables(records, failures))),
-        *map(_figures, records),
+        opening([record for some in last.values() for record in some], said, failures),
+        *([Section("Means over tasks", tuple(means))] if means else []),
+        Section("Odds and selectivity", (*shown, *failures_table(failures, "task"))),
+        *sweep_sections(every),
+        *accuracy_sections(records),
+        *training_sections(records, _main_methods(records)),
+        *_mean_layers(last),
+        *(_figures(record) for some in last.values() for record in some),
         Section("How to read this", (Terms(READING),)),
         *facts_section(firsts),
         *values_section(records),
@@ -129,22 +157,46 @@ def _draw(
 def _figures(record: Record) -> Section:
     """Heat maps of all methods on one scale, and lines of layers."""
     where = f"{record.task.name}, {record.model.name}"
+    methods = _main_methods([record])
     every = record.table(CELLS).numbers("odds")
     top = max(1e-9, float(np.nanmax(np.abs(every), initial=0.0)))
-    lines: dict[str, list[tuple[int, float, float, float]]] = {}
+    lines = {method: _layers(record, method) for method in methods}
     blocks: list[Block] = []
-    for method in methods_of(record):
-        chosen = record.table(CELLS).where(method=method, chosen=True)
-        numbers = (chosen.numbers(name).tolist() for name in ("layer", "odds", "low", "high"))
-        lines[method] = [(int(row[0]), *row[1:]) for row in zip(*numbers, strict=True)]
-    about = f"{where}: odds of test items by layer, each at its region."
-    blocks.append(Figure(svg(draw_layers(lines)), title="Layers", name="layers", about=about))
-    for method in methods_of(record):
+    if lines:
+        about = f"{where}: odds of test items by layer, each at its region."
+        blocks.append(Figure(svg(draw_layers(lines)), title="Layers", name="layers", about=about))
+    for method in methods:
         about = f"{where}, {method}: mean odds of test items by layer and region."
         picture = svg(_draw(record, method, top))
         blocks.append(Figure(picture, title=method, name=method, about=about))
     inner = [stored_table(table, f"{where}: {table.name}") for table in record.tables]
     return Section(where, (*blocks, Fold(f"{where}: tables", tuple(inner))))
+
+
+def _layers(record: Record, method: str) -> list[tuple[int, float, float, float]]:
+    """Of every layer its number, and the odds at its region with their interval."""
+    chosen = record.table(CELLS).where(method=method, chosen=True)
+    numbers = (chosen.numbers(name).tolist() for name in ("layer", "odds", "low", "high"))
+    return [(int(row[0]), *row[1:]) for row in zip(*numbers, strict=True)]
+
+
+def _mean_layers(groups: Mapping[str, Sequence[Record]]) -> list[Section]:
+    """Odds of layers as means over tasks, a figure for each model with several tasks."""
+    figures: list[Figure] = []
+    for model, records in groups.items():
+        lines: dict[str, list[tuple[int, float, float, float]]] = {}
+        for method in _main_methods(records) if len(records) > 1 else ():
+            rows = [[row[:2] for row in _layers(record, method)] for record in records]
+            if len({tuple(layer for layer, _ in some) for some in rows}) == 1 and rows[0]:
+                means = np.array([[value for _, value in some] for some in rows]).mean(axis=0)
+                lines[method] = [
+                    (layer, float(mean), math.nan, math.nan)
+                    for (layer, _), mean in zip(rows[0], means, strict=True)
+                ]
+        if lines:
+            about = f"{model}: mean odds of {len(records)} tasks by layer, each at its region."
+            figures.append(Figure(svg(draw_layers(lines)), title=model, name=model, about=about))
+    return [Section("Layers, means over tasks", tuple(figures))] if figures else []
 
 
 def _known(records: Sequence[Record], of: str) -> bool:
@@ -155,42 +207,105 @@ def _all_methods(records: Sequence[Record]) -> list[str]:
     return list(dict.fromkeys(method for record in records for method in methods_of(record)))
 
 
+def _main_methods(records: Sequence[Record]) -> list[str]:
+    """All methods but those of sweeps, which have tables of their own."""
+    return [method for method in _all_methods(records) if method not in SWEPT]
+
+
+def _settings(records: Sequence[Record], method: str) -> list[str]:
+    """The settings of a method, if there are several."""
+    tried = [row["setting"] for record in records for row in candidates_of(record, method)]
+    found = list(dict.fromkeys(map(str, tried)))
+    return found if len(found) > 1 else []
+
+
+def _of_model(records: Sequence[Record], model: str) -> list[TextTable]:
+    """All tables of one model."""
+    return [
+        *_by_tasks(records, model),
+        *chosen_table(records, _main_methods(records), model),
+        *_rules(records, model),
+        *_untrained(records, model),
+    ]
+
+
+def _by_tasks(records: Sequence[Record], model: str) -> list[TextTable]:
+    kinds = (of for of in (ORIGINAL, SELECTIVITY) if _known(records, of))
+    return [_by_task(records, of, model) for of in kinds]
+
+
 def _by_task(records: Sequence[Record], of: str, model: str) -> TextTable:
-    """A row a task, a column a method; the average of tasks below."""
-    methods = _all_methods(records)
-    columns = (Column("task", False), Column("accuracy"), *map(Column, methods))
+    """A row a task, a column a method and each of its settings; the average of tasks below."""
+    columns = [Column("task", False), Column("accuracy")]
+    found = [[record.measure("accuracy") for record in records]]
+    for method in _main_methods(records):
+        columns.append(Column(method))
+        found.append([record.measure(f"{of}_{method}") for record in records])
+        for setting in _settings(records, method):
+            columns.append(Column(f"{method}, {setting}"))
+            found.append([_of_setting(record, method, setting, of) for record in records])
     rows = [
         Row(
-            (
-                record.task.name,
-                measured(record.measure("accuracy")),
-                *(measured(record.measure(f"{of}_{method}")) for method in methods),
-            ),
-            "control" if _value(record.measure("accuracy")) <= LEAST_ACCURACY else "",
+            (record.task.name, *map(measured, numbers)),
+            "control" if _value(numbers[0]) <= LEAST_ACCURACY else "",
         )
-        for record in records
+        for record, *numbers in zip(records, *found, strict=True)
     ]
     if len(records) > 1:
-        accuracy = _average(records, "accuracy")
-        means = (_average(records, f"{of}_{method}") for method in methods)
-        rows.append(Row(("average", accuracy, *means)))
+        rows.append(Row(("average", *map(_average, found))))
     caption = f"{READING[HEADINGS[of]]} Grey: an accuracy of at most 60 %."
-    return TextTable(f"{HEADINGS[of]}, {model}", columns, tuple(rows), caption)
+    return TextTable(f"{HEADINGS[of]}, {model}", tuple(columns), tuple(rows), caption)
+
+
+def _of_setting(record: Record, method: str, setting: str, of: str) -> Measure | None:
+    """The odds or the selectivity of one setting of a method."""
+    for row in candidates_of(record, method):
+        if row["setting"] == setting:
+            numbers = (row[f"{of}{end}"] for end in ("", "_low", "_high"))
+            value, low, high = (math.nan if x is None else float(x) for x in numbers)
+            return Measure(name=f"{of}_{method}", value=value, low=low, high=high)
+    return None
+
+
+def _means(records: Sequence[Record]) -> list[TextTable]:
+    """A row a model or checkpoint, a column a method: means over tasks, if there are several."""
+    groups = by_model(records)
+    methods = _main_methods(records)
+    if len(groups) < 2 or not methods:
+        return []
+    columns = (Column("model", False), Column("tasks"), Column("accuracy"), *map(Column, methods))
+    made: list[TextTable] = []
+    for of in (ORIGINAL, SELECTIVITY):
+        rows = [
+            Row((model, f"{len(some)}", *(_mean(some, name) for name in ("accuracy", *names))))
+            for model, some in groups.items()
+            for names in [[f"{of}_{method}" for method in methods]]
+            if _known(some, of)
+        ]
+        caption = f"{READING[HEADINGS[of]].partition(' Brackets')[0]} Means over tasks."
+        if rows:
+            made.append(TextTable(f"Mean {HEADINGS[of].lower()}", columns, tuple(rows), caption))
+    return made
 
 
 def _value(measure: Measure | None) -> float:
     return float("nan") if measure is None else measure.value
 
 
-def _average(records: Sequence[Record], name: str) -> str:
+def _average(found: Sequence[Measure | None]) -> str:
     """The mean over tasks; tasks are not a sample, so it has no interval."""
-    values = [_value(record.measure(name)) for record in records]
+    values = list(map(_value, found))
     return f"{np.mean(values):.2f}" if np.isfinite(values).all() else ""
 
 
-def _rules(records: Sequence[Record], model: str) -> TextTable:
+def _mean(records: Sequence[Record], name: str) -> str:
+    """The mean of a measure over tasks."""
+    return _average([record.measure(name) for record in records])
+
+
+def _rules(records: Sequence[Record], model: str) -> list[TextTable]:
     """Means over tasks by both rules."""
-    methods = _all_methods(records)
+    methods = _main_methods(records)
     columns = (Column("regions chosen on", False), *map(Column, methods))
     kinds = {
         "validation items": f"{ORIGINAL}_",
@@ -199,7 +314,7 @@ def _rules(records: Sequence[Record], model: str) -> TextTable:
         f"test items ({CAUSALGYM_2024}), selectivity": f"{CAUSALGYM_2024}_{SELECTIVITY}_",
     }
     rows = [
-        Row((name, *(_average(records, f"{start}{method}") for method in methods)))
+        Row((name, *(_mean(records, f"{start}{method}") for method in methods)))
         for name, start in kinds.items()
         if _known(records, start.rstrip("_"))
     ]
@@ -207,12 +322,13 @@ def _rules(records: Sequence[Record], model: str) -> TextTable:
         "Mean odds of the tasks. The published rule looks at the test items before it chooses;"
         " what it gives to random directions is its bias."
     )
-    return TextTable(f"The rule that chooses regions, {model}", columns, tuple(rows), caption)
+    title = f"The rule that chooses regions, {model}"
+    return [TextTable(title, columns, tuple(rows), caption)] if methods else []
 
 
 def _untrained(records: Sequence[Record], model: str) -> list[TextTable]:
     of = "control:untrained model"
-    methods = _all_methods(records)
+    methods = _main_methods(records)
     rows = [
         Row(
             (
@@ -229,27 +345,39 @@ def _untrained(records: Sequence[Record], model: str) -> list[TextTable]:
 
 
 def _verdicts(records: Sequence[Record]) -> list[str]:
-    """A sentence for each model: the best methods by odds and by selectivity."""
+    """A sentence for each model: the best methods by odds and by selectivity, what the published
+    rule gives to random directions, and how far training went.
+    """
     said: list[str] = []
-    for model, group in groupby(records, lambda record: record.model.name):
-        some = list(group)
+    checkpoints = checkpoints_of(records)
+    for model, some in last_checkpoints(records).items():
         parts: list[str] = []
-        for of in (ORIGINAL, SELECTIVITY):
-            means = {
-                method: float(
-                    np.mean([_value(record.measure(f"{of}_{method}")) for record in some])
-                )
-                for method in _all_methods(some)
-            }
+        best = ""
+        for of in (SELECTIVITY, ORIGINAL):
+            means = {method: mean_of_tasks(some, f"{of}_{method}") for method in _all_methods(some)}
             known = {method: x for method, x in means.items() if np.isfinite(x)}
             if known:
                 best = max(known, key=lambda method: known[method])
-                parts.append(f"the highest mean {of} is that of {best}, {known[best]:.2f}")
-        bias = [_value(record.measure(f"{CAUSALGYM_2024}_{ORIGINAL}_{RANDOM}")) for record in some]
-        if np.isfinite(bias).all():
-            parts.append(
-                f"random directions have {np.mean(bias):.2f} by the published choice of regions"
-            )
+                parts.insert(0, f"the highest mean {of} is that of {best}, {known[best]:.2f}")
+        bias = mean_of_tasks(some, f"{CAUSALGYM_2024}_{ORIGINAL}_{RANDOM}")
+        if np.isfinite(bias):
+            parts.append(f"random directions have {bias:.2f} by the published choice of regions")
         tasks = f"{len(some)} tasks" if len(some) > 1 else some[0].task.name
         said.append(f"{model}, {tasks}: {'; '.join(parts)}.")
+        if groups := checkpoints.get(base_of(some[0])):
+            said.append(_of_training(groups, best))
     return said
+
+
+def _of_training(groups: Sequence[Sequence[Record]], method: str) -> str:
+    """From the first checkpoint to the last one, in words."""
+    ends = (groups[0], groups[-1])
+    accuracy, odds = (
+        " to ".join(f"{mean_of_tasks(some, name):.2f}" for some in ends)
+        for name in ("accuracy", f"{ORIGINAL}_{method}")
+    )
+    names = " to ".join(checkpoint_name(some[0]) for some in ends)
+    return (
+        f"Over {len(groups)} checkpoints, {names}, the mean accuracy goes from {accuracy}, and the"
+        f" mean odds of {method} from {odds}."
+    )
