@@ -63,15 +63,17 @@ class Clock:
 class Part:
     """One in `share` of the regions and layers of a task, spread evenly over both."""
 
-    def __init__(self, share: int, number: int) -> None:
-        self.share, self.number = share, number
+    def __init__(self, share: int, number: int, layers: int) -> None:
+        self.share, self.number, self.layers = share, number, layers
         self.seen: dict[int, int] = {}
         self.cells: set[tuple[int, int]] = set()
         self.skipped: set[tuple[int, int]] = set()
 
     def has(self, layer: int, position: int) -> bool:
         place = self.seen.setdefault(position, len(self.seen))
-        chosen = (layer + place) % self.share == self.number % self.share
+        # Diagonal by diagonal, so that cells at equal distances are of many layers.
+        cell = place * self.layers + (layer + place) % self.layers
+        chosen = cell % self.share == self.number % self.share
         (self.cells if chosen else self.skipped).add((layer, position))
         return chosen
 
@@ -180,7 +182,11 @@ def run(job: dict[str, Any]) -> None:
     original = train.eval, train.train_das, train.train_feature_direction
     for kind in job["kinds"]:
         torch.manual_seed(job["seed"])
-        clock, part, starts = Clock(now), Part(job["share"], job["part"]), {}
+        clock, part, starts = (
+            Clock(now),
+            Part(job["share"], job["part"], model.config.num_hidden_layers),
+            {},
+        )
         train.eval, train.train_das, train.train_feature_direction = original
         watched(das, train, clock, part, starts, job.get("test_batches"))
         (working / "logs" / kind).mkdir(parents=True, exist_ok=True)
