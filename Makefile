@@ -10,11 +10,12 @@ METHODS := eap eap:backward=gim eap-ig-inputs eap-ig-activations clean-corrupted
 SUITE_TASKS := ioi greater-than docstring arithmetic-addition
 TASKS := ioi mcqa mcqa:n_choices=2 arc-easy arc-challenge arithmetic-addition arithmetic-subtraction ravel greater-than docstring
 VARIABLES := --k 16 --train-limit 64 --validation-limit 32 --limit 64 --dtype bfloat16 -f full-vector -f das -f dbm+pca
+CAUSALGYM_NEEDS := numpy==1.26.4 pandas==2.2.2 pyvene==0.1.6 scikit_learn==1.5.2 scipy==1.13.1 tqdm==4.66.6 transformers==4.46.2 safetensors
 OLDEST := tests/models tests/cli tests/test_exports.py tests/test_progress.py tests/test_registry.py
 PIP := $(BIN)/python -m pip --disable-pip-version-check -qq
 
 .DEFAULT_GOAL := help
-.PHONY: help venv about-demo demo test test-all test-web test-oldest dist check bench bench-gpu bench-pyvene accuracy suite variables docs clean
+.PHONY: help venv about-demo demo test test-all test-web test-oldest dist check bench bench-gpu bench-pyvene bench-causalgym accuracy suite variables docs clean
 
 help: ## Show this list.
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/make \1	\2/p' Makefile
@@ -81,6 +82,14 @@ bench-pyvene: venv ## Print the benchmark of interventions beside pyvene's, in a
 	@UV_FIND_LINKS="$$PIP_FIND_LINKS" $(BIN)/uv pip install -q --python .venv-pyvene/bin/python -c constraints.txt -e . pyvene==0.1.8
 	@.venv-pyvene/bin/python benchmarks/interventions.py
 
+bench-causalgym: venv ## Compare with a checkout of the public CausalGym code: make bench-causalgym CAUSALGYM=path.
+	@test -n "$(CAUSALGYM)" || { echo "Say where a checkout of the public CausalGym code is: make bench-causalgym CAUSALGYM=path"; exit 2; }
+	@test -f "$(CAUSALGYM)/das.py" || { echo "$(CAUSALGYM) is no checkout of the public CausalGym code: it has no das.py."; exit 2; }
+	@$(BIN)/uv venv -q --clear --python $(BIN)/python .venv-causalgym
+	@grep '^torch==' constraints.txt > .venv-causalgym/constraints.txt
+	@UV_FIND_LINKS="$$PIP_FIND_LINKS" $(BIN)/uv pip install -q --python .venv-causalgym/bin/python -c .venv-causalgym/constraints.txt $(CAUSALGYM_NEEDS)
+	@$(BIN)/python benchmarks/causalgym.py --checkout "$(CAUSALGYM)" $(if $(GOLDEN),--golden $(GOLDEN)) $(MORE)
+
 bench-gpu: venv ## Print the benchmark tables on a GPU, in fp32 and bf16 (docs/performance.md).
 	@$(BIN)/mechassay models fetch $(MODEL)
 	@for dtype in float32 bfloat16; do $(BIN)/python benchmarks/bench.py --device cuda --dtype $$dtype --pairs 64 --tokens 32; done
@@ -108,5 +117,5 @@ docs: venv ## Build the documentation in site/, with warnings as errors.
 	@$(BIN)/zensical build --clean --strict
 
 clean: ## Remove everything that make and the tools write here.
-	@rm -rf $(VENV) .venv-pyvene demo site dist docs/generated .pytest_cache .ruff_cache .hypothesis
+	@rm -rf $(VENV) .venv-pyvene .venv-causalgym demo site dist docs/generated .pytest_cache .ruff_cache .hypothesis
 	@find src tests examples tools -name __pycache__ -type d -prune -exec rm -rf {} +

@@ -73,7 +73,8 @@ class InterchangeBatch(OneLine):
     Attributes:
         base, source: prompts, each table left-padded to its own width; padding holds an arbitrary
             valid id.
-        base_mask, source_mask: True at real tokens.
+        base_mask, source_mask: True at real tokens. Columns behind a prompt's last token, if there
+            are any, see the prompt, and nothing sees them: see `gym.compat_batches`.
         labels: what follows the base after the interchange, with `NO_TOKEN` on the right.
         base_labels: what follows it without; all `NO_TOKEN` in rows where that is not known, and
             None where it is in no row.
@@ -149,6 +150,11 @@ class InterchangeBatch(OneLine):
         return self.source_mask.sum(dim=1)
 
     @property
+    def starts(self) -> tuple[Int[Tensor, "n"], Int[Tensor, "n"]]:
+        """The columns of each prompt's first tokens, of base and source."""
+        return self.base_mask.int().argmax(dim=1), self.source_mask.int().argmax(dim=1)
+
+    @property
     def label_lengths(self) -> Int[Tensor, "n"]:
         """Tokens of each label."""
         return (self.labels != NO_TOKEN).sum(dim=1)
@@ -184,7 +190,7 @@ class InterchangeBatch(OneLine):
         base_lengths, source_lengths = self.base_lengths, self.source_lengths
         shortest = torch.minimum(base_lengths, source_lengths)[:, None]
         place = torch.arange(min(self.base.shape[1], self.source.shape[1]), device=self.base.device)
-        starts = self.base.shape[1] - base_lengths, self.source.shape[1] - source_lengths
+        starts = self.starts
         ours, theirs = (
             table.gather(1, (start[:, None] + place).clamp(max=table.shape[1] - 1))
             for table, start in zip((self.base, self.source), starts, strict=True)
@@ -273,7 +279,7 @@ class InterchangeBatch(OneLine):
         """The prompts, each followed by as many of `beginnings` as its label has but one, and
         left-padded anew.
         """
-        begin, width = self.base.shape[1] - self.base_lengths, self.base.shape[1]
+        begin, width = self.starts[0], self.base.shape[1]
         prompt = self.column(LAST)[0] + 1 - begin
         written = ((labels != NO_TOKEN).sum(dim=1) - 1).clamp(min=0, max=beginnings.shape[1])
         length = prompt + written

@@ -15,7 +15,7 @@ PAD = 0
 
 
 def slow(batch: InterchangeBatch, region: str) -> list[dict[str, Any]]:
-    """Prompts padded on the right to the longer of the pair, and pyvene's reading of the call
+    """Prompts padded on the right to the longest, and pyvene's reading of the call
 
     unit_locations = {"sources->base": ([None, pos[1]], pos)} with pos = [source, base]: the
     source is read at pos[1], the base of the pair that is collected at pos[0].
@@ -33,22 +33,30 @@ def slow(batch: InterchangeBatch, region: str) -> list[dict[str, Any]]:
             )
         ]
         pos = [at[1], at[0]]
-        width = max(len(base), len(source))
-        padded = [tokens + [PAD] * (width - len(tokens)) for tokens in (base, source)]
         rows.append(
             {
                 "written": base[at[0]],
-                "read before": padded[1][: pos[1] + 1],
-                "fitted before": padded[0][: pos[0] + 1],
-                "logits": base,
+                "read": seen_on_the_right(source, pos[1]),
+                "fitted": seen_on_the_right(base, pos[0]),
+                "logits": seen_on_the_right(base, len(base) - 1),
             }
         )
     return rows
 
 
-def before(tokens: Any, mask: Any, column: int) -> list[int]:
-    """All that a causal model sees at a column."""
-    return tokens[: column + 1][mask[: column + 1]].tolist()
+Seen = tuple[list[int], int, int]
+
+
+def seen_on_the_right(tokens: list[int], place: int) -> Seen:
+    """What the token at a place of a prompt padded on the right sees; itself, and its place."""
+    padded = tokens + [PAD] * (place + 1 - len(tokens))
+    return tokens[: place + 1], padded[place], place
+
+
+def seen(tokens: Any, mask: Any, column: int) -> Seen:
+    """The same of a column of a table, as `Decoder.context` reads its mask."""
+    begin = mask.tolist().index(True)
+    return tokens[: column + 1][mask[: column + 1]].tolist(), int(tokens[column]), column - begin
 
 
 @pytest.mark.parametrize("name", ["garden_mvrr", "gss_subord_pp", "garden_npz_obj", "agr_gender"])
@@ -64,15 +72,13 @@ def test_the_mix_up_is_that_of_the_public_call(name: str) -> None:
             at = [[int(side[row]) for side in of.columns[region]] for of in mixed]
             intervened, fitted = mixed
             assert int(intervened.base[row, at[0][0]]) == each["written"]
-            read = before(intervened.source[row], intervened.source_mask[row], at[0][1])
-            assert read == each["read before"]
-            assert (
-                before(fitted.base[row], fitted.base_mask[row], at[1][0]) == (each["fitted before"])
-            )
+            read = seen(intervened.source[row], intervened.source_mask[row], at[0][1])
+            assert read == each["read"]
+            assert seen(fitted.base[row], fitted.base_mask[row], at[1][0]) == each["fitted"]
             last = int(intervened.columns["last"][0][row])
-            logits = before(intervened.base[row], intervened.base_mask[row], last)
+            logits = seen(intervened.base[row], intervened.base_mask[row], last)
             assert logits == each["logits"]
-            right = before(
+            right = seen(
                 batch.source[row], batch.source_mask[row], int(batch.columns[region][1][row])
             )
             different += read != right

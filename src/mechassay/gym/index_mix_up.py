@@ -12,8 +12,7 @@ length of the longer:
 clusters are made. Where a prompt is too short, the token read is padding, token 0. It changes
 nothing where regions end at the same places (`region_lengths`).
 
-Deviation: padding is a token like any other here, which attends to itself and to padding before it;
-in the public code padding attends to the prompt alone.
+Padding attends to the prompt alone, as in the public code: neither to itself nor to other padding.
 """
 
 from __future__ import annotations
@@ -66,10 +65,7 @@ def compat_batches(
         token_rows(batch.base, batch.base_mask),
         token_rows(batch.source, batch.source_mask),
     )
-    begins = (
-        batch.base.shape[1] - batch.base_lengths,
-        batch.source.shape[1] - batch.source_lengths,
-    )
+    begins = batch.starts
     places = {
         name: (a - begins[0], b - begins[1])
         for name, (a, b) in batch.columns.items()
@@ -109,10 +105,12 @@ def _with(
     )
     # Logits are read at the last token of the prompt, which padding follows.
     own = batch.base_lengths.cpu(), batch.source_lengths.cpu()
-    widths = made.base.shape[1], made.source.shape[1]
-    padded = made.base_lengths, made.source_lengths
-    lasts = [w - n + m - 1 for w, n, m in zip(widths, padded, own, strict=True)]
+    lasts = [start + n - 1 for start, n in zip(made.starts, own, strict=True)]
     places = made.places.clone()
     places[made.names.index(LAST)] = torch.stack(lasts)
+    masks = {
+        name: getattr(made, name) & (torch.arange(getattr(made, name).shape[1]) <= last[:, None])
+        for name, last in zip(("base_mask", "source_mask"), lasts, strict=True)
+    }
     counts = {name: getattr(batch, name) for name in ("dropped", "alignment", "absent")}
-    return replace(made, places=places, **counts).to(batch.base.device)
+    return replace(made, places=places, **masks, **counts).to(batch.base.device)

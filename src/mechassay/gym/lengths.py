@@ -91,10 +91,7 @@ def region_lengths(batch: InterchangeBatch, regions: Sequence[str] | None = None
         raise BadPairs("The batch has no regions: its prompts have no spans.")
     ends = [[each.cpu().numpy() for each in batch.column(f"{name}.last")] for name in names]
     firsts = [[each.cpu().numpy() for each in batch.column(f"{name}.first")] for name in names]
-    begins = (
-        (batch.base.shape[1] - batch.base_lengths).cpu().numpy(),
-        (batch.source.shape[1] - batch.source_lengths).cpu().numpy(),
-    )
+    begins = tuple(each.cpu().numpy() for each in batch.starts)
     counts, places = (
         [np.stack([found[side] for found in each], axis=1) for side in (0, 1)]
         for each in (

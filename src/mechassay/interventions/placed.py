@@ -83,7 +83,7 @@ def place(
     row, base, source = tokens_of(batch, site, needs=needs)
     if needs and keeps and source is not None:
         # Places are counted from each prompt's first token.
-        starts = _starts(batch)
+        starts = batch.starts
         same = (base - starts[0][row] == source - starts[1][row]) & (
             base < batch.first_difference()[row]
         )
@@ -112,12 +112,6 @@ def tokens_of(
     return row, *_one(batch, site.position, needs=needs)
 
 
-def _starts(batch: InterchangeBatch) -> tuple[Int[Tensor, "n"], Int[Tensor, "n"]]:
-    """The columns of each prompt's first tokens, of base and source."""
-    base, source = batch.base.shape[1], batch.source.shape[1]
-    return base - batch.base_lengths, source - batch.source_lengths
-
-
 def _one(
     batch: InterchangeBatch, position: str | int, *, needs: bool
 ) -> tuple[Int[Tensor, "n"], Int[Tensor, "n"] | None]:
@@ -125,7 +119,7 @@ def _one(
     if isinstance(position, str):
         return batch.column(position)
     lasts = batch.columns[LAST]
-    starts = _starts(batch)
+    starts = batch.starts
     columns: list[Int[Tensor, "n"]] = []
     for side, start, last in zip(("base", "source"), starts, lasts, strict=True):
         column = (start if position >= 0 else last + 1) + position
@@ -146,7 +140,7 @@ def _all(
 ) -> tuple[Int[Tensor, "t"], Int[Tensor, "t"], Int[Tensor, "t"] | None]:
     """Every token of the prompts."""
     lasts = batch.columns[LAST]
-    starts = _starts(batch)
+    starts = batch.starts
     widths = [last - start + 1 for start, last in zip(starts, lasts, strict=True)]
     if needs and bool((widths[0] != widths[1]).any()):
         row = int((widths[0] != widths[1]).int().argmax())

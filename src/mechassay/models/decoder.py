@@ -260,13 +260,17 @@ class Decoder:
         return rows * torch.tensor(self.embed_scale, dtype=rows.dtype, device=rows.device)
 
     def context(self, mask: Bool[Tensor, "batch pos"]) -> Context:
-        """Positions, rotary tables and masks for a left-padded batch."""
+        """Positions, rotary tables and masks for a left-padded batch.
+
+        Columns behind a row's last token, if there are any, are padding too: their positions go on,
+        they see the prompt alone, and nothing sees them.
+        """
         n = mask.shape[1]
-        position_ids = (mask.long().cumsum(1) - 1).clamp(min=0)
+        columns = torch.arange(n, device=mask.device)
+        position_ids = (columns - mask.int().argmax(1, keepdim=True)).clamp(min=0)
         rotary = {
             kind: table(self.embedding[:1], position_ids) for kind, table in self.rotaries.items()
         }
-        columns = torch.arange(n, device=mask.device)
         distance = columns[:, None] - columns[None, :]
         padded = not bool(mask.all())
         allowed: dict[int | None, Tensor | None] = {}
@@ -275,8 +279,10 @@ class Decoder:
                 allowed[window] = None
                 continue
             seen = (distance >= 0) if window is None else (distance >= 0) & (distance < window)
-            # Padding sees itself, so that no row of the softmax is empty; nothing sees padding.
-            allowed[window] = ((seen & mask[:, None, :]) | (distance == 0))[:, None]
+            seen = seen & mask[:, None, :]
+            # Padding before a prompt sees itself, so that no row of the softmax is empty.
+            empty = ~seen.any(dim=2, keepdim=True)
+            allowed[window] = (seen | (empty & (distance == 0)))[:, None]
         return Context(position_ids, rotary, allowed)
 
     def add_positions(

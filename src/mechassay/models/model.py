@@ -179,7 +179,7 @@ class Model(OneLine):
         own = {} if pairs.base_labels is None else {"base label": pairs.base_labels}
         prompts = {"base": pairs.base, "source": pairs.source}
         self._check_tokens(pairs.ids, prompts, {"label": pairs.labels, **own})
-        last, begin = pairs.column("last")[0], pairs.base.shape[1] - pairs.base_lengths
+        last, begin = pairs.column("last")[0], pairs.starts[0]
         self._check_lengths(pairs.ids, last - begin + pairs.label_lengths)
         self._check_lengths(pairs.ids, pairs.source_lengths)
         return pairs.to(self.device)
