@@ -5,11 +5,14 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+import torch
 
 from gym_tokenizers import of_bytes, of_words
 from mechassay.errors import UnknownName
 from mechassay.gym import compat_batches, load_gym_task, region_lengths
 from mechassay.interchange import InterchangeBatch
+from mechassay.models.model import make_model
+from mechassay.testing.tiny import build
 
 PAD = 0
 
@@ -118,3 +121,18 @@ def test_without_compat_nothing_happens() -> None:
         UnknownName, match="Unknown compat 'causalgym'. Did you mean 'causalgym-2024'"
     ):
         compat_batches(batch, "causalgym")
+
+
+def test_padding_behind_a_prompt_sees_the_prompt_alone() -> None:
+    decoder = make_model(build("neox"), check=False).decoder
+    ctx = decoder.context(torch.tensor([[False, True, True, False, False]]))
+    assert ctx.position_ids.tolist() == [[0, 0, 1, 2, 3]]
+    allowed = ctx.allowed[None]
+    assert allowed is not None
+    assert allowed[0, 0].int().tolist() == [
+        [1, 0, 0, 0, 0],
+        [0, 1, 0, 0, 0],
+        [0, 1, 1, 0, 0],
+        [0, 1, 1, 0, 0],
+        [0, 1, 1, 0, 0],
+    ]
