@@ -205,9 +205,15 @@ def step_gradients(
         for site, at, leaf in zip(data.sites, step.tokens, leaves, strict=True)
     ]
     losses = torch.zeros(len(branches), dtype=torch.float64)
-    weights = data.model.decoder
-    for some in _stacks(step.run, branches, logits_held(weights, step.targets, loss)):
-        finals = step.run.run([branches[i] for i in some], read=step.targets.shape[1])
+    weights, read = data.model.decoder, step.targets.shape[1]
+    if data.unread:
+        base = step.run.final(read)[step.prompts][None]
+        losses[list(data.unread)] = row_losses(weights, base, step, loss).mean().double().cpu()
+    seen = [i for i in range(len(branches)) if i not in data.unread]
+    held = logits_held(weights, step.targets, loss)
+    for part in _stacks(step.run, [branches[i] for i in seen], held):
+        some = [seen[i] for i in part]
+        finals = step.run.run([branches[i] for i in some], read=read)
         each = row_losses(weights, torch.stack(finals), step, loss).mean(dim=1)
         losses[some] = each.detach().double().cpu()
         if each.requires_grad:

@@ -93,6 +93,10 @@ class StepData:
 class TrainingData:
     """A batch of interchanges and sites, given out by rows.
 
+    Attributes:
+        unread: sites, by number, of the last layer, at tokens where no label is predicted: what
+            they hold changes nothing.
+
     Args:
         together: whether all sites are changed in one run.
         keep: whether runs and values are kept; where memory allows it by default.
@@ -118,6 +122,12 @@ class TrainingData:
         alone = tuple((number,) for number in range(len(self.sites)))
         self.bundles = alone if together else _bundles(self.sites, widths)
         self.widths = [widths[bundle[0]] for bundle in self.bundles]
+        self.unread = frozenset(
+            number
+            for number, (site, at) in enumerate(zip(self.sites, self.tokens, strict=True))
+            if site.place[1] == len(model.decoder.layers)
+            and bool((at.base < batch.base.shape[1] - batch.targets.shape[1]).all())
+        )
         size = model.decoder.embedding.element_size()
         numbers = sum(2 * len(at) * width for at, width in zip(self.tokens, widths, strict=True))
         run_bytes = batch.base.numel() * kept_run_bytes(model.decoder)
