@@ -148,9 +148,11 @@ def test_a_collection_that_was_killed_goes_on(
 
 
 def test_tokens_limit_what_is_taken(tmp_path: Path) -> None:
-    store = stored(tmp_path, tokens=180)  # 15 windows: two documents of 7, and one window
-    sizes = [int((store.windows(split).document >= 0).sum()) for split in SPLITS]
-    assert sum(sizes) == 15 and len(store.documents) == 3
+    # 30 windows are wanted: at most a 20th, two, of each of the 8 documents.
+    store = stored(tmp_path, tokens=360)
+    assert [len(store.windows(split)) for split in SPLITS] == [12, 4]
+    few = stored(tmp_path, tokens=60)  # 5 windows, of as many documents
+    assert sum(len(few.windows(split)) for split in SPLITS) == len(few.documents) == 5
 
 
 def test_a_special_token_stands_before_every_window(tmp_path: Path) -> None:

@@ -144,6 +144,7 @@ JOBS = Registry(
         "gym": "mechassay.runs.gym:GymJob",
         "patch": "mechassay.runs.patch:PatchJob",
         "robust": "mechassay.runs.robust:RobustJob",
+        "saes": "mechassay.runs.saes:SAEJob",
         "variables": "mechassay.runs.variables:VariablesJob",
     },
     plural="jobs",

@@ -50,6 +50,8 @@ KIND = "activations"
 STORED = {"float16": torch.float16, "bfloat16": torch.bfloat16, "float32": torch.float32}
 SHARD = 64
 """Windows of a shard."""
+SPREAD = 20
+"""Of limited tokens, a document gives at most this part, so that there are as many documents."""
 
 
 @dataclass(frozen=True)
@@ -58,7 +60,8 @@ class StoreSettings:
 
     Attributes:
         window: tokens of a window.
-        tokens: about how many to take, of documents drawn at random; None: all.
+        tokens: about how many to take, of documents drawn at random, at most a 20th of each; None:
+            all.
         test: the share of windows that is for testing.
         drop: how many tokens at a window's beginning have no value in the store.
         dtype: "float16", "bfloat16" or "float32".
@@ -363,6 +366,11 @@ def _cut(
         raise BadUsage(f"{model.name} has no tokenizer, so it reads no text.")
     before = [*model.prepend, *tokenizer("")["input_ids"]]
     room = settings.window - len(before)
+    positions = model.decoder.positions
+    if positions is not None and settings.window > len(positions):
+        raise BadUsage(
+            f"{model.name} has {len(positions):,} positions; got a window of {settings.window:,}."
+        )
     if room < 2:
         raise BadUsage(f"A window of {settings.window} tokens has {len(before)} special ones.")
     order = np.random.default_rng(settings.seed).permutation(len(corpus)).tolist()
@@ -375,7 +383,8 @@ def _cut(
         ids = tokenizer(document.text, add_special_tokens=False, verbose=False)["input_ids"]
         count = len(ids) // room
         if wanted is not None:
-            count = min(count, wanted - sum(map(len, windows)))
+            most = -(-wanted // SPREAD)
+            count = min(count, most, wanted - sum(map(len, windows)))
         if count == 0:
             dropped += 1
             continue
