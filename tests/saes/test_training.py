@@ -123,14 +123,14 @@ def test_a_killed_training_goes_on(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     settings = SAESettings(n_features=N, k=ACTIVE, steps=12, batch_size=100, dead_after=150)
     whole = train_sae(store, settings, progress=SILENT)
     monkeypatch.setattr("mechassay.checkpoint.EVERY_SECONDS", 0.0)
-    file, real = tmp_path / "training.safetensors", training._Training.differentiate
+    file, real = tmp_path / "training.safetensors", training._SAETraining.differentiate
 
     def killed(self: Any, step: int, x: Tensor, generator: torch.Generator) -> None:
         if step == 7:
             raise KeyboardInterrupt
         real(self, step, x, generator)
 
-    monkeypatch.setattr(training._Training, "differentiate", killed)
+    monkeypatch.setattr(training._SAETraining, "differentiate", killed)
     with pytest.raises(KeyboardInterrupt):
         train_sae(store, settings, checkpoint=file, progress=SILENT)
     done: list[int] = []
@@ -139,7 +139,7 @@ def test_a_killed_training_goes_on(tmp_path: Path, monkeypatch: pytest.MonkeyPat
         done.append(step)
         real(self, step, x, generator)
 
-    monkeypatch.setattr(training._Training, "differentiate", counted)
+    monkeypatch.setattr(training._SAETraining, "differentiate", counted)
     resumed = train_sae(store, settings, checkpoint=file, progress=SILENT)
     assert done == [7, 8, 9, 10, 11] and not file.exists()
     for name in ("w_enc", "w_dec", "b_enc", "b_dec"):
@@ -151,15 +151,15 @@ def test_dead_features_come_back(monkeypatch: pytest.MonkeyPatch) -> None:
     """Half of the features begin with a bias under which no value activates them."""
     store, directions = planted(2000)
     truth = SAE(directions.mT.contiguous(), directions, torch.zeros(N), torch.zeros(D))
-    begin = training._Training.__init__
+    begin = training._SAETraining.__init__
 
     def hopeless(self: Any, settings: SAESettings, initial: Tensor) -> None:
         begin(self, settings, initial)
         with torch.no_grad():
             self.b_enc[::2] = -1e3
 
-    monkeypatch.setattr(training._Training, "__init__", hopeless)
-    settings = {"steps": 400, "dead_after": 1000, "lr": 1e-2}
+    monkeypatch.setattr(training._SAETraining, "__init__", hopeless)
+    settings = {"steps": 300, "dead_after": 1000, "lr": 1e-2}
     without, helped = trained(store, revived=0.0, **settings), trained(store, **settings)
     assert int(without.dead[-1]) >= N // 2 > 6 > int(helped.dead[-1])
     assert explained(helped.sae, store.held) > explained(without.sae, store.held) + 0.1

@@ -146,7 +146,7 @@ class SAEQuality(OneLine, Tabular):
         """The measures as what a run stores."""
         store = self.store
         chosen = Selection(hash=store.key, task=store.corpus, kept=store.n_rows("test"))
-        args = {k: v for k, v in asdict(store.settings).items()}
+        args = asdict(store.settings)
         return Record(
             kind=KIND,
             cell=cell,
@@ -168,7 +168,7 @@ class SAEQuality(OneLine, Tabular):
 
 
 def _plain(about: Mapping[str, Any]) -> dict[str, Any]:
-    return {name: x for name, x in about.items() if isinstance(x, bool | int | float | str)}
+    return {name: x for name, x in about.items() if name != "seconds"}
 
 
 def sae_quality(
@@ -201,7 +201,7 @@ def sae_quality(
     """
     begin = time.perf_counter()
     _check(model, sae, store)
-    data = _Data.of(model, store, rows, windows, seed)
+    data = _Measuring.of(model, store, rows, windows, seed)
     chosen = {one_of("control of an SAE", name, CONTROLS) for name in controls}
     k = max(1, round(_l0(sae, data.values)))
     subjects: dict[str, SAE] = {RESULT: sae}
@@ -227,7 +227,7 @@ def sae_quality(
         if untrained is not None:
             bare, bare_sae, bare_store = untrained
             _check(bare, bare_sae, bare_store)
-            beside = _Data.of(bare, bare_store, rows, windows, seed)
+            beside = _Measuring.of(bare, bare_store, rows, windows, seed)
             measures += beside.measures(bare_sae, "control:untrained")
             advance(1)
     about = {"seconds": round(time.perf_counter() - begin, 2), "activation": sae.activation}
@@ -244,7 +244,7 @@ def _check(model: Model, sae: SAE, store: ActivationStore) -> None:
         raise BadUsage(f"{store.folder} has activations of {store.model}, not of this model.")
 
 
-def _warnings(measures: Sequence[Measure], k: int, data: _Data) -> tuple[str, ...]:
+def _warnings(measures: Sequence[Measure], k: int, data: _Measuring) -> tuple[str, ...]:
     found: list[str] = []
     named = {(m.name, m.of): m.value for m in measures}
     own = named["explained_variance", RESULT]
@@ -266,7 +266,7 @@ def _warnings(measures: Sequence[Measure], k: int, data: _Data) -> tuple[str, ..
 
 
 @dataclass(frozen=True, eq=False)
-class _Data:
+class _Measuring:
     """What an SAE is measured on.
 
     Attributes:
@@ -294,7 +294,7 @@ class _Data:
     @torch.no_grad()
     def of(
         model: Model, store: ActivationStore, rows: int | None, windows: int, seed: int
-    ) -> _Data:
+    ) -> _Measuring:
         values, train = store.values("test", rows).float(), store.values("train", rows).float()
         document = store.rows("test", rows)
         train_mean = train.mean(0, dtype=torch.float64)
@@ -307,7 +307,7 @@ class _Data:
             [spliced_loss(model, store.site, some, each, drop=drop) for each in references]
         )
         rng = np.random.default_rng(seed)
-        return _Data(
+        return _Measuring(
             model,
             store.site,
             values,

@@ -160,7 +160,7 @@ def train_sae(
         raise BadUsage(f"A batch has at most the {n:,} train values; got {settings.batch_size:,}.")
     mean, scale = _normalisation(values)
     initial = initial_rows(d, settings)
-    training = _Training(settings, initial)
+    training = _SAETraining(settings, initial)
     order = Order(n, settings.batch_size)
     generator = torch.Generator().manual_seed(settings.seed + 1)
     optimiser = training.optimiser
@@ -218,7 +218,7 @@ def _normalisation(values: Tensor) -> tuple[Tensor, float]:
     return mean.float(), math.sqrt(values.shape[1]) * len(values) / distances
 
 
-class _Training:
+class _SAETraining:
     """Parameters, and what is kept of a training beside them."""
 
     def __init__(self, settings: SAESettings, initial: Tensor) -> None:
