@@ -2,8 +2,8 @@
 
 Documents are cut into windows of equally many tokens, behind the tokens that the tokenizer puts
 before every text; a document's last tokens that fill no window are left out. The value of a
-window's first token is dropped: there, norms are several times as large as elsewhere, whatever the
-token is, so that it would make up most of the variance.
+window's first token is dropped: in many models and layers its norm is several times as large as
+elsewhere, whatever the token is, so that it would make up most of the variance.
 
 Whole documents are for testing, drawn until they have their share of the windows; the others are
 for training. A store is a folder of its own, named by the hash of the model's weights, the site,
