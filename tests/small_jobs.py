@@ -14,6 +14,7 @@ from mechassay.runs.gym import GymJob
 from mechassay.runs.gym_check import GymCheckJob
 from mechassay.runs.patch import PatchJob
 from mechassay.runs.robust import RobustJob
+from mechassay.runs.saes import SAEJob
 from mechassay.runs.variables import VariablesJob
 
 SMALL_GYM_TASK = str(Path(__file__).parent / "data" / "gym_small.yaml")
@@ -74,6 +75,19 @@ SMALL_JOBS: dict[str, Any] = {
         train_limit=12,
         validation_limit=6,
         test_limit=8,
+    ),
+    "saes": SAEJob(
+        ("truth-ioi",),
+        ("resid.1", "mlp.0"),
+        str(Path(__file__).parent / "data" / "words.jsonl"),
+        tokens=None,
+        window=8,
+        n_features=96,
+        k=4,
+        steps=12,
+        batch_size=64,
+        controls=("random", "permuted", "untrained"),
+        windows=6,
     ),
     "adversarial-paper": PaperJob("small-gpt2", n_clean=4, n_corrupted=3, n_matched=3, worst=1),
 }

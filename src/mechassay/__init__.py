@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any
 from mechassay.version import __version__
 
 if TYPE_CHECKING:
-    from mechassay import adversarial, circuits, features, gym, tasks, truth, variables
+    from mechassay import adversarial, circuits, features, gym, saes, tasks, truth, variables
     from mechassay.circuits.methods import load_method
     from mechassay.circuits.node_scores import load_scores
     from mechassay.errors import MechassayError
@@ -108,6 +108,7 @@ __all__ = [
     "perplexity",
     "read_record",
     "run",
+    "saes",
     "sites",
     "sweep",
     "tasks",
@@ -115,7 +116,7 @@ __all__ = [
     "variables",
 ]
 
-_PACKAGES = ("adversarial", "circuits", "features", "gym", "tasks", "truth", "variables")
+_PACKAGES = ("adversarial", "circuits", "features", "gym", "saes", "tasks", "truth", "variables")
 _LAZY = {
     "Ablate": "mechassay.interventions.intervention",
     "AccuracyJob": "mechassay.runs.accuracy",

@@ -63,6 +63,9 @@ def featurizers() -> list[Any]:
         SAE(*arrays),
         SAE(*arrays, "jumprelu", threshold=noise[1].abs()),
         SAE(*arrays, "topk", k=3, centred=True),
+        SAE(*arrays, "gated", b_gate=noise[2], r_mag=noise[3]),
+        SAE(*arrays, "topk", k=3, normalization="layer_norm"),
+        SAE(*arrays, normalization="constant_norm_rescale", centred=True),
     ]
 
 

@@ -136,7 +136,7 @@ def test_activations_of_saes() -> None:
     assert SAE(*arrays).encode(h).tolist() == [[1.0, 0.0]]
     assert SAE(*arrays, centred=True).encode(h).tolist() == [[0.5, 0.0]]
     above = SAE(*arrays, "jumprelu", threshold=torch.tensor([1.5, -3.0]))
-    assert above.encode(h).tolist() == [[0.0, -2.0]]
+    assert above.encode(h).tolist() == [[0.0, 0.0]]
     top = SAE(*arrays, "topk", k=1)
     assert top.encode(torch.tensor([[1.0, 2.0], [3.0, 2.0]])).tolist() == [[0.0, 2.0], [3.0, 0.0]]
     assert top.decode(torch.tensor([[1.0, 2.0]])).tolist() == [[1.5, 2.5]]

@@ -29,6 +29,7 @@ GROUPS = {
     "patch": "Patch activations between prompts: what single sites carry, as heat maps.",
     "variables": "Look for causal variables in models, and check files that say where they are.",
     "gym": "Linear features on tasks of minimal pairs: list tasks, show pairs, run methods.",
+    "saes": "Sparse autoencoders: train them, say how good they are, read those of others.",
     "adversarial": "How badly circuits fail in the worst case.",
 }
 """Command groups and what they are for. Their modules are large and are imported when named."""

@@ -11,6 +11,7 @@ if TYPE_CHECKING:
     from mechassay.features.dbm import DBM
     from mechassay.features.diff_in_means import DiffInMeans
     from mechassay.features.directions import principal_angles
+    from mechassay.features.feature_interventions import ScaleFeatures, Splice
     from mechassay.features.featurizer import (
         Affine,
         ChosenFeatures,
@@ -49,6 +50,8 @@ __all__ = [
     "PrincipalAxes",
     "Probe",
     "RandomDirections",
+    "ScaleFeatures",
+    "Splice",
     "principal_angles",
 ]
 
@@ -58,6 +61,7 @@ _NAMES = {
     "dbm": "DBM",
     "diff_in_means": "DiffInMeans",
     "directions": "principal_angles",
+    "feature_interventions": "ScaleFeatures Splice",
     "featurizer": "Affine ChosenFeatures Directions Featurizer Identity PrincipalAxes",
     "finder": "Finder",
     "fit": "Fit",

@@ -80,7 +80,7 @@ class DBM(TrainedFinder):
         for site, featurizer in zip(sites, featurizers, strict=True):
             try:
                 sizes.append(featurizer.encode(probe).shape[1])
-            except RuntimeError:
+            except (RuntimeError, BadUsage):
                 raise BadUsage(
                     f"{self.name}: the {type(featurizer).__name__} that init has for {site} does"
                     f" not fit its {width} numbers."

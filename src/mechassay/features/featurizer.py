@@ -5,7 +5,8 @@
 
 What decode(encode(b)) loses of the base stays as it is: the error term of an SAE, and the part of b
 outside a subspace (Mueller et al. 2025, section 4.1). For a decode that is linear up to a constant,
-with the matrix M, the change is (f' - f_b) M, which is how it is computed.
+with the matrix M, the change is (f' - f_b) M, which is how it is computed. A featurizer whose
+decode needs the value beside which features stand also has `decode_beside(f, h)`.
 
     Identity          f = h
     Directions        f = h V                    V orthonormal (one: Arora et al. 2024, eq. 11)
@@ -61,6 +62,14 @@ def decoder_of(featurizer: Featurizer) -> Float[Tensor, "k d"] | None:
     return getattr(featurizer, "decoder", None)
 
 
+def n_features_of(featurizer: Featurizer) -> int | None:
+    """How many features a featurizer has; None where it does not say."""
+    if isinstance(featurizer, Identity):
+        return featurizer.width
+    matrix = decoder_of(featurizer)
+    return getattr(featurizer, "n_features", None) if matrix is None else len(matrix)
+
+
 def exchanged(
     featurizer: Featurizer,
     base: Values,
@@ -85,15 +94,24 @@ def exchanged(
     if gate is not None:
         moved = moved * gate
     elif chosen is not None:
-        _check_mask(chosen, moved.shape[1])
+        check_mask(chosen, moved.shape[1])
         moved = moved.where(chosen.to(moved.device), torch.zeros_like(moved))
+    return moved_by(featurizer, wide, ours, moved).to(base.dtype)
+
+
+def moved_by(featurizer: Featurizer, h: Values, f: Features, moved: Features) -> Values:
+    """Values h, whose features are f, with features f + moved."""
     matrix = decoder_of(featurizer)
     if matrix is not None:
-        return (wide + moved @ matrix.to(moved)).to(base.dtype)
-    return (wide + featurizer.decode(ours + moved) - featurizer.decode(ours)).to(base.dtype)
+        return h + moved @ matrix.to(moved)
+    beside = getattr(featurizer, "decode_beside", None)
+    if beside is not None:
+        return h + beside(f + moved, h) - beside(f, h)
+    return h + featurizer.decode(f + moved) - featurizer.decode(f)
 
 
-def _check_mask(chosen: Mask, k: int) -> None:
+def check_mask(chosen: Mask, k: int) -> None:
+    """Refuse a mask that is not one of k features."""
     if tuple(chosen.shape) != (k,):
         raise BadUsage(
             f"A choice among {k} features is a mask of {k}; got shape {tuple(chosen.shape)}."
@@ -128,7 +146,7 @@ class Identity(OneLine, Featurizer):
         """The source's numbers where chosen, exactly."""
         if chosen is None:
             return source
-        _check_mask(chosen, base.shape[1])
+        check_mask(chosen, base.shape[1])
         return source.where(chosen.to(base.device), base)
 
 

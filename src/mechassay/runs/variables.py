@@ -34,6 +34,7 @@ from mechassay.records import Record, Selection, Spec
 from mechassay.runs import options
 from mechassay.runs.job import Bench, Cell, Job, cell_name, option
 from mechassay.runs.names import made_by, shown_model
+from mechassay.saes.formats import load_sae
 from mechassay.tasks import load_task
 from mechassay.tasks.task import PRIVATE, Task, settings_of
 from mechassay.truth.models import is_truth
@@ -65,6 +66,8 @@ from mechassay.variables.variable_alignment import VariableAlignment
 
 ALL_TRUTHS = "truth"
 MANY = 1_000
+ENDINGS = ("", ".safetensors", ".npz")
+"""Of SAEs: a folder, or a file of arrays."""
 """Layers, before a model is known."""
 VariableControl = Literal["arbitrary", "untrained"]
 VARIABLE_CONTROLS: tuple[VariableControl, ...] = get_args(VariableControl)
@@ -116,7 +119,7 @@ class VariablesJob(Job):
     test_limit: Annotated[int, option("Answered examples to report on.", "--limit", least=1)] = 100
     test_split: Annotated[str, option("Split to report on.", "--split")] = "test"
     saes: Annotated[
-        str, option("Folder with an SAE a site (resid.12@last.safetensors), for dbm+sae.")
+        str, option("Folder with an SAE a site, for dbm+sae: folders or files named resid.12@last.")
     ] = ""
     dtype: Annotated[str, options.DTYPE] = "float32"
     prepend_bos: Annotated[bool, options.BOS] = False
@@ -488,18 +491,20 @@ def layers_of(text: str, n_layers: int) -> tuple[int, ...] | None:
 
 
 def read_saes(folder: str, places: Sequence[Site]) -> Mapping[Any, SAE]:
-    """The SAE of each site: a file named like the site, or like it without its position.
+    """The SAE of each site: a file or folder named like the site, or like it without its position.
 
     Raises:
-        BadUsage: a site without a file. BadFile: see `SAE.load`.
+        BadUsage: a site without one, or with one of another site. BadFile: see `load_sae`.
     """
     found: dict[Any, SAE] = {}
     for site in places:
-        names = (f"{site}.safetensors", f"{str(site).partition('@')[0]}.safetensors")
-        file = next(
-            (Path(folder) / name for name in names if (Path(folder) / name).is_file()), None
-        )
-        if file is None:
-            raise BadUsage(f"{folder} has no SAE of {site}: neither {names[0]} nor {names[1]}.")
-        found[site] = SAE.load(file)
+        names = (str(site), str(site).partition("@")[0])
+        paths = [Path(folder) / f"{name}{end}" for end in ENDINGS for name in names]
+        path = next((path for path in paths if path.exists()), None)
+        if path is None:
+            raise BadUsage(
+                f"{folder} has no SAE of {site}: no folder, .safetensors or .npz file named"
+                f" {names[0]} or {names[1]}."
+            )
+        found[site] = load_sae(path).check_site(site)
     return found

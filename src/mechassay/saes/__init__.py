@@ -1,0 +1,60 @@
+"""Dictionaries of features: sparse autoencoders of others, our own, and how good they are."""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from mechassay.saes.activations import ActivationStore, StoreSettings, store_activations
+    from mechassay.saes.agreement import SeedAgreement, cosine_to, seed_agreement
+    from mechassay.saes.controls import permuted_sae, random_sae
+    from mechassay.saes.corpus import Corpus, Document, fetch_corpus, load_corpus
+    from mechassay.saes.formats import load_sae, provenance_of, save_sae
+    from mechassay.saes.quality import SAEQuality, sae_quality, spliced_loss
+    from mechassay.saes.training import SAESettings, TrainedSAE, train_sae
+
+__all__ = [
+    "ActivationStore",
+    "Corpus",
+    "Document",
+    "SAEQuality",
+    "SAESettings",
+    "SeedAgreement",
+    "StoreSettings",
+    "TrainedSAE",
+    "cosine_to",
+    "fetch_corpus",
+    "load_corpus",
+    "load_sae",
+    "permuted_sae",
+    "provenance_of",
+    "random_sae",
+    "sae_quality",
+    "save_sae",
+    "seed_agreement",
+    "spliced_loss",
+    "store_activations",
+    "train_sae",
+]
+
+_NAMES = {
+    "activations": "ActivationStore StoreSettings store_activations",
+    "agreement": "SeedAgreement cosine_to seed_agreement",
+    "controls": "permuted_sae random_sae",
+    "corpus": "Corpus Document fetch_corpus load_corpus",
+    "formats": "load_sae provenance_of save_sae",
+    "quality": "SAEQuality sae_quality spliced_loss",
+    "training": "SAESettings TrainedSAE train_sae",
+}
+_LAZY = {name: f"{__name__}.{part}" for part, names in _NAMES.items() for name in names.split()}
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _LAZY:
+        raise AttributeError(f"module 'mechassay.saes' has no attribute {name!r}")
+    return getattr(import_module(_LAZY[name]), name)
+
+
+def __dir__() -> list[str]:
+    return __all__

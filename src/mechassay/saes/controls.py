@@ -1,0 +1,42 @@
+"""Dictionaries that know nothing: what a number has to beat before it says something of an SAE.
+
+random      unit rows drawn uniformly, read by their transpose around the mean of values; of
+            each value, as many features as the SAE has on average (topk)
+permuted    the SAE, its decoder rows in another order: the same features, other directions
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from mechassay.errors import BadUsage
+from mechassay.features.sae import SAE
+from mechassay.saes.agreement import unit_rows
+
+
+def random_sae(
+    d_in: int, n_features: int, k: int, mean: Float[Tensor, "d"], *, seed: int = 0
+) -> SAE:
+    """A random dictionary that keeps the k largest features of each value.
+
+    Raises:
+        BadUsage: k is not between 1 and the number of features; a mean of another width.
+    """
+    if tuple(mean.shape) != (d_in,):
+        raise BadUsage(f"The mean of values has {d_in} numbers; got shape {tuple(mean.shape)}.")
+    drawn = torch.Generator().manual_seed(seed)
+    rows = unit_rows(torch.randn(n_features, d_in, generator=drawn))
+    b_dec = mean.detach().float().cpu()
+    zeros = torch.zeros(n_features)
+    return SAE(rows.mT.contiguous(), rows, zeros, b_dec, "topk", k=k, centred=True)
+
+
+def permuted_sae(sae: SAE, *, seed: int = 0) -> SAE:
+    """The SAE with its decoder rows in a random order, the encoder as it is."""
+    drawn = torch.Generator().manual_seed(seed)
+    order = torch.randperm(sae.n_features, generator=drawn)
+    return replace(sae, w_dec=sae.w_dec[order.to(sae.w_dec.device)])

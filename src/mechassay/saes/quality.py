@@ -1,0 +1,506 @@
+"""How good a dictionary is, before anything is concluded from its features.
+
+Of values h of test documents, h~ what the SAE makes of them, m their mean:
+
+    l0                   mean number of features that are not 0
+    explained variance   1 - sum |h - h~|^2 / sum |h - m|^2: 0 for the mean, 1 for h itself
+    ... of PCA-k         the same for the k = round(l0) main axes of the train values
+    ... without PC 1     the same, with the first main axis projected out of h - h~ and h - m
+    dead                 share of features that are 0 for all test values
+    recovered            (CE_r - CE_sae) / (CE_r - CE): CE the model's cross-entropy of the next
+                         token in nats, CE_sae with h~ in place of h, CE_r with zeros or with m
+    init cosine          mean cosine of decoder rows to those that training began with
+    agreement            decoder rows matched with another seed's (`saes.agreement`)
+
+The tokens that the store drops are not spliced, nor is what they predict counted. Intervals
+resample whole documents; quotients are those of the resampled sums. With 54 % of the variance on
+one axis, a high explained variance is no evidence of features: PCA-k, random dictionaries and the
+agreement of seeds stand beside it.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from types import MappingProxyType
+from typing import Any, Literal, get_args
+
+import numpy as np
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor
+
+from mechassay.display import OneLine, Tabular, html_facts, html_table
+from mechassay.errors import BadUsage, one_of
+from mechassay.features.sae import SAE
+from mechassay.interventions.site import Site
+from mechassay.models.forward import Place, forward
+from mechassay.models.model import Model
+from mechassay.progress import BAR, Progress
+from mechassay.records import Measure, Record, Selection, Spec, provenance
+from mechassay.saes.activations import ActivationStore, Windows, weights_hash
+from mechassay.saes.agreement import SHARED, cosine_to, seed_agreement
+from mechassay.saes.controls import permuted_sae, random_sae
+from mechassay.stats.intervals import LEVEL, Resamples, percentile_interval
+from mechassay.text import interval
+
+KIND = "saes"
+RESULT = "result"
+Control = Literal["random", "permuted"]
+CONTROLS: tuple[Control, ...] = get_args(Control)
+STEP = 4096
+TITLES = {
+    "l0": ("L0", "", "Mean number of active features of a value."),
+    "explained_variance": (
+        "explained variance",
+        "up",
+        "Of held-out values; 0 is their mean, 1 the values themselves. Many dictionaries that share"
+        " no features reach the same.",
+    ),
+    "pca_explained_variance": (
+        "explained variance of PCA-k",
+        "",
+        "Of as many main axes as features are active.",
+    ),
+    "explained_variance_without_pc1": (
+        "explained variance without PC 1",
+        "up",
+        "With the first main axis projected out.",
+    ),
+    "dead": ("dead features", "down", "Share of features that no held-out value activates."),
+    "recovered_zero": (
+        "cross-entropy recovered (zero)",
+        "up",
+        "Of the loss that zeros in place of the values cause.",
+    ),
+    "recovered_mean": (
+        "cross-entropy recovered (mean)",
+        "up",
+        "Of the loss that their mean causes, which is smaller and harder to recover.",
+    ),
+    "cross_entropy": ("cross-entropy with the SAE", "down", "Of the next token, in nats."),
+    "init_cosine": (
+        "cosine to initialisation",
+        "",
+        "Near 1, decoder rows are still those that were drawn.",
+    ),
+    "matched_cosine": (
+        "matched cosine with another seed",
+        "up",
+        "Decoder rows matched one to one; read it beside that of random dictionaries.",
+    ),
+    "shared": (
+        "features shared with another seed",
+        "up",
+        f"Share of matched rows with a cosine of at least {SHARED:g}.",
+    ),
+}
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class SAEQuality(OneLine, Tabular):
+    """Measures of an SAE and of its controls.
+
+    Attributes:
+        measures: each is `of` "result", "model" or a control ("control:random").
+        warnings: what makes a number vacuous.
+        provenance: of the SAE.
+    """
+
+    sae: SAE
+    store: ActivationStore
+    measures: tuple[Measure, ...]
+    warnings: tuple[str, ...] = ()
+    about: Mapping[str, Any] = field(default_factory=lambda: MappingProxyType({}))
+
+    def shown(self) -> dict[str, Any]:
+        own = {m.name: m.value for m in self.measures if m.of == RESULT}
+        return {"site": str(self.store.site), **own}
+
+    def measure(self, name: str, of: str = RESULT) -> Measure:
+        """One measure.
+
+        Raises:
+            UnknownName: there is none of that name.
+        """
+        named = {f"{m.name} of {m.of}": m for m in self.measures}
+        return named[one_of("measure", f"{name} of {of}", named)]
+
+    def columns(self) -> dict[str, list[Any]]:
+        """A row a measure."""
+        names = ("name", "of", "value", "low", "high", "n", "n_undefined")
+        return {name: [getattr(m, name) for m in self.measures] for name in names}
+
+    def _repr_html_(self) -> str:
+        kinds = list(dict.fromkeys(m.of for m in self.measures))
+        told = {(m.name, m.of): interval(m.value, m.low, m.high) for m in self.measures}
+        names = list(dict.fromkeys(m.name for m in self.measures))
+        rows = [[TITLES[x][0], *(told.get((x, kind), "") for kind in kinds)] for x in names]
+        facts = {"site": self.store.site, "features": f"{self.sae.n_features:,}"}
+        notes = html_table(("warning",), [[x] for x in self.warnings]) if self.warnings else ""
+        return html_facts("Quality of an SAE", facts, html_table(("", *kinds), rows), notes)
+
+    def record(self, **cell: str) -> Record:
+        """The measures as what a run stores."""
+        store = self.store
+        chosen = Selection(hash=store.key, task=store.corpus, kept=store.n_rows("test"))
+        args = asdict(store.settings)
+        return Record(
+            kind=KIND,
+            cell=cell,
+            specs={
+                "model": Spec(name=store.model),
+                "site": Spec(name=str(store.site)),
+                "corpus": Spec(name=store.corpus, args=args),
+                "method": Spec(name="sae", args=_plain(self.about)),
+                "metric": Spec(name="sae-quality"),
+            },
+            measures=list(self.measures),
+            data={"test": chosen},
+            realised={"seconds": float(self.about.get("seconds", math.nan))},
+            warnings=list(self.warnings),
+            provenance=provenance(
+                device="cpu", dtype="float32", seed=store.settings.seed, data_hash=store.key
+            ),
+        )
+
+
+def _plain(about: Mapping[str, Any]) -> dict[str, Any]:
+    return {name: x for name, x in about.items() if name != "seconds"}
+
+
+def sae_quality(
+    model: Model,
+    sae: SAE,
+    store: ActivationStore,
+    *,
+    initial: Float[Tensor, "n d"] | None = None,
+    seeds: Sequence[SAE] = (),
+    untrained: tuple[Model, SAE, ActivationStore] | None = None,
+    controls: Sequence[Control] = CONTROLS,
+    rows: int | None = 100_000,
+    windows: int = 64,
+    seed: int = 0,
+    progress: Progress = BAR,
+) -> SAEQuality:
+    """Measure an SAE on the test documents of a store.
+
+    Args:
+        initial: decoder rows that its training began with.
+        seeds: SAEs of the same site, trained with other seeds.
+        untrained: the model with random weights, an SAE trained on it, and that SAE's own store: a
+            control that has the text and the architecture, and nothing that was learned.
+        rows: about how many values to take; None: all.
+        windows: how many windows are run to see what the SAE does to the model's predictions.
+        seed: of controls and of the bootstrap.
+
+    Raises:
+        BadUsage: an SAE of another width or hook, or a store of another model.
+    """
+    begin = time.perf_counter()
+    _check(model, sae, store)
+    data = _Measuring.of(model, store, rows, windows, seed)
+    chosen = {one_of("control of an SAE", name, CONTROLS) for name in controls}
+    k = max(1, round(_l0(sae, data.values)))
+    subjects: dict[str, SAE] = {RESULT: sae}
+    if "random" in chosen:
+        k_random = min(k, sae.n_features)
+        subjects["control:random"] = random_sae(
+            sae.d_in, sae.n_features, k_random, data.mean.float(), seed=seed
+        )
+    if "permuted" in chosen:
+        subjects["control:permuted"] = permuted_sae(sae, seed=seed)
+    measures: list[Measure] = []
+    with progress.track("quality", len(subjects) + len(seeds) + (untrained is not None)) as advance:
+        for of, each in subjects.items():
+            measures += data.measures(each, of)
+            advance(1)
+        measures.append(data.pca(k))
+        measures.append(data.model_loss())
+        if initial is not None:
+            measures.append(_mean("init_cosine", cosine_to(sae, initial)))
+        for number, other in enumerate(seeds):
+            measures += _agreement(sae, other, "" if len(seeds) == 1 else f"-{number + 1}", seed)
+            advance(1)
+        if untrained is not None:
+            bare, bare_sae, bare_store = untrained
+            _check(bare, bare_sae, bare_store)
+            beside = _Measuring.of(bare, bare_store, rows, windows, seed)
+            measures += beside.measures(bare_sae, "control:untrained")
+            advance(1)
+    about = {"seconds": round(time.perf_counter() - begin, 2), "activation": sae.activation}
+    about |= {"n_features": sae.n_features, "k": sae.k or 0}
+    return SAEQuality(sae, store, tuple(measures), _warnings(measures, k, data), about)
+
+
+def _check(model: Model, sae: SAE, store: ActivationStore) -> None:
+    sae.check_site(store.site)
+    width = store.site.width(model.decoder)
+    if sae.d_in != width:
+        raise BadUsage(f"This SAE reads values of {sae.d_in} numbers; {store.site} has {width}.")
+    if weights_hash(model) != store.weights:
+        raise BadUsage(f"{store.folder} has activations of {store.model}, not of this model.")
+
+
+def _warnings(measures: Sequence[Measure], k: int, data: _Measuring) -> tuple[str, ...]:
+    found: list[str] = []
+    named = {(m.name, m.of): m.value for m in measures}
+    own = named["explained_variance", RESULT]
+    axes = named["pca_explained_variance", RESULT]
+    if own <= axes:
+        found.append(f"{k} main axes explain as much of the variance ({axes:.3f}) as the SAE does.")
+    first = data.first_axis
+    if first > 0.3:
+        found.append(f"One axis has {100 * first:.0f} % of the variance.")
+    shared = [m.value for m in measures if m.name == "shared" and m.of == RESULT]
+    if not shared:
+        found.append("No other seed was compared: explained variance is no evidence of features.")
+    elif max(shared) < 0.3:
+        found.append(
+            f"Another seed shares {100 * max(shared):.0f} % of the features: they are not those"
+            " that any training would find."
+        )
+    return tuple(found)
+
+
+@dataclass(frozen=True, eq=False)
+class _Measuring:
+    """What an SAE is measured on.
+
+    Attributes:
+        values, document: of the store's test rows.
+        mean: of the test values; train_mean: of the train values.
+        axes: main axes of the train values, by variance.
+        losses: of the model, of zeros and of the mean, a row each; nats a predicted token.
+    """
+
+    model: Model
+    site: Site
+    values: Float[Tensor, "n d"]
+    document: Int[Tensor, "n"]
+    mean: Float[Tensor, "d"]
+    train_mean: Float[Tensor, "d"]
+    axes: Float[Tensor, "d k"]
+    first_axis: float
+    windows: Windows
+    drop: int
+    losses: Float[np.ndarray, "three windows"]
+    rows: Resamples
+    runs: Resamples
+
+    @staticmethod
+    @torch.no_grad()
+    def of(
+        model: Model, store: ActivationStore, rows: int | None, windows: int, seed: int
+    ) -> _Measuring:
+        values, train = store.values("test", rows).float(), store.values("train", rows).float()
+        document = store.rows("test", rows)
+        train_mean = train.mean(0, dtype=torch.float64)
+        centred = train.double() - train_mean
+        variances, axes = torch.linalg.eigh(centred.mT @ centred)
+        mean, some = values.mean(0, dtype=torch.float64), store.windows("test").first(windows)
+        drop = store.settings.drop
+        references = (None, "zero", mean.to(model.dtype))
+        losses = np.stack(
+            [spliced_loss(model, store.site, some, each, drop=drop) for each in references]
+        )
+        rng = np.random.default_rng(seed)
+        return _Measuring(
+            model,
+            store.site,
+            values,
+            document,
+            mean,
+            train_mean,
+            axes.flip(1),
+            float(variances[-1] / variances.sum()),
+            some,
+            drop,
+            losses,
+            Resamples(_names(document), rng),
+            Resamples(_names(some.document), rng),
+        )
+
+    @torch.no_grad()
+    def measures(self, sae: SAE, of: str) -> list[Measure]:
+        """All measures of one dictionary."""
+        n = len(self.values)
+        active = torch.zeros(sae.n_features, dtype=torch.bool)
+        counts, errors, totals = (np.zeros(n) for _ in range(3))
+        rest, rest_totals = np.zeros(n), np.zeros(n)
+        first = self.axes[:, 0]
+        for begin in range(0, n, STEP):
+            part = slice(begin, begin + STEP)
+            h = self.values[part]
+            f = sae.encode(h)
+            on = f != 0
+            active |= on.any(dim=0)
+            counts[part] = on.sum(dim=1).numpy()
+            error = (h - sae.decode_beside(f, h)).double()
+            total = h.double() - self.mean
+            errors[part], totals[part] = (
+                error.square().sum(1).numpy(),
+                total.square().sum(1).numpy(),
+            )
+            rest[part] = errors[part] - (error @ first).square().numpy()
+            rest_totals[part] = totals[part] - (total @ first).square().numpy()
+        dead = float((~active).double().mean())
+        loss = spliced_loss(self.model, self.site, self.windows, sae, drop=self.drop)
+        clean, zero, mean = self.losses
+        return [
+            self._quotient("l0", counts, np.ones(n), of, self.rows),
+            self._left("explained_variance", errors, totals, of),
+            self._left("explained_variance_without_pc1", rest, rest_totals, of),
+            _measure("dead", dead, of=of, n=sae.n_features),
+            self._quotient("cross_entropy", loss, np.ones(len(loss)), of, self.runs),
+            self._quotient("recovered_zero", zero - loss, zero - clean, of, self.runs),
+            self._quotient("recovered_mean", mean - loss, mean - clean, of, self.runs),
+        ]
+
+    def pca(self, k: int) -> Measure:
+        """What the k main axes of the train values explain."""
+        centred = self.values.double() - self.train_mean
+        kept = centred @ self.axes[:, :k]
+        errors = centred.square().sum(1) - kept.square().sum(1)
+        totals = (self.values.double() - self.mean).square().sum(1)
+        return self._left("pca_explained_variance", errors.numpy(), totals.numpy(), RESULT)
+
+    def model_loss(self) -> Measure:
+        """The model's own cross-entropy."""
+        clean = self.losses[0]
+        return self._quotient("cross_entropy", clean, np.ones(len(clean)), "model", self.runs)
+
+    def _left(self, name: str, errors: Any, totals: Any, of: str) -> Measure:
+        return self._quotient(name, totals - errors, totals, of, self.rows)
+
+    def _quotient(
+        self, name: str, above: Any, below: Any, of: str, resamples: Resamples
+    ) -> Measure:
+        """The quotient of two sums, with that of resampled documents; NaN where the lower is 0."""
+        total = float(below.sum())
+        if total <= 0:
+            return _measure(name, math.nan, of=of, n=len(above), n_undefined=len(above))
+        draws = resamples.means(np.stack([above, below]).astype(float))
+        with np.errstate(divide="ignore", invalid="ignore"):
+            quotients = draws[:, 0] / draws[:, 1]
+        low, high, _ = percentile_interval(quotients, n_groups=resamples.n_groups)
+        return _measure(name, float(above.sum()) / total, low, high, of=of, n=len(above))
+
+
+def _names(document: Tensor) -> list[str]:
+    return list(map(str, document.tolist()))
+
+
+def _l0(sae: SAE, values: Tensor) -> float:
+    with torch.no_grad():
+        parts = [(sae.encode(h) != 0).sum().item() for h in values.split(STEP)]
+    return sum(parts) / len(values)
+
+
+def _measure(
+    name: str,
+    value: float,
+    low: float = math.nan,
+    high: float = math.nan,
+    *,
+    of: str = RESULT,
+    n: int = 0,
+    n_undefined: int = 0,
+) -> Measure:
+    title, better, meaning = TITLES[name]
+    return Measure(
+        name=name,
+        value=value,
+        low=low,
+        high=high,
+        level=LEVEL,
+        n=n,
+        n_undefined=n_undefined,
+        of=of,
+        better=better,  # pyright: ignore[reportArgumentType]
+        title=title,
+        meaning=meaning,
+    )
+
+
+def _mean(name: str, values: Tensor) -> Measure:
+    return _measure(name, float(values.mean()), n=len(values))
+
+
+def _agreement(sae: SAE, other: SAE, suffix: str, seed: int) -> list[Measure]:
+    found, of, null = seed_agreement(sae, other, seed=seed), RESULT + suffix, "control:random"
+    n = len(found.cosines)
+    return [
+        _measure("matched_cosine", found.matched, of=of, n=n),
+        _measure("shared", found.shared, of=of, n=n),
+        _measure("matched_cosine", found.random_matched, of=null + suffix, n=n),
+        _measure("shared", found.random_shared, of=null + suffix, n=n),
+    ]
+
+
+# --- the model with an SAE in it ------------------------------------------------------------------
+
+
+@torch.no_grad()
+def spliced_loss(
+    model: Model,
+    site: Site,
+    windows: Windows,
+    put: SAE | Tensor | Literal["zero"] | None,
+    *,
+    drop: int = 1,
+    batch: int = 8,
+) -> Float[np.ndarray, "windows"]:
+    """The mean cross-entropy of the next token in each window, in nats.
+
+    Args:
+        put: what stands in place of the site's values: what an SAE makes of them, zeros, a vector
+            [d], or they themselves (None).
+        drop: how many first tokens keep their values, and predict nothing that is counted.
+    """
+
+    def new(h: Tensor) -> Tensor:
+        if isinstance(put, SAE):
+            return put.reconstruct(h)
+        return (
+            torch.zeros_like(h) if put is None or isinstance(put, str) else put.to(h).expand_as(h)
+        )
+
+    found: list[Tensor] = []
+    for tokens in windows.tokens.to(model.device).split(batch):
+        final = _run(model, site, tokens, None if put is None else new, drop)
+        logits = model.decoder.readout(final[:, drop:-1].flatten(0, 1)).all()
+        told = tokens[:, drop + 1 :].flatten()
+        loss = torch.nn.functional.cross_entropy(logits, told, reduction="none")
+        found.append(loss.view(len(tokens), -1).double().mean(1).cpu())
+    return torch.cat(found).numpy()
+
+
+def _run(model: Model, site: Site, tokens: Tensor, new: Any, drop: int) -> Tensor:
+    """The final stream, with values of the site's tokens from `drop` on changed by a function."""
+    decoder = model.decoder
+    heads = list(site.heads)
+
+    def changed(value: Tensor) -> Tensor:
+        part = value[:, drop:]
+        flat = new(part.flatten(0, 1)).view_as(part)
+        return torch.cat([value[:, :drop], flat], dim=1)
+
+    def edit(place: Place, layer: int, value: Tensor) -> Tensor:
+        if new is None or (place, layer) != site.place:
+            return value
+        if site.part != "heads":
+            return changed(value)
+        which = heads or list(range(value.shape[1]))
+        mixed = value[:, which].transpose(1, 2)
+        made = changed(mixed.flatten(2)).view_as(mixed).transpose(1, 2)
+        return value.index_copy(1, torch.tensor(which, device=value.device), made)
+
+    ctx = decoder.context(torch.ones_like(tokens, dtype=torch.bool))
+    x = decoder.add_positions(decoder.embed(tokens), ctx)
+    final = forward(decoder, x, ctx, edit=edit)
+    # The stream after the last layer is entered by no layer.
+    last = site.place == ("stream", len(decoder.layers))
+    return changed(final) if last and new is not None else final

@@ -1,0 +1,207 @@
+"""Training: planted dictionaries are found, a killed training ends with the same bits."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any, cast
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+import mechassay.saes.training as training
+from mechassay.errors import BadUsage, NonFinite, UnknownName
+from mechassay.features.sae import SAE
+from mechassay.interventions.site import Site
+from mechassay.progress import SILENT
+from mechassay.saes import (
+    ActivationStore,
+    SAESettings,
+    StoreSettings,
+    TrainedSAE,
+    load_sae,
+    provenance_of,
+    seed_agreement,
+    train_sae,
+)
+
+D, N, ACTIVE = 16, 24, 2
+
+
+class Planted(ActivationStore):
+    """A store of values that are held in memory."""
+
+    def __init__(self, held: Tensor) -> None:
+        site = Site(1, "all")
+        super().__init__(Path("planted"), "planted", "", site, "none", "", StoreSettings(), ())
+        object.__setattr__(self, "held", held)
+
+    def values(self, split: str, limit: int | None = None) -> Tensor:
+        return vars(self)["held"]
+
+
+def planted(rows: int = 4000) -> tuple[Any, Tensor]:
+    # Not the seed of any training: it would begin at the answer.
+    drawn = torch.Generator().manual_seed(99)
+    directions = F.normalize(torch.randn(N, D, generator=drawn), dim=1)
+    which = torch.rand(rows, N, generator=drawn).topk(ACTIVE, dim=1).indices
+    sizes = 1 + torch.rand(rows, ACTIVE, generator=drawn)
+    values = (directions[which] * sizes[:, :, None]).sum(1) * 5.0 + 3.0
+    return Planted(values), directions
+
+
+def trained(store: Any, **settings: Any) -> TrainedSAE:
+    given = {"n_features": N, "k": ACTIVE, "steps": 60, "batch_size": 128, **settings}
+    return train_sae(store, SAESettings(**given), progress=SILENT)
+
+
+def explained(sae: SAE, values: Tensor) -> float:
+    left = (values - sae.reconstruct(values)).square().sum()
+    return 1 - float(left / (values - values.mean(0)).square().sum())
+
+
+def test_topk_finds_a_planted_dictionary() -> None:
+    store, directions = planted()
+    found = trained(store, steps=400, lr=1e-2, n_features=32)
+    truth = SAE(directions.mT.contiguous(), directions, torch.zeros(N), torch.zeros(D))
+    before = SAE(found.initial.mT.contiguous(), found.initial, torch.zeros(32), torch.zeros(D))
+    agreement = seed_agreement(truth, found.sae)
+    assert agreement.shared > 0.9 and seed_agreement(truth, before).shared < 0.2
+    assert agreement.random_shared < 0.3
+    assert explained(found.sae, store.held) > 0.9
+    features = found.sae.encode(store.held)
+    assert int((features != 0).sum(1).max()) <= ACTIVE
+    assert found.sae.hook == "resid.1" and found.sae.model == "planted"
+
+
+def test_l1_makes_features_sparse() -> None:
+    store, _ = planted(2000)
+    settings = {"architecture": "standard", "steps": 300, "lr": 1e-2}
+    counts: list[float] = []
+    for l1 in (0.0, 1.0):
+        found = trained(store, l1=l1, **settings)
+        counts.append(float((found.sae.encode(store.held) != 0).double().sum(1).mean()))
+        assert explained(found.sae, store.held) > 0.5
+    assert counts[1] < 0.7 * counts[0]
+
+
+def test_the_scale_is_folded_in() -> None:
+    """Values times ten, moved by a vector, give the same training."""
+    store, _ = planted(1000)
+    other = Planted(10.0 * store.held + torch.arange(D))
+    one, two = trained(store), trained(other)
+    assert torch.allclose(one.losses, two.losses, rtol=1e-3)
+    assert torch.allclose(one.sae.w_dec, two.sae.w_dec, atol=1e-2)
+    assert explained(one.sae, store.held) == pytest.approx(explained(two.sae, other.held), abs=1e-2)
+    assert torch.allclose(one.sae.w_dec.norm(dim=1), torch.ones(N), atol=1e-5)
+
+
+def test_the_loss_is_the_error_that_the_sae_has() -> None:
+    store, _ = planted(500)
+    found = trained(store, steps=1, batch_size=500, lr=1e-12)
+    mean = store.held.mean(0)
+    scale = D**0.5 / (store.held - mean).norm(dim=1).mean()
+    error = (store.held - found.sae.reconstruct(store.held)) * scale
+    assert float(found.losses[0]) == pytest.approx(float(error.square().mean()), rel=1e-4)
+    assert torch.allclose(found.sae.w_dec, found.initial, atol=1e-6)
+
+
+def test_a_seed_gives_one_training_and_another_seed_another() -> None:
+    store, _ = planted(1000)
+    one, same, other = trained(store), trained(store), trained(store, seed=1)
+    assert torch.equal(one.sae.w_enc, same.sae.w_enc)
+    assert not torch.equal(one.initial, other.initial)
+    state = torch.random.get_rng_state()
+    trained(store, steps=2)
+    assert torch.equal(torch.random.get_rng_state(), state)
+
+
+def test_a_killed_training_goes_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    store, _ = planted(1000)
+    settings = SAESettings(n_features=N, k=ACTIVE, steps=12, batch_size=100, dead_after=150)
+    whole = train_sae(store, settings, progress=SILENT)
+    monkeypatch.setattr("mechassay.checkpoint.EVERY_SECONDS", 0.0)
+    file, real = tmp_path / "training.safetensors", training._SAETraining.differentiate
+
+    def killed(self: Any, step: int, x: Tensor, generator: torch.Generator) -> None:
+        if step == 7:
+            raise KeyboardInterrupt
+        real(self, step, x, generator)
+
+    monkeypatch.setattr(training._SAETraining, "differentiate", killed)
+    with pytest.raises(KeyboardInterrupt):
+        train_sae(store, settings, checkpoint=file, progress=SILENT)
+    done: list[int] = []
+
+    def counted(self: Any, step: int, x: Tensor, generator: torch.Generator) -> None:
+        done.append(step)
+        real(self, step, x, generator)
+
+    monkeypatch.setattr(training._SAETraining, "differentiate", counted)
+    resumed = train_sae(store, settings, checkpoint=file, progress=SILENT)
+    assert done == [7, 8, 9, 10, 11] and not file.exists()
+    for name in ("w_enc", "w_dec", "b_enc", "b_dec"):
+        assert torch.equal(getattr(resumed.sae, name), getattr(whole.sae, name))
+    assert torch.equal(resumed.losses, whole.losses) and torch.equal(resumed.dead, whole.dead)
+
+
+def test_dead_features_come_back(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Half of the features begin with a bias under which no value activates them."""
+    store, directions = planted(2000)
+    truth = SAE(directions.mT.contiguous(), directions, torch.zeros(N), torch.zeros(D))
+    begin = training._SAETraining.__init__
+
+    def hopeless(self: Any, settings: SAESettings, initial: Tensor) -> None:
+        begin(self, settings, initial)
+        with torch.no_grad():
+            self.b_enc[::2] = -1e3
+
+    monkeypatch.setattr(training._SAETraining, "__init__", hopeless)
+    settings = {"steps": 300, "dead_after": 1000, "lr": 1e-2}
+    without, helped = trained(store, revived=0.0, **settings), trained(store, **settings)
+    assert int(without.dead[-1]) >= N // 2 > 6 > int(helped.dead[-1])
+    assert explained(helped.sae, store.held) > explained(without.sae, store.held) + 0.1
+    found = [seed_agreement(truth, each.sae).shared for each in (without, helped)]
+    assert found[0] < 0.6 and found[1] > 0.75
+
+
+def test_the_learning_rate_rises_and_falls() -> None:
+    settings = SAESettings(steps=100, warmup=0.1, decay=0.2)
+    assert settings.rate(0) == pytest.approx(0.1) and settings.rate(9) == pytest.approx(1.0)
+    assert settings.rate(50) == 1.0 and settings.rate(90) == pytest.approx(0.5)
+    assert SAESettings(steps=10, warmup=0.0, decay=0.0).rate(0) == 1.0
+
+
+def test_what_is_saved_says_who_trained_it(tmp_path: Path) -> None:
+    store, _ = planted(1000)
+    found = trained(store, steps=5)
+    folder = found.save(tmp_path / "sae")
+    again = load_sae(folder)
+    assert torch.equal(again.encode(store.held), found.sae.encode(store.held))
+    told = provenance_of(folder)
+    assert told["trained_by"].startswith("mechassay ")
+    assert told["settings"]["lr"] == 3e-3 and told["values_seen"] == 5 * 128
+    config = json.loads((folder / "cfg.json").read_text())
+    assert config["metadata"]["hook_name"] == "blocks.1.hook_resid_post"
+
+
+def test_mistakes_are_one_line() -> None:
+    store, _ = planted(100)
+    with pytest.raises(BadUsage, match="at most the 100 train values; got 128"):
+        trained(store)
+    with pytest.raises(BadUsage, match="All values are the same"):
+        trained(Planted(torch.ones(200, D)))
+    with pytest.raises(UnknownName, match="architecture to train"):
+        SAESettings(architecture=cast(Any, "gated"))
+    for settings, match in (
+        ({"k": 0}, "got k=0"),
+        ({"steps": 0}, "steps is 1 or more"),
+        ({"lr": 0.0}, "learning rate is positive"),
+        ({"warmup": 2.0}, "shares of the steps"),
+    ):
+        with pytest.raises(BadUsage, match=match):
+            SAESettings(**settings)
+    with pytest.raises(NonFinite, match="lower lr"):
+        trained(planted(500)[0], lr=1e38)
