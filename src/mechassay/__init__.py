@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any
 from mechassay.version import __version__
 
 if TYPE_CHECKING:
-    from mechassay import adversarial, circuits, features, gym, tasks, truth, variables
+    from mechassay import adversarial, circuits, claims, features, gym, tasks, truth, variables
     from mechassay.circuits.methods import load_method
     from mechassay.circuits.node_scores import load_scores
     from mechassay.errors import MechassayError
@@ -85,6 +85,7 @@ __all__ = [
     "__version__",
     "adversarial",
     "circuits",
+    "claims",
     "features",
     "fetch",
     "generate",
@@ -115,7 +116,7 @@ __all__ = [
     "variables",
 ]
 
-_PACKAGES = ("adversarial", "circuits", "features", "gym", "tasks", "truth", "variables")
+_PACKAGES = ("adversarial", "circuits", "claims", "features", "gym", "tasks", "truth", "variables")
 _LAZY = {
     "Ablate": "mechassay.interventions.intervention",
     "AccuracyJob": "mechassay.runs.accuracy",

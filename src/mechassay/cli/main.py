@@ -30,6 +30,7 @@ GROUPS = {
     "variables": "Look for causal variables in models, and check files that say where they are.",
     "gym": "Linear features on tasks of minimal pairs: list tasks, show pairs, run methods.",
     "adversarial": "How badly circuits fail in the worst case.",
+    "claims": "Judge claims about mechanisms: forms, scores, comparison of raters, records.",
 }
 """Command groups and what they are for. Their modules are large and are imported when named."""
 

@@ -1,0 +1,62 @@
+"""`mechassay claims`: forms, scores of judgments, how raters differ, what records say."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+app = typer.Typer(help="Judge claims about mechanisms.", no_args_is_help=True)
+
+DocumentsOption = Annotated[
+    list[Path] | None,
+    typer.Option("--document", "-d", help="Document that quotes are from: .pdf, .md or .txt."),
+]
+
+
+@app.command("score")
+def score(
+    judgments: Annotated[Path, typer.Argument(help="Judgments, .json or .yaml.")],
+    document: DocumentsOption = None,
+    runs: Annotated[
+        Path | None, typer.Option("--runs", help="Folder of the records that are evidence.")
+    ] = None,
+    output: Annotated[
+        Path | None, typer.Option("--output", "-o", help="Page to write, .html.")
+    ] = None,
+    json: Annotated[
+        Path | None, typer.Option("--json", help="Record of the system claim to write, .json.")
+    ] = None,
+) -> None:
+    """Score judgments: as they are, and with the evidence that holds alone."""
+    from mechassay.claims.documents import read_document
+    from mechassay.claims.judgments import read_judgments
+    from mechassay.claims.scored import score_judgments
+    from mechassay.files import check_ending
+    from mechassay.report.reports import print_report, write_page
+
+    page = None if output is None else check_ending(output, ".html")
+    file = None if json is None else check_ending(json, ".json")
+    documents = [read_document(path) for path in document or ()]
+    found = score_judgments(read_judgments(judgments), documents, runs)
+    records = found.records()
+    print_report(records)
+    source = found.source
+    typer.echo(
+        f"Score of the paper: {_told(source.cvs, source.gated_tier)}, of {source.system}"
+        f" ({source.why}); highest {_told(source.highest)}, median {_told(source.median)}"
+    )
+    verified = found.source_verified
+    typer.echo(f"With evidence that holds alone: {_told(verified.cvs, verified.gated_tier)}")
+    for warning in dict.fromkeys(text for record in records for text in record.warnings):
+        typer.echo(f"warning: {warning}", err=True)
+    if page is not None:
+        typer.echo(f"Written: {write_page(page, records)}")
+    if file is not None:
+        typer.echo(f"Written: {records[0].save(file)}")
+
+
+def _told(value: float, tier: str = "") -> str:
+    told = "none" if value != value else f"{value:.1f}"
+    return f"{told}, {tier}" if tier else told
