@@ -60,3 +60,39 @@ def score(
 def _told(value: float, tier: str = "") -> str:
     told = "none" if value != value else f"{value:.1f}"
     return f"{told}, {tier}" if tier else told
+
+
+@app.command("compare")
+def compare(
+    judgments: Annotated[list[Path], typer.Argument(help="Judgments of two raters or more.")],
+    output: Annotated[
+        Path | None, typer.Option("--output", "-o", help="Page to write, .html.")
+    ] = None,
+    json: Annotated[Path | None, typer.Option("--json", help="Record to write, .json.")] = None,
+    adjudicate: Annotated[
+        Path | None,
+        typer.Option("--adjudicate", help="Judgments to settle, .json: what differs is open."),
+    ] = None,
+) -> None:
+    """Compare raters: where they disagree, and how much they agree."""
+    from mechassay.claims.comparison import compare as compared
+    from mechassay.claims.judgments import read_judgments
+    from mechassay.files import check_ending
+    from mechassay.report.reports import print_report, write_page
+
+    page = None if output is None else check_ending(output, ".html")
+    file = None if json is None else check_ending(json, ".json")
+    settle = None if adjudicate is None else check_ending(adjudicate, ".json")
+    read = [read_judgments(path) for path in judgments]
+    found = compared(read)
+    record = found.record()
+    print_report([record])
+    for warning in record.warnings:
+        typer.echo(warning)
+    if page is not None:
+        typer.echo(f"Written: {write_page(page, [record])}")
+    if file is not None:
+        typer.echo(f"Written: {record.save(file)}")
+    if settle is not None:
+        n = len(found.disagreements())
+        typer.echo(f"Written: {found.adjudication(read).save(settle)}, {n} criteria to settle")

@@ -32,7 +32,7 @@ from mechassay.text import number
 READING = {
     "CVS": "Claim Validity Score (Tower 2026), from 0 to 10: dimensions of 0 to 3, weighted.",
     "Tier, gated tier": (
-        "The name of the score's range; and the highest that caps allow where a dimension is 0 or 1."
+        "The name of the score's range; and the highest that caps allow if a dimension is 0 or 1."
         " Caps are this package's, not the paper's."
     ),
     "Verified": "A YES or PARTIAL without evidence that holds counts as NO.",
