@@ -15,6 +15,44 @@ DocumentsOption = Annotated[
 ]
 
 
+@app.command("form")
+def form(
+    source: Annotated[
+        Path,
+        typer.Argument(
+            help="Claims (.yaml, .json), a paper (.pdf, .md, .txt), or judgments to go on with."
+        ),
+    ],
+    output: Annotated[Path, typer.Option("--output", "-o", help="Form to write, .html.")],
+    document: DocumentsOption = None,
+    pages: Annotated[int, typer.Option("--pages", min=1, help="Pages of a PDF to show.")] = 50,
+) -> None:
+    """Write a form for judging claims: one page that works without a server."""
+    from mechassay.claims.claim import claims_of
+    from mechassay.claims.documents import PDF, TEXT, read_document
+    from mechassay.claims.explain import read_plain
+    from mechassay.claims.judgments import judgments_of
+    from mechassay.files import check_ending
+    from mechassay.report.claim_form import write_form
+
+    page = check_ending(output, ".html")
+    paper = source.suffix in (PDF, *TEXT)
+    names = [*([source] if paper else []), *(document or ())]
+    plain = None if paper else read_plain(source)
+    judged = isinstance(plain, dict) and "rater" in plain
+    claims = None if paper or judged else claims_of(plain, str(source))
+    initial = judgments_of(plain, str(source)) if judged else None
+    documents = [read_document(path, pages) for path in names]
+    typer.echo(f"Written: {write_form(page, claims, documents, initial)}")
+    for each in documents:
+        if each.n_pages > len(each.pages):
+            typer.echo(
+                f"warning: {each.name}: {len(each.pages)} of {each.n_pages} pages; --pages takes"
+                " more",
+                err=True,
+            )
+
+
 @app.command("score")
 def score(
     judgments: Annotated[Path, typer.Argument(help="Judgments, .json or .yaml.")],
