@@ -7,7 +7,9 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from mechassay.claims.claim import Claim, ClaimFile, read_claims
+    from mechassay.claims.comparison import RaterComparison, compare
     from mechassay.claims.documents import PagedDocument, find_quote, read_document
+    from mechassay.claims.dossier import link
     from mechassay.claims.evidence import EvidenceChecks, check_evidence
     from mechassay.claims.judgments import Judgment, Judgments, Rater, read_judgments
     from mechassay.claims.rubric import Revision, Rubric, load_revision, load_rubric
@@ -31,14 +33,17 @@ __all__ = [
     "PagedDocument",
     "PaperScore",
     "Rater",
+    "RaterComparison",
     "Revision",
     "Rubric",
     "ScoredJudgments",
     "attainable",
     "check_evidence",
     "claim_score",
+    "compare",
     "find_quote",
     "ladder_tier",
+    "link",
     "load_revision",
     "load_rubric",
     "paper_score",
@@ -50,7 +55,9 @@ __all__ = [
 
 _NAMES = {
     "claim": "Claim ClaimFile read_claims",
+    "comparison": "RaterComparison compare",
     "documents": "PagedDocument find_quote read_document",
+    "dossier": "link",
     "evidence": "EvidenceChecks check_evidence",
     "judgments": "Judgment Judgments Rater read_judgments",
     "rubric": "Revision Rubric load_revision load_rubric",

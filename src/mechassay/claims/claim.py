@@ -52,6 +52,7 @@ class Claim(Stored):
         model, task: as records name them.
         circuit: a ranking and a size: "eap@60"; the ranking is a method, or the name of a score
             file without its ending.
+        scores: the score file that the ranking is in; a method finds it if none is named.
         ablation: under which the circuit is said to do the task.
         untrained: the name under which an untrained copy of the model was run.
     """
@@ -65,6 +66,7 @@ class Claim(Stored):
     model: str = ""
     task: str = ""
     circuit: str = ""
+    scores: str = ""
     ablation: str = COUNTERFACTUAL
     untrained: str = ""
     predictions: tuple[Prediction, ...] = ()

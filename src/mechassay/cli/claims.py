@@ -134,3 +134,34 @@ def compare(
     if settle is not None:
         n = len(found.disagreements())
         typer.echo(f"Written: {found.adjudication(read).save(settle)}, {n} criteria to settle")
+
+
+@app.command("link")
+def link(
+    claims: Annotated[Path, typer.Argument(help="Claims, .yaml or .json.")],
+    runs: Annotated[Path, typer.Option("--runs", help="Folder of runs, with their records.")],
+    output: Annotated[
+        Path, typer.Option("--output", "-o", help="Judgments to write, .json.")
+    ] = Path("judgments.json"),
+    model: Annotated[
+        str,
+        typer.Option(
+            "--model",
+            "-m",
+            help="Model of the records, if the claim is about another.",
+        ),
+    ] = "",
+) -> None:
+    """Judge claims by the records of runs: statuses by rules, and what is not tested yet."""
+    from mechassay.claims.claim import read_claims
+    from mechassay.claims.dossier import link as linked
+    from mechassay.claims.judgments import read_judgments
+    from mechassay.claims.scored import score_judgments
+    from mechassay.files import check_ending
+    from mechassay.report.reports import print_report
+
+    file = check_ending(output, ".json")
+    before = read_judgments(file) if file.is_file() else None
+    found = linked(read_claims(claims), runs, model=model, before=before)
+    print_report(score_judgments(found, runs=runs).records())
+    typer.echo(f"Written: {found.save(file)}")
