@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import importlib.util
 import json
 import math
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +16,7 @@ from mechassay.claims.dossier import TESTS, combined, link
 from mechassay.claims.judgments import Judgments
 from mechassay.claims.rubric import load_rubric
 from mechassay.claims.scored import score_judgments
-from mechassay.claims.scoring import claim_score
+from mechassay.claims.scoring import claim_score, dimension_levels
 from mechassay.cli.main import main
 from mechassay.errors import BadFile, BadUsage
 from mechassay.records import Measure, Record, Selection, Spec, Values, provenance
@@ -240,6 +242,22 @@ def test_first_records_never_lower_a_score(tmp_path: Path) -> None:
     assert scores == sorted(scores) and scores[-1] > scores[1]
 
 
+def test_commands_that_are_named_exist(tmp_path: Path) -> None:
+    """Each is looked up as those of the documentation are."""
+    path = Path(__file__).parents[1] / "docs" / "test_code_blocks.py"
+    spec = importlib.util.spec_from_file_location("code_blocks", path)
+    assert spec is not None and spec.loader is not None
+    blocks = importlib.util.module_from_spec(spec)
+    sys.modules[spec.name] = blocks
+    spec.loader.exec_module(blocks)
+    for place, fields in enumerate(({}, {"scores": "s.safetensors"})):
+        found = link(claims(**fields), stored(tmp_path / str(place))).claims[0].criteria
+        lines = {found[code].reason.split("`")[1] for code in RULED}
+        assert len(lines) == 6
+        for line in lines:
+            assert blocks.mistakes(line) is None, line
+
+
 def test_a_record_that_is_gone_is_not_tested(tmp_path: Path) -> None:
     runs = stored(tmp_path, circuit(0.5, 0.4, 0.6))
     assert link(claims(), runs).claims[0].criteria["I2"].status == "NO"
@@ -343,7 +361,11 @@ def test_the_known_circuit_is_told_from_one_that_lacks_an_edge_and_from_a_random
     less = true.clone()
     less[graph.index("a1.h0->a2.h2<q>")] = False
     size = int(true.sum())
-    edges = {"true": true, "less": less, "coins": Random(seed=0).circuit(graph, size).edges}
+    edges = {
+        "true": true,
+        "less": less,
+        "coins": Random(seed=0).draw(graph).top(size, by="magnitude").edges,
+    }
     files: list[str] = []
     for name, chosen in edges.items():
         values = torch.where(graph.legal, chosen.float(), torch.nan)
@@ -380,6 +402,4 @@ def test_the_known_circuit_is_told_from_one_that_lacks_an_edge_and_from_a_random
         ("I1", "I2", "I5", "E1", "E4"), "YES"
     )
     assert own["I3"] == "NOT TESTED"
-    from mechassay.claims.scoring import dimension_levels
-
     assert dimension_levels(RUBRIC, {**own, "I3": "YES"})["I"] == 3

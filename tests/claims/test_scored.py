@@ -43,7 +43,7 @@ def test_evidence_that_holds_counts_alone(paper: Path) -> None:
     assert record.value("cvs verified") == pytest.approx(1.5 / 1.8)
     assert [check.passed for check in record.checks] == [False]
     text = markdown(claims.sections([record]))
-    assert "YES (unsupported)" in text and "1 of 2 quotes" in text
+    assert "YES (unsupported)" in text and "ioi, C2: “recovers 97%”" in text
 
 
 def test_without_the_document_nothing_is_supported(paper: Path) -> None:

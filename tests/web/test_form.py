@@ -12,12 +12,15 @@ from typing import Any
 
 import pytest
 
-from judgments_made import CODES, TEXT, made_judgments
+from judgments_made import CODES, TEXT, made_judgments, quoted
 from mechassay.claims.claim import claims_of
+from mechassay.claims.comparison import compare
 from mechassay.claims.documents import PagedDocument, read_document
 from mechassay.claims.judgments import read_judgments
 from mechassay.claims.scored import score_judgments
 from mechassay.report.claim_form import form_page, write_form
+from mechassay.report.page import render
+from mechassay.report.reports import kind_of
 
 HERE = Path(__file__).parent
 
@@ -196,3 +199,20 @@ def test_axe_finds_nothing_in_the_form(
 ) -> None:
     found = look(form_page(CLAIMS, [document]), pages.axe_script(), scheme=scheme)
     assert found["said"] == [] and found["passed"] > 10
+
+
+@pytest.mark.parametrize("name", ["score", "compare"])
+def test_pages_of_judgments_can_be_read(
+    look: Callable[..., Any], document: PagedDocument, name: str
+) -> None:
+    statuses = {**dict.fromkeys(CODES, "YES"), "C1": "NOT TESTED"}
+    evidence = {"C2": quoted("recovers 87%"), "C3": quoted("recovers 97%")}
+    ann = made_judgments(statuses=statuses, evidence=evidence)
+    bob = made_judgments(statuses=dict.fromkeys(CODES, "NO"), rater={"kind": "human", "id": "Bob"})
+    score = score_judgments(ann, [document]).records()
+    records = score if name == "score" else [compare([ann, bob]).record()]
+    shown = kind_of(records)
+    page = render(shown.title(records), shown.sections(records))
+    found = look(page, pages.CUT, width=390)
+    assert found["page"] <= 390 and found["loose"] == [] and found["uncued"] == []
+    assert look(page, pages.axe_script())["said"] == []

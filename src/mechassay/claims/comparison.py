@@ -104,6 +104,11 @@ class RaterComparison(OneLine):
     measures: tuple[AgreementMeasure, ...]
     by_chance: Interval
 
+    @property
+    def n_judged(self) -> int:
+        """Items that two raters of the statistics judged, of the two that have most."""
+        return max((each.n for each in self.measures if each.name == "exact"), default=0)
+
     def disagreements(self) -> list[JudgedItem]:
         """Items on which raters differ, the farthest apart first."""
         found = [item for item in self.items if item.differs]
@@ -132,7 +137,9 @@ class RaterComparison(OneLine):
     def reading(self) -> str:
         """What the numbers can say of a rater."""
         low, high, _ = self.by_chance
-        n, claims = len(self.items), len(self.claims)
+        n, claims = self.n_judged, len(self.claims)
+        if not n:
+            return "No criterion was judged by two raters: there is no agreement to speak of."
         said = (
             f"{n} criteria of {claims} {'claim' if claims == 1 else 'claims'}: raters whose kappa"
             f" is {TRUE_KAPPA:g} would show {low:.2f} to {high:.2f} here."
@@ -246,7 +253,7 @@ class RaterComparison(OneLine):
                     "criterion": code,
                     "raters": between,
                     "n": int(judged.sum()),
-                    "exact": float(exact_share(counts.astype(float))),
+                    "exact": float(exact_share(judged.astype(float))),
                     "differ": off,
                     "how": ", ".join(f"{name}: {n}" for name, n in told.items() if n),
                 }
@@ -282,11 +289,12 @@ def compare(
     names, compared = _names(judgments), tuple(each.scope == "claim" for each in judgments)
     rng = np.random.default_rng(0) if rng is None else rng
     left = sorted({name for own in ids for name in own} - set(shared))
-    chance = kappas_by_chance(len(items), TRUE_KAPPA, np.array(SHARES), rng)
-    chance = chance[~np.isnan(chance)]
     draws = rng.multinomial(len(shared), [1 / len(shared)] * len(shared), size=n_resamples)
     measures = tuple(_measures(items, shared, names, compared, draws.astype(float)))
-    by_chance = percentile_interval(chance)
+    n_judged = max((each.n for each in measures if each.name == "exact"), default=0)
+    chance = kappas_by_chance(n_judged, TRUE_KAPPA, np.array(SHARES), rng)
+    defined = chance[~np.isnan(chance)]
+    by_chance = percentile_interval(defined) if len(defined) else Interval(math.nan, math.nan)
     return RaterComparison(
         names, compared, rubrics[0], shared, tuple(left), tuple(items), measures, by_chance
     )

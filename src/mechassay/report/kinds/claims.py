@@ -17,11 +17,9 @@ from mechassay.claims.scoring import (
     tier_of,
 )
 from mechassay.records import Failure, Record
-from mechassay.report.page import Block, Fold, Section, Terms, Text
+from mechassay.report.page import Block, Fold, Notice, Section, Terms, Text
 from mechassay.report.sections import (
     all_numbers,
-    broken_notice,
-    checks_table,
     facts_section,
     meanings,
     warnings_notice,
@@ -57,18 +55,28 @@ def sections(
     records: Sequence[Record], failures: Sequence[Failure] = (), drawings: Sequence[object] = ()
 ) -> list[Section]:
     """The verdict, all scores, and every claim with its criteria."""
-    checks = checks_table(records)
-    blocks: list[Block] = [*broken_notice(records), *map(_verdict, records[:1])]
+    blocks: list[Block] = [*_lost(records), *map(_verdict, records[:1])]
     blocks += [Text(_limits(records), "soft"), *warnings_notice(records)]
     return [
         Section("", tuple(blocks)),
         Section("Scores", (_scores(records),)),
         *(_claim(record) for record in records),
-        *([Section("Quotes", (checks,))] if checks.rows else []),
         Section("How to read this", (Terms({**READING, **_asks(records)}),)),
         *facts_section(records),
         *all_numbers(records),
     ]
+
+
+def _lost(records: Sequence[Record]) -> list[Block]:
+    """Quotes that are not in their document, if any."""
+    lines = [
+        (f"{record.cell['claim']}, {row['criterion']}: “{row['text']}”", "")
+        for record in records
+        for row in record.table("evidence").rows()
+        if row["state"] == "not found"
+    ]
+    title = "These quotes are not in their document; what rests on them alone is unsupported."
+    return [Notice(title, tuple(lines), "broken")] if lines else []
 
 
 def rubric_of(record: Record) -> Rubric:
@@ -96,7 +104,7 @@ def _verdict(record: Record) -> Text:
     held = f", held down as {'; '.join(score.because)}" if score.because else ""
     said = f"{name}: CVS {score.cvs:.1f}, {score.tier}"
     gated = f" (gated: {score.gated_tier}{held})" if score.because else ""
-    also = f" With evidence that holds alone it is {number(verified.cvs)}, {verified.tier}."
+    also = f" With evidence that holds alone it is {_one(verified.cvs)}, {verified.tier}."
     return Text(f"{said}{gated}.{also}", "verdict")
 
 

@@ -5,16 +5,17 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from mechassay.claims.rubric import load_rubric
+from mechassay.claims.scoring import STATUSES
 from mechassay.records import Failure, Record
 from mechassay.report.page import Block, Section, Terms, Text
-from mechassay.report.sections import all_numbers, facts_section, scalar_text, warnings_notice
-from mechassay.report.tables import Row, TextTable
+from mechassay.report.sections import all_numbers, facts_section, warnings_notice
+from mechassay.report.tables import NOTHING, Column, Row, TextTable
 from mechassay.text import interval, share
 
 READING = {
     "Exact": "The share of criteria with the same status, among those that both raters judged.",
     "Kappa": "Cohen's, with quadratic weights: 0 is chance, 1 is perfect.",
-    "Alpha": "Krippendorff's, of ordinal data, over all raters.",
+    "Alpha": "Krippendorff's, of ordinal data, over all raters; n counts judgments.",
     "Difference": "The mean of the first rater less the second; YES less NO is 1.",
     "Intervals": "95 %, over claims drawn again. One claim has none.",
 }
@@ -40,7 +41,7 @@ def sections(
         Section("", (*first, *warnings_notice(records))),
         Section("Disagreements", tuple(map(_disagreements, records))),
         Section("Agreement", tuple(map(_agreement, records))),
-        Section("Statuses of one rater where another has each", tuple(map(_confusion, records))),
+        Section("Statuses", tuple(table for each in records for table in _confusions(each))),
         Section("Criteria", tuple(map(_criteria, records))),
         Section("How to read this", (Terms(READING),)),
         *facts_section(records),
@@ -78,12 +79,22 @@ def _agreement(record: Record) -> TextTable:
     return TextTable.of("Agreement", ("statistic", "value", "n"), rows)
 
 
-def _confusion(record: Record) -> TextTable:
-    rows = [
-        tuple(map(scalar_text, (row["raters"], row["first"], row["second"], row["n"])))
-        for row in record.table("confusion").rows()
-    ]
-    return TextTable.of("", ("raters", "first", "second", "n"), rows, words=True)
+def _confusions(record: Record) -> list[TextTable]:
+    """Of each two raters, a row for each status of the first, a column for each of the second."""
+    table = record.table("confusion")
+    made: list[TextTable] = []
+    for raters in dict.fromkeys(map(str, table.columns.get("raters", []))):
+        counts = {
+            (row["first"], row["second"]): row["n"] for row in table.where(raters=raters).rows()
+        }
+        used = [each for each in STATUSES if any(each in pair for pair in counts)]
+        rows = [
+            Row((first, *(str(counts.get((first, second), 0)) for second in used)))
+            for first in used
+        ]
+        columns = (Column("first, by second", numeric=False), *map(Column, used))
+        made.append(TextTable(raters, columns, tuple(rows)))
+    return made
 
 
 def _criteria(record: Record) -> TextTable:
@@ -91,7 +102,7 @@ def _criteria(record: Record) -> TextTable:
         (
             str(row["criterion"]),
             str(row["raters"]),
-            share(float(row["exact"] or 0)),
+            NOTHING if row["exact"] is None else share(float(row["exact"])),
             str(row["differ"]),
             str(row["how"]),
         )
