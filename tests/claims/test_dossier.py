@@ -242,6 +242,7 @@ def test_first_records_never_lower_a_score(tmp_path: Path) -> None:
     assert scores == sorted(scores) and scores[-1] > scores[1]
 
 
+@pytest.mark.slow
 def test_commands_that_are_named_exist(tmp_path: Path) -> None:
     """Each is looked up as those of the documentation are."""
     path = Path(__file__).parents[1] / "docs" / "test_code_blocks.py"
