@@ -3,7 +3,7 @@
 errors, version, registry, progress, files, submissions, checkpoint, text, display -> graph,
 drawing, alignment, rows, pairs, examples, interchange_pairs, interchange, curves, figures,
 records_v1, records, stats -> models -> objectives, training -> interventions -> features -> tasks
--> circuits -> truth -> variables -> gym -> saes -> names -> adversarial -> report -> runs -> cli;
+-> circuits -> truth -> variables -> gym -> saes -> names -> adversarial -> claims -> report -> runs -> cli;
 testing may import all. Imports inside functions and under TYPE_CHECKING count too.
 """
 
@@ -55,6 +55,7 @@ ORDER = [
     "saes",
     "names",
     "adversarial",
+    "claims",
     "report",
     "runs",
     "cli",

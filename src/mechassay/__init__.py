@@ -20,7 +20,17 @@ from typing import TYPE_CHECKING, Any
 from mechassay.version import __version__
 
 if TYPE_CHECKING:
-    from mechassay import adversarial, circuits, features, gym, saes, tasks, truth, variables
+    from mechassay import (
+        adversarial,
+        circuits,
+        claims,
+        features,
+        gym,
+        saes,
+        tasks,
+        truth,
+        variables,
+    )
     from mechassay.circuits.methods import load_method
     from mechassay.circuits.node_scores import load_scores
     from mechassay.errors import MechassayError
@@ -85,6 +95,7 @@ __all__ = [
     "__version__",
     "adversarial",
     "circuits",
+    "claims",
     "features",
     "fetch",
     "generate",
@@ -116,7 +127,17 @@ __all__ = [
     "variables",
 ]
 
-_PACKAGES = ("adversarial", "circuits", "features", "gym", "saes", "tasks", "truth", "variables")
+_PACKAGES = (
+    "adversarial",
+    "circuits",
+    "claims",
+    "features",
+    "gym",
+    "saes",
+    "tasks",
+    "truth",
+    "variables",
+)
 _LAZY = {
     "Ablate": "mechassay.interventions.intervention",
     "AccuracyJob": "mechassay.runs.accuracy",

@@ -31,6 +31,7 @@ GROUPS = {
     "gym": "Linear features on tasks of minimal pairs: list tasks, show pairs, run methods.",
     "saes": "Sparse autoencoders: train them, say how good they are, read those of others.",
     "adversarial": "How badly circuits fail in the worst case.",
+    "claims": "Judge claims about mechanisms: forms, scores, comparison of raters, records.",
 }
 """Command groups and what they are for. Their modules are large and are imported when named."""
 

@@ -1,0 +1,188 @@
+"""What is claimed: a statement about a part of a model, with the predictions that would refute it.
+
+    id: ioi-60
+    statement: IOI in SmolLM2-135M runs through the 60 edges that EAP scores highest.
+    description_mode: implementational-connectomic
+    model: smollm2-135m
+    task: ioi
+    circuit: eap@60
+    predictions: [{measure: circuit, direction: above, threshold: 0.7}]
+
+A file holds one claim, or several under `claims`, with a `title` and a `source`. The claim of the
+whole system is the one that is marked `system: true`. If none is, it is the one with most
+components; among equals the first that speaks of a circuit, an algorithm or a mechanism.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, Literal
+
+from pydantic import Field, ValidationError
+
+from mechassay.claims.explain import fault, read_plain
+from mechassay.claims.rubric import RUBRIC, load_rubric
+from mechassay.errors import BadFile, BadUsage, UnknownName, one_of
+from mechassay.records import Stored
+
+COUNTERFACTUAL = "counterfactual"
+_SYSTEM = re.compile(r"\b(circuit|algorithm|mechanism)s?\b", re.IGNORECASE)
+_HEAD = re.compile(r"(?:[aL]?(\d+)[.H]h?(\d+))", re.IGNORECASE)
+
+
+class Prediction(Stored):
+    """A measure of a record, and where it must lie; else the claim is refuted."""
+
+    measure: str
+    direction: Literal["above", "below"]
+    threshold: float
+    of: str = "result"
+
+
+class Claim(Stored):
+    """A falsifiable statement about what happens inside a model.
+
+    Attributes:
+        description_mode: one of the rubric's modes, "" if the claim names none.
+        families: of evidence that it rests on.
+        components: nodes and edges, as this package names them ("a9.h9", "a9.h9->logits").
+        system: whether it is about the whole mechanism, not a part of it.
+        model, task: as records name them.
+        circuit: a ranking and a size: "eap@60"; the ranking is a method, or the name of a score
+            file without its ending.
+        scores: the score file that the ranking is in; a method finds it if none is named.
+        ablation: under which the circuit is said to do the task.
+        untrained: the name under which an untrained copy of the model was run.
+    """
+
+    id: str = Field(min_length=1)
+    statement: str = Field(min_length=1)
+    description_mode: str = ""
+    families: tuple[str, ...] = ()
+    components: tuple[str, ...] = ()
+    system: bool = False
+    model: str = ""
+    task: str = ""
+    circuit: str = ""
+    scores: str = ""
+    ablation: str = COUNTERFACTUAL
+    untrained: str = ""
+    predictions: tuple[Prediction, ...] = ()
+
+    def __repr__(self) -> str:
+        return f"Claim({self.id}: {self.statement!r})"
+
+    __str__ = __repr__
+
+    @property
+    def ranking(self) -> str:
+        """What ranks the edges of its circuit."""
+        return self.circuit.partition("@")[0]
+
+    @property
+    def size(self) -> str:
+        """How many edges its circuit has, or which share; "" if it is not said."""
+        return self.circuit.partition("@")[2]
+
+
+class ClaimFile(Stored):
+    """The claims of one source."""
+
+    format: Literal[1] = 1
+    rubric: str = RUBRIC
+    title: str = ""
+    source: str = ""
+    claims: tuple[Claim, ...] = Field(min_length=1)
+
+    def claim(self, name: str) -> Claim:
+        """The claim of an id.
+
+        Raises:
+            UnknownName: there is none.
+        """
+        for claim in self.claims:
+            if claim.id == name:
+                return claim
+        raise UnknownName("claim", name, [claim.id for claim in self.claims])
+
+
+def read_claims(path: str | Path) -> ClaimFile:
+    """The claims of a YAML or JSON file: one claim, or several under `claims`.
+
+    Raises:
+        BadFile: not readable, or not of this form; the message names the field and the nearest.
+    """
+    return claims_of(read_plain(Path(path)), str(path))
+
+
+def claims_of(plain: Any, name: str = "claims") -> ClaimFile:
+    """The claims that plain values hold.
+
+    Raises:
+        BadFile: they are not of this form.
+    """
+    if isinstance(plain, dict) and "claims" not in plain:
+        own = {key: value for key, value in plain.items() if key in Claim.model_fields}
+        rest = {key: value for key, value in plain.items() if key not in own}
+        known = {*ClaimFile.model_fields, *Claim.model_fields} - {"claims"}
+        for key in rest:
+            if key not in known:
+                raise BadFile(f"{name}: {UnknownName('field of a claim', str(key), known)}")
+        plain = {**rest, "claims": [own]}
+    try:
+        found = ClaimFile.model_validate(plain)
+        check_claims(found.rubric, found.claims)
+    except ValidationError as error:
+        raise BadFile(f"{name}: {fault(error, ClaimFile)}") from None
+    except BadUsage as error:
+        raise BadFile(f"{name}: {error}") from None
+    return found
+
+
+def check_claims(rubric: str, claims: Sequence[Claim]) -> None:
+    """Refuse claims that share an id, two systems, or words that the rubric does not have.
+
+    Raises:
+        BadUsage: they have such a fault.
+    """
+    own = load_rubric(rubric)
+    ids = [claim.id for claim in claims]
+    for name in ids:
+        if ids.count(name) > 1:
+            raise BadUsage(f"Two claims have the id {name!r}.")
+    if len([claim for claim in claims if claim.system]) > 1:
+        raise BadUsage("Two claims are marked `system: true`; one is about the whole mechanism.")
+    for claim in claims:
+        if claim.description_mode:
+            one_of(f"description mode of {claim.id}", claim.description_mode, own.modes)
+        for family in claim.families:
+            one_of(f"family of evidence of {claim.id}", family, own.families)
+
+
+def system_claim(claims: Sequence[Claim]) -> tuple[str, str]:
+    """The id of the claim about the whole system, and why it is that one.
+
+    Raises:
+        BadUsage: no claims.
+    """
+    if not claims:
+        raise BadUsage("There are no claims, so none is about the whole system.")
+    if len(claims) == 1:
+        return claims[0].id, "the only claim"
+    if marked := [claim for claim in claims if claim.system]:
+        return marked[0].id, "marked as the system claim"
+    most = max(len(claim.components) for claim in claims)
+    left = [claim for claim in claims if len(claim.components) == most]
+    if len(left) == 1:
+        return left[0].id, "most components"
+    named = [claim for claim in left if _SYSTEM.search(claim.statement)]
+    why = "names a circuit, an algorithm or a mechanism" if named else "the first claim"
+    return (named or left)[0].id, why
+
+
+def component_name(text: str) -> str:
+    """A head as this package names it: "9.9 (Name Mover)" and "L9H9" are "a9.h9"; others as is."""
+    found = _HEAD.match(text.strip())
+    return f"a{int(found[1])}.h{int(found[2])}" if found and "->" not in text else text.strip()

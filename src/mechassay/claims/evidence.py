@@ -1,0 +1,149 @@
+"""Whether evidence holds: quotes are in their documents, records are as they were.
+
+Two profiles. `paper` takes statuses as they were given. In `verified` a YES or PARTIAL without
+evidence that holds is UNSUPPORTED and counts as NO: no quote that is found, and no record whose
+file still has its hash. What could not be looked at, as no document or folder was given, is not
+supported either, and is counted apart. A record that was edited is an error, not a status.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+from mechassay.claims.documents import PagedDocument, QuoteMatch, find_quote
+from mechassay.claims.judgments import Evidence, JudgedClaim, Judgment, Judgments, Quote
+from mechassay.claims.scoring import Status
+from mechassay.display import OneLine
+from mechassay.errors import BadFile, first_line
+
+EvidenceProfile = Literal["paper", "verified"]
+State = Literal["exact", "normalised", "loose", "not found", "record", "not checked"]
+HOLDS: tuple[State, ...] = ("exact", "normalised", "loose", "record")
+
+
+@dataclass(frozen=True)
+class CheckedEvidence:
+    """One piece of evidence, and what came of looking for it; 0 is no page."""
+
+    claim: str
+    criterion: str
+    evidence: Evidence
+    state: State
+    page: int = 0
+
+
+@dataclass(frozen=True, repr=False)
+class EvidenceChecks(OneLine):
+    """All evidence of judgments, looked at.
+
+    Attributes:
+        unsupported: of each claim, criteria whose YES or PARTIAL has no evidence that holds.
+    """
+
+    rows: tuple[CheckedEvidence, ...]
+    unsupported: Mapping[str, tuple[str, ...]]
+
+    def count(self, *states: State) -> int:
+        """Pieces of evidence in these states."""
+        return sum(row.state in states for row in self.rows)
+
+    def statuses(self, judged: JudgedClaim) -> dict[str, Status]:
+        """The statuses of the profile `verified`."""
+        lost = self.unsupported[judged.claim.id]
+        return {code: "NO" if code in lost else status for code, status in judged.statuses.items()}
+
+
+def check_evidence(
+    judgments: Judgments,
+    documents: Sequence[PagedDocument] = (),
+    runs: Path | None = None,
+) -> EvidenceChecks:
+    """Look for every quote, and at the file of every record.
+
+    Args:
+        documents: that quotes are from.
+        runs: the folder that records are below.
+
+    Raises:
+        BadFile: a record is not there, or was edited since it was read.
+    """
+    rows: list[CheckedEvidence] = []
+    unsupported: dict[str, tuple[str, ...]] = {}
+    for judged in judgments.claims:
+        name = judged.claim.id
+        own = {
+            code: [
+                CheckedEvidence(name, code, each, *_state(each, documents, runs))
+                for each in judgment.evidence
+            ]
+            for code, judgment in judged.criteria.items()
+        }
+        rows += [row for found in own.values() for row in found]
+        unsupported[name] = tuple(
+            code
+            for code, judgment in judged.criteria.items()
+            if _says_something(judgment) and not any(row.state in HOLDS for row in own[code])
+        )
+    return EvidenceChecks(tuple(rows), unsupported)
+
+
+def _says_something(judgment: Judgment) -> bool:
+    return judgment.status in ("YES", "PARTIAL")
+
+
+def _state(
+    evidence: Evidence, documents: Sequence[PagedDocument], runs: Path | None
+) -> tuple[State, int]:
+    if evidence.quote is not None:
+        return _quote_state(evidence.quote, documents)
+    record = evidence.record
+    if runs is None or record is None:
+        return "not checked", 0
+    digest = file_hash(inside(runs, record.file))
+    if digest != record.sha256:
+        raise BadFile(
+            f"{runs / record.file}: was edited after it was judged (SHA-256 {digest[:12]}, judged"
+            f" {record.sha256[:12]}); link the claim again."
+        )
+    return "record", 0
+
+
+def _quote_state(quote: Quote, documents: Sequence[PagedDocument]) -> tuple[State, int]:
+    wanted = [each for each in documents if quote.document in ("", each.sha256)]
+    if not wanted:
+        return "not checked", 0
+    for document in wanted:
+        found: QuoteMatch = find_quote(document, quote.exact)
+        if found.match != "none":
+            return found.match, found.page
+    return "not found", 0
+
+
+def inside(folder: Path, name: str) -> Path:
+    """A file below a folder.
+
+    Raises:
+        BadFile: the name leads out of the folder, or there is no such file.
+    """
+    path = folder / name
+    if not path.resolve().is_relative_to(folder.resolve()):
+        raise BadFile(f"{name}: leads out of {folder}.")
+    if not path.is_file():
+        raise BadFile(f"{path}: there is no such record.")
+    return path
+
+
+def file_hash(path: Path) -> str:
+    """The SHA-256 of a file.
+
+    Raises:
+        BadFile: it cannot be read.
+    """
+    try:
+        return hashlib.sha256(path.read_bytes()).hexdigest()
+    except OSError as error:
+        raise BadFile(f"{path}: cannot be read ({first_line(error)}).") from None

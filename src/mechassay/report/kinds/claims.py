@@ -1,0 +1,200 @@
+"""Judged claims: scores, tiers, every criterion with its evidence, what would lift the score.
+
+A page states the score as judged, and beside it the one with evidence that holds alone. It names
+the criteria that no rule of the score uses, and that a score is a triage, not a verdict.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import cast
+
+from mechassay.claims.rubric import Rubric, load_rubric
+from mechassay.claims.scoring import (
+    ClaimScore,
+    Status,
+    claim_score,
+    tier_of,
+)
+from mechassay.records import Failure, Record
+from mechassay.report.page import Block, Fold, Notice, Section, Terms, Text
+from mechassay.report.sections import (
+    all_numbers,
+    facts_section,
+    meanings,
+    warnings_notice,
+)
+from mechassay.report.tables import NOTHING, Column, Row, TextTable
+from mechassay.text import number
+
+READING = {
+    "CVS": "Claim Validity Score (Tower 2026), from 0 to 10: dimensions of 0 to 3, weighted.",
+    "Tier, gated tier": (
+        "The name of the score's range; and the highest that caps allow if a dimension is 0 or 1."
+        " Caps are this package's, not the paper's."
+    ),
+    "Verified": "A YES or PARTIAL without evidence that holds counts as NO.",
+    "Highest": "The score if everything that was not tested were YES.",
+}
+
+
+def title(records: Sequence[Record], failures: Sequence[Failure] = ()) -> str:
+    """What the page is called."""
+    names = dict.fromkeys(record.cell.get("rater", "") for record in records)
+    n = len(records)
+    return f"{n} {'claim' if n == 1 else 'claims'}, judged by {', '.join(names) or 'nobody'}"
+
+
+def tables(records: Sequence[Record], failures: Sequence[Failure] = ()) -> list[TextTable]:
+    """What a console shows."""
+    single = len(records) == 1
+    return [_scores(records), *([_criteria(records[0])] if single else [])]
+
+
+def sections(
+    records: Sequence[Record], failures: Sequence[Failure] = (), drawings: Sequence[object] = ()
+) -> list[Section]:
+    """The verdict, all scores, and every claim with its criteria."""
+    blocks: list[Block] = [*_lost(records), *map(_verdict, records[:1])]
+    blocks += [Text(_limits(records), "soft"), *warnings_notice(records)]
+    return [
+        Section("", tuple(blocks)),
+        Section("Scores", (_scores(records),)),
+        *(_claim(record) for record in records),
+        Section("How to read this", (Terms({**READING, **_asks(records)}),)),
+        *facts_section(records),
+        *all_numbers(records),
+    ]
+
+
+def _lost(records: Sequence[Record]) -> list[Block]:
+    """Quotes that are not in their document, if any."""
+    lines = [
+        (f"{record.cell['claim']}, {row['criterion']}: “{row['text']}”", "")
+        for record in records
+        for row in record.table("evidence").rows()
+        if row["state"] == "not found"
+    ]
+    title = "These quotes are not in their document; what rests on them alone is unsupported."
+    return [Notice(title, tuple(lines), "broken")] if lines else []
+
+
+def rubric_of(record: Record) -> Rubric:
+    """The rubric that a claim was judged by."""
+    spec = record.specs["rubric"]
+    return load_rubric(f"{spec.name}@{spec.version}")
+
+
+def statuses_of(record: Record, column: str = "status") -> dict[str, Status]:
+    """The status of each criterion, as judged, or verified."""
+    found = record.table("criteria").columns
+    pairs = zip(found["criterion"], found[column], strict=True)
+    return {str(code): cast("Status", status) for code, status in pairs}
+
+
+def _score(record: Record, column: str = "status") -> ClaimScore:
+    return claim_score(rubric_of(record), statuses_of(record, column))
+
+
+def _verdict(record: Record) -> Text:
+    score, verified = _score(record), _score(record, "verified")
+    name = record.cell["claim"]
+    if not score.n_judged:
+        return Text(f"{name} has no score: nothing of it was judged.", "verdict")
+    held = f", held down as {'; '.join(score.because)}" if score.because else ""
+    said = f"{name}: CVS {score.cvs:.1f}, {score.tier}"
+    gated = f" (gated: {score.gated_tier}{held})" if score.because else ""
+    also = f" With evidence that holds alone it is {_one(verified.cvs)}, {verified.tier}."
+    return Text(f"{said}{gated}.{also}", "verdict")
+
+
+def _limits(records: Sequence[Record]) -> str:
+    rubric = rubric_of(records[0])
+    return (
+        "A score is a triage, not a verdict: read the criteria. No rule of the score uses"
+        f" {', '.join(rubric.unused)}."
+    )
+
+
+def _asks(records: Sequence[Record]) -> dict[str, str]:
+    known = {"CVS", "CVS, verified", "CVS, lenient", "CVS, highest"}
+    return {name: text for name, text in meanings(records).items() if name not in known}
+
+
+def _scores(records: Sequence[Record]) -> TextTable:
+    rubric = rubric_of(records[0])
+    headings = [Column("claim", numeric=False), Column("CVS"), Column("verified")]
+    headings += [Column("lenient", optional=2), Column("highest", optional=3)]
+    headings += [Column("tier", numeric=False), Column("gated tier", numeric=False)]
+    headings += [Column(each.code, optional=4) for each in rubric.dimensions]
+    headings += [Column("not tested", optional=1)]
+    rows: list[Row] = []
+    for record in records:
+        score = _score(record)
+        rows.append(
+            Row(
+                (
+                    record.cell["claim"],
+                    *(_one(record.value(key)) for key in CVS),
+                    tier_of(rubric, score.cvs) or NOTHING,
+                    score.gated_tier or NOTHING,
+                    *(str(score.dimensions[each.code]) for each in rubric.dimensions),
+                    str(score.counts["NOT TESTED"] + score.counts["NA"]),
+                )
+            )
+        )
+    dimensions = ", ".join(f"{each.code} {each.name.lower()}" for each in rubric.dimensions)
+    caption = f"Dimensions from 0 to 3: {dimensions}. The paper's score is that of the first claim."
+    return TextTable("Scores", tuple(headings), tuple(rows), caption)
+
+
+CVS = ("cvs", "cvs verified", "cvs lenient", "cvs highest")
+
+
+def _one(value: float) -> str:
+    """A score as the paper prints it."""
+    return number(value) if value != value else f"{value:.1f}"
+
+
+def _claim(record: Record) -> Section:
+    lifted = [str(code) for code in record.table("upgrades").columns.get("criterion", [])]
+    statement = str(record.specs["method"].args["statement"])
+    blocks: list[Block] = [Text(statement), _criteria(record)]
+    if lifted and _score(record).n_judged:
+        blocks.append(Text(f"{', '.join(lifted)}.", lead="YES for one of these raises the score:"))
+    evidence = _evidence(record)
+    if evidence.rows:
+        blocks.append(Fold(f"Evidence: {len(evidence.rows)}", (evidence,), is_open=True))
+    return Section(f"Claim {record.cell['claim']}", tuple(blocks))
+
+
+def _criteria(record: Record) -> TextTable:
+    rubric = rubric_of(record)
+    rows: list[Row] = []
+    for row in record.table("criteria").rows():
+        status, verified = str(row["status"]), str(row["verified"])
+        told = status if status == verified else f"{status} (unsupported)"
+        name = f"{row['criterion']} {row['name']}"
+        cells = (name, told, str(row["reason"] or ""), str(row["n_evidence"] or ""))
+        rows.append(Row(cells, "more" if status in ("NOT TESTED", "NA") else ""))
+    columns = (
+        Column("criterion", numeric=False),
+        Column("status", numeric=False),
+        Column("reason", numeric=False),
+        Column("evidence", optional=1),
+    )
+    return TextTable("Criteria", columns, tuple(rows), f"Rubric {rubric.key}.")
+
+
+def _evidence(record: Record) -> TextTable:
+    rows = [
+        (
+            str(row["criterion"]),
+            str(row["state"]),
+            "" if row["page"] is None else str(row["page"]),
+            str(row["text"]),
+        )
+        for row in record.table("evidence").rows()
+    ]
+    headings = ("criterion", "found", "page", "quote or record")
+    return TextTable.of("Evidence", headings, rows, words=True)

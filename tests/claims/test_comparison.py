@@ -1,0 +1,142 @@
+"""Raters compared: counted by hand, one claim, nobody, coin throws, and the file that settles."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from judgments_made import CODES, made_judgments, plain_judgments, quoted
+from mechassay.claims.comparison import compare
+from mechassay.claims.judgments import Judgments, judgments_of, read_judgments
+from mechassay.cli.main import main
+from mechassay.errors import BadUsage
+from mechassay.report.kinds import claims_comparison
+from mechassay.report.page import markdown
+from mechassay.testing import check_record
+
+YES, HALF, NO = (dict.fromkeys(CODES, status) for status in ("YES", "PARTIAL", "NO"))
+
+
+def by(name: str, *rows: dict[str, str], **more: str) -> Judgments:
+    """A rater's judgments of as many claims as there are rows."""
+    plain = plain_judgments(statuses=rows[0], rater={"kind": "human", "id": name}, **more)
+    for place, row in enumerate(rows[1:], start=1):
+        plain["claims"] += plain_judgments(statuses=row, claim={"id": f"c{place}"})["claims"]
+    return judgments_of(plain)
+
+
+def test_disagreements_come_first_and_the_farthest_first() -> None:
+    ann = by("Ann", {**YES, "C2": "PARTIAL", "M6": "NA"})
+    found = compare([ann, by("Bob", {**YES, "C5": "NO"})])
+    assert [item.criterion for item in found.disagreements()] == ["C5", "C2", "M6"]
+    exact = found.measure("exact")
+    assert (exact.value, exact.n) == (24 / 26, 26)
+    assert found.measure("difference").value == pytest.approx((1 - 0.5) / 26)
+    assert found.confusion(0, 1, "C5").sum() == 1 and found.confusion(0, 1).sum() == 27
+    record = found.record()
+    check_record(record)
+    assert record.table("confusion").where(first="YES", second="NO").rows()[0]["n"] == 1
+    text = markdown(claims_comparison.sections([record]))
+    assert text.index("C5") < 600 and "| YES | 24 | 0 | 1 |" in text
+
+
+def test_one_claim_has_no_interval_and_says_so() -> None:
+    found = compare([by("Ann", {**YES, "C2": "NO"}), by("Bob", YES)])
+    assert math.isnan(found.measure("exact").interval.low)
+    assert "One paper cannot validate a rater." in found.reading()
+    assert "0.12 to 0.80" in found.reading() or "0.13 to 0.80" in found.reading()
+    assert found.reading() in found.record().warnings
+
+
+def test_several_claims_have_intervals() -> None:
+    rng = np.random.default_rng(0)
+    rows = [{code: str(rng.choice(["YES", "PARTIAL", "NO"])) for code in CODES} for _ in range(8)]
+    other = [
+        {code: status if rng.random() < 0.7 else "NO" for code, status in row.items()}
+        for row in rows
+    ]
+    found = compare([by("Ann", *rows), by("Bob", *other)])
+    for name in ("exact", "kappa", "alpha", "difference"):
+        measure = found.measure(name)
+        assert measure.interval.low < measure.value < measure.interval.high
+    assert "One paper" not in found.reading()
+
+
+def test_equal_raters_agree_and_a_constant_is_undefined() -> None:
+    mixed = {**YES, "C1": "NO", "C2": "PARTIAL"}
+    same = compare([by("Ann", mixed, mixed), by("Bob", mixed, mixed)])
+    assert same.measure("kappa").value == same.measure("alpha").value == 1
+    assert same.disagreements() == []
+    constant = compare([by("Ann", YES, YES), by("Bob", YES, YES)])
+    assert constant.measure("exact").value == 1
+    assert math.isnan(constant.measure("kappa").value)
+    check_record(constant.record())
+
+
+def test_raters_who_judged_nothing_have_no_agreement() -> None:
+    nothing = dict.fromkeys(CODES, "NOT TESTED")
+    found = compare([by("Ann", nothing), by("Bob", YES)])
+    assert all(math.isnan(measure.value) for measure in found.measures)
+    record = found.record()
+    check_record(record)
+    assert "no criterion was judged by two" in markdown(claims_comparison.sections([record]))
+
+
+def test_a_random_rater_agrees_by_chance() -> None:
+    rng = np.random.default_rng(5)
+    ann, coin = (
+        [{code: str(rng.choice(["YES", "PARTIAL", "NO"])) for code in CODES} for _ in range(20)]
+        for _ in range(2)
+    )
+    kappa = compare([by("Ann", *ann), by("coin", *coin)]).measure("kappa")
+    assert kappa.interval.contains(0.0) and abs(kappa.value) < 0.2
+
+
+def test_another_model_stands_beside_and_enters_no_statistic() -> None:
+    plain = plain_judgments(statuses=NO, rater={"kind": "execution", "id": "0.1"})
+    run = judgments_of({**plain, "scope": "other model"})
+    found = compare([by("Ann", YES), by("Bob", {**YES, "C1": "NO"}), run])
+    assert {measure.between for measure in found.measures} == {"Ann – Bob", "all raters"}
+    assert len(found.disagreements()) == 27
+    assert any("another model" in text for text in found.record().warnings)
+
+
+def test_what_cannot_be_compared() -> None:
+    with pytest.raises(BadUsage, match="at least two"):
+        compare([by("Ann", YES)])
+    other = made_judgments(claim={"id": "another"})
+    with pytest.raises(BadUsage, match="No claim is in all files"):
+        compare([by("Ann", YES), other])
+
+
+def test_raters_of_one_name_are_numbered() -> None:
+    assert compare([by("Ann", YES), by("Ann", NO)]).names == ("Ann 1", "Ann 2")
+
+
+def test_the_file_that_settles() -> None:
+    ann = made_judgments(statuses={**YES, "C1": "NO"}, evidence={"C1": quoted("no")})
+    bob = by("Bob", YES)
+    left = compare([ann, bob]).adjudication([ann, bob]).claims[0]
+    assert left.criteria["C2"].status == "YES"
+    assert left.criteria["C1"].status == "NOT TESTED"
+    assert left.criteria["C1"].reason == "To settle. Ann: NO | Bob: YES"
+    assert len(left.criteria["C1"].evidence) == 1
+
+
+def test_the_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    files = [
+        by(name, row).save(tmp_path / f"{name}.json")
+        for name, row in (("Ann", YES), ("Bob", {**HALF, "C3": "YES"}))
+    ]
+    words = ["claims", "compare", *map(str, files), "-o", str(tmp_path / "a.html")]
+    words += ["--adjudicate", str(tmp_path / "settle.json"), "--json", str(tmp_path / "a.json")]
+    with pytest.raises(SystemExit) as done:
+        main(words)
+    assert done.value.code == 0
+    said = capsys.readouterr().out
+    assert "One paper cannot validate a rater" in said and "26 criteria to settle" in said
+    assert said.index("Disagreements") < said.index("Agreement")
+    assert read_judgments(tmp_path / "settle.json").rater.id == "adjudication"
