@@ -3,8 +3,8 @@
 errors, version, registry, progress, files, submissions, checkpoint, text, display -> graph,
 drawing, alignment, rows, pairs, examples, interchange_pairs, interchange, curves, figures,
 records_v1, records, stats -> models -> objectives, training -> interventions -> features -> tasks
--> circuits -> truth -> variables -> gym -> names -> adversarial -> report -> runs -> cli; testing
-may import all. Imports inside functions and under TYPE_CHECKING count too.
+-> circuits -> truth -> variables -> gym -> names -> adversarial -> measurement -> report -> runs ->
+cli; testing may import all. Imports inside functions and under TYPE_CHECKING count too.
 """
 
 from __future__ import annotations
@@ -54,6 +54,7 @@ ORDER = [
     "gym",
     "names",
     "adversarial",
+    "measurement",
     "report",
     "runs",
     "cli",

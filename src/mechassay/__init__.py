@@ -20,7 +20,16 @@ from typing import TYPE_CHECKING, Any
 from mechassay.version import __version__
 
 if TYPE_CHECKING:
-    from mechassay import adversarial, circuits, features, gym, tasks, truth, variables
+    from mechassay import (
+        adversarial,
+        circuits,
+        features,
+        gym,
+        measurement,
+        tasks,
+        truth,
+        variables,
+    )
     from mechassay.circuits.methods import load_method
     from mechassay.circuits.node_scores import load_scores
     from mechassay.errors import MechassayError
@@ -52,6 +61,7 @@ if TYPE_CHECKING:
     from mechassay.runs.adversarial import AdversarialJob
     from mechassay.runs.circuits import CircuitsJob
     from mechassay.runs.execute import run
+    from mechassay.runs.measure import MeasureJob
     from mechassay.runs.patch import PatchJob
     from mechassay.tasks import Task, load_task
     from mechassay.tasks.template import Template
@@ -70,6 +80,7 @@ __all__ = [
     "Interchange",
     "InterchangeBatch",
     "InterchangePair",
+    "MeasureJob",
     "MechassayError",
     "Model",
     "Pair",
@@ -104,6 +115,7 @@ __all__ = [
     "load_site",
     "load_task",
     "load_truth",
+    "measurement",
     "patch",
     "perplexity",
     "read_record",
@@ -115,7 +127,9 @@ __all__ = [
     "variables",
 ]
 
-_PACKAGES = ("adversarial", "circuits", "features", "gym", "tasks", "truth", "variables")
+_PACKAGES = (
+    *("adversarial", "circuits", "features", "gym", "measurement", "tasks", "truth", "variables"),
+)
 _LAZY = {
     "Ablate": "mechassay.interventions.intervention",
     "AccuracyJob": "mechassay.runs.accuracy",
@@ -129,6 +143,7 @@ _LAZY = {
     "Interchange": "mechassay.interventions.intervention",
     "InterchangeBatch": "mechassay.interchange",
     "InterchangePair": "mechassay.interchange_pairs",
+    "MeasureJob": "mechassay.runs.measure",
     "MechassayError": "mechassay.errors",
     "Model": "mechassay.models.model",
     "Pair": "mechassay.pairs",

@@ -30,6 +30,7 @@ GROUPS = {
     "variables": "Look for causal variables in models, and check files that say where they are.",
     "gym": "Linear features on tasks of minimal pairs: list tasks, show pairs, run methods.",
     "adversarial": "How badly circuits fail in the worst case.",
+    "measure": "Whether measurements can be trusted: reliability, d-prime, DIF, error rates.",
 }
 """Command groups and what they are for. Their modules are large and are imported when named."""
 

@@ -142,6 +142,7 @@ JOBS = Registry(
         "adversarial-paper": "mechassay.runs.adversarial_paper:PaperJob",
         "adversarial-search": "mechassay.runs.adversarial_search:SearchJob",
         "gym": "mechassay.runs.gym:GymJob",
+        "measure": "mechassay.runs.measure:MeasureJob",
         "patch": "mechassay.runs.patch:PatchJob",
         "robust": "mechassay.runs.robust:RobustJob",
         "variables": "mechassay.runs.variables:VariablesJob",
