@@ -25,6 +25,7 @@ NEEDS: Mapping[str, str] = {
     "pairs": "pairs of prompts (--task)",
     "train": "pairs to find things on (--task)",
     "circuit": "a circuit (--circuit)",
+    "ranking": "edges ranked by a method (--method)",
     "rankings": "edges ranked by two methods or more (--method, twice)",
     "other task": "a second behaviour (--other-task)",
     "labels": "a field of the prompts that groups them (--by)",
@@ -83,6 +84,7 @@ class Inputs:
             "pairs": pairs,
             "train": train,
             "circuit": circuit,
+            "ranking": rankings,
             "rankings": rankings,
             "other task": other_rankings,
             "labels": labels,
@@ -143,6 +145,12 @@ class Inputs:
     def train(self) -> Batch:
         """The pairs to find things on; those to measure on if there are no others."""
         return self._batch("train" if self.has("train") else "pairs")
+
+    @property
+    def ranking(self) -> tuple[str, EdgeScores]:
+        """The first method, and its scores of edges."""
+        found: dict[str, EdgeScores] = dict(self.get("ranking"))
+        return next(iter(found.items()))
 
     @property
     def rankings(self) -> dict[str, EdgeScores]:

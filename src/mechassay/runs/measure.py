@@ -27,7 +27,7 @@ from mechassay.measurement.gauge import ALL_GAUGES, all_gauges, gauge_name, load
 from mechassay.measurement.inputs import Inputs, missing_inputs
 from mechassay.models.model import Model, check_dtype
 from mechassay.objectives import load_objective
-from mechassay.pairs import Batch, Pairs
+from mechassay.pairs import Batch, Pair, Pairs
 from mechassay.records import Record, Selection, Spec, read_record
 from mechassay.runs import options
 from mechassay.runs.job import Bench, Cell, Job, cell_name, option
@@ -40,6 +40,7 @@ N_PROMPTS = 40
 MISSING = "missing input"
 TRUTH = "truth"
 ABLATION = "counterfactual"
+ANSWER = "answer"
 
 
 @dataclass(frozen=True)
@@ -66,7 +67,8 @@ class MeasureJob(Job):
     methods: Annotated[tuple[str, ...], options.METHODS] = ()
     other_task: Annotated[str, option("A second behaviour, to tell the first one from.")] = ""
     by: Annotated[
-        str, option("Field of the prompts whose values are compared; `template` is one.")
+        str,
+        option("Field of the prompts whose values are compared: template, answer, or a part."),
     ] = ""
     sae: Annotated[
         str, option("Sparse autoencoder of the site: a safetensors or npz file.", complete="files")
@@ -166,8 +168,10 @@ class MeasureJob(Job):
             "model": True,
             "pairs": True,
             "train": True,
-            "names": True,
+            # Ground truths know the words of their own task alone.
+            "names": not is_truth(model),
             "circuit": bool(self.circuit) or is_truth(model),
+            "ranking": bool(self.methods),
             "rankings": len(self.methods) > 1,
             "other task": bool(self.other_task) and len(self.methods) > 1,
             "labels": bool(self.by),
@@ -190,8 +194,8 @@ class MeasureJob(Job):
             "study", lambda: MeasureStudy(self, bench, cell.typed["model"], cell.of["task"])
         )
         gauge: Any = load_gauge(cell.typed["metric"])
-        pairs, labels = study.test(self.size(gauge.id))
-        inputs = study.inputs(pairs, labels)
+        pairs = study.test(self.size(gauge.id))
+        inputs = study.inputs(pairs)
         found = gauge.measure(inputs)
         model, task = study.model, study.task
         chosen = Selection.of(pairs.selection())
@@ -217,6 +221,20 @@ class MeasureJob(Job):
             return self.n_prompts
         page = catalogue().get(id)
         return int(page.defaults.get("n_prompts", N_PROMPTS)) if page else N_PROMPTS
+
+
+def label_of(pair: Pair, by: str) -> str | None:
+    """What a pair has in a field: a tag, its answer, or a part of its clean prompt; None if it has
+    no such field.
+    """
+    if by in pair.tags:
+        return pair.tags[by]
+    if by == ANSWER:
+        return pair.answers[0].strip()
+    if by not in pair.spans:
+        return None
+    begin, end = pair.spans[by]
+    return pair.clean[begin:end]
 
 
 @dataclass(frozen=True, eq=False)
@@ -251,24 +269,25 @@ class MeasureStudy:
             private_seed=job.private_seed,
         )
 
-    def test(self, size: int) -> tuple[Pairs, tuple[str, ...]]:
-        """Pairs to measure on, and the label of each if there is a field to compare.
+    def test(self, size: int) -> Pairs:
+        """Pairs to measure on."""
+        return self.pairs(self.task, self.job.split, size)
+
+    def labels(self, pairs: Pairs) -> tuple[str, ...]:
+        """What each pair has in the field that is compared.
 
         Raises:
-            BadUsage: the pairs have no such field.
+            BadUsage: some pair has no such field.
         """
-        pairs = self.pairs(self.task, self.job.split, size)
         by = self.job.by
-        if not by:
-            return pairs, ()
-        known = [pair.tags.get(by) for pair in pairs]
+        known = [label_of(pair, by) for pair in pairs]
         if None in known:
-            fields = dict.fromkeys(tag for pair in pairs for tag in pair.tags)
+            fields = dict.fromkeys((ANSWER, *(tag for pair in pairs for tag in pair.tags)))
             raise BadUsage(
-                f"Prompts of {self.task_name} are compared by a field they all have,"
-                f" {', '.join(fields) or 'of which there is none'}; got {by!r}."
+                f"Prompts of {self.task_name} are compared by a field that they all have,"
+                f" {', '.join((*fields, *pairs.fields))}; got {by!r}."
             )
-        return pairs, tuple(map(str, known))
+        return tuple(map(str, known))
 
     @cached_property
     def train(self) -> Batch:
@@ -342,7 +361,7 @@ class MeasureStudy:
             raise BadFile(f"{self.job.records}: the folder has no records of a run.")
         return [read_record(file) for file in files]
 
-    def inputs(self, pairs: Pairs, labels: Sequence[str]) -> Inputs:
+    def inputs(self, pairs: Pairs) -> Inputs:
         """What metrics are given; each thing is made when a metric asks for it."""
         given = self.job.given(self.model_name)
 
@@ -355,9 +374,9 @@ class MeasureStudy:
             pairs=pairs,
             train=cast(Any, lambda: self.train),
             circuit=if_given("circuit", lambda: self.circuit),
-            rankings=if_given("rankings", lambda: self.rankings(self.task_name)),
+            rankings=if_given("ranking", lambda: self.rankings(self.task_name)),
             other_rankings=if_given("other task", lambda: self.rankings(job.other_task)),
-            labels=tuple(labels) or None,
+            labels=if_given("labels", lambda: self.labels(pairs)),
             sae=if_given("sae", lambda: SAE.load(job.sae)),
             site=job.site or None,
             records=if_given("records", self.records),
