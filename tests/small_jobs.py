@@ -11,6 +11,7 @@ from mechassay.runs.adversarial_paper import PaperJob
 from mechassay.runs.adversarial_search import SearchJob
 from mechassay.runs.circuits import CircuitsJob
 from mechassay.runs.gym import GymJob
+from mechassay.runs.measure import MeasureJob
 from mechassay.runs.patch import PatchJob
 from mechassay.runs.robust import RobustJob
 from mechassay.runs.variables import VariablesJob
@@ -62,6 +63,9 @@ SMALL_JOBS: dict[str, Any] = {
         train_limit=16,
         validation_limit=8,
         test_limit=8,
+    ),
+    "measure": MeasureJob(
+        ("EX1", "EX25:n_runs=2", "F01"), ("truth-ioi",), n_prompts=6, train_limit=6
     ),
     "patch": PatchJob(("truth-ioi",), ("truth-ioi",), ("heads", "resid"), limit=4),
     "variables": VariablesJob(

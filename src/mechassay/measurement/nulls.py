@@ -130,7 +130,7 @@ def simulate(
                 held[ALL] = np.all(list(held.values()), axis=0)
             for condition, passed in held.items():
                 hits = float(passed.sum())
-                low, high, _ = clopper_pearson(hits, len(passed))
+                low, high, _ = clopper_pearson(hits, float(len(passed)))
                 rates.append(
                     PassRate(
                         name,

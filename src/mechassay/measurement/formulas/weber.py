@@ -40,7 +40,7 @@ PAGE_LEVELS = (1.0, 0.5)
 LEVELS = (1.0, 0.75, 0.5, 0.25)
 SCALES = (0.0, 0.25, *PAGE_SCALES)
 NOTICED = 0.05
-REPAIRED = (Condition("weber_exponent_low", ">", 0.5), Condition("n_undetectable", "=", 0))
+REPAIRED = (Condition("weber_exponent_low", ">", 0.5), Condition("n_undetectable", "=", 0.0))
 Responses = Float[np.ndarray, "levels scales"]
 """The output with a head at level times scale, for levels and scales."""
 
