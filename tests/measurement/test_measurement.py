@@ -80,7 +80,7 @@ def test_a_missing_input_is_named_with_its_option() -> None:
     with pytest.raises(BadUsage, match=r"EX1 needs .*--model.*--task.*--circuit"):
         measure("EX1")
     with pytest.raises(BadUsage, match=r"--circuit\) or a sparse"):
-        measure("EX24", pairs=[], model=object())
+        measure("EX24", pairs=[])
     with pytest.raises(UnknownName, match="input"):
         missing_inputs(["modell"], ("model",))
 

@@ -186,7 +186,9 @@ def convergence(
     )
 
 
-def discrimination(own: Heads, other: Heads, *, seed: int = 0) -> Measurement:
+def discrimination(
+    own: Heads, other: Float[np.ndarray, "methods2 heads2"], *, seed: int = 0
+) -> Measurement:
     """F04 of scores of heads by the same methods, of one behaviour and of another.
 
     Raises:

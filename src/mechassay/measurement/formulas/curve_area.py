@@ -37,19 +37,24 @@ SMALL, LITTLE = 0.1, 0.5
 Faithfulness = Float[np.ndarray, "*lead sizes"]
 
 
+def _area(f: Faithfulness, sizes: Sequence[float]) -> Float[np.ndarray, "*lead"]:
+    areas = trapezoid(np.atleast_2d(f), np.asarray(sizes, dtype=float))
+    return areas.reshape(f.shape[:-1])
+
+
 def page_cpr(f: Faithfulness, sizes: Sequence[float] = FRACTIONS) -> Float[np.ndarray, "*lead"]:
     """The area under f, not normalised."""
-    return trapezoid(f, np.asarray(sizes, dtype=float))
+    return _area(f, sizes)
 
 
 def page_cmd(f: Faithfulness, sizes: Sequence[float] = FRACTIONS) -> Float[np.ndarray, "*lead"]:
     """The area between f and 1, with its sign."""
-    return trapezoid(1 - f, np.asarray(sizes, dtype=float))
+    return _area(1 - f, sizes)
 
 
 def absolute_cmd(f: Faithfulness, sizes: Sequence[float] = FRACTIONS) -> Float[np.ndarray, "*lead"]:
     """The area between f and 1 (Mueller et al. 2025)."""
-    return trapezoid(np.abs(1 - f), np.asarray(sizes, dtype=float))
+    return _area(np.abs(1 - f), sizes)
 
 
 def curve_area(

@@ -55,7 +55,7 @@ def coefficient_of_variation(values: Reseeds) -> float:
     return float(values.std(ddof=1)) / abs(mean) if len(values) > 1 and mean != 0 else math.nan
 
 
-def pooled_sd(a: Reseeds, b: Reseeds) -> float:
+def pooled_sd(a: Reseeds, b: Float[np.ndarray, "m"]) -> float:
     """The root of the mean of both variances, by their degrees of freedom."""
     n, m = len(a), len(b)
     if n + m < 3:
@@ -63,13 +63,13 @@ def pooled_sd(a: Reseeds, b: Reseeds) -> float:
     return math.sqrt(((n - 1) * a.var(ddof=1) + (m - 1) * b.var(ddof=1)) / (n + m - 2))
 
 
-def cohens_d(a: Reseeds, b: Reseeds) -> float:
+def cohens_d(a: Reseeds, b: Float[np.ndarray, "m"]) -> float:
     """(mean(a) - mean(b)) / pooled sd; NaN where that is 0."""
     sd = pooled_sd(a, b)
     return float(a.mean() - b.mean()) / sd if sd > 0 else math.nan
 
 
-def hedges_g(a: Reseeds, b: Reseeds) -> float:
+def hedges_g(a: Reseeds, b: Float[np.ndarray, "m"]) -> float:
     """Cohen's d without its bias at small n: d (1 - 3 / (4 df - 1)) (Hedges 1981)."""
     return cohens_d(a, b) * (1 - 3 / (4 * (len(a) + len(b) - 2) - 1))
 

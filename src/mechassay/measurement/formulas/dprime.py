@@ -59,7 +59,7 @@ def ceiling(n: int) -> float:
     return float(2 * z(log_linear(n, n)))
 
 
-def auc(signal: Differences, noise: Differences) -> float:
+def auc(signal: Differences, noise: Float[np.ndarray, "m"]) -> float:
     """The probability that a signal exceeds a noise, ties counting half (Mann and Whitney)."""
     ranks = rankdata(np.concatenate((signal, noise)))[: len(signal)]
     n, m = len(signal), len(noise)
@@ -137,13 +137,14 @@ def dprime(
 def _page(full: Differences, ablated: Differences) -> dict[str, Quantity]:
     n = len(full)
     hit, false = float(np.mean(full > 0)), float(np.mean(ablated > 0))
-    difference, sum_ = z(hit) - z(false), z(hit) + z(false)
+    known = min(hit, false) > 0 and max(hit, false) < 1
+    difference, sum_ = (z(hit) - z(false), z(hit) + z(false)) if known else (None, None)
     infinite = "a rate is 0 or 1, where Z is infinite"
     return {
         "hit_rate": quantity(hit, n=n),
         "false_alarm_rate": quantity(false, n=n),
         "dprime": quantity(difference, n=n, reason=infinite),
-        "beta": quantity(-0.5 * sum_, n=n, reason=infinite),
+        "beta": quantity(None if sum_ is None else -0.5 * sum_, n=n, reason=infinite),
         "auc": quantity(auc(full, ablated), n=n),
     }
 

@@ -49,7 +49,7 @@ def incremental(
         )
     best = np.max(np.stack(list(baselines.values())), axis=0)
     gaps = method - best
-    sd, pooled = float(gaps.std(ddof=1)), pooled_sd(method, best)
+    sd, pooled = _spread(gaps), pooled_sd(method, best)
     flags: list[Flag] = []
     if sd == 0:
         flags.append(Flag("constant_gain", "The gain is the same on all tasks: t is infinite."))
@@ -76,7 +76,7 @@ def incremental(
         ),
         "delta_low": quantity(ends.low, n=n),
         "d_z": quantity(
-            _over(float(gain.mean()), float(gain.std(ddof=1))),
+            _over(float(gain.mean()), _spread(gain)),
             n=n,
             reason=same,
             meaning="Mean gain over the spread of gains.",
@@ -105,6 +105,12 @@ def incremental(
         null=null(n, len(baselines)),
         tables=[Table.of("tasks", ("baseline", "task"), rows)],
     )
+
+
+def _spread(gaps: TaskResults) -> float:
+    """The standard deviation; 0 if the gains differ by rounding alone."""
+    sd = float(gaps.std(ddof=1))
+    return sd if sd > 1e-12 * float(np.abs(gaps).max()) else 0.0
 
 
 def _over(value: float, by: float) -> float:

@@ -131,8 +131,9 @@ def _bca(
     if len(names) < 3:
         return math.nan, Interval(math.nan, math.nan)
     above, below = (np.bincount(member, weights=x, minlength=len(names)) for x in (a, b))
-    if np.all(above == above[0]) and np.all(below == below[0]):
-        value = float(ratio(above, below))
+    value = float(ratio(above, below))
+    if np.allclose(above, value * below, rtol=1e-9, atol=0):
+        # The same in all groups: a bootstrap has nothing to work with.
         return 0.0, Interval(value, value)
     found = bootstrap(
         (above, below),
