@@ -112,7 +112,7 @@ def test_how_often_equal_groups_fail_on_the_page() -> None:
         row.scenario: row.rate for row in null(40, 3, 400) if row.condition == "max_abs_d < 0.5"
     }
     assert shares["groups do not differ"] == pytest.approx(0.924, abs=0.04)
-    assert at_13 == at_40 == 1, "impact always fails"
+    assert min(at_13, at_40) > 0.85, "impact fails"
     small = {row.scenario: row.rate for row in null(13, 3, 400) if row.variant == "page"}
     assert small["groups do not differ"] == pytest.approx(0.57, abs=0.08)
 
