@@ -12,6 +12,7 @@ from mechassay.runs.adversarial_search import SearchJob
 from mechassay.runs.circuits import CircuitsJob
 from mechassay.runs.gym import GymJob
 from mechassay.runs.gym_check import GymCheckJob
+from mechassay.runs.measure import MeasureJob
 from mechassay.runs.patch import PatchJob
 from mechassay.runs.robust import RobustJob
 from mechassay.runs.saes import SAEJob
@@ -66,6 +67,9 @@ SMALL_JOBS: dict[str, Any] = {
         test_limit=8,
     ),
     "gym-check": GymCheckJob(("truth-ioi",), (SMALL_GYM_TASK,), limit=8),
+    "measure": MeasureJob(
+        ("EX1", "EX25:n_runs=2", "F01"), ("truth-ioi",), n_prompts=6, train_limit=6
+    ),
     "patch": PatchJob(("truth-ioi",), ("truth-ioi",), ("heads", "resid"), limit=4),
     "variables": VariablesJob(
         ("truth-ioi-trained", "truth-previous-token-trained"),

@@ -3,8 +3,9 @@
 errors, version, registry, progress, files, submissions, checkpoint, text, display -> graph,
 drawing, alignment, rows, pairs, examples, interchange_pairs, interchange, curves, figures,
 records_v1, records, stats -> models -> objectives, training -> interventions -> features -> tasks
--> circuits -> truth -> variables -> gym -> saes -> names -> adversarial -> claims -> report -> runs -> cli;
-testing may import all. Imports inside functions and under TYPE_CHECKING count too.
+-> circuits -> truth -> variables -> gym -> saes -> names -> adversarial -> measurement ->
+claims -> report -> runs -> cli; testing may import all. Imports inside functions and under
+TYPE_CHECKING count too.
 """
 
 from __future__ import annotations
@@ -55,6 +56,7 @@ ORDER = [
     "saes",
     "names",
     "adversarial",
+    "measurement",
     "claims",
     "report",
     "runs",

@@ -26,6 +26,7 @@ if TYPE_CHECKING:
         claims,
         features,
         gym,
+        measurement,
         saes,
         tasks,
         truth,
@@ -62,6 +63,7 @@ if TYPE_CHECKING:
     from mechassay.runs.adversarial import AdversarialJob
     from mechassay.runs.circuits import CircuitsJob
     from mechassay.runs.execute import run
+    from mechassay.runs.measure import MeasureJob
     from mechassay.runs.patch import PatchJob
     from mechassay.tasks import Task, load_task
     from mechassay.tasks.template import Template
@@ -80,6 +82,7 @@ __all__ = [
     "Interchange",
     "InterchangeBatch",
     "InterchangePair",
+    "MeasureJob",
     "MechassayError",
     "Model",
     "Pair",
@@ -115,6 +118,7 @@ __all__ = [
     "load_site",
     "load_task",
     "load_truth",
+    "measurement",
     "patch",
     "perplexity",
     "read_record",
@@ -133,6 +137,7 @@ _PACKAGES = (
     "claims",
     "features",
     "gym",
+    "measurement",
     "saes",
     "tasks",
     "truth",
@@ -151,6 +156,7 @@ _LAZY = {
     "Interchange": "mechassay.interventions.intervention",
     "InterchangeBatch": "mechassay.interchange",
     "InterchangePair": "mechassay.interchange_pairs",
+    "MeasureJob": "mechassay.runs.measure",
     "MechassayError": "mechassay.errors",
     "Model": "mechassay.models.model",
     "Pair": "mechassay.pairs",

@@ -143,6 +143,7 @@ JOBS = Registry(
         "adversarial-search": "mechassay.runs.adversarial_search:SearchJob",
         "gym": "mechassay.runs.gym:GymJob",
         "gym-check": "mechassay.runs.gym_check:GymCheckJob",
+        "measure": "mechassay.runs.measure:MeasureJob",
         "patch": "mechassay.runs.patch:PatchJob",
         "robust": "mechassay.runs.robust:RobustJob",
         "saes": "mechassay.runs.saes:SAEJob",

@@ -1,0 +1,67 @@
+"""`mechassay measure`: can the instrument be trusted? Metrics as published and repaired."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from mechassay.cli.command import SeedOption, command
+from mechassay.cli.listing import JsonOption, show
+from mechassay.runs.measure import MeasureJob
+
+app = typer.Typer(help="Whether measurements can be trusted.", no_args_is_help=True)
+app.command("run")(command(MeasureJob, output="runs/measure", arguments=("metrics",)))
+app.command("all")(
+    command(
+        MeasureJob,
+        output="runs/measure",
+        help="All metrics whose inputs are there; the others are rows that say what they lack.",
+        without=("metrics",),
+        defaults={"metrics": ("all",)},
+    )
+)
+
+
+@app.command("list")
+def list_metrics(json: JsonOption = False) -> None:
+    """The metrics of the measurement page: names, scripts, what each needs and is evidence for."""
+    from mechassay.measurement.listing import list_gauges
+
+    columns = list_gauges().columns()
+    show(
+        [dict(zip(columns, row, strict=True)) for row in zip(*columns.values(), strict=True)], json
+    )
+
+
+@app.command("null")
+def null(
+    metric: Annotated[str, typer.Argument(help="Metric, or the name of its script.")],
+    n: Annotated[
+        int | None,
+        typer.Option("--n", min=2, help="Size of the inputs: prompts, runs, circuits."),
+    ] = None,
+    simulations: Annotated[
+        int, typer.Option("--simulations", min=1, help="Of each scenario.")
+    ] = 1000,
+    seed: SeedOption = 0,
+    json: JsonOption = False,
+) -> None:
+    """How often a metric's thresholds err: false alarms on worthless inputs, power on sound ones.
+
+    The inputs are simulated; no model is run.
+    """
+    from rich.console import Console
+
+    from mechassay.measurement.gauge import null_table
+    from mechassay.report.kinds.measure import rates_table
+    from mechassay.report.tables import print_tables
+
+    found = null_table(metric, n, n_simulations=simulations, seed=seed)
+    if not json:
+        print_tables([rates_table(found)], Console())
+        return
+    columns = found.columns()
+    show(
+        [dict(zip(columns, row, strict=True)) for row in zip(*columns.values(), strict=True)], json
+    )

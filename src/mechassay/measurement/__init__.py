@@ -1,0 +1,66 @@
+"""Is the instrument itself trustworthy? Metrics of measurement, as published and repaired."""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from mechassay.measurement.bands import Band, BandScale, Range, Reading
+    from mechassay.measurement.catalogue import PageMetric, page_metric
+    from mechassay.measurement.gauge import GAUGES, Gauge, load_gauge, measure, null_table
+    from mechassay.measurement.inputs import NEEDS, Inputs
+    from mechassay.measurement.listing import GaugeList, list_gauges
+    from mechassay.measurement.measurement import Measurement
+    from mechassay.measurement.nulls import NullTable, PassRate, Scenario, simulate
+    from mechassay.measurement.variant import Condition, Criterion, Flag, Quantity, Variant
+
+__all__ = [
+    "GAUGES",
+    "NEEDS",
+    "Band",
+    "BandScale",
+    "Condition",
+    "Criterion",
+    "Flag",
+    "Gauge",
+    "GaugeList",
+    "Inputs",
+    "Measurement",
+    "NullTable",
+    "PageMetric",
+    "PassRate",
+    "Quantity",
+    "Range",
+    "Reading",
+    "Scenario",
+    "Variant",
+    "list_gauges",
+    "load_gauge",
+    "measure",
+    "null_table",
+    "page_metric",
+    "simulate",
+]
+
+_NAMES = {
+    "bands": "Band BandScale Range Reading",
+    "catalogue": "PageMetric page_metric",
+    "gauge": "GAUGES Gauge load_gauge measure null_table",
+    "inputs": "NEEDS Inputs",
+    "listing": "GaugeList list_gauges",
+    "measurement": "Measurement",
+    "nulls": "NullTable PassRate Scenario simulate",
+    "variant": "Condition Criterion Flag Quantity Variant",
+}
+_LAZY = {name: f"{__name__}.{part}" for part, names in _NAMES.items() for name in names.split()}
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _LAZY:
+        raise AttributeError(f"module 'mechassay.measurement' has no attribute {name!r}")
+    return getattr(import_module(_LAZY[name]), name)
+
+
+def __dir__() -> list[str]:
+    return __all__

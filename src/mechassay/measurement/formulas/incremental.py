@@ -1,0 +1,151 @@
+"""F08, incremental validity: is a method better than what was there before, over several tasks?
+
+With x_k of the method and b_k of a baseline on task k,
+
+    `page`      differences from the best baseline of each task; their mean, Student's t of pairs, d
+                as the mean over the pooled spread of both, and tasks on which it loses
+    `repaired`  the best baseline of each task is chosen after the fact, which favours it: each
+                baseline is compared by itself, and the smallest mean difference counts, with the
+                interval of its pairs. d_z is over the spread of differences, which is what t has;
+                d_av over the mean spread, which is what d has.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from functools import cache
+
+import numpy as np
+from jaxtyping import Float
+
+from mechassay.errors import BadUsage
+from mechassay.measurement.catalogue import thresholds
+from mechassay.measurement.formulas.discriminability import pooled_sd
+from mechassay.measurement.measurement import Measurement
+from mechassay.measurement.nulls import N_SIMULATIONS, Drawn, NullTable, Scenario, simulate
+from mechassay.measurement.variant import Condition, Flag, quantity
+from mechassay.records import Table
+from mechassay.stats.intervals import student_interval
+
+ID = "F08"
+REPAIRED = (Condition("delta_low", ">", 0.0),)
+TaskResults = Float[np.ndarray, "tasks"]
+
+
+def incremental(
+    method: TaskResults, baselines: Mapping[str, TaskResults], tasks: Sequence[str]
+) -> Measurement:
+    """F08 of a method's results and those of baselines, task by task; higher is better.
+
+    Raises:
+        BadUsage: fewer than two tasks, no baseline, or results of other tasks.
+    """
+    n = len(method)
+    if n < 2 or not baselines or any(len(x) != n for x in baselines.values()) or len(tasks) != n:
+        raise BadUsage(
+            f"F08 needs results of two tasks or more, by a method and a baseline; got {n} tasks and"
+            f" {len(baselines)} baselines."
+        )
+    best = np.max(np.stack(list(baselines.values())), axis=0)
+    gaps = method - best
+    sd, pooled = _spread(gaps), pooled_sd(method, best)
+    flags: list[Flag] = []
+    if sd == 0:
+        flags.append(Flag("constant_gain", "The gain is the same on all tasks: t is infinite."))
+    if n < 5:
+        flags.append(Flag("few_tasks", f"{n} tasks: the interval is wide."))
+    losses = int((gaps < 0).sum())
+    same = "the gain is the same on all tasks"
+    page = {
+        "delta": quantity(float(gaps.mean()), n=n),
+        "t": quantity(_over(float(gaps.mean()) * math.sqrt(n), sd), n=n, reason=same),
+        "d": quantity(_over(float(gaps.mean()), pooled), n=n, reason="tasks do not vary"),
+        "n_losses": quantity(float(losses), n=n),
+    }
+    each = {name: method - x for name, x in baselines.items()}
+    hardest = min(each, key=lambda name: float(each[name].mean()))
+    gain, ends = each[hardest], student_interval(each[hardest])
+    repaired = {
+        "delta": quantity(
+            float(gain.mean()),
+            interval=ends,
+            n=n,
+            meaning="Mean gain over the baseline that is best on average.",
+            better="up",
+        ),
+        "delta_low": quantity(ends.low, n=n),
+        "d_z": quantity(
+            _over(float(gain.mean()), _spread(gain)),
+            n=n,
+            reason=same,
+            meaning="Mean gain over the spread of gains.",
+            better="up",
+        ),
+        "d_av": quantity(
+            _over(float(gain.mean()), pooled_sd(method, baselines[hardest])),
+            n=n,
+            reason="tasks do not vary",
+            meaning="Mean gain over the pooled spread of tasks.",
+            better="up",
+        ),
+        "n_losses": quantity(float((gain < 0).sum()), n=n, better="down"),
+    }
+    rows = [
+        {"baseline": name, "task": task, "method": float(x), "other": float(y)}
+        for name, other in baselines.items()
+        for task, x, y in zip(tasks, method, other, strict=True)
+    ]
+    return Measurement.of(
+        ID,
+        page,
+        repaired,
+        REPAIRED,
+        flags=flags,
+        null=null(n, len(baselines)),
+        tables=[Table.of("tasks", ("baseline", "task"), rows)],
+    )
+
+
+def _spread(gaps: TaskResults) -> float:
+    """The standard deviation; 0 if the gains differ by rounding alone."""
+    sd = float(gaps.std(ddof=1))
+    return sd if sd > 1e-12 * float(np.abs(gaps).max()) else 0.0
+
+
+def _over(value: float, by: float) -> float:
+    return value / by if by > 0 else math.nan
+
+
+# How often the thresholds err
+
+
+@cache
+def null(
+    n: int = 6, baselines: int = 1, n_simulations: int = N_SIMULATIONS, seed: int = 0
+) -> NullTable:
+    """Rates of the conditions for `n` tasks."""
+
+    def draw(rng: np.random.Generator, size: int, gain: float) -> Drawn:
+        d, losses, low = (np.empty(size) for _ in range(3))
+        for row in range(size):
+            tasks = rng.standard_normal(n)
+            x = tasks + gain + 0.5 * rng.standard_normal(n)
+            others = tasks + 0.5 * rng.standard_normal((baselines, n))
+            best = others.max(axis=0)
+            d[row] = _over(float((x - best).mean()), pooled_sd(x, best))
+            losses[row] = (x < best).sum()
+            hardest = min(others, key=lambda other: float((x - other).mean()))
+            low[row] = student_interval(x - hardest).low
+        return {"page": {"d": d, "n_losses": losses}, "repaired": {"delta_low": low}}
+
+    scenarios = (
+        Scenario("a method like the baselines", True, lambda rng, size: draw(rng, size, 0.0)),
+        Scenario(
+            "a method that is better by one spread of tasks",
+            False,
+            lambda rng, size: draw(rng, size, 1.0),
+        ),
+    )
+    limits = thresholds(ID, REPAIRED)
+    return simulate(scenarios, limits, n, n_simulations=n_simulations, seed=seed)

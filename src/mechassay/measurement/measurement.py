@@ -1,0 +1,256 @@
+"""What a metric of measurement found: both variants, flags, readings, and how often it errs.
+
+The repaired definition is what counts; the published one stands beside it. A threshold is shown
+with its false-alarm rate and its power on inputs of a known worth (`nulls`), and the published
+reading table with what it says of the published value, also where that is nothing (`bands`).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from mechassay.display import OneLine, Tabular, html_facts, html_note, html_table
+from mechassay.measurement.bands import Reading
+from mechassay.measurement.catalogue import page_metric
+from mechassay.measurement.nulls import NullTable
+from mechassay.measurement.variant import (
+    Condition,
+    Criterion,
+    Flag,
+    Quantity,
+    Variant,
+    variant,
+)
+from mechassay.records import Measure, Provenance, Record, Selection, Spec, Table, Values
+
+KIND = "measure"
+PASSED = {True: "passes", False: "fails", None: "no verdict"}
+
+
+@dataclass(frozen=True, repr=False)
+class Measurement(OneLine, Tabular):
+    """A metric's result.
+
+    Attributes:
+        id: of the metric.
+        flags: where the input or the definition makes a number say less than it seems to.
+        readings: what the published table says of the published values.
+        criterion: what the repaired variant is evidence for.
+        null: how often the thresholds err on inputs of this size; None where nothing is decided.
+        tables: details, such as a row a head.
+    """
+
+    id: str
+    title: str
+    page: Variant
+    repaired: Variant
+    flags: tuple[Flag, ...]
+    readings: tuple[Reading, ...]
+    criterion: Criterion
+    null: NullTable | None = None
+    tables: tuple[Table, ...] = ()
+    values: Values | None = None
+
+    @staticmethod
+    def of(
+        id: str,
+        page: Mapping[str, Quantity],
+        repaired: Mapping[str, Quantity],
+        conditions: Sequence[Condition] = (),
+        *,
+        flags: Iterable[Flag] = (),
+        null: NullTable | None = None,
+        tables: Iterable[Table] = (),
+        values: Values | None = None,
+    ) -> Measurement:
+        """A result of a metric of the page, whose own conditions and bands are looked up.
+
+        Args:
+            page: the quantities of the published definition, by the keys of its output.
+            repaired: those of the repaired one.
+            conditions: of the repaired one.
+
+        Raises:
+            UnknownName: no such metric.
+            BadUsage: a key of the published output is not there.
+        """
+        about = page_metric(id)
+        published = variant("page", page, about.conditions)
+        found = published.values
+        readings = [scale.read(found) for scale in about.scales]
+        return Measurement(
+            about.id,
+            about.title,
+            published,
+            variant("repaired", repaired, conditions),
+            tuple(flags),
+            tuple(each for each in readings if each is not None),
+            about.criterion,
+            null,
+            tuple(tables),
+            values,
+        )
+
+    @property
+    def passed(self) -> bool | None:
+        """Whether the repaired definition passes; None where it is undefined or only reports."""
+        return self.repaired.passed
+
+    def flagged(self, name: str) -> bool:
+        """Whether there is a flag of this name."""
+        return any(flag.name == name for flag in self.flags)
+
+    def shown(self) -> dict[str, Any]:
+        flags = tuple(flag.name for flag in self.flags)
+        passed = {"page": self.page.passed, "repaired": self.repaired.passed}
+        return {"id": self.id, **passed, "flags": flags, "criterion": str(self.criterion)}
+
+    def columns(self) -> dict[str, list[Any]]:
+        """A row a quantity; None is undefined, with its reason."""
+        rows = [(part, name, each) for part, name, each in self._quantities()]
+        return {
+            "variant": [part.name for part, _, _ in rows],
+            "quantity": [name for _, name, _ in rows],
+            "value": [each.value for _, _, each in rows],
+            "low": [each.low for _, _, each in rows],
+            "high": [each.high for _, _, each in rows],
+            "n": [each.n for _, _, each in rows],
+            "reason": [each.reason for _, _, each in rows],
+        }
+
+    def _repr_html_(self) -> str:
+        columns = self.columns()
+        rows = [
+            [_briefly(x) for x in row]
+            for row in zip(
+                *(columns[x] for x in ("variant", "quantity", "value", "low", "high")), strict=True
+            )
+        ]
+        table = html_table(("variant", "quantity", "value", "low", "high"), rows)
+        facts = {
+            "repaired": PASSED[self.repaired.passed],
+            "page": PASSED[self.page.passed],
+            "evidence for": f"{self.criterion} {self.criterion.name}",
+        }
+        notes = "".join(html_note(flag.says) for flag in self.flags)
+        return html_facts(f"{self.id}: {self.title}", facts, table, notes)
+
+    def _quantities(self) -> Iterator[tuple[Variant, str, Quantity]]:
+        for part in (self.repaired, self.page):
+            for name, each in part.quantities.items():
+                yield part, name, each
+
+    def conditions(self) -> Table:
+        """Every condition with its value, whether it holds, and how often it errs."""
+        return Table.of("conditions", ("variant", "condition"), self._conditions())
+
+    def _conditions(self) -> Iterator[dict[str, Any]]:
+        for part in (self.repaired, self.page):
+            for each in part.conditions:
+                value, null = part[each.quantity], self.null
+                yield {
+                    "variant": part.name,
+                    "condition": str(each),
+                    "value": value,
+                    "holds": {True: "yes", False: "no", None: "undefined"}[each.holds(value)],
+                    "false_alarm": math.nan if null is None else null.false_alarm(part.name, each),
+                    "power": math.nan if null is None else null.power(part.name, each),
+                }
+
+    def record(
+        self,
+        specs: Mapping[str, Spec],
+        made: Provenance,
+        *,
+        cell: Mapping[str, str],
+        version: int = 1,
+        settings: Mapping[str, Any] | None = None,
+        objective: str = "",
+        realised: Mapping[str, float] | None = None,
+        data: Mapping[str, Selection] | None = None,
+    ) -> Record:
+        """The result as a record: quantities as measures (of "result" the repaired ones, of "page"
+        the published ones), conditions, readings, flags and rates as tables.
+
+        Args:
+            specs: the model, the task and whatever else took part.
+            version, settings: of the metric's definition.
+            objective: what prompts are measured by, if they are.
+        """
+        about: dict[str, Any] = {"rubric": self.criterion.rubric, "criterion": str(self.criterion)}
+        rates = () if self.null is None else (_table("rates", self.null.columns()),)
+        undefined = [
+            f"{self.id}: {name} ({part.name}) is undefined: {each.reason}."
+            for part, name, each in self._quantities()
+            if each.value is None
+        ]
+        return Record(
+            kind=KIND,
+            cell=dict(cell),
+            specs={
+                **specs,
+                "method": Spec(name=self.id, version=version, args=dict(settings or {})),
+                "metric": Spec(name=objective, args=about),
+            },
+            measures=[self._measure(part, name, each) for part, name, each in self._quantities()],
+            tables=[
+                self._verdicts(),
+                self.conditions(),
+                Table.of("readings", ("of",), self._readings()),
+                Table.of(
+                    "flags", ("flag",), ({"flag": x.name, "says": x.says} for x in self.flags)
+                ),
+                *rates,
+                *self.tables,
+            ],
+            values=self.values,
+            warnings=[*(f"{self.id}: {flag.says}" for flag in self.flags), *undefined],
+            realised=dict(realised or {}),
+            data=dict(data or {}),
+            provenance=made,
+        )
+
+    def _measure(self, part: Variant, name: str, each: Quantity) -> Measure:
+        own = part.name == "repaired"
+        return Measure(
+            name=name,
+            of="result" if own else "page",
+            value=math.nan if each.value is None else each.value,
+            low=each.low,
+            high=each.high,
+            n=each.n,
+            n_undefined=int(each.value is None),
+            better=each.better,
+            meaning=each.meaning,
+            criterion=str(self.criterion) if own else "",
+        )
+
+    def _verdicts(self) -> Table:
+        about = {"title": self.title, "criterion": f"{self.criterion} {self.criterion.name}"}
+        rows = (
+            {"variant": part.name, "verdict": PASSED[part.passed], **about}
+            for part in (self.repaired, self.page)
+        )
+        return Table.of("verdicts", ("variant",), rows)
+
+    def _readings(self) -> Iterator[dict[str, Any]]:
+        for each in self.readings:
+            values = (self.page[name] for name in each.of)
+            told = ", ".join("undefined" if x is None else f"{x:.4g}" for x in values)
+            yield {"of": ", ".join(each.of), "values": told, "at": each.at, "says": each.says}
+
+
+def _table(name: str, columns: Mapping[str, Sequence[Any]]) -> Table:
+    keys = ("variant", "condition", "scenario")
+    return Table(name=name, keys=keys, columns={key: list(x) for key, x in columns.items()})
+
+
+def _briefly(value: Any) -> str:
+    if value is None:
+        return "undefined"
+    if isinstance(value, float):
+        return "" if math.isnan(value) else f"{value:.4g}"
+    return str(value)
