@@ -15,8 +15,8 @@ from jaxtyping import Float
 
 from mechassay.errors import BadUsage
 from mechassay.interventions.intervention import Scale
-from mechassay.interventions.logit_differences import logit_differences
 from mechassay.interventions.site import ALL, Site
+from mechassay.interventions.token_logits import logit_differences
 from mechassay.measurement.formulas import weber as formula
 from mechassay.measurement.gauges.arms import head_writers, heads_of, named_heads
 from mechassay.measurement.inputs import Inputs
