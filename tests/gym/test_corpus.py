@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from mechassay.errors import BadPairs, BadUsage, UnknownName
-from mechassay.gym import Corpus, corpus_tasks, gym_tasks, load_gym_task
+from mechassay.gym import GymCorpus, corpus_tasks, gym_tasks, load_gym_task
 from mechassay.gym.corpus import PAD, words_of
 from mechassay.tasks.splits import share_of
 from mechassay.truth.folders import word_tokenizer
@@ -19,11 +19,11 @@ SIZE = 60
 
 
 @cache
-def corpus() -> Corpus:
-    return Corpus.of(corpus_tasks(), SIZE, 0)
+def corpus() -> GymCorpus:
+    return GymCorpus.of(corpus_tasks(), SIZE, 0)
 
 
-def sentences_and_labels(found: Corpus) -> list[tuple[str, str]]:
+def sentences_and_labels(found: GymCorpus) -> list[tuple[str, str]]:
     """As the tasks write them: no space before punctuation."""
     rows = [text.rpartition(" ") for text in found.texts()]
     return [(re.sub(r" ([.,])", r"\1", sentence), label) for sentence, _, label in rows]
@@ -69,9 +69,9 @@ def test_words_are_the_tokens_of_a_tokenizer_of_them() -> None:
 
 def test_the_seed_decides() -> None:
     tasks = corpus_tasks()[:2]
-    first, same, other = (Corpus.of(tasks, 20, seed).texts() for seed in (0, 0, 1))
+    first, same, other = (GymCorpus.of(tasks, 20, seed).texts() for seed in (0, 0, 1))
     assert first == same != other
-    assert words_of(tasks) == list(Corpus.of(tasks, 1, 5).words)
+    assert words_of(tasks) == list(GymCorpus.of(tasks, 1, 5).words)
 
 
 def test_sentences_of_a_split_never_end_and_have_its_types_equally() -> None:
@@ -98,4 +98,4 @@ def test_what_there_is_not_is_one_line() -> None:
         next(two.sentences("tset", np.random.default_rng(0)))
     for tasks, size in (([], 3), ([two], 0)):
         with pytest.raises(BadUsage, match="A corpus has tasks and sentences"):
-            Corpus.of(tasks, size, 0)
+            GymCorpus.of(tasks, size, 0)

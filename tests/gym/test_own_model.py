@@ -13,7 +13,7 @@ from safetensors.torch import load_file
 
 import mechassay as ma
 from mechassay.errors import BadUsage, NonFinite
-from mechassay.gym import Corpus, GymTask, GymTraining, own_model, train_gym_model
+from mechassay.gym import GymCorpus, GymTask, GymTraining, own_model, train_gym_model
 from mechassay.models.sources import checkpoints
 from mechassay.progress import SILENT
 
@@ -44,7 +44,7 @@ def trained(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, torch.Tenso
 
 
 def test_the_loss_is_the_mean_over_tokens_and_gradients_are_its_own() -> None:
-    corpus = Corpus.of(tasks(), 4, 0)
+    corpus = GymCorpus.of(tasks(), 4, 0)
     one, other = (own_model.untrained_neox(SHORT, len(corpus.words)) for _ in range(2))
     found = own_model.accumulate(one, corpus.ids)
     nats: list[torch.Tensor] = []
@@ -82,7 +82,7 @@ def test_training_lowers_the_loss_and_keeps_checkpoints(
         "tokenizer_config.json",
         "training.json",
     ]
-    first = own_model.untrained_neox(SHORT, len(Corpus.of(tasks(), 1, 0).words))
+    first = own_model.untrained_neox(SHORT, len(GymCorpus.of(tasks(), 1, 0).words))
     stored = ma.load_model(f"{folder}@step0").hf
     for name, value in stored.named_parameters():
         assert torch.equal(value, first.get_parameter(name).half().float()), name

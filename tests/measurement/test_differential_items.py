@@ -75,6 +75,7 @@ def test_the_likelihood_is_that_of_scikit_learn() -> None:
     assert ours == pytest.approx(np.log(p).sum(), rel=1e-6)
 
 
+@pytest.mark.slow
 def test_impact_is_no_dif() -> None:
     # The defect: the model itself finds one group harder, and the circuit does as the model.
     found = differential_items(*simulated(300, impact=1.5))
@@ -90,6 +91,7 @@ def test_planted_dif_is_found() -> None:
     assert rows["a, b"]["p_uniform"] < 1e-6
 
 
+@pytest.mark.slow
 def test_crossing_dif_is_found_where_means_are_equal() -> None:
     score, ability = simulated(400, slope=-1, dif=-1.0)
     found = differential_items(score, ability)
@@ -105,6 +107,7 @@ def test_few_prompts_have_no_verdict() -> None:
         differential_items({"a": np.ones(3)}, {"a": np.ones(3)})
 
 
+@pytest.mark.slow
 def test_how_often_equal_groups_fail_on_the_page() -> None:
     # Research: 43 % at 13 prompts a group, 7.6 % at 40.
     at_13, at_40 = (1 - null(n, 3, 400).power("page") for n in (13, 40))

@@ -49,6 +49,7 @@ def test_noise_around_zero_is_undefined() -> None:
         prompt_bootstrap(np.array([1.0]))
 
 
+@pytest.mark.slow
 def test_variance_of_subsets_without_replacement() -> None:
     # Var of a mean of m of n: s^2 / m (1 - m / n).
     found = seed_variance(NORMAL, n_subsets=4000)

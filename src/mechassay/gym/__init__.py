@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from mechassay.gym.behaviour import GymAccuracy, accuracy
     from mechassay.gym.causalgym_files import read_causalgym_rows, read_causalgym_templates
-    from mechassay.gym.corpus import Corpus, corpus_tasks
+    from mechassay.gym.corpus import GymCorpus, corpus_tasks
     from mechassay.gym.evaluation import evaluate
     from mechassay.gym.formulas import Formula
     from mechassay.gym.gym_task import GymTask
@@ -30,9 +30,9 @@ __all__ = [
     "METHODS",
     "SWEEPS",
     "CompatBatches",
-    "Corpus",
     "Formula",
     "GymAccuracy",
+    "GymCorpus",
     "GymMethod",
     "GymPairs",
     "GymTask",
@@ -64,7 +64,7 @@ __all__ = [
 _NAMES = {
     "behaviour": "GymAccuracy accuracy",
     "causalgym_files": "read_causalgym_rows read_causalgym_templates",
-    "corpus": "Corpus corpus_tasks",
+    "corpus": "GymCorpus corpus_tasks",
     "evaluation": "evaluate",
     "formulas": "Formula",
     "gym_task": "GymTask",

@@ -62,7 +62,7 @@ def words_of(tasks: Iterable[GymTask]) -> list[str]:
 
 
 @dataclass(frozen=True, eq=False, repr=False)
-class Corpus(OneLine):
+class GymCorpus(OneLine):
     """Sentences as token ids, one a row.
 
     Attributes:
@@ -76,7 +76,7 @@ class Corpus(OneLine):
     tasks: tuple[str, ...]
 
     @classmethod
-    def of(cls, tasks: Sequence[GymTask], size: int, seed: int) -> Corpus:
+    def of(cls, tasks: Sequence[GymTask], size: int, seed: int) -> GymCorpus:
         """Draw sentences of the train split.
 
         Args:

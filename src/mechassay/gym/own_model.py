@@ -30,7 +30,7 @@ from torch import Tensor
 
 from mechassay.checkpoint import key_of
 from mechassay.errors import BadUsage, NonFinite
-from mechassay.gym.corpus import PAD, Corpus, corpus_tasks
+from mechassay.gym.corpus import PAD, GymCorpus, corpus_tasks
 from mechassay.gym.gym_task import GymTask
 from mechassay.progress import BAR, Progress
 from mechassay.training import Order, descend
@@ -134,7 +134,7 @@ def train_gym_model(
     """
     training = training or GymTraining()
     chosen = corpus_tasks() if tasks is None else list(tasks)
-    corpus = Corpus.of(chosen, training.sentences, training.seed)
+    corpus = GymCorpus.of(chosen, training.sentences, training.seed)
     about = {**asdict(training), "tasks": {task.name: task.sha256 for task in chosen}}
     _begin(folder, about)
     model = untrained_neox(training, len(corpus.words))

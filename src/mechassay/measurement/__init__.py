@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from mechassay.measurement.listing import GaugeList, list_gauges
     from mechassay.measurement.measurement import Measurement
     from mechassay.measurement.nulls import NullTable, PassRate, Scenario, simulate
-    from mechassay.measurement.variant import Condition, Criterion, Flag, Quantity, Variant
+    from mechassay.measurement.variant import Condition, Flag, MetricCriterion, Quantity, Variant
 
 __all__ = [
     "GAUGES",
@@ -21,12 +21,12 @@ __all__ = [
     "Band",
     "BandScale",
     "Condition",
-    "Criterion",
     "Flag",
     "Gauge",
     "GaugeList",
     "Inputs",
     "Measurement",
+    "MetricCriterion",
     "NullTable",
     "PageMetric",
     "PassRate",
@@ -51,7 +51,7 @@ _NAMES = {
     "listing": "GaugeList list_gauges",
     "measurement": "Measurement",
     "nulls": "NullTable PassRate Scenario simulate",
-    "variant": "Condition Criterion Flag Quantity Variant",
+    "variant": "Condition MetricCriterion Flag Quantity Variant",
 }
 _LAZY = {name: f"{__name__}.{part}" for part, names in _NAMES.items() for name in names.split()}
 

@@ -18,7 +18,7 @@ import yaml
 
 from mechassay.errors import BadUsage, UnknownName, one_of
 from mechassay.measurement.bands import BandScale
-from mechassay.measurement.variant import Condition, Criterion, VariantName
+from mechassay.measurement.variant import Condition, MetricCriterion, VariantName
 
 RUBRIC = "mv-27@v1"
 CRITERIA: Mapping[str, str] = {
@@ -56,7 +56,7 @@ class PageMetric:
     script: str
     needs: tuple[str, ...]
     labels: tuple[str, ...]
-    criterion: Criterion
+    criterion: MetricCriterion
     keys: tuple[str, ...]
     defaults: Mapping[str, float]
     conditions: tuple[Condition, ...]
@@ -95,7 +95,7 @@ def _metric(id: str, row: Mapping[str, Any]) -> PageMetric:
         row["script"],
         tuple(row["needs"]),
         tuple(row["labels"]),
-        Criterion(code, CRITERIA[code], RUBRIC),
+        MetricCriterion(code, CRITERIA[code], RUBRIC),
         tuple(row["keys"]),
         dict(row["defaults"]),
         tuple(map(parse_condition, row["pass"])),

@@ -18,8 +18,8 @@ from mechassay.measurement.catalogue import page_metric
 from mechassay.measurement.nulls import NullTable
 from mechassay.measurement.variant import (
     Condition,
-    Criterion,
     Flag,
+    MetricCriterion,
     Quantity,
     Variant,
     variant,
@@ -49,7 +49,7 @@ class Measurement(OneLine, Tabular):
     repaired: Variant
     flags: tuple[Flag, ...]
     readings: tuple[Reading, ...]
-    criterion: Criterion
+    criterion: MetricCriterion
     null: NullTable | None = None
     tables: tuple[Table, ...] = ()
     values: Values | None = None

@@ -22,7 +22,7 @@ VARIANTS: tuple[VariantName, VariantName] = ("page", "repaired")
 
 
 @dataclass(frozen=True)
-class Criterion:
+class MetricCriterion:
     """A criterion of a rubric: the code means nothing without the rubric."""
 
     code: str

@@ -180,7 +180,7 @@ def invariance(x: Matrix, labels: Sequence[str]) -> Measurement:
     correlations = [rank_correlation(means[:, a], means[:, b]) for a, b in pairs]
     member = np.array([names.index(label) for label in labels])
     differs = [
-        max(abs(cohens_d(row[member == a], row[member == b])) for a, b in pairs) > DIFFERS
+        any(abs(cohens_d(row[member == a], row[member == b])) > DIFFERS for a, b in pairs)
         for row in x
     ]
     few = "fewer than three circuits, or all of them tie"

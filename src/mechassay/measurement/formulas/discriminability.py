@@ -60,7 +60,7 @@ def pooled_sd(a: Reseeds, b: Float[np.ndarray, "m"]) -> float:
     n, m = len(a), len(b)
     if n + m < 3:
         return math.nan
-    return math.sqrt(((n - 1) * a.var(ddof=1) + (m - 1) * b.var(ddof=1)) / (n + m - 2))
+    return math.sqrt((n * a.var() + m * b.var()) / (n + m - 2))
 
 
 def cohens_d(a: Reseeds, b: Float[np.ndarray, "m"]) -> float:
