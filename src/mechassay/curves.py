@@ -118,7 +118,8 @@ def labels(records: Sequence[RecordLike]) -> list[str]:
     for role in ("model", "task", "metric"):
         others = [getattr(record, role).name for record in records]
         if len(set(others)) > 1:
-            names = [f"{name}, {other}" for name, other in zip(names, others, strict=True)]
+            pairs = zip(names, others, strict=True)
+            names = [", ".join(part for part in pair if part) for pair in pairs]
     for more in (list(map(_arguments, records)), [f"#{n + 1}" for n in range(len(names))]):
         count = Counter(names)
         names = [

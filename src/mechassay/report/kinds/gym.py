@@ -18,6 +18,7 @@ from matplotlib.figure import Figure as MatplotlibFigure
 
 from mechassay.figures import svg
 from mechassay.gym.behaviour import LEAST_ACCURACY
+from mechassay.gym.checkpoint_figures import OddsMap, draw_maps
 from mechassay.gym.index_mix_up import CAUSALGYM_2024
 from mechassay.gym.methods import RANDOM
 from mechassay.gym.odds_figures import draw_layers, draw_odds
@@ -137,7 +138,8 @@ def sections(
 
 def draw(record: Record, ax: Axes | None = None) -> MatplotlibFigure:
     """The heat map of a record's first method."""
-    return _draw(record, methods_of(record)[0], None, ax)
+    first = _map(record, methods_of(record)[0])
+    return draw_odds(first.layers, first.regions, first.values, title=first.title, ax=ax)
 
 
 def methods_of(record: Record) -> list[str]:
@@ -145,13 +147,11 @@ def methods_of(record: Record) -> list[str]:
     return [str(name) for name in record.table(METHODS_TABLE).columns["method"]]
 
 
-def _draw(
-    record: Record, method: str, top: float | None, ax: Axes | None = None
-) -> MatplotlibFigure:
+def _map(record: Record, method: str) -> OddsMap:
     cells = record.table(CELLS).where(method=method)
     layers = [int(x) for x in cells.numbers("layer")]
     regions = [str(x) for x in cells.columns["region"]]
-    return draw_odds(layers, regions, cells.numbers("odds").tolist(), title=method, top=top, ax=ax)
+    return OddsMap(method, layers, regions, cells.numbers("odds").tolist())
 
 
 def _figures(record: Record) -> Section:
@@ -165,10 +165,10 @@ def _figures(record: Record) -> Section:
     if lines:
         about = f"{where}: odds of test items by layer, each at its region."
         blocks.append(Figure(svg(draw_layers(lines)), title="Layers", name="layers", about=about))
-    for method in methods:
-        about = f"{where}, {method}: mean odds of test items by layer and region."
-        picture = svg(_draw(record, method, top))
-        blocks.append(Figure(picture, title=method, name=method, about=about))
+    if methods:
+        about = f"{where}: mean odds of test items by layer and region, a panel a method."
+        picture = svg(draw_maps([_map(record, method) for method in methods], top))
+        blocks.append(Figure(picture, title="Layers and regions", name="maps", about=about))
     inner = [stored_table(table, f"{where}: {table.name}") for table in record.tables]
     return Section(where, (*blocks, Fold(f"{where}: tables", tuple(inner))))
 

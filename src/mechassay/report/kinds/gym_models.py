@@ -31,6 +31,8 @@ MAPS = 8
 """Checkpoints of which a page has maps."""
 FIRST = 2
 """Methods whose maps are not folded."""
+FEW = 5
+"""Tasks with maps of all methods; of more, a page has those of the first methods."""
 Place = Callable[[Record], float | None]
 
 
@@ -159,14 +161,15 @@ def training_sections(records: Sequence[Record], methods: Sequence[str]) -> list
             blocks.append(_by_step(lines, f"Mean odds of {len(tasks)} tasks", base, ""))
         for task in tasks:
             some = [record for group in groups for record in group if record.task.name == task]
-            blocks += _of_task(some, task, base, methods)
+            blocks += _of_task(some, task, base, methods, every=len(tasks) <= FEW)
         made.append(Section(f"Over training, {base}", tuple(blocks)))
     return made
 
 
 def _of_task(
-    records: Sequence[Record], task: str, base: str, methods: Sequence[str]
+    records: Sequence[Record], task: str, base: str, methods: Sequence[str], *, every: bool
 ) -> list[Block]:
+    """Odds and selectivity by step, and maps: of every method, or of the first ones alone."""
     blocks: list[Block] = [Heading(task)]
     for of, title in ((ORIGINAL, "Odds"), (SELECTIVITY, "Selectivity")):
         lines = _lines(records, methods, of)
@@ -177,7 +180,7 @@ def _of_task(
     cells = [record.table(CELLS) for record in shown]
     top = max(float(np.nanmax(np.abs(each.numbers("odds")), initial=1e-9)) for each in cells)
     maps: list[Figure] = []
-    for method in methods:
+    for method in methods if every else methods[:FIRST]:
         panels: list[OddsMap] = []
         for record, table in zip(shown, cells, strict=True):
             some = table.where(method=method)
