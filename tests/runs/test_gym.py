@@ -90,3 +90,10 @@ def test_names_of_tasks(tmp_path: Path) -> None:
     ):
         with pytest.raises(error, match=said):
             replace(job, **wrong).check(bench)
+
+
+def test_slices_of_layers_need_no_model(tmp_path: Path) -> None:
+    job = replace(SMALL_JOBS["gym"], layers="5::6")
+    job.check(Bench(RunFolder(tmp_path)))
+    with pytest.raises(BadUsage, match="Layers are all, numbers such as 0,3,6, or a slice"):
+        replace(job, layers="some").check(Bench(RunFolder(tmp_path)))

@@ -30,7 +30,7 @@ from mechassay.records import Record, Selection, Spec
 from mechassay.runs import options
 from mechassay.runs.job import Bench, Cell, Job, cell_name, option
 from mechassay.runs.names import made_by, shown_model
-from mechassay.runs.variables import layers_of
+from mechassay.runs.variables import MANY, layers_of
 
 ALL_TASKS = "all"
 PAPER_STEPS = "paper-steps"
@@ -118,7 +118,7 @@ class GymJob(Job):
             gym_method(method, WIDTH)
         if not self.seeds or len(set(self.seeds)) < len(self.seeds):
             raise BadUsage(f"Draws are seeds, one or more, each once; got {self.seeds}.")
-        layers_of(self.layers, 1)
+        layers_of(self.layers, MANY)
         for name in task_names(self.tasks):
             task = gym_task(name, self.filler)
             if self.control_labels:

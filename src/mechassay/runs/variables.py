@@ -66,9 +66,9 @@ from mechassay.variables.variable_alignment import VariableAlignment
 
 ALL_TRUTHS = "truth"
 MANY = 1_000
+"""Layers, before a model is known."""
 ENDINGS = ("", ".safetensors", ".npz")
 """Of SAEs: a folder, or a file of arrays."""
-"""Layers, before a model is known."""
 VariableControl = Literal["arbitrary", "untrained"]
 VARIABLE_CONTROLS: tuple[VariableControl, ...] = get_args(VariableControl)
 
