@@ -8,6 +8,7 @@ import pytest
 
 from mechassay.gym.methods import SWEEPS
 from mechassay.records import Record, Spec, Table, provenance
+from mechassay.report.kinds.gym import title
 from mechassay.report.kinds.gym_settings import chosen_table, sweep_sections
 from mechassay.report.tables import TextTable, plain_text
 
@@ -83,3 +84,12 @@ def test_what_was_chosen(first: bool) -> None:
     chosen = "2 of 2" if first else "1 of 2"
     assert table.rows[0].cells == ("probe", "l2=1", "2.00", "1.00", "0.50", chosen)
     assert chosen_table(some, ["mean"], "m") == []
+
+
+def test_titles_say_whose_indices_were_used() -> None:
+    plain = record([])
+    mixed = plain.model_copy(
+        update={"specs": {**plain.specs, "method": Spec(name="", args={"compat": "code"})}}
+    )
+    assert title([plain]) == "Gym tasks: t"
+    assert title([mixed]) == "Gym tasks: t, with the indices of code"

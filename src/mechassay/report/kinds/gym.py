@@ -88,7 +88,13 @@ def title(records: Sequence[Record], failures: Sequence[Failure] = ()) -> str:
     """What the page is called."""
     tasks = list(dict.fromkeys(record.task.name for record in records))
     told = ", ".join(tasks) if len(tasks) < 4 else f"{len(tasks)} tasks"
-    return f"Gym tasks{f': {told}' if tasks else ''}"
+    return f"Gym tasks{f': {told}' if tasks else ''}{_indices(records)}"
+
+
+def _indices(records: Sequence[Record]) -> str:
+    """Whose indices were used, if they are not the right ones."""
+    compat = "".join({str(record.method.args.get("compat", "")) for record in records})
+    return f", with the indices of {compat}" if compat else ""
 
 
 def tables(records: Sequence[Record], failures: Sequence[Failure] = ()) -> list[TextTable]:
@@ -254,7 +260,8 @@ def _by_task(records: Sequence[Record], of: str, model: str) -> TextTable:
     if len(records) > 1:
         rows.append(Row(("average", *map(_average, found))))
     caption = f"{READING[HEADINGS[of]]} Grey: an accuracy of at most 60 %."
-    return TextTable(f"{HEADINGS[of]}, {model}", tuple(columns), tuple(rows), caption)
+    title = f"{HEADINGS[of]}, {model}{_indices(records)}"
+    return TextTable(title, tuple(columns), tuple(rows), caption)
 
 
 def _of_setting(record: Record, method: str, setting: str, of: str) -> Measure | None:
@@ -322,7 +329,7 @@ def _rules(records: Sequence[Record], model: str) -> list[TextTable]:
         "Mean odds of the tasks. The published rule looks at the test items before it chooses;"
         " what it gives to random directions is its bias."
     )
-    title = f"The rule that chooses regions, {model}"
+    title = f"The rule that chooses regions, {model}{_indices(records)}"
     return [TextTable(title, columns, tuple(rows), caption)] if methods else []
 
 
