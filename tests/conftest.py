@@ -20,9 +20,10 @@ torch.set_num_threads(
 )
 
 
-# The same examples every time; `pytest --hypothesis-profile=search` looks for new ones.
-settings.register_profile("same", derandomize=True)
-settings.register_profile("search", max_examples=1000)
+# The same examples every time, however busy the machine is;
+# `pytest --hypothesis-profile=search` looks for new ones.
+settings.register_profile("same", derandomize=True, deadline=None)
+settings.register_profile("search", max_examples=1000, deadline=None)
 settings.load_profile("same")
 
 
