@@ -308,11 +308,12 @@ def test_a_tokenizer_that_is_nowhere_is_asked_for(folder: Path) -> None:
 def test_a_checkpoint_comes_from_the_hub(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     asked: list[tuple[str, Any]] = []
 
-    def config(repository: str, name: str) -> str:
+    def config(repository: str, name: str, *, revision: str | None) -> str:
+        assert revision is None
         asked.append((repository, name))
         return str(folder / name)
 
-    def snapshot(repository: str, *, allow_patterns: list[str]) -> str:
+    def snapshot(repository: str, *, allow_patterns: list[str], revision: str | None) -> str:
         asked.append((repository, "*final.pth" in allow_patterns))
         return str(folder)
 

