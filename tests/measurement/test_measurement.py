@@ -7,9 +7,10 @@ import math
 import numpy as np
 import pytest
 
+import mechassay as ma
 from mechassay.errors import BadUsage, UnknownName
 from mechassay.measurement import GAUGES, Inputs, list_gauges, load_gauge, measure, null_table
-from mechassay.measurement.catalogue import catalogue, page_metric
+from mechassay.measurement.catalogue import CRITERIA, RUBRIC, catalogue, page_metric
 from mechassay.measurement.gauge import all_gauges
 from mechassay.measurement.inputs import NEEDS, missing_inputs
 from mechassay.measurement.measurement import Measurement
@@ -52,7 +53,7 @@ def test_the_catalogue_has_the_page() -> None:
         assert {c.quantity for c in each.conditions} <= set(each.keys)
         assert {name for scale in each.scales for name in scale.of} <= set(each.keys)
         assert all(missing_inputs([need], tuple(NEEDS)) == [] for need in each.needs)
-        assert str(each.criterion) == f"mv-27@v1:{each.criterion.code}"
+        assert str(each.criterion) == f"mv-27@1:{each.criterion.code}"
 
 
 @pytest.mark.parametrize("id", SCRIPTS)
@@ -174,10 +175,17 @@ def test_a_measurement_is_a_record() -> None:
     record = found.record({"model": Spec(name="m"), "task": Spec(name="t")}, made, cell={})
     check_record(record)
     assert "EX1: It is odd." in record.warnings
-    assert record.measure("x").criterion == "mv-27@v1:M4"
+    assert record.measure("x").criterion == "mv-27@1:M4"
     assert record.measure("dprime", "page").n_undefined == 1
     assert record.measure("dprime", "page").criterion == ""
     held = {row["condition"]: row["holds"] for row in record.table("conditions").rows()}
     assert held == {"dprime > 1": "undefined", "auc > 0.7": "yes"}
     assert "EX1" in repr(found) and "d-prime" in found._repr_html_()
     assert found.columns()["reason"].count("rates are 1") == 1
+
+
+def test_criteria_are_those_of_the_rubric() -> None:
+    """Measurement stands below claims, so it has names of its own; they must be the same."""
+    rubric = ma.claims.load_rubric(RUBRIC)
+    for code, name in CRITERIA.items():
+        assert rubric.criterion(code).name == name

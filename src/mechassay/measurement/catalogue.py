@@ -20,10 +20,10 @@ from mechassay.errors import BadUsage, UnknownName, one_of
 from mechassay.measurement.bands import BandScale
 from mechassay.measurement.variant import Condition, MetricCriterion, VariantName
 
-RUBRIC = "mv-27@v1"
+RUBRIC = "mv-27@1"
 CRITERIA: Mapping[str, str] = {
     "C3": "Task specificity",
-    "C5": "Convergent evidence",
+    "C5": "Convergent validity",
     "E2": "Graded response",
     "I2": "Sufficiency",
     "M1": "Reliability",
