@@ -41,6 +41,7 @@ from mechassay.features.das import DAS
 from mechassay.features.featurizer import Directions
 from mechassay.features.fit import Fit
 from mechassay.gym import evaluation
+from mechassay.gym.control_labels import control_labels, with_control_labels
 from mechassay.gym.pairs import GymPairs
 from mechassay.gym.value_fits import BaseValues
 from mechassay.interventions.site import Site
@@ -191,7 +192,7 @@ def split_pairs(told: Mapping[str, Any], folder: Path) -> dict[str, GymPairs]:
 
 @contextlib.contextmanager
 def clocks(seconds: dict[str, float], now: Callable[[], float]) -> Iterator[None]:
-    """Clocks around the parts of `evaluate`; the last run of label_logits is that of test items."""
+    """Clocks around the parts of `evaluate`; the last run of token_logits is that of test items."""
     runs: list[float] = []
 
     def timed(name: str, function: Callable[..., Any]) -> Callable[..., Any]:
@@ -211,7 +212,7 @@ def clocks(seconds: dict[str, float], now: Callable[[], float]) -> Iterator[None
         (DAS, "fit", "DAS"),
         (BaseValues, "fit", "fits of values"),
         (GymPairs, "batch", "tokens"),
-        (evaluation, "label_logits", "evaluation"),
+        (evaluation, "token_logits", "evaluation"),
     ]
     before = [getattr(owner, name) for owner, name, _ in watched]
     for (owner, name, part), function in zip(watched, before, strict=True):
@@ -249,22 +250,29 @@ def differences(
     told: Mapping[str, Any],
     numbers: Mapping[str, torch.Tensor],
     compat: str | None,
-) -> dict[str, float]:
-    """By method, the largest difference of the odds of an item under the same direction."""
-    batch = ma.gym.compat_batches(pairs["test"].batch(model), compat).intervened
+) -> dict[str, dict[str, float]]:
+    """By labels and method, the largest difference of an item's odds under the same direction."""
+    plain = pairs["test"].batch(model)
+    batch = ma.gym.compat_batches(plain, compat).intervened
+    labels = control_labels(told["types"])
+    batches = {
+        "original": batch,
+        "control": with_control_labels(pairs["test"], labels, batch, model),
+    }
     regions = pairs["test"].tested
     begin = len(told["spans"]) - len(regions)
-    worst: dict[str, float] = {}
+    worst: dict[str, dict[str, float]] = {kind: {} for kind in batches}
     for name, theirs in numbers.items():
         kind, what, method, layer, span = name.split(".")
-        if kind != "original" or what != "odds":
+        if what != "odds":
             continue
         site = Site(int(layer), regions[int(span) - begin])
-        key = f"original.direction.{method}.{layer}.{span}"
+        key = f"{kind}.direction.{method}.{layer}.{span}"
         found = Directions(numbers[key][:, None].to(model.dtype)) if key in numbers else None
         fit = Fit({site: found}) if found else ma.features.FullVector().fit(model, batch, [site])
-        ours = torch.from_numpy(ma.gym.odds(fit, batch, model=model, progress=SILENT)[site])
-        worst[method] = max(worst.get(method, 0.0), float((ours - theirs).abs().max()))
+        odds = ma.gym.odds(fit, batches[kind], model=model, progress=SILENT)[site]
+        most = float((torch.from_numpy(odds) - theirs).abs().max())
+        worst[kind][method] = max(worst[kind].get(method, 0.0), most)
     return worst
 
 
@@ -321,7 +329,7 @@ def compare(args: argparse.Namespace, checkout: Path, folder: Path) -> None:
         flush=True,
     )
     runs: list[tuple[dict[str, float], dict[str, float]]] = []
-    worst: dict[str, float] = {}
+    worst: dict[str, dict[str, float]] = {}
     for repeat in range(args.repeats):
         told, numbers = run_public(args.python, {**job, "part": repeat})
         pairs = split_pairs(told, folder)
@@ -339,14 +347,16 @@ def compare(args: argparse.Namespace, checkout: Path, folder: Path) -> None:
             "fits of values": ours["fits of values"],
         }
         runs.append((theirs, mine))
-        for method, most in differences(model, pairs, told, numbers, args.compat).items():
-            worst[method] = max(worst.get(method, 0.0), most)
+        for kind, found in differences(model, pairs, told, numbers, args.compat).items():
+            known = worst.setdefault(kind, {})
+            known |= {name: max(most, known.get(name, 0.0)) for name, most in found.items()}
         print(
             f"run {repeat + 1}: public {told['kinds']}\n  ours {ours}", file=sys.stderr, flush=True
         )
     print_table(runs, args)
     print("\nLargest difference of an item's odds under the public code's own directions:")
-    print(", ".join(f"{method} {most:.1g}" for method, most in worst.items()))
+    for kind, found in worst.items():
+        print(f"{kind} labels: " + ", ".join(f"{name} {most:.1g}" for name, most in found.items()))
 
 
 def write_golden(args: argparse.Namespace, checkout: Path, folder: Path) -> None:
