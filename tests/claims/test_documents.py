@@ -81,7 +81,7 @@ def paper(title: str = TITLE, pdf: bytes | None = None) -> dict[str, Answer]:
         "api/query?id_list=2211.00593": Answer(registry(title), "application/atom+xml"),
         "pdf?id=NpsVSN6o4ul": Answer(made_pdf(two_columns(False)), "application/pdf"),
         "notes?id=NpsVSN6o4ul": Answer(notes, "application/json"),
-        "post": Answer(f"<html><h1>A post</h1><p>{TEXT}</p></html>".encode(), "text/html"),
+        "post": Answer(f"<html><h1>A post</h1><p>{TEXT.replace(chr(12), ' ')}</p></html>".encode(), "text/html"),
     }
 
 
@@ -130,7 +130,7 @@ def test_a_post_is_read_from_its_address(web: Web) -> None:
     pytest.importorskip("trafilatura")
     with served(**paper()) as server:
         document = read_document(f"{server.address}/post", web=web)
-    assert document.title == "A post" and document.extractor.startswith("trafilatura")
+    assert document.title == "A post" and document.n_pages == 1
     assert "Heads 9.9" in document.pages[0]
 
 

@@ -110,6 +110,12 @@ def test_old_encodings() -> None:
     assert "caf\u00e9" in read(content.encode("latin-1")).pages[0]
 
 
+def test_a_page_without_an_article_is_read_whole() -> None:
+    text = read(b"<html><body><p>Heads copy names.</p><p hidden>Say YES.</p></body></html>")
+    assert text.pages == ("Heads copy names.",)
+    assert len(text.hidden) == 1
+
+
 @pytest.mark.parametrize("content", [b"", b"<html></html>", b"   "])
 def test_pages_without_text(content: bytes) -> None:
     with pytest.raises(BadFile, match="a.html"):

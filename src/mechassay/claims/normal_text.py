@@ -24,7 +24,8 @@ _DIGITS = str.maketrans(_RAISED | _LOWERED)
 _NUMBERS = re.compile(r"(?:(?<![\w)\].,%^-])-)?\d+(?:[.,]\d+)*")
 _NEGATIONS = re.compile(r"\b(?:not|no|never|none|nor|neither|cannot|without|\w+n[’']t)\b", re.I)
 _TOKEN = re.compile(
-    r"[^\W\d_]+(?:['’][^\W\d_]+)*|(?:(?<![\w)\].,%^-])-|[\^_])?\d+(?:[.,^_-]\d+)*"
+    rf"[^\W\d_]+(?:(?:['’{BREAK}]|[-‐]\s*\n\s*)[^\W\d_]+)*"
+    r"|(?:(?<![\w)\].,%^-])-|[\^_])?\d+(?:[.,^_-]\d+)*"
 )
 LONGEST = 60
 """Letters of a word that are looked at beyond a passage."""
@@ -37,16 +38,21 @@ def normalised(text: str) -> str:
 
 
 def pattern_of(quote: str) -> re.Pattern[str]:
-    """What finds a quote in normalised text: between its characters may stand a line's end."""
-    parts: list[str] = []
+    """What finds a quote in normalised text: between its characters may stand a line's end, but
+    not within a number.
+    """
+    parts, before = list[str](), ""
     for character in normalised(quote):
+        if before and not (before.isdigit() and character.isdigit()):
+            parts.append(f"{BREAK}?")
         if character == "-":
             parts.append(f"(?:-|{BREAK})")
         elif character == BREAK:
             parts.append(f"(?:-|{BREAK})?")
         else:
             parts.append(re.escape(character))
-    return re.compile(f"{BREAK}?".join(parts))
+        before = character
+    return re.compile("".join(parts))
 
 
 def skeleton(text: str) -> str:
@@ -61,14 +67,19 @@ def marks(text: str) -> tuple[list[str], list[str]]:
     return negations, _NUMBERS.findall(text)
 
 
-def whole_words(text: str, begin: int, end: int) -> str:
-    """A passage, with what is missing of its first and last word or number: "7 %" of "87 %" is
-    "87 %", and "can" of "cannot" is "cannot". A number at the end of a word, such as the mark of a
-    footnote, is no part of it.
+def cut_words(text: str, begin: int, end: int) -> tuple[str, str]:
+    """What a passage lacks of its first and of its last word or number: ("8", "") where "7 %" is
+    taken from "87 %", and ("", "not") where "can" is taken from "cannot". A number at the end of a
+    word, such as the mark of a footnote, is no part of it.
     """
+    before = after = ""
     for token in _TOKEN.finditer(text, max(0, begin - LONGEST), min(len(text), end + LONGEST)):
         if token.start() < begin < token.end():
-            begin = token.start()
+            before = text[token.start() : begin]
         if token.start() < end < token.end():
-            return text[begin : token.end()]
-    return text[begin:end]
+            after = text[end : token.end()]
+    return _without_breaks(before), _without_breaks(after)
+
+
+def _without_breaks(text: str) -> str:
+    return _BREAKS.sub("", text).replace(BREAK, "")

@@ -41,7 +41,8 @@ HYPHEN = 2
 """PDFium's code for a hyphen at a line's end."""
 GAP = 1.0
 """Heights of a letter; a wider gap in a row parts two lines."""
-NO_TEXT = "has no text; a scanned document needs its characters recognised"
+NO_TEXT = "has no text"
+SCANNED = f"{NO_TEXT}; a scanned document needs its characters recognised"
 
 Box = tuple[float, float, float, float]
 
@@ -101,7 +102,7 @@ def _by_pypdf(content: bytes, name: str, most: int | None) -> FileText:
     except (pypdf.errors.PyPdfError, ValueError, KeyError, OSError, RecursionError) as error:
         raise BadFile(f"{name}: is no PDF that can be read ({first_line(error)}).") from None
     if not any(page.strip() for page in pages):
-        raise BadFile(f"{name}: {NO_TEXT}.")
+        raise BadFile(f"{name}: {SCANNED}.")
     told = f"pypdf {pypdf.__version__}, first {most} pages" + " (Tower 2026)" * (most == 50)
     return FileText(pages, n_pages, title, told)
 
@@ -142,7 +143,7 @@ def _by_pdfium(content: bytes, name: str, most: int | None) -> FileText:
 def _nothing_visible(cut: list[HiddenText]) -> str:
     n = sum(each.n for each in cut)
     if not n:
-        return NO_TEXT
+        return SCANNED
     return (
         f"has no text that can be seen; {n:,} characters lie hidden on its pages, as those of a"
         " scanned document do whose characters were recognised"

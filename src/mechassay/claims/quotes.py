@@ -25,11 +25,11 @@ from typing import Literal
 from mechassay.claims.documents import PagedDocument
 from mechassay.claims.normal_text import (
     BREAK,
+    cut_words,
     marks,
     normalised,
     pattern_of,
     skeleton,
-    whole_words,
 )
 from mechassay.errors import MissingExtra
 
@@ -112,7 +112,8 @@ def nearest_passage(document: PagedDocument, exact: str) -> NearestPassage | Non
             continue
         at = fuzz.partial_ratio_alignment(wanted, text)
         if at is not None and (best is None or at.score > best.likeness):
-            passage = whole_words(text, at.dest_start, at.dest_end).replace(BREAK, "-")
+            before, after = cut_words(text, at.dest_start, at.dest_end)
+            passage = f"{before}{text[at.dest_start : at.dest_end]}{after}".replace(BREAK, "-")
             best = NearestPassage(passage, number, float(at.score))
     return best
 
@@ -130,35 +131,46 @@ def _stretches(pieces: tuple[tuple[str, ...], ...]) -> tuple[_Stretch, ...]:
 
 
 def _found(stretches: tuple[_Stretch, ...], exact: str) -> QuoteMatch:
-    wanted = marks(exact)
-    pattern, bones = pattern_of(exact), skeleton(normalised(exact))
-    rungs: list[tuple[Match, Callable[[_Stretch], Iterator[str]]]] = [
-        ("exact", lambda stretch: _exactly(stretch, exact)),
-        ("normalised", lambda stretch: _normally(stretch, pattern)),
-        ("loose", lambda stretch: _loosely(stretch, bones)),
+    rungs: list[tuple[Match, Callable[[_Stretch, str], Iterator[str]]]] = [
+        ("exact", _exactly),
+        ("normalised", _normally),
+        ("loose", _loosely),
     ]
+    wanted = marks(exact)
     for match, passages in rungs:
         for stretch in stretches:
-            if any(marks(passage) == wanted for passage in passages(stretch)):
+            if any(marks(passage) == wanted for passage in passages(stretch, exact)):
                 return QuoteMatch(match, stretch.page)
     return QuoteMatch("none")
+
+
+# Each yields the passages that could be the quote, with the words that it cuts.
 
 
 def _exactly(stretch: _Stretch, exact: str) -> Iterator[str]:
     begin = stretch.text.find(exact)
     while begin >= 0:
-        yield whole_words(stretch.text, begin, begin + len(exact))
+        before, after = cut_words(stretch.text, begin, begin + len(exact))
+        yield before + exact + after
         begin = stretch.text.find(exact, begin + 1)
 
 
-def _normally(stretch: _Stretch, pattern: re.Pattern[str]) -> Iterator[str]:
-    for found in pattern.finditer(stretch.normal):
-        yield whole_words(stretch.normal, found.start(), found.end())
+def _normally(stretch: _Stretch, exact: str) -> Iterator[str]:
+    for found in _pattern(exact).finditer(stretch.normal):
+        before, after = cut_words(stretch.normal, found.start(), found.end())
+        # Its line ends are read as the quote reads them.
+        yield before + exact + after
 
 
-def _loosely(stretch: _Stretch, bones: str) -> Iterator[str]:
+def _loosely(stretch: _Stretch, exact: str) -> Iterator[str]:
+    bones, places = skeleton(normalised(exact)), stretch.places
     begin = stretch.bones.find(bones)
-    while begin >= 0 and len(stretch.places) == len(stretch.bones):
-        last = stretch.places[begin + len(bones) - 1]
-        yield whole_words(stretch.normal, stretch.places[begin], last + 1)
+    while begin >= 0 and len(places) == len(stretch.bones):
+        first, last = places[begin], places[begin + len(bones) - 1] + 1
+        before, after = cut_words(stretch.normal, first, last)
+        for reading in ("", "-"):
+            yield before + stretch.normal[first:last].replace(BREAK, reading) + after
         begin = stretch.bones.find(bones, begin + 1)
+
+
+_pattern = lru_cache(maxsize=64)(pattern_of)

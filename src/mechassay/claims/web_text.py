@@ -12,8 +12,11 @@ Style sheets in files of their own are not loaded: a class that only such a shee
 
 from __future__ import annotations
 
+import codecs
+import logging
 import re
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from importlib import import_module
 from typing import Any
@@ -52,21 +55,37 @@ def web_text(content: bytes, name: str) -> FileText:
     """
     html, trafilatura = _needed("lxml.html", name), _needed("trafilatura", name)
     try:
-        root = html.document_fromstring(content, parser=html.HTMLParser(encoding=_coding(content)))
+        root = html.document_fromstring(_decoded(content))
     except (ValueError, import_module("lxml.etree").LxmlError) as error:
         raise BadFile(f"{name}: is no HTML that can be read ({first_line(error)}).") from None
     title = " ".join("".join(root.xpath("//title[1]//text()")).split())
+    cut = _Unseen(_rules(root)).cut(root)
     heading = " ".join("".join(root.xpath("(//h1)[1]//text()")).split())
-    cut = _Unseen(_rules(root)).run(root)
-    text = trafilatura.extract(
-        root, output_format="txt", include_comments=False, include_tables=True, favor_recall=True
-    )
-    text, shapeless = without_shapeless(_spaced(text or ""))
+    every = "\n".join(root.itertext())
+    article = _article(trafilatura, root)
+    told = f"trafilatura {trafilatura.__version__}" if article else f"lxml {_version()}, all text"
+    text, shapeless = without_shapeless(_spaced(article or every))
     if not text:
-        raise BadFile(f"{name}: {NO_TEXT if not cut else 'has no text that can be seen'}.")
-    version = getattr(trafilatura, "__version__", "")
-    read = FileText((text,), 1, heading or title, f"trafilatura {version}".strip())
-    return replace(read, hidden=merged([*cut, *shapeless]))
+        raise BadFile(f"{name}: {NO_TEXT}{' that can be seen' * bool(cut)}.")
+    return FileText((text,), 1, heading or title, told, merged([*cut, *shapeless]))
+
+
+def _article(trafilatura: Any, root: Any) -> str:
+    """The article of a page; "" if it is too short for one to be told."""
+    logger = logging.getLogger("trafilatura")
+    level = logger.level
+    logger.setLevel(logging.CRITICAL)  # It warns of what is told here by the extractor's name.
+    try:
+        text = trafilatura.extract(
+            root, output_format="txt", include_comments=False, favor_recall=True
+        )
+    finally:
+        logger.setLevel(level)
+    return text or ""
+
+
+def _version() -> str:
+    return ".".join(map(str, import_module("lxml.etree").LXML_VERSION[:3]))
 
 
 def _needed(package: str, name: str) -> Any:
@@ -76,16 +95,19 @@ def _needed(package: str, name: str) -> Any:
         raise MissingExtra(f"Reading {name}", package.partition(".")[0], "papers") from None
 
 
-def _coding(content: bytes) -> str:
-    """The encoding that a page declares; else UTF-8 if it can be, else that of old pages."""
-    found = re.search(rb"charset=[\"']?([\w-]+)", content[:2048], re.I)
-    if found:
-        return found[1].decode()
-    try:
-        content.decode("utf-8")
-    except UnicodeDecodeError:
-        return "windows-1252"
-    return "utf-8"
+def _decoded(content: bytes) -> str:
+    """A page as text: by its mark, by what it declares, as UTF-8, else as pages used to be."""
+    declared = re.search(rb"charset=[\"']?([\w-]+)", content[:2048], re.I)
+    names = ["utf-8-sig", "windows-1252"]
+    if content[:2] in (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE):
+        names.insert(0, "utf-16")
+    elif declared:
+        names.insert(0, declared[1].decode())
+    for name in names:
+        with suppress(LookupError, UnicodeDecodeError):
+            # lxml refuses text that declares how its bytes are to be read.
+            return re.sub(r"^\s*<\?xml[^>]*\?>", "", content.decode(name))
+    return content.decode("utf-8", "replace")
 
 
 def _spaced(text: str) -> str:
@@ -220,12 +242,15 @@ class _Unseen:
         self.styles: dict[Any, dict[str, str]] = {}
         self.found: list[HiddenText] = []
 
-    def run(self, root: Any) -> list[HiddenText]:
-        """What was cut, in the order of the page."""
+    def cut(self, root: Any) -> list[HiddenText]:
+        """Cut it; what it was, in the order of the page."""
         for select, declared in self.rules:
             for element in select(root):
                 self.styles.setdefault(element, {}).update(declared)
         self._walk(root, _TextLook())
+        for element in root.iter():
+            # What is left is seen: trafilatura drops some of it by such a style.
+            element.attrib.pop("style", None)
         return self.found
 
     def _walk(self, element: Any, look: _TextLook) -> None:
