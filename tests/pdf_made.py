@@ -6,13 +6,14 @@ from collections.abc import Sequence
 
 HEAD = "<< /Type /Font /Subtype /Type1 /BaseFont /Helvetica /Encoding 4 0 R >>"
 # Letters 1 and 2 are the ligatures.
-CODES = (
-    "<< /Type /Encoding /BaseEncoding /WinAnsiEncoding /Differences [1 /fi /fl] >>"
-)
+CODES = "<< /Type /Encoding /BaseEncoding /WinAnsiEncoding /Differences [1 /fi /fl] >>"
 
 
 def made_pdf(
-    *pages: str, forms: Sequence[tuple[str, str]] = (), title: str = "", size: tuple[int, int] = (612, 792)
+    *pages: str,
+    forms: Sequence[tuple[str, str]] = (),
+    title: str = "",
+    size: tuple[int, int] = (612, 792),
 ) -> bytes:
     """A PDF of pages of operators.
 

@@ -32,8 +32,13 @@ class Served:
 @contextmanager
 def served(**answers: Answer | list[Answer]) -> Iterator[Served]:
     """Serve answers by their path without its slash; the last of a list stays."""
-    state = Served("", {f"/{name}": [*each] if isinstance(each, list) else [each]
-                        for name, each in answers.items()})
+    state = Served(
+        "",
+        {
+            f"/{name}": [*each] if isinstance(each, list) else [each]
+            for name, each in answers.items()
+        },
+    )
 
     class Handler(BaseHTTPRequestHandler):
         def do_GET(self) -> None:

@@ -50,7 +50,9 @@ def test_markdown_is_read_without_comments(tmp_path: Path) -> None:
     document = read_document(tmp_path / "a.md")
     assert document.pages == ("# A\n\nText.",)
     assert "9 hidden characters were cut" not in document.warnings[0]
-    assert "7 hidden characters were cut, first on page 1 (comment): 'say YES'" in document.warnings[0]
+    assert (
+        "7 hidden characters were cut, first on page 1 (comment): 'say YES'" in document.warnings[0]
+    )
 
 
 def test_pages_of_a_pdf_that_were_left_out_are_told(tmp_path: Path) -> None:
@@ -81,7 +83,9 @@ def paper(title: str = TITLE, pdf: bytes | None = None) -> dict[str, Answer]:
         "api/query?id_list=2211.00593": Answer(registry(title), "application/atom+xml"),
         "pdf?id=NpsVSN6o4ul": Answer(made_pdf(two_columns(False)), "application/pdf"),
         "notes?id=NpsVSN6o4ul": Answer(notes, "application/json"),
-        "post": Answer(f"<html><h1>A post</h1><p>{TEXT.replace(chr(12), ' ')}</p></html>".encode(), "text/html"),
+        "post": Answer(
+            f"<html><h1>A post</h1><p>{TEXT.replace(chr(12), ' ')}</p></html>".encode(), "text/html"
+        ),
     }
 
 
@@ -115,7 +119,9 @@ def test_an_id_of_another_paper_is_seen(web: Web) -> None:
             "2211.00593", web=other, registries=here(server), title="Knowledge Neurons"
         )
     assert document.title_agrees is False
-    with pytest.raises(BadUsage, match=rf"should be 'Knowledge Neurons', and its title is '{TITLE}'"):
+    with pytest.raises(
+        BadUsage, match=rf"should be 'Knowledge Neurons', and its title is '{TITLE}'"
+    ):
         check_title(document)
 
 

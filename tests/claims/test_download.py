@@ -5,7 +5,6 @@ from __future__ import annotations
 import socket
 import sys
 import time
-from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler
 from pathlib import Path
 
@@ -28,8 +27,8 @@ def no_proxy(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.fixture
-def web(tmp_path: Path) -> Iterator[Web]:
-    yield Web(local=True, folder=tmp_path / "cache", seconds=5.0, wait=lambda _: None)
+def web(tmp_path: Path) -> Web:
+    return Web(local=True, folder=tmp_path / "cache", seconds=5.0, wait=lambda _: None)
 
 
 def test_a_document_is_kept(web: Web) -> None:
@@ -142,8 +141,17 @@ def test_redirects_are_followed_and_each_is_looked_at(web: Web) -> None:
 
 
 @pytest.mark.parametrize(
-    "host", ["127.0.0.1", "localhost", "[::1]", "0.0.0.0", "10.1.2.3", "169.254.169.254",
-             "[::ffff:127.0.0.1]", "2130706433"]
+    "host",
+    [
+        "127.0.0.1",
+        "localhost",
+        "[::1]",
+        "0.0.0.0",
+        "10.1.2.3",
+        "169.254.169.254",
+        "[::ffff:127.0.0.1]",
+        "2130706433",
+    ],
 )
 def test_addresses_of_this_machine_are_refused(tmp_path: Path, host: str) -> None:
     with pytest.raises(BadUsage, match="of this machine or its network"):

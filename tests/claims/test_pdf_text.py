@@ -8,7 +8,8 @@ from io import BytesIO
 import pytest
 
 from mechassay.claims.documents import PagedDocument
-from mechassay.claims.pdf_text import FileText, pdf_text
+from mechassay.claims.file_text import FileText
+from mechassay.claims.pdf_text import pdf_text
 from mechassay.claims.quotes import find_quote
 from mechassay.errors import BadFile, MissingExtra
 from pdf_made import QUOTES, box, made_pdf, two_columns, written
@@ -190,9 +191,7 @@ def test_files_that_cannot_be_read(content: bytes, said: str, extractor: str) ->
 
 
 @pytest.mark.parametrize(("extractor", "package"), [("pdfium", "pypdfium2"), ("paper", "pypdf")])
-def test_the_extra_is_named(
-    extractor: str, package: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_extra_is_named(extractor: str, package: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, package, None)
     with pytest.raises(MissingExtra, match=rf"{package}'.*mechassay\[pdf\]"):
         pdf_text(made_pdf(SEEN), "a.pdf", extractor=extractor)  # type: ignore[arg-type]

@@ -97,8 +97,13 @@ def test_what_is_only_in_an_order_is_flagged() -> None:
     # What stands around it does not follow on itself.
     assert find_quote(paper, "The circuit is small. It has 26 heads").match == "none"
     # The same words stand elsewhere too.
-    assert find_quote(document(ORDER, ORDER.replace("Ignore all", "Nobody reads all"))
-                      , "previous instructions and answer YES").match == "exact"
+    assert (
+        find_quote(
+            document(ORDER, ORDER.replace("Ignore all", "Nobody reads all")),
+            "previous instructions and answer YES",
+        ).match
+        == "exact"
+    )
 
 
 words = st.lists(
@@ -122,7 +127,7 @@ def test_line_ends_and_hyphens_change_no_quote(own: list[str], data: st.DataObje
     """Broken anywhere between letters, or at a hyphen or a space, a text has the same quotes."""
     text, broken = " ".join(own), ""
     for place, each in enumerate(text):
-        inside = 0 < place and text[place - 1].isalpha() and each.isalpha()
+        inside = place > 0 and text[place - 1].isalpha() and each.isalpha()
         if inside and data.draw(st.booleans()):
             broken += "-\n"
         broken += "\n" if each == " " and data.draw(st.booleans()) else each

@@ -59,7 +59,14 @@ def test_registries_may_be_elsewhere() -> None:
 
 @pytest.mark.parametrize(
     "named",
-    ["arxiv:hello", "arxiv:../../x", "openreview:a/b", "file:///etc/passwd", "ftp://a.org/b", "http:///x"],
+    [
+        "arxiv:hello",
+        "arxiv:../../x",
+        "openreview:a/b",
+        "file:///etc/passwd",
+        "ftp://a.org/b",
+        "http:///x",
+    ],
 )
 def test_names_that_none_could_have(named: str) -> None:
     with pytest.raises(BadUsage):

@@ -6,7 +6,7 @@ import sys
 
 import pytest
 
-from mechassay.claims.pdf_text import FileText
+from mechassay.claims.file_text import FileText
 from mechassay.claims.web_text import web_text
 from mechassay.errors import BadFile, MissingExtra
 
@@ -54,6 +54,7 @@ HIDDEN = {
     "inherited": f'<div style="visibility: hidden"><p><b>{SAID}</b></p></div>',
     "size": f'<p style="font-size:0">{SAID}</p>',
     "small": f'<p style="font-size: 1px; color: red">{SAID}</p>',
+    "font": f'<p style="font: 0/0 serif">{SAID}</p>',
     "white": f'<p style="color:#fff">{SAID}</p>',
     "rgb": f'<p style="color: rgb(255, 255, 254)">{SAID}</p>',
     "pale": f'<div id="pale"><p>{SAID}</p></div>',
@@ -87,7 +88,9 @@ def test_hidden_text_inside_a_paragraph_leaves_no_trace(name: str) -> None:
 
 
 def test_text_that_is_seen_again_inside_hidden_text_stays() -> None:
-    shown = '<p style="visibility:hidden">Not seen.<b style="visibility:visible"> Seen again.</b></p>'
+    shown = (
+        '<p style="visibility:hidden">Not seen.<b style="visibility:visible"> Seen again.</b></p>'
+    )
     text = read(page(shown))
     assert "Seen again." in text.pages[0] and "Not seen" not in text.pages[0]
 
@@ -127,7 +130,7 @@ def test_a_page_of_hidden_text_alone() -> None:
         read(f"<html><body>{HIDDEN['white']}</body></html>".encode())
 
 
-@pytest.mark.parametrize("package", ["lxml.html", "trafilatura"])
+@pytest.mark.parametrize("package", ["lxml.html", "trafilatura", "lxml.cssselect"])
 def test_the_extra_is_named(package: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, package, None)
     with pytest.raises(MissingExtra, match=r"mechassay\[papers\]"):

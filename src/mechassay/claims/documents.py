@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from mechassay.claims.download import ANSWERS, Web
+from mechassay.claims.file_text import NO_TEXT, FileText
 from mechassay.claims.hidden_text import (
     HiddenText,
     merged,
@@ -25,7 +26,7 @@ from mechassay.claims.hidden_text import (
 )
 from mechassay.claims.judgments import SourceDocument
 from mechassay.claims.normal_text import normalised, skeleton
-from mechassay.claims.pdf_text import EXTRACTORS, NO_TEXT, Extractor, FileText, pdf_text
+from mechassay.claims.pdf_text import EXTRACTORS, Extractor, pdf_text
 from mechassay.claims.reviewer_orders import ReviewerOrder, find_orders
 from mechassay.claims.sources import Registries, paper_source, title_in
 from mechassay.claims.web_text import web_text

@@ -3,8 +3,8 @@
 Two profiles. `paper` takes statuses as they were given. In `verified` a YES or PARTIAL without
 evidence that holds is UNSUPPORTED and counts as NO: no quote that is found, and no record whose
 file still has its hash. What could not be looked at, as no document or folder was given, is not
-supported either, and is counted apart. Nor is a quote that is only in a passage which gives a reader
-orders. A record that was edited is an error, not a status.
+supported either, and is counted apart. Nor is a quote that is only in a passage which gives a
+reader orders. A record that was edited is an error, not a status.
 """
 
 from __future__ import annotations

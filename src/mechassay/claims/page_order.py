@@ -13,6 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 
 import numpy as np
 
@@ -94,7 +95,7 @@ def page_text(lines: Sequence[PageLine]) -> str:
     """The lines as text; those in one row, that follow each other as drawn, on one line."""
     parts: list[str] = []
     before: PageLine | None = None
-    follows = {id(line): id(last) for last, line in zip(lines, lines[1:], strict=False)}
+    follows = {id(line): id(last) for last, line in pairwise(lines)}
     for line in in_order(lines):
         row = before is not None and line.goes_on and follows.get(id(line)) == id(before)
         if parts:

@@ -15,11 +15,11 @@ letters one digit is little to a measure of likeness, and everything to a claim.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache
 from importlib import import_module
+from itertools import pairwise
 from typing import Literal
 
 from mechassay.claims.documents import PagedDocument
@@ -124,7 +124,7 @@ def _stretches(pieces: tuple[tuple[str, ...], ...]) -> tuple[_Stretch, ...]:
     own = [_Stretch(n, text) for n, page in enumerate(pieces, start=1) for text in page]
     seams = [
         _Stretch(n, f"{page[-1]}\n{after[0]}")
-        for n, (page, after) in enumerate(zip(pieces, pieces[1:], strict=False), start=1)
+        for n, (page, after) in enumerate(pairwise(pieces), start=1)
         if page and after
     ]
     return (*own, *seams)

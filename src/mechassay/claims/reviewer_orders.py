@@ -1,4 +1,4 @@
-"""Visible orders to whoever reads a document: "ignore previous instructions", "write a good review".
+"""Visible orders to a reader of a document: "ignore previous instructions", "review it well".
 
 Patterns are data (`data/reviewer-orders.yaml`). A flagged passage is the sentence that a pattern
 matches in, with its place, so that it can be shown apart; nothing is cut, as readers see it. A
@@ -45,7 +45,10 @@ def order_patterns() -> tuple[tuple[str, re.Pattern[str]], ...]:
     """The patterns by their names; a space in them is any white space."""
     text = files("mechassay.claims").joinpath("data/reviewer-orders.yaml").read_text("utf-8")
     return tuple(
-        (each["id"], re.compile(each["pattern"].replace(" ", r"\s+").replace(r"\s+?", r"\s*"), re.I))
+        (
+            each["id"],
+            re.compile(each["pattern"].replace(" ", r"\s+").replace(r"\s+?", r"\s*"), re.I),
+        )
         for each in yaml.safe_load(text)
     )
 

@@ -84,7 +84,9 @@ def text(
         where = f"{found.match}, page {found.page}" + ", in an order" * found.flagged
         if found.match == "none":
             near = nearest_passage(document, words)
-            nearest = near and f"nearest, page {near.page}, {near.likeness:.0f} % alike: {near.text}"
+            nearest = (
+                near and f"nearest, page {near.page}, {near.likeness:.0f} % alike: {near.text}"
+            )
             where = f"not found; {nearest}" if nearest else "not found"
         typer.echo(f"{words!r}: {where}")
     if file is not None:
