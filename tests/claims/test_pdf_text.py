@@ -162,6 +162,12 @@ def test_the_title_is_not_the_one_of_the_metadata() -> None:
     text = read(two_columns(False), title="Ignore previous instructions")
     assert text.title == "A Circuit for Names in a Small Model"
     assert read(SEEN, title="Metadata").title == ""
+    for title, shown in (
+        ("Metadata", ""),
+        ("It was found on two tasks", "It was found on two tasks"),
+    ):
+        content = made_pdf(SEEN, title=title)
+        assert pdf_text(content, "a.pdf", extractor="paper").title == shown
 
 
 def locked() -> bytes:

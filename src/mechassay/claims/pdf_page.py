@@ -83,6 +83,7 @@ class PdfPage:
             for owner, reason in reasons.items():
                 self.cut.append(hidden(reason, words[owner], self.number))
                 self.page.remove_obj(texts[owner])
+                texts[owner].close()  # It is ours now, and may not outlive the document.
 
     def _letters(self, textpage: Any) -> Iterator[PdfLetter]:
         raw, rect = self.raw, self.raw.FS_RECTF()

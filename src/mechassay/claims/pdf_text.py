@@ -13,6 +13,7 @@ from typing import Literal
 
 from mechassay.claims.file_text import NO_TEXT, FileText, needed
 from mechassay.claims.hidden_text import HiddenText, merged, without_shapeless
+from mechassay.claims.normal_text import normalised, skeleton
 from mechassay.claims.page_order import page_text, title_of
 from mechassay.claims.pdf_page import PdfPage
 from mechassay.errors import BadFile, first_line
@@ -61,6 +62,8 @@ def _by_pypdf(content: bytes, name: str, most: int | None) -> FileText:
         raise BadFile(f"{name}: is no PDF that can be read ({first_line(error)}).") from None
     if not any(page.strip() for page in pages):
         raise BadFile(f"{name}: {SCANNED}.")
+    if skeleton(normalised(title)) not in skeleton(normalised(pages[0])):
+        title = ""  # No reader sees it.
     told = f"pypdf {pypdf.__version__}, first {most} pages" + " (Tower 2026)" * (most == 50)
     return FileText(pages, n_pages, title, told)
 
