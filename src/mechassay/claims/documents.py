@@ -1,40 +1,42 @@
-"""Documents as pages of text, and the passages that quotes are.
+"""Documents as pages of text: papers and posts from files and from the web.
 
-Text of a PDF is that of pypdf (`pip install 'mechassay[pdf]'`), page by page, up to a limit that is
-said. Text and Markdown files are one page, or several with form feeds between them.
+PDF files are read as `pdf_text` says, web pages as `web_text` says. Text and Markdown files are one
+page, or several with form feeds between them. What a reader cannot see is cut and reported; visible
+orders to a reviewer stay and are flagged (`reviewer_orders`).
 
-A quote is found exactly; or normalised: Unicode's compatible forms (NFKC, so that "ﬁ" is "fi"),
-runs of white space as one space, a hyphen at a line's end as a hyphen or nothing; or loosely, by
-letters and digits alone, where every digit and every negation must be the same and in its place.
-Nothing else is found: a quote with another digit is no quote.
+An id can be wrong. The title that is expected (the caller's, else the registry's) has to be the
+registry's, and has to stand on the first page, letter by letter but for case and spaces.
 """
 
 from __future__ import annotations
 
 import hashlib
-import re
-import unicodedata
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
-from importlib import import_module
 from pathlib import Path
-from typing import Literal
+from typing import Any
 
+from mechassay.claims.download import ANSWERS, Web
+from mechassay.claims.file_text import NO_TEXT, FileText
+from mechassay.claims.hidden_text import (
+    HiddenText,
+    merged,
+    without_comments,
+    without_shapeless,
+)
 from mechassay.claims.judgments import SourceDocument
+from mechassay.claims.normal_text import normalised, skeleton
+from mechassay.claims.pdf_text import EXTRACTORS, Extractor, pdf_text
+from mechassay.claims.reviewer_orders import ReviewerOrder, find_orders
+from mechassay.claims.sources import Registries, paper_source, title_in
+from mechassay.claims.web_text import web_text
 from mechassay.display import OneLine
-from mechassay.errors import BadFile, MissingExtra, first_line
-from mechassay.files import check_ending
+from mechassay.errors import BadFile, BadUsage, first_line, one_of
 
 PDF = ".pdf"
+HTML = (".html", ".htm")
 TEXT = (".txt", ".md")
-MOST_PAGES = 50
-"""Pages of a PDF that are read, as in Tower (2026)."""
-Match = Literal["exact", "normalised", "loose", "none"]
-BREAK = "\ue000"
-"""Stands for a hyphen at a line's end."""
-_BREAKS = re.compile(r"[-‐\u00ad\ufffe]\s*\n\s*|\ufffe|\u00ad")
-_NUMBERS = re.compile(r"\d+(?:[.,]\d+)*")
-_NEGATIONS = re.compile(r"\b(?:not|no|never|none|nor|neither|cannot|without|\w+n[’']t)\b", re.I)
+ENDINGS = (PDF, *HTML, *TEXT)
 
 
 @dataclass(frozen=True, repr=False)
@@ -43,6 +45,13 @@ class PagedDocument(OneLine):
 
     Attributes:
         n_pages: of the file; more than there are texts if it was cut.
+        title: found: the registry's of an id, else the one that can be seen.
+        origin: where it is from, such as "arxiv:2211.00593".
+        extractor: what read it, with its version.
+        expected: the title that it should have; "" if none is known.
+        title_agrees: whether it has that title; None if none is expected.
+        hidden: text that was cut, as a reader cannot see it.
+        orders: visible passages that give a reader orders.
     """
 
     name: str
@@ -50,6 +59,12 @@ class PagedDocument(OneLine):
     pages: tuple[str, ...]
     n_pages: int
     title: str = ""
+    origin: str = ""
+    extractor: str = "text"
+    expected: str = ""
+    title_agrees: bool | None = None
+    hidden: tuple[HiddenText, ...] = ()
+    orders: tuple[ReviewerOrder, ...] = ()
 
     @property
     def source(self) -> SourceDocument:
@@ -59,143 +74,164 @@ class PagedDocument(OneLine):
         )
 
     @cached_property
-    def normal(self) -> tuple[str, ...]:
-        """The pages, normalised."""
-        return tuple(normalised(page) for page in self.pages)
+    def pieces(self) -> tuple[tuple[str, ...], ...]:
+        """Of each page, the parts between its flagged passages, which support something."""
+        found: list[tuple[str, ...]] = []
+        for number, page in enumerate(self.pages, start=1):
+            begin, parts = 0, list[str]()
+            for order in self.orders:
+                if order.page == number:
+                    parts.append(page[begin : order.begin])
+                    begin = order.end
+            found.append((*parts, page[begin:]))
+        return tuple(found)
 
-    @cached_property
-    def skeletons(self) -> tuple[str, ...]:
-        """Letters and digits of the pages."""
-        return tuple(_skeleton(page) for page in self.normal)
+    @property
+    def warnings(self) -> tuple[str, ...]:
+        """What a reader should know of it, a line each."""
+        said: list[str] = []
+        if self.n_pages > len(self.pages):
+            said.append(f"{len(self.pages)} of {self.n_pages} pages were read")
+        if self.title_agrees is False:
+            said.append(title_fault(self))
+        if self.hidden:
+            n = sum(each.n for each in self.hidden)
+            first = self.hidden[0]
+            said.append(
+                f"{n:,} hidden characters were cut, first on page {first.page} ({first.reason}):"
+                f" {first.text!r}"
+            )
+        said += [
+            f"page {each.page} gives a reader orders ({each.kind}); quotes from there support"
+            f" nothing: {' '.join(each.text.split())!r}"
+            for each in self.orders
+        ]
+        return tuple(f"{self.name}: {each}" for each in said)
 
-    @cached_property
-    def joined(self) -> tuple[str, str, str]:
-        """All pages as one text, as it is, normalised, and its letters and digits."""
-        whole = "\n".join(self.pages)
-        return whole, normalised(whole), _skeleton(normalised(whole))
+    def to_json(self) -> dict[str, Any]:
+        """What a judge reads, and what it does not, as plain values."""
+        return {
+            "format": 1,
+            "name": self.name,
+            "source": self.origin,
+            "sha256": self.sha256,
+            "extractor": self.extractor,
+            "title": self.title,
+            "expected_title": self.expected,
+            "title_agrees": self.title_agrees,
+            "n_pages": self.n_pages,
+            "n_pages_read": len(self.pages),
+            "hidden": [vars(each) for each in self.hidden],
+            "orders": [vars(each) for each in self.orders],
+            "pages": list(self.pages),
+        }
 
 
-def read_document(path: str | Path, most: int = MOST_PAGES) -> PagedDocument:
-    """The pages of a PDF, text or Markdown file.
+def read_document(
+    named: str | Path,
+    most: int | None = None,
+    *,
+    extractor: Extractor = "pdfium",
+    title: str = "",
+    web: Web | None = None,
+    registries: Registries | None = None,
+) -> PagedDocument:
+    """The pages of a paper or post.
 
     Args:
-        most: pages of a PDF that are read.
+        named: an id, an address or a file; see `sources`.
+        most: pages of a PDF that are read; all if not given.
+        extractor: of PDF files: "pdfium", or "paper", which reads 50 pages with pypdf.
+        title: that it should have; the registry's of an id if not given.
+        web: how it is downloaded.
+        registries: other addresses of arXiv and OpenReview.
 
     Raises:
-        BadFile: it is not there, cannot be read, or has no text.
-        BadUsage: it has another ending.
-        MissingExtra: of a PDF, if pypdf is not installed.
+        BadFile: it is not there, cannot be had or read, or has no text that can be seen.
+        BadUsage: it has another ending, or an address that is not to be asked.
+        MissingExtra: what reads it is not installed.
     """
-    path = check_ending(Path(path), PDF, *TEXT)
+    one_of("extractor", extractor, EXTRACTORS)
+    source, web = paper_source(named, registries), web or Web()
+    registered = ""
+    if source.titles:
+        answer = web.get(source.titles, ANSWERS)
+        registered = title_in(source, answer.read_bytes())
+    path = Path(source.address) if source.kind == "file" else web.get(source.address)
+    if path.suffix not in ENDINGS:
+        raise BadUsage(f"{path}: is no document; files end in {' or '.join(ENDINGS)}.")
     try:
         content = path.read_bytes()
     except OSError as error:
         raise BadFile(f"{path}: cannot be read ({first_line(error)}).") from None
-    digest = hashlib.sha256(content).hexdigest()
-    if path.suffix == PDF:
-        pages, n_pages, title = _pdf(path, most)
-    else:
-        try:
-            pages = tuple(content.decode("utf-8").split("\f"))
-        except UnicodeDecodeError as error:
-            raise BadFile(f"{path}: is not UTF-8 ({error.reason} at byte {error.start}).") from None
-        n_pages, title = len(pages), ""
+    name = path.name if source.kind == "file" else source.id
+    told = str(path) if source.kind == "file" else source.id
+    read = _text(content, path.suffix, told, most, extractor)
+    document = PagedDocument(
+        name,
+        hashlib.sha256(content).hexdigest(),
+        read.pages,
+        read.n_pages,
+        registered or read.title,
+        source.id,
+        read.extractor,
+        hidden=read.hidden,
+        orders=find_orders(read.pages),
+    )
+    return _with_title(document, title or registered, read.title, registered)
+
+
+def _text(
+    content: bytes, ending: str, name: str, most: int | None, extractor: Extractor
+) -> FileText:
+    if ending == PDF:
+        return pdf_text(content, name, most, extractor)
+    if ending in HTML:
+        return web_text(content, name)
+    try:
+        text = content.decode("utf-8")
+    except UnicodeDecodeError as error:
+        raise BadFile(f"{name}: is not UTF-8 ({error.reason} at byte {error.start}).") from None
+    text, comments = without_comments(text) if ending == ".md" else (text, ())
+    split = [without_shapeless(page, n) for n, page in enumerate(text.split("\f"), start=1)]
+    pages = tuple(page for page, _ in split)
     if not any(page.strip() for page in pages):
-        raise BadFile(f"{path}: has no text; a scanned document needs its characters recognised.")
-    return PagedDocument(path.name, digest, pages, n_pages, title)
+        raise BadFile(f"{name}: {NO_TEXT}.")
+    cut = merged([*comments, *(each for _, found in split for each in found)])
+    return FileText(pages, len(pages), hidden=cut)
 
 
-def _pdf(path: Path, most: int) -> tuple[tuple[str, ...], int, str]:
-    try:
-        pypdf = import_module("pypdf")
-    except ImportError:
-        raise MissingExtra(f"Reading {path.name}", "pypdf", "pdf") from None
-    try:
-        reader = pypdf.PdfReader(path)
-        pages = tuple(page.extract_text() for page in reader.pages[:most])
-        title = str((reader.metadata or {}).get("/Title") or "")
-        return pages, len(reader.pages), title
-    except (pypdf.errors.PyPdfError, ValueError, KeyError, OSError, RecursionError) as error:
-        raise BadFile(f"{path}: is no PDF that can be read ({first_line(error)}).") from None
+# Titles
 
 
-# Quotes
+def _with_title(
+    document: PagedDocument, expected: str, printed: str, registered: str
+) -> PagedDocument:
+    """The document with the title that it should have, and whether it has it."""
+    wanted = skeleton(normalised(expected))
+    if not wanted:
+        return document
+    seen = skeleton(normalised(f"{printed}\n{document.pages[0]}"))
+    agrees = wanted in seen
+    if registered:
+        agrees = agrees and wanted == skeleton(normalised(registered))
+    return replace(document, expected=expected, title_agrees=agrees)
 
 
-@dataclass(frozen=True)
-class QuoteMatch:
-    """How a quote was found, and on which page; 0 if on none, or across two."""
+def title_fault(document: PagedDocument) -> str:
+    """What is wrong with a title, in a line."""
+    return (
+        f"should be {document.expected!r}, and its title is"
+        f" {document.title or 'nowhere on its first page'!r}"
+    )
 
-    match: Match
-    page: int = 0
 
+def check_title(document: PagedDocument) -> PagedDocument:
+    """The document, if it has the title that it should have.
 
-def find_quote(document: PagedDocument, exact: str) -> QuoteMatch:
-    """Where a document has a quote: exactly, normalised, loosely, or not.
-
-    An empty quote, or one without a letter or digit, is nowhere.
+    Raises:
+        BadUsage: it has another, as that of a wrong id.
     """
-    if not _skeleton(normalised(exact)):
-        return QuoteMatch("none")
-    # Pages first; what runs over the end of a page is found in all of them as one text.
-    whole, normal, bones = document.joined
-    for number, page in enumerate((*document.pages, whole), start=1):
-        if exact in page:
-            return QuoteMatch("exact", _page(document, number))
-    pattern = _pattern(exact)
-    for number, page in enumerate((*document.normal, normal), start=1):
-        if pattern.search(page):
-            return QuoteMatch("normalised", _page(document, number))
-    skeleton = _skeleton(normalised(exact))
-    for number, page in enumerate((*document.skeletons, bones), start=1):
-        text = (*document.normal, normal)[number - 1]
-        if skeleton in page and _loosely(skeleton, exact, text):
-            return QuoteMatch("loose", _page(document, number))
-    return QuoteMatch("none")
-
-
-def _page(document: PagedDocument, number: int) -> int:
-    return number if number <= len(document.pages) else 0
-
-
-def normalised(text: str) -> str:
-    """NFKC, one space for white space, `BREAK` for a hyphen at a line's end."""
-    text = unicodedata.normalize("NFKC", _BREAKS.sub(BREAK, text))
-    return " ".join(text.replace("‐", "-").replace("‑", "-").split())
-
-
-def _pattern(quote: str) -> re.Pattern[str]:
-    """The normalised quote; between its characters may stand a line's end."""
-    parts: list[str] = []
-    for character in normalised(quote):
-        if character in f"-{BREAK}":
-            parts.append(f"(?:-|{BREAK})" if character == "-" else f"(?:-|{BREAK})?")
-        elif character == " ":
-            parts.append(" ")
-        else:
-            parts.append(re.escape(character))
-    return re.compile(f"{BREAK}?".join(parts))
-
-
-def _skeleton(text: str) -> str:
-    return "".join(character for character in text.casefold() if character.isalnum())
-
-
-def _marks(text: str) -> tuple[list[str], list[str]]:
-    """The negations and the numbers of a text, which no other may stand for."""
-    text = normalised(text)
-    negations = [word.casefold().replace("’", "'") for word in _NEGATIONS.findall(text)]
-    return negations, _NUMBERS.findall(text)
-
-
-def _loosely(skeleton: str, quote: str, text: str) -> bool:
-    """Whether a passage with these letters has the negations and the numbers of the quote."""
-    places = [place for place, character in enumerate(text) for _ in _skeleton(character)]
-    bones = _skeleton(text)
-    begin = bones.find(skeleton)
-    while begin >= 0 and len(places) == len(bones):
-        passage = text[places[begin] : places[begin + len(skeleton) - 1] + 1]
-        if _marks(passage) == _marks(quote):
-            return True
-        begin = bones.find(skeleton, begin + 1)
-    return False
+    if document.title_agrees is False:
+        raise BadUsage(f"{document.name}: {title_fault(document)}.")
+    return document

@@ -3,7 +3,8 @@
 Two profiles. `paper` takes statuses as they were given. In `verified` a YES or PARTIAL without
 evidence that holds is UNSUPPORTED and counts as NO: no quote that is found, and no record whose
 file still has its hash. What could not be looked at, as no document or folder was given, is not
-supported either, and is counted apart. A record that was edited is an error, not a status.
+supported either, and is counted apart. Nor is a quote that is only in a passage which gives a
+reader orders. A record that was edited is an error, not a status.
 """
 
 from __future__ import annotations
@@ -14,14 +15,15 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
-from mechassay.claims.documents import PagedDocument, QuoteMatch, find_quote
+from mechassay.claims.documents import PagedDocument
 from mechassay.claims.judgments import Evidence, JudgedClaim, Judgment, Judgments, Quote
+from mechassay.claims.quotes import find_quote
 from mechassay.claims.scoring import Status
 from mechassay.display import OneLine
 from mechassay.errors import BadFile, first_line
 
 EvidenceProfile = Literal["paper", "verified"]
-State = Literal["exact", "normalised", "loose", "not found", "record", "not checked"]
+State = Literal["exact", "normalised", "loose", "flagged", "not found", "record", "not checked"]
 HOLDS: tuple[State, ...] = ("exact", "normalised", "loose", "record")
 
 
@@ -116,11 +118,12 @@ def _quote_state(quote: Quote, documents: Sequence[PagedDocument]) -> tuple[Stat
     wanted = [each for each in documents if quote.document in ("", each.sha256)]
     if not wanted:
         return "not checked", 0
-    for document in wanted:
-        found: QuoteMatch = find_quote(document, quote.exact)
-        if found.match != "none":
+    matches = [find_quote(document, quote.exact) for document in wanted]
+    for found in matches:
+        if found.match != "none" and not found.flagged:
             return found.match, found.page
-    return "not found", 0
+    flagged = next((found for found in matches if found.flagged), None)
+    return ("flagged", flagged.page) if flagged else ("not found", 0)
 
 
 def inside(folder: Path, name: str) -> Path:

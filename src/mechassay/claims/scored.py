@@ -230,10 +230,12 @@ def _record_text(row: CheckedEvidence) -> str:
 
 def _checks(rows: Sequence[CheckedEvidence]) -> list[Check]:
     looked = [row for row in rows if row.evidence.quote and row.state != "not checked"]
-    lost = [row for row in looked if row.state == "not found"]
+    lost = [row for row in looked if row.state in ("not found", "flagged")]
     if not looked:
         return []
-    said = f"{len(lost)} of {len(looked)} quotes are not in their document."
+    n = sum(row.state == "flagged" for row in lost)
+    said = f"{len(lost) - n} of {len(looked)} quotes are not in their document"
+    said += f"; {n} only where it gives a reader orders." if n else "."
     return [
         Check(
             name="quotes",

@@ -1,56 +1,146 @@
-"""`mechassay claims`: forms, scores of judgments, how raters differ, what records say."""
+"""`mechassay claims`: texts of papers, forms, scores, how raters differ, what records say."""
 
 from __future__ import annotations
 
+from json import dumps
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+if TYPE_CHECKING:
+    from mechassay.claims.documents import PagedDocument
+
 app = typer.Typer(help="Judge claims about mechanisms.", no_args_is_help=True)
 
+PAPER = "an arXiv or OpenReview id, an address, or a file (.pdf, .html, .md, .txt)"
 DocumentsOption = Annotated[
-    list[Path] | None,
-    typer.Option("--document", "-d", help="Document that quotes are from: .pdf, .md or .txt."),
+    list[str] | None,
+    typer.Option("--document", "-d", help=f"Document that quotes are from: {PAPER}."),
 ]
+PagesOption = Annotated[
+    int | None, typer.Option("--pages", min=1, help="Pages of a PDF to read; all by default.")
+]
+ExtractorOption = Annotated[
+    str, typer.Option("--extractor", help="What reads PDFs: pdfium, or paper (pypdf, 50 pages).")
+]
+TitleOption = Annotated[
+    str, typer.Option("--title", help="Title that the paper should have, against wrong ids.")
+]
+ForceOption = Annotated[bool, typer.Option("--force", help="Go on with another title.")]
+LocalOption = Annotated[
+    bool, typer.Option("--local", help="Allow addresses of this machine and its network.")
+]
+AgainOption = Annotated[bool, typer.Option("--again", help="Download what is in the cache again.")]
+
+
+def _read(named: str, **options: Any) -> PagedDocument:
+    """A document; what is to be known of it goes to standard error."""
+    from mechassay.claims.documents import check_title, read_document
+    from mechassay.claims.download import Web
+
+    force = options.pop("force", False)
+    web = Web(local=options.pop("local", False), again=options.pop("again", False))
+    document = read_document(named, options.pop("pages", None), web=web, **options)
+    if not force:
+        check_title(document)
+    for warning in document.warnings:
+        typer.echo(f"warning: {warning}", err=True)
+    return document
+
+
+@app.command("text")
+def text(
+    source: Annotated[str, typer.Argument(help=f"A paper: {PAPER}.")],
+    output: Annotated[
+        Path | None, typer.Option("--output", "-o", help="File to write, .json.")
+    ] = None,
+    quote: Annotated[
+        list[str] | None, typer.Option("--quote", help="Words to look for in it.")
+    ] = None,
+    pages: PagesOption = None,
+    extractor: ExtractorOption = "pdfium",
+    title: TitleOption = "",
+    force: ForceOption = False,
+    local: LocalOption = False,
+    again: AgainOption = False,
+) -> None:
+    """Show what a judge reads of a paper, what was cut from it, and where quotes are."""
+    from mechassay.claims.quotes import find_quote, nearest_passage
+    from mechassay.files import check_ending, write_text
+
+    file = None if output is None else check_ending(output, ".json")
+    document = _read(
+        source,
+        pages=pages,
+        extractor=extractor,
+        title=title,
+        force=force,
+        local=local,
+        again=again,
+    )
+    for words in quote or ():
+        found = find_quote(document, words)
+        where = f"{found.match}, page {found.page}" + ", in an order" * found.flagged
+        if found.match == "none":
+            near = nearest_passage(document, words)
+            nearest = (
+                near and f"nearest, page {near.page}, {near.likeness:.0f} % alike: {near.text}"
+            )
+            where = f"not found; {nearest}" if nearest else "not found"
+        typer.echo(f"{words!r}: {where}")
+    if file is not None:
+        plain = dumps(document.to_json(), indent=1, ensure_ascii=False)
+        typer.echo(f"Written: {write_text(file, plain + chr(10))}")
+    elif not quote:
+        for number, page in enumerate(document.pages, start=1):
+            typer.echo(f"[page {number} of {document.n_pages}]\n{page}\n")
 
 
 @app.command("form")
 def form(
     source: Annotated[
-        Path,
+        str,
         typer.Argument(
-            help="Claims (.yaml, .json), a paper (.pdf, .md, .txt), or judgments to go on with."
+            help=f"Claims (.yaml, .json), judgments to go on with (.json), or a paper: {PAPER}."
         ),
     ],
     output: Annotated[Path, typer.Option("--output", "-o", help="Form to write, .html.")],
     document: DocumentsOption = None,
-    pages: Annotated[int, typer.Option("--pages", min=1, help="Pages of a PDF to show.")] = 50,
+    pages: PagesOption = None,
+    extractor: ExtractorOption = "pdfium",
+    title: TitleOption = "",
+    force: ForceOption = False,
+    local: LocalOption = False,
 ) -> None:
     """Write a form for judging claims: one page that works without a server."""
     from mechassay.claims.claim import claims_of
-    from mechassay.claims.documents import PDF, TEXT, read_document
-    from mechassay.claims.explain import read_plain
+    from mechassay.claims.explain import ENDINGS, read_plain
     from mechassay.claims.judgments import judgments_of
     from mechassay.files import check_ending
     from mechassay.report.claim_form import write_form
 
     page = check_ending(output, ".html")
-    paper = source.suffix in (PDF, *TEXT)
+    paper = Path(source).suffix not in ENDINGS
     names = [*([source] if paper else []), *(document or ())]
-    plain = None if paper else read_plain(source)
+    plain = None if paper else read_plain(Path(source))
     judged = isinstance(plain, dict) and "rater" in plain
-    claims = None if paper or judged else claims_of(plain, str(source))
-    initial = judgments_of(plain, str(source)) if judged else None
-    documents = [read_document(path, pages) for path in names]
+    claims = None if paper or judged else claims_of(plain, source)
+    initial = judgments_of(plain, source) if judged else None
+    # A title is that of the paper, or of the only document.
+    titles = {names[0]: title} if names and (paper or len(names) == 1) else {}
+    documents = [
+        _read(
+            name,
+            pages=pages,
+            extractor=extractor,
+            title=titles.get(name, ""),
+            force=force,
+            local=local,
+        )
+        for name in names
+    ]
     typer.echo(f"Written: {write_form(page, claims, documents, initial)}")
-    for each in documents:
-        if each.n_pages > len(each.pages):
-            typer.echo(
-                f"warning: {each.name}: {len(each.pages)} of {each.n_pages} pages; --pages takes"
-                " more",
-                err=True,
-            )
 
 
 @app.command("score")
@@ -66,9 +156,9 @@ def score(
     json: Annotated[
         Path | None, typer.Option("--json", help="Record of the system claim to write, .json.")
     ] = None,
+    local: LocalOption = False,
 ) -> None:
     """Score judgments: as they are, and with the evidence that holds alone."""
-    from mechassay.claims.documents import read_document
     from mechassay.claims.judgments import read_judgments
     from mechassay.claims.scored import score_judgments
     from mechassay.files import check_ending
@@ -76,7 +166,7 @@ def score(
 
     page = None if output is None else check_ending(output, ".html")
     file = None if json is None else check_ending(json, ".json")
-    documents = [read_document(path) for path in document or ()]
+    documents = [_read(name, force=True, local=local) for name in document or ()]
     found = score_judgments(read_judgments(judgments), documents, runs)
     records = found.records()
     print_report(records)

@@ -68,15 +68,23 @@ def sections(
 
 
 def _lost(records: Sequence[Record]) -> list[Block]:
-    """Quotes that are not in their document, if any."""
-    lines = [
-        (f"{record.cell['claim']}, {row['criterion']}: “{row['text']}”", "")
-        for record in records
-        for row in record.table("evidence").rows()
-        if row["state"] == "not found"
-    ]
-    title = "These quotes are not in their document; what rests on them alone is unsupported."
-    return [Notice(title, tuple(lines), "broken")] if lines else []
+    """Quotes that are not in their document, or only where it gives a reader orders, if any."""
+    titles = {
+        "not found": "These quotes are not in their document; what rests on them alone is"
+        " unsupported.",
+        "flagged": "These quotes are from passages that give a reader orders; what rests on them"
+        " alone is unsupported.",
+    }
+    found: list[Block] = []
+    for state, title in titles.items():
+        lines = [
+            (f"{record.cell['claim']}, {row['criterion']}: “{row['text']}”", "")
+            for record in records
+            for row in record.table("evidence").rows()
+            if row["state"] == state
+        ]
+        found += [Notice(title, tuple(lines), "broken")] if lines else []
+    return found
 
 
 def rubric_of(record: Record) -> Rubric:

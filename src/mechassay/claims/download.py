@@ -1,0 +1,195 @@
+"""Papers from the web, kept in the user's cache: documents of known kinds, up to a size and a time.
+
+Only http and https are asked. Redirects are followed one by one, and each address is looked at
+before it is asked: addresses of this machine and of its network are refused unless they are
+allowed. (A name that is looked up again when it is asked could give another address then; a host
+that does this on purpose is not kept out.) 429 and 503 are waited for, as the answer says, twice.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import ipaddress
+import socket
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from importlib import import_module
+from pathlib import Path
+from typing import Any
+from urllib.parse import urljoin, urlsplit
+
+from mechassay.errors import BadFile, BadUsage, MissingExtra, first_line
+from mechassay.files import write_bytes
+from mechassay.models.sources import cache_folder
+from mechassay.version import __version__
+
+KINDS = {
+    "application/pdf": ".pdf",
+    "application/x-pdf": ".pdf",
+    "text/html": ".html",
+    "application/xhtml+xml": ".html",
+    "text/plain": ".txt",
+    "text/markdown": ".md",
+    "application/json": ".json",
+    "application/atom+xml": ".xml",
+    "application/xml": ".xml",
+    "text/xml": ".xml",
+}
+DOCUMENTS = (".pdf", ".html", ".txt", ".md")
+ANSWERS = (".json", ".xml")
+"""Kinds in which registries answer."""
+REDIRECTS = 5
+PATIENCE = 30.0
+"""Seconds that a server's wish to wait is followed for at most."""
+BUSY = (429, 503)
+
+
+@dataclass(frozen=True)
+class Web:
+    """How papers are downloaded.
+
+    Attributes:
+        size: bytes of a document at most.
+        seconds: that one may take, and that the server may be silent.
+        local: whether addresses of this machine and its network are allowed.
+        again: download what is in the cache once more.
+        folder: of the cache; that of the package if not given.
+        wait: waits for seconds.
+    """
+
+    size: int = 50_000_000
+    seconds: float = 60.0
+    local: bool = False
+    again: bool = False
+    folder: Path | None = None
+    wait: Callable[[float], object] = time.sleep
+
+    def get(self, address: str, kinds: tuple[str, ...] = DOCUMENTS) -> Path:
+        """The file that is at an address, in the cache.
+
+        Raises:
+            BadFile: it cannot be had, or is too large or of another kind; one line says which.
+            BadUsage: its address, or one that it leads to, is not to be asked.
+            MissingExtra: httpx2 is not installed.
+        """
+        folder = self.folder or cache_folder() / "papers"
+        name = hashlib.sha256(address.encode()).hexdigest()[:24]
+        kept = [folder / f"{name}{kind}" for kind in kinds]
+        if not self.again:
+            for path in kept:
+                if path.is_file():
+                    return path
+        content, kind = self._asked(address, kinds)
+        return write_bytes(folder / f"{name}{kind}", content)
+
+    def _asked(self, address: str, kinds: tuple[str, ...]) -> tuple[bytes, str]:
+        try:
+            httpx = import_module("httpx2")
+        except ImportError:
+            raise MissingExtra(f"Downloading {address}", "httpx2", "papers") from None
+        end = time.monotonic() + self.seconds
+        agent = {"User-Agent": f"mechassay/{__version__}"}
+        try:
+            with httpx.Client(timeout=self.seconds, headers=agent) as client:
+                return self._followed(client, address, kinds, end)
+        except httpx.TimeoutException:
+            raise BadFile(f"{address}: no answer within {self.seconds:g} s.") from None
+        except (httpx.HTTPError, httpx.InvalidURL, OSError) as error:
+            said = first_line(error).rstrip(".")
+            raise BadFile(f"{address}: cannot be reached ({said}).") from None
+
+    def _followed(
+        self, client: Any, address: str, kinds: tuple[str, ...], end: float
+    ) -> tuple[bytes, str]:
+        at, redirects, waits = address, 0, 0
+        while True:
+            self._allow(at, address)
+            with client.stream("GET", at, follow_redirects=False) as answer:
+                if answer.is_redirect:
+                    redirects += 1
+                    at = urljoin(at, answer.headers.get("location", ""))
+                    if redirects > REDIRECTS:
+                        raise BadFile(f"{address}: leads on more than {REDIRECTS} times.")
+                    continue
+                if answer.status_code in BUSY and waits < 2:
+                    waits += 1
+                    told = answer.headers.get("retry-after", "")
+                    pause = min(float(told) if told.isdigit() else 2.0 * waits, PATIENCE)
+                else:
+                    _check_status(address, answer.status_code)
+                    return self._read(address, answer, kinds, end)
+            self.wait(pause)
+            end += pause
+
+    def _allow(self, at: str, address: str) -> None:
+        """Refuse an address that is not to be asked."""
+        parts = urlsplit(at)
+        told = at if at == address else f"{address}: leads to {at}"
+        if parts.scheme not in ("http", "https") or not parts.hostname:
+            raise BadUsage(f"{told}: only addresses of http and https are downloaded.")
+        if self.local:
+            return
+        try:
+            found = socket.getaddrinfo(parts.hostname, parts.port or parts.scheme)
+        except OSError:
+            return  # A proxy may know it; else the client says that there is no such host.
+        for *_, place in found:
+            if not ipaddress.ip_address(str(place[0]).partition("%")[0]).is_global:
+                raise BadUsage(
+                    f"{told}: is an address of this machine or its network ({place[0]}); allow it"
+                    " with --local."
+                )
+
+    def _read(
+        self, address: str, answer: Any, kinds: tuple[str, ...], end: float
+    ) -> tuple[bytes, str]:
+        length = answer.headers.get("content-length", "")
+        if length.isdigit() and int(length) > self.size:
+            raise self._too_large(address)
+        content = bytearray()
+        for part in answer.iter_bytes():
+            content += part
+            if len(content) > self.size:
+                raise self._too_large(address)
+            if time.monotonic() > end:
+                raise BadFile(f"{address}: was not whole within {self.seconds:g} s.")
+        media = answer.headers.get("content-type", "").partition(";")[0].strip().lower()
+        is_pdf = bytes(content[:1024]).find(b"%PDF-") >= 0
+        # Servers that do not know a file's kind say that it is bytes.
+        unknown = media in ("", "application/octet-stream", "binary/octet-stream")
+        kind = ".pdf" if unknown and is_pdf else KINDS.get(media, "")
+        if kind not in kinds:
+            raise BadFile(
+                f"{address}: is {media or 'of no declared kind'}; expected one of"
+                f" {', '.join(name for name, each in KINDS.items() if each in kinds)}."
+            )
+        if kind == ".pdf" and not is_pdf:
+            raise BadFile(
+                f"{address}: says it is a PDF and is none; it begins with {bytes(content[:16])!r}."
+            )
+        return bytes(content), kind
+
+    def _too_large(self, address: str) -> BadFile:
+        return BadFile(f"{address}: is larger than {self.size / 1e6:,.0f} MB.")
+
+
+def _check_status(address: str, status: int) -> None:
+    """Refuse an answer that is no document.
+
+    Raises:
+        BadFile: it is.
+    """
+    if status == 200:
+        return
+    why = {
+        401: "asks who is there (401)",
+        403: "refuses programs (403)",
+        404: "has no such document (404)",
+        410: "has no such document any more (410)",
+        429: "is asked too often (429)",
+        503: "is not available (503)",
+    }.get(status, f"answers with the status {status}")
+    raise BadFile(
+        f"{address}: the site {why}; save the document with a browser, and name the file instead."
+    )

@@ -1,0 +1,199 @@
+"""Downloads: the cache, limits, redirects, waiting, and what is refused, from a server here."""
+
+from __future__ import annotations
+
+import socket
+import sys
+import time
+from http.server import BaseHTTPRequestHandler
+from pathlib import Path
+
+import pytest
+
+from mechassay.claims.download import Web
+from mechassay.errors import BadFile, BadUsage, MissingExtra
+from pdf_made import made_pdf, written
+from web_server import Answer, served
+
+pytest.importorskip("httpx2")
+PDF = made_pdf(written("A claim."))
+
+
+@pytest.fixture(autouse=True)
+def no_proxy(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("http_proxy", "https_proxy", "all_proxy"):
+        monkeypatch.delenv(name, raising=False)
+        monkeypatch.delenv(name.upper(), raising=False)
+
+
+@pytest.fixture
+def web(tmp_path: Path) -> Web:
+    return Web(local=True, folder=tmp_path / "cache", seconds=5.0, wait=lambda _: None)
+
+
+def test_a_document_is_kept(web: Web) -> None:
+    with served(p=Answer(PDF, "application/pdf")) as server:
+        first, second = web.get(f"{server.address}/p"), web.get(f"{server.address}/p")
+        assert first == second and first.suffix == ".pdf" and first.read_bytes() == PDF
+        assert server.asked == ["/p"]
+        Web(**{**vars(web), "again": True}).get(f"{server.address}/p")
+        assert server.asked == ["/p", "/p"]
+
+
+@pytest.mark.parametrize(
+    ("answer", "ending"),
+    [
+        (Answer(b"<p>a</p>", "text/html; charset=utf-8"), ".html"),
+        (Answer(b"a", "text/plain"), ".txt"),
+        (Answer(b"# a", "text/markdown"), ".md"),
+        (Answer(PDF, "application/octet-stream"), ".pdf"),
+    ],
+)
+def test_kinds(web: Web, answer: Answer, ending: str) -> None:
+    with served(p=answer) as server:
+        assert web.get(f"{server.address}/p").suffix == ending
+
+
+@pytest.mark.parametrize(
+    ("answer", "said"),
+    [
+        (Answer(b"x", "image/png"), "is image/png; expected one of application/pdf"),
+        (Answer(b"x", "application/octet-stream"), "is application/octet-stream"),
+        (Answer(b"{}", "application/json"), "is application/json"),
+        (Answer(b"<html>", "application/pdf"), "says it is a PDF and is none"),
+        (Answer(b"x", status=403), r"refuses programs \(403\); save the document with a browser"),
+        (Answer(b"x", status=404), r"no such document \(404\)"),
+        (Answer(b"x", status=500), "status 500"),
+        (Answer(b"x", status=429), "asked too often"),
+        (Answer(b"x", headers={"Content-Length": "99000000"}), "larger than 50 MB"),
+    ],
+)
+def test_what_is_no_document(web: Web, answer: Answer, said: str, tmp_path: Path) -> None:
+    with served(p=answer) as server, pytest.raises(BadFile, match=said) as error:
+        web.get(f"{server.address}/p")
+    assert "\n" not in str(error.value) and not list(tmp_path.rglob("*.*"))
+
+
+def test_too_often_is_waited_for(tmp_path: Path) -> None:
+    waits: list[float] = []
+    web = Web(local=True, folder=tmp_path, wait=waits.append)
+    busy = Answer(b"", status=429, headers={"Retry-After": "7"})
+    long = Answer(b"", status=503, headers={"Retry-After": "9999"})
+    with served(p=[busy, long, Answer(PDF, "application/pdf")]) as server:
+        web.get(f"{server.address}/p")
+    assert waits == [7.0, 30.0]
+
+
+def endless(handler: BaseHTTPRequestHandler) -> None:
+    try:
+        while True:
+            handler.wfile.write(b"x" * 100_000)
+    except OSError:
+        pass
+
+
+def slow(handler: BaseHTTPRequestHandler) -> None:
+    try:
+        for _ in range(200):
+            handler.wfile.write(b"x")
+            handler.wfile.flush()
+            time.sleep(0.02)
+    except OSError:
+        pass
+
+
+def silent(handler: BaseHTTPRequestHandler) -> None:
+    time.sleep(1.0)
+
+
+@pytest.mark.parametrize(
+    ("answer", "size", "seconds", "said"),
+    [
+        (Answer(kind="text/plain", write=endless), 1_000_000, 5.0, "larger than 1 MB"),
+        (Answer(kind="text/plain", write=slow), 1_000_000, 0.3, "was not whole within 0.3 s"),
+        (
+            Answer(kind="text/plain", headers={"Content-Length": "5"}, write=silent),
+            1_000_000,
+            0.2,
+            "no answer within 0.2 s",
+        ),
+    ],
+)
+def test_limits(tmp_path: Path, answer: Answer, size: int, seconds: float, said: str) -> None:
+    web = Web(size=size, seconds=seconds, local=True, folder=tmp_path)
+    with served(p=answer) as server, pytest.raises(BadFile, match=said):
+        web.get(f"{server.address}/p")
+    assert not list(tmp_path.iterdir())
+
+
+def test_redirects_are_followed_and_each_is_looked_at(web: Web) -> None:
+    moved = Answer(status=302, headers={"Location": "/p"})
+    with served(a=moved, p=Answer(PDF, "application/pdf")) as server:
+        assert web.get(f"{server.address}/a").read_bytes() == PDF
+    for location in ("file:///etc/passwd", "ftp://a.org/b"):
+        moved = Answer(status=302, headers={"Location": location})
+        with served(a=moved) as server, pytest.raises(BadUsage, match="leads to"):
+            web.get(f"{server.address}/a")
+    with served(a=Answer(status=302, headers={"Location": "/a"})) as server:
+        with pytest.raises(BadFile, match="more than 5 times"):
+            web.get(f"{server.address}/a")
+        assert len(server.asked) == 6
+
+
+@pytest.mark.parametrize(
+    "host",
+    [
+        "127.0.0.1",
+        "localhost",
+        "[::1]",
+        "0.0.0.0",
+        "10.1.2.3",
+        "169.254.169.254",
+        "[::ffff:127.0.0.1]",
+        "2130706433",
+    ],
+)
+def test_addresses_of_this_machine_are_refused(tmp_path: Path, host: str) -> None:
+    with pytest.raises(BadUsage, match="of this machine or its network"):
+        Web(folder=tmp_path).get(f"http://{host}:9/p")
+
+
+def test_a_redirect_to_this_machine_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The first address is let pass; where it leads is not."""
+    allow, asked = Web._allow, list[str]()
+
+    def looked(self: Web, at: str, address: str) -> None:
+        asked.append(at)
+        if at != address:
+            allow(self, at, address)
+
+    monkeypatch.setattr(Web, "_allow", looked)
+    moved = Answer(status=302, headers={"Location": "http://localhost:1/b"})
+    with served(a=moved) as server, pytest.raises(BadUsage, match="leads to http://localhost:1/b"):
+        Web(folder=tmp_path).get(f"{server.address}/a")
+    assert len(asked) == 2
+
+
+@pytest.mark.parametrize("address", ["file:///etc/passwd", "ftp://a.org/b", "http:///p", "p"])
+def test_only_http_is_asked(web: Web, address: str) -> None:
+    with pytest.raises(BadUsage, match="only addresses of http and https"):
+        web.get(address)
+
+
+def test_no_network_is_one_line(web: Web) -> None:
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    with pytest.raises(BadFile, match="cannot be reached") as error:
+        web.get(f"http://127.0.0.1:{port}/p")
+    assert "\n" not in str(error.value)
+    with pytest.raises(BadFile, match="cannot be reached"):
+        Web(folder=web.folder).get("http://no-such-host.invalid/p")
+
+
+def test_the_extra_is_named(web: Web, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "httpx2", None)
+    with pytest.raises(MissingExtra, match=r"mechassay\[papers\]"):
+        web.get("http://127.0.0.1:9/p")
