@@ -12,10 +12,10 @@ from torch import Tensor, nn
 
 from mechassay.graph import Graph
 from mechassay.interventions.model_shape import ModelShape
-from mechassay.variables.mib_board import MIB_BOARD, Board, BoardModel
+from mechassay.variables.mib_board import MIB_BOARD, BoardModel, MIBBoard
 
 SMALL = ModelShape(Graph(3, 2), 8, 4)
-BOARD = Board(
+BOARD = MIBBoard(
     MIB_BOARD.tasks, {kind: BoardModel(each.name, SMALL) for kind, each in MIB_BOARD.models.items()}
 )
 """MIB's board, with models of three layers, two heads of 4 and width 8."""

@@ -32,6 +32,7 @@ GROUPS = {
     "saes": "Sparse autoencoders: train them, say how good they are, read those of others.",
     "adversarial": "How badly circuits fail in the worst case.",
     "claims": "Judge claims about mechanisms: forms, scores, comparison of raters, records.",
+    "leaderboard": "Boards of runs as pages, and any cell of them recomputed.",
     "measure": "Whether measurements can be trusted: reliability, d-prime, DIF, error rates.",
 }
 """Command groups and what they are for. Their modules are large and are imported when named."""

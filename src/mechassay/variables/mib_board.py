@@ -52,7 +52,7 @@ class BoardModel:
 
 
 @dataclass(frozen=True)
-class Board:
+class MIBBoard:
     """What a folder may hold: tasks by MIB's names, models by their classes."""
 
     tasks: Mapping[str, BoardTask]
@@ -150,7 +150,7 @@ _GPT2, _QWEN, _GEMMA, _LLAMA = (
 )
 _CHOICES = {"correct_symbol": "correct_symbol", "last_token": LAST}
 _PERIOD = {"correct_symbol_period": "correct_symbol_period"}
-MIB_BOARD = Board(
+MIB_BOARD = MIBBoard(
     MappingProxyType(
         {
             "ioi_task": BoardTask(

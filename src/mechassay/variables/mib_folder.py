@@ -44,7 +44,7 @@ from mechassay.submissions import (
     leads_out,
     read_json,
 )
-from mechassay.variables.mib_board import MIB_BOARD, Board, BoardModel, BoardTask
+from mechassay.variables.mib_board import MIB_BOARD, BoardModel, BoardTask, MIBBoard
 from mechassay.variables.mib_unit import (
     FEATURIZER,
     INDICES,
@@ -79,7 +79,7 @@ def read_mib_folder(
     model: Model | None = None,
     featurizers: Mapping[str, Featurizer] | None = None,
     ignore_code: bool = False,
-    board: Board = MIB_BOARD,
+    board: MIBBoard = MIB_BOARD,
 ) -> tuple[VariableAlignment, ...]:
     """The alignments of a submission to MIB's causal track; nothing in it is executed.
 
@@ -105,7 +105,7 @@ def mib_problems(
     model: Model | None = None,
     featurizers: Mapping[str, Featurizer] | None = None,
     ignore_code: bool = False,
-    board: Board = MIB_BOARD,
+    board: MIBBoard = MIB_BOARD,
 ) -> Problems:
     """All that is wrong with a submission's folder, warnings too; see `read_mib_folder`.
 
@@ -126,7 +126,7 @@ def _read(
     model: Model | None,
     featurizers: Mapping[str, Featurizer],
     ignore_code: bool,
-    board: Board,
+    board: MIBBoard,
 ) -> tuple[VariableAlignment, ...]:
     if model is not None:
         one_of("class of a model of MIB's causal track", type(model.hf).__name__, board.models)
@@ -154,7 +154,7 @@ class _OpenFolder:
     model: Model | None
     given: Mapping[str, Featurizer]
     ignore_code: bool
-    board: Board
+    board: MIBBoard
 
     def alignments(self) -> Iterator[VariableAlignment]:
         """Of all folders."""
@@ -406,7 +406,7 @@ def _number(value: object) -> float:
 
 
 def write_mib_folder(
-    alignments: Sequence[VariableAlignment], folder: str | Path, *, board: Board = MIB_BOARD
+    alignments: Sequence[VariableAlignment], folder: str | Path, *, board: MIBBoard = MIB_BOARD
 ) -> list[Path]:
     """Write alignments as a submission to MIB's causal track; returns the files.
 
@@ -461,7 +461,7 @@ def _plain(method: str) -> str:
 
 
 def _checked_units(
-    alignment: VariableAlignment, task: str, model: BoardModel, board: Board
+    alignment: VariableAlignment, task: str, model: BoardModel, board: MIBBoard
 ) -> Mapping[Site, str]:
     """The units of all sites, if MIB's files can hold them."""
     if alignment.shape not in (None, model.shape):

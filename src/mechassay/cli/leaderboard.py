@@ -1,0 +1,86 @@
+"""`mechassay leaderboard`: boards of runs as pages, and any cell recomputed."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from mechassay.cli.command import DeviceOption
+
+app = typer.Typer(help="Boards of runs, and any cell of them again.", no_args_is_help=True)
+
+RunsOption = Annotated[Path, typer.Option("--runs", help="Folder of the runs that boards read.")]
+
+
+@app.command("build")
+def build(
+    runs: Annotated[Path, typer.Argument(help="Folder of runs: all below it are read.")],
+    output: Annotated[Path, typer.Option("--output", "-o", help="Folder of the pages.")] = Path(
+        "board"
+    ),
+    reported: Annotated[
+        list[Path] | None,
+        typer.Option("--reported", help="Results of MIB's board (.json), as reported."),
+    ] = None,
+    exchange: Annotated[
+        bool, typer.Option("--exchange", help="Write the formats of other boards too.")
+    ] = False,
+) -> None:
+    """Make the boards of all runs in a folder: pages that need no server, JSON and CSV."""
+    from mechassay.leaderboard.exchange import write_exchange
+    from mechassay.leaderboard.pages import BoardsFolder
+    from mechassay.leaderboard.reported import read_mib_results
+
+    cells = [cell for path in reported or () for cell in read_mib_results(path)]
+    boards = BoardsFolder.of(runs, output, cells)
+    page = boards.write()
+    for text in boards.unreadable:
+        typer.echo(f"warning: {text}", err=True)
+    for name, board in boards.boards.items():
+        typer.echo(f"{name}: {len(board.rows())} rows, {len(board.cells)} cells")
+        if exchange:
+            written = write_exchange(board, output / "exchange" / name)
+            n = sum(map(len, written.files.values()))
+            typer.echo(f"  {n} files for others; {written.left_out} undefined numbers left out")
+    typer.echo(f"Written: {page}")
+
+
+@app.command("recompute")
+def recompute(
+    board: Annotated[str, typer.Argument(help="Board, as circuits.")],
+    cell: Annotated[str, typer.Argument(help="Cell: ROW/MODEL/TASK/COLUMN, as its page says.")],
+    runs: RunsOption = Path("runs"),
+    output: Annotated[
+        Path, typer.Option("--output", "-o", help="Folder of the boards' pages.")
+    ] = Path("board"),
+    anew: Annotated[
+        bool, typer.Option("--anew", help="Let the method find its scores again.")
+    ] = False,
+    device: DeviceOption = "cpu",
+) -> None:
+    """Compute a cell again from what the method found, and compare all results of its record."""
+    from tempfile import TemporaryDirectory
+
+    from mechassay.files import write_text
+    from mechassay.leaderboard.board import Board
+    from mechassay.leaderboard.cells import read_cells
+    from mechassay.leaderboard.pages import RECOMPUTED
+    from mechassay.leaderboard.recomputation import recompute as again
+    from mechassay.leaderboard.rules import rules_of
+
+    rules = rules_of(board)
+    found = Board.of(rules, read_cells(rules, runs)[0]).find(cell)
+    with TemporaryDirectory() as folder:
+        told = again(found, runs, Path(folder) / "run", anew=anew, device=device)
+    file = output / RECOMPUTED / f"{told.sha256[:16]}-{told.provenance.created[:19]}.json"
+    write_text(file.with_name(file.name.replace(":", "")), told.model_dump_json(indent=1))
+    typer.echo(f"{told.cell}: {told.stored:.9g} on the board, {told.again:.9g} again")
+    word = "agrees" if told.agrees else "DIFFERS"
+    typer.echo(
+        f"{word}: {told.n} results, largest difference {told.largest:.1g} (allowed"
+        f" {told.tolerance:g}); {told.seconds:.0f} s"
+    )
+    if not told.agrees:
+        raise typer.Exit(1)

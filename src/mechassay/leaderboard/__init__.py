@@ -1,0 +1,54 @@
+"""Leaderboards that recompute themselves: boards of records, their pages, and any cell again."""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from mechassay.leaderboard.board import Board, BoardPlace
+    from mechassay.leaderboard.cells import BoardCell, read_cells
+    from mechassay.leaderboard.exchange import write_exchange
+    from mechassay.leaderboard.pages import BoardsFolder
+    from mechassay.leaderboard.paired import paired_differences
+    from mechassay.leaderboard.recomputation import Recomputation, recompute
+    from mechassay.leaderboard.reported import read_mib_results
+    from mechassay.leaderboard.rules import BoardColumn, BoardRules, board_rules
+
+__all__ = [
+    "Board",
+    "BoardCell",
+    "BoardColumn",
+    "BoardPlace",
+    "BoardRules",
+    "BoardsFolder",
+    "Recomputation",
+    "board_rules",
+    "paired_differences",
+    "read_cells",
+    "read_mib_results",
+    "recompute",
+    "write_exchange",
+]
+
+_NAMES = {
+    "board": "Board BoardPlace",
+    "cells": "BoardCell read_cells",
+    "exchange": "write_exchange",
+    "pages": "BoardsFolder",
+    "paired": "paired_differences",
+    "recomputation": "Recomputation recompute",
+    "reported": "read_mib_results",
+    "rules": "BoardColumn BoardRules board_rules",
+}
+_LAZY = {name: f"{__name__}.{part}" for part, names in _NAMES.items() for name in names.split()}
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _LAZY:
+        raise AttributeError(f"module 'mechassay.leaderboard' has no attribute {name!r}")
+    return getattr(import_module(_LAZY[name]), name)
+
+
+def __dir__() -> list[str]:
+    return __all__

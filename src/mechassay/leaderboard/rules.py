@@ -1,0 +1,112 @@
+"""What the boards compare, as data: `data/boards.yaml`, checked when it is read.
+
+A board reads the records of one kind of run. Its rows are methods, its places what they are tried
+on (a task of a model), its columns measures. A column's definition has a version.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cache
+from importlib.resources import files
+from typing import Literal, get_args
+
+import yaml
+
+from mechassay.errors import BadUsage, UnknownName, one_of
+
+Better = Literal["up", "down"]
+ROW = "{row}"
+
+
+@dataclass(frozen=True)
+class BoardColumn:
+    """One number that a board compares.
+
+    Attributes:
+        measure: of the record's result; `{row}` in it is the name of the row.
+        version: of the definition: cells of two versions are never compared.
+        says: what the number is, in one sentence.
+        paired: the column of values of single examples whose mean it is; "areas" for areas of
+            faithfulness; "" where rows cannot be compared example by example.
+    """
+
+    name: str
+    measure: str
+    title: str
+    better: Better
+    version: int
+    says: str
+    paired: str = ""
+
+    def __post_init__(self) -> None:
+        one_of("direction of a column", self.better, get_args(Better))
+        if self.version < 1:
+            raise BadUsage(f"Column {self.name}: versions begin at 1; got {self.version}.")
+
+    def measure_of(self, row: str) -> str:
+        """The name of the measure that a record has for a row."""
+        return self.measure.replace(ROW, row)
+
+    @property
+    def many_rows(self) -> bool:
+        """Whether one record has a measure for each of many rows."""
+        return ROW in self.measure
+
+
+@dataclass(frozen=True)
+class BoardRules:
+    """What a board reads and compares.
+
+    Attributes:
+        kind: of the records.
+        row: the role of a record that names its row.
+        place: the roles that together are what rows are tried on.
+    """
+
+    name: str
+    title: str
+    asks: str
+    kind: str
+    row: str
+    place: tuple[str, ...]
+    columns: tuple[BoardColumn, ...]
+
+    def column(self, name: str) -> BoardColumn:
+        """A column by its name.
+
+        Raises:
+            UnknownName: the board has none of this name.
+        """
+        for column in self.columns:
+            if column.name == name:
+                return column
+        raise UnknownName("column", name, [column.name for column in self.columns])
+
+
+@cache
+def board_rules() -> Mapping[str, BoardRules]:
+    """All boards by name, in the order of the file."""
+    text = files("mechassay.leaderboard").joinpath("data/boards.yaml").read_text("utf-8")
+    return {
+        name: BoardRules(
+            name=name,
+            **{key: said[key] for key in ("title", "asks", "kind", "row")},
+            place=tuple(said["place"]),
+            columns=tuple(BoardColumn(**column) for column in said["columns"]),
+        )
+        for name, said in yaml.safe_load(text).items()
+    }
+
+
+def rules_of(name: str) -> BoardRules:
+    """The rules of a board.
+
+    Raises:
+        UnknownName: there is no such board.
+    """
+    every = board_rules()
+    if name not in every:
+        raise UnknownName("board", name, every)
+    return every[name]

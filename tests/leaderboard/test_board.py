@@ -1,0 +1,111 @@
+"""Boards of cells made by hand."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+import math
+
+import pytest
+
+from mechassay.errors import UnknownName
+from mechassay.leaderboard import Board, BoardCell, board_rules
+from mechassay.leaderboard.board import sigmoid
+
+RULES = board_rules()["circuits"]
+
+
+def made(row: str, task: str, value: float, column: str = "cpr", **more: object) -> BoardCell:
+    given: dict[str, object] = {"conditions": {"examples": "x"}, "created": "2026-01-01", **more}
+    place = {"model": "gpt2", "task": task}
+    return BoardCell(
+        board="circuits", column=column, version=1, row=row, place=place, value=value, **given
+    )
+
+
+def test_average_and_score_are_those_worked_by_hand() -> None:
+    board = Board.of(RULES, [made("eap", "ioi", 1.0), made("eap", "mcqa", 0.0)])
+    assert board.average("eap", "cpr") == 0.5
+    assert board.score("eap", "cpr") == pytest.approx((1 / (1 + math.exp(-1)) + 0.5) / 2)
+
+
+def test_only_the_places_that_are_shown_count() -> None:
+    board = Board.of(RULES, [made("eap", "ioi", 1.0), made("eap", "mcqa", 0.0)])
+    shown = [place for place in board.places("cpr") if dict(place.roles)["task"] == "ioi"]
+    assert board.average("eap", "cpr", shown) == 1.0
+
+
+def test_a_row_that_lacks_a_place_has_no_average_and_comes_last() -> None:
+    cells = [made("all", "ioi", 0.2), made("all", "mcqa", 0.1), made("some", "ioi", 0.9)]
+    board = Board.of(RULES, cells)
+    assert math.isnan(board.average("some", "cpr"))
+    assert math.isnan(board.score("some", "cpr"))
+    assert board.ranked("cpr") == ["all", "some"]
+
+
+def test_an_undefined_number_is_no_zero() -> None:
+    board = Board.of(RULES, [made("eap", "ioi", math.nan), made("eap", "mcqa", 1.0)])
+    assert math.isnan(board.average("eap", "cpr"))
+
+
+@pytest.mark.parametrize(("column", "first"), [("cpr", "high"), ("cmd", "low")])
+def test_the_better_direction_is_that_of_the_column(column: str, first: str) -> None:
+    cells = [made("low", "ioi", 0.1, column), made("high", "ioi", 0.9, column)]
+    assert Board.of(RULES, cells).ranked(column)[0] == first
+
+
+def test_cells_of_other_conditions_stand_in_places_of_their_own() -> None:
+    cells = [
+        made("a", "ioi", 0.1, conditions={"definition": "cpr@1", "examples": "x"}),
+        made("b", "ioi", 0.9, conditions={"definition": "cpr@2", "examples": "x"}),
+    ]
+    board = Board.of(RULES, cells)
+    places = board.places("cpr")
+    assert len(places) == 2 and len({place.title for place in places}) == 2
+    assert {place.differs for place in places} == {"definition cpr@1", "definition cpr@2"}
+    held = [[board.cell(row, place, "cpr") is not None for place in places] for row in "ab"]
+    assert sorted(map(tuple, held)) == [(False, True), (True, False)]
+
+
+def test_the_newest_of_equal_cells_stands() -> None:
+    old, new = made("a", "ioi", 0.1), made("a", "ioi", 0.2, created="2026-02-01")
+    for cells in ([old, new], [new, old]):
+        assert [cell.value for cell in Board.of(RULES, cells).cells] == [0.2]
+
+
+def test_a_board_does_not_depend_on_the_order_of_its_cells() -> None:
+    cells = [
+        made(row, task, v) for row, task, v in zip("aabb", ["ioi", "x"] * 2, range(4), strict=True)
+    ]
+    forth, back = Board.of(RULES, cells), Board.of(RULES, cells[::-1])
+    assert forth.ranked("cpr") == back.ranked("cpr")
+    assert forth.places("cpr") == back.places("cpr")
+
+
+def test_an_unknown_cell_is_named_with_the_nearest() -> None:
+    board = Board.of(RULES, [made("eap", "ioi", 1.0)])
+    assert board.find("eap/gpt2/ioi/cpr").value == 1.0
+    with pytest.raises(UnknownName, match="eap/gpt2/ioi/cpr"):
+        board.find("eap/gpt2/ioi/cpt")
+
+
+def test_json_and_csv_hold_every_cell_with_all_digits() -> None:
+    board = Board.of(RULES, [made("eap", "ioi", 1 / 3), made("=cmd()", "ioi", math.nan)])
+    told = json.loads(board.to_json())
+    assert [cell["value"] for cell in told["cells"]] == [1 / 3, None]
+    rows = list(csv.DictReader(io.StringIO(board.to_csv())))
+    assert float(rows[0]["value"]) == 1 / 3 and rows[0]["task"] == "ioi"
+    assert rows[1]["value"] == "" and rows[1]["row"] == "'=cmd()"
+
+
+def test_sigmoid_of_large_numbers_is_finite() -> None:
+    assert sigmoid(0.0) == 0.5 and sigmoid(1e6) == 1 and sigmoid(-1e6) == 0
+    assert math.isnan(sigmoid(math.nan))
+
+
+def test_every_column_of_the_rules_is_found_by_name() -> None:
+    for rules in board_rules().values():
+        assert [rules.column(column.name) for column in rules.columns] == list(rules.columns)
+    with pytest.raises(UnknownName, match="cpr"):
+        RULES.column("cpx")

@@ -1,0 +1,125 @@
+"""Pages of boards."""
+
+from __future__ import annotations
+
+import json
+import re
+from html import unescape
+from pathlib import Path
+
+import pytest
+
+from mechassay.errors import BadFile, BadUsage
+from mechassay.leaderboard import BoardsFolder, read_cells, recompute
+from mechassay.leaderboard.exchange import write_exchange
+from mechassay.leaderboard.rules import rules_of
+from mechassay.progress import SILENT
+
+
+def data_of(page: Path) -> dict[str, dict[str, object]]:
+    text = re.search(r'id="board">(.*?)</script>', page.read_text(), re.DOTALL)
+    assert text is not None
+    return json.loads(text[1])
+
+
+def test_the_folder_has_every_page_and_every_record(runs: Path, tmp_path: Path) -> None:
+    boards = BoardsFolder.of(runs, tmp_path)
+    index = boards.write()
+    assert "circuits.html" in index.read_text()
+    board = boards.boards["circuits"]
+    page = tmp_path / "circuits.html"
+    for row in board.rows():
+        assert (tmp_path / "rows" / "circuits" / f"{row}.html").is_file()
+        assert f"rows/circuits/{row}.html" in page.read_text()
+    for cell in board.cells:
+        assert (tmp_path / "records" / f"{cell.sha256}.json").is_file()
+    row = unescape((tmp_path / "rows" / "circuits" / "eap.html").read_text())
+    assert "mechassay circuits run" in row
+    assert "mechassay leaderboard recompute circuits eap/truth-ioi/truth-ioi/cpr" in row
+
+
+def test_the_script_has_all_digits_and_the_differences(runs: Path, tmp_path: Path) -> None:
+    boards = BoardsFolder.of(runs, tmp_path)
+    boards.write()
+    data, board = data_of(tmp_path / "circuits.html"), boards.boards["circuits"]
+    assert set(data) == {"cpr", "cmd", "auroc"}
+    for name, column in data.items():
+        [place] = board.places(name)
+        for row, values in column["rows"].items():  # pyright: ignore
+            cell = board.cell(row, place, name)
+            assert values == [cell.value]  # pyright: ignore
+    [pairs] = data["cpr"]["pairs"]  # pyright: ignore
+    [(first, second, less, low, high)] = pairs  # pyright: ignore
+    values = data["cpr"]["rows"]
+    assert less == pytest.approx(values[first][0] - values[second][0])  # pyright: ignore
+    assert low <= less <= high
+    assert data["auroc"]["pairs"] == [[]]
+
+
+def test_names_with_markup_stay_text(runs: Path, tmp_path: Path) -> None:
+    rules = rules_of("circuits")
+    bad = "</script><script>alert(1)</script>"
+    cells = [
+        cell.model_copy(update={"row": bad, "origin": "as reported", "file": "", "sha256": ""})
+        for cell in read_cells(rules, runs)[0]
+    ]
+    BoardsFolder.of(runs, tmp_path, cells).write()
+    for page in tmp_path.rglob("*.html"):
+        assert "<script>alert" not in page.read_text()
+    assert bad in data_of(tmp_path / "circuits.html")["cpr"]["rows"]  # pyright: ignore
+
+
+def test_a_number_that_was_recomputed_has_a_mark(runs: Path, tmp_path: Path) -> None:
+    boards = BoardsFolder.of(runs, tmp_path / "board")
+    boards.write()
+    assert "✓" not in (tmp_path / "board" / "circuits.html").read_text()
+    cell = boards.boards["circuits"].find("eap/truth-ioi/truth-ioi/cpr")
+    found = recompute(cell, runs, tmp_path / "again", progress=SILENT)
+    folder = tmp_path / "board" / "recomputed"
+    folder.mkdir()
+    (folder / "one.json").write_text(found.model_dump_json())
+    boards.write()
+    assert "✓" in (tmp_path / "board" / "circuits.html").read_text()
+    (folder / "one.json").write_text(found.model_copy(update={"largest": 1.0}).model_dump_json())
+    boards.write()
+    assert "✓" not in (tmp_path / "board" / "circuits.html").read_text()
+    assert (
+        "results of the record differ"
+        in (tmp_path / "board" / "rows" / "circuits" / "eap.html").read_text()
+    )
+    (folder / "one.json").write_text("{}")
+    with pytest.raises(BadFile, match="no recomputation"):
+        boards.write()
+
+
+def test_folders_without_runs_are_refused(tmp_path: Path) -> None:
+    with pytest.raises(BadUsage, match="no record that a board reads"):
+        BoardsFolder.of(tmp_path, tmp_path / "board")
+    with pytest.raises(BadFile, match="no such folder"):
+        BoardsFolder.of(tmp_path / "none", tmp_path / "board")
+
+
+def test_a_file_that_cannot_be_read_is_named(runs: Path, tmp_path: Path) -> None:
+    import shutil
+
+    copy = Path(shutil.copytree(runs, tmp_path / "runs"))
+    (copy / "own" / "records" / "broken.json").write_text("{")
+    boards = BoardsFolder.of(copy, tmp_path / "board")
+    assert len(boards.unreadable) == 1
+    assert "broken.json" in boards.write().read_text()
+
+
+def test_formats_of_others_hold_the_same_numbers(runs: Path, tmp_path: Path) -> None:
+    board = BoardsFolder.of(runs, tmp_path).boards["circuits"]
+    written = write_exchange(board, tmp_path / "exchange")
+    assert written.left_out == sum(cell.value != cell.value for cell in board.cells)
+    mib = json.loads((tmp_path / "exchange" / "mib" / "eap.json").read_text())
+    [result] = mib["results"]
+    wanted = board.find("eap/truth-ioi/truth-ioi/cpr").value
+    assert result["scores"]["truth-ioi"]["CPR"] == wanted
+    [file] = (tmp_path / "exchange" / "every_eval_ever").rglob("circuits-eap.json")
+    scores = {
+        each["metric_config"]["metric_name"]: each["score_details"]["score"]
+        for each in json.loads(file.read_text())["evaluation_results"]
+    }
+    assert scores["cpr@1"] == wanted

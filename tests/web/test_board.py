@@ -1,0 +1,140 @@
+"""A board in a browser: filtered, sorted and compared with keys alone, read out, never cut."""
+
+from __future__ import annotations
+
+import importlib.util
+import math
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import pytest
+
+import mechassay as ma
+from mechassay.leaderboard import BoardsFolder
+from mechassay.leaderboard.board import sigmoid
+from mechassay.progress import SILENT
+
+HERE = Path(__file__).parent
+
+
+def beside(name: str) -> ModuleType:
+    """A module of this folder."""
+    if f"web_{name}" in sys.modules:
+        return sys.modules[f"web_{name}"]
+    spec = importlib.util.spec_from_file_location(f"web_{name}", HERE / f"{name}.py")
+    assert spec is not None and spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[spec.name] = module
+    spec.loader.exec_module(module)
+    return module
+
+
+chromium, keys, pages = beside("chromium"), beside("keyboard"), beside("test_pages")
+PROGRAM = chromium.executable()
+FLAGS = tuple(flag for flag in chromium.FLAGS if "virtual-time" not in flag)
+pytestmark = [
+    pytest.mark.web,
+    pytest.mark.skipif(PROGRAM is None, reason="there is no Chromium; see `make test-web`"),
+]
+EAP = "[...document.querySelectorAll('tbody tr')].find(r => r.innerText.trim().startsWith('eap'))"
+
+
+@pytest.fixture(scope="module")
+def boards(tmp_path_factory: pytest.TempPathFactory) -> BoardsFolder:
+    folder = tmp_path_factory.mktemp("boards")
+    job = ma.CircuitsJob(
+        models=("truth-ioi", "truth-induction"),
+        methods=("eap", "random"),
+        train_limit=6,
+        test_limit=8,
+    )
+    ma.run(job, folder / "runs" / "own", progress=SILENT)
+    made = BoardsFolder.of(folder / "runs", folder / "board")
+    made.write()
+    return made
+
+
+@pytest.fixture
+def page(tmp_path: Path) -> Iterator[Any]:
+    assert PROGRAM is not None
+    with keys.keyboard(PROGRAM, FLAGS, tmp_path) as browser:
+        yield browser
+
+
+@pytest.fixture
+def look(tmp_path: Path) -> Callable[..., Any]:
+    assert PROGRAM is not None
+    return chromium.Browser(PROGRAM, tmp_path).evaluate
+
+
+def shown(page: Any, cell: int) -> float:
+    return float(page.value(f"{EAP}.cells[{cell}].innerText"))
+
+
+def test_averages_follow_what_is_shown(boards: BoardsFolder, page: Any) -> None:
+    board = boards.boards["circuits"]
+    page.open(boards.path / "circuits.html")
+    page.press("Tab")
+    assert math.isclose(shown(page, 1), board.average("eap", "cpr"), rel_tol=1e-2)
+    assert math.isclose(shown(page, 2), board.score("eap", "cpr"), rel_tol=1e-2)
+    # Without the model of truth-induction one place is left, and its number is the average.
+    page.tab_to("input.place[value=truth-induction]")
+    page.press(" ")
+    left = board.find("eap/truth-ioi/truth-ioi/cpr").value
+    assert math.isclose(shown(page, 1), left, rel_tol=1e-2)
+    assert math.isclose(shown(page, 2), sigmoid(left), rel_tol=1e-2)
+    assert page.value(f"{EAP}.cells[3].hidden") is True
+    assert page.value(f"{EAP}.cells[4].hidden") is False
+
+
+def test_rows_are_filtered_and_sorted_with_keys(boards: BoardsFolder, page: Any) -> None:
+    page.open(boards.path / "circuits.html")
+    page.tab_to("#filter")
+    page.write("rand")
+    assert page.value(f"{EAP}.hidden") is True
+    page.open(boards.path / "circuits.html")
+    page.tab_to("thead button")
+    first = "document.querySelector('tbody tr').innerText.split('\\t')[0].trim()"
+    page.press("Enter")
+    one = page.value(first)
+    page.press("Enter")
+    assert {one, page.value(first)} == {"eap", "random"}
+
+
+def test_two_rows_are_compared(boards: BoardsFolder, page: Any) -> None:
+    page.open(boards.path / "circuits.html")
+    for name in ("first", "second"):
+        row = "eap" if name == "first" else "random"
+        page.tab_to(f"#{name}")
+        page.write(row)
+        assert page.value(f"document.querySelector('#{name}').value") == row
+    said = page.value("document.querySelector('#difference').innerText")
+    assert said.startswith("eap less random")
+    board = boards.boards["circuits"]
+    names = (f"{row}/truth-ioi/truth-ioi/cpr" for row in ("eap", "random"))
+    less = board.find(next(names)).value - board.find(next(names)).value
+    line = next(line for line in said.splitlines() if line.startswith("cpr, truth-ioi:"))
+    assert math.isclose(float(line.split(": ")[1].split(" ")[0]), less, rel_tol=1e-2)
+
+
+@pytest.mark.parametrize("width", [390, 800, 1400])
+@pytest.mark.parametrize("name", ["index", "circuits", "rows/circuits/eap"])
+def test_nothing_of_a_board_is_cut(
+    boards: BoardsFolder, look: Callable[..., Any], name: str, width: int
+) -> None:
+    text = (boards.path / f"{name}.html").read_text("utf-8")
+    found = look(text, pages.CUT, width=width)
+    assert found["page"] <= width and found["loose"] == [] and found["uncued"] == []
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+@pytest.mark.parametrize("name", ["index", "circuits", "rows/circuits/eap"])
+def test_axe_finds_nothing_in_a_board(
+    boards: BoardsFolder, look: Callable[..., Any], name: str, scheme: str
+) -> None:
+    text = (boards.path / f"{name}.html").read_text("utf-8")
+    found = look(text, pages.axe_script(), scheme=scheme)
+    assert found["said"] == [] and found["passed"] > 10
