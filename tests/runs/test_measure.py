@@ -57,7 +57,10 @@ def test_all_stands_for_all_gauges() -> None:
     [
         ({"metrics": ("M99",)}, UnknownName, "M99"),
         ({"models": ("gpt2",)}, BadUsage, "needs a task"),
-        ({"site": "resid.1@last"}, BadUsage, "both --sae and --site"),
+        ({"sae": "no.npz"}, BadUsage, "both --sae and --site"),
+        ({"other_saes": ("no.npz",)}, BadUsage, "both --sae and --site"),
+        ({"texts": "sotu"}, BadUsage, "both --texts and --site"),
+        ({"texts": "sotus", "site": "resid.1@last"}, UnknownName, "Did you mean 'sotu'"),
         ({"sae": "no.npz", "site": "resid.1@last"}, BadFile, "no such file"),
         ({"circuit": "eap"}, BadUsage, "needs a size"),
         ({"methods": ("epa",)}, UnknownName, "Did you mean 'eap'"),

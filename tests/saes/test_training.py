@@ -8,48 +8,21 @@ from typing import Any, cast
 
 import pytest
 import torch
-import torch.nn.functional as F
 from torch import Tensor
 
 import mechassay.saes.training as training
 from mechassay.errors import BadUsage, NonFinite, UnknownName
 from mechassay.features.sae import SAE
-from mechassay.interventions.site import Site
 from mechassay.progress import SILENT
 from mechassay.saes import (
-    ActivationStore,
     SAESettings,
-    StoreSettings,
     TrainedSAE,
     load_sae,
     provenance_of,
     seed_agreement,
     train_sae,
 )
-
-D, N, ACTIVE = 16, 24, 2
-
-
-class Planted(ActivationStore):
-    """A store of values that are held in memory."""
-
-    def __init__(self, held: Tensor) -> None:
-        site = Site(1, "all")
-        super().__init__(Path("planted"), "planted", "", site, "none", "", StoreSettings(), ())
-        object.__setattr__(self, "held", held)
-
-    def values(self, split: str, limit: int | None = None) -> Tensor:
-        return vars(self)["held"]
-
-
-def planted(rows: int = 4000) -> tuple[Any, Tensor]:
-    # Not the seed of any training: it would begin at the answer.
-    drawn = torch.Generator().manual_seed(99)
-    directions = F.normalize(torch.randn(N, D, generator=drawn), dim=1)
-    which = torch.rand(rows, N, generator=drawn).topk(ACTIVE, dim=1).indices
-    sizes = 1 + torch.rand(rows, ACTIVE, generator=drawn)
-    values = (directions[which] * sizes[:, :, None]).sum(1) * 5.0 + 3.0
-    return Planted(values), directions
+from planted_store import ACTIVE, D, N, Planted, planted
 
 
 def trained(store: Any, **settings: Any) -> TrainedSAE:

@@ -10,7 +10,7 @@ SAE of its own.
 from __future__ import annotations
 
 import time
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, ClassVar, Literal, get_args
 
@@ -25,9 +25,9 @@ from mechassay.runs.job import Bench, Cell, Job, cell_name, option
 from mechassay.runs.names import made_by, shown_model
 from mechassay.saes.activations import ActivationStore, StoreSettings, store_activations
 from mechassay.saes.corpus import load_corpus
-from mechassay.saes.formats import load_sae, provenance_of
 from mechassay.saes.quality import CONTROLS, sae_quality
-from mechassay.saes.training import Architecture, SAESettings, initial_rows, train_sae
+from mechassay.saes.trainer import train_once
+from mechassay.saes.training import Architecture, SAESettings, initial_rows
 
 SAEControl = Literal["random", "permuted", "untrained"]
 SAE_CONTROLS: tuple[SAEControl, ...] = get_args(SAEControl)
@@ -166,16 +166,14 @@ class SAEJob(Job):
 
     def _trained(self, store: ActivationStore, seed: int, name: str, bench: Bench) -> SAE:
         """The SAE of a seed: read where it was trained before, on this store."""
-        root, settings = bench.folder.path, self.settings(seed)
-        folder = sae_folder(root, name, seed)
-        if (folder / "cfg.json").is_file():
-            told = provenance_of(folder)
-            if told.get("store") == store.key and told.get("settings") == asdict(settings):
-                return load_sae(folder)
-        kept = root / "training" / name / f"seed-{seed}.safetensors"
-        train_sae(store, settings, checkpoint=kept, progress=bench.progress).save(folder)
-        # Read again, so that a run that goes on has the same.
-        return load_sae(folder)
+        root = bench.folder.path
+        return train_once(
+            store,
+            self.settings(seed),
+            sae_folder(root, name, seed),
+            checkpoint=root / "training" / name / f"seed-{seed}.safetensors",
+            progress=bench.progress,
+        ).sae
 
 
 def sae_folder(root: Path, cell: str, seed: int) -> Path:

@@ -12,11 +12,13 @@ if TYPE_CHECKING:
     from mechassay.saes.corpus import Corpus, Document, fetch_corpus, load_corpus
     from mechassay.saes.formats import load_sae, provenance_of, save_sae
     from mechassay.saes.quality import SAEQuality, sae_quality, spliced_loss
+    from mechassay.saes.trainer import DictionaryTrainer
     from mechassay.saes.training import SAESettings, TrainedSAE, train_sae
 
 __all__ = [
     "ActivationStore",
     "Corpus",
+    "DictionaryTrainer",
     "Document",
     "SAEQuality",
     "SAESettings",
@@ -45,6 +47,7 @@ _NAMES = {
     "corpus": "Corpus Document fetch_corpus load_corpus",
     "formats": "load_sae provenance_of save_sae",
     "quality": "SAEQuality sae_quality spliced_loss",
+    "trainer": "DictionaryTrainer",
     "training": "SAESettings TrainedSAE train_sae",
 }
 _LAZY = {name: f"{__name__}.{part}" for part, names in _NAMES.items() for name in names.split()}

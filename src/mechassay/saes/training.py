@@ -23,6 +23,7 @@ checkpoint and ends with the same bits. Train values are held in memory, in the 
 
 from __future__ import annotations
 
+import hashlib
 import math
 import time
 from collections.abc import Mapping
@@ -38,15 +39,19 @@ from torch import Tensor
 
 from mechassay.checkpoint import key_of
 from mechassay.display import OneLine
-from mechassay.errors import BadUsage, NonFinite, one_of
+from mechassay.errors import BadFile, BadUsage, NonFinite, one_of
 from mechassay.features.sae import SAE
+from mechassay.files import read_tensors, write_tensors
 from mechassay.progress import BAR, Progress
 from mechassay.saes.activations import ActivationStore
-from mechassay.saes.formats import save_sae
+from mechassay.saes.formats import load_sae, provenance_of, save_sae
 from mechassay.training import Order, descend
 from mechassay.version import __version__
 
 Architecture = Literal["topk", "standard"]
+KIND, LOSSES = "training", "training.safetensors"
+VERSION = 2
+"""Of the training; it is part of a training's key."""
 
 
 @dataclass(frozen=True)
@@ -125,8 +130,26 @@ class TrainedSAE(OneLine):
         return told | {"last_loss": float(self.losses[-1]), "dead": int(self.dead[-1])}
 
     def save(self, folder: str | Path) -> Path:
-        """Write the SAE in SAELens's layout, with its provenance; see `save_sae`."""
+        """Write the SAE in SAELens's layout, with its provenance, and its losses beside it."""
+        kept = {"losses": self.losses, "dead": self.dead}
+        write_tensors(Path(folder) / LOSSES, kept, {"kind": KIND})
         return save_sae(self.sae, folder, provenance=self.provenance)
+
+    @staticmethod
+    def load(folder: str | Path) -> TrainedSAE:
+        """What `save` wrote.
+
+        Raises:
+            BadFile: it is no SAE, or none of ours.
+        """
+        sae, told = load_sae(folder), provenance_of(folder)
+        kept, _ = read_tensors(Path(folder) / LOSSES, KIND)
+        try:
+            settings = SAESettings(**told["settings"])
+        except (KeyError, TypeError, BadUsage) as error:
+            raise BadFile(f"{folder}: does not say how it was trained ({error}).") from None
+        initial = initial_rows(sae.d_in, settings)
+        return TrainedSAE(sae, initial, kept["losses"], kept["dead"], MappingProxyType(told))
 
 
 def initial_rows(d: int, settings: SAESettings) -> Float[Tensor, "n d"]:
@@ -140,16 +163,19 @@ def train_sae(
     store: ActivationStore,
     settings: SAESettings | None = None,
     *,
+    encoder: Float[Tensor, "d m"] | None = None,
     checkpoint: Path | None = None,
     progress: Progress = BAR,
 ) -> TrainedSAE:
     """Train an SAE on the train documents of a store.
 
     Args:
+        encoder: columns of W_enc that the first m features begin with, as of another SAE of these
+            values; everything else is drawn with the seed.
         checkpoint: a file that keeps what is done of an unfinished training.
 
     Raises:
-        BadUsage: more values a batch than there are.
+        BadUsage: more values a batch than there are; columns that do not fit.
         NonFinite: the loss is not finite.
     """
     settings = settings or SAESettings()
@@ -161,6 +187,8 @@ def train_sae(
     mean, scale = _normalisation(values)
     initial = initial_rows(d, settings)
     training = _SAETraining(settings, initial)
+    if encoder is not None:
+        training.begin_with(encoder)
     order = Order(n, settings.batch_size)
     generator = torch.Generator().manual_seed(settings.seed + 1)
     optimiser = training.optimiser
@@ -171,7 +199,7 @@ def train_sae(
         x = (values[rows].float() - mean) * scale
         training.differentiate(step, x, generator)
 
-    key = key_of({"store": store.key, "settings": asdict(settings), "version": 1})
+    key = training_key(store, settings, encoder)
     with progress.track(label, settings.steps) as advance:
         descend(
             differentiate,
@@ -188,6 +216,7 @@ def train_sae(
     seconds = round(time.perf_counter() - begin, 1)
     provenance = {
         "trained_by": f"mechassay {__version__}",
+        "key": key,
         "settings": asdict(settings),
         "store": store.key,
         "corpus": store.corpus,
@@ -203,6 +232,22 @@ def train_sae(
     sae = training.sae(mean, scale, store)
     losses, dead = training.kept["losses"], training.kept["dead"]
     return TrainedSAE(sae, initial, losses, dead, MappingProxyType(provenance))
+
+
+def training_key(
+    store: ActivationStore, settings: SAESettings, encoder: Tensor | None = None
+) -> str:
+    """The hash of all that a training depends on."""
+    began = None if encoder is None else tensor_hash(encoder)
+    about = {"store": store.key, "settings": asdict(settings), "encoder": began}
+    return key_of({**about, "version": VERSION})
+
+
+def tensor_hash(x: Tensor) -> str:
+    """SHA-256 of a tensor's shape and fp32 values."""
+    digest = hashlib.sha256(str(tuple(x.shape)).encode())
+    digest.update(x.detach().float().cpu().contiguous().numpy().data)
+    return digest.hexdigest()
 
 
 def _normalisation(values: Tensor) -> tuple[Tensor, float]:
@@ -237,6 +282,17 @@ class _SAETraining:
 
     def parameters(self) -> list[Tensor]:
         return [self.w_enc, self.w_dec, self.b_enc, self.b_dec]
+
+    @torch.no_grad()
+    def begin_with(self, encoder: Tensor) -> None:
+        """The first columns of W_enc become those of another SAE."""
+        d, n = self.w_enc.shape
+        if encoder.ndim != 2 or len(encoder) != d or encoder.shape[1] > n:
+            raise BadUsage(
+                f"Up to {n} columns of {d} numbers can be begun with; got shape"
+                f" {tuple(encoder.shape)}."
+            )
+        self.w_enc[:, : encoder.shape[1]] = encoder.to(self.w_enc)
 
     @torch.no_grad()
     def normalise(self) -> None:
