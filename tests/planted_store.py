@@ -9,6 +9,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from mechassay.features.sae import SAE
 from mechassay.interventions.site import Site
 from mechassay.saes import ActivationStore, StoreSettings
 
@@ -35,3 +36,9 @@ def planted(rows: int = 4000) -> tuple[Any, Tensor]:
     sizes = 1 + torch.rand(rows, ACTIVE, generator=drawn)
     values = (directions[which] * sizes[:, :, None]).sum(1) * 5.0 + 3.0
     return Planted(values), directions
+
+
+def explained(sae: SAE, values: Tensor) -> float:
+    """The share of variance that an SAE explains."""
+    left = (values - sae.reconstruct(values)).square().sum()
+    return 1 - float(left / (values - values.mean(0)).square().sum())

@@ -37,8 +37,8 @@ from mechassay.runs.names import made_by, shown_model
 from mechassay.saes.activations import ActivationStore, StoreSettings, store_activations
 from mechassay.saes.corpus import load_corpus
 from mechassay.saes.formats import load_sae
+from mechassay.saes.settings import Architecture, SAESettings
 from mechassay.saes.trainer import DictionaryTrainer
-from mechassay.saes.training import Architecture, SAESettings
 from mechassay.tasks.task import Keep, Task, settings_of
 from mechassay.truth.models import is_truth, truth_circuit
 
@@ -424,6 +424,7 @@ class MeasureStudy:
             self.store,
             replace(settings, batch_size=min(settings.batch_size, rows)),
             self.bench.folder.path / "dictionaries",
+            device=self.bench.device,
             progress=self.bench.progress,
         )
 

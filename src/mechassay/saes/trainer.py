@@ -23,7 +23,9 @@ from mechassay.errors import one_of
 from mechassay.progress import BAR, SILENT, Progress
 from mechassay.saes.activations import ActivationStore
 from mechassay.saes.formats import provenance_of
-from mechassay.saes.training import SAESettings, TrainedSAE, train_sae, training_key
+from mechassay.saes.settings import SAESettings
+from mechassay.saes.trained import TrainedSAE
+from mechassay.saes.training import train_sae, training_key
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -33,11 +35,13 @@ class DictionaryTrainer(OneLine):
     Attributes:
         settings: of a training, where nothing else is asked for.
         folder: where SAEs are kept; None trains anew each time.
+        device: that they are trained on.
     """
 
     store: ActivationStore
     settings: SAESettings = field(default_factory=SAESettings)
     folder: Path | None = None
+    device: str = "cpu"
     progress: Progress = SILENT
 
     def shown(self) -> dict[str, Any]:
@@ -61,7 +65,13 @@ class DictionaryTrainer(OneLine):
             one_of("setting of a training", name, known)
         settings = replace(self.settings, seed=seed, **changes)
         if self.folder is None:
-            return train_sae(self.store, settings, encoder=encoder, progress=self.progress)
+            return train_sae(
+                self.store,
+                settings,
+                encoder=encoder,
+                device=self.device,
+                progress=self.progress,
+            )
         key = training_key(self.store, settings, encoder)[:16]
         return train_once(
             self.store,
@@ -69,6 +79,7 @@ class DictionaryTrainer(OneLine):
             self.folder / key,
             checkpoint=self.folder / f"{key}.part",
             encoder=encoder,
+            device=self.device,
             progress=self.progress,
         )
 
@@ -80,13 +91,21 @@ def train_once(
     *,
     checkpoint: Path | None = None,
     encoder: Float[Tensor, "d m"] | None = None,
+    device: str = "cpu",
     progress: Progress = BAR,
 ) -> TrainedSAE:
     """The SAE of a folder, if it came about by this training; else train it and keep it there."""
     key = training_key(store, settings, encoder)
     if (folder / "cfg.json").is_file() and provenance_of(folder).get("key") == key:
         return TrainedSAE.load(folder)
-    found = train_sae(store, settings, encoder=encoder, checkpoint=checkpoint, progress=progress)
+    found = train_sae(
+        store,
+        settings,
+        encoder=encoder,
+        checkpoint=checkpoint,
+        device=device,
+        progress=progress,
+    )
     found.save(folder)
     # Read again, so that a run that goes on has the same.
     return TrainedSAE.load(folder)
