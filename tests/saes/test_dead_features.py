@@ -10,8 +10,12 @@ import torch
 from torch import Tensor
 
 from mechassay.features.sae import SAE
-from mechassay.saes import SAESettings, seed_agreement
-from planted_store import D, N, explained, planted
+from mechassay.progress import SILENT
+from mechassay.saes import SAESettings, seed_agreement, train_sae
+from mechassay.saes.dead_features import DeadFeatures
+from mechassay.saes.learners.jumprelu import JumpReLULearner
+from mechassay.saes.learners.learner import Learner
+from planted_store import ACTIVE, D, N, explained, planted
 
 
 def test_dead_features_come_back(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -105,14 +105,14 @@ def test_a_killed_training_goes_on(
     settings = SAESettings(architecture, N, ACTIVE, steps=12, batch_size=100, dead_after=150)
     whole = train_sae(store, settings, progress=SILENT)
     monkeypatch.setattr("mechassay.checkpoint.EVERY_SECONDS", 0.0)
-    file, real = tmp_path / "training.safetensors", training._SAETraining.differentiate
+    file, real = tmp_path / "training.safetensors", training.SAETraining.differentiate
 
     def killed(self: Any, step: int, x: Tensor, generator: torch.Generator) -> None:
         if step == 7:
             raise KeyboardInterrupt
         real(self, step, x, generator)
 
-    monkeypatch.setattr(training._SAETraining, "differentiate", killed)
+    monkeypatch.setattr(training.SAETraining, "differentiate", killed)
     with pytest.raises(KeyboardInterrupt):
         train_sae(store, settings, checkpoint=file, progress=SILENT)
     done: list[int] = []
@@ -121,7 +121,7 @@ def test_a_killed_training_goes_on(
         done.append(step)
         real(self, step, x, generator)
 
-    monkeypatch.setattr(training._SAETraining, "differentiate", counted)
+    monkeypatch.setattr(training.SAETraining, "differentiate", counted)
     resumed = train_sae(store, settings, checkpoint=file, progress=SILENT)
     assert done == [7, 8, 9, 10, 11] and not file.exists()
     for name in ("w_enc", "w_dec", "b_enc", "b_dec", "threshold"):

@@ -40,7 +40,7 @@ class DictionaryTrainer(OneLine):
 
     store: ActivationStore
     settings: SAESettings = field(default_factory=SAESettings)
-    folder: Path | None = None
+    folder: str | Path | None = None
     device: str = "cpu"
     progress: Progress = SILENT
 
@@ -72,12 +72,12 @@ class DictionaryTrainer(OneLine):
                 device=self.device,
                 progress=self.progress,
             )
-        key = training_key(self.store, settings, encoder)[:16]
+        folder, key = Path(self.folder), training_key(self.store, settings, encoder)[:16]
         return train_once(
             self.store,
             settings,
-            self.folder / key,
-            checkpoint=self.folder / f"{key}.part",
+            folder / key,
+            checkpoint=folder / f"{key}.part",
             encoder=encoder,
             device=self.device,
             progress=self.progress,

@@ -96,7 +96,7 @@ def train_sae(
         learner.begin_with(encoder)
     order = Order(n, settings.batch_size)
     generator = torch.Generator().manual_seed(settings.seed + 1)
-    training = _SAETraining(learner)
+    training = SAETraining(learner)
     key = training_key(store, settings, encoder)
 
     def batch() -> Tensor:
@@ -171,7 +171,7 @@ def _normalisation(values: Tensor) -> tuple[Tensor, float]:
     return mean.float(), math.sqrt(values.shape[1]) * len(values) / distances
 
 
-class _SAETraining:
+class SAETraining:
     """One step of a training, and what is kept of it beside the parameters."""
 
     def __init__(self, learner: Learner) -> None:

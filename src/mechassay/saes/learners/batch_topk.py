@@ -1,4 +1,5 @@
-"""BatchTopK: of a batch of b values, the b k largest features (Bussmann et al. 2024, 2412.06410).
+"""BatchTopK: of a batch of b values, the b k largest features (Bussmann, Leask and Nanda 2024,
+2412.06410).
 
 A value may have more features than another; k is their mean. A batch is no part of inference: there
 a feature is active above one threshold, the smallest positive feature that a batch keeps, averaged
