@@ -64,6 +64,6 @@ def test_a_feature_is_drawn_again_from_what_is_not_explained() -> None:
     assert learner.decoder[1].tolist() == [0, 1, 0]
     assert learner.encoder[1].tolist() == [0, 0.5, 0] and learner.encoder[0].tolist() == [1, 0, 0]
     assert learner.b_enc.tolist() == [0, 0]
-    assert float(learner.log_threshold[1]) == pytest.approx(learner.log_initial)
+    assert float(learner.log_threshold[1].detach()) == pytest.approx(learner.log_initial)
     for parameter in (learner.encoder, learner.decoder, learner.b_enc, learner.log_threshold):
         assert not optimiser.state[parameter]["exp_avg"][1].any()

@@ -25,9 +25,9 @@ def test_gradients_are_those_of_the_paper() -> None:
     slow, n_inside = [0.0] * 6, 0
     for i in range(40):
         for j in range(6):
-            z, t = float(pre[i, j]), float(theta[j])
-            assert float(f[i, j]) == (z if z > t else 0.0)
-            assert float(active[i, j]) == (1.0 if z > t else 0.0)
+            z, t = pre[i, j].item(), theta[j].item()
+            assert f[i, j].item() == (z if z > t else 0.0)
+            assert active[i, j].item() == (1.0 if z > t else 0.0)
             inside = abs((z - t) / width) <= 0.5
             n_inside += inside
             if inside:
@@ -48,20 +48,19 @@ def test_the_estimate_is_the_slope_of_the_expected_loss() -> None:
         assert float(grad) == pytest.approx(slope, rel=1e-3)
 
 
-def test_constants_are_the_papers_in_our_units() -> None:
-    learner = JumpReLULearner(SAESettings("jumprelu", 8), torch.eye(8, 16))
-    assert learner.bandwidth == pytest.approx(0.004)
-    assert float(learner.log_threshold[0]) == pytest.approx(math.log(0.004))
+def test_thresholds_begin_where_asked_and_are_kept_in_units_of_values() -> None:
+    settings = SAESettings("jumprelu", 8, k=1, threshold=0.25)
+    learner = JumpReLULearner(settings, torch.eye(8, 16))
     assert len(learner.parameters()) == 5
+    assert learner.log_threshold.tolist() == pytest.approx([math.log(0.25)] * 8)
+    assert learner.inference(5.0)["threshold"].tolist() == pytest.approx([0.05] * 8)
 
 
 def test_l0_makes_features_rarer() -> None:
     store, _ = planted(2000)
     counts: list[float] = []
-    for l0 in (0.0, 0.02):
-        settings = SAESettings(
-            "jumprelu", N, l0=l0, steps=300, batch_size=128, lr=1e-2, bandwidth=0.05, threshold=0.05
-        )
+    for l0 in (0.0, 0.05):
+        settings = SAESettings("jumprelu", N, l0=l0, steps=300, batch_size=128, lr=1e-2)
         sae = train_sae(store, settings, progress=SILENT).sae
         assert sae.activation == "jumprelu" and sae.threshold is not None
         counts.append(float((sae.encode(store.held) != 0).double().sum(1).mean()))

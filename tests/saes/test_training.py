@@ -32,8 +32,8 @@ def trained(store: Any, **settings: Any) -> TrainedSAE:
 @pytest.mark.parametrize("architecture", ["batchtopk", "jumprelu", "matryoshka"])
 def test_each_architecture_finds_most_of_a_planted_dictionary(architecture: str) -> None:
     store, directions = planted()
-    settings = {"prefixes": (16, 32), "l0": 0.01, "threshold": 0.05, "bandwidth": 0.05}
-    found = trained(store, architecture=architecture, steps=400, lr=1e-2, n_features=32, **settings)
+    settings = {"prefixes": (24, 32), "l0": 0.05, "lr": 1e-2, "n_features": 32}
+    found = trained(store, architecture=architecture, steps=400, **settings)
     cosines = directions @ F.normalize(found.sae.w_dec, dim=1).mT
     assert float((cosines.max(dim=1).values > 0.9).double().mean()) > 0.7
     before = directions @ found.initial.mT

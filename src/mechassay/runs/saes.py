@@ -69,11 +69,11 @@ class SAEJob(Job):
     l1: Annotated[float, option("Weight of the sum of features, of standard.")] = 0.05
     l0: Annotated[float, option("Weight of the number of active features, of jumprelu.")] = 1e-3
     threshold: Annotated[
-        float, option("Thresholds that jumprelu begins with, for values of squared norm 1.")
-    ] = 1e-3
+        float, option("What jumprelu's thresholds begin with, in scaled values.")
+    ] = 0.5
     bandwidth: Annotated[
-        float, option("Width of the kernel that moves jumprelu's thresholds, in the same units.")
-    ] = 1e-3
+        float, option("Width of the kernel that moves these thresholds, in the same units.")
+    ] = 0.5
     prefixes: Annotated[
         tuple[int, ...],
         option("Size of a nested dictionary of matryoshka. Repeat for all.", "--prefix"),

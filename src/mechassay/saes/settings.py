@@ -24,10 +24,11 @@ class SAESettings:
         n_features: rows of the dictionary.
         k: active features of a value, of "topk"; on average, of "batchtopk" and "matryoshka".
         l1: weight of the mean sum of features, of "standard", in scaled values.
-        l0: weight of the mean number of active features, of "jumprelu", where values have a mean
-            squared norm of about 1 (Rajamanoharan et al. 2024).
+        l0: weight of the mean number of active features, of "jumprelu", beside the squared error
+            of values with a norm of 1.
         threshold, bandwidth: of "jumprelu" at the beginning, and the width of the kernel that
-            estimates its gradient, in the same units; the paper's.
+            estimates its gradient, in scaled values, where features that are drawn at random have
+            a standard deviation of about 1.
         prefixes: sizes of the nested dictionaries of "matryoshka", the last one `n_features`;
             none stands for the shares `NESTED`.
         inner: what "matryoshka" keeps its features by.
@@ -43,8 +44,8 @@ class SAESettings:
     k: int = 32
     l1: float = 0.05
     l0: float = 1e-3
-    threshold: float = 1e-3
-    bandwidth: float = 1e-3
+    threshold: float = 0.5
+    bandwidth: float = 0.5
     prefixes: tuple[int, ...] = ()
     inner: Inner = "batchtopk"
     lr: float = 3e-3

@@ -63,11 +63,10 @@ class TrainedSAE(OneLine):
         sae, told = load_sae(folder), provenance_of(folder)
         kept, _ = read_tensors(Path(folder) / LOSSES, KIND)
         try:
-            plain = told["settings"].items()
-            lists = {name: tuple(value) for name, value in plain if isinstance(value, list)}
-            settings = SAESettings(**{**told["settings"], **lists})
+            plain: dict[str, Any] = dict(told["settings"])
+            settings = SAESettings(**{**plain, "prefixes": tuple(plain["prefixes"])})
             losses, dead = kept["losses"], kept["dead"]
-        except (AttributeError, KeyError, TypeError, BadUsage) as error:
+        except (KeyError, TypeError, ValueError, BadUsage) as error:
             raise BadFile(f"{folder}: does not say how it was trained ({error}).") from None
         return TrainedSAE(
             sae, initial_rows(sae.d_in, settings), losses, dead, MappingProxyType(told)

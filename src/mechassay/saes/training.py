@@ -29,6 +29,7 @@ from collections.abc import Mapping
 from dataclasses import asdict
 from pathlib import Path
 from types import MappingProxyType
+from typing import Any
 
 import torch
 from jaxtyping import Float
@@ -210,14 +211,17 @@ def _folded(learner: Learner, mean: Tensor, scale: float, store: ActivationStore
     """The SAE that reads values as they are: rows of W_dec stay unit vectors."""
     held = (learner.encoder, learner.decoder, learner.b_enc, learner.b_dec)
     w_enc, w_dec, b_enc, b_dec = (x.detach().cpu().clone() for x in held)
-    inference = learner.inference(scale)
+    inference: dict[str, Any] = {
+        name: x.cpu() if isinstance(x, Tensor) else x
+        for name, x in learner.inference(scale).items()
+    }
     # s (h - m) W + b = s ((h - m) W + b / s), and features in units of values are 1 / s of it.
     return SAE(
         w_enc.mT.contiguous(),
         w_dec,
         b_enc / scale,
         mean + b_dec / scale,
-        **{name: x.cpu() if isinstance(x, Tensor) else x for name, x in inference.items()},
+        **inference,
         centred=True,
         hook=str(store.site).partition("@")[0],
         model=store.model,

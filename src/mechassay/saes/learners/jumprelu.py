@@ -8,9 +8,11 @@ estimated: with the rectangle K (1 from -1/2 to 1/2, else 0) of bandwidth e,
 
     dH / d theta = -K((pre - theta) / e) / e          df / d theta = theta dH / d theta
 
-Numbers that the paper has where values have a mean squared norm of 1 (theta at the beginning, e)
-are multiplied by sqrt(d), since ours have a mean norm of sqrt(d); l0 is the paper's. What is
-learned is log theta. l0 rises with the learning rate over the warmup, and does not fall.
+What is learned is log theta. l0 rises with the learning rate over the warmup, and does not fall.
+
+Where we deviate: theta begins at .5, with a bandwidth of .5. The paper has .001 for both, in values
+of norm 1, so .06 here for the width of its largest model, and trains on billions of values.
+Trainings of a million values leave such thresholds where they are, and most features active.
 """
 
 from __future__ import annotations
@@ -30,9 +32,7 @@ class JumpReLULearner(Learner):
 
     def __init__(self, *args: Any) -> None:
         super().__init__(*args)
-        root = math.sqrt(len(self.b_dec))
-        self.bandwidth = self.settings.bandwidth * root
-        self.log_initial = math.log(self.settings.threshold * root)
+        self.log_initial = math.log(self.settings.threshold)
         self.log_threshold = torch.full_like(self.b_enc, self.log_initial).detach().requires_grad_()
 
     def parameters(self) -> list[Tensor]:
@@ -45,7 +45,7 @@ class JumpReLULearner(Learner):
 
     def code(self, x: Tensor, step: int) -> Coded:
         """See `Learner.code`."""
-        f, active = jump(self.read(x), self.log_threshold.exp(), self.bandwidth)
+        f, active = jump(self.read(x), self.log_threshold.exp(), self.settings.bandwidth)
         rise = self.settings.warmup * self.settings.steps
         weight = self.settings.l0 * (min(1.0, (step + 1) / rise) if rise > 0 else 1.0)
         penalty = weight * active.sum(dim=1).mean()
