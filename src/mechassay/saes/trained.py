@@ -64,7 +64,8 @@ class TrainedSAE(OneLine):
         kept, _ = read_tensors(Path(folder) / LOSSES, KIND)
         try:
             plain: dict[str, Any] = dict(told["settings"])
-            settings = SAESettings(**{**plain, "prefixes": tuple(plain["prefixes"])})
+            plain["prefixes"] = tuple(plain["prefixes"])
+            settings = SAESettings(**plain)
             losses, dead = kept["losses"], kept["dead"]
         except (KeyError, TypeError, ValueError, BadUsage) as error:
             raise BadFile(f"{folder}: does not say how it was trained ({error}).") from None
