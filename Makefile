@@ -79,6 +79,7 @@ bench: venv ## Print the benchmark tables, for GPT-2 small's shape and SmolLM2-1
 	@$(BIN)/python benchmarks/graphs.py
 	@$(BIN)/python benchmarks/adversarial.py
 	@$(BIN)/python benchmarks/interventions.py
+	@$(BIN)/python benchmarks/saes.py
 
 bench-pyvene: venv ## Print the benchmark of interventions beside pyvene's, in an environment of its own.
 	@$(BIN)/uv venv -q --clear --python $(BIN)/python .venv-pyvene

@@ -6,14 +6,21 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+import torch
 
 from mechassay.errors import BadFile, BadUsage, UnknownName
+from mechassay.features.featurizer import Identity
 from mechassay.measurement.gauge import all_gauges
+from mechassay.measurement.inputs import Inputs, missing_inputs
 from mechassay.progress import SILENT
 from mechassay.records import Record
 from mechassay.runs.command_line import command_line
 from mechassay.runs.execute import run
-from mechassay.runs.measure import MeasureJob
+from mechassay.runs.folder import RunFolder
+from mechassay.runs.job import Bench
+from mechassay.runs.measure import MeasureJob, MeasureStudy
+from mechassay.saes import random_sae, save_sae
+from mechassay.truth.models import load_truth
 
 JOB = MeasureJob(("EX1_dprime", "F06", "EX2"), ("truth-ioi",), n_prompts=6, train_limit=6)
 
@@ -57,7 +64,10 @@ def test_all_stands_for_all_gauges() -> None:
     [
         ({"metrics": ("M99",)}, UnknownName, "M99"),
         ({"models": ("gpt2",)}, BadUsage, "needs a task"),
-        ({"site": "resid.1@last"}, BadUsage, "both --sae and --site"),
+        ({"sae": "no.npz"}, BadUsage, "both --sae and --site"),
+        ({"other_saes": ("no.npz",)}, BadUsage, "both --sae and --site"),
+        ({"texts": "sotu"}, BadUsage, "both --texts and --site"),
+        ({"texts": "sotus", "site": "resid.1@last"}, UnknownName, "Did you mean 'sotu'"),
         ({"sae": "no.npz", "site": "resid.1@last"}, BadFile, "no such file"),
         ({"circuit": "eap"}, BadUsage, "needs a size"),
         ({"methods": ("epa",)}, UnknownName, "Did you mean 'eap'"),
@@ -75,3 +85,52 @@ def test_a_field_that_prompts_do_not_have(tmp_path: Path) -> None:
     job = replace(JOB, metrics=("F07",), methods=("eap", "random"), by="color")
     with pytest.raises(BadUsage, match="answer.*got 'color'"):
         run(job, tmp_path, progress=SILENT)
+
+
+def test_metrics_of_dictionaries_get_what_they_ask_for(tmp_path: Path) -> None:
+    """SAEs of any format, activations of texts, and a trainer that keeps what it trained."""
+    model = load_truth("truth-ioi").model
+    random = random_sae(model.decoder.d_model, 20, 3, torch.zeros(model.decoder.d_model))
+    folders = [str(save_sae(random, tmp_path / name, site="resid.1")) for name in ("one", "two")]
+    job = replace(
+        JOB,
+        sae=folders[0],
+        other_saes=(folders[1],),
+        site="resid.1@last",
+        texts=str(Path(__file__).parents[1] / "data" / "words.jsonl"),
+        tokens=None,
+        window=8,
+        n_features=24,
+        k=3,
+        steps=4,
+    )
+    bench = Bench(RunFolder(tmp_path / "run"), progress=SILENT)
+    job.check(bench)
+    assert missing_inputs(("sae", "other sae", "texts", "trainer"), job.given("truth-ioi")) == []
+    study = MeasureStudy(job, bench, "truth-ioi", "truth-ioi")
+    inputs = study.inputs(study.test(4))
+    assert inputs.dictionary.hook == "resid.1" and inputs.dictionary.n_features == 20
+    [other] = inputs.other_saes
+    assert torch.equal(other.w_dec, random.w_dec)
+    assert inputs.texts.values("train").shape == (inputs.texts.n_rows("train"), random.d_in)
+    found = inputs.trainer.train(seed=1, n_features=12)
+    assert found.sae.n_features == 12 and found.sae.k == 3 and len(found.losses) == 4
+    again = study.inputs(study.test(4)).trainer.train(seed=1, n_features=12)
+    assert torch.equal(again.sae.w_dec, found.sae.w_dec)
+    [kept] = (tmp_path / "run" / "dictionaries").iterdir()
+    assert (kept / "cfg.json").is_file() and (tmp_path / "run" / "activations").is_dir()
+    for wrong, match in (
+        (random_sae(3, 4, 1, torch.zeros(3)), "reads values of 3 numbers; those of resid.1@last"),
+        (replace(random, hook="resid.0"), "trained on resid.0"),
+        (Identity(), "weights of a sparse autoencoder"),
+    ):
+        given = Inputs(model, sae=wrong, site="resid.1@last")
+        with pytest.raises(BadUsage, match=match):
+            given.dictionary  # noqa: B018
+
+
+def test_inputs_of_dictionaries_that_are_missing_are_named(tmp_path: Path) -> None:
+    needs = ("sae", "other sae", "texts", "trainer")
+    said = "; ".join(missing_inputs(needs, JOB.given("truth-ioi")))
+    for name in ("--sae, --site", "--other-sae", "texts, and a site", "train dictionaries on"):
+        assert name in said

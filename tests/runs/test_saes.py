@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-import mechassay.runs.saes as job_module
+import mechassay.saes.trainer as trainer_module
 from mechassay.errors import BadFile, BadUsage, MechassayError, UnknownName
 from mechassay.progress import SILENT
 from mechassay.runs.execute import run
@@ -23,7 +23,7 @@ def test_a_run_keeps_its_saes_and_trains_none_twice(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     trained: list[int] = []
-    real = job_module.train_sae
+    real = trainer_module.train_sae
 
     def counted(store: Any, settings: Any, **rest: Any) -> Any:
         if len(trained) == 1 and not (tmp_path / "killed").exists():
@@ -32,7 +32,7 @@ def test_a_run_keeps_its_saes_and_trains_none_twice(
         trained.append(settings.seed)
         return real(store, settings, **rest)
 
-    monkeypatch.setattr(job_module, "train_sae", counted)
+    monkeypatch.setattr(trainer_module, "train_sae", counted)
     with pytest.raises(KeyboardInterrupt):
         run(JOB, tmp_path / "run", progress=SILENT)
     results = run(JOB, tmp_path / "run", progress=SILENT)

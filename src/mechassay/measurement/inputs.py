@@ -13,12 +13,15 @@ from typing import Any
 from mechassay.circuits.scores import Circuit, EdgeScores
 from mechassay.errors import BadUsage, one_of
 from mechassay.features.featurizer import Featurizer
+from mechassay.features.sae import SAE
 from mechassay.interventions.site import Site, SiteLike, load_site
 from mechassay.models.model import Model
 from mechassay.objectives import Objective, ObjectiveLike, load_objective
 from mechassay.pairs import Batch, PairsLike
 from mechassay.progress import SILENT, Progress
 from mechassay.records import Record
+from mechassay.saes.activations import ActivationStore
+from mechassay.saes.trainer import DictionaryTrainer
 
 NEEDS: Mapping[str, str] = {
     "model": "a model (--model)",
@@ -30,11 +33,11 @@ NEEDS: Mapping[str, str] = {
     "other task": "a second behaviour (--other-task)",
     "labels": "a field of the prompts that groups them (--by)",
     "sae": "a sparse autoencoder and its site (--sae, --site)",
-    "other sae": "a second sparse autoencoder (--other-sae)",
+    "other sae": "a second sparse autoencoder of the site (--other-sae)",
     "site": "a site (--site)",
     "names": "a model with a tokenizer that knows English names (--model)",
-    "texts": "texts (--texts)",
-    "trainer": "a trainer of dictionaries",
+    "texts": "texts, and a site to take activations at (--texts, --site)",
+    "trainer": "texts to train dictionaries on, and a site (--texts, --site)",
     "records": "the folder of a run of circuits on several tasks (--records)",
 }
 """Inputs, and how they are given."""
@@ -53,6 +56,9 @@ class Inputs:
         other_rankings: the same of another behaviour.
         labels: a label for each pair, in their order: groups that are compared.
         sae: a featurizer of the values at `site`.
+        other_saes: further SAEs of the site, to compare the first with.
+        texts: the site's activations over a corpus.
+        trainer: trains dictionaries on the train values of `texts`.
         records: of several tasks, methods and baselines.
         more: other inputs by name; see `get`.
         seed: of everything that is drawn.
@@ -72,6 +78,9 @@ class Inputs:
         other_rankings: Given = None,
         labels: Given = None,
         sae: Given = None,
+        other_saes: Given = None,
+        texts: ActivationStore | Callable[[], ActivationStore] | None = None,
+        trainer: DictionaryTrainer | Callable[[], DictionaryTrainer] | None = None,
         site: SiteLike | None = None,
         records: Given = None,
         more: Mapping[str, Given] | None = None,
@@ -89,6 +98,9 @@ class Inputs:
             "other task": other_rankings,
             "labels": labels,
             "sae": sae,
+            "other sae": other_saes,
+            "texts": texts,
+            "trainer": trainer,
             "records": records,
             "site": None if site is None else load_site(site),
             "names": model,
@@ -134,7 +146,42 @@ class Inputs:
 
     @property
     def sae(self) -> Featurizer:
-        return self.get("sae")
+        """The featurizer of the site's values.
+
+        Raises:
+            BadUsage: an SAE of another site or width.
+        """
+        found = self.get("sae")
+        return self._checked(found) if isinstance(found, SAE) else found
+
+    @property
+    def dictionary(self) -> SAE:
+        """The featurizer, whose weights the metric reads.
+
+        Raises:
+            BadUsage: it is no SAE, or one of another site.
+        """
+        return self._checked(self.get("sae"))
+
+    @property
+    def other_saes(self) -> tuple[SAE, ...]:
+        """Further SAEs of the site; one or more.
+
+        Raises:
+            BadUsage: none, or not of the site.
+        """
+        found = tuple(self._checked(each) for each in self.get("other sae"))
+        if not found:
+            raise BadUsage(f"This metric needs {NEEDS['other sae']}, which is missing.")
+        return found
+
+    @property
+    def texts(self) -> ActivationStore:
+        return self.get("texts")
+
+    @property
+    def trainer(self) -> DictionaryTrainer:
+        return self.get("trainer")
 
     @property
     def batch(self) -> Batch:
@@ -173,6 +220,24 @@ class Inputs:
     @property
     def records(self) -> list[Record]:
         return list(self.get("records"))
+
+    def _checked(self, sae: Any) -> SAE:
+        """An SAE that reads the values of the site."""
+        if not isinstance(sae, SAE):
+            raise BadUsage(
+                f"This metric reads the weights of a sparse autoencoder; got {type(sae).__name__}."
+            )
+        if not self.has("site"):
+            return sae
+        sae.check_site(self.site)
+        if self.has("model"):
+            width = self.site.check(self.model).width(self.model.decoder)
+            if sae.d_in != width:
+                raise BadUsage(
+                    f"The dictionary reads values of {sae.d_in} numbers; those of {self.site} in"
+                    f" {self.model.name} have {width}."
+                )
+        return sae
 
     def _batch(self, name: str) -> Batch:
         pairs = self.get(name)

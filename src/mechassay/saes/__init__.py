@@ -11,12 +11,17 @@ if TYPE_CHECKING:
     from mechassay.saes.controls import permuted_sae, random_sae
     from mechassay.saes.corpus import Corpus, Document, fetch_corpus, load_corpus
     from mechassay.saes.formats import load_sae, provenance_of, save_sae
+    from mechassay.saes.learners.matryoshka import prefix_of
     from mechassay.saes.quality import SAEQuality, sae_quality, spliced_loss
-    from mechassay.saes.training import SAESettings, TrainedSAE, train_sae
+    from mechassay.saes.settings import SAESettings
+    from mechassay.saes.trained import TrainedSAE
+    from mechassay.saes.trainer import DictionaryTrainer
+    from mechassay.saes.training import train_sae
 
 __all__ = [
     "ActivationStore",
     "Corpus",
+    "DictionaryTrainer",
     "Document",
     "SAEQuality",
     "SAESettings",
@@ -28,6 +33,7 @@ __all__ = [
     "load_corpus",
     "load_sae",
     "permuted_sae",
+    "prefix_of",
     "provenance_of",
     "random_sae",
     "sae_quality",
@@ -44,8 +50,12 @@ _NAMES = {
     "controls": "permuted_sae random_sae",
     "corpus": "Corpus Document fetch_corpus load_corpus",
     "formats": "load_sae provenance_of save_sae",
+    "learners.matryoshka": "prefix_of",
     "quality": "SAEQuality sae_quality spliced_loss",
-    "training": "SAESettings TrainedSAE train_sae",
+    "settings": "SAESettings",
+    "trained": "TrainedSAE",
+    "trainer": "DictionaryTrainer",
+    "training": "train_sae",
 }
 _LAZY = {name: f"{__name__}.{part}" for part, names in _NAMES.items() for name in names.split()}
 
