@@ -111,6 +111,6 @@ def test_values_that_no_number_of_features_reaches_are_told() -> None:
 
 
 def test_how_often_thresholds_err() -> None:
-    rates = null(500)
+    rates = null()
     assert rates.false_alarm("page") == 1, "the page cannot fail"
     assert rates.false_alarm("repaired") == 0 and rates.power("repaired") == 1

@@ -133,6 +133,6 @@ def test_without_features_or_a_control_nothing_passes() -> None:
 
 
 def test_how_often_thresholds_err() -> None:
-    rates = null(30)
+    rates = null()
     assert rates.power("page") == 0, "no true direction ever passes"
     assert rates.false_alarm("repaired") < 0.1 and rates.power("repaired") > 0.95

@@ -87,7 +87,7 @@ def toy(tmp_path_factory: pytest.TempPathFactory) -> Toy:
         ),
         seed=0,
     )
-    drawn = torch.Generator().manual_seed(0)
+    drawn = torch.Generator().manual_seed(1234)
     with torch.no_grad():
         for layer in wide.model.layers:
             layer.self_attn.o_proj.weight.zero_()
@@ -178,7 +178,7 @@ def test_features_that_read_one_word_and_write_another(toy: Toy) -> None:
 
 
 def test_features_that_write_what_they_read_pass_the_page(toy: Toy) -> None:
-    found = toy.measured("M08:top_k=1,control=false", toy.sae(shift=0))
+    found = toy.measured("M08:top_k=1,control=False", toy.sae(shift=0))
     assert found.page["weight_activation_agreement"] == 1 and found.page.passed is True
     assert found.repaired["input_random_gain"] is None
 
@@ -188,7 +188,7 @@ def test_weights_that_say_nothing(toy: Toy) -> None:
     sae = toy.sae(shift=7)
     order = torch.randperm(64, generator=torch.Generator().manual_seed(0))
     shuffled = replace(sae, w_enc=sae.w_enc[order], b_enc=torch.full((N,), -0.1))
-    found = toy.measured("M08:top_k=3,control=false", shuffled)
+    found = toy.measured("M08:top_k=3,control=False", shuffled)
     assert (found.page["weight_activation_agreement"] or 0) < 0.1
 
 
@@ -223,10 +223,12 @@ def test_features_of_words_are_as_many_as_needed(toy: Toy) -> None:
 
 
 def test_contexts_of_words(toy: Toy) -> None:
-    found = toy.measured("M10:n_features=6,radius=2", toy.sae(shift=7))
+    found = toy.measured("M10:n_features=6,radius=2,n_contexts=10", worthless(toy))
     rows = found.tables[0].rows()
-    assert len(rows) == 6 and all(row["contexts"] <= 20 for row in rows)
+    assert [row["contexts"] for row in rows] == [10] * 6 and found.repaired["n_undecided"] == 0
     assert found.page["n_dead"] == 0 and found.null is not None
+    # Words of the toy occur in few documents.
+    assert toy.measured("M10:n_features=6", toy.sae(shift=7)).repaired["n_undecided"] == 6
     assert found.passed is None and found.page.passed is None, "it only reports"
 
 
@@ -235,14 +237,12 @@ def test_an_embedding_of_ones_own_is_used(toy: Toy) -> None:
 
     def embed(tokens: Tensor) -> np.ndarray:
         seen.append(tuple(tokens.shape))
-        # Two kinds of contexts, whatever the tokens are.
-        kind = tokens.sum(dim=1) % 2
+        kind = tokens.sum(dim=1) % 3
         noise = torch.randn(len(tokens), 6, generator=torch.Generator().manual_seed(0))
         return (torch.eye(6)[kind] + 0.02 * noise).numpy()
 
-    found = toy.measured("M10:n_features=4,radius=2", toy.sae(shift=7), embedding=lambda: embed)
+    found = toy.measured("M10:n_features=4,radius=2", worthless(toy), embedding=lambda: embed)
     assert {width for _, width in seen} == {5}
-    # The first main axis of all contexts is what sets the two kinds apart, and is taken away.
     assert found.repaired["polysemanticity_rate"] is not None
 
 
@@ -261,7 +261,7 @@ def test_true_directions_of_words(toy: Toy) -> None:
 def test_a_random_dictionary_does_not_pass(toy: Toy) -> None:
     found = toy.measured("EX34:n_features=20,top_k=5", worthless(toy))
     assert found.repaired.passed is False and found.flagged("selection")
-    bare = toy.measured("EX34:n_features=20,top_k=5,control=false", toy.sae(shift=None))
+    bare = toy.measured("EX34:n_features=20,top_k=5,control=False", toy.sae(shift=None))
     assert bare.repaired["direction_over_random"] is None and bare.passed is not True
 
 

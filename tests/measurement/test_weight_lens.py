@@ -86,7 +86,7 @@ def test_weights_that_say_nothing_and_a_random_dictionary_that_agrees() -> None:
 
 
 def test_how_often_thresholds_err() -> None:
-    rates = null(100)
+    rates = null()
     assert rates.false_alarm("repaired") < 0.1 and rates.power("repaired") > 0.95
     shares = dict(
         zip(

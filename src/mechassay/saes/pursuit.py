@@ -22,7 +22,7 @@ PASSES = 4
 
 @torch.no_grad()
 def needed_features(
-    x: Float[Tensor, "n d"], rows: Float[Tensor, "k d"], within: Float[Tensor, "n"], most: int
+    x: Float[Tensor, "n d"], rows: Float[Tensor, "k _"], within: Float[Tensor, "n"], most: int
 ) -> Int[Tensor, "n"]:
     """Features that values need until the square of what is left is `within`.
 

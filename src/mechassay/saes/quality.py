@@ -497,10 +497,11 @@ def edited_final(
     """
     decoder = model.decoder
     heads = list(site.heads)
+    put = new or (lambda h: h)
 
     def changed(value: Tensor) -> Tensor:
         part = value[:, drop:]
-        flat = new(part.flatten(0, 1)).view_as(part)
+        flat = put(part.flatten(0, 1)).view_as(part)
         return torch.cat([value[:, :drop], flat], dim=1)
 
     def edit(place: Place, layer: int, value: Tensor) -> Tensor:

@@ -21,7 +21,7 @@ from functools import cache
 
 import numpy as np
 from jaxtyping import Float
-from scipy.stats import linregress, spearmanr
+from scipy.stats import rankdata
 
 from mechassay.measurement.catalogue import thresholds
 from mechassay.measurement.measurement import Measurement
@@ -36,12 +36,16 @@ from mechassay.stats.intervals import (
 
 ID = "M12"
 THRESHOLD = 2.0
+SIMULATED = 500
+"""Values of a simulation at most; with more, errors are rarer."""
 REPAIRED = (Condition("k_mismatch_rate", "<", 0.2), Condition("adaptivity_low", ">", 0.0))
 Counts = Float[np.ndarray, "n"]
 
 
 def expected_k(k: Counts, x: Counts) -> Counts:
     """What the line through k over x says; the mean of k where x does not vary."""
+    if not len(k):
+        return k
     centred = x - x.mean()
     spread = float(centred @ centred)
     slope = float(centred @ (k - k.mean())) / spread if spread > 0 else 0.0
@@ -133,7 +137,7 @@ def adaptive_sparsity(
         ),
         "adaptivity_low": quantity(ends.low, n=n_slope, reason=f"{still}, or of one document"),
         "need_k_correlation": quantity(
-            float(spearmanr(need, k).statistic) if varies else None,
+            float(np.corrcoef(rankdata(need), rankdata(k))[0, 1]) if varies else None,
             n=n,
             reason=same,
             meaning="Spearman's correlation of the features needed and active.",
@@ -153,7 +157,7 @@ def adaptive_sparsity(
         repaired,
         REPAIRED,
         flags=notes,
-        null=null(max(n, 10)),
+        null=null(min(max(n, 10), SIMULATED)),
     )
 
 
@@ -218,29 +222,28 @@ def _share(values: np.ndarray, meaning: str, better: str = "") -> Quantity:
 
 
 @cache
-def null(n: int = 500, n_simulations: int = N_SIMULATIONS // 2, seed: int = 0) -> NullTable:
-    """Rates of the conditions for `n` values (at most 500 are simulated), at a threshold of 2."""
-    size_of = min(n, 500)
+def null(n: int = SIMULATED, n_simulations: int = N_SIMULATIONS // 2, seed: int = 0) -> NullTable:
+    """Rates of the conditions for `n` values, at a threshold of 2."""
 
     def draw(rng: np.random.Generator, size: int, kind: str) -> Drawn:
         names = ("page", "rate", "low")
         found = {name: np.empty(size) for name in names}
         for row in range(size):
-            need = np.round(32 * np.exp(0.5 * rng.standard_normal(size_of))).clip(1)
+            need = np.round(32 * np.exp(0.5 * rng.standard_normal(n))).clip(1)
             k = {
-                "fixed": np.full(size_of, 32.0),
-                "apart": np.round(32 * np.exp(0.5 * rng.standard_normal(size_of))).clip(1),
-                "follows": np.round(need * np.exp(0.2 * rng.standard_normal(size_of))).clip(1),
+                "fixed": np.full(n, 32.0),
+                "apart": np.round(32 * np.exp(0.5 * rng.standard_normal(n))).clip(1),
+                "follows": np.round(need * np.exp(0.2 * rng.standard_normal(n))).clip(1),
             }[kind]
-            norms = np.exp(0.3 * rng.standard_normal(size_of))
+            norms = np.exp(0.3 * rng.standard_normal(n))
             found["page"][row] = (np.abs(page_deviation(k, norms)) > THRESHOLD).mean()
             over, under = mismatch(k, need, THRESHOLD)
             found["rate"][row] = (over | under).mean()
             if kind == "fixed":
                 found["low"][row] = 0.0
             else:
-                fit = linregress(np.log(need), np.log(k))
-                found["low"][row] = fit.slope - 1.96 * fit.stderr
+                fit, errors = np.polyfit(np.log(need), np.log(k), 1, cov=True)
+                found["low"][row] = fit[0] - 1.96 * math.sqrt(errors[0, 0])
         repaired = {"k_mismatch_rate": found["rate"], "adaptivity_low": found["low"]}
         return {"page": {"k_mismatch_rate": found["page"]}, "repaired": repaired}
 

@@ -60,7 +60,7 @@ class FeatureContexts:
 
     name: str
     whole: Embeddings
-    near: Embeddings
+    near: Float[np.ndarray, "_ e"]
 
 
 def page_clusters(whole: Embeddings, threshold: float = DISTANCE) -> int:
@@ -68,10 +68,9 @@ def page_clusters(whole: Embeddings, threshold: float = DISTANCE) -> int:
     there = whole[np.linalg.norm(whole, axis=1) > 0]
     if len(there) < 2:
         return len(there)
-    found: Any = AgglomerativeClustering(
-        n_clusters=None, metric="cosine", linkage="average", distance_threshold=threshold
-    ).fit(there)
-    return int(found.n_clusters_)
+    settings: Any = {"n_clusters": None, "distance_threshold": threshold}
+    clustering: Any = AgglomerativeClustering(metric="cosine", linkage="average", **settings)
+    return int(clustering.fit(there).n_clusters_)
 
 
 def common_axes(
@@ -277,7 +276,7 @@ def _cosine(x: Embeddings) -> float:
 
 
 @cache
-def null(n: int = 20, n_simulations: int = N_SIMULATIONS // 4, seed: int = 0) -> NullTable:
+def null(n: int = 20, n_simulations: int = N_SIMULATIONS // 8, seed: int = 0) -> NullTable:
     """How often features of one and of two kinds of contexts count as polysemantic.
 
     The metric has no pass condition: the errors are those of the decision for one feature with `n`

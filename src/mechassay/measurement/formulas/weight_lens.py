@@ -45,6 +45,8 @@ ABOVE = 0.3
 """The overlap from which the page counts a feature as convergent."""
 REPAIRED = (Condition("input_gain_low", ">", 0.0), Condition("output_gain_low", ">", 0.0))
 IDS = Int[np.ndarray, "features k"]
+SIMULATED = 20
+"""Features of a simulation at most; with more, errors are rarer."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -104,7 +106,7 @@ def weight_lens(
         repaired,
         REPAIRED,
         flags=notes,
-        null=null(max(n, 2)),
+        null=null(min(max(n, 2), SIMULATED)),
         tables=[Table.of("features", ("feature",), _rows(found, list(names) or range(n)))],
     )
 
@@ -158,10 +160,10 @@ def _rows(found: dict[str, TokenAgreement], names: Iterable[object]) -> Iterable
 
 @cache
 def null(
-    n: int = 100, k: int = 20, n_simulations: int = N_SIMULATIONS // 4, seed: int = 0
+    n: int = SIMULATED, k: int = 20, n_simulations: int = N_SIMULATIONS // 4, seed: int = 0
 ) -> NullTable:
-    """Rates of the conditions for `n` features (at most 40 are simulated) and 400 tokens."""
-    shape = (min(n, 40), 400)
+    """Rates of the conditions for `n` features and 300 tokens."""
+    shape = (n, 300)
 
     def draw(rng: np.random.Generator, size: int, kind: str) -> Drawn:
         agreement, lows = np.empty(size), np.empty((size, 2))

@@ -131,7 +131,8 @@ class NlaConvergence:
         self, n: int | None = None, n_simulations: int = N_SIMULATIONS // 4, seed: int = 0
     ) -> NullTable:
         """See `Gauge.null`; `n` is features."""
-        return formula.null(self.n_features if n is None else n, n_simulations, seed)
+        n = min(self.n_features, formula.SIMULATED) if n is None else n
+        return formula.null(n, n_simulations, seed)
 
 
 def _best_of_tokens(projected: Float[Tensor, "n"], test: TokenSample) -> Int[Tensor, "distinct"]:

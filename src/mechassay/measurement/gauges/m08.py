@@ -113,7 +113,7 @@ class WeightLens:
         self, n: int | None = None, n_simulations: int = N_SIMULATIONS // 4, seed: int = 0
     ) -> NullTable:
         """See `Gauge.null`; `n` is features."""
-        n = self.n_features if n is None else n
+        n = min(self.n_features, formula.SIMULATED) if n is None else n
         return formula.null(n, n_simulations=n_simulations, seed=seed)
 
 

@@ -107,7 +107,7 @@ class Polysemanticity:
         return FeatureContexts(name, whole[prompts].double().numpy(), near.at(places))
 
     def null(
-        self, n: int | None = None, n_simulations: int = N_SIMULATIONS // 4, seed: int = 0
+        self, n: int | None = None, n_simulations: int = N_SIMULATIONS // 8, seed: int = 0
     ) -> NullTable:
         """See `Gauge.null`; `n` is contexts."""
         n = self.n_contexts if n is None else n

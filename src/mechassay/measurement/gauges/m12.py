@@ -69,4 +69,4 @@ class AdaptiveSparsity:
         self, n: int | None = None, n_simulations: int = N_SIMULATIONS // 2, seed: int = 0
     ) -> NullTable:
         """See `Gauge.null`; `n` is values."""
-        return formula.null(500 if n is None else n, n_simulations, seed)
+        return formula.null(formula.SIMULATED if n is None else n, n_simulations, seed)
