@@ -72,6 +72,15 @@ def test_a_dictionary_that_loses_nothing_needs_what_it_has() -> None:
     assert torch.equal(ours[0], theirs[0]) and torch.equal(ours[1], theirs[1])
 
 
+def test_large_values_do_not_set_the_bar() -> None:
+    # All values are reconstructed but for a tenth of their length; one of them is much larger.
+    d = 6
+    sae = SAE(torch.eye(d), torch.eye(d), torch.zeros(d), torch.zeros(d), "topk", k=1)
+    small = torch.eye(d)[:5] + 0.1 * torch.eye(d).roll(1, 1)[:5]
+    h = torch.cat([small, torch.eye(d)[5:] * 100])
+    assert needed_by(sae, h, 4)[1].float().median() == 1
+
+
 def test_rows_of_another_width_are_refused() -> None:
     with pytest.raises(BadUsage, match="Rows of 3"):
         needed_features(torch.ones(1, 4), torch.eye(3), torch.ones(1), 2)

@@ -62,15 +62,16 @@ def needed_features(
 def needed_by(
     sae: SAE, h: Float[Tensor, "n d"], most: int
 ) -> tuple[Int[Tensor, "n"], Int[Tensor, "n"]]:
-    """Features that values have, and that they need to be as near as the SAE brings them.
+    """Features that values have, and that they need to be as near as the SAE brings half of them.
 
-    As near: the share of the squared distance from the mean that is left of each value is that
-    which the SAE leaves on the whole. Both are taken of values as the SAE normalises them.
+    Near is the share of a value's squared distance from the mean that is left. It is the median
+    over values, since large values are reconstructed better and would set the bar for all. Both are
+    taken of values as the SAE normalises them.
     """
     wide = h.detach().float()
     x = sae.normalized(wide)
     f = sae.encode(wide)
     around = (x - x.mean(0)).square().sum(dim=1)
-    left = (x - sae.decode(f)).square().sum() / around.sum()
-    need = needed_features(x - sae.b_dec.to(x), sae.w_dec, left * around, most)
+    left = (x - sae.decode(f)).square().sum(dim=1) / around.clamp(min=1e-12)
+    need = needed_features(x - sae.b_dec.to(x), sae.w_dec, left.median() * around, most)
     return (f != 0).sum(dim=1), need

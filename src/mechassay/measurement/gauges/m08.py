@@ -42,6 +42,7 @@ from mechassay.measurement.measurement import Measurement
 from mechassay.measurement.nulls import N_SIMULATIONS, NullTable
 from mechassay.models.decoder import at_least_fp32
 from mechassay.models.model import Model
+from mechassay.progress import Progress
 from mechassay.saes.quality import edited_final
 
 BATCH = 8
@@ -55,14 +56,15 @@ class WeightLens:
     Attributes:
         top_k: tokens that are compared.
         n_features: of those alive, drawn for the repaired variant; the page takes all.
-        contexts: in which each feature is removed.
+        contexts: in which each feature is removed; two runs of the model each, on a prompt of at
+            most a window.
         rows: about how many values are taken.
         control: whether a random dictionary is measured too.
     """
 
     top_k: int = 50
-    n_features: int = 100
-    contexts: int = 4
+    n_features: int = 50
+    contexts: int = 2
     rows: int = ROWS
     control: bool = True
 
@@ -81,13 +83,13 @@ class WeightLens:
         """See `Gauge.measure`."""
         sae, store = residual_dictionary(inputs)
         sample = TokenSample.of(store, "test", self.rows)
-        study = _Study(inputs.model, store.site, sample, self)
+        lens = _Lens(inputs.model, store.site, sample, self, inputs.progress)
         promoted, activating = self._page(inputs.model, sae, sample)
-        read_written, chosen = study.described(sae, inputs.seed)
+        read_written, chosen = lens.described(sae, inputs.seed)
         random = None
         if self.control:
             other = random_control(sae, sample.values, inputs.seed)
-            random = study.described(other, inputs.seed)[0]
+            random = lens.described(other, inputs.seed)[0]
         return formula.weight_lens(
             promoted.numpy(),
             activating.numpy(),
@@ -118,11 +120,14 @@ class WeightLens:
 
 
 @dataclass(frozen=True, eq=False)
-class _Study:
+class _Lens:
+    """What a dictionary's features read and write, on some values of a model."""
+
     model: Model
     site: Site
     sample: TokenSample
     settings: WeightLens
+    progress: Progress
 
     @torch.no_grad()
     def described(self, sae: SAE, seed: int) -> tuple[ReadAndWritten, Int[Tensor, "some"]]:
@@ -159,9 +164,11 @@ class _Study:
         found = torch.zeros(len(chosen), len(self.model.decoder.unembedding))
         # Windows end behind the place in question: those that end early are run together.
         order = column.argsort()
-        for some in order.split(BATCH):
-            effect = self._effect(sae, window[some], column[some], chosen[feature[some]])
-            found.index_add_(0, feature[some], effect - effect.mean(dim=1, keepdim=True))
+        with self.progress.track("features removed", len(order)) as advance:
+            for some in order.split(BATCH):
+                effect = self._effect(sae, window[some], column[some], chosen[feature[some]])
+                found.index_add_(0, feature[some], effect - effect.mean(dim=1, keepdim=True))
+                advance(len(some))
         counts = feature.bincount(minlength=len(chosen)).clamp(min=1)
         return found / counts[:, None]
 
