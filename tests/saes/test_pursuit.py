@@ -73,7 +73,7 @@ def test_a_dictionary_that_loses_nothing_needs_what_it_has() -> None:
 
 
 def test_large_values_do_not_set_the_bar() -> None:
-    # All values are reconstructed but for a tenth of their length; one of them is much larger.
+    # Five values lose a tenth of their length; a sixth is much larger, and loses nothing.
     d = 6
     sae = SAE(torch.eye(d), torch.eye(d), torch.zeros(d), torch.zeros(d), "topk", k=1)
     small = torch.eye(d)[:5] + 0.1 * torch.eye(d).roll(1, 1)[:5]

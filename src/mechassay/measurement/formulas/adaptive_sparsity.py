@@ -7,7 +7,7 @@ k is how many features of a value are active, x its norm.
             A dictionary with the same k for all values, which the metric is meant to condemn, lies
             on the line: 0 are flagged. At t = 2 no value can have too few. Norm is no complexity.
 `repaired`  need is how many features matching pursuit (Mallat and Zhang 1993) takes until a value
-            is reconstructed as well as the dictionary does half of them (`saes.pursuit`). A value is
+            is as well reconstructed as the dictionary does half of them (`saes.pursuit`). It is
             flagged if k > t need or k < need / t. Adaptivity is the slope of log k over log need: 0
             at a fixed k, 1 if k is proportional to need. It has to be above 0, and less than a
             fifth may be flagged. Any other measure of complexity can stand for need.
