@@ -139,7 +139,7 @@ class SAE(OneLine, Featurizer):
             raise BadUsage(
                 f"This SAE reads values of {self.d_in} numbers; the site's have {h.shape[1]}."
             )
-        x = self._normalized(h)
+        x = self.normalized(h)
         x = x - self.b_dec.to(h) if self.centred else x
         read = x @ self.w_enc.to(h)
         if self.b_gate is not None and self.r_mag is not None:
@@ -165,7 +165,8 @@ class SAE(OneLine, Featurizer):
         wide = at_least_fp32(h)
         return self.decode_beside(self.encode(wide), wide).to(h.dtype)
 
-    def _normalized(self, h: Values) -> Values:
+    def normalized(self, h: Values) -> Values:
+        """Values as they are before b_dec and the encoder: n(h)."""
         if self.normalization == "none":
             return h
         if self.normalization == "constant_norm_rescale":

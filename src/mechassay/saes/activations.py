@@ -167,10 +167,14 @@ class ActivationStore(OneLine):
 
     def rows(self, split: Split, limit: int | None = None) -> Int[Tensor, "rows"]:
         """The number of the document that each of the `values` is of."""
-        windows = self.windows(split)
-        kept = self.shards(split, limit)
-        which = [windows.document[i * SHARD : (i + 1) * SHARD] for i in kept]
-        return torch.cat(which).repeat_interleave(windows.tokens.shape[1] - self.settings.drop)
+        windows = self.kept(split, limit)
+        return windows.document.repeat_interleave(windows.tokens.shape[1] - self.settings.drop)
+
+    def kept(self, split: Split, limit: int | None = None) -> Windows:
+        """The windows that `values` are of; the first `drop` tokens of each have no value."""
+        windows, numbers = self.windows(split), self.shards(split, limit)
+        rows = torch.cat([torch.arange(len(windows)).split(SHARD)[i] for i in numbers])
+        return Windows(windows.tokens[rows], windows.document[rows])
 
     def shards(self, split: Split, limit: int | None = None) -> list[int]:
         """The numbers of a split's shards, or of some with about `limit` rows."""

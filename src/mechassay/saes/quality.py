@@ -22,7 +22,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from types import MappingProxyType
 from typing import Any, Literal, get_args
@@ -200,7 +200,7 @@ def sae_quality(
         BadUsage: an SAE of another width or hook, or a store of another model.
     """
     begin = time.perf_counter()
-    _check(model, sae, store)
+    check_dictionary(model, sae, store)
     data = _Measuring.of(model, store, rows, windows, seed)
     chosen = {one_of("control of an SAE", name, CONTROLS) for name in controls}
     k = max(1, round(_l0(sae, data.values)))
@@ -226,7 +226,7 @@ def sae_quality(
             advance(1)
         if untrained is not None:
             bare, bare_sae, bare_store = untrained
-            _check(bare, bare_sae, bare_store)
+            check_dictionary(bare, bare_sae, bare_store)
             beside = _Measuring.of(bare, bare_store, rows, windows, seed)
             measures += beside.measures(bare_sae, "control:untrained")
             advance(1)
@@ -235,7 +235,12 @@ def sae_quality(
     return SAEQuality(sae, store, tuple(measures), _warnings(measures, k, data), about)
 
 
-def _check(model: Model, sae: SAE, store: ActivationStore) -> None:
+def check_dictionary(model: Model, sae: SAE, store: ActivationStore) -> None:
+    """Refuse an SAE that does not read a store's values, and a store of another model.
+
+    Raises:
+        BadUsage: another width, hook or model.
+    """
     sae.check_site(store.site)
     width = store.site.width(model.decoder)
     if sae.d_in != width:
@@ -470,7 +475,7 @@ def spliced_loss(
 
     found: list[Tensor] = []
     for tokens in windows.tokens.to(model.device).split(batch):
-        final = _run(model, site, tokens, None if put is None else new, drop)
+        final = edited_final(model, site, tokens, None if put is None else new, drop)
         logits = model.decoder.readout(final[:, drop:-1].flatten(0, 1)).all()
         told = tokens[:, drop + 1 :].flatten()
         loss = torch.nn.functional.cross_entropy(logits, told, reduction="none")
@@ -478,14 +483,25 @@ def spliced_loss(
     return torch.cat(found).numpy()
 
 
-def _run(model: Model, site: Site, tokens: Tensor, new: Any, drop: int) -> Tensor:
-    """The final stream, with values of the site's tokens from `drop` on changed by a function."""
+def edited_final(
+    model: Model,
+    site: Site,
+    tokens: Int[Tensor, "windows n"],
+    new: Callable[[Float[Tensor, "rows d"]], Float[Tensor, "rows d"]] | None,
+    drop: int,
+) -> Float[Tensor, "windows n d_model"]:
+    """The final stream, with values of the site's tokens from `drop` on changed by a function.
+
+    Args:
+        new: of all these values, window by window; None leaves them as they are.
+    """
     decoder = model.decoder
     heads = list(site.heads)
+    put = new or (lambda h: h)
 
     def changed(value: Tensor) -> Tensor:
         part = value[:, drop:]
-        flat = new(part.flatten(0, 1)).view_as(part)
+        flat = put(part.flatten(0, 1)).view_as(part)
         return torch.cat([value[:, :drop], flat], dim=1)
 
     def edit(place: Place, layer: int, value: Tensor) -> Tensor:

@@ -1,0 +1,326 @@
+"""M10, PRISM: on how many kinds of contexts is a feature active?
+
+A context has an embedding: the mean of a site's values over its tokens. A feature has those of the
+contexts on which it is most active.
+
+`page`      agglomerative clustering by cosine distance (average linkage; the page names none) with
+            a threshold; polysemantic if there is more than one cluster. Values of a model share a
+            large common part, so that unrelated contexts have cosines above .9 and one cluster; and
+            a single odd context makes two.
+`repaired`  embeddings less their mean over the text and its first main axes (Mu and Viswanath
+            2018), of length 1. On the first main axis of a feature's contexts, the best cut in two
+            parts with a tenth of the contexts or more (Boley 1998) has the share b of the variance
+            between its parts. Contexts of one kind are simulated as normal with the same spectrum
+            (Liu et al. 2008); polysemantic if at most 5 % of these have as large a b.
+            Contexts of two features together are a control: the share that is found is the power
+            here. PRISM itself (Kopf et al. 2025) embeds texts by another model and has its clusters
+            labelled by a language model.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from functools import cache
+from typing import Any
+
+import numpy as np
+from jaxtyping import Float
+from sklearn.cluster import AgglomerativeClustering
+
+from mechassay.measurement.measurement import Measurement
+from mechassay.measurement.nulls import N_SIMULATIONS, Drawn, NullTable, Scenario, simulate
+from mechassay.measurement.variant import Condition, Flag, Quantity, quantity
+from mechassay.records import Table
+from mechassay.stats.intervals import clopper_pearson
+
+ID = "M10"
+DISTANCE = 0.5
+LEAST = 8
+"""Contexts from which it is decided whether they are of one kind."""
+PART = 0.1
+"""The smallest share of the contexts that is a kind."""
+LEVEL = 0.05
+N_SURROGATES = 99
+BLIND = 0.5
+"""A power below which a low rate says nothing."""
+Embeddings = Float[np.ndarray, "contexts d"]
+
+
+@dataclass(frozen=True, eq=False)
+class FeatureContexts:
+    """Embeddings of the contexts on which a feature is most active.
+
+    Attributes:
+        whole: of the page: means over the whole prompt.
+        near: of the repaired variant: of tokens near the activation, from other documents each,
+            without what all contexts share.
+    """
+
+    name: str
+    whole: Embeddings
+    near: Float[np.ndarray, "_ e"]
+
+
+def page_clusters(whole: Embeddings, threshold: float = DISTANCE) -> int:
+    """Clusters of contexts by cosine distance; a context of zeros has no direction, and none."""
+    there = whole[np.linalg.norm(whole, axis=1) > 0]
+    if len(there) < 2:
+        return len(there)
+    settings: Any = {"n_clusters": None, "distance_threshold": threshold}
+    clustering: Any = AgglomerativeClustering(metric="cosine", linkage="average", **settings)
+    return int(clustering.fit(there).n_clusters_)
+
+
+def common_axes(
+    background: Embeddings, n_axes: int | None = None
+) -> tuple[Float[np.ndarray, "d"], Float[np.ndarray, "d axes"]]:
+    """The mean of embeddings of any contexts, and their first main axes: one in a hundred numbers
+    of an embedding, one at least (Mu and Viswanath 2018).
+    """
+    mean = background.mean(axis=0)
+    centred = background - mean
+    wanted = max(1, background.shape[1] // 100) if n_axes is None else n_axes
+    _, axes = np.linalg.eigh(centred.T @ centred)
+    return mean, axes[:, ::-1][:, :wanted]
+
+
+def without_common(
+    x: Embeddings, mean: Float[np.ndarray, "d"], axes: Float[np.ndarray, "d axes"]
+) -> Embeddings:
+    """Embeddings without what all have in common, of length 1."""
+    rest = x - mean
+    rest = rest - rest @ axes @ axes.T
+    return rest / np.linalg.norm(rest, axis=1, keepdims=True).clip(1e-12)
+
+
+def best_cut(scores: Float[np.ndarray, "*lead n"], part: float = PART) -> Float[np.ndarray, "*"]:
+    """The largest share of the variance of numbers that is between two parts of them.
+
+    Both parts have `part` of the numbers or more. NaN where they do not vary.
+    """
+    n = scores.shape[-1]
+    least = max(1, math.ceil(part * n))
+    x = np.sort(scores - scores.mean(axis=-1, keepdims=True), axis=-1)
+    sizes = np.arange(1, n)
+    # With a mean of 0, parts of m and n - m numbers have sums s and -s.
+    between = np.cumsum(x, axis=-1)[..., :-1] ** 2 * (1 / sizes + 1 / (n - sizes))
+    allowed = (sizes >= least) & (n - sizes >= least)
+    total = (x**2).sum(axis=-1)
+    best = np.where(allowed, between, 0).max(axis=-1)
+    return np.divide(best, total, out=np.full(total.shape, np.nan), where=total > 1e-20)
+
+
+def first_scores(x: Float[np.ndarray, "*lead n d"]) -> Float[np.ndarray, "*lead n"]:
+    """Where rows lie on the first main axis of their own."""
+    centred = x - x.mean(axis=-2, keepdims=True)
+    values, vectors = np.linalg.eigh(centred @ np.swapaxes(centred, -1, -2))
+    return vectors[..., -1] * np.sqrt(values[..., -1:].clip(0))
+
+
+def one_kind(
+    near: Embeddings, rng: np.random.Generator, n_surrogates: int = N_SURROGATES
+) -> tuple[float, float]:
+    """The best cut of contexts, and its probability if they are of one kind; NaN where they are
+    fewer than `LEAST`, or all the same.
+
+    Surrogates are normal with the spectrum of the contexts; p = (1 + those with as large a cut) /
+    (1 + surrogates).
+    """
+    n = len(near)
+    if n < LEAST:
+        return math.nan, math.nan
+    cut = float(best_cut(first_scores(near)))
+    if math.isnan(cut):
+        return math.nan, math.nan
+    spectrum = np.linalg.svd(near - near.mean(axis=0), compute_uv=False) / math.sqrt(n - 1)
+    drawn = rng.standard_normal((n_surrogates, n, len(spectrum))) * spectrum
+    beyond = best_cut(first_scores(drawn)) >= cut
+    return cut, (1 + int(beyond.sum())) / (1 + n_surrogates)
+
+
+def polysemanticity(
+    features: Sequence[FeatureContexts],
+    *,
+    n_dead: int = 0,
+    threshold: float = DISTANCE,
+    seed: int = 0,
+    flags: Iterable[Flag] = (),
+) -> Measurement:
+    """M10 of sampled features that are alive.
+
+    Args:
+        n_dead: features of the dictionary that are not.
+    """
+    rng = np.random.default_rng(seed)
+    clusters = [page_clusters(each.whole, threshold) for each in features]
+    decided = [one_kind(each.near, rng) for each in features]
+    p = np.array([each[1] for each in decided])
+    known = p[~np.isnan(p)]
+    pairs = _pairs_found(features, rng)
+    notes = [*flags, *_flags(features, known, pairs, n_dead)]
+    n = len(features)
+    page: dict[str, Quantity] = {
+        "polysemanticity_rate": quantity(
+            float(np.mean([x > 1 for x in clusters])) if n else None,
+            n=n,
+            reason="no feature is alive",
+            better="down",
+        ),
+        "n_dead": quantity(float(n_dead), n=n + n_dead),
+    }
+    few = f"no feature has {LEAST} contexts"
+    repaired = {
+        "polysemanticity_rate": _rate(
+            known <= LEVEL,
+            few,
+            "Share of features whose contexts are of more than one kind; of features with one kind,"
+            f" {LEVEL:.0%} would be counted too.",
+        ),
+        "power": _rate(
+            pairs <= LEVEL,
+            "there are no two features with contexts enough",
+            "The same share of contexts of two features together.",
+        ),
+        "n_undecided": quantity(
+            float(n - len(known)),
+            n=n,
+            meaning=f"Features with fewer than {LEAST} contexts, or equal ones.",
+        ),
+    }
+    rows = (
+        {
+            "feature": each.name,
+            "page_clusters": count,
+            "contexts": len(each.near),
+            "cut": cut,
+            "p": value,
+        }
+        for each, count, (cut, value) in zip(features, clusters, decided, strict=True)
+    )
+    sizes = [len(each.near) for each in features]
+    return Measurement.of(
+        ID,
+        page,
+        repaired,
+        flags=notes,
+        null=null(int(np.median(sizes)) if sizes and np.median(sizes) >= LEAST else 20),
+        tables=[Table.of("features", ("feature",), rows)],
+    )
+
+
+def _pairs_found(
+    features: Sequence[FeatureContexts], rng: np.random.Generator
+) -> Float[np.ndarray, "pairs"]:
+    """Of each feature and the next, half of the contexts each: the probability of one kind."""
+    enough = [each.near for each in features if len(each.near) >= LEAST]
+    if len(enough) < 2:
+        return np.empty(0)
+    found = [
+        one_kind(np.concatenate((a[: (len(a) + 1) // 2], b[: (len(b) + 1) // 2])), rng)[1]
+        for a, b in zip(enough, [*enough[1:], enough[0]], strict=True)
+    ]
+    return np.array([x for x in found if not math.isnan(x)])
+
+
+def _rate(found: np.ndarray, reason: str, meaning: str) -> Quantity:
+    n = len(found)
+    return quantity(
+        float(found.mean()) if n else None,
+        interval=clopper_pearson(float(found.sum()), float(n)) if n else None,
+        n=n,
+        reason=reason,
+        meaning=meaning,
+    )
+
+
+def _flags(
+    features: Sequence[FeatureContexts],
+    known: np.ndarray,
+    pairs: np.ndarray,
+    n_dead: int,
+) -> Iterable[Flag]:
+    if n_dead:
+        share = n_dead / (n_dead + len(features))
+        yield Flag("dead_features", f"{n_dead:,} features are dead; {share:.0%} of those counted.")
+    if len(known) < len(features):
+        yield Flag(
+            "undecided",
+            f"{len(features) - len(known):,} of {len(features):,} features have fewer than {LEAST}"
+            " contexts, or equal ones.",
+        )
+    several = [each.whole for each in features if len(each.whole) > 1]
+    if several and (cosine := float(np.mean([_cosine(x) for x in several]))) > 1 - DISTANCE:
+        yield Flag(
+            "all_alike",
+            f"Contexts of the page have a mean cosine of {cosine:.2f}, more than clusters are cut"
+            " at: unrelated contexts are one cluster.",
+        )
+    if len(pairs) and float((pairs <= LEVEL).mean()) < BLIND:
+        yield Flag(
+            "blind",
+            f"Of contexts of two features together, {float((pairs <= LEVEL).mean()):.0%} are found"
+            " to be of two kinds: a low rate says nothing here.",
+        )
+
+
+def _cosine(x: Embeddings) -> float:
+    """The mean cosine of two different rows."""
+    unit = x / np.linalg.norm(x, axis=1, keepdims=True).clip(1e-12)
+    n = len(x)
+    return float((np.square(unit.sum(axis=0)).sum() - n) / (n * (n - 1)))
+
+
+# How often a feature is called polysemantic
+
+
+@cache
+def null(n: int = 20, n_simulations: int = N_SIMULATIONS // 8, seed: int = 0) -> NullTable:
+    """How often features of one and of two kinds of contexts count as polysemantic.
+
+    The metric has no pass condition: the errors are those of the decision for one feature with `n`
+    contexts, embedded by 16 numbers that all share a large part.
+    """
+    limits: Any = {name: (Condition("n_clusters", ">", 1.0),) for name in ("page", "repaired")}
+    width = 16
+
+    def draw(
+        rng: np.random.Generator, size: int, kinds: int, *, common: float = 0.0, odd: bool = False
+    ) -> Drawn:
+        page, repaired = np.empty(size), np.empty(size)
+        for row in range(size):
+            topics = rng.standard_normal((8, width))
+            topics *= 1 / np.linalg.norm(topics, axis=1, keepdims=True)
+            shared = np.zeros(width)
+            shared[0] = common
+
+            def some(which: np.ndarray, topics: Any = topics, shared: Any = shared) -> Embeddings:
+                noise = 0.4 / math.sqrt(width) * rng.standard_normal((len(which), width))
+                return shared + topics[which] + noise
+
+            which = np.where(np.arange(n) % 2 < kinds - 1, 1, 0)
+            if odd:
+                which[0] = 2
+            x = some(which)
+            axes = common_axes(some(rng.integers(8, size=100)), 1)
+            page[row] = page_clusters(x)
+            p = one_kind(without_common(x, *axes), rng, 39)[1]
+            repaired[row] = np.nan if math.isnan(p) else 1 + (p <= LEVEL)
+        return {"page": {"n_clusters": page}, "repaired": {"n_clusters": repaired}}
+
+    scenarios = (
+        Scenario("contexts of one kind", True, lambda rng, size: draw(rng, size, 1)),
+        Scenario(
+            "contexts of one kind, and one odd one",
+            True,
+            lambda rng, size: draw(rng, size, 1, odd=True),
+        ),
+        Scenario("contexts of two kinds", False, lambda rng, size: draw(rng, size, 2)),
+        Scenario(
+            "contexts of two kinds that share a large part",
+            False,
+            lambda rng, size: draw(rng, size, 2, common=5.0),
+        ),
+    )
+    return simulate(scenarios, limits, n, n_simulations=n_simulations, seed=seed)
