@@ -55,7 +55,9 @@ def words(text: str) -> set[str]:
 @pytest.mark.parametrize("name", NAMES)
 def test_no_word_is_of_one_class_alone_in_more_than_three_pairs(name: str) -> None:
     pairs = contrast(name)
-    first, second = (Counter(w for t in texts for w in words(t)) for texts in (pairs.first, pairs.second))
+    first, second = (
+        Counter(w for t in texts for w in words(t)) for texts in (pairs.first, pairs.second)
+    )
     apart = {w: first[w] - second[w] for w in {*first, *second}}
     assert max(map(abs, apart.values())) <= 3, Counter(apart).most_common(3)
 

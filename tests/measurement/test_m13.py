@@ -116,7 +116,10 @@ def test_bad_input_is_one_clear_line(store: ActivationStore, tmp_path: Path) -> 
     with pytest.raises(BadUsage, match="texts"):
         measure("M13", word_model())
     with pytest.raises(BadUsage, match="has rows of"):
-        measured(store, sae=SAE(torch.ones(d + 1, 3), torch.ones(3, d + 1), torch.zeros(3), torch.zeros(d + 1)))
+        measured(
+            store,
+            sae=SAE(torch.ones(d + 1, 3), torch.ones(3, d + 1), torch.zeros(3), torch.zeros(d + 1)),
+        )
     with pytest.raises(BadUsage, match="dictionary with rows; a WithoutRows"):
         measured(store, sae=WithoutRows())
     wrong = exact(d)

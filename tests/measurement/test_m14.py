@@ -28,7 +28,9 @@ def words(text: str) -> list[str]:
 
 def of_first(contrast: PromptContrast) -> set[str]:
     """Words that only first texts have."""
-    first, second = ({w for t in texts for w in words(t)} for texts in (contrast.first, contrast.second))
+    first, second = (
+        {w for t in texts for w in words(t)} for texts in (contrast.first, contrast.second)
+    )
     return first - second
 
 

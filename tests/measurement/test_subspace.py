@@ -52,6 +52,8 @@ def test_a_compact_contrast_passes() -> None:
     assert found.passed is True
     assert found.repaired["agreement"] > 0.5 and found.repaired["p_shuffled"] <= 0.002
     assert found.repaired["held_out_accuracy"] > 0.95 and found.repaired["stability"] > 0.9
+    half = found.repaired["stability"]
+    assert found.repaired["stability_of_all"] == pytest.approx(half / ((1 + half) / 2))
     assert found.repaired["sve"] < 0.3 and found.repaired["effective_rank"] <= 2
     assert found.repaired["sve_control"] > 0.8
     # Directions of half the topics are in the space of the other half's, and in no other.

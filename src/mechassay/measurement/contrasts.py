@@ -105,6 +105,4 @@ def _contrast(who: str, name: str, row: Mapping[str, Any]) -> PromptContrast:
                 f" {first!r} and {second!r}."
             )
     topics, firsts, seconds = zip(*pairs, strict=True)
-    return PromptContrast(
-        name, (str(row["first"]), str(row["second"])), firsts, seconds, topics
-    )
+    return PromptContrast(name, (str(row["first"]), str(row["second"])), firsts, seconds, topics)

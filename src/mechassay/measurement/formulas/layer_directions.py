@@ -1,4 +1,4 @@
-"""Directions of a contrast at all layers: how many dimensions they span, and whether they are there.
+"""Directions of a contrast at all layers: how many dimensions they span, and are they there?
 
 Of pairs of prompts, d_il is what pair i differs in at layer l, and v_l = mean over i of d_il. With
 s the singular values of the v_l as rows and p = s^2 / sum s^2, SVE = -sum p ln p: 0 if all layers

@@ -197,6 +197,7 @@ def _repaired(
     ends = gap.interval if there else Interval(math.nan, math.nan)
     rank = effective_rank(unit_rows(rows))
     held_out = _explained(contrast, control, rank, rng)
+    halves = stability(contrast, N_HALVES, rng)
     one = "there is one topic, or no difference"
     flat = "the class means are equal at all layers, or there is one layer"
     if math.isnan(p) or p >= ALPHA:
@@ -235,11 +236,17 @@ def _repaired(
             " all layers; .5 by chance.",
         ),
         "stability": quantity(
-            stability(contrast, N_HALVES, rng) if n_groups > 1 else math.nan,
+            halves,
             n=n,
             reason=one,
             better="up",
             meaning="Mean cosine of the directions of two halves of the topics.",
+        ),
+        "stability_of_all": quantity(
+            2 * halves / (1 + halves) if halves > 0 else math.nan,
+            n=n,
+            reason="the halves do not agree",
+            meaning="What it would be of as many pairs as there are (Spearman and Brown).",
         ),
         "sve": quantity(
             float(normalised_entropy(rows)),
@@ -399,9 +406,7 @@ def null(
         return {"page": published, "repaired": found}
 
     scenarios = (
-        Scenario(
-            "labels that mean nothing", True, lambda rng, size: draw(rng, size, 0.0, False)
-        ),
+        Scenario("labels that mean nothing", True, lambda rng, size: draw(rng, size, 0.0, False)),
         Scenario(
             "a contrast twice as large as the control, whose directions turn as its do",
             True,

@@ -8,7 +8,7 @@ the rows of the unembedding, which are directions of the final stream.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import ClassVar, Literal, get_args
 
 import numpy as np
@@ -151,9 +151,7 @@ def layer_moments(
             add("stream", last, forward(decoder, x, ctx, edit=add))
             advance(len(some))
     n = tokens.shape[0] * (tokens.shape[1] - drop)
-    return {
-        f"resid.{layer}": Moments(n, totals[layer], products[layer]) for layer in range(last)
-    }
+    return {f"resid.{layer}": Moments(n, totals[layer], products[layer]) for layer in range(last)}
 
 
 def _array(x: Tensor) -> Float[np.ndarray, "..."]:

@@ -76,7 +76,9 @@ class SafetySubspace:
         texts = (safety.first, safety.second, control.first, control.second)
         with inputs.progress.track("M14", sum(map(len, texts))) as advance:
             for contrast in (safety, control):
-                tokens = [token_ids(inputs.model, each) for each in (contrast.first, contrast.second)]
+                tokens = [
+                    token_ids(inputs.model, each) for each in (contrast.first, contrast.second)
+                ]
                 row, found = _lengths(contrast, *tokens)
                 rows.append(row)
                 flags += found
@@ -113,9 +115,7 @@ def token_ids(model: Model, texts: Sequence[str]) -> list[list[int]]:
     return [[*model.prepend, *ids] for ids in encode(tokenizer, texts)]
 
 
-def last_token_values(
-    model: Model, tokens: Sequence[list[int]]
-) -> Float[np.ndarray, "n layers d"]:
+def last_token_values(model: Model, tokens: Sequence[list[int]]) -> Float[np.ndarray, "n layers d"]:
     """The stream behind each block at the last token, in fp64."""
     width = max(map(len, tokens))
     table = left_padded(tokens, width, 0)
