@@ -64,6 +64,9 @@ PAGE_SHARE = 0.8
 N_SHUFFLES, N_RESAMPLES, N_HALVES = 999, 400, 100
 GROWTH = 3.0
 """Ratio of the longest to the shortest row from which the page's SVE is said to be of few rows."""
+SHIFT = 0.5
+"""Length of a simulated contrast over that of what else the texts of a pair differ in: an agreement
+of .2."""
 
 
 def page_subspace(
@@ -387,11 +390,11 @@ def null(
         found = {name: np.full(size, np.nan) for name in names}
         published = {name: np.full(size, np.nan) for name in ("safety_sve", "stability")}
         for row in range(size):
-            control_shift = 1.5 * wander(rng, 1, 0.4)
+            control_shift = SHIFT * wander(rng, 1, 0.4)
             # The control's directions turned as a whole: equally far from each other.
             shift = control_shift @ np.linalg.qr(rng.standard_normal((width, width)))[0]
             if straight:
-                shift = 1.5 * wander(rng, 1, 0.0)
+                shift = SHIFT * wander(rng, 1, 0.0)
             first, second = pairs(rng, factor * shift)
             one, other = (a - b for a, b in ((first, second), pairs(rng, control_shift)))
             contrast, control = LayerContrast(one, groups), LayerContrast(other, groups)
