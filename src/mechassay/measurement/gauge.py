@@ -55,6 +55,8 @@ GAUGES = Registry(
         "EX11": f"{_HERE}.ex11:WeberFechner",
         "EX24": f"{_HERE}.ex24:Audit",
         "EX25": f"{_HERE}.ex25:Reproducibility",
+        "M13": f"{_HERE}.m13:SuperpositionRegime",
+        "M14": f"{_HERE}.m14:SafetySubspace",
         "F01": f"{_HERE}.prompts:PromptBootstrap",
         "F02": f"{_HERE}.prompts:SeedVariance",
         "F03": f"{_HERE}.methods:Convergence",

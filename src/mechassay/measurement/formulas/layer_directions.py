@@ -1,0 +1,189 @@
+"""Directions of a contrast at all layers: how many dimensions they span, and are they there?
+
+Of pairs of prompts, d_il is what pair i differs in at layer l, and v_l = mean over i of d_il. With
+s the singular values of the v_l as rows and p = s^2 / sum s^2, SVE = -sum p ln p: 0 if all layers
+have one direction, ln min(L, d) if no two share any. Pairs have topics: what is found on some is
+tested on others. All of it is linear in the signs of the pairs, by which labels are shuffled.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+from jaxtyping import Bool, Float
+
+from mechassay.measurement.formulas.resampling import example_weights
+from mechassay.stats.intervals import BootstrapEstimate
+
+RANK_SHARE = 0.9
+BLOCK = 2**22
+"""Numbers of resampled directions held at once."""
+Values = Float[np.ndarray, "pairs layers d"]
+Rows = Float[np.ndarray, "*lead layers d"]
+
+
+def shares(rows: Rows) -> Float[np.ndarray, "*lead layers"]:
+    """The share of each singular value's square, descending; NaN where all rows are 0."""
+    squares = np.linalg.eigvalsh(rows @ np.swapaxes(rows, -1, -2))[..., ::-1].clip(min=0)
+    total = squares.sum(axis=-1, keepdims=True)
+    return np.divide(squares, total, out=np.full(squares.shape, np.nan), where=total > 0)
+
+
+def entropy(rows: Rows) -> Float[np.ndarray, "*lead"]:
+    """SVE of rows, in nats; NaN where all of them are 0."""
+    p = shares(rows)
+    return np.asarray(-(p * np.log(np.where(p > 0, p, 1))).sum(axis=-1))
+
+
+def effective_rank(rows: Float[np.ndarray, "layers d"]) -> int | None:
+    """How many singular values hold 90 % of the squares; None where all rows are 0."""
+    p = shares(rows)
+    # Ten equal values hold 90 % in nine, whatever rounding says.
+    return None if np.isnan(p).any() else int((p.cumsum() < RANK_SHARE - 1e-9).sum()) + 1
+
+
+def unit_rows(rows: Rows) -> Rows:
+    """Rows of length 1; those of length 0 stay."""
+    lengths = np.linalg.norm(rows, axis=-1, keepdims=True)
+    return np.divide(rows, lengths, out=np.zeros_like(rows), where=lengths > 0)
+
+
+def normalised_entropy(rows: Rows) -> Float[np.ndarray, "*lead"]:
+    """SVE of unit rows over ln min(L, d), L the rows that are not 0; NaN where that is 0."""
+    lengths = np.linalg.norm(rows, axis=-1)
+    most = np.log(np.minimum((lengths > 0).sum(axis=-1), rows.shape[-1]).clip(min=1))
+    found = entropy(unit_rows(rows))
+    return np.divide(found, most, out=np.full(most.shape, np.nan), where=most > 0)
+
+
+def explained(
+    space: Float[np.ndarray, "layers d"], rows: Float[np.ndarray, "rows d"], rank: int
+) -> float:
+    """The mean share of unit rows in the space of the `rank` largest singular values; NaN if all
+    rows are 0.
+    """
+    axes = np.linalg.svd(unit_rows(space), full_matrices=False)[2][:rank]
+    wanted = unit_rows(rows)
+    known = wanted.any(axis=-1)
+    return float(((wanted[known] @ axes.T) ** 2).sum(axis=-1).mean()) if known.any() else math.nan
+
+
+# A contrast: what pairs differ in
+
+
+@dataclass(frozen=True, eq=False)
+class LayerContrast:
+    """What the first text of each pair has more than the second at each layer.
+
+    Attributes:
+        groups: the topic of each pair.
+    """
+
+    differences: Values
+    groups: tuple[str, ...]
+
+    @property
+    def directions(self) -> Float[np.ndarray, "layers d"]:
+        """The differences of class means."""
+        return self.differences.mean(axis=0)
+
+    def weighted(self, weights: Float[np.ndarray, "k pairs"]) -> Iterator[Rows]:
+        """Weighted sums of the pairs' differences, some at a time."""
+        flat = self.differences.reshape(len(self.differences), -1)
+        step = max(1, BLOCK // flat.shape[1])
+        for begin in range(0, len(weights), step):
+            some = weights[begin : begin + step] @ flat
+            yield some.reshape(len(some), *self.differences.shape[1:])
+
+    def entropies(self, weights: Float[np.ndarray, "k pairs"]) -> Float[np.ndarray, "k"]:
+        """Normalised SVE of weighted sums."""
+        return np.concatenate([normalised_entropy(rows) for rows in self.weighted(weights)])
+
+    @cached_property
+    def _cosines(self) -> Float[np.ndarray, "pairs pairs"]:
+        """The cosine of what two pairs of different topics differ in, its mean over layers, over
+        the number of such pairs; NaN if there are none, or no differences.
+        """
+        units = unit_rows(self.differences)
+        flat = units.reshape(len(units), -1)
+        names = np.asarray(self.groups)
+        apart = names[:, None] != names
+        if not apart.any() or not units.any():
+            return np.full(apart.shape, np.nan)
+        return (flat @ flat.T) / units.shape[1] * apart / apart.sum()
+
+    def agreement(self, signs: Float[np.ndarray, "k pairs"]) -> Float[np.ndarray, "k"]:
+        """The mean cosine of pairs of two topics, where pairs have these signs."""
+        return ((signs @ self._cosines) * signs).sum(axis=1)
+
+    def held_out_accuracy(self) -> Float[np.ndarray, "pairs layers"]:
+        """Whether a pair's texts are in the right order along the direction of other topics: 1, 0,
+        or 1/2 where there is no difference.
+        """
+        _, member = np.unique(np.asarray(self.groups), return_inverse=True)
+        sums = np.zeros((member.max() + 1, *self.differences.shape[1:]))
+        np.add.at(sums, member, self.differences)
+        others = self.differences.sum(axis=0) - sums
+        along = (self.differences * others[member]).sum(axis=-1)
+        return (np.sign(along) + 1) / 2
+
+    def halves(
+        self, n: int, rng: np.random.Generator
+    ) -> Iterator[tuple[Bool[np.ndarray, "pairs"], Bool[np.ndarray, "pairs"]]]:
+        """Pairs of two random halves of the topics; none if there is one topic."""
+        names, member = np.unique(np.asarray(self.groups), return_inverse=True)
+        for _ in range(n if len(names) > 1 else 0):
+            order = rng.permutation(len(names))
+            first = np.isin(member, order[: len(names) // 2])
+            yield first, ~first
+
+
+def shuffle_test(
+    contrast: LayerContrast, n_shuffles: int, rng: np.random.Generator
+) -> tuple[float, float]:
+    """The agreement of pairs, and how often shuffled labels have as much.
+
+    Labels are exchanged within pairs, which is exact where the two texts of a pair are
+    exchangeable; the labels as they are count as one shuffle.
+    """
+    n = len(contrast.differences)
+    own = float(contrast.agreement(np.ones((1, n)))[0])
+    more = int((contrast.agreement(random_signs(rng, n_shuffles, n)) >= own - 1e-12).sum())
+    return own, (1 + more) / (1 + n_shuffles) if not math.isnan(own) else math.nan
+
+
+def stability(contrast: LayerContrast, n_halves: int, rng: np.random.Generator) -> float:
+    """The mean cosine of the directions of two halves of the topics, over layers and halvings."""
+    found: list[float] = []
+    for halves in contrast.halves(n_halves, rng):
+        first, second = (unit_rows(contrast.differences[half].mean(axis=0)) for half in halves)
+        known = first.any(axis=-1) & second.any(axis=-1)
+        if known.any():
+            found.append(float((first * second).sum(axis=-1)[known].mean()))
+    return float(np.mean(found)) if found else math.nan
+
+
+def above_control(
+    contrast: LayerContrast,
+    control: LayerContrast,
+    n_resamples: int,
+    rng: np.random.Generator,
+) -> BootstrapEstimate:
+    """Normalised SVE of a contrast less that of another one; topics of both are resampled."""
+    gap, errors, n_groups = 0.0, np.zeros(n_resamples), []
+    for sign, each in ((1, contrast), (-1, control)):
+        value = float(normalised_entropy(each.directions))
+        weights, n = example_weights(each.groups, rng, n_resamples)
+        gap += sign * value
+        errors = errors + sign * (each.entropies(weights) - value)
+        n_groups.append(n)
+    return BootstrapEstimate(gap, errors, np.zeros(n_resamples), min(n_groups))
+
+
+def random_signs(rng: np.random.Generator, k: int, n: int) -> Float[np.ndarray, "k n"]:
+    """Which texts of pairs are exchanged: 1 or -1 with equal odds."""
+    return rng.choice((-1.0, 1.0), size=(k, n))

@@ -1,0 +1,143 @@
+"""SVE worked by hand, its invariances, planted contrasts and none."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+
+from mechassay.measurement.formulas.layer_directions import (
+    LayerContrast,
+    above_control,
+    effective_rank,
+    entropy,
+    explained,
+    normalised_entropy,
+    random_signs,
+    shares,
+    shuffle_test,
+    stability,
+    unit_rows,
+)
+
+RNG = np.random.default_rng
+
+
+def planted(size: float, n: int = 40, layers: int = 5, d: int = 16, seed: int = 0) -> LayerContrast:
+    """Pairs of eight topics that differ by a direction of a length, and by noise of length 1."""
+    rng = RNG(seed)
+    shift = unit_rows(rng.standard_normal((1, 1, d)))
+    noise = rng.standard_normal((n, layers, d)) / math.sqrt(d)
+    return LayerContrast(size * shift + noise, tuple(str(i % 8) for i in range(n)))
+
+
+def test_equal_rows_have_no_entropy_and_orthogonal_ones_the_most() -> None:
+    assert entropy(np.tile([3.0, 4.0], (5, 1))) == pytest.approx(0, abs=1e-12)
+    assert entropy(np.eye(10)) == pytest.approx(math.log(10))
+    assert normalised_entropy(np.eye(10, 30)) == pytest.approx(1)
+    assert [effective_rank(np.eye(n)) for n in (1, 2, 9, 10, 20)] == [1, 2, 9, 9, 18]
+
+
+def test_two_directions_by_hand() -> None:
+    # Squares 9 and 1: p = .9 and .1.
+    rows = np.array([[3.0, 0.0], [0.0, 1.0]])
+    assert shares(rows) == pytest.approx([0.9, 0.1])
+    assert entropy(rows) == pytest.approx(-(0.9 * math.log(0.9) + 0.1 * math.log(0.1)))
+    assert effective_rank(rows) == 1 and normalised_entropy(rows) == pytest.approx(1)
+
+
+def test_entropy_is_that_of_singular_values() -> None:
+    rows = RNG(0).standard_normal((3, 7, 4))
+    p = np.linalg.svd(rows, compute_uv=False) ** 2
+    p /= p.sum(axis=-1, keepdims=True)
+    assert entropy(rows) == pytest.approx(-(p * np.log(p)).sum(axis=-1))
+
+
+def test_neither_scale_nor_rotation_changes_it() -> None:
+    rows = RNG(1).standard_normal((6, 9))
+    turned = rows @ np.linalg.qr(RNG(2).standard_normal((9, 9)))[0]
+    assert entropy(7.5 * turned) == pytest.approx(float(entropy(rows)))
+    lengths = RNG(3).uniform(0.1, 10, (6, 1))
+    assert normalised_entropy(lengths * rows) == pytest.approx(float(normalised_entropy(rows)))
+    assert entropy(lengths * rows) != pytest.approx(float(entropy(rows)), rel=1e-3)
+
+
+def test_what_is_zero_is_undefined() -> None:
+    nothing = np.zeros((4, 3))
+    assert np.isnan(entropy(nothing)) and np.isnan(normalised_entropy(nothing))
+    assert effective_rank(nothing) is None and not unit_rows(nothing).any()
+    assert math.isnan(explained(np.eye(3), nothing, 1))
+    one = np.array([[1.0, 0.0], [0.0, 0.0]])
+    assert np.isnan(normalised_entropy(one)), "one direction has no largest entropy to compare with"
+    contrast = LayerContrast(np.zeros((6, 2, 3)), tuple("aabbcc"))
+    assert all(map(math.isnan, shuffle_test(contrast, 9, RNG(0))))
+    assert math.isnan(stability(contrast, 3, RNG(0)))
+    assert (contrast.held_out_accuracy() == 0.5).all()
+
+
+def test_explained_by_hand() -> None:
+    space = np.array([[2.0, 0.0, 0.0], [0.0, 1.0, 0.0]])
+    wanted = np.array([[5.0, 0.0, 0.0], [3.0, 0.0, 4.0]])
+    assert explained(space, wanted, 2) == pytest.approx((1 + 9 / 25) / 2)
+    # k random dimensions of d explain k / d on average.
+    rng = RNG(0)
+    draws = [
+        explained(rng.standard_normal((4, 20)), rng.standard_normal((4, 20)), 4) for _ in range(300)
+    ]
+    assert np.mean(draws) == pytest.approx(4 / 20, abs=0.01)
+
+
+def test_agreement_is_the_mean_cosine_of_pairs_of_two_topics() -> None:
+    contrast = planted(0.7, n=8, layers=3, d=5)
+    contrast = LayerContrast(contrast.differences, tuple("aabbccdd"))
+    found: list[float] = []
+    for i in range(8):
+        for j in range(8):
+            if contrast.groups[i] != contrast.groups[j]:
+                one, other = contrast.differences[i], contrast.differences[j]
+                norms = np.linalg.norm(one, axis=1) * np.linalg.norm(other, axis=1)
+                found.append(float(((one * other).sum(axis=1) / norms).mean()))
+    assert contrast.agreement(np.ones((1, 8)))[0] == pytest.approx(np.mean(found))
+
+
+def test_a_planted_contrast_is_found_on_other_topics() -> None:
+    contrast = planted(2.0)
+    own, p = shuffle_test(contrast, 199, RNG(0))
+    # Two differences share 4 of 4 + 1 squares.
+    assert own == pytest.approx(0.8, abs=0.05) and p == pytest.approx(1 / 200)
+    assert contrast.held_out_accuracy().mean() > 0.99
+    # Halves of 20 pairs: 4 of 4 + 1 / 20.
+    assert stability(contrast, 20, RNG(0)) == pytest.approx(4 / (4 + 1 / 20), abs=0.01)
+
+
+def test_labels_that_mean_nothing_pass_the_test_at_its_level() -> None:
+    found = [shuffle_test(planted(0.0, n=24, seed=seed), 99, RNG(seed))[1] for seed in range(300)]
+    assert np.mean(np.array(found) <= 0.05) == pytest.approx(0.05, abs=0.035)
+    nothing = planted(0.0)
+    assert abs(stability(nothing, 50, RNG(0))) < 0.3
+    assert nothing.held_out_accuracy().mean() == pytest.approx(0.5, abs=0.15)
+
+
+def test_held_out_directions_are_of_other_topics() -> None:
+    # Two topics whose pairs differ in opposite senses: none is right about the other.
+    difference = np.ones((6, 2, 4))
+    difference[3:] = -1
+    assert LayerContrast(difference, tuple("aaabbb")).held_out_accuracy().max() == 0
+    assert LayerContrast(np.abs(difference), tuple("aaabbb")).held_out_accuracy().min() == 1
+
+
+def test_a_contrast_is_as_compact_as_itself() -> None:
+    contrast = planted(1.0)
+    gap = above_control(contrast, contrast, 100, RNG(0))
+    assert gap.value == 0 and gap.interval.low < 0 < gap.interval.high
+
+
+def test_weighted_sums_in_blocks_are_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
+    from mechassay.measurement.formulas import layer_directions as module
+
+    contrast, signs = planted(1.0), random_signs(RNG(0), 7, 40)
+    whole = contrast.entropies(signs)
+    monkeypatch.setattr(module, "BLOCK", 1)
+    assert contrast.entropies(signs) == pytest.approx(whole)
+    assert set(np.unique(signs)) == {-1.0, 1.0}
