@@ -218,11 +218,12 @@ def _axis(ax: Axes, zero: float, label: str) -> None:
     for place in (zero * 1.6, zero * 1.72):
         ax.plot([place], [0], marker=stroke, transform=along, **look)
     ax.set_xlabel(label, color=INK)
-    _plain(ax)
+    plain_axes(ax)
     ax.grid(axis="y", color=INK, alpha=0.1, lw=0.7)
 
 
-def _plain(ax: Axes) -> None:
+def plain_axes(ax: Axes) -> None:
+    """No ground of its own, two spines, all in the colour of the page."""
     ax.patch.set_alpha(0)
     ax.spines[["top", "right"]].set_visible(False)
     ax.spines[["left", "bottom"]].set_color(INK)
@@ -274,7 +275,7 @@ def draw_ranking(
         _panel(ax, records, by, _zero_place(records))
         ax.set_title(dict(PANELS)[by], fontsize=SIZE + 1, loc="left", color=INK)
         ax.set_ylabel("faithfulness f", color=INK)
-    return _figure_of(ax)
+    return figure_of(ax)
 
 
 # Scores
@@ -289,8 +290,8 @@ def draw_scores(values: np.ndarray, x: str, y: str, ax: Axes | None = None) -> F
         ax.set_yscale("log")
         ax.set_xlabel(x, color=INK)
         ax.set_ylabel(y, color=INK)
-        _plain(ax)
-    return _figure_of(ax)
+        plain_axes(ax)
+    return figure_of(ax)
 
 
 # Divergences
@@ -324,12 +325,12 @@ def draw_divergences(
         ax.yaxis.set_major_formatter(FuncFormatter(lambda y, _: share(y)))
         ax.set_xlabel("KL of the model from the circuit, nats", color=INK)
         ax.set_ylabel("share of pairs at least so far", color=INK)
-        _plain(ax)
+        plain_axes(ax)
         ax.grid(color=INK, alpha=0.1, lw=0.7)
         legend = ax.legend(frameon=False, fontsize=SIZE - 1.5, loc="lower left")
         for text in legend.get_texts():
             _literal(text)
-    return _figure_of(ax)
+    return figure_of(ax)
 
 
 def draw_distribution(record: RecordLike, colour: str = PALETTE[0]) -> Figure:
@@ -372,7 +373,7 @@ def draw_histogram(record: RecordLike, ax: Axes, colour: str = PALETTE[0]) -> Fi
         _literal(ax.title)
         ax.set_ylabel(f"pairs a bin, of {record.n:,}", color=INK)
         ax.legend(frameon=False, labelcolor=INK, fontsize=SIZE - 2)
-    return _figure_of(ax)
+    return figure_of(ax)
 
 
 def _logarithmic(ax: Axes, record: RecordLike) -> None:
@@ -394,7 +395,7 @@ def _histogram(ax: Axes, bins: Any, colour: str) -> None:
     ax.stairs(paths, edges, color=GREY, lw=1.1, ls=(0, (2, 1.5)), label=label)
     ax.set_xlim(0, edges[-1])
     ax.set_xlabel("KL, nats", color=INK)
-    _plain(ax)
+    plain_axes(ax)
 
 
 def _mark(ax: Axes, marks: Sequence[tuple[str, float]]) -> None:
@@ -474,15 +475,16 @@ def draw_differences(
         ax.set_yticks(range(n), labels)
         for tick in (*ax.get_xticklabels(), *ax.get_yticklabels()):
             _literal(tick)
-        _plain(ax)
+        plain_axes(ax)
         ax.tick_params(length=0)
         ax.spines[["left", "bottom"]].set_visible(False)
         title = f"{area.upper()}: row less column; in brackets: not resolved"
         ax.set_title(title, fontsize=SIZE, loc="left", color=INK)
-    return _figure_of(ax)
+    return figure_of(ax)
 
 
-def _figure_of(ax: Axes) -> Figure:
+def figure_of(ax: Axes) -> Figure:
+    """The figure that axes belong to."""
     figure = ax.get_figure(root=True)
     assert figure is not None, "axes belong to a figure"
     return figure
@@ -541,7 +543,7 @@ def _forest(
         ax.plot([mean.low, mean.high], [y, y], color=GREY, lw=2.2, zorder=2)
         ax.plot([mean.value], [y], color=GREY, marker="o", ms=7, zorder=3)
         ax.axvline(mean.value, color=GREY, lw=1, ls=DASHES.get(kind, SOLID), zorder=1)
-    _plain(ax)
+    plain_axes(ax)
     ax.grid(axis="x", color=INK, alpha=0.1, lw=0.7)
 
 

@@ -54,6 +54,7 @@ ROWS = 20
 """Rows of a table that a notebook shows."""
 DRAWN = {
     "accuracy": "mechassay.report.kinds.accuracy",
+    "claims-evaluation": "mechassay.report.kinds.claims_evaluation",
     "gym": "mechassay.report.kinds.gym",
     "gym-check": "mechassay.report.kinds.gym_check",
     "patch": "mechassay.report.kinds.patch",

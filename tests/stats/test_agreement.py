@@ -14,6 +14,8 @@ from mechassay.stats.agreement import (
     exact_share,
     kappas_by_chance,
     ordinal_alpha,
+    sign_test,
+    unweighted_kappa,
     weighted_kappa,
 )
 
@@ -70,6 +72,15 @@ def test_kappa_is_that_of_scikit_learn() -> None:
         first, second = rng.integers(0, 3, (2, 40))
         expected = cohen_kappa_score(first, second, labels=[0, 1, 2], weights="quadratic")
         assert weighted_kappa(confusion(first, second, 3)) == pytest.approx(expected)
+        plain = cohen_kappa_score(first, second, labels=[0, 1, 2])
+        assert unweighted_kappa(confusion(first, second, 3)) == pytest.approx(plain)
+
+
+def test_sign_test_by_hand() -> None:
+    assert sign_test(4, 0) == sign_test(0, 4) == 0.125
+    assert sign_test(3, 0) == 0.25 and sign_test(1, 1) == 1
+    assert sign_test(5, 1) == pytest.approx(2 * (1 + 6) / 2**6)
+    assert math.isnan(sign_test(0, 0))
 
 
 def test_alpha_of_the_published_example() -> None:
@@ -106,7 +117,7 @@ def test_nothing_is_undefined() -> None:
 def test_tables_together_are_tables_one_by_one() -> None:
     counts = np.random.default_rng(2).integers(0, 5, (4, 3, 3)).astype(float)
     counts += counts.transpose(0, 2, 1)
-    for function in (exact_share, weighted_kappa, ordinal_alpha):
+    for function in (exact_share, weighted_kappa, unweighted_kappa, ordinal_alpha):
         assert function(counts) == pytest.approx([float(function(each)) for each in counts])
 
 

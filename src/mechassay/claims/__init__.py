@@ -6,13 +6,20 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from mechassay.claims.advocate import challenge
     from mechassay.claims.claim import Claim, ClaimFile, read_claims
     from mechassay.claims.comparison import RaterComparison, compare
+    from mechassay.claims.debiasing import debias, debiasing_record
     from mechassay.claims.documents import PagedDocument, check_title, read_document
     from mechassay.claims.dossier import link
     from mechassay.claims.download import Web
+    from mechassay.claims.evaluated import evaluate, published_evaluation
     from mechassay.claims.evidence import EvidenceChecks, check_evidence
+    from mechassay.claims.judge_evaluation import JudgeEvaluation
     from mechassay.claims.judgments import Judgment, Judgments, Rater, read_judgments
+    from mechassay.claims.labels import PaperLabel, ReferenceLabels, read_labels
+    from mechassay.claims.leak_audit import audit, audit_request
+    from mechassay.claims.minimum_vote import vote
     from mechassay.claims.quotes import NearestPassage, QuoteMatch, find_quote, nearest_passage
     from mechassay.claims.rubric import Revision, Rubric, load_revision, load_rubric
     from mechassay.claims.scored import ScoredJudgments, score_judgments
@@ -30,23 +37,32 @@ __all__ = [
     "ClaimFile",
     "ClaimScore",
     "EvidenceChecks",
+    "JudgeEvaluation",
     "Judgment",
     "Judgments",
     "NearestPassage",
     "PagedDocument",
+    "PaperLabel",
     "PaperScore",
     "QuoteMatch",
     "Rater",
     "RaterComparison",
+    "ReferenceLabels",
     "Revision",
     "Rubric",
     "ScoredJudgments",
     "Web",
     "attainable",
+    "audit",
+    "audit_request",
+    "challenge",
     "check_evidence",
     "check_title",
     "claim_score",
     "compare",
+    "debias",
+    "debiasing_record",
+    "evaluate",
     "find_quote",
     "ladder_tier",
     "link",
@@ -54,20 +70,30 @@ __all__ = [
     "load_rubric",
     "nearest_passage",
     "paper_score",
+    "published_evaluation",
     "read_claims",
     "read_document",
     "read_judgments",
+    "read_labels",
     "score_judgments",
+    "vote",
 ]
 
 _NAMES = {
+    "advocate": "challenge",
     "claim": "Claim ClaimFile read_claims",
     "comparison": "RaterComparison compare",
+    "debiasing": "debias debiasing_record",
     "documents": "PagedDocument check_title read_document",
     "dossier": "link",
     "download": "Web",
+    "evaluated": "evaluate published_evaluation",
     "evidence": "EvidenceChecks check_evidence",
+    "judge_evaluation": "JudgeEvaluation",
     "judgments": "Judgment Judgments Rater read_judgments",
+    "labels": "PaperLabel ReferenceLabels read_labels",
+    "leak_audit": "audit audit_request",
+    "minimum_vote": "vote",
     "quotes": "NearestPassage QuoteMatch find_quote nearest_passage",
     "rubric": "Revision Rubric load_revision load_rubric",
     "scored": "ScoredJudgments score_judgments",

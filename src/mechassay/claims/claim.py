@@ -177,9 +177,14 @@ def system_claim(claims: Sequence[Claim]) -> tuple[str, str]:
     left = [claim for claim in claims if len(claim.components) == most]
     if len(left) == 1:
         return left[0].id, "most components"
-    named = [claim for claim in left if _SYSTEM.search(claim.statement)]
+    named = [claim for claim in left if names_system(claim)]
     why = "names a circuit, an algorithm or a mechanism" if named else "the first claim"
     return (named or left)[0].id, why
+
+
+def names_system(claim: Claim) -> bool:
+    """Whether a claim speaks of a circuit, an algorithm or a mechanism."""
+    return _SYSTEM.search(claim.statement) is not None
 
 
 def component_name(text: str) -> str:

@@ -14,7 +14,7 @@ import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import combinations
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 from jaxtyping import Float, Int
@@ -25,6 +25,7 @@ from mechassay.claims.judgments import (
     Judgments,
     Rater,
     now,
+    rater_names,
 )
 from mechassay.claims.scoring import JUDGED, STATUSES, Status
 from mechassay.display import OneLine
@@ -44,6 +45,7 @@ from mechassay.stats.intervals import LEVEL, N_RESAMPLES, Interval, percentile_i
 KIND = "claims-comparison"
 K = len(JUDGED)
 TRUE_KAPPA = 0.5
+BETTER: dict[str, Literal["up", "down", ""]] = {"difference": "", "distance": "down"}
 SHARES = (0.4, 0.2, 0.4)
 """Margins of NO, PARTIAL and YES in the simulation of one paper."""
 
@@ -91,7 +93,7 @@ class RaterComparison(OneLine):
         compared: which of them enter the statistics; the others judged another model.
         items: every criterion of every claim that all files have.
         left_out: claims that some file does not have.
-        measures: exact agreement, kappa and difference of each two raters; alpha of all.
+        measures: exact agreement, kappa, difference and its size of each two raters; alpha of all.
         by_chance: the kappas that as many criteria show of raters whose kappa is .5.
     """
 
@@ -177,15 +179,12 @@ class RaterComparison(OneLine):
         measures = [
             Measure(
                 name=each.name if each.name == "alpha" else f"{each.name} {each.between}",
-                title={"exact": "Exact", "kappa": "Kappa", "difference": "Difference"}.get(
-                    each.name, "Alpha"
-                )
-                + f", {each.between}",
+                title=f"{each.name.capitalize()}, {each.between}",
                 value=each.value,
                 low=each.interval.low,
                 high=each.interval.high,
                 n=each.n,
-                better="" if each.name == "difference" else "up",
+                better=BETTER.get(each.name, "up"),
             )
             for each in self.measures
         ]
@@ -286,7 +285,7 @@ def compare(
         for name in shared
         for code in judgments[0].criteria.codes
     ]
-    names, compared = _names(judgments), tuple(each.scope == "claim" for each in judgments)
+    names, compared = rater_names(judgments), tuple(each.scope == "claim" for each in judgments)
     rng = np.random.default_rng(0) if rng is None else rng
     left = sorted({name for own in ids for name in own} - set(shared))
     draws = rng.multinomial(len(shared), [1 / len(shared)] * len(shared), size=n_resamples)
@@ -297,14 +296,6 @@ def compare(
     by_chance = percentile_interval(defined) if len(defined) else Interval(math.nan, math.nan)
     return RaterComparison(
         names, compared, rubrics[0], shared, tuple(left), tuple(items), measures, by_chance
-    )
-
-
-def _names(judgments: Sequence[Judgments]) -> tuple[str, ...]:
-    """Raters by their ids, with numbers where two share one."""
-    ids = [each.rater.id for each in judgments]
-    return tuple(
-        name if ids.count(name) == 1 else f"{name} {place + 1}" for place, name in enumerate(ids)
     )
 
 
@@ -341,6 +332,7 @@ def _measures(
         yield measure("exact", between, tables, exact_share)
         yield measure("kappa", between, tables, weighted_kappa)
         yield measure("difference", between, tables, _difference)
+        yield measure("distance", between, tables, mean_distance)
     if len(places) > 1:
         tables = np.stack([coincidences(rated[:, n], K) for n in range(len(claims))])
         yield measure("alpha", "all raters", tables, ordinal_alpha)
@@ -354,6 +346,13 @@ def _difference(counts: Float[np.ndarray, "*lead k k"]) -> Float[np.ndarray, "*l
     """By how much the second rater is stricter, in the rubric's points: YES less NO is 1."""
     points = np.arange(K) / (K - 1)
     summed = (counts * (points[:, None] - points)).sum(axis=(-2, -1))
+    return ratio(summed, counts.sum(axis=(-2, -1)))
+
+
+def mean_distance(counts: Float[np.ndarray, "*lead k k"]) -> Float[np.ndarray, "*lead"]:
+    """The mean size of the difference in points: 1 between YES and NO, 1/2 between neighbours."""
+    points = np.arange(K) / (K - 1)
+    summed = (counts * abs(points[:, None] - points)).sum(axis=(-2, -1))
     return ratio(summed, counts.sum(axis=(-2, -1)))
 
 

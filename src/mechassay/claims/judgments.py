@@ -2,30 +2,36 @@
 
 A rater is a human, a language model, or an execution (`claims.link`); everything after this file is
 the same for all three. Evidence is a quote, which has to be found in its document, or a record by
-its hash, with the rule that was applied to it. The JSON schema is published in the documentation.
+its hash, with the rule that was applied to it. Several runs may become one by a vote, and lose what
+an audit objects to; judgments keep every step, and what each status was made of. The JSON schema is
+published in the documentation.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from functools import cached_property
 from pathlib import Path
-from typing import Annotated, Any, Literal, Self
+from typing import Annotated, Any, Literal, Self, get_args
 
 from pydantic import BeforeValidator, Field, ValidationError, model_validator
 
 from mechassay.claims.claim import Claim, check_claims
 from mechassay.claims.explain import fault, read_plain
 from mechassay.claims.rubric import RUBRIC, Rubric, load_rubric
-from mechassay.claims.scoring import STATUSES, Status, check_statuses
+from mechassay.claims.scoring import JUDGED, STATUSES, Status, check_statuses
 from mechassay.display import Tabular, data_frame, html_facts, html_table
 from mechassay.errors import BadFile, BadUsage, UnknownName
 from mechassay.files import write_text
 from mechassay.records import Measure, Stored
 
-RaterKind = Literal["human", "language model", "execution"]
+RaterKind = Literal["human", "language model", "execution", "vote"]
 Scope = Literal["claim", "other model"]
+StepName = Literal["vote", "audit", "advocate"]
+STEPS: tuple[StepName, ...] = get_args(StepName)
+"""What judgments may go through before they are scored, in this order."""
+NOTES: dict[StepName, str] = {"vote": "MIN-VOTE", "audit": "LEAK", "advocate": "CHALLENGE"}
 
 
 def _word(value: Any) -> Any:
@@ -80,19 +86,94 @@ class Evidence(Stored):
         return self
 
 
+class StatusStep(Stored):
+    """What a step made of a status.
+
+    Attributes:
+        given: what it was made of: the status of every run, or that before the step.
+        why: the objection that was followed.
+    """
+
+    step: StepName
+    given: dict[str, GivenStatus]
+    status: GivenStatus
+    why: str = ""
+
+    @property
+    def note(self) -> str:
+        """The step in words; "" if it changed nothing."""
+        most = max(self.given.values(), key=rank, default=self.status)
+        if most == self.status:
+            return ""
+        across = f" across {len(self.given)} runs" if self.step == "vote" else ""
+        why = f": {self.why}" if self.why else ""
+        return f"[{NOTES[self.step]}: {most}→{self.status}{across}{why}]"
+
+
 class Judgment(Stored):
-    """The status of one criterion."""
+    """The status of one criterion, and the steps that led to it."""
 
     status: GivenStatus
     reason: str = ""
     evidence: tuple[Evidence, ...] = ()
+    steps: tuple[StatusStep, ...] = ()
+
+    @property
+    def told(self) -> str:
+        """The reason, after what steps changed, the last of them first."""
+        notes = [step.note for step in reversed(self.steps)]
+        return " ".join(filter(None, [*notes, self.reason]))
 
 
 class Rater(Stored):
-    """Who judged, and its name; of an execution, the version of this package."""
+    """Who judged, and its name; of an execution, the version of this package; of a vote, whose."""
 
     kind: RaterKind
     id: str = Field(min_length=1)
+
+
+class StepInput(Stored):
+    """Judgments that a step read, or the rule that it followed.
+
+    Attributes:
+        sha256: of their claims as JSON, a line each; a run that repeats another has the same.
+        name: by which `StatusStep.given` and `RunClaim.run` mean it.
+    """
+
+    name: str
+    rater: Rater
+    created: str = ""
+    sha256: str = ""
+    n_claims: int = 0
+
+
+class TakenStep(Stored):
+    """A step that judgments went through.
+
+    Attributes:
+        rejected: what an audit or an advocate said that the step does not allow, and why not.
+        spared: claims that it may not change.
+    """
+
+    step: StepName
+    inputs: tuple[StepInput, ...]
+    rejected: tuple[str, ...] = ()
+    spared: tuple[str, ...] = ()
+
+
+class RunClaim(Stored):
+    """The claim of a run that was taken for this one.
+
+    Attributes:
+        similarity: to the claim of the run that led, from 0 to 1.
+        system: whether it is that run's claim about the whole system.
+    """
+
+    run: str
+    claim: str
+    statement: str
+    similarity: float
+    system: bool = False
 
 
 class SourceDocument(Stored):
@@ -105,10 +186,11 @@ class SourceDocument(Stored):
 
 
 class JudgedClaim(Stored):
-    """A claim and the judgment of each criterion."""
+    """A claim and the judgment of each criterion; after a vote, the claims that it was made of."""
 
     claim: Claim
     criteria: dict[str, Judgment]
+    runs: tuple[RunClaim, ...] = ()
 
     @property
     def statuses(self) -> dict[str, Status]:
@@ -122,6 +204,7 @@ class Judgments(Stored, Tabular):
     Attributes:
         scope: "other model" where the model that was run is not the one that is claimed about; such
             judgments stand beside others and never replace them.
+        steps: that they went through.
     """
 
     format: Literal[1] = 1
@@ -131,6 +214,7 @@ class Judgments(Stored, Tabular):
     created: str = ""
     documents: tuple[SourceDocument, ...] = ()
     claims: tuple[JudgedClaim, ...] = Field(min_length=1)
+    steps: tuple[TakenStep, ...] = ()
 
     @cached_property
     def criteria(self) -> Rubric:
@@ -232,6 +316,20 @@ def ordered(rubric: Rubric, criteria: Mapping[str, Judgment]) -> dict[str, Judgm
     """Judgments in the order of the rubric; what is not there is NOT TESTED."""
     nothing = Judgment(status="NOT TESTED")
     return {code: criteria.get(code, nothing) for code in rubric.codes}
+
+
+def rank(status: Status) -> int:
+    """0 for what says nothing; then NO, PARTIAL and YES."""
+    return JUDGED.index(status) + 1 if status in JUDGED else 0
+
+
+def rater_names(judgments: Sequence[Judgments]) -> tuple[str, ...]:
+    """Raters by their ids, with numbers where several share one."""
+    ids = [each.rater.id for each in judgments]
+    return tuple(
+        name if ids.count(name) == 1 else f"{name} {ids[: place + 1].count(name)}"
+        for place, name in enumerate(ids)
+    )
 
 
 def now() -> str:

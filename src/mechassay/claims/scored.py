@@ -194,7 +194,7 @@ def _criteria(rubric: Rubric, judged: JudgedClaim, evidence: EvidenceChecks) -> 
             "dimension": each.dimension,
             "status": judged.criteria[each.code].status,
             "verified": verified[each.code],
-            "reason": judged.criteria[each.code].reason,
+            "reason": judged.criteria[each.code].told,
             "n_evidence": len(judged.criteria[each.code].evidence),
         }
         for each in rubric.criteria

@@ -1,4 +1,4 @@
-"""`mechassay claims`: texts of papers, forms, scores, how raters differ, what records say."""
+"""`mechassay claims`: texts of papers, forms, scores, comparison, records, votes, evaluation."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ import typer
 
 if TYPE_CHECKING:
     from mechassay.claims.documents import PagedDocument
+    from mechassay.claims.judgments import Judgments
 
 app = typer.Typer(help="Judge claims about mechanisms.", no_args_is_help=True)
 
@@ -224,6 +225,205 @@ def compare(
     if settle is not None:
         n = len(found.disagreements())
         typer.echo(f"Written: {found.adjudication(read).save(settle)}, {n} criteria to settle")
+
+
+PageOption = Annotated[Path | None, typer.Option("--page", help="Page to write, .html.")]
+AuditorOption = Annotated[
+    Path | None,
+    typer.Option("--auditor", help="Judgments that object, NO with a reason, instead of the rule."),
+]
+AdvocateOption = Annotated[
+    Path | None, typer.Option("--advocate", help="Judgments that argue against these.")
+]
+CalibrationOption = Annotated[
+    str,
+    typer.Option(
+        "--calibration",
+        help="What is followed of an advocate: conservative (NO, not on the system claim),"
+        " aggressive (all).",
+    ),
+]
+SpareOption = Annotated[
+    str,
+    typer.Option(
+        "--spare",
+        help="Claims that the audit leaves alone: the system claim, or those that the paper does"
+        " (system, paper).",
+    ),
+]
+LikeOption = Annotated[
+    float, typer.Option("--like", help="Least similarity of claims that are one, 0 to 1.")
+]
+
+
+@app.command("vote")
+def vote(
+    runs: Annotated[list[Path], typer.Argument(help="Judgments of two runs or more, one source.")],
+    output: Annotated[Path, typer.Option("--output", "-o", help="Judgments to write, .json.")],
+    claims: Annotated[
+        Path | None, typer.Option("--claims", help="Claims that lead the matching, .yaml or .json.")
+    ] = None,
+    like: LikeOption = 0.6,
+    support: Annotated[
+        int, typer.Option("--support", min=1, help="Runs that have to make a claim.")
+    ] = 1,
+    audited: Annotated[
+        bool, typer.Option("--audit/--no-audit", help="Whether a leak audit follows.")
+    ] = True,
+    auditor: AuditorOption = None,
+    spare: SpareOption = "system",
+    advocate: AdvocateOption = None,
+    calibration: CalibrationOption = "conservative",
+    page: PageOption = None,
+) -> None:
+    """Make one file of several runs: match claims, take the least status, audit, then score."""
+    from mechassay.claims.advocate import CALIBRATIONS
+    from mechassay.claims.claim import read_claims
+    from mechassay.claims.debiasing import debias
+    from mechassay.claims.judgments import read_judgments
+    from mechassay.claims.leak_audit import SPARES
+    from mechassay.errors import one_of
+    from mechassay.files import check_ending
+
+    file = check_ending(output, ".json")
+    html = None if page is None else check_ending(page, ".html")
+    found = debias(
+        [read_judgments(path) for path in runs],
+        None if claims is None else read_claims(claims),
+        like=like,
+        support=support,
+        audited=audited,
+        auditor=None if auditor is None else read_judgments(auditor),
+        spare=one_of("choice of claims to spare", spare, SPARES),
+        advocate=None if advocate is None else read_judgments(advocate),
+        calibration=one_of("calibration of an advocate", calibration, CALIBRATIONS),
+    )
+    _tell_steps(found, file, html)
+
+
+@app.command("audit")
+def audit(
+    judgments: Annotated[Path, typer.Argument(help="Judgments, voted on or not, .json or .yaml.")],
+    output: Annotated[
+        Path | None, typer.Option("--output", "-o", help="Judgments to write, .json.")
+    ] = None,
+    request: Annotated[
+        Path | None,
+        typer.Option("--request", help="What an auditor is shown, .json: claims and evidence."),
+    ] = None,
+    auditor: AuditorOption = None,
+    spare: SpareOption = "system",
+    advocate: AdvocateOption = None,
+    calibration: CalibrationOption = "conservative",
+    page: PageOption = None,
+) -> None:
+    """Lower what rests on evidence of the whole system; then what an advocate argues against."""
+    from json import dumps
+
+    from mechassay.claims.advocate import CALIBRATIONS, challenge
+    from mechassay.claims.judgments import read_judgments
+    from mechassay.claims.leak_audit import SPARES, audit_request
+    from mechassay.claims.leak_audit import audit as audited
+    from mechassay.errors import BadUsage, one_of
+    from mechassay.files import check_ending, write_text
+
+    if output is None and request is None:
+        raise BadUsage(
+            "An audit writes judgments (--output), or what an auditor needs (--request)."
+        )
+    chosen = one_of("choice of claims to spare", spare, SPARES)
+    how = one_of("calibration of an advocate", calibration, CALIBRATIONS)
+    asked = None if request is None else check_ending(request, ".json")
+    file = None if output is None else check_ending(output, ".json")
+    html = None if page is None else check_ending(page, ".html")
+    read = read_judgments(judgments)
+    if asked is not None:
+        text = dumps(audit_request(read, spare=chosen), indent=1, ensure_ascii=False) + "\n"
+        typer.echo(f"Written: {write_text(asked, text)}")
+    if file is not None:
+        found = audited(read, None if auditor is None else read_judgments(auditor), spare=chosen)
+        if advocate is not None:
+            found = challenge(found, read_judgments(advocate), how)
+        _tell_steps(found, file, html)
+
+
+def _tell_steps(judgments: Judgments, file: Path, page: Path | None) -> None:
+    """Print and write what steps made of judgments, and their score."""
+    from mechassay.claims.debiasing import debiasing_record
+    from mechassay.claims.scored import score_judgments
+    from mechassay.report.reports import print_report, write_page
+
+    record = debiasing_record(judgments)
+    print_report([record])
+    for warning in record.warnings:
+        typer.echo(f"warning: {warning}", err=True)
+    source = score_judgments(judgments).source
+    typer.echo(
+        f"Score of the paper: {_told(source.cvs, source.gated_tier)}, of {source.system}"
+        f" ({source.why}); highest {_told(source.highest)}, median {_told(source.median)}"
+    )
+    if page is not None:
+        typer.echo(f"Written: {write_page(page, [record])}")
+    typer.echo(f"Written: {judgments.save(file)}")
+
+
+@app.command("evaluate")
+def evaluate(
+    judgments: Annotated[
+        list[Path] | None,
+        typer.Argument(help="Judgments, a file a paper; its name is that of the paper's label."),
+    ] = None,
+    reference: Annotated[
+        str,
+        typer.Option(
+            "--reference",
+            "-r",
+            help="Labels, .yaml or .json; judgments that are the reference; or tower-2026.",
+        ),
+    ] = "",
+    paper: Annotated[
+        bool,
+        typer.Option("--paper", help="The evaluation that Tower (2026) prints, computed again."),
+    ] = False,
+    like: LikeOption = 0.6,
+    shift: Annotated[
+        float, typer.Option("--shift", help="By how much boundaries of tiers are moved.")
+    ] = 0.5,
+    output: Annotated[
+        Path | None, typer.Option("--output", "-o", help="Page to write, .html.")
+    ] = None,
+    json: Annotated[Path | None, typer.Option("--json", help="Record to write, .json.")] = None,
+) -> None:
+    """Evaluate judgments against reference labels, beside judges that know nothing."""
+    from mechassay.claims.evaluated import evaluate as evaluated
+    from mechassay.claims.evaluated import published_evaluation
+    from mechassay.claims.judgments import read_judgments
+    from mechassay.claims.labels import read_labels
+    from mechassay.errors import BadUsage
+    from mechassay.files import check_ending
+    from mechassay.report.reports import print_report, write_page
+
+    page = None if output is None else check_ending(output, ".html")
+    file = None if json is None else check_ending(json, ".json")
+    if paper == bool(judgments) or paper == bool(reference):
+        raise BadUsage("An evaluation takes judgments and their --reference, or --paper alone.")
+    if paper:
+        found = published_evaluation()
+    else:
+        read: dict[str, Judgments] = {}
+        for path in judgments or ():
+            if path.stem in read:
+                raise BadUsage(f"Two files of judgments are of the paper {path.stem!r}.")
+            read[path.stem] = read_judgments(path)
+        found = evaluated(read, read_labels(reference), like=like, shift=shift)
+    record = found.record()
+    print_report([record])
+    for warning in record.warnings:
+        typer.echo(f"warning: {warning}", err=True)
+    if page is not None:
+        typer.echo(f"Written: {write_page(page, [record])}")
+    if file is not None:
+        typer.echo(f"Written: {record.save(file)}")
 
 
 @app.command("link")

@@ -1,8 +1,8 @@
 """Agreement of raters on an ordinal scale, from counts alone.
 
     exact       Σ o_ii / n
-    kappa       1 - Σ v_ij o_ij / Σ v_ij e_ij,  v_ij = (i - j)²,  e from the margins of both raters
-                (Cohen 1968, quadratic weights)
+    kappa       1 - Σ v_ij o_ij / Σ v_ij e_ij,  e from the margins of both raters; weighted with
+                v_ij = (i - j)² (Cohen 1968), unweighted with v_ij = 1 for i ≠ j (Cohen 1960)
     alpha       1 - Σ v_ij o_ij / Σ v_ij e_ij,  o the coincidences of all raters, each unit's pairs
                 divided by its raters less one, e from the margins of o, v_ij of ordinal data:
                 (Σ_{g=i}^{j} n_g - (n_i + n_j) / 2)²            (Krippendorff 2019, chapter 12)
@@ -17,6 +17,7 @@ from typing import Any
 
 import numpy as np
 from jaxtyping import Float, Int
+from scipy.stats import binomtest
 
 
 def confusion(
@@ -37,11 +38,30 @@ def exact_share(counts: Float[np.ndarray, "*lead k k"]) -> Float[np.ndarray, "*l
 def weighted_kappa(counts: Float[np.ndarray, "*lead k k"]) -> Float[np.ndarray, "*lead"]:
     """Cohen's kappa with quadratic weights, of tables of counts."""
     places = np.arange(counts.shape[-1], dtype=float)
-    weights = (places[:, None] - places) ** 2
+    return _kappa(counts, (places[:, None] - places) ** 2)
+
+
+def unweighted_kappa(counts: Float[np.ndarray, "*lead k k"]) -> Float[np.ndarray, "*lead"]:
+    """Cohen's kappa: every disagreement counts the same."""
+    return _kappa(counts, 1 - np.eye(counts.shape[-1]))
+
+
+def _kappa(
+    counts: Float[np.ndarray, "*lead k k"], weights: Float[np.ndarray, "k k"]
+) -> Float[np.ndarray, "*lead"]:
     total = counts.sum(axis=(-2, -1))
     expected = counts.sum(axis=-1)[..., :, None] * counts.sum(axis=-2)[..., None, :]
     observed = (weights * counts).sum(axis=(-2, -1)) * total
     return np.asarray(1 - ratio(observed, (weights * expected).sum(axis=(-2, -1))))
+
+
+def sign_test(one_way: int, other_way: int) -> float:
+    """The two-sided p of so many differences each way, if both ways were as likely; NaN of none.
+
+    Of pairs of yes and no it is the exact form of McNemar's test.
+    """
+    n = one_way + other_way
+    return float(binomtest(one_way, n).pvalue) if n else float("nan")
 
 
 def coincidences(ratings: Int[np.ndarray, "raters units"], k: int) -> Float[np.ndarray, "k k"]:

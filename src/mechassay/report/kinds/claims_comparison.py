@@ -17,6 +17,7 @@ READING = {
     "Kappa": "Cohen's, with quadratic weights: 0 is chance, 1 is perfect.",
     "Alpha": "Krippendorff's, of ordinal data, over all raters; n counts judgments.",
     "Difference": "The mean of the first rater less the second; YES less NO is 1.",
+    "Distance": "The mean size of that difference.",
     "Intervals": "95 %, over claims drawn again. One claim has none.",
 }
 LEFT_OUT = ("claim", "criterion", "distance", "reasons")
