@@ -9,6 +9,7 @@ from mechassay.runs.accuracy import AccuracyJob
 from mechassay.runs.adversarial import AdversarialJob
 from mechassay.runs.adversarial_paper import PaperJob
 from mechassay.runs.adversarial_search import SearchJob
+from mechassay.runs.assess import AssessJob
 from mechassay.runs.circuits import CircuitsJob
 from mechassay.runs.gym import GymJob
 from mechassay.runs.gym_check import GymCheckJob
@@ -20,6 +21,8 @@ from mechassay.runs.variables import VariablesJob
 
 SMALL_GYM_TASK = str(Path(__file__).parent / "data" / "gym_small.yaml")
 """A task of the words of truth-ioi."""
+
+DATA = Path(__file__).parent / "data"
 
 SMALL_JOBS: dict[str, Any] = {
     "circuits": CircuitsJob(
@@ -45,6 +48,13 @@ SMALL_JOBS: dict[str, Any] = {
         budget=30,
         starts=1,
         restarts=1,
+    ),
+    "assess": AssessJob(
+        str(DATA / "names_paper.md"),
+        f"scripted:{DATA / 'names_judged.yaml'}",
+        runs=2,
+        steps="per-criterion",
+        criteria=("I1", "I2", "E4"),
     ),
     "robust": RobustJob(
         "truth-ioi",

@@ -24,7 +24,13 @@ def test_all_come_from_one_root(name: str) -> None:
 
 def test_which_errors_are_the_caller_s() -> None:
     machine = {name for name, value in CLASSES.items() if not value.usage}
-    assert machine == {"MechassayError", "SelfCheckFailed", "NonFinite", "OutOfMemory", "DiskFull"}
+    assert machine == {
+        "MechassayError",
+        "SelfCheckFailed",
+        "NonFinite",
+        "OutOfMemory",
+        "DiskFull",
+    } | {"JudgeFault", "InvalidAnswer", "NoAnswer"}
 
 
 def test_an_unknown_name_suggests_the_nearest() -> None:

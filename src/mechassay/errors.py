@@ -111,6 +111,26 @@ def _size(count: int) -> str:
     return f"{count:,} bytes"
 
 
+class JudgeFault(MechassayError):
+    """A judge that cannot be asked now, as when its server is busy; asking again may help.
+
+    Attributes:
+        wait: seconds that it asks to be left alone; 0 if it says nothing.
+    """
+
+    def __init__(self, message: str, wait: float = 0.0) -> None:
+        super().__init__(message)
+        self.wait = wait
+
+
+class InvalidAnswer(MechassayError):
+    """An answer of a judge that is cut off or not of the form that was asked for."""
+
+
+class NoAnswer(MechassayError):
+    """A judge that refuses a request, or gave no valid answer."""
+
+
 class MissingExtra(MechassayError):
     """An optional dependency that is not installed."""
 

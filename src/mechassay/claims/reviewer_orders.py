@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import re
 import unicodedata
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from importlib.resources import files
@@ -19,8 +19,8 @@ import yaml
 
 REACH = 400
 """Letters that a flagged passage goes on to either side, if no sentence ends before."""
-_BREAK = re.compile(r"[-‐]\n(?=\w)")
-_END = re.compile(r"[.!?](?=\s)|\n\s*\n")
+_JOINED = re.compile(r"[-‐\u00ad\ufffe]\s*\n\s*|[\ufffe\u00ad]")
+_END = re.compile(r"(?<=[.!?])\s+")
 
 
 @dataclass(frozen=True)
@@ -53,43 +53,77 @@ def order_patterns() -> tuple[tuple[str, re.Pattern[str]], ...]:
     )
 
 
+@dataclass(frozen=True)
+class FlatText:
+    """A text as rules read it, and where each of its letters stands: page from 0, place."""
+
+    text: str
+    places: tuple[tuple[int, int], ...]
+
+
+def flat_text(pages: Sequence[str]) -> FlatText:
+    """Pages as one text in compatible forms (NFKC): white space is one space, words are joined over
+    the ends of lines, invisible characters are left out.
+    """
+    letters: list[str] = []
+    places: list[tuple[int, int]] = []
+    for number, page in enumerate(pages):
+        joined = {place for match in _JOINED.finditer(page) for place in range(*match.span())}
+        for place, character in enumerate(f"{page}\n"):
+            if place in joined or unicodedata.category(character) == "Cf":
+                continue
+            for letter in unicodedata.normalize("NFKC", character):
+                plain = " " if letter.isspace() else letter
+                if plain != " " or (letters and letters[-1] != " "):
+                    letters.append(plain)
+                    places.append((number, place))
+    return FlatText("".join(letters), tuple(places))
+
+
 def find_orders(pages: Sequence[str]) -> tuple[ReviewerOrder, ...]:
-    """The flagged passages of pages; those that overlap are one, of the first pattern."""
-    found: list[ReviewerOrder] = []
-    for number, page in enumerate(pages, start=1):
-        text, places = _plain(page)
-        spans = sorted(
-            (*_sentence(page, places[match.start()], places[match.end() - 1] + 1), kind)
-            for kind, pattern in order_patterns()
-            for match in pattern.finditer(text)
-        )
-        for begin, end, kind in spans:
-            last = found[-1] if found and found[-1].page == number else None
-            if last is not None and begin < last.end:
-                found.pop()
-                begin, end, kind = last.begin, max(last.end, end), last.kind
-            found.append(ReviewerOrder(kind, number, begin, end, page[begin:end]))
-    return tuple(found)
+    """The flagged passages of pages; those that overlap are one, of the first pattern.
+
+    A sentence that goes on over the end of a page is a passage on either.
+    """
+    flat = flat_text(pages)
+    spans = sorted(
+        (*_sentence(flat.text, match.start(), match.end()), rank, kind)
+        for rank, (kind, pattern) in enumerate(order_patterns())
+        for match in pattern.finditer(flat.text)
+    )
+    merged: list[tuple[int, int, int, str]] = []
+    for begin, end, rank, kind in spans:
+        if merged and begin < merged[-1][1]:
+            first = merged.pop()
+            rank, kind = min((rank, kind), first[2:])
+            begin, end = first[0], max(first[1], end)
+        merged.append((begin, end, rank, kind))
+    return tuple(
+        order
+        for begin, end, _, kind in merged
+        for order in _on_pages(pages, flat.places[begin:end], kind)
+    )
 
 
-def _plain(page: str) -> tuple[str, list[int]]:
-    """A page in compatible forms, without hyphens at lines' ends; of each letter its place."""
-    broken = {place for each in _BREAK.finditer(page) for place in range(*each.span())}
-    pairs = [
-        (letter, place)
-        for place, each in enumerate(page)
-        if place not in broken
-        for letter in unicodedata.normalize("NFKC", each)
-    ]
-    return "".join(letter for letter, _ in pairs), [place for _, place in pairs]
+def _on_pages(
+    pages: Sequence[str], places: Sequence[tuple[int, int]], kind: str
+) -> Iterator[ReviewerOrder]:
+    """The part of each page that these letters stand in."""
+    spans: dict[int, list[int]] = {}
+    for page, place in places:
+        spans.setdefault(page, []).append(place)
+    for page, own in spans.items():
+        text = pages[page]
+        begin, end = own[0], min(own[-1] + 1, len(text))
+        end = begin + len(text[begin:end].rstrip())
+        if begin < end:
+            yield ReviewerOrder(kind, page + 1, begin, end, text[begin:end])
 
 
-def _sentence(page: str, begin: int, end: int) -> tuple[int, int]:
+def _sentence(text: str, begin: int, end: int) -> tuple[int, int]:
     """A match with the rest of its sentence."""
-    before = [each.end() for each in _END.finditer(page, max(0, begin - REACH), begin)]
-    after = _END.search(page, end, min(len(page), end + REACH))
-    first = before[-1] if before else max(0, begin - REACH)
-    last = after.end() if after else min(len(page), end + REACH)
-    while first < begin and page[first].isspace():
-        first += 1
-    return first, last
+    least, most = max(0, begin - REACH), min(len(text), end + REACH)
+    before = [each.end() for each in _END.finditer(text, least, begin)]
+    # What a match ends with may end its sentence.
+    after = _END.search(text, end - 1, most)
+    return (before[-1] if before else least), (max(after.start(), end) if after else most)

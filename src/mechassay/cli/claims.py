@@ -1,4 +1,4 @@
-"""`mechassay claims`: texts of papers, forms, scores, comparison, records, votes, evaluation."""
+"""`mechassay claims`: texts of papers, forms, judges, scores, raters compared, records, votes."""
 
 from __future__ import annotations
 
@@ -8,11 +8,15 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from mechassay.cli.command import command
+from mechassay.runs.assess import AssessJob
+
 if TYPE_CHECKING:
     from mechassay.claims.documents import PagedDocument
     from mechassay.claims.judgments import Judgments
 
 app = typer.Typer(help="Judge claims about mechanisms.", no_args_is_help=True)
+app.command("assess")(command(AssessJob, output="runs/assess", arguments=("source",)))
 
 PAPER = "an arXiv or OpenReview id, an address, or a file (.pdf, .html, .md, .txt)"
 DocumentsOption = Annotated[

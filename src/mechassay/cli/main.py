@@ -31,7 +31,7 @@ GROUPS = {
     "gym": "Linear features on tasks of minimal pairs: list tasks, show pairs, run methods.",
     "saes": "Sparse autoencoders: train them, say how good they are, read those of others.",
     "adversarial": "How badly circuits fail in the worst case.",
-    "claims": "Judge claims about mechanisms: forms, scores, comparison of raters, records.",
+    "claims": "Judge claims about mechanisms: forms, language models, scores, comparison, records.",
     "leaderboard": "Boards of runs as pages, and any cell of them recomputed.",
     "measure": "Whether measurements can be trusted: reliability, d-prime, DIF, error rates.",
 }

