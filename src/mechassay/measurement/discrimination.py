@@ -224,7 +224,7 @@ def auroc_estimate(wins: Tally, pairs: Tally, seed: int = 0) -> Estimate:
         return Estimate(math.nan)
     value, n = float(wins.sum() / pairs.sum()), len(wins)
     if value in (0.0, 1.0):
-        return Estimate(value, *clopper_pearson(value * n, n)[:2])
+        return Estimate(value, *clopper_pearson(value * n, float(n))[:2])
     rng = np.random.default_rng(seed)
     counts = rng.multinomial(n, np.full(n, 1 / n), size=N_RESAMPLES).astype(float)
     top, bottom = (np.einsum("ri,ij,rj->r", counts, each, counts) for each in (wins, pairs))

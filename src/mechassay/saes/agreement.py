@@ -99,12 +99,13 @@ def mean_max_cosine(ours: Float[Tensor, "n d"], theirs: Float[Tensor, "m d"]) ->
 
 
 def rows_like(rows: Float[Tensor, "n d"], drawn: torch.Generator) -> Float[Tensor, "n d"]:
-    """As many random unit rows, normal with the same second moments: what they have in common, such
-    as a mean direction or an axis that they lean to, is no agreement of features.
+    """As many random unit rows, normal with the same mean and covariance before their length is
+    made 1: what rows have in common, such as a mean direction, is no agreement of features.
     """
-    _, sizes, axes = torch.linalg.svd(rows, full_matrices=False)
-    noise = torch.randn(len(rows), len(sizes), generator=drawn)
-    return unit_rows(noise @ (sizes[:, None] * axes))
+    mean = rows.mean(0)
+    _, sizes, axes = torch.linalg.svd(rows - mean, full_matrices=False)
+    noise = torch.randn(len(rows), len(sizes), generator=drawn) / len(rows) ** 0.5
+    return unit_rows(mean + noise @ (sizes[:, None] * axes))
 
 
 def unit_rows(x: Float[Tensor, "n d"]) -> Float[Tensor, "n d"]:

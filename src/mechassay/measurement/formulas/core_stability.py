@@ -211,7 +211,7 @@ def _found_again(
     return {
         "found_again": quantity(
             share,
-            interval=clopper_pearson(int(found[core].sum()), len(core)),
+            interval=clopper_pearson(float(found[core].sum()), float(len(core))),
             n=len(core),
             better="up",
             meaning="Share of the core with a counterpart in every dictionary of another seed.",
@@ -231,7 +231,7 @@ def _found_again(
 
 def found_interval(found: Bool[Tensor, "k"], chance: float) -> Interval:
     """Of the share that is found above chance, over features."""
-    low, high = clopper_pearson(int(found.sum()), len(found))[:2]
+    low, high = clopper_pearson(float(found.sum()), float(len(found)))[:2]
     return Interval(above(low, chance), above(high, chance))
 
 

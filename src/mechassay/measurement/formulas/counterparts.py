@@ -6,7 +6,7 @@ write the same and are active elsewhere are not the same. Of n_a and n_b feature
 matches,
 
     shared          2 h / (n_a + n_b): a dictionary that is too wide lacks counterparts too
-    by chance       the same against random rows with the second moments of the other dictionary's
+    by chance       the same against random rows with the mean and covariance of the other's
     above chance    (shared - by chance) / (1 - by chance): 1 if all are shared, 0 for random rows
 
 Chance has rows alone, so it is never too small. The largest of many random cosines is far from 0,
@@ -70,7 +70,7 @@ class Counterparts:
     @property
     def shared(self) -> float:
         """The share of all features that have a counterpart."""
-        return dice(self.hits, self.n, self.n_other)
+        return dice(float(self.hits), self.n, self.n_other)
 
     @property
     def above_chance(self) -> float:
@@ -79,7 +79,7 @@ class Counterparts:
     def above_chance_interval(self) -> Interval:
         """Over features: Clopper and Pearson's for the share of matches that count."""
         k = len(self.cosines)
-        ends = clopper_pearson(self.hits, k)[:2]
+        ends = clopper_pearson(float(self.hits), float(k))[:2]
         low, high = (above(dice(end * k, self.n, self.n_other), self.random_shared) for end in ends)
         return Interval(low, high)
 
@@ -135,7 +135,7 @@ def counterparts(
     together = None
     if codes is not None and other_codes is not None:
         together = paired_correlations(codes[:, mine], other_codes[:, matched])
-    chance = [dice(int((x >= SHARED).sum()), len(ours), len(theirs)) for x in random]
+    chance = [dice(float((x >= SHARED).sum()), len(ours), len(theirs)) for x in random]
     return Counterparts(
         len(ours),
         len(theirs),

@@ -51,8 +51,8 @@ RELATED, IMPLIED, LIFT, FEWEST = 0.3, 0.8, 2.0, 5
 otherwise, and in how many values at least."""
 SAME = 0.999
 SIMULATIONS = 60
-Codes = Float[Tensor, "values n"]
-Rows = Float[Tensor, "n d"]
+Codes = Float[Tensor, "values _"]
+Rows = Float[Tensor, "_ d"]
 FATES = ("same", "split", "absorbed", "incoherent", "lost")
 
 
@@ -162,7 +162,7 @@ def matryoshka(
     n, kept = len(found.of), ("same", "split")
     few = "no feature of the narrow dictionary is active"
     share = found.share(*kept)
-    ends = clopper_pearson(round(share * n), n) if n else None
+    ends = clopper_pearson(float(round(share * n)), float(n)) if n else None
     notes = [*flags, *_flags(codes, rows, wide_codes, wide_rows, n, top_k)]
     page = {
         "splitting_rate": quantity(published.splitting, n=codes.shape[1], reason="no features"),
@@ -286,7 +286,7 @@ def null(n: int = 32, n_simulations: int = SIMULATIONS, seed: int = 0) -> NullTa
             page = page_consistency(codes, wide_codes, wide_rows)
             share = fates(codes, wide_codes, rows, wide_rows).share("same", "split")
             found["cross_scale_consistency"][row] = page.consistency
-            found["low"][row] = clopper_pearson(round(share * n), n).low
+            found["low"][row] = clopper_pearson(float(round(share * n)), float(n)).low
         page_values = {"cross_scale_consistency": found["cross_scale_consistency"]}
         return {"page": page_values, "repaired": {"consistency_low": found["low"]}}
 
