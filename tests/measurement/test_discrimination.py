@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import pytest
@@ -98,7 +98,7 @@ def test_the_score_is_what_decides() -> None:
     values = {"low": quantity(0.2), "share": quantity(0.7, better="down"), "n": quantity(3.0)}
 
     class Gauge:
-        score = {"page": "share"}
+        score: ClassVar = {"page": "share"}
 
     conditions = (Condition("low", "<", 0.5), Condition("n", "=", 1.0))
     part = Variant("repaired", values, conditions)

@@ -37,7 +37,7 @@ def test_metrics_are_tried_on_what_they_look_at(tmp_path: Path) -> None:
     table = dictionaries.table("discrimination").where(variant="repaired", against="random")
     assert table.rows()[0]["passes_wrong"] == 0
     page = (tmp_path / "report.html").read_text("utf-8")
-    assert "Ground truths" in page and "Not tried" in page
+    assert "Ground truths" in page and "Without a result" in page
     assert "decoder permuted" in (tmp_path / "tables.md").read_text("utf-8")
 
 

@@ -8,6 +8,12 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from mechassay.measurement.bands import Band, BandScale, Range, Reading
     from mechassay.measurement.catalogue import PageMetric, page_metric
+    from mechassay.measurement.discrimination import (
+        Discrimination,
+        DiscriminationTable,
+        Scored,
+        discriminate,
+    )
     from mechassay.measurement.gauge import GAUGES, Gauge, load_gauge, measure, null_table
     from mechassay.measurement.inputs import NEEDS, Inputs
     from mechassay.measurement.listing import GaugeList, list_gauges
@@ -21,6 +27,8 @@ __all__ = [
     "Band",
     "BandScale",
     "Condition",
+    "Discrimination",
+    "DiscriminationTable",
     "Flag",
     "Gauge",
     "GaugeList",
@@ -34,7 +42,9 @@ __all__ = [
     "Range",
     "Reading",
     "Scenario",
+    "Scored",
     "Variant",
+    "discriminate",
     "list_gauges",
     "load_gauge",
     "measure",
@@ -46,6 +56,7 @@ __all__ = [
 _NAMES = {
     "bands": "Band BandScale Range Reading",
     "catalogue": "PageMetric page_metric",
+    "discrimination": "Discrimination DiscriminationTable Scored discriminate",
     "gauge": "GAUGES Gauge load_gauge measure null_table",
     "inputs": "NEEDS Inputs",
     "listing": "GaugeList list_gauges",

@@ -11,6 +11,7 @@ if TYPE_CHECKING:
     from mechassay.saes.controls import permuted_sae, random_sae
     from mechassay.saes.corpus import Corpus, Document, fetch_corpus, load_corpus
     from mechassay.saes.formats import load_sae, provenance_of, save_sae
+    from mechassay.saes.planted import PlantedFeatures, PlantedSettings, PlantedTrainer, plant
     from mechassay.saes.quality import SAEQuality, sae_quality, spliced_loss
     from mechassay.saes.training import SAESettings, TrainedSAE, train_sae
 
@@ -18,6 +19,9 @@ __all__ = [
     "ActivationStore",
     "Corpus",
     "Document",
+    "PlantedFeatures",
+    "PlantedSettings",
+    "PlantedTrainer",
     "SAEQuality",
     "SAESettings",
     "SeedAgreement",
@@ -28,6 +32,7 @@ __all__ = [
     "load_corpus",
     "load_sae",
     "permuted_sae",
+    "plant",
     "provenance_of",
     "random_sae",
     "sae_quality",
@@ -44,6 +49,7 @@ _NAMES = {
     "controls": "permuted_sae random_sae",
     "corpus": "Corpus Document fetch_corpus load_corpus",
     "formats": "load_sae provenance_of save_sae",
+    "planted": "PlantedFeatures PlantedSettings PlantedTrainer plant",
     "quality": "SAEQuality sae_quality spliced_loss",
     "training": "SAESettings TrainedSAE train_sae",
 }

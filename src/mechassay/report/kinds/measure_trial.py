@@ -62,7 +62,7 @@ def sections(
     return [
         opening(records, said, failures),
         *(Section(each.title, (each,)) for each in _discriminations(records)),
-        *([Section("Not tried", tuple(left))] if left else []),
+        *([Section("Without a result", tuple(left))] if left else []),
         Section("How to read this", (Terms(READING),)),
         *_details(records),
         *facts_section(records),
