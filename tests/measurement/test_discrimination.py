@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from mechassay.measurement.discrimination import (
-    Scored,
+    TrialScore,
     auroc_estimate,
     deciding_quantity,
     discriminate,
@@ -33,7 +33,7 @@ from mechassay.truth.models import load_truth
 
 
 def row(score: float, *, world: str = "a", kind: str = "true", passed: bool | None = True) -> Any:
-    return Scored(world, 0, kind, kind == "true", "repaired", score, passed)
+    return TrialScore(world, 0, kind, kind == "true", "repaired", score, passed)
 
 
 def test_auroc_by_hand() -> None:

@@ -9,9 +9,9 @@ if TYPE_CHECKING:
     from mechassay.measurement.bands import Band, BandScale, Range, Reading
     from mechassay.measurement.catalogue import PageMetric, page_metric
     from mechassay.measurement.discrimination import (
-        Discrimination,
-        DiscriminationTable,
-        Scored,
+        RightFromWrong,
+        RightFromWrongTable,
+        TrialScore,
         discriminate,
     )
     from mechassay.measurement.gauge import GAUGES, Gauge, load_gauge, measure, null_table
@@ -27,8 +27,6 @@ __all__ = [
     "Band",
     "BandScale",
     "Condition",
-    "Discrimination",
-    "DiscriminationTable",
     "Flag",
     "Gauge",
     "GaugeList",
@@ -41,8 +39,10 @@ __all__ = [
     "Quantity",
     "Range",
     "Reading",
+    "RightFromWrong",
+    "RightFromWrongTable",
     "Scenario",
-    "Scored",
+    "TrialScore",
     "Variant",
     "discriminate",
     "list_gauges",
@@ -56,7 +56,7 @@ __all__ = [
 _NAMES = {
     "bands": "Band BandScale Range Reading",
     "catalogue": "PageMetric page_metric",
-    "discrimination": "Discrimination DiscriminationTable Scored discriminate",
+    "discrimination": "RightFromWrong RightFromWrongTable TrialScore discriminate",
     "gauge": "GAUGES Gauge load_gauge measure null_table",
     "inputs": "NEEDS Inputs",
     "listing": "GaugeList list_gauges",

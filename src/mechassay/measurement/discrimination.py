@@ -40,7 +40,7 @@ Tally = Float[np.ndarray, "worlds worlds"]
 
 
 @dataclass(frozen=True)
-class Scored:
+class TrialScore:
     """What one variant of a metric says of one subject.
 
     Attributes:
@@ -61,7 +61,7 @@ class Scored:
 
 
 @dataclass(frozen=True)
-class Discrimination:
+class RightFromWrong:
     """How well one variant of a metric tells right subjects from one kind of wrong ones.
 
     Attributes:
@@ -85,7 +85,7 @@ class Discrimination:
     undefined_wrong: int
 
 
-class DiscriminationTable(Tabular, tuple[Discrimination, ...]):
+class RightFromWrongTable(Tabular, tuple[RightFromWrong, ...]):
     """One metric against all kinds of wrong subjects, in both variants."""
 
     def columns(self) -> dict[str, list[Any]]:
@@ -101,7 +101,7 @@ class DiscriminationTable(Tabular, tuple[Discrimination, ...]):
         return {name: [getattr(x, name) for x in self] for name in (*plain, *counts)} | ends
 
     def __repr__(self) -> str:
-        return f"DiscriminationTable(rows={len(self)})"
+        return f"RightFromWrongTable(rows={len(self)})"
 
     def _repr_html_(self) -> str:
         columns = self.columns()
@@ -146,24 +146,24 @@ def score_of(gauge: Any, found: Variant) -> float:
 
 def scored(
     gauge: Any, found: Measurement, world: str, seed: int, kind: str, *, right: bool
-) -> Iterator[Scored]:
+) -> Iterator[TrialScore]:
     """What both variants say of a subject; nothing of a variant that only reports."""
     for name in VARIANTS:
         part = found.page if name == "page" else found.repaired
         if deciding_quantity(gauge, part) is not None:
-            yield Scored(world, seed, kind, right, name, score_of(gauge, part), part.passed)
+            yield TrialScore(world, seed, kind, right, name, score_of(gauge, part), part.passed)
 
 
 def discriminate(
-    rows: Sequence[Scored], quantities: Mapping[VariantName, str], *, seed: int = 0
-) -> DiscriminationTable:
+    rows: Sequence[TrialScore], quantities: Mapping[VariantName, str], *, seed: int = 0
+) -> RightFromWrongTable:
     """How well each variant tells the right subjects from each kind of wrong ones.
 
     Args:
         quantities: names of the scores.
         seed: of resampled worlds.
     """
-    found: list[Discrimination] = []
+    found: list[RightFromWrong] = []
     for kind in dict.fromkeys(row.kind for row in rows if not row.right):
         for name in VARIANTS:
             mine = [row for row in rows if row.variant == name]
@@ -171,22 +171,22 @@ def discriminate(
             wrong = [row for row in mine if row.kind == kind and not row.right]
             if right and wrong:
                 found.append(_discrimination(name, kind, quantities[name], right, wrong, seed))
-    return DiscriminationTable(found)
+    return RightFromWrongTable(found)
 
 
 def _discrimination(
     name: VariantName,
     kind: str,
     quantity: str,
-    right: Sequence[Scored],
-    wrong: Sequence[Scored],
+    right: Sequence[TrialScore],
+    wrong: Sequence[TrialScore],
     seed: int,
-) -> Discrimination:
+) -> RightFromWrong:
     worlds = list(dict.fromkeys(row.world for row in (*right, *wrong)))
     wins, pairs = tallies(right, wrong, worlds)
     own = pairs.diagonal() > 0
     within = wins.diagonal()[own] / pairs.diagonal()[own]
-    return Discrimination(
+    return RightFromWrong(
         name,
         kind,
         quantity,
@@ -203,7 +203,7 @@ def _discrimination(
 
 
 def tallies(
-    right: Sequence[Scored], wrong: Sequence[Scored], worlds: Sequence[str]
+    right: Sequence[TrialScore], wrong: Sequence[TrialScore], worlds: Sequence[str]
 ) -> tuple[Tally, Tally]:
     """How many right subjects of each world exceed wrong ones of each, ties counting half; and how
     many pairs there are.
@@ -214,7 +214,9 @@ def tallies(
     return first @ won @ second.T, np.outer(first.sum(1), second.sum(1))
 
 
-def _of_worlds(rows: Sequence[Scored], worlds: Sequence[str]) -> Bool[np.ndarray, "worlds rows"]:
+def _of_worlds(
+    rows: Sequence[TrialScore], worlds: Sequence[str]
+) -> Bool[np.ndarray, "worlds rows"]:
     return np.array([row.world for row in rows])[None] == np.array(worlds)[:, None]
 
 
@@ -233,7 +235,7 @@ def auroc_estimate(wins: Tally, pairs: Tally, seed: int = 0) -> Estimate:
     return Estimate(value, low, high)
 
 
-def _passes(rows: Sequence[Scored]) -> Estimate:
+def _passes(rows: Sequence[TrialScore]) -> Estimate:
     """The share that passes; NaN where no variant of them has conditions."""
     passed = np.array([row.passed is True for row in rows], dtype=float)
     if all(row.passed is None for row in rows) and all(not math.isnan(r.score) for r in rows):
@@ -243,8 +245,8 @@ def _passes(rows: Sequence[Scored]) -> Estimate:
 
 
 def discrimination_record(
-    table: DiscriminationTable,
-    rows: Sequence[Scored],
+    table: RightFromWrongTable,
+    rows: Sequence[TrialScore],
     kind: str,
     specs: Mapping[str, Spec],
     made: Provenance,

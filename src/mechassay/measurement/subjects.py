@@ -54,7 +54,7 @@ WRONG_DICTIONARIES: Mapping[str, Worth] = {
 
 
 @dataclass(frozen=True, eq=False)
-class Subject:
+class KnownSubject:
     """Something of known worth.
 
     Attributes:
@@ -105,7 +105,7 @@ def circuit_subjects(
     n_prompts: int,
     train_limit: int,
     progress: Progress = SILENT,
-) -> Iterator[Subject]:
+) -> Iterator[KnownSubject]:
     """The true circuit of a ground truth, random edges, and near misses."""
     model, graph = truth.model, truth.model.graph
     test, train = (
@@ -129,10 +129,10 @@ def circuit_subjects(
             seed=seed,
             progress=progress,
         )
-        yield Subject(truth.name, seed, kind, inputs)
+        yield KnownSubject(truth.name, seed, kind, inputs)
 
 
-def dictionary_subjects(world: str, settings: PlantedSettings, seed: int) -> Iterator[Subject]:
+def dictionary_subjects(world: str, settings: PlantedSettings, seed: int) -> Iterator[KnownSubject]:
     """Dictionaries of planted values: one of which nothing is wrong, and others."""
     planted = plant(replace(settings, seed=seed))
     store = planted.store()
@@ -149,7 +149,7 @@ def dictionary_subjects(world: str, settings: PlantedSettings, seed: int) -> Ite
             "texts": store,
             "trainer": PlantedTrainer(planted, worth, cosine),
         }
-        yield Subject(world, seed, kind, Inputs(site=SITE, more=more, seed=seed))
+        yield KnownSubject(world, seed, kind, Inputs(site=SITE, more=more, seed=seed))
 
 
 CIRCUITS, DICTIONARIES = "circuits", "dictionaries"

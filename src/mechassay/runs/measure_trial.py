@@ -15,7 +15,7 @@ from typing import Annotated, Any, ClassVar
 
 from mechassay.errors import BadUsage, one_of
 from mechassay.measurement.discrimination import (
-    Scored,
+    TrialScore,
     deciding_quantity,
     discriminate,
     discrimination_record,
@@ -28,7 +28,7 @@ from mechassay.measurement.subjects import (
     DICTIONARIES,
     GIVEN,
     WORLDS,
-    Subject,
+    KnownSubject,
     circuit_subjects,
     dictionary_subjects,
     sort_of_subject,
@@ -95,11 +95,13 @@ class MeasureTrialJob(Job):
 
     def cells(self) -> list[Cell]:
         """See `Job.cells`."""
-        return [
+        found = [
             Cell(cell_name(name), {"metric": name}, sort, {"metric": text})
             for name, text in self.gauges().items()
             for sort in [sort_of_subject(load_gauge(text))]
         ]
+        # Those of one sort stand together; those without a subject at the end.
+        return sorted(found, key=lambda cell: (not cell.shares, cell.shares))
 
     def skip(self, cell: Cell, bench: Bench) -> tuple[str, str] | None:
         """See `Job.skip`: there are no subjects of known worth that the metric could look at."""
@@ -116,7 +118,7 @@ class MeasureTrialJob(Job):
         begin = time.perf_counter()
         subjects = bench.shared("subjects", lambda: self._subjects(cell.shares, bench))
         gauge: Any = load_gauge(cell.typed["metric"])
-        rows: list[Scored] = []
+        rows: list[TrialScore] = []
         quantities: dict[VariantName, str] = {}
         with bench.progress.track(gauge.id, len(subjects)) as advance:
             for each in subjects:
@@ -152,7 +154,7 @@ class MeasureTrialJob(Job):
         """Ground truths, or planted values, by name."""
         return tuple(self.truths or TRUTHS.names()) if sort == CIRCUITS else tuple(WORLDS)
 
-    def _subjects(self, sort: str, bench: Bench) -> list[Subject]:
+    def _subjects(self, sort: str, bench: Bench) -> list[KnownSubject]:
         if sort == DICTIONARIES:
             return [
                 subject

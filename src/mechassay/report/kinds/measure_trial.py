@@ -35,9 +35,10 @@ READING = {
         " as it is never a pass."
     ),
     "Passes": (
-        "Shares of right and of wrong subjects that meet all conditions. A threshold means"
+        "Shares of right, and of wrong subjects that meet all conditions. A threshold means"
         " something where the first is high and the second low. Empty: the variant only reports."
     ),
+    "Undefined": "Subjects without a score: by the repaired definition, and by the page's.",
     "Within worlds": "The mean AUROC of single worlds, where scores of others do not matter.",
     "Worlds": "Ground truths, or planted values, each with all seeds.",
 }
@@ -108,9 +109,9 @@ def _discriminations(records: Sequence[Record]) -> list[TextTable]:
             Column("against", numeric=False),
             Column("AUROC, repaired"),
             Column("AUROC, page"),
-            Column("passes: right, wrong; repaired"),
-            Column("passes: right, wrong; page"),
-            Column("undefined: repaired, page"),
+            Column("passes, repaired"),
+            Column("passes, page"),
+            Column("undefined"),
             Column("right, wrong"),
         )
         about = mine[0].task.args
