@@ -72,7 +72,7 @@ SMALL_JOBS: dict[str, Any] = {
         ("EX1", "EX25:n_runs=2", "F01"), ("truth-ioi",), n_prompts=6, train_limit=6
     ),
     "measure-trial": MeasureTrialJob(
-        ("EX1", "M07", "F03"), ("truth-ioi",), seeds=(0,), n_prompts=6, train_limit=6
+        ("EX1", "M07"), ("truth-ioi",), seeds=(0,), n_prompts=6, train_limit=6
     ),
     "patch": PatchJob(("truth-ioi",), ("truth-ioi",), ("heads", "resid"), limit=4),
     "variables": VariablesJob(
