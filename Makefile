@@ -18,7 +18,7 @@ OLDEST := tests/models tests/cli tests/test_exports.py tests/test_progress.py te
 PIP := $(BIN)/python -m pip --disable-pip-version-check -qq
 
 .DEFAULT_GOAL := help
-.PHONY: help venv about-demo demo test test-all test-web test-oldest dist check bench bench-gpu bench-pyvene bench-causalgym accuracy suite variables gym docs clean
+.PHONY: help venv about-demo demo test test-all test-web test-oldest dist check bench bench-gpu bench-pyvene bench-causalgym accuracy suite variables gym trial docs clean
 
 help: ## Show this list.
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/make \1	\2/p' Makefile
@@ -120,6 +120,10 @@ gym: venv ## Measure gym tasks in gym-neox and SmolLM2-135M (an hour on one core
 	@$(BIN)/mechassay gym run -m gym-neox --revision step128 --revision step256 --revision step2000 -t all --train-limit 200 --validation-limit 50 --limit 50 -o runs/gym/gym-neox
 	@$(BIN)/mechassay gym run -m smollm2-135m --layers 5::6 $(GYM) -o runs/gym/smollm2-135m
 	@$(BIN)/python tools/tables.py runs/gym/gym-neox/tables.md runs/gym/smollm2-135m/tables.md docs/gym-results.md
+
+trial: venv ## Try metrics of measurement on circuits and dictionaries of known worth (a quarter of an hour on one core); rewrites the tables of docs/measurement-trial.md.
+	@$(BIN)/mechassay measure trial -o runs/measure-trial
+	@$(BIN)/python tools/tables.py runs/measure-trial/tables.md docs/measurement-trial.md
 
 docs: venv ## Build the documentation in site/, with warnings as errors.
 	@$(BIN)/python tools/pages.py

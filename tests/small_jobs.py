@@ -14,6 +14,7 @@ from mechassay.runs.circuits import CircuitsJob
 from mechassay.runs.gym import GymJob
 from mechassay.runs.gym_check import GymCheckJob
 from mechassay.runs.measure import MeasureJob
+from mechassay.runs.measure_trial import MeasureTrialJob
 from mechassay.runs.patch import PatchJob
 from mechassay.runs.robust import RobustJob
 from mechassay.runs.saes import SAEJob
@@ -79,6 +80,9 @@ SMALL_JOBS: dict[str, Any] = {
     "gym-check": GymCheckJob(("truth-ioi",), (SMALL_GYM_TASK,), limit=8),
     "measure": MeasureJob(
         ("EX1", "EX25:n_runs=2", "F01"), ("truth-ioi",), n_prompts=6, train_limit=6
+    ),
+    "measure-trial": MeasureTrialJob(
+        ("EX1", "M07"), ("truth-ioi",), seeds=(0,), n_prompts=6, train_limit=6
     ),
     "patch": PatchJob(("truth-ioi",), ("truth-ioi",), ("heads", "resid"), limit=4),
     "variables": VariablesJob(

@@ -9,6 +9,7 @@ import typer
 from mechassay.cli.command import SeedOption, command
 from mechassay.cli.listing import JsonOption, show
 from mechassay.runs.measure import MeasureJob
+from mechassay.runs.measure_trial import MeasureTrialJob
 
 app = typer.Typer(help="Whether measurements can be trusted.", no_args_is_help=True)
 app.command("run")(command(MeasureJob, output="runs/measure", arguments=("metrics",)))
@@ -21,6 +22,7 @@ app.command("all")(
         defaults={"metrics": ("all",)},
     )
 )
+app.command("trial")(command(MeasureTrialJob, output="runs/measure-trial"))
 
 
 @app.command("list")

@@ -22,6 +22,10 @@ ALL_GAUGES = "all"
 class Gauge(Protocol):
     """A metric of measurement as something that can be run.
 
+    A gauge may also have what `measurement.discrimination` reads: `uses`, inputs that it takes
+    where they are there; `score`, by variant the quantity that says right from wrong, where that is
+    not the one of the first condition; `tried_as`, settings with which it looks at a circuit.
+
     Attributes:
         id: of the metric.
         version: rises when a definition changes.
@@ -69,6 +73,9 @@ GAUGES = Registry(
         "M08": f"{_HERE}.m08:WeightLens",
         "M10": f"{_HERE}.m10:Polysemanticity",
         "M12": f"{_HERE}.m12:AdaptiveSparsity",
+        "M07": f"{_HERE}.m07:Duality",
+        "M09": f"{_HERE}.m09:CoreStability",
+        "M11": f"{_HERE}.m11:WidthConsistency",
         "MIB": f"{_HERE}.mib:FaithfulnessArea",
     },
     plural="measurements",

@@ -145,6 +145,7 @@ JOBS = Registry(
         "gym": "mechassay.runs.gym:GymJob",
         "gym-check": "mechassay.runs.gym_check:GymCheckJob",
         "measure": "mechassay.runs.measure:MeasureJob",
+        "measure-trial": "mechassay.runs.measure_trial:MeasureTrialJob",
         "patch": "mechassay.runs.patch:PatchJob",
         "robust": "mechassay.runs.robust:RobustJob",
         "saes": "mechassay.runs.saes:SAEJob",

@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from mechassay.saes.corpus import Corpus, Document, fetch_corpus, load_corpus
     from mechassay.saes.formats import load_sae, provenance_of, save_sae
     from mechassay.saes.learners.matryoshka import prefix_of
+    from mechassay.saes.planted import PlantedFeatures, PlantedSettings, PlantedTrainer, plant
     from mechassay.saes.quality import SAEQuality, sae_quality, spliced_loss
     from mechassay.saes.settings import SAESettings
     from mechassay.saes.trained import TrainedSAE
@@ -23,6 +24,9 @@ __all__ = [
     "Corpus",
     "DictionaryTrainer",
     "Document",
+    "PlantedFeatures",
+    "PlantedSettings",
+    "PlantedTrainer",
     "SAEQuality",
     "SAESettings",
     "SeedAgreement",
@@ -33,6 +37,7 @@ __all__ = [
     "load_corpus",
     "load_sae",
     "permuted_sae",
+    "plant",
     "prefix_of",
     "provenance_of",
     "random_sae",
@@ -51,6 +56,7 @@ _NAMES = {
     "corpus": "Corpus Document fetch_corpus load_corpus",
     "formats": "load_sae provenance_of save_sae",
     "learners.matryoshka": "prefix_of",
+    "planted": "PlantedFeatures PlantedSettings PlantedTrainer plant",
     "quality": "SAEQuality sae_quality spliced_loss",
     "settings": "SAESettings",
     "trained": "TrainedSAE",

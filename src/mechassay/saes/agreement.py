@@ -71,23 +71,41 @@ def seed_agreement(a: SAE, b: SAE, *, seed: int = 0) -> SeedAgreement:
     ours, theirs = unit_rows(a.w_dec), unit_rows(b.w_dec)
     drawn = torch.Generator().manual_seed(seed)
     null = [unit_rows(torch.randn(x.shape, generator=drawn)) for x in (ours, theirs)]
-    cosines, rows, others, mean_max = _match(ours, theirs)
-    random, _, _, random_mean_max = _match(*null)
+    cosines, rows, others = matched_rows(ours, theirs)
+    random, _, _ = matched_rows(*null)
     return SeedAgreement(
         cosines,
         rows,
         others,
-        mean_max,
+        mean_max_cosine(ours, theirs),
         float(random.mean()),
-        random_mean_max,
+        mean_max_cosine(*null),
         float((random >= SHARED).double().mean()),
     )
 
 
-def _match(ours: Tensor, theirs: Tensor) -> tuple[Tensor, Tensor, Tensor, float]:
+def matched_rows(
+    ours: Float[Tensor, "n d"], theirs: Float[Tensor, "m d"]
+) -> tuple[Float[Tensor, "k"], Int[Tensor, "k"], Int[Tensor, "k"]]:
+    """Unit rows matched one to one, as many as the fewer: cosines, and which rows they are of."""
     cosines = ours @ theirs.mT
     rows, others = map(torch.from_numpy, linear_sum_assignment(cosines.numpy(), maximize=True))
-    return cosines[rows, others], rows, others, float(cosines.max(dim=1).values.mean())
+    return cosines[rows, others], rows, others
+
+
+def mean_max_cosine(ours: Float[Tensor, "n d"], theirs: Float[Tensor, "m d"]) -> float:
+    """The mean over our unit rows of the largest cosine with any of theirs."""
+    return float((ours @ theirs.mT).max(dim=1).values.mean())
+
+
+def rows_like(rows: Float[Tensor, "n d"], drawn: torch.Generator) -> Float[Tensor, "n d"]:
+    """As many random unit rows, normal with the same mean and covariance before their length is
+    made 1: what rows have in common, such as a mean direction, is no agreement of features.
+    """
+    mean = rows.mean(0)
+    _, sizes, axes = torch.linalg.svd(rows - mean, full_matrices=False)
+    noise = torch.randn(len(rows), len(sizes), generator=drawn) / len(rows) ** 0.5
+    return unit_rows(mean + noise @ (sizes[:, None] * axes))
 
 
 def unit_rows(x: Float[Tensor, "n d"]) -> Float[Tensor, "n d"]:

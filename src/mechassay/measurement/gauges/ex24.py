@@ -10,8 +10,9 @@ the value of a subsample is that of its prompts.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from types import MappingProxyType
 from typing import ClassVar
 
 import numpy as np
@@ -31,7 +32,7 @@ from mechassay.measurement.gauges.arms import by_counterfactual
 from mechassay.measurement.inputs import Inputs
 from mechassay.measurement.measurement import Measurement
 from mechassay.measurement.nulls import N_SIMULATIONS, NullTable
-from mechassay.measurement.variant import Flag
+from mechassay.measurement.variant import Flag, VariantName
 from mechassay.stats.intervals import percentile_interval
 
 Means = Float[np.ndarray, "resamples parts"]
@@ -73,6 +74,9 @@ class Audit:
     id: ClassVar[str] = formula.ID
     version: ClassVar[int] = 1
     needs: ClassVar[tuple[str, ...]] = ("model", "pairs", "circuit|sae")
+    score: ClassVar[Mapping[VariantName, str]] = MappingProxyType(
+        {"page": "discriminability_d", "repaired": "difference_low"}
+    )
 
     def __post_init__(self) -> None:
         if self.n_reseeds < 2 or not 0 < self.share < 1:

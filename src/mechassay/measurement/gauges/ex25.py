@@ -32,6 +32,8 @@ class Reproducibility:
     id: ClassVar[str] = formula.ID
     version: ClassVar[int] = 1
     needs: ClassVar[tuple[str, ...]] = ("model", "pairs")
+    uses: ClassVar[tuple[str, ...]] = ("circuit",)
+    tried_as: ClassVar[str] = "metric=ablation-recovery"
 
     def __post_init__(self) -> None:
         one_of("base metric", self.metric, BASE_NAMES)

@@ -42,6 +42,7 @@ class PromptBootstrap:
     id: ClassVar[str] = formula.BOOTSTRAP
     version: ClassVar[int] = 1
     needs: ClassVar[tuple[str, ...]] = ("model", "pairs")
+    uses: ClassVar[tuple[str, ...]] = ("circuit",)
 
     def measure(self, inputs: Inputs) -> Measurement:
         """See `Gauge.measure`."""
@@ -71,6 +72,7 @@ class SeedVariance:
     id: ClassVar[str] = formula.SEEDS
     version: ClassVar[int] = 1
     needs: ClassVar[tuple[str, ...]] = ("model", "pairs")
+    uses: ClassVar[tuple[str, ...]] = ("circuit",)
 
     def measure(self, inputs: Inputs) -> Measurement:
         """See `Gauge.measure`."""

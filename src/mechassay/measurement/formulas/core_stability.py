@@ -1,0 +1,282 @@
+"""M09, core stability: are the features that matter found again?
+
+A cycle trains a dictionary and marks its core. The next one keeps the encoders of the core, draws
+everything else again, and trains.
+
+`page`      core: the tenth of the features (the page names no number) with the largest mean
+            |activation x gradient| of the reconstruction error. core_fraction = the share of
+            features in the core of every cycle; mean_overlap = the mean Jaccard index of the cores
+            of consecutive cycles; stable above .8. The fraction is at most a tenth, whatever the
+            features are worth. Features of the core are carried over, so that they need not be
+            found again. At the least reconstruction error that gradient is near 0.
+`repaired`  core: the fewest features that make up 90 % of what all features do for the
+            reconstruction, each by itself. Dictionaries are trained from nothing with other seeds:
+            the share of the core that has a counterpart in every one of them (a matched cosine of
+            .7, see `counterparts`) passes where its lower end, above chance, exceeds a half.
+            Beside it stand the cycles with this core, their overlap less that of random cores:
+            (J - J0) / (1 - J0).
+
+The paper (Martin-Linares and Ling 2025, 2512.24975) attributes the loss of the next token, keeps
+encoders alone, and reports a small core as a finding; the page's reading table calls it very small.
+Page and paper train on activations or on tokens; here the error of the reconstruction is attributed
+in both variants.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Sequence
+from functools import cache
+from itertools import pairwise
+
+import numpy as np
+import torch
+from jaxtyping import Bool, Float, Int
+from torch import Tensor
+
+from mechassay.measurement.catalogue import thresholds
+from mechassay.measurement.formulas.counterparts import above, found_again
+from mechassay.measurement.measurement import Measurement
+from mechassay.measurement.nulls import Drawn, NullTable, Scenario, simulate
+from mechassay.measurement.variant import Condition, Flag, Quantity, quantity
+from mechassay.records import Table
+from mechassay.saes.agreement import unit_rows
+from mechassay.saes.planted import at_cosine
+from mechassay.stats.intervals import Interval, clopper_pearson
+
+ID = "M09"
+REPAIRED = (Condition("found_again_above_chance_low", ">", 0.5),)
+STABLE = 0.8
+SIMULATIONS = 60
+Core = frozenset[int]
+"""Features, by a number that stays theirs over cycles."""
+
+
+def page_importance(
+    codes: Float[Tensor, "values n"],
+    errors: Float[Tensor, "values d"],
+    rows: Float[Tensor, "n d"],
+) -> Float[Tensor, "n"]:
+    """The mean of |f dE/df|, E = |error|^2 / d, error = value less reconstruction."""
+    return (2 * codes * (errors @ rows.mT) / rows.shape[1]).abs().mean(0)
+
+
+def importance(
+    codes: Float[Tensor, "values n"],
+    errors: Float[Tensor, "values d"],
+    rows: Float[Tensor, "n d"],
+) -> Float[Tensor, "n"]:
+    """How much E rises on average where a feature is taken out; at least 0."""
+    own = rows.square().sum(1)
+    rise = 2 * codes * (errors @ rows.mT) + codes.square() * own
+    return (rise.mean(0) / rows.shape[1]).clamp(min=0)
+
+
+def largest(values: Float[Tensor, "n"], share: float) -> Int[Tensor, "k"]:
+    """The share of features with the largest values, one at least, in their order."""
+    k = max(1, round(share * len(values)))
+    return values.topk(k).indices.sort().values
+
+
+def fewest(values: Float[Tensor, "n"], share: float) -> Int[Tensor, "k"]:
+    """The fewest features whose values make up a share of the sum; none if all are 0."""
+    ranked = values.sort(descending=True, stable=True)
+    total = float(values.double().sum())
+    if total <= 0:
+        return torch.zeros(0, dtype=torch.long)
+    # The sum of those before it is below the share.
+    before = ranked.values.double().cumsum(0) - ranked.values.double()
+    return ranked.indices[before < share * total * (1 - 1e-9)].sort().values
+
+
+def jaccard(a: Core, b: Core) -> float:
+    """The Jaccard index of two sets; NaN of two empty ones."""
+    return len(a & b) / len(a | b) if a or b else math.nan
+
+
+def chance_jaccard(a: int, b: int, n: int) -> float:
+    """About that of random sets of a and b of n features; p / (2 - p) of two shares p."""
+    both = a * b / n
+    return both / (a + b - both) if a + b else math.nan
+
+
+def _overlaps(cores: Sequence[Core], n: int) -> tuple[list[float], list[float]]:
+    """Jaccard indices of consecutive cores, and above chance."""
+    steps = list(pairwise(cores))
+    plain = [jaccard(a, b) for a, b in steps]
+    chance = [chance_jaccard(len(a), len(b), n) for a, b in steps]
+    return plain, [above(x, x0) for x, x0 in zip(plain, chance, strict=True)]
+
+
+def core_stability(
+    page_cores: Sequence[Core],
+    cores: Sequence[Core],
+    n_features: int,
+    rows: Float[Tensor, "n d"],
+    others: Sequence[Float[Tensor, "n d"]],
+    core: Int[Tensor, "k"],
+    *,
+    seed: int = 0,
+    flags: Iterable[Flag] = (),
+) -> Measurement:
+    """M09 of the cores of cycles, and of dictionaries that were trained from nothing.
+
+    Args:
+        page_cores, cores: of every cycle, by the page's importance and by ours.
+        rows: decoder rows of the first dictionary; `core` are the places of its core.
+        others: those of the other seeds.
+        seed: of random rows.
+    """
+    plain, _ = _overlaps(page_cores, n_features)
+    own, own_above = _overlaps(cores, n_features)
+    share = len(frozenset.intersection(*page_cores)) / n_features
+    mean = _mean(plain)
+    few = "there are fewer than two cycles"
+    page = {
+        "core_fraction": quantity(share, n=n_features),
+        "mean_overlap": quantity(mean, n=len(plain), reason=few),
+        "is_stable": quantity(
+            math.nan if math.isnan(mean) else float(mean > STABLE), n=len(plain), reason=few
+        ),
+    }
+    repaired = _found_again(rows, others, core, seed)
+    repaired |= {
+        "core_share": quantity(
+            len(core) / n_features,
+            n=n_features,
+            meaning="Features that make up 90 % of what all do for the reconstruction.",
+        ),
+        "kept_share": quantity(
+            len(frozenset.intersection(*cores)) / n_features,
+            n=n_features,
+            meaning="Share of features in the core of every cycle; they are carried over.",
+        ),
+        "overlap": quantity(
+            _mean(own), n=len(own), reason=few, meaning="Jaccard index of consecutive cores."
+        ),
+        "overlap_above_chance": quantity(
+            _mean(own_above),
+            n=len(own),
+            reason="the core is all of the dictionary, or there are fewer than two cycles",
+            meaning="The same, 0 for random cores of these sizes.",
+        ),
+    }
+    notes = [
+        *flags,
+        Flag(
+            "carried_over",
+            "The features of a core are carried over to the next cycle: overlap of cores is no"
+            " independent recovery.",
+        ),
+        Flag(
+            "bounded_fraction",
+            f"The page's core is {len(page_cores[0]):,} of {n_features:,} features by definition,"
+            f" so core_fraction is at most {len(page_cores[0]) / n_features:.3g}.",
+        ),
+    ]
+    table = (
+        {"cycle": cycle + 1, "page_core": len(a), "core": len(b), "page_overlap": x, "overlap": y}
+        for cycle, (a, b, x, y) in enumerate(
+            zip(page_cores, cores, [None, *plain], [None, *own], strict=True)
+        )
+    )
+    return Measurement.of(
+        ID,
+        page,
+        repaired,
+        REPAIRED,
+        flags=notes,
+        null=null(n_others=max(1, len(others))),
+        tables=[Table.of("cycles", ("cycle",), table)],
+    )
+
+
+def _mean(values: Sequence[float]) -> float:
+    known = [x for x in values if not math.isnan(x)]
+    return float(np.mean(known)) if known else math.nan
+
+
+def _found_again(
+    rows: Tensor, others: Sequence[Tensor], core: Int[Tensor, "k"], seed: int
+) -> dict[str, Quantity]:
+    names = ("found_again", "found_again_above_chance", "found_again_above_chance_low")
+    if not len(core) or not others:
+        reason = "no feature does anything" if others else "there is no other seed"
+        return {name: quantity(None, reason=reason) for name in names}
+    drawn = torch.Generator().manual_seed(seed)
+    found, chance = found_again(rows, others, drawn)
+    share, by_chance = float(found[core].float().mean()), float(chance[core].mean())
+    ends = found_interval(found[core], by_chance)
+    certain = "random rows are found as often"
+    return {
+        "found_again": quantity(
+            share,
+            interval=clopper_pearson(float(found[core].sum()), float(len(core))),
+            n=len(core),
+            better="up",
+            meaning="Share of the core with a counterpart in every dictionary of another seed.",
+        ),
+        "found_again_random": quantity(
+            by_chance, n=len(core), meaning="The same with random rows for those dictionaries."
+        ),
+        "found_again_above_chance": quantity(
+            above(share, by_chance), interval=ends, n=len(core), better="up", reason=certain
+        ),
+        "found_again_above_chance_low": quantity(ends.low, n=len(core), reason=certain),
+        "found_again_all": quantity(
+            float(found.float().mean()), n=len(found), meaning="The share of all features."
+        ),
+    }
+
+
+def found_interval(found: Bool[Tensor, "k"], chance: float) -> Interval:
+    """Of the share that is found above chance, over features."""
+    low, high = clopper_pearson(float(found.sum()), float(len(found)))[:2]
+    return Interval(above(low, chance), above(high, chance))
+
+
+# How often the thresholds err
+
+
+@cache
+def null(
+    n: int = 64, n_others: int = 2, n_simulations: int = SIMULATIONS, seed: int = 0
+) -> NullTable:
+    """Rates of the conditions for dictionaries of `n` features, a fourth of them the core."""
+    core = torch.arange(max(2, n // 4))
+
+    def draw(rng: np.random.Generator, size: int, d: int, cosine: float | None) -> Drawn:
+        drawn = torch.Generator().manual_seed(int(rng.integers(2**31)))
+        lows = np.full(size, np.nan)
+        for row in range(size):
+            rows = unit_rows(torch.randn(n, d, generator=drawn))
+            others = [
+                unit_rows(torch.randn(n, d, generator=drawn))
+                if cosine is None
+                else at_cosine(rows, cosine, drawn)
+                for _ in range(n_others)
+            ]
+            found, chance = found_again(rows, others, drawn)
+            lows[row] = found_interval(found[core], float(chance[core].mean())).low
+        return {"page": {}, "repaired": {"found_again_above_chance_low": lows}}
+
+    few, many = max(2, n // 8), max(2, n // 2)
+    scenarios = (
+        Scenario(
+            f"random dictionaries of {few} numbers a row",
+            True,
+            lambda rng, size: draw(rng, size, few, None),
+        ),
+        Scenario(
+            f"random dictionaries of {many} numbers a row",
+            True,
+            lambda rng, size: draw(rng, size, many, None),
+        ),
+        Scenario(
+            f"the same features at a cosine of .9, {many} numbers a row",
+            False,
+            lambda rng, size: draw(rng, size, many, 0.9),
+        ),
+    )
+    limits = thresholds(ID, REPAIRED)
+    return simulate(scenarios, limits, n, n_simulations=n_simulations, seed=seed)

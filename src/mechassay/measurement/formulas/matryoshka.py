@@ -1,0 +1,304 @@
+"""M11, consistency across widths: does a wider dictionary keep the features of a narrow one?
+
+`page`      of each narrow feature the `top_k` wide ones whose codes correlate with its own most:
+            it is split where their decoder rows have a low mean cosine (below .5: the page names no
+            number). A wide feature absorbs where it is the best match of several narrow ones.
+            consistency = 1 - (split share + absorbing share) / 2, above .7. The twenty features
+            that correlate most are mostly unrelated: two copies of one dictionary have a
+            consistency of .5. The absorbing share is of wide features, so it cannot exceed a half.
+`repaired`  of features that are active at all. The children of a narrow feature are the wide ones
+            whose codes correlate with its own by .3 or more, and those that are active almost only
+            with it. A feature is kept where what its children write when it is active points its
+            way (cosine .5 or more), and no other narrow feature has the same best match.
+            consistency = the share that is kept, its lower end above .7. What is not kept is lost
+            (no child), incoherent (children that write something else) or absorbed.
+
+Coherent kinds of one feature have rows of their own, so their cosine to each other is no sign of
+incoherence: what they write together is. "Absorption" here is a match that two features share, and
+not that of Chanin et al. (2024). The dictionaries are Matryoshka's (Bussmann et al. 2025), or any
+two of one site; if the narrow one is the beginning of the wide one, its features are kept by
+construction.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+from dataclasses import dataclass
+from functools import cache
+
+import numpy as np
+import torch
+from jaxtyping import Bool, Float
+from torch import Tensor
+
+from mechassay.measurement.catalogue import thresholds
+from mechassay.measurement.formulas.counterparts import correlations
+from mechassay.measurement.measurement import Measurement
+from mechassay.measurement.nulls import Drawn, NullTable, Scenario, simulate
+from mechassay.measurement.variant import Condition, Flag, quantity
+from mechassay.records import Table
+from mechassay.saes.agreement import unit_rows
+from mechassay.saes.planted import at_cosine
+from mechassay.stats.intervals import clopper_pearson
+
+ID = "M11"
+REPAIRED = (Condition("consistency_low", ">", 0.7),)
+COHERENT = 0.5
+"""The cut of cosines: the page's, which it does not name, and ours of what children write."""
+RELATED, IMPLIED, LIFT, FEWEST = 0.3, 0.8, 2.0, 5
+"""A child's correlation; or how often its parent is active with it, how much more often than
+otherwise, and in how many values at least."""
+SAME = 0.999
+SIMULATIONS = 60
+Codes = Float[Tensor, "values _"]
+Rows = Float[Tensor, "_ d"]
+FATES = ("same", "split", "absorbed", "incoherent", "lost")
+
+
+@dataclass(frozen=True)
+class PageConsistency:
+    """The page's three numbers."""
+
+    splitting: float
+    absorption: float
+
+    @property
+    def consistency(self) -> float:
+        return 1 - (self.splitting + self.absorption) / 2
+
+
+def page_consistency(
+    codes: Codes, wide_codes: Codes, wide_rows: Rows, *, top_k: int = 20, cut: float = COHERENT
+) -> PageConsistency:
+    """The published definition; a feature that never varies correlates by 0 with all others."""
+    found = correlations(codes, wide_codes).nan_to_num(nan=0.0)
+    k = min(top_k, found.shape[1])
+    if not len(found) or k < 2:
+        return PageConsistency(math.nan, math.nan)
+    rows = unit_rows(wide_rows)
+    sums = torch.stack([rows[top].sum(0) for top in found.topk(k, dim=1).indices])
+    # |sum of k unit rows|^2 = k + the sum of the cosines of all ordered pairs.
+    cosines = (sums.square().sum(1) - k) / (k * (k - 1))
+    best = torch.bincount(found.argmax(dim=1), minlength=found.shape[1])
+    return PageConsistency(
+        float((cosines < cut).double().mean()), float((best > 1).double().mean())
+    )
+
+
+@dataclass(frozen=True, eq=False)
+class Fates:
+    """What becomes of each narrow feature that is active at all.
+
+    Attributes:
+        of: the place of its fate in `FATES`.
+        children: how many it has.
+        cosine: of what they write with its row.
+    """
+
+    of: Float[Tensor, "n"]
+    children: Float[Tensor, "n"]
+    cosine: Float[Tensor, "n"]
+
+    def share(self, *names: str) -> float:
+        """The share of features with one of some fates; NaN without features."""
+        if not len(self.of):
+            return math.nan
+        wanted = torch.tensor([FATES.index(name) for name in names])
+        return float(torch.isin(self.of, wanted).double().mean())
+
+
+def children_of(codes: Codes, wide_codes: Codes) -> Bool[Tensor, "n m"]:
+    """Which wide features are children of which narrow ones."""
+    on, wide_on = (codes > 0).double(), (wide_codes > 0).double()
+    together, count = on.mT @ wide_on, wide_on.sum(0)
+    implied = together / count >= torch.clamp(LIFT * on.mean(0)[:, None], min=IMPLIED)
+    related = correlations(codes, wide_codes).nan_to_num(nan=0.0)
+    return (related >= RELATED) | (implied & (together >= FEWEST) & (related > 0))
+
+
+def fates(codes: Codes, wide_codes: Codes, rows: Rows, wide_rows: Rows) -> Fates:
+    """What becomes of narrow features in a wider dictionary."""
+    alive, wide_alive = (codes > 0).any(0), (wide_codes > 0).any(0)
+    codes, rows = codes[:, alive], unit_rows(rows[alive])
+    wide_codes, wide_rows = wide_codes[:, wide_alive], wide_rows[wide_alive].float()
+    if not len(rows) or not len(wide_rows):
+        lost = torch.full((len(rows),), float(FATES.index("lost")))
+        return Fates(lost, torch.zeros(len(rows)), torch.zeros(len(rows)))
+    children = children_of(codes, wide_codes)
+    written = ((codes > 0).double().mT @ wide_codes.double()) * children
+    cosine = (unit_rows(written.float() @ wide_rows) * rows).sum(1)
+    found = correlations(codes, wide_codes).nan_to_num(nan=0.0)
+    related = (found * children).max(dim=1)
+    times = torch.bincount(related.indices[related.values > 0], minlength=found.shape[1])
+    absorbed = (times[related.indices] > 1) & (related.values > 0)
+    n = children.sum(1)
+    of = torch.full((len(rows),), FATES.index("same"))
+    of[n > 1] = FATES.index("split")
+    of[absorbed] = FATES.index("absorbed")
+    of[cosine < COHERENT] = FATES.index("incoherent")
+    of[n == 0] = FATES.index("lost")
+    return Fates(of.float(), n.float(), cosine)
+
+
+def matryoshka(
+    codes: Codes,
+    wide_codes: Codes,
+    rows: Rows,
+    wide_rows: Rows,
+    *,
+    random: tuple[Codes, Rows] | None = None,
+    top_k: int = 20,
+    flags: Iterable[Flag] = (),
+) -> Measurement:
+    """M11 of a narrow and a wide dictionary's codes of the same values, and their decoder rows.
+
+    Args:
+        random: codes and rows of a random dictionary of the wide one's size.
+        top_k: of the page.
+    """
+    published = page_consistency(codes, wide_codes, wide_rows, top_k=top_k)
+    found = fates(codes, wide_codes, rows, wide_rows)
+    n, kept = len(found.of), ("same", "split")
+    few = "no feature of the narrow dictionary is active"
+    share = found.share(*kept)
+    ends = clopper_pearson(float(round(share * n)), float(n)) if n else None
+    notes = [*flags, *_flags(codes, rows, wide_codes, wide_rows, n, top_k)]
+    page = {
+        "splitting_rate": quantity(published.splitting, n=codes.shape[1], reason="no features"),
+        "absorption_rate": quantity(
+            published.absorption, n=wide_codes.shape[1], reason="no features"
+        ),
+        "cross_scale_consistency": quantity(
+            published.consistency, n=codes.shape[1], reason="no features"
+        ),
+    }
+    by_chance = (
+        math.nan if random is None else fates(codes, random[0], rows, random[1]).share(*kept)
+    )
+    repaired = {
+        "consistency": quantity(
+            share,
+            interval=ends,
+            n=n,
+            better="up",
+            reason=few,
+            meaning="Share of narrow features that the wide dictionary keeps, whole or split.",
+        ),
+        "consistency_low": quantity(None if ends is None else ends.low, n=n, reason=few),
+        "consistency_random": quantity(
+            by_chance,
+            n=n,
+            reason="there is no random dictionary beside" if n else few,
+            meaning="The same for a random dictionary in place of the wide one.",
+        ),
+    }
+    for name in ("split", "absorbed", "incoherent", "lost"):
+        value = found.share(name)
+        repaired[f"{name}_share"] = quantity(value, n=n, reason=few, meaning=_MEANINGS[name])
+    counts = (
+        {"fate": name, "features": int((found.of == place).sum())}
+        for place, name in enumerate(FATES)
+    )
+    return Measurement.of(
+        ID,
+        page,
+        repaired,
+        REPAIRED,
+        flags=notes,
+        null=null(),
+        tables=[Table.of("fates", ("fate",), counts)],
+    )
+
+
+_MEANINGS = {
+    "split": "Kept features with several children, which write it together.",
+    "absorbed": "Features whose best match is that of another one too.",
+    "incoherent": "Features whose children write something else when they are active.",
+    "lost": "Features without any child.",
+}
+
+
+def _flags(
+    codes: Codes, rows: Rows, wide_codes: Codes, wide_rows: Rows, alive: int, top_k: int
+) -> list[Flag]:
+    found: list[Flag] = []
+    if alive < codes.shape[1]:
+        found.append(
+            Flag(
+                "dead_features",
+                f"{codes.shape[1] - alive:,} narrow features are active in none of the"
+                f" {len(codes):,} values; for the page they all match the first wide one.",
+            )
+        )
+    if top_k > 2:
+        found.append(
+            Flag(
+                "unrelated_matches",
+                f"Most of the page's {top_k} best matches of a feature are unrelated to it, so that"
+                " identical dictionaries fail.",
+            )
+        )
+    n = len(rows)
+    if len(wide_rows) == n:
+        found.append(Flag("equal_widths", "Both dictionaries have the same width."))
+    if len(wide_rows) >= n:
+        beginning = (unit_rows(rows) * unit_rows(wide_rows[:n])).sum(1)
+        if bool((beginning > SAME).all()):
+            found.append(
+                Flag(
+                    "nested",
+                    "The narrow dictionary is the beginning of the wide one: its features are kept"
+                    " by construction.",
+                )
+            )
+    return found
+
+
+# How often the thresholds err
+
+
+@cache
+def null(n: int = 32, n_simulations: int = SIMULATIONS, seed: int = 0) -> NullTable:
+    """Rates of the conditions for a narrow dictionary of `n` features and a wide one of 2 n."""
+    d, values = 2 * n, 600
+
+    def codes_of(drawn: torch.Generator, count: int) -> Tensor:
+        on = torch.rand(values, count, generator=drawn) < 3 / n
+        return on * (1 + torch.rand(values, count, generator=drawn))
+
+    def draw(rng: np.random.Generator, size: int, kind: str) -> Drawn:
+        drawn = torch.Generator().manual_seed(int(rng.integers(2**31)))
+        names = ("cross_scale_consistency", "low")
+        found = {name: np.full(size, np.nan) for name in names}
+        for row in range(size):
+            rows, codes = unit_rows(torch.randn(n, d, generator=drawn)), codes_of(drawn, n)
+            wide_rows = unit_rows(torch.randn(2 * n, d, generator=drawn))
+            wide_codes = codes_of(drawn, 2 * n)
+            if kind == "other rows":
+                wide_codes[:, :n] = codes
+            elif kind == "more features":
+                wide_codes[:, :n], wide_rows[:n] = codes, rows
+            elif kind == "split":
+                first = torch.rand(values, n, generator=drawn) < 0.5
+                wide_codes = torch.cat((codes * first, codes * ~first), dim=1)
+                wide_rows = at_cosine(rows.repeat(2, 1), 0.8, drawn)
+            page = page_consistency(codes, wide_codes, wide_rows)
+            share = fates(codes, wide_codes, rows, wide_rows).share("same", "split")
+            found["cross_scale_consistency"][row] = page.consistency
+            found["low"][row] = clopper_pearson(float(round(share * n)), float(n)).low
+        page_values = {"cross_scale_consistency": found["cross_scale_consistency"]}
+        return {"page": page_values, "repaired": {"consistency_low": found["low"]}}
+
+    told = {
+        "unrelated": ("an unrelated wide dictionary", True),
+        "other rows": ("the narrow features with other decoder rows, among others", True),
+        "more features": ("the narrow features among others", False),
+        "split": ("each narrow feature in two kinds", False),
+    }
+    scenarios = [
+        Scenario(name, worthless, lambda rng, size, kind=kind: draw(rng, size, kind))
+        for kind, (name, worthless) in told.items()
+    ]
+    limits = thresholds(ID, REPAIRED)
+    return simulate(scenarios, limits, n, n_simulations=n_simulations, seed=seed)
