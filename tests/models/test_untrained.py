@@ -27,7 +27,7 @@ def test_it_has_the_architecture_and_other_weights(name: str) -> None:
     before = copy.deepcopy(model.hf.state_dict())
     other = untrained(model)
     assert type(other.hf) is type(model.hf)
-    assert other.name == f"{name} (untrained)" and other.prepend == (1,)
+    assert other.name == f"untrained:{name}" and other.prepend == (1,)
     theirs = other.hf.state_dict()
     assert {k: v.shape for k, v in theirs.items()} == {k: v.shape for k, v in before.items()}
     assert other.graph == model.graph

@@ -44,7 +44,7 @@ from mechassay.circuits.behaviour import Preference, preference_of
 from mechassay.circuits.drawable import largest_drawable
 from mechassay.circuits.faithfulness import Controls, Profile, faithfulness_curve, run_controls
 from mechassay.circuits.methods import METHODS
-from mechassay.circuits.methods.method import Method, settings
+from mechassay.circuits.methods.method import Method, method_name, settings
 from mechassay.circuits.metrics import METRICS, Metric, Scored, with_metrics
 from mechassay.circuits.node_scores import Scores, load_scores
 from mechassay.circuits.optimal_ablation import OptimalAblation
@@ -77,17 +77,6 @@ KIND, SUITE = "faithfulness", "suite"
 OF_TRUTHS = ("recovery", "completeness", "minimality")
 """What is measured wherever a circuit is known."""
 Stage = Literal["all", "localize"]
-
-
-def method_name(method: Method) -> str:
-    """A method in files and tables: its name, and the settings that are not the default."""
-    fields = dataclasses.fields(method)  # pyright: ignore[reportArgumentType] - dataclasses by contract
-    changed = [
-        f"{field.name}={getattr(method, field.name)}"
-        for field in fields
-        if getattr(method, field.name) != field.default
-    ]
-    return " ".join([method.name, *([",".join(changed)] if changed else [])])
 
 
 @dataclass(frozen=True)
