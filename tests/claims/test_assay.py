@@ -70,9 +70,7 @@ class Known:
 def known(tmp_path_factory: pytest.TempPathFactory) -> Known:
     folder = tmp_path_factory.mktemp("known")
     model, names, fruits = two_behaviours(folder)
-    claims = claims_about(
-        list(EDGES), model=str(model), task=str(names), other_task=str(fruits)
-    )
+    claims = claims_about(list(EDGES), model=str(model), task=str(names), other_task=str(fruits))
     return Known(claims, folder / "assay", assayed(claims, folder / "assay"))
 
 
@@ -132,9 +130,9 @@ def test_more_records_never_lower_a_score(known: Known, tmp_path: Path) -> None:
     """The folders of the steps are put into one after another, in either order."""
     from mechassay.claims.dossier import link
 
-    held = ClaimFile(claims=tuple(part.claim for part in Assay(
-        known.claims, known.folder, SMALL
-    ).parts))
+    held = ClaimFile(
+        claims=tuple(part.claim for part in Assay(known.claims, known.folder, SMALL).parts)
+    )
     folders = sorted(each.parent for each in (known.folder / "true").glob("*/records"))
     assert len(folders) >= 5
     for number, order in enumerate((folders, folders[::-1])):

@@ -18,18 +18,23 @@ from mechassay.records import Record
 ANY_TASK, ANY_MODEL = "TASK", "MODEL"
 """Stand in a command for a task or a model of the reader's choice."""
 COMMANDS = {
-    "own": Template("$first --metric completeness$at --metric minimality$at -o $runs/own"),
-    "other": Template("$again -t $other --metric completeness$at -o $runs/other-task"),
+    "own": Template(
+        "$first --no-curve --metric completeness$at --metric minimality$at -o $runs/own"
+    ),
+    "other": Template("$again -t $other --no-curve --metric completeness$at -o $runs/other-task"),
     "other ablation": Template(
-        "$again -t $task --ablation $ablation --metric completeness$at -o $runs/$ablation"
+        "$again -t $task --ablation $ablation --no-curve --metric completeness$at"
+        " -o $runs/$ablation"
     ),
     "other sample": Template(
-        "$again -t $task --split validation --metric completeness$at -o $runs/validation"
+        "$again -t $task --split validation --no-curve --metric completeness$at -o $runs/validation"
     ),
     "untrained": Template(
-        "$evaluate -m $untrained -t $task --metric completeness$at -o $runs/untrained"
+        "$evaluate -m $untrained -t $task --no-curve --metric completeness$at -o $runs/untrained"
     ),
-    "truth": Template("mechassay circuits run -m truth --method $ranking -o $runs/truth"),
+    "truth": Template(
+        "mechassay circuits run -m truth --method $ranking --no-curve -o $runs/truth"
+    ),
     "adversarial": Template(
         "mechassay adversarial run -m $model -t $task -c $circuit -o $runs/adversarial"
     ),
@@ -44,16 +49,15 @@ COMMANDS = {
         " --method exact -o $runs/convergence"
     ),
     "other family": Template(
-        "mechassay circuits run -m $others -t $task --method $ranking --metric completeness$at"
-        " -o $runs/other-family"
+        "mechassay circuits run -m $others -t $task --method $ranking --no-curve"
+        " --metric completeness$at -o $runs/other-family"
     ),
 }
 WITH_METHOD = ("truth", "convergence", "other family")
 """Commands that look for circuits again: a circuit that no method found has none."""
-CURVE = 80
-"""Circuits that a curve with its controls runs on each pair."""
-AT_ONE_SIZE = 4
-"""Those of one size: the circuit and the rest, and both of random paths."""
+AT_ONE_SIZE = 10
+"""Circuits of one size that are run on each pair: the full and the empty one, the circuit and the
+rest, and those of random paths."""
 COSTS = {
     "adversarial": "two runs of the model and one of the circuit for each of a million pairs",
     "graded": "a part of the model is run some 30 times a head on each of 40 pairs",
@@ -106,10 +110,14 @@ def cost(name: str, claim: Claim, records: Sequence[Record]) -> str:
     return f"about {n_circuits(name, claim)} circuits are run on each of 100 pairs"
 
 
-def n_circuits(name: str, claim: Claim) -> int:
-    """About how many circuits a command runs on each pair."""
+def n_circuits(name: str, claim: Claim, most: int | None = None) -> int:
+    """About how many circuits a command runs on each pair.
+
+    Args:
+        most: edges that are left out in turn.
+    """
     size = int(claim.size) if name == "own" and claim.size.isdigit() else 0
-    return CURVE + AT_ONE_SIZE + 2 * size
+    return AT_ONE_SIZE + 2 * min(size, size if most is None else most)
 
 
 def _seconds(record: Record) -> float:

@@ -150,7 +150,7 @@ class _Dossier:
         assert criterion.rule is not None
         rule = criterion.rule
         answers = [self._answer(part) for part in rule.parts]
-        status = combined([answer.status for answer in answers])
+        status: Status = combined([answer.status for answer in answers])
         if status == "YES":
             status = rule.at_most
         reasons = [answer.reason for answer in answers]
@@ -184,15 +184,19 @@ class _Dossier:
         before = self.registered
         if before is not None and before.predictions == self.claim.predictions:
             return Answer("YES", f"It predicts {told}, and did before the first record.")
-        return Answer("PARTIAL", f"It predicts {told}; whether it did before the data is not known.")
+        return Answer(
+            "PARTIAL", f"It predicts {told}; whether it did before the data is not known."
+        )
 
     def _by_needs(self) -> Answer:
         mode = self.claim.description_mode
         asked = self.rubric.asked.get(mode, ())
         if not asked:
-            said = f"No criteria are asked of the mode {mode}." if mode else "The claim has no mode."
+            said = (
+                f"No criteria are asked of the mode {mode}." if mode else "The claim has no mode."
+            )
             return Answer("NOT TESTED", said)
-        statuses = [self.judged[code].status for code in asked]
+        statuses: list[Status] = [self.judged[code].status for code in asked]
         told = ", ".join(f"{code} {status}" for code, status in zip(asked, statuses, strict=True))
         if "NOT TESTED" in statuses:
             return Answer("NOT TESTED", f"{mode}: {told}.")

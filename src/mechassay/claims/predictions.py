@@ -60,11 +60,12 @@ def _outcome(
     sized = prediction.measure in SIZED and claim.size
     name = f"{prediction.measure}@{claim.size}" if sized else prediction.measure
     measures = [stored.record.measure(name, prediction.of) for stored in own]
-    said = [(_said(prediction, each), each) for each in measures if each is not None]
-    known = [(outcome, each) for outcome, each in said if outcome in WORST]
+    said = [(each, _said(prediction, each)) for each in measures if each is not None]
+    known = [(WORST.index(outcome), each) for each, outcome in said if outcome in WORST]
     if not known:
         return PredictionOutcome(prediction, "not measured")
-    outcome, measure = min(known, key=lambda row: WORST.index(row[0]))
+    place, measure = min(known, key=lambda row: row[0])
+    outcome = WORST[place]
     return PredictionOutcome(
         prediction, outcome, interval(measure.value, measure.low, measure.high)
     )
@@ -79,4 +80,5 @@ def _said(prediction: Prediction, measure: Measure) -> Outcome:
     above = prediction.direction == "above"
     if low > prediction.threshold if above else high < prediction.threshold:
         return "holds"
-    return "fails" if (high <= prediction.threshold if above else low >= prediction.threshold) else "open"
+    failed = high <= prediction.threshold if above else low >= prediction.threshold
+    return "fails" if failed else "open"

@@ -31,6 +31,7 @@ from mechassay.text import interval, number
 SIZED = ("circuit", "complement", "unneeded")
 """Measures whose name ends with the size of the circuit."""
 TRUTH = "truth-"
+FAITHFULNESS, ONE_SIZE = "faithfulness", "one-size"
 ONE_FAMILY = "one_family"
 """The flag of methods that are one family: their agreement is no evidence."""
 
@@ -101,7 +102,9 @@ def answering(
     own = {each.family for each in rows if _of_model(each, claim, "own", set())} - {""}
     found: list[StoredRecord] = []
     for stored in rows:
-        if stored.record.kind != part.kind or not _of_circuit(stored, claim):
+        # One size of a circuit is measured in the same way with a curve and without.
+        kind = FAITHFULNESS if stored.record.kind == ONE_SIZE else stored.record.kind
+        if kind != part.kind or not _of_circuit(stored, claim):
             continue
         if not _of_model(stored, claim, where, own):
             continue

@@ -178,7 +178,7 @@ class Rubric(Stored):
     statuses: dict[str, float]
     modes: tuple[str, ...]
     families: tuple[str, ...]
-    asked: dict[str, tuple[str, ...]] = {}
+    asked: dict[str, tuple[str, ...]] = Field(default_factory=dict)
     dimensions: tuple[Dimension, ...]
     tiers: tuple[Tier, ...]
     caps: tuple[TierCap, ...]

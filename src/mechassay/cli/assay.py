@@ -27,6 +27,13 @@ def assay(
     grid: Annotated[
         int, typer.Option("--grid", min=2, help="Clean prompts of the adversarial grid.")
     ] = 50,
+    left_out: Annotated[
+        int,
+        typer.Option("--left-out", min=2, help="Edges to leave out in turn; a sample of more."),
+    ] = 60,
+    scaled: Annotated[
+        int, typer.Option("--scaled", min=2, help="Heads to scale; a sample of more.")
+    ] = 6,
     other_method: Annotated[
         str,
         typer.Option(
@@ -57,7 +64,7 @@ def assay(
 
     read = None if judgments is None else read_judgments(judgments)
     check_device(device)
-    settings = AssaySettings(limit, train_limit, grid, other_method, dtype, seed)
+    settings = AssaySettings(limit, train_limit, grid, left_out, scaled, other_method, dtype, seed)
     plan = Assay(read_claims(claims), output, settings, model=model, device=device)
     if dry_run:
         _show_plan(plan)

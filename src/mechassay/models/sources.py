@@ -54,7 +54,6 @@ from mechassay.errors import (
     UnsupportedModel,
     first_line,
 )
-
 from mechassay.models.revisions import UNTRAINED
 
 if TYPE_CHECKING:

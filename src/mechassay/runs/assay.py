@@ -57,8 +57,8 @@ from mechassay.tasks import load_task
 OWN = "own"
 SECONDS = "seconds.json"
 EX2_TASK = "ioi"
-SCALED_HEADS, SCALES = 15, 31
-"""Heads that EX11 scales, and the different scales of each."""
+CONTROLS, SCALES, SCALED_ON = 1, 31, 20
+"""Heads outside of the circuit that EX11 scales, the different scales of each, and prompts."""
 SMALL = 0.001
 """What a run of a ground truth costs of one of the claim's model, about."""
 
@@ -70,6 +70,8 @@ class AssaySettings:
     Attributes:
         limit, train_limit: pairs that circuits are measured on, and found on.
         grid: clean prompts of the adversarial grid, and as many corrupted ones.
+        left_out: edges of the circuit that are left out in turn, a sample where it has more.
+        scaled: heads of the circuit that are scaled, a sample where it has more.
         other_method: that ranks edges by evidence of another kind than the claim's (exact).
         dtype, seed: as of any run.
     """
@@ -77,12 +79,14 @@ class AssaySettings:
     limit: int = 100
     train_limit: int = 100
     grid: int = 50
+    left_out: int = 60
+    scaled: int = 6
     other_method: str = ""
     dtype: str = "float32"
     seed: int = 0
 
     def __post_init__(self) -> None:
-        for name in ("limit", "train_limit", "grid"):
+        for name in ("limit", "train_limit", "grid", "left_out", "scaled"):
             if getattr(self, name) < 2:
                 raise BadUsage(f"{name} must be 2 or more; got {getattr(self, name)}.")
 
@@ -346,7 +350,8 @@ class _ClaimSteps:
         found = [self._own(), *self._again()]
         if self.by_method:
             found.append(self._truth())
-        found += [self._adversarial(), self._measure("graded", ("EX11",), ("E2",))]
+        graded = (f"EX11:most={self.settings.scaled},controls={CONTROLS}",)
+        found += [self._adversarial(), self._measure("graded", graded, ("E2",))]
         if task_name(self.claim.task) == EX2_TASK:
             found.append(self._measure("invariance", ("EX2",), ("M2",)))
         if self.settings.other_method and self.by_method:
@@ -370,6 +375,7 @@ class _ClaimSteps:
             train_limit=settings.train_limit,
             test_limit=settings.limit,
             metrics=(self._at("completeness"),),
+            curve=False,
             dtype=settings.dtype,
             seed=settings.seed,
         )
@@ -392,12 +398,14 @@ class _ClaimSteps:
     def _circuits(self, name: str, criteria: str, **changes: Any) -> Step:
         """A step that measures the scores again."""
         job = replace(self._base, **{"methods": (), "scores": (self.scores,), **changes})
-        forwards = n_circuits(name, self.claim) * self.settings.limit
+        forwards = float(n_circuits(name, self.claim) * self.settings.limit)
         return Step(name, self.folder / name, job, tuple(criteria.split()), forwards)
 
     def _own(self) -> Step:
-        job = replace(self._base, metrics=(*self._base.metrics, self._at("minimality")))
-        forwards = float(n_circuits(OWN, self.claim) * self.settings.limit)
+        minimality = f"{self._at('minimality')},most={self.settings.left_out}"
+        job = replace(self._base, metrics=(*self._base.metrics, minimality))
+        n = n_circuits(OWN, self.claim, self.settings.left_out)
+        forwards = float(n * self.settings.limit)
         if self.by_method:
             method = METHODS.make(self.claim.ranking)
             forwards += method.forwards(self.graph, self.settings.train_limit)
@@ -413,25 +421,21 @@ class _ClaimSteps:
         if load_task(self.claim.task).seeded:
             found.append(self._circuits("another-seed", "I4 M1", seed=seed + 1))
         if self.claim.other_task:
-            found.append(
-                self._circuits("other-task", "I3 C3 E3", tasks=(self.claim.other_task,))
-            )
+            found.append(self._circuits("other-task", "I3 C3 E3", tasks=(self.claim.other_task,)))
         copy = (self.claim.untrained_copy,)
         # A ground truth has its task by name; its copy is a model like any other.
         found.append(self._circuits("untrained", "M3", models=copy))
         return found
 
     def _truth(self) -> Step:
-        job = replace(
-            self._base, models=(ALL_TRUTHS,), tasks=(), metrics=(), dtype="float32"
-        )
+        job = replace(self._base, models=(ALL_TRUTHS,), tasks=(), metrics=(), dtype="float32")
         forwards = SMALL * len(job.models) * n_circuits("", self.claim) * self.settings.limit
         return Step("truth", self.folder / "truth", job, ("M4", "M5"), forwards)
 
     def _other_family(self) -> Step:
         job = replace(self._base, models=(self.claim.other_model,))
         method = METHODS.make(self.claim.ranking)
-        forwards = n_circuits("", self.claim) * self.settings.limit
+        forwards = float(n_circuits("", self.claim) * self.settings.limit)
         forwards += method.forwards(self.graph, self.settings.train_limit)
         return Step("other-family", self.folder / "other-family", job, ("E6",), forwards)
 
@@ -454,6 +458,7 @@ class _ClaimSteps:
     def _measure(self, name: str, metrics: tuple[str, ...], criteria: tuple[str, ...]) -> Step:
         settings, claim = self.settings, self.claim
         methods = (claim.ranking, settings.other_method) if name == "convergence" else ()
+        n_prompts = min(settings.limit, SCALED_ON) if name == "graded" else settings.limit
         job = MeasureJob(
             metrics,
             (claim.model,),
@@ -461,11 +466,12 @@ class _ClaimSteps:
             circuit=self._file,
             methods=methods,
             train_limit=settings.train_limit,
-            n_prompts=settings.limit,
+            n_prompts=n_prompts,
             dtype=settings.dtype,
             seed=settings.seed,
         )
-        costs = {"graded": 0.5 * SCALED_HEADS * SCALES * settings.limit, "invariance": 240.0}
+        heads = settings.scaled + CONTROLS
+        costs = {"graded": 0.5 * heads * SCALES * n_prompts, "invariance": 240.0}
         forwards = costs.get(name, 0.0)
         for method in methods:
             forwards += METHODS.make(method).forwards(self.graph, settings.train_limit)
