@@ -18,7 +18,7 @@ OLDEST := tests/models tests/cli tests/test_exports.py tests/test_progress.py te
 PIP := $(BIN)/python -m pip --disable-pip-version-check -qq
 
 .DEFAULT_GOAL := help
-.PHONY: help venv about-demo demo test test-all test-web test-oldest dist check bench bench-gpu bench-pyvene bench-causalgym accuracy suite variables gym docs clean
+.PHONY: help venv about-demo demo test test-all test-web test-oldest dist check bench bench-gpu bench-pyvene bench-causalgym accuracy suite variables gym assay docs clean
 
 help: ## Show this list.
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/make \1	\2/p' Makefile
@@ -119,6 +119,11 @@ gym: venv ## Measure gym tasks in gym-neox and SmolLM2-135M (an hour on one core
 	@$(BIN)/mechassay gym run -m gym-neox --revision step128 --revision step256 --revision step2000 -t all --train-limit 200 --validation-limit 50 --limit 50 -o runs/gym/gym-neox
 	@$(BIN)/mechassay gym run -m smollm2-135m --layers 5::6 $(GYM) -o runs/gym/smollm2-135m
 	@$(BIN)/python tools/tables.py runs/gym/gym-neox/tables.md runs/gym/smollm2-135m/tables.md docs/gym-results.md
+
+assay: venv ## Assay the claim about IOI in SmolLM2-135M: 20 criteria executed, a form for the rest (10 minutes on one core).
+	@$(BIN)/mechassay models fetch $(MODEL)
+	@$(BIN)/mechassay assay examples/claims/ioi.yaml --limit 50 --train-limit 50 --grid 20 --left-out 40 -o runs/assay
+	@echo "The report is $(CURDIR)/runs/assay/report.html, the form for the rest beside it."
 
 docs: venv ## Build the documentation in site/, with warnings as errors.
 	@$(BIN)/python tools/pages.py

@@ -10,7 +10,7 @@ import torch
 
 import mechassay as ma
 from families import families
-from mechassay.errors import BadUsage
+from mechassay.errors import BadUsage, UnknownName
 from mechassay.models.model import Model, make_model
 from mechassay.models.untrained import untrained
 from mechassay.testing.tiny import build, subject, with_words, write_attn_only
@@ -62,6 +62,21 @@ def test_a_trained_ground_truth_no_longer_does_its_task() -> None:
     prompts = [each.prompt for each in examples]
     assert scored(model, prompts).greedy.mean() == 1
     assert scored(untrained(model), prompts).greedy.mean() < 0.3
+
+
+def test_the_copy_has_a_name_that_every_command_takes(tmp_path: Path) -> None:
+    by_name = ma.load_model("untrained:truth-ioi")
+    by_hand = untrained(ma.load_model("truth-ioi"))
+    assert by_name.name == by_hand.name == "untrained:truth-ioi"
+    assert by_name.tokenizer is not None and not by_name.hf.training
+    tokens = torch.tensor([[1, 2, 3]])
+    assert torch.equal(by_name.hf(tokens).logits, by_hand.hf(tokens).logits)
+    assert ma.load_model("untrained:gym-neox@step128").name == "untrained:gym-neox@step128"
+    with pytest.raises(UnknownName, match="truth-ioi"):
+        ma.load_model("untrained:truth-io")
+    write_attn_only(tmp_path / "mine")
+    with pytest.raises(BadUsage, match="whose class draws weights"):
+        ma.load_model(f"untrained:{tmp_path / 'mine'}")
 
 
 def test_a_model_without_a_class_of_transformers_is_refused(tmp_path: Path) -> None:

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from mechassay.claims.claim import Claim, Prediction
-from mechassay.claims.record_tests import SIZED, answering
+from mechassay.claims.record_tests import SIZED, answering, kind_of
 from mechassay.claims.rubric import RecordTest
 from mechassay.claims.stored import StoredRecord
 from mechassay.display import OneLine
@@ -52,7 +52,7 @@ def _outcome(
 ) -> PredictionOutcome:
     own = [
         stored
-        for kind in dict.fromkeys(each.record.kind for each in records)
+        for kind in dict.fromkeys(map(kind_of, records))
         for stored in answering(
             RecordTest(test="interval", measure=prediction.measure, kind=kind), claim, records
         )

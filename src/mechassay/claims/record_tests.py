@@ -82,12 +82,18 @@ def task_name(task: str) -> str:
 def _of_model(stored: StoredRecord, claim: Claim, where: str, families: set[str]) -> bool:
     name, family = stored.record.model.name, stored.family
     if where == "truth":
-        return name.startswith(TRUTH)
+        # A ranking that no method made says nothing of a method.
+        return name.startswith(TRUTH) and claim.ranking.partition(":")[0] in METHODS.names()
     if where == "other family":
         strange = name.startswith((TRUTH, UNTRAINED))
         return bool(families) and bool(family) and family not in families and not strange
     model = claim.untrained_copy if where == "untrained" else claim.model
     return bool(model) and name in (model, record_name(model))
+
+
+def kind_of(stored: StoredRecord) -> str:
+    """The kind that rules name: one size is measured in the same way with a curve and without."""
+    return FAITHFULNESS if stored.record.kind == ONE_SIZE else stored.record.kind
 
 
 def answering(
@@ -102,9 +108,7 @@ def answering(
     own = {each.family for each in rows if _of_model(each, claim, "own", set())} - {""}
     found: list[StoredRecord] = []
     for stored in rows:
-        # One size of a circuit is measured in the same way with a curve and without.
-        kind = FAITHFULNESS if stored.record.kind == ONE_SIZE else stored.record.kind
-        if kind != part.kind or not _of_circuit(stored, claim):
+        if kind_of(stored) != part.kind or not _of_circuit(stored, claim):
             continue
         if not _of_model(stored, claim, where, own):
             continue
