@@ -26,8 +26,8 @@ from mechassay.records import (
     Spec,
     Table,
     Values,
-    provenance,
     check_unedited,
+    provenance,
     read_record,
 )
 

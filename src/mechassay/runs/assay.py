@@ -92,7 +92,7 @@ class AssaySettings:
 
 
 @dataclass(frozen=True, repr=False)
-class Step(OneLine):
+class AssayStep(OneLine):
     """A job of an assay.
 
     Attributes:
@@ -184,7 +184,7 @@ class Assay:
         return _ClaimSteps(own, folder, self.settings, self.device)
 
     @property
-    def steps(self) -> list[Step]:
+    def steps(self) -> list[AssayStep]:
         """All steps, those of a claim after another."""
         return [step for part in self.parts for step in part.steps]
 
@@ -239,7 +239,7 @@ class Assay:
                     raise MechassayError(f"{step.folder}: {reason}")
         return failed
 
-    def _do(self, step: Step) -> str:
+    def _do(self, step: AssayStep) -> str:
         """Run a step; why it left no record, if it did."""
         try:
             bench = prepare(
@@ -257,7 +257,7 @@ class Assay:
         lacking = [each for each in results.failures if each.status == "failed"]
         return lacking[0].message if lacking else ""
 
-    def _spend(self, step: Step, seconds: float) -> None:
+    def _spend(self, step: AssayStep, seconds: float) -> None:
         file = self.folder / SECONDS
         known = read_json(file, "times of steps", dict) if file.is_file() else {}
         key = str(step.folder.relative_to(self.folder))
@@ -345,7 +345,7 @@ class _ClaimSteps:
         return forward_seconds(self.loaded, self.loaded.batch(pairs))
 
     @cached_property
-    def steps(self) -> list[Step]:
+    def steps(self) -> list[AssayStep]:
         """What there is to run, in order."""
         found = [self._own(), *self._again()]
         if self.by_method:
@@ -395,13 +395,13 @@ class _ClaimSteps:
         """The circuit as measurements and adversarial evaluation take it."""
         return f"{self.scores}@{self.claim.size}"
 
-    def _circuits(self, name: str, criteria: str, **changes: Any) -> Step:
+    def _circuits(self, name: str, criteria: str, **changes: Any) -> AssayStep:
         """A step that measures the scores again."""
         job = replace(self._base, **{"methods": (), "scores": (self.scores,), **changes})
         forwards = float(n_circuits(name, self.claim) * self.settings.limit)
-        return Step(name, self.folder / name, job, tuple(criteria.split()), forwards)
+        return AssayStep(name, self.folder / name, job, tuple(criteria.split()), forwards)
 
-    def _own(self) -> Step:
+    def _own(self) -> AssayStep:
         minimality = f"{self._at('minimality')},most={self.settings.left_out}"
         job = replace(self._base, metrics=(*self._base.metrics, minimality))
         n = n_circuits(OWN, self.claim, self.settings.left_out)
@@ -410,9 +410,9 @@ class _ClaimSteps:
             method = METHODS.make(self.claim.ranking)
             forwards += method.forwards(self.graph, self.settings.train_limit)
         criteria = ("I1", "I2", "I4", "I5", "C4", "M1", "M3", "E1", "E4", "E5")
-        return Step(OWN, self.folder / OWN, job, criteria, forwards)
+        return AssayStep(OWN, self.folder / OWN, job, criteria, forwards)
 
-    def _again(self) -> list[Step]:
+    def _again(self) -> list[AssayStep]:
         other, seed = other_ablation(self.claim), self.settings.seed
         found = [
             self._circuits(other, "I1 I5", ablation=other),
@@ -427,19 +427,19 @@ class _ClaimSteps:
         found.append(self._circuits("untrained", "M3", models=copy))
         return found
 
-    def _truth(self) -> Step:
+    def _truth(self) -> AssayStep:
         job = replace(self._base, models=(ALL_TRUTHS,), tasks=(), metrics=(), dtype="float32")
         forwards = SMALL * len(job.models) * n_circuits("", self.claim) * self.settings.limit
-        return Step("truth", self.folder / "truth", job, ("M4", "M5"), forwards)
+        return AssayStep("truth", self.folder / "truth", job, ("M4", "M5"), forwards)
 
-    def _other_family(self) -> Step:
+    def _other_family(self) -> AssayStep:
         job = replace(self._base, models=(self.claim.other_model,))
         method = METHODS.make(self.claim.ranking)
         forwards = float(n_circuits("", self.claim) * self.settings.limit)
         forwards += method.forwards(self.graph, self.settings.train_limit)
-        return Step("other-family", self.folder / "other-family", job, ("E6",), forwards)
+        return AssayStep("other-family", self.folder / "other-family", job, ("E6",), forwards)
 
-    def _adversarial(self) -> Step:
+    def _adversarial(self) -> AssayStep:
         settings, claim = self.settings, self.claim
         job = AdversarialJob(
             claim.model,
@@ -453,9 +453,9 @@ class _ClaimSteps:
             seed=settings.seed,
         )
         pairs = settings.grid**2
-        return Step("adversarial", self.folder / "adversarial", job, ("E5",), 3.0 * pairs)
+        return AssayStep("adversarial", self.folder / "adversarial", job, ("E5",), 3.0 * pairs)
 
-    def _measure(self, name: str, metrics: tuple[str, ...], criteria: tuple[str, ...]) -> Step:
+    def _measure(self, name: str, metrics: tuple[str, ...], criteria: tuple[str, ...]) -> AssayStep:
         settings, claim = self.settings, self.claim
         methods = (claim.ranking, settings.other_method) if name == "convergence" else ()
         n_prompts = min(settings.limit, SCALED_ON) if name == "graded" else settings.limit
@@ -475,4 +475,4 @@ class _ClaimSteps:
         forwards = costs.get(name, 0.0)
         for method in methods:
             forwards += METHODS.make(method).forwards(self.graph, settings.train_limit)
-        return Step(name, self.folder / name, job, criteria, forwards)
+        return AssayStep(name, self.folder / name, job, criteria, forwards)
