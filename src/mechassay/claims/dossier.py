@@ -256,7 +256,7 @@ def combined(statuses: Sequence[Status]) -> Status:
 def completed(executed: Judgments, read: Judgments) -> Judgments:
     """What was executed, and a reader's judgments of the rest.
 
-    A status that records gave stands. Records of another model than the claim's override none:
+    A status that records gave stands, but for a PARTIAL of a rule that can say no more. Records of another model than the claim's override none:
     then all is the reader's.
 
     Raises:
@@ -273,7 +273,7 @@ def completed(executed: Judgments, read: Judgments) -> Judgments:
     for each in executed.claims:
         theirs: Mapping[str, Judgment] = read.claim(each.claim.id).criteria
         criteria = {
-            code: own if own.status != "NOT TESTED" else theirs[code]
+            code: theirs[code] if _is_open(executed.criteria, code, own, theirs[code]) else own
             for code, own in each.criteria.items()
         }
         judged.append(each.model_copy(update={"criteria": criteria}))
@@ -281,3 +281,12 @@ def completed(executed: Judgments, read: Judgments) -> Judgments:
     return executed.model_copy(
         update={"claims": tuple(judged), "rater": rater, "documents": read.documents}
     )
+
+
+def _is_open(rubric: Rubric, code: str, own: Judgment, theirs: Judgment) -> bool:
+    """Whether a reader's judgment takes the place of an executed one."""
+    if own.status == "NOT TESTED":
+        return True
+    rule = rubric.criterion(code).rule
+    capped = rule is not None and rule.at_most == own.status == "PARTIAL"
+    return capped and theirs.status in JUDGED
