@@ -256,8 +256,8 @@ def combined(statuses: Sequence[Status]) -> Status:
 def completed(executed: Judgments, read: Judgments) -> Judgments:
     """What was executed, and a reader's judgments of the rest.
 
-    A status that records gave stands, but for a PARTIAL of a rule that can say no more. Records of another model than the claim's override none:
-    then all is the reader's.
+    A status that records gave stands, but for a PARTIAL of a rule that can say no more. Records of
+    another model than the claim's override none: then all is the reader's.
 
     Raises:
         BadUsage: two rubrics, or a claim that the reader did not judge.

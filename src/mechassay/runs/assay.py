@@ -372,8 +372,7 @@ class _ClaimSteps:
             methods=(claim.ranking,) if self.by_method else (),
             scores=() if self.by_method else (claim.scores,),
             ablation=claim.ablation,
-            # Scores of a file take no train pairs but for means, and those are the default's.
-            train_limit=settings.train_limit if self.by_method else CircuitsJob.train_limit,
+            train_limit=settings.train_limit,
             test_limit=settings.limit,
             metrics=(self._at("completeness"),),
             curve=False,
@@ -396,18 +395,9 @@ class _ClaimSteps:
         """The circuit as measurements and adversarial evaluation take it."""
         return f"{self.scores}@{self.claim.size}"
 
-    @property
-    def _stored(self) -> dict[str, Any]:
-        """What makes the job one of the stored scores."""
-        return {
-            "methods": (),
-            "scores": (self.scores,),
-            "train_limit": CircuitsJob.train_limit,
-        }
-
     def _circuits(self, name: str, criteria: str, **changes: Any) -> AssayStep:
         """A step that measures the scores again."""
-        job = replace(self._base, **{**self._stored, **changes})
+        job = replace(self._base, **{"methods": (), "scores": (self.scores,), **changes})
         forwards = float(n_circuits(name, self.claim) * self.settings.limit)
         return AssayStep(name, self.folder / name, job, tuple(criteria.split()), forwards)
 
