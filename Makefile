@@ -18,7 +18,7 @@ OLDEST := tests/models tests/cli tests/test_exports.py tests/test_progress.py te
 PIP := $(BIN)/python -m pip --disable-pip-version-check -qq
 
 .DEFAULT_GOAL := help
-.PHONY: help venv about-demo demo test test-all test-web test-oldest dist check bench bench-gpu bench-pyvene bench-causalgym accuracy suite variables gym trial docs clean
+.PHONY: help venv about-demo demo test test-all test-web test-oldest dist check bench bench-gpu bench-pyvene bench-causalgym accuracy suite variables gym trial assay docs clean
 
 help: ## Show this list.
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/make \1	\2/p' Makefile
@@ -124,6 +124,11 @@ gym: venv ## Measure gym tasks in gym-neox and SmolLM2-135M (an hour on one core
 trial: venv ## Try metrics of measurement on circuits and dictionaries of known worth (a quarter of an hour on one core); rewrites the tables of docs/measurement-trial.md.
 	@$(BIN)/mechassay measure trial -o runs/measure-trial
 	@$(BIN)/python tools/tables.py runs/measure-trial/tables.md docs/measurement-trial.md
+
+assay: venv ## Assay the claim about IOI in SmolLM2-135M: 21 criteria executed, a form for the rest (9 minutes on one core).
+	@$(BIN)/mechassay models fetch $(MODEL)
+	@$(BIN)/mechassay assay examples/claims/ioi.yaml --limit 50 --train-limit 50 --grid 20 --left-out 40 -o runs/assay
+	@echo "The report is $(CURDIR)/runs/assay/report.html, the form for the rest beside it."
 
 docs: venv ## Build the documentation in site/, with warnings as errors.
 	@$(BIN)/python tools/pages.py

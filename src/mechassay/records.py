@@ -12,6 +12,7 @@ reads every format. The JSON schema is published in the documentation.
 
 from __future__ import annotations
 
+import hashlib
 import json
 import math
 import platform
@@ -50,6 +51,8 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 FORMAT = 2
+SEAL = "sha256"
+"""The field of a stored record that has the hash of all others."""
 ROWS = 20
 """Rows of a table that a notebook shows."""
 DRAWN = {
@@ -370,6 +373,7 @@ class Record(Stored):
         realised: what it took: seconds, memory.
         data: what was chosen, by role: the train and the test pairs.
         warnings: what a reader has to know.
+        sha256: of the content, in files alone: `stored_text` writes it, `read_record` takes it off.
     """
 
     format: Literal[2] = FORMAT
@@ -384,6 +388,7 @@ class Record(Stored):
     data: dict[str, Selection] = Field(default_factory=dict)
     warnings: list[str] = Field(default_factory=list)
     provenance: Provenance
+    sha256: str = ""
 
     @property
     def model(self) -> Spec:
@@ -479,7 +484,12 @@ class Record(Stored):
 
     def save(self, path: str | Path) -> Path:
         """Write the record as JSON; `read_record` reads it."""
-        return write_text(Path(path), self.model_dump_json(indent=1) + "\n")
+        return write_text(Path(path), self.stored_text())
+
+    def stored_text(self) -> str:
+        """The record as JSON with the hash of its content, by which an edited file is known."""
+        digest = content_hash(json.loads(self.model_dump_json()))
+        return self.model_copy(update={SEAL: digest}).model_dump_json(indent=1) + "\n"
 
     def _spec(self, role: str) -> Spec:
         return self.specs.get(role) or Spec(name="")
@@ -552,12 +562,42 @@ def read_record(source: Path | bytes | str) -> Record:
         plain = json.loads(text)
         if isinstance(plain, dict) and plain.get("format", 1) == 1:
             return Record.model_validate(upgraded(plain))
-        return Record.model_validate_json(text)
+        record = Record.model_validate_json(text)
+        return record.model_copy(update={SEAL: ""}) if record.sha256 else record
     except ValidationError as error:
         raise BadFile(f"{name}: not a record ({first_mistake(error)}).") from None
     except (ValueError, KeyError, TypeError, IndexError) as error:
         said = str(error).splitlines()[0]
         raise BadFile(f"{name}: not a record ({type(error).__name__}: {said}).") from None
+
+
+def content_hash(plain: Mapping[str, Any]) -> str:
+    """The SHA-256 of a record as plain values, its own hash left out."""
+    held = {key: value for key, value in plain.items() if key != SEAL}
+    text = json.dumps(held, sort_keys=True, separators=(",", ":"))
+    return hashlib.sha256(text.encode()).hexdigest()
+
+
+def check_unedited(path: Path) -> None:
+    """Refuse the file of a record that is not as it was written.
+
+    The hash tells mistakes and edits by hand. It is no signature: who wants to can make it anew.
+
+    Raises:
+        BadFile: its content has another hash than it says, or it says none.
+    """
+    try:
+        plain = json.loads(path.read_bytes())
+    except (OSError, ValueError) as error:
+        raise BadFile(f"{path}: not a record ({first_line(error)}).") from None
+    said = plain.get(SEAL, "") if isinstance(plain, dict) else ""
+    if not said:
+        raise BadFile(
+            f"{path}: has no hash of its content, as records of earlier versions; run it again to"
+            " take it as evidence."
+        )
+    if said != content_hash(plain):
+        raise BadFile(f"{path}: was edited after it was written; run it again.")
 
 
 def first_mistake(error: ValidationError) -> str:

@@ -125,6 +125,21 @@ def test_minimality_is_the_drop_of_f(case: Subject) -> None:
     assert set(by_node.parts) == {name.split("->")[0] for name in circuit.names()}
 
 
+def test_minimality_of_a_sample_has_the_drops_of_the_whole(case: Subject) -> None:
+    circuit = EAP().score(case.model, case.batch, progress=SILENT).top(40).pruned()
+    whole = minimality(case.model, circuit, case.batch, progress=SILENT)
+    every = dict(zip(whole.parts, whole.drops, strict=True))
+    found = minimality(case.model, circuit, case.batch, most=5, seed=3, progress=SILENT)
+    assert len(found.parts) == 5 and list(found.parts) == [x for x in every if x in found.parts]
+    np.testing.assert_allclose(found.drops, [every[name] for name in found.parts])
+    other = minimality(case.model, circuit, case.batch, most=5, seed=4, progress=SILENT)
+    assert other.parts != found.parts
+    more = minimality(case.model, circuit, case.batch, most=len(every) + 1, progress=SILENT)
+    assert more.parts == whole.parts
+    with pytest.raises(BadUsage, match="one part or more"):
+        minimality(case.model, circuit, case.batch, most=0, progress=SILENT)
+
+
 def test_an_edge_on_no_path_is_worth_nothing(case: Subject) -> None:
     names = ["input->a0.h1<v>", "a0.h1->logits", "a1.h0->a2.h1<q>"]
     found = minimality(

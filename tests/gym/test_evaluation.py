@@ -136,7 +136,7 @@ def test_the_better_candidate_on_validation_is_taken() -> None:
 def test_the_untrained_model(found: TaskOdds) -> None:
     model = planted_model()
     other = run(("mean", "vanilla"), untrained=untrained(model))
-    assert other.untrained is not None and other.untrained.model == "planted (untrained)"
+    assert other.untrained is not None and other.untrained.model == "untrained:planted"
     np.testing.assert_array_equal(other["mean"].odds("odds"), found["mean"].odds("odds"))
     assert abs(other.untrained.estimate("mean").value) < 0.1 * found.estimate("mean").value
     measure = other.record().measure("odds_mean", "control:untrained model")

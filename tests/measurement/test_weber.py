@@ -85,3 +85,16 @@ def test_heads_that_do_nothing() -> None:
 def test_a_circuit_without_heads_is_undefined() -> None:
     found = weber({})
     assert found.page["all_detectable"] is None and found.page.passed is None
+
+
+def test_heads_are_graded_if_they_are_noticed_and_rise_or_fall() -> None:
+    """A linear head, one that lowers the output, one that is too small, one that goes up and down.
+
+    The last has eight values in order of the scale but for a peak in the middle.
+    """
+    bent = 1 - 0.9 * np.abs(GRID - 0.6)
+    heads = {"up": linear(0.5), "down": 2 - linear(0.5), "small": linear(0.01), "bent": bent}
+    for names, graded in ((("up", "down"), 1.0), (tuple(heads), 0.5), (("small", "bent"), 0.0)):
+        found = weber({name: heads[name] for name in names})
+        assert found.repaired["graded"] == graded
+    assert weber({}).repaired["graded"] is None

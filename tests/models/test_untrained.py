@@ -10,7 +10,7 @@ import torch
 
 import mechassay as ma
 from families import families
-from mechassay.errors import BadUsage
+from mechassay.errors import BadUsage, UnknownName
 from mechassay.models.model import Model, make_model
 from mechassay.models.untrained import untrained
 from mechassay.testing.tiny import build, subject, with_words, write_attn_only
@@ -27,7 +27,7 @@ def test_it_has_the_architecture_and_other_weights(name: str) -> None:
     before = copy.deepcopy(model.hf.state_dict())
     other = untrained(model)
     assert type(other.hf) is type(model.hf)
-    assert other.name == f"{name} (untrained)" and other.prepend == (1,)
+    assert other.name == f"untrained:{name}" and other.prepend == (1,)
     theirs = other.hf.state_dict()
     assert {k: v.shape for k, v in theirs.items()} == {k: v.shape for k, v in before.items()}
     assert other.graph == model.graph
@@ -62,6 +62,21 @@ def test_a_trained_ground_truth_no_longer_does_its_task() -> None:
     prompts = [each.prompt for each in examples]
     assert scored(model, prompts).greedy.mean() == 1
     assert scored(untrained(model), prompts).greedy.mean() < 0.3
+
+
+def test_the_copy_has_a_name_that_every_command_takes(tmp_path: Path) -> None:
+    by_name = ma.load_model("untrained:truth-ioi")
+    by_hand = untrained(ma.load_model("truth-ioi"))
+    assert by_name.name == by_hand.name == "untrained:truth-ioi"
+    assert by_name.tokenizer is not None and not by_name.hf.training
+    tokens = torch.tensor([[1, 2, 3]])
+    assert torch.equal(by_name.hf(tokens).logits, by_hand.hf(tokens).logits)
+    assert ma.load_model("untrained:gym-neox@step128").name == "untrained:gym-neox@step128"
+    with pytest.raises(UnknownName, match="truth-ioi"):
+        ma.load_model("untrained:truth-io")
+    write_attn_only(tmp_path / "mine")
+    with pytest.raises(BadUsage, match="whose class draws weights"):
+        ma.load_model(f"untrained:{tmp_path / 'mine'}")
 
 
 def test_a_model_without_a_class_of_transformers_is_refused(tmp_path: Path) -> None:

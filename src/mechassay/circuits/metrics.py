@@ -15,6 +15,7 @@ import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from typing import ClassVar, Protocol, TypeVar
 
 import torch
@@ -337,7 +338,14 @@ class CompletenessMetric(OneSizeMetric):
 
 @dataclass(frozen=True)
 class MinimalityMetric(OneSizeMetric):
-    """Edges of the circuit at one size that it does as well without."""
+    """Edges of the circuit at one size that it does as well without.
+
+    Attributes:
+        most: edges that are left out, drawn at random where the circuit has more: the share is then
+            that of a sample, and `n` its size.
+    """
+
+    most: int | None = None
 
     name: ClassVar[str] = "minimality"
     version: ClassVar[int] = 1
@@ -349,7 +357,7 @@ class MinimalityMetric(OneSizeMetric):
         if not len(circuit):
             lacking = "The circuit has no live edges: minimality is undefined."
             return Measured((filled(_UNNEEDED, math.nan, of=of, at=at),), warnings=(lacking,))
-        found = scored.run(minimality, circuit)
+        found = scored.run(partial(minimality, most=self.most), circuit)
         defined = not math.isnan(found.drops[0])
         share = found.n_unneeded / len(found.parts) if defined else math.nan
         tables = (_drops(f"minimality{at}", found),) if of == "result" else ()

@@ -126,20 +126,31 @@ def minimality(
     objective: ObjectiveLike = "logit_diff",
     *,
     unit: Unit = "edge",
+    most: int | None = None,
     seed: int = 0,
     progress: Progress = BAR,
 ) -> Minimality:
     """Run a circuit without each of its edges, or without all edges into
     and out of each of its nodes, in turn.
 
+    Args:
+        most: parts that are left out, drawn at random where the circuit has more.
+
     Raises:
-        BadUsage: an empty circuit. UnknownName: no such unit. Also as `evaluate`.
+        BadUsage: an empty circuit, or no part to leave out. UnknownName: no such unit. Also as
+            `evaluate`.
     """
     one_of("part of a circuit", unit, get_args(Unit))
     if not len(circuit):
         raise BadUsage("The circuit is empty: there is nothing to leave out.")
     batch, graph = model.batch(pairs), model.graph
+    if most is not None and most < 1:
+        raise BadUsage(f"Minimality leaves out one part or more; got most={most}.")
     parts = _edges(circuit) if unit == "edge" else _nodes(circuit)
+    if most is not None and len(parts) > most:
+        drawn = np.random.default_rng(seed).choice(len(parts), size=most, replace=False)
+        names = list(parts)
+        parts = {names[place]: parts[names[place]] for place in sorted(drawn.tolist())}
     circuits = [Circuit.full(graph), Circuit.empty(graph), circuit, *parts.values()]
     values = evaluate(model, circuits, batch, load_objective(objective), progress=progress)
     # The drop of f is the share of m(C) - m(C without the part): the empty circuit cancels.

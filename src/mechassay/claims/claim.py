@@ -25,6 +25,7 @@ from pydantic import Field, ValidationError
 from mechassay.claims.explain import fault, read_plain
 from mechassay.claims.rubric import RUBRIC, load_rubric
 from mechassay.errors import BadFile, BadUsage, UnknownName, one_of
+from mechassay.models.revisions import UNTRAINED
 from mechassay.records import Stored
 
 COUNTERFACTUAL = "counterfactual"
@@ -40,6 +41,10 @@ class Prediction(Stored):
     threshold: float
     of: str = "result"
 
+    def __str__(self) -> str:
+        whose = "" if self.of == "result" else f" of {self.of}"
+        return f"{self.measure}{whose} {self.direction} {self.threshold:g}"
+
 
 class Claim(Stored):
     """A falsifiable statement about what happens inside a model.
@@ -54,7 +59,10 @@ class Claim(Stored):
             file without its ending.
         scores: the score file that the ranking is in; a method finds it if none is named.
         ablation: under which the circuit is said to do the task.
-        untrained: the name under which an untrained copy of the model was run.
+        other_task: a second behaviour, which is not said to need the circuit.
+        other_model: a model of another family, in which the same is looked for.
+        untrained: the name under which an untrained copy of the model was run, if it is another
+            than `untrained:` and the model's name.
     """
 
     id: str = Field(min_length=1)
@@ -68,6 +76,8 @@ class Claim(Stored):
     circuit: str = ""
     scores: str = ""
     ablation: str = COUNTERFACTUAL
+    other_task: str = ""
+    other_model: str = ""
     untrained: str = ""
     predictions: tuple[Prediction, ...] = ()
 
@@ -77,14 +87,19 @@ class Claim(Stored):
     __str__ = __repr__
 
     @property
+    def untrained_copy(self) -> str:
+        """The name of an untrained copy of its model."""
+        return self.untrained or (f"{UNTRAINED}{self.model}" if self.model else "")
+
+    @property
     def ranking(self) -> str:
         """What ranks the edges of its circuit."""
-        return self.circuit.partition("@")[0]
+        return self.circuit.rpartition("@")[0] or self.circuit
 
     @property
     def size(self) -> str:
         """How many edges its circuit has, or which share; "" if it is not said."""
-        return self.circuit.partition("@")[2]
+        return self.circuit.rpartition("@")[2] if "@" in self.circuit else ""
 
 
 class ClaimFile(Stored):

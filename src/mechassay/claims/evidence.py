@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
+from mechassay.claims.claim import Claim
 from mechassay.claims.documents import PagedDocument
 from mechassay.claims.judgments import Evidence, JudgedClaim, Judgment, Judgments, Quote
 from mechassay.claims.quotes import find_quote
@@ -23,8 +24,17 @@ from mechassay.display import OneLine
 from mechassay.errors import BadFile, first_line
 
 EvidenceProfile = Literal["paper", "verified"]
-State = Literal["exact", "normalised", "loose", "flagged", "not found", "record", "not checked"]
-HOLDS: tuple[State, ...] = ("exact", "normalised", "loose", "record")
+State = Literal[
+    "exact",
+    "normalised",
+    "loose",
+    "flagged",
+    "not found",
+    "record",
+    "declared",
+    "not checked",
+]
+HOLDS: tuple[State, ...] = ("exact", "normalised", "loose", "record", "declared")
 
 
 @dataclass(frozen=True)
@@ -79,7 +89,7 @@ def check_evidence(
         name = judged.claim.id
         own = {
             code: [
-                CheckedEvidence(name, code, each, *_state(each, documents, runs))
+                CheckedEvidence(name, code, each, *_state(each, judged, documents, runs))
                 for each in judgment.evidence
             ]
             for code, judgment in judged.criteria.items()
@@ -98,8 +108,14 @@ def _says_something(judgment: Judgment) -> bool:
 
 
 def _state(
-    evidence: Evidence, documents: Sequence[PagedDocument], runs: Path | None
+    evidence: Evidence,
+    judged: JudgedClaim,
+    documents: Sequence[PagedDocument],
+    runs: Path | None,
 ) -> tuple[State, int]:
+    if evidence.declared:
+        said = evidence.declared in Claim.model_fields and getattr(judged.claim, evidence.declared)
+        return ("declared" if said else "not found"), 0
     if evidence.quote is not None:
         return _quote_state(evidence.quote, documents)
     record = evidence.record

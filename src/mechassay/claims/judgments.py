@@ -74,15 +74,21 @@ class RecordEvidence(Stored):
 
 
 class Evidence(Stored):
-    """A quote or a record."""
+    """A quote, a record, or what the claim says of itself.
+
+    Attributes:
+        declared: the field of the claim that says it.
+    """
 
     quote: Quote | None = None
     record: RecordEvidence | None = None
+    declared: str = ""
 
     @model_validator(mode="after")
     def _one(self) -> Self:
-        if (self.quote is None) == (self.record is None):
-            raise ValueError("evidence is a quote or a record")
+        given = (self.quote is not None, self.record is not None, bool(self.declared))
+        if sum(given) != 1:
+            raise ValueError("evidence is a quote, a record, or a field of the claim")
         return self
 
 

@@ -23,9 +23,22 @@ RUBRICS = (RUBRIC,)
 REVISION = "mv-36@1"
 
 TestName = Literal[
-    "interval", "conditions", "spread", "width", "ratio", "margin", "above", "share", "value"
+    "interval",
+    "conditions",
+    "spread",
+    "width",
+    "ratio",
+    "margin",
+    "above",
+    "share",
+    "value",
+    "most",
+    "known",
+    "verdict",
+    "declared",
+    "needs",
 ]
-Where = Literal["", "other task", "held out", "truth"]
+Where = Literal["", "other task", "held out", "truth", "other family"]
 
 
 class Dimension(Stored):
@@ -76,7 +89,8 @@ class RecordTest(Stored):
         kind: of the records.
         measure: of the result; with `loss`, 1 less the measure.
         where: which records: those of the claim's own task, of another, of a split that the circuit
-            was not found on, or of models whose circuit is known.
+            was not found on, of models whose circuit is known, or of another family.
+        task: the only task whose claims it is about.
         against: records that the measure is compared with.
         control: a measure of the same record that it is compared with.
         least, most: the threshold.
@@ -88,6 +102,7 @@ class RecordTest(Stored):
     kind: str = "faithfulness"
     loss: bool = False
     where: Where = ""
+    task: str = ""
     against: Literal["", "other task", "untrained"] = ""
     control: str = ""
     least: float | None = None
@@ -100,14 +115,17 @@ class ExecutedRule(Stored):
     """How records decide a criterion: YES if all parts are met, NO if none is, else PARTIAL.
 
     Attributes:
+        at_most: PARTIAL where the records can show a part of the criterion alone.
         origin: where the thresholds are from.
-        command: which command makes what is missing, by its name in `claims.commands`.
+        command: which command makes what is missing, by its name in `claims.commands`; "" where
+            none does.
     """
 
     parts: tuple[RecordTest, ...]
     says: str
     origin: str
-    command: str
+    at_most: Literal["YES", "PARTIAL"] = "YES"
+    command: str = ""
 
     @model_validator(mode="before")
     @classmethod
@@ -150,6 +168,7 @@ class Rubric(Stored):
     Attributes:
         statuses: that count in the order from worst to best, with what they add to sums.
         modes, families: of descriptions and of evidence, as a claim names them.
+        asked: of each mode, the criteria that have to be met for the evidence to be of its level.
     """
 
     id: str
@@ -159,6 +178,7 @@ class Rubric(Stored):
     statuses: dict[str, float]
     modes: tuple[str, ...]
     families: tuple[str, ...]
+    asked: dict[str, tuple[str, ...]] = Field(default_factory=dict)
     dimensions: tuple[Dimension, ...]
     tiers: tuple[Tier, ...]
     caps: tuple[TierCap, ...]

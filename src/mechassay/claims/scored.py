@@ -219,7 +219,7 @@ def _evidence(rows: Sequence[CheckedEvidence]) -> Table:
 def _record_text(row: CheckedEvidence) -> str:
     record = row.evidence.record
     if record is None:
-        return ""
+        return f"the claim's {row.evidence.declared}"
     told = ", ".join(
         f"{each.name} {number(each.value, each.low, each.high)}"
         + (f" [{each.low:.3g}, {each.high:.3g}]" if math.isfinite(each.low) else "")

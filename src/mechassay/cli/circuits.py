@@ -18,7 +18,7 @@ app.command("draw")(draw)
 
 METHODS = ("eap", "eap-ig-inputs", "random")
 TO_MEASURE = ("test_split", "test_limit", "profile", "max_minutes", "even_at_chance")
-TO_FIND = ("train_split", "train_limit", "pairing", "max_minutes", "even_at_chance")
+TO_FIND = ("train_split", "pairing", "max_minutes", "even_at_chance")
 
 
 app.command("run")(

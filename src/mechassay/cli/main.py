@@ -36,6 +36,7 @@ GROUPS = {
     "measure": "Whether measurements can be trusted: reliability, d-prime, DIF, error rates.",
 }
 """Command groups and what they are for. Their modules are large and are imported when named."""
+ASSAY = "From claims to a verdict: run what their criteria ask for, judge them by the records."
 
 
 def app_for(words: list[str]) -> typer.Typer:
@@ -53,6 +54,8 @@ def app_for(words: list[str]) -> typer.Typer:
     for name in _added_kinds() - set(GROUPS):
         group = _group_of(name) if name in words else _unnamed()
         app.add_typer(group, name=name, help="Of another package.")
+    assayed = import_module("mechassay.cli.assay").assay if "assay" in words else _nothing
+    app.command("assay", help=ASSAY)(assayed)
     app.command("report")(report.report)
     app.command("run-cells")(report.run_cells)
     return app
@@ -74,8 +77,11 @@ def _group_of(kind: str) -> typer.Typer:
 
 def _unnamed() -> typer.Typer:
     group = typer.Typer()
-    group.callback()(lambda: None)
+    group.callback()(_nothing)
     return group
+
+
+def _nothing() -> None: ...
 
 
 def _version(wanted: bool) -> None:

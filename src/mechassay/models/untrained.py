@@ -1,15 +1,13 @@
-"""The same architecture with random weights: what is found there, no training put there."""
+"""The same architecture with random weights: what is found there, no training put there.
+
+In commands and in `load_model` the copy of a model NAME is `untrained:NAME`, with seed 0.
+"""
 
 from __future__ import annotations
 
-import copy
-from typing import Any
-
-import torch
-from transformers import PreTrainedModel
-
-from mechassay.errors import BadUsage
+from mechassay.models.drawn_weights import with_drawn_weights
 from mechassay.models.model import Model, make_model
+from mechassay.models.revisions import UNTRAINED
 
 
 def untrained(model: Model, seed: int = 0) -> Model:
@@ -21,19 +19,5 @@ def untrained(model: Model, seed: int = 0) -> Model:
     Raises:
         BadUsage: a model that transformers has no class for, which says how weights are drawn.
     """
-    if not isinstance(model.hf, PreTrainedModel):  # pyright: ignore[reportUnnecessaryIsInstance]
-        raise BadUsage(
-            f"untrained needs a model of transformers, whose class draws weights; {model.name} is a"
-            f" {type(model.hf).__name__}."
-        )
-    kind: Any = type(model.hf)
-    # transformers draws weights from the global generator, which is put back: that of the CPU
-    # alone, as torch.manual_seed would also change those of GPUs.
-    with torch.random.fork_rng(devices=[]), torch.device("cpu"):
-        torch.default_generator.manual_seed(seed)
-        hf: PreTrainedModel = kind(copy.deepcopy(model.hf.config))
-    kind.to(hf, device=model.device, dtype=model.dtype)
-    for parameter in hf.parameters():
-        parameter.requires_grad_(False)
-    name = f"{model.name} (untrained)"
-    return make_model(hf, model.tokenizer, name=name, prepend=model.prepend)
+    hf = with_drawn_weights(model.hf, model.name, seed)
+    return make_model(hf, model.tokenizer, name=f"{UNTRAINED}{model.name}", prepend=model.prepend)

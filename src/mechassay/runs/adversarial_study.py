@@ -31,6 +31,7 @@ from mechassay.adversarial.pools import Pool, draw_pools, enumerate_pools
 from mechassay.adversarial.statistics import Statistics, parse_map
 from mechassay.circuits.faithfulness import evaluate
 from mechassay.circuits.methods import METHODS
+from mechassay.circuits.methods.method import method_name
 from mechassay.circuits.node_scores import Scores
 from mechassay.circuits.scores import Circuit
 from mechassay.circuits.spec import CircuitSpec, FoundCircuit
@@ -39,7 +40,7 @@ from mechassay.models.model import Model
 from mechassay.pairs import Batch
 from mechassay.records import Record, failure_of
 from mechassay.runs.adversarial_plan import AdversarialPlan
-from mechassay.runs.circuits import CircuitsJob, Study, method_name
+from mechassay.runs.circuits import CircuitsJob, Study
 from mechassay.runs.folder import RunFolder, write_text
 from mechassay.runs.job import Bench, Cell, plan_of
 from mechassay.stats.groups import Field

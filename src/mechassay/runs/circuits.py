@@ -42,9 +42,15 @@ from mechassay.circuits.ablation import (
 from mechassay.circuits.areas import VERSIONS
 from mechassay.circuits.behaviour import Preference, preference_of
 from mechassay.circuits.drawable import largest_drawable
-from mechassay.circuits.faithfulness import Controls, Profile, faithfulness_curve, run_controls
+from mechassay.circuits.faithfulness import (
+    Controls,
+    Profile,
+    evaluate,
+    faithfulness_curve,
+    run_controls,
+)
 from mechassay.circuits.methods import METHODS
-from mechassay.circuits.methods.method import Method, settings
+from mechassay.circuits.methods.method import Method, method_name, settings
 from mechassay.circuits.metrics import METRICS, Metric, Scored, with_metrics
 from mechassay.circuits.node_scores import Scores, load_scores
 from mechassay.circuits.optimal_ablation import OptimalAblation
@@ -59,7 +65,7 @@ from mechassay.models.model import Model, check_dtype
 from mechassay.models.sources import truth_names
 from mechassay.objectives import load_objective
 from mechassay.pairs import NO_TOKEN, Batch
-from mechassay.records import Measure, PairTokens, Record, Spec
+from mechassay.records import Measure, PairTokens, Record, Spec, Values
 from mechassay.report.kinds.suite import suite_differences
 from mechassay.report.reports import print_report, write_markdown, write_page
 from mechassay.runs import options
@@ -73,21 +79,10 @@ from mechassay.truth.models import is_truth, load_truth
 
 ALL_TRUTHS = "truth"
 AT_CHANCE, TOO_EXPENSIVE = "at chance", "too expensive"
-KIND, SUITE = "faithfulness", "suite"
+KIND, SUITE, ONE_SIZE = "faithfulness", "suite", "one-size"
 OF_TRUTHS = ("recovery", "completeness", "minimality")
 """What is measured wherever a circuit is known."""
 Stage = Literal["all", "localize"]
-
-
-def method_name(method: Method) -> str:
-    """A method in files and tables: its name, and the settings that are not the default."""
-    fields = dataclasses.fields(method)  # pyright: ignore[reportArgumentType] - dataclasses by contract
-    changed = [
-        f"{field.name}={getattr(method, field.name)}"
-        for field in fields
-        if getattr(method, field.name) != field.default
-    ]
-    return " ".join([method.name, *([",".join(changed)] if changed else [])])
 
 
 @dataclass(frozen=True)
@@ -116,6 +111,12 @@ class CircuitsJob(Job):
     test_limit: Annotated[int, option("Pairs to measure circuits on.", "--limit", least=1)] = 100
     profile: Annotated[Profile, options.PROFILE] = "strict"
     metrics: Annotated[tuple[str, ...], options.METRICS] = ()
+    curve: Annotated[
+        bool,
+        option(
+            "Measure circuits of all sizes; else what the metrics are alone.", "--curve/--no-curve"
+        ),
+    ] = True
     dtype: Annotated[str, options.DTYPE] = "float32"
     prepend_bos: Annotated[bool, options.BOS] = False
     seed: Annotated[int, options.SEED] = 0
@@ -163,6 +164,8 @@ class CircuitsJob(Job):
         """See `Job.check`."""
         one_of("profile", self.profile, get_args(Profile))
         one_of("stage", self.stage, get_args(Stage))
+        if not (self.curve or self.metrics or any(map(is_truth, self.models))):
+            raise BadUsage("Without a curve there is nothing to measure: name a metric.")
         one_of("choice of pairs to keep", self.keep, get_args(Keep))
         one_of("ablation", self.ablation, ABLATIONS)
         check_dtype(self.dtype)
@@ -279,6 +282,8 @@ class CircuitsJob(Job):
                 console.print(line, soft_wrap=True, highlight=False, markup=False)
             return
         kind = SUITE if len(results.groups) > 1 else KIND
+        if not self.curve:
+            kind = ONE_SIZE
         print_report(results.records, results.failures, console, kind)
 
     def report(self, results: Results) -> Path:
@@ -286,6 +291,8 @@ class CircuitsJob(Job):
         folder, page = results.folder.path, results.folder.path / "report.html"
         if self.stage == "localize":
             return folder / "scores"
+        if not self.curve:
+            return super().report(results)
         groups, command = results.groups, command_line(self, Path(folder.name))
         every: list[Drawing] = []
         for group in groups:
@@ -486,7 +493,10 @@ class Study:
         """How faithful the circuits of scores are on the test pairs."""
         job = self.job
         # Before the clock starts: what all cells share is not part of the first one's seconds.
-        batch, controls = self.ablated_test, self.controls
+        batch = self.ablated_test
+        if not job.curve:
+            return self._with_metrics(self._bare(cell, scores, batch), scores, batch)
+        controls = self.controls
         begin = time.perf_counter()
         curve = faithfulness_curve(
             self.model,
@@ -517,6 +527,39 @@ class Study:
             data=data,
             preference=self.preference,
         )
+        return self._with_metrics(record, scores, batch)
+
+    def _bare(self, cell: Cell, scores: Scores, batch: Batch) -> Record:
+        """A record of the full and the empty circuit, which metrics add to."""
+        job, model, graph = self.job, self.model, self.model.graph
+        begin = time.perf_counter()
+        ends = [Circuit.full(graph), Circuit.empty(graph)]
+        full, empty = evaluate(model, ends, batch, self.objective, progress=self.bench.progress)
+        data = self.bench.folder.selections(self.group)
+        return Record(
+            kind=ONE_SIZE,
+            cell=dict(cell.of),
+            specs={**self._specs(cell), "metric": Spec(name=self.objective.name)},
+            measures=self.preference.measures(),
+            values=Values(
+                unit="pair",
+                ids=list(batch.ids),
+                groups=list(batch.groups),
+                columns={"clean": full.tolist(), "empty": empty.tolist()},
+            ),
+            realised={
+                "localize_seconds": _seconds(scores),
+                "evaluate_seconds": round(time.perf_counter() - begin, 3),
+                "peak_memory_gb": round(_peak_memory() / 2**30, 3),
+            },
+            data=data,
+            warnings=self.preference.warnings(),
+            provenance=made_by(model, job.seed, data["test"].hash),
+        )
+
+    def _with_metrics(self, record: Record, scores: Scores, batch: Batch) -> Record:
+        """The record with what the metrics say of the scores."""
+        job = self.job
         scored = Scored(
             self.model,
             scores,
@@ -530,7 +573,9 @@ class Study:
         )
         record = with_metrics(record, self.metrics, scored)
         # What a task says of its data, as that rows repeat each other.
-        notes = dict.fromkeys(note for chosen in data.values() for note in chosen.notes.values())
+        notes = dict.fromkeys(
+            note for chosen in record.data.values() for note in chosen.notes.values()
+        )
         return record.changed(warnings=[*record.warnings, *notes])
 
     @cached_property

@@ -150,7 +150,7 @@ class RunFolder:
         return self.path / "records" / f"{cell}.json"
 
     def save_record(self, cell: str, record: Record) -> None:
-        write_text(self.record_file(cell), record.model_dump_json(indent=1))
+        write_text(self.record_file(cell), record.stored_text())
 
     def record(self, cell: str) -> Record | None:
         """A finished cell's record, or None.

@@ -5,12 +5,14 @@ from __future__ import annotations
 from pathlib import Path
 
 from mechassay.models.model import Model
-from mechassay.models.revisions import AT, split_revision
+from mechassay.models.revisions import AT, UNTRAINED, split_revision
 from mechassay.records import Provenance, provenance
 
 
 def shown_model(name: str) -> str:
     """What tables call a model: folders and files by their own names, and with their revisions."""
+    if name.startswith(UNTRAINED):
+        return UNTRAINED + shown_model(name.removeprefix(UNTRAINED))
     model, revision = split_revision(name)
     path = Path(model)
     shown = path.name if path.exists() else model

@@ -59,6 +59,17 @@ def settings(method: Any) -> dict[str, Any]:
     return dataclasses.asdict(method)
 
 
+def method_name(method: Method) -> str:
+    """A method in files and tables: its name, and the settings that are not the default."""
+    fields = dataclasses.fields(method)  # pyright: ignore[reportArgumentType] - dataclasses by contract
+    changed = [
+        f"{field.name}={getattr(method, field.name)}"
+        for field in fields
+        if getattr(method, field.name) != field.default
+    ]
+    return " ".join([method.name, *([",".join(changed)] if changed else [])])
+
+
 def provenance_of(
     method: Method, model: Model, batch: Batch, objective: Objective
 ) -> dict[str, Any]:

@@ -14,7 +14,8 @@ level b that the head starts from.
             all levels; JND in units of the full output, interpolated between points of the grid,
             down to s = 0; the exponent of JND over level for each head, 1 under Weber's law and 0
             for a linear head, with its interval over heads. Responses are fitted by a line, a
-            logarithm and a constant, and heads outside of the circuit are scaled as a control.
+            logarithm and a constant, and heads outside of the circuit are scaled as a control. A
+            head is graded if it is noticed and its ten responses rise or fall with the scale.
 """
 
 from __future__ import annotations
@@ -28,6 +29,7 @@ import numpy as np
 from jaxtyping import Float
 
 from mechassay.measurement.catalogue import thresholds
+from mechassay.measurement.formulas.agreement import rank_correlation
 from mechassay.measurement.measurement import Measurement
 from mechassay.measurement.nulls import N_SIMULATIONS, Drawn, NullTable, Scenario, simulate
 from mechassay.measurement.variant import Condition, Flag, Quantity, quantity
@@ -40,6 +42,7 @@ PAGE_LEVELS = (1.0, 0.5)
 LEVELS = (1.0, 0.75, 0.5, 0.25)
 SCALES = (0.0, 0.25, *PAGE_SCALES)
 NOTICED = 0.05
+GRADED = 0.95
 REPAIRED = (Condition("weber_exponent_low", ">", 0.5), Condition("n_undetectable", "=", 0.0))
 Responses = Float[np.ndarray, "levels scales"]
 """The output with a head at level times scale, for levels and scales."""
@@ -156,6 +159,16 @@ def weber(
             better="down",
             meaning="Heads of the circuit whose removal does not change the output by 5 %.",
         ),
+        "graded": quantity(
+            sum(row["jnd"] is not None and row["rank"] >= GRADED for row in own) / n
+            if n
+            else math.nan,
+            n=n,
+            reason="the circuit has no heads",
+            better="up",
+            meaning="Share of the circuit's heads that have a JND and whose responses rise or fall"
+            f" with the scale: a rank correlation of {GRADED:g} or more in size.",
+        ),
         "linear_fit": _mean_fit(own, "linear", "Mean R² of a line through a head's responses."),
         "logarithmic_fit": _mean_fit(own, "logarithm", "Mean R² of a logarithm (Fechner's law)."),
         "control_detectable": quantity(
@@ -215,6 +228,7 @@ def _row(
         "jnd": jnds[list(levels).index(1.0)],
         "page_jnd": page_jnd(at_one[columns]),
         "exponent": exponent(levels, jnds),
+        "rank": abs(rank_correlation(at_one, np.asarray(scales, dtype=float))),
         "removed": float(at_one[list(scales).index(0.0)] / full) if full else math.nan,
         **fits(at_one, scales),
     }

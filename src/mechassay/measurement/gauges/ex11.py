@@ -40,7 +40,7 @@ class WeberFechner:
     controls: int = 3
 
     id: ClassVar[str] = formula.ID
-    version: ClassVar[int] = 1
+    version: ClassVar[int] = 2
     needs: ClassVar[tuple[str, ...]] = ("model", "pairs", "circuit")
 
     def __post_init__(self) -> None:

@@ -55,7 +55,7 @@ def sections(
     records: Sequence[Record], failures: Sequence[Failure] = (), drawings: Sequence[object] = ()
 ) -> list[Section]:
     """The verdict, all scores, and every claim with its criteria."""
-    blocks: list[Block] = [*lost_quotes(records), *map(_verdict, records[:1])]
+    blocks: list[Block] = [*lost_quotes(records), *_refuted(records), *map(_verdict, records[:1])]
     blocks += [Text(_limits(records), "soft"), *warnings_notice(records)]
     return [
         Section("", tuple(blocks)),
@@ -172,12 +172,13 @@ def _one(value: float) -> str:
 def _claim(record: Record) -> Section:
     lifted = [str(code) for code in record.table("upgrades").columns.get("criterion", [])]
     statement = str(record.specs["method"].args["statement"])
-    blocks: list[Block] = [Text(statement), _criteria(record)]
+    blocks: list[Block] = [Text(statement), *_predictions(record), _criteria(record)]
     if lifted and _score(record).n_judged:
         blocks.append(Text(f"{', '.join(lifted)}.", lead="YES for one of these raises the score:"))
     evidence = _evidence(record)
     if evidence.rows:
         blocks.append(Fold(f"Evidence: {len(evidence.rows)}", (evidence,), is_open=True))
+    blocks += _steps(record)
     return Section(f"Claim {record.cell['claim']}", tuple(blocks))
 
 
@@ -197,6 +198,51 @@ def _criteria(record: Record) -> TextTable:
         Column("evidence", optional=1),
     )
     return TextTable("Criteria", columns, tuple(rows), f"Rubric {rubric.key}.")
+
+
+def _predictions(record: Record) -> list[Block]:
+    """What became of the claim's predictions, where it was assayed and has some."""
+    if not record.has_table("predictions") or not len(record.table("predictions")):
+        return []
+    rows = [
+        (str(row["prediction"]), str(row["outcome"]), str(row["found"] or ""))
+        for row in record.table("predictions").rows()
+    ]
+    headings = ("prediction", "outcome", "measured")
+    return [TextTable.of("Predictions", headings, rows, words=True)]
+
+
+def _steps(record: Record) -> list[Block]:
+    """What was run for the claim, and how long it took, where it was assayed."""
+    if not record.has_table("steps"):
+        return []
+    rows = [
+        (
+            str(row["step"]),
+            str(row["criteria"]),
+            str(row["records"]),
+            "" if row["seconds"] is None else f"{row['seconds']:,.0f}",
+            str(row["command"]),
+        )
+        for row in record.table("steps").rows()
+    ]
+    total = sum(float(row["seconds"] or 0) for row in record.table("steps").rows())
+    headings = ("step", "evidence for", "records", "seconds", "command")
+    table = TextTable.of("Steps", headings, rows, words=True)
+    return [Fold(f"What was run: {len(rows)} steps, {total / 60:.0f} min", (table,))]
+
+
+def _refuted(records: Sequence[Record]) -> list[Block]:
+    """Predictions that fail, if any."""
+    lines = [
+        (f"{record.cell['claim']}: {row['prediction']}; measured {row['found']}", "")
+        for record in records
+        if record.has_table("predictions")
+        for row in record.table("predictions").rows()
+        if row["outcome"] == "fails"
+    ]
+    title = "A claim is refuted by its own prediction, whatever its score."
+    return [Notice(title, tuple(lines), "broken")] if lines else []
 
 
 def _evidence(record: Record) -> TextTable:

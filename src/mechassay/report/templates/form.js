@@ -49,7 +49,7 @@ function show(code) {
     const quote = evidence.quote, remove = document.createElement("button");
     text.textContent = quote
       ? "“" + quote.exact + "”" + (quote.page ? ", page " + quote.page : "")
-      : "Record " + evidence.record.file;
+      : evidence.record ? "Record " + evidence.record.file : "The claim's " + evidence.declared;
     remove.type = "button";
     remove.textContent = "Remove";
     remove.setAttribute("aria-label", "Remove evidence " + (n + 1) + " of " + code);

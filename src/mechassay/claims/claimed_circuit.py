@@ -1,0 +1,124 @@
+"""The circuit that a claim is about, ready to be run: a method with a size, or a file of scores.
+
+    eap@60                     stays what it is: the method finds it
+    scores.safetensors@60      the best of stored scores
+    a file of a circuit, canonical:NAME, truth, random@60
+                               those edges
+    components                 the edges that are named, and all edges out of the nodes that are
+                               named; with a node, also those out of the input
+
+The last two are written as a file of scores in which these edges have 1 and all others 0: so every
+command takes them, and their circuit is cut to its own size.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+
+from mechassay.circuits.scores import Circuit, EdgeScores
+from mechassay.circuits.spec import OURS, CircuitSpec
+from mechassay.claims.claim import Claim
+from mechassay.errors import BadUsage
+from mechassay.graph import Graph
+from mechassay.models.model import Model
+from mechassay.truth.models import truth_circuit
+
+
+@dataclass(frozen=True)
+class ClaimedCircuit:
+    """How to get at the circuit of a claim.
+
+    Attributes:
+        claim: with a circuit that is a ranking and a size, and with the file if there is one.
+        by_method: whether a method finds it.
+    """
+
+    claim: Claim
+    by_method: bool
+
+
+def claimed_circuit(claim: Claim, file: Path, load: Callable[[], Model]) -> ClaimedCircuit:
+    """The circuit of a claim.
+
+    Args:
+        file: where edges that no method finds are written, once; its stem is their name.
+        load: the claim's model, if its edges have to be looked up.
+
+    Raises:
+        BadUsage: the claim names neither a circuit nor components, or a circuit that grows from
+            the logits or has neurons.
+        UnknownName, BadFile, GraphMismatch: what it names does not exist, or not in this model.
+    """
+    if claim.scores:
+        return ClaimedCircuit(claim, by_method=False)
+    if not claim.circuit and not claim.components:
+        raise BadUsage(
+            f"The claim {claim.id} names neither a circuit (eap@60, a file) nor components: there"
+            " is nothing to run."
+        )
+    spec = CircuitSpec.parse(claim.circuit) if claim.circuit else None
+    if spec is not None and spec.greedy:
+        raise BadUsage(
+            f"{claim.circuit}: a circuit that grows from the logits is assayed from its file: save"
+            " it, and name the file."
+        )
+    if spec is not None and spec.kind == "method":
+        return ClaimedCircuit(claim, by_method=True)
+    if spec is not None and spec.size is not None and Path(spec.name).suffix == OURS:
+        named = f"{Path(spec.name).stem}@{spec.size}"
+        held = claim.model_copy(update={"circuit": named, "scores": spec.name})
+        return ClaimedCircuit(held, by_method=False)
+    if not file.is_file():
+        model = load()
+        circuit = _circuit(claim, spec, model)
+        if circuit.neurons is not None:
+            raise BadUsage(f"The circuit of {claim.id} has neurons: whole edges are assayed.")
+        write_circuit(circuit, file)
+    n = int(EdgeScores.load(file).values.nan_to_num().sum())
+    held = claim.model_copy(update={"circuit": f"{file.stem}@{n}", "scores": str(file)})
+    return ClaimedCircuit(held, by_method=False)
+
+
+def write_circuit(circuit: Circuit, file: Path) -> None:
+    """Write a circuit as scores: 1 for its edges, 0 for all others.
+
+    Raises:
+        BadUsage: it has no edges.
+    """
+    if not len(circuit):
+        raise BadUsage("A circuit without edges cannot be assayed.")
+    graph = circuit.graph
+    values = torch.where(graph.legal, circuit.edges.float(), torch.nan)
+    file.parent.mkdir(parents=True, exist_ok=True)
+    EdgeScores(graph, values, {"method": file.stem}).save(file)
+
+
+def _circuit(claim: Claim, spec: CircuitSpec | None, model: Model) -> Circuit:
+    if spec is None:
+        return circuit_of_components(model.graph, claim.components)
+    known = spec.find(model.graph, truth=lambda: truth_circuit(claim.model, claim.ablation))
+    return known.circuit
+
+
+def circuit_of_components(graph: Graph, names: Sequence[str]) -> Circuit:
+    """The edges of these names, and all edges out of the nodes of these names.
+
+    A node is included as node methods include it: with all edges out of it. As nothing reaches a
+    node without the input, a circuit with a node has the edges out of the input too.
+
+    Raises:
+        UnknownName: a name is neither an edge nor a node of the graph.
+    """
+    edges = [name for name in names if "->" in name]
+    nodes = [name for name in names if "->" not in name]
+    found = Circuit.from_names(graph, edges)
+    if not nodes:
+        return found
+    mask = torch.zeros(graph.n_writers, dtype=torch.bool)
+    for name in ("input", *nodes):
+        mask[graph.writer(name)] = True
+    return found | Circuit.of_nodes(graph, mask)

@@ -1,0 +1,235 @@
+"""From a claim to a verdict, on models whose circuit is known: the answer of the whole system."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from mechassay.claims.claim import ClaimFile, claims_of
+from mechassay.claims.judgments import read_judgments
+from mechassay.claims.rubric import load_rubric
+from mechassay.claims.scoring import claim_score
+from mechassay.cli.main import main
+from mechassay.errors import BadUsage
+from mechassay.progress import SILENT
+from mechassay.records import read_record
+from mechassay.runs.assay import Assay, Assayed, AssaySettings
+from two_behaviours import IOI_EDGES, two_behaviours
+
+RUBRIC = load_rubric()
+SMALL = AssaySettings(limit=24, train_limit=24, grid=6)
+PREDICTION = {"measure": "circuit", "direction": "above", "threshold": 0.7}
+OUTSIDE = tuple(
+    f"{writer}->{reader}"
+    for writer in ("a0.h1", "m0")
+    for reader in ("a1.h2<q>", "a1.h2<v>", "m1", "a2.h0<k>", "a2.h3<q>")
+)
+"""Edges that carry nothing of IOI."""
+EDGES = {
+    "true": IOI_EDGES,
+    "lacks a head": tuple(edge for edge in IOI_EDGES if "a1.h0" not in edge),
+    "coins": (*OUTSIDE, "input->m1", "m1->logits"),
+}
+
+
+def claim(name: str, **about: Any) -> dict[str, Any]:
+    """A claim that IOI runs through edges."""
+    return {
+        "id": name,
+        "statement": "IOI runs through these edges.",
+        "description_mode": "implementational-connectomic",
+        "components": list(EDGES.get(name, IOI_EDGES)),
+        "predictions": [PREDICTION],
+        **about,
+    }
+
+
+def claims_about(names: list[str], **about: Any) -> ClaimFile:
+    return claims_of({"claims": [claim(name, **about) for name in names]})
+
+
+def assayed(claims: ClaimFile, folder: Path, **about: Any) -> Assayed:
+    return Assay(claims, folder, SMALL, progress=SILENT, **about).run()
+
+
+@dataclass(frozen=True)
+class Known:
+    """The three claims about the model with two behaviours, assayed."""
+
+    claims: ClaimFile
+    folder: Path
+    found: Assayed
+
+
+@pytest.fixture(scope="module")
+def known(tmp_path_factory: pytest.TempPathFactory) -> Known:
+    folder = tmp_path_factory.mktemp("known")
+    model, names, fruits = two_behaviours(folder)
+    claims = claims_about(list(EDGES), model=str(model), task=str(names), other_task=str(fruits))
+    return Known(claims, folder / "assay", assayed(claims, folder / "assay"))
+
+
+def level(found: Assayed, name: str, dimension: str = "I") -> int:
+    return int(found.scored.paper[name].dimensions[dimension])
+
+
+@pytest.mark.slow
+def test_the_true_circuit_one_that_lacks_a_head_and_a_random_one(known: Known) -> None:
+    levels = {name: level(known.found, name) for name in EDGES}
+    assert levels == {"true": 3, "lacks a head": 1, "coins": 0}
+    own = known.found.judgments.claim("true").statuses
+    met = ("I1", "I2", "I3", "I5", "C1", "C3", "E1", "E3", "E4", "M3")
+    assert {code: own[code] for code in met} == dict.fromkeys(met, "YES")
+    # Two of its eleven edges carry the same in every prompt, which no counterfactual shows.
+    assert own["C4"] == "PARTIAL"
+    # All of it rests on records.
+    verified = known.found.scored.verified["true"]
+    assert verified.dimensions == known.found.scored.paper["true"].dimensions
+    lacking = known.found.judgments.claim("lacks a head").statuses
+    assert (lacking["I1"], lacking["I2"]) == ("YES", "NO")
+    coins = known.found.judgments.claim("coins").statuses
+    assert (coins["I1"], coins["I2"], coins["I3"]) == ("NO", "NO", "YES")
+
+
+@pytest.mark.slow
+def test_predictions_are_held_against_the_records(known: Known) -> None:
+    outcomes = {name: rows[0].outcome for name, rows in known.found.predictions.items()}
+    assert outcomes == {"true": "holds", "lacks a head": "fails", "coins": "fails"}
+    assert len(known.found.refuted) == 2
+    page = known.found.page.read_text("utf-8")
+    assert "refuted by its own prediction" in page and "What was run" in page
+
+
+@pytest.mark.slow
+def test_what_is_done_is_not_run_again_and_a_deleted_record_is_not_tested(
+    known: Known, tmp_path: Path
+) -> None:
+    from mechassay.claims.dossier import link
+
+    said: list[str] = []
+    again = Assay(known.claims, known.folder, SMALL, progress=SILENT)
+    found = again.run(say=said.append)
+    assert said and all("done before" in text for text in said)
+    statuses = found.judgments.claim("true").statuses
+    assert statuses == known.found.judgments.claim("true").statuses
+    folder = tmp_path / "assay"
+    shutil.copytree(known.folder, folder)
+    held = ClaimFile(claims=tuple(part.claim for part in again.parts))
+    for name, codes in {"other-task": ("I3", "C3", "E3"), "own": ("C4",)}.items():
+        shutil.rmtree(folder / "true" / name / "records")
+        left = link(held, folder).claim("true").statuses
+        assert {left[code] for code in codes} == {"NOT TESTED"}
+        assert all(left[code] in (statuses[code], "NOT TESTED", "PARTIAL") for code in left)
+
+
+@pytest.mark.slow
+def test_more_records_never_lower_a_score(known: Known, tmp_path: Path) -> None:
+    """The folders of the steps are put into one after another, in either order."""
+    from mechassay.claims.dossier import link
+
+    held = ClaimFile(
+        claims=tuple(part.claim for part in Assay(known.claims, known.folder, SMALL).parts)
+    )
+    folders = sorted(each.parent for each in (known.folder / "true").glob("*/records"))
+    assert len(folders) >= 5
+    for number, order in enumerate((folders, folders[::-1])):
+        runs = tmp_path / str(number)
+        scores = [0.0]
+        for folder in order:
+            shutil.copytree(folder, runs / "true" / folder.name)
+            statuses = link(held, runs).claim("true").statuses
+            scores.append(claim_score(RUBRIC, statuses).cvs)
+        assert scores == sorted(scores) and scores[-1] > scores[1]
+
+
+@pytest.mark.slow
+def test_on_truth_ioi_specificity_stays_open_as_it_has_no_second_behaviour(tmp_path: Path) -> None:
+    claims = claims_about(["true"], model="truth-ioi", task="truth-ioi")
+    found = assayed(claims, tmp_path)
+    own = found.judgments.claims[0].statuses
+    assert level(found, "true") == 2 and own["I3"] == "NOT TESTED"
+    assert (own["M3"], own["I4"], own["E5"]) == ("YES", "YES", "YES")
+    # No method found these edges, so none is tried where the answer is known.
+    assert own["M4"] == own["M5"] == "NOT TESTED"
+    assert not found.failed
+
+
+def test_the_plan_is_printed_with_its_cost_and_nothing_is_run(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    plain = claim("true", model="truth-ioi", task="truth-ioi", circuit="eap@9", components=[])
+    (tmp_path / "claim.json").write_text(json.dumps(plain))
+    words = ["assay", str(tmp_path / "claim.json"), "-o", str(tmp_path / "runs"), "--dry-run"]
+    with pytest.raises(SystemExit) as done:
+        main(words)
+    assert done.value.code == 0 and not (tmp_path / "runs").exists()
+    told = capsys.readouterr().out
+    assert "own: mechassay circuits run --model truth-ioi" in told
+    assert "runs of a pair" in told and "minutes" in told
+
+
+def test_steps_are_those_that_the_claim_allows(tmp_path: Path) -> None:
+    def names(**about: Any) -> list[str]:
+        plain = claim("a", model="truth-ioi", task="truth-ioi", components=[], circuit="eap@9")
+        settings = replace(SMALL, other_method=about.pop("other_method", ""))
+        plan = Assay(claims_of({**plain, **about}), tmp_path, settings)
+        assert all(step.command.startswith("mechassay ") for step in plan.steps)
+        assert all(step.forwards > 0 and step.criteria for step in plan.steps)
+        return [step.name for step in plan.steps]
+
+    always = ["own", "mean", "validation", "another-seed", "untrained"]
+    assert names() == [*always, "truth", "adversarial", "graded"]
+    assert "counterfactual" in names(ablation="mean")
+    more = names(other_task="truth-induction", other_model="gemma3-270m", other_method="exact")
+    assert {"other-task", "other-family", "convergence"} <= set(more)
+
+
+def test_claims_that_cannot_be_run(tmp_path: Path) -> None:
+    plain = {"id": "a", "statement": "x", "model": "truth-ioi", "task": "truth-ioi"}
+    for about, message in (
+        ({"task": ""}, "names no task to run"),
+        ({}, "names neither a circuit"),
+        ({"circuit": "eap@9:greedy"}, "grows from the logits"),
+    ):
+        with pytest.raises(BadUsage, match=message):
+            _ = Assay(claims_of({**plain, **about}), tmp_path).steps
+    with pytest.raises(BadUsage, match="limit must be 2 or more"):
+        AssaySettings(limit=1)
+
+
+@pytest.mark.slow
+def test_the_command_with_a_method_and_a_reader(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    about = {"circuit": "eap-ig-inputs@9", "components": []}
+    plain = claim("a", model="truth-ioi", task="truth-ioi", **about)
+    (tmp_path / "claim.json").write_text(json.dumps(plain))
+    words = ["assay", str(tmp_path / "claim.json"), "-o", str(tmp_path / "runs")]
+    words += ["--limit", "20", "--train-limit", "20", "--grid", "6"]
+    with pytest.raises(SystemExit) as done:
+        main(words)
+    assert done.value.code == 0
+    told = capsys.readouterr().out
+    assert "a predicts circuit above 0.7: holds" in told and "Verdict: CVS" in told
+    runs = tmp_path / "runs"
+    judged = read_judgments(runs / "judgments.json").claims[0]
+    assert judged.statuses["I2"] == judged.statuses["M5"] == judged.statuses["C1"] == "YES"
+    assert judged.statuses["M4"] in ("YES", "PARTIAL", "NO") and judged.statuses["V4"] != "YES"
+    assert read_record(runs / "score.json").value("cvs") > 0
+    assert "V4" in (runs / "form.html").read_text("utf-8")
+    # A reader's judgments of the rest; other settings are refused.
+    form = json.loads((runs / "judgments.json").read_text())
+    form["claims"][0]["criteria"]["V3"] = {"status": "YES", "reason": "It fits."}
+    (tmp_path / "ann.json").write_text(json.dumps(form))
+    with pytest.raises(SystemExit) as done:
+        main([*words, "--judgments", str(tmp_path / "ann.json")])
+    assert done.value.code == 0
+    assert read_judgments(runs / "judgments.json").claims[0].statuses["V3"] == "YES"
+    with pytest.raises(SystemExit) as done:
+        main([*words, "--limit", "21"])
+    assert done.value.code == 2 and "holds a run with" in capsys.readouterr().err
