@@ -21,7 +21,6 @@ from mechassay.pairs import Batch, PairsLike
 from mechassay.progress import SILENT, Progress
 from mechassay.records import Record
 from mechassay.saes.activations import ActivationStore
-from mechassay.saes.trainer import DictionaryTrainer
 
 NEEDS: Mapping[str, str] = {
     "model": "a model (--model)",
@@ -178,10 +177,6 @@ class Inputs:
     @property
     def texts(self) -> ActivationStore:
         return self.get("texts")
-
-    @property
-    def trainer(self) -> DictionaryTrainer:
-        return self.get("trainer")
 
     @property
     def batch(self) -> Batch:

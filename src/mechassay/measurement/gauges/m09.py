@@ -69,7 +69,7 @@ class CoreStability:
     def measure(self, inputs: Inputs) -> Measurement:
         """See `Gauge.measure`."""
         values = held_out(inputs.texts, self.rows)
-        trainer, seed = inputs.trainer, inputs.seed
+        trainer, seed = inputs.get("trainer"), inputs.seed
 
         def trained(number: int, encoder: Float[Tensor, "d m"] | None = None) -> SAE:
             kept = {} if encoder is None else {"encoder": encoder}
