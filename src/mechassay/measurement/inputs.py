@@ -21,6 +21,7 @@ from mechassay.pairs import Batch, PairsLike
 from mechassay.progress import SILENT, Progress
 from mechassay.records import Record
 from mechassay.saes.activations import ActivationStore
+from mechassay.saes.trainer import DictionaryTrainer
 
 NEEDS: Mapping[str, str] = {
     "model": "a model (--model)",
