@@ -8,8 +8,8 @@ differs in what it measured stands in one column.
     score      the mean over places of 1 / (1 + e^-x), as MIB's board has it (2025)
 
 Both are over the places that are shown, and undefined (NaN) for a row that lacks one of them: else
-a row that skips a hard place would win. Without a choice, one place stands for each task of a model,
-that of most rows, and none for numbers as reported, if there are others.
+a row that skips a hard place would win. Without a choice, one place stands for each task of a
+model, that of most rows, and none for numbers as reported, if there are others.
 """
 
 from __future__ import annotations

@@ -19,7 +19,7 @@ import shutil
 import time
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeGuard
 
 from mechassay.errors import BadFile, BadUsage
 from mechassay.files import file_hash
@@ -159,19 +159,24 @@ class Compared:
 
 
 def compare_records(stored: Record, again: Record) -> Compared:
-    """Everything of two records but what says when, where and how fast they came about."""
+    """Everything of two records but what says when, where and how fast they came about.
+
+    Where a ranking was copied, the new record says nothing of the examples that it was found on.
+    """
     found = Compared()
-    one, other = (
-        json.loads(record.model_dump_json(exclude=LEFT_OUT)) for record in (stored, again)
-    )
-    for record, plain in ((stored, one), (again, other)):
-        plain["examples"] = record.provenance.data_hash
-        plain["dtype"] = record.provenance.dtype
-    found.look(one, other, "record")
+    plain, other = _plain(stored), _plain(again)
+    plain["data"] = {role: of for role, of in plain["data"].items() if role in other["data"]}
+    found.look(plain, other, "record")
     return found
 
 
-def _is_number(value: Any) -> bool:
+def _plain(record: Record) -> dict[str, Any]:
+    about = record.provenance
+    plain = json.loads(record.model_dump_json(exclude=LEFT_OUT))
+    return {**plain, "examples": about.data_hash, "dtype": about.dtype}
+
+
+def _is_number(value: Any) -> TypeGuard[float]:
     return isinstance(value, int | float) and not isinstance(value, bool)
 
 
