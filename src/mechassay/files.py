@@ -7,6 +7,7 @@ rises when the meaning of a field changes, and a reader refuses numbers it does 
 from __future__ import annotations
 
 import errno
+import hashlib
 import json
 import os
 import shutil
@@ -75,6 +76,19 @@ def check_ending(path: str | Path, *endings: str) -> Path:
     if path.suffix not in endings:
         raise BadUsage(f"{path}: a file to write ends in {' or '.join(endings)}.")
     return path
+
+
+def file_hash(path: Path) -> str:
+    """The SHA-256 of a file.
+
+    Raises:
+        BadFile: it cannot be read.
+    """
+    try:
+        with path.open("rb") as stream:
+            return hashlib.file_digest(stream, "sha256").hexdigest()
+    except OSError as error:
+        raise BadFile(f"{path}: cannot be read ({first_line(error)}).") from None
 
 
 def write_text(path: Path, text: str) -> Path:

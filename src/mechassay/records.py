@@ -586,18 +586,27 @@ def check_unedited(path: Path) -> None:
     Raises:
         BadFile: its content has another hash than it says, or it says none.
     """
+    if not check_edited(path):
+        raise BadFile(
+            f"{path}: has no hash of its content, as records of earlier versions; run it again to"
+            " take it as evidence."
+        )
+
+
+def check_edited(path: Path) -> bool:
+    """Whether the file of a record has a hash of its content, which is refused if it is another.
+
+    Raises:
+        BadFile: its content has another hash than it says.
+    """
     try:
         plain = json.loads(path.read_bytes())
     except (OSError, ValueError) as error:
         raise BadFile(f"{path}: not a record ({first_line(error)}).") from None
     said = plain.get(SEAL, "") if isinstance(plain, dict) else ""
-    if not said:
-        raise BadFile(
-            f"{path}: has no hash of its content, as records of earlier versions; run it again to"
-            " take it as evidence."
-        )
-    if said != content_hash(plain):
+    if said and said != content_hash(plain):
         raise BadFile(f"{path}: was edited after it was written; run it again.")
+    return bool(said)
 
 
 def first_mistake(error: ValidationError) -> str:

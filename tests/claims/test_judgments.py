@@ -62,7 +62,7 @@ def test_the_published_schema_is_current() -> None:
         ({"rater": {"kind": "human", "id": "A", "nme": "x"}}, "Unknown field of rater 'nme'"),
         ({"statuses": {"C1": "PARTAIL"}}, "Did you mean 'PARTIAL'"),
         ({"statuses": {"C9": "YES"}}, "Unknown criterion of mv-27@1 'C9'"),
-        ({"evidence": {"C1": [{}]}}, "evidence is a quote or a record"),
+        ({"evidence": {"C1": [{}]}}, "evidence is a quote, a record"),
         ({"evidence": {"C1": [{"quote": {"exat": "x"}}]}}, "exact is missing"),
         ({"claims": []}, "claims"),
         ({"claim": {"description_mode": "algoritmic"}}, "Did you mean 'algorithmic'"),

@@ -9,7 +9,7 @@ import math
 
 import pytest
 
-from mechassay.errors import UnknownName
+from mechassay.errors import BadUsage, UnknownName
 from mechassay.leaderboard import Board, BoardCell, board_rules
 from mechassay.leaderboard.board import sigmoid
 
@@ -68,10 +68,30 @@ def test_cells_of_other_conditions_stand_in_places_of_their_own() -> None:
     assert sorted(map(tuple, held)) == [(False, True), (True, False)]
 
 
+def test_averages_are_of_one_set_of_conditions_for_each_task() -> None:
+    other = {"conditions": {"examples": "y"}}
+    cells = [
+        made("a", "ioi", 1.0),
+        made("b", "ioi", 0.5),
+        made("a", "ioi", 0.0, **other),
+        made("c", "ioi", 0.9, origin="as reported", conditions={"definition": "reported"}),
+        made("d", "ioi", 0.9, origin="as reported", conditions={"definition": "reported"}),
+        made("e", "ioi", 0.9, origin="as reported", conditions={"definition": "reported"}),
+    ]
+    board = Board.of(RULES, cells)
+    assert len(board.places("cpr")) == 3 and len(board.comparable("cpr")) == 1
+    assert board.average("a", "cpr") == 1.0 and board.average("b", "cpr") == 0.5
+    assert math.isnan(board.average("c", "cpr"))
+    assert board.ranked("cpr")[:2] == ["a", "b"]
+    alone = Board.of(RULES, cells[3:])
+    assert alone.average("c", "cpr") == 0.9
+
+
 def test_the_newest_of_equal_cells_stands() -> None:
     old, new = made("a", "ioi", 0.1), made("a", "ioi", 0.2, created="2026-02-01")
     for cells in ([old, new], [new, old]):
-        assert [cell.value for cell in Board.of(RULES, cells).cells] == [0.2]
+        [cell] = Board.of(RULES, cells).cells
+        assert cell.value == 0.2 and [old.value for old in cell.earlier] == [0.1]
 
 
 def test_a_board_does_not_depend_on_the_order_of_its_cells() -> None:
@@ -88,6 +108,11 @@ def test_an_unknown_cell_is_named_with_the_nearest() -> None:
     assert board.find("eap/gpt2/ioi/cpr").value == 1.0
     with pytest.raises(UnknownName, match="eap/gpt2/ioi/cpr"):
         board.find("eap/gpt2/ioi/cpt")
+    twice = [made("eap", "ioi", 1.0), made("eap", "ioi", 0.0, conditions={"examples": "y"})]
+    board = Board.of(RULES, twice)
+    with pytest.raises(BadUsage, match="several conditions"):
+        board.find("eap/gpt2/ioi/cpr")
+    assert [board.find(cell.full_id).value for cell in twice] == [1.0, 0.0]
 
 
 def test_json_and_csv_hold_every_cell_with_all_digits() -> None:

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+import mechassay as ma
 from mechassay.errors import BadFile, BadUsage
 from mechassay.leaderboard import BoardsFolder, read_cells, recompute
 from mechassay.leaderboard.exchange import write_exchange
@@ -35,7 +36,8 @@ def test_the_folder_has_every_page_and_every_record(runs: Path, tmp_path: Path) 
         assert (tmp_path / "records" / f"{cell.sha256}.json").is_file()
     row = unescape((tmp_path / "rows" / "circuits" / "eap.html").read_text())
     assert "mechassay circuits run" in row
-    assert "mechassay leaderboard recompute circuits eap/truth-ioi/truth-ioi/cpr" in row
+    cell = board.find("eap/truth-ioi/truth-ioi/cpr")
+    assert f"mechassay leaderboard recompute circuits {cell.full_id} --runs" in row
 
 
 def test_the_script_has_all_digits_and_the_differences(runs: Path, tmp_path: Path) -> None:
@@ -49,10 +51,10 @@ def test_the_script_has_all_digits_and_the_differences(runs: Path, tmp_path: Pat
             cell = board.cell(row, place, name)
             assert values == [cell.value]  # pyright: ignore
     [pairs] = data["cpr"]["pairs"]  # pyright: ignore
-    [(first, second, less, low, high)] = pairs  # pyright: ignore
+    [(first, second, less, low, high, resolved)] = pairs  # pyright: ignore
     values = data["cpr"]["rows"]
     assert less == pytest.approx(values[first][0] - values[second][0])  # pyright: ignore
-    assert low <= less <= high
+    assert low <= less <= high and resolved is (low > 0 or high < 0)
     assert data["auroc"]["pairs"] == [[]]
 
 
@@ -62,6 +64,7 @@ def test_names_with_markup_stay_text(runs: Path, tmp_path: Path) -> None:
     cells = [
         cell.model_copy(update={"row": bad, "origin": "as reported", "file": "", "sha256": ""})
         for cell in read_cells(rules, runs)[0]
+        if cell.row == "eap"
     ]
     BoardsFolder.of(runs, tmp_path, cells).write()
     for page in tmp_path.rglob("*.html"):
@@ -84,12 +87,42 @@ def test_a_number_that_was_recomputed_has_a_mark(runs: Path, tmp_path: Path) -> 
     boards.write()
     assert "✓" not in (tmp_path / "board" / "circuits.html").read_text()
     assert (
-        "results of the record differ"
+        "numbers of the record differ"
         in (tmp_path / "board" / "rows" / "circuits" / "eap.html").read_text()
     )
     (folder / "one.json").write_text("{}")
     with pytest.raises(BadFile, match="no recomputation"):
         boards.write()
+
+
+def test_two_files_that_report_one_number_are_refused(runs: Path, tmp_path: Path) -> None:
+    [cell, *_] = read_cells(rules_of("circuits"), runs)[0]
+    reported = cell.model_copy(update={"origin": "as reported", "file": "", "sha256": ""})
+    with pytest.raises(BadUsage, match="Two files report"):
+        BoardsFolder.of(runs, tmp_path, [reported, reported])
+
+
+def test_private_examples_leave_nothing_on_a_page(tmp_path: Path) -> None:
+    job = ma.CircuitsJob(
+        models=("truth-ioi",),
+        methods=("eap",),
+        train_limit=6,
+        test_split="private",
+        test_limit=8,
+        private_seed=7,
+    )
+    ma.run(job, tmp_path / "runs" / "own", progress=SILENT)
+    [file] = (tmp_path / "runs" / "own" / "records").rglob("eap.json")
+    digest = json.loads(file.read_text())["provenance"]["data_hash"]
+    boards = BoardsFolder.of(tmp_path / "runs", tmp_path / "board")
+    boards.write()
+    for page in (tmp_path / "board").rglob("*"):
+        assert not page.is_file() or digest not in page.read_text()
+    assert list((tmp_path / "board" / "records").glob("*")) == []
+    row = (tmp_path / "board" / "rows" / "circuits" / "eap.html").read_text()
+    assert "private examples 1" in row and "leaderboard recompute" not in row
+    written = write_exchange(boards.boards["circuits"], tmp_path / "exchange")
+    assert written.files["every_eval_ever"] == ()
 
 
 def test_folders_without_runs_are_refused(tmp_path: Path) -> None:
@@ -113,10 +146,7 @@ def test_formats_of_others_hold_the_same_numbers(runs: Path, tmp_path: Path) -> 
     board = BoardsFolder.of(runs, tmp_path).boards["circuits"]
     written = write_exchange(board, tmp_path / "exchange")
     assert written.left_out == sum(cell.value != cell.value for cell in board.cells)
-    mib = json.loads((tmp_path / "exchange" / "mib" / "eap.json").read_text())
-    [result] = mib["results"]
     wanted = board.find("eap/truth-ioi/truth-ioi/cpr").value
-    assert result["scores"]["truth-ioi"]["CPR"] == wanted
     [file] = (tmp_path / "exchange" / "every_eval_ever").rglob("circuits-eap.json")
     scores = {
         each["metric_config"]["metric_name"]: each["score_details"]["score"]

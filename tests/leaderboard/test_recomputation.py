@@ -5,16 +5,18 @@ from __future__ import annotations
 import json
 import math
 import shutil
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 import mechassay as ma
 from mechassay.errors import BadFile, BadUsage
 from mechassay.leaderboard import Board, BoardCell, board_rules, read_cells, recompute
-from mechassay.leaderboard.recomputation import only
+from mechassay.leaderboard.recomputation import compare_records
 from mechassay.progress import SILENT
-from mechassay.runs.circuits import CircuitsJob
+from mechassay.records import content_hash, read_record
 
 RULES = board_rules()["circuits"]
 CELL = "eap/truth-ioi/truth-ioi/cpr"
@@ -32,7 +34,7 @@ def copy(runs: Path, tmp_path: Path) -> Path:
 @pytest.mark.parametrize("anew", [False, True])
 def test_a_cell_is_the_same_again(runs: Path, tmp_path: Path, anew: bool) -> None:
     found = recompute(cell_of(runs), runs, tmp_path / "again", anew=anew, progress=SILENT)
-    assert found.agrees and found.largest <= 1e-6 and found.n > 3
+    assert found.agrees and found.largest <= 1e-6 and found.n > 100
     assert found.again == pytest.approx(found.stored, abs=1e-6)
     assert found.anew is anew
 
@@ -51,17 +53,41 @@ def test_scores_of_another_artefact_are_noticed(copy: Path, tmp_path: Path) -> N
     assert not found.agrees and found.largest > 1e-3
 
 
+def edited(file: Path, change: Callable[[Any], None], sealed: bool) -> None:
+    told = json.loads(file.read_text())
+    change(told)
+    if sealed:
+        told["sha256"] = content_hash(told)
+    file.write_text(json.dumps(told))
+
+
 def test_a_record_that_was_changed_after_the_board_is_refused(copy: Path, tmp_path: Path) -> None:
     cell = cell_of(copy)
-    file = copy / cell.file
-    told = json.loads(file.read_text())
-    told["measures"][0]["value"] = 0.99
-    file.write_text(json.dumps(told))
+    edited(copy / cell.file, lambda told: told["measures"][0].update(value=0.99), sealed=False)
     with pytest.raises(BadFile, match="changed since"):
         recompute(cell, copy, tmp_path / "again", progress=SILENT)
-    # A board that is made of the changed record shows its number, and this does not hold again.
+    # A board that is made anew does not take it either.
+    cells, unreadable = read_cells(RULES, copy)
+    assert {each.row for each in cells} == {"random"}
+    assert len(unreadable) == 1 and "was edited" in unreadable[0]
+
+
+@pytest.mark.parametrize(
+    ("change", "where"),
+    [
+        (lambda told: told["measures"][0].update(value=0.99), "measures[0].value"),
+        (lambda told: told["measures"][0].update(low=0.5), "measures[0].low"),
+        (lambda told: told["tables"].clear(), "record.tables"),
+        (lambda told: told["values"]["columns"]["clean"].__setitem__(0, 9.0), "columns.clean[0]"),
+        (lambda told: told["specs"]["method"].update(name="best"), "specs.method.name"),
+    ],
+)
+def test_whoever_makes_the_hash_anew_is_found_by_recomputing(
+    copy: Path, tmp_path: Path, change: Callable[[Any], None], where: str
+) -> None:
+    edited(copy / cell_of(copy).file, change, sealed=True)
     found = recompute(cell_of(copy), copy, tmp_path / "again", progress=SILENT)
-    assert not found.agrees
+    assert not found.agrees and where in found.differs
 
 
 def test_a_missing_record_and_a_reported_number_are_refused(copy: Path, tmp_path: Path) -> None:
@@ -69,18 +95,23 @@ def test_a_missing_record_and_a_reported_number_are_refused(copy: Path, tmp_path
     (copy / cell.file).unlink()
     with pytest.raises(BadFile, match="is not there"):
         recompute(cell, copy, tmp_path / "again", progress=SILENT)
+    private = cell.model_copy(update={"private": True})
+    with pytest.raises(BadUsage, match="private examples"):
+        recompute(private, copy, tmp_path / "again", progress=SILENT)
     reported = cell.model_copy(update={"origin": "as reported", "source": "a table"})
     with pytest.raises(BadUsage, match="as reported"):
         recompute(reported, copy, tmp_path / "again", progress=SILENT)
 
 
-def test_a_job_is_cut_down_to_a_cell() -> None:
-    job = CircuitsJob(models=("truth-ioi", "truth-induction"), methods=("eap", "random", "nap"))
-    less = only(job, "truth-ioi--truth-ioi/nap")
-    assert (less.models, less.methods) == (("truth-ioi",), ("nap",))
-    assert {cell.name for cell in less.cells()} == {"truth-ioi--truth-ioi/nap"}
-    with pytest.raises(BadUsage, match="no cell"):
-        only(job, "truth-ioi--truth-ioi/acdc")
+def test_records_are_compared_number_by_number(runs: Path) -> None:
+    record = read_record(runs / cell_of(runs).file)
+    same = compare_records(record, record)
+    assert same.n > 100 and same.largest == 0 and same.differs == ""
+    near = record.measures[0].model_copy(update={"value": record.measures[0].value + 5e-7})
+    found = compare_records(record, record.changed(measures=[near, *record.measures[1:]]))
+    assert found.differs == "" and 0 < found.largest < 1e-6
+    lost = compare_records(record, record.changed(tables=[]))
+    assert lost.differs == "record.tables" and math.isinf(lost.largest)
 
 
 def test_a_recomputation_without_results_does_not_agree(runs: Path, tmp_path: Path) -> None:

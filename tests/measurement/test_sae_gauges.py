@@ -270,16 +270,17 @@ def test_a_random_dictionary_does_not_pass(toy: Toy) -> None:
 
 def test_other_inputs_are_refused(toy: Toy, tmp_path: Path) -> None:
     sae = toy.sae(shift=7)
-    with pytest.raises(BadUsage, match="weights; got Directions"):
+    with pytest.raises(BadUsage, match="autoencoder; got Directions"):
         toy.measured("M08", Directions(torch.eye(64)))
-    with pytest.raises(BadUsage, match=r"needs texts \(--texts\)"):
+    with pytest.raises(BadUsage, match=r"needs texts.*\(--texts"):
         measure("M12", toy.model, sae=sae, site="resid.0")
     with pytest.raises(BadUsage, match="stored activations of texts"):
         measure("M12", toy.model, sae=sae, more={"texts": ["some text"]})
     with pytest.raises(BadUsage, match="trained on"):
         toy.measured("M10", replace(sae, hook="resid.1"))
+    other = replace(sae, hook="")
     with pytest.raises(BadUsage, match=r"are of resid.0.*; got the site"):
-        measure("M10", toy.model, sae=sae, site="resid.1", more={"texts": toy.store})
+        measure("M10", toy.model, sae=other, site="resid.1", more={"texts": toy.store})
     with pytest.raises(BadUsage, match="5 numbers"):
         toy.measured("EX34", random_sae(5, 8, 2, torch.zeros(5)))
     mlp = store_activations(toy.model, "mlp.0", word_corpus(), tmp_path, WINDOW, progress=SILENT)

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from mechassay.circuits.methods import METHODS
+from mechassay.lazy import lazy_names
 
 if TYPE_CHECKING:
     from mechassay.circuits.ablation import ablate
@@ -84,29 +84,24 @@ __all__ = [
     "run_controls",
 ]
 
-_NAMES = {
-    "ablation": "ablate",
-    "differences": "Differences differences_of",
-    "faithfulness": "Controls FaithfulnessCurve evaluate faithfulness_curve run_controls",
-    "necessity": "Completeness Minimality complement completeness minimality",
-    "node_scores": "NeuronScores NodeScores",
-    "optimal_ablation": "OptimalAblation",
-    "overlap": "Overlap overlap_of",
-    "recovery": "Recovery recovery_of",
-    "scores": "Circuit EdgeScores",
-}
-_METHODS = (target.partition(":") for target in METHODS.built_in.values())
-_LAZY = {
-    **{name: f"{__name__}.{part}" for part, names in _NAMES.items() for name in names.split()},
-    **{name: module for module, _, name in _METHODS},
-}
+# A module may have several methods.
+_METHODS: dict[str, str] = {}
+for _target in METHODS.built_in.values():
+    _part, _, _name = _target.removeprefix(f"{__name__}.").partition(":")
+    _METHODS[_part] = f"{_METHODS.get(_part, '')} {_name}"
 
-
-def __getattr__(name: str) -> Any:
-    if name not in _LAZY:
-        raise AttributeError(f"module 'mechassay.circuits' has no attribute {name!r}")
-    return getattr(import_module(_LAZY[name]), name)
-
-
-def __dir__() -> list[str]:
-    return __all__
+__getattr__, __dir__ = lazy_names(
+    __name__,
+    {
+        "ablation": "ablate",
+        "differences": "Differences differences_of",
+        "faithfulness": "Controls FaithfulnessCurve evaluate faithfulness_curve run_controls",
+        "necessity": "Completeness Minimality complement completeness minimality",
+        "node_scores": "NeuronScores NodeScores",
+        "optimal_ablation": "OptimalAblation",
+        "overlap": "Overlap overlap_of",
+        "recovery": "Recovery recovery_of",
+        "scores": "Circuit EdgeScores",
+        **_METHODS,
+    },
+)

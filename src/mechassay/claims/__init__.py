@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+from mechassay.lazy import lazy_names
 
 if TYPE_CHECKING:
     from mechassay.claims.advocate import challenge
@@ -95,39 +96,31 @@ __all__ = [
     "vote",
 ]
 
-_NAMES = {
-    "advocate": "challenge",
-    "assessment": "Assessment assess",
-    "claim": "Claim ClaimFile read_claims",
-    "comparison": "RaterComparison compare",
-    "debiasing": "debias debiasing_record",
-    "documents": "PagedDocument check_title read_document",
-    "dossier": "link",
-    "download": "Web",
-    "evaluated": "evaluate published_evaluation",
-    "evidence": "EvidenceChecks check_evidence",
-    "exchange": "JudgeAnswer JudgeRequest",
-    "flags": "DocumentFlag find_flags",
-    "judge": "Judge ReplayJudge ScriptedJudge load_judge",
-    "judge_evaluation": "JudgeEvaluation",
-    "judgments": "Judgment Judgments Rater read_judgments",
-    "labels": "PaperLabel ReferenceLabels read_labels",
-    "leak_audit": "audit audit_request",
-    "minimum_vote": "vote",
-    "quotes": "NearestPassage QuoteMatch find_quote nearest_passage",
-    "rubric": "Revision Rubric load_revision load_rubric",
-    "scored": "ScoredJudgments score_judgments",
-    "scoring": "ClaimScore PaperScore attainable claim_score ladder_tier paper_score",
-    "served_judge": "ServedJudge",
-}
-_LAZY = {name: f"{__name__}.{part}" for part, names in _NAMES.items() for name in names.split()}
-
-
-def __getattr__(name: str) -> Any:
-    if name not in _LAZY:
-        raise AttributeError(f"module 'mechassay.claims' has no attribute {name!r}")
-    return getattr(import_module(_LAZY[name]), name)
-
-
-def __dir__() -> list[str]:
-    return __all__
+__getattr__, __dir__ = lazy_names(
+    __name__,
+    {
+        "advocate": "challenge",
+        "assessment": "Assessment assess",
+        "claim": "Claim ClaimFile read_claims",
+        "comparison": "RaterComparison compare",
+        "debiasing": "debias debiasing_record",
+        "documents": "PagedDocument check_title read_document",
+        "dossier": "link",
+        "download": "Web",
+        "evaluated": "evaluate published_evaluation",
+        "evidence": "EvidenceChecks check_evidence",
+        "exchange": "JudgeAnswer JudgeRequest",
+        "flags": "DocumentFlag find_flags",
+        "judge": "Judge ReplayJudge ScriptedJudge load_judge",
+        "judge_evaluation": "JudgeEvaluation",
+        "judgments": "Judgment Judgments Rater read_judgments",
+        "labels": "PaperLabel ReferenceLabels read_labels",
+        "leak_audit": "audit audit_request",
+        "minimum_vote": "vote",
+        "quotes": "NearestPassage QuoteMatch find_quote nearest_passage",
+        "rubric": "Revision Rubric load_revision load_rubric",
+        "scored": "ScoredJudgments score_judgments",
+        "scoring": "ClaimScore PaperScore attainable claim_score ladder_tier paper_score",
+        "served_judge": "ServedJudge",
+    },
+)

@@ -9,7 +9,6 @@ reader orders. A record that was edited is an error, not a status.
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -21,7 +20,8 @@ from mechassay.claims.judgments import Evidence, JudgedClaim, Judgment, Judgment
 from mechassay.claims.quotes import find_quote
 from mechassay.claims.scoring import Status
 from mechassay.display import OneLine
-from mechassay.errors import BadFile, first_line
+from mechassay.errors import BadFile
+from mechassay.files import file_hash
 
 EvidenceProfile = Literal["paper", "verified"]
 State = Literal[
@@ -154,15 +154,3 @@ def inside(folder: Path, name: str) -> Path:
     if not path.is_file():
         raise BadFile(f"{path}: there is no such record.")
     return path
-
-
-def file_hash(path: Path) -> str:
-    """The SHA-256 of a file.
-
-    Raises:
-        BadFile: it cannot be read.
-    """
-    try:
-        return hashlib.sha256(path.read_bytes()).hexdigest()
-    except OSError as error:
-        raise BadFile(f"{path}: cannot be read ({first_line(error)}).") from None

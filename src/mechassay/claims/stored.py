@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
-from mechassay.claims.evidence import file_hash
 from mechassay.errors import BadFile
+from mechassay.files import file_hash
 from mechassay.measurement.measurement import KIND as MEASURE
 from mechassay.records import Record, check_unedited, read_record
 

@@ -67,6 +67,7 @@ def recompute(
     from mechassay.leaderboard.board import Board
     from mechassay.leaderboard.cells import read_cells
     from mechassay.leaderboard.pages import RECOMPUTED
+    from mechassay.leaderboard.recomputation import TOLERANCE
     from mechassay.leaderboard.recomputation import recompute as again
     from mechassay.leaderboard.rules import rules_of
 
@@ -80,7 +81,7 @@ def recompute(
     word = "agrees" if told.agrees else "DIFFERS"
     typer.echo(
         f"{word}: {told.n} results, largest difference {told.largest:.1g} (allowed"
-        f" {told.tolerance:g}); {told.seconds:.0f} s"
+        f" {TOLERANCE:g}); {told.seconds:.0f} s"
     )
     if not told.agrees:
         raise typer.Exit(1)

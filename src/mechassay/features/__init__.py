@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+from mechassay.lazy import lazy_names
 
 if TYPE_CHECKING:
     from mechassay.features.boundless_das import BoundlessDAS
@@ -55,32 +56,24 @@ __all__ = [
     "principal_angles",
 ]
 
-_NAMES = {
-    "boundless_das": "BoundlessDAS",
-    "das": "DAS",
-    "dbm": "DBM",
-    "diff_in_means": "DiffInMeans",
-    "directions": "principal_angles",
-    "feature_interventions": "ScaleFeatures Splice",
-    "featurizer": "Affine ChosenFeatures Directions Featurizer Identity PrincipalAxes",
-    "finder": "Finder",
-    "fit": "Fit",
-    "full_vector": "FullVector",
-    "kmeans": "KMeans",
-    "lda": "LDA",
-    "pca": "PCA",
-    "probe": "Probe",
-    "random_directions": "RandomDirections",
-    "sae": "SAE",
-}
-_LAZY = {name: f"{__name__}.{part}" for part, names in _NAMES.items() for name in names.split()}
-
-
-def __getattr__(name: str) -> Any:
-    if name not in _LAZY:
-        raise AttributeError(f"module 'mechassay.features' has no attribute {name!r}")
-    return getattr(import_module(_LAZY[name]), name)
-
-
-def __dir__() -> list[str]:
-    return __all__
+__getattr__, __dir__ = lazy_names(
+    __name__,
+    {
+        "boundless_das": "BoundlessDAS",
+        "das": "DAS",
+        "dbm": "DBM",
+        "diff_in_means": "DiffInMeans",
+        "directions": "principal_angles",
+        "feature_interventions": "ScaleFeatures Splice",
+        "featurizer": "Affine ChosenFeatures Directions Featurizer Identity PrincipalAxes",
+        "finder": "Finder",
+        "fit": "Fit",
+        "full_vector": "FullVector",
+        "kmeans": "KMeans",
+        "lda": "LDA",
+        "pca": "PCA",
+        "probe": "Probe",
+        "random_directions": "RandomDirections",
+        "sae": "SAE",
+    },
+)

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+from mechassay.lazy import lazy_names
 
 if TYPE_CHECKING:
     from mechassay.gym.behaviour import GymAccuracy, accuracy
@@ -61,33 +62,25 @@ __all__ = [
     "train_gym_model",
 ]
 
-_NAMES = {
-    "behaviour": "GymAccuracy accuracy",
-    "causalgym_files": "read_causalgym_rows read_causalgym_templates",
-    "corpus": "GymCorpus corpus_tasks",
-    "evaluation": "evaluate",
-    "formulas": "Formula",
-    "gym_task": "GymTask",
-    "index_mix_up": "CompatBatches compat_batches",
-    "listing": "GymTaskList list_gym_tasks",
-    "methods": "METHODS SWEEPS GymMethod gym_method",
-    "log_odds": "LogOddsRatios odds",
-    "own_model": "GymTraining train_gym_model",
-    "pairs": "GymPairs",
-    "published": "FAMILIES GYM_TASKS load_gym_task",
-    "lengths": "RegionLengths region_lengths",
-    "suite": "Suite SuiteAccuracy read_suite",
-    "task_files": "gym_tasks read_gym_tasks",
-    "task_odds": "MethodOdds TaskOdds",
-}
-_LAZY = {name: f"{__name__}.{part}" for part, names in _NAMES.items() for name in names.split()}
-
-
-def __getattr__(name: str) -> Any:
-    if name not in _LAZY:
-        raise AttributeError(f"module 'mechassay.gym' has no attribute {name!r}")
-    return getattr(import_module(_LAZY[name]), name)
-
-
-def __dir__() -> list[str]:
-    return __all__
+__getattr__, __dir__ = lazy_names(
+    __name__,
+    {
+        "behaviour": "GymAccuracy accuracy",
+        "causalgym_files": "read_causalgym_rows read_causalgym_templates",
+        "corpus": "GymCorpus corpus_tasks",
+        "evaluation": "evaluate",
+        "formulas": "Formula",
+        "gym_task": "GymTask",
+        "index_mix_up": "CompatBatches compat_batches",
+        "listing": "GymTaskList list_gym_tasks",
+        "methods": "METHODS SWEEPS GymMethod gym_method",
+        "log_odds": "LogOddsRatios odds",
+        "own_model": "GymTraining train_gym_model",
+        "pairs": "GymPairs",
+        "published": "FAMILIES GYM_TASKS load_gym_task",
+        "lengths": "RegionLengths region_lengths",
+        "suite": "Suite SuiteAccuracy read_suite",
+        "task_files": "gym_tasks read_gym_tasks",
+        "task_odds": "MethodOdds TaskOdds",
+    },
+)

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+from mechassay.lazy import lazy_names
 
 if TYPE_CHECKING:
     from mechassay.leaderboard.board import Board, BoardPlace
@@ -31,24 +32,16 @@ __all__ = [
     "write_exchange",
 ]
 
-_NAMES = {
-    "board": "Board BoardPlace",
-    "cells": "BoardCell read_cells",
-    "exchange": "write_exchange",
-    "pages": "BoardsFolder",
-    "paired": "paired_differences",
-    "recomputation": "Recomputation recompute",
-    "reported": "read_mib_results",
-    "rules": "BoardColumn BoardRules board_rules",
-}
-_LAZY = {name: f"{__name__}.{part}" for part, names in _NAMES.items() for name in names.split()}
-
-
-def __getattr__(name: str) -> Any:
-    if name not in _LAZY:
-        raise AttributeError(f"module 'mechassay.leaderboard' has no attribute {name!r}")
-    return getattr(import_module(_LAZY[name]), name)
-
-
-def __dir__() -> list[str]:
-    return __all__
+__getattr__, __dir__ = lazy_names(
+    __name__,
+    {
+        "board": "Board BoardPlace",
+        "cells": "BoardCell read_cells",
+        "exchange": "write_exchange",
+        "pages": "BoardsFolder",
+        "paired": "paired_differences",
+        "recomputation": "Recomputation recompute",
+        "reported": "read_mib_results",
+        "rules": "BoardColumn BoardRules board_rules",
+    },
+)

@@ -8,7 +8,8 @@ differs in what it measured stands in one column.
     score      the mean over places of 1 / (1 + e^-x), as MIB's board has it (2025)
 
 Both are over the places that are shown, and undefined (NaN) for a row that lacks one of them: else
-a row that skips a hard place would win.
+a row that skips a hard place would win. Without a choice, one place stands for each task of a
+model, that of most rows, and none for numbers as reported, if there are others.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ from typing import Any
 import numpy as np
 
 from mechassay.display import OneLine
-from mechassay.errors import UnknownName
+from mechassay.errors import BadUsage, UnknownName
 from mechassay.leaderboard.cells import BoardCell, newest
 from mechassay.leaderboard.rules import BoardRules
 
@@ -107,23 +108,44 @@ class Board(OneLine):
             for under, conditions in by_hash.items()
         ]
 
+    def comparable(self, column: str) -> list[BoardPlace]:
+        """One place for each set of roles: that which most rows have, recomputed before reported.
+
+        Raises:
+            UnknownName: the board has no such column.
+        """
+        best: dict[tuple[tuple[str, str], ...], tuple[int, BoardPlace]] = {}
+        every = self.places(column)
+        for place in every:
+            cells = [cell for row in self.rows() if (cell := self.cell(row, place, column))]
+            n = sum(cell.origin == "recomputed" for cell in cells)
+            if place.roles not in best or n > best[place.roles][0]:
+                best[place.roles] = n, place
+        found = [place for n, place in best.values() if n] or [p for _, p in best.values()]
+        return [place for place in every if place in found]
+
     def cell(self, row: str, place: BoardPlace, column: str) -> BoardCell | None:
         """The cell of a row at a place; None if there is none."""
         return self._at.get((row, column, place))
 
     def find(self, name: str) -> BoardCell:
-        """A cell by its name, `row/place/.../column`, or the beginning of its record's hash.
+        """A cell by its name, `row/place/.../column`, with `@` and its conditions if there are
+        several.
 
         Raises:
             UnknownName: there is none.
+            BadUsage: the name is that of cells under several conditions.
         """
-        for cell in self.cells:
-            if name in (cell.id, f"{cell.id}@{cell.under}"):
-                return cell
-        raise UnknownName("cell", name, [cell.id for cell in self.cells])
+        found = [cell for cell in self.cells if name in (cell.id, cell.full_id)]
+        if not found:
+            raise UnknownName("cell", name, [cell.id for cell in self.cells])
+        if len(found) > 1:
+            names = ", ".join(cell.full_id for cell in found)
+            raise BadUsage(f"{name} is measured under several conditions: name one of {names}.")
+        return found[0]
 
     def average(self, row: str, column: str, places: Sequence[BoardPlace] | None = None) -> float:
-        """The mean of a row over places, all by default; NaN if it lacks one."""
+        """The mean of a row over places, the comparable ones by default; NaN if it lacks one."""
         return _mean(self._values(row, column, places))
 
     def score(self, row: str, column: str, places: Sequence[BoardPlace] | None = None) -> float:
@@ -131,14 +153,15 @@ class Board(OneLine):
         return _mean([sigmoid(value) for value in self._values(row, column, places)])
 
     def _values(self, row: str, column: str, places: Sequence[BoardPlace] | None) -> list[float]:
-        shown = self.places(column) if places is None else places
+        shown = self.comparable(column) if places is None else places
         cells = [self.cell(row, place, column) for place in shown]
         return [math.nan if cell is None else cell.value for cell in cells]
 
     def ranked(self, column: str, places: Sequence[BoardPlace] | None = None) -> list[str]:
         """Rows with a number in a column, the best average first, those without one last."""
-        shown = self.places(column) if places is None else list(places)
-        rows = [row for row in self.rows() if any(self.cell(row, p, column) for p in shown)]
+        shown = self.comparable(column) if places is None else list(places)
+        every = self.places(column)
+        rows = [row for row in self.rows() if any(self.cell(row, p, column) for p in every)]
         sign = -1.0 if self.rules.column(column).better == "up" else 1.0
         averages = {row: sign * self.average(row, column, shown) for row in rows}
         return sorted(rows, key=lambda row: (math.isnan(averages[row]), averages[row]))
@@ -149,7 +172,9 @@ class Board(OneLine):
             "format": FORMAT,
             "board": self.rules.name,
             "columns": [vars(column) for column in self.rules.columns],
-            "cells": [json.loads(cell.model_dump_json()) | {"id": cell.id} for cell in self.cells],
+            "cells": [
+                json.loads(cell.model_dump_json()) | {"id": cell.full_id} for cell in self.cells
+            ],
         }
         return json.dumps(told, indent=1)
 

@@ -4,11 +4,14 @@ Two cells are compared only if they were measured under the same conditions:
 
     the version of the column's definition
     the task, its version and settings, but for those of the train split
-    the test examples, by the hash of their content
-    the metric or profile and its version
+    the test examples, by the hash of their content; the metric or profile; the dtype
+    where the best of many sites was chosen: these sites, and what chose them
+    constants of an ablation: the train examples that they are from
 
 `conditions` holds these as text. What a method was given to find things on is not among them: it is
-shown. The place of a cell is what it was tried on: model, task, variable.
+shown. The place of a cell is what it was tried on: model, task, variable. A ranking that was read
+from a file is a row of its own, with the file's hash. Private examples have no hash here, by which
+their seed could be guessed, but a number.
 """
 
 from __future__ import annotations
@@ -16,23 +19,41 @@ from __future__ import annotations
 import hashlib
 import json
 import math
-from collections.abc import Iterable, Iterator, Mapping
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal
 
 from pydantic import Field
 
 from mechassay.errors import BadFile, BadUsage, MechassayError
+from mechassay.files import file_hash
 from mechassay.leaderboard.rules import BoardColumn, BoardRules
-from mechassay.records import Measure, Number, Record, Stored, read_record
+from mechassay.records import Measure, Number, Record, Stored, check_edited, read_record
+from mechassay.runs.circuits import SCORES_SHA256
 from mechassay.runs.command_line import command_line
 from mechassay.runs.folder import RunFolder
 from mechassay.runs.job import job_of
+from mechassay.tasks.task import PRIVATE
 
 Origin = Literal["recomputed", "as reported"]
 OF_TRAINING = ("train_split", "train_limit")
 """Settings of a task that say what a method was given, not what it is measured on."""
 RECORDS = "records"
+CANDIDATES = {"gym": ("cells", ("layer", "region")), "variables": ("sites", ("site",))}
+"""The table of the sites that the best was chosen of, by kind of record."""
+_OF_FILE = re.compile(r" \(file [0-9a-f]{8}\)$")
+FOUND_ON_TRAIN = ("mean", "optimal")
+"""Ablations whose constants are those of the train examples."""
+
+
+class EarlierValue(Stored):
+    """A number that stood in a cell before the newest."""
+
+    value: Number
+    settings: str
+    sha256: str
+    created: str
 
 
 class BoardCell(Stored):
@@ -48,6 +69,8 @@ class BoardCell(Stored):
         file, sha256: the record, relative to the folder of runs, and the hash of its bytes.
         command: that makes the record; "" where no command does.
         source: of a number as reported: where it stands.
+        private: whether its examples are those of a private split.
+        earlier: what stood here before, the newest first.
     """
 
     board: str
@@ -72,6 +95,8 @@ class BoardCell(Stored):
     command: str = ""
     created: str = ""
     source: str = ""
+    private: bool = False
+    earlier: list[EarlierValue] = Field(default_factory=list)
 
     @property
     def under(self) -> str:
@@ -80,9 +105,19 @@ class BoardCell(Stored):
         return hashlib.sha256(text.encode()).hexdigest()[:8]
 
     @property
+    def row_in_record(self) -> str:
+        """The row as its record calls it: without the hash of a file."""
+        return _OF_FILE.sub("", self.row)
+
+    @property
     def id(self) -> str:
-        """A name of the cell, unique on its board: row, place and column."""
+        """A name of the cell: row, place and column; with `@under`, unique on its board."""
         return "/".join([self.row, *self.place.values(), self.column])
+
+    @property
+    def full_id(self) -> str:
+        """The name with the conditions."""
+        return f"{self.id}@{self.under}"
 
 
 def read_cells(rules: BoardRules, folder: Path) -> tuple[list[BoardCell], list[str]]:
@@ -95,22 +130,38 @@ def read_cells(rules: BoardRules, folder: Path) -> tuple[list[BoardCell], list[s
         raise BadFile(f"{folder}: there is no such folder.")
     cells: list[BoardCell] = []
     unreadable: list[str] = []
+    private: dict[str, str] = {}
     for plan in sorted(folder.rglob("plan.json")):
         run = plan.parent
         for file in sorted((run / RECORDS).rglob("*.json")):
             try:
                 record = read_record(file)
+                check_edited(file)
             except BadFile as error:
                 unreadable.append(str(error))
                 continue
             if record.kind == rules.kind:
                 about: dict[str, Any] = {
                     "file": file.relative_to(folder).as_posix(),
-                    "sha256": hashlib.sha256(file.read_bytes()).hexdigest(),
+                    "sha256": file_hash(file),
                     "command": _command(run),
                 }
-                cells += cells_of(rules, record, **about)
+                cells += cells_of(rules, _numbered(record, private), **about)
     return cells, unreadable
+
+
+def is_private(record: Record) -> bool:
+    """Whether any examples of a record are those of a private split."""
+    return any(chosen.split == PRIVATE for chosen in record.data.values())
+
+
+def _numbered(record: Record, private: dict[str, str]) -> Record:
+    """The record; a private one with the number of its examples in place of their hash."""
+    if not is_private(record):
+        return record
+    about = record.provenance
+    number = private.setdefault(about.data_hash, f"private examples {len(private) + 1}")
+    return record.changed(provenance=about.model_copy(update={"data_hash": number}))
 
 
 def cells_of(rules: BoardRules, record: Record, **about: Any) -> Iterator[BoardCell]:
@@ -134,6 +185,7 @@ def cells_of(rules: BoardRules, record: Record, **about: Any) -> Iterator[BoardC
         "warnings": list(record.warnings),
         "created": record.provenance.created,
         "seconds": _seconds(record),
+        "private": is_private(record),
     }
     for column in rules.columns:
         for row, measure in _measures(rules, column, record, names):
@@ -157,6 +209,9 @@ def _measures(
     if not column.many_rows:
         measure = record.measure(column.measure)
         row = names.get(rules.row) or names.get("method")
+        file = record.specs.get("method") and record.method.args.get(SCORES_SHA256)
+        if row and file:
+            row = f"{row} (file {str(file)[:8]})"
         if measure is not None and row:
             yield row, measure
         return
@@ -177,18 +232,38 @@ def _controls(record: Record, measure: Measure) -> dict[str, float]:
 
 
 def _conditions(record: Record, column: BoardColumn) -> dict[str, str]:
-    task, metric = record.specs.get("task"), record.specs.get("metric")
+    task, metric, method = (record.specs.get(role) for role in ("task", "metric", "method"))
     said: dict[str, Any] = {"definition": f"{column.name}@{column.version}"}
     if task is not None:
         said["task"] = f"{task.name}@{task.version}"
-        said |= {key: value for key, value in task.args.items() if key not in OF_TRAINING}
+        # How many examples were asked for is told by the examples.
+        left_out = (*OF_TRAINING, "limit")
+        said |= {key: value for key, value in task.args.items() if key not in left_out}
     if metric is not None:
         settings = json.dumps(metric.args, sort_keys=True) if metric.args else ""
         said["metric"] = f"{metric.name}@{metric.version}{settings}"
+    if method is not None:
+        said |= {key: method.args[key] for key in ("compat", "choose_on") if key in method.args}
+    if said.get("ablation") in FOUND_ON_TRAIN and "train" in record.data:
+        said["constants from"] = record.data["train"].hash
+    if record.kind in CANDIDATES:
+        said["chosen of"] = _candidates(record, *CANDIDATES[record.kind])
+    if column.against:
+        names = {m.of for m in record.measures if m.name == column.against}
+        said["controls"] = ", ".join(sorted(names - {"result"}))
+    said["dtype"] = record.provenance.dtype
     said["examples"] = record.provenance.data_hash
-    return {
-        key: value if isinstance(value, str) else json.dumps(value) for key, value in said.items()
-    }
+    return {key: x if isinstance(x, str) else json.dumps(x) for key, x in said.items()}
+
+
+def _candidates(record: Record, name: str, keys: Sequence[str]) -> str:
+    """How many sites the best was chosen of, and a hash of which."""
+    if not record.has_table(name):
+        return ""
+    columns = record.table(name).columns
+    sites = sorted(set(zip(*(map(str, columns[key]) for key in keys), strict=True)))
+    digest = hashlib.sha256(json.dumps(sites).encode()).hexdigest()[:8]
+    return f"{len(sites)} sites, {digest}"
 
 
 def _settings(record: Record, role: str) -> str:
@@ -213,10 +288,17 @@ def _command(run: Path) -> str:
 
 
 def newest(cells: Iterable[BoardCell]) -> list[BoardCell]:
-    """One cell for each row, place, column, origin and conditions: the newest; in first order."""
-    found: dict[tuple[str, ...], BoardCell] = {}
+    """One cell for each row, place, column, origin and conditions: the newest, with the earlier
+    ones in it; in first order.
+    """
+    groups: dict[tuple[str, ...], list[BoardCell]] = {}
     for cell in cells:
-        key = (cell.id, cell.origin, cell.under)
-        if key not in found or cell.created > found[key].created:
-            found[key] = cell
-    return list(found.values())
+        groups.setdefault((cell.full_id, cell.origin), []).append(cell)
+    found: list[BoardCell] = []
+    for group in groups.values():
+        # Of records made in the same second, the order of files decides, not that of reading.
+        last, *before = sorted(group, key=lambda cell: (cell.created, cell.file), reverse=True)
+        keys = ("value", "settings", "sha256", "created")
+        earlier = [EarlierValue(**{key: getattr(old, key) for key in keys}) for old in before]
+        found.append(last.model_copy(update={"earlier": earlier}))
+    return found

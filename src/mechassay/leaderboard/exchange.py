@@ -1,7 +1,5 @@
-"""Boards in formats of others: MIB's results, Every Eval Ever, Hugging Face's results.
+"""Boards in formats of others: Every Eval Ever, and Hugging Face's evaluation results.
 
-    MIB's results         one JSON a row, areas as they stand: {method_name, results: [{model_id,
-                          scores: {TASK: {CPR, CMD}}}]}
     Every Eval Ever       one JSON a model and row: who evaluated what with which result
     Hugging Face          .eval_results/BOARD.yaml beside a model, a list of dataset, value, date
 
@@ -41,14 +39,12 @@ class Exchanged:
 
 def write_exchange(board: Board, folder: Path) -> Exchanged:
     """Write a board in all formats into a folder."""
-    cells = [cell for cell in board.cells if cell.origin == "recomputed"]
+    cells = [cell for cell in board.cells if cell.origin == "recomputed" and not cell.private]
     defined = [cell for cell in cells if math.isfinite(cell.value)]
     files: dict[str, tuple[Path, ...]] = {
         "every_eval_ever": tuple(_every_eval_ever(board, defined, folder / "every_eval_ever")),
         "hugging_face": tuple(_hugging_face(board, defined, folder / "hugging_face")),
     }
-    if board.rules.name == "circuits":
-        files["mib"] = tuple(_mib(defined, folder / "mib"))
     return Exchanged(files, len(cells) - len(defined))
 
 
@@ -59,24 +55,6 @@ def _by(cells: Sequence[BoardCell], *keys: str) -> dict[tuple[str, ...], list[Bo
         key = tuple(cell.row if name == "row" else cell.place.get(name, "") for name in keys)
         groups.setdefault(key, []).append(cell)
     return groups
-
-
-def _mib(cells: Sequence[BoardCell], folder: Path) -> list[Path]:
-    written: list[Path] = []
-    for (row,), own in _by(cells, "row").items():
-        results: list[dict[str, Any]] = []
-        for (model,), of_model in _by(own, "model").items():
-            scores: dict[str, dict[str, float]] = {}
-            for cell in of_model:
-                if cell.column in ("cpr", "cmd"):
-                    scores.setdefault(cell.place["task"], {})[cell.column.upper()] = cell.value
-            if scores:
-                results.append({"model_id": model, "scores": scores})
-        if results:
-            told = {"method_name": row, "description": own[0].settings, "results": results}
-            path = folder / f"{cell_name(row)}.json"
-            written.append(write_text(path, json.dumps(told, indent=1)))
-    return written
 
 
 def _every_eval_ever(board: Board, cells: Sequence[BoardCell], folder: Path) -> list[Path]:
@@ -101,7 +79,7 @@ def _every_eval_ever(board: Board, cells: Sequence[BoardCell], folder: Path) -> 
                 for cell in own
             ],
         }
-        path = folder / model.replace("/", "__") / f"{board.rules.name}-{cell_name(row)}.json"
+        path = folder / cell_name(model) / f"{board.rules.name}-{cell_name(row)}.json"
         written.append(write_text(path, json.dumps(told, indent=1)))
     return written
 
@@ -120,7 +98,7 @@ def _hugging_face(board: Board, cells: Sequence[BoardCell], folder: Path) -> lis
                 "dataset": {"id": f"mechassay/{board.rules.name}", "task_id": _task(cell)},
                 "value": cell.value,
                 "date": cell.created[:10],
-                "notes": f"{cell.row}; record sha256 {cell.sha256}",
+                "notes": f"{cell.row}; conditions {cell.under}; record sha256 {cell.sha256}",
                 **(
                     {"source": {"name": "mechassay", "command": cell.command}}
                     if cell.command
@@ -129,7 +107,7 @@ def _hugging_face(board: Board, cells: Sequence[BoardCell], folder: Path) -> lis
             }
             for cell in own
         ]
-        path = folder / model.replace("/", "__") / ".eval_results" / f"{board.rules.name}.yaml"
+        path = folder / cell_name(model) / ".eval_results" / f"{board.rules.name}.yaml"
         written.append(write_text(path, yaml.safe_dump(told, sort_keys=False)))
     tasks = [
         {"id": f"{task}_{column.name}", "better": column.better, "says": column.says}

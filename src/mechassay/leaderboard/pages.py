@@ -41,6 +41,8 @@ from mechassay.text import interval, number
 
 RECOMPUTED = "recomputed"
 RECOMPUTE = ("mechassay", "leaderboard", "recompute")
+EQUAL = 1e-5
+"""Differences within it are rounding: f is a ratio of differences of logits in fp32."""
 MARK = "✓"
 """Beside a number that somebody recomputed."""
 
@@ -67,8 +69,12 @@ class BoardsFolder:
             reported: numbers as others reported them, of any board.
 
         Raises:
-            BadFile: there is no such folder. BadUsage: it has no record that a board reads.
+            BadFile: there is no such folder. BadUsage: it has no record that a board reads, or
+                two files report one number.
         """
+        names = [cell.full_id for cell in reported]
+        if twice := {name for name in names if names.count(name) > 1}:
+            raise BadUsage(f"Two files report {sorted(twice)[0]}: give one of them.")
         boards: dict[str, Board] = {}
         unreadable: dict[str, None] = {}
         for name, rules in board_rules().items():
@@ -119,7 +125,7 @@ class BoardsFolder:
         folder.mkdir(parents=True, exist_ok=True)
         for board in self.boards.values():
             for cell in board.cells:
-                if cell.file:
+                if cell.file and not cell.private:
                     shutil.copyfile(self.runs / cell.file, folder / f"{cell.sha256}.json")
 
     # --- pages ------------------------------------------------------------------------------------
@@ -215,9 +221,9 @@ class BoardsFolder:
         self, board: Board, cell: BoardCell, again: Mapping[str, list[Recomputation]]
     ) -> Section:
         blocks: list[Block] = [_facts(cell, again.get(cell.sha256, []))]
-        if cell.command:
-            recompute = shlex.join([*RECOMPUTE, board.rules.name, cell.id])
-            blocks += [Command(cell.command), Command(recompute)]
+        if cell.command and not cell.private:
+            words = [*RECOMPUTE, board.rules.name, cell.full_id, "--runs", self.runs.name]
+            blocks += [Command(cell.command), Command(shlex.join(words))]
         if cell.warnings:
             blocks.append(Fold("Warnings", tuple(Text(text) for text in cell.warnings)))
         title = f"{board.rules.column(cell.column).title}: {_place(cell)}"
@@ -275,18 +281,24 @@ def _facts(cell: BoardCell, again: Sequence[Recomputation]) -> TextTable:
         ("seconds", _plain(cell.seconds)),
         ("made", cell.created or NOTHING),
     ]
-    if cell.sha256:
+    rows += [
+        ("earlier", f"{number(old.value)}, {old.created[:10]}, {old.settings or NOTHING}")
+        for old in cell.earlier
+    ]
+    if cell.private:
+        rows.append(("record", "kept back: its examples are private"))
+    elif cell.sha256:
         link = Markup('<a href="../../records/{}.json" download>{}</a>').format(
             cell.sha256, cell.sha256[:16]
         )
         rows.append(("record", link))
     for each in again:
-        number_again = f"{each.again:.9g}; " if each.cell == cell.id else ""
-        said = "agree" if each.agrees else "differ"
+        number_again = f"{each.again:.9g}; " if each.cell == cell.full_id else ""
+        said = "agree" if each.agrees else f"differ, first at {each.differs}"
         rows.append(
             (
                 "recomputed",
-                f"{number_again}all {each.n} results of the record {said} (by {each.largest:.1g});"
+                f"{number_again}{each.n:,} numbers of the record {said} (by {each.largest:.1g});"
                 f" {each.provenance.created[:10]}, {each.provenance.machine}",
             )
         )
@@ -313,12 +325,19 @@ def _data(
         cells = [board.cell(row, place, name) for place in places]
         return [None if cell is None else plain(cell.value) for cell in cells]
 
+    comparable = board.comparable(name)
     return {
         "better": board.rules.column(name).better,
-        "places": [dict(place.roles) | {"title": place.title} for place in places],
+        "places": [
+            dict(place.roles) | {"title": place.title, "shown": place in comparable}
+            for place in places
+        ],
         "rows": {row: values(row) for row in rows},
         "pairs": [
-            [[a, b, *map(plain, (e.value, e.low, e.high))] for (a, b), e in each.items()]
+            [
+                [a, b, *map(plain, (e.value, e.low, e.high)), e.low > EQUAL or e.high < -EQUAL]
+                for (a, b), e in each.items()
+            ]
             for each in pairs
         ],
     }
@@ -343,6 +362,7 @@ def _controls(board: Board, data: Mapping[str, object]) -> Markup:
             for value in held
         )
         parts.append(Markup("<fieldset><legend>{}</legend>{}</fieldset>").format(role, boxes))
+    parts.append(_condition_boxes(board))
     parts.append(
         Markup(
             '<p><label>Rows <input id="filter" type="search" placeholder="Filter"></label>'
@@ -352,3 +372,23 @@ def _controls(board: Board, data: Mapping[str, object]) -> Markup:
         )
     )
     return Markup("").join(parts)
+
+
+def _condition_boxes(board: Board) -> Markup:
+    """A box for each place of those that share a task and model; one of them is ticked."""
+    shown: dict[str, bool] = {}
+    for name in board.columns:
+        places, comparable = board.places(name), board.comparable(name)
+        roles = [place.roles for place in places]
+        for place in places:
+            if roles.count(place.roles) > 1:
+                shown[place.title] = shown.get(place.title, False) or place in comparable
+    boxes = Markup("").join(
+        Markup(
+            '<label><input type="checkbox" class="place" data-role="title" value="{}"{}> {}'
+            "</label> "
+        ).format(title, Markup(" checked") if on else "", title)
+        for title, on in shown.items()
+    )
+    legend = Markup("<fieldset><legend>conditions</legend>{}</fieldset>")
+    return legend.format(boxes) if shown else Markup("")

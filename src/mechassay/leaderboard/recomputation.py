@@ -1,37 +1,38 @@
 """Recompute a cell of a board: the same command, for this cell alone, in a folder of its own.
 
     1  the record is what the board says: the hash of its bytes is compared
-    2  the plan of its run is cut down to the cell
-    3  what the method found (a file of scores) is copied, so that the number of this artefact is
-       recomputed; `anew` lets the method find it again
-    4  the job runs, and each result of the new record is compared with the stored one
+    2  a ranking that a method found is copied, so that the number of this artefact is recomputed;
+       `anew` lets the method find it again. Methods of other kinds of run are always run again
+    3  the cell of the job is run, and the whole record is compared with the stored one: what was
+       measured on what, all measures with their intervals, tables, checks, values of examples
 
-The difference may be `TOLERANCE` of the larger of 1 and the stored number: in fp32 on a CPU the
-numbers of two machines agree so far. What was found is data, and nothing of it is executed.
+Numbers may differ by `TOLERANCE` of the larger of 1 and the stored one: in fp32 on a CPU those of
+two machines agree so far. All else is the same or differs. Times and versions are left out. What
+was found is data, and nothing of it is executed.
 """
 
 from __future__ import annotations
 
-import dataclasses
-import hashlib
+import json
 import math
 import shutil
 import time
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeGuard
 
-from pydantic import Field
-
-from mechassay.errors import BadFile, BadUsage, MechassayError
+from mechassay.errors import BadFile, BadUsage
+from mechassay.files import file_hash
 from mechassay.leaderboard.cells import RECORDS, BoardCell
 from mechassay.leaderboard.rules import rules_of
 from mechassay.progress import BAR, Progress
-from mechassay.records import Measure, Number, Provenance, Stored, read_record
-from mechassay.runs.execute import Here, done, prepare
+from mechassay.records import Number, Provenance, Record, Stored, read_record
+from mechassay.runs.execute import prepare, run_cells
 from mechassay.runs.folder import RunFolder
 from mechassay.runs.job import job_of
 
 TOLERANCE = 1e-6
+LEFT_OUT = {"provenance", "realised", "sha256"}
 
 
 class Recomputation(Stored):
@@ -40,9 +41,11 @@ class Recomputation(Stored):
     Attributes:
         cell, sha256: of the board, and of the record that it shows.
         stored, again: the number on the board, and the new one.
-        largest: the largest difference of any result of the record, as a share of the larger of
-            1 and the stored number; `n` results were compared.
-        anew: whether the method found its scores again.
+        largest: the largest difference of any number of the record, as a share of the larger of 1
+            and the stored one; infinite where something else differs, or a number is missing.
+        n: numbers that were compared.
+        differs: where the first difference is that is not allowed.
+        anew: whether the method was run again.
     """
 
     cell: str
@@ -51,15 +54,15 @@ class Recomputation(Stored):
     again: Number
     largest: Number
     n: int
+    differs: str = ""
     anew: bool
     seconds: float
     provenance: Provenance
-    tolerance: float = Field(default=TOLERANCE)
 
     @property
     def agrees(self) -> bool:
-        """Whether all results are the stored ones."""
-        return self.n > 0 and self.largest <= self.tolerance
+        """Whether the record is the stored one."""
+        return self.n > 0 and not self.differs and self.largest <= TOLERANCE
 
 
 def recompute(
@@ -79,18 +82,24 @@ def recompute(
 
     Raises:
         BadFile: the record is not there, or not the one that the board shows.
-        BadUsage: a number as reported, which nothing recomputes; the cell did not end in a record.
+        BadUsage: a number as reported, or on private examples, which nothing here recomputes; the
+            cell did not end in a record.
     """
     if cell.origin == "as reported":
         raise BadUsage(f"{cell.id} is a number as reported ({cell.source}): nothing recomputes it.")
+    if cell.private:
+        raise BadUsage(f"{cell.id} is about private examples, which need the seed of their owner.")
     file = runs / cell.file
     if not file.is_file():
         raise BadFile(f"{file}: the record of {cell.id} is not there.")
-    if hashlib.sha256(file.read_bytes()).hexdigest() != cell.sha256:
+    if file_hash(file) != cell.sha256:
         raise BadFile(f"{file}: is not the record that the board shows; it was changed since.")
     source = RunFolder(_run_of(file))
-    name = file.relative_to(source.path / "records").with_suffix("").as_posix()
-    job = only(job_of(source.plan()), name)
+    name = file.relative_to(source.path / RECORDS).with_suffix("").as_posix()
+    job = job_of(source.plan())
+    wanted = [each for each in job.cells() if each.name == name]
+    if not wanted:
+        raise BadUsage(f"The plan of the run has no cell {name!r}.")
     bench = prepare(job, folder, device=device, progress=progress, here=True)
     scores = source.scores_file(name)
     found_before = scores.is_file() and not anew
@@ -99,67 +108,76 @@ def recompute(
         copy.parent.mkdir(parents=True, exist_ok=True)
         shutil.copyfile(scores, copy)
     begin = time.perf_counter()
-    results = done(job, bench, Here())
-    again = results.folder.record(name)
+    run_cells(job, wanted, bench)
+    again = bench.folder.record(name)
     if again is None:
-        reason = results.failures[0].message if results.failures else "no record"
+        failure = bench.folder.failure(name)
+        reason = failure.message if failure else "no record"
         raise BadUsage(f"{cell.id} could not be recomputed: {reason}")
-    stored = read_record(file)
-    differences = {
-        measure.name: _difference(measure.value, again.measure(measure.name))
-        for measure in stored.measures
-        if measure.of == "result"
-    }
-    measure = rules_of(cell.board).column(cell.column).measure_of(cell.row)
-    number = again.measure(measure)
+    compared = compare_records(read_record(file), again)
+    number = again.measure(rules_of(cell.board).column(cell.column).measure_of(cell.row_in_record))
     return Recomputation(
-        cell=cell.id,
+        cell=cell.full_id,
         sha256=cell.sha256,
         stored=cell.value,
         again=math.nan if number is None else number.value,
-        largest=max(differences.values(), default=math.nan),
-        n=len(differences),
+        largest=compared.largest,
+        n=compared.n,
+        differs=compared.differs,
         anew=not found_before,
         seconds=round(time.perf_counter() - begin, 3),
         provenance=again.provenance,
     )
 
 
-def only(job: Any, cell: str) -> Any:
-    """The job with as little in each of its growing lists as still has the cell.
+@dataclass
+class Compared:
+    """What came of comparing two plain values."""
 
-    Raises:
-        BadUsage: the job has no such cell.
+    largest: float = 0.0
+    n: int = 0
+    differs: str = ""
+
+    def look(self, stored: Any, again: Any, where: str) -> None:
+        """Compare two values and all that is in them."""
+        if isinstance(stored, dict) and isinstance(again, dict):
+            for key in dict.fromkeys([*stored, *again]):
+                self.look(stored.get(key), again.get(key), f"{where}.{key}")
+        elif isinstance(stored, list) and isinstance(again, list) and len(stored) == len(again):
+            for number, (one, other) in enumerate(zip(stored, again, strict=True)):
+                self.look(one, other, f"{where}[{number}]")
+        elif _is_number(stored) and _is_number(again):
+            self.n += 1
+            self._note(abs(stored - again) / max(1.0, abs(stored)), where)
+        elif stored != again:
+            self._note(math.inf, where)
+
+    def _note(self, difference: float, where: str) -> None:
+        self.largest = max(self.largest, difference)
+        if not self.differs and not difference <= TOLERANCE:
+            self.differs = where
+
+
+def compare_records(stored: Record, again: Record) -> Compared:
+    """Everything of two records but what says when, where and how fast they came about.
+
+    Where a ranking was copied, the new record says nothing of the examples that it was found on.
     """
-    if cell not in {each.name for each in job.cells()}:
-        raise BadUsage(f"The plan of the run has no cell {cell!r}.")
-    for name in job.grows:
-        for value in getattr(job, name):
-            less = dataclasses.replace(job, **{name: (value,)})
-            if cell in _cells(less):
-                job = less
-                break
-        else:
-            less = dataclasses.replace(job, **{name: ()})
-            job = less if cell in _cells(less) else job
-    return job
+    found = Compared()
+    plain, other = _plain(stored), _plain(again)
+    plain["data"] = {role: of for role, of in plain["data"].items() if role in other["data"]}
+    found.look(plain, other, "record")
+    return found
 
 
-def _cells(job: Any) -> set[str]:
-    """Names of cells; none of a job that cannot list them without what was left out."""
-    try:
-        return {each.name for each in job.cells()}
-    except MechassayError:
-        return set()
+def _plain(record: Record) -> dict[str, Any]:
+    about = record.provenance
+    plain = json.loads(record.model_dump_json(exclude=LEFT_OUT))
+    return {**plain, "examples": about.data_hash, "dtype": about.dtype}
 
 
-def _difference(stored: float, again: Measure | None) -> float:
-    """As a share of the larger of 1 and the stored number; infinite where only one is defined."""
-    if again is None or math.isnan(stored) != math.isnan(again.value):
-        return math.inf
-    if math.isnan(stored):
-        return 0.0
-    return abs(stored - again.value) / max(1.0, abs(stored))
+def _is_number(value: Any) -> TypeGuard[float]:
+    return isinstance(value, int | float) and not isinstance(value, bool)
 
 
 def _run_of(file: Path) -> Path:

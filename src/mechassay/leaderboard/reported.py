@@ -13,7 +13,6 @@ measured on is not known, so no cell of ours is compared with them.
 
 from __future__ import annotations
 
-import hashlib
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
@@ -22,6 +21,7 @@ from typing import Any
 import numpy as np
 
 from mechassay.errors import BadFile
+from mechassay.files import file_hash
 from mechassay.leaderboard.cells import BoardCell
 from mechassay.leaderboard.rules import rules_of
 from mechassay.stats.intervals import trapezoid
@@ -42,13 +42,13 @@ def read_mib_results(path: str | Path) -> list[BoardCell]:
     results = told.get("results")
     if not isinstance(results, list) or not isinstance(told.get("method_name"), str):
         raise BadFile(f"{file}: no results of MIB's board: it needs method_name and results.")
-    digest = hashlib.sha256(file.read_bytes()).hexdigest()
+    digest, name = file_hash(file), " ".join(told["method_name"].split())
     cells = [
         BoardCell(
             board="circuits",
             column=column,
             version=rules_of("circuits").column(column).version,
-            row=f"{told['method_name']} (as reported)",
+            row=f"{name} (as reported)",
             place={"model": model, "task": task},
             value=value,
             origin="as reported",

@@ -28,6 +28,7 @@ class BoardColumn:
         measure: of the record's result; `{row}` in it is the name of the row.
         version: of the definition: cells of two versions are never compared.
         says: what the number is, in one sentence.
+        against: the measure by whose controls it is defined, if it is.
         paired: the column of values of single examples whose mean it is; "areas" for areas of
             faithfulness; "" where rows cannot be compared example by example.
     """
@@ -39,6 +40,7 @@ class BoardColumn:
     version: int
     says: str
     paired: str = ""
+    against: str = ""
 
     def __post_init__(self) -> None:
         one_of("direction of a column", self.better, get_args(Better))

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+from mechassay.lazy import lazy_names
 
 if TYPE_CHECKING:
     from mechassay.measurement.bands import Band, BandScale, Range, Reading
@@ -53,25 +54,17 @@ __all__ = [
     "simulate",
 ]
 
-_NAMES = {
-    "bands": "Band BandScale Range Reading",
-    "catalogue": "PageMetric page_metric",
-    "discrimination": "RightFromWrong RightFromWrongTable TrialScore discriminate",
-    "gauge": "GAUGES Gauge load_gauge measure null_table",
-    "inputs": "NEEDS Inputs",
-    "listing": "GaugeList list_gauges",
-    "measurement": "Measurement",
-    "nulls": "NullTable PassRate Scenario simulate",
-    "variant": "Condition MetricCriterion Flag Quantity Variant",
-}
-_LAZY = {name: f"{__name__}.{part}" for part, names in _NAMES.items() for name in names.split()}
-
-
-def __getattr__(name: str) -> Any:
-    if name not in _LAZY:
-        raise AttributeError(f"module 'mechassay.measurement' has no attribute {name!r}")
-    return getattr(import_module(_LAZY[name]), name)
-
-
-def __dir__() -> list[str]:
-    return __all__
+__getattr__, __dir__ = lazy_names(
+    __name__,
+    {
+        "bands": "Band BandScale Range Reading",
+        "catalogue": "PageMetric page_metric",
+        "discrimination": "RightFromWrong RightFromWrongTable TrialScore discriminate",
+        "gauge": "GAUGES Gauge load_gauge measure null_table",
+        "inputs": "NEEDS Inputs",
+        "listing": "GaugeList list_gauges",
+        "measurement": "Measurement",
+        "nulls": "NullTable PassRate Scenario simulate",
+        "variant": "Condition MetricCriterion Flag Quantity Variant",
+    },
+)

@@ -180,10 +180,6 @@ class Inputs:
         return self.get("texts")
 
     @property
-    def trainer(self) -> DictionaryTrainer:
-        return self.get("trainer")
-
-    @property
     def batch(self) -> Batch:
         """The pairs to measure on."""
         return self._batch("pairs")

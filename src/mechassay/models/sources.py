@@ -21,7 +21,6 @@ attention-only checkpoints in TransformerLens' layout are opened as data (`famil
 from __future__ import annotations
 
 import contextlib
-import hashlib
 import io
 import json
 import os
@@ -54,6 +53,7 @@ from mechassay.errors import (
     UnsupportedModel,
     first_line,
 )
+from mechassay.files import file_hash
 from mechassay.models.revisions import UNTRAINED
 
 if TYPE_CHECKING:
@@ -449,18 +449,13 @@ def pip_download(package: str, version: str, folder: Path) -> Path:
     return wheels[0]
 
 
-def _sha256(file: Path) -> str:
-    with file.open("rb") as stream:
-        return hashlib.file_digest(stream, "sha256").hexdigest()
-
-
 def require_sha256(file: Path, expected: str) -> None:
     """Refuse a file that is not the pinned one.
 
     Raises:
         BadFile: its SHA-256 is another.
     """
-    got = _sha256(file)
+    got = file_hash(file)
     if got != expected:
         raise BadFile(
             f"{file.name} is not the pinned file: expected SHA-256 {expected[:12]}, got {got[:12]}."
@@ -471,7 +466,7 @@ def require_sha256(file: Path, expected: str) -> None:
 
 
 def _resolve_gguf(path: Path) -> Resolved:
-    digest = _sha256(path)[:16]
+    digest = file_hash(path)[:16]
     target = cache_folder() / "gguf" / digest
     if not _is_model_folder(target):
         _require_gguf_extra()

@@ -30,7 +30,6 @@ from mechassay.claims.assessment import (
 )
 from mechassay.claims.claim import ClaimFile, read_claims
 from mechassay.claims.documents import PagedDocument, check_title, read_document
-from mechassay.claims.evidence import file_hash
 from mechassay.claims.judge import Judge, load_judge
 from mechassay.claims.judgments import read_judgments
 from mechassay.claims.pdf_text import Extractor
@@ -38,6 +37,7 @@ from mechassay.claims.prompt import judge_prompt
 from mechassay.claims.rubric import RUBRIC, load_rubric
 from mechassay.claims.scored import score_judgments
 from mechassay.errors import BadUsage, one_of
+from mechassay.files import file_hash
 from mechassay.records import Record, Spec, read_record
 from mechassay.report.reports import print_report, write_markdown, write_page
 from mechassay.runs.command_line import command_line

@@ -59,6 +59,7 @@ from mechassay.circuits.scores import Circuit, EdgeScores
 from mechassay.drawing.canvas import Drawing
 from mechassay.drawing.circuit import draw_circuit
 from mechassay.errors import BadFile, BadUsage, one_of
+from mechassay.files import file_hash
 from mechassay.models.constants import Constants
 from mechassay.models.memory import token_budget, trace_bytes
 from mechassay.models.model import Model, check_dtype
@@ -82,6 +83,8 @@ AT_CHANCE, TOO_EXPENSIVE = "at chance", "too expensive"
 KIND, SUITE, ONE_SIZE = "faithfulness", "suite", "one-size"
 OF_TRUTHS = ("recovery", "completeness", "minimality")
 """What is measured wherever a circuit is known."""
+SCORES_SHA256 = "scores_sha256"
+"""The setting of a ranking that was read from a file: the hash of the file."""
 Stage = Literal["all", "localize"]
 
 
@@ -612,7 +615,7 @@ class Study:
         return {
             "model": Spec(name=self.model.name, args={"family": self.model.family}),
             "task": Spec(name=self.task.name, version=self.task.version, args=about),
-            "method": Spec(name=name)
+            "method": Spec(name=name, args={SCORES_SHA256: file_hash(Path(typed))})
             if method is None
             else Spec(name=name, version=method.version, args=settings(method)),
         }

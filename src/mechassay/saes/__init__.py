@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+from mechassay.lazy import lazy_names
 
 if TYPE_CHECKING:
     from mechassay.saes.activations import ActivationStore, StoreSettings, store_activations
@@ -49,28 +50,20 @@ __all__ = [
     "train_sae",
 ]
 
-_NAMES = {
-    "activations": "ActivationStore StoreSettings store_activations",
-    "agreement": "SeedAgreement cosine_to seed_agreement",
-    "controls": "permuted_sae random_sae",
-    "corpus": "Corpus Document fetch_corpus load_corpus",
-    "formats": "load_sae provenance_of save_sae",
-    "learners.matryoshka": "prefix_of",
-    "planted": "PlantedFeatures PlantedSettings PlantedTrainer plant",
-    "quality": "SAEQuality sae_quality spliced_loss",
-    "settings": "SAESettings",
-    "trained": "TrainedSAE",
-    "trainer": "DictionaryTrainer",
-    "training": "train_sae",
-}
-_LAZY = {name: f"{__name__}.{part}" for part, names in _NAMES.items() for name in names.split()}
-
-
-def __getattr__(name: str) -> Any:
-    if name not in _LAZY:
-        raise AttributeError(f"module 'mechassay.saes' has no attribute {name!r}")
-    return getattr(import_module(_LAZY[name]), name)
-
-
-def __dir__() -> list[str]:
-    return __all__
+__getattr__, __dir__ = lazy_names(
+    __name__,
+    {
+        "activations": "ActivationStore StoreSettings store_activations",
+        "agreement": "SeedAgreement cosine_to seed_agreement",
+        "controls": "permuted_sae random_sae",
+        "corpus": "Corpus Document fetch_corpus load_corpus",
+        "formats": "load_sae provenance_of save_sae",
+        "learners.matryoshka": "prefix_of",
+        "planted": "PlantedFeatures PlantedSettings PlantedTrainer plant",
+        "quality": "SAEQuality sae_quality spliced_loss",
+        "settings": "SAESettings",
+        "trained": "TrainedSAE",
+        "trainer": "DictionaryTrainer",
+        "training": "train_sae",
+    },
+)

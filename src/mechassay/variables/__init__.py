@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+from mechassay.lazy import lazy_names
 
 if TYPE_CHECKING:
     from mechassay.variables.arbitrary_labels import with_arbitrary_labels
@@ -93,38 +94,30 @@ __all__ = [
     "write_mib_folder",
 ]
 
-_NAMES = {
-    "arbitrary_labels": "with_arbitrary_labels",
-    "causal_model": "CausalModel Undecided Variable",
-    "data": "VariablePairs answered_examples variable_pairs",
-    "difference_error": "SquaredError squared_error",
-    "distinction": "Distinction distinguish",
-    "featurizers": "FEATURIZERS FeaturizerSettings fit_featurizer",
-    "head_effects": "HeadEffects inhibition_heads linear_difference",
-    "head_localization": "HeadLocalization localize_in_heads",
-    "homes": "HOMES Home VerifiedHomes homes_of known_homes true_sites verify_homes",
-    "hypothesis": "Hypothesis hypotheses",
-    "interchange_accuracy": "InterchangeAccuracy accuracy",
-    "labels": "ExpectedLabels expected_labels",
-    "load": "CAUSAL_MODELS load_causal_model",
-    "localization": "Localization",
-    "mib_folder": "read_mib_folder write_mib_folder",
-    "models.docstring": "with_shifts",
-    "models.greater_than": "with_other_years",
-    "models.ioi": "FLIPS LogitDifference fit_logit_difference ioi_signals",
-    "search": "localize",
-    "subsets_of_heads": "HeadSubsets head_subsets",
-    "validation": "validate",
-    "variable_alignment": "VariableAlignment",
-}
-_LAZY = {name: f"{__name__}.{part}" for part, names in _NAMES.items() for name in names.split()}
-
-
-def __getattr__(name: str) -> Any:
-    if name not in _LAZY:
-        raise AttributeError(f"module 'mechassay.variables' has no attribute {name!r}")
-    return getattr(import_module(_LAZY[name]), name)
-
-
-def __dir__() -> list[str]:
-    return __all__
+__getattr__, __dir__ = lazy_names(
+    __name__,
+    {
+        "arbitrary_labels": "with_arbitrary_labels",
+        "causal_model": "CausalModel Undecided Variable",
+        "data": "VariablePairs answered_examples variable_pairs",
+        "difference_error": "SquaredError squared_error",
+        "distinction": "Distinction distinguish",
+        "featurizers": "FEATURIZERS FeaturizerSettings fit_featurizer",
+        "head_effects": "HeadEffects inhibition_heads linear_difference",
+        "head_localization": "HeadLocalization localize_in_heads",
+        "homes": "HOMES Home VerifiedHomes homes_of known_homes true_sites verify_homes",
+        "hypothesis": "Hypothesis hypotheses",
+        "interchange_accuracy": "InterchangeAccuracy accuracy",
+        "labels": "ExpectedLabels expected_labels",
+        "load": "CAUSAL_MODELS load_causal_model",
+        "localization": "Localization",
+        "mib_folder": "read_mib_folder write_mib_folder",
+        "models.docstring": "with_shifts",
+        "models.greater_than": "with_other_years",
+        "models.ioi": "FLIPS LogitDifference fit_logit_difference ioi_signals",
+        "search": "localize",
+        "subsets_of_heads": "HeadSubsets head_subsets",
+        "validation": "validate",
+        "variable_alignment": "VariableAlignment",
+    },
+)

@@ -6,7 +6,8 @@ const SUMMARIES = 3;
 const mean = values =>
   values.length && values.every(x => x !== null) ? values.reduce((a, b) => a + b, 0) / values.length : null;
 const shown = (value, digits = 3) => (value === null ? "–" : value.toPrecision(digits));
-const rowName = row => row.cells[0].innerText.trim();
+const rowName = row => row.cells[0].textContent.trim();
+const logistic = x => (x === null ? null : 1 / (1 + Math.exp(-x)));
 
 function visiblePlaces(column) {
   const off = [...document.querySelectorAll("input.place:not(:checked)")];
@@ -22,7 +23,7 @@ function update() {
     for (const row of tables[at].tBodies[0].rows) {
       const values = column.rows[rowName(row)].filter((_, i) => visible[i]);
       row.cells[1].innerText = shown(mean(values));
-      row.cells[2].innerText = shown(mean(values.map(x => (x === null ? null : 1 / (1 + Math.exp(-x))))));
+      row.cells[2].innerText = shown(mean(values.map(logistic)));
       row.hidden = !words.every(word => rowName(row).toLowerCase().includes(word));
     }
   });
@@ -38,7 +39,13 @@ function sortable(table, column) {
     button.addEventListener("click", () => {
       for (const other of table.tHead.rows[0].cells) other.removeAttribute("aria-sort");
       head.setAttribute("aria-sort", up ? "descending" : "ascending");
-      const number = row => parseFloat(row.cells[i].innerText);
+      const visible = visiblePlaces(column);
+      const number = row => {
+        const every = column.rows[rowName(row)];
+        if (i >= SUMMARIES) return every[i - SUMMARIES] ?? NaN;
+        const values = every.filter((_, k) => visible[k]);
+        return mean(i === 1 ? values : values.map(logistic)) ?? NaN;
+      };
       const sorted = [...table.tBodies[0].rows].sort((a, b) => {
         if (i === 0) return rowName(a).localeCompare(rowName(b)) * (up ? -1 : 1);
         const [x, y] = [number(a), number(b)];
@@ -62,9 +69,9 @@ function compare() {
       const found = visible[i] && pairs.find(p => (p[0] === first && p[1] === second) || (p[0] === second && p[1] === first));
       if (!found) return;
       const sign = found[0] === first ? 1 : -1;
-      const [value, low, high] = found.slice(2).map(x => (x === null ? null : sign * x));
+      const [value, low, high] = found.slice(2, 5).map(x => (x === null ? null : sign * x));
       const [from, to] = sign === 1 ? [low, high] : [high, low];
-      const resolved = from !== null && (from > 0 || to < 0);
+      const resolved = found[5];
       const item = document.createElement("li");
       item.innerText = `${name}, ${column.places[i].title}: ${shown(value)} [${shown(from)}, ${shown(to)}]` +
         (resolved ? "" : from === null ? " (undefined)" : " (not resolved)");
@@ -87,3 +94,4 @@ for (const id of ["#first", "#second"]) {
 }
 document.querySelector("#filter").addEventListener("input", update);
 for (const box of document.querySelectorAll("input.place")) box.addEventListener("change", update);
+update();

@@ -3,15 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
 
 import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from mechassay.errors import BadUsage
 from mechassay.features.sae import SAE
-from mechassay.measurement.inputs import Inputs
 from mechassay.saes.activations import ActivationStore
 
 ROWS = 8192
@@ -38,31 +35,6 @@ class CodedValues:
     @property
     def decoder(self) -> Float[Tensor, "n d"]:
         return self.sae.w_dec.float().cpu()
-
-
-def dictionary_of(found: Any, inputs: Inputs) -> SAE:
-    """A dictionary whose weights are read.
-
-    Raises:
-        BadUsage: it is no SAE, or one of another site.
-    """
-    if not isinstance(found, SAE):
-        raise BadUsage(
-            f"This metric reads the weights of sparse autoencoders; got {type(found).__name__}."
-        )
-    return found.check_site(inputs.site) if inputs.has("site") else found
-
-
-def other_dictionaries(inputs: Inputs) -> tuple[SAE, ...]:
-    """The further dictionaries; one or more.
-
-    Raises:
-        BadUsage: none, or not of the site.
-    """
-    found = tuple(dictionary_of(each, inputs) for each in inputs.get("other sae"))
-    if not found:
-        raise BadUsage("This metric needs a second sparse autoencoder (--other-sae).")
-    return found
 
 
 def held_out(store: ActivationStore, rows: int = ROWS) -> Float[Tensor, "values d"]:

@@ -10,9 +10,7 @@ from mechassay.measurement.formulas import duality as formula
 from mechassay.measurement.gauges.dictionaries import (
     ROWS,
     coded,
-    dictionary_of,
     held_out,
-    other_dictionaries,
 )
 from mechassay.measurement.inputs import Inputs
 from mechassay.measurement.measurement import Measurement
@@ -45,9 +43,9 @@ class Duality:
 
     def measure(self, inputs: Inputs) -> Measurement:
         """See `Gauge.measure`; the first of several further dictionaries is compared."""
-        values = held_out(inputs.get("texts"), self.rows)
-        other, *more = other_dictionaries(inputs)
-        a, b = coded(dictionary_of(inputs.get("sae"), inputs), values), coded(other, values)
+        values = held_out(inputs.texts, self.rows)
+        other, *more = inputs.other_saes
+        a, b = coded(inputs.dictionary, values), coded(other, values)
         flags: list[Flag] = []
         if more:
             flags.append(

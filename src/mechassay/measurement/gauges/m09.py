@@ -19,7 +19,7 @@ from mechassay.errors import BadUsage
 from mechassay.features.sae import SAE
 from mechassay.measurement.formulas import core_stability as formula
 from mechassay.measurement.formulas.core_stability import Core
-from mechassay.measurement.gauges.dictionaries import ROWS, coded, dictionary_of, held_out
+from mechassay.measurement.gauges.dictionaries import ROWS, coded, held_out
 from mechassay.measurement.inputs import Inputs
 from mechassay.measurement.measurement import Measurement
 from mechassay.measurement.nulls import N_SIMULATIONS, NullTable
@@ -68,12 +68,12 @@ class CoreStability:
 
     def measure(self, inputs: Inputs) -> Measurement:
         """See `Gauge.measure`."""
-        values = held_out(inputs.get("texts"), self.rows)
+        values = held_out(inputs.texts, self.rows)
         trainer, seed = inputs.get("trainer"), inputs.seed
 
         def trained(number: int, encoder: Float[Tensor, "d m"] | None = None) -> SAE:
             kept = {} if encoder is None else {"encoder": encoder}
-            return dictionary_of(trainer.train(seed=seed + number, **kept).sae, inputs)
+            return trainer.train(seed=seed + number, **kept).sae
 
         first = trained(0)
         page = self._cycles(

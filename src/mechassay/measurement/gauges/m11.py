@@ -11,9 +11,7 @@ from mechassay.measurement.formulas import matryoshka as formula
 from mechassay.measurement.gauges.dictionaries import (
     ROWS,
     coded,
-    dictionary_of,
     held_out,
-    other_dictionaries,
 )
 from mechassay.measurement.inputs import Inputs
 from mechassay.measurement.measurement import Measurement
@@ -46,10 +44,8 @@ class WidthConsistency:
 
     def measure(self, inputs: Inputs) -> Measurement:
         """See `Gauge.measure`; of several further dictionaries, the first of another width."""
-        values = held_out(inputs.get("texts"), self.rows)
-        narrow, wide = two_widths(
-            dictionary_of(inputs.get("sae"), inputs), other_dictionaries(inputs)
-        )
+        values = held_out(inputs.texts, self.rows)
+        narrow, wide = two_widths(inputs.dictionary, inputs.other_saes)
         a, b = coded(narrow, values), coded(wide, values)
         k = min(max(1, round(b.l0)), wide.n_features)
         control = random_sae(wide.d_in, wide.n_features, k, values.mean(0), seed=inputs.seed)

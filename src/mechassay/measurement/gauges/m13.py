@@ -65,7 +65,7 @@ class SuperpositionRegime:
 
     def measure(self, inputs: Inputs) -> Measurement:
         """See `Gauge.measure`."""
-        model, store = inputs.model, inputs.get("texts")
+        model, store = inputs.model, inputs.texts
         windows = store.windows("test").first(self.n_samples)
         flags: list[Flag] = []
         if len(windows) < self.n_samples:

@@ -38,9 +38,7 @@ def given_dictionary(inputs: Inputs) -> tuple[SAE, ActivationStore]:
     Raises:
         BadUsage: another featurizer than an SAE; activations of another model, site or width.
     """
-    sae, store = inputs.sae, inputs.get("texts")
-    if not isinstance(sae, SAE):
-        raise BadUsage(f"This metric reads an SAE's weights; got {type(sae).__name__}.")
+    sae, store = inputs.dictionary, inputs.get("texts")
     if not isinstance(store, ActivationStore):
         raise BadUsage(
             "This metric needs stored activations of texts, see `store_activations`; got"

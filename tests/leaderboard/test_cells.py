@@ -1,0 +1,59 @@
+"""What makes two numbers of records comparable, on runs of ground truths."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import mechassay as ma
+from mechassay.leaderboard import Board, BoardCell, board_rules, read_cells
+from mechassay.progress import SILENT
+
+RULES = board_rules()["circuits"]
+
+
+def run(folder: Path, name: str, **changes: Any) -> list[BoardCell]:
+    given: dict[str, Any] = {"methods": ("eap",), "train_limit": 6, "test_limit": 8, **changes}
+    ma.run(ma.CircuitsJob(models=("truth-ioi",), **given), folder / name, progress=SILENT)
+    return [cell for cell in read_cells(RULES, folder / name)[0] if cell.column == "cpr"]
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"ablation": "mean"},
+        {"dtype": "bfloat16"},
+        {"profile": "mib-2025"},
+        {"test_limit": 6},
+        {"seed": 1},
+    ],
+)
+def test_other_conditions_are_another_place(tmp_path: Path, changes: dict[str, Any]) -> None:
+    [one], [other] = run(tmp_path, "one"), run(tmp_path, "other", **changes)
+    assert one.id == other.id and one.under != other.under
+    board = Board.of(RULES, [one, other])
+    assert len(board.places("cpr")) == 2 and len(board.comparable("cpr")) == 1
+
+
+def test_constants_of_other_train_examples_are_other_conditions(tmp_path: Path) -> None:
+    [few] = run(tmp_path, "few", ablation="mean")
+    [many] = run(tmp_path, "many", ablation="mean", train_limit=12)
+    assert few.under != many.under
+    # Counterfactuals come with the test pairs: what a method was given is its own affair.
+    [few], [many] = run(tmp_path, "a"), run(tmp_path, "b", train_limit=12)
+    assert few.under == many.under and few.settings != many.settings
+
+
+def test_a_file_does_not_take_the_row_of_a_method(tmp_path: Path) -> None:
+    [own] = run(tmp_path, "own", methods=("eap",))
+    run(tmp_path, "drawn", methods=("random",))
+    [scores] = (tmp_path / "drawn" / "scores").rglob("*.safetensors")
+    (tmp_path / "files").mkdir()
+    file = shutil.copyfile(scores, tmp_path / "files" / "eap.safetensors")
+    [other] = run(tmp_path, "evaluated", methods=(), scores=(str(file),))
+    assert own.row == "eap" and other.row.startswith("eap (file ") and other.under == own.under
+    assert other.row_in_record == "eap"
+    assert set(Board.of(RULES, [own, other]).rows()) == {own.row, other.row}
