@@ -12,8 +12,8 @@
             of matches with that of random rows, and the Jaccard index of their values.
 
 Two dictionaries may agree on what is no feature: agreement is necessary, and not sufficient. The
-page cites a text of Lindsey and others; that the assumptions of an architecture decide which features it
-can find is shown by Hindupur et al. (2025, 2503.01822).
+page cites a text of Lindsey and others; that the assumptions of an architecture decide which
+features it can find is shown by Hindupur et al. (2025, 2503.01822).
 """
 
 from __future__ import annotations
