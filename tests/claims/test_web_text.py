@@ -164,7 +164,7 @@ def test_more_rules_than_are_looked_at_hide() -> None:
         ":root { --paper: #fff; --ink: #222 } body { background: var(--paper); color: var(--ink) }"
         "[data-theme=dark] { --paper: #111; --ink: #fff }"
         "@media (prefers-color-scheme: dark) { :root { --paper: #111; --ink: #fff } }",
-        "body { color: hsl(0, 0%, 10%); font: 16px / 1.5 serif } @media print { p { color: #fff } }",
+        "body { color: hsl(0, 0%, 10%); font: 16px / 1.5 serif }@media print { p { color: #fff } }",
         "p { margin: 0 -20px; text-indent: -1.5em; transform: none; clip-path: none }",
         "@keyframes a { from { opacity: 0 } } p { animation: a 1s; overflow: hidden; width: 90% }",
     ],
