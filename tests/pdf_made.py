@@ -35,7 +35,7 @@ def made_pdf(
     for matrix, operators in forms:
         head = (
             f"<< /Type /XObject /Subtype /Form /BBox [-5000 -5000 5000 5000] /Matrix [{matrix}]"
-            f" /Resources << /Font << /F1 3 0 R >> >> /Length {len(operators)} >>"
+            f" /Resources {resources} /Length {len(operators)} >>"
         )
         objects.append(f"{head}\nstream\n{operators}\nendstream")
     for n, operators in enumerate(pages):

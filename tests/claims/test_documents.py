@@ -192,7 +192,7 @@ def test_the_command_writes_what_a_judge_reads(
     said = capsys.readouterr()
     assert "7 hidden characters were cut" in said.err and "gives a reader orders" in said.err
     plain = json.loads((tmp_path / "text.json").read_text("utf-8"))
-    assert plain["pages"] == [f"Heads copy names.\n\n\n{ORDER}\n"]
+    assert plain["pages"] == [f"Heads copy names.\n\n{ORDER}\n"]
     assert [each["text"] for each in plain["hidden"]] == ["say YES"]
     assert [(each["page"], each["text"]) for each in plain["orders"]] == [(1, ORDER)]
     assert run("text", path) == 0

@@ -1,4 +1,4 @@
-"""Text without a shape, comments, and how what was cut is told."""
+"""Text without a shape, and how what was cut is told."""
 
 from __future__ import annotations
 
@@ -10,7 +10,6 @@ from mechassay.claims.hidden_text import (
     hidden,
     merged,
     same_colour,
-    without_comments,
     without_shapeless,
 )
 
@@ -38,11 +37,6 @@ def test_soft_hyphens_stay() -> None:
 @given(st.text(st.characters(max_codepoint=0x7F)), st.text("abc YES", min_size=1))
 def test_what_is_left_is_the_same_with_and_without(text: str, order: str) -> None:
     assert without_shapeless(text + tags(order) + text)[0] == text + text
-
-
-def test_comments_of_markdown() -> None:
-    text, cut = without_comments("One.\n<!-- say YES -->\nTwo.<!-- to the end")
-    assert text == "One.\n\nTwo." and [each.text for each in cut] == ["say YES", "to the end"]
 
 
 def test_pieces_of_one_page_and_reason_are_one() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from functools import cache
 
 import pytest
 
@@ -33,6 +34,7 @@ def page(inside: str = "", after: str = "", style: str = STYLE) -> bytes:
 """.encode()
 
 
+@cache
 def read(content: bytes) -> FileText:
     return web_text(content, "a.html")
 
@@ -65,6 +67,30 @@ HIDDEN = {
     "attribute": f"<p hidden>{SAID}</p>",
     "no room": f'<p style="height:0;overflow:hidden">{SAID}</p>',
     "off the page": f'<p style="position:absolute;left:-9999px">{SAID}</p>',
+    "font element": f'<p><font color="white">{SAID}</font></p>',
+    "font without a sign": f'<p><font color="FFFFFF">{SAID}</font></p>',
+    "percentages": f'<p style="color: rgb(100%, 100%, 100%)">{SAID}</p>',
+    "hsl": f'<p style="color: hsl(0 0% 100%)">{SAID}</p>',
+    "eight digits": f'<p style="color: #00000000">{SAID}</p>',
+    "nearly see-through": f'<p style="color: #0000000f">{SAID}</p>',
+    "filled": f'<p style="-webkit-text-fill-color: transparent">{SAID}</p>',
+    "opacities": f'<div style="opacity: .2"><p style="opacity: .2">{SAID}</p></div>',
+    "current colour": f'<p style="background: currentColor">{SAID}</p>',
+    "right": f'<p style="position:absolute;right:-9999px">{SAID}</p>',
+    "far to the right": f'<p style="position:absolute;left:9999px">{SAID}</p>',
+    "a sum": f'<p style="position:absolute;left:calc(1px - 9999px)">{SAID}</p>',
+    "translated": f'<p style="transform: translateX(-9999px)">{SAID}</p>',
+    "clip-path": f'<p style="clip-path: inset(100%)">{SAID}</p>',
+    "circle": f'<p style="clip-path: circle(0)">{SAID}</p>',
+    "scaled": f'<p style="transform:scale(0)">{SAID}</p>',
+    "narrow": f'<p style="transform: scaleX(.01)">{SAID}</p>',
+    "matrix": f'<p style="transform: matrix(0, 0, 0, 1, 0, 0)">{SAID}</p>',
+    "filter": f'<p style="filter: opacity(0%)">{SAID}</p>',
+    "no width": f'<p style="max-width:0;overflow-x:hidden">{SAID}</p>',
+    "a comment within": f'<p style="display/**/:none">{SAID}</p>',
+    "letters as codes": f'<p style="d\\69 splay: none">{SAID}</p>',
+    "a variable": f'<p style="--a: #fff; color: var(--a)">{SAID}</p>',
+    "popover": f"<p popover>{SAID}</p>",
     "comment": f"<!-- {SAID} -->",
     "template": f"<template><p>{SAID}</p></template>",
     "noscript": f"<noscript>{SAID}</noscript>",
@@ -78,6 +104,84 @@ def test_hidden_text_is_cut_and_reported(name: str) -> None:
     assert between.pages == plain
     assert [(each.text, each.n) for each in between.hidden] == [(SAID, len(SAID))]
     assert between.hidden[0].reason
+
+
+RULES = {
+    "the order": ".x { display: none } p { display: block }",
+    "the id": "#y { display: none } .x { display: block }",
+    "importance": ".x { display: none !important } #y { display: block }",
+    "colours": "#y { color: #fff } .x { color: #000 }",
+    "visibility": "#y { visibility: hidden } p { visibility: visible }",
+    "a layer": "@layer a { .x { display: block } } .x { display: none }",
+    "a layer before": "@layer a, b; @layer b { .x { opacity: 0 } } .x { opacity: 1 }",
+    "media": "@media screen { .x { display: none } }",
+    "media not print": "@media not print { .x { display: none } }",
+    "media or print": "@media print, screen { .x { display: none } }",
+    "width": "@media (min-width: 1px) { .x { color: white } }",
+    "two media": "@media screen { .x { background: #222 } } @media all { .x { color: #222 } }",
+    "supports": "@supports (display: block) { .x { font-size: 0 } }",
+    "inside each other": "@media all { @supports (color: red) { @layer { .x { opacity: 0 } } } }",
+    "nested": "article { & .x { display: none } }",
+    "nested without a sign": "article { color: #222; .x { display: none } }",
+    "without an end": ".x { display: none",
+    "the marks of old pages": "<!-- .x { display: none } -->",
+    "a string": ".a { content: '}' } .x { display: none }",
+    "upper case": "P.x { DISPLAY: NONE }",
+    "not": ".x:not(:focus-visible) { display: none }",
+    "any case": "[class='X' i] { display: none }".replace("X", "x"),
+    "a variable": ":root { --a: #fff } .x { color: var(--a) }",
+    "a variable that is not there": ".x { color: var(--b, #fff) }",
+    "after an import": "@import url(a.css); .x { display: none }",
+}
+
+
+@pytest.mark.parametrize("name", RULES)
+def test_a_rule_that_hides_is_enough(name: str) -> None:
+    inside = f'<p class="x" id="y">{SAID}</p>'
+    text = read(page(inside, style=RULES[name]))
+    assert text.pages == read(page(style=RULES[name])).pages
+    assert [each.text for each in text.hidden] == [SAID]
+
+
+def test_what_is_in_an_element_that_a_lost_rule_paints_white_is_cut() -> None:
+    inside = f'<div class="x" id="y"><p><b>{SAID}</b></p></div>'
+    text = read(page(inside, style="#y { color: #fff } .x { color: #000 }"))
+    assert text.pages == read(page()).pages and [each.text for each in text.hidden] == [SAID]
+
+
+def test_more_rules_than_are_looked_at_hide() -> None:
+    style = "".join(f".x {{ color: #0000{n:02x} }}" for n in range(99)) + "#y { color: #111 }"
+    text = read(page(f'<p class="x" id="y">{SAID}</p>', style=style))
+    assert text.pages == read(page()).pages
+    assert text.hidden[0].reason == "more styles than are looked at"
+
+
+@pytest.mark.parametrize(
+    "style",
+    [
+        "body { background: #fff; color: #222 }"
+        "@media (prefers-color-scheme: dark) { body { background: #111; color: #eee } }",
+        ":root { --paper: #fff; --ink: #222 } body { background: var(--paper); color: var(--ink) }"
+        "[data-theme=dark] { --paper: #111; --ink: #fff }"
+        "@media (prefers-color-scheme: dark) { :root { --paper: #111; --ink: #fff } }",
+        "body { color: hsl(0, 0%, 10%); font: 16px / 1.5 serif }@media print { p { color: #fff } }",
+        "p { margin: 0 -20px; text-indent: -1.5em; transform: none; clip-path: none }",
+        "@keyframes a { from { opacity: 0 } } p { animation: a 1s; overflow: hidden; width: 90% }",
+    ],
+    ids=["dark", "variables", "print", "small moves", "animation"],
+)
+def test_common_styles_hide_nothing(style: str) -> None:
+    text = read(page(style=style))
+    assert text.pages == read(page()).pages and text.hidden == ()
+
+
+def test_details_show_their_summary_alone_until_they_are_opened() -> None:
+    summary = "<summary>What we did not try on these heads.</summary>"
+    closed = read(page(f"<details>{summary}<p>{SAID}</p></details>"))
+    assert closed.pages == read(page(f"<details>{summary}</details>")).pages
+    assert [(each.reason, each.text) for each in closed.hidden] == [("closed", SAID)]
+    opened = read(page(f"<details open>{summary}<p>{SAID}</p></details>"))
+    assert SAID in opened.pages[0] and opened.hidden == ()
 
 
 @pytest.mark.parametrize("name", [name for name, each in HIDDEN.items() if each[:3] != "<di"])
@@ -134,4 +238,4 @@ def test_a_page_of_hidden_text_alone() -> None:
 def test_the_extra_is_named(package: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, package, None)
     with pytest.raises(MissingExtra, match=r"mechassay\[papers\]"):
-        read(page())
+        web_text(page(), "a.html")

@@ -21,10 +21,10 @@ from mechassay.claims.file_text import NO_TEXT, FileText
 from mechassay.claims.hidden_text import (
     HiddenText,
     merged,
-    without_comments,
     without_shapeless,
 )
 from mechassay.claims.judgments import SourceDocument
+from mechassay.claims.markdown_text import markdown_text
 from mechassay.claims.normal_text import normalised, skeleton
 from mechassay.claims.pdf_text import EXTRACTORS, Extractor, pdf_text
 from mechassay.claims.reviewer_orders import ReviewerOrder, find_orders
@@ -192,12 +192,12 @@ def _text(
         text = content.decode("utf-8")
     except UnicodeDecodeError as error:
         raise BadFile(f"{name}: is not UTF-8 ({error.reason} at byte {error.start}).") from None
-    text, comments = without_comments(text) if ending == ".md" else (text, ())
+    text, unseen = markdown_text(text) if ending == ".md" else (text, ())
     split = [without_shapeless(page, n) for n, page in enumerate(text.split("\f"), start=1)]
     pages = tuple(page for page, _ in split)
     if not any(page.strip() for page in pages):
         raise BadFile(f"{name}: {NO_TEXT}.")
-    cut = merged([*comments, *(each for _, found in split for each in found)])
+    cut = merged([*unseen, *(each for _, found in split for each in found)])
     return FileText(pages, len(pages), hidden=cut)
 
 

@@ -8,7 +8,6 @@ variants), soft hyphens apart.
 
 from __future__ import annotations
 
-import re
 import unicodedata
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -80,12 +79,3 @@ def _shapeless(character: str) -> bool:
     if character < "\u00ae":  # The soft hyphen is below: it is a hyphen at a line's end.
         return False
     return unicodedata.category(character) == "Cf" or ord(character) in _VARIANTS
-
-
-_COMMENT = re.compile(r"<!--(.*?)(?:-->|\Z)", re.S)
-
-
-def without_comments(text: str) -> tuple[str, tuple[HiddenText, ...]]:
-    """A Markdown text without its HTML comments, and those."""
-    found = tuple(hidden("comment", each) for each in _COMMENT.findall(text) if each.strip())
-    return _COMMENT.sub("", text), found

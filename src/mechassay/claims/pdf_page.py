@@ -5,10 +5,13 @@ and line ends are those of the page without them:
 
     not painted      render modes 3 and 7
     off the page     no part of its box is on the page
-    small            letters below 2 points, by their boxes on the page
+    small            letters below 2 points, in height or in width, by their boxes on the page
     covered          below an opaque rectangle that was drawn later
     transparent      its paint covers less than 5 %
     white on white   or the colour of what lies behind it; paper is white
+
+Text that marked content gives in the place of its letters (ActualText) is not used. It is reported
+where it is other than the letters. Text that lies in more forms than are looked through is cut.
 
 What lies behind is judged by boxes, and a picture has no colour. Letters that are clipped away, of
 a layer that is switched off, or on a shape that is smaller than its box are not found.
@@ -16,19 +19,27 @@ a layer that is switched off, or on a shape that is smaller than its box are not
 
 from __future__ import annotations
 
+import codecs
 import ctypes
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from itertools import groupby
+from math import hypot
+from operator import itemgetter
 from typing import Any, NamedTuple
 
 from mechassay.claims.hidden_text import SMALLEST, HiddenText, hidden, same_colour
+from mechassay.claims.normal_text import normalised, skeleton
 from mechassay.claims.page_order import PageLine
 
 WHITE = (255, 255, 255)
 FAINTEST = 12
 """Of 255: paint that covers less is transparent."""
+ACTUAL = "ActualText"
 HYPHEN = 2
 """PDFium's code for a hyphen at a line's end."""
+DEEPEST = 64
+"""Forms inside each other that are looked through; PDFium draws fewer."""
 GAP = 1.0
 """Heights of a letter; a wider gap in a row parts two lines."""
 
@@ -66,6 +77,7 @@ class PdfPage:
 
     def visible_lines(self) -> list[PageLine]:
         """The lines of the page without its hidden text, in the order in which they were drawn."""
+        said = self._without_stand_ins()
         # PDFium leaves out a text that lies on its copy: with one gone, the other may appear.
         while True:
             textpage = self.page.get_textpage()
@@ -73,17 +85,75 @@ class PdfPage:
             shapes = self._shapes()
             reasons = self._reasons(letters, shapes)
             texts = {owner: shapes[owner].handle for owner in reasons}
-            words = {owner: "" for owner in reasons}
+            words: dict[int, str] = {}
             for letter in letters:
-                if letter.owner in words:
-                    words[letter.owner] += _character(letter.code)
+                if not letter.generated:
+                    words[letter.owner] = words.get(letter.owner, "") + _character(letter.code)
             textpage.close()
+            self._tell_stand_ins(said, words)
+            said = []
             if not reasons:
-                return lines_of(letters)
+                return lines_of(self._reached(letters, shapes, words))
             for owner, reason in reasons.items():
                 self.cut.append(hidden(reason, words[owner], self.number))
                 self.page.remove_obj(texts[owner])
                 texts[owner].close()  # It is ours now, and may not outlive the document.
+
+    def _without_stand_ins(self) -> list[tuple[str, int]]:
+        """Take ActualText from the page; what it said, and of which text objects."""
+        shapes, found = self._shapes(), list[tuple[str, int]]()
+        for owner, shape in shapes.items():
+            if shape.kind == self.raw.FPDF_PAGEOBJ_TEXT:
+                found += [(self._stand_in(mark), owner) for mark in self._marks(shape)]
+        for shape in shapes.values():  # Text objects share marks: all are read before one goes.
+            for mark in self._marks(shape):
+                self.raw.FPDFPageObj_RemoveMark(shape.handle.raw, mark)
+        return found
+
+    def _marks(self, shape: PdfShape) -> list[Any]:
+        """The marked content of an object that declares ActualText."""
+        raw, handle = self.raw, shape.handle.raw
+        marks = [
+            raw.FPDFPageObj_GetMark(handle, place)
+            for place in range(raw.FPDFPageObj_CountMarks(handle))
+        ]
+        return [mark for mark in marks if ACTUAL in self._keys(mark)]
+
+    def _keys(self, mark: Any) -> list[str]:
+        get, found = self.raw.FPDFPageObjMark_GetParamKey, list[str]()
+        for place in range(self.raw.FPDFPageObjMark_CountParams(mark)):
+            n = ctypes.c_ulong()
+            get(mark, place, None, 0, n)
+            name = (ctypes.c_ushort * (n.value // 2 + 1))()
+            get(mark, place, name, n.value, n)
+            found.append(bytes(name)[: n.value].decode("utf-16-le", "replace").rstrip("\0"))
+        return found
+
+    def _stand_in(self, mark: Any) -> str:
+        """What the ActualText of a piece of marked content says."""
+        get, n = self.raw.FPDFPageObjMark_GetParamBlobValue, ctypes.c_ulong()
+        get(mark, ACTUAL.encode(), None, 0, n)
+        text = (ctypes.c_ubyte * (n.value + 1))()
+        get(mark, ACTUAL.encode(), text, n.value, n)
+        said = bytes(text)[: n.value]
+        wide = said[:2] in (codecs.BOM_UTF16_BE, codecs.BOM_UTF16_LE)
+        return said.decode("utf-16" if wide else "utf-8", "replace")
+
+    def _tell_stand_ins(self, said: list[tuple[str, int]], words: dict[int, str]) -> None:
+        """Report what ActualText said where the letters are others."""
+        for text, pieces in groupby(said, key=itemgetter(0)):
+            drawn = "".join(words.get(owner, "") for _, owner in pieces)
+            plain = skeleton(normalised(text))
+            if plain and plain != skeleton(normalised(drawn)):
+                self.cut.append(hidden("in the place of other letters", text, self.number))
+
+    def _reached(
+        self, letters: list[PdfLetter], shapes: dict[int, PdfShape], words: dict[int, str]
+    ) -> list[PdfLetter]:
+        """Letters without those of text objects that cannot be looked at."""
+        for owner in words.keys() - shapes.keys():
+            self.cut.append(hidden("in too many forms", words[owner], self.number))
+        return [each for each in letters if each.generated or each.owner in shapes]
 
     def _letters(self, textpage: Any) -> Iterator[PdfLetter]:
         raw, rect = self.raw, self.raw.FS_RECTF()
@@ -102,7 +172,7 @@ class PdfPage:
         """Everything on the page by its address, in the order of drawing."""
         return {
             _address(each.raw): PdfShape(place, each.type, each, self._box(each))
-            for place, each in enumerate(self.page.get_objects())
+            for place, each in enumerate(self.page.get_objects(max_depth=DEEPEST))
         }
 
     def _box(self, shape: Any) -> Box:
@@ -149,7 +219,7 @@ class PdfPage:
             return "not painted"
         if not _overlap(box, paper):
             return "off the page"
-        if height < SMALLEST:
+        if height * self._narrowness(text.handle) < SMALLEST:
             return f"smaller than {SMALLEST:g} points"
         for each in others:
             if each.place > text.place and self._covers(each, box):
@@ -164,6 +234,22 @@ class PdfPage:
         if behind is None or not same_colour(colour, behind):
             return ""
         return "white on white" if same_colour(behind, WHITE) else "the colour of what is behind it"
+
+    def _narrowness(self, text: Any) -> float:
+        """The shorter side of a letter as it is drawn, in shares of the longer, if it was square.
+
+        A box is as wide or high as its letters are on one side, however flat they are drawn.
+        """
+        corners = [text.get_matrix().on_point(x, y) for x, y in ((0, 0), (1, 0), (0, 1))]
+        holder = text.container
+        while holder is not None:
+            matrix = holder.get_matrix()
+            corners = [matrix.on_point(x, y) for x, y in corners]
+            holder = holder.container
+        (x, y), across, up = corners[0], corners[1], corners[2]
+        a, b, c, d = across[0] - x, across[1] - y, up[0] - x, up[1] - y
+        longer = max(hypot(a, b), hypot(c, d))
+        return abs(a * d - b * c) / longer**2 if longer else 0.0
 
     def _colour(self, shape: Any, stroked: bool = False) -> tuple[int, int, int, int] | None:
         """Red, green, blue and opacity to 255; None if it is a pattern."""
