@@ -138,3 +138,10 @@ def test_a_trainer_whose_features_do_nothing() -> None:
 def test_how_often_thresholds_err() -> None:
     found = null_table("M09", 32, n_simulations=10)
     assert found.false_alarm("repaired") == 0 and found.power("repaired") == 1
+
+
+def test_features_of_other_values_are_not_found_again() -> None:
+    planted = plant(n_features=400, d=32, active=8.0)
+    found = measured(planted, PlantedTrainer(planted, "permuted", 0.95), "M09:n_cycles=2")
+    # The defect: decoder rows are the same, and are active in other values.
+    assert found.repaired["found_again"] < 0.1 and found.passed is False

@@ -19,7 +19,7 @@ from mechassay.errors import BadUsage
 from mechassay.features.sae import SAE
 from mechassay.measurement.formulas import core_stability as formula
 from mechassay.measurement.formulas.core_stability import Core
-from mechassay.measurement.gauges.dictionaries import ROWS, coded, held_out
+from mechassay.measurement.gauges.dictionaries import ROWS, coded, given_texts, held_out
 from mechassay.measurement.inputs import Inputs
 from mechassay.measurement.measurement import Measurement
 from mechassay.measurement.nulls import N_SIMULATIONS, NullTable
@@ -68,14 +68,15 @@ class CoreStability:
 
     def measure(self, inputs: Inputs) -> Measurement:
         """See `Gauge.measure`."""
-        values = held_out(inputs.texts, self.rows)
         trainer, seed = inputs.get("trainer"), inputs.seed
+        check_texts(trainer, inputs)
 
         def trained(number: int, encoder: Float[Tensor, "d m"] | None = None) -> SAE:
             kept = {} if encoder is None else {"encoder": encoder}
             return trainer.train(seed=seed + number, **kept).sae
 
         first = trained(0)
+        values = held_out(inputs, (first,), self.rows)
         page = self._cycles(
             first,
             trained,
@@ -84,14 +85,19 @@ class CoreStability:
             ),
         )
         own = self._cycles(first, trained, lambda sae: self._core(sae, values))
-        others = [trained(FROM_NOTHING + number) for number in range(1, self.n_seeds)]
+        own_values = coded(first, values)
+        others = [
+            coded(trained(FROM_NOTHING + number), values) for number in range(1, self.n_seeds)
+        ]
         return formula.core_stability(
             page,
             own,
             first.n_features,
-            first.w_dec.float().cpu(),
-            [each.w_dec.float().cpu() for each in others],
+            own_values.decoder,
+            [each.decoder for each in others],
             self._core(first, values),
+            codes=own_values.codes,
+            other_codes=[each.codes for each in others],
             seed=seed,
         )
 
@@ -116,6 +122,20 @@ class CoreStability:
     ) -> NullTable:
         """See `Gauge.null`; `n` is features of a dictionary."""
         return formula.null(64 if n is None else n, self.n_seeds - 1, n_simulations, seed)
+
+
+def check_texts(trainer: Any, inputs: Inputs) -> None:
+    """Refuse a trainer whose store, if it has one, is not that of the texts.
+
+    Raises:
+        BadUsage: dictionaries of other values.
+    """
+    store, texts = getattr(trainer, "store", None), given_texts(inputs)
+    if store is not None and store.key != texts.key:
+        raise BadUsage(
+            f"The trainer's dictionaries are of {store.site} over {store.corpus} ({store.key}); the"
+            f" texts' activations are of {texts.site} over {texts.corpus} ({texts.key})."
+        )
 
 
 @torch.no_grad()
