@@ -59,7 +59,7 @@ LEARNERS: Mapping[Architecture, type[Learner]] = {
     "matryoshka": MatryoshkaLearner,
     "standard": StandardLearner,
 }
-VERSION = 2
+VERSION = 3
 """Of the training; it is part of a training's key."""
 
 
