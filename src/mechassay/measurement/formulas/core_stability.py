@@ -1,14 +1,15 @@
 """M09, core stability: are the features that matter found again?
 
-A cycle trains a dictionary and marks its core. The next one keeps the encoders of the core, draws
-everything else again, and trains.
+A cycle trains a dictionary and marks its core. The next one keeps the core (the page all of its
+parameters, ours the encoders alone), draws everything else again, and trains.
 
 `page`      core: the tenth of the features (the page names no number) with the largest mean
             |activation x gradient| of the reconstruction error. core_fraction = the share of
             features in the core of every cycle; mean_overlap = the mean Jaccard index of the cores
             of consecutive cycles; stable above .8. The fraction is at most a tenth, whatever the
-            features are worth. Features of the core are carried over, so that they need not be
-            found again. At the least reconstruction error that gradient is near 0.
+            features are worth. Features of the core are carried over, so they need not be found
+            again; training may still drop them. At the least reconstruction error that gradient is
+            near 0.
 `repaired`  core: the fewest features that make up 90 % of what all features do for the
             reconstruction, each by itself. Dictionaries are trained from nothing with other seeds:
             the share of the core that has a counterpart in every one of them (a matched cosine of
@@ -170,11 +171,7 @@ def core_stability(
     }
     notes = [
         *flags,
-        Flag(
-            "carried_over",
-            "The features of a core are carried over to the next cycle: overlap of cores is no"
-            " independent recovery.",
-        ),
+        *_carried_over(mean),
         Flag(
             "bounded_fraction",
             f"The page's core is {len(page_cores[0]):,} of {n_features:,} features by definition,"
@@ -196,6 +193,15 @@ def core_stability(
         null=null(n_others=max(1, len(others))),
         tables=[Table.of("cycles", ("cycle",), table)],
     )
+
+
+def _carried_over(overlap: float) -> Iterable[Flag]:
+    if overlap > 0:
+        yield Flag(
+            "carried_over",
+            "Features of a core are carried over to the next cycle: a mean overlap of"
+            f" {overlap:.2f} is no independent recovery.",
+        )
 
 
 def _mean(values: Sequence[float]) -> float:
