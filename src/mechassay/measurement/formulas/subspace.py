@@ -316,9 +316,9 @@ def _explained(
                 other.append(explained(directions, wanted, rank))
     why = "there is one topic, or no difference"
 
-    def mean(values: Sequence[float], meaning: str, **more: Any) -> Quantity:
+    def mean(values: Sequence[float], meaning: str, *, reason: str = why, **more: Any) -> Quantity:
         value = float(np.mean(values)) if values else math.nan
-        return quantity(value, n=n, meaning=meaning, **{"reason": why, **more})
+        return quantity(value, n=n, meaning=meaning, reason=reason, **more)
 
     of = "of the unit directions of half the topics, in the space of"
     return {
