@@ -93,3 +93,15 @@ def test_features_that_all_others_have() -> None:
     assert float(chance.mean()) < 0.5
     found, _ = found_again(rows, [rows], drawn())
     assert found.all()
+
+
+def test_features_that_others_have_for_other_values() -> None:
+    rows = random_rows(20, 16)
+    codes = (torch.rand(300, 20, generator=drawn()) < 0.1).float()
+    same, _ = found_again(rows, [rows], drawn(), codes=codes, other_codes=[codes])
+    assert same.all()
+    moved = codes[:, range(-1, 19)]
+    other, _ = found_again(rows, [rows, rows], drawn(), codes=codes, other_codes=[codes, moved])
+    assert not other.any()
+    never, _ = found_again(rows, [rows], drawn(), codes=codes, other_codes=[0 * codes])
+    assert not never.any(), "a feature that is never active is no counterpart"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from typing import Any, ClassVar
 
 import numpy as np
@@ -72,6 +73,16 @@ def test_undefined_scores_rank_last_and_are_counted() -> None:
     assert found.auroc.value == pytest.approx(0.75)
     assert (found.undefined_right, found.undefined_wrong) == (1, 1)
     assert found.passes_right.value == 0.5 and found.passes_wrong.value == 0
+
+
+def test_no_verdict_is_not_no_condition() -> None:
+    # The defect: scores without a verdict were taken for a variant that only reports.
+    no_verdict = [row(0.1, passed=None), row(0.2, kind="w", passed=None)]
+    found = discriminate(no_verdict, {"repaired": "x"})[0]
+    assert found.passes_right.value == 0 and found.passes_wrong.value == 0
+    # And an undefined score for a variant that decides.
+    reports = [replace(x, score=math.nan, has_conditions=False) for x in no_verdict]
+    assert math.isnan(discriminate(reports, {"repaired": "x"})[0].passes_right.value)
 
 
 def test_worlds_that_all_agree_are_no_certainty() -> None:

@@ -11,7 +11,12 @@ import torch
 from mechassay.errors import BadUsage
 from mechassay.features.featurizer import Directions
 from mechassay.measurement import Measurement, measure, null_table
-from mechassay.measurement.formulas.duality import duality, index_overlap, matched_overlap
+from mechassay.measurement.formulas.duality import (
+    duality,
+    index_overlap,
+    matched_overlap,
+    whole_overlap,
+)
 from mechassay.saes.agreement import unit_rows
 from mechassay.saes.planted import SITE, plant
 
@@ -35,6 +40,9 @@ def test_overlaps_by_hand() -> None:
     assert index_overlap(a, b) == pytest.approx(2 / 3)
     assert math.isnan(index_overlap(a[1:2], b[1:2]))
     assert index_overlap(a, torch.cat((b, b), 1)) == pytest.approx((1 / 5 + 1 / 2) / 2)
+    # Of all values together: 0 and 1 against 0, 1 and 2.
+    assert whole_overlap(a, b) == pytest.approx(2 / 3) and math.isnan(whole_overlap(a[1:2], b[1:2]))
+    assert whole_overlap(a[:1], b[:1]) == pytest.approx(1 / 3)
     assert matched_overlap(a[:, :2], b[:, :2]).tolist() == pytest.approx([0.5, 1.0])
 
 
@@ -47,6 +55,8 @@ def test_another_order_is_the_same_dictionary_and_the_page_does_not_see_it() -> 
     # The defect: the agreement of a dictionary with itself falls to about a half.
     assert found.page["feature_overlap"] < 0.2 and found.flagged("numbers_of_features")
     assert found.page["architecture_agreement"] < 0.6
+    # All features are active somewhere: read that way, the overlap of any two is 1.
+    assert found.page["feature_overlap_of_all"] == 1 and found.flagged("overlap_of_what")
     assert found.repaired["shared"] == 1 and found.passed is True
     assert found.repaired["matched_overlap"] == pytest.approx(1)
     assert found.repaired.values == pytest.approx(same.repaired.values, abs=0.1)

@@ -14,7 +14,6 @@ from mechassay.measurement.formulas.layer_directions import (
     entropy,
     explained,
     normalised_entropy,
-    random_signs,
     shares,
     shuffle_test,
     stability,
@@ -104,8 +103,8 @@ def test_agreement_is_the_mean_cosine_of_pairs_of_two_topics() -> None:
 def test_a_planted_contrast_is_found_on_other_topics() -> None:
     contrast = planted(2.0)
     own, p = shuffle_test(contrast, 199, RNG(0))
-    # Two differences share 4 of 4 + 1 squares.
-    assert own == pytest.approx(0.8, abs=0.05) and p == pytest.approx(1 / 200)
+    # Two differences share 4 of 4 + 1 squares; of eight topics there are 128 ways to shuffle.
+    assert own == pytest.approx(0.8, abs=0.05) and p == pytest.approx(1 / 128)
     assert contrast.held_out_accuracy().mean() > 0.99
     # Halves of 20 pairs: 4 of 4 + 1 / 20.
     assert stability(contrast, 20, RNG(0)) == pytest.approx(4 / (4 + 1 / 20), abs=0.01)
@@ -117,6 +116,37 @@ def test_labels_that_mean_nothing_pass_the_test_at_its_level() -> None:
     nothing = planted(0.0)
     assert abs(stability(nothing, 50, RNG(0))) < 0.3
     assert nothing.held_out_accuracy().mean() == pytest.approx(0.5, abs=0.15)
+
+
+def test_topics_with_directions_of_their_own_pass_the_test_at_its_level() -> None:
+    # The defect: labels exchanged pair by pair destroy what pairs of a topic share, and p was too
+    # small: below .05 in more than a third of these.
+    found: list[float] = []
+    for seed in range(200):
+        rng = RNG(seed)
+        shifts = rng.standard_normal((8, 5, 16)) / 4
+        contrast = planted(0.0, seed=seed)
+        moved = contrast.differences + shifts[np.arange(40) % 8]
+        found.append(shuffle_test(LayerContrast(moved, contrast.groups), 99, rng)[1])
+    assert np.mean(np.array(found) <= 0.05) == pytest.approx(0.05, abs=0.045)
+
+
+def test_all_ways_to_shuffle_few_topics_by_hand(monkeypatch: pytest.MonkeyPatch) -> None:
+    from mechassay.measurement.formulas import layer_directions as module
+
+    # Topic b has two pairs: agreements of pairs of two topics sum to 2 - 1 - 2 of 5. Of the four
+    # shuffles one has as little, one less (-3 / 5), and one has 1.
+    difference = np.array([1.0, 1.0, -1.0, 1.0])[:, None, None] * np.ones((4, 2, 3))
+    mixed = LayerContrast(difference, tuple("abcb"))
+    assert shuffle_test(mixed, 9, RNG(0)) == pytest.approx((-0.2, 0.75))
+    assert shuffle_test(LayerContrast(np.abs(difference), tuple("abcb")), 9, RNG(0))[1] == 0.25
+    signs = mixed.shuffles(50, RNG(0))
+    assert (signs[:, 1] == signs[:, 3]).all() and set(np.unique(signs)) == {-1.0, 1.0}
+    # More topics than that are drawn, and agree.
+    contrast = planted(0.3)
+    exact = shuffle_test(contrast, 9, RNG(0))[1]
+    monkeypatch.setattr(module, "EXACT", 3)
+    assert shuffle_test(contrast, 4000, RNG(0))[1] == pytest.approx(exact, abs=0.02)
 
 
 def test_held_out_directions_are_of_other_topics() -> None:
@@ -136,7 +166,7 @@ def test_a_contrast_is_as_compact_as_itself() -> None:
 def test_weighted_sums_in_blocks_are_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
     from mechassay.measurement.formulas import layer_directions as module
 
-    contrast, signs = planted(1.0), random_signs(RNG(0), 7, 40)
+    contrast, signs = planted(1.0), planted(1.0).shuffles(7, RNG(0))
     whole = contrast.entropies(signs)
     monkeypatch.setattr(module, "BLOCK", 1)
     assert contrast.entropies(signs) == pytest.approx(whole)

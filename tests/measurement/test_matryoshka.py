@@ -16,6 +16,7 @@ from mechassay.measurement.formulas.matryoshka import (
     matryoshka,
     page_consistency,
 )
+from mechassay.saes.controls import random_sae
 from mechassay.saes.planted import SITE, plant
 
 N, VALUES = 6, 400
@@ -143,3 +144,24 @@ def test_how_often_thresholds_err() -> None:
     found = null_table("M11", 24, n_simulations=10)
     assert found.false_alarm("repaired") == 0 and found.power("repaired") == 1
     assert found.power("page") == 0
+
+
+def test_a_random_wide_dictionary_is_no_evidence() -> None:
+    planted = plant(d=64, n_features=48)
+    values = planted.values.flatten(0, 1)
+    found = measured(planted, planted.sae(), random_sae(64, 1024, 8, values.mean(0), seed=7))
+    # The defect: with so many random features, most narrow ones have some that lean their way.
+    assert found.repaired["consistency_low"] > 0.7
+    assert found.repaired["consistency_random"] > 0.7
+    assert found.repaired["consistency_low_above_random"] <= 0 and found.passed is False
+    # Without a random dictionary there is no verdict.
+    alone = matryoshka(sparse(24), sparse(24), torch.eye(24), torch.eye(24))
+    assert alone.repaired["consistency_low_above_random"] is None and alone.passed is None
+
+
+def test_random_dictionaries_of_the_same_values_are_a_null() -> None:
+    found = null_table("M11", 32, n_simulations=20)
+    rates = {(x.condition, x.scenario): x.rate for x in found if x.variant == "repaired"}
+    scenario = "a random dictionary of 512 features that encodes the same values, in 32 numbers"
+    assert rates["consistency_low > 0.7", scenario] > 0.5
+    assert rates["all conditions", scenario] <= 0.1

@@ -70,6 +70,10 @@ def test_all_dead_is_undefined_and_not_monosemantic() -> None:
     assert found.page["polysemanticity_rate"] is None and found.repaired.passed is None
     assert found.repaired["polysemanticity_rate"] is None and found.flagged("dead_features")
     assert found.page["n_dead"] == 7
+    of_many = polysemanticity([], n_dead=7, n_features=100)
+    assert of_many.page.quantities["n_dead"].n == 100
+    flag = next(flag for flag in of_many.flags if flag.name == "dead_features")
+    assert "7 of 100 features are dead: 7%" in flag.says
 
 
 def test_a_single_context_is_one_cluster_and_undecided() -> None:

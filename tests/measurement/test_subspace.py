@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 from mechassay.errors import BadUsage
+from mechassay.measurement.formulas.layer_directions import LayerContrast, explained
 from mechassay.measurement.formulas.subspace import null, page_subspace, safety_subspace
 from mechassay.measurement.measurement import Measurement
 from mechassay.measurement.nulls import ALL
@@ -167,3 +168,21 @@ def test_how_often_the_thresholds_err() -> None:
     assert table.false_alarm("page", ALL) > 0.9
     assert table.false_alarm("repaired", ALL) < 0.12
     assert table.power("repaired", ALL) > 0.8
+    own = {x.condition: x.rate for x in table if x.scenario.startswith("a direction of its own")}
+    # Where labels were exchanged pair by pair it was above a third.
+    assert own["p_shuffled < 0.05"] < 0.12
+
+
+def test_what_the_control_explains_is_of_as_few_topics() -> None:
+    # A noisy contrast as its own control: a half explains a half as the other's does.
+    given = pairs(0.3 * one_direction())
+    found = measured(given, given)
+    other, own = found.repaired["explained_control"], found.repaired["explained"]
+    # All of its topics have the half that is to be explained among them.
+    contrast = LayerContrast(given[0] - given[1], GROUPS)
+    rank, first = found.repaired["effective_rank"], np.array([int(g) < 5 for g in GROUPS])
+    wanted = contrast.differences[first].mean(axis=0)
+    assert explained(contrast.directions, wanted, int(rank)) > other > own
+    single = safety_subspace(*given, *given, groups=GROUPS, control_groups=["a"] * N)
+    assert single.repaired["explained_control"] is None
+    assert single.repaired["explained"] is not None

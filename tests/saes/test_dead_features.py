@@ -67,3 +67,15 @@ def test_a_feature_is_drawn_again_from_what_is_not_explained() -> None:
     assert float(learner.log_threshold[1].detach()) == pytest.approx(learner.log_initial)
     for parameter in (learner.encoder, learner.decoder, learner.b_enc, learner.log_threshold):
         assert not optimiser.state[parameter]["exp_avg"][1].any()
+
+
+def test_features_of_another_dictionary_are_not_drawn_again() -> None:
+    learner = JumpReLULearner(SAESettings("jumprelu", 4, steps=10, dead_after=5), torch.eye(4))
+    columns = torch.eye(4)[:, [3, 2]]
+    learner.begin_with(columns)
+    dead = DeadFeatures(learner, torch.optim.Adam(learner.parameters()))
+    dead.seen(5, torch.tensor([False, True, False, True]))
+    dead.revive(0, torch.tensor([[0.0, 3.0, 0.0, 0.0]]), torch.Generator())
+    # The first one is dead and was begun with; in its place another would pass for it.
+    assert dead.idle.tolist() == [5, 0, 0, 0] and dead.count == 1
+    assert torch.equal(learner.encoder[:2].detach(), columns.mT)

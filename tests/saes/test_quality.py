@@ -226,7 +226,7 @@ def test_random_dictionaries_share_nothing_and_have_a_known_largest_cosine() -> 
     one, two = (random_sae(64, 512, 8, torch.zeros(64), seed=seed) for seed in (0, 1))
     found = seed_agreement(one, two)
     assert found.shared == 0 and found.random_shared == 0
-    assert found.mean_max == pytest.approx(0.39, abs=0.02)
+    assert found.mean_max == pytest.approx(0.37, abs=0.02)
     assert found.random_mean_max == pytest.approx(found.mean_max, abs=0.01)
     same = seed_agreement(one, permuted_sae(one, seed=2))
     assert same.shared == 1 and same.matched == pytest.approx(1.0)

@@ -48,6 +48,11 @@ def test_features_of_another_dictionary_are_begun_with(tmp_path: Path) -> None:
     assert torch.allclose(with_core.sae.w_enc[:, :3], columns, atol=1e-6)
     assert torch.equal(with_core.sae.w_enc[:, 3:], without.sae.w_enc[:, 3:])
     assert torch.equal(with_core.initial, without.initial)
+    rows, biases = -directions[:3], torch.tensor([0.5, 1.0, 1.5])
+    whole = trainer.train(encoder=columns, decoder=rows, b_enc=biases, steps=1, lr=1e-12)
+    assert torch.allclose(whole.sae.w_dec[:3], rows, atol=1e-6)
+    assert torch.allclose(whole.sae.b_enc[:3], biases, atol=1e-5), "in units of values"
+    assert torch.equal(whole.sae.w_dec[3:], without.sae.w_dec[3:])
     with pytest.raises(BadUsage, match=f"columns of {D} numbers can be begun with"):
         trainer.train(encoder=columns.mT)
 

@@ -49,6 +49,7 @@ class TrialScore:
         right: whether it is a right one.
         score: more is better; NaN where it is undefined.
         passed: the verdict; None where there is none.
+        has_conditions: whether the variant has any; without them it only reports.
     """
 
     world: str
@@ -58,6 +59,7 @@ class TrialScore:
     variant: VariantName
     score: float
     passed: bool | None
+    has_conditions: bool = True
 
 
 @dataclass(frozen=True)
@@ -151,7 +153,8 @@ def scored(
     for name in VARIANTS:
         part = found.page if name == "page" else found.repaired
         if deciding_quantity(gauge, part) is not None:
-            yield TrialScore(world, seed, kind, right, name, score_of(gauge, part), part.passed)
+            score, conditions = score_of(gauge, part), bool(part.conditions)
+            yield TrialScore(world, seed, kind, right, name, score, part.passed, conditions)
 
 
 def discriminate(
@@ -236,10 +239,10 @@ def auroc_estimate(wins: Tally, pairs: Tally, seed: int = 0) -> Estimate:
 
 
 def _passes(rows: Sequence[TrialScore]) -> Estimate:
-    """The share that passes; NaN where no variant of them has conditions."""
-    passed = np.array([row.passed is True for row in rows], dtype=float)
-    if all(row.passed is None for row in rows) and all(not math.isnan(r.score) for r in rows):
+    """The share that passes; NaN where the variant has no conditions."""
+    if not any(row.has_conditions for row in rows):
         return Estimate(math.nan)
+    passed = np.array([row.passed is True for row in rows], dtype=float)
     ends = proportion_interval(passed, [row.world for row in rows])
     return Estimate(float(passed.mean()), ends.low, ends.high)
 

@@ -17,18 +17,25 @@ from mechassay.errors import BadUsage
 from mechassay.features.sae import SAE
 from mechassay.saes.agreement import unit_rows
 
+APART = 2_000_003
+"""What is added to seeds of random rows. Trainings draw rows with their seed, and planted features
+with theirs and another number: a control must be neither."""
+
 
 def random_sae(
     d_in: int, n_features: int, k: int, mean: Float[Tensor, "d"], *, seed: int = 0
 ) -> SAE:
     """A random dictionary that keeps the k largest features of each value.
 
+    Args:
+        seed: of the rows, which are not those that a training with this seed begins with.
+
     Raises:
         BadUsage: k is not between 1 and the number of features; a mean of another width.
     """
     if tuple(mean.shape) != (d_in,):
         raise BadUsage(f"The mean of values has {d_in} numbers; got shape {tuple(mean.shape)}.")
-    drawn = torch.Generator().manual_seed(seed)
+    drawn = torch.Generator().manual_seed(seed + APART)
     rows = unit_rows(torch.randn(n_features, d_in, generator=drawn))
     b_dec = mean.detach().float().cpu()
     zeros = torch.zeros(n_features)

@@ -4,6 +4,7 @@ A feature that no value activated for `dead_after` values is dead. Before the la
 steps, dead features are drawn again: each gets the error x - x~ of one value of the batch, drawn
 with odds |x - x~|^4, as its row of W_dec and, at `revived` of the mean norm of other features, as
 its column of W_enc. Its bias, its threshold if there is one, and Adam's moments begin anew.
+Features of another SAE that the training began with stay: another one would pass for them.
 """
 
 from __future__ import annotations
@@ -42,7 +43,9 @@ class DeadFeatures:
         settings, learner = self.settings, self.learner
         if settings.revived == 0 or step >= (1 - settings.decay) * settings.steps:
             return
-        which = (self.idle >= settings.dead_after).nonzero()[:, 0][: len(x)]
+        dead = self.idle >= settings.dead_after
+        dead[: learner.n_kept] = False
+        which = dead.nonzero()[:, 0][: len(x)]
         if not len(which):
             return
         error = x - learner.code(x, step).decoded

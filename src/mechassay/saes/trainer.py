@@ -48,13 +48,20 @@ class DictionaryTrainer(OneLine):
         return {"store": repr(self.store), "settings": repr(self.settings)}
 
     def train(
-        self, *, seed: int = 0, encoder: Float[Tensor, "d m"] | None = None, **changes: Any
+        self,
+        *,
+        seed: int = 0,
+        encoder: Float[Tensor, "d m"] | None = None,
+        decoder: Float[Tensor, "m d"] | None = None,
+        b_enc: Float[Tensor, "m"] | None = None,
+        **changes: Any,
     ) -> TrainedSAE:
         """An SAE, trained now or before.
 
         Args:
             encoder: columns of W_enc that the first m features begin with, as of another SAE of the
                 same site; everything else is drawn with the seed.
+            decoder, b_enc: their rows of W_dec and their biases, which else are drawn too.
             changes: of the settings, by name: `n_features=512`, `architecture="jumprelu"`.
 
         Raises:
@@ -69,16 +76,23 @@ class DictionaryTrainer(OneLine):
                 self.store,
                 settings,
                 encoder=encoder,
+                decoder=decoder,
+                b_enc=b_enc,
                 device=self.device,
                 progress=self.progress,
             )
-        folder, key = Path(self.folder), training_key(self.store, settings, encoder)[:16]
+        folder, key = (
+            Path(self.folder),
+            training_key(self.store, settings, encoder, decoder, b_enc)[:16],
+        )
         return train_once(
             self.store,
             settings,
             folder / key,
             checkpoint=folder / f"{key}.part",
             encoder=encoder,
+            decoder=decoder,
+            b_enc=b_enc,
             device=self.device,
             progress=self.progress,
         )
@@ -91,17 +105,21 @@ def train_once(
     *,
     checkpoint: Path | None = None,
     encoder: Float[Tensor, "d m"] | None = None,
+    decoder: Float[Tensor, "m d"] | None = None,
+    b_enc: Float[Tensor, "m"] | None = None,
     device: str = "cpu",
     progress: Progress = BAR,
 ) -> TrainedSAE:
     """The SAE of a folder, if it came about by this training; else train it and keep it there."""
-    key = training_key(store, settings, encoder)
+    key = training_key(store, settings, encoder, decoder, b_enc)
     if (folder / "cfg.json").is_file() and provenance_of(folder).get("key") == key:
         return TrainedSAE.load(folder)
     found = train_sae(
         store,
         settings,
         encoder=encoder,
+        decoder=decoder,
+        b_enc=b_enc,
         checkpoint=checkpoint,
         device=device,
         progress=progress,

@@ -59,7 +59,7 @@ LEARNERS: Mapping[Architecture, type[Learner]] = {
     "matryoshka": MatryoshkaLearner,
     "standard": StandardLearner,
 }
-VERSION = 2
+VERSION = 3
 """Of the training; it is part of a training's key."""
 
 
@@ -68,6 +68,8 @@ def train_sae(
     settings: SAESettings | None = None,
     *,
     encoder: Float[Tensor, "d m"] | None = None,
+    decoder: Float[Tensor, "m d"] | None = None,
+    b_enc: Float[Tensor, "m"] | None = None,
     checkpoint: Path | None = None,
     device: str = "cpu",
     progress: Progress = BAR,
@@ -76,7 +78,8 @@ def train_sae(
 
     Args:
         encoder: columns of W_enc that the first m features begin with, as of another SAE of these
-            values; everything else is drawn with the seed.
+            values; everything else is drawn with the seed. These features are not drawn again.
+        decoder, b_enc: their rows of W_dec and their biases, which else are drawn too.
         checkpoint: a file that keeps what is done of an unfinished training.
         device: of the parameters; the SAE comes back on the CPU.
 
@@ -94,11 +97,11 @@ def train_sae(
     initial = initial_rows(d, settings)
     learner = LEARNERS[settings.architecture](settings, initial.to(device))
     if encoder is not None:
-        learner.begin_with(encoder)
+        learner.begin_with(encoder, decoder, b_enc, scale=scale)
     order = Order(n, settings.batch_size)
     generator = torch.Generator().manual_seed(settings.seed + 1)
     training = SAETraining(learner)
-    key = training_key(store, settings, encoder)
+    key = training_key(store, settings, encoder, decoder, b_enc)
 
     def batch() -> Tensor:
         rows = torch.tensor(order.draw(generator))
@@ -144,11 +147,16 @@ def train_sae(
 
 
 def training_key(
-    store: ActivationStore, settings: SAESettings, encoder: Tensor | None = None
+    store: ActivationStore,
+    settings: SAESettings,
+    encoder: Tensor | None = None,
+    decoder: Tensor | None = None,
+    b_enc: Tensor | None = None,
 ) -> str:
     """The hash of all that a training depends on."""
-    began = None if encoder is None else _tensor_hash(encoder)
-    about = {"store": store.key, "settings": asdict(settings), "encoder": began}
+    parts = {"encoder": encoder, "decoder": decoder, "b_enc": b_enc}
+    began = {name: None if x is None else _tensor_hash(x) for name, x in parts.items()}
+    about = {"store": store.key, "settings": asdict(settings), **began}
     return key_of({**about, "version": VERSION})
 
 

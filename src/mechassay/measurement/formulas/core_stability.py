@@ -1,18 +1,20 @@
 """M09, core stability: are the features that matter found again?
 
-A cycle trains a dictionary and marks its core. The next one keeps the encoders of the core, draws
-everything else again, and trains.
+A cycle trains a dictionary and marks its core. The next one keeps the core (the page all of its
+parameters, ours the encoders alone), draws everything else again, and trains.
 
 `page`      core: the tenth of the features (the page names no number) with the largest mean
             |activation x gradient| of the reconstruction error. core_fraction = the share of
             features in the core of every cycle; mean_overlap = the mean Jaccard index of the cores
             of consecutive cycles; stable above .8. The fraction is at most a tenth, whatever the
-            features are worth. Features of the core are carried over, so that they need not be
-            found again. At the least reconstruction error that gradient is near 0.
+            features are worth. Features of the core are carried over, so they need not be found
+            again; training may still drop them. At the least reconstruction error that gradient is
+            near 0.
 `repaired`  core: the fewest features that make up 90 % of what all features do for the
             reconstruction, each by itself. Dictionaries are trained from nothing with other seeds:
             the share of the core that has a counterpart in every one of them (a matched cosine of
-            .7, see `counterparts`) passes where its lower end, above chance, exceeds a half.
+            .7, and codes of held-out values that correlate by .5, see `counterparts`) passes where
+            its lower end, above chance, exceeds a half.
             Beside it stand the cycles with this core, their overlap less that of random cores:
             (J - J0) / (1 - J0).
 
@@ -47,7 +49,7 @@ from mechassay.stats.intervals import Interval, clopper_pearson
 ID = "M09"
 REPAIRED = (Condition("found_again_above_chance_low", ">", 0.5),)
 STABLE = 0.8
-SIMULATIONS = 60
+SIMULATIONS, SIMULATED_VALUES = 60, 100
 Core = frozenset[int]
 """Features, by a number that stays theirs over cycles."""
 
@@ -116,6 +118,8 @@ def core_stability(
     others: Sequence[Float[Tensor, "n d"]],
     core: Int[Tensor, "k"],
     *,
+    codes: Float[Tensor, "values n"] | None = None,
+    other_codes: Sequence[Float[Tensor, "values n"]] = (),
     seed: int = 0,
     flags: Iterable[Flag] = (),
 ) -> Measurement:
@@ -125,6 +129,8 @@ def core_stability(
         page_cores, cores: of every cycle, by the page's importance and by ours.
         rows: decoder rows of the first dictionary; `core` are the places of its core.
         others: those of the other seeds.
+        codes, other_codes: of held-out values, of the first dictionary and of each other one;
+            without them a counterpart need not be active in the same values.
         seed: of random rows.
     """
     plain, _ = _overlaps(page_cores, n_features)
@@ -139,7 +145,9 @@ def core_stability(
             math.nan if math.isnan(mean) else float(mean > STABLE), n=len(plain), reason=few
         ),
     }
-    repaired = _found_again(rows, others, core, seed)
+    drawn = torch.Generator().manual_seed(seed)
+    again = found_again(rows, others, drawn, codes=codes, other_codes=other_codes)
+    repaired = _found_again(*again, core, len(others))
     repaired |= {
         "core_share": quantity(
             len(core) / n_features,
@@ -163,11 +171,7 @@ def core_stability(
     }
     notes = [
         *flags,
-        Flag(
-            "carried_over",
-            "The features of a core are carried over to the next cycle: overlap of cores is no"
-            " independent recovery.",
-        ),
+        *_carried_over(mean),
         Flag(
             "bounded_fraction",
             f"The page's core is {len(page_cores[0]):,} of {n_features:,} features by definition,"
@@ -191,20 +195,27 @@ def core_stability(
     )
 
 
+def _carried_over(overlap: float) -> Iterable[Flag]:
+    if overlap > 0:
+        yield Flag(
+            "carried_over",
+            "Features of a core are carried over to the next cycle: a mean overlap of"
+            f" {overlap:.2f} is no independent recovery.",
+        )
+
+
 def _mean(values: Sequence[float]) -> float:
     known = [x for x in values if not math.isnan(x)]
     return float(np.mean(known)) if known else math.nan
 
 
 def _found_again(
-    rows: Tensor, others: Sequence[Tensor], core: Int[Tensor, "k"], seed: int
+    found: Bool[Tensor, "n"], chance: Float[Tensor, "n"], core: Int[Tensor, "k"], n_others: int
 ) -> dict[str, Quantity]:
     names = ("found_again", "found_again_above_chance", "found_again_above_chance_low")
-    if not len(core) or not others:
-        reason = "no feature does anything" if others else "there is no other seed"
+    if not len(core) or not n_others:
+        reason = "no feature does anything" if n_others else "there is no other seed"
         return {name: quantity(None, reason=reason) for name in names}
-    drawn = torch.Generator().manual_seed(seed)
-    found, chance = found_again(rows, others, drawn)
     share, by_chance = float(found[core].float().mean()), float(chance[core].mean())
     ends = found_interval(found[core], by_chance)
     certain = "random rows are found as often"
@@ -245,7 +256,13 @@ def null(
     """Rates of the conditions for dictionaries of `n` features, a fourth of them the core."""
     core = torch.arange(max(2, n // 4))
 
-    def draw(rng: np.random.Generator, size: int, d: int, cosine: float | None) -> Drawn:
+    def codes_of(drawn: torch.Generator) -> Tensor:
+        on = torch.rand(SIMULATED_VALUES, n, generator=drawn) < 0.1
+        return on * (1 + torch.rand(on.shape, generator=drawn))
+
+    def draw(
+        rng: np.random.Generator, size: int, d: int, cosine: float | None, *, same_codes: bool
+    ) -> Drawn:
         drawn = torch.Generator().manual_seed(int(rng.integers(2**31)))
         lows = np.full(size, np.nan)
         for row in range(size):
@@ -256,7 +273,9 @@ def null(
                 else at_cosine(rows, cosine, drawn)
                 for _ in range(n_others)
             ]
-            found, chance = found_again(rows, others, drawn)
+            codes = codes_of(drawn)
+            other_codes = [codes if same_codes else codes_of(drawn) for _ in range(n_others)]
+            found, chance = found_again(rows, others, drawn, codes=codes, other_codes=other_codes)
             lows[row] = found_interval(found[core], float(chance[core].mean())).low
         return {"page": {}, "repaired": {"found_again_above_chance_low": lows}}
 
@@ -265,17 +284,22 @@ def null(
         Scenario(
             f"random dictionaries of {few} numbers a row",
             True,
-            lambda rng, size: draw(rng, size, few, None),
+            lambda rng, size: draw(rng, size, few, None, same_codes=True),
         ),
         Scenario(
             f"random dictionaries of {many} numbers a row",
             True,
-            lambda rng, size: draw(rng, size, many, None),
+            lambda rng, size: draw(rng, size, many, None, same_codes=True),
+        ),
+        Scenario(
+            "the same rows for other values",
+            True,
+            lambda rng, size: draw(rng, size, many, 0.9, same_codes=False),
         ),
         Scenario(
             f"the same features at a cosine of .9, {many} numbers a row",
             False,
-            lambda rng, size: draw(rng, size, many, 0.9),
+            lambda rng, size: draw(rng, size, many, 0.9, same_codes=True),
         ),
     )
     limits = thresholds(ID, REPAIRED)

@@ -152,13 +152,21 @@ def found_again(
     rows: Float[Tensor, "n d"],
     others: Sequence[Float[Tensor, "m d"]],
     drawn: torch.Generator,
+    *,
+    codes: Float[Tensor, "values n"] | None = None,
+    other_codes: Sequence[Float[Tensor, "values m"]] = (),
 ) -> tuple[Bool[Tensor, "n"], Float[Tensor, "n"]]:
-    """Which features have a counterpart in every other dictionary; and how often by chance."""
+    """Which features have a counterpart in every other dictionary; and how often by chance.
+
+    Args:
+        codes, other_codes: of the same values, of every dictionary; without them rows alone count.
+    """
     ours = unit_rows(rows)
     found = torch.ones(len(ours), dtype=torch.bool)
     chance = torch.zeros(len(ours))
-    for other in others:
-        found &= _has_counterpart(ours, unit_rows(other))
+    pairs = [None] * len(others) if codes is None else [(codes, each) for each in other_codes]
+    for other, both in zip(others, pairs, strict=True):
+        found &= _has_counterpart(ours, unit_rows(other), both)
     for _ in range(DRAWS):
         by_chance = torch.ones_like(found)
         for other in others:
@@ -167,9 +175,14 @@ def found_again(
     return found, chance
 
 
-def _has_counterpart(ours: Tensor, theirs: Tensor) -> Bool[Tensor, "n"]:
-    cosines, rows, _ = matched_rows(ours, theirs)
-    return torch.zeros(len(ours), dtype=torch.bool).index_put((rows,), cosines >= SHARED)
+def _has_counterpart(
+    ours: Tensor, theirs: Tensor, codes: tuple[Tensor, Tensor] | None = None
+) -> Bool[Tensor, "n"]:
+    cosines, rows, others = matched_rows(ours, theirs)
+    counted = cosines >= SHARED
+    if codes is not None:
+        counted &= paired_correlations(codes[0][:, rows], codes[1][:, others]) >= TOGETHER
+    return torch.zeros(len(ours), dtype=torch.bool).index_put((rows,), counted)
 
 
 def symmetric_mean_max(ours: Float[Tensor, "n d"], theirs: Float[Tensor, "m d"]) -> float:

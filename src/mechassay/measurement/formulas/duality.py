@@ -1,7 +1,8 @@
 """M07, architecture duality: do two dictionaries of one site have the same features?
 
-`page`      overlap: the mean over values of the Jaccard index of the numbers of the features that
-            are active in both; direction agreement: the mean over features of the largest cosine of
+`page`      overlap: the Jaccard index of the numbers of the features that are active in both, its
+            mean over values; of all values together it stands beside, as the page does not say
+            which. Direction agreement: the mean over features of the largest cosine of
             their encoder's column with any of the other's, both ways averaged; passes if the mean
             of the two exceeds .3. The same dictionary in another order has hardly any overlap, as
             numbers of features mean nothing; and the largest of many random cosines is large: two
@@ -59,6 +60,11 @@ def index_overlap(active: Bool[Tensor, "values n"], others: Bool[Tensor, "values
     return float((both[found] / either[found]).mean()) if bool(found.any()) else math.nan
 
 
+def whole_overlap(active: Bool[Tensor, "values n"], others: Bool[Tensor, "values m"]) -> float:
+    """The Jaccard index of the numbers of features that are active in some value; NaN if none."""
+    return index_overlap(active.any(0)[None], others.any(0)[None])
+
+
 def matched_overlap(
     active: Bool[Tensor, "values k"], others: Bool[Tensor, "values k"]
 ) -> Float[Tensor, "k"]:
@@ -106,6 +112,11 @@ def duality(
             "The page compares the numbers of active features, which say nothing of two different"
             " dictionaries.",
         ),
+        Flag(
+            "overlap_of_what",
+            "The page does not say whether the overlap is that of each value, as here, or of all"
+            " values together (feature_overlap_of_all).",
+        ),
     ]
     if direction <= random + NEAR:
         notes.append(
@@ -126,6 +137,12 @@ def duality(
         )
     page = {
         "feature_overlap": quantity(overlap, n=len(codes), reason="no feature is active"),
+        "feature_overlap_of_all": quantity(
+            whole_overlap(active, others),
+            n=len(codes),
+            reason="no feature is active",
+            meaning="The same of all features that are active in any value, the other reading.",
+        ),
         "direction_agreement": quantity(direction, n=len(read) + len(other_read)),
         "architecture_agreement": quantity(
             (overlap + direction) / 2, n=len(codes), reason="no feature is active"

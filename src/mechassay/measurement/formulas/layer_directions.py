@@ -3,7 +3,7 @@
 Of pairs of prompts, d_il is what pair i differs in at layer l, and v_l = mean over i of d_il. With
 s the singular values of the v_l as rows and p = s^2 / sum s^2, SVE = -sum p ln p: 0 if all layers
 have one direction, ln min(L, d) if no two share any. Pairs have topics: what is found on some is
-tested on others. All of it is linear in the signs of the pairs, by which labels are shuffled.
+tested on others. All of it is linear in the signs of topics, by which labels are shuffled.
 """
 
 from __future__ import annotations
@@ -12,9 +12,10 @@ import math
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import product
 
 import numpy as np
-from jaxtyping import Bool, Float
+from jaxtyping import Bool, Float, Int
 
 from mechassay.measurement.formulas.resampling import example_weights
 from mechassay.stats.intervals import BootstrapEstimate
@@ -22,6 +23,8 @@ from mechassay.stats.intervals import BootstrapEstimate
 RANK_SHARE = 0.9
 BLOCK = 2**22
 """Numbers of resampled directions held at once."""
+EXACT = 12
+"""Topics up to which all ways to shuffle their labels are gone through."""
 Values = Float[np.ndarray, "pairs layers d"]
 Rows = Float[np.ndarray, "*lead layers d"]
 
@@ -86,6 +89,17 @@ class LayerContrast:
     differences: Values
     groups: tuple[str, ...]
 
+    @cached_property
+    def topic_of(self) -> Int[np.ndarray, "pairs"]:
+        """The number of each pair's topic."""
+        return np.unique(np.asarray(self.groups), return_inverse=True)[1]
+
+    def shuffles(self, k: int, rng: np.random.Generator) -> Float[np.ndarray, "k pairs"]:
+        """Which topics have their labels exchanged: 1 or -1 with equal odds, one for all pairs of a
+        topic.
+        """
+        return rng.choice((-1.0, 1.0), size=(k, int(self.topic_of.max()) + 1))[:, self.topic_of]
+
     @property
     def directions(self) -> Float[np.ndarray, "layers d"]:
         """The differences of class means."""
@@ -124,7 +138,7 @@ class LayerContrast:
         """Whether a pair's texts are in the right order along the direction of other topics: 1, 0,
         or 1/2 where there is no difference.
         """
-        _, member = np.unique(np.asarray(self.groups), return_inverse=True)
+        member = self.topic_of
         sums = np.zeros((member.max() + 1, *self.differences.shape[1:]))
         np.add.at(sums, member, self.differences)
         others = self.differences.sum(axis=0) - sums
@@ -135,10 +149,10 @@ class LayerContrast:
         self, n: int, rng: np.random.Generator
     ) -> Iterator[tuple[Bool[np.ndarray, "pairs"], Bool[np.ndarray, "pairs"]]]:
         """Pairs of two random halves of the topics; none if there is one topic."""
-        names, member = np.unique(np.asarray(self.groups), return_inverse=True)
-        for _ in range(n if len(names) > 1 else 0):
-            order = rng.permutation(len(names))
-            first = np.isin(member, order[: len(names) // 2])
+        n_topics = int(self.topic_of.max()) + 1
+        for _ in range(n if n_topics > 1 else 0):
+            order = rng.permutation(n_topics)
+            first = np.isin(self.topic_of, order[: n_topics // 2])
             yield first, ~first
 
 
@@ -147,13 +161,23 @@ def shuffle_test(
 ) -> tuple[float, float]:
     """The agreement of pairs, and how often shuffled labels have as much.
 
-    Labels are exchanged within pairs, which is exact where the two texts of a pair are
-    exchangeable; the labels as they are count as one shuffle.
+    Labels are exchanged in all pairs of a topic at once: pairs of a topic may differ in what other
+    topics do not, so that single pairs are not exchangeable. That is exact where the two classes of
+    a topic are. Up to `EXACT` topics all ways to exchange them are gone through, half of which
+    suffice: agreement is the same if all are exchanged. Of ten topics the smallest p is 1 / 512.
+    Otherwise they are drawn, and the labels as they are count as one shuffle.
     """
-    n = len(contrast.differences)
-    own = float(contrast.agreement(np.ones((1, n)))[0])
-    more = int((contrast.agreement(random_signs(rng, n_shuffles, n)) >= own - 1e-12).sum())
-    return own, (1 + more) / (1 + n_shuffles) if not math.isnan(own) else math.nan
+    own = float(contrast.agreement(np.ones((1, len(contrast.differences))))[0])
+    if math.isnan(own):
+        return own, math.nan
+    n_topics = len(set(contrast.groups))
+    if n_topics <= EXACT:
+        signs = np.array(list(product((1.0, -1.0), repeat=n_topics - 1)))
+        signs = np.concatenate((np.ones((len(signs), 1)), signs), axis=1)
+        found = contrast.agreement(signs[:, contrast.topic_of])
+        return own, float((found >= own - 1e-12).mean())
+    found = contrast.agreement(contrast.shuffles(n_shuffles, rng))
+    return own, (1 + int((found >= own - 1e-12).sum())) / (1 + n_shuffles)
 
 
 def stability(contrast: LayerContrast, n_halves: int, rng: np.random.Generator) -> float:
@@ -182,8 +206,3 @@ def above_control(
         errors = errors + sign * (each.entropies(weights) - value)
         n_groups.append(n)
     return BootstrapEstimate(gap, errors, np.zeros(n_resamples), min(n_groups))
-
-
-def random_signs(rng: np.random.Generator, k: int, n: int) -> Float[np.ndarray, "k n"]:
-    """Which texts of pairs are exchanged: 1 or -1 with equal odds."""
-    return rng.choice((-1.0, 1.0), size=(k, n))

@@ -10,8 +10,10 @@
             whose codes correlate with its own by .3 or more, and those that are active almost only
             with it. A feature is kept where what its children write when it is active points its
             way (cosine .5 or more), and no other narrow feature has the same best match.
-            consistency = the share that is kept, its lower end above .7. What is not kept is lost
-            (no child), incoherent (children that write something else) or absorbed.
+            consistency = the share that is kept, its lower end above .7, and above the share that
+            random dictionaries of the wide one's size keep: of many random features some are
+            active where a narrow one is, and lean its way. What is not kept is lost (no child),
+            incoherent (children that write something else) or absorbed.
 
 Coherent kinds of one feature have rows of their own, so their cosine to each other is no sign of
 incoherence: what they write together is. "Absorption" here is a match that two features share, and
@@ -23,7 +25,7 @@ construction.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import cache
 
@@ -39,17 +41,23 @@ from mechassay.measurement.nulls import Drawn, NullTable, Scenario, simulate
 from mechassay.measurement.variant import Condition, Flag, quantity
 from mechassay.records import Table
 from mechassay.saes.agreement import unit_rows
+from mechassay.saes.controls import random_sae
 from mechassay.saes.planted import at_cosine
 from mechassay.stats.intervals import clopper_pearson
 
 ID = "M11"
-REPAIRED = (Condition("consistency_low", ">", 0.7),)
+REPAIRED = (
+    Condition("consistency_low", ">", 0.7),
+    Condition("consistency_low_above_random", ">", 0.0),
+)
 COHERENT = 0.5
 """The cut of cosines: the page's, which it does not name, and ours of what children write."""
 RELATED, IMPLIED, LIFT, FEWEST = 0.3, 0.8, 2.0, 5
 """A child's correlation; or how often its parent is active with it, how much more often than
 otherwise, and in how many values at least."""
 SAME = 0.999
+RANDOM_DRAWS = 3
+"""Random dictionaries that stand beside the wide one."""
 SIMULATIONS = 60
 Codes = Float[Tensor, "values _"]
 Rows = Float[Tensor, "_ d"]
@@ -147,14 +155,15 @@ def matryoshka(
     rows: Rows,
     wide_rows: Rows,
     *,
-    random: tuple[Codes, Rows] | None = None,
+    random: Sequence[tuple[Codes, Rows]] = (),
     top_k: int = 20,
     flags: Iterable[Flag] = (),
 ) -> Measurement:
     """M11 of a narrow and a wide dictionary's codes of the same values, and their decoder rows.
 
     Args:
-        random: codes and rows of a random dictionary of the wide one's size.
+        random: codes and rows of random dictionaries of the wide one's size; without any there is
+            no verdict.
         top_k: of the page.
     """
     published = page_consistency(codes, wide_codes, wide_rows, top_k=top_k)
@@ -173,9 +182,8 @@ def matryoshka(
             published.consistency, n=codes.shape[1], reason="no features"
         ),
     }
-    by_chance = (
-        math.nan if random is None else fates(codes, random[0], rows, random[1]).share(*kept)
-    )
+    by_chance = random_share(codes, rows, random)
+    lacking = "there is no random dictionary beside" if n else few
     repaired = {
         "consistency": quantity(
             share,
@@ -189,8 +197,14 @@ def matryoshka(
         "consistency_random": quantity(
             by_chance,
             n=n,
-            reason="there is no random dictionary beside" if n else few,
-            meaning="The same for a random dictionary in place of the wide one.",
+            reason=lacking,
+            meaning="The same for random dictionaries in place of the wide one, on average.",
+        ),
+        "consistency_low_above_random": quantity(
+            math.nan if ends is None else ends.low - by_chance,
+            n=n,
+            reason=lacking,
+            meaning="The lower end, less what random dictionaries keep.",
         ),
     }
     for name in ("split", "absorbed", "incoherent", "lost"):
@@ -209,6 +223,14 @@ def matryoshka(
         null=null(),
         tables=[Table.of("fates", ("fate",), counts)],
     )
+
+
+def random_share(codes: Codes, rows: Rows, random: Sequence[tuple[Codes, Rows]]) -> float:
+    """The mean share of features that random dictionaries keep; NaN without any, or without
+    features.
+    """
+    found = [fates(codes, each[0], rows, each[1]).share("same", "split") for each in random]
+    return float(np.mean(found)) if found else math.nan
 
 
 _MEANINGS = {
@@ -261,17 +283,24 @@ def _flags(
 @cache
 def null(n: int = 32, n_simulations: int = SIMULATIONS, seed: int = 0) -> NullTable:
     """Rates of the conditions for a narrow dictionary of `n` features and a wide one of 2 n."""
-    d, values = 2 * n, 600
+    values, many = 600, 16 * n
 
     def codes_of(drawn: torch.Generator, count: int) -> Tensor:
         on = torch.rand(values, count, generator=drawn) < 3 / n
         return on * (1 + torch.rand(values, count, generator=drawn))
 
+    def random_codes(x: Tensor, count: int, drawn: torch.Generator) -> tuple[Codes, Rows]:
+        seed = int(torch.randint(2**31, (), generator=drawn))
+        sae = random_sae(x.shape[1], count, min(8, count), x.mean(0), seed=seed)
+        return sae.encode(x), sae.w_dec
+
     def draw(rng: np.random.Generator, size: int, kind: str) -> Drawn:
         drawn = torch.Generator().manual_seed(int(rng.integers(2**31)))
-        names = ("cross_scale_consistency", "low")
+        names = ("cross_scale_consistency", "low", "above_random")
         found = {name: np.full(size, np.nan) for name in names}
         for row in range(size):
+            # In few dimensions random rows lean to many others.
+            d = n if kind == "random" else 2 * n
             rows, codes = unit_rows(torch.randn(n, d, generator=drawn)), codes_of(drawn, n)
             wide_rows = unit_rows(torch.randn(2 * n, d, generator=drawn))
             wide_codes = codes_of(drawn, 2 * n)
@@ -283,16 +312,31 @@ def null(n: int = 32, n_simulations: int = SIMULATIONS, seed: int = 0) -> NullTa
                 first = torch.rand(values, n, generator=drawn) < 0.5
                 wide_codes = torch.cat((codes * first, codes * ~first), dim=1)
                 wide_rows = at_cosine(rows.repeat(2, 1), 0.8, drawn)
+            elif kind == "random":
+                wide_codes, wide_rows = random_codes(codes @ rows, many, drawn)
             page = page_consistency(codes, wide_codes, wide_rows)
             share = fates(codes, wide_codes, rows, wide_rows).share("same", "split")
             found["cross_scale_consistency"][row] = page.consistency
-            found["low"][row] = clopper_pearson(float(round(share * n)), float(n)).low
+            low = clopper_pearson(float(round(share * n)), float(n)).low
+            beside = [
+                random_codes(codes @ rows, len(wide_rows), drawn) for _ in range(RANDOM_DRAWS)
+            ]
+            found["low"][row] = low
+            found["above_random"][row] = low - random_share(codes, rows, beside)
         page_values = {"cross_scale_consistency": found["cross_scale_consistency"]}
-        return {"page": page_values, "repaired": {"consistency_low": found["low"]}}
+        repaired = {
+            "consistency_low": found["low"],
+            "consistency_low_above_random": found["above_random"],
+        }
+        return {"page": page_values, "repaired": repaired}
 
     told = {
         "unrelated": ("an unrelated wide dictionary", True),
         "other rows": ("the narrow features with other decoder rows, among others", True),
+        "random": (
+            f"a random dictionary of {many} features that encodes the same values, in {n} numbers",
+            True,
+        ),
         "more features": ("the narrow features among others", False),
         "split": ("each narrow feature in two kinds", False),
     }

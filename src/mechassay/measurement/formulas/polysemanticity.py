@@ -144,6 +144,7 @@ def polysemanticity(
     features: Sequence[FeatureContexts],
     *,
     n_dead: int = 0,
+    n_features: int | None = None,
     threshold: float = DISTANCE,
     seed: int = 0,
     flags: Iterable[Flag] = (),
@@ -152,14 +153,16 @@ def polysemanticity(
 
     Args:
         n_dead: features of the dictionary that are not.
+        n_features: all of the dictionary; if not given, all that are alive are among `features`.
     """
+    n_all = len(features) + n_dead if n_features is None else n_features
     rng = np.random.default_rng(seed)
     clusters = [page_clusters(each.whole, threshold) for each in features]
     decided = [one_kind(each.near, rng) for each in features]
     p = np.array([each[1] for each in decided])
     known = p[~np.isnan(p)]
     pairs = _pairs_found(features, rng)
-    notes = [*flags, *_flags(features, known, pairs, n_dead)]
+    notes = [*flags, *_flags(features, known, pairs, n_dead, n_all)]
     n = len(features)
     page: dict[str, Quantity] = {
         "polysemanticity_rate": quantity(
@@ -168,7 +171,7 @@ def polysemanticity(
             reason="no feature is alive",
             better="down",
         ),
-        "n_dead": quantity(float(n_dead), n=n + n_dead),
+        "n_dead": quantity(float(n_dead), n=n_all),
     }
     few = f"no feature has {LEAST} contexts"
     repaired = {
@@ -240,10 +243,13 @@ def _flags(
     known: np.ndarray,
     pairs: np.ndarray,
     n_dead: int,
+    n_all: int,
 ) -> Iterable[Flag]:
     if n_dead:
-        share = n_dead / (n_dead + len(features))
-        yield Flag("dead_features", f"{n_dead:,} features are dead; {share:.0%} of those counted.")
+        yield Flag(
+            "dead_features",
+            f"{n_dead:,} of {n_all:,} features are dead: {n_dead / n_all:.0%} of the dictionary.",
+        )
     if len(known) < len(features):
         yield Flag(
             "undecided",

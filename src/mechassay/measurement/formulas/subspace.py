@@ -10,7 +10,7 @@ p_i = s_i^2 / sum s^2, and SVE = -sum p_i ln p_i. Effective rank: values that ho
             turns by 90 degrees from subset to subset has a stability of 1.
 `repaired`  d_il = what pair i differs in at layer l, v_l = its mean, rows of length 1:
             agreement     mean over pairs i, j of two topics, and l, of cos(d_il, d_jl); with random
-                          signs of the pairs (shuffled labels) it is 0 on average, which is tested
+                          signs of topics (shuffled labels) it is 0 on average, which is tested
             stability     mean cosine of the v_l of two halves of the topics
             SVE           over ln min(L, d), and less that of a control contrast of equal size
             explained     of the unit rows of one half, in the space of the other half's largest
@@ -40,7 +40,6 @@ from mechassay.measurement.formulas.layer_directions import (
     entropy,
     explained,
     normalised_entropy,
-    random_signs,
     shuffle_test,
     stability,
     unit_rows,
@@ -67,6 +66,8 @@ GROWTH = 3.0
 SHIFT = 0.5
 """Length of a simulated contrast over that of what else the texts of a pair differ in: an agreement
 of .2."""
+TOPIC_SHIFT = 1.0
+"""The same of what pairs of a topic have in common, and no two topics."""
 
 
 def page_subspace(
@@ -193,7 +194,7 @@ def _repaired(
     weights, n_groups = example_weights(contrast.groups, rng, N_RESAMPLES)
     right = contrast.held_out_accuracy().mean(axis=1)
     drawn = weights @ right / weights.sum(axis=1)
-    shuffled = contrast.entropies(random_signs(rng, N_HALVES, n))
+    shuffled = contrast.entropies(contrast.shuffles(N_HALVES, rng))
     gap = above_control(contrast, control, N_RESAMPLES, rng)
     # Noise spreads out more than a contrast: what is not there is nothing to be compared with.
     there = p_control < ALPHA
@@ -299,26 +300,33 @@ def _explained(
     """What directions of as many dimensions explain of the directions of other topics."""
     n, width = len(contrast.differences), contrast.differences.shape[2]
     own, shuffled, other = (list[float]() for _ in range(3))
-    if rank is not None and len(set(contrast.groups)) > 1:
-        for first, second in contrast.halves(N_HALVES, rng):
+    if rank is not None:
+        halvings = zip(
+            contrast.halves(N_HALVES, rng), contrast.shuffles(N_HALVES, rng), strict=False
+        )
+        for (first, second), signs in halvings:
             wanted = contrast.differences[second].mean(axis=0)
             some = contrast.differences[first]
             own.append(explained(some.mean(axis=0), wanted, rank))
-            mixed = (random_signs(rng, 1, len(some))[0][:, None, None] * some).mean(axis=0)
+            mixed = (signs[first][:, None, None] * some).mean(axis=0)
             shuffled.append(explained(mixed, wanted, rank))
-            other.append(explained(control.directions, wanted, rank))
+            # As few pairs as the others have: more of them would have less noise.
+            for half, _ in control.halves(1, rng):
+                directions = control.differences[half].mean(axis=0)
+                other.append(explained(directions, wanted, rank))
     why = "there is one topic, or no difference"
 
-    def mean(values: Sequence[float], meaning: str, **more: Any) -> Quantity:
-        return quantity(
-            float(np.mean(values)) if values else math.nan, n=n, reason=why, meaning=meaning, **more
-        )
+    def mean(values: Sequence[float], meaning: str, *, reason: str = why, **more: Any) -> Quantity:
+        value = float(np.mean(values)) if values else math.nan
+        return quantity(value, n=n, meaning=meaning, reason=reason, **more)
 
     of = "of the unit directions of half the topics, in the space of"
     return {
         "explained": mean(own, f"Share {of} the other half's.", better="up"),
         "explained_shuffled": mean(shuffled, f"Share {of} the other half's, labels shuffled."),
-        "explained_control": mean(other, f"Share {of} the control's."),
+        "explained_control": mean(
+            other, f"Share {of} half the control's topics.", reason="the control has one topic"
+        ),
         "explained_random": mean(
             [] if rank is None else [min(1.0, rank / width)], f"Share {of} as many random ones."
         ),
@@ -328,7 +336,7 @@ def _explained(
 def _shuffled_passes(contrast: LayerContrast, rng: np.random.Generator) -> float:
     """How often the page's SVE of shuffled labels is below its threshold."""
     limit = page_metric(ID).conditions[0].threshold
-    signs = random_signs(rng, N_HALVES, len(contrast.differences))
+    signs = contrast.shuffles(N_HALVES, rng)
     found = np.concatenate([entropy(rows) for rows in contrast.weighted(signs)])
     return float(np.mean(found < limit))
 
@@ -365,7 +373,8 @@ def null(
     width: int = 32,
 ) -> NullTable:
     """Rates of the conditions for `n` pairs of a model of 10 layers and 32 dimensions."""
-    groups = tuple(str(i % min(n, n_groups)) for i in range(n))
+    n_groups = min(n, n_groups)
+    groups = tuple(str(i % n_groups) for i in range(n))
 
     def wander(rng: np.random.Generator, k: int, turn: float) -> Values:
         """What a stream carries on: at each layer a share `turn` is new; it grows with depth."""
@@ -378,14 +387,16 @@ def null(
         return rows / math.sqrt(width)
 
     def pairs(
-        rng: np.random.Generator, shift: Float[np.ndarray, "1 layers d"]
+        rng: np.random.Generator, shift: Float[np.ndarray, "_ layers d"]
     ) -> tuple[Float[np.ndarray, "pairs layers d"], Float[np.ndarray, "pairs layers d"]]:
         """Pairs that differ by a shift, in noise and in nothing else."""
         noise = wander(rng, n, 0.4)
         forms = wander(rng, n, 0.4)
         return forms + noise / 2 + shift / 2, forms - noise / 2 - shift / 2
 
-    def draw(rng: np.random.Generator, size: int, factor: float, straight: bool) -> Drawn:
+    def draw(
+        rng: np.random.Generator, size: int, factor: float, straight: bool, topics: bool = False
+    ) -> Drawn:
         names = ("p_shuffled", "stability", "sve_above_control_high")
         found = {name: np.full(size, np.nan) for name in names}
         published = {name: np.full(size, np.nan) for name in ("safety_sve", "stability")}
@@ -395,6 +406,8 @@ def null(
             shift = control_shift @ np.linalg.qr(rng.standard_normal((width, width)))[0]
             if straight:
                 shift = SHIFT * wander(rng, 1, 0.0)
+            if topics:
+                shift = TOPIC_SHIFT * wander(rng, n_groups, 0.4)[np.arange(n) % n_groups]
             first, second = pairs(rng, factor * shift)
             one, other = (a - b for a, b in ((first, second), pairs(rng, control_shift)))
             contrast, control = LayerContrast(one, groups), LayerContrast(other, groups)
@@ -410,6 +423,11 @@ def null(
 
     scenarios = (
         Scenario("labels that mean nothing", True, lambda rng, size: draw(rng, size, 0.0, False)),
+        Scenario(
+            "a direction of its own for each topic",
+            True,
+            lambda rng, size: draw(rng, size, 1.0, False, topics=True),
+        ),
         Scenario(
             "a contrast twice as large as the control, whose directions turn as its do",
             True,

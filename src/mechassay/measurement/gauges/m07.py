@@ -43,9 +43,9 @@ class Duality:
 
     def measure(self, inputs: Inputs) -> Measurement:
         """See `Gauge.measure`; the first of several further dictionaries is compared."""
-        values = held_out(inputs.texts, self.rows)
-        other, *more = inputs.other_saes
-        a, b = coded(inputs.dictionary, values), coded(other, values)
+        sae, (other, *more) = inputs.dictionary, inputs.other_saes
+        values = held_out(inputs, (sae, other), self.rows)
+        a, b = coded(sae, values), coded(other, values)
         flags: list[Flag] = []
         if more:
             flags.append(

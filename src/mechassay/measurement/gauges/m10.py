@@ -89,6 +89,7 @@ class Polysemanticity:
         return formula.polysemanticity(
             features,
             n_dead=int((~alive).sum()),
+            n_features=sae.n_features,
             threshold=self.cluster_threshold,
             seed=inputs.seed,
         )

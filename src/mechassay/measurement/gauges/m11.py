@@ -44,18 +44,21 @@ class WidthConsistency:
 
     def measure(self, inputs: Inputs) -> Measurement:
         """See `Gauge.measure`; of several further dictionaries, the first of another width."""
-        values = held_out(inputs.texts, self.rows)
         narrow, wide = two_widths(inputs.dictionary, inputs.other_saes)
+        values = held_out(inputs, (narrow, wide), self.rows)
         a, b = coded(narrow, values), coded(wide, values)
         k = min(max(1, round(b.l0)), wide.n_features)
-        control = random_sae(wide.d_in, wide.n_features, k, values.mean(0), seed=inputs.seed)
-        random = coded(control, values)
+        mean = values.mean(0)
+        controls = [
+            coded(random_sae(wide.d_in, wide.n_features, k, mean, seed=inputs.seed + draw), values)
+            for draw in range(formula.RANDOM_DRAWS)
+        ]
         return formula.matryoshka(
             a.codes,
             b.codes,
             a.decoder,
             b.decoder,
-            random=(random.codes, random.decoder),
+            random=[(each.codes, each.decoder) for each in controls],
             top_k=self.top_k,
         )
 

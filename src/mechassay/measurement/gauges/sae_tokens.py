@@ -17,6 +17,7 @@ from torch import Tensor
 
 from mechassay.errors import BadUsage
 from mechassay.features.sae import SAE
+from mechassay.measurement.gauges.dictionaries import given_texts
 from mechassay.measurement.inputs import Inputs
 from mechassay.models.decoder import Decoder
 from mechassay.saes.activations import ActivationStore, Split
@@ -38,14 +39,7 @@ def given_dictionary(inputs: Inputs) -> tuple[SAE, ActivationStore]:
     Raises:
         BadUsage: another featurizer than an SAE; activations of another model, site or width.
     """
-    sae, store = inputs.dictionary, inputs.get("texts")
-    if not isinstance(store, ActivationStore):
-        raise BadUsage(
-            "This metric needs stored activations of texts, see `store_activations`; got"
-            f" {type(store).__name__}."
-        )
-    if inputs.has("site") and inputs.site.place != store.site.place:
-        raise BadUsage(f"The activations are of {store.site}; got the site {inputs.site}.")
+    sae, store = inputs.dictionary, given_texts(inputs)
     check_dictionary(inputs.model, sae, store)
     return sae, store
 

@@ -43,6 +43,9 @@ class Coded:
 class Learner(ABC):
     """Parameters of an SAE in training.
 
+    Attributes:
+        n_kept: features that were begun with, the first ones: they are not drawn again when dead.
+
     Args:
         initial: unit rows that the decoder begins with, and the encoder as its transpose.
     """
@@ -53,6 +56,7 @@ class Learner(ABC):
     def __init__(self, settings: SAESettings, initial: Float[Tensor, "n d"]) -> None:
         n, d = initial.shape
         self.settings = settings
+        self.n_kept = 0
         self.encoder = initial.clone().requires_grad_()
         self.decoder = initial.clone().requires_grad_()
         self.b_enc = initial.new_zeros(n).requires_grad_()
@@ -87,11 +91,22 @@ class Learner(ABC):
         return torch.addmm(self.b_enc - self.encoder @ self.b_dec, x, self.encoder.mT)
 
     @torch.no_grad()
-    def begin_with(self, columns: Float[Tensor, "d m"]) -> None:
-        """The first rows of the encoder become columns of another SAE's W_enc.
+    def begin_with(
+        self,
+        columns: Float[Tensor, "d m"],
+        decoder: Float[Tensor, "m d"] | None = None,
+        b_enc: Float[Tensor, "m"] | None = None,
+        *,
+        scale: float = 1.0,
+    ) -> None:
+        """The first features get columns of another SAE's W_enc, and, where these are given, their
+        rows of W_dec and their biases.
+
+        Args:
+            scale: what values were multiplied by; biases are in units of values.
 
         Raises:
-            BadUsage: they are too many, or of another width.
+            BadUsage: they are too many, of another width, or not as many of each.
         """
         n, d = self.encoder.shape
         if columns.ndim != 2 or len(columns) != d or columns.shape[1] > n:
@@ -99,7 +114,21 @@ class Learner(ABC):
                 f"Up to {n} columns of {d} numbers can be begun with; got shape"
                 f" {tuple(columns.shape)}."
             )
-        self.encoder[: columns.shape[1]] = columns.mT.to(self.encoder)
+        m = columns.shape[1]
+        if (decoder is not None and tuple(decoder.shape) != (m, d)) or (
+            b_enc is not None and tuple(b_enc.shape) != (m,)
+        ):
+            shapes = [None if x is None else tuple(x.shape) for x in (decoder, b_enc)]
+            raise BadUsage(
+                f"{m} features that are begun with have {m} rows of {d} numbers, and {m} biases;"
+                f" got shapes {shapes[0]} and {shapes[1]}."
+            )
+        self.encoder[:m] = columns.mT.to(self.encoder)
+        if decoder is not None:
+            self.decoder[:m] = decoder.to(self.decoder)
+        if b_enc is not None:
+            self.b_enc[:m] = scale * b_enc.to(self.b_enc)
+        self.n_kept = m
 
     @torch.no_grad()
     def normalise(self) -> None:
