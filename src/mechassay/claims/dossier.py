@@ -31,7 +31,14 @@ from mechassay.claims.judgments import (
     ordered,
 )
 from mechassay.claims.record_tests import TESTS, Answer
-from mechassay.claims.rubric import Criterion, RecordTest, Rubric, load_rubric
+from mechassay.claims.rubric import (
+    DECLARED,
+    NEEDS,
+    Criterion,
+    RecordTest,
+    Rubric,
+    load_rubric,
+)
 from mechassay.claims.scoring import JUDGED, Status
 from mechassay.claims.stored import StoredRecord, records_below
 from mechassay.errors import BadFile, BadUsage
@@ -41,7 +48,6 @@ from mechassay.version import __version__
 NO_RULE = "No rule decides it from records: a reader does."
 REGISTERED = "claims.json"
 """The claims as they were before the first record, in the folder of the runs."""
-DECLARED, NEEDS = "declared", "needs"
 
 
 def link(

@@ -21,6 +21,8 @@ from mechassay.records import Stored
 RUBRIC = "mv-27@1"
 RUBRICS = (RUBRIC,)
 REVISION = "mv-36@1"
+DECLARED, NEEDS = "declared", "needs"
+"""Tests that read no record: of what a claim says of itself, and of other criteria."""
 
 TestName = Literal[
     "interval",
