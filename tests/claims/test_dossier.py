@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from mechassay.circuits.scores import SCORES_SHA256
 from mechassay.claims.claim import Claim, ClaimFile, claims_of
 from mechassay.claims.dossier import DECLARED, NEEDS, REGISTERED, combined, completed, link
 from mechassay.claims.judgments import Judgment, Judgments, judgments_of
@@ -21,6 +22,7 @@ from mechassay.claims.scored import score_judgments
 from mechassay.claims.scoring import JUDGED, claim_score, dimension_levels
 from mechassay.cli.main import main
 from mechassay.errors import BadFile, BadUsage
+from mechassay.files import file_hash
 from mechassay.records import Measure, Record, Selection, Spec, Table, Values, provenance
 
 RUBRIC = load_rubric()
@@ -47,6 +49,8 @@ def record(
     controls: dict[str, Triple] | None = None,
     gap: float = 1.0,
     family: str = "llama",
+    seed: int = 0,
+    scores: str = "",
     **args: Any,
 ) -> Record:
     """A record of a circuit in a model whose behaviour is `gap`; `args` are those of its task."""
@@ -61,7 +65,7 @@ def record(
         specs={
             "model": Spec(name=model, args={"family": family}),
             "task": Spec(name=task, args=how),
-            "method": Spec(name=method),
+            "method": Spec(name=method, args={SCORES_SHA256: scores} if scores else {}),
         },
         measures=[
             Measure(name=name, of=of, value=value, low=low, high=high, n=n)
@@ -75,7 +79,7 @@ def record(
         ),
         realised={"evaluate_seconds": 12.0},
         data={"test": Selection(hash=prompts)},
-        provenance=provenance(device="cpu", dtype="float32", seed=0),
+        provenance=provenance(device="cpu", dtype="float32", seed=seed),
     )
 
 
@@ -159,6 +163,14 @@ CASES: list[tuple[str, str, list[Record]]] = [
     ("I4", "PARTIAL", [circuit(x, 0.7, 1, prompts=str(x)) for x in (0.8, 0.82)]),
     ("I4", "NO", [circuit(x, 0.7, 1, prompts=str(x)) for x in (0.6, 0.8, 0.9)]),
     ("I4", "NOT TESTED", [circuit(0.8, 0.7, 1), circuit(0.8, 0.7, 1)]),
+    # The same prompts under other seeds are one sample, whose worst counts.
+    ("I4", "NOT TESTED", [circuit(0.8, 0.7, 1, seed=n) for n in range(3)]),
+    (
+        "I4",
+        "NO",
+        [circuit(0.8, 0.7, 1, prompts=x) for x in "yz"]
+        + [circuit(0.6, 0.5, 1), circuit(0.8, 0.7, 1, seed=1)],
+    ),
     ("C3", "YES", [circuit(0.9, 0.8, 1.0), circuit(0.3, 0.2, 0.4, **OTHER)]),
     ("C3", "PARTIAL", [circuit(0.9, 0.8, 1.0), circuit(0.4, 0.3, 0.5, **OTHER)]),
     ("C3", "NO", [circuit(0.9, 0.8, 1.0), circuit(0.9, 0.8, 1.0, **OTHER)]),
@@ -227,6 +239,9 @@ CASES: list[tuple[str, str, list[Record]]] = [
     ),
     ("E5", "PARTIAL", [circuit(0.9, 0.8, 1.0)]),
     ("E5", "NOT TESTED", [circuit(0.9, 0.8, 1.0, split="train")]),
+    # What does not say where it was found is not held out.
+    ("E5", "NOT TESTED", [circuit(0.9, 0.8, 1.0, train_split="")]),
+    ("E5", "NOT TESTED", [circuit(0.9, 0.8, 1.0, split="")]),
     # Of measurement: the verdict of the repaired definition, PARTIAL at most where it shows a part.
     ("M2", "PARTIAL", [gauge("F07", "passes")]),
     ("M2", "NO", [gauge("F07", "fails")]),
@@ -258,6 +273,28 @@ CASES: list[tuple[str, str, list[Record]]] = [
 @pytest.mark.parametrize(("code", "expected", "records"), CASES)
 def test_rules_by_hand(tmp_path: Path, code: str, expected: str, records: list[Record]) -> None:
     assert status(tmp_path, code, *records) == expected
+
+
+def test_a_task_with_other_settings_is_another_question(tmp_path: Path) -> None:
+    six = circuit(0.9, 0.8, 1.0, task="mcqa", n_choices=6)
+    for place, (asked, expected) in enumerate(
+        (("mcqa:n_choices=6", "YES"), ("mcqa", "NOT TESTED"), ("mcqa:n_choices=4", "NOT TESTED"))
+    ):
+        assert status(tmp_path / str(place), "I2", six, task=asked) == expected
+    # Nor is it a behaviour of its own.
+    rest = complement(0.9, 0.8, 1.0, task="mcqa", n_choices=6)
+    assert status(tmp_path / "other", "I3", rest, task="mcqa") == "NOT TESTED"
+
+
+def test_a_file_of_scores_is_known_by_its_hash_and_is_no_method(tmp_path: Path) -> None:
+    file = tmp_path / "eap.safetensors"
+    file.write_bytes(b"scores")
+    own = circuit(0.9, 0.8, 1.0, scores=file_hash(file))
+    other = circuit(0.9, 0.8, 1.0, scores="0" * 64)
+    assert status(tmp_path / "own", "I2", own, scores=str(file)) == "YES"
+    assert status(tmp_path / "other", "I2", other, scores=str(file)) == "NOT TESTED"
+    assert status(tmp_path / "truth", "M5", on_truth(1.0, 0.0)) == "YES"
+    assert status(tmp_path / "file", "M5", on_truth(1.0, 0.0), scores=str(file)) == "NOT TESTED"
 
 
 def test_every_rule_is_tested_by_hand_and_every_test_is_used() -> None:

@@ -55,7 +55,7 @@ from mechassay.circuits.metrics import METRICS, Metric, Scored, with_metrics
 from mechassay.circuits.node_scores import Scores, load_scores
 from mechassay.circuits.optimal_ablation import OptimalAblation
 from mechassay.circuits.pairing import check_pairing, paired
-from mechassay.circuits.scores import Circuit, EdgeScores
+from mechassay.circuits.scores import SCORES_SHA256, Circuit, EdgeScores
 from mechassay.drawing.canvas import Drawing
 from mechassay.drawing.circuit import draw_circuit
 from mechassay.errors import BadFile, BadUsage, one_of
@@ -83,8 +83,6 @@ AT_CHANCE, TOO_EXPENSIVE = "at chance", "too expensive"
 KIND, SUITE, ONE_SIZE = "faithfulness", "suite", "one-size"
 OF_TRUTHS = ("recovery", "completeness", "minimality")
 """What is measured wherever a circuit is known."""
-SCORES_SHA256 = "scores_sha256"
-"""The setting of a ranking that was read from a file: the hash of the file."""
 Stage = Literal["all", "localize"]
 
 
@@ -603,7 +601,9 @@ class Study:
         method = None if typed in job.scores else METHODS.make(typed)
         counterfactual = job.counterfactual or self.task.counterfactual_for(self.model.tokenizer)
         # What a file was found on is its own to say; this job finds nothing.
-        found_on = job.train_split if method else str(scores.provenance.get("split", ""))
+        found_on = (
+            job.train_split if method is not None else str(scores.provenance.get("split", ""))
+        )
         about = {
             "counterfactual": counterfactual,
             "split": job.test_split,
