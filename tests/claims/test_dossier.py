@@ -461,10 +461,60 @@ def test_the_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None
 PREDICTS = {"predictions": [{"measure": "circuit", "direction": "above", "threshold": 0.7}]}
 
 
+def register(runs: Path, held: ClaimFile, registered: str = "2020-01-01T00:00:00+00:00") -> None:
+    held = held.model_copy(update={"registered": registered})
+    (runs / REGISTERED).write_text(held.model_dump_json())
+
+
+@pytest.mark.parametrize(
+    ("registered", "about"),
+    [
+        # After the first record, or nobody knows when.
+        ("2999-01-01T00:00:00+00:00", {}),
+        ("", {}),
+        # The claim was another: its circuit, its words.
+        ("2020-01-01T00:00:00+00:00", {"circuit": "eap@10"}),
+        ("2020-01-01T00:00:00+00:00", {"statement": "It runs through 10 edges."}),
+        ("2020-01-01T00:00:00+00:00", {"components": ["a0.h0"]}),
+    ],
+)
+def test_a_claim_that_was_not_there_before_counts_in_part(
+    tmp_path: Path, registered: str, about: dict[str, Any]
+) -> None:
+    runs = stored(tmp_path, circuit(0.9, 0.8, 1.0))
+    register(runs, claims(**{**PREDICTS, **about}), registered)
+    assert link(claims(**PREDICTS), runs).claims[0].criteria["C1"].status == "PARTIAL"
+
+
+def test_a_prediction_of_what_no_record_has_counts_in_part(tmp_path: Path) -> None:
+    about = {"predictions": [{**PREDICTS["predictions"][0], "measure": "beauty"}]}
+    runs = stored(tmp_path / "runs", circuit(0.9, 0.8, 1.0))
+    register(runs, claims(**about))
+    found = link(claims(**about), runs).claims[0].criteria["C1"]
+    assert found.status == "PARTIAL" and "beauty above 0.7; no record has that" in found.reason
+    with pytest.raises(BadFile, match="threshold"):
+        claims(predictions=[{**PREDICTS["predictions"][0], "threshold": math.inf}])
+
+
+def test_a_reader_of_another_claim_with_the_same_id_is_refused(tmp_path: Path) -> None:
+    executed = link(claims(), stored(tmp_path, circuit(0.5, 0.4, 0.6)))
+    said = reader(V3="YES")
+    for field in ("statement", "model", "task", "circuit"):
+        own = said.claims[0].claim.model_copy(update={field: "x"})
+        other = said.model_copy(
+            update={"claims": (said.claims[0].model_copy(update={"claim": own}),)}
+        )
+        with pytest.raises(BadUsage, match=f"its {field} is 'x'"):
+            completed(executed, other)
+    own = said.claims[0].claim.model_copy(update={"model": "", "circuit": ""})
+    bare = said.model_copy(update={"claims": (said.claims[0].model_copy(update={"claim": own}),)})
+    assert completed(executed, bare).claims[0].statuses["V3"] == "YES"
+
+
 def test_predictions_count_in_full_if_they_stood_before_the_records(tmp_path: Path) -> None:
     runs = stored(tmp_path, circuit(0.9, 0.8, 1.0))
     assert link(claims(**PREDICTS), runs).claims[0].criteria["C1"].status == "PARTIAL"
-    (runs / REGISTERED).write_text(claims(**PREDICTS).model_dump_json())
+    register(runs, claims(**PREDICTS))
     found = link(claims(**PREDICTS), runs)
     assert found.claims[0].criteria["C1"].status == "YES"
     assert found.claims[0].criteria["C1"].evidence[0].declared == "predictions"

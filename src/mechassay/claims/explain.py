@@ -51,7 +51,8 @@ def fault(error: ValidationError, kind: type[BaseModel]) -> str:
             names = allowed.replace(" or ", ", ").split(", ")
             return str(UnknownName(f"value of {where}", str(first["input"]), names))
         case _:
-            given = " ".join(repr(first["input"]).split())
+            # Values of YAML may hold one another many times over, or themselves: not all is spelled.
+            given = " ".join(reprlib.repr(first["input"]).split())
             return f"{where}: {first['msg']}; got {given[:80]}."
 
 

@@ -214,7 +214,7 @@ class Judgments(Stored, Tabular):
     """
 
     format: Literal[1] = 1
-    rubric: str = RUBRIC
+    rubric: RubricKey = RUBRIC
     rater: Rater
     scope: Scope = "claim"
     created: str = ""

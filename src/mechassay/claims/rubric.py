@@ -301,6 +301,14 @@ def load_revision(name: str = REVISION) -> Revision:
     return _revision()
 
 
+def _key(name: str) -> str:
+    return load_rubric(name).key if name in (*RUBRICS, *_UNVERSIONED) else name
+
+
+RubricKey = Annotated[str, AfterValidator(_key)]
+"""The key of a rubric, with its version, however it was named; an unknown name stays for who asks."""
+
+
 @cache
 def _rubric(key: str) -> Rubric:
     return Rubric.model_validate(_data(key))
