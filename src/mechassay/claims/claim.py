@@ -23,7 +23,7 @@ from typing import Any, Literal
 from pydantic import Field, FiniteFloat, ValidationError
 
 from mechassay.claims.explain import fault, read_plain
-from mechassay.claims.rubric import RUBRIC, load_rubric
+from mechassay.claims.rubric import RUBRIC, RubricKey, load_rubric
 from mechassay.errors import BadFile, BadUsage, UnknownName, one_of
 from mechassay.models.revisions import UNTRAINED
 from mechassay.records import Stored
