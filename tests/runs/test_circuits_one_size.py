@@ -12,6 +12,7 @@ from mechassay.errors import BadUsage
 from mechassay.progress import SILENT
 from mechassay.runs.circuits import CircuitsJob
 from mechassay.runs.execute import run
+from mechassay.runs.folder import RunFolder
 
 JOB = CircuitsJob(
     ("truth-ioi",),
@@ -40,7 +41,7 @@ def test_the_metrics_are_those_of_the_run_with_a_curve(tmp_path: Path) -> None:
 
 def test_a_file_of_scores_says_itself_where_it_was_found(tmp_path: Path) -> None:
     run(JOB, tmp_path / "own", progress=SILENT)
-    (file,) = (tmp_path / "own").glob("scores/*.safetensors")
+    file = RunFolder(tmp_path / "own").scores_file(JOB.cells()[0].name)
     silent = tmp_path / "silent.safetensors"
     replace(EdgeScores.load(file), provenance={}).save(silent)
     metrics = ("completeness:size=9",)
