@@ -63,6 +63,14 @@ def test_faults_are_waited_for_and_invalid_answers_asked_for_with_another_seed()
     assert 0.5 <= waits[0] <= 1 and waits[1] == 7.0
 
 
+def test_an_answer_of_another_judge_is_not_taken(tmp_path: Path) -> None:
+    ask(Programme([answered("good")], id="first"), REQUEST, read, kept=tmp_path)
+    again, _ = ask(Programme([], id="first"), REQUEST, read, kept=tmp_path)
+    assert again == "good"
+    with pytest.raises(BadFile, match="first gave this answer, not second"):
+        ask(Programme([answered("good")], id="second"), REQUEST, read, kept=tmp_path)
+
+
 def test_waits_grow_and_end() -> None:
     judge, waits = Programme([BUSY] * 12), list[float]()
     with pytest.raises(NoAnswer, match="12 tries failed, the last: busy"):

@@ -11,7 +11,7 @@ import torch
 from mechassay.circuits.scores import Circuit, EdgeScores
 from mechassay.claims.claim import Claim
 from mechassay.claims.claimed_circuit import circuit_of_components, claimed_circuit
-from mechassay.errors import BadUsage, UnknownName
+from mechassay.errors import BadFile, BadUsage, UnknownName
 from mechassay.graph import Graph
 from mechassay.models.model import Model
 from mechassay.truth.models import load_truth
@@ -54,6 +54,24 @@ def test_edges_are_written_as_scores_that_are_cut_to_them(tmp_path: Path) -> Non
         assert scores.top(9, by="magnitude") == truth.circuits["counterfactual"]
         # Once it is there, the model is not needed.
         assert claimed_circuit(about, file, never).claim == found.claim
+
+
+def test_a_file_of_another_claim_or_an_edited_one_is_refused(tmp_path: Path) -> None:
+    truth = load_truth("truth-ioi")
+    names, file = truth.circuits["counterfactual"].names(), tmp_path / "a.safetensors"
+    own = claim(components=tuple(names))
+    claimed_circuit(own, file, lambda: truth.model)
+    for other, changed in (
+        (claim(components=tuple(names[1:])), "components"),
+        (claim(circuit="truth"), "circuit"),
+        (own.model_copy(update={"ablation": "mean"}), "ablation"),
+    ):
+        with pytest.raises(BadUsage, match=f"circuit of another claim.*{changed}"):
+            claimed_circuit(other, file, lambda: truth.model)
+    graph = truth.model.graph
+    EdgeScores.of(graph, graph.legal.float()).save(file)
+    with pytest.raises(BadFile, match="was edited"):
+        claimed_circuit(own, file, never)
 
 
 def test_a_node_brings_its_edges_and_those_out_of_the_input() -> None:

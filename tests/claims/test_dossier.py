@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from mechassay.circuits.scores import SCORES_SHA256
 from mechassay.claims.claim import Claim, ClaimFile, claims_of
 from mechassay.claims.dossier import DECLARED, NEEDS, REGISTERED, combined, completed, link
 from mechassay.claims.judgments import Judgment, Judgments, judgments_of
@@ -21,6 +22,7 @@ from mechassay.claims.scored import score_judgments
 from mechassay.claims.scoring import JUDGED, claim_score, dimension_levels
 from mechassay.cli.main import main
 from mechassay.errors import BadFile, BadUsage
+from mechassay.files import file_hash
 from mechassay.records import Measure, Record, Selection, Spec, Table, Values, provenance
 
 RUBRIC = load_rubric()
@@ -47,6 +49,8 @@ def record(
     controls: dict[str, Triple] | None = None,
     gap: float = 1.0,
     family: str = "llama",
+    seed: int = 0,
+    scores: str = "",
     **args: Any,
 ) -> Record:
     """A record of a circuit in a model whose behaviour is `gap`; `args` are those of its task."""
@@ -61,7 +65,7 @@ def record(
         specs={
             "model": Spec(name=model, args={"family": family}),
             "task": Spec(name=task, args=how),
-            "method": Spec(name=method),
+            "method": Spec(name=method, args={SCORES_SHA256: scores} if scores else {}),
         },
         measures=[
             Measure(name=name, of=of, value=value, low=low, high=high, n=n)
@@ -75,7 +79,7 @@ def record(
         ),
         realised={"evaluate_seconds": 12.0},
         data={"test": Selection(hash=prompts)},
-        provenance=provenance(device="cpu", dtype="float32", seed=0),
+        provenance=provenance(device="cpu", dtype="float32", seed=seed),
     )
 
 
@@ -159,6 +163,14 @@ CASES: list[tuple[str, str, list[Record]]] = [
     ("I4", "PARTIAL", [circuit(x, 0.7, 1, prompts=str(x)) for x in (0.8, 0.82)]),
     ("I4", "NO", [circuit(x, 0.7, 1, prompts=str(x)) for x in (0.6, 0.8, 0.9)]),
     ("I4", "NOT TESTED", [circuit(0.8, 0.7, 1), circuit(0.8, 0.7, 1)]),
+    # The same prompts under other seeds are one sample, whose worst counts.
+    ("I4", "NOT TESTED", [circuit(0.8, 0.7, 1, seed=n) for n in range(3)]),
+    (
+        "I4",
+        "NO",
+        [circuit(0.8, 0.7, 1, prompts=x) for x in "yz"]
+        + [circuit(0.6, 0.5, 1), circuit(0.8, 0.7, 1, seed=1)],
+    ),
     ("C3", "YES", [circuit(0.9, 0.8, 1.0), circuit(0.3, 0.2, 0.4, **OTHER)]),
     ("C3", "PARTIAL", [circuit(0.9, 0.8, 1.0), circuit(0.4, 0.3, 0.5, **OTHER)]),
     ("C3", "NO", [circuit(0.9, 0.8, 1.0), circuit(0.9, 0.8, 1.0, **OTHER)]),
@@ -227,6 +239,9 @@ CASES: list[tuple[str, str, list[Record]]] = [
     ),
     ("E5", "PARTIAL", [circuit(0.9, 0.8, 1.0)]),
     ("E5", "NOT TESTED", [circuit(0.9, 0.8, 1.0, split="train")]),
+    # What does not say where it was found is not held out.
+    ("E5", "NOT TESTED", [circuit(0.9, 0.8, 1.0, train_split="")]),
+    ("E5", "NOT TESTED", [circuit(0.9, 0.8, 1.0, split="")]),
     # Of measurement: the verdict of the repaired definition, PARTIAL at most where it shows a part.
     ("M2", "PARTIAL", [gauge("F07", "passes")]),
     ("M2", "NO", [gauge("F07", "fails")]),
@@ -258,6 +273,28 @@ CASES: list[tuple[str, str, list[Record]]] = [
 @pytest.mark.parametrize(("code", "expected", "records"), CASES)
 def test_rules_by_hand(tmp_path: Path, code: str, expected: str, records: list[Record]) -> None:
     assert status(tmp_path, code, *records) == expected
+
+
+def test_a_task_with_other_settings_is_another_question(tmp_path: Path) -> None:
+    six = circuit(0.9, 0.8, 1.0, task="mcqa", n_choices=6)
+    for place, (asked, expected) in enumerate(
+        (("mcqa:n_choices=6", "YES"), ("mcqa", "NOT TESTED"), ("mcqa:n_choices=4", "NOT TESTED"))
+    ):
+        assert status(tmp_path / str(place), "I2", six, task=asked) == expected
+    # Nor is it a behaviour of its own.
+    rest = complement(0.9, 0.8, 1.0, task="mcqa", n_choices=6)
+    assert status(tmp_path / "other", "I3", rest, task="mcqa") == "NOT TESTED"
+
+
+def test_a_file_of_scores_is_known_by_its_hash_and_is_no_method(tmp_path: Path) -> None:
+    file = tmp_path / "eap.safetensors"
+    file.write_bytes(b"scores")
+    own = circuit(0.9, 0.8, 1.0, scores=file_hash(file))
+    other = circuit(0.9, 0.8, 1.0, scores="0" * 64)
+    assert status(tmp_path / "own", "I2", own, scores=str(file)) == "YES"
+    assert status(tmp_path / "other", "I2", other, scores=str(file)) == "NOT TESTED"
+    assert status(tmp_path / "truth", "M5", on_truth(1.0, 0.0)) == "YES"
+    assert status(tmp_path / "file", "M5", on_truth(1.0, 0.0), scores=str(file)) == "NOT TESTED"
 
 
 def test_every_rule_is_tested_by_hand_and_every_test_is_used() -> None:
@@ -424,10 +461,60 @@ def test_the_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None
 PREDICTS = {"predictions": [{"measure": "circuit", "direction": "above", "threshold": 0.7}]}
 
 
+def register(runs: Path, held: ClaimFile, registered: str = "2020-01-01T00:00:00+00:00") -> None:
+    held = held.model_copy(update={"registered": registered})
+    (runs / REGISTERED).write_text(held.model_dump_json())
+
+
+@pytest.mark.parametrize(
+    ("registered", "about"),
+    [
+        # After the first record, or nobody knows when.
+        ("2999-01-01T00:00:00+00:00", {}),
+        ("", {}),
+        # The claim was another: its circuit, its words.
+        ("2020-01-01T00:00:00+00:00", {"circuit": "eap@10"}),
+        ("2020-01-01T00:00:00+00:00", {"statement": "It runs through 10 edges."}),
+        ("2020-01-01T00:00:00+00:00", {"components": ["a0.h0"]}),
+    ],
+)
+def test_a_claim_that_was_not_there_before_counts_in_part(
+    tmp_path: Path, registered: str, about: dict[str, Any]
+) -> None:
+    runs = stored(tmp_path, circuit(0.9, 0.8, 1.0))
+    register(runs, claims(**{**PREDICTS, **about}), registered)
+    assert link(claims(**PREDICTS), runs).claims[0].criteria["C1"].status == "PARTIAL"
+
+
+def test_a_prediction_of_what_no_record_has_counts_in_part(tmp_path: Path) -> None:
+    about = {"predictions": [{**PREDICTS["predictions"][0], "measure": "beauty"}]}
+    runs = stored(tmp_path / "runs", circuit(0.9, 0.8, 1.0))
+    register(runs, claims(**about))
+    found = link(claims(**about), runs).claims[0].criteria["C1"]
+    assert found.status == "PARTIAL" and "beauty above 0.7; no record has that" in found.reason
+    with pytest.raises(BadFile, match="threshold"):
+        claims(predictions=[{**PREDICTS["predictions"][0], "threshold": math.inf}])
+
+
+def test_a_reader_of_another_claim_with_the_same_id_is_refused(tmp_path: Path) -> None:
+    executed = link(claims(), stored(tmp_path, circuit(0.5, 0.4, 0.6)))
+    said = reader(V3="YES")
+    for field in ("statement", "model", "task", "circuit"):
+        own = said.claims[0].claim.model_copy(update={field: "x"})
+        other = said.model_copy(
+            update={"claims": (said.claims[0].model_copy(update={"claim": own}),)}
+        )
+        with pytest.raises(BadUsage, match=f"its {field} is 'x'"):
+            completed(executed, other)
+    own = said.claims[0].claim.model_copy(update={"model": "", "circuit": ""})
+    bare = said.model_copy(update={"claims": (said.claims[0].model_copy(update={"claim": own}),)})
+    assert completed(executed, bare).claims[0].statuses["V3"] == "YES"
+
+
 def test_predictions_count_in_full_if_they_stood_before_the_records(tmp_path: Path) -> None:
     runs = stored(tmp_path, circuit(0.9, 0.8, 1.0))
     assert link(claims(**PREDICTS), runs).claims[0].criteria["C1"].status == "PARTIAL"
-    (runs / REGISTERED).write_text(claims(**PREDICTS).model_dump_json())
+    register(runs, claims(**PREDICTS))
     found = link(claims(**PREDICTS), runs)
     assert found.claims[0].criteria["C1"].status == "YES"
     assert found.claims[0].criteria["C1"].evidence[0].declared == "predictions"

@@ -145,3 +145,18 @@ def test_components_are_spelled_as_ours() -> None:
     assert component_name("9.9 (Name Mover)") == component_name("L9H9") == "a9.h9"
     assert component_name("a9.h9->logits") == "a9.h9->logits"
     assert component_name("the gate") == "the gate"
+
+
+def test_a_rubric_is_stored_with_its_version() -> None:
+    assert made_judgments(rubric="mv-27") == made_judgments(rubric="mv-27@1")
+    assert made_judgments(rubric="mv-27").rubric == "mv-27@1"
+
+
+def test_a_fault_in_a_file_whose_parts_hold_each_other_is_told_at_once() -> None:
+    """Twenty levels of two aliases each would be a million words."""
+    deep: list[object] = ["x"]
+    for _ in range(20):
+        deep = [deep, deep]
+    with pytest.raises(BadFile, match="rubric") as told:
+        judgments_of({**plain_judgments(), "rubric": deep})
+    assert len(str(told.value)) < 300

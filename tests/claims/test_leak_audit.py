@@ -186,6 +186,14 @@ def test_judgments_are_audited_once() -> None:
         audit(audit(judged()))
 
 
+def test_what_a_claim_says_of_itself_is_a_piece_of_evidence_too() -> None:
+    plain = judged().model_dump(mode="json")
+    plain["claims"][1]["criteria"]["I2"]["evidence"] = [{"declared": "description_mode"}]
+    declaring = Judgments.model_validate(plain)
+    assert len(audit(declaring).claims) == len(declaring.claims)
+    assert "the claim's description_mode" in json.dumps(audit_request(declaring))
+
+
 def test_an_auditor_sees_evidence_and_nothing_of_the_paper() -> None:
     quote = {"exact": WHOLE, "document": "d" * 64, "prefix": "PREFIX", "suffix": "S", "page": 7}
     plain = judged().model_dump(mode="json")

@@ -92,6 +92,18 @@ def test_openai_s_own_server_is_asked_strictly_and_its_prices_are_known(
     assert 0 < answer.cost < 0.01
 
 
+def test_what_the_environment_says_for_openai_goes_to_no_other_server(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    for name in ("OPENAI_ORG_ID", "OPENAI_PROJECT_ID"):
+        monkeypatch.setenv(name, "secret")
+    monkeypatch.setenv("OPENAI_CUSTOM_HEADERS", "X-Team: secret")
+    server = JudgeServer()
+    with served(server) as url:
+        ServedJudge("small", url).answer(REQUEST, 0)
+    assert "secret" not in json.dumps(server.headers)
+
+
 def test_a_cost_without_a_price_is_not_known() -> None:
     with served(JudgeServer()) as url:
         assert math.isnan(ServedJudge("gpt-4o", url).answer(REQUEST, 0).cost)

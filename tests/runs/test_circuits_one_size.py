@@ -7,10 +7,12 @@ from pathlib import Path
 
 import pytest
 
+from mechassay.circuits.scores import EdgeScores
 from mechassay.errors import BadUsage
 from mechassay.progress import SILENT
 from mechassay.runs.circuits import CircuitsJob
 from mechassay.runs.execute import run
+from mechassay.runs.folder import RunFolder
 
 JOB = CircuitsJob(
     ("truth-ioi",),
@@ -35,6 +37,19 @@ def test_the_metrics_are_those_of_the_run_with_a_curve(tmp_path: Path) -> None:
     unneeded = bare.measure("unneeded@9")
     assert unneeded is not None and unneeded.n <= 3
     assert "f of one circuit" in (tmp_path / "bare" / "report.html").read_text("utf-8")
+
+
+def test_a_file_of_scores_says_itself_where_it_was_found(tmp_path: Path) -> None:
+    run(JOB, tmp_path / "own", progress=SILENT)
+    file = RunFolder(tmp_path / "own").scores_file(JOB.cells()[0].name)
+    silent = tmp_path / "silent.safetensors"
+    replace(EdgeScores.load(file), provenance={}).save(silent)
+    metrics = ("completeness:size=9",)
+    again = replace(JOB, methods=(), curve=False, metrics=metrics, train_split="validation")
+    for scores, expected in ((file, "train"), (silent, "")):
+        job = replace(again, scores=(str(scores),))
+        (record,) = run(job, tmp_path / scores.stem / "again", progress=SILENT).records
+        assert record.task.args["train_split"] == expected
 
 
 def test_without_a_curve_and_a_metric_there_is_nothing_to_measure(tmp_path: Path) -> None:

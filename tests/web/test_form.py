@@ -206,7 +206,10 @@ def test_pages_of_judgments_can_be_read(
     look: Callable[..., Any], document: PagedDocument, name: str
 ) -> None:
     statuses = {**dict.fromkeys(CODES, "YES"), "C1": "NOT TESTED"}
-    evidence = {"C2": quoted("recovers 87%"), "C3": quoted("recovers 97%")}
+    evidence = {
+        "C2": quoted("recovers 87% of the logit"),
+        "C3": quoted("recovers 97% of the logit"),
+    }
     ann = made_judgments(statuses=statuses, evidence=evidence)
     bob = made_judgments(statuses=dict.fromkeys(CODES, "NO"), rater={"kind": "human", "id": "Bob"})
     score = score_judgments(ann, [document]).records()

@@ -50,6 +50,8 @@ Places = tuple[int | str, ...]
 
 SHOWN = ("method", "model", "task", "objective", "n_examples")
 """What of their provenance scores show."""
+SCORES_SHA256 = "scores_sha256"
+"""The setting of a ranking that was read from a file: the hash of the file."""
 ROWS, SHOWN_EDGES = 10, 100
 """Scores, and most edges of a circuit that is drawn, in a notebook."""
 

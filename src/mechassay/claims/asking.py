@@ -55,11 +55,17 @@ def ask(
 
     Raises:
         NoAnswer: the request is too long, the judge refuses it, or all tries failed.
-        BadFile: an answer that was kept is not readable, or no longer valid.
+        BadFile: an answer that was kept is not readable, or no longer valid; or another
+            judge gave it.
     """
     exchange = Exchange(judge=judge.id, request=request)
     if kept is not None and (file := exchange_file(kept, request)).is_file():
         exchange = read_exchange(file)
+        if exchange.judge != judge.id:
+            raise BadFile(
+                f"{file}: {exchange.judge} gave this answer, not {judge.id}; keep the answers of"
+                " each judge in a folder of its own."
+            )
         if exchange.answer is not None:
             return _kept(exchange.answer, read, file), exchange
     check_length(judge, request)

@@ -20,10 +20,10 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Literal
 
-from pydantic import Field, ValidationError
+from pydantic import Field, FiniteFloat, ValidationError
 
 from mechassay.claims.explain import fault, read_plain
-from mechassay.claims.rubric import RUBRIC, load_rubric
+from mechassay.claims.rubric import RUBRIC, RubricKey, load_rubric
 from mechassay.errors import BadFile, BadUsage, UnknownName, one_of
 from mechassay.models.revisions import UNTRAINED
 from mechassay.records import Stored
@@ -38,7 +38,7 @@ class Prediction(Stored):
 
     measure: str
     direction: Literal["above", "below"]
-    threshold: float
+    threshold: FiniteFloat
     of: str = "result"
 
     def __str__(self) -> str:
@@ -103,12 +103,17 @@ class Claim(Stored):
 
 
 class ClaimFile(Stored):
-    """The claims of one source."""
+    """The claims of one source.
+
+    Attributes:
+        registered: when they were written into the folder of their runs; "" if they were not.
+    """
 
     format: Literal[1] = 1
-    rubric: str = RUBRIC
+    rubric: RubricKey = RUBRIC
     title: str = ""
     source: str = ""
+    registered: str = ""
     claims: tuple[Claim, ...] = Field(min_length=1)
 
     def claim(self, name: str) -> Claim:

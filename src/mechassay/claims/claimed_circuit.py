@@ -8,21 +8,26 @@
                                named; with a node, also those out of the input
 
 The last two are written as a file of scores in which these edges have 1 and all others 0: so every
-command takes them, and their circuit is cut to its own size.
+command takes them, and their circuit is cut to its own size. Beside the file stands what it was
+written of, and its hash: neither another claim nor a file that was edited is taken for it.
 """
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import torch
 
 from mechassay.circuits.scores import Circuit, EdgeScores
 from mechassay.circuits.spec import OURS, CircuitSpec
 from mechassay.claims.claim import Claim
-from mechassay.errors import BadUsage
+from mechassay.claims.explain import read_plain
+from mechassay.errors import BadFile, BadUsage
+from mechassay.files import file_hash, write_text
 from mechassay.graph import Graph
 from mechassay.models.model import Model
 from mechassay.truth.models import truth_circuit
@@ -51,6 +56,8 @@ def claimed_circuit(claim: Claim, file: Path, load: Callable[[], Model]) -> Clai
     Raises:
         BadUsage: the claim names neither a circuit nor components, or a circuit that grows from
             the logits or has neurons.
+        BadUsage: the file holds the circuit of another claim.
+        BadFile: the file was edited.
         UnknownName, BadFile, GraphMismatch: what it names does not exist, or not in this model.
     """
     if claim.scores:
@@ -72,15 +79,47 @@ def claimed_circuit(claim: Claim, file: Path, load: Callable[[], Model]) -> Clai
         named = f"{Path(spec.name).stem}@{spec.size}"
         held = claim.model_copy(update={"circuit": named, "scores": spec.name})
         return ClaimedCircuit(held, by_method=False)
-    if not file.is_file():
+    source, about = _written_of(claim, spec), file.with_name(f"{file.name}.json")
+    if file.is_file() and about.is_file():
+        _check_written(file, about, source)
+    else:
         model = load()
         circuit = _circuit(claim, spec, model)
         if circuit.neurons is not None:
             raise BadUsage(f"The circuit of {claim.id} has neurons: whole edges are assayed.")
         write_circuit(circuit, file)
+        write_text(about, json.dumps({**source, "sha256": file_hash(file)}, indent=1) + "\n")
     n = int(EdgeScores.load(file).values.nan_to_num().sum())
     held = claim.model_copy(update={"circuit": f"{file.stem}@{n}", "scores": str(file)})
     return ClaimedCircuit(held, by_method=False)
+
+
+def _written_of(claim: Claim, spec: CircuitSpec | None) -> dict[str, Any]:
+    """What of a claim says which edges its circuit has."""
+    named = Path(spec.name) if spec is not None else None
+    return {
+        "model": claim.model,
+        "circuit": claim.circuit,
+        "components": [] if claim.circuit else list(claim.components),
+        "ablation": claim.ablation,
+        "source": file_hash(named) if named is not None and named.is_file() else "",
+    }
+
+
+def _check_written(file: Path, about: Path, source: dict[str, Any]) -> None:
+    """Refuse a file that was written of something else, or edited."""
+    held = read_plain(about)
+    if not isinstance(held, dict):
+        raise BadFile(f"{about}: does not say what the circuit beside it was written of.")
+    digest = held.pop("sha256", "")
+    if held != source:
+        other = [key for key in source if held.get(key) != source[key]]
+        raise BadUsage(
+            f"{file}: holds the circuit of another claim (other {', '.join(other)}); choose another"
+            " folder for this one."
+        )
+    if digest != file_hash(file):
+        raise BadFile(f"{file}: was edited after it was written; choose another folder.")
 
 
 def write_circuit(circuit: Circuit, file: Path) -> None:

@@ -7,8 +7,9 @@ that were tested missed NO, anything between PARTIAL; some rules say PARTIAL at 
 that is gone makes NOT TESTED, never NO; and a first record never lowers a score.
 
 Two kinds of parts read no record. `declared` asks what the claim says of itself; predictions count
-in full if they stood in the folder of the runs before its first record (`REGISTERED`). `needs` asks
-whether the criteria are met that the claim's mode of description asks for.
+in full if the claim stood in the folder of the runs, as it is now, before its first record
+(`REGISTERED`), and the records have what is predicted. `needs` asks whether the criteria are met
+that the claim's mode of description asks for.
 
 What is missing is named with the command that makes it, and with its cost.
 """
@@ -16,6 +17,7 @@ What is missing is named with the command that makes it, and with its cost.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from datetime import UTC, datetime
 from pathlib import Path
 
 from mechassay.claims.claim import Claim, ClaimFile, read_claims
@@ -30,8 +32,16 @@ from mechassay.claims.judgments import (
     now,
     ordered,
 )
+from mechassay.claims.predictions import outcomes
 from mechassay.claims.record_tests import TESTS, Answer
-from mechassay.claims.rubric import Criterion, RecordTest, Rubric, load_rubric
+from mechassay.claims.rubric import (
+    DECLARED,
+    NEEDS,
+    Criterion,
+    RecordTest,
+    Rubric,
+    load_rubric,
+)
 from mechassay.claims.scoring import JUDGED, Status
 from mechassay.claims.stored import StoredRecord, records_below
 from mechassay.errors import BadFile, BadUsage
@@ -41,7 +51,17 @@ from mechassay.version import __version__
 NO_RULE = "No rule decides it from records: a reader does."
 REGISTERED = "claims.json"
 """The claims as they were before the first record, in the folder of the runs."""
-DECLARED, NEEDS = "declared", "needs"
+FIXED = (
+    "statement",
+    "model",
+    "task",
+    "circuit",
+    "scores",
+    "components",
+    "ablation",
+    "predictions",
+)
+"""What of a claim must be as it was for its predictions to have been made before."""
 
 
 def link(
@@ -65,7 +85,7 @@ def link(
     rubric, folder = load_rubric(claims.rubric), Path(runs)
     records = records_below(folder)
     _refuse_edited(folder, records, before)
-    registered = _registered(folder)
+    registered = _registered(folder, records)
     judged: list[JudgedClaim] = []
     elsewhere = False
     for claim in claims.claims:
@@ -73,7 +93,8 @@ def link(
         other = bool(model) and model != claim.model
         elsewhere = elsewhere or other
         own = claim.model_copy(update={"model": model, "untrained": ""}) if other else claim
-        dossier = _Dossier(rubric, own, records, folder, registered.get(claim.id))
+        stood = _is_same(claim, registered.get(claim.id))
+        dossier = _Dossier(rubric, own, records, folder, stood)
         judged.append(JudgedClaim(claim=own, criteria=dossier.criteria()))
     return Judgments(
         rubric=rubric.key,
@@ -98,9 +119,37 @@ def check_claim(claim: Claim) -> None:
             )
 
 
-def _registered(runs: Path) -> dict[str, Claim]:
+def _registered(runs: Path, records: Sequence[StoredRecord]) -> dict[str, Claim]:
+    """The claims that were written down before the first record, by their ids."""
     file = runs / REGISTERED
-    return {each.id: each for each in read_claims(file).claims} if file.is_file() else {}
+    if not file.is_file():
+        return {}
+    held = read_claims(file)
+    created = [_time(each.record.provenance.created) for each in records]
+    if not held.registered or any(_time(held.registered) > each for each in created):
+        return {}
+    return {each.id: each for each in held.claims}
+
+
+def _time(text: str) -> datetime:
+    """A time that a file states; one without a zone is UTC."""
+    try:
+        found = datetime.fromisoformat(text)
+    except ValueError:
+        raise BadFile(f"{text!r} is no time; expected one such as {now()}.") from None
+    return found if found.tzinfo else found.replace(tzinfo=UTC)
+
+
+def _is_same(claim: Claim, before: Claim | None) -> bool:
+    """Whether a claim is as it was; a file of scores may lie in another folder."""
+    if before is None:
+        return False
+
+    def fixed(each: Claim) -> list[object]:
+        plain = each.model_copy(update={"scores": Path(each.scores).name})
+        return [getattr(plain, name) for name in FIXED]
+
+    return fixed(claim) == fixed(before)
 
 
 def _refuse_edited(runs: Path, records: Sequence[StoredRecord], before: Judgments | None) -> None:
@@ -131,10 +180,10 @@ class _Dossier:
         claim: Claim,
         records: Sequence[StoredRecord],
         runs: Path,
-        registered: Claim | None,
+        stood: bool,
     ) -> None:
         self.rubric, self.claim, self.records, self.runs = rubric, claim, records, runs
-        self.registered = registered
+        self.stood = stood
         self.judged: dict[str, Judgment] = {}
 
     def criteria(self) -> dict[str, Judgment]:
@@ -181,12 +230,16 @@ class _Dossier:
         if field != "predictions":
             return Answer("YES", f"The claim has {field}.")
         told = ", ".join(map(str, self.claim.predictions))
-        before = self.registered
-        if before is not None and before.predictions == self.claim.predictions:
-            return Answer("YES", f"It predicts {told}, and did before the first record.")
-        return Answer(
-            "PARTIAL", f"It predicts {told}; whether it did before the data is not known."
-        )
+        if not self.stood:
+            said = (
+                f"It predicts {told}; whether it did, as it is now, before the data is not known."
+            )
+            return Answer("PARTIAL", said)
+        found = outcomes(self.claim, self.records) if self.records else []
+        lacking = [str(each.prediction) for each in found if each.outcome == "not measured"]
+        if lacking:
+            return Answer("PARTIAL", f"It predicts {', '.join(lacking)}; no record has that.")
+        return Answer("YES", f"It predicts {told}, and did before the first record.")
 
     def _by_needs(self) -> Answer:
         mode = self.claim.description_mode
@@ -260,7 +313,7 @@ def completed(executed: Judgments, read: Judgments) -> Judgments:
     another model than the claim's override none: then all is the reader's.
 
     Raises:
-        BadUsage: two rubrics, or a claim that the reader did not judge.
+        BadUsage: two rubrics, a claim that the reader did not judge, or another claim of its id.
     """
     if executed.rubric != read.rubric:
         raise BadUsage(
@@ -271,7 +324,9 @@ def completed(executed: Judgments, read: Judgments) -> Judgments:
         return read
     judged: list[JudgedClaim] = []
     for each in executed.claims:
-        theirs: Mapping[str, Judgment] = read.claim(each.claim.id).criteria
+        other = read.claim(each.claim.id)
+        _check_same(each.claim, other.claim)
+        theirs: Mapping[str, Judgment] = other.criteria
         criteria = {
             code: theirs[code] if _is_open(executed.criteria, code, own, theirs[code]) else own
             for code, own in each.criteria.items()
@@ -281,6 +336,22 @@ def completed(executed: Judgments, read: Judgments) -> Judgments:
     return executed.model_copy(
         update={"claims": tuple(judged), "rater": rater, "documents": read.documents}
     )
+
+
+def _check_same(own: Claim, other: Claim) -> None:
+    """Refuse a reader's claim that has the id of ours and is another.
+
+    Raises:
+        BadUsage: both say a statement, model, task or circuit, and not the same one.
+    """
+    for name in ("statement", "model", "task", "circuit"):
+        ours, theirs = getattr(own, name), getattr(other, name)
+        # A circuit that was written as a file has the name of the file.
+        renamed = name == "circuit" and bool(own.scores) != bool(other.scores)
+        if ours and theirs and ours != theirs and not renamed:
+            raise BadUsage(
+                f"The reader's claim {own.id} is another: its {name} is {theirs!r}, here {ours!r}."
+            )
 
 
 def _is_open(rubric: Rubric, code: str, own: Judgment, theirs: Judgment) -> bool:

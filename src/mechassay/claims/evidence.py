@@ -4,7 +4,11 @@ Two profiles. `paper` takes statuses as they were given. In `verified` a YES or 
 evidence that holds is UNSUPPORTED and counts as NO: no quote that is found, and no record whose
 file still has its hash. What could not be looked at, as no document or folder was given, is not
 supported either, and is counted apart. Nor is a quote that is only in a passage which gives a
-reader orders. A record that was edited is an error, not a status.
+reader orders, or that is too short to say anything (`quotes.is_short`).
+
+Records, and what the claim says of itself, are evidence for the criteria whose rule reads them,
+and for no others; what a claim says of itself only where an execution looked. A record that was
+edited is an error, not a status.
 """
 
 from __future__ import annotations
@@ -16,12 +20,21 @@ from typing import Literal
 
 from mechassay.claims.claim import Claim
 from mechassay.claims.documents import PagedDocument
-from mechassay.claims.judgments import Evidence, JudgedClaim, Judgment, Judgments, Quote
-from mechassay.claims.quotes import find_quote
+from mechassay.claims.judgments import (
+    Evidence,
+    JudgedClaim,
+    Judgment,
+    Judgments,
+    Quote,
+    RecordEvidence,
+)
+from mechassay.claims.quotes import find_quote, is_short
+from mechassay.claims.rubric import DECLARED, NEEDS, Rubric
 from mechassay.claims.scoring import Status
 from mechassay.display import OneLine
 from mechassay.errors import BadFile
 from mechassay.files import file_hash
+from mechassay.records import check_unedited
 
 EvidenceProfile = Literal["paper", "verified"]
 State = Literal[
@@ -29,7 +42,9 @@ State = Literal[
     "normalised",
     "loose",
     "flagged",
+    "too short",
     "not found",
+    "other rule",
     "record",
     "declared",
     "not checked",
@@ -81,15 +96,25 @@ def check_evidence(
         runs: the folder that records are below.
 
     Raises:
-        BadFile: a record is not there, or was edited since it was read.
+        BadFile: a record is not there, has no hash of its content, or was edited since it was read.
     """
+
+    def state(each: Evidence, judged: JudgedClaim, code: str) -> tuple[State, int]:
+        if each.quote is not None:
+            return _quote_state(each.quote, documents)
+        codes = read_by(judgments.criteria, code, judged.claim)
+        if each.record is not None:
+            return _record_state(each.record, judgments.criteria, codes, runs), 0
+        executed = judgments.rater.kind == "execution"
+        return _declared_state(each.declared, judged.claim, judgments.criteria, codes, executed), 0
+
     rows: list[CheckedEvidence] = []
     unsupported: dict[str, tuple[str, ...]] = {}
     for judged in judgments.claims:
         name = judged.claim.id
         own = {
             code: [
-                CheckedEvidence(name, code, each, *_state(each, judged, documents, runs))
+                CheckedEvidence(name, code, each, *state(each, judged, code))
                 for each in judgment.evidence
             ]
             for code, judgment in judged.criteria.items()
@@ -107,27 +132,38 @@ def _says_something(judgment: Judgment) -> bool:
     return judgment.status in ("YES", "PARTIAL")
 
 
-def _state(
-    evidence: Evidence,
-    judged: JudgedClaim,
-    documents: Sequence[PagedDocument],
-    runs: Path | None,
-) -> tuple[State, int]:
-    if evidence.declared:
-        said = evidence.declared in Claim.model_fields and getattr(judged.claim, evidence.declared)
-        return ("declared" if said else "not found"), 0
-    if evidence.quote is not None:
-        return _quote_state(evidence.quote, documents)
-    record = evidence.record
-    if runs is None or record is None:
-        return "not checked", 0
-    digest = file_hash(inside(runs, record.file))
+def read_by(rubric: Rubric, code: str, claim: Claim) -> tuple[str, ...]:
+    """The criteria whose evidence a criterion takes: its own, and that of those it needs."""
+    rule = rubric.criterion(code).rule
+    needs = rule is not None and any(part.test == NEEDS for part in rule.parts)
+    return (code, *(rubric.asked.get(claim.description_mode, ()) if needs else ()))
+
+
+def _record_state(
+    record: RecordEvidence, rubric: Rubric, codes: Sequence[str], runs: Path | None
+) -> State:
+    if runs is None:
+        return "not checked"
+    file = inside(runs, record.file)
+    digest = file_hash(file)
     if digest != record.sha256:
         raise BadFile(
             f"{runs / record.file}: was edited after it was judged (SHA-256 {digest[:12]}, judged"
             f" {record.sha256[:12]}); link the claim again."
         )
-    return "record", 0
+    check_unedited(file)
+    ruled = [f"{rubric.key}:{code}" for code in codes if rubric.criterion(code).rule is not None]
+    return "record" if record.rule in ruled else "other rule"
+
+
+def _declared_state(
+    field: str, claim: Claim, rubric: Rubric, codes: Sequence[str], executed: bool
+) -> State:
+    rules = [rule for code in codes if (rule := rubric.criterion(code).rule) is not None]
+    asked = {part.measure for rule in rules for part in rule.parts if part.test == DECLARED}
+    if not executed or field not in asked:
+        return "other rule"
+    return "declared" if getattr(claim, field) else "not found"
 
 
 def _quote_state(quote: Quote, documents: Sequence[PagedDocument]) -> tuple[State, int]:
@@ -137,7 +173,7 @@ def _quote_state(quote: Quote, documents: Sequence[PagedDocument]) -> tuple[Stat
     matches = [find_quote(document, quote.exact) for document in wanted]
     for found in matches:
         if found.match != "none" and not found.flagged:
-            return found.match, found.page
+            return ("too short" if is_short(quote.exact) else found.match), found.page
     flagged = next((found for found in matches if found.flagged), None)
     return ("flagged", flagged.page) if flagged else ("not found", 0)
 

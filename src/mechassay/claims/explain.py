@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import reprlib
 from pathlib import Path
 from typing import Any
 
@@ -51,7 +52,8 @@ def fault(error: ValidationError, kind: type[BaseModel]) -> str:
             names = allowed.replace(" or ", ", ").split(", ")
             return str(UnknownName(f"value of {where}", str(first["input"]), names))
         case _:
-            given = " ".join(repr(first["input"]).split())
+            # Values of YAML may hold one another many times over: not all is spelled out.
+            given = " ".join(reprlib.repr(first["input"]).split())
             return f"{where}: {first['msg']}; got {given[:80]}."
 
 

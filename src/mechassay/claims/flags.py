@@ -50,7 +50,6 @@ STRANGE = 0.01
 OPEN, CLOSE = "⟦", "⟧"
 """Stand around an order where a judge reads it."""
 
-_JOINED = re.compile(r"[-‐\u00ad\ufffe]\s*\n\s*|[\ufffe\u00ad]")
 _SENTENCE = re.compile(r"(?<=[.!?;])\s+")
 _VARIANCE = re.compile(
     r"standard deviation|std\.? ?dev|\bs\.d\.|standard error|\bs\.e\.m\.|\bSEM\b|error bar"
@@ -132,13 +131,18 @@ def find_flags(
 
 
 def marked_pages(document: PagedDocument) -> tuple[str, ...]:
-    """The pages, with orders between `OPEN` and `CLOSE`."""
-    pages = list(document.pages)
+    """The pages, with orders between `OPEN` and `CLOSE`, which stand nowhere else."""
+    pages = [unmarked(page) for page in document.pages]
     for order in sorted(document.orders, key=lambda each: each.begin, reverse=True):
         text = pages[order.page - 1]
-        marked = f"{OPEN}{order.text}{CLOSE}"
+        marked = f"{OPEN}{text[order.begin : order.end]}{CLOSE}"
         pages[order.page - 1] = text[: order.begin] + marked + text[order.end :]
     return tuple(pages)
+
+
+def unmarked(text: str) -> str:
+    """A text whose own marks are other brackets, so that it cannot mark or unmark anything."""
+    return text.replace(OPEN, "[").replace(CLOSE, "]")
 
 
 def _without_references(pages: Sequence[str]) -> str:

@@ -19,7 +19,7 @@ from pydantic import BeforeValidator, Field, ValidationError, model_validator
 
 from mechassay.claims.claim import Claim, check_claims
 from mechassay.claims.explain import fault, read_plain
-from mechassay.claims.rubric import RUBRIC, Rubric, load_rubric
+from mechassay.claims.rubric import RUBRIC, Rubric, RubricKey, load_rubric
 from mechassay.claims.scoring import JUDGED, STATUSES, Status, check_statuses
 from mechassay.display import Tabular, data_frame, html_facts, html_table
 from mechassay.errors import BadFile, BadUsage, UnknownName
@@ -214,7 +214,7 @@ class Judgments(Stored, Tabular):
     """
 
     format: Literal[1] = 1
-    rubric: str = RUBRIC
+    rubric: RubricKey = RUBRIC
     rater: Rater
     scope: Scope = "claim"
     created: str = ""

@@ -174,7 +174,9 @@ def _pieces(judgment: Judgment) -> list[str]:
 
 
 def _words(evidence: Evidence) -> str:
-    """A quote, or a record by its hash and its measures."""
+    """A quote, a record by its hash and its measures, or what the claim says of itself."""
+    if evidence.declared:
+        return f"the claim's {evidence.declared}"
     if evidence.quote is not None:
         return evidence.quote.exact
     record = evidence.record

@@ -15,7 +15,8 @@ import unicodedata
 
 BREAK = "\ue000"
 """Stands for a hyphen at a line's end."""
-_BREAKS = re.compile(r"[-‐\u00ad\ufffe]\s*\n\s*|\ufffe|\u00ad")
+LINE_END_HYPHENS = re.compile(r"[-‐\u00ad\ufffe]\s*\n\s*|[\ufffe\u00ad]")
+"""Hyphens at the ends of lines, with what follows; U+FFFE is pdfium's, U+00AD one that is soft."""
 _HYPHENS = str.maketrans(dict.fromkeys("‐‑‒–−", "-"))
 _RAISED = {each: f"^{digit}" for digit, each in enumerate("⁰¹²³⁴⁵⁶⁷⁸⁹")}
 _LOWERED = {each: f"_{digit}" for digit, each in enumerate("₀₁₂₃₄₅₆₇₈₉")}
@@ -33,7 +34,7 @@ LONGEST = 60
 
 def normalised(text: str) -> str:
     """NFKC, one space for white space, one hyphen for all, `BREAK` for one at a line's end."""
-    text = _BREAKS.sub(BREAK, text).translate(_DIGITS)
+    text = LINE_END_HYPHENS.sub(BREAK, text).translate(_DIGITS)
     return " ".join(unicodedata.normalize("NFKC", text).translate(_HYPHENS).split())
 
 
@@ -82,4 +83,4 @@ def cut_words(text: str, begin: int, end: int) -> tuple[str, str]:
 
 
 def _without_breaks(text: str) -> str:
-    return _BREAKS.sub("", text).replace(BREAK, "")
+    return LINE_END_HYPHENS.sub("", text).replace(BREAK, "")

@@ -34,6 +34,8 @@ from mechassay.claims.normal_text import (
 from mechassay.errors import MissingExtra
 
 Match = Literal["exact", "normalised", "loose", "none"]
+LEAST_WORDS, LEAST_LETTERS = 4, 20
+"""A quote with fewer words and fewer letters or digits is too short: every document has it."""
 
 
 @dataclass(frozen=True)
@@ -92,6 +94,12 @@ def find_quote(document: PagedDocument, exact: str) -> QuoteMatch:
         found = _found(_stretches(tuple((page,) for page in document.pages)), exact)
         return replace(found, flagged=found.match != "none")
     return found
+
+
+def is_short(exact: str) -> bool:
+    """Whether a quote is too short to support anything, wherever it stands."""
+    words = [word for word in normalised(exact).split() if skeleton(word)]
+    return len(words) < LEAST_WORDS and len(skeleton(normalised(exact))) < LEAST_LETTERS
 
 
 def nearest_passage(document: PagedDocument, exact: str) -> NearestPassage | None:

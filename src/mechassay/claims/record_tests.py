@@ -1,31 +1,39 @@
 """The parts of rules: each is a question to records, and a function of this module answers it.
 
 A record answers if it is of the claim's model and circuit, and where the part does not say
-otherwise of its task and ablation. A part is met (YES), missed (NO), or open (PARTIAL) where an
-interval contains the threshold; it is NOT TESTED if no record answers it, or what the record has is
-undefined. A part that several records answer has the worst of their answers.
+otherwise of its task, with the settings that the claim gives it, and ablation. A file of scores is
+known by its hash where a record has that.
+
+A part is met (YES), missed (NO), or open (PARTIAL) where an interval contains the threshold; it is
+NOT TESTED if no record answers it, or what the record has is undefined. A part that several records
+answer has the worst of their answers.
 """
 
 from __future__ import annotations
 
+import json
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import cache
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from mechassay.circuits.methods import METHODS
 from mechassay.circuits.methods.method import method_name
+from mechassay.circuits.scores import SCORES_SHA256
 from mechassay.claims.claim import Claim
 from mechassay.claims.rubric import RecordTest
 from mechassay.claims.scoring import JUDGED, Status
 from mechassay.claims.stored import StoredRecord
+from mechassay.files import file_hash
 from mechassay.models.revisions import UNTRAINED
 from mechassay.records import Measure
 from mechassay.rows import FILES
 from mechassay.stats.intervals import clopper_pearson, percentile_interval, resampled_means
+from mechassay.tasks.load import TASKS, load_task
+from mechassay.tasks.task import settings_of
 from mechassay.text import interval, number
 
 SIZED = ("circuit", "complement", "unneeded")
@@ -48,12 +56,23 @@ class Answer(NamedTuple):
 
 
 def _of_circuit(stored: StoredRecord, claim: Claim) -> bool:
+    if not _of_file(stored, claim):
+        return False
     names = (claim.ranking, spelled(claim.ranking))
     if stored.ranking in (*names, claim.circuit):
         return True
     name, at, size = stored.ranking.rpartition("@")
     stem = Path(name).stem if name.endswith(".safetensors") else name
     return bool(at) and size == claim.size and stem in names
+
+
+def _of_file(stored: StoredRecord, claim: Claim) -> bool:
+    """Whether a record is of the claim's file of scores, as far as both are known by their hash."""
+    method = stored.record.specs.get("method")
+    digest = method.args.get(SCORES_SHA256) if method else None
+    if not digest or not claim.scores or not Path(claim.scores).is_file():
+        return True
+    return digest == file_hash(Path(claim.scores))
 
 
 @cache
@@ -79,11 +98,36 @@ def task_name(task: str) -> str:
     return Path(task).stem if task.lower().endswith(FILES) else task.partition(":")[0]
 
 
+@cache
+def _settings(task: str) -> dict[str, str]:
+    """The settings of a task that a claim names, as records state them."""
+    if task.partition(":")[0] not in TASKS.names():
+        return {}
+    return {key: _plain(value) for key, value in settings_of(load_task(task)).items()}
+
+
+def _plain(value: Any) -> str:
+    return json.dumps(value, default=str, sort_keys=True)
+
+
+def _of_task(stored: StoredRecord, claim: Claim, where: str) -> bool:
+    """Whether a record is of the claim's task with its settings, or of another task.
+
+    A task with other settings is neither.
+    """
+    named = stored.record.task.name in (claim.task, task_name(claim.task))
+    if where == "other task":
+        return not named
+    asked, args = _settings(claim.task), stored.record.task.args
+    return named and all(_plain(args[key]) == asked[key] for key in asked if key in args)
+
+
 def _of_model(stored: StoredRecord, claim: Claim, where: str, families: set[str]) -> bool:
     name, family = stored.record.model.name, stored.family
     if where == "truth":
-        # A ranking that no method made says nothing of a method.
-        return name.startswith(TRUTH) and claim.ranking.partition(":")[0] in METHODS.names()
+        # A ranking that no method made says nothing of a method, whatever its file is called.
+        by_method = not claim.scores and claim.ranking.partition(":")[0] in METHODS.names()
+        return by_method and name.startswith(TRUTH)
     if where == "other family":
         strange = name.startswith((TRUTH, UNTRAINED))
         return bool(families) and bool(family) and family not in families and not strange
@@ -112,15 +156,20 @@ def answering(
             continue
         if not _of_model(stored, claim, where, own):
             continue
-        same = stored.record.task.name in (claim.task, task_name(claim.task))
-        if where != "truth" and same == (where == "other task"):
+        if where != "truth" and not _of_task(stored, claim, where):
             continue
         if part.test != "conditions" and stored.setting("ablation") not in ("", claim.ablation):
             continue
-        if where == "held out" and stored.setting("split") == stored.setting("train_split"):
+        if where == "held out" and not _held_out(stored):
             continue
         found.append(stored)
     return found
+
+
+def _held_out(stored: StoredRecord) -> bool:
+    """Whether the circuit was found on another split; a record that does not say it is not."""
+    tried, found = stored.setting("split"), stored.setting("train_split")
+    return bool(tried) and bool(found) and tried != found
 
 
 def _measured(
@@ -220,9 +269,12 @@ def by_conditions(part: RecordTest, claim: Claim, records: Sequence[StoredRecord
 def by_spread(part: RecordTest, claim: Claim, records: Sequence[StoredRecord]) -> Answer:
     """The standard deviation over samples of prompts is at most the threshold."""
     rows = _measured(part, claim, answering(part, claim, records))
-    # The same prompts again are no other sample.
-    samples = {_sample(stored): (stored, measure) for stored, measure in rows}
-    defined = [row for row in samples.values() if not math.isnan(row[1].value)]
+    samples: dict[str, tuple[StoredRecord, Measure]] = {}
+    # The same prompts again, under another seed too, are no other sample: the worst of them counts.
+    for stored, measure in sorted(rows, key=lambda row: -_bounds(part, row[1]).value):
+        if not math.isnan(measure.value):
+            samples[_sample(stored)] = (stored, measure)
+    defined = list(samples.values())
     if len(defined) < 2:
         return _nothing(part, f" of a second sample of prompts ({len(defined)} there)")
     spread = float(np.std([_bounds(part, measure).value for _, measure in defined], ddof=1))
@@ -233,9 +285,10 @@ def by_spread(part: RecordTest, claim: Claim, records: Sequence[StoredRecord]) -
     return Answer(status, said, tuple(defined))
 
 
-def _sample(stored: StoredRecord) -> tuple[str, str]:
+def _sample(stored: StoredRecord) -> str:
+    """Which prompts it is of: the hash of what they are."""
     data = stored.record.data.get("test")
-    return (data.hash if data else stored.file, str(stored.record.provenance.seed))
+    return data.hash if data else stored.file
 
 
 def by_width(part: RecordTest, claim: Claim, records: Sequence[StoredRecord]) -> Answer:

@@ -17,9 +17,10 @@ from importlib.resources import files
 
 import yaml
 
+from mechassay.claims.normal_text import LINE_END_HYPHENS
+
 REACH = 400
 """Letters that a flagged passage goes on to either side, if no sentence ends before."""
-_JOINED = re.compile(r"[-‐\u00ad\ufffe]\s*\n\s*|[\ufffe\u00ad]")
 _END = re.compile(r"(?<=[.!?])\s+")
 
 
@@ -68,7 +69,9 @@ def flat_text(pages: Sequence[str]) -> FlatText:
     letters: list[str] = []
     places: list[tuple[int, int]] = []
     for number, page in enumerate(pages):
-        joined = {place for match in _JOINED.finditer(page) for place in range(*match.span())}
+        joined = {
+            place for match in LINE_END_HYPHENS.finditer(page) for place in range(*match.span())
+        }
         for place, character in enumerate(f"{page}\n"):
             if place in joined or unicodedata.category(character) == "Cf":
                 continue

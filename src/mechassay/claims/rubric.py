@@ -10,10 +10,10 @@ from __future__ import annotations
 
 from functools import cache, cached_property
 from importlib.resources import files
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 import yaml
-from pydantic import Field, model_validator
+from pydantic import AfterValidator, Field, model_validator
 
 from mechassay.errors import UnknownName
 from mechassay.records import Stored
@@ -21,6 +21,16 @@ from mechassay.records import Stored
 RUBRIC = "mv-27@1"
 RUBRICS = (RUBRIC,)
 REVISION = "mv-36@1"
+DECLARED, NEEDS = "declared", "needs"
+"""Tests that read no record: of what a claim says of itself, and of other criteria."""
+
+
+def _key(name: str) -> str:
+    return next((known for known in RUBRICS if name == known.partition("@")[0]), name)
+
+
+RubricKey = Annotated[str, AfterValidator(_key)]
+"""The key of a rubric with its version, however it was named; `load_rubric` refuses an unknown."""
 
 TestName = Literal[
     "interval",
@@ -282,10 +292,10 @@ def load_rubric(name: str = RUBRIC) -> Rubric:
     Raises:
         UnknownName: there is none of that name.
     """
-    for known in RUBRICS:
-        if name in (known, known.partition("@")[0]):
-            return _rubric(known)
-    raise UnknownName("rubric", name, RUBRICS)
+    key = _key(name)
+    if key not in RUBRICS:
+        raise UnknownName("rubric", name, RUBRICS)
+    return _rubric(key)
 
 
 def load_revision(name: str = REVISION) -> Revision:

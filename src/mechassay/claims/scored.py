@@ -230,12 +230,13 @@ def _record_text(row: CheckedEvidence) -> str:
 
 def _checks(rows: Sequence[CheckedEvidence]) -> list[Check]:
     looked = [row for row in rows if row.evidence.quote and row.state != "not checked"]
-    lost = [row for row in looked if row.state in ("not found", "flagged")]
+    lost = [row for row in looked if row.state in ("not found", "flagged", "too short")]
     if not looked:
         return []
-    n = sum(row.state == "flagged" for row in lost)
-    said = f"{len(lost) - n} of {len(looked)} quotes are not in their document"
-    said += f"; {n} only where it gives a reader orders." if n else "."
+    n, short = (sum(row.state == state for row in lost) for state in ("flagged", "too short"))
+    said = f"{len(lost) - n - short} of {len(looked)} quotes are not in their document"
+    said += f"; {n} only where it gives a reader orders" if n else ""
+    said += f"; {short} are too short to show anything." if short else "."
     return [
         Check(
             name="quotes",

@@ -28,6 +28,7 @@ from mechassay.errors import BadUsage, JudgeFault, MissingExtra, NoAnswer, first
 
 OPENAI = "https://api.openai.com/v1"
 KEY, OPENAI_KEY = "MECHASSAY_JUDGE_KEY", "OPENAI_API_KEY"
+HEADERS, OF_OPENAI = "OPENAI_CUSTOM_HEADERS", ("OpenAI-Organization", "OpenAI-Project")
 PER = 1_000_000
 """Tokens that prices are for."""
 _WINDOWS = ("n_ctx", "max_model_len", "context_length", "max_context_length")
@@ -113,9 +114,16 @@ class ServedJudge:
         if not key and self.url == OPENAI:
             raise NoAnswer(f"{self.url} needs a key: set {KEY} or {OPENAI_KEY}.")
         openai = import_module("openai")
+        # Headers that the environment names for OpenAI are no other server's to see.
+        lines = [*OF_OPENAI, *os.environ.get(HEADERS, "").splitlines()]
+        names = [] if self.url == OPENAI else [line.partition(":")[0].strip() for line in lines]
         # Tries are counted by who asks, so the client makes none.
         return openai.AsyncOpenAI(
-            base_url=self.url, api_key=key or "none", timeout=self.timeout, max_retries=0
+            base_url=self.url,
+            api_key=key or "none",
+            timeout=self.timeout,
+            max_retries=0,
+            default_headers={name: openai.Omit() for name in names if name},
         )
 
     def answer(self, request: JudgeRequest, seed: int) -> JudgeAnswer:

@@ -7,6 +7,7 @@ from typing import Annotated
 
 import typer
 
+from mechassay.cli.claims import DocumentsOption, read_paper
 from mechassay.cli.command import DeviceOption, DtypeOption, SeedOption
 
 MODEL_HELP = "Model to run, if not the claims' own; the judgments are then of another model."
@@ -44,6 +45,7 @@ def assay(
         Path | None,
         typer.Option("--judgments", help="A reader's judgments, for what no record decides."),
     ] = None,
+    document: DocumentsOption = None,
     model: Annotated[str, typer.Option("--model", "-m", help=MODEL_HELP)] = "",
     device: DeviceOption = "cpu",
     dtype: DtypeOption = "float32",
@@ -69,12 +71,14 @@ def assay(
     if dry_run:
         _show_plan(plan)
         return
-    found = plan.run(read, say=lambda text: typer.echo(text, err=True))
+    documents = [read_paper(name, force=True) for name in document or ()]
+    found = plan.run(read, say=lambda text: typer.echo(text, err=True), documents=documents)
     print_report(list(found.records))
     for name, predicted in found.predictions.items():
         for each in predicted:
             measured = f" ({each.found})" if each.found else ""
-            typer.echo(f"{name} predicts {each.prediction}: {each.outcome}{measured}")
+            where = f", in {model}" if found.scope == "other model" else ""
+            typer.echo(f"{name} predicts {each.prediction}{where}: {each.outcome}{measured}")
     source = found.scored.source_verified
     told = "none" if source.cvs != source.cvs else f"{source.cvs:.1f}, {source.gated_tier}"
     typer.echo(f"Verdict: {'REFUTED by its own prediction; ' if found.refuted else ''}CVS {told}")

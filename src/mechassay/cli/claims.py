@@ -39,7 +39,7 @@ LocalOption = Annotated[
 AgainOption = Annotated[bool, typer.Option("--again", help="Download what is in the cache again.")]
 
 
-def _read(named: str, **options: Any) -> PagedDocument:
+def read_paper(named: str, **options: Any) -> PagedDocument:
     """A document; what is to be known of it goes to standard error."""
     from mechassay.claims.documents import check_title, read_document
     from mechassay.claims.download import Web
@@ -75,7 +75,7 @@ def text(
     from mechassay.files import check_ending, write_text
 
     file = None if output is None else check_ending(output, ".json")
-    document = _read(
+    document = read_paper(
         source,
         pages=pages,
         extractor=extractor,
@@ -135,7 +135,7 @@ def form(
     # A title is that of the paper, or of the only document.
     titles = {names[0]: title} if names and (paper or len(names) == 1) else {}
     documents = [
-        _read(
+        read_paper(
             name,
             pages=pages,
             extractor=extractor,
@@ -171,7 +171,7 @@ def score(
 
     page = None if output is None else check_ending(output, ".html")
     file = None if json is None else check_ending(json, ".json")
-    documents = [_read(name, force=True, local=local) for name in document or ()]
+    documents = [read_paper(name, force=True, local=local) for name in document or ()]
     found = score_judgments(read_judgments(judgments), documents, runs)
     records = found.records()
     print_report(records)

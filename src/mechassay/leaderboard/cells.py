@@ -26,11 +26,11 @@ from typing import Any, Literal
 
 from pydantic import Field
 
+from mechassay.circuits.scores import SCORES_SHA256
 from mechassay.errors import BadFile, BadUsage, MechassayError
 from mechassay.files import file_hash
 from mechassay.leaderboard.rules import BoardColumn, BoardRules
 from mechassay.records import Measure, Number, Record, Stored, check_edited, read_record
-from mechassay.runs.circuits import SCORES_SHA256
 from mechassay.runs.command_line import command_line
 from mechassay.runs.folder import RunFolder
 from mechassay.runs.job import job_of

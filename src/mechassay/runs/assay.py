@@ -14,6 +14,9 @@ Every step is a job in a folder of its own, so that what is done stays done: a s
 have records costs nothing, and a step that fails leaves its criteria NOT TESTED and the others as
 they are. The claims are written down before the first record, which is what makes predictions of
 them. Then `claims.link` judges; a reader's judgments may fill in the rest.
+
+The plan of a step that is done is held against what is asked now: a folder of another claim or of
+other settings is refused, never read for this one.
 """
 
 from __future__ import annotations
@@ -30,8 +33,9 @@ from mechassay.circuits.methods import METHODS
 from mechassay.claims.claim import Claim, ClaimFile
 from mechassay.claims.claimed_circuit import claimed_circuit
 from mechassay.claims.commands import n_circuits, other_ablation
+from mechassay.claims.documents import PagedDocument
 from mechassay.claims.dossier import REGISTERED, check_claim, completed, link
-from mechassay.claims.judgments import Judgments
+from mechassay.claims.judgments import Judgments, Scope, now
 from mechassay.claims.predictions import PredictionOutcome, outcome_table, outcomes
 from mechassay.claims.record_tests import task_name
 from mechassay.claims.scored import ScoredJudgments, score_judgments
@@ -124,7 +128,8 @@ class Assayed(OneLine):
 
     Attributes:
         judgments: of all claims; with a reader's for the rest, if there were any.
-        predictions: of each claim, what became of them.
+        predictions: of each claim, what became of them in the model that was run.
+        scope: "other model" if that is not the model that the claims are about.
         failed: steps that left no record, by their folders, with the reason.
         page, form: the report, and the form in which a reader judges the rest.
     """
@@ -133,13 +138,16 @@ class Assayed(OneLine):
     scored: ScoredJudgments
     records: tuple[Record, ...]
     predictions: dict[str, list[PredictionOutcome]]
+    scope: Scope
     failed: dict[str, str]
     page: Path
     form: Path
 
     @property
     def refuted(self) -> list[str]:
-        """Predictions that fail, with their claims."""
+        """Predictions that fail, with their claims; another model refutes none."""
+        if self.scope == "other model":
+            return []
         return [
             f"{name}: {each.prediction} ({each.found})"
             for name, found in self.predictions.items()
@@ -175,7 +183,9 @@ class Assay:
         self.parts = tuple(parts)
 
     def _part(self, claim: Claim) -> _ClaimSteps:
-        own = claim.model_copy(update={"model": self.model or claim.model})
+        own = claim
+        if self.model and self.model != claim.model:
+            own = claim.model_copy(update={"model": self.model, "untrained": ""})
         for name in ("model", "task"):
             if not getattr(own, name):
                 raise BadUsage(f"The claim {claim.id} names no {name} to run.")
@@ -193,7 +203,10 @@ class Assay:
         return self.parts[0].seconds_per_forward()
 
     def run(
-        self, read: Judgments | None = None, say: Callable[[str], object] = lambda text: None
+        self,
+        read: Judgments | None = None,
+        say: Callable[[str], object] = lambda text: None,
+        documents: Sequence[PagedDocument] = (),
     ) -> Assayed:
         """Run what has no record yet, judge, and write judgments.json, score.json, report.html and
         form.html.
@@ -201,19 +214,30 @@ class Assay:
         Args:
             read: a reader's judgments, for what no record decides.
             say: is given a line for each step.
+            documents: that the reader's quotes are from.
 
         Raises:
-            BadUsage: the folder holds a run with other settings.
+            BadUsage: the folder holds a run of another claim, or with other settings; the reader
+                judged another claim.
             MechassayError: a circuit could not be found at all; there is no room.
         """
         self._register()
         failed = self._run(say)
-        return self._judge(read, failed)
+        return self._judge(read, documents, failed)
 
     def _register(self) -> None:
-        """Write the claims down as they are, unless there are records already."""
+        """Write the claims down with their circuits, unless there are records already."""
         if not self.folder.is_dir() or not records_below(self.folder):
-            write_text(self.folder / REGISTERED, self.claims.model_dump_json(indent=1) + "\n")
+            held = self._held().model_copy(update={"registered": now()})
+            write_text(self.folder / REGISTERED, held.model_dump_json(indent=1) + "\n")
+
+    def _held(self) -> ClaimFile:
+        """The claims with their circuits as records name them, of the model that they are about."""
+        held = [
+            part.claim.model_copy(update={"model": claim.model or part.claim.model})
+            for part, claim in zip(self.parts, self.claims.claims, strict=True)
+        ]
+        return self.claims.model_copy(update={"claims": tuple(held)})
 
     def _run(self, say: Callable[[str], object]) -> dict[str, str]:
         failed: dict[str, str] = {}
@@ -223,6 +247,8 @@ class Assay:
         for place, step in enumerate(steps, start=1):
             head = f"{place}/{len(steps)} {step.name} ({', '.join(step.criteria)})"
             if step not in open_steps:
+                # Its records are of this claim and of these settings, or the folder is refused.
+                prepare(step.job, step.folder, device=self.device, progress=self.progress)
                 say(f"{head}: done before")
                 continue
             rest = f", about {_minutes(left * run_for / spent)} left" if spent else ""
@@ -264,29 +290,28 @@ class Assay:
         known[key] = round(float(known.get(key, 0.0)) + seconds, 1)
         write_text(file, json.dumps(known, indent=1))
 
-    def _judge(self, read: Judgments | None, failed: dict[str, str]) -> Assayed:
-        held = [part.claim for part in self.parts]
-        asked = [
-            own.model_copy(update={"model": claim.model or own.model})
-            for own, claim in zip(held, self.claims.claims, strict=True)
-        ]
-        claims = self.claims.model_copy(update={"claims": tuple(asked)})
-        executed = link(claims, self.folder, model=self.model)
+    def _judge(
+        self, read: Judgments | None, documents: Sequence[PagedDocument], failed: dict[str, str]
+    ) -> Assayed:
+        executed = link(self._held(), self.folder, model=self.model)
         judgments = executed if read is None else completed(executed, read)
-        scored = score_judgments(judgments, runs=self.folder)
+        scored = score_judgments(judgments, documents, self.folder)
         stored = records_below(self.folder)
-        predicted = {claim.id: outcomes(claim, stored) for claim in held}
+        predicted = {part.claim.id: outcomes(part.claim, stored) for part in self.parts}
+        # Another model says nothing of what was predicted of the claim's own.
+        shown = predicted if executed.scope == "claim" else {}
         records = tuple(
-            self._with_tables(each, predicted[each.cell["claim"]]) for each in scored.records()
+            self._with_tables(each, shown.get(each.cell["claim"])) for each in scored.records()
         )
         judgments.save(self.folder / "judgments.json")
         records[0].save(self.folder / "score.json")
         page = write_page(self.folder / "report.html", list(records))
         form = write_form(self.folder / "form.html", initial=judgments)
-        return Assayed(judgments, scored, records, predicted, failed, page, form)
+        scope = executed.scope
+        return Assayed(judgments, scored, records, predicted, scope, failed, page, form)
 
-    def _with_tables(self, record: Record, predicted: Sequence[PredictionOutcome]) -> Record:
-        """The record with what became of predictions, and with what was run for it."""
+    def _with_tables(self, record: Record, predicted: Sequence[PredictionOutcome] | None) -> Record:
+        """The record with what became of predictions, if any, and with what was run for it."""
         part = next(each for each in self.parts if each.claim.id == record.cell["claim"])
         file = self.folder / SECONDS
         known = read_json(file, "times of steps", dict) if file.is_file() else {}
@@ -301,7 +326,8 @@ class Assay:
             for step in part.steps
         ]
         steps = Table.of("steps", ("step",), rows)
-        return record.changed(tables=[*record.tables, outcome_table(predicted), steps])
+        told = [] if predicted is None else [outcome_table(predicted)]
+        return record.changed(tables=[*record.tables, *told, steps])
 
 
 def _minutes(seconds: float) -> str:

@@ -55,7 +55,7 @@ from mechassay.circuits.metrics import METRICS, Metric, Scored, with_metrics
 from mechassay.circuits.node_scores import Scores, load_scores
 from mechassay.circuits.optimal_ablation import OptimalAblation
 from mechassay.circuits.pairing import check_pairing, paired
-from mechassay.circuits.scores import Circuit, EdgeScores
+from mechassay.circuits.scores import SCORES_SHA256, Circuit, EdgeScores
 from mechassay.drawing.canvas import Drawing
 from mechassay.drawing.circuit import draw_circuit
 from mechassay.errors import BadFile, BadUsage, one_of
@@ -83,8 +83,6 @@ AT_CHANCE, TOO_EXPENSIVE = "at chance", "too expensive"
 KIND, SUITE, ONE_SIZE = "faithfulness", "suite", "one-size"
 OF_TRUTHS = ("recovery", "completeness", "minimality")
 """What is measured wherever a circuit is known."""
-SCORES_SHA256 = "scores_sha256"
-"""The setting of a ranking that was read from a file: the hash of the file."""
 Stage = Literal["all", "localize"]
 
 
@@ -485,7 +483,7 @@ class Study:
         return Record(
             kind="scores",
             cell=dict(cell.of),
-            specs={**self._specs(cell), "metric": Spec(name=self.objective.name)},
+            specs={**self._specs(cell, scores), "metric": Spec(name=self.objective.name)},
             measures=[Measure(name="scored", value=n_scored, n=len(self.train))],
             realised={"localize_seconds": _seconds(scores)},
             data=data,
@@ -521,7 +519,7 @@ class Study:
         about = made_by(self.model, job.seed, data["test"].hash)
         record = curve.record(
             cell=cell.of,
-            **self._specs(cell),
+            **self._specs(cell, scores),
             device=about.device,
             dtype=about.dtype,
             seed=job.seed,
@@ -542,7 +540,7 @@ class Study:
         return Record(
             kind=ONE_SIZE,
             cell=dict(cell.of),
-            specs={**self._specs(cell), "metric": Spec(name=self.objective.name)},
+            specs={**self._specs(cell, scores), "metric": Spec(name=self.objective.name)},
             measures=self.preference.measures(),
             values=Values(
                 unit="pair",
@@ -598,15 +596,19 @@ class Study:
         made = dict.fromkeys(METRICS.make(name) for name in names)
         return tuple(metric for metric in made if self.on_truth or not metric.needs_truth)
 
-    def _specs(self, cell: Cell) -> dict[str, Spec]:
+    def _specs(self, cell: Cell, scores: Scores) -> dict[str, Spec]:
         job, name, typed = self.job, cell.of["method"], cell.typed["method"]
         method = None if typed in job.scores else METHODS.make(typed)
         counterfactual = job.counterfactual or self.task.counterfactual_for(self.model.tokenizer)
+        # What a file was found on is its own to say; this job finds nothing.
+        found_on = (
+            job.train_split if method is not None else str(scores.provenance.get("split", ""))
+        )
         about = {
             "counterfactual": counterfactual,
             "split": job.test_split,
             "limit": job.test_limit,
-            "train_split": job.train_split,
+            "train_split": found_on,
             "train_limit": job.train_limit,
             "keep": job.keep,
             "ablation": job.ablation,

@@ -74,6 +74,8 @@ def lost_quotes(records: Sequence[Record]) -> list[Block]:
         " unsupported.",
         "flagged": "These quotes are from passages that give a reader orders; what rests on them"
         " alone is unsupported.",
+        "too short": "These quotes are too short to show anything; what rests on them alone is"
+        " unsupported.",
     }
     found: list[Block] = []
     for state, title in titles.items():
