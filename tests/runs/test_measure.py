@@ -113,9 +113,9 @@ def test_metrics_of_dictionaries_get_what_they_ask_for(tmp_path: Path) -> None:
     [other] = inputs.other_saes
     assert torch.equal(other.w_dec, random.w_dec)
     assert inputs.texts.values("train").shape == (inputs.texts.n_rows("train"), random.d_in)
-    found = inputs.trainer.train(seed=1, n_features=12)
+    found = inputs.get("trainer").train(seed=1, n_features=12)
     assert found.sae.n_features == 12 and found.sae.k == 3 and len(found.losses) == 4
-    again = study.inputs(study.test(4)).trainer.train(seed=1, n_features=12)
+    again = study.inputs(study.test(4)).get("trainer").train(seed=1, n_features=12)
     assert torch.equal(again.sae.w_dec, found.sae.w_dec)
     [kept] = (tmp_path / "run" / "dictionaries").iterdir()
     assert (kept / "cfg.json").is_file() and (tmp_path / "run" / "activations").is_dir()

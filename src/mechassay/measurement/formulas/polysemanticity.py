@@ -98,10 +98,10 @@ def without_common(
 def best_cut(scores: Float[np.ndarray, "*lead n"], part: float = PART) -> Float[np.ndarray, "*"]:
     """The largest share of the variance of numbers that is between two parts of them.
 
-    Both parts have `part` of the numbers or more. NaN where they do not vary.
+    Both parts have `part` of the numbers or more, and two at least. NaN where they do not vary.
     """
     n = scores.shape[-1]
-    least = max(1, math.ceil(part * n))
+    least = max(2, math.ceil(part * n))  # One number is no part.
     x = np.sort(scores - scores.mean(axis=-1, keepdims=True), axis=-1)
     sizes = np.arange(1, n)
     # With a mean of 0, parts of m and n - m numbers have sums s and -s.
