@@ -11,6 +11,7 @@ import pytest
 import mechassay as ma
 from mechassay.leaderboard import Board, BoardCell, board_rules, read_cells
 from mechassay.progress import SILENT
+from small_jobs import SMALL_JOBS
 
 RULES = board_rules()["circuits"]
 
@@ -57,3 +58,24 @@ def test_a_file_does_not_take_the_row_of_a_method(tmp_path: Path) -> None:
     assert own.row == "eap" and other.row.startswith("eap (file ") and other.under == own.under
     assert other.row_in_record == "eap"
     assert set(Board.of(RULES, [own, other]).rows()) == {own.row, other.row}
+
+
+@pytest.mark.parametrize(
+    ("board", "columns", "row"),
+    [
+        ("gym", {"odds", "selectivity"}, "mean"),
+        ("adversarial", {"mean", "p99"}, "truth"),
+        # The error of IOI in heads is of runs on that task alone.
+        pytest.param("variables", {"iia", "gain"}, "das", marks=pytest.mark.slow),
+    ],
+)
+def test_what_a_board_names_is_in_the_records_of_its_runs(
+    tmp_path: Path, board: str, columns: set[str], row: str
+) -> None:
+    ma.run(SMALL_JOBS[board], tmp_path / "run", progress=SILENT)
+    cells, unreadable = read_cells(board_rules()[board], tmp_path)
+    assert unreadable == [] and {cell.column for cell in cells} >= columns
+    assert row in {cell.row for cell in cells}
+    assert all(set(cell.place) == set(board_rules()[board].place) for cell in cells)
+    folder = ma.leaderboard.BoardsFolder.of(tmp_path, tmp_path / "board")
+    assert board in folder.boards and folder.write().is_file()

@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-import importlib.util
 import math
-import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 import pytest
@@ -16,23 +13,9 @@ import mechassay as ma
 from mechassay.leaderboard import BoardsFolder
 from mechassay.leaderboard.board import sigmoid
 from mechassay.progress import SILENT
+from web_modules import web_module
 
-HERE = Path(__file__).parent
-
-
-def beside(name: str) -> ModuleType:
-    """A module of this folder."""
-    if f"web_{name}" in sys.modules:
-        return sys.modules[f"web_{name}"]
-    spec = importlib.util.spec_from_file_location(f"web_{name}", HERE / f"{name}.py")
-    assert spec is not None and spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    sys.modules[spec.name] = module
-    spec.loader.exec_module(module)
-    return module
-
-
-chromium, keys, pages = beside("chromium"), beside("keyboard"), beside("test_pages")
+chromium, keys, pages = web_module("chromium"), web_module("keyboard"), web_module("test_pages")
 PROGRAM = chromium.executable()
 FLAGS = tuple(flag for flag in chromium.FLAGS if "virtual-time" not in flag)
 pytestmark = [

@@ -5,13 +5,10 @@
 
 from __future__ import annotations
 
-import importlib.util
-import sys
 from collections.abc import Callable
 from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 import pytest
@@ -22,22 +19,9 @@ from mechassay.runs.circuits import CircuitsJob
 from mechassay.runs.draw import cut_circuits, write_drawing
 from mechassay.runs.execute import run
 from small_jobs import SMALL_JOBS
+from web_modules import web_module
 
-HERE = Path(__file__).parent
-
-
-def beside(name: str) -> ModuleType:
-    """A module of this folder."""
-    spec = importlib.util.spec_from_file_location(f"web_{name}", HERE / f"{name}.py")
-    assert spec is not None and spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    # Dataclasses look their module up.
-    sys.modules[spec.name] = module
-    spec.loader.exec_module(module)
-    return module
-
-
-chromium, axe = beside("chromium"), beside("axe")
+chromium, axe = web_module("chromium"), web_module("axe")
 PROGRAM = chromium.executable()
 pytestmark = [
     pytest.mark.web,
