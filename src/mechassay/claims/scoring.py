@@ -179,15 +179,28 @@ def _atoms(part: str, conjuncts: str) -> tuple[tuple[str, tuple[str, ...], str],
 
 def cvs(rubric: Rubric, levels: Mapping[str, int]) -> float:
     """The Claim Validity Score of dimension levels, from 0 to 10."""
-    most = sum(LEVELS * each.weight for each in rubric.dimensions)
-    return 10 * sum(each.weight * levels[each.code] for each in rubric.dimensions) / most
+    weights = _weights(rubric)
+    return _cvs(weights, [levels[each.code] for each in rubric.dimensions])
 
 
 def attainable(rubric: Rubric) -> tuple[float, ...]:
     """All scores that levels of dimensions can make, rising."""
-    codes = [each.code for each in rubric.dimensions]
-    profiles = product(range(LEVELS + 1), repeat=len(codes))
-    return tuple(sorted({cvs(rubric, dict(zip(codes, p, strict=True))) for p in profiles}))
+    return _attainable(_weights(rubric))
+
+
+def _weights(rubric: Rubric) -> tuple[float, ...]:
+    return tuple(each.weight for each in rubric.dimensions)
+
+
+def _cvs(weights: Sequence[float], levels: Sequence[int]) -> float:
+    total = sum(weight * level for weight, level in zip(weights, levels, strict=True))
+    return 10 * total / sum(LEVELS * weight for weight in weights)
+
+
+@cache
+def _attainable(weights: tuple[float, ...]) -> tuple[float, ...]:
+    profiles = product(range(LEVELS + 1), repeat=len(weights))
+    return tuple(sorted({_cvs(weights, levels) for levels in profiles}))
 
 
 def tier_of(rubric: Rubric, score: float) -> str:
