@@ -7,7 +7,8 @@ In an environment of its own, where the package stands beside SAELens:
     /tmp/saelens/bin/python tools/saelens_golden.py
 
 SAEs in the files of Gemma Scope and dictionary_learning are read by SAELens's own loaders, which
-are given local folders in place of downloads. What `save_sae` writes is read by SAELens, too.
+are given local folders in place of downloads. What `save_sae` writes is read by SAELens, too, and
+so are SAEs that are trained here, one of each architecture.
 """
 
 from __future__ import annotations
@@ -155,6 +156,27 @@ def other_folders(h: torch.Tensor) -> dict[str, Any]:
     return found
 
 
+def trained_folders(h: torch.Tensor) -> dict[str, Any]:
+    """SAEs that are trained here, in every architecture, as SAELens reads them."""
+    from sae_lens import SAE
+
+    from mechassay.saes.formats import save_sae
+    from mechassay.saes.planted import plant
+    from mechassay.saes.settings import ARCHITECTURES, SAESettings
+    from mechassay.saes.training import train_sae
+
+    store = plant(n_features=N, d=D, documents=20, window=40).store()
+    found: dict[str, Any] = {}
+    for architecture in ARCHITECTURES:
+        settings = SAESettings(
+            architecture=architecture, n_features=N, k=3, steps=60, batch_size=32, lr=1e-2
+        )
+        name = f"trained-{architecture}"
+        save_sae(train_sae(store, settings).sae, GOLDEN / name, site="resid.1")
+        found[name] = answers(SAE.load_from_disk(GOLDEN / name), h)
+    return found
+
+
 def _without_finetuning(loaders: Any) -> Any:
     def load(name: str, folder: str) -> Any:
         return loaders.gemma_2_sae_huggingface_loader(
@@ -166,7 +188,7 @@ def _without_finetuning(loaders: Any) -> Any:
 
 def main() -> None:
     h = torch.randn(ROWS, D, generator=torch.Generator().manual_seed(7)) + 0.5
-    cases = saelens_folders(h) | other_folders(h)
+    cases = saelens_folders(h) | other_folders(h) | trained_folders(h)
     text = json.dumps({"values": h.tolist(), "cases": cases}, indent=None)
     (GOLDEN / "answers.json").write_text(text + "\n")
     print(f"{len(cases)} SAEs, as SAELens has them, in {GOLDEN}")
