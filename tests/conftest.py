@@ -12,6 +12,10 @@ import pytest
 import torch
 from hypothesis import settings
 
+from shapes import check_arrays_alone
+
+check_arrays_alone()
+
 # Several workers share the machine; one alone takes two threads, so that timings mean the same
 # everywhere.
 torch.set_num_threads(

@@ -9,20 +9,72 @@ jaxtyping hands in each function (and each dataclass's constructor) of the packa
 - of a sequence or mapping it checks an element that it draws from the global generator, which a
   test that looks at that generator would see: here only the container itself is checked.
 
-Arrays with their shapes, also in tuples and unions, are checked on every call.
+Arrays with their shapes, also in tuples and unions, are checked on every call. Functions and
+classes without an array in their annotations are left to pyright: checks of all of them would more
+than double the time of the tests.
 """
 
 from __future__ import annotations
 
+import ast
 import sys
 import types
 from collections.abc import Callable
 from typing import Annotated, Any, Literal, Union, get_args, get_origin
 
 from beartype import beartype
+from jaxtyping import _import_hook
 
 
-def checked(function: Callable[..., Any]) -> Callable[..., Any]:
+class OfArrays(_import_hook.JaxtypingTransformer):
+    """Decorates what has arrays in its annotations alone."""
+
+    def visit_Module(self, node: ast.Module) -> ast.Module:
+        self._names = {
+            alias.asname or alias.name
+            for each in ast.walk(node)
+            if isinstance(each, ast.ImportFrom) and each.module == "jaxtyping"
+            for alias in each.names
+        }
+        for each in node.body:
+            if isinstance(each, ast.Assign) and self._has_array(each.value):
+                self._names |= {name.id for name in each.targets if isinstance(name, ast.Name)}
+        return super().visit_Module(node)
+
+    def visit_FunctionDef(self, node: ast.FunctionDef) -> ast.FunctionDef:
+        given = node.args
+        every = [*given.posonlyargs, *given.args, *given.kwonlyargs, given.vararg, given.kwarg]
+        hints = [each.annotation for each in every if each is not None] + [node.returns]
+        return self._visited(node, hints, super().visit_FunctionDef)
+
+    def visit_ClassDef(self, node: ast.ClassDef) -> ast.ClassDef:
+        hints = [each.annotation for each in node.body if isinstance(each, ast.AnnAssign)]
+        return self._visited(node, hints, super().visit_ClassDef)
+
+    def _visited(self, node: Any, hints: list[ast.expr | None], visit: Callable[..., Any]) -> Any:
+        visit(node)
+        if not any(hint is not None and self._has_array(hint) for hint in hints):
+            node.decorator_list = [each for each in node.decorator_list if not _is_check(each)]
+        return node
+
+    def _has_array(self, expression: ast.expr) -> bool:
+        parts = ast.walk(expression)
+        return any(isinstance(part, ast.Name) and part.id in self._names for part in parts)
+
+
+def _is_check(decorator: ast.expr) -> bool:
+    """Whether a decorator is the one that jaxtyping adds."""
+    return ast.unparse(decorator).startswith(
+        "jaxtyping.jaxtyped(typechecker=jaxtyping._import_hook"
+    )
+
+
+def check_arrays_alone() -> None:
+    """From now on, modules are imported with checks of arrays alone."""
+    _import_hook.JaxtypingTransformer = OfArrays
+
+
+def checked_arrays(function: Callable[..., Any]) -> Callable[..., Any]:
     """The function with its checkable annotations enforced."""
     module = vars(sys.modules[function.__module__]) if function.__module__ in sys.modules else {}
     hints = {

@@ -1,0 +1,27 @@
+"""Arrays of the package are checked while the tests run, and nothing else is."""
+
+from __future__ import annotations
+
+import jaxtyping
+import numpy as np
+import pytest
+
+from mechassay.stats.intervals import BootstrapEstimate, student_interval, trapezoid
+from mechassay.text import number
+
+
+def test_a_wrong_shape_is_an_error() -> None:
+    with pytest.raises(jaxtyping.TypeCheckError):
+        student_interval(np.zeros((2, 3)))
+    with pytest.raises(jaxtyping.TypeCheckError):
+        trapezoid(np.zeros((2, 3)), np.arange(4.0))
+
+
+def test_a_dataclass_checks_its_fields() -> None:
+    with pytest.raises(jaxtyping.TypeCheckError):
+        BootstrapEstimate(0.0, np.zeros((2, 2)), np.zeros(4), 2)
+
+
+def test_what_has_no_arrays_is_left_alone() -> None:
+    assert hasattr(student_interval, "__wrapped__")
+    assert not hasattr(number, "__wrapped__")
