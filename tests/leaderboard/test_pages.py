@@ -7,14 +7,17 @@ import re
 from html import unescape
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 import mechassay as ma
 from mechassay.errors import BadFile, BadUsage
 from mechassay.leaderboard import BoardsFolder, read_cells, recompute
 from mechassay.leaderboard.exchange import write_exchange
+from mechassay.leaderboard.reported import SIZES, read_mib_results
 from mechassay.leaderboard.rules import rules_of
 from mechassay.progress import SILENT
+from mechassay.records import read_record
 
 
 def data_of(page: Path) -> dict[str, dict[str, object]]:
@@ -153,3 +156,28 @@ def test_formats_of_others_hold_the_same_numbers(runs: Path, tmp_path: Path) -> 
         for each in json.loads(file.read_text())["evaluation_results"]
     }
     assert scores["cpr@1"] == wanted
+
+
+def test_curves_for_mib_have_its_areas(runs: Path, tmp_path: Path) -> None:
+    """What is written in MIB's format is read back, by the reader of its results."""
+    board = BoardsFolder.of(runs, tmp_path).boards["circuits"]
+    written = write_exchange(board, tmp_path / "exchange", runs)
+    [file] = [path for path in written.files["mib"] if path.name == "eap.json"]
+    cells = {cell.column: cell for cell in read_mib_results(file)}
+    [model] = json.loads(file.read_text())["results"]
+    for name, by in (("cpr", "value"), ("cmd", "magnitude")):
+        record = read_record(runs / board.find(f"eap/truth-ioi/truth-ioi/{name}").file)
+        curve = record.table("curve").columns
+        f = [
+            value
+            for value, of, ranking in zip(curve["f"], curve["of"], curve["ranking"], strict=True)
+            if (of, ranking) == ("result", by)
+        ]
+        assert model["scores"]["truth-ioi"][name.upper()]["faithfulness"] == f
+        height = np.array(f) if name == "cpr" else np.abs(1 - np.array(f))
+        wanted = sum((height[1:] + height[:-1]) / 2 * np.diff(SIZES))
+        assert cells[name].value == pytest.approx(wanted)
+    assert write_exchange(board, tmp_path / "other").files.keys() == {
+        "every_eval_ever",
+        "hugging_face",
+    }

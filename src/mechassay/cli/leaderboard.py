@@ -41,7 +41,7 @@ def build(
     for name, board in boards.boards.items():
         typer.echo(f"{name}: {len(board.rows())} rows, {len(board.cells)} cells")
         if exchange:
-            written = write_exchange(board, output / "exchange" / name)
+            written = write_exchange(board, output / "exchange" / name, runs)
             n = sum(map(len, written.files.values()))
             typer.echo(f"  {n} files for others; {written.left_out} undefined numbers left out")
     typer.echo(f"Written: {page}")

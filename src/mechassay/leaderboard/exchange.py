@@ -1,7 +1,8 @@
-"""Boards in formats of others: Every Eval Ever, and Hugging Face's evaluation results.
+"""Boards in formats of others: Every Eval Ever, Hugging Face's evaluation results, MIB's.
 
     Every Eval Ever       one JSON a model and row: who evaluated what with which result
     Hugging Face          .eval_results/BOARD.yaml beside a model, a list of dataset, value, date
+    MIB                   one JSON a row: the curves of circuits, from which its board takes areas
 
 Each file names the record's hash, so a reader can find what a number came from. Undefined numbers
 are left out of formats that have no place for them, and `left_out` counts them.
@@ -11,7 +12,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -21,6 +22,8 @@ import yaml
 from mechassay.files import write_text
 from mechassay.leaderboard.board import Board
 from mechassay.leaderboard.cells import BoardCell
+from mechassay.leaderboard.reported import RANKED_BY, SIZES
+from mechassay.records import Record, Table, read_record
 from mechassay.runs.job import cell_name
 from mechassay.version import __version__
 
@@ -37,15 +40,63 @@ class Exchanged:
     left_out: int
 
 
-def write_exchange(board: Board, folder: Path) -> Exchanged:
-    """Write a board in all formats into a folder."""
+def write_exchange(board: Board, folder: Path, runs: Path | None = None) -> Exchanged:
+    """Write a board in all formats into a folder.
+
+    Args:
+        runs: the folder of the records, whose curves MIB's format needs; without it, or on another
+            board than that of circuits, nothing is written for MIB.
+    """
     cells = [cell for cell in board.cells if cell.origin == "recomputed" and not cell.private]
     defined = [cell for cell in cells if math.isfinite(cell.value)]
     files: dict[str, tuple[Path, ...]] = {
         "every_eval_ever": tuple(_every_eval_ever(board, defined, folder / "every_eval_ever")),
         "hugging_face": tuple(_hugging_face(board, defined, folder / "hugging_face")),
     }
+    if runs is not None and board.rules.name == "circuits":
+        files["mib"] = tuple(_mib(cells, runs, folder / "mib"))
     return Exchanged(files, len(cells) - len(defined))
+
+
+def _mib(cells: Sequence[BoardCell], runs: Path, folder: Path) -> Iterator[Path]:
+    """Curves over MIB's ten sizes, as its evaluator writes them; others have no place there."""
+    records = {cell.file: read_record(runs / cell.file) for cell in cells if cell.file}
+    for (row,), of_row in _by(cells, "row").items():
+        results: list[dict[str, Any]] = []
+        for (model,), of_model in _by(of_row, "model").items():
+            tasks = {cell.place["task"]: records[cell.file] for cell in of_model if cell.file}
+            scores = {task: curves for task, record in tasks.items() if (curves := _curves(record))}
+            if scores:
+                results.append({"model_id": model, "scores": scores})
+        if results:
+            described = f"mechassay {__version__}, definitions of its own profile"
+            told = {"method_name": row, "description": described, "results": results}
+            path = folder / f"{cell_name(row)}.json"
+            yield write_text(path, json.dumps(told, indent=1))
+
+
+def _curves(record: Record) -> dict[str, Any]:
+    """The curves of a record by MIB's name of the area; empty if the sizes are not MIB's."""
+    if not record.has_table("curve"):
+        return {}
+    curve = record.table("curve")
+    found = {name.upper(): _curve(curve, by) for name, by in RANKED_BY.items()}
+    return found if all(found.values()) else {}
+
+
+def _curve(table: Table, by: str) -> dict[str, Any]:
+    columns = table.columns
+    rows = [
+        row
+        for row, (of, ranking) in enumerate(zip(columns["of"], columns["ranking"], strict=True))
+        if of == "result" and ranking == by
+    ]
+    if tuple(columns["fraction"][row] for row in rows) != SIZES:
+        return {}
+    f = [columns["f"][row] for row in rows]
+    if not all(isinstance(value, float) and math.isfinite(value) for value in f):
+        return {}
+    return {"edge_counts": [columns["kept"][row] for row in rows], "faithfulness": f}
 
 
 def _by(cells: Sequence[BoardCell], *keys: str) -> dict[tuple[str, ...], list[BoardCell]]:

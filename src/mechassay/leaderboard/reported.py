@@ -28,6 +28,8 @@ from mechassay.stats.intervals import trapezoid
 from mechassay.submissions import read_json
 
 SIZES = (0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0)
+RANKED_BY = {"cpr": "value", "cmd": "magnitude"}
+"""What edges of each area are ranked by."""
 CONDITIONS = "mib-2025, as reported"
 
 
@@ -70,9 +72,10 @@ def _areas(file: Path, results: Sequence[Any]) -> Iterator[tuple[str, str, str, 
         for task, scores in result["scores"].items():
             if not isinstance(scores, dict):
                 raise BadFile(f"{file}: the scores of {task} are no object.")
-            for name in ("CPR", "CMD"):
+            for column in RANKED_BY:
+                name = column.upper()
                 if name in scores:
-                    yield model, str(task), name.lower(), _area(file, name, scores[name])
+                    yield model, str(task), column, _area(file, name, scores[name])
 
 
 def _area(file: Path, name: str, curve: Any) -> float:
