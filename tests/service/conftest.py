@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import gc
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -29,9 +30,29 @@ def url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
 
 
 @pytest.fixture
-def db(url: str) -> Iterator[Database]:
+def database() -> Iterator[Callable[..., Database]]:
+    """Opens databases, which are closed when the test is over."""
+    made: list[Database] = []
+
+    def opened(url: str, patience: float = 30.0) -> Database:
+        made.append(Database(url, patience=patience))
+        return made[-1]
+
+    yield opened
+    for each in made:
+        each.dispose()
+
+
+@pytest.fixture
+def db(url: str, database: Callable[..., Database]) -> Database:
     """A database with the service's tables."""
-    made = Database(url)
+    made = database(url)
     made.upgrade()
-    yield made
-    made.dispose()
+    return made
+
+
+@pytest.fixture
+def lost_connections() -> Iterator[None]:
+    """For tests that break connections: pg8000 leaves their sockets to the garbage collector."""
+    yield
+    gc.collect()

@@ -24,6 +24,7 @@ try:
         BigInteger,
         DateTime,
         Dialect,
+        Double,
         ForeignKey,
         String,
         Text,
@@ -74,6 +75,7 @@ class ServiceTable(DeclarativeBase):
 
     type_annotation_map: ClassVar[Mapping[Any, Any]] = {
         datetime: Instant(),
+        float: Double(),
         dict[str, Any]: JSON(),
         list[dict[str, Any]]: JSON(),
         SubmissionState: String(16),
