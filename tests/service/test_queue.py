@@ -3,6 +3,7 @@ from __future__ import annotations
 import threading
 from collections import Counter
 from collections.abc import Callable
+from dataclasses import replace
 from datetime import timedelta
 from typing import Any
 
@@ -423,6 +424,20 @@ def test_work_of_yesterday_is_forgiven(db: Database) -> None:
     queued(db, bob, "3", 1)
     first = claim(db, "w", LEASE)
     assert first is not None and first.submission_id == of_ann
+
+
+def test_texts_that_a_database_refuses_are_kept_without_what_it_refuses(db: Database) -> None:
+    odd = "a\0b\ud800c" + 3000 * "d"
+    made, _ = receive(db, submitter(db), replace(upload(), name=odd))
+    assert made.name.startswith("ab?cd") and len(made.name) <= 200
+    held = claim_check(db, "w", LEASE)
+    assert held is not None
+    warned = [Problem(odd, odd, warning=True)]
+    assert checked(db, held, "w", warned, [PlannedEvaluation(0, "a")], declaration={"x": odd})
+    running = claim(db, "w", LEASE)
+    assert running is not None and finish(db, running, "w", Outcome("failed", message=odd))
+    assert str(evaluations(db)[0].message).startswith("ab?cd")
+    assert now_of(db, made).declaration == {"x": odd}
 
 
 class Forgetful(Database):
