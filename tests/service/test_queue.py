@@ -457,7 +457,7 @@ class Forgetful(Database):
 def forgetful(db: Database, url: str) -> Any:
     made = Forgetful(url)
     yield made
-    made.dispose()
+    made.close()
 
 
 def test_each_change_of_state_can_run_twice(forgetful: Forgetful) -> None:

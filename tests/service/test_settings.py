@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from mechassay.errors import BadFile
-from mechassay.service.settings import PrivateSeeds, ServiceLimits, ServiceSettings
+from mechassay.errors import BadFile, BadUsage
+from mechassay.service.settings import PrivateSeeds, ServiceLimits, ServiceSettings, add_seed
 
 SEED, OLD = 4_000_000_000_000_000_007, 3_000_000_000_000_000_011
 posix = pytest.mark.skipif(os.name != "posix", reason="files have no rights of others here")
@@ -104,3 +104,34 @@ def test_limits_count_from_what_there_is() -> None:
         limits.check("ann", pending=0, today=2)
     with pytest.raises(Exception, match="wait for their evaluation"):
         limits.check("ann", pending=1, today=1)
+
+
+def test_drawn_seeds_can_be_read_and_differ(tmp_path: Path) -> None:
+    file = tmp_path / "deep" / "seeds"
+    assert [add_seed(file, epoch) for epoch in ("a", "b", "c")] == [1, 2, 3]
+    found = PrivateSeeds.read(file)
+    assert [each.epoch for each in found.epochs] == ["a", "b", "c"]
+    assert len({each.seed for each in found.epochs}) == 3
+    assert os.name != "posix" or file.stat().st_mode & 0o777 == 0o600
+
+
+def test_a_drawn_seed_stands_in_a_line_of_its_own(tmp_path: Path) -> None:
+    file = seeds(tmp_path, f"a {SEED}")
+    add_seed(file, "b")
+    assert PrivateSeeds.read(file).epochs[0].seed == SEED
+
+
+def test_an_epoch_has_one_seed_and_a_plain_name(tmp_path: Path) -> None:
+    file = seeds(tmp_path, f"a {SEED}\n")
+    for epoch, says in (("a", "already"), ("b c", "letters"), ("../b", "letters"), ("", "letters")):
+        with pytest.raises(BadUsage, match=says):
+            add_seed(file, epoch)
+    assert file.read_text() == f"a {SEED}\n"
+
+
+@posix
+def test_a_seed_is_not_added_where_others_read(tmp_path: Path) -> None:
+    file = seeds(tmp_path, f"a {SEED}\n", 0o644)
+    with pytest.raises(BadFile, match="others can read it"):
+        add_seed(file, "b")
+    assert file.read_text() == f"a {SEED}\n"
