@@ -29,7 +29,7 @@ try:
     from sqlalchemy.exc import TimeoutError as NoConnection
     from sqlalchemy.orm import Session
 except ImportError as error:
-    raise MissingExtra("The leaderboard's service", "sqlalchemy", "server") from error
+    raise MissingExtra("The leaderboard's service", error.name or "", "server") from error
 
 BACKENDS = ("postgresql", "sqlite")
 MIGRATIONS = Path(__file__).parent / "migrations"
