@@ -175,4 +175,4 @@ def postgres_server() -> Iterator[PostgresServer]:
 
 
 if __name__ == "__main__":
-    sys.exit(missing())
+    sys.exit(missing() or 0)

@@ -69,4 +69,4 @@ def _wait(address: str, process: subprocess.Popen[bytes]) -> None:
 
 
 if __name__ == "__main__":
-    sys.exit(missing())
+    sys.exit(missing() or 0)
