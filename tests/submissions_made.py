@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from mechassay.service.database import Database
-from mechassay.service.queue import PlannedEvaluation, Upload, checked, claim_check, receive
+from mechassay.service.queue import checked, claim_check, receive
 from mechassay.service.settings import ServiceLimits
 from mechassay.service.tables import Submission, Submitter
 from mechassay.service.tokens import new_token, submitter_of
+from mechassay.service.work import PlannedEvaluation, Upload
 
 MANY = ServiceLimits(a_day=10**6, at_once=10**6)
 

@@ -15,8 +15,6 @@ from mechassay.errors import BadUsage, UnknownName
 from mechassay.service.database import Database
 from mechassay.service.queue import (
     ATTEMPTS,
-    Outcome,
-    PlannedEvaluation,
     beat,
     beat_check,
     checked,
@@ -30,6 +28,7 @@ from mechassay.service.queue import (
 )
 from mechassay.service.settings import ServiceLimits
 from mechassay.service.tables import Evaluation, Submission
+from mechassay.service.work import Outcome, PlannedEvaluation
 from mechassay.submissions import Problem
 from submissions_made import MANY, queued, submitter, upload
 

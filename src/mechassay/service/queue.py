@@ -15,7 +15,7 @@ is not tried again.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, replace
 from datetime import datetime, timedelta
 from typing import Any
 
@@ -27,11 +27,11 @@ from mechassay.service.database import Database
 from mechassay.service.settings import ServiceLimits
 from mechassay.service.tables import (
     Evaluation,
-    EvaluationState,
     Submission,
     Submitter,
     now,
 )
+from mechassay.service.work import Counts, Outcome, PlannedEvaluation, Upload
 from mechassay.submissions import Problem
 
 ATTEMPTS = 3
@@ -44,66 +44,6 @@ CLOSED = ("refused", "withdrawn")
 NAME, MESSAGE = 200, 2000
 """Characters of a name and of a message that are kept."""
 NOTHING = "nothing in it is evaluated here."
-
-
-@dataclass(frozen=True)
-class Upload:
-    """A file that was handed in and is in the store.
-
-    Attributes:
-        digest: SHA-256 of its bytes, in hex.
-        file: its key in the store.
-        name: what the board calls the submission.
-        kind: "circuits" or "variables"; "" if only the file says it.
-    """
-
-    digest: str
-    file: str
-    n_bytes: int
-    name: str
-    declaration: Mapping[str, Any]
-    kind: str = ""
-
-
-@dataclass(frozen=True)
-class PlannedEvaluation:
-    """A cell that a submission is evaluated in: of which of its jobs, and on which split."""
-
-    job: int
-    cell: str
-    split: str = "test"
-
-
-@dataclass(frozen=True)
-class Outcome:
-    """How an evaluation ended.
-
-    Attributes:
-        state: "done", "failed" or "skipped".
-        message: why it failed or was skipped.
-        record: key of its record in the store.
-        seconds: that it took.
-    """
-
-    state: EvaluationState
-    message: str | None = None
-    record: str | None = None
-    seconds: float | None = None
-
-
-@dataclass(frozen=True)
-class Counts:
-    """How many evaluations of a submission are in each state."""
-
-    of: Mapping[str, int] = field(default_factory=dict)
-
-    def __getitem__(self, state: EvaluationState) -> int:
-        return self.of.get(state, 0)
-
-    @property
-    def total(self) -> int:
-        """All of them."""
-        return sum(self.of.values())
 
 
 def receive(
