@@ -18,7 +18,8 @@ TRAINED := --tokens 200000 --steps 10000 --dtype bfloat16
 NARROW := --tokens 200000 --steps 2000 --dtype bfloat16 --draw 0 --windows 8
 OF_SAES := M07 M08 M09 M10 M11 M12 M13 EX34
 TEXTS := --texts sotu --tokens 100000 --n-features 1024 --steps 1000 --dtype bfloat16
-OF_CIRCUITS := --circuit eap-ig-inputs@0.01 -M eap -M eap-ig-inputs -M ifr --other-task greater-than
+OF_CIRCUITS := --circuit eap-ig-inputs@0.01 -M eap -M eap-ig-inputs -M ifr --other-task greater-than --n-prompts 24 --train-limit 40 --dtype bfloat16
+MOTO := moto[s3,server]==5.2.5
 OLDEST := tests/models tests/cli tests/test_exports.py tests/test_progress.py tests/test_registry.py
 PIP := $(BIN)/python -m pip --disable-pip-version-check -qq
 
@@ -54,10 +55,12 @@ test: venv ## Run the tests, those on the two packaged real models too (about ei
 test-all: ## Run the tests, the slow ones too: all families, long simulations, a Ray cluster.
 	@$(MAKE) --no-print-directory test MORE=--all
 
-test-web: venv ## Check the pages in Chromium, at three widths and for accessibility; installs Chromium where it may.
+test-web: venv ## Check the pages in Chromium, at three widths and for accessibility, and the service on PostgreSQL and S3; installs what it needs where it may.
 	@$(BIN)/python tests/web/chromium.py || { test "$$(id -u)" = 0 && apt-get update -qq && apt-get install -y -qq chromium; } >/dev/null 2>&1 || echo "Chromium is not there and could not be installed: the tests that need it are skipped."
 	@$(BIN)/python tests/web/axe.py
-	@$(BIN)/python -m pytest -q -rs -m web tests/web
+	@$(BIN)/python tests/postgres_server.py 2>/dev/null || { test "$$(id -u)" = 0 && apt-get update -qq && apt-get install -y -qq postgresql; } >/dev/null 2>&1 || echo "PostgreSQL is not there and could not be installed: the tests that need it are skipped."
+	@$(BIN)/python tests/s3_server.py 2>/dev/null || { $(BIN)/uv venv -q --clear --python $(BIN)/python .venv-moto && $(BIN)/uv pip install -q --python .venv-moto/bin/python '$(MOTO)'; } || echo "moto could not be installed: the tests that need an S3 server are skipped."
+	@$(BIN)/python -m pytest -q -rs -m web tests/web tests/service
 
 test-oldest: venv ## Run the tests of models and of the command line with the oldest dependencies that pyproject.toml allows.
 	@$(BIN)/uv venv -q --clear --python $(BIN)/python .venv-oldest
@@ -154,5 +157,5 @@ docs: venv ## Build the documentation in site/, with warnings as errors.
 	@$(BIN)/zensical build --clean --strict
 
 clean: ## Remove everything that make and the tools write here.
-	@rm -rf $(VENV) .venv-pyvene .venv-causalgym demo site dist docs/generated .pytest_cache .ruff_cache .hypothesis
+	@rm -rf $(VENV) .venv-pyvene .venv-causalgym .venv-moto demo site dist docs/generated .pytest_cache .ruff_cache .hypothesis
 	@find src tests examples tools -name __pycache__ -type d -prune -exec rm -rf {} +

@@ -95,7 +95,7 @@ def evaluate(
         loaded = load_gym_task(task) if isinstance(task, str) else task
         pairs = loaded.splits(model, seed=seed, limits=limits)
     data = _data(model, pairs, _types(task, pairs), control, compat)
-    runs = _Evaluation(
+    runs = _GymEvaluation(
         model, data, blocks(model, layers), chosen, tuple(seeds), seed, compat, folder, progress
     )
     found = runs.result()
@@ -196,7 +196,7 @@ class _Arm:
 
 
 @dataclass(frozen=True, eq=False)
-class _Evaluation:
+class _GymEvaluation:
     """One task in one model."""
 
     model: Model
