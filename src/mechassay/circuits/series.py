@@ -16,6 +16,8 @@ circuits have them (`counts`).
 
 from __future__ import annotations
 
+import hashlib
+import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -30,7 +32,7 @@ from mechassay.circuits.node_scores import Scores, load_scores
 from mechassay.circuits.scores import Circuit, EdgeScores
 from mechassay.display import OneLine
 from mechassay.errors import BadFile, BadUsage, GraphMismatch
-from mechassay.files import kind_of
+from mechassay.files import file_hash, kind_of
 from mechassay.graph import Graph
 from mechassay.submissions import BESIDE, LEADS_OUT, leads_out
 
@@ -164,12 +166,30 @@ def circuit_files(folder: Path) -> list[Path]:
 def is_series(path: Path) -> bool:
     """Whether a path is a folder of circuits, by what its first file says; no file is read whole.
 
-    Graph files (.json, .pt) in a folder of their own are circuits: scores are named one by one.
+    Several graph files (.json, .pt) in a folder are circuits; one alone may hold scores.
     """
-    if not path.is_dir() or (path / "scores").is_dir():
+    paths = circuit_files(path) if path.is_dir() else []
+    if not paths:
         return False
-    paths = circuit_files(path)
-    return bool(paths) and (paths[0].suffix in ENDINGS or kind_of(paths[0]) == CIRCUIT)
+    return kind_of(paths[0]) == CIRCUIT or (len(paths) > 1 and paths[0].suffix in ENDINGS)
+
+
+def ranked_name(path: str | Path) -> str:
+    """What a file of scores, or a folder of circuits, is called."""
+    path = Path(path)
+    return path.stem if path.suffix in CIRCUIT_ENDINGS else path.name
+
+
+def ranked_hash(path: Path) -> str:
+    """The SHA-256 of a file of scores; of a folder of circuits that of its files' names and hashes.
+
+    Raises:
+        BadFile: one of them cannot be read.
+    """
+    if not path.is_dir():
+        return file_hash(path)
+    told = json.dumps([(file.name, file_hash(file)) for file in circuit_files(path)])
+    return hashlib.sha256(told.encode()).hexdigest()
 
 
 def load_ranked(path: str | Path, graph: Graph | None = None) -> Ranked:
