@@ -451,7 +451,7 @@ class Study:
         return self.bench.folder.scores_file(cell.name.removesuffix(".scores"))
 
     def ranking(self, cell: Cell) -> Ranked:
-        """The scores of a cell: of its file, or of its method, found now or before; or circuits.
+        """What a cell measures: scores of a file or a method, or a folder's circuits.
 
         Raises:
             BadFile, GraphMismatch: a file cannot be read or belongs to another graph.
@@ -459,9 +459,13 @@ class Study:
         typed = cell.typed["method"]
         if typed in self.job.scores:
             return load_ranked(typed, self.model.graph)
+        return self.found(cell)
+
+    def found(self, cell: Cell) -> Scores:
+        """The scores of a cell's method, found now or before."""
         file = self.scores_file(cell)
         if not file.is_file():
-            self.score(METHODS.make(typed), file).save(file)
+            self.score(METHODS.make(cell.typed["method"]), file).save(file)
         return load_scores(file, self.model.graph)
 
     def score(self, method: Method, file: Path) -> Scores:
