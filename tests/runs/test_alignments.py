@@ -1,4 +1,4 @@
-"""Given alignments as a run: known answers, worthless features, other models, MIB's folders, IOI."""
+"""Given alignments as a run: known answers, worthless features, MIB's folders, IOI."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from mechassay.leaderboard.cells import cells_of
 from mechassay.leaderboard.rules import rules_of
 from mechassay.progress import SILENT
 from mechassay.records import Record
-from mechassay.report.kinds.variables import draw, verdict_of
+from mechassay.report.kinds.variables import draw, tables, verdict_of
 from mechassay.runs.alignments import AlignmentsJob
 from mechassay.runs.command_line import command_line
 from mechassay.runs.execute import run
@@ -127,7 +127,8 @@ def test_a_basis_that_is_turned_within_its_space_gives_the_same_numbers(tmp_path
 
 
 def test_a_right_and_a_wrong_hypothesis_are_told_by_the_truth(tmp_path: Path) -> None:
-    wrong = saved(tmp_path / "wrong", {"resid.2@last": Identity(48)}, variable="name_place")
+    claim = {"variable": "name_place", "causal_model": "truth-ioi by place"}
+    wrong = saved(tmp_path / "wrong", {"resid.2@last": Identity(48)}, **claim)
     record = one(tmp_path / "run", alignments=(wrong,))
     assert record.specs["variable"].args["hypothesis"] == "wrong"
     assert verdict_of(record) == "not found"
@@ -180,7 +181,7 @@ def test_the_command_is_typed_with_the_folders(tmp_path: Path) -> None:
 def test_a_plan_that_cannot_be_run_leaves_no_folder(
     changes: dict[str, Any], said: str, tmp_path: Path
 ) -> None:
-    with pytest.raises(BadUsage | BadFile, match=said) as error:
+    with pytest.raises((BadUsage, BadFile), match=said) as error:
         run(replace(JOB, **changes), tmp_path / "run", progress=SILENT)
     assert "\n" not in str(error.value) and not (tmp_path / "run").exists()
 
@@ -269,7 +270,10 @@ def test_of_a_submission_to_mib_those_folders_count_that_are_about_the_model(
     (local / "config.json").write_text('{"architectures": ["Gemma2ForCausalLM"]}')
     (of_gemma,) = replace(job, model=str(local)).cells()
     assert of_gemma.of["variable"] == "answer"
-    (read,) = ma.variables.read_mib_folder(folder, only=job.given[0].inside)
+    inside = job.given[0].inside
+    (alone,) = replace(job, alignments=(str(folder / inside),)).given
+    assert alone.inside == inside and alone.sha256 == job.given[0].sha256
+    (read,) = ma.variables.read_mib_folder(folder, only=inside)
     assert read.variable == "answer_pointer"
 
 
@@ -294,7 +298,7 @@ def test_variables_of_a_logit_difference_are_measured_by_coefficients_that_are_f
         for name, given in (("plain", None), ("invented", invented))
     ]
     job = AlignmentsJob(
-        tuple(paths), "mine", layers="1", train_limit=8, validation_limit=6, test_limit=6
+        tuple(paths), "mine", ("ioi",), layers="1", train_limit=8, validation_limit=6, test_limit=6
     )
     about: dict[str, Any] = {"models": {"mine": planted_ioi()}, "tasks": {"ioi": PlantedIOI()}}
     results = run(job, tmp_path / "run", progress=SILENT, **about)
@@ -306,6 +310,6 @@ def test_variables_of_a_logit_difference_are_measured_by_coefficients_that_are_f
     assert error is not None and constant is not None and error.value < constant.value / 4
     assert values(plain, "features") == values(plain, "full vector")
     assert "1.0" in str(plain.specs["metric"].args["coefficients of"])
-    assert draw(plain).axes and "heads were given" in (tmp_path / "run" / "report.html").read_text()
+    assert draw(plain).axes and "heads were given" in tables([plain])[0].caption
     (cell,) = cells_of(rules_of("variables"), plain)
     assert cell.column == "mse" and "coefficients from" in cell.conditions

@@ -216,14 +216,16 @@ class AlignmentsJob(Job):
             realised={"seconds": round(time.perf_counter() - begin, 3)},
             data=chosen,
         )
-        more = {"method": {FEATURES_SHA256: given.sha256}}
+        more: dict[str, dict[str, str]] = {"method": {FEATURES_SHA256: given.sha256}}
         if hypothesis.model.contrast is not None:
             more["metric"] = {"coefficients of": named_heads(study.heads)}
         specs = {
-            role: spec.model_copy(update={"args": {**spec.args, **more.get(role, {})}})
-            for role, spec in record.specs.items()
+            role: record.specs[role].model_copy(
+                update={"args": {**record.specs[role].args, **args}}
+            )
+            for role, args in more.items()
         }
-        return record.changed(specs=specs)
+        return record.changed(**specs)
 
 
 def _class_of(name: str) -> str:

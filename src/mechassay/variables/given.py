@@ -1,6 +1,7 @@
 """Alignments that stand in folders, by their names: features are read when they are measured.
 
-A folder is one alignment (alignment.json) or a submission to MIB's causal track, which holds many.
+A folder is one alignment (alignment.json), a submission to MIB's causal track, which holds many, or
+one of the folders TASK_MODELCLASS_VARIABLE in it.
 What an alignment is about is told by its header, or by the names of its folders; so a plan can list
 large files without opening them. All of it is data, nothing is executed.
 """
@@ -97,7 +98,8 @@ def given_alignments(folder: str | Path) -> list[GivenAlignment]:
         told = read_header(folder)
         about = (told["task"], told["variable"], told["causal_model"])
         return [GivenAlignment(folder, *about, _one_line(told["method"] or folder.name))]
-    parts = mib_parts(folder)
+    root, only = (folder.parent, folder.name) if _is_of_mib(folder) else (folder, "")
+    parts = mib_parts(root, only=only)
     if not parts:
         raise BadFile(
             f"{folder}: holds no alignment: neither {HEADER} nor folders named"
@@ -105,7 +107,7 @@ def given_alignments(folder: str | Path) -> list[GivenAlignment]:
         )
     return [
         GivenAlignment(
-            folder,
+            root,
             part.task,
             part.variable,
             part.task,
@@ -115,6 +117,15 @@ def given_alignments(folder: str | Path) -> list[GivenAlignment]:
         )
         for part in parts
     ]
+
+
+def _is_of_mib(folder: Path) -> bool:
+    """Whether a folder is one of the track's, by its name."""
+    try:
+        MIB_BOARD.parsed(folder.name)
+    except BadUsage:
+        return False
+    return folder.is_dir()
 
 
 def _one_line(name: str) -> str:

@@ -118,8 +118,11 @@ class MIBPart(NamedTuple):
     method: str
 
 
-def mib_parts(folder: str | Path, *, board: MIBBoard = MIB_BOARD) -> list[MIBPart]:
+def mib_parts(folder: str | Path, *, board: MIBBoard = MIB_BOARD, only: str = "") -> list[MIBPart]:
     """What a submission has alignments of, by the names of its folders; no file is opened.
+
+    Args:
+        only: the name of a folder in it; no other is looked into.
 
     Raises:
         BadFile: there is no such folder, or a link leads out of it. BadUsage: a folder's name.
@@ -127,7 +130,7 @@ def mib_parts(folder: str | Path, *, board: MIBBoard = MIB_BOARD) -> list[MIBPar
     root, found = Path(folder), Problems()
     if not root.is_dir():
         raise BadFile(f"{folder}: there is no such folder.")
-    parts = list(_OpenFolder(root, found, None, {}, True, board).parts())
+    parts = list(_OpenFolder(root, found, None, {}, True, board, only).parts())
     found.refuse(root)
     return parts
 
@@ -202,7 +205,7 @@ class _OpenFolder:
             elif path.name not in BESIDE:
                 self._extra(path)
         for folder in folders:
-            if folder.name in BESIDE or (self.only and folder.name != self.only.split("/")[0]):
+            if not self._is_meant(folder):
                 continue
             parsed = self.found.tried(folder.name, partial(self.board.parsed, folder.name))
             if parsed is None:
@@ -215,10 +218,13 @@ class _OpenFolder:
                 if read is not None:
                     yield replace(read, coefficients=linear)
 
+    def _is_meant(self, folder: Path) -> bool:
+        return folder.name == self.only.split("/")[0] if self.only else folder.name not in BESIDE
+
     def parts(self) -> Iterator[MIBPart]:
         """Of all folders, by their names."""
         for folder in self._inside(self.root)[1]:
-            if folder.name not in BESIDE:
+            if self._is_meant(folder):
                 task, kind, variable = self.board.parsed(folder.name)
                 about = self.board.tasks[task]
                 ours = about.name, about.variables[variable]
