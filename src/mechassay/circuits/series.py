@@ -16,8 +16,6 @@ circuits have them (`counts`).
 
 from __future__ import annotations
 
-import hashlib
-import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -32,7 +30,7 @@ from mechassay.circuits.node_scores import Scores, load_scores
 from mechassay.circuits.scores import Circuit, EdgeScores
 from mechassay.display import OneLine
 from mechassay.errors import BadFile, BadUsage, GraphMismatch
-from mechassay.files import file_hash, kind_of
+from mechassay.files import file_hash, folder_hash, kind_of
 from mechassay.graph import Graph
 from mechassay.submissions import BESIDE, LEADS_OUT, leads_out
 
@@ -181,15 +179,12 @@ def ranked_name(path: str | Path) -> str:
 
 
 def ranked_hash(path: Path) -> str:
-    """The SHA-256 of a file of scores; of a folder of circuits that of its files' names and hashes.
+    """The SHA-256 of a file of scores; of a folder of circuits, that of its files' names and bytes.
 
     Raises:
         BadFile: one of them cannot be read.
     """
-    if not path.is_dir():
-        return file_hash(path)
-    told = json.dumps([(file.name, file_hash(file)) for file in circuit_files(path)])
-    return hashlib.sha256(told.encode()).hexdigest()
+    return folder_hash(path) if path.is_dir() else file_hash(path)
 
 
 def load_ranked(path: str | Path, graph: Graph | None = None) -> Ranked:

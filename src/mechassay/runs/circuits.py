@@ -703,7 +703,7 @@ def _duration(seconds: float) -> str:
 
 
 def _drawings(cell: Cell, file: Path) -> list[Drawing]:
-    """The strongest connected edges of scores of edges, or the largest circuit there is room for."""
+    """The strongest connected edges of scores of edges, or the largest circuit that fits."""
     if not file.is_file():
         file = Path(cell.typed["method"])
     name = cell.of["method"]
