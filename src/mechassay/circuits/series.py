@@ -32,7 +32,7 @@ from mechassay.display import OneLine
 from mechassay.errors import BadFile, BadUsage, GraphMismatch
 from mechassay.files import file_hash, folder_hash, kind_of
 from mechassay.graph import Graph
-from mechassay.submissions import BESIDE, LEADS_OUT, leads_out
+from mechassay.submissions import LEADS_OUT, leads_out
 
 CIRCUIT = "circuit"
 """The kind that our files of circuits say they have."""
@@ -158,7 +158,7 @@ def circuit_files(folder: Path) -> list[Path]:
     for path in paths:
         if leads_out(path, folder):
             raise BadFile(f"{path}: {LEADS_OUT}")
-    return [path for path in paths if path.is_file() and path.name not in BESIDE]
+    return [path for path in paths if path.is_file()]
 
 
 def is_series(path: Path) -> bool:
