@@ -138,7 +138,7 @@ def test_what_is_no_folder_of_circuits(tmp_path: Path) -> None:
         CircuitSeries.load(tmp_path / "scores")
     write_graph_file(tmp_path / "json" / "a.json", scores, d_model=8)
     assert not is_series(tmp_path / "json")
-    with pytest.raises(BadFile, match="holds no circuit"):
+    with pytest.raises(BadFile, match="holds scores and no circuit"):
         CircuitSeries.load(tmp_path / "json")
     circuit(3).save(tmp_path / "out" / "a.safetensors")
     (tmp_path / "out" / "b.safetensors").symlink_to(tmp_path / "scores" / "a.safetensors")
