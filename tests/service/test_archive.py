@@ -70,6 +70,8 @@ def test_what_a_file_is_is_told_by_its_content(tmp_path: Path) -> None:
     (tmp_path / "y").write_text('{"cfg": 1}')
     assert not unpack(tmp_path / "y", tmp_path / "two", SMALL)
     assert held(tmp_path / "two") == {"y.json": b'{"cfg": 1}'}
+    (tmp_path / "text").write_text('{"cfg": {"n_layers": 1}}')
+    assert sort_of(tmp_path / "text") == ".json"
     (tmp_path / "z").write_bytes(struct.pack("<Q", 2) + b"{}")
     assert sort_of(tmp_path / "z") == ".safetensors"
     # The name of a single file is a name and no path.

@@ -118,7 +118,8 @@ def sort_of(file: Path) -> Sort:
         return ".pt" if _is_torch(file) else "zip"
     if head[257:262] == b"ustar":
         return "tar"
-    if head[8:9] == b"{":
+    # A length of 8 bytes stands before the header; text in its place would be far too large.
+    if head[8:9] == b"{" and int.from_bytes(head[:8], "little") <= file.stat().st_size:
         return ".safetensors"
     if head.lstrip()[:1] == b"{":
         return ".json"
