@@ -158,6 +158,8 @@ class ServiceWorker:
         if isinstance(found, ChildEnd):
             if found.how == "stopped":
                 return  # It was withdrawn, or another worker has it.
+            if found.how == "died" and submission.attempts < queue.ATTEMPTS:
+                return  # Somebody begins it again when the lease is over.
             LOG.warning("%s: submission %s: %s", self.name, submission.id, found.message)
             problems = [Problem("", f"It could not be read: {found.message}")]
             queue.checked(self.db, submission, self.name, problems, [])
