@@ -8,7 +8,7 @@ from mechassay.lazy import lazy_names
 
 if TYPE_CHECKING:
     from mechassay.service.archive import pack, unpack
-    from mechassay.service.bundle import Bundle, BundlePart, read_bundle
+    from mechassay.service.bundle import Bundle, BundlePart, open_bundle, read_bundle
     from mechassay.service.database import Database, DatabaseAway
     from mechassay.service.declaration import Declaration
     from mechassay.service.settings import (
@@ -43,6 +43,7 @@ __all__ = [
     "Submission",
     "Submitter",
     "UploadLimits",
+    "open_bundle",
     "pack",
     "read_bundle",
     "unpack",
@@ -52,7 +53,7 @@ __getattr__, __dir__ = lazy_names(
     __name__,
     {
         "archive": "pack unpack",
-        "bundle": "Bundle BundlePart read_bundle",
+        "bundle": "Bundle BundlePart open_bundle read_bundle",
         "database": "Database DatabaseAway",
         "declaration": "Declaration",
         "settings": "PrivateSeed PrivateSeeds ServiceLimits ServiceSettings",
