@@ -12,7 +12,13 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from served import (
+
+from mechassay.errors import BadFile, BadUsage
+from mechassay.service import queue
+from mechassay.service.cell import CHECKED, CellOrders, check, run_cell, without_hashes
+from mechassay.service.track import ServiceTrack
+from mechassay.service.worker import ServiceWorker, WorkerOptions, run_workers
+from small_service import (
     HERE,
     OLD_SEED,
     SEED,
@@ -22,14 +28,8 @@ from served import (
     without_times,
 )
 
-from mechassay.errors import BadFile, BadUsage
-from mechassay.service import queue
-from mechassay.service.cell import CHECKED, CellOrders, check, run_cell, without_hashes
-from mechassay.service.track import ServiceTrack
-from mechassay.service.worker import ServiceWorker, WorkerOptions, run_workers
-
 OPTIONS = WorkerOptions(threads=1)
-FATAL = str(HERE / "fatal_cell.py")
+FATAL = str(HERE / "service_fatal_cell.py")
 
 
 def ended(process: subprocess.Popen[str], seconds: float = 240) -> str:

@@ -29,7 +29,7 @@ SEED = 4_611_686_018_427_388_777
 """Of private examples; the last of the epochs counts."""
 OLD_SEED = 2_305_843_009_213_693_951
 HERE = Path(__file__).parent
-ALIGNMENT = HERE.parent / "data" / "alignments" / "truth_ioi_answer"
+ALIGNMENT = HERE / "data" / "alignments" / "truth_ioi_answer"
 TRACK = """
 boards: [circuits, variables]
 splits: [{splits}]
@@ -109,11 +109,17 @@ class Served:
         return found
 
     def start(self, *words: str, **environment: str) -> subprocess.Popen[str]:
-        """A worker as a process of its own: `worker_process.py`."""
+        """A worker as a process of its own: `service_worker_process.py`."""
         where = [str(self.settings.folder), self.settings.database]
         seeds = self.settings.private_seed_file
         return subprocess.Popen(
-            [sys.executable, str(HERE / "worker_process.py"), *where, str(seeds or ""), *words],
+            [
+                sys.executable,
+                str(HERE / "service_worker_process.py"),
+                *where,
+                str(seeds or ""),
+                *words,
+            ],
             env={**os.environ, "OMP_NUM_THREADS": "1", **environment},
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,

@@ -1,6 +1,6 @@
-"""A worker for tests: `worker_process.py FOLDER DATABASE SEEDS LEASE [CHILD]`, until it is stopped.
+"""A worker for tests, until nothing is left to do: FOLDER DATABASE SEEDS LEASE [CHILD ...].
 
-CHILD is a script that stands in for the child that does a cell; `{python} CHILD` gets its words.
+CHILD is a script, and its first words, that stands in for the child that does a cell.
 """
 
 from __future__ import annotations
