@@ -10,10 +10,12 @@ import typer
 from mechassay.cli import token
 from mechassay.cli.command import DeviceOption
 from mechassay.cli.service_validate import validate
+from mechassay.cli.service_worker import worker
 
 app = typer.Typer(help="Boards of runs, and any cell of them again.", no_args_is_help=True)
 app.add_typer(token.app, name="token")
 app.command("validate")(validate)
+app.command("worker")(worker)
 
 RunsOption = Annotated[Path, typer.Option("--runs", help="Folder of the runs that boards read.")]
 
