@@ -214,11 +214,11 @@ EDITED = {
 def test_a_folder_of_another_claim_is_refused_before_anything_is_run(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, edit: str, done: bool
 ) -> None:
-    """The plans of the first claim's steps are written, as if each had been begun, or done."""
+    """The plan of the first claim's first step is written, as if it had been begun, or done."""
     plain = claim("a", model="truth-ioi", task="truth-ioi", components=[], circuit="eap@9")
     small = replace(SMALL, limit=12, train_limit=12)
-    for step in Assay(claims_of(plain), tmp_path, small, progress=SILENT).steps:
-        prepare(step.job, step.folder, progress=SILENT)
+    first = Assay(claims_of(plain), tmp_path, small, progress=SILENT).steps[0]
+    prepare(first.job, first.folder, progress=SILENT)
     monkeypatch.setattr(AssayStep, "is_done", done)
     about, settings = EDITED[edit]
     edited = Assay(
