@@ -93,7 +93,9 @@ def gauge(
 ) -> Record:
     """A record of measurement of the claim's circuit."""
     rows = [{"variant": "repaired", "verdict": verdict}, {"variant": "page", "verdict": "passes"}]
-    made = record({"graded": (graded, math.nan, math.nan)}, kind="measure", method=name, n=10, **about)
+    made = record(
+        {"graded": (graded, math.nan, math.nan)}, kind="measure", method=name, n=10, **about
+    )
     return made.model_copy(
         update={
             "specs": {**made.specs, "circuit": Spec(name="runs/eap.safetensors@9")},

@@ -1,4 +1,4 @@
-"""B10: products of weights the slow way, circuits whose heads fit, what scaling and names change."""
+"""B10: weights the slow way, circuits whose heads fit, what scaling and names change."""
 
 from __future__ import annotations
 
@@ -181,7 +181,9 @@ def test_scores_are_those_of_whole_matrices(family: str) -> None:
     part = decoder.layers[1].attention
     key = part.k.weight[1 // part.group]
     raw = k_products(decoder)
-    assert raw[0, 0, 1, 1] == pytest.approx(float((decoder.layers[0].attention.out[0] @ key.T).norm()))
+    assert raw[0, 0, 1, 1] == pytest.approx(
+        float((decoder.layers[0].attention.out[0] @ key.T).norm())
+    )
 
 
 def test_how_weights_are_scaled_changes_the_published_number_alone() -> None:

@@ -500,7 +500,11 @@ class _ClaimSteps:
             seed=settings.seed,
         )
         heads = settings.scaled + CONTROLS
-        costs = {"graded": 0.5 * heads * SCALES * n_prompts, "invariance": 240.0, "composition": COMPOSED}
+        costs = {
+            "graded": 0.5 * heads * SCALES * n_prompts,
+            "invariance": 240.0,
+            "composition": COMPOSED,
+        }
         forwards = costs.get(name, 0.0)
         for method in methods:
             forwards += METHODS.make(method).forwards(self.graph, settings.train_limit)

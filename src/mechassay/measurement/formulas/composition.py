@@ -252,6 +252,4 @@ def null(
             lambda r, size: draw(r, size, 1.0),
         ),
     )
-    return simulate(
-        scenarios, thresholds(ID, REPAIRED), n, n_simulations=n_simulations, seed=seed
-    )
+    return simulate(scenarios, thresholds(ID, REPAIRED), n, n_simulations=n_simulations, seed=seed)

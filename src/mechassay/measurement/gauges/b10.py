@@ -196,4 +196,3 @@ def _root(weight: Heads) -> Float[Tensor, "heads d_head d_head"]:
 def _unit(weight: Heads) -> Heads:
     size = weight.flatten(1).norm(dim=1)[:, None, None]
     return weight / torch.where(size > 0, size, torch.ones_like(size))
-
