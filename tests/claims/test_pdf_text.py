@@ -185,7 +185,7 @@ def test_letters_that_are_cut_off_are_left_out() -> None:
 
 
 def test_three_columns_are_read_one_after_the_other() -> None:
-    words = "circuit names heads tokens layers".split()
+    words = ["circuit", "names", "heads", "tokens", "layers"]
     columns = [
         [written(f"{side}{k} {words[k % 5]} are copied at once", x, 700 - 12 * k) for k in range(9)]
         for side, x in (("L", 40), ("M", 222), ("R", 404))
