@@ -30,6 +30,7 @@ from pathlib import Path
 from typing import Any
 
 from mechassay.circuits.methods import METHODS
+from mechassay.claims.answering import task_name
 from mechassay.claims.claim import Claim, ClaimFile
 from mechassay.claims.claimed_circuit import claimed_circuit
 from mechassay.claims.commands import n_circuits, other_ablation
@@ -37,7 +38,6 @@ from mechassay.claims.documents import PagedDocument
 from mechassay.claims.dossier import REGISTERED, check_claim, completed, link
 from mechassay.claims.judgments import Judgments, Scope, now
 from mechassay.claims.predictions import PredictionOutcome, outcome_table, outcomes
-from mechassay.claims.record_tests import task_name
 from mechassay.claims.scored import ScoredJudgments, score_judgments
 from mechassay.claims.stored import records_below
 from mechassay.display import OneLine
